@@ -3,7 +3,8 @@
 import numpy as np
 from hypothesis import strategies as st
 
-from kvtrace.trace.columns import Columns
+from kvtrace.trace.columns import Columns, replace_columns
+from kvtrace.trace.dependencies import RELATIONS, TRIGGERS, Dependencies
 from kvtrace.trace.trace import Trace
 
 paths = st.lists(st.lists(st.integers(0, 3), max_size=6), min_size=1, max_size=12)
@@ -52,6 +53,25 @@ def traces(draw, outputs: bool | None = None, min_block_size: int = 1):
     if draw(st.booleans()):
         _add_sessions(draw, columns)
     return Trace.from_columns(columns, block_size=block_size)
+
+
+@st.composite
+def waiting_traces(draw, **options):
+    """A trace of `traces` whose requests wait for up to three earlier ones; some service times are unknown."""
+    trace = draw(traces(**options))
+    waits = [
+        [
+            (draw(st.integers(0, row - 1)), draw(st.sampled_from(TRIGGERS)), draw(st.sampled_from(RELATIONS)),
+             draw(st.sampled_from([0.0, 0.125, 7.0, 1e6])))
+            for _ in range(draw(st.integers(0, 3)) if row else 0)
+        ]
+        for row in range(len(trace))
+    ]  # fmt: skip
+    service = draw(st.lists(st.sampled_from([np.nan, 0.0, 2.5]), min_size=len(trace), max_size=len(trace)))
+    agent = draw(st.lists(st.integers(0, 2), min_size=len(trace), max_size=len(trace)))
+    columns = replace_columns(trace, dependencies=Dependencies.of(waits), service_ms=service)
+    columns.extra = {"agent": np.array(agent, dtype=np.int64)}
+    return Trace.from_columns(columns, block_size=trace.block_size)
 
 
 def _add_sessions(draw, columns):

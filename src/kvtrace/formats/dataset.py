@@ -225,6 +225,12 @@ class Dataset(Result):
         """The names of the columns, from the first part; extra columns as `extra.name`."""
         return parquet.names(os.path.join(self.path, self._parts[0][0])) if self._parts else []
 
+    def count_dependencies(self) -> int:
+        """The dependencies of all requests, or a few more, from the footers of the parts."""
+        if "dependencies" not in self.names():
+            return 0
+        return sum(parquet.count_dependencies(os.path.join(self.path, file)) for file, *_ in self._parts)
+
     def _batches(self, references, extra) -> Iterator[Columns]:
         """The rows of all parts in batches; each part must have the counts in the manifest."""
         for file, requests, blocks in self._parts:

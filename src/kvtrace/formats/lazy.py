@@ -14,12 +14,14 @@ from .._base.errors import InputError
 from .._base.step_work import report_work
 from ..trace.building import TraceBuilder
 from ..trace.columns import Columns
+from ..trace.dependencies import Dependencies, join_dependencies
 from ..trace.invariants import require_rows
 from ..trace.normalise import Fixes, by_first_appearance
 from ..trace.trace import Trace
 from .dataset import Dataset
 
 REFERENCES = 1 << 18  # block references in a piece, to bound what is derived from it
+MISSING = {"session": -1, "parent": -1, "domain": -1, "service_ms": np.nan}  # column -> value where there is none
 REMEDY = "A data set is not normalised when it is streamed. Normalise it with kvtrace.read and kvtrace.write."
 
 
@@ -64,6 +66,7 @@ class LazyTrace(Trace):
 
     def _read(self, ids, extra):
         walk, rest, firsts, row = _Walk(self.dataset), TraceBuilder(), [np.empty(0, np.int32)], 0
+        waits: list[tuple[int, Dependencies | None]] = []
         self._allot(len(self.dataset), ids)
         same: dict[str, str] = {}  # one object for each distinct string
         for columns in self.dataset.chunks(self._references, extra="ignore" if extra == () else "keep"):
@@ -71,6 +74,7 @@ class LazyTrace(Trace):
             report_work(len(columns), len(self.dataset))
             firsts.append(columns.hash_ids[columns.offsets[:-1][np.diff(columns.offsets) > 0]].astype(np.int32))
             self._put(columns, row, ids)
+            waits.append((len(columns), columns.dependencies))
             if extra != ():
                 rest.add(_extra_alone(columns, extra, same))
             row += len(columns)
@@ -78,6 +82,7 @@ class LazyTrace(Trace):
             raise InputError(f"distinct_blocks is {self.dataset.distinct:,}, but the parts have {walk.distinct:,}.")
         self.distinct, self.is_chained, self._working_set = walk.distinct, walk.is_chained, walk.working_set
         del walk
+        self.dependencies = join_dependencies(waits)
         self._first_blocks, self.extra = np.concatenate(firsts), rest.columns().extra
         self._verify()
 
@@ -86,7 +91,7 @@ class LazyTrace(Trace):
         self.timestamp = np.empty(rows)
         self.input_length, self.output_length = (np.empty(rows, dtype=np.int64) for _ in range(2))
         self.offsets = np.zeros(rows + 1, dtype=np.int64)
-        self.session = self.parent = self.domain = self.output_offsets = None
+        self.session = self.parent = self.domain = self.output_offsets = self.service_ms = None
         if ids:
             self.hash_ids = np.empty(self.dataset.blocks, dtype=np.int32)
 
@@ -95,10 +100,10 @@ class LazyTrace(Trace):
         rows, ends = slice(row, row + len(columns)), slice(row + 1, row + len(columns) + 1)
         for name in ("timestamp", "input_length", "output_length"):
             getattr(self, name)[rows] = getattr(columns, name)
-        for name in ("session", "parent", "domain"):
+        for name, missing in MISSING.items():
             if (values := getattr(columns, name)) is not None:
                 if getattr(self, name) is None:
-                    setattr(self, name, np.full(len(self), -1, dtype=np.int64))
+                    setattr(self, name, np.full(len(self), missing))
                 getattr(self, name)[rows] = values
         self.offsets[ends] = self.offsets[row] + columns.offsets[1:]
         if columns.output_offsets is not None and self.output_offsets is None:

@@ -13,6 +13,8 @@ from typing import Any
 from .._base.memory import PIECE, PROGRAM, Need
 from .dataset import ROWS, Dataset
 
+DEPENDENCY = 120  # bytes: its four values, once in a piece and once in the whole, the request that it belongs to, masks
+
 
 def analyzing(dataset: Dataset) -> Need:
     """The memory of `analyze`: uses, last uses and distances of distinct blocks, and reused runs."""
@@ -115,10 +117,12 @@ def whole(dataset: Dataset, what: str) -> Need:
 def _columns(dataset, extra: tuple[str, ...] | None = None) -> int:
     """Bytes of a request's columns and of the given `extra` columns (None = all), assuming short strings.
 
-    Sessions and parents need eight numbers each.
+    Sessions, parents and service times need eight numbers each; what requests wait for is counted in the parts.
     """
     names = dataset.names()
-    linked = 64 * sum(name in names for name in ("session", "parent", "domain"))
+    linked = 64 * sum(name in names for name in ("session", "parent", "domain", "service_ms"))
+    if "dependencies" in names and len(dataset):
+        linked += 32 + -(-DEPENDENCY * dataset.count_dependencies() // len(dataset))
     extra_columns = [name for name in names if name.startswith("extra.") and (extra is None or name[6:] in extra)]
     return 40 + linked + (8 if dataset.output_blocks else 0) + 120 * len(extra_columns)
 

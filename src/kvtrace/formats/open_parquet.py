@@ -46,7 +46,8 @@ class OpenColumns(OpenTrace):
             start += len(columns)
             whole.add(replace_columns(columns, hash_ids=np.empty(0, np.int64), output_ids=no_outputs, extra=extra))
         columns = whole.columns()
-        links = {name: getattr(columns, name) for name in parquet.LINKS if getattr(columns, name) is not None}
+        numbers = (*parquet.LINKS, "service_ms")
+        links = {name: getattr(columns, name) for name in numbers if getattr(columns, name) is not None}
         self.fields = {name: getattr(columns, name) for name in KNOWN} | columns.extra | links
         self.result = ReadResult(columns, self.name, "parquet")
         _add_other_content(self, self.sources())

@@ -126,7 +126,7 @@ def parse_text(where: str, text: bytes, must_be_json: bool = True) -> MetadataTe
 
 def ids_alone(columns: Columns) -> Columns:
     """A copy of the ids and offsets of some rows, without their other columns; readers reuse their arrays."""
-    copied = replace_columns(columns, session=None, parent=None, domain=None, extra={})
+    copied = replace_columns(columns, session=None, parent=None, domain=None, extra={}, dependencies=None)
     for name, values in vars(copied).items():
         if isinstance(values, np.ndarray):
             setattr(copied, name, values.copy() if "ids" in name or "offsets" in name else values[:0])

@@ -1,6 +1,7 @@
 """A trace as one Parquet table: columns under their own names, lists of ids, extra columns in a struct.
 
-Ids are delta-encoded, because most ids in a prompt are consecutive. The schema's metadata contains the sidecar.
+Dependencies are a list of structs (row, trigger, relation, delay_ms); an unknown service time is null. Ids are
+delta-encoded, because most ids in a prompt are consecutive. The schema's metadata contains the sidecar.
 """
 
 from __future__ import annotations
@@ -21,7 +22,9 @@ from .._base.input_files import size_of
 from .._base.offsets import offsets_of
 from .._base.step_work import report_work
 from ..trace.columns import Columns, replace_columns, rows_of
+from ..trace.frames import dependency_lists, known_numbers
 from . import scalars, sidecar
+from .arrow_dependencies import dependencies_of, service_times
 from .read_result import ReadResult
 
 MAGIC = b"PAR1"
@@ -31,7 +34,8 @@ MANY_VALUES = 1 << 27  # a gigabyte of ids
 MAX_EXPANSION = 2000  # bytes in memory per byte of the file; conversations expand about 30 times
 NEEDED = ("timestamp", "input_length", "output_length", "hash_ids")
 LINKS = ("session", "parent", "domain")
-OTHERS = (*LINKS, "output_hash_ids", "extra")
+OTHERS = (*LINKS, "output_hash_ids", "dependencies", "service_ms", "extra")
+DEPENDENCY = "dependencies.list.element"  # a path inside a file
 
 
 def read(stream, path: str | Path, *, extra: str = "keep") -> ReadResult:
@@ -94,6 +98,18 @@ def names(path: str) -> list[str]:
         inside = [f"extra.{field.name}" for field in schema.field("extra").type] if "extra" in schema.names else []
         return [name for name in schema.names if name != "extra"] + inside
     return []
+
+
+def count_dependencies(file: str) -> int:
+    """The dependencies in a Parquet trace and its requests without any, from its footer; 0 if it cannot be read."""
+    pa = _pyarrow()
+    with suppress(pa.ArrowException, OSError):
+        metadata = pa.parquet.read_metadata(file)
+        paths = [metadata.schema.column(place).path for place in range(metadata.num_columns)]
+        places = [place for place, path in enumerate(paths) if path == f"{DEPENDENCY}.row"]
+        groups = [metadata.row_group(number) for number in range(metadata.num_row_groups)]
+        return sum(group.column(place).num_values for group in groups for place in places)
+    return 0
 
 
 def forget() -> None:
@@ -164,9 +180,13 @@ class RowGroups:
 
     def _open(self, arrays, schema) -> None:
         lists = [name for name in ("hash_ids", "output_hash_ids") if name in arrays]
-        plain = [name for name in arrays if name not in lists and name not in ("extra", "timestamp")]
+        plain = [name for name in arrays if name in (*NEEDED, *LINKS) and name not in (*lists, "timestamp")]
+        if "dependencies" in arrays:
+            plain.append(f"{DEPENDENCY}.row")
+        repeated = [f"extra.{name}" for name in self._extra]
+        repeated += [f"{DEPENDENCY}.{name}" for name in ("trigger", "relation", "delay_ms")]
         self._writer = self._pa.parquet.ParquetWriter(
-            self._stream, schema, compression="zstd", use_dictionary=[f"extra.{name}" for name in self._extra],
+            self._stream, schema, compression="zstd", use_dictionary=repeated,
             column_encoding={f"{name}.list.element": "DELTA_BINARY_PACKED" for name in lists}
             | {name: "DELTA_BINARY_PACKED" for name in plain},
         )  # fmt: skip
@@ -189,6 +209,10 @@ class RowGroups:
                 arrays[name] = pa.array(values[rows])
         if columns.output_ids is not None:
             arrays["output_hash_ids"] = _list_array(pa, ids.output_ids, ids.output_offsets)
+        if columns.dependencies is not None:
+            arrays["dependencies"] = dependency_lists(pa, columns.dependencies.rows_of(rows.start, rows.stop))
+        if columns.service_ms is not None:
+            arrays["service_ms"] = known_numbers(pa, columns.service_ms[rows])
         if self._extra:
             extra = {
                 name: _scalar_array(pa, self._extra[name][rows], is_json) for name, is_json in self._are_json.items()
@@ -256,11 +280,14 @@ def _columns(table, name, extra) -> Columns:
     has_outputs = "output_hash_ids" in table.column_names
     output_ids, output_offsets = _lists(table, "output_hash_ids", name) if has_outputs else (None, None)
     links = {key: _numbers(table, key, name) for key in LINKS if key in table.column_names}
+    has_waits, has_service = (key in table.column_names for key in ("dependencies", "service_ms"))
     more = _extra(table, name) if "extra" in table.column_names and extra == "keep" else {}
     return Columns(
         timestamp, numbers["input_length"], numbers["output_length"], hash_ids, offsets,
         session=links.get("session"), parent=links.get("parent"), domain=links.get("domain"), extra=more,
         output_ids=output_ids, output_offsets=output_offsets,
+        dependencies=dependencies_of(table.column("dependencies"), name) if has_waits else None,
+        service_ms=service_times(table.column("service_ms"), name) if has_service else None,
     )  # fmt: skip
 
 

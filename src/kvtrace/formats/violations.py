@@ -1,7 +1,8 @@
 """Check the invariants of a trace file without normalising it.
 
 Block counts fit the lengths; times start at 0 and never decrease; ids count by first appearance; each id always follows
-the same id and has one block size; parents exist. (A file's rows have no offsets, the first invariant of a Trace.)
+the same id and has one block size; parents exist; requests wait for earlier ones, for a time. (A file's rows have no
+offsets, the first invariant of a Trace.)
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from .._base.errors import InputError, RowError
 from .._base.files import name_of
 from .._base.results import Result, columns_of
 from ..trace.id_rules import broken_id_rules
-from ..trace.invariants import BrokenRule, broken_parents, broken_rules, likely_tail
+from ..trace.invariants import BrokenRule, broken_dependencies, broken_parents, broken_rules, likely_tail
 from .block_size import settle
 from .read_result import ReadResult
 from .reading import read_columns
@@ -163,4 +164,5 @@ def _broken_rules(result: ReadResult, block_size: int | None, tail: str) -> Iter
     yield from broken_id_rules(result.columns, block_size, tail, first_id=first_id)
     yield BrokenRule("parents", result.lost_parents, "the parent is not in the file.")
     yield from broken_parents(result.columns)
+    yield from broken_dependencies(result.columns)
     yield BrokenRule("chat ids", result.repeated, "an earlier row has the same chat_id.")

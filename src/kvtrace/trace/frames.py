@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
+
 from .._base.results import headed, html_table, library
 from .columns import Columns
+from .dependencies import RELATIONS, TRIGGERS, Dependencies
 
 MAX_ROWS = 5  # requests in the HTML
 MAX_IDS = 8
@@ -26,9 +29,36 @@ def arrow(columns: Columns) -> Any:
     for name in ("session", "parent", "domain"):
         if getattr(columns, name) is not None:
             arrays[name] = pa.array(getattr(columns, name))
+    if columns.dependencies is not None:
+        arrays["dependencies"] = dependency_lists(pa, columns.dependencies)
+    if columns.service_ms is not None:
+        arrays["service_ms"] = known_numbers(pa, columns.service_ms)
     for name, values in columns.extra.items():
         arrays[f"extra.{name}" if name in arrays else name] = _scalars(pa, values)
     return pa.table(arrays)
+
+
+def dependency_lists(pa: Any, waits: Dependencies) -> Any:
+    """Dependencies as an Arrow list of structs for each request: row, trigger, relation, delay_ms.
+
+    >>> import pyarrow
+    >>> waits = Dependencies.of([[], [(0, "completion", "sequence", 2.5)]])
+    >>> dependency_lists(pyarrow, waits).to_pylist()
+    [[], [{'row': 0, 'trigger': 'completion', 'relation': 'sequence', 'delay_ms': 2.5}]]
+    """
+    values = {
+        "row": pa.array(waits.row),
+        "trigger": pa.array(TRIGGERS).take(pa.array(waits.trigger)),
+        "relation": pa.array(RELATIONS).take(pa.array(waits.relation)),
+        "delay_ms": pa.array(waits.delay_ms),
+    }
+    structs = pa.StructArray.from_arrays(list(values.values()), names=list(values))
+    return pa.LargeListArray.from_arrays(pa.array(waits.offsets), structs)
+
+
+def known_numbers(pa: Any, values: np.ndarray) -> Any:
+    """An Arrow array of numbers, in which NaN is null: unknown."""
+    return pa.array(values, mask=np.isnan(values))
 
 
 def trace_html(trace: Columns) -> str:

@@ -63,9 +63,11 @@ def broken_parents(columns: Columns) -> Iterator[BrokenRule]:
 def broken_dependencies(columns: Columns) -> Iterator[BrokenRule]:
     """The rules for dependencies, if there are any: on earlier rows, so that no request waits for itself."""
     if (waits := columns.dependencies) is not None:
-        require_dependencies(waits, len(columns))
-        request = waits.request
-        yield BrokenRule("dependencies", request[waits.row >= request], "it waits for a row that is not earlier.")
+        _require_lists(waits, len(columns))
+        request, missing = waits.request, missing_dependencies(waits)
+        yield missing
+        later = (waits.row >= request) & (waits.row < len(waits))
+        yield BrokenRule("dependencies", request[later], "it waits for a row that is not earlier.")
         delay = waits.delay_ms
         yield BrokenRule("dependencies", request[~((delay >= 0) & (delay <= MAX_TIME))], "a delay is not a duration.")
         for name, values, known in (("trigger", waits.trigger, TRIGGERS), ("relation", waits.relation, RELATIONS)):
@@ -112,6 +114,12 @@ def require_unbroken(rule: BrokenRule, hints: Mapping[str, str] = HINTS) -> None
 
 def require_dependencies(waits: Dependencies, rows: int) -> None:
     """InputError unless dependencies are lists for so many requests, on rows that exist."""
+    _require_lists(waits, rows)
+    require_unbroken(missing_dependencies(waits))
+
+
+def _require_lists(waits: Dependencies, rows: int) -> None:
+    """InputError unless dependencies are lists for so many requests."""
     if waits.offsets.shape != (rows + 1,):
         raise InputError(f"dependencies are for {len(waits):,} requests, but there are {rows:,}.")
     if (
@@ -120,7 +128,6 @@ def require_dependencies(waits: Dependencies, rows: int) -> None:
         or any(len(values) != waits.offsets[-1] for values in waits.arrays()[1:])
     ):
         raise InputError("the offsets of dependencies do not ascend from 0 to their number.")
-    require_unbroken(missing_dependencies(waits))
 
 
 def require_offsets(name: str, offsets: np.ndarray | None, rows: int, references: int) -> None:
