@@ -110,6 +110,8 @@ from .serving.schedulers.dynamo import DynamoCost as DynamoCost
 from .serving.schedulers.dynamo import DynamoScheduler as DynamoScheduler
 from .serving.schedulers.sglang import SglangScheduler as SglangScheduler
 from .serving.schedulers.vllm import VllmScheduler as VllmScheduler
+from .serving.service_times import ServiceModel as ServiceModel
+from .serving.service_times import service_model as service_model
 from .serving.simulation import ServingRun as ServingRun
 from .serving.simulation import StepCost as StepCost
 from .serving.simulation import simulate_serving as simulate_serving

@@ -18,7 +18,8 @@ from kvtrace.privacy.k_sharing import share_by_k
 from kvtrace.privacy.profiles import PROFILES, declared, profile
 from kvtrace.privacy.releases import NO_TURNS, release, release_in_pieces
 from kvtrace.privacy.row_blocks import RowBlocks
-from kvtrace.privacy.steps import drop_sessions, keep_allowed, round_lengths, step_times
+from kvtrace.privacy.steps import drop_sessions, keep_allowed, round_lengths
+from kvtrace.privacy.timing import step_times
 from kvtrace.privacy.trace_draft import TraceDraft
 from kvtrace.trace.building import TraceBuilder, toy
 from kvtrace.trace.columns import Columns

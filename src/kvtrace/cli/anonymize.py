@@ -7,12 +7,14 @@ import os
 
 import click
 
+from .completion import gpus as gpu_names
 from .help import Command
+from .options import COSTS, RowsOption
 from .output import console, print_line
 from .release_options import chosen_profile, release_options
 
 
-@click.command("anonymize", cls=Command, groups={"--block-size": "Blocks", "--first-id": "Blocks", "--sample-sessions": "Privacy", "--resume": "Large inputs"}, examples=(
+@click.command("anonymize", cls=Command, groups={"--block-size": "Blocks", "--first-id": "Blocks", "--sample-sessions": "Privacy", "--resume": "Large inputs", "--gpu": "Input", "--gpus": "Input", "--costs": "Input"}, examples=(
     "kvtrace anonymize log.jsonl -o trace.jsonl",
     "kvtrace anonymize log.jsonl -o fine.jsonl.gz --block-size 16 --profile strict",
     "kvtrace anonymize 'logs/*.jsonl' -o day.dataset --runner local --memory 8GB",
@@ -79,6 +81,14 @@ from .release_options import chosen_profile, release_options
     metavar="MODEL",
     help="Generate arrival times for a log without times, such as rate=2/s,think=30s,seed=1.",
 )
+@click.option(
+    "--service-time",
+    metavar="MODEL",
+    help="For sessions of a log without end times and durations: estimate how long each request took, with this model on --gpu, alone.",
+)
+@click.option("--gpu", "gpu_name", metavar="G", cls=RowsOption, rows=gpu_names, help="With --service-time: {rows}, or a JSON file.")
+@click.option("--gpus", type=click.IntRange(1), metavar="N", help="With --service-time: GPUs of an instance.  [default: 1; with --costs as many as were measured]")
+@COSTS
 @click.option("--against", metavar="TRACE", help="Earlier release; fail if its requests can be recognised in this one.")
 @click.option(
     "--keep-order", is_flag=True, help="With --profile exact: keep the log's order instead of sorting by time."
@@ -154,6 +164,10 @@ def anonymize_command(
     partitions,
     memory,
     work_dir,
+    service_time,
+    gpu_name,
+    gpus,
+    costs_file,
     **options,
 ):
     """Turn raw logs into a trace of block ids, without text.
@@ -184,6 +198,7 @@ def anonymize_command(
         writing.require_place(rejects)
     if runner is None and (ray_address, partitions, memory, work_dir) != (None,) * 4:
         raise UsageError("--ray-address, --partitions, --memory and --work-dir require --runner.")
+    options["service_model"] = _service_model(service_time, gpu_name, gpus, costs_file)
     checkpoint = _checkpoint(inputs, output, key_file, resume, in_tasks=runner is not None)
     options["profile"] = chosen_profile(options)
     screen = console()
@@ -221,6 +236,18 @@ def anonymize_command(
             results = _in_tasks(inputs, output, to, runner, ray_address, work_dir, memory, **tasks, **common)
     if not quiet:
         _print_summary(screen, *results)
+
+
+def _service_model(service_time, gpu_name, gpus, costs_file):
+    """The model that estimates service times; None without --service-time and --costs."""
+    from .._base.errors import UsageError
+    from ..serving.service_times import service_model
+
+    if service_time is None and costs_file is None:
+        if gpu_name is not None or gpus is not None:
+            raise UsageError("--gpu and --gpus need --service-time MODEL.")
+        return None
+    return service_model(service_time, gpu_name, gpus=gpus, costs=costs_file)
 
 
 def _in_one_process(inputs, output, to, checkpoint, *, first_id, against=None, **options):

@@ -18,7 +18,7 @@ from .amounts import Amount, as_amount
 
 FILES = {"LOG", "TRACE", "TRACE2", "[TRACE2]", "TRACE...", "LOG...", "FILE", "FOLDER", "DIR", "PREVIOUS"}  # metavars of paths
 GROUPS = {  # group -> its options; a command shows them in this order
-    "Input": "--input-file --log-format --map --time-unit --arrivals --allow-truncated --users --block-size "
+    "Input": "--input-file --log-format --map --time-unit --arrivals --service-time --allow-truncated --users --block-size "
     "--trace-block-size --chain --recording-format --model-config --model --kv-bytes-per-token",
     "Bad rows": "--on-error --max-errors --rejects",
     "Text": "--tokenizer --chat-template --no-chat-template --generation-prompt --separator --words",
@@ -56,6 +56,7 @@ TYPES: dict[str, click.ParamType] = {  # option -> what it takes, where that is 
     "--watermark": names.Name(names.engine_values("watermark")),
     "--gpu": names.Name(names.gpus, files=True),
     "--model-config": names.Name(names.models, files=True),
+    "--service-time": names.Name(names.models, files=True),
     "--profile": names.Name(names.profiles),
     "--k-counts": names.Name(names.fixed("auto", "users", "sessions", "requests")),
     "--tail": names.Name(names.fixed("kept", "unique", "dropped")),

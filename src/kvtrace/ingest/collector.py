@@ -45,6 +45,7 @@ class Collector:
             time=batch.time_ns, input_length=batch.input_length, output_length=batch.output_length,
             blocks=batch.prompts + batch.outputs, prompts=batch.prompts, digests=batch.all_digests(),
             session=batch.session, account=batch.account, user=batch.user, domain=batch.domain, types=batch.type,
+            service=batch.service_ns,
         )  # fmt: skip
 
     def add_rows(
@@ -56,16 +57,19 @@ class Collector:
         user: np.ndarray | None,
         domain: np.ndarray | None,
         types: list[str | None],
+        service: np.ndarray | None = None,
         **columns: np.ndarray,
     ) -> None:
         """Add rows: the digests of their blocks, sessions, accounts, users and domains, their types, and plain columns.
 
-        The plain columns are time, input_length, output_length, blocks (of prompt and output) and prompts (blocks).
+        `service` has the nanoseconds from the start to the end of each request, -1 = unknown; None = all unknown. The
+        plain columns are time, input_length, output_length, blocks (of prompt and output) and prompts (blocks).
         """
         self._numbers += self._index.add(digests).data
         count = len(types)
         keys = {"session": (self._sessions, session), "account": (self._accounts, account), "user": (self._users, user),
                 "domain": (self._domains, domain)}  # fmt: skip
+        columns["service"] = np.full(count, -1) if service is None else service
         self._append(**{name: numbers_of_digests(*key, count) for name, key in keys.items()}, **columns)
         self._types.extend(types)
 
@@ -87,6 +91,7 @@ class Collector:
         )  # fmt: skip
         if self._sessions.distinct:
             _link_sessions(rows, column["session"], by_time, order)
+        rows.service_ms = service_ms(column["time"], column["service"])[order]
         rows.domain = numbered_domains(column["domain"][order])
         users = self._users_of(column["account"][order], column["user"][order])
         blocks = self._blocks(offsets_of(column["blocks"]), column["prompts"] if self.outputs else None)
@@ -109,6 +114,17 @@ class Collector:
         if all(kind is None for kind in self._types):
             return {}
         return {"type": np.array([kind or "text" for kind in self._types], dtype=object)[order]}
+
+
+def service_ms(time_ns: np.ndarray, service_ns: np.ndarray) -> np.ndarray:
+    """The service times in whole ms: those of a clock that shows whole ms since the first request; NaN = unknown.
+
+    >>> service_ms(np.array([0, 1_700_000]), np.array([2_500_000, -1]))
+    array([ 2., nan])
+    """
+    since = time_ns - time_ns.min()
+    whole = (since + service_ns) // NS_PER_MS - since // NS_PER_MS
+    return np.where(service_ns < 0, np.nan, whole)
 
 
 def numbered_domains(domain: np.ndarray) -> np.ndarray | None:

@@ -58,6 +58,7 @@ class Batch:
     account: np.ndarray | None = None  # request -> digest of its tenant, account or API key, zeros = none
     user: np.ndarray | None = None  # request -> digest of its user, within the account if it has one, zeros = none
     domain: np.ndarray | None = None  # request -> digest of its isolation domain, zeros = none
+    service_ns: np.ndarray | None = None  # request -> measured time from its start to its end, -1 = unknown
     type: list[str | None] = field(default_factory=list)
     logged_tokens: np.ndarray = field(default_factory=lambda: np.empty(0, np.int64))  # -1 = unknown
     cut: int = 0  # requests that are incomplete in the log, taken with --allow-truncated
@@ -154,7 +155,7 @@ class Encoder:
 
     def _parse(self, piece, batch: Batch) -> tuple[list[Record], list[RowPosition]]:
         """The requests of the piece, with rendered prompts, and their positions. Bad rows go to the batch's rejects."""
-        requests, positions, times, offset = [], [], [], 0
+        requests, positions, times, service, offset = [], [], [], [], 0
         for line in piece.read().split(b"\n"):
             if stripped := line.strip():
                 position = RowPosition(batch.lines, offset, len(line))
@@ -171,6 +172,7 @@ class Encoder:
                 else:
                     requests += [record for record, _ in parsed]
                     times += [time_ns for _, time_ns in parsed]
+                    service += [self.reader.service_ns(record, time_ns) for record, time_ns in parsed]
                     positions += [position] * len(parsed)
             batch.lines += 1
             offset += len(line) + 1
@@ -178,6 +180,8 @@ class Encoder:
         batch.cut = sum(record.cut is not None or record.lacks is not None for record in requests)
         batch.lengths_only = sum(record.input_length is not None and record.hashes is None for record in requests)
         batch.time_ns = np.array(times, dtype=np.int64)
+        if any(one >= 0 for one in service):
+            batch.service_ns = np.array(service, dtype=np.int64)
         return requests, positions
 
     def _requests_of(self, line: bytes, place: str) -> list[tuple[Record, int]]:
@@ -205,6 +209,8 @@ class Encoder:
                 batch.rejects.append(Reject(positions.pop(row), error.with_traceback(None)))
                 batch.rejects.sort(key=lambda reject: reject.position.line)
                 batch.time_ns = np.delete(batch.time_ns, row)
+                if batch.service_ns is not None:
+                    batch.service_ns = np.delete(batch.service_ns, row)
                 del requests[row]
 
     def _rendered(self, record: Record, time_ns: int, place: str) -> Record:

@@ -58,6 +58,7 @@ class EncodedPartition:
     has_users: bool
     has_domains: bool
     has_types: bool
+    has_service: bool
     bytes: int  # written
 
 
@@ -95,12 +96,14 @@ class PartitionEncoder:
         arrays = {"time" if name == "time_ns" else name: values for name, values in numbers.items()} | {"type": codes}
         arrays |= {name: values for name, values in links.items() if values is not None}
         arrays |= {} if outputs is None else {"prompts": prompts}
+        service = _service_of(batches)
+        arrays |= {} if service is None else {"service": service}
         name = f"{ENCODED}/{partition.number}"
         return EncodedPartition(
             summaries, **_write_rows(self.store, name, list(code_of_type), arrays, offsets, digests, self.by_time),
             has_sessions=links["session"] is not None, has_accounts=links["account"] is not None,
             has_users=links["user"] is not None, has_domains=links["domain"] is not None,
-            has_types=any(kind is not None for kind in types),
+            has_types=any(kind is not None for kind in types), has_service=service is not None,
         )  # fmt: skip
 
 
@@ -252,12 +255,19 @@ def _without_digests(batch: Batch) -> Batch:
     """The batch with its counts and lengths only."""
     return replace(
         batch, digests=np.empty((0, 2), np.uint64), offsets=np.zeros(1, np.int64), session=None, account=None,
-        user=None, domain=None, type=[], output_digests=None, output_offsets=None,
+        user=None, domain=None, service_ns=None, type=[], output_digests=None, output_offsets=None,
     )  # fmt: skip
 
 
 def _concatenated(arrays) -> np.ndarray:
     return np.concatenate([np.empty(0, np.int64), *arrays])
+
+
+def _service_of(batches: list[Batch]) -> np.ndarray | None:
+    """Row -> its measured nanoseconds, -1 = unknown; None if no row has them."""
+    if all(batch.service_ns is None for batch in batches):
+        return None
+    return np.concatenate([np.full(len(one), -1) if one.service_ns is None else one.service_ns for one in batches])
 
 
 def _key_digests(batches, name) -> np.ndarray | None:

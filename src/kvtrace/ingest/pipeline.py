@@ -25,7 +25,7 @@ from ..privacy.account import Account
 from ..privacy.contributors import Users
 from ..privacy.profiles import Profile
 from ..privacy.released_trace import ReleasedTrace
-from ..privacy.releases import release, release_draft
+from ..privacy.releases import release_draft, released_draft
 from ..privacy.trace_draft import TraceDraft
 from ..trace.columns import Columns, fields_of
 from ..trace.meta import Meta, ReleaseSection, merge, shares_prefixes
@@ -33,6 +33,7 @@ from .collector import Collector
 from .encoding import Batch
 from .keys import Key
 from .preparation import Inputs, Job, LogOptions, prepare
+from .recorded_sessions import ServiceModel, SessionTimes
 from .row_counts import Progress, RowCounter, with_known_prefixes
 
 if TYPE_CHECKING:
@@ -89,6 +90,7 @@ def anonymize(
     isolate_tenants: bool = False,
     keep_domains: bool | None = None,
     arrivals: str | None = None,
+    service_model: ServiceModel | None = None,
     key: Key | None = None,
     workers: int | None = None,
     max_errors: int = 0,
@@ -123,6 +125,7 @@ def anonymize(
         keep_domains: Write the isolation domain of each request (tenant, adapter, salt, model) as a number; ids are
             then equal in all domains. The default is the profile's: "exact" keeps them, others do not.
         arrivals: Arrival model for a log without times, as in "rate=2/s,think=30s,seed=1".
+        service_model: Estimates service times of sessions that the log did not measure (`service_model`).
         key: Key of the hash (see `load_key`). The default is random and never stored.
         workers: Processes; the default is one a core.
         max_errors: Bad rows to skip; the next one ends the run. -1 means no limit.
@@ -149,8 +152,8 @@ def anonymize(
         generation_prompt=generation_prompt, block_size=block_size, outputs=outputs, profile=profile, k=k,
         k_counts=k_counts, tail=tail, time_step_ms=time_step_ms, round_input=round_input, round_output=round_output,
         drop_sessions=drop_sessions, sample_sessions=sample_sessions, tenant_field=tenant_field,
-        isolate_tenants=isolate_tenants, keep_domains=keep_domains, arrivals=arrivals, key=key, workers=workers,
-        max_errors=max_errors, on_reject=on_reject, on_progress=on_progress,
+        isolate_tenants=isolate_tenants, keep_domains=keep_domains, arrivals=arrivals, service_model=service_model,
+        key=key, workers=workers, max_errors=max_errors, on_reject=on_reject, on_progress=on_progress,
     ).trace()  # fmt: skip
 
 
@@ -235,18 +238,23 @@ def _released(draft: TraceDraft, users: Users | None, job: Job, session_share: f
     """The rows after the release profile. The counts of the whole log are left out if the release is a sample."""
     whole, done = len(draft), Account(job.profile)
     rng = np.random.default_rng(job.recipe.key.number("sample"))
-    options: dict[str, Any] = {"users": users, "session_share": session_share, "rng": rng}
+    times = SessionTimes(job.profile, job.service_model)
+    options: dict[str, Any] = {
+        "users": users, "session_share": session_share, "rng": rng, "add_dependencies": times,
+    }  # fmt: skip
     if job.recipe.reader.block_size is None:
         release_draft(draft, done, **options)
-        columns, tail = draft.columns(), draft.tail
+        released = draft
     else:  # an engine may have hashed blocks without their prefix
-        done = release(draft.trace(), job.profile, **options)
-        columns, tail = done.trace, done.trace.tail
+        released, done = released_draft(draft.trace(), job.profile, **options)
+    columns, tail = released.columns(), released.tail
+    done.notes += times.notes
     done.isolated = job.recipe.isolate_tenants
     if not shares_prefixes(draft.meta):
         done.drop_costs()
     counts.unsampled = whole - len(columns)
-    meta = merge(draft.meta, done.meta)
+    meta = merge(draft.meta, {} if times.section is None else {"service_times": times.section})
+    meta = merge(meta, done.meta)
     if not done.sampled:
         meta = merge(meta, {"counts": counts.to_dict()})
     return AnonymizedRows(columns, draft.block_size, tail, meta, counts, done)
@@ -255,6 +263,7 @@ def _released(draft: TraceDraft, users: Users | None, job: Job, session_share: f
 def _in_log_order(draft: TraceDraft, profile: Profile, counts: Counts) -> AnonymizedRows:
     """The rows in the log's order. They are not a Trace, so the only release step is that of the tails."""
     draft.set_tail(profile.tail)
+    draft.rows.service_ms = None
     section: ReleaseSection = {"settings": profile.settings(), "sampled": False}
     meta = merge(draft.meta, {"profile": profile.name, "release": section, "counts": counts.to_dict()})
     return AnonymizedRows(draft.columns(), draft.block_size, draft.tail, meta, counts)

@@ -17,6 +17,7 @@ from .encoding import Encoder, Recipe
 from .keys import Key
 from .logs.arrival_model import ArrivalModel
 from .logs.sources import LogSource
+from .recorded_sessions import ServiceModel
 
 Inputs = str | Path | Iterable[str | Path]  # paths, directories or globs
 
@@ -35,6 +36,7 @@ class Job:
     profile: Profile
     arrival_model: ArrivalModel | None
     meta: Meta  # provenance, for the sidecar
+    service_model: ServiceModel | None = None  # estimates service times that the log does not have
 
     def report_notes(self, on_note: Callable[[str], None] | None) -> None:
         """Call `on_note` with the notes on fields of the log: those that were detected, and those that are not used."""
@@ -72,6 +74,7 @@ class LogOptions(TypedDict, total=False):
     isolate_tenants: bool
     keep_domains: bool | None
     arrivals: str | None
+    service_model: ServiceModel | None
     key: Key | None
 
 
@@ -100,6 +103,7 @@ def prepare(
     isolate_tenants: bool = False,
     keep_domains: bool | None = None,
     arrivals: str | None = None,
+    service_model: ServiceModel | None = None,
     key: Key | None = None,
     keep_order: bool = False,
     stop_at_error: bool = True,
@@ -119,6 +123,10 @@ def prepare(
     )  # fmt: skip
     arrival_model = None if arrivals is None else ArrivalModel.parse(arrivals)
     _check_options(block_size, chosen, keep_order, outputs)
+    if service_model is not None and chosen.drop_sessions:
+        raise UsageError(
+            f"--service-time is for sessions, but {chosen.name} drops them (drop_sessions). Leave it out."
+        )
     log_sources = sources.find(inputs)
     if log_format == "auto":
         for source in log_sources[:MAX_LOOKED_AT]:
@@ -143,7 +151,7 @@ def prepare(
         by_tenant=tenant_field is not None and not isolate_tenants,
     )  # fmt: skip
     encoder = Encoder(recipe)
-    return Job(log_sources, recipe, encoder, chosen, arrival_model, _provenance(recipe, encoder, arrival_model))
+    return Job(log_sources, recipe, encoder, chosen, arrival_model, _provenance(recipe, encoder, arrival_model), service_model)
 
 
 def _check_options(block_size, profile, keep_order, outputs):

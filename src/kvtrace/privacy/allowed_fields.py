@@ -2,4 +2,5 @@
 
 TYPES = ("text", "search", "image", "file", "audio", "video", "thinking", "coder", "other")  # others become `other`
 MAX_TURN = 9_999  # a larger turn could be an identifier
-EXTRA = ("type", "turn")  # extra columns that a release keeps
+MAX_AGENT = 9_999  # of a session; likewise
+EXTRA = ("type", "turn", "agent")  # extra columns that a release keeps

@@ -83,8 +83,8 @@ def release(
     >>> done.trace.hash_ids, [step.step.value for step in done.steps]
     (array([0, 1, 0, 2, 0, 3]), ['original', 'tails_unique', 'k_sharing'])
     """
-    draft, done = _released(trace, profile, users=users, session_share=session_share, isolate=isolate, rng=rng,
-                            keep_domains=keep_domains)  # fmt: skip
+    draft, done = released_draft(trace, profile, users=users, session_share=session_share, isolate=isolate, rng=rng,
+                                 keep_domains=keep_domains)  # fmt: skip
     settings: dict[str, Any] = {"block_size": draft.block_size, "tail": draft.tail, "meta": draft.meta}
     released = ReleasedTrace.from_columns(draft.columns(), **settings)
     released.account = done
@@ -100,16 +100,19 @@ def release_in_pieces(trace: Trace, profile: Profile, **options: Any) -> Numbere
     >>> [columns.hash_ids.tolist() for columns in done.columns()]
     [[0, 1, 0, 2, 0, 3]]
     """
-    draft, done = _released(trace, profile, **options)
+    draft, done = released_draft(trace, profile, **options)
     settings: dict[str, Any] = {"block_size": draft.block_size, "tail": draft.tail, "meta": draft.meta}
     counted, figures = done.contributors, draft.figures()
     return Numbered(figures=figures, account=done, columns=draft.pieces, contributors=lambda: counted, **settings)
 
 
-def _released(
+def released_draft(
     trace: Trace, profile: Profile, *, keep_domains: bool | None = None, **options: Any
 ) -> tuple[TraceDraft, Account]:
-    """The released draft of a trace, with the values of its sidecar, and its account; the options are `release`'s."""
+    """The released draft of a trace, with the values of its sidecar, and its account.
+
+    The options are those of `release` and `release_draft`.
+    """
     if not keeps_domains(profile, keep_domains):
         trace = in_domains(trace if trace.domain is None else trace.chained())
     done, draft = Account(profile), TraceDraft.of(trace)
@@ -121,6 +124,8 @@ def _released(
     infer = None if base.is_chained else lambda: TraceDraft.of(base.chained()).conversations()
     release_draft(draft, done, infer=infer, **options)
     draft.meta = merge(without_stale(trace.meta), done.meta)
+    if draft.rows.service_ms is None:
+        draft.meta.pop("service_times", None)
     return draft, done
 
 
@@ -133,10 +138,12 @@ def release_draft(
     isolate: bool = False,
     rng: np.random.Generator | None = None,
     infer: Callable[[], np.ndarray] | None = None,
+    add_dependencies: Callable[[TraceDraft], None] | None = None,
 ) -> None:
     """Coarsen a draft in place by a profile, and record each step.
 
     The options are those of `release`; `infer` gives the conversations to draw, if they are not the draft's own.
+    `add_dependencies` adds them to the rows of a log, when blocks are as the release states them and times exact.
     """
     profile = done.profile
     if not done.steps:
@@ -161,6 +168,8 @@ def release_draft(
     if profile.k > 1:
         done.contributors = share_by_k(draft, profile.k, lambda infer: find(infer, profile.k_counts))
         done.record(ReleaseStep.K_SHARING, draft)
+    if add_dependencies is not None:
+        add_dependencies(draft)
     _coarsen(draft, done)
     done.note_contributors(0 if done.contributors is None else done.contributors.unknown_requests)
 

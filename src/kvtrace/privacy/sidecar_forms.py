@@ -48,6 +48,25 @@ CHOICES = (
     "it agrees with tokenizers on the start-up sample",
     "fastokens does not accept this tokenizer, or disagrees on the start-up sample",
 )  # fmt: skip
+# the public models and GPUs that service times may be estimated for: the tables of serving/, which a test compares
+MODELS = (
+    "cohere-command-a-03-2025", "cohere-command-a-plus-05-2026", "cohere-command-r7b-12-2024",
+    "cohere-command-r-plus", "cohere-command-r-v01", "deepseek-r1", "deepseek-v3", "deepseek-v3.2",
+    "deepseek-v4-flash", "deepseek-v4-pro", "deepseek-v4.1-flash", "dots3-note-prev", "gemma-3-4b", "gemma-3-12b",
+    "gemma-3-27b", "gemma-3n-e4b", "gemma-4-26b-a4b", "gemma-4-31b", "gemma-4-e2b", "gemma-4-e4b", "glm-5", "glm-5.1",
+    "glm-5.2", "glm-5.3", "glm-5.3-flash", "gpt-oss-20b", "gpt-oss-120b", "inkling", "inkling-small", "jamba-v0.1",
+    "kimi-k2.5", "kimi-k2.6", "kimi-k2.7-code", "kimi-k3", "llama-3-70b", "llama-3.1-8b", "llama-3.1-70b",
+    "llama-3.3-70b", "llama-4-maverick", "llama-4-scout", "mimo-v2.5", "mimo-v2.5-pro", "minimax-m2", "minimax-m2.1",
+    "minimax-m2.5", "minimax-m2.7", "minimax-m3", "mistral-7b-v0.1", "mixtral-8x7b", "nemotron-3-nano-30b-a3b",
+    "qwen2.5-7b", "qwen2.5-14b", "qwen2.5-32b", "qwen2.5-72b", "qwen2.5-coder-32b", "qwen3-0.6b", "qwen3-1.7b",
+    "qwen3-4b", "qwen3-8b", "qwen3-14b", "qwen3-30b-a3b", "qwen3-32b", "qwen3-235b-a22b", "qwen3-next-80b-a3b",
+    "qwen3.5-0.8b", "qwen3.5-2b", "qwen3.5-4b", "qwen3.5-9b", "qwen3.5-27b", "qwen3.5-35b-a3b", "qwen3.5-122b-a10b",
+    "qwen3.5-397b-a17b", "qwen3.6-27b", "qwen3.6-35b-a3b", "qwen3.8-2.4t-a95b", "qwen3.8-27b",
+)  # fmt: skip
+GPUS = (
+    "h100", "h200", "a100", "a100-40gb", "h100-pcie", "h100-nvl", "a100-pcie", "b200", "l40s", "rtx-4090",
+    "rtx-pro-6000", "rtx-pro-6000-server", "rtx-pro-6000-max-q", "mi300x", "tpu-v5e",
+)  # fmt: skip
 ROLE = "(?:system|user|assistant|tool)"
 WANTS = (
     r"tool-call arguments as (?:objects|strings); "
@@ -101,6 +120,10 @@ META = Section({
     "profile": one_of(*PROFILES),
     "release": Section({
         "settings": _SETTINGS, "k_counted": one_of(None, *WARNINGS), "sampled": flag, "tenants_isolated": flag,
+    }),
+    "service_times": Section({
+        "measured": flag, "estimated": flag, "costs": one_of("roofline", "calibrated"), "model": one_of(*MODELS),
+        "gpu": one_of(*GPUS), "gpus": whole(1024),
     }),
     "counts": Section({field.name: two_digits for field in fields(Counts) if field.name != "reasons"}),
     "figures": Section({

@@ -1,6 +1,6 @@
 """The steps of a release that cost no hits, on columns: lengths, times, links, fields.
 
-docs/privacy/privacy.md explains each.
+docs/privacy/privacy.md explains each; timing.py coarsens times.
 """
 
 from __future__ import annotations
@@ -9,8 +9,10 @@ import numpy as np
 
 from .._base.errors import UsageError
 from ..trace.columns import Columns, replace_columns
-from .allowed_fields import EXTRA, MAX_TURN, TYPES
+from .agents import numbered_agents
+from .allowed_fields import EXTRA, MAX_AGENT, MAX_TURN, TYPES
 from .profiles import Profile
+from .timing import step_times
 
 
 def coarsened(columns: Columns, profile: Profile, block_size: int, tail: str) -> tuple[Columns, list[str]]:
@@ -42,20 +44,18 @@ def round_lengths(
     )
 
 
-def step_times(columns: Columns, step_ms: int) -> Columns:
-    """The columns with times rounded down to multiples of a step; rows keep their order.
-
-    >>> from kvtrace.trace.building import toy
-    >>> step_times(toy("0", "1", "2", gap_ms=700.0), 1000).timestamp
-    array([   0.,    0., 1000.])
-    """
-    return columns if step_ms <= 1 else replace_columns(columns, timestamp=columns.timestamp // step_ms * step_ms)
-
-
 def drop_sessions(columns: Columns) -> Columns:
-    """The columns without sessions, parents, turns and domains; only shared blocks still link requests."""
-    extra = {name: values for name, values in columns.extra.items() if name != "turn"}
-    return replace_columns(columns, session=None, parent=None, domain=None, extra=extra)
+    """The columns without whatever links requests; only shared blocks still link them.
+
+    Sessions, parents, turns, agents, domains and dependencies are links. Service times go with them: they serve to
+    replay sessions, and would otherwise only make a row easier to recognise.
+    """
+    extra = {name: values for name, values in columns.extra.items() if name not in LINKS}
+    without = dict.fromkeys(("session", "parent", "domain", "dependencies", "service_ms"))
+    return replace_columns(columns, **without, extra=extra)
+
+
+LINKS = ("turn", "agent")  # extra columns that go with the sessions
 
 
 def keep_allowed(columns: Columns) -> tuple[Columns, list[str]]:
@@ -66,6 +66,10 @@ def keep_allowed(columns: Columns) -> tuple[Columns, list[str]]:
         extra["type"] = np.where(known, extra["type"], "other").astype(object)
     if "turn" in extra and not are_turns(extra["turn"]):
         del extra["turn"]
+    if "agent" in extra:
+        extra["agent"] = numbered_agents(columns.session, extra["agent"])
+        if columns.session is None or extra["agent"].max(initial=0) > MAX_AGENT:
+            del extra["agent"]
     return replace_columns(columns, extra=extra), [name for name in columns.extra if name not in extra]
 
 

@@ -33,10 +33,13 @@ def protects_senders(profile: Profile, counted: str | None) -> bool:
     return profile.k > 1 and counted in STRONG
 
 
-def unprotected(profile: Profile, counted: str | None = None, *, domains: bool = False) -> list[str]:
+def unprotected(
+    profile: Profile, counted: str | None = None, *, domains: bool = False, waits: bool = False, service: bool = False
+) -> list[str]:
     """The facts that others can still learn under this profile.
 
-    `counted` is the kind of contributors that k counted; `domains` says whether rows name their isolation domain.
+    `counted` is the kind of contributors that k counted; `domains` says whether rows name their isolation domain,
+    `waits` whether they name what they wait for, and `service` whether they have service times.
 
     >>> from .profiles import PROFILES
     >>> unprotected(PROFILES["strict"])[3]
@@ -58,6 +61,13 @@ def unprotected(profile: Profile, counted: str | None = None, *, domains: bool =
         listed.append("which requests are turns of one conversation, if sessions are written")
     else:
         listed.append("conversations, as far as shared blocks reveal them")
+    if waits:
+        listed.append(
+            f"what each turn waits for and how long people and tools took to think, {times}; who waits for whom also "
+            "says which of two events within a step was first"
+        )
+    if service:
+        listed.append(f"how long each request took, {times}, and so the speed of the service and about how much it wrote")
     if domains:
         listed.append(
             "which requests are of one tenant, adapter, salt or model, and so the volume, times and lengths of each; "

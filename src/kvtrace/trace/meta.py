@@ -33,6 +33,17 @@ class Claims(TypedDict):
     release: ReleaseSection
 
 
+class ServiceSection(TypedDict, total=False):
+    """`service_times`: where the service times come from. Maker: ingest/recorded_sessions.py."""
+
+    measured: bool  # by the log, for some or all requests
+    estimated: bool  # for the others
+    model: str  # that the estimates are for
+    gpu: str
+    gpus: int
+    costs: str  # "calibrated", if they were fitted to a recording; else "roofline"
+
+
 class ConvertedSection(TypedDict, total=False):
     """`converted`: the steps of a conversion. Maker: trace/conversion.py."""
 
@@ -64,6 +75,7 @@ class Meta(TypedDict, total=False):
     release: ReleaseSection  # of Claims
     counts: dict[str, int]  # the rows of the whole log, to two digits
     figures: Mapping[str, Any]  # of the whole trace
+    service_times: ServiceSection  # only if the trace has service times
     converted: ConvertedSection
     synthetic: dict[str, Any]  # the model and the options of a synthetic trace
     client: str  # the client that the file is for

@@ -28,6 +28,7 @@ from . import (
     burstgpt,
     conversations,
     dynamo,
+    fields,
     helicone,
     langfuse,
     langsmith,
@@ -187,6 +188,20 @@ class LogReader:
         if self.about_ns is not None and abs(time_ns - self.about_ns) > times.MAX_DISTANCE_NS:
             raise RowError("the time is more than five years from the times of the first rows.")
         return time_ns
+
+    def service_ns(self, record: Record, time_ns: int) -> int:
+        """The nanoseconds from the record's time to its end, or NO_TIME if the log does not have them.
+
+        An end that is no time, before the start or a month later is a mistake of the log: it counts as unknown.
+        """
+        if time_ns == NO_TIME:
+            return NO_TIME
+        if record.service_s is not None:
+            return round(record.service_s * 10**9)
+        end_ns = None if self.unit is None or record.end_time is None else times.parsed(self.unit, record.end_time)
+        if end_ns is None or not 0 <= end_ns - time_ns <= fields.MAX_SERVICE_S * 10**9:
+            return NO_TIME
+        return end_ns - time_ns
 
     def detected_fields(self) -> str | None:
         """The fields that are read under another name, in words; None if there are none.

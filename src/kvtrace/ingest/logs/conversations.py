@@ -130,6 +130,7 @@ def _shared_fields(row, turns, path) -> Record:
         place = {"session": _wildchat_session(row, turns), "user": row.get("hashed_ip")} | place
     shared = fields.described([("", place)])
     shared.output_length = shared.prompt_tokens = None  # a row's counts cannot be those of each of its requests
+    shared.end_time = shared.service_s = None
     if path != "messages" and _starts_late(row, turns):
         shared.lacks = "the turns before it; the start of the conversation is in another row, or missing"
     return shared

@@ -31,6 +31,7 @@ def read(row: dict[str, Any]) -> Record:
         raise NotARequest("is not request_end.", field=f"{prefix}event_type")
     places = _places(row, event, prefix)
     record = fields.common(places, *_time(places))
+    record.service_s = fields.service_in(places, total_time_ms=1e-3)
     if record.output_length is None:
         record.output_length = fields.count(*fields.find(places[1:], "output_tokens"))
     fields.put_output(record, None, f"{prefix}request.output_tokens")

@@ -15,7 +15,7 @@ from .json_values import unpacked
 
 TARGETS = (
     "timestamp", "input", "output", "session", "user", "account", "tenant", "type", "model", "adapter", "tools",
-    "output_length", "prompt_tokens", "id", "domain",
+    "output_length", "prompt_tokens", "id", "domain", "end_time", "service_s", "service_ms",
 )  # fmt: skip
 
 MISSING = object()  # marks a mapped field that is not in the row; the row's own field of that name is not used either

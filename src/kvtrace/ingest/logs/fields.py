@@ -31,6 +31,12 @@ TENANT = (
 )  # fmt: skip
 ID = ("id", "request_id", "custom_id")
 ADAPTER = ("adapter", "lora_name", "lora_path")
+END = ("end_time", "endTime", "ended_at", "endedAt", "finished_at", "finishedAt")  # of the row alone
+SERVICE = {  # from the start of a request to its end -> seconds in the field's unit
+    "service_s": 1.0, "duration_s": 1.0, "latency_s": 1.0, "e2e_latency_s": 1.0, "elapsed_s": 1.0,
+    "service_ms": 1e-3, "duration_ms": 1e-3, "durationMs": 1e-3, "latency_ms": 1e-3, "latencyMs": 1e-3,
+    "e2e_ms": 1e-3, "e2e_latency_ms": 1e-3, "elapsed_ms": 1e-3, "response_time_ms": 1e-3,
+}  # fmt: skip
 SALTS = ("cache_salt", "extra_key")  # of vLLM and SGLang: requests with different values share no blocks
 
 TEXT_PARTS = frozenset(("text", "input_text", "output_text", "refusal", "thinking", "reasoning"))
@@ -42,6 +48,8 @@ MEDIA_PARTS = {
 }  # fmt: skip
 
 
+MAX_SERVICE_S = 30 * 86_400.0  # a longer request is a mistake of the log
+_DECIMAL = re.compile(r"[0-9]{1,12}(\.[0-9]{0,9})?", re.ASCII)
 _WHOLE = re.compile(r"-?[0-9]{1,18}(\.0*)?", re.ASCII)  # data frames write 12.0
 CUT_MARK = "(litellm_truncated"  # LiteLLM puts it in place of removed text
 CUT_LENGTHS = (2048, 2048 + len("..."))  # characters that LiteLLM and SGLang keep by default
@@ -75,6 +83,8 @@ def described(places: Places, time: Any = None) -> Record:
     row = places[:1]  # lengths and types of nested objects mean something else
     return Record(
         time=time,
+        end_time=find(row, *END)[0],
+        service_s=service_in(row),
         tools=_tools(places),
         output_length=count(*find(row, "output_length")),
         session=key_of(*find(places, *SESSION)),
@@ -90,6 +100,25 @@ def described(places: Places, time: Any = None) -> Record:
         prompt_tokens=count(*find(row, "prompt_tokens")),
         id=key_of(*find(places, *ID)),
     )
+
+
+def service_in(places: Places, **seconds: float) -> float | None:
+    """The seconds from the start of a request to its end, from a field of SERVICE or one of these; None if unknown.
+
+    Args:
+        places: Where to look.
+        seconds: Other names, each with the seconds in its unit.
+
+    >>> service_in([("", {"latency_ms": 250, "delay": 3})]), service_in([("", {"delay": 3})], delay=0.001)
+    (0.25, 0.003)
+    """
+    for name, unit in (SERVICE | seconds).items():
+        value, _ = find(places, name)
+        if type(value) is str and len(value) < 20:
+            value = next((float(text) for text in [value] if _DECIMAL.fullmatch(text)), None)
+        if type(value) in (int, float) and 0 <= value * unit <= MAX_SERVICE_S:
+            return value * unit
+    return None
 
 
 def time_in(places: Places, *names: str) -> tuple[Any, str]:

@@ -44,6 +44,7 @@ def read(row: dict[str, Any]) -> Record:
         model=fields.plain_key(row, "response_model", "request_model"),
         id=fields.plain_key(row, "request_id", "response_id"),
         output_length=number(row.get("completion_tokens")) or None,
+        service_s=fields.service_in([("", row)], delay_ms=1e-3), end_time=row.get("response_created_at"),
     )  # fmt: skip
 
 

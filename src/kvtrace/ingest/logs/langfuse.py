@@ -74,6 +74,8 @@ def _record(row, trace, prefix) -> Record:
     place = {name: value for name, value in row.items() if name not in OWNERS}
     time, path = fields.time_in([(prefix, row)], *TIME)
     record = fields.common([(prefix, place)], time, path)
+    record.end_time = record.end_time or fields.find([(prefix, row)], "End Time")[0]
+    record.service_s = fields.service_in([(prefix, row)], latency=1.0) if record.end_time is None else None
     _put_counts(record, row, prefix)
     fields.fill(
         record, row, [(prefix, row), ("", trace)],

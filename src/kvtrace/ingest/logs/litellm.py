@@ -40,6 +40,7 @@ def read(row: dict[str, Any]) -> Record:
         requests += pairs.inside(row, name)
     record = fields.common(requests, *_time(row))
     places = [*requests[:1], *pairs.inside(row, "metadata")]
+    record.service_s = fields.service_in(requests[:1], response_time=1.0) if record.end_time is None else None
     fields.fill(record, row, places, session=SESSION, user=USER, account=ACCOUNT, tenant=TENANT)
     _put_prompt(record, row, requests)
     _put_answer(record, row)

@@ -40,6 +40,7 @@ def read(row: dict[str, Any]) -> Record:
         response="response.body" if dotted else "response", model=fields.plain_key(row, "ai_model"),
         user=fields.plain_key(metadata, "_user"), session=fields.plain_key(metadata, "session_id"),
         output_length=number(row.get("res_units")) or None,
+        service_s=fields.service_in([("", row)], response_time=1e-3),
     )  # fmt: skip
 
 

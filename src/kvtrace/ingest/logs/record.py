@@ -12,6 +12,8 @@ class Record:
     """One request as logged. The prompt is one of `messages`, `text`, `token_ids`, `hashes` or `input_length`."""
 
     time: Any = None  # as logged: a number or a string (times.py finds its unit); None = unknown
+    end_time: Any = None  # when the answer was complete, as logged, in the unit of `time`; None = unknown
+    service_s: float | None = None  # seconds from the start to the end, if the log has them; wins over `end_time`
     messages: list[dict[str, Any]] | None = None  # chat messages, to be rendered by the chat template
     tools: list[dict[str, Any]] | None = None  # tool definitions, rendered with the messages
     text: str | None = None  # a templated prompt

@@ -83,6 +83,7 @@ def _nth(request, i, size):
 def _record(row, request, result, nth) -> Record:
     meta = _object(result, "meta_info", f"out{nth}.") if "meta_info" in result else {}
     record = fields.common([("", row)], *_arrival(row, meta, f"out{nth}.meta_info."))
+    record.service_s = fields.service_in([(f"out{nth}.meta_info.", meta)], e2e_latency=1.0)
     places = [("obj.", request)]
     fields.fill(
         record, row, places,

@@ -97,11 +97,12 @@ def median_ns(unit: Unit, values: Iterable[Any]) -> int | None:
     >>> median_ns(Unit("ms"), [3, 5, 9, None, "damaged", 10**15])
     5000000
     """
-    found = sorted(ns for value in values if (ns := _parsed(unit, value)) is not None)
+    found = sorted(ns for value in values if (ns := parsed(unit, value)) is not None)
     return found[(len(found) - 1) // 2] if found else None
 
 
-def _parsed(unit, value):
+def parsed(unit: Unit, value: Any) -> int | None:
+    """The time in nanoseconds; None if it is not one of this unit."""
     try:
         return None if value is None else unit.parse(value)
     except RowError:

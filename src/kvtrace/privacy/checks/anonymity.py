@@ -22,13 +22,13 @@ def check(evidence: Evidence) -> Finding:
     requests = evidence.requests
     if requests is None:
         return not_checked("no row is a valid request", "WARN")
-    lengths = _group(_numbered(requests.input_length), _numbered(requests.output_length))
+    lengths = group_of(numbered(requests.input_length), numbered(requests.output_length))
     located = alone_near(lengths, requests.timestamp, NEAR_MS)
     figure = {
-        "alone_by_input": _alone(_numbered(requests.input_length)),
+        "alone_by_input": _alone(numbered(requests.input_length)),
         "alone_by_lengths": _alone(lengths),
-        "alone_by_time_and_lengths": _alone(_group(_numbered(requests.timestamp), lengths)),
-        "alone_by_structure": _alone(_numbered(structure(evidence))),
+        "alone_by_time_and_lengths": _alone(group_of(numbered(requests.timestamp), lengths)),
+        "alone_by_structure": _alone(numbered(structure(evidence))),
         "located": located,
         "within_ms": NEAR_MS,
     }
@@ -95,7 +95,7 @@ def shapes(uses: np.ndarray, offsets: np.ndarray) -> np.ndarray:
     return ragged.hash_rows(uses, offsets, skip=uses < 2)
 
 
-def _numbered(values) -> np.ndarray:
+def numbered(values) -> np.ndarray:
     """A number for each distinct value."""
     from ..._native import ids
 
@@ -103,9 +103,9 @@ def _numbered(values) -> np.ndarray:
     return ids.renumber(np.ascontiguousarray(values).view(np.int64))[0]
 
 
-def _group(first, second) -> np.ndarray:
+def group_of(first, second) -> np.ndarray:
     """A number for each pair of numbers."""
-    return _numbered(first * (int(second.max(initial=0)) + 1) + second)
+    return numbered(first * (int(second.max(initial=0)) + 1) + second)
 
 
 def _alone(group) -> float:

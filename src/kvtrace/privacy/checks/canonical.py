@@ -6,6 +6,7 @@ import numpy as np
 
 from ...formats.rewriting import Difference, differences
 from ...trace.normalise import by_first_appearance
+from ..agents import agents_in_order
 from .evidence import Evidence
 from .finding import Finding, failed, passed
 
@@ -24,6 +25,9 @@ def check(evidence: Evidence) -> Finding:
     figure = {"differs": [one.value for one in found], "sessions_in_order": not renamed}
     if evidence.columns.domain is not None:
         figure["domains_in_order"] = not renamed_domains
+    renamed_agents = not agents_in_order(evidence.columns)
+    if "agent" in evidence.columns.extra:
+        figure["agents_in_order"] = not renamed_agents
     if found:
         sentence = (
             f"the file differs from the one that kvtrace writes for these requests ({_listed(found)}), so text can "
@@ -32,6 +36,9 @@ def check(evidence: Evidence) -> Finding:
         return failed(figure, sentence, OTHER_VERSION if found == [Difference.LIBRARY] else REMEDY)
     if renamed_domains:
         sentence = "domains do not count from 0 in the order of their first requests: their numbers can hide text."
+        return failed(figure, sentence, REMEDY)
+    if renamed_agents:
+        sentence = "agents do not count from 1 in each session, in the order of their first requests: they can hide text."
         return failed(figure, sentence, REMEDY)
     if renamed:
         sentence = "sessions do not count from 0 in the order of their first requests: their numbers can hide text."

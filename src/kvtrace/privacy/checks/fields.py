@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from ..allowed_fields import EXTRA, MAX_TURN, TYPES
+from ..allowed_fields import EXTRA, MAX_AGENT, MAX_TURN, TYPES
 from .evidence import Evidence
 from .finding import Finding, failed, passed
 from .marks import IDENTIFIER, is_epoch, kinds, shown
@@ -17,9 +17,10 @@ NEEDED = ("timestamp", "input_length", "output_length", "hash_ids", "output_hash
 ALLOWED = {  # format -> its fields; all others are unknown, for any values
     "mooncake": (*NEEDED, *EXTRA, "session_id", "domain"),
     "bailian": (*NEEDED, *EXTRA, "chat_id", "parent_chat_id", "domain"),
-    "parquet": (*NEEDED, *EXTRA, "session", "parent", "domain"),
+    "parquet": (*NEEDED, *EXTRA, "session", "parent", "domain", "service_ms"),
 }
-NUMBERED = ("session_id", "session", "chat_id", "parent_chat_id", "parent", "turn", "domain")  # fields of whole numbers
+NUMBERED = ("session_id", "session", "chat_id", "parent_chat_id", "parent", "turn", "agent", "domain")  # fields of whole numbers
+GREATEST = {"turn": MAX_TURN, "agent": MAX_AGENT}  # the others are below the number of rows
 LENGTHS = ("input_length", "output_length")
 MAX_LENGTH = 100_000_000  # a larger number could be an identifier
 MAX_MS = 10 * 366 * 86_400_000  # ten years
@@ -90,7 +91,7 @@ def _impossible(evidence: Evidence, name: str, values: np.ndarray) -> Iterator[t
     """(kind, rows) of numbers that the field cannot have."""
     listed = values.tolist() if values.dtype == object else []
     if name in NUMBERED:
-        greatest = MAX_TURN if name == "turn" else len(values) - 1
+        greatest = GREATEST.get(name, len(values) - 1)
         if values.dtype.kind in "iu":
             yield "number that the field cannot have", (values > greatest) | (values < -1)
             return
@@ -107,6 +108,8 @@ def _impossible(evidence: Evidence, name: str, values: np.ndarray) -> Iterator[t
         yield "number too large to be a length", values > MAX_LENGTH
     elif name == "timestamp" and np.isfinite(values).all():
         yield "time more than ten years after the first", values - values.min() > MAX_MS
+    elif name == "service_ms" and values.dtype != object:
+        yield "time of more than ten years", values > MAX_MS
 
 
 def _kind(name, text) -> str | None:

@@ -96,8 +96,18 @@ def _numbers(evidence: Evidence) -> Iterator[tuple[str, np.ndarray]]:
     if np.isfinite(columns.timestamp).all() and np.ptp(columns.timestamp) < 2**52:
         step = max(1, evidence.profile.time_step_ms)
         yield "timestamp", (np.diff(columns.timestamp) // step).astype(np.int64)
+        yield from _durations(columns, step)
     if (turn := _turns(evidence)) is not None:
         yield "turn", turn[turn >= 0]
+
+
+def _durations(columns, step: int) -> Iterator[tuple[str, np.ndarray]]:
+    """Service times and delays, in steps."""
+    waits = columns.dependencies
+    for name, values in (("service_ms", columns.service_ms), ("delay_ms", None if waits is None else waits.delay_ms)):
+        if values is not None:
+            known = values[np.isfinite(values) & (np.abs(values) < 2**52)]
+            yield name, (known // step).astype(np.int64)
 
 
 def _turns(evidence: Evidence) -> np.ndarray | None:

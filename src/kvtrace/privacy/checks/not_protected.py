@@ -15,7 +15,11 @@ def check(evidence: Evidence) -> Finding:
     """
     own, size = evidence.declared, evidence.block_size
     counted = None if own is None else counted_kind_of(evidence.release)
-    listed = unprotected(evidence.profile, counted, domains=evidence.columns.domain is not None)
+    columns = evidence.columns
+    listed = unprotected(
+        evidence.profile, counted, domains=columns.domain is not None, waits=columns.dependencies is not None,
+        service=columns.service_ms is not None,
+    )  # fmt: skip
     weaker = [] if own is None else weaker_settings(own, block_size=size)
     figure = {"not_protected": listed, "weaker_settings": weaker}
     sentence = f"others can still learn: {'; '.join(listed)}."

@@ -12,7 +12,7 @@ from .evidence import Evidence
 from .finding import Finding, failed, passed, warned
 
 LINKS = ("session_id", "parent_chat_id", "session", "parent")
-BROKEN = ("no_parent", "later_parent", "other_session", "repeated_names")  # figures of broken links
+BROKEN = ("no_parent", "later_parent", "other_session", "repeated_names", "wrong_dependencies")  # figures
 
 
 def check(evidence: Evidence) -> Finding:
@@ -23,8 +23,8 @@ def check(evidence: Evidence) -> Finding:
     if broken := sum(figure[name] for name in BROKEN):
         return failed(
             figure,
-            f"{broken:,} links between requests are broken: the parent does not exist, comes later or belongs to "
-            "another session, or two requests have the same name.",
+            f"{broken:,} links between requests are broken: what a request follows or waits for does not exist, comes "
+            "later or belongs to another session, or two requests have the same name.",
             "Renumber requests and parents, and remove links to requests that are not in the trace.",
         )
     domains = _domains(evidence)
@@ -39,7 +39,8 @@ def check(evidence: Evidence) -> Finding:
     if evidence.profile.drop_sessions and linked:
         return failed(
             figure,
-            f"{linked:,} requests have a session or a turn, but {evidence.profile.name} drops all links.",
+            f"{linked:,} requests have a session, a turn or something that they wait for, but {evidence.profile.name} "
+            "drops all links.",
             "Release it with `kvtrace release --drop-sessions`.",
         )
     if domains is not None:
@@ -67,7 +68,8 @@ def check(evidence: Evidence) -> Finding:
 def _broken(evidence) -> dict[str, int]:
     columns, read = evidence.columns, evidence.read_result
     figure = {"no_parent": len(read.lost_parents), "later_parent": 0, "other_session": 0,
-              "repeated_names": len(read.repeated)}  # fmt: skip
+              "repeated_names": len(read.repeated),
+              "wrong_dependencies": _wrong_dependencies(columns)}  # fmt: skip
     if (parent := columns.parent) is None:
         return figure
     row = np.arange(len(parent))
@@ -82,14 +84,30 @@ def _broken(evidence) -> dict[str, int]:
 
 
 def _linked(evidence) -> int:
-    """The number of requests with a session, a parent or a turn after the first."""
+    """The number of requests with a session, a parent, a dependency, a turn after the first, or of a subagent."""
     linked = np.zeros(len(evidence.columns), dtype=bool)
     for name in LINKS:
         if (values := evidence.fields.get(name)) is not None:
             linked |= _is_other(values, -1)
     if (turn := evidence.fields.get("turn")) is not None:
         linked |= _is_other(turn, 1)
+    if (agent := evidence.columns.extra.get("agent")) is not None:
+        linked |= _is_other(agent, 0)
+    if (waits := evidence.columns.dependencies) is not None:
+        linked |= np.diff(waits.offsets) > 0
     return int(linked.sum())
+
+
+def _wrong_dependencies(columns) -> int:
+    """The number of dependencies on a request that comes later, or is not of the same session."""
+    if (waits := columns.dependencies) is None:
+        return 0
+    request, row = waits.request, waits.row
+    exists = (row >= 0) & (row < request)
+    wrong = ~exists
+    if columns.session is not None:
+        wrong |= exists & (columns.session[np.where(exists, row, 0)] != columns.session[request])
+    return int(wrong.sum())
 
 
 def _domains(evidence) -> int | None:

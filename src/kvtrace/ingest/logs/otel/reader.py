@@ -23,6 +23,7 @@ CONVENTIONS = (genai, openinference, flat, events_convention)  # in this order: 
 CONTAINERS = ("resourceSpans", "resource_spans")
 SCOPES = ("scopeSpans", "scope_spans", "instrumentationLibrarySpans")
 NANOSECONDS = ("startTimeUnixNano", "start_time_unix_nano")
+ENDS = ("end_time", "endTime", "endTimeUnixNano", "end_time_unix_nano")
 STARTS = ("start_time", "startTime", *NANOSECONDS)
 DROPPED = ("droppedAttributesCount", "dropped_attributes_count")
 
@@ -119,6 +120,7 @@ def _record(span, resource) -> Record:
     if content is None:
         raise RowError("have no prompt: content capture was off.", field="attributes", hint=_hint(attributes))
     record = fields.common([("", span)], *_time(span))
+    record.end_time = fields.find([("", span)], *ENDS)[0]
     places = [("attributes.", attributes), ("resource.attributes.", resource)]
     fields.fill(record, span, places, session=SESSION, user=USER, tenant=TENANT, model=MODEL, id=ID)
     _put_usage(record, attributes)
