@@ -45,6 +45,7 @@ class Row:
     required: bool = False
     ghosts: bool = False  # the policy remembers evicted blocks; a live cache can't use it, because it reuses slots
     roots_first: bool = False  # in a flat pool, a parent can be evicted before its children, which then cannot hit
+    sessions: bool = False  # the policy needs a trace with sessions
     bound: bool = False  # the policy looks ahead or never evicts: an upper bound that no engine can implement
 
 
@@ -79,6 +80,14 @@ POLICIES: dict[str, Row] = {
         "workload:10m",
     ),
     "lhd": Row("lhd", "LHD", "least hit density, by depth and use count (NSDI'18)", HEAPS, _whole, "lhd:64"),
+    "session-end": Row("session_end", "SessionEnd", "blocks of closed sessions first, then LRU", HEAPS, sessions=True),
+    "superseded": Row(
+        "superseded", "Superseded", "blocks outside every agent's newest context first, then LRU", HEAPS, sessions=True
+    ),
+    "oracle-session": Row(
+        "oracle_session", "OracleSession", "knows when sessions resume: the last one to resume first", HEAPS,
+        sessions=True,
+    ),
     "belady": Row("belady", "Belady", "offline optimum: farthest next use first", HEAPS, bound=True),
     "unlimited": Row("lru", "LRU", "never evicts", 8, bound=True),
 }  # fmt: skip
