@@ -20,14 +20,11 @@ class Recency:
     def __init__(self, context: Context):
         self.context = context
         self.depth = depths(context)
-        self.request, self.requests = -1, 0
 
     def stamp(self, block):
         """The stamp of a block that is used now. Stamps are distinct; the least recent block has the least stamp."""
-        if self.context.request != self.request:  # requests are counted, because they may start in another order
-            self.request = self.context.request
-            self.requests += 1
-        return self.requests * ROW + (DEEPEST - self.depth[block])
+        row: cython.longlong = self.context.request
+        return row * ROW + (DEEPEST - self.depth[block])
 
 
 def depths(context: Context):

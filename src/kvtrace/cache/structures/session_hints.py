@@ -80,7 +80,9 @@ class SessionHints(Policy):
         self.left[agent] -= 1
         if self.running[agent] == 0:
             self.paused(agent, row)
-        return self.closed(agent) if self.left[agent] == 0 else 0
+        if self.left[agent] == 0:
+            self.closed(agent)
+        return 0
 
     def began(self, agent, row):
         """A request of an agent starts; its context is the newest one. Default: nothing."""
