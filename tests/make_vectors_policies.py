@@ -21,25 +21,28 @@ SPECS = {"ttl": "ttl:400ms", "priority": "priority:1s"}  # those whose parameter
 def drawn(seed, rows=120):
     """A trace of our own: some system prompts, conversations that go on, and prompts that never come again."""
     rng = np.random.default_rng(seed)
-    talks, ids, count = [], [], 0
+    talks, ids, count, session = [], [], 0, []
     for _ in range(rows):
         if talks and rng.random() < 0.6:
             place = int(rng.integers(len(talks)) if rng.random() < 0.3 else len(talks) - 1)
-            path = talks.pop(place)
+            path, number = talks.pop(place)
         else:
+            number = max(session, default=-1) + 1
             system = int(rng.integers(3))
             path = [("system", system, depth) for depth in range(system + 1)]
         new = int(rng.integers(1, 4))
         path = (path + [("own", count + i) for i in range(new)])[:12]
         count += new
-        talks.append(path)
+        talks.append((path, number))
         ids.append(path)
-    number: dict = {}
-    flat = [number.setdefault(block, len(number)) for path in ids for block in path]
+        session.append(number)
+    numbers: dict = {}
+    flat = [numbers.setdefault(block, len(numbers)) for path in ids for block in path]
     lengths = np.array([len(path) for path in ids])
     columns = Columns(
         np.cumsum(rng.integers(0, 100, rows)).astype(float), lengths * 16, rng.integers(1, 9, rows),
-        np.array(flat), np.concatenate([[0], np.cumsum(lengths)]), extra={"priority": rng.integers(0, 100, rows)},
+        np.array(flat), np.concatenate([[0], np.cumsum(lengths)]), session=np.array(session),
+        extra={"priority": rng.integers(0, 100, rows), "stop": np.where(np.arange(rows) % 3, "tool_use", "end_turn")},
     )  # fmt: skip
     return Trace.from_columns(columns, block_size=16)
 
@@ -48,6 +51,8 @@ def written(trace):
     return {
         "timestamp": trace.timestamp.tolist(),
         "priority": trace.extra["priority"].tolist(),
+        "session": trace.session.tolist(),
+        "stop": trace.extra["stop"].tolist(),
         "prompts": [" ".join(map(str, trace.prompt(row))) for row in range(len(trace))],
     }
 

@@ -86,6 +86,25 @@ def labelled(draw):
     return with_columns(trace, **extra)
 
 
+@st.composite
+def agents(draw):
+    """A trace of sessions with what policies with hints look at, now and then missing."""
+    trace = draw(labelled())
+    rows = len(trace)
+    extra = dict(trace.extra)
+    if draw(st.booleans()):
+        del extra["priority"]
+    if draw(st.booleans()):
+        extra["agent"] = np.array(draw(st.lists(st.sampled_from([0, 1, None]), min_size=rows, max_size=rows)))
+    if draw(st.booleans()):
+        stops = st.sampled_from(["tool_use", "end_turn", "stop", "", None])
+        extra["stop"] = np.array(draw(st.lists(stops, min_size=rows, max_size=rows)))
+    session = np.array(draw(st.lists(st.integers(-1, 3), min_size=rows, max_size=rows)))
+    session[:1] = 0
+    columns = replace_columns(trace, session=session, parent=None, extra=extra)
+    return Trace.from_columns(columns, block_size=trace.block_size)
+
+
 def how_to_run(draw, trace, mode):
     """A capacity that holds each request, and the switches."""
     least = int(block_demand(trace, mode).max_blocks.max(initial=1))

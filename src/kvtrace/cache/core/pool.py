@@ -33,8 +33,9 @@ class Pool(Engine):
         self.fetches = context.blocks > LARGE and not policy.needs_lock
         # whether `_serve_one` can run requests for one block, one at a time: most requests of a storage trace
         self.one_block_path = (
-            total and not self.leaf_first and not self.grows and not policy.expires and self.capacity > 0
-        )
+            total and not self.leaf_first and not self.grows and self.capacity > 0
+            and not policy.expires and not policy.follows_requests
+        )  # fmt: skip
 
     def residents(self):
         """The resident blocks, in ascending order."""
@@ -62,6 +63,8 @@ class Pool(Engine):
             while block >= 0:
                 self._evict(block)
                 block = self._expired()
+        if self.policy.follows_requests:
+            self.policy.request_started(row)
         return 0
 
     def _advance(self, stop):
@@ -170,6 +173,8 @@ class Pool(Engine):
                 self._unpin(cython.cast(cython.int, self.fresh[row] + k))
         for k in range(self.start[row] + self.full[row] - 1, self.start[row] - 1, -1):
             self._unpin(self.ids[k])
+        if self.policy.follows_requests:
+            self.policy.request_ended(row)
         return 0
 
     def _fetch(self, start, stop):

@@ -14,3 +14,5 @@ cdef class PythonPolicy(Policy):
     cdef object _remove
     cdef object _expired
     cdef object _miss
+    cdef object _request_started
+    cdef object _request_ended

@@ -39,7 +39,7 @@ def failure(error):
 
 
 class PythonPolicy(Policy):
-    """Calls the object's methods of the same names; `expired` and `miss` only if the object has them.
+    """Calls the object's methods of the same names; the optional ones only if the object has them.
 
     `name` is the policy in errors; the default is "module:Class".
     """
@@ -56,6 +56,10 @@ class PythonPolicy(Policy):
         self._victim = users_function(user_policy.victim, name, "victim")
         self._remove = users_function(user_policy.remove, name, "remove")
         self.expires, self.misses = hasattr(user_policy, "expired"), hasattr(user_policy, "miss")
+        self.follows_requests = hasattr(user_policy, "request_started") or hasattr(user_policy, "request_ended")
+        started, ended = (getattr(user_policy, f"request_{verb}", _nothing) for verb in ("started", "ended"))
+        self._request_started = users_function(started, name, "request_started")
+        self._request_ended = users_function(ended, name, "request_ended")
         self._expired = users_function(user_policy.expired, name, "expired") if self.expires else None
         self._miss = users_function(user_policy.miss, name, "miss") if self.misses else None
 
@@ -91,6 +95,20 @@ class PythonPolicy(Policy):
         with cython.gil:
             self._miss(block)
         return 0
+
+    def request_started(self, row):
+        with cython.gil:
+            self._request_started(row)
+        return 0
+
+    def request_ended(self, row):
+        with cython.gil:
+            self._request_ended(row)
+        return 0
+
+
+def _nothing(row):
+    """The verb that a user's policy leaves out."""
 
 
 def _number(result):

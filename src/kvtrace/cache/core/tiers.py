@@ -58,10 +58,23 @@ class Tiers(Pool):
 
     def before(self, row):
         with cython.gil:
-            for tier in self.tiers:
-                cython.cast(Tier, tier).policy.context.request = row
-                cython.cast(Tier, tier).policy.context.order = self.context.order
-                cython.cast(Tier, tier).policy.context.now = self.context.now
+            for item in self.tiers:
+                tier: Tier = item
+                tier.policy.context.request = row
+                tier.policy.context.order = self.context.order
+                tier.policy.context.now = self.context.now
+                if tier.policy.follows_requests:
+                    tier.policy.request_started(row)
+        return Pool.before(self, row)
+
+    def finish(self, row):
+        Pool.finish(self, row)
+        with cython.gil:
+            for item in self.tiers:
+                tier: Tier = item
+                tier.policy.context.now = self.context.now
+                if tier.policy.follows_requests:
+                    tier.policy.request_ended(row)
         return 0
 
     def resident_run(self, row):

@@ -29,6 +29,14 @@ def _whole(text: str) -> int:
     return value
 
 
+def _quantile(text: str) -> float:
+    """A quantile written P90."""
+    value = float(text.upper().removeprefix("P")) / 100
+    if not (text[:1].upper() == "P" and 0 < value <= 1):
+        raise ValueError
+    return value
+
+
 HEAPS = 0  # the memory class of policies with heaps or lookahead: formats/memory_needs.py has their bound
 
 
@@ -45,6 +53,7 @@ class Row:
     required: bool = False
     ghosts: bool = False  # the policy remembers evicted blocks; a live cache can't use it, because it reuses slots
     roots_first: bool = False  # in a flat pool, a parent can be evicted before its children, which then cannot hit
+    sessions: bool = False  # the policy needs a trace with sessions
     bound: bool = False  # the policy looks ahead or never evicts: an upper bound that no engine can implement
 
 
@@ -79,6 +88,26 @@ POLICIES: dict[str, Row] = {
         "workload:10m",
     ),
     "lhd": Row("lhd", "LHD", "least hit density, by depth and use count (NSDI'18)", HEAPS, _whole, "lhd:64"),
+    "session-end": Row("session_end", "SessionEnd", "blocks of closed sessions first, then LRU", HEAPS, sessions=True),
+    "superseded": Row(
+        "superseded", "Superseded", "blocks outside every agent's newest context first, then LRU", HEAPS, sessions=True
+    ),
+    "tool-ttl": Row(
+        "tool_ttl", "ToolTTL", "keeps blocks while a tool runs, up to a quantile of the times so far", HEAPS, _quantile,
+        "tool-ttl:P90", sessions=True,
+    ),
+    "retain": Row(
+        "retain", "Retain", "lowest priority first, by role and turn of the agent", HEAPS, milliseconds, "retain:10m",
+        sessions=True,
+    ),
+    "agent-hints": Row(
+        "agent_hints", "AgentHints", "session-end, superseded and tool-ttl together", HEAPS, _quantile,
+        "agent-hints:P90", sessions=True,
+    ),
+    "oracle-session": Row(
+        "oracle_session", "OracleSession", "knows when sessions resume: the last one to resume first", HEAPS,
+        sessions=True,
+    ),
     "belady": Row("belady", "Belady", "offline optimum: farthest next use first", HEAPS, bound=True),
     "unlimited": Row("lru", "LRU", "never evicts", 8, bound=True),
 }  # fmt: skip

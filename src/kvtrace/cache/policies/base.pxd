@@ -17,6 +17,7 @@ cdef class Policy:
     cdef readonly bint needs_lock
     cdef readonly bint expires
     cdef readonly bint misses
+    cdef readonly bint follows_requests
     cdef readonly bint keeps_parents
 
     # required
@@ -29,6 +30,8 @@ cdef class Policy:
     # optional
     cdef int expired(self) except -1 nogil
     cdef int miss(self, int block) except -1 nogil
+    cdef int request_started(self, Py_ssize_t row) except -1 nogil
+    cdef int request_ended(self, Py_ssize_t row) except -1 nogil
     cdef int hit_idle(self, int block) except -1 nogil
     cdef int insert_idle(self, int block) except -1 nogil
     cdef int likely_victim(self) noexcept nogil

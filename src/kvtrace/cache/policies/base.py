@@ -1,4 +1,4 @@
-"""The interface of eviction policies: five required verbs over block numbers, and six optional ones.
+"""The interface of eviction policies: five required verbs over block numbers, and eight optional ones.
 
 The engine tracks residency, pins and counts. A policy only orders the evictable blocks.
 """
@@ -34,6 +34,7 @@ class Policy:
         self.needs_lock = False
         self.expires = False  # whether the engine calls `expired` before each request
         self.misses = False  # whether the engine calls `miss` before it makes room for a block
+        self.follows_requests = False  # whether the engine calls `request_started` and `request_ended`
         self.keeps_parents = False  # whether the order alone evicts every child before its parent
 
     # ---- required
@@ -69,6 +70,14 @@ class Policy:
 
         Called if `misses` is true. Default: nothing.
         """
+        return 0
+
+    def request_started(self, row):
+        """A request is about to be matched. Called if `follows_requests` is true. Default: nothing."""
+        return 0
+
+    def request_ended(self, row):
+        """A request has ended and released its blocks. Called if `follows_requests` is true. Default: nothing."""
         return 0
 
     def hit_idle(self, block):

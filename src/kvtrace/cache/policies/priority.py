@@ -29,7 +29,7 @@ class Priority(Policy):
         if not duration_ms >= 0:
             raise UsageError(f"{duration_ms} ms is not a duration. Try priority:10m.")
         self.recency, self.duration_ms = Recency(context), duration_ms
-        self.request_priority = _request_priorities(context.trace)
+        self.request_priority = request_priorities(context.trace)
         self.priority, self.last_use = np.zeros(context.blocks), np.zeros(context.blocks)
         self.stamp = np.zeros(context.blocks, dtype=np.int64)
         self.order, self.expiring = Heaps(context.blocks), Heaps(context.blocks)
@@ -66,7 +66,7 @@ class Priority(Policy):
         return 0
 
 
-def _request_priorities(trace):
+def request_priorities(trace):
     """float64: request -> its priority."""
     if "priority" not in trace.extra:
         raise InputError("the policy priority needs a trace with the column priority. Try lru.")
