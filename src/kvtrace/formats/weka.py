@@ -117,7 +117,7 @@ def write(
     with OutputFolder(path, require_place) as folder:
         for number in range(len(objects)):
             value = objects.object(number)
-            with folder.file(_file_name(objects.file(number), str(value["id"]), names)) as stream:
+            with folder.file(_file_name(objects.file(number), value.get("id"), names)) as stream:
                 stream.write(_text(value))
             report_work(1, len(objects))
     return [str(path)]
@@ -175,8 +175,8 @@ def _session(file: str) -> Session:
 def _require_size(session: Session, others: list[Session]) -> None:
     if others and session.block_size != others[0].block_size:
         raise RowError(
-            f"block_size is {session.block_size}, but {others[0].block_size} in the sessions before it. A trace has one "
-            "block size."
+            f"block_size is {session.block_size}, but {others[0].block_size} in the sessions before it. A trace has "
+            "one block size."
         )
 
 
@@ -199,9 +199,9 @@ def _text(value: dict[str, Any]) -> bytes:
     return orjson.dumps(value, option=OPTIONS)
 
 
-def _file_name(recorded: str | None, identifier: str, taken: set[str]) -> str:
+def _file_name(recorded: str | None, identifier: Any, taken: set[str]) -> str:
     """A file name without path, that no other session has: the recorded one, or that of the session's id."""
-    stem = identifier if SAFE.fullmatch(identifier) else "session"
+    stem = identifier if isinstance(identifier, str) and SAFE.fullmatch(identifier) else "session"
     name = recorded if recorded and SAFE.fullmatch(recorded) and NAME.match(recorded) else f"{stem}.json"
     stem, number = name, 1
     while name in taken:

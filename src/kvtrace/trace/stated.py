@@ -1,7 +1,7 @@
 """Prompts whose blocks are stated: a source gives each prompt more or fewer blocks than its tokens fill.
 
-Recordings that count tokens with another tokenizer than the one that hashed the blocks are like that. A Trace keeps them
-as they are (tail `stated`); where tokens and blocks must agree, `with_whole_prompts` gives a trace where they do.
+Recordings that count tokens with another tokenizer than the one that hashed the blocks are like that. A Trace keeps
+them as they are (tail `stated`); where tokens and blocks must agree, `with_whole_prompts` gives a trace where they do.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ def require_rule(tail: str, use: str) -> None:
 
     >>> require_rule("stated", "a release")
     Traceback (most recent call last):
-    kvtrace._base.errors.InputError: a release needs prompts with the blocks that their tokens fill, but this trace states \
-other block counts (tail: stated).
+    kvtrace._base.errors.InputError: a release needs prompts with the blocks that their tokens fill, but this trace \
+states other block counts (tail: stated).
     """
     if tail == STATED:
         raise InputError(
