@@ -200,7 +200,11 @@ def _text(value: dict[str, Any]) -> bytes:
 
 
 def _file_name(recorded: str | None, identifier: Any, taken: set[str]) -> str:
-    """A file name without path, that no other session has: the recorded one, or that of the session's id."""
+    """A file name without path that no other session has: the recorded one, or the session's id; always plain JSON.
+
+    AIPerf's loader reads no other files.
+    """
+    recorded = recorded and re.sub(r"\.(gz|zst)\Z", "", recorded)
     stem = identifier if isinstance(identifier, str) and SAFE.fullmatch(identifier) else "session"
     name = recorded if recorded and SAFE.fullmatch(recorded) and NAME.match(recorded) else f"{stem}.json"
     stem, number = name, 1
