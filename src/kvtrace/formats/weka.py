@@ -13,10 +13,12 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import orjson
 
 from .._base.errors import InputError, KvtraceError, RowError, UsageError
 from .._base.files import is_regular, is_std, name_of
+from .._base.growing_array import GrowingArray
 from .._base.input_files import open_read, unreadable
 from .._base.output_files import write_together
 from .._base.output_folder import OutputFolder
@@ -73,8 +75,10 @@ def read(path: str | Path, *, extra: bool = True, on_error: OnError | None = Non
     name = name_of(path)
     is_folder = not is_std(path) and os.path.isdir(path)
     files = _files(path) if is_folder else [str(path)]
-    sessions, names = [], []
-    for file in files:
+    sessions: list[Session] = []
+    names: list[str] = []
+    numbers, sizes = GrowingArray(np.int32), [_size(file) for file in files]
+    for place, file in enumerate(files):
         error = None
         try:
             session = _session(file)
@@ -83,6 +87,8 @@ def read(path: str | Path, *, extra: bool = True, on_error: OnError | None = Non
             reason = f"{os.path.basename(file)}: {fault.reason}" if is_folder else fault.reason
             error = RowError(reason).at(name, None)
         if error is None:
+            numbers.extend(session.numbers, sum(sizes) / max(1, sum(sizes[: place + 1])))
+            session.numbers = session.numbers[:0].copy()  # memory holds them once
             sessions.append(session)
             names.append(os.path.basename(file))
         elif on_error is None:  # raised outside the handler, so that no text is its context
@@ -90,7 +96,7 @@ def read(path: str | Path, *, extra: bool = True, on_error: OnError | None = Non
         else:
             on_error(error)
         report_work(1, len(files))
-    columns, section = weka_columns.columns_of(sessions, names, extra=extra)
+    columns, section = weka_columns.columns_of(sessions, numbers.done(), names, extra=extra)
     size = sessions[0].block_size if sessions else None
     tail = weka_columns.block_rule(columns, size) if size else None
     meta = {"weka": section} if extra else {}
@@ -157,6 +163,14 @@ def _files(folder: str | Path) -> list[str]:
             f"{'entry' if others == 1 else 'entries'}. Move all that are not sessions elsewhere."
         )
     return [os.path.join(folder, name) for name in sessions]
+
+
+def _size(file: str) -> int:
+    """The bytes of a file, 0 if they are not known."""
+    try:
+        return os.path.getsize(file)
+    except OSError:
+        return 0
 
 
 def _session(file: str) -> Session:

@@ -181,7 +181,9 @@ class SessionObjects:
 
         numbers, distinct = numbering.renumber(ids)
         names = self._recorded_ids(number, ids)
-        return (np.arange(self._first_id, self._first_id + distinct) if names is None else names)[numbers].astype(np.uint64)
+        return (np.arange(self._first_id, self._first_id + distinct) if names is None else names)[numbers].astype(
+            np.uint64
+        )
 
     # -- one session ---------------------------------------------------------------------------------------------
 
