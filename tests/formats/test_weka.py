@@ -135,7 +135,10 @@ def test_stated_block_counts_are_kept(folder):
     rows = [request(0, [1, 2, 3], 64), request(1, [1], 640), request(2, [1, 2, 3, 4], 260)]
     trace = kvtrace.read(put(session(rows)))
     assert trace.tail == "stated" and trace.prompt_blocks.tolist() == [3, 1, 4]
-    assert str(trace.fixes) == "1 prompts state more blocks than their tokens fill, and 1 fewer: all are as stated"
+    assert (
+        str(trace.fixes)
+        == "1 prompt states more blocks than its tokens fill, and 1 states fewer: they are kept as stated"
+    )
     hits = count_hits(trace, unlimited_hits(trace))
     assert (hits.hit_blocks, hits.blocks, hits.hit_tokens) == (4, 8, 64 + 192)
 
@@ -330,7 +333,7 @@ def test_sessions_of_a_folder_have_one_block_size(folder):
 
 def test_a_folder_holds_sessions_alone(folder):
     (folder / "none").mkdir()
-    with pytest.raises(InputError, match="the folder has no Weka sessions"):
+    with pytest.raises(InputError, match="this is a folder, not a file. It has no sessions of Weka"):
         kvtrace.read("none")
     put_all(folder / "some", TREE)
     (folder / "some/README.md").write_text("hello")

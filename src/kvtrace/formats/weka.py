@@ -154,7 +154,8 @@ def _files(folder: str | Path) -> list[str]:
     sessions = [name for name in names if NAME.match(name) and os.path.isfile(os.path.join(folder, name))]
     if not sessions:
         raise InputError(
-            f"{folder}: the folder has no Weka sessions (.json, .json.gz or .json.zst) and is no data set."
+            f"{folder}: this is a folder, not a file. It has no sessions of Weka (.json, .json.gz or .json.zst) and is "
+            "not a data set."
         )
     if len(sessions) < len(names):
         others = len(names) - len(sessions)

@@ -108,10 +108,11 @@ def _numbered(
     values = np.concatenate([one.values for one in sessions] or [np.empty(0, np.int64)])
     keys[is_global], distinct = numbering.renumber(values[is_global])
     keys[~is_global] = distinct + np.arange(np.count_nonzero(~is_global))
-    starts = np.concatenate([one.offsets[:-1] + references[number] for number, one in enumerate(sessions)] or [[]])
-    blocks = np.concatenate([np.diff(one.offsets) for one in sessions] or [[]]).astype(np.int64)
-    starts, blocks = starts.astype(np.int64)[order], blocks[order]
-    return session_ids.number_rows(numbers, starts, blocks, tables[session], keys, len(keys)), blocks
+    nothing = np.empty(0, dtype=np.int64)
+    starts = [one.offsets[:-1] + references[number] for number, one in enumerate(sessions)]
+    blocks = np.concatenate([np.diff(one.offsets) for one in sessions] or [nothing])[order]
+    first = np.concatenate(starts or [nothing])[order]
+    return session_ids.number_rows(numbers, first, blocks, tables[session], keys, len(keys)), blocks
 
 
 # -- fields ------------------------------------------------------------------------------------------------------

@@ -109,7 +109,7 @@ class SessionObjects:
             self._fields[name] = [_parsed(value) for value in values] if name in as_json else values
         self._is_recorded = recorded is not None
         empty = columns.extra.get(EMPTY)
-        self._empty = [None] * len(columns) if empty is None else empty.tolist()
+        self._empty: list[str | None] = [None] * len(columns) if empty is None else empty.tolist()
         self._as_json = as_json
 
     def lost_columns(self) -> list[str]:
@@ -290,7 +290,7 @@ class SessionObjects:
         fields |= {"t": time, "in": int(columns.input_length[row]), "out": int(columns.output_length[row])}
         if not np.isnan(self._service_s[row]):
             fields["api_time"] = float(self._service_s[row])
-        empty = orjson.loads(self._empty[row]) if self._empty[row] else ()
+        empty = orjson.loads(self._empty[row] or "[]")
         fields |= {name: None for name in empty if name != "hash_ids"}
         return fields if "hash_ids" in empty else fields | {"hash_ids": hash_ids[row]}
 

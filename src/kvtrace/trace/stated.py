@@ -11,6 +11,7 @@ import numpy as np
 from .._base.errors import InputError
 from .._base.offsets import in_first, offsets_of
 from .columns import STATED, Columns, replace_columns
+from .normalise import uneven
 from .trace import Trace
 
 
@@ -22,6 +23,15 @@ def uneven_prompts(columns: Columns, block_size: int) -> tuple[int, int]:
     """
     extra = np.diff(columns.offsets) - columns.input_length // block_size
     return int((extra > 0).sum()), int((extra < 0).sum())
+
+
+def stated_note(trace: Columns, tail: str, block_size: int) -> list[str]:
+    """A sentence on prompts with stated blocks, if a trace has any.
+
+    >>> stated_note(Columns([0], [4], [1], [0, 1], [0, 2]), "stated", 4)
+    ['1 prompt states more blocks than its tokens fill, and 0 state fewer: they are kept as stated.']
+    """
+    return [f"{uneven(*uneven_prompts(trace, block_size))}."] if tail == STATED else []
 
 
 def require_rule(tail: str, use: str) -> None:
