@@ -13,6 +13,7 @@ import tempfile
 
 from . import analyze, anonymize, curve, large_trace, memory, policies, prefix_cache, reading, serving, simulate
 from . import million as million_requests
+from . import sessions as agent_sessions
 from . import synthesize as synthesis
 from .apart import apart, wait_for_quiet
 from .raw_logs import AGENT, CHATS, large
@@ -35,6 +36,7 @@ def main() -> None:
             return
         found = anonymize.claims(folder, 110 * part, rounds)
         found += reading.claims(folder, 300 * part, rounds)
+        found += agent_sessions.claims(folder, rounds)
         found += curve.claims(folder, max(1, round(105 * part)), rounds)
         found += memory.claims(folder, 110 * part)
         found += analyze.claims(folder, 400 * part, rounds)

@@ -8,7 +8,7 @@ import cython
 import numpy as np
 from cython.cimports.kvtrace._native.rows import Scanner
 
-from .rows import PAD, Scanner
+from .rows import PAD
 
 SHORTEST = 13  # bytes of a key with an empty list
 _W_HASH_ID = cython.declare(cython.ulonglong, int.from_bytes(b'"hash_id', "little"))

@@ -40,6 +40,7 @@ def analyze_command(trace, basic, as_json, png, svg, quantiles, factors, ms_per_
     from ..formats.memory_needs import analyzing
     from ..report.progress import ANALYZE, Work
     from ..serving.models.kv_bytes import chosen
+    from ..trace.stated import stated_note
 
     write_figure = figure_writer(png, svg, quiet)
     if (engine and not model_config) or (capacity and not engine):
@@ -54,6 +55,7 @@ def analyze_command(trace, basic, as_json, png, svg, quantiles, factors, ms_per_
             extra=() if basic else ("type",),
         )
         loaded, view, notes = viewed(loaded, domains)
+        notes = [*notes, *stated_note(loaded, loaded.tail, loaded.block_size)]
         work.requests = len(loaded)
         work.step("count")
         if basic:

@@ -121,7 +121,7 @@ def targets() -> list[str]:
     """Trace formats and clients."""
     from ..formats.targets import TARGETS
 
-    return [*formats(), *TARGETS]
+    return [*formats(), "weka", *TARGETS]
 
 
 def prompt_forms() -> list[str]:

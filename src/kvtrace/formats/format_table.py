@@ -1,4 +1,4 @@
-"""The trace formats: each is one file of this folder and one row of FORMATS, or a name of FOLDERS if it is no stream."""
+"""The trace formats: each is one file of this folder, and one row of FORMATS, or of FOLDERS if it is no stream."""
 
 from __future__ import annotations
 

@@ -5,10 +5,11 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from .._base.files import is_regular
+from .._base.errors import InputError
+from .._base.files import is_regular, name_of
 from .._base.input_files import open_read
 from . import dataset as datasets
-from . import parquet
+from . import parquet, weka
 from .file_kinds import require_trace
 from .format_table import require_format
 from .open_parquet import OpenDataset, OpenParquet, PackedParquet
@@ -29,7 +30,7 @@ def open_pieces(path: str | Path, *, format: str | None = None, threads: int | N
         The open trace; its rows are still to be read. Unreadable rows are listed in `unread`.
 
     Raises:
-        InputError: The file cannot be read at all; also later, when its pieces are read.
+        InputError: The file cannot be read at all, or holds Weka sessions; also later, when its pieces are read.
         UsageError: The format is unknown.
 
     >>> import tempfile
@@ -43,6 +44,11 @@ def open_pieces(path: str | Path, *, format: str | None = None, threads: int | N
     require_format(format)
     if names_dataset(path, format):
         return OpenDataset(path)
+    if format == "weka" or (format is None and weka.holds_sessions(path)):
+        name = name_of(path)
+        raise InputError(
+            f"{name}: holds Weka sessions: a recording, not a release. To release it: kvtrace release {name} -o TRACE"
+        )
     require_trace(path)
     seen = SeenWords(repeats=is_regular(path))
     stream = open_read(path, seen=seen)

@@ -13,10 +13,12 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import orjson
 
 from .._base.errors import InputError, KvtraceError, RowError, UsageError
 from .._base.files import is_regular, is_std, name_of
+from .._base.growing_array import GrowingArray
 from .._base.input_files import open_read, unreadable
 from .._base.output_files import write_together
 from .._base.output_folder import OutputFolder
@@ -73,8 +75,10 @@ def read(path: str | Path, *, extra: bool = True, on_error: OnError | None = Non
     name = name_of(path)
     is_folder = not is_std(path) and os.path.isdir(path)
     files = _files(path) if is_folder else [str(path)]
-    sessions, names = [], []
-    for file in files:
+    sessions: list[Session] = []
+    names: list[str] = []
+    numbers, sizes = GrowingArray(np.int32), [_size(file) for file in files]
+    for place, file in enumerate(files):
         error = None
         try:
             session = _session(file)
@@ -83,6 +87,8 @@ def read(path: str | Path, *, extra: bool = True, on_error: OnError | None = Non
             reason = f"{os.path.basename(file)}: {fault.reason}" if is_folder else fault.reason
             error = RowError(reason).at(name, None)
         if error is None:
+            numbers.extend(session.numbers, sum(sizes) / max(1, sum(sizes[: place + 1])))
+            session.numbers = session.numbers[:0].copy()  # memory holds them once
             sessions.append(session)
             names.append(os.path.basename(file))
         elif on_error is None:  # raised outside the handler, so that no text is its context
@@ -90,7 +96,7 @@ def read(path: str | Path, *, extra: bool = True, on_error: OnError | None = Non
         else:
             on_error(error)
         report_work(1, len(files))
-    columns, section = weka_columns.columns_of(sessions, names, extra=extra)
+    columns, section = weka_columns.columns_of(sessions, numbers.done(), names, extra=extra)
     size = sessions[0].block_size if sessions else None
     tail = weka_columns.block_rule(columns, size) if size else None
     meta = {"weka": section} if extra else {}
@@ -117,7 +123,7 @@ def write(
     with OutputFolder(path, require_place) as folder:
         for number in range(len(objects)):
             value = objects.object(number)
-            with folder.file(_file_name(objects.file(number), str(value["id"]), names)) as stream:
+            with folder.file(_file_name(objects.file(number), value.get("id"), names)) as stream:
                 stream.write(_text(value))
             report_work(1, len(objects))
     return [str(path)]
@@ -148,7 +154,8 @@ def _files(folder: str | Path) -> list[str]:
     sessions = [name for name in names if NAME.match(name) and os.path.isfile(os.path.join(folder, name))]
     if not sessions:
         raise InputError(
-            f"{folder}: the folder has no Weka sessions (.json, .json.gz or .json.zst) and is no data set."
+            f"{folder}: this is a folder, not a file. It has no sessions of Weka (.json, .json.gz or .json.zst) and is "
+            "not a data set."
         )
     if len(sessions) < len(names):
         others = len(names) - len(sessions)
@@ -157,6 +164,14 @@ def _files(folder: str | Path) -> list[str]:
             f"{'entry' if others == 1 else 'entries'}. Move all that are not sessions elsewhere."
         )
     return [os.path.join(folder, name) for name in sessions]
+
+
+def _size(file: str) -> int:
+    """The bytes of a file, 0 if they are not known."""
+    try:
+        return os.path.getsize(file)
+    except OSError:
+        return 0
 
 
 def _session(file: str) -> Session:
@@ -175,8 +190,8 @@ def _session(file: str) -> Session:
 def _require_size(session: Session, others: list[Session]) -> None:
     if others and session.block_size != others[0].block_size:
         raise RowError(
-            f"block_size is {session.block_size}, but {others[0].block_size} in the sessions before it. A trace has one "
-            "block size."
+            f"block_size is {session.block_size}, but {others[0].block_size} in the sessions before it. A trace has "
+            "one block size."
         )
 
 
@@ -199,9 +214,13 @@ def _text(value: dict[str, Any]) -> bytes:
     return orjson.dumps(value, option=OPTIONS)
 
 
-def _file_name(recorded: str | None, identifier: str, taken: set[str]) -> str:
-    """A file name without path, that no other session has: the recorded one, or that of the session's id."""
-    stem = identifier if SAFE.fullmatch(identifier) else "session"
+def _file_name(recorded: str | None, identifier: Any, taken: set[str]) -> str:
+    """A file name without path that no other session has: the recorded one, or the session's id; always plain JSON.
+
+    AIPerf's loader reads no other files.
+    """
+    recorded = recorded and re.sub(r"\.(gz|zst)\Z", "", recorded)
+    stem = identifier if isinstance(identifier, str) and SAFE.fullmatch(identifier) else "session"
     name = recorded if recorded and SAFE.fullmatch(recorded) and NAME.match(recorded) else f"{stem}.json"
     stem, number = name, 1
     while name in taken:

@@ -35,11 +35,14 @@ NUMBERS = ("t", "in", "out", "api_time")  # fields that are columns of their own
 OWN = ("agent",)
 
 
-def columns_of(sessions: Sequence[Session], files: Sequence[str], *, extra: bool = True) -> tuple[Columns, WekaSection]:
+def columns_of(
+    sessions: Sequence[Session], numbers: np.ndarray, files: Sequence[str], *, extra: bool = True
+) -> tuple[Columns, WekaSection]:
     """The columns of sessions, sorted by time and numbered by first appearance, and the section `weka`.
 
     Args:
         sessions: The sessions, of one block size.
+        numbers: Their `numbers`, end to end.
         files: The name of each session's file, without its folder.
         extra: Whether to keep extra columns.
     """
@@ -49,7 +52,7 @@ def columns_of(sessions: Sequence[Session], files: Sequence[str], *, extra: bool
     start, rows = start[order], [listed[place][1] for place in order.tolist()]
     session = np.array([number for number, _ in listed], dtype=np.int64)[order]
     agent = np.array([row.agent for row in rows], dtype=np.int64)
-    hash_ids, blocks = _numbered(sessions, session, order)
+    hash_ids, blocks = _numbered(sessions, numbers, session, order)
     first_ms = float(start[0]) if len(start) else 0.0
     service = _floats(rows, "api_time")
     columns = Columns(
@@ -91,25 +94,25 @@ def block_rule(columns: Columns, block_size: int) -> str:
 # -- block ids ---------------------------------------------------------------------------------------------------
 
 
-def _numbered(sessions: Sequence[Session], session: np.ndarray, order: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def _numbered(
+    sessions: Sequence[Session], numbers: np.ndarray, session: np.ndarray, order: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
     """The ids of all rows in order, by first appearance, and the blocks of each row.
 
     Equal global ids are one key, local ones are keys of their session.
     """
-    numbers = np.concatenate([one.numbers for one in sessions] or [np.empty(0, np.int32)])
-    references = offsets_of([len(one.numbers) for one in sessions])
-    for one in sessions:
-        one.numbers = numbers[:0]  # memory holds them once
+    references = offsets_of([int(one.offsets[-1]) for one in sessions])
     tables = offsets_of([len(one.values) for one in sessions])
     keys = np.empty(int(tables[-1]), dtype=np.int64)
     is_global = np.repeat([one.scope == GLOBAL for one in sessions], np.diff(tables)).astype(bool)
     values = np.concatenate([one.values for one in sessions] or [np.empty(0, np.int64)])
     keys[is_global], distinct = numbering.renumber(values[is_global])
     keys[~is_global] = distinct + np.arange(np.count_nonzero(~is_global))
-    starts = np.concatenate([one.offsets[:-1] + references[number] for number, one in enumerate(sessions)] or [[]])
-    blocks = np.concatenate([np.diff(one.offsets) for one in sessions] or [[]]).astype(np.int64)
-    starts, blocks = starts.astype(np.int64)[order], blocks[order]
-    return session_ids.number_rows(numbers, starts, blocks, tables[session], keys, len(keys)), blocks
+    nothing = np.empty(0, dtype=np.int64)
+    starts = [one.offsets[:-1] + references[number] for number, one in enumerate(sessions)]
+    blocks = np.concatenate([np.diff(one.offsets) for one in sessions] or [nothing])[order]
+    first = np.concatenate(starts or [nothing])[order]
+    return session_ids.number_rows(numbers, first, blocks, tables[session], keys, len(keys)), blocks
 
 
 # -- fields ------------------------------------------------------------------------------------------------------

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import numpy as np
 
 from ..trace.columns import Columns
@@ -43,7 +45,7 @@ def lost_in_sessions(columns: Columns, *, extra: bool = False, remedy: str = "")
     waits = _other_waits(columns, objects)
     losses.add(waits, "request waits for others than a reader infers from the times.",
                "requests wait for others than a reader infers from the times.")  # fmt: skip
-    sections = [name for name in meta if name not in READ_BACK]
+    sections = [name for name, values in meta.items() if values and name not in READ_BACK]
     losses.add(len(sections), "section of the sidecar was left out.", "sections of the sidecar were left out.")
     return losses.sentences
 
@@ -70,5 +72,5 @@ def _lists(waits: Dependencies) -> list[list[tuple]]:
     """The dependencies of each request, sorted; delays to the nanosecond."""
     values = zip(waits.row.tolist(), waits.trigger.tolist(), waits.relation.tolist(),
                  np.round(waits.delay_ms, 6).tolist(), strict=True)  # fmt: skip
-    flat, bounds = list(values), waits.offsets.tolist()
-    return [sorted(flat[start:stop]) for start, stop in zip(bounds[:-1], bounds[1:], strict=True)]
+    flat = list(values)
+    return [sorted(flat[start:stop]) for start, stop in pairwise(waits.offsets.tolist())]

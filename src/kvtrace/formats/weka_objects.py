@@ -109,7 +109,7 @@ class SessionObjects:
             self._fields[name] = [_parsed(value) for value in values] if name in as_json else values
         self._is_recorded = recorded is not None
         empty = columns.extra.get(EMPTY)
-        self._empty = [None] * len(columns) if empty is None else empty.tolist()
+        self._empty: list[str | None] = [None] * len(columns) if empty is None else empty.tolist()
         self._as_json = as_json
 
     def lost_columns(self) -> list[str]:
@@ -138,11 +138,11 @@ class SessionObjects:
         if len(self._rows[number]) != recorded.get("requests"):
             return None
         runs = np.array(recorded.get("ids", []), dtype=np.int64).reshape(-1, 2)
-        names = np.repeat(runs[:, 0], runs[:, 1]) + _counting(runs[:, 1])
+        names = (np.repeat(runs[:, 0], runs[:, 1]) + _counting(runs[:, 1])).view(np.uint64)
         return names if len(names) == len(np.unique(ids)) else None
 
     def _global_names(self) -> np.ndarray | None:
-        """Block -> its name in all sessions of global scope: the recorded one, else a new one; None if all are local."""
+        """Block -> its name in sessions of global scope: the recorded one, else a new one; None if all are local."""
         columns = self._columns
         self._scope = [
             (self._recorded_of(number) or {}).get("fields", {}).get("hash_id_scope", LOCAL)
@@ -153,7 +153,7 @@ class SessionObjects:
         if GLOBAL not in self._scope:
             return None
         distinct = int(columns.hash_ids.max(initial=-1)) + 1
-        names, is_named = np.zeros(distinct, dtype=np.int64), np.zeros(distinct, dtype=bool)
+        names, is_named = np.zeros(distinct, dtype=np.uint64), np.zeros(distinct, dtype=bool)
         for number, scope in enumerate(self._scope):
             if scope == GLOBAL and self._recorded:
                 ids, _ = self._references(self._in_file_order(number))
@@ -161,9 +161,8 @@ class SessionObjects:
                 if recorded is not None:
                     blocks = ids[_first_places(ids)]
                     names[blocks], is_named[blocks] = recorded, True
-        fresh = ~is_named
-        first = self._first_id if not is_named.any() else int(names[is_named].view(np.uint64).max()) + 1
-        names[fresh] = first + np.arange(np.count_nonzero(fresh))
+        free = np.arange(self._first_id, self._first_id + distinct, dtype=np.uint64)
+        names[~is_named] = np.setdiff1d(free, names[is_named])[: np.count_nonzero(~is_named)]
         return names
 
     def _is_shared(self) -> bool:
@@ -177,12 +176,14 @@ class SessionObjects:
     def _named(self, number: int, ids: np.ndarray) -> np.ndarray:
         """The written ids of a session's blocks."""
         if self._names is not None and self._scope[number] == GLOBAL:
-            return self._names[ids].view(np.uint64)
+            return self._names[ids]
         from .._native import ids as numbering
 
         numbers, distinct = numbering.renumber(ids)
         names = self._recorded_ids(number, ids)
-        return (self._first_id + np.arange(distinct) if names is None else names)[numbers].view(np.uint64)
+        return (np.arange(self._first_id, self._first_id + distinct) if names is None else names)[numbers].astype(
+            np.uint64
+        )
 
     # -- one session ---------------------------------------------------------------------------------------------
 
@@ -236,11 +237,10 @@ class SessionObjects:
                 requests.append(self._request(inner[0], self._written_time(inner[0]), hash_ids))
         recorded = self._recorded_of(number)
         fields: dict[str, Any] = dict(recorded["fields"]) if recorded else {}
-        fields.setdefault("id", f"session-{number + 1:05}")
-        fields.setdefault("models", self._models(rows))
-        fields |= {"block_size": self._block_size, "hash_id_scope": self._scope[number]}
         if not recorded:
+            fields = {"id": f"session-{number + 1:05}", "models": self._models(rows)}
             fields |= {"tool_tokens": 0, "system_tokens": 0}
+        fields |= {"block_size": self._block_size, "hash_id_scope": self._scope[number]}
         return fields | {"requests": requests}
 
     def _models(self, rows: list[int]) -> list[str]:
@@ -271,10 +271,9 @@ class SessionObjects:
         if relative and any(time + EPSILON_S >= base for time in times) and EXACT["t"] not in self._columns.extra:
             times = [float(self._start_s[row]) for row in rows]
         fields |= {"t": base, "type": SUBAGENT}
-        fields.setdefault("agent_id", f"agent_{agent:03}")
-        fields.setdefault("subagent_type", UNKNOWN)
-        fields.setdefault("status", "completed")
-        fields.setdefault("models", self._models(rows))
+        if not described:  # the fields that AIPerf's loader requires
+            fields |= {"agent_id": f"agent_{agent:03}", "subagent_type": UNKNOWN, "status": "completed"}
+            fields["models"] = self._models(rows)
         return fields | {
             "requests": [self._request(row, time, hash_ids) for row, time in zip(rows, times, strict=True)]
         }
@@ -291,7 +290,7 @@ class SessionObjects:
         fields |= {"t": time, "in": int(columns.input_length[row]), "out": int(columns.output_length[row])}
         if not np.isnan(self._service_s[row]):
             fields["api_time"] = float(self._service_s[row])
-        empty = orjson.loads(self._empty[row]) if self._empty[row] else ()
+        empty = orjson.loads(self._empty[row] or "[]")
         fields |= {name: None for name in empty if name != "hash_ids"}
         return fields if "hash_ids" in empty else fields | {"hash_ids": hash_ids[row]}
 

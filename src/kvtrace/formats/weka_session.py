@@ -144,7 +144,7 @@ def _row(request: Any, agent: int, place: int, base_s: float, where: str, lists:
 
 def _seconds(values: dict[str, Any], name: str, where: str) -> float:
     """A time or a duration."""
-    value = values.get(name)
+    value: Any = values.get(name)
     if type(value) not in (int, float):
         raise RowError(f"{where}.{name} is not a number of seconds.")
     if not (math.isfinite(value) and value <= MAX_TIME / 1000):

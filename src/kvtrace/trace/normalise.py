@@ -47,11 +47,22 @@ class Fixes(Result):
         if self.dangling_parents:
             fixes.append(f"{self.dangling_parents:,} missing or later parents were read as -1")
         if self.more_blocks or self.fewer_blocks:
-            fixes.append(
-                f"{self.more_blocks:,} prompts state more blocks than their tokens fill, and {self.fewer_blocks:,} "
-                "fewer: all are as stated"
-            )
+            fixes.append(uneven(self.more_blocks, self.fewer_blocks))
         return "; ".join(fixes)
+
+
+def uneven(more: int, fewer: int) -> str:
+    """The numbers of prompts with more or fewer blocks than their tokens fill, in words.
+
+    >>> uneven(1, 20)
+    '1 prompt states more blocks than its tokens fill, and 20 state fewer: they are kept as stated'
+    """
+    first = (
+        "1 prompt states more blocks than its tokens fill"
+        if more == 1
+        else (f"{more:,} prompts state more blocks than their tokens fill")
+    )
+    return f"{first}, and {fewer:,} {'states' if fewer == 1 else 'state'} fewer: they are kept as stated"
 
 
 def normalise(columns: Columns) -> tuple[Columns, Fixes]:

@@ -13,7 +13,6 @@ from __future__ import annotations
 import numpy as np
 
 from .._base.errors import UsageError
-from .._base.offsets import offsets_of
 from .columns import Columns
 from .dependencies import COMPLETION, DISPATCH, JOIN, SEQUENCE, SPAWN, Dependencies, dependencies_between
 

@@ -1,7 +1,7 @@
 """Prompts whose blocks are stated: a source gives each prompt more or fewer blocks than its tokens fill.
 
-Recordings that count tokens with another tokenizer than the one that hashed the blocks are like that. A Trace keeps them
-as they are (tail `stated`); where tokens and blocks must agree, `with_whole_prompts` gives a trace where they do.
+Recordings that count tokens with another tokenizer than the one that hashed the blocks are like that. A Trace keeps
+them as they are (tail `stated`); where tokens and blocks must agree, `with_whole_prompts` gives a trace where they do.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import numpy as np
 from .._base.errors import InputError
 from .._base.offsets import in_first, offsets_of
 from .columns import STATED, Columns, replace_columns
+from .normalise import uneven
 from .trace import Trace
 
 
@@ -24,13 +25,22 @@ def uneven_prompts(columns: Columns, block_size: int) -> tuple[int, int]:
     return int((extra > 0).sum()), int((extra < 0).sum())
 
 
+def stated_note(trace: Columns, tail: str, block_size: int) -> list[str]:
+    """A sentence on prompts with stated blocks, if a trace has any.
+
+    >>> stated_note(Columns([0], [4], [1], [0, 1], [0, 2]), "stated", 4)
+    ['1 prompt states more blocks than its tokens fill, and 0 state fewer: they are kept as stated.']
+    """
+    return [f"{uneven(*uneven_prompts(trace, block_size))}."] if tail == STATED else []
+
+
 def require_rule(tail: str, use: str) -> None:
     """InputError if block counts are stated, for a use that derives them from lengths.
 
     >>> require_rule("stated", "a release")
     Traceback (most recent call last):
-    kvtrace._base.errors.InputError: a release needs prompts with the blocks that their tokens fill, but this trace states \
-other block counts (tail: stated).
+    kvtrace._base.errors.InputError: a release needs prompts with the blocks that their tokens fill, but this trace \
+states other block counts (tail: stated).
     """
     if tail == STATED:
         raise InputError(
