@@ -46,13 +46,14 @@ def write(
     require_writable(columns, first_id)
     if (empty := np.flatnonzero(columns.input_length < 1)).size:
         raise InputError(f"row {empty[0]}: the prompt is empty, but agentic Mooncake needs at least one token.")
-    stream.write(_json(_header(columns, block_size, tail, recorded_times)) + b"\n")
+    own = own_links(columns)
+    stream.write(_json(_header(columns, block_size, tail, recorded_times, list(own))) + b"\n")
     columns = with_tails(columns, block_size)
     names = [name for name in columns.extra if (extra or name in KEPT) and name not in ("model", *LINKS)]
     more = {name: columns.extra[name] for name in names}
     if columns.service_ms is not None:
         more["recorded_api_time_ms"] = _known(columns.service_ms)
-    more |= own_links(columns) | domains_of(columns)
+    more |= own | domains_of(columns)
     if not recorded_times and columns.dependencies is not None:
         waits = np.diff(columns.dependencies.offsets) > 0
         columns = replace_columns(columns, timestamp=np.where(waits, 0.0, columns.timestamp))
@@ -114,7 +115,7 @@ def with_tails(columns: Columns, block_size: int) -> Columns:
 # -- helpers -----------------------------------------------------------------------------------------------------
 
 
-def _header(columns, block_size, tail, recorded_times) -> dict[str, Any]:
+def _header(columns, block_size, tail, recorded_times, links) -> dict[str, Any]:
     columns_or_none = {"session": columns.session, "agent": _agents(columns), "parent": columns.parent,
                        "dependencies": columns.dependencies, "service_ms": columns.service_ms}  # fmt: skip
     missing = [name for name, values in columns_or_none.items() if values is None]
@@ -124,7 +125,9 @@ def _header(columns, block_size, tail, recorded_times) -> dict[str, Any]:
         "block_size": int(block_size),
         "hash_id_scope": "local",  # the only one that Dynamo accepts; it takes equal ids for equal blocks in any play
         "source": {"format": "kvtrace", "digest": _digest(columns)},
-        "kvtrace": {"tail": tail, "recorded_times": recorded_times} | ({"without": missing} if missing else {}),
+        "kvtrace": {"tail": tail, "recorded_times": recorded_times}
+        | ({"links": links} if links else {})  # columns that the rows have under keys of kvtrace's own
+        | ({"without": missing} if missing else {}),  # columns that the trace does not have
     }
 
 

@@ -107,7 +107,7 @@ class _File:
         columns = _columns(rows, times[order])
         if extra == "keep":
             columns.extra = _extra(rows, bool(own))
-        _add_links(columns, rows, own.get("without") or ())
+        _add_links(columns, rows, own.get("links") or (), own.get("without") or ())
         if own and "service_ms" not in own.get("without", ()):
             columns.service_ms = _service_times(rows)
         if own.get("tail") == "dropped" and self._header:
@@ -188,13 +188,14 @@ def _in_time(rows: list[AgenticRow], *, has_times: bool) -> tuple[np.ndarray, np
     rank = np.empty(len(rows), dtype=np.int64)
     for place, row in enumerate(_after_their_dependencies(waits)):
         rank[row] = place
-        starts = [times[row]]
+        starts = []
         for at in range(waits.offsets[row], waits.offsets[row + 1]):
             if (before := int(waits.row[at])) >= 0:
+                times[row] = max(times[row], times[before])
                 service = (rows[before].service_ms or 0.0) if waits.trigger[at] == COMPLETION else 0.0
-                is_known = has_times or rows[row].time_ms != 0
-                starts.append(times[before] + (0.0 if is_known else service + waits.delay_ms[at]))
-        times[row] = max(starts[0], round(max(starts), 6))  # nanoseconds: sums of times that were subtracted
+                starts.append(times[before] + service + waits.delay_ms[at])
+        if starts and rows[row].time_ms == 0 and not has_times:
+            times[row] = max(times[row], round(max(starts), 6))  # ns: sums of times that were subtracted before
     return times, np.lexsort((rank, times))
 
 
@@ -235,14 +236,14 @@ def _extra(rows: list[AgenticRow], is_own: bool) -> dict[str, np.ndarray]:
     return columns
 
 
-def _add_links(columns: Columns, rows: list[AgenticRow], without) -> None:
-    """Add sessions, agents and parents: a file's own keys, or what its other keys determine."""
+def _add_links(columns: Columns, rows: list[AgenticRow], own, without) -> None:
+    """Add sessions, agents and parents: the keys of kvtrace's own, or what the other keys determine."""
     waits, trees = columns.dependencies or Dependencies.none(len(rows)), session_trees(columns).tolist()
     play = _objects([tree if row.play is None else row.play for row, tree in zip(rows, trees, strict=True)])
     links = derived_links(scalars.labels(play), scalars.labels(_objects([row.session for row in rows])), waits)
     row_of = {row.request_id: number for number, row in enumerate(rows)}
     for name in LINKS:
-        if any(name in row.links for row in rows):
+        if name in own:
             values = [row.links.get(name, -1) for row in rows]
             values = [row_of.get(value, -1) for value in values] if name == "parent" else values
             links[name] = np.array([value if type(value) is int else -1 for value in values], dtype=np.int64)
