@@ -10,6 +10,8 @@ import kvtrace
 from kvtrace import InputError, Trace, UsageError
 from kvtrace.formats.agentic_mooncake import write
 from kvtrace.formats.converting import convert_file
+from kvtrace.formats.open_pieces import open_pieces
+from kvtrace.formats.rewriting import Difference, differences
 from kvtrace.formats.sidecar import sidecar_path
 from kvtrace.trace.building import toy
 from kvtrace.trace.columns import replace_columns
@@ -59,6 +61,9 @@ def test_a_file_keeps_all_columns_without_its_sidecar(tmp_path_factory, trace):
         return
     _, sidecar = kvtrace.write(trace, path, format="agentic-mooncake")
     assert kvtrace.read(path) == trace and kvtrace.check(path) == []
+    opened = open_pieces(path).read()
+    assert np.concatenate([piece.hash_ids for _, piece in opened.pieces()]).tolist() == trace.hash_ids.tolist()
+    assert opened.result.columns.dependencies == trace.dependencies and differences(opened) == []
     (path.parent / "t.jsonl.meta.json").unlink()
     assert sidecar == sidecar_path(path) and kvtrace.read(path) == trace
 
@@ -137,6 +142,11 @@ def test_a_file_in_any_order_is_read_in_time(folder):
     ]  # fmt: skip
     assert np.array_equal(trace.service_ms, [30.5, 20, np.nan, np.nan, np.nan], equal_nan=True)
     assert trace.extra["model"].tolist() == ["m"] * 5 and trace.extra["priority"].tolist() == [3] + [None] * 4
+
+
+def test_a_file_by_another_hand_is_not_what_kvtrace_writes(folder):
+    opened = open_pieces(put(folder, HEADER, request("a")))
+    assert differences(opened) == [Difference.ROWS] and opened.texts[0].values == HEADER
 
 
 def test_a_barrier_is_kept(folder):

@@ -21,12 +21,12 @@ from ..trace.dependencies import RELATIONS, TRIGGERS, Dependencies
 from ..trace.invariants import expected_blocks
 from ..trace.session_trees import session_trees
 from . import scalars
-from .agentic_read import NO_MODEL, derived_links, is_of, read
+from .agentic_read import HEAD, NO_MODEL, derived_links, is_of, read
 from .agentic_row import LINKS, RELATION, SCHEMA, VERSION
 from .jsonl_write import Field, lists, milliseconds, require_writable, text, whole, write_rows
 from .mooncake import domains_of
 
-__all__ = ["KEPT", "is_of", "read", "write"]
+__all__ = ["HEAD", "KEPT", "is_of", "read", "write"]
 
 KEPT = ("model", "priority", "strict_priority", "policy_class", "turn", "agent")  # extra columns, always written
 
