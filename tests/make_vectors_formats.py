@@ -2,8 +2,10 @@
 files with the message each deserves. A diff is a change of behaviour."""
 
 import base64
+import hashlib
 import io
 import json
+import struct
 import tempfile
 from pathlib import Path
 
@@ -54,7 +56,30 @@ def smallest_rows():
          "output_length": output, "type": "text", "turn": [1, 2, 1][row], "hash_ids": ids}
         for row, (ids, tokens, output) in enumerate(PROMPTS)
     ]  # fmt: skip
-    return {"mooncake": mooncake, "bailian": bailian}
+    return {"mooncake": mooncake, "bailian": bailian, "agentic-mooncake": agentic_rows()}
+
+
+def agentic_rows():
+    """A header and three requests of two sessions; the second waits 150 ms after the end of the first."""
+    digest = hashlib.blake2b(digest_size=16)
+    digest.update(struct.pack("<3d", 0, 250, 500))
+    digest.update(struct.pack("<3q3q4q", 10, 9, 2, 3, 0, 1, 0, 3, 6, 7))
+    digest.update(struct.pack("<7q", 0, 1, 2, 0, 1, 3, 4))
+    header = {
+        "schema": "dynamo.agentic_mooncake", "version": 2, "block_size": 4, "hash_id_scope": "local",
+        "source": {"format": "kvtrace", "digest": digest.hexdigest()},
+        "kvtrace": {"tail": "kept", "recorded_times": True},
+    }  # fmt: skip
+    waits = {"request_id": "0", "trigger": "completion", "delay_ms": 150, "relation": "sequence"}
+    rows = [
+        {"request_id": str(row), "play_id": f"session-{row // 2}", "source_play_ordinal": row // 2,
+         "session_id": f"session-{row // 2}/agent-0", "model": "unknown", "input_length": tokens,
+         "output_length": output, "hash_ids": ids, "not_before_ms": 250 * row,
+         "dependencies": [waits] if row == 1 else []}
+        for row, (ids, tokens, output) in enumerate(PROMPTS)
+    ]  # fmt: skip
+    rows[0]["recorded_api_time_ms"] = 100.0
+    return [header, *rows]
 
 
 def smallest_files():

@@ -19,6 +19,7 @@ from kvtrace.trace.dependencies import Dependencies
 from tests.strategies import waiting_traces
 
 pa = pytest.importorskip("pyarrow")
+pytest.importorskip("pyarrow.parquet")
 STRUCT = {"row": 0, "trigger": "completion", "relation": "sequence", "delay_ms": 250.0}
 
 

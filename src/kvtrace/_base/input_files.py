@@ -20,6 +20,7 @@ from .files import BUFFER, SUFFIXES, is_std, name_of
 from .folder_handle import PLAIN
 
 MAGIC = {b"\x1f\x8b\x08": "gzip", b"\x28\xb5\x2f\xfd": "zstd"}
+HEAD = 1 << 12  # bytes that are read first: the compression, and of a pipe also what a reader may peek at
 CHUNK = 1 << 16  # compressed bytes to read at a time
 ZSTD_STEP = 1 << 11  # of them to decompress at a time: 4 bytes can hold 128 KiB of equal bytes, so 2 KiB hold 64 MiB
 MAX_STEP = 1 << 24  # plain bytes that zlib gives at a time
@@ -35,7 +36,7 @@ def open_read(path: str | Path, *, seen: SeenBytes | None = None) -> io.Buffered
     name = name_of(path)
     source = _open(path)
     try:
-        head = _read(source, name, 4)
+        head = _read(source, name, HEAD)
         form = _form(head)
         named = None if is_std(path) else SUFFIXES.get(Path(path).suffix)
         if named and form is None and len(head) < 4:
@@ -141,8 +142,8 @@ def _open(path) -> BinaryIO:
 
 
 def _form(head: bytes) -> str | None:
-    """The compression of a file, by its first four bytes; zstd files may begin with a skippable frame."""
-    if head[1:] == b"\x2a\x4d\x18" and 0x50 <= head[0] <= 0x5F:
+    """The compression of a file, by its first bytes; zstd files may begin with a skippable frame."""
+    if head[1:4] == b"\x2a\x4d\x18" and 0x50 <= head[0] <= 0x5F:
         return "zstd"
     return next((form for magic, form in MAGIC.items() if head.startswith(magic)), None)
 

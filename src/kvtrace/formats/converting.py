@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from .._base.distinct_files import NamedFile, require_distinct
 from .._base.memory import Need
 from .._base.output_lock import only_writer
@@ -23,6 +25,7 @@ from .opening import dataset_at, require_memory
 from .sidecar import sidecar_path
 from .targets.losses import Losses
 
+COUNTS = "dependencies of the whole"  # a column for the time of a conversion
 NOT_AUDITED = "the release profile: a conversion is not audited. `kvtrace release` writes a file with a profile"
 
 
@@ -124,7 +127,7 @@ def _converted(
     if dataset is not None:
         require_memory(memory_needs.whole(dataset, "this conversion"), memory, on_need)
     whole = reading.read(path, block_size=block_size)
-    part = convert(whole, **steps, seed=seed)
+    part, cut = _cut_dependencies(whole, lambda: convert(whole, **steps, seed=seed))
     meta = meta_of(part, whole, ratio=steps.get("ratio", 1.0))
     if on_write:
         on_write(len(part))
@@ -134,13 +137,32 @@ def _converted(
         done = targets.Written(files, losses + (_changed_times(part) if target == "bailian" else []), [])
     else:
         done = targets.write(part, output, client, first_id=first_id, meta=meta)
-    losses = _lost(whole) + done.losses
+    losses = _lost(whole) + cut + done.losses
     return Converted(len(part), len(whole), part.block_size, str(whole.fixes), done.files, losses, done.usage)
 
 
 def _lost(source) -> list[str]:
     """The values of the sidecar that no conversion keeps."""
     return [NOT_AUDITED] if "profile" in source.meta else []
+
+
+def _cut_dependencies(whole: Trace, make_part: Callable[[], Trace]) -> tuple[Trace, list[str]]:
+    """A part of a trace, and a sentence on those dependencies of its requests that are on requests outside."""
+    if whole.dependencies is None:
+        return make_part(), []
+    whole.extra[COUNTS] = np.diff(whole.dependencies.offsets)  # of each request, through all steps
+    try:
+        part = make_part()
+    finally:
+        whole.extra.pop(COUNTS)
+    counts = part.extra.pop(COUNTS) if part is not whole else np.diff(whole.dependencies.offsets)
+    losses, kept = Losses(), part.dependencies
+    losses.add(
+        int(counts.sum()) - (0 if kept is None else len(kept.row)),
+        "dependency on a request outside the part was removed: its request starts at its own time.",
+        "dependencies on requests outside the part were removed: their requests start at their own times.",
+    )
+    return part, losses.sentences
 
 
 def _changed_times(trace: Trace) -> list[str]:

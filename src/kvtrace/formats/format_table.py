@@ -5,9 +5,14 @@ from __future__ import annotations
 from types import ModuleType
 
 from .._base.errors import UsageError
-from . import bailian, mooncake, parquet
+from . import agentic_mooncake, bailian, mooncake, parquet
 
-FORMATS: dict[str, ModuleType] = {"mooncake": mooncake, "bailian": bailian, "parquet": parquet}
+FORMATS: dict[str, ModuleType] = {
+    "mooncake": mooncake,
+    "bailian": bailian,
+    "agentic-mooncake": agentic_mooncake,
+    "parquet": parquet,
+}
 FOLDERS = ("dataset", "weka")  # formats of a folder; sessions of Weka (weka.py) may also be a single file
 NAMES = (*FORMATS, *FOLDERS)
 

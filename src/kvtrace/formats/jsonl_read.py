@@ -337,6 +337,15 @@ class _Table:
 
 def decode_row(line: bytes) -> dict[str, Any]:
     """The row on a line; RowError if it is not valid."""
+    row = decode_object(line)
+    for name in NEEDED:
+        if name not in row:
+            raise RowError(f"{name} is missing.")
+    return row
+
+
+def decode_object(line: bytes) -> dict[str, Any]:
+    """The JSON object on a line; RowError if it is not one."""
     place = 0
     try:
         row = orjson.loads(line)
@@ -346,9 +355,6 @@ def decode_row(line: bytes) -> dict[str, Any]:
         raise _not_json(line, place)
     if not isinstance(row, dict):
         raise RowError("the row is not a JSON object.", hint="A trace has one object on each line.")
-    for name in NEEDED:
-        if name not in row:
-            raise RowError(f"{name} is missing.")
     return row
 
 
@@ -363,10 +369,10 @@ def _not_json(line, place) -> RowError:
     return RowError(f"the row is not JSON from character {place:,}.", hint=hint)
 
 
-def time_of(value: Any) -> float:
-    """A timestamp as a double."""
+def time_of(value: Any, name: str = "timestamp") -> float:
+    """A time as a double."""
     if type(value) not in (int, float):
-        raise RowError("timestamp is not a number.")
+        raise RowError(f"{name} is not a number.")
     return float(value)
 
 
@@ -382,6 +388,8 @@ def id_list(values: Any, name: str) -> np.ndarray:
     """A list of signed or unsigned 64-bit ids; those from 2^63 keep their bits."""
     if type(values) is not list:
         raise RowError(f"{name} is not a list.")
+    if set(map(type, values)) == {int} and min(values) >= -(2**63) and max(values) < 2**63:
+        return np.array(values, dtype=np.int64)
     numbers = [_integer(value) for value in values]
     if any(number is None for number in numbers):
         raise RowError(f"{name} has a value that is not a whole number of 64 bits.")

@@ -90,6 +90,11 @@ def scalars(values: np.ndarray) -> Field:
     return lambda start, stop: (TEXT, _cut([_text(value) for value in values[start:stop].tolist()]))
 
 
+def text(of_row: Callable[[int], bytes]) -> Field:
+    """A field whose JSON text is a function of the row."""
+    return lambda start, stop: (TEXT, _cut([of_row(row) for row in range(start, stop)]))
+
+
 def milliseconds(timestamp: np.ndarray) -> Field:
     """Times in ms: integers without a decimal point, others as the shortest text of the same double."""
 

@@ -8,18 +8,24 @@ import numpy as np
 
 from ..trace.columns import Columns
 from ..trace.turns import previous_turn
-from . import bailian
+from . import agentic_mooncake, bailian
 from .targets.losses import Losses
 from .weka_losses import lost_in_sessions
 
 EXTRA = " Add --extra to keep extra columns."  # of commands with this option
-KEPT = {"mooncake": ("turn",), "bailian": bailian.KEYS}  # format -> extra columns that it always has
+TIMES_ONLY = ("mooncake", "bailian")  # formats without dependencies and service times
+KEEPING = " Use the format agentic-mooncake or parquet to keep them."
+KEPT = {
+    "mooncake": ("turn",),
+    "bailian": bailian.KEYS,
+    "agentic-mooncake": agentic_mooncake.KEPT,
+}  # format -> extra columns that it always has
 
 
 def left_out(
     columns: Columns, format: str, *, names: Collection[str] = (), extra: bool = False, remedy: str = ""
 ) -> list[str]:
-    """Sentences on the sessions, parents and extra columns that a file of a format does not have.
+    """Sentences on the sessions, parents, dependencies and extra columns that a file of a format does not have.
 
     Args:
         columns: The columns that are written.
@@ -50,7 +56,7 @@ class LeftOut:
 
     def __init__(self, format: str, *, extra: bool = False):
         self._format, self._extra = format, extra
-        self._start = self._parents = self._split = 0
+        self._start = self._parents = self._split = self._dependencies = self._service_times = 0
         self._last = np.empty(0, dtype=np.int64)  # session -> its last row so far, -1 = none
         self.names: dict[str, None] = {}  # of extra columns
 
@@ -68,6 +74,9 @@ class LeftOut:
             self._parents += int(((columns.parent >= 0) & (columns.parent != before)).sum())
         if self._format == "bailian" and columns.session is not None:
             self._split += split_sessions(columns)
+        if self._format in TIMES_ONLY:
+            self._dependencies += 0 if columns.dependencies is None else len(columns.dependencies.row)
+            self._service_times += 0 if columns.service_ms is None else int((~np.isnan(columns.service_ms)).sum())
         self._start += len(columns)
 
     def _before(self, columns: Columns) -> np.ndarray:
@@ -89,6 +98,7 @@ class LeftOut:
         losses.add(self._parents, f"parent was {rest}", f"parents were {rest}")
         rest = "split, because the chains of parents do not connect all of"
         losses.add(self._split, f"session was {rest} its requests.", f"sessions were {rest} their requests.")
+        losses.left_out_waits(self._dependencies, self._service_times, KEEPING)
         kept = self.names if self._extra else KEPT.get(self._format, self.names)
         lost, rest = len(set(self.names) - set(kept)), f"left out: the format {self._format} does not have"
         losses.add(lost, f"extra column was {rest} it.{remedy}", f"extra columns were {rest} them.{remedy}")

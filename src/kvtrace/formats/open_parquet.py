@@ -14,10 +14,10 @@ from .._base.errors import InputError
 from .._base.input_files import size_of
 from .._base.step_work import report_work
 from ..trace.building import TraceBuilder
-from ..trace.columns import Columns, replace_columns, rows_of
+from ..trace.columns import Columns, replace_columns
 from . import dataset as datasets
 from . import parquet
-from .opened import KNOWN, OpenTrace, Piece, parse_text
+from .opened import KNOWN, OpenTrace, Piece, cut_in_pieces, parse_text
 from .read_result import ReadResult
 
 REFERENCES = 1 << 18  # approximate block references in a piece, to bound what is derived from it
@@ -87,12 +87,8 @@ class PackedParquet(OpenColumns):
             self._bytes = stream.read()
 
     def _columns(self, extra: str) -> Iterator[Columns]:
-        columns, start = parquet.read(io.BytesIO(self._bytes), self.path).columns, 0
-        while start < len(columns):
-            full = int(np.searchsorted(columns.offsets, columns.offsets[start] + REFERENCES, side="right")) - 1
-            stop = max(full, start + 1)
-            yield rows_of(columns, start, stop)
-            start = stop
+        for _, columns in cut_in_pieces(parquet.read(io.BytesIO(self._bytes), self.path).columns, REFERENCES):
+            yield columns
 
     def sources(self) -> list[Source]:
         return [io.BytesIO(self._bytes)]

@@ -8,10 +8,11 @@ from pathlib import Path
 from .._base.errors import InputError
 from .._base.files import is_regular, name_of
 from .._base.input_files import open_read
+from . import agentic_mooncake, parquet, weka
 from . import dataset as datasets
-from . import parquet, weka
 from .file_kinds import require_trace
 from .format_table import require_format
+from .open_agentic import OpenAgentic
 from .open_parquet import OpenDataset, OpenParquet, PackedParquet
 from .open_rows import OpenRows
 from .opened import OpenTrace
@@ -55,6 +56,8 @@ def open_pieces(path: str | Path, *, format: str | None = None, threads: int | N
     try:
         if format == "parquet" or (format is None and stream.peek(4)[:4] == parquet.MAGIC):
             opened: OpenTrace = OpenParquet(path, stream) if OpenParquet.fits(stream) else PackedParquet(path, stream)
+        elif agentic_mooncake.is_of(format, stream):
+            opened = OpenAgentic(path, stream)
         else:
             opened = OpenRows(path, stream, format, threads)
     except BaseException:

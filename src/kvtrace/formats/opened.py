@@ -18,7 +18,7 @@ import orjson
 
 from .._base.errors import RowError
 from .._base.files import name_of
-from ..trace.columns import Columns, replace_columns
+from ..trace.columns import Columns, replace_columns, rows_of
 from .read_result import ReadResult
 from .seen_words import SeenWords
 from .sidecar import is_deep
@@ -122,6 +122,21 @@ def parse_text(where: str, text: bytes, must_be_json: bool = True) -> MetadataTe
     if is_deep(values):
         return MetadataText(where, None, "is nested too deeply", text)
     return MetadataText(where, values, text=text)
+
+
+def cut_in_pieces(columns: Columns, references: int) -> Iterator[Piece]:
+    """The rows in pieces of about so many block references.
+
+    >>> from kvtrace.trace.building import toy
+    >>> [rows for rows, _ in cut_in_pieces(toy("0 1", "0 2", "3"), 4)]
+    [slice(0, 2, None), slice(2, 3, None)]
+    """
+    start = 0
+    while start < len(columns):
+        full = int(np.searchsorted(columns.offsets, columns.offsets[start] + references, side="right")) - 1
+        stop = max(full, start + 1)
+        yield slice(start, stop), rows_of(columns, start, stop)
+        start = stop
 
 
 def ids_alone(columns: Columns) -> Columns:

@@ -15,7 +15,7 @@ from ..trace.columns import STATED, Columns, replace_columns
 from ..trace.invariants import broken_rules
 from ..trace.stated import uneven_prompts
 from ..trace.trace import Trace
-from . import bailian, mooncake, parquet, weka
+from . import agentic_mooncake, bailian, mooncake, parquet, weka
 from . import dataset as datasets
 from .block_size import settle
 from .file_kinds import require_trace
@@ -96,6 +96,8 @@ def read_columns(
     with open_read(path) as stream:
         if format == "parquet" or (format is None and stream.peek(4)[:4] == parquet.MAGIC):
             result = parquet.read(stream, path, extra=extra)
+        elif agentic_mooncake.is_of(format, stream):
+            result = agentic_mooncake.read(stream, name, extra=extra, on_error=on_error)
         else:
             keep = None if extra == "keep" else {*mooncake.KEPT, *bailian.MARKS}
             rows = read_rows(stream, name, keep=keep, on_error=on_error, threads=threads)

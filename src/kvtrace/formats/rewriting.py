@@ -20,10 +20,11 @@ from .._base.files import BUFFER
 from .._base.input_files import open_read
 from .._base.output_files import packed_stream
 from ..trace.columns import Columns, replace_columns, rows_of
+from . import agentic_mooncake, parquet
 from . import dataset as datasets
-from . import parquet
 from .format_table import FORMATS
 from .jsonl_write import all_fields, lists, print_rows, require_writable
+from .open_agentic import OpenAgentic
 from .open_parquet import OpenColumns, OpenDataset, Source
 from .open_rows import OpenRows
 from .opened import OpenTrace, Piece
@@ -78,6 +79,8 @@ def differences(opened: OpenTrace, pieces: Iterable[Piece] | None = None) -> lis
     opened.read()
     if isinstance(opened, OpenRows):
         return _of_rows(opened, opened.pieces() if pieces is None else pieces)
+    if isinstance(opened, OpenAgentic):
+        return _of_agentic(opened)
     assert isinstance(opened, OpenColumns)
     if isinstance(opened, OpenDataset):
         return _of_dataset(opened)
@@ -116,6 +119,26 @@ def _of_rows(opened: OpenRows, pieces: Iterable[Piece]) -> list[Difference]:
         except KvtraceError:  # such as a time that is not finite: it cannot be written, so it was not
             pass
         return [Difference.ROWS]
+
+
+def _of_agentic(opened: OpenAgentic) -> list[Difference]:
+    """The differences of a file of agentic Mooncake; none of the first version is what kvtrace writes."""
+    sidecar = opened.result.sidecar
+    if sidecar is None:
+        return [Difference.ROWS]
+    written = io.BytesIO()
+    settings = {"block_size": sidecar.block_size, "tail": sidecar.tail}
+    agentic_mooncake.write(written, opened.columns, extra=True, description=settings)
+    with _Rewritten(opened) as plain:
+        plain.stream.write(written.getvalue())
+        if not plain.is_same():
+            return [Difference.ROWS]
+    if opened.seen.form is None:
+        return []
+    with _Rewritten(opened, packed=True) as packed:
+        with io.BufferedWriter(_packer(packed.stream, opened.seen.form), BUFFER) as packer:
+            packer.write(written.getvalue())
+        return [] if packed.is_same() else [Difference.COMPRESSION]
 
 
 class _Rewritten:

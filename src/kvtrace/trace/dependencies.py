@@ -20,9 +20,10 @@ if TYPE_CHECKING:
     from numpy.typing import ArrayLike
 
 TRIGGERS = ("dispatch", "completion")  # of the request that is waited for
-RELATIONS = ("sequence", "spawn", "join")  # the next call; the first call of a subagent; a call after subagents
+# the next call; the first call of a subagent; a call after subagents; a call that began later, for no known reason
+RELATIONS = ("sequence", "spawn", "join", "replay_barrier")
 DISPATCH, COMPLETION = range(2)
-SEQUENCE, SPAWN, JOIN = range(3)
+SEQUENCE, SPAWN, JOIN, BARRIER = range(4)
 
 
 @dataclass(eq=False, repr=False)

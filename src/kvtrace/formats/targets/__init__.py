@@ -1,8 +1,8 @@
 """Files for clients that replay or simulate traces: each client is one file of this folder and one row of TARGETS.
 
 A client's module describes the client's needs, and has `check_name` (verifies the name of the output), `adapt` (returns
-a Trace that the client can read, and the losses), `write`, `usage` (returns commands for the client) and SIDECAR
-(whether the file can be read back as a trace).
+a Trace that the client can read, and the losses), `write`, `usage` (returns commands for the client), SIDECAR (whether
+the file can be read back as a trace) and, if it is not mooncake, the FORMAT in which that is.
 """
 
 from __future__ import annotations
@@ -16,12 +16,13 @@ from typing import Any
 from ..._base.errors import UsageError
 from ..._base.files import is_regular, is_std
 from ..._base.output_files import write_together
+from ...trace.columns import replace_columns
 from ...trace.meta import merge, without_claims
 from ...trace.stated import with_whole_prompts
 from ...trace.trace import Trace
 from .. import writing
 from ..sidecar import describe, dump, sidecar_path
-from . import aiperf, azure, burstgpt, dynamo, guidellm, libcachesim, llmd, lmcache, sglang, vidur, vllm
+from . import aiperf, azure, burstgpt, dynamo, dynamo_agentic, guidellm, libcachesim, llmd, lmcache, sglang, vidur, vllm
 from .losses import Losses
 
 TARGETS: dict[str, ModuleType] = {
@@ -30,6 +31,7 @@ TARGETS: dict[str, ModuleType] = {
     "sglang": sglang,
     "guidellm": guidellm,
     "dynamo": dynamo,
+    "dynamo-agentic": dynamo_agentic,
     "llm-d": llmd,
     "vidur": vidur,
     "azure": azure,
@@ -37,6 +39,7 @@ TARGETS: dict[str, ModuleType] = {
     "lmcache": lmcache,
     "libcachesim": libcachesim,
 }
+WAITING = ("dynamo-agentic",)  # clients that know dependencies
 
 
 @dataclass(frozen=True)
@@ -58,7 +61,12 @@ def write(
     target = check_output(path, to)
     split = Losses()
     split.complete_prompts(trace)
-    adapted, losses = target.adapt(split.split_domains(with_whole_prompts(trace)))
+    whole = split.split_domains(with_whole_prompts(trace))
+    if to not in WAITING and (whole.dependencies is not None or whole.service_ms is not None):
+        columns = replace_columns(whole)
+        split.drop_waits(columns)
+        whole = Trace(**vars(columns), block_size=whole.block_size, tail=whole.tail, meta=whole.meta)
+    adapted, losses = target.adapt(whole)
     beside = [sidecar_path(path)] if target.SIDECAR and is_regular(path) else []
     with write_together(path, beside) as (rows, *sidecars):
         target.write(rows, adapted, first_id=first_id, name=str(path))
@@ -82,5 +90,5 @@ def check_output(path: str | Path, to: str) -> ModuleType:
 
 def _description(trace, to, first_id, meta):
     values = merge(without_claims(trace.meta if meta is None else meta), {"client": to})
-    format = "bailian" if TARGETS[to] is llmd else "mooncake"
+    format = getattr(TARGETS[to], "FORMAT", "mooncake")
     return describe(trace, block_size=trace.block_size, tail=trace.tail, first_id=first_id, format=format, meta=values)

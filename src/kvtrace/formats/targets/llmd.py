@@ -15,6 +15,7 @@ from .portable import check_name
 __all__ = ["SIDECAR", "adapt", "check_name", "usage", "write"]
 
 SIDECAR = True
+FORMAT = "bailian"
 BLOCK_SIZE = 16
 
 

@@ -77,6 +77,20 @@ class Losses:
             self.add(fewer, "prompt got blocks of its own for the rest of its tokens.",
                      "prompts got blocks of their own for the rest of their tokens.")  # fmt: skip
 
+    def left_out_waits(self, dependencies: int, service_times: int, remedy: str = "") -> None:
+        """Add what is lost of requests that wait for others: their dependencies, and the recorded service times."""
+        self.add(dependencies, f"dependency was left out: its request starts at its own time.{remedy}",
+                 f"dependencies were left out: requests start at their own times.{remedy}")  # fmt: skip
+        self.add(service_times, "service time was left out.", "service times were left out.")
+
+    def drop_waits(self, columns: Columns) -> None:
+        """Remove dependencies and service times."""
+        waits, service = columns.dependencies, columns.service_ms
+        self.left_out_waits(
+            0 if waits is None else len(waits.row), 0 if service is None else int((~np.isnan(service)).sum())
+        )
+        columns.dependencies = columns.service_ms = None
+
     def split_domains(self, trace: Trace) -> Trace:
         """The trace with the blocks of its domains kept apart, because the client knows no domains."""
         count = 0 if trace.domain is None else count_domains(trace)

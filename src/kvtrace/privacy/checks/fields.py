@@ -18,6 +18,7 @@ ALLOWED = {  # format -> its fields; all others are unknown, for any values
     "mooncake": (*NEEDED, *EXTRA, "session_id", "domain"),
     "bailian": (*NEEDED, *EXTRA, "chat_id", "parent_chat_id", "domain"),
     "parquet": (*NEEDED, *EXTRA, "session", "parent", "domain", "service_ms"),
+    "agentic-mooncake": (*NEEDED, *EXTRA, "session", "parent", "domain"),
 }
 NUMBERED = ("session_id", "session", "chat_id", "parent_chat_id", "parent", "turn", "agent", "domain")  # fields of whole numbers
 GREATEST = {"turn": MAX_TURN, "agent": MAX_AGENT}  # the others are below the number of rows
@@ -43,6 +44,9 @@ def check(evidence: Evidence) -> Finding:
         {"field": shown(name), "kind": UNKNOWN, "count": int(count), "first_line": None}
         for name, count in evidence.source.unknown_columns.items()
     ]
+    waits = evidence.read_result.columns.dependencies
+    if waits is not None and "dependencies" not in ALLOWED[evidence.read_result.format]:
+        marks.append({"field": "dependencies", "kind": UNKNOWN, "count": len(waits), "first_line": None})
     if unread := evidence.source.unread:
         marks.append({"field": "", "kind": "unreadable row", "count": len(unread), "first_line": unread[0].line})
     figure: dict[str, Any] = {"fields": len(evidence.fields) + 1, "marks": marks}
