@@ -14,7 +14,7 @@ from ..trace.columns import replace_columns
 from ..trace.trace import Trace
 from .closed_loop import NEVER, ClosedLoop
 from .session_trees import PlayedTrace, played_trace
-from .simulation import CHUNK, Fleet, ServingDict, ServingRun, quantiles_of, served_only
+from .simulation import CHUNK, Fleet, ServingDict, ServingRun, served_only
 
 ROW_POLICIES = ("workload",)  # policies that read the arrivals of the trace
 
@@ -71,6 +71,7 @@ class ClosedRun(ServingRun):
     row: np.ndarray = None  # type: ignore[assignment]  # request -> its row in the trace that was given
     play: np.ndarray = None  # type: ignore[assignment]  # request -> its play, -1 = a primer
     arrival_s: np.ndarray = None  # type: ignore[assignment]
+    completed: np.ndarray = None  # type: ignore[assignment]  # requests in the order in which they ended
     plays: Plays = None  # type: ignore[assignment]
     loop: ClosedLoop = None  # type: ignore[assignment]
     trees: int = 0
@@ -192,7 +193,7 @@ def _run(fleet: Fleet, played: PlayedTrace, loop: ClosedLoop, demand, on_progres
 
     deployed = fleet.deploy(played.trace, demand)
     compiled = CompiledLoop(
-        deployed.requests, played.arrays, loop.lanes, (played.primers.tolist(), played.primer_lane.tolist()),
+        deployed.requests, played.arrays, loop.lanes, fleet.instances > 1, (played.primers.tolist(), played.primer_lane.tolist()),
         loop.warm_up, *(NEVER if one is None else one for one in (loop.duration_s, loop.idle_cap_s,
                                                                  loop.tree_idle_cap_s)),
     )  # fmt: skip
@@ -233,7 +234,7 @@ def _result(deployed, played: PlayedTrace, loop: ClosedLoop, outcome) -> ClosedR
     opened = outcome["window_start"] >= 0
     return ClosedRun(
         **fields, trace=trace, warm_up=outcome["window_from"] if opened else len(rows), row=played.row[rows],
-        play=play, arrival_s=arrival, plays=plays, loop=loop, trees=len(np.unique(played.tree)),
+        play=play, arrival_s=arrival, completed=np.argsort(rows)[np.searchsorted(np.sort(rows), outcome["completed"])], plays=plays, loop=loop, trees=len(np.unique(played.tree)),
         window=(float(begin), max(float(end), float(begin))),
         idle_skipped_s=float(outcome["idle_s"] + outcome["tree_idle_s"]),
     )  # fmt: skip
