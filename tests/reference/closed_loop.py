@@ -40,7 +40,9 @@ class Loop:
     def run(self):
         while True:
             out = [request for lane in self.lanes for request in lane.out]
-            timers = [(at, play // self.lap, row, play) for lane in self.lanes for (play, row), at in lane.timers.items()]
+            timers = [
+                (at, play // self.lap, row, play) for lane in self.lanes for (play, row), at in lane.timers.items()
+            ]
             end = min(((self.ends[one], self.rank[one], one) for one in out), default=None)
             arrival = min(timers, default=None)
             if arrival and self.window is not None and arrival[0] >= self.window + self.duration:

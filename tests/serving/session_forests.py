@@ -19,10 +19,11 @@ def random_session(rng, turns):
         if turn and rng.random() < 0.9:
             chosen = rng.sample(range(turn), min(turn, rng.choice([1, 1, 1, 2, 3])))
             kinds = [rng.choice(KINDS[1:] if rng.random() < 0.8 else KINDS) for _ in chosen]
-            moments = [rows[one][0] + (rows[one][1] if kind == "completion" else 0) for one, kind in zip(chosen, kinds)]
+            pairs = list(zip(chosen, kinds, strict=True))
+            moments = [rows[one][0] + (rows[one][1] if kind == "completion" else 0) for one, kind in pairs]
             delay = float(rng.choice([0, 0, 250, 500, 2000, 9000]))
             arrival = max(moments) + delay
-            waits = [(one, kind, "sequence", delay) for one, kind in zip(chosen, kinds, strict=True)]
+            waits = [(one, kind, "sequence", delay) for one, kind in pairs]
         elif turn:
             arrival = float(rng.randrange(20) * 500)
         path = [*rng.choice(paths), *(rng.randrange(10**9) for _ in range(rng.randrange(4)))]

@@ -5,17 +5,12 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from kvtrace._base.errors import UsageError
 from kvtrace.cache.simulation import Setting
 from kvtrace.serving.closed_loop import ClosedLoop
 from kvtrace.serving.routers import ROUTERS
 from kvtrace.serving.schedulers.recorded import RecordedScheduler
 from kvtrace.serving.session_trees import session_trees
 from kvtrace.serving.simulation import BatchLimits, StepCost, Tier, simulate_serving
-from kvtrace.trace.building import toy
-from kvtrace.trace.columns import replace_columns
-from kvtrace.trace.dependencies import Dependencies
-from kvtrace.trace.trace import Trace
 from tests.reference.closed_loop import Loop
 from tests.serving.session_forests import lists_of, random_forest
 
@@ -71,7 +66,8 @@ def twin_of(trace, loop, done):
     scaled = [[(row, kind, delay * loop.think_scale) for row, kind, delay in one] for one in lists_of(trace)]
     ended = np.where(np.isnan(done.ended_s), done.arrival_s, done.ended_s)
     lanes = iter([lane for lane, _ in primers])
-    keys = [(next(lanes) if play < 0 else play, row) for row, play in zip(done.row.tolist(), done.play.tolist())]
+    arrived = zip(done.row.tolist(), done.play.tolist(), strict=True)
+    keys = [(next(lanes) if play < 0 else play, row) for row, play in arrived]
     ends = dict(zip(keys, ended.tolist(), strict=True))
     rank = {keys[place]: number for number, place in enumerate(done.completed.tolist())}
     caps = {"idle_cap": loop.idle_cap_s, "tree_cap": loop.tree_idle_cap_s, "duration": loop.duration_s}
@@ -100,7 +96,10 @@ def test_requests_arrive_as_the_twin_says(number, engine, instances):
         assert [at for _, at in twin.arrivals] == pytest.approx(done.arrival_s.tolist(), abs=1e-9)
         assert [twin.on[play] for play in range(len(twin.on))] == done.plays.lane.tolist()
         assert list(twin.begins.values()) == pytest.approx(done.plays.begin_s.tolist(), abs=1e-9)
-        assert twin.window_from is None or (twin.window_from, twin.window) == (done.warm_up, pytest.approx(done.window[0]))
+        assert twin.window_from is None or (twin.window_from, twin.window) == (
+            done.warm_up,
+            pytest.approx(done.window[0]),
+        )
 
 
 @pytest.mark.parametrize("router", ROUTERS)

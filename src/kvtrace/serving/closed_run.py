@@ -41,6 +41,7 @@ class LoopDict(TypedDict):
     duration_s: float | None
     warm_up: int
     start: str
+    start_range: list[float]
     think_scale: float
     idle_cap_s: float | None
     tree_idle_cap_s: float | None
@@ -149,7 +150,7 @@ class ClosedRun(ServingRun):
             **own,
             "loop": {
                 "lanes": loop.lanes, "duration_s": loop.duration_s, "warm_up": loop.warm_up, "start": loop.start,
-                "think_scale": loop.think_scale, "idle_cap_s": loop.idle_cap_s,
+                "start_range": list(loop.start_range), "think_scale": loop.think_scale, "idle_cap_s": loop.idle_cap_s,
                 "tree_idle_cap_s": loop.tree_idle_cap_s, "seed": loop.seed, "trees": self.trees,
                 "plays": len(self.plays), "primers": int((self.play < 0).sum()), "window_s": window,
                 "sessions_completed": self.sessions_completed,
@@ -193,9 +194,9 @@ def _run(fleet: Fleet, played: PlayedTrace, loop: ClosedLoop, demand, on_progres
 
     deployed = fleet.deploy(played.trace, demand)
     compiled = CompiledLoop(
-        deployed.requests, played.arrays, loop.lanes, fleet.instances > 1, (played.primers.tolist(), played.primer_lane.tolist()),
-        loop.warm_up, *(NEVER if one is None else one for one in (loop.duration_s, loop.idle_cap_s,
-                                                                 loop.tree_idle_cap_s)),
+        deployed.requests, played.arrays, loop.lanes, fleet.instances > 1,
+        (played.primers.tolist(), played.primer_lane.tolist()), loop.warm_up,
+        *(NEVER if one is None else one for one in (loop.duration_s, loop.idle_cap_s, loop.tree_idle_cap_s)),
     )  # fmt: skip
     run = ClosedServing(deployed.instances, deployed.router, deployed.requests, fleet.setting.capacity, compiled)
     while not run.over:
@@ -232,9 +233,11 @@ def _result(deployed, played: PlayedTrace, loop: ClosedLoop, outcome) -> ClosedR
     begin = outcome["window_start"] if outcome["window_start"] >= 0 else last
     end = begin + loop.duration_s if loop.duration_s is not None else last
     opened = outcome["window_start"] >= 0
+    place = np.empty(len(played.row), dtype=np.int64)  # row -> its place in order of arrival
+    place[rows] = np.arange(len(rows))
     return ClosedRun(
-        **fields, trace=trace, warm_up=outcome["window_from"] if opened else len(rows), row=played.row[rows],
-        play=play, arrival_s=arrival, completed=np.argsort(rows)[np.searchsorted(np.sort(rows), outcome["completed"])], plays=plays, loop=loop, trees=len(np.unique(played.tree)),
-        window=(float(begin), max(float(end), float(begin))),
+        **fields, trace=trace, warm_up=outcome["window_from"] if opened else len(rows), row=played.row[rows], play=play,
+        arrival_s=arrival, completed=place[outcome["completed"]], plays=plays, loop=loop,
+        trees=len(np.unique(played.tree)), window=(float(begin), max(float(end), float(begin))),
         idle_skipped_s=float(outcome["idle_s"] + outcome["tree_idle_s"]),
     )  # fmt: skip

@@ -26,5 +26,6 @@ class Requests:
         return {
             "arrival": np.asarray(self.arrival), "instance": np.asarray(self.instance),
             "started": np.asarray(self.started), "first": np.asarray(self.first), "ended": np.asarray(self.ended),
-            "cached": np.asarray(self.cached), "preempted": np.asarray(self.preempted), "recomputed": np.asarray(self.recomputed),
+            "cached": np.asarray(self.cached), "preempted": np.asarray(self.preempted),
+            "recomputed": np.asarray(self.recomputed),
         }  # fmt: skip
