@@ -19,12 +19,16 @@ from .base import BatchLimits, Scheduler, Tier
 class RecordedScheduler(Scheduler):
     """Each request ends `service_ms` after its arrival. Requests do not wait for each other, and no block is evicted.
 
+    A request whose service time was not recorded takes `unknown_ms`. The delays of a recording count from the start of
+    such a request, so 0 gives the recorded arrivals.
+
     >>> RecordedScheduler().name
     'recorded'
     """
 
     name: ClassVar[str] = "recorded"
     version: ClassVar[str] = ""
+    unknown_ms: float = 0.0
 
     @property
     def limits(self) -> BatchLimits:
@@ -47,19 +51,17 @@ class RecordedScheduler(Scheduler):
         """A cache that holds all blocks. UsageError for lower tiers, and for a trace without service times."""
         if tiers:
             raise UsageError("Recorded service times have no lower tiers. Leave out the tiers.")
-        service_of(demand.trace)
+        self._service_s(demand.trace)
         return build(replace(setting, capacity=max(1, demand.blocks + len(demand))), demand, must_hold=False)
 
     def instance(self, engine: Any, requests: Any, cost: dict[str, float], *, prefetch: bool) -> Any:
         """An instance that takes as long as was recorded."""
         from ..core.recorded import RecordedInstance
 
-        return RecordedInstance(engine, requests, cost, service_of(engine.context.trace) / 1000)
+        return RecordedInstance(engine, requests, cost, self._service_s(engine.context.trace))
 
-
-def service_of(trace: Trace) -> np.ndarray:
-    """The service time of each request in ms. UsageError if some are unknown."""
-    if trace.service_ms is None or np.isnan(trace.service_ms).any():
-        unknown = len(trace) if trace.service_ms is None else int(np.isnan(trace.service_ms).sum())
-        raise UsageError(f"The service times of {unknown:,} of {len(trace):,} requests were not recorded.")
-    return trace.service_ms
+    def _service_s(self, trace: Trace) -> np.ndarray:
+        """The service time of each request in seconds. UsageError if the trace has none."""
+        if trace.service_ms is None or np.isnan(trace.service_ms).all():
+            raise UsageError("The trace has no recorded service times. Simulate an engine instead.")
+        return np.nan_to_num(trace.service_ms, nan=self.unknown_ms) / 1000
