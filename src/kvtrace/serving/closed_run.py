@@ -13,7 +13,7 @@ from ..cache.demand import BlockDemand
 from ..trace.columns import replace_columns
 from ..trace.trace import Trace
 from .closed_loop import NEVER, ClosedLoop
-from .session_trees import PlayedTrace, played_trace
+from .session_trees import PlayedTrace, played_trace, require_dependencies, session_trees
 from .simulation import CHUNK, Fleet, ServingDict, ServingRun, served_only
 
 ROW_POLICIES = ("workload",)  # policies that read the arrivals of the trace
@@ -154,7 +154,7 @@ class ClosedRun(ServingRun):
                 "tree_idle_cap_s": loop.tree_idle_cap_s, "seed": loop.seed, "trees": self.trees,
                 "plays": len(self.plays), "primers": int((self.play < 0).sum()), "window_s": window,
                 "sessions_completed": self.sessions_completed,
-                "sessions_per_hour": self.sessions_completed / window * 3600 if window else 0.0,
+                "sessions_per_hour": 3600 * self.sessions_completed / window if window else 0.0,
                 "progress": self.progress, "idle_skipped_s": self.idle_skipped_s,
             },
         }  # fmt: skip
@@ -172,19 +172,14 @@ def run_closed(
         raise UsageError(f"Policy {fleet.setting.policy} reads recorded arrivals, which a closed loop does not have.")
     laps = 1
     if loop.duration_s is not None:
-        trees = played_trees(trace, loop)
-        laps = -(-loop.lanes // max(1, trees))
+        require_dependencies(trace)
+        laps = -(-loop.lanes // (int(session_trees(trace).max()) + 1))
     while True:
         played = played_trace(trace, loop, laps)
         done = _run(fleet, played, loop, demand if played.trace is trace else None, on_progress)
         if done is not None:
             return done
         laps *= 2
-
-
-def played_trees(trace: Trace, loop: ClosedLoop) -> int:
-    """The number of session trees."""
-    return len(played_trace(trace, ClosedLoop(think_scale=loop.think_scale)).tree)
 
 
 def _run(fleet: Fleet, played: PlayedTrace, loop: ClosedLoop, demand, on_progress) -> ClosedRun | None:
