@@ -178,7 +178,7 @@ def test_turns_grow_and_hit():
     chats = Trace.from_columns(columns, block_size=1)
     found = turns.session_statistics(chats, unlimited_hits(chats))
     assert (found.sessions, found.requests_in_sessions, found.turns.max) == (2, 3, 2)
-    assert (found.growth.mean, found.think_ms.mean) == (2, 20)
+    assert (found.growth.mean, found.turn_gap_ms.mean, found.think_ms) == (2, 20, None)
     assert [(group.name, group.hits.requests, group.hits.hit_blocks) for group in found.by_turn] == [
         ("1", 2, 0), ("2", 1, 2)]  # fmt: skip
 
@@ -242,7 +242,7 @@ def json_of(capsys, *arguments):
 
 def test_json_has_the_keys_that_are_promised(small, capsys):
     found = json_of(capsys, small)
-    assert found["schema"] == 1 and found["requests"] == 4 and found["block_hit_rate"] == 7 / 13
+    assert found["schema"] == 2 and found["requests"] == 4 and found["block_hit_rate"] == 7 / 13
     assert {"blocks", "distinct_blocks", "token_hit_rate", *DISTRIBUTIONS} <= found.keys()
     assert all(set(FIGURES) <= found[name].keys() for name in DISTRIBUTIONS)
     assert found == orjson.loads(orjson.dumps(analyze(kvtrace.read(small)).to_dict()))

@@ -23,10 +23,11 @@ from .distribution import Distribution
 from .distribution_frames import DistributionFrames
 from .popularity import DepthBand, Popularity, block_popularity, sharing_by_depth
 from .reuse import ReuseAccumulator
+from .session_tables import session_tables
 from .tables import RATES, TABLE_ROWS, arrival_rows, depth_table, distribution_table, group_table, pair_table, scaled
 from .turns import RequestGroup, SessionStatistics, by_type, session_statistics
 
-SCHEMA = 1  # version of the keys of to_dict
+SCHEMA = 2  # version of the keys of to_dict
 
 
 @dataclass(frozen=True, repr=False)
@@ -172,7 +173,7 @@ class Summary(DistributionFrames):
         distributions = {**self.basics.distributions(), "reuse_time_ms": self.reuse_time_ms}
         distributions |= {"reuse_distance": self.reuse_distance, "gap_ms": self.arrivals.gap_ms}
         if self.sessions:
-            distributions |= {name: getattr(self.sessions, name) for name in ("turns", "think_ms", "growth")}
+            distributions |= self.sessions.distributions()
         return distributions
 
     def tables(self) -> Iterator[TextTable]:
@@ -191,11 +192,7 @@ class Summary(DistributionFrames):
         yield depth_table(self.sharing_by_depth)
         yield pair_table("Arrivals", list(arrival_rows(self.arrivals)))
         if self.sessions:
-            yield distribution_table("Conversations", {
-                "Turns": self.sessions.turns,
-                "Time to the next turn (s)": scaled(self.sessions.think_ms, 1000),
-                "Context growth (tokens)": self.sessions.growth,
-            })  # fmt: skip
+            yield from session_tables(self.sessions)
             yield group_table("By turn", "turn", self.sessions.by_turn)
         if self.by_type:
             yield group_table("By type", "type", self.by_type)

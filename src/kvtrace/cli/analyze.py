@@ -37,7 +37,7 @@ def analyze_command(trace, basic, as_json, png, svg, quantiles, factors, ms_per_
     from .._base.lists import quantiles as parse_quantiles
     from ..analysis.block_sizes import block_size_table, by_block_size
     from ..analysis.summary import analyze, basics
-    from ..formats.memory_needs import analyzing
+    from ..formats.memory_needs import ANALYZED, analyzing
     from ..report.progress import ANALYZE, Work
     from ..serving.models.kv_bytes import chosen
 
@@ -51,7 +51,7 @@ def analyze_command(trace, basic, as_json, png, svg, quantiles, factors, ms_per_
         work.step("read")
         loaded = load(
             trace, memory, quiet, analyzing, block_size=block_size, chain=chain, whole=whole,
-            extra=() if basic else ("type",),
+            extra=() if basic else ANALYZED,
         )
         loaded, view, notes = viewed(loaded, domains)
         work.requests = len(loaded)
