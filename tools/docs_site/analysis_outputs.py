@@ -102,6 +102,7 @@ class AnalyzeFile(BasicsFile, total=False):
     hits_with_outputs: HitsDict | None
     kv_bytes_per_token: int | None
     working_set_bytes: int | None
+    notes: list[str]
     by_block_size: list[BlockSize]
     domains: DomainsDict
 

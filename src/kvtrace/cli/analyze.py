@@ -53,7 +53,9 @@ def analyze_command(trace, basic, as_json, png, svg, quantiles, factors, ms_per_
             trace, memory, quiet, analyzing, block_size=block_size, chain=chain, whole=whole,
             extra=() if basic else ANALYZED,
         )
+        fixes = loaded.fixes
         loaded, view, notes = viewed(loaded, domains)
+        loaded.fixes = fixes  # a view of domains is a trace of its own
         work.requests = len(loaded)
         work.step("count")
         if basic:
@@ -67,7 +69,8 @@ def analyze_command(trace, basic, as_json, png, svg, quantiles, factors, ms_per_
         print_json(statistics.to_dict() | view | reachable | ({"by_block_size": [size.to_dict() for size in sizes]} if sizes else {}))
     else:
         print_tables([*statistics.tables(), *([block_size_table(sizes)] if sizes else [])])
-        print_notes([*notes, *([str(reached)] if reached else [])])
+        order = [] if basic else statistics.notes
+        print_notes([*order, *notes, *([str(reached)] if reached else [])])
     write_figure(loaded, kv_bytes_per_token=kv_bytes)
 
 
