@@ -37,6 +37,7 @@ def two_sessions(agent: bool = True, **changed) -> Trace:
     """The trace above in blocks of one token, some of its columns replaced; `agent`: whether it has that column."""
     columns = replace_columns(
         toy(*PROMPTS), timestamp=np.array(ARRIVES, dtype=float), service_ms=np.array(SERVICE, dtype=float),
-        session=np.array(SESSION), dependencies=Dependencies.of(WAITS), extra={"agent": np.array(AGENT)} if agent else {},
+        session=np.array(SESSION), dependencies=Dependencies.of(WAITS),
+        extra={"agent": np.array(AGENT)} if agent else {},
     )  # fmt: skip
     return Trace.from_columns(replace_columns(columns, **changed), block_size=1)

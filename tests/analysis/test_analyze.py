@@ -23,7 +23,7 @@ from kvtrace.analysis.summary import DISTRIBUTIONS, analyze, basics
 from kvtrace.cli import datagen
 from kvtrace.serving.models.kv_bytes import chosen, kv_bytes_per_token
 from kvtrace.trace.building import toy
-from kvtrace.trace.columns import Columns
+from kvtrace.trace.columns import Columns, replace_columns
 from kvtrace.trace.hits import unlimited_hits
 from kvtrace.trace.trace import Trace
 from tests.reference import uses as slow
@@ -178,7 +178,7 @@ def test_turns_grow_and_hit():
     chats = Trace.from_columns(columns, block_size=1)
     found = turns.session_statistics(chats, unlimited_hits(chats))
     assert (found.sessions, found.requests_in_sessions, found.turns.max) == (2, 3, 2)
-    assert (found.growth.mean, found.think_ms.mean) == (2, 20)
+    assert (found.growth.mean, found.turn_gap_ms.mean, found.think_ms) == (2, 20, None)
     assert [(group.name, group.hits.requests, group.hits.hit_blocks) for group in found.by_turn] == [
         ("1", 2, 0), ("2", 1, 2)]  # fmt: skip
 
@@ -226,6 +226,43 @@ def test_a_config_that_lacks_something_says_what(text, tmp_path):
         kv_bytes_per_token(tmp_path / "config.json")
 
 
+# -- the order of the rows ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("times", "session", "is_reversed"),
+    [([30, 20, 10], None, True), ([30, 20, 20], None, True), ([30, 10, 20], None, False), ([20, 10], None, False),
+     ([10, 20, 30], None, False), ([20, 40, 10, 30], [0, 1, 0, 1], True), ([20, 40, 10, 50], [0, 1, 0, 1], False),
+     ([20, 40, 10, 30], [0, 1, -1, -1], False), ([30, 30, 40, 20], [0, 0, 1, -1], False)],
+)  # fmt: skip
+def test_rows_in_reverse_time_order_are_named(times, session, is_reversed):
+    count = len(times)
+    columns = Columns(times, [1] * count, [1] * count, range(count), range(count + 1), session=session)
+    trace = Trace.from_columns(columns, block_size=1)
+    assert trace.fixes.is_reversed == is_reversed
+    assert ("newest first" in str(trace.fixes)) == is_reversed
+    assert any("reverse time order" in note for note in analyze(trace).notes) == is_reversed
+
+
+def test_analyze_prints_that_a_trace_came_newest_first(tmp_path, capsys):
+    rows = [{"timestamp": at, "input_length": 16, "output_length": 1, "hash_ids": [0]} for at in (30, 20, 10, 0)]
+    (tmp_path / "new.jsonl").write_text("\n".join(json.dumps(row) for row in rows) + "\n")
+    assert cli.run(["analyze", str(tmp_path / "new.jsonl"), "--block-size", "16"]) == 0
+    assert capsys.readouterr().out.endswith(
+        "The rows came in reverse time order (newest first) and were sorted by time.\n"
+    )
+    assert json_of(capsys, str(tmp_path / "new.jsonl"), "--block-size", "16")["notes"]
+
+
+def test_contexts_that_shrink_turn_by_turn_are_named():
+    #  a log without times was numbered from its newest request on
+    prompts = [" ".join(map(str, range(length))) for length in range(20, 5, -1)]
+    trace = toy(*prompts)
+    trace = Trace.from_columns(replace_columns(trace, session=np.zeros(len(trace), dtype=np.int64)), block_size=1)
+    assert "may run backwards" in analyze(trace).notes[0]
+    assert analyze(trace[:10]).notes == []  # nine turns are too few
+
+
 # -- the commands ------------------------------------------------------------------------------------------------
 
 
@@ -242,7 +279,7 @@ def json_of(capsys, *arguments):
 
 def test_json_has_the_keys_that_are_promised(small, capsys):
     found = json_of(capsys, small)
-    assert found["schema"] == 1 and found["requests"] == 4 and found["block_hit_rate"] == 7 / 13
+    assert found["schema"] == 2 and found["requests"] == 4 and found["block_hit_rate"] == 7 / 13
     assert {"blocks", "distinct_blocks", "token_hit_rate", *DISTRIBUTIONS} <= found.keys()
     assert all(set(FIGURES) <= found[name].keys() for name in DISTRIBUTIONS)
     assert found == orjson.loads(orjson.dumps(analyze(kvtrace.read(small)).to_dict()))

@@ -68,6 +68,19 @@ def test_rows_are_numbered_in_time_order_or_as_they_come(tmp_path):
     assert rows.timestamp.tolist() == [200, 0, 100] and rows.hash_ids.tolist() == [0, 1, 0, 2]
 
 
+@pytest.mark.parametrize(
+    ("times", "session_ids", "is_named"),
+    [([30, 20, 10], None, True), ([10, 20, 30], None, False), ([20, 40, 10, 30], ["a", "b", "a", "b"], True)],
+)
+def test_a_log_in_reverse_time_order_is_named(tmp_path, times, session_ids, is_named):
+    columns = {"session_id": session_ids} if session_ids else {}
+    log = token_log(tmp_path / "log.jsonl", [[1, 2]] * len(times), times=times, **columns)
+    notes = []
+    rows = anonymize_rows(log, tokenizer=None, block_size=2, profile="exact", on_note=notes.append)
+    assert any("reverse time order" in note for note in notes) == is_named
+    assert not is_named or kvtrace.analyze(rows.trace()).notes == []  # sorted, and nothing to say of it again
+
+
 def test_another_model_or_image_shares_nothing(tmp_path):
     log = token_log(tmp_path / "log.jsonl", [[1, 2]] * 3, model=["a", "b", "a"])
     assert anonymized(log, keep_domains=False).hash_ids.tolist() == [0, 1, 0]

@@ -7,6 +7,7 @@ from typing import Literal, TypedDict
 from kvtrace.analysis.arrivals import Arrivals
 from kvtrace.analysis.distribution import Distribution
 from kvtrace.analysis.popularity import DepthBand, Popularity
+from kvtrace.analysis.turns import ToolAnswers
 from kvtrace.cache.isolation import DomainsDict
 from kvtrace.serving.models.possible_hits import ReachableHitsDict
 from kvtrace.trace.hits import HitsDict
@@ -20,14 +21,39 @@ class Group(HitsDict):
     output_length: Distribution
 
 
+class SessionHits(TypedDict):
+    """The hits by the session that used the blocks before."""
+
+    same_session: HitsDict
+    across_sessions: HitsDict
+
+
+class Subagents(TypedDict):
+    """The subagents of sessions."""
+
+    total: int
+    per_session: Distribution
+    width: Distribution
+    calls: Distribution
+
+
 class Sessions(TypedDict):
-    """The sessions of a trace."""
+    """The sessions of a trace; null is what the trace does not tell."""
 
     sessions: int
     requests_in_sessions: int
     turns: Distribution
-    think_ms: Distribution
+    duration_ms: Distribution
+    compactions: Distribution
+    context_drops: Distribution
     growth: Distribution
+    turn_gap_ms: Distribution
+    think_ms: Distribution | None
+    service_ms: Distribution | None
+    tool_share: Distribution | None
+    tool_answers: ToolAnswers | None
+    subagents: Subagents | None
+    hits: SessionHits | None
     by_turn: list[Group]
 
 
@@ -76,6 +102,7 @@ class AnalyzeFile(BasicsFile, total=False):
     hits_with_outputs: HitsDict | None
     kv_bytes_per_token: int | None
     working_set_bytes: int | None
+    notes: list[str]
     by_block_size: list[BlockSize]
     domains: DomainsDict
 

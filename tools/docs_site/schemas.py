@@ -204,6 +204,9 @@ def analysis() -> Schema:
     schema = schema_of(AnalyzeFile)
     reachable = schema["properties"]["reachable_hits"]
     schema["properties"]["reachable_hits"] = _described(reachable, descriptions("cache/hybrid.md"))
+    null_or_sessions = schema["properties"]["sessions"]["anyOf"]
+    meanings = descriptions("analysis/sessions.md")
+    schema["properties"]["sessions"]["anyOf"] = [_described(one, meanings) for one in null_or_sessions]
     return _with_version(schema, summary.SCHEMA, "analysis/analyze.md")
 
 

@@ -53,7 +53,7 @@ def shared_with_earlier(parent, tip, depth, group):
 
 def _checked(parent):
     parent = np.ascontiguousarray(parent, dtype=np.int32)
-    if len(parent) and (parent.min() < -1 or (parent >= np.arange(len(parent))).any()):
+    if len(parent) and (parent.min() < -1 or (parent >= np.arange(len(parent), dtype=np.int32)).any()):
         raise ValueError("parent: a block does not come after its parent")
     return parent
 

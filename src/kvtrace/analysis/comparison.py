@@ -29,7 +29,7 @@ from .figure_pairs import QUANTILES, CurvePair, DistributionPair, NumberPair
 from .reuse import reuse_distances, reuse_times
 from .session_hits import own_session_blocks
 from .session_values import SessionValues, session_values
-from .sessions import SessionLinks, infer_sessions, recorded_sessions
+from .sessions import SessionLinks, infer_sessions, recorded_turns
 
 SCHEMA = 2  # version of the keys of to_dict
 POINTS = 400  # compared capacities of a hit curve
@@ -198,7 +198,7 @@ def compare_prepared(one: PreparedTrace, other: PreparedTrace, names: tuple[str,
 
 def sessions_of_both(one: PreparedTrace, other: PreparedTrace) -> tuple[SessionLinks, SessionLinks]:
     """The recorded sessions if both traces have them, else the inferred sessions of both."""
-    recorded = recorded_sessions(one.trace), recorded_sessions(other.trace)
+    recorded = recorded_turns(one.trace), recorded_turns(other.trace)
     if recorded[0] is not None and recorded[1] is not None:
         return recorded[0], recorded[1]
     return one.inferred_sessions, other.inferred_sessions

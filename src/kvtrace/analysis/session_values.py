@@ -28,10 +28,11 @@ class SessionValues:
     context_drops: np.ndarray  # session -> requests whose prompt is less than half of the one before, of any agent
     turn_gap_ms: np.ndarray  # turn with a previous one -> from that one's arrival to its own
     growth: np.ndarray  # turn with a previous one -> tokens of its prompt less those of the previous turn's
+    think_rows: np.ndarray  # turn that waits for an end -> its request
     think_ms: np.ndarray | None  # turn that waits for an end -> from that end to its arrival
     service_ms: np.ndarray | None  # request with a known one -> from its start to its end
     tool_share: np.ndarray | None  # session -> share of its duration in which no request is served
-    answers_tools: np.ndarray | None  # request in a session -> whether its last input is the result of a tool
+    answers_tools: np.ndarray | None  # request -> whether it is in a session and answers a tool
     subagents: Subagents | None
 
 
@@ -52,6 +53,7 @@ def session_values(trace: Trace, links: SessionLinks) -> SessionValues:
     sessions = int(which.max(initial=-1)) + 1
     child = np.flatnonzero(links.parent >= 0)
     parent = links.parent[child]
+    think_rows, think_ms = think_times(trace, links) if links.recorded else (child[:0], None)
     drops, everywhere = _drops(trace, links.parent), _drops(trace, previous_turn(session))
     start, end = trace.timestamp[inside], _ends(trace)[inside]
     return SessionValues(
@@ -61,7 +63,8 @@ def session_values(trace: Trace, links: SessionLinks) -> SessionValues:
         context_drops=np.bincount(which, weights=everywhere[inside], minlength=sessions).astype(np.int64),
         turn_gap_ms=trace.timestamp[child] - trace.timestamp[parent],
         growth=trace.input_length[child] - trace.input_length[parent],
-        think_ms=think_times(trace, links)[1] if links.recorded else None,
+        think_rows=think_rows,
+        think_ms=think_ms,
         service_ms=_known_service(trace) if links.recorded else None,
         tool_share=_tool_share(trace, inside, which, sessions) if links.recorded else None,
         answers_tools=answers_tools(trace, links) if links.recorded else None,
@@ -93,17 +96,18 @@ def think_times(trace: Trace, links: SessionLinks) -> tuple[np.ndarray, np.ndarr
 def answers_tools(trace: Trace, links: SessionLinks) -> np.ndarray | None:
     """Whether each request answers a tool: `input_types` names a tool result, or its previous turn stopped for a tool.
 
-    None without these columns.
+    Requests without a session do not count. None without these columns.
     """
     inside = links.session >= 0
     if (types := trace.extra.get("input_types")) is not None:
-        return np.array(["tool_result" in (value or ()) for value in types[inside].tolist()], dtype=bool)
+        return inside & np.array([TOOL_RESULT in (value or ()) for value in types.tolist()], dtype=bool)
     if (stop := trace.extra.get("stop")) is not None:
-        stopped = np.array([value in TOOL_STOPS for value in stop.tolist()], dtype=bool)
-        return ((links.parent >= 0) & stopped[links.parent])[inside]
+        has_stopped = np.array([value in TOOL_STOPS for value in stop.tolist()], dtype=bool)
+        return inside & (links.parent >= 0) & has_stopped[links.parent]
     return None
 
 
+TOOL_RESULT = "tool_result"  # an input type: in a list of them, or in a text that names several
 TOOL_STOPS = ("tool_use", "tool_calls")  # Anthropic's and OpenAI's reasons of an answer that calls tools
 
 

@@ -32,7 +32,7 @@ class SessionLinks(Result):
 def recorded_sessions(trace: Trace) -> SessionLinks | None:
     """The recorded sessions; None if the trace has no sessions.
 
-    If the trace has no parents, the previous turn is the request before it of the same session and agent.
+    If the trace has no parents, the previous turn is the request before it in the same session.
 
     >>> from kvtrace.trace.columns import Columns
     >>> trace = Trace([0, 1, 2], [1, 1, 1], [1, 1, 1], [0, 1, 0], [0, 1, 2, 3], session=[0, 1, 0], block_size=1)
@@ -41,11 +41,24 @@ def recorded_sessions(trace: Trace) -> SessionLinks | None:
     """
     if trace.session is None or not (trace.session >= 0).any():
         return None
-    if trace.parent is not None:
-        return SessionLinks(trace.session, trace.parent, recorded=True)
-    agent = agents(trace)
-    one_by_one = trace.session if agent is None else _pairs(trace.session, agent)
-    return SessionLinks(trace.session, previous_turn(one_by_one), recorded=True)
+    parent = previous_turn(trace.session) if trace.parent is None else trace.parent
+    return SessionLinks(trace.session, parent, recorded=True)
+
+
+def recorded_turns(trace: Trace) -> SessionLinks | None:
+    """The recorded sessions; without parents, the previous turn is the request before it of the same session and agent.
+
+    >>> from kvtrace.trace.building import toy
+    >>> from kvtrace.trace.columns import replace_columns
+    >>> columns = replace_columns(toy("0", "1", "2"), session=np.zeros(3, dtype=np.int64), extra={"agent": [0, 1, 0]})
+    >>> recorded_turns(Trace.from_columns(columns, block_size=1)).parent
+    array([-1, -1,  0])
+    """
+    links = recorded_sessions(trace)
+    if links is None or trace.parent is not None or (agent := agents(trace)) is None:
+        return links
+    own = np.where(trace.session < 0, -1, trace.session * (agent.max(initial=0) + 1) + agent)
+    return SessionLinks(links.session, previous_turn(own), recorded=True)
 
 
 def agents(trace: Trace) -> np.ndarray | None:
@@ -65,8 +78,8 @@ def agents(trace: Trace) -> np.ndarray | None:
     if trace.session is None:
         return None
     recorded = trace.extra.get("agent")
-    if recorded is not None and recorded.dtype.kind in "iu":
-        return np.where(trace.session < 0, 0, np.maximum(recorded, 0)).astype(np.int64)
+    if recorded is not None and all(isinstance(number, int) for number in recorded.tolist()):
+        return np.where(trace.session < 0, 0, np.maximum(recorded.astype(np.int64), 0))
     waits = trace.dependencies
     if waits is None:
         return None
@@ -86,11 +99,6 @@ def _numbered(session: np.ndarray, first: np.ndarray, is_spawned: np.ndarray) ->
     number = np.zeros(len(first), dtype=np.int64)
     number[begins] = turn_numbers(session[begins])
     return number[first]
-
-
-def _pairs(session: np.ndarray, agent: np.ndarray) -> np.ndarray:
-    """One number for each agent of each session; -1 without a session."""
-    return np.where(session < 0, -1, session * (agent.max(initial=0) + 1) + agent)
 
 
 def infer_sessions(trace: Trace) -> SessionLinks:

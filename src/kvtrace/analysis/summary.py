@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -17,6 +17,7 @@ from .._base.tables import TextTable
 from ..trace.columns import STATED
 from ..trace.domains import in_domains
 from ..trace.hits import Hits, count_hits, unlimited_hits
+from ..trace.normalise import NEWEST_FIRST, Fixes
 from ..trace.trace import Trace
 from .arrivals import Arrivals, arrival_statistics
 from .block_uses import BlockUses, count_uses
@@ -24,10 +25,11 @@ from .distribution import Distribution
 from .distribution_frames import DistributionFrames
 from .popularity import DepthBand, Popularity, block_popularity, sharing_by_depth
 from .reuse import ReuseAccumulator
+from .session_tables import session_tables
 from .tables import RATES, TABLE_ROWS, arrival_rows, depth_table, distribution_table, group_table, pair_table, scaled
 from .turns import RequestGroup, SessionStatistics, by_type, session_statistics
 
-SCHEMA = 1  # version of the keys of to_dict
+SCHEMA = 2  # version of the keys of to_dict
 
 
 @dataclass(frozen=True, repr=False)
@@ -159,6 +161,7 @@ class Summary(DistributionFrames):
     by_type: list[RequestGroup]
     hits_with_outputs: Hits | None  # with the blocks of outputs resident too; None without output blocks
     kv_bytes_per_token: int | None
+    notes: list[str] = field(default_factory=list)  # sentences on the order of the rows
 
     @property
     def working_set_bytes(self) -> int | None:
@@ -175,7 +178,7 @@ class Summary(DistributionFrames):
         distributions = {**self.basics.distributions(), "reuse_time_ms": self.reuse_time_ms}
         distributions |= {"reuse_distance": self.reuse_distance, "gap_ms": self.arrivals.gap_ms}
         if self.sessions:
-            distributions |= {name: getattr(self.sessions, name) for name in ("turns", "think_ms", "growth")}
+            distributions |= self.sessions.distributions()
         return distributions
 
     def tables(self) -> Iterator[TextTable]:
@@ -194,11 +197,7 @@ class Summary(DistributionFrames):
         yield depth_table(self.sharing_by_depth)
         yield pair_table("Arrivals", list(arrival_rows(self.arrivals)))
         if self.sessions:
-            yield distribution_table("Conversations", {
-                "Turns": self.sessions.turns,
-                "Time to the next turn (s)": scaled(self.sessions.think_ms, 1000),
-                "Context growth (tokens)": self.sessions.growth,
-            })  # fmt: skip
+            yield from session_tables(self.sessions)
             yield group_table("By turn", "turn", self.sessions.by_turn)
         if self.by_type:
             yield group_table("By type", "type", self.by_type)
@@ -227,6 +226,7 @@ class Summary(DistributionFrames):
             "hits_with_outputs": self.hits_with_outputs and self.hits_with_outputs.to_dict(),
             "kv_bytes_per_token": self.kv_bytes_per_token,
             "working_set_bytes": self.working_set_bytes,
+            "notes": self.notes,
         }  # fmt: skip
 
 
@@ -256,7 +256,7 @@ def analyze(
     >>> summary.basics.hits.hit_blocks, summary.reuse_distance.max
     (2, 1.0)
     """
-    trace = in_domains(trace)
+    fixes, trace = trace.fixes, in_domains(trace)
     uses = _require_uses(trace)
     report_work(1, 6)
     reuse = ReuseAccumulator(trace)
@@ -267,13 +267,29 @@ def analyze(
     report_work(1, 6)
     distances = reuse.distances(quantiles)
     report_work(1, 6)
+    sessions = session_statistics(trace, uses.hit_blocks, quantiles)
     return Summary(
         basics=basics(trace, quantiles, uses=uses),
         popularity=block_popularity(trace, uses), sharing_by_depth=sharing_by_depth(trace, uses),
         reuse_time_ms=times, reuse_distance=distances,
         arrivals=arrival_statistics(trace, ms_per_token=ms_per_token, quantiles=quantiles),
-        sessions=session_statistics(trace, uses.hit_blocks, quantiles),
+        sessions=sessions,
         by_type=by_type(trace, uses.hit_blocks),
         hits_with_outputs=count_hits(trace, unlimited_hits(trace, outputs=True)) if trace.has_output_blocks else None,
         kv_bytes_per_token=kv_bytes_per_token,
+        notes=list(_order_notes(fixes, sessions)),
     )  # fmt: skip
+
+
+def _order_notes(fixes: Fixes, sessions: SessionStatistics | None) -> Iterator[str]:
+    """Sentences for rows in reverse order: by their times, or by contexts that shrink from turn to turn."""
+    if fixes.is_reversed:
+        yield f"The rows came {NEWEST_FIRST} and were sorted by time."
+    if sessions and sessions.growth.count >= MIN_TURNS and (sessions.growth.p75 or 0) < 0:
+        yield (
+            "The context shrinks in at least three quarters of the turns, but sessions grow: the times may run "
+            "backwards. Check the order of the log and the column of its times."
+        )
+
+
+MIN_TURNS = 10  # fewer tell nothing

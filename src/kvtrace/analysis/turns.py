@@ -1,8 +1,8 @@
-"""Statistics of sessions: turns, think time, context growth, and hits by turn; and hits by request type."""
+"""Statistics of sessions: turns, times, growth, subagents, hits; and of requests by turn and by type."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,7 +12,9 @@ from ..trace.hits import Hits, count_hits
 from ..trace.trace import Trace
 from ..trace.turns import turn_numbers
 from .distribution import Distribution
-from .sessions import SessionLinks
+from .session_hits import SessionHits, session_hits
+from .session_values import SessionValues, session_values
+from .sessions import SessionLinks, recorded_turns
 
 MAX_TURNS = 20  # later turns are one group
 MAX_TYPES = 20  # rarer types are one group
@@ -34,21 +36,74 @@ class RequestGroup:
 
 
 @dataclass(frozen=True)
+class ToolAnswers:
+    """The calls that answer tools, and the think times before them and before all other calls."""
+
+    requests: int
+    share: float  # of the requests in sessions
+    think_ms: Distribution | None  # before a call that answers a tool; None if no think time is known
+    other_think_ms: Distribution | None
+
+    def to_dict(self) -> dict[str, Any]:
+        """The JSON object of docs/analysis/sessions.md."""
+        known = {"requests": self.requests, "share": self.share}
+        return known | {name: _dict(getattr(self, name)) for name in ("think_ms", "other_think_ms")}
+
+
+@dataclass(frozen=True)
+class SubagentStatistics:
+    """The subagents of sessions."""
+
+    total: int
+    per_session: Distribution
+    width: Distribution  # of sessions with subagents: the most that run at once
+    calls: Distribution  # requests of each subagent
+
+    def to_dict(self) -> dict[str, Any]:
+        """The JSON object of docs/analysis/sessions.md."""
+        named = {name: getattr(self, name).to_dict() for name in ("per_session", "width", "calls")}
+        return {"total": self.total} | named
+
+
+@dataclass(frozen=True)
 class SessionStatistics:
-    """Statistics of the sessions of a trace."""
+    """Statistics of the sessions of a trace; None is what the trace does not tell."""
 
     sessions: int
     requests_in_sessions: int
     turns: Distribution  # requests of each session
-    think_ms: Distribution  # from the arrival of a turn to the arrival of the next
+    duration_ms: Distribution  # of each session, from its first arrival to its last end
+    compactions: Distribution  # of each session: turns with less than half of the previous turn's context
+    context_drops: Distribution  # of each session: the same of requests in order of time, of whatever agent
     growth: Distribution  # tokens of a prompt less those of the previous turn's prompt
+    turn_gap_ms: Distribution  # from the arrival of a turn to the arrival of the next
+    think_ms: Distribution | None  # from the end that a turn waits for to its arrival
+    service_ms: Distribution | None  # of each request
+    tool_share: Distribution | None  # of each session: share of its duration outside model calls
+    tool_answers: ToolAnswers | None
+    subagents: SubagentStatistics | None
+    hits: SessionHits | None  # None for inferred sessions
     by_turn: list[RequestGroup]
 
+    def distributions(self) -> dict[str, Distribution]:
+        """The known distributions by name; those of subagents with a prefix."""
+        known = {name: getattr(self, name) for name in DISTRIBUTIONS}
+        if self.subagents:
+            known |= {"subagents": self.subagents.per_session, "spawn_width": self.subagents.width}
+            known |= {"subagent_calls": self.subagents.calls}
+        return {name: values for name, values in known.items() if values is not None and values.count}
+
     def to_dict(self) -> dict[str, Any]:
-        """The JSON object of docs/analysis/analyze.md."""
-        named = {name: getattr(self, name).to_dict() for name in ("turns", "think_ms", "growth")}
+        """The JSON object of docs/analysis/sessions.md."""
         counts = {"sessions": self.sessions, "requests_in_sessions": self.requests_in_sessions}
-        return counts | named | {"by_turn": [group.to_dict() for group in self.by_turn]}
+        named = (*DISTRIBUTIONS, "tool_answers", "subagents", "hits")
+        return counts | {name: _dict(getattr(self, name)) for name in named} | {
+            "by_turn": [group.to_dict() for group in self.by_turn]
+        }  # fmt: skip
+
+
+DISTRIBUTIONS = ("turns", "duration_ms", "compactions", "context_drops", "growth", "turn_gap_ms", "think_ms",
+                 "service_ms", "tool_share")  # fmt: skip
 
 
 def session_statistics(
@@ -62,27 +117,54 @@ def session_statistics(
     >>> session_statistics(toy("0"), np.array([0])) is None
     True
     """
-    session, parent = (trace.session, trace.parent) if links is None else (links.session, links.parent)
-    if session is None or not (session >= 0).any():
+    links = links or recorded_turns(trace)
+    if links is None or not (links.session >= 0).any():
         return None
-    inside = session >= 0
-    turn, parent = turn_numbers(session), parent if parent is not None else np.full(len(trace), -1)
-    child = np.flatnonzero(parent >= 0)
-    counted = np.minimum(turn, MAX_TURNS)
+    values = session_values(trace, links)
+
+    def distribution(sample: np.ndarray | None) -> Distribution | None:
+        return None if sample is None else Distribution.of(sample, quantiles)
+
     return SessionStatistics(
-        sessions=len(np.unique(session[inside])),
-        requests_in_sessions=int(inside.sum()),
-        turns=Distribution.of(np.bincount(session[inside])[np.unique(session[inside])], quantiles),
-        think_ms=Distribution.of(trace.timestamp[child] - trace.timestamp[parent[child]], quantiles),
-        growth=Distribution.of(trace.input_length[child] - trace.input_length[parent[child]], quantiles),
-        by_turn=[
-            request_group(
-                trace, hit_blocks, inside & (counted == number), f"{number}{'+' if number == MAX_TURNS else ''}"
-            )
-            for number in range(1, int(counted[inside].max()) + 1)
-            if (inside & (counted == number)).any()
-        ],
+        sessions=len(values.turns),
+        requests_in_sessions=int(values.turns.sum()),
+        **{name: distribution(getattr(values, name)) for name in DISTRIBUTIONS},
+        tool_answers=_tool_answers(values, distribution),
+        subagents=_subagents(values, distribution),
+        hits=session_hits(trace, hit_blocks, links.session) if links.recorded else None,
+        by_turn=_by_turn(trace, hit_blocks, links.session),
     )
+
+
+def _tool_answers(values: SessionValues, distribution: Callable[..., Any]) -> ToolAnswers | None:
+    if values.answers_tools is None:
+        return None
+    answers, think = int(values.answers_tools.sum()), (None, None)
+    if values.think_ms is not None:
+        after_tools = values.answers_tools[values.think_rows]
+        think = values.think_ms[after_tools], values.think_ms[~after_tools]
+    return ToolAnswers(answers, answers / int(values.turns.sum()), *map(distribution, think))
+
+
+def _subagents(values: SessionValues, distribution: Callable[..., Any]) -> SubagentStatistics | None:
+    if (agents := values.subagents) is None:
+        return None
+    per_session = distribution(agents.subagents), distribution(agents.width), distribution(agents.calls)
+    return SubagentStatistics(len(agents.calls), *per_session)
+
+
+def _by_turn(trace: Trace, hit_blocks: np.ndarray, session: np.ndarray) -> list[RequestGroup]:
+    """The requests by the number of their turn."""
+    inside, counted = session >= 0, np.minimum(turn_numbers(session), MAX_TURNS)
+    return [
+        request_group(trace, hit_blocks, inside & (counted == number), f"{number}{'+' if number == MAX_TURNS else ''}")
+        for number in range(1, int(counted[inside].max()) + 1)
+        if (inside & (counted == number)).any()
+    ]
+
+
+def _dict(values: Any) -> Any:
+    return None if values is None else values.to_dict()
 
 
 def by_type(trace: Trace, hit_blocks: np.ndarray) -> list[RequestGroup]:

@@ -37,7 +37,7 @@ def analyze_command(trace, basic, as_json, png, svg, quantiles, factors, ms_per_
     from .._base.lists import quantiles as parse_quantiles
     from ..analysis.block_sizes import block_size_table, by_block_size
     from ..analysis.summary import analyze, basics
-    from ..formats.memory_needs import analyzing
+    from ..formats.memory_needs import ANALYZED, analyzing
     from ..report.progress import ANALYZE, Work
     from ..serving.models.kv_bytes import chosen
     from ..trace.stated import stated_note
@@ -52,10 +52,12 @@ def analyze_command(trace, basic, as_json, png, svg, quantiles, factors, ms_per_
         work.step("read")
         loaded = load(
             trace, memory, quiet, analyzing, block_size=block_size, chain=chain, whole=whole,
-            extra=() if basic else ("type",),
+            extra=() if basic else ANALYZED,
         )
+        fixes = loaded.fixes
         loaded, view, notes = viewed(loaded, domains)
         notes = [*notes, *stated_note(loaded, loaded.tail, loaded.block_size)]
+        loaded.fixes = fixes  # a view of domains is a trace of its own
         work.requests = len(loaded)
         work.step("count")
         if basic:
@@ -69,7 +71,8 @@ def analyze_command(trace, basic, as_json, png, svg, quantiles, factors, ms_per_
         print_json(statistics.to_dict() | view | reachable | ({"by_block_size": [size.to_dict() for size in sizes]} if sizes else {}))
     else:
         print_tables([*statistics.tables(), *([block_size_table(sizes)] if sizes else [])])
-        print_notes([*notes, *([str(reached)] if reached else [])])
+        order = [] if basic else statistics.notes
+        print_notes([*order, *notes, *([str(reached)] if reached else [])])
     write_figure(loaded, kv_bytes_per_token=kv_bytes)
 
 

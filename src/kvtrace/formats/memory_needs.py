@@ -14,14 +14,16 @@ from .._base.memory import PIECE, PROGRAM, Need
 from .dataset import ROWS, Dataset
 
 DEPENDENCY = 120  # bytes: its four values, once in a piece and once in the whole, the request that it belongs to, masks
+ANALYZED = ("type", "agent", "input_types", "stop")  # the extra columns that `analyze` reads
 
 
 def analyzing(dataset: Dataset) -> Need:
-    """The memory of `analyze`: uses, last uses and distances of distinct blocks, and reused runs."""
+    """The memory of `analyze`: uses, last uses and distances of distinct blocks, their places, and reused runs."""
+    has_sessions = "session" in dataset.names()
     return Need({
         "for the program and a piece": PROGRAM + PIECE,
-        f"for {len(dataset):,} requests": len(dataset) * (_columns(dataset, ("type",)) + 220),
-        f"for {dataset.distinct:,} distinct blocks": 12 * dataset.distinct,
+        f"for {len(dataset):,} requests": len(dataset) * (_columns(dataset, ANALYZED) + 220 + 160 * has_sessions),
+        f"for {dataset.distinct:,} distinct blocks": (12 + 13 * has_sessions) * dataset.distinct,
         "for reuse times": 16 * _reuses(dataset),
     })  # fmt: skip
 

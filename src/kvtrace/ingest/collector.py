@@ -14,7 +14,7 @@ from ..privacy.contributors import Users
 from ..privacy.row_blocks import RowBlocks
 from ..privacy.trace_draft import TraceDraft
 from ..trace.columns import Columns
-from ..trace.normalise import by_first_appearance
+from ..trace.normalise import by_first_appearance, is_reversed
 from ..trace.turns import previous_turn, turn_numbers
 from .encoding import Batch, Recipe
 from .logs.arrival_model import ArrivalModel
@@ -76,6 +76,12 @@ class Collector:
     def _append(self, **columns):
         for name, values in columns.items():
             self._columns.setdefault(name, []).append(values)
+
+    @property
+    def is_reversed(self) -> bool:
+        """Whether the log's times fell from row to row, in all rows or in those of each session."""
+        time, session = (np.concatenate(self._columns.get(name, [np.empty(0)])) for name in ("time", "session"))
+        return self._arrival_model is None and is_reversed(time, session)
 
     def finish(self, meta: Mapping[str, Any], *, keep_order: bool) -> tuple[TraceDraft, Users | None]:
         """All rows, sorted by time (stably) or in the log's order; and the user of each row."""

@@ -29,6 +29,7 @@ from ..privacy.releases import release_draft, released_draft
 from ..privacy.trace_draft import TraceDraft
 from ..trace.columns import Columns, fields_of
 from ..trace.meta import Meta, ReleaseSection, merge, shares_prefixes
+from ..trace.normalise import NEWEST_FIRST
 from .collector import Collector
 from .encoding import Batch
 from .keys import Key
@@ -178,7 +179,7 @@ def anonymize_rows(
     Args:
         max_errors: bad rows to skip (-1 = any number). The next bad row ends the run with its error.
         on_reject: called with the error of each bad row.
-        on_note: called with each note on fields of the log, before the work.
+        on_note: called with each note on fields of the log, before the work, and on rows in reverse order, after it.
         checkpoint: a file of finished batches, so that the run can be resumed. It requires `key`.
     """
     from .logs import sources
@@ -205,6 +206,8 @@ def anonymize_rows(
                 on_progress(Progress(piece.done, total, row_counter.counts.requests, row_counter.tokens))
     if not row_counter.counts.requests:
         raise no_requests_error(job.sources, row_counter.counts)
+    if on_note and not keep_order and collector.is_reversed:
+        on_note(f"the rows came {NEWEST_FIRST} and were sorted by time")
     return released_rows(collector, job, row_counter.counts, keep_order=keep_order, session_share=sample_sessions)
 
 

@@ -12,12 +12,15 @@ from .._base.results import Result, columns_of
 from .columns import Columns, replace_columns
 from .invariants import require_dependencies, require_offsets
 
+NEWEST_FIRST = "in reverse time order (newest first)"
+
 
 @dataclass(repr=False)
 class Fixes(Result):
     """The changes that made a Trace of a file's columns."""
 
     rows_moved: int = 0  # rows with an earlier time than a row before them
+    is_reversed: bool = False  # whether times fell from row to row, in all rows or in those of each session
     first_timestamp: float = 0.0  # ms subtracted from all times
     renumbered: bool = False  # whether ids did not count 0, 1, 2, ... by first appearance
     dangling_parents: int = 0  # parents that do not exist or come later: read as -1
@@ -39,7 +42,8 @@ class Fixes(Result):
     def __str__(self) -> str:
         fixes = []
         if self.rows_moved:
-            fixes.append(f"{self.rows_moved:,} rows were sorted by time")
+            newest_first = f": they came {NEWEST_FIRST}" if self.is_reversed else ""
+            fixes.append(f"{self.rows_moved:,} rows were sorted by time{newest_first}")
         if self.first_timestamp:
             fixes.append(f"times started at {self.first_timestamp:,g} ms and now start at 0")
         if self.renumbered:
@@ -74,6 +78,7 @@ def normalise(columns: Columns) -> tuple[Columns, Fixes]:
     if not (columns.timestamp[1:] >= columns.timestamp[:-1]).all():
         reached = np.maximum.accumulate(columns.timestamp)
         fixes.rows_moved = int((columns.timestamp < reached).sum())
+        fixes.is_reversed = is_reversed(columns.timestamp, columns.session)
         columns = columns.take(np.argsort(columns.timestamp, kind="stable"))
     if len(columns) and columns.timestamp[0] != 0:
         fixes.first_timestamp = float(columns.timestamp[0])
@@ -88,6 +93,26 @@ def normalise(columns: Columns) -> tuple[Columns, Fixes]:
         columns.domain = by_first_appearance(columns.domain)
     fixes.renumbered = renumber(columns)
     return columns, fixes
+
+
+def is_reversed(timestamp: np.ndarray, session: np.ndarray | None = None) -> bool:
+    """Whether no time is later than that of the row before: of all rows, or of the rows of each session (-1 = none).
+
+    Some exports list the newest request first. Two rows are too few to tell.
+
+    >>> is_reversed(np.array([30, 20, 10])), is_reversed(np.array([20, 40, 10, 30]), np.array([0, 1, 0, 1]))
+    (True, True)
+    """
+    if len(timestamp) < 3 or (timestamp[1:] >= timestamp[:-1]).all():
+        return False
+    if (timestamp[1:] <= timestamp[:-1]).all():
+        return True
+    if session is None:
+        return False
+    order = np.argsort(session, kind="stable")
+    session, falls = session[order], np.diff(timestamp[order])
+    falls = falls[(session[1:] == session[:-1]) & (session[1:] >= 0)]
+    return len(falls) > 1 and bool((falls <= 0).all() and (falls < 0).any())
 
 
 def by_first_appearance(numbers: np.ndarray) -> np.ndarray:
