@@ -125,6 +125,8 @@ from .synthesis.model import Model as Model
 from .synthesis.models import model_of as model_of
 from .synthesis.sampling import sample as sample
 from .synthesis.sampling import write_sample as write_sample
+from .synthesis.sessions.fitting import fit_sessions as fit_sessions
+from .synthesis.sessions.model import SessionModel as SessionModel
 from .synthesis.tree import Tree as Tree
 from .synthesis.tree import fit_tree as fit_tree
 from .text.prompts.round_trip import hashes_to_texts as hashes_to_texts

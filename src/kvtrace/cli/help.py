@@ -32,7 +32,7 @@ GROUPS = {  # group -> its options; a command shows them in this order
     "Closed loop": "--loop --lanes --duration --start-inside --idle-cap --tree-idle-cap --think-scale",
     "Target": "--ttft --quantile",
     "Prices": "--input-price --output-price",
-    "Size and load": "--requests --num-requests --method --scale --step-rates --max-rejections",
+    "Size and load": "--requests --num-requests --sessions --method --scale --step-rates --max-rejections",
     "Shape": "--prefix-len-multiplier --prefix-root-multiplier --prompt-len-multiplier --osl-multiplier --min-isl "
     "--max-isl --min-osl --max-osl",
     "Privacy": "--profile --k --k-counts --tail --time-step --round-input --round-output --drop-sessions --keep-domains "

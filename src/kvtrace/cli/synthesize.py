@@ -18,11 +18,13 @@ from .output import console, print_lines
     "kvtrace synthesize trace.jsonl -n 3x -o synthetic.jsonl",
     "kvtrace synthesize trace.jsonl -o bursts.jsonl --step-rates '5@10m,20@2 min'",
     "kvtrace synthesize trace.jsonl --save-model model.json",
+    "kvtrace synthesize sessions.parquet --sessions 10x -o more.parquet",
 ))
 @click.argument("trace", metavar="TRACE")
-@click.option("-n", "--requests", "n", default="1x", show_default=False, type=Amount(units.requests), metavar="N", help="Number of requests: 1000, 10k, 1.5M; 3x is three times as many as TRACE has.  [default: 1x]")
+@click.option("-n", "--requests", "n", type=Amount(units.requests), metavar="N", help="Number of requests: 1000, 10k, 1.5M; 3x is three times as many as TRACE has.  [default: 1x]")
+@click.option("--sessions", type=Amount(units.requests), metavar="N", help="Number of sessions, of a trace with dependencies: 500, 10x.  [default: 1x]")
 @click.option("-o", "--output", metavar="FILE", help="File to write; - is stdout. The name may end in .gz, .zst or .parquet.")
-@click.option("--method", default="attach", type=click.Choice(["attach", "tree"]), help="attach: keeps reuse over time. tree: the algorithm of datagen, with corrections.")
+@click.option("--method", type=click.Choice(["attach", "tree", "sessions"]), help="attach: keeps reuse over time. tree: the algorithm of datagen, with corrections. sessions: keeps session trees.  [default: sessions if TRACE has sessions and dependencies, else attach]")
 @click.option("--scale", default="duration", type=click.Choice(["duration", "rate"]), help="The quantity that grows with N. duration: a longer trace with the load of TRACE. rate: more requests per second.")
 @SAME_BYTES
 @click.option("--speedup-ratio", default=1.0, metavar="X", help="Divide times by X.")
@@ -42,7 +44,7 @@ from .output import console, print_lines
 @BLOCK_SIZE_OF_TRACE
 @CHAIN
 @QUIET_ERRORS
-def synthesize_command(trace, n, output, method, scale, seed, save_model, extra, workers, block_size, chain, quiet, **knobs):
+def synthesize_command(trace, n, sessions, output, method, scale, seed, save_model, extra, workers, block_size, chain, quiet, **knobs):
     """Synthesize a trace of any size that behaves like another.
 
     TRACE is a trace, or a model that --save-model wrote; - is stdin.
@@ -59,8 +61,10 @@ def synthesize_command(trace, n, output, method, scale, seed, save_model, extra,
 
     if output is None and save_model is None:
         raise UsageError("Nothing would be written. Use -o FILE, --save-model FILE, or both.")
-    if save_model is not None and method != "attach":
-        raise UsageError("--save-model needs --method attach.")
+    if save_model is not None and method == "tree":
+        raise UsageError("--save-model does not support --method tree.")
+    if n is not None and sessions is not None:
+        raise UsageError("Use -n or --sessions, not both.")
     settings = Knobs(**knobs)
     if output is not None:
         writing.check_output(output)
@@ -73,11 +77,21 @@ def synthesize_command(trace, n, output, method, scale, seed, save_model, extra,
         if save_model is not None:
             written.append(model.save(save_model))
         if output is not None:
-            n = n.of(model.rows) if isinstance(n, units.Multiple) else n
+            n, sessions = _size(model, n, sessions)
             with RequestProgress(console(), quiet, "synthesizing") as bar:
-                bar.expect(n)
+                bar.expect(round(model.rows * sessions / model.sessions) if n is None else n)
                 written += write_sample(
-                    model, n, output, seed=seed, scale=scale, knobs=settings, workers=workers, extra=extra, on_progress=bar.update,
+                    model, n, output, sessions=sessions, seed=seed, scale=scale, knobs=settings, workers=workers, extra=extra, on_progress=bar.update,
                 )
     if not quiet:
         print_lines([("wrote", " and ".join(map(str, written)))])
+
+
+def _size(model, n, sessions):
+    """The number of requests, or of sessions: the other is None. A multiple of a session model counts sessions."""
+    if model.method == "sessions" and (n is None or isinstance(n, units.Multiple)):
+        n, sessions = None, n or sessions or units.Multiple(1.0)
+    elif n is None and sessions is None:
+        n = units.Multiple(1.0)
+    n = n.of(model.rows) if isinstance(n, units.Multiple) else n
+    return n, sessions.of(model.sessions) if isinstance(sessions, units.Multiple) and n is None else sessions

@@ -7,27 +7,51 @@ from pathlib import Path
 
 from .._base.errors import UsageError
 from ..formats import reading
+from ..trace.trace import Trace
 from .fitting import fit
 from .model import Model
+from .sessions.fitting import fit_sessions
+from .sessions.model import SessionModel
 from .tree import Tree, fit_tree
 
-METHODS = ("attach", "tree")
+METHODS = {"attach": fit, "tree": fit_tree, "sessions": fit_sessions}
+SAVED: tuple[type[Model] | type[SessionModel], ...] = (Model, SessionModel)  # kinds of models that files hold
+
+
+def is_model(path: str | Path) -> bool:
+    """Whether a file starts like a saved model of any kind."""
+    return any(kind.is_model(path) for kind in SAVED)
+
+
+def load_model(path: str | Path) -> Model | SessionModel:
+    """The model in a file.
+
+    Raises:
+        InputError: The file is not a saved model.
+    """
+    return next((kind for kind in SAVED if kind.is_model(path)), Model).load(path)
+
+
+def default_method(trace: Trace) -> str:
+    """How a trace is fitted by default: `sessions` if it has sessions and dependencies, else `attach`."""
+    return "sessions" if trace.session is not None and trace.dependencies is not None else "attach"
 
 
 def model_of(
     path: str | Path,
     *,
-    method: str = "attach",
+    method: str | None = None,
     block_size: int | None = None,
     chain: bool = False,
     extra: str = "keep",
     on_read: Callable[[int], None] | None = None,
-) -> Model | Tree:
+) -> Model | Tree | SessionModel:
     """Load the model in a file, or fit one to the trace in it, as `kvtrace synthesize` does.
 
     Args:
         path: A saved model, or a trace; `-` is stdin.
-        method: How a trace is fitted: `attach` (`fit`) or `tree` (`fit_tree`).
+        method: How a trace is fitted: `attach` (`fit`), `tree` (`fit_tree`) or `sessions` (`fit_sessions`). Default:
+            sessions if the trace has sessions and dependencies, else attach.
         block_size, extra: As in `read`.
         chain: Re-chain ids that do not form a forest.
         on_read: Receives the number of requests when a trace is read.
@@ -42,14 +66,15 @@ def model_of(
     ...     model_of(f"{folder}/day.jsonl", method="tree").rows
     2
     """
-    if method not in METHODS:
+    if method is not None and method not in METHODS:
         raise UsageError(f"{method!r} is not a method. Choose one of {', '.join(METHODS)}.")
-    if Model.is_model(path):
-        if method != "attach" or chain or block_size:
+    if is_model(path):
+        model = load_model(path)
+        if method not in (None, model.method) or chain or block_size:
             raise UsageError(f"{path} is a saved model. --method, --chain and --block-size apply to traces only.")
-        return Model.load(path)
+        return model
     trace = reading.read(path, block_size=block_size, extra=extra)
     trace = trace.chained() if chain else trace
     if on_read:
         on_read(len(trace))
-    return fit(trace) if method == "attach" else fit_tree(trace)
+    return METHODS[method or default_method(trace)](trace)

@@ -2,7 +2,7 @@
 
 `scale` is the quantity that grows with the number of requests. `duration`, the default: one stream continues for
 longer, so that the load stays (requests per second, and how unevenly they arrive). `rate`: several parallel streams,
-each with its own forest, multiply the requests per second.
+each with its own forest, multiply the requests per second. Session trees have files of their own in `sessions/`.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ from .limits import within
 
 if TYPE_CHECKING:
     from .model import Model
+    from .sessions.model import SessionModel
     from .tree import Tree
 
 SCALES = ("duration", "rate")
@@ -33,21 +34,23 @@ COARSE_MS = 10  # above this mean gap, times are rounded to whole milliseconds
 
 
 def sample(
-    model: Model | Tree,
-    n: int,
+    model: Model | Tree | SessionModel,
+    n: int | None = None,
     *,
+    sessions: int | None = None,
     seed: int = 0,
     scale: str = "duration",
     knobs: Knobs | None = None,
     workers: int | None = None,
 ) -> Trace:
-    """Sample a trace of n requests from a model of `fit` or `fit_tree`.
+    """Sample a trace from a model of `fit`, `fit_tree` or `fit_sessions`.
 
-    The same model, n, seed, scale and knobs give the same trace, for any number of workers.
+    The same model, size, seed, scale and knobs give the same trace, for any number of workers.
 
     Args:
         model: The fitted model.
-        n: The number of requests.
+        n: The number of requests. Default: as many as were fitted; of a session model, as many sessions.
+        sessions: The number of sessions, of a session model, in place of n.
         seed: Seed of all random draws.
         scale: The quantity that grows with n: `duration` (the load stays) or `rate`.
         knobs: Multipliers and limits.
@@ -65,15 +68,16 @@ def sample(
     >>> len(sample(fit(toy("0 1", "0 1 2", "0 3", "0 1")), 10, seed=7))
     10
     """
-    columns = _sample_columns(model, n, seed, scale, knobs or Knobs(), workers)
+    columns = _sample_columns(model, n, sessions, seed, scale, knobs or Knobs(), workers)
     return Trace.from_columns(columns, block_size=model.block_size, tail=_tail(model))
 
 
 def write_sample(
-    model: Model | Tree,
-    n: int,
+    model: Model | Tree | SessionModel,
+    n: int | None,
     path: str | Path,
     *,
+    sessions: int | None = None,
     seed: int = 0,
     scale: str = "duration",
     knobs: Knobs | None = None,
@@ -89,7 +93,7 @@ def write_sample(
     not grow with n. The bytes are the same as those of `sample`, written to a file.
 
     Args:
-        model, n, seed, scale, knobs, workers: As in `sample`.
+        model, n, sessions, seed, scale, knobs, workers: As in `sample`.
         path, format: As in `write`.
         meta: Additional JSON values for the sidecar.
         extra: Also write other columns of the model to formats that do not define them.
@@ -113,12 +117,14 @@ def write_sample(
     from ..formats import writing
 
     knobs = knobs or Knobs()
-    meta = {"synthetic": {"method": model.method, "requests": n, "seed": seed, "scale": scale} | knobs.to_dict()} | (
+    n, sessions = _size(model, n, sessions)
+    size = {"sessions": sessions} if n is None else {"requests": n}
+    meta = {"synthetic": {"method": model.method} | size | {"seed": seed, "scale": scale} | knobs.to_dict()} | (
         meta or {}
     )
     format = writing.check_output(path, format)
-    if format != "mooncake" or not _can_stream(scale, knobs):
-        columns = _sample_columns(model, n, seed, scale, knobs, workers, on_progress)
+    if n is None or format != "mooncake" or not _can_stream(model, scale, knobs):
+        columns = _sample_columns(model, n, sessions, seed, scale, knobs, workers, on_progress)
         return writing.write(
             columns, path, format=format, block_size=model.block_size, tail=_tail(model), extra=extra, meta=meta
         )
@@ -136,8 +142,16 @@ def _reported(drafts: Iterator[Draft], on_progress) -> Iterator[Draft]:
         yield draft
 
 
-def _sample_columns(model, n, seed, scale, knobs, workers, on_progress=None) -> Columns:
+def _sample_columns(model, n, sessions, seed, scale, knobs, workers, on_progress=None) -> Columns:
     """The columns of a sample, which satisfy all invariants of a Trace."""
+    n, sessions = _size(model, n, sessions)
+    _require_seed(seed, scale)
+    if model.method == "sessions":
+        from .sessions.building import session_columns
+
+        return session_columns(
+            model, n, sessions, seed=seed, scale=scale, knobs=knobs, workers=workers, on_progress=on_progress
+        )
     seeds = _seeds(model, n, seed, scale, knobs)
     with ThreadPoolExecutor(workers or os.cpu_count()) as pool:  # the kernels release the GIL
 
@@ -148,19 +162,35 @@ def _sample_columns(model, n, seed, scale, knobs, workers, on_progress=None) -> 
     return _merged(parts, model, knobs, np.random.default_rng(seeds[0]))
 
 
-def _can_stream(scale, knobs):
-    """Whether rows are drawn in their final order, with their final block numbers."""
-    return scale == "duration" and not knobs.stretches and knobs.step_rates is None
+def _size(model, n, sessions):
+    """The number of requests and of sessions: one of them is None."""
+    if sessions is not None and model.method != "sessions":
+        raise UsageError("a number of sessions needs a model of sessions: a trace that has dependencies.")
+    if n is not None and sessions is not None:
+        raise UsageError("give a number of requests or a number of sessions, not both.")
+    if n is None and sessions is None:
+        n, sessions = (None, model.sessions) if model.method == "sessions" else (model.rows, None)
+    for number, name in ((n, "requests"), (sessions, "sessions")):
+        if number is not None and number < 1:
+            raise UsageError(f"the number of {name} is {number}; it must be at least 1.")
+    return n, sessions
 
 
-def _seeds(model, n, seed, scale, knobs):
-    """Validate the arguments; return one seed for the merge, then one for each stream."""
-    if n < 1:
-        raise UsageError(f"the number of requests is {n}; it must be at least 1.")
+def _require_seed(seed, scale):
     if seed < 0:
         raise UsageError(f"the seed is {seed}; it must be at least 0.")
     if scale not in SCALES:
         raise UsageError(f"{scale!r} is not a scale. Use {' or '.join(SCALES)}.")
+
+
+def _can_stream(model, scale, knobs):
+    """Whether rows are drawn in their final order, with their final block numbers."""
+    return model.method != "sessions" and scale == "duration" and not knobs.stretches and knobs.step_rates is None
+
+
+def _seeds(model, n, seed, scale, knobs):
+    """Validate the arguments; return one seed for the merge, then one for each stream."""
+    _require_seed(seed, scale)
     if knobs.max_isl is not None and knobs.max_isl < model.smallest:
         raise InputError(
             f"--max-isl {knobs.max_isl:,} is below the shortest prompt of the model, {model.smallest:,} tokens."

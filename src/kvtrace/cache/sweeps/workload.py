@@ -16,7 +16,7 @@ from ..._base.files import is_regular
 from ..._base.input_files import open_read
 from ...formats.reading import read
 from ...formats.sidecar import sidecar_path
-from ...synthesis.model import Model
+from ...synthesis.models import is_model, load_model
 from ...synthesis.sampling import sample
 from ...trace.domains import in_domains
 from ...trace.folding import fold
@@ -60,8 +60,7 @@ def source_trace(source: Source) -> Trace:
     if digest(source.path) != source.sha256:
         raise InputError(f"{source.name} has changed since the sweep was planned. Start the sweep again.")
     if source.seed is not None:
-        model = Model.load(source.path)
-        return sample(model, source.requests or model.rows, seed=source.seed)
+        return sample(load_model(source.path), source.requests, seed=source.seed)
     trace = _read(source)
     return in_domains(trace.chained() if source.chain else trace.require_chained())
 
@@ -92,7 +91,7 @@ def sources_of(
         )
     path = os.path.abspath(name)
     sha256 = digest(name)
-    if Model.is_model(name):
+    if is_model(name):
         return [Source(name, path, sha256, seed, requests, label=label) for seed in seeds]
     return [Source(name, path, sha256, block_size=block_size, chain=chain, label=label)]
 

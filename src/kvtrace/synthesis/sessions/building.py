@@ -23,16 +23,17 @@ from .model import SessionModel
 from .plans import Plan, draw_plan, take
 
 MAX_REFERENCES = 1 << 34
+KNOBS = ("speedup_ratio", "osl_multiplier", "min_osl", "max_osl", "max_rejections")
 
 
 def session_columns(
     model: SessionModel,
-    sessions: int,
+    n: int | None,
+    sessions: int | None,
     *,
     seed: int,
     scale: str,
     knobs: Knobs,
-    rows: int | None = None,
     workers: int | None = None,
     on_progress: Callable[[int], None] | None = None,
 ) -> Columns:
@@ -40,30 +41,50 @@ def session_columns(
 
     Args:
         model: The model.
+        n: Number of requests: the first ones of as many sessions as have them; None if `sessions` is given.
         sessions: Number of sessions.
         seed: Seed of all random draws.
         scale: What grows with more sessions than fitted ones: `duration` or `rate`.
         knobs: Factors of times and outputs.
-        rows: At most this many requests: the first ones.
         workers: Rounds drawn at a time.
         on_progress: Receives the number of requests drawn since its last call.
     """
+    _require_supported(knobs)
+    if sessions is None:
+        assert n is not None
+        sessions = max(1, -(-n * model.sessions // model.rows))
+    plan = _plan(model, sessions, seed, workers)
+    while n is not None and len(plan) < n:
+        sessions += 1 + sessions // 20
+        plan = _plan(model, sessions, seed, workers)
+    if on_progress:
+        on_progress(len(plan) if n is None else n)
+    start = _session_starts(model, sessions, scale, np.random.default_rng(np.random.SeedSequence(seed).spawn(1)[0]))
+    return _columns(model, plan, start, knobs, n)
+
+
+def _require_supported(knobs):
+    """UsageError for a knob that would change lengths or arrivals of single requests."""
+    for name in knobs.to_dict():
+        if name not in KNOBS:
+            raise UsageError(
+                f"--{name.replace('_', '-')} is not supported for sessions, whose contexts grow from turn to turn. "
+                "Try --method attach."
+            )
+
+
+def _plan(model, sessions, seed, workers):
+    """All sessions, as one plan."""
     rounds = -(-sessions // model.sessions)
-    starts_seed, *seeds = np.random.SeedSequence(seed).spawn(1 + rounds)
+    _, *seeds = np.random.SeedSequence(seed).spawn(1 + rounds)
 
     def draw(number):
         rng = np.random.default_rng(seeds[number])
         wanted = min(model.sessions, sessions - number * model.sessions)
-        plan = draw_plan(model, _mains(model, wanted, rng), rng)
-        if on_progress:
-            on_progress(len(plan))
-        return plan
+        return draw_plan(model, _mains(model, wanted, rng), rng)
 
     with ThreadPoolExecutor(workers or os.cpu_count()) as pool:  # the kernels release the GIL
-        plans = list(pool.map(draw, range(rounds)))
-    plan = _joined(plans, model.sessions)
-    start = _session_starts(model, sessions, scale, np.random.default_rng(starts_seed))
-    return _columns(model, plan, start, knobs, rows)
+        return _joined(list(pool.map(draw, range(rounds))), model.sessions)
 
 
 def _mains(model, sessions, rng):

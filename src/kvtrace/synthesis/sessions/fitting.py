@@ -21,7 +21,7 @@ from .model import BASE, BINNED, CHAINS, FINALS, GROUPS, MAX_PARTS, NOTHING, PAR
 MIN_PART = 4  # turns of a part of a chain
 MAX_RECORDS = 100_000  # of a table
 MAX_CHAINS = 20_000
-SLOW = 0.98  # quantile of the times of turns: slower ones count as this slow in a second sum
+SLOW = 0.95  # quantile of the times of turns: slower ones count as this slow in a second sum
 
 
 def fit_sessions(trace: Trace) -> SessionModel:

@@ -17,8 +17,8 @@ from .chains import FORKED, MAIN, ROOT
 from .fitting import cuts
 from .model import BASE, NOTHING, SIBLING, WHOLE, SessionModel
 
-SWAPS = 300  # tried per turn
-QUANTITIES = ("growth", "time", "brief", "level")  # whose sums by part are kept
+SWAPS = 1000  # tried per turn
+WEIGHTS = {"growth": 5.0, "time": 1.0, "brief": 1.0, "level": 1.0}  # of the quantities whose sums by part are kept
 
 
 @dataclass(eq=False)
@@ -168,13 +168,13 @@ def _deal(model, record, child, turns, parts, starts, rng):
         bounds.append(bounds[-1] + len(mine))
     item[:] = np.arange(slots)
     values = _values(model, turn, rng)
-    quantities = np.stack([values[name] for name in QUANTITIES], axis=1).astype(np.float64)
+    quantities = np.stack([values[name] for name in WEIGHTS], axis=1).astype(np.float64)
     draw["growth"] = draw["grown"] - draw["shrunk"]
-    targets = np.stack([draw[name] for name in QUANTITIES], axis=1).astype(np.float64)
-    scale = np.maximum(np.abs(quantities).mean(axis=0) * 10, 1e-9) if slots else np.ones(len(QUANTITIES))
+    targets = np.stack([draw[name] for name in WEIGHTS], axis=1).astype(np.float64)
+    scale = np.maximum(np.abs(quantities).mean(axis=0) * 10, 1e-9) if slots else np.ones(len(WEIGHTS))
     kernel.deal(
-        quantities / scale, targets / scale, 1 / (1 + np.abs(targets / scale)), cell, item, np.concatenate(members),
-        np.array(bounds), int(rng.integers(1 << 62)), SWAPS * slots,
+        quantities / scale, targets / scale, np.array(list(WEIGHTS.values())) / (1 + np.abs(targets / scale)), cell,
+        item, np.concatenate(members), np.array(bounds), int(rng.integers(1 << 62)), SWAPS * slots,
     )  # fmt: skip
     return item, values
 
