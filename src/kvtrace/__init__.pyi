@@ -79,6 +79,8 @@ from .serving.calibration.calibration import Calibration as Calibration
 from .serving.calibration.calibration import calibrate as calibrate
 from .serving.calibration.costs import Costs as Costs
 from .serving.calibration.costs import read_costs as read_costs
+from .serving.closed_loop import ClosedLoop as ClosedLoop
+from .serving.closed_run import ClosedRun as ClosedRun
 from .serving.hardware.gpus import Gpu as Gpu
 from .serving.hardware.gpus import gpu as gpu
 from .serving.hardware.prices import Prices as Prices

@@ -113,7 +113,7 @@ def simulate(demand, cache, kind="serial", concurrency=1, ends=None, context=Non
 
     for row in range(len(demand)):
         if context is not None:
-            context.request, context.now = row, float(demand.arrival[row])
+            context.request, context.order, context.now = row, row, float(demand.arrival[row])
         if kind == "concurrency":
             while len(live) >= concurrency:
                 end(min(live))

@@ -18,6 +18,7 @@ from ..cache.simulation import Setting, advance_all
 from ..cache.tiered import TierDict
 from ..trace.domains import in_domains
 from ..trace.trace import Trace
+from .closed_loop import ClosedLoop as ClosedLoop
 from .instances import FleetDict, FleetSimulation, make_router
 from .routers import FULL_ATTENTION, check_router
 from .schedulers import scheduler_of
@@ -120,7 +121,7 @@ class ServingRun(FleetSimulation):
     tiers: tuple[Tier, ...] = ()  # below the first one of each instance
 
     def _headline(self) -> str:
-        ttft = _quantiles(self.ttft_s)
+        ttft = quantiles_of(self.ttft_s)
         return f"{super()._headline()}, ttft_p50_s={ttft['p50']:.4g}, ttft_p99_s={ttft['p99']:.4g}"
 
     def _columns(self) -> dict[str, np.ndarray]:
@@ -136,23 +137,23 @@ class ServingRun(FleetSimulation):
     @property
     def queued_s(self) -> np.ndarray:
         """Time from arrival to admission, of the requests that were served."""
-        return _served(self.started_s - self.trace.timestamp / 1000)
+        return served_only(self.started_s - self.trace.timestamp / 1000)
 
     @property
     def ttft_s(self) -> np.ndarray:
         """Time to first token, from arrival, of the requests that were served."""
-        return _served(self.first_s - self.trace.timestamp / 1000)
+        return served_only(self.first_s - self.trace.timestamp / 1000)
 
     @property
     def tpot_s(self) -> np.ndarray:
         """Time per output token after the first, of the served requests with two output tokens or more."""
         several = self.trace.output_length > 1
-        return _served((self.ended_s - self.first_s)[several] / (self.trace.output_length[several] - 1))
+        return served_only((self.ended_s - self.first_s)[several] / (self.trace.output_length[several] - 1))
 
     @property
     def e2e_s(self) -> np.ndarray:
         """Time from arrival to the last token, of the requests that were served."""
-        return _served(self.ended_s - self.trace.timestamp / 1000)
+        return served_only(self.ended_s - self.trace.timestamp / 1000)
 
     @property
     def makespan_s(self) -> float:
@@ -170,8 +171,8 @@ class ServingRun(FleetSimulation):
             "utilisation": [busy / span if span else 0.0 for busy in self.busy_s],
             "scheduler": f"{self.scheduler.name} {self.scheduler.version}".strip() if self.scheduler else "",
             "preemptions": int(self.preemptions.sum()), "recomputed_tokens": int(self.recomputed_tokens.sum()),
-            "steps": sum(self.steps), "queued_s": _quantiles(self.queued_s), "ttft_s": _quantiles(self.ttft_s),
-            "tpot_s": _quantiles(self.tpot_s), "e2e_s": _quantiles(self.e2e_s), **self._tiers(),
+            "steps": sum(self.steps), "queued_s": quantiles_of(self.queued_s), "ttft_s": quantiles_of(self.ttft_s),
+            "tpot_s": quantiles_of(self.tpot_s), "e2e_s": quantiles_of(self.e2e_s), **self._tiers(),
         }  # fmt: skip
 
     def _tiers(self) -> TimedTiersDict:
@@ -200,6 +201,7 @@ def simulate_serving(
     prefetch: bool = True,
     demand: BlockDemand | None = None,
     timelines: bool = False,
+    loop: ClosedLoop | None = None,
     on_progress: Callable[[int], None] | None = None,
 ) -> ServingRun:
     """Serve a trace in simulated time: instances that batch continuously, behind a router, each with a prefix cache.
@@ -227,10 +229,13 @@ def simulate_serving(
         prefetch: With the engine reference: fetch blocks from lower tiers while their request waits.
         demand: The block demand of the trace, if it is already known.
         timelines: Keep the time line of each instance: requests that run and wait, and blocks in use.
+        loop: A closed loop: requests arrive when what they wait for has arrived or ended. The default is the open
+            loop: they arrive at the times of the trace.
         on_progress: Receives the number of requests served since its last call.
 
     Returns:
-        The times of each request in seconds, its hits and preemptions, and the load of each instance.
+        The times of each request in seconds, its hits and preemptions, and the load of each instance. With a closed
+        loop a `ClosedRun`: the requests in order of arrival, and the plays of the session trees.
 
     Raises:
         UsageError: An argument is not valid.
@@ -240,8 +245,6 @@ def simulate_serving(
     >>> done.ttft_s.tolist(), done.cached_tokens.tolist()
     ([2.0, 1.0], [0, 1])
     """
-    from .core.dynamo_router import DynamoRouter
-    from .core.requests import Requests
     from .core.serving import Serving
 
     trace = in_domains(trace)
@@ -259,31 +262,82 @@ def simulate_serving(
             f"A simulation in time does not support the upper bound {setting.policy}. Try another --policy."
         )
     setting = _with_groups(scheduler.setting_of(setting), scheduler, router, trace.block_size)
-    demand = demand or block_demand(trace, *setting.demand_options)
-    tokens, output = scheduler.lengths(trace)
-    requests = Requests(trace.timestamp / 1000, tokens, output, scheduler.needs(demand, setting), _priorities(trace))
-    engines = [scheduler.engine(setting, demand, tiers) for _ in range(instances)]
-    terms = cost.terms(setting.capacity * trace.block_size)
-    built = [scheduler.instance(engine, requests, terms, prefetch=prefetch) for engine in engines]
-    if timelines:
-        for one in built:
-            one.watch()
-    if router == "dynamo":
-        chooser: Any = DynamoRouter(engines, requests, demand.blocks, trace.block_size, router_seed)
-    else:
-        chooser = make_router(trace, router, engines)
-    run = Serving(built, chooser, requests, setting.capacity)
-    advance_all(run, len(demand), on_progress, CHUNK)
+    fleet = Fleet(
+        cost, setting, scheduler, instances, router, router_seed, tuple(tiers), prefetch=prefetch, timelines=timelines
+    )
+    if loop is not None:
+        from .closed_run import run_closed
+
+        return run_closed(fleet, trace, loop, demand, on_progress)
+    deployed = fleet.deploy(trace, demand)
+    run = Serving(deployed.instances, deployed.router, deployed.requests, setting.capacity)
+    advance_all(run, len(trace), on_progress, CHUNK)
     run.close()
-    outcomes = requests.outcomes
-    hit_blocks = sum(engine.hits.astype(np.int64) for engine in engines)
-    return ServingRun(
-        setting, trace, hit_blocks, sum(engine.evictions for engine in engines), 0, 0, router, outcomes["instance"],
-        instances, outcomes["started"], outcomes["first"], outcomes["ended"], outcomes["cached"], tuple(run.busy),
-        sum(engine.tier_hits.astype(np.int64) for engine in engines) if tiers else None,
-        scheduler, tuple(one.steps for one in built), outcomes["preempted"], outcomes["recomputed"],
-        tuple(Timeline.of(one.timeline) for one in built) if timelines else (), tuple(tiers),
-    )  # fmt: skip
+    return ServingRun(**deployed.results(), trace=trace)
+
+
+@dataclass(frozen=True)
+class Fleet:
+    """Instances behind a router: what they are, before they have a trace."""
+
+    cost: StepCost | DynamoCost
+    setting: Setting
+    scheduler: Scheduler
+    instances: int
+    router: str
+    router_seed: int
+    tiers: tuple[Tier, ...]
+    prefetch: bool
+    timelines: bool
+
+    def deploy(self, trace: Trace, demand: BlockDemand | None = None) -> Deployed:
+        """The compiled instances and their router, ready for the requests of a trace."""
+        from .core.dynamo_router import DynamoRouter
+        from .core.requests import Requests
+
+        demand = demand or block_demand(trace, *self.setting.demand_options)
+        tokens, output = self.scheduler.lengths(trace)
+        needs = self.scheduler.needs(demand, self.setting)
+        requests = Requests(trace.timestamp / 1000, tokens, output, needs, _priorities(trace))
+        engines = [self.scheduler.engine(self.setting, demand, self.tiers) for _ in range(self.instances)]
+        terms = self.cost.terms(self.setting.capacity * trace.block_size)
+        built = [self.scheduler.instance(engine, requests, terms, prefetch=self.prefetch) for engine in engines]
+        if self.timelines:
+            for one in built:
+                one.watch()
+        if self.router == "dynamo":
+            chooser: Any = DynamoRouter(engines, requests, demand.blocks, trace.block_size, self.router_seed)
+        else:
+            chooser = make_router(trace, self.router, engines)
+        return Deployed(self, requests, engines, built, chooser)
+
+
+@dataclass(frozen=True)
+class Deployed:
+    """Compiled instances, their caches and their router; after a run, what it found."""
+
+    fleet: Fleet
+    requests: Any
+    engines: list[Any]
+    instances: list[Any]
+    router: Any
+
+    def results(self, rows: np.ndarray | slice = slice(None)) -> dict[str, Any]:
+        """The fields of a ServingRun, except its trace, for some rows in their order."""
+        fleet, outcomes, engines = self.fleet, self.requests.outcomes, self.engines
+        lines = [Timeline.of(one.timeline) for one in self.instances] if fleet.timelines else []
+        lower = sum(engine.tier_hits.astype(np.int64) for engine in engines)[:, rows] if fleet.tiers else None
+        return {
+            "setting": fleet.setting, "hit_blocks": sum(engine.hits.astype(np.int64) for engine in engines)[rows],
+            "evictions": sum(engine.evictions for engine in engines), "early_frees": 0, "router": fleet.router,
+            "instance": outcomes["instance"][rows], "instances": fleet.instances,
+            "started_s": outcomes["started"][rows], "first_s": outcomes["first"][rows],
+            "ended_s": outcomes["ended"][rows], "cached_tokens": outcomes["cached"][rows],
+            "busy_s": tuple(one.busy for one in self.instances), "lower_tier_hits": lower,
+            "scheduler": fleet.scheduler, "steps": tuple(one.steps for one in self.instances),
+            "preemptions": outcomes["preempted"][rows], "recomputed_tokens": outcomes["recomputed"][rows],
+            "timelines": tuple(lines), "tiers": fleet.tiers,
+        }  # fmt: skip
 
 
 def _with_groups(setting: Setting, scheduler: Scheduler, router: str, block_size: int) -> Setting:
@@ -304,11 +358,11 @@ def _priorities(trace: Trace) -> np.ndarray | None:
     return column if isinstance(column, np.ndarray) and column.dtype.kind in "iu" else None
 
 
-def _served(values) -> np.ndarray:
+def served_only(values) -> np.ndarray:
     return values[~np.isnan(values)]
 
 
-def _quantiles(values: np.ndarray) -> Quantiles:
+def quantiles_of(values: np.ndarray) -> Quantiles:
     """Mean and quantiles; zeros if there are no values."""
     if not len(values):
         return {"mean": 0.0, "p50": 0.0, "p90": 0.0, "p99": 0.0}

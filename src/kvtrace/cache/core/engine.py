@@ -92,7 +92,7 @@ class Engine:
         row: cython.Py_ssize_t
         while self.row < stop:
             row = self.row
-            self.context.request = row
+            self.context.request = self.context.order = row
             self.context.now = self.arrival[row]
             self._retire(row)
             self.serve(row)

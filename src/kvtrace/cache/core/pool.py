@@ -87,7 +87,7 @@ class Pool(Engine):
         Nothing is pinned before and after, so there is always room, and the block's pins need not change.
         """
         block: cython.int = self.ids[i]
-        self.context.request = row
+        self.context.request = self.context.order = row
         self.context.now = self.arrival[row]
         if self.fetches:
             self._fetch(i, i + 1)

@@ -275,7 +275,7 @@ class PrefixCache:
         """Before a lookup: set the policy's time and evict the expired blocks."""
         self._ready()
         self.context.now = self.clock()
-        self.context.request = self.requests
+        self.context.request = self.context.order = self.requests
         if self.pool.policy.expires:
             self.busy = True
             self.pool.expire()

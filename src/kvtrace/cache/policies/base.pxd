@@ -8,7 +8,10 @@ cdef class Context:
     cdef readonly object trace
     cdef readonly object demand
     cdef public Py_ssize_t request
+    cdef public Py_ssize_t order
     cdef public double now
+    cdef readonly bint in_loop
+    cdef double[::1] due
 
 
 cdef class Policy:

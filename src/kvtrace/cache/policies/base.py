@@ -7,8 +7,12 @@ The engine tracks residency, pins and counts. A policy only orders the evictable
 class Context:
     """The values that a policy can read: the number of blocks, the capacity, the trace, the current request and time.
 
-    `request` is the current row and `now` its arrival in milliseconds; the engine updates both. `trace` and
-    `demand` (the BlockDemand of cache/demand.py) are None in a live cache.
+    `request` is the current row, `now` its arrival in milliseconds and `order` the number of requests before it; the
+    engine updates all three. `order` is the row, except in a closed loop, where requests come in another order. `trace`
+    and `demand` (the BlockDemand of cache/demand.py) are None in a live cache.
+
+    In a closed loop, `in_loop` is true, and `due` has the arrivals of requests that wait for nothing any more, for
+    policies that look ahead; their clock is the loop's.
 
     >>> Context(blocks=4, capacity=2).request
     -1
@@ -17,7 +21,12 @@ class Context:
     def __init__(self, blocks, capacity, trace=None, demand=None):
         self.blocks, self.capacity = blocks, capacity
         self.trace, self.demand = trace, demand
-        self.request, self.now = -1, 0.0
+        self.request, self.order, self.now = -1, -1, 0.0
+        self.in_loop = False
+
+    def set_due(self, due):
+        """Give the arrivals of a closed loop: request -> seconds, an array that the loop fills."""
+        self.in_loop, self.due = True, due
 
 
 class Policy:

@@ -33,7 +33,7 @@ class LFUDA(Policy):
 
     def use(self, block):
         self.count[block] += 1
-        self.last[block] = self.context.request
+        self.last[block] = self.context.order
         if self.heap.holds(block):
             self.heap.drop(block)
         return 0

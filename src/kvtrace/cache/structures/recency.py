@@ -23,8 +23,8 @@ class Recency:
 
     def stamp(self, block):
         """The stamp of a block that is used now. Stamps are distinct; the least recent block has the least stamp."""
-        row: cython.longlong = self.context.request
-        return row * ROW + (DEEPEST - self.depth[block])
+        order: cython.longlong = self.context.order
+        return order * ROW + (DEEPEST - self.depth[block])
 
 
 def depths(context: Context):

@@ -23,4 +23,4 @@ cdef class DynamoRouter(Router):
     cdef int _leave(self, Py_ssize_t row, int i) except -1
     cdef Py_ssize_t _tokens(self, Py_ssize_t row, int i) except -1
     cdef Py_ssize_t _new_tokens(self, Py_ssize_t row, Engine engine) except -1
-    cdef unsigned long long _draw(self, Py_ssize_t row, int i) noexcept
+    cdef unsigned long long _draw(self, int i) noexcept

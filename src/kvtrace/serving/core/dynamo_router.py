@@ -47,7 +47,7 @@ class DynamoRouter(Router):
                 best, lowest, tied = i, cost, 1
             elif cost == lowest:
                 tied += 1
-                if i == self.winner[row] or (best != self.winner[row] and self._draw(row, i) < self._draw(row, best)):
+                if i == self.winner[row] or (best != self.winner[row] and self._draw(i) < self._draw(best)):
                     best = i
         self.ties += tied > 1
         self.least[row] = lowest
@@ -69,9 +69,9 @@ class DynamoRouter(Router):
         """The prompt tokens of a request that would not hit. All blocks of a prompt may hit, the last one too."""
         return max(0, self.tokens[row] - engine.peek_ended(row, self.requests.arrival[row]) * self.size)
 
-    def _draw(self, row, i):
-        """The number that a request draws for an engine; the lowest wins a tie."""
-        return mix(self.seed + mix(cython.cast(cython.ulonglong, row) * self.count + i + 1))
+    def _draw(self, i):
+        """The number that the request of this turn draws for an engine; the lowest wins a tie."""
+        return mix(self.seed + mix(cython.cast(cython.ulonglong, self.turn) * self.count + i + 1))
 
     def _settle(self, i, now):
         """Forget the prompts that were computed by now, and the requests that have ended."""

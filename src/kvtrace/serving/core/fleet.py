@@ -34,9 +34,10 @@ class Fleet:
             row = self.row
             self._retire(row, first)
             self._update_router()
+            self.router.turn = row
             chosen = self.router.send(row)
             engine = self.engines[chosen]
-            engine.context.request = row
+            engine.context.request = engine.context.order = row
             engine.context.now = engine.arrival[row]
             self.instance[row] = chosen
             self.router.load[chosen] += self.held[row]

@@ -4,6 +4,10 @@ A scheduler is a subclass with three verbs: `active` (requests that have not end
 `run` (all steps up to a time). It keeps the counts that a router reads.
 """
 
+import cython
+
+NEVER = cython.declare(cython.double, 1e300)
+
 # the fields of Dynamo's cost, which other costs lack
 NO_POLYNOMIAL = {
     "is_polynomial": False, "prefill_square_s": 0.0, "prefill_token_s": 0.0, "prefill_step_s": 0.0,
@@ -20,6 +24,7 @@ class Instance:
         self.steps = self.load = self.prefill = self.blocks = 0
         self.load_before = self.prefill_before = self.blocks_before = self.active_before = 0
         self.timeline, self.watched = [], False
+        self.until, self.loop = 0, None
 
     def watch(self):
         """Keep a time line: rows of (seconds, running, waiting, blocks in use), each valid until the next one."""
@@ -34,8 +39,12 @@ class Instance:
         return 0
 
     def run(self, until):
-        """Run all steps that begin before `until`."""
+        """Run all steps that begin before `until`, or before the next arrival that an end of these steps causes."""
         return 0
+
+    def next_turn(self):
+        """When the next turn of `run` begins; NEVER if there is nothing to do."""
+        return self.now if self.active() else NEVER
 
     def send(self, row):
         """A router sends a request."""
@@ -55,6 +64,14 @@ class Instance:
         """Add a row to the time line, if it is kept."""
         if self.watched:
             self.timeline.append((seconds, running, waiting, blocks))
+        return 0
+
+    def _ended(self, row, at):
+        """A request has ended. In a closed loop others may arrive because of that, and `run` stops before they do."""
+        self.requests.ended[row] = at
+        if self.loop is not None:
+            self.loop.complete(row, at)
+            self.until = min(self.until, self.loop.next_arrival())
         return 0
 
     def _pass(self, seconds):

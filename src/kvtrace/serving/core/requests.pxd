@@ -3,7 +3,7 @@ cimport cython
 
 @cython.final
 cdef class Requests:
-    cdef const double[::1] arrival  # seconds
+    cdef double[::1] arrival  # seconds; in a closed loop those of requests that have arrived
     cdef const long long[::1] tokens  # of the prompt
     cdef const long long[::1] output
     cdef const long long[::1] need  # the largest number of blocks that a request holds

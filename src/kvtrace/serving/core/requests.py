@@ -8,7 +8,7 @@ class Requests:
 
     def __init__(self, arrival, tokens, output, need, priority=None):
         rows = len(tokens)
-        self.arrival = np.ascontiguousarray(arrival, dtype=np.float64)
+        self.arrival = np.array(arrival, dtype=np.float64)
         self.tokens, self.output, self.need, self.priority = (
             np.ascontiguousarray(one, dtype=np.int64)
             for one in (tokens, output, need, np.zeros(rows) if priority is None else priority)
@@ -24,7 +24,7 @@ class Requests:
     def outcomes(self):
         """Results by name: arrays with one value per request."""
         return {
-            "instance": np.asarray(self.instance), "started": np.asarray(self.started),
+            "arrival": np.asarray(self.arrival), "instance": np.asarray(self.instance), "started": np.asarray(self.started),
             "first": np.asarray(self.first), "ended": np.asarray(self.ended), "cached": np.asarray(self.cached),
             "preempted": np.asarray(self.preempted), "recomputed": np.asarray(self.recomputed),
         }  # fmt: skip

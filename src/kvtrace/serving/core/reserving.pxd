@@ -12,7 +12,7 @@ cdef class ReservingInstance(Instance):
     cdef BatchLimits limits
     cdef bint prefetches
     cdef list queue
-    cdef Py_ssize_t head
+    cdef Py_ssize_t head, admissions
     cdef list prefilling
     cdef list decoding
     cdef long long batch, context

@@ -25,7 +25,7 @@ class ReservingInstance(Instance):
         Instance.__init__(self, engine, requests, cost)
         self.limits, self.prefetches = limits, prefetches
         self.queue, self.prefilling, self.decoding = [], [], []
-        self.head = 0
+        self.head = self.admissions = 0
         self.batch = self.context = 0
 
     def active(self):
@@ -41,14 +41,15 @@ class ReservingInstance(Instance):
         return 0
 
     def run(self, until):
-        while self.now < until and self.active() > 0:
+        self.until = until
+        while self.now < self.until and self.active() > 0:
             self._begin_turn()
             self._admit()
             self._note_state()
             if self.prefilling:
-                self._mixed(until)
+                self._mixed(self.until)
             else:
-                self._decode(until)
+                self._decode(self.until)
             if self.active() == 0:
                 self._note_state()
         return 0
@@ -67,7 +68,8 @@ class ReservingInstance(Instance):
                 break
             self.head += 1
             self.blocks += requests.need[row]
-            self.engine.context.request = row
+            self.engine.context.request, self.engine.context.order = row, self.admissions
+            self.admissions += 1
             self.engine.context.now = self.now * 1000
             self.engine.serve(row)
             requests.started[row] = self.now
@@ -184,7 +186,8 @@ class ReservingInstance(Instance):
 
     def _end(self, row):
         requests: Requests = self.requests
-        requests.ended[row] = self.now
+        self._ended(row, self.now)
+        self.engine.context.now = self.now * 1000
         self.blocks -= requests.need[row]
         self.load -= requests.tokens[row]
         self.engine._end(row)

@@ -13,6 +13,7 @@ cdef class Router:
     cdef long long size
     cdef const long long[::1] key
     cdef const long long[::1] tokens
+    cdef Py_ssize_t turn  # requests that have arrived before
     cdef long long[::1] load
     cdef long long[::1] waiting
     cdef long long[::1] sent

@@ -28,6 +28,7 @@ class Router:
         self.sent = np.zeros(count, dtype=np.int64)
         self.active = np.zeros(count, dtype=np.int64)
         self.blocks = np.zeros(count)
+        self.turn = 0
 
     def send(self, row):
         """Route a request to the engine with the least cost. Ties: the first; least-loaded: fewest requests sent."""
@@ -36,7 +37,7 @@ class Router:
         cost: cython.double
         lowest: cython.double = 0
         if self.kind == TURNS:
-            best = cython.cast(cython.int, row % self.count)
+            best = cython.cast(cython.int, self.turn % self.count)
         elif self.kind == KEYED:
             best = cython.cast(cython.int, self.key[row] % self.count)
         else:

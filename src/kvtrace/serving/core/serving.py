@@ -27,19 +27,28 @@ class Serving:
     def advance(self, rows):
         """Let the next `rows` requests arrive."""
         one: Instance
-        chosen: cython.int
         requests: Requests = self.requests
         stop: cython.Py_ssize_t = min(self.row + rows, requests.tokens.shape[0])
         while self.row < stop:
             for one in self.instances:
                 one.run(requests.arrival[self.row])
-            if requests.need[self.row] <= self.capacity:  # else it is rejected: it does not fit any instance
-                self._update_router(requests.arrival[self.row])
-                chosen = self.router.send(self.row)
-                requests.instance[self.row] = chosen
-                one = self.instances[chosen]
-                one.send(self.row)
-            self.row += 1
+            self._arrive(self.row)
+
+    def _arrive(self, row):
+        """A request arrives: it is routed. False if it is rejected, because it does not fit any instance."""
+        one: Instance
+        chosen: cython.int
+        requests: Requests = self.requests
+        fits: cython.bint = requests.need[row] <= self.capacity
+        if fits:
+            self._update_router(requests.arrival[row])
+            self.router.turn = self.row
+            chosen = self.router.send(row)
+            requests.instance[row] = chosen
+            one = self.instances[chosen]
+            one.send(row)
+        self.row += 1
+        return fits
 
     def close(self):
         """Run all instances until no request is left, then self-check each cache."""

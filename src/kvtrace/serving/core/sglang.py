@@ -30,13 +30,17 @@ class SglangInstance(SglangScheduler):
         return self._wait(row)
 
     def run(self, until):
-        while not self.asleep and self.now < until:
+        self.until = until
+        while not self.asleep and self.now < self.until:
             self._begin_turn()
-            if not self._decode_together(until):
+            if not self._decode_together(self.until):
                 self._turn()
         if self.asleep and until >= NEVER and self.active():
             raise UsageError("SGLang's scheduler never admits a request of the trace. Try a larger --capacity.")
         return 0
+
+    def next_turn(self):
+        return NEVER if self.asleep else self.now
 
     def _decode_together(self, until):
         """Take the next steps together if all of them give one token to each request that runs; False if not."""

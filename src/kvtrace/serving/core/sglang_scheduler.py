@@ -284,7 +284,7 @@ class SglangScheduler(SglangPrefill):
     def _end(self, row):
         """A request has its last token."""
         requests: Requests = self.requests
-        requests.ended[row] = self.now
+        self._ended(row, self.now)
         self.load -= requests.tokens[row]
         self.finished[row], self.settled = True, False
         self._publish(row, min(self.held[row], self._known(row)))

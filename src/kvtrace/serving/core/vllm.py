@@ -25,13 +25,14 @@ class VllmInstance(VllmScheduler):
         self.context = self.batch = self.decoding_since = 0
 
     def run(self, until):
-        while self.now < until and self._is_busy():
+        self.until = until
+        while self.now < self.until and self._is_busy():
             self._begin_turn()
             if self._must_plan():
                 self._stop_decoding()
                 self._plan()
             else:
-                self._decode(until)
+                self._decode(self.until)
         return 0
 
     def _must_plan(self):

@@ -51,7 +51,7 @@ cdef class OffloadingInstance(VllmInstance):
     cdef bint is_idle
     cdef double idle_at
     cdef list idle_reports
-    cdef double idle_since, woke, until
+    cdef double idle_since, woke
     cdef long long polls
     cdef bint quiet  # nothing happened in this turn of the loop
 

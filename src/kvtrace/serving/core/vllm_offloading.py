@@ -83,14 +83,9 @@ class OffloadingInstance(VllmInstance):
         self.reports, self.idle_reports = [], []
         self.idle_since = self.woke = -1
         self.polls = 0
-        self.until = NEVER
 
     def active(self):
         return len(self.waiting) + len(self.holding) + self.count
-
-    def run(self, until):
-        self.until = until
-        return VllmInstance.run(self, until)
 
     def _is_busy(self):
         return self._has_requests() or self.flying or self.is_idle

@@ -67,10 +67,14 @@ class VllmScheduler(Instance):
         return 0
 
     def run(self, until):
-        while self.now < until and self._is_busy():
+        self.until = until
+        while self.now < self.until and self._is_busy():
             self._begin_turn()
             self._plan()
         return 0
+
+    def next_turn(self):
+        return self.now if self._is_busy() else NEVER
 
     def _is_busy(self):
         """Whether there is a step to plan, or one whose output is not known yet."""
@@ -374,11 +378,10 @@ class VllmScheduler(Instance):
 
     def _end(self, row, at):
         """A request has its last token."""
-        requests: Requests = self.requests
-        requests.ended[row] = at
-        self.load -= requests.tokens[row]
+        self._ended(row, at)
+        self.load -= self.requests.tokens[row]
         if self._runs(row):  # else it was preempted while its last token was on the way
-            self.cache.publish(row, requests.done[row])
+            self.cache.publish(row, self.requests.done[row])
             self.cache.release(row)
             self._remove(row)
             self.draining -= 1

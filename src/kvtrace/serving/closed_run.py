@@ -1,0 +1,241 @@
+"""The result of a closed loop: the requests in order of arrival, the plays of session trees, and the window."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TypedDict
+
+import numpy as np
+
+from .._base.errors import KvtraceError, UsageError
+from ..cache.demand import BlockDemand
+from ..trace.columns import replace_columns
+from ..trace.trace import Trace
+from .closed_loop import NEVER, ClosedLoop
+from .session_trees import PlayedTrace, played_trace
+from .simulation import CHUNK, Fleet, ServingDict, ServingRun, quantiles_of, served_only
+
+ROW_POLICIES = ("workload",)  # policies that read the arrivals of the trace
+
+
+@dataclass(frozen=True, eq=False)
+class Plays:
+    """The session trees that lanes have taken, in this order; one value for each play in each array."""
+
+    tree: np.ndarray  # of the trace, numbered by first appearance
+    lane: np.ndarray
+    begin_s: np.ndarray  # when its lane took it
+    end_s: np.ndarray  # when its last request ended; NaN: the run was over before
+    requests: np.ndarray  # requests of the play
+    served: np.ndarray  # those of them that have ended, or were rejected
+
+    def __len__(self) -> int:
+        return len(self.tree)
+
+
+class LoopDict(TypedDict):
+    """What `ClosedRun.to_dict` says of the loop; docs/serving/closed-loop.md explains the keys."""
+
+    lanes: int
+    duration_s: float | None
+    warm_up: int
+    start: str
+    think_scale: float
+    idle_cap_s: float | None
+    tree_idle_cap_s: float | None
+    seed: int
+    trees: int
+    plays: int
+    primers: int
+    window_s: float
+    sessions_completed: int
+    sessions_per_hour: float
+    progress: float
+    idle_skipped_s: float
+
+
+class ClosedDict(ServingDict):
+    """The result of `ClosedRun.to_dict`: that of `ServingRun.to_dict` for the requests of the window, and the loop."""
+
+    loop: LoopDict
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class ClosedRun(ServingRun):
+    """The requests of a closed loop in order of arrival. `trace` has them with the arrivals that the loop gave them.
+
+    The first `warm_up` requests arrived before the window opened; counts and times leave them out.
+    """
+
+    row: np.ndarray = None  # type: ignore[assignment]  # request -> its row in the trace that was given
+    play: np.ndarray = None  # type: ignore[assignment]  # request -> its play, -1 = a primer
+    arrival_s: np.ndarray = None  # type: ignore[assignment]
+    plays: Plays = None  # type: ignore[assignment]
+    loop: ClosedLoop = None  # type: ignore[assignment]
+    trees: int = 0
+    window: tuple[float, float] = (0.0, 0.0)  # seconds; requests that arrive in it count
+    idle_skipped_s: float = 0.0  # time without a request that the caps left out
+
+    def _headline(self) -> str:
+        return f"{super()._headline()}, {self.loop.lanes} lanes, {self.sessions_completed} sessions completed"
+
+    @property
+    def counted(self) -> slice:
+        """The requests of the window."""
+        return slice(self.warm_up, None)
+
+    @property
+    def rejected(self) -> int:
+        """Requests of the window that do not fit into an instance."""
+        return int(np.isnan(self.ended_s[self.counted]).sum())
+
+    @property
+    def queued_s(self) -> np.ndarray:
+        """Time from arrival to admission, of the requests of the window that were served."""
+        return served_only((self.started_s - self.arrival_s)[self.counted])
+
+    @property
+    def ttft_s(self) -> np.ndarray:
+        """Time to first token, from arrival, of the requests of the window that were served."""
+        return served_only((self.first_s - self.arrival_s)[self.counted])
+
+    @property
+    def tpot_s(self) -> np.ndarray:
+        """Time per output token after the first, of the served requests of the window with two or more."""
+        later = np.maximum(self.trace.output_length - 1, 1)
+        tpot = np.where(self.trace.output_length > 1, (self.ended_s - self.first_s) / later, np.nan)
+        return served_only(tpot[self.counted])
+
+    @property
+    def e2e_s(self) -> np.ndarray:
+        """Time from arrival to the last token, of the requests of the window that were served."""
+        return served_only((self.ended_s - self.arrival_s)[self.counted])
+
+    @property
+    def window_s(self) -> float:
+        """The length of the window in seconds."""
+        return self.window[1] - self.window[0]
+
+    @property
+    def sessions_completed(self) -> int:
+        """Plays that ended in the window."""
+        begin, end = self.window
+        return int(((self.plays.end_s > begin) & (self.plays.end_s <= end)).sum())
+
+    @property
+    def progress(self) -> float:
+        """Requests that have ended, as a share of the requests of the plays that began."""
+        return float(self.plays.served.sum() / max(1, self.plays.requests.sum()))
+
+    @property
+    def requests_per_s(self) -> float:
+        """Requests that arrived and ended in the window, for each of its seconds."""
+        inside = int((self.ended_s[self.counted] <= self.window[1]).sum())
+        return inside / self.window_s if self.window_s else 0.0
+
+    def to_dict(self) -> ClosedDict:
+        """Keys as docs/serving/closed-loop.md lists them."""
+        own, counted = super().to_dict(), self.counted
+        own |= {
+            "schedule": "closed-loop", "served": len(self.ended_s) - self.warm_up - self.rejected,
+            "cached_tokens": int(self.cached_tokens[counted].sum()), "requests_per_s": self.requests_per_s,
+            "preemptions": int(self.preemptions[counted].sum()),
+            "recomputed_tokens": int(self.recomputed_tokens[counted].sum()),
+        }  # fmt: skip
+        loop, window = self.loop, self.window_s
+        return {
+            **own,
+            "loop": {
+                "lanes": loop.lanes, "duration_s": loop.duration_s, "warm_up": loop.warm_up, "start": loop.start,
+                "think_scale": loop.think_scale, "idle_cap_s": loop.idle_cap_s,
+                "tree_idle_cap_s": loop.tree_idle_cap_s, "seed": loop.seed, "trees": self.trees,
+                "plays": len(self.plays), "primers": int((self.play < 0).sum()), "window_s": window,
+                "sessions_completed": self.sessions_completed,
+                "sessions_per_hour": self.sessions_completed / window * 3600 if window else 0.0,
+                "progress": self.progress, "idle_skipped_s": self.idle_skipped_s,
+            },
+        }  # fmt: skip
+
+
+def run_closed(
+    fleet: Fleet,
+    trace: Trace,
+    loop: ClosedLoop,
+    demand: BlockDemand | None,
+    on_progress: Callable[[int], None] | None,
+) -> ClosedRun:
+    """Run a trace in a closed loop. If its trees run out before the duration is over, more laps are tried."""
+    if fleet.setting.policy.partition(":")[0] in ROW_POLICIES:
+        raise UsageError(f"Policy {fleet.setting.policy} reads recorded arrivals, which a closed loop does not have.")
+    laps = 1
+    if loop.duration_s is not None:
+        trees = played_trees(trace, loop)
+        laps = -(-loop.lanes // max(1, trees))
+    while True:
+        played = played_trace(trace, loop, laps)
+        done = _run(fleet, played, loop, demand if played.trace is trace else None, on_progress)
+        if done is not None:
+            return done
+        laps *= 2
+
+
+def played_trees(trace: Trace, loop: ClosedLoop) -> int:
+    """The number of session trees."""
+    return len(played_trace(trace, ClosedLoop(think_scale=loop.think_scale)).tree)
+
+
+def _run(fleet: Fleet, played: PlayedTrace, loop: ClosedLoop, demand, on_progress) -> ClosedRun | None:
+    """One run; None if a lane found no tree before the end of the duration."""
+    from .core.closed_loop import ClosedLoop as CompiledLoop
+    from .core.closed_serving import ClosedServing
+
+    deployed = fleet.deploy(played.trace, demand)
+    compiled = CompiledLoop(
+        deployed.requests, played.arrays, loop.lanes, (played.primers.tolist(), played.primer_lane.tolist()),
+        loop.warm_up, *(NEVER if one is None else one for one in (loop.duration_s, loop.idle_cap_s,
+                                                                 loop.tree_idle_cap_s)),
+    )  # fmt: skip
+    run = ClosedServing(deployed.instances, deployed.router, deployed.requests, fleet.setting.capacity, compiled)
+    for engine in deployed.engines:
+        engine.context.set_due(compiled.due)
+    while not run.over:
+        before = run.row
+        run.advance(CHUNK)
+        if on_progress:
+            on_progress(run.row - before)
+    run.close()
+    outcome = compiled.outcome
+    if loop.duration_s is not None and outcome["exhausted"]:
+        return None
+    if loop.duration_s is None and outcome["unfinished"]:
+        raise KvtraceError("internal error in the simulation: a request of a closed loop never arrives. Please report.")
+    return _result(deployed, played, loop, outcome)
+
+
+def _result(deployed, played: PlayedTrace, loop: ClosedLoop, outcome) -> ClosedRun:
+    rows = outcome["rows"].astype(np.int64)
+    fields = deployed.results(rows)
+    arrival = np.asarray(deployed.requests.outcomes["arrival"])[rows]
+    columns = replace_columns(played.trace, output_ids=None, output_offsets=None).take(rows)
+    columns.timestamp = arrival * 1000
+    play = played.arrays["play"][rows].astype(np.int64)
+    columns.session, columns.service_ms = play, (fields["ended_s"] - arrival) * 1000
+    trace = Trace.from_columns(columns, block_size=played.trace.block_size, tail=played.trace.tail)
+    count = outcome["plays"]
+    gone = ~np.isnan(fields["ended_s"]) | (fields["instance"] < 0)
+    served = np.bincount(play[(play >= 0) & gone], minlength=count)
+    plays = Plays(
+        played.tree[:count], outcome["lane"][:count].copy(), outcome["begins"][:count].copy(),
+        outcome["ends"][:count].copy(), np.diff(played.arrays["first"])[:count], served,
+    )  # fmt: skip
+    last = float(np.nanmax(fields["ended_s"], initial=0.0))
+    begin = outcome["window_start"] if outcome["window_start"] >= 0 else last
+    end = begin + loop.duration_s if loop.duration_s is not None else last
+    opened = outcome["window_start"] >= 0
+    return ClosedRun(
+        **fields, trace=trace, warm_up=outcome["window_from"] if opened else len(rows), row=played.row[rows],
+        play=play, arrival_s=arrival, plays=plays, loop=loop, trees=len(np.unique(played.tree)),
+        window=(float(begin), max(float(end), float(begin))),
+        idle_skipped_s=float(outcome["idle_s"] + outcome["tree_idle_s"]),
+    )  # fmt: skip

@@ -1,0 +1,133 @@
+"""Session trees of a trace, and their plays in a closed loop, as arrays for the kernel."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from .._base.errors import UsageError
+from .._base.offsets import offsets_of
+from ..trace.building import concat
+from ..trace.columns import Columns, replace_columns
+from ..trace.normalise import by_first_appearance
+from ..trace.trace import Trace
+from .closed_loop import ClosedLoop
+
+
+def session_trees(trace: Columns) -> np.ndarray:
+    """The tree of each request, numbered by first appearance: same session, or linked by dependencies.
+
+    >>> from kvtrace.trace.building import toy
+    >>> from kvtrace.trace.dependencies import Dependencies
+    >>> waits = Dependencies.of([[], [], [(0, "completion", "sequence", 0.0)]])
+    >>> session_trees(replace_columns(toy("0", "1", "0 2"), dependencies=waits))
+    array([0, 1, 0])
+    """
+    root = np.arange(len(trace))  # request -> an earlier request of its tree, or itself
+    if trace.session is not None and len(trace):
+        inside = trace.session >= 0
+        _, first, number = np.unique(trace.session[inside], return_index=True, return_inverse=True)
+        root[inside] = np.flatnonzero(inside)[first][number]
+    if trace.dependencies is not None:
+        one, other = trace.dependencies.request, trace.dependencies.row
+        while True:
+            while not np.array_equal(root, root[root]):
+                root = root[root]
+            apart = root[one] != root[other]
+            if not apart.any():
+                break
+            one, other = one[apart], other[apart]
+            low, high = np.minimum(root[one], root[other]), np.maximum(root[one], root[other])
+            np.minimum.at(root, high, low)
+    return by_first_appearance(root)
+
+
+@dataclass(frozen=True, eq=False)
+class PlayedTrace:
+    """A trace as often as its trees can be played, and who waits for whom; rows are those of the longer trace."""
+
+    trace: Trace
+    row: np.ndarray  # row -> row of the trace that was given
+    tree: np.ndarray  # play -> its tree
+    arrays: dict[str, np.ndarray]  # of the kernel
+    primers: np.ndarray  # rows that prepare the caches, with one output token
+    primer_lane: np.ndarray
+
+
+def played_trace(trace: Trace, loop: ClosedLoop, laps: int = 1) -> PlayedTrace:
+    """The plays of all trees, `laps` times one after another; each lap has blocks of its own.
+
+    Raises:
+        UsageError: The trace has no dependencies, or fewer trees than there are lanes.
+    """
+    if trace.dependencies is None or not len(trace.dependencies.row):
+        raise UsageError(
+            "The trace does not say what its requests wait for, so it cannot run in a closed loop. Use a trace of "
+            "agent sessions, or simulate it in the open loop."
+        )
+    tree = session_trees(trace)
+    trees = int(tree.max()) + 1
+    if loop.lanes > trees * laps:
+        raise UsageError(
+            f"--lanes {loop.lanes:,} needs as many sessions; the trace has {trees:,}. Try --lanes {trees}, or give a "
+            "--duration, so that sessions are played again."
+        )
+    rows = len(trace)
+    recorded = np.tile(trace.timestamp, laps)
+    play = (tree + trees * np.arange(laps)[:, None]).ravel()
+    begin = np.full(trees * laps, np.inf)
+    np.minimum.at(begin, play, recorded)
+    if laps > 1:
+        trace = concat([trace] * laps)
+    primers, lanes = np.empty(0, dtype=np.int64), np.empty(0, dtype=np.int64)
+    if loop.start == "inside":
+        begin, play, primers, lanes = _cut(trace, loop, recorded, play, begin)
+        output = trace.output_length.copy()
+        output[primers] = 1
+        columns = replace_columns(trace, output_length=output, output_ids=None, output_offsets=None)
+        trace = Trace.from_columns(columns, block_size=trace.block_size, tail=trace.tail)
+    arrays = _arrays(trace, loop, play, recorded - begin[np.maximum(play, 0)], trees * laps)
+    return PlayedTrace(trace, np.tile(np.arange(rows), laps), np.tile(np.arange(trees), laps), arrays, primers, lanes)
+
+
+def _cut(trace: Trace, loop: ClosedLoop, recorded: np.ndarray, play: np.ndarray, begin: np.ndarray):
+    """Cut the first tree of each lane at a random moment: where each play begins, its rows, and the primers.
+
+    The last request of each agent before that moment is a primer, if the agent has later ones.
+    """
+    last = np.zeros(len(begin))
+    np.maximum.at(last, play, recorded)
+    share = np.zeros(len(begin))
+    share[: loop.lanes] = np.random.default_rng(loop.seed).uniform(*loop.start_range, loop.lanes)
+    begin = begin + share * (last - begin)
+    late = recorded >= begin[play]
+    agent = trace.extra.get("agent", np.zeros(len(trace), dtype=np.int64))
+    order = np.lexsort((recorded, agent, play))  # the requests of an agent one after another
+    follows = (play[order][1:] == play[order][:-1]) & (agent[order][1:] == agent[order][:-1])
+    crosses = follows & late[order][1:] & ~late[order][:-1]
+    primers = np.sort(order[:-1][crosses])
+    lanes = play[primers]
+    return begin, np.where(late, play, -1), primers, lanes
+
+
+def _arrays(trace: Trace, loop: ClosedLoop, play: np.ndarray, after_ms: np.ndarray, plays: int) -> dict[str, Any]:
+    """The arrays of the kernel (core/closed_loop.py)."""
+    waits = trace.dependencies
+    assert waits is not None
+    request = waits.request
+    kept = (play[request] >= 0) & (play[waits.row] >= 0)
+    order = np.flatnonzero(kept)[np.argsort(waits.row[kept], kind="stable")]
+    played = np.flatnonzero(play >= 0)
+    return {
+        "first": offsets_of(np.bincount(play[played], minlength=plays)),
+        "rows": played[np.argsort(play[played], kind="stable")].astype(np.int32),
+        "play": play.astype(np.int32),
+        "offset": after_ms * (loop.think_scale / 1000),
+        "waits": np.bincount(request[kept], minlength=len(play)),
+        "start": offsets_of(np.bincount(waits.row[kept], minlength=len(play))),
+        "waiting": request[order].astype(np.int32),
+        "trigger": waits.trigger[order],
+        "delay": waits.delay_ms[order] * (loop.think_scale / 1000),
+    }
