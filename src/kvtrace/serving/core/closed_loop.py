@@ -34,7 +34,7 @@ class ClosedLoop:
         self.start, self.waiting = plays["start"], plays["waiting"]
         self.trigger, self.delay = plays["trigger"], plays["delay"]
         self.missing = np.array(plays["waits"], dtype=np.int32)
-        self.ready, self.caused = np.zeros((2, rows))
+        self.ready, self.caused, self.planned = np.zeros((3, rows))
         self.arrived = np.empty(rows, dtype=np.int32)
         self.primes = np.full(rows, -1, dtype=np.int32)
         self.lanes, self.warm_up, self.duration = lanes, warm_up, duration
@@ -63,8 +63,8 @@ class ClosedLoop:
 
     @property
     def due(self):
-        """Row -> when it arrives by what has ended so far, in seconds on the clock of its lane; it changes in the run."""
-        return np.asarray(self.ready)
+        """Row -> when it arrives by what has ended so far, in seconds with the idle time that caps left out."""
+        return np.asarray(self.planned)
 
     def next_arrival(self):
         """When the next request arrives, NEVER if none does before one ends."""
@@ -187,6 +187,7 @@ class ClosedLoop:
 
     def _set_timer(self, row, lane, clock):
         self.timers.put(lane, row, clock, row)
+        self.planned[row] = clock - self.lane_shift[lane]
         return self._place(lane)
 
     def _place(self, lane):
@@ -212,6 +213,7 @@ class ClosedLoop:
         if excess > 0:
             self.lane_shift[lane] += excess
             self.tree_shift += excess
+            self.planned[row] -= excess
             self._place(lane)
         return 0
 
