@@ -29,6 +29,7 @@ GROUPS = {  # group -> its options; a command shows them in this order
     "--domains",
     "Engine options": "--capacity-counts --pool --free-order --tree --watermark --engine-block-size --retention",
     "Instances and time": "--instances --router --gpu --gpus --costs --extrapolate --step-tokens --max-requests --scheduler",
+    "Closed loop": "--loop --lanes --duration --start-inside --idle-cap --tree-idle-cap --think-scale",
     "Target": "--ttft --quantile",
     "Prices": "--input-price --output-price",
     "Size and load": "--requests --num-requests --method --scale --step-rates --max-rejections",

@@ -9,6 +9,7 @@ import click
 from ..serving.routers import PLANNED, ROUTERS, check_router
 from . import completion
 from .help import Command
+from .loop_options import NAMES, closed_loop_of, loop_options
 from .options import (
     BLOCK_SIZE,
     COSTS,
@@ -26,7 +27,7 @@ from .options import (
 from .output import console, print_json, print_notes, print_tables
 
 
-@click.command("plan", cls=Command, groups={"--tiers": "Instances and time", "--write-through": "Instances and time", "--router": "Instances and time"}, examples=(
+@click.command("plan", cls=Command, groups={"--warm-up": "Closed loop", "--seed": "Closed loop", "--tiers": "Instances and time", "--write-through": "Instances and time", "--router": "Instances and time"}, examples=(
     "kvtrace plan trace.jsonl --model-config config.json --gpu h100 --ttft 2s",
     "kvtrace plan trace.jsonl --model-config config.json --quantile 95% --tiers dram=512GiB@25GB/s",
     "kvtrace plan trace.jsonl --costs costs.json --extrapolate",
@@ -48,12 +49,15 @@ from .output import console, print_json, print_notes, print_tables
 @click.option("--mode", default="block", metavar="M", help="As in kvtrace simulate, for engines other than vllm. block: each id is a full block. token: true lengths. grow: outputs are cached too.")
 @click.option("--step-tokens", type=click.IntRange(1), metavar="N", help="Largest number of tokens per step of an instance.  [default: 8192; with --costs as measured]")
 @click.option("--max-requests", type=click.IntRange(1), metavar="N", help="Largest number of active requests per instance.  [default: 256; with --costs as measured]")
+@loop_options
+@click.option("--warm-up", default="0", metavar="N", help="Closed loop: requests of each lane that do not count.")
+@click.option("--seed", type=click.IntRange(0), metavar="N", help="Closed loop: seed of --start-inside.  [default: 0]")
 @BLOCK_SIZE
 @json_option("serving/plan.md")
 @click.option("--csv", "as_csv", is_flag=True, help="Print the curves as CSV: one row for each router and number of instances.")
 @FIGURE
 @QUIET
-def plan_command(trace, model_config, gpu_name, gpus, costs_file, extrapolate, ttft, quantile, routers, tiers, write_through, input_price, output_price, engine, mode, step_tokens, max_requests, block_size, as_json, as_csv, png, svg, quiet):
+def plan_command(trace, model_config, gpu_name, gpus, costs_file, extrapolate, ttft, quantile, routers, tiers, write_through, input_price, output_price, engine, mode, step_tokens, max_requests, block_size, as_json, as_csv, png, svg, quiet, loop, warm_up, seed, **closed):
     """Plan capacity: memory, instances for a target, costs.
 
     Each table lists its assumptions. The last ones show what changes if an assumption changes. TRACE - is stdin.
@@ -73,11 +77,16 @@ def plan_command(trace, model_config, gpu_name, gpus, costs_file, extrapolate, t
         raise click.UsageError("Missing option '--model'.")
     chosen = None if costs_file else "h100"
     roofline, costs = roofline_of(model_config, gpu_name or chosen, costs_file, gpus, [])
+    if closed["lanes"] is not None:
+        raise click.UsageError("--lanes is what kvtrace plan finds. Leave it out.")
+    if loop == "open" and (warm_up != "0" or seed is not None):
+        raise click.UsageError("--warm-up and --seed need --loop closed.")
     own = costs.batch_limits if costs else BatchLimits()
     target = PlanTarget(
         ttft_s=milliseconds(ttft) / 1000, quantile=quantile, tiers=tuple(map(parse_tier, names(tiers))) if tiers else (),
         write_through=write_through, prices=Prices(input_price / 1e6, output_price / 1e6),
         limits=BatchLimits(step_tokens or own.step_tokens, max_requests or own.requests), routers=names(routers), mode=mode, engine=engine,
+        loop=closed_loop_of(loop, seed=seed, warm_up=warm_up, lanes_wanted=False, **{name: closed[name] for name in NAMES}),
     )  # fmt: skip
     if costs:
         if target.instance_engine != engine:
@@ -85,7 +94,7 @@ def plan_command(trace, model_config, gpu_name, gpus, costs_file, extrapolate, t
         costs.require_engine(engine)
     for router in target.routers:
         check_router(router)
-    shares = {"read": 1} | plan_shares(len(target.routers), tiers=bool(target.tiers))
+    shares = {"read": 1} | plan_shares(len(target.routers), tiers=bool(target.tiers), lanes=target.loop is not None)
     with Work(console(), "plan", shares, quiet) as work:
         work.step("read")
         loaded, _, notes = viewed(reading.read(trace, block_size=block_size), None)

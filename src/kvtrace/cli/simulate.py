@@ -12,6 +12,7 @@ from ..serving.routers import ROUTERS
 from . import completion
 from .help import Command
 from .large import load
+from .loop_options import NAMES, closed_loop_of, loop_options
 from .options import (
     COSTS,
     CSV,
@@ -21,7 +22,6 @@ from .options import (
     FIGURE,
     RETENTION,
     STREAMED,
-    WARM_UP,
     RowsOption,
     engine_units,
     extrapolations,
@@ -66,7 +66,7 @@ def _policies():
 @click.option("--inclusive", is_flag=True, help="A tier also holds the blocks of the tiers above it.  [default: exclusive]")
 @click.option("--instances", type=click.IntRange(1), metavar="N", help="Number of instances behind a router, each with its own cache.")
 @click.option("--router", "routers", metavar="R,...", help=f"With --instances: {', '.join(ROUTERS)}.  [default: round-robin]")
-@click.option("--seed", "router_seed", type=click.IntRange(0), metavar="N", help="Seed of --router dynamo, which draws among instances of equal cost.  [default: 0]")
+@click.option("--seed", "router_seed", type=click.IntRange(0), metavar="N", help="Seed of --router dynamo, which draws among instances of equal cost, and of --start-inside.  [default: 0]")
 @click.option("--gpu", "gpu_name", metavar="G", cls=RowsOption, rows=completion.gpus, help="With --model: simulate serving in time on {rows}, or a JSON file; prints TTFT and TPOT.")
 @click.option("--gpus", type=click.IntRange(1), metavar="N", help="With --gpu or --costs: GPUs per instance.  [default: 1; with --costs as many as were measured]")
 @COSTS
@@ -74,8 +74,9 @@ def _policies():
 @click.option("--step-tokens", type=click.IntRange(1), metavar="N", help="Largest number of tokens in a step: of an instance in time, or of a prompt for a --model with windows or states.  [default: 8192; with --costs as measured]")
 @click.option("--max-requests", type=click.IntRange(1), metavar="N", help="In time: largest number of requests that an instance serves at once.  [default: 1024 for vllm, 2048 for sglang, else 256; with --costs as measured]")
 @click.option("--scheduler", "scheduler_options", metavar="K=V,...", help="In time, with --engine vllm, sglang or dynamo: options of its scheduler, with the engine's own names. Example: watermark=0.01,async_scheduling=off.")
+@loop_options
 @DOMAINS
-@WARM_UP
+@click.option("--warm-up", default="0", metavar="N", help="Do not count the first requests: a number (1000), a share (10%) or a time (10m); with --loop closed a number of each lane.")
 @click.option("--over-time", metavar="WINDOW", help="Also print the counts of each time window. Example: 10m.")
 @click.option("--per-request", metavar="FILE", help="Also write the hit blocks of each request as CSV; - writes it to stdout in place of the tables.")
 @click.option("-v", "--verbose", is_flag=True, help="Also print evictions, and a table of the load of each instance.")
@@ -85,7 +86,7 @@ def _policies():
 @FIGURE
 @click.option("--workers", type=click.IntRange(1), metavar="N", help="Number of simulations at a time.  [default: one for each core]")
 @STREAMED
-def simulate_command(trace, as_json, as_csv, png, svg, verbose, per_request, model_config, kv_bytes_per_token, block_size, chain, over_time, warm_up, memory, quiet, gpu_name, gpus, costs_file, extrapolate, step_tokens, max_requests, scheduler_options, domains, engine_block_size, retention, **options):
+def simulate_command(trace, as_json, as_csv, png, svg, verbose, per_request, model_config, kv_bytes_per_token, block_size, chain, over_time, warm_up, memory, quiet, gpu_name, gpus, costs_file, extrapolate, step_tokens, max_requests, scheduler_options, domains, engine_block_size, retention, loop, **options):
     """Simulate prefix caches: engines, policies, capacities.
 
     Every engine runs with every policy at every capacity. With --gpu the requests are served in time. --engine dynamo
@@ -96,6 +97,7 @@ def simulate_command(trace, as_json, as_csv, png, svg, verbose, per_request, mod
     from .._base.output_files import write_atomically
     from .._base.units import milliseconds
     from ..report import simulation as simulation_report
+    from ..report.loops import compare_loops, loop_tables
     from ..report.progress import RequestProgress
     from ..serving.models.engine_layout import LAYOUTS, counted_as_full, has_groups
     from ..serving.models.kv_bytes import chosen
@@ -116,8 +118,11 @@ def simulate_command(trace, as_json, as_csv, png, svg, verbose, per_request, mod
     chunked = model_config and not timed and has_groups(model_config)
     if not cost and ((step_tokens and not chunked) or max_requests or scheduler_options):
         raise click.UsageError("--step-tokens, --max-requests and --scheduler need --gpu, --costs or --engine dynamo.")
-    if options["router_seed"] is not None and "dynamo" not in names(options["routers"] or "round-robin"):
-        raise click.UsageError("--seed needs --router dynamo.")
+    closed = closed_loop_of(loop, seed=options["router_seed"], warm_up=warm_up if loop == "closed" else "0", **{name: options.pop(name) for name in NAMES})
+    if closed and not cost:
+        raise click.UsageError("--loop closed is a simulation in time. Add --gpu and --model, or --engine dynamo.")
+    if options["router_seed"] is not None and "dynamo" not in names(options["routers"] or "round-robin") and not (closed and closed.start == "inside"):
+        raise click.UsageError("--seed needs --router dynamo or --start-inside.")
     need = partial(_memory_need, per_request=per_request, over_time=over_time, hybrid=bool(chunked and LAYOUTS.keys() & engines), **options)
     loaded = load(trace, memory, quiet, need, block_size=block_size, chain=chain, ids=True)
     viewed = in_domains(loaded, domains)
@@ -126,7 +131,7 @@ def simulate_command(trace, as_json, as_csv, png, svg, verbose, per_request, mod
     with write_atomically(per_request) if per_request else nullcontext() as stream:
         with RequestProgress(console(), quiet) as bar, own_policies():
             done = _simulate_all(
-                loaded, units, bar, domains=domains, costs=costs, warm_up=leading_rows(warm_up, loaded.timestamp),
+                loaded, units, bar, domains=domains, costs=costs, loop=closed, warm_up=0 if closed else leading_rows(warm_up, loaded.timestamp),
                 step_tokens=step_tokens, max_requests=max_requests, scheduler_options=scheduler_options, **options,
             )  # fmt: skip
         beyond = extrapolations(costs, done.runs, allowed=extrapolate)
@@ -136,12 +141,13 @@ def simulate_command(trace, as_json, as_csv, png, svg, verbose, per_request, mod
         simulation_report.result(one, done.optimum_of(one), kv_bytes_per_token=kv_bytes, window_ms=window_ms, isolation=isolation)
         for one, isolation in zip_longest(done.runs, done.isolation)
     ])  # fmt: skip
+    compare_loops(values["results"])
     if as_json:
         print_json(values)
     elif as_csv:
         click.echo(simulation_report.as_csv(values["results"]), nl=False)
     elif per_request != "-":  # stdout has the CSV
-        print_tables(simulation_report.tables(values, verbose=verbose))
+        print_tables([*simulation_report.tables(values, verbose=verbose), *loop_tables(values["results"])])
         print_notes(simulation_report.isolation_notes(values))
         print_notes(simulation_report.layout_notes(values))
         print_notes(filter(None, [counted_as_full(model_config, [one for one in engines if one not in options["layouts"]])]))

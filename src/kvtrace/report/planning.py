@@ -8,6 +8,7 @@ from ..serving.planning.plan_result import (
     BlockSizesPlan,
     CurvePoint,
     InstancesPlan,
+    LanesPlan,
     LoopPlan,
     MemoryPlan,
     ModelError,
@@ -28,6 +29,8 @@ def tables(plan: Plan) -> list[TextTable]:
     if plan.tiers is not None:
         parts.append(_tiers(plan.tiers))
     parts += [_instances(plan.instances), *_unmet(plan.instances), _curve(plan.instances)]
+    if plan.lanes is not None:
+        parts.append(_lanes(plan.lanes, plan.instances.target))
     if plan.loop is not None:
         parts.append(_loop(plan.loop))
     if plan.sensitivity is not None and plan.instances.best is not None:
@@ -56,6 +59,28 @@ def _error_sentence(part: InstancesPlan) -> str:
     many = "no number is sure to meet the target" if sure is None else f"{sure:,} are sure to meet the target"
     some = "" if few is None or few == sure else f"{few:,} may be enough, and "
     return f" Simulated times were wrong by up to {known.error:.1%}: {some}{many}."
+
+
+def _lanes(part: LanesPlan, target: TimeTarget) -> TextTable:
+    names = ["lanes", f"TTFT {quantile_name(target)}", "end to end p50", "block hit rate", "sessions per hour",
+             "USD per session", ""]  # fmt: skip
+    table = _table(lanes_sentence(part, target), names, part.assumes)
+    for point in part.curve:
+        usd = "" if point.usd_per_session is None else f"{point.usd_per_session:,.3f}"
+        table.add_row(
+            f"{point.lanes:,}", f"{seconds(point.ttft_s)} s", f"{seconds(point.e2e['p50'])} s",
+            f"{point.block_hit_rate:.4f}", f"{point.sessions_per_hour:,.1f}", usd,
+            "" if not point.meets else "largest" if point.lanes == part.lanes else "meets",
+        )  # fmt: skip
+    return table
+
+
+def lanes_sentence(part: LanesPlan, target: TimeTarget) -> str:
+    """The result of the plan of lanes."""
+    goal = f"a time to first token of {target.ttft_s:g} s for {target.quantile:.0%} of the requests"
+    if part.lanes is None:
+        return f"No number of sessions at once has {goal}. {part.reason}"
+    return f"{part.lanes:,} {'session' if part.lanes == 1 else 'sessions'} at once on one instance: {goal}"
 
 
 def _setting(part: PlanSetting) -> TextTable:

@@ -34,10 +34,19 @@ STAGES = {"encode": 12, "gather": 80, "match": 68, "rank": 5, "resolve": 3, "fin
 RELEASE_DATASET = STAGES | {"write": 8, "audit": 8} | CHECKS
 
 
-def plan_shares(routers: int, *, tiers: bool) -> dict[str, float]:
+def plan_shares(routers: int, *, tiers: bool, lanes: bool = False) -> dict[str, float]:
     """The shares of the parts of a plan: a router takes a fifth of the time of the changed assumptions."""
-    small = {"memory": 1, "tiers": 1, "instances": 10 * routers, "block_sizes": 0.3, "prices": 1, "loop": 1}
-    return {name: share for name, share in small.items() if tiers or name != "tiers"} | {"sensitivity": 50}
+    absent = {name for name, wanted in (("tiers", tiers), ("lanes", lanes)) if not wanted}
+    small = {
+        "memory": 1,
+        "tiers": 1,
+        "instances": 10 * routers,
+        "block_sizes": 0.3,
+        "prices": 1,
+        "lanes": 10,
+        "loop": 1,
+    }
+    return {name: share for name, share in small.items() if name not in absent} | {"sensitivity": 50}
 
 
 class _Line:

@@ -252,6 +252,7 @@ def in_words(text: str) -> str:
     kind, _, value = text.partition(":")
     words = {
         "events": "served in simulated time",
+        "closed-loop": "sessions in a closed loop",
         "serial": "one request at a time",
         "concurrency": f"{value} requests at a time",
         "open-loop": f"{value} ms per output token",

@@ -13,8 +13,8 @@ from ..cache.demand import BlockDemand
 from ..trace.columns import replace_columns
 from ..trace.trace import Trace
 from .closed_loop import NEVER, ClosedLoop
-from .session_trees import PlayedTrace, played_trace
-from .simulation import CHUNK, Fleet, ServingDict, ServingRun, quantiles_of, served_only
+from .session_trees import PlayedTrace, played_trace, require_dependencies, session_trees
+from .simulation import CHUNK, Fleet, ServingDict, ServingRun, served_only
 
 ROW_POLICIES = ("workload",)  # policies that read the arrivals of the trace
 
@@ -41,6 +41,7 @@ class LoopDict(TypedDict):
     duration_s: float | None
     warm_up: int
     start: str
+    start_range: list[float]
     think_scale: float
     idle_cap_s: float | None
     tree_idle_cap_s: float | None
@@ -71,6 +72,7 @@ class ClosedRun(ServingRun):
     row: np.ndarray = None  # type: ignore[assignment]  # request -> its row in the trace that was given
     play: np.ndarray = None  # type: ignore[assignment]  # request -> its play, -1 = a primer
     arrival_s: np.ndarray = None  # type: ignore[assignment]
+    completed: np.ndarray = None  # type: ignore[assignment]  # requests in the order in which they ended
     plays: Plays = None  # type: ignore[assignment]
     loop: ClosedLoop = None  # type: ignore[assignment]
     trees: int = 0
@@ -148,11 +150,11 @@ class ClosedRun(ServingRun):
             **own,
             "loop": {
                 "lanes": loop.lanes, "duration_s": loop.duration_s, "warm_up": loop.warm_up, "start": loop.start,
-                "think_scale": loop.think_scale, "idle_cap_s": loop.idle_cap_s,
+                "start_range": list(loop.start_range), "think_scale": loop.think_scale, "idle_cap_s": loop.idle_cap_s,
                 "tree_idle_cap_s": loop.tree_idle_cap_s, "seed": loop.seed, "trees": self.trees,
                 "plays": len(self.plays), "primers": int((self.play < 0).sum()), "window_s": window,
                 "sessions_completed": self.sessions_completed,
-                "sessions_per_hour": self.sessions_completed / window * 3600 if window else 0.0,
+                "sessions_per_hour": 3600 * self.sessions_completed / window if window else 0.0,
                 "progress": self.progress, "idle_skipped_s": self.idle_skipped_s,
             },
         }  # fmt: skip
@@ -170,19 +172,14 @@ def run_closed(
         raise UsageError(f"Policy {fleet.setting.policy} reads recorded arrivals, which a closed loop does not have.")
     laps = 1
     if loop.duration_s is not None:
-        trees = played_trees(trace, loop)
-        laps = -(-loop.lanes // max(1, trees))
+        require_dependencies(trace)
+        laps = -(-loop.lanes // (int(session_trees(trace).max()) + 1))
     while True:
         played = played_trace(trace, loop, laps)
         done = _run(fleet, played, loop, demand if played.trace is trace else None, on_progress)
         if done is not None:
             return done
         laps *= 2
-
-
-def played_trees(trace: Trace, loop: ClosedLoop) -> int:
-    """The number of session trees."""
-    return len(played_trace(trace, ClosedLoop(think_scale=loop.think_scale)).tree)
 
 
 def _run(fleet: Fleet, played: PlayedTrace, loop: ClosedLoop, demand, on_progress) -> ClosedRun | None:
@@ -192,9 +189,9 @@ def _run(fleet: Fleet, played: PlayedTrace, loop: ClosedLoop, demand, on_progres
 
     deployed = fleet.deploy(played.trace, demand)
     compiled = CompiledLoop(
-        deployed.requests, played.arrays, loop.lanes, (played.primers.tolist(), played.primer_lane.tolist()),
-        loop.warm_up, *(NEVER if one is None else one for one in (loop.duration_s, loop.idle_cap_s,
-                                                                 loop.tree_idle_cap_s)),
+        deployed.requests, played.arrays, loop.lanes, fleet.instances > 1,
+        (played.primers.tolist(), played.primer_lane.tolist()), loop.warm_up,
+        *(NEVER if one is None else one for one in (loop.duration_s, loop.idle_cap_s, loop.tree_idle_cap_s)),
     )  # fmt: skip
     run = ClosedServing(deployed.instances, deployed.router, deployed.requests, fleet.setting.capacity, compiled)
     for engine in deployed.engines:
@@ -233,9 +230,11 @@ def _result(deployed, played: PlayedTrace, loop: ClosedLoop, outcome) -> ClosedR
     begin = outcome["window_start"] if outcome["window_start"] >= 0 else last
     end = begin + loop.duration_s if loop.duration_s is not None else last
     opened = outcome["window_start"] >= 0
+    place = np.empty(len(played.row), dtype=np.int64)  # row -> its place in order of arrival
+    place[rows] = np.arange(len(rows))
     return ClosedRun(
-        **fields, trace=trace, warm_up=outcome["window_from"] if opened else len(rows), row=played.row[rows],
-        play=play, arrival_s=arrival, plays=plays, loop=loop, trees=len(np.unique(played.tree)),
-        window=(float(begin), max(float(end), float(begin))),
+        **fields, trace=trace, warm_up=outcome["window_from"] if opened else len(rows), row=played.row[rows], play=play,
+        arrival_s=arrival, completed=place[outcome["completed"]], plays=plays, loop=loop,
+        trees=len(np.unique(played.tree)), window=(float(begin), max(float(end), float(begin))),
         idle_skipped_s=float(outcome["idle_s"] + outcome["tree_idle_s"]),
     )  # fmt: skip

@@ -44,6 +44,15 @@ def session_trees(trace: Columns) -> np.ndarray:
     return by_first_appearance(root)
 
 
+def require_dependencies(trace: Columns) -> None:
+    """UsageError for a trace that cannot run in a closed loop."""
+    if trace.dependencies is None or not len(trace.dependencies.row):
+        raise UsageError(
+            "The trace does not say what its requests wait for, so it cannot run in a closed loop. Use a trace of "
+            "agent sessions, or simulate it in the open loop."
+        )
+
+
 @dataclass(frozen=True, eq=False)
 class PlayedTrace:
     """A trace as often as its trees can be played, and who waits for whom; rows are those of the longer trace."""
@@ -62,11 +71,7 @@ def played_trace(trace: Trace, loop: ClosedLoop, laps: int = 1) -> PlayedTrace:
     Raises:
         UsageError: The trace has no dependencies, or fewer trees than there are lanes.
     """
-    if trace.dependencies is None or not len(trace.dependencies.row):
-        raise UsageError(
-            "The trace does not say what its requests wait for, so it cannot run in a closed loop. Use a trace of "
-            "agent sessions, or simulate it in the open loop."
-        )
+    require_dependencies(trace)
     tree = session_trees(trace)
     trees = int(tree.max()) + 1
     if loop.lanes > trees * laps:

@@ -23,6 +23,8 @@ from ..cache.tiered import simulate_tiers
 from ..trace.columns import require_trace
 from ..trace.domains import MERGE, SPLIT, count_domains, in_domains
 from ..trace.trace import Trace
+from .closed_loop import ClosedLoop
+from .closed_run import ClosedRun
 from .instances import OVERLAP, simulate_instances
 from .schedulers.base import Scheduler, Tier
 from .simulation import DynamoCost, StepCost, simulate_serving
@@ -80,6 +82,7 @@ def simulate_all(
     router_seed: int = 0,
     cost: StepCost | DynamoCost | None = None,
     schedulers: Mapping[str, Scheduler] | None = None,
+    loop: ClosedLoop | None = None,
     gap: bool = True,
     warm_up: int = 0,
     workers: int | None = None,
@@ -107,6 +110,7 @@ def simulate_all(
         router_seed: Of the router dynamo, which draws among instances of equal cost.
         cost: The time of a step: the requests are served in simulated time, by one instance or more.
         schedulers: With a cost: engine -> its scheduler; the default is `scheduler_of(engine)`.
+        loop: With a cost: run each setting in the open loop, and then in this closed loop.
         gap: Also simulate the offline optimum at each capacity, for caches of one tier on one instance.
         warm_up: The first requests, which `hits` leaves out.
         workers: Simulations at a time; the default is one per core.
@@ -132,6 +136,8 @@ def simulate_all(
         return _in_each_view(trace, domains or SPLIT, **options, **engine_options)
     given = {"capacities": capacities, "policies": policies, "engines": engines, "routers": routers}
     require_lists(**{name: value for name, value in given.items() if value is not None})
+    if loop is not None and not cost:
+        raise UsageError("A closed loop is a simulation in time. Give a cost.")
     if (routers and not instances) or (tiers and (instances or cost)) or (lower and not cost):
         raise UsageError("--router needs --instances. With --instances, --tiers needs --gpu or --engine dynamo.")
     schedule = schedule or (OVERLAP if instances and cost is None else "serial")
@@ -154,12 +160,16 @@ def simulate_all(
     settings = settings_of(capacities, policies, engines, **common)
     if instances or cost:
         routed = list(product(routers or ["round-robin"], settings))
-        _expect(on_start, trace, len(routed))
+        loops = [None] if loop is None else [None, loop]
+        _expect(on_start, trace, len(routed) * len(loops))
         chosen = schedulers or {}
         runs = [
-            _on_instances(trace, one, router, instances, cost, chosen.get(one.engine), router_seed, lower, on_progress)
+            _on_instances(
+                trace, one, router, instances, cost, chosen.get(one.engine), router_seed, lower, either, on_progress
+            )
             for router, one in routed
-        ]
+            for either in loops
+        ]  # fmt: skip
         return _after(warm_up, runs, [])
     # the optimum is that of full attention, whose blocks hold all layers
     bounds = list(dict.fromkeys(optimum_of(one) for one in settings if one.layout is None)) if gap else []
@@ -195,20 +205,21 @@ def _in_each_view(trace: Trace, view: str, *, on_start, on_progress, **options) 
 
 def _after(warm_up: int, runs: Sequence[Simulation], optima: Sequence[Simulation]) -> Simulations:
     """The simulations, whose counts leave out the first requests."""
-    runs, optima = ([replace(one, warm_up=warm_up) for one in group] for group in (runs, optima))
-    return Simulations(runs, optima)
+    if not any(isinstance(one, ClosedRun) for one in runs):  # a closed loop has its own warm-up
+        runs, optima = ([replace(one, warm_up=warm_up) for one in group] for group in (runs, optima))
+    return Simulations(list(runs), list(optima))
 
 
 def _on_instances(
     trace: Trace, setting: Setting, router: str, instances, cost: StepCost | DynamoCost | None, scheduler, router_seed,
-    lower, on_progress,
+    lower, loop: ClosedLoop | None, on_progress,
 ):  # fmt: skip
     if cost is None:
         schedule = str(setting.schedule)
         return simulate_instances(trace, instances, router, setting=setting, schedule=schedule, on_progress=on_progress)
     return simulate_serving(
         trace, cost, setting=setting, router=router, router_seed=router_seed, instances=instances or 1,
-        scheduler=scheduler, tiers=lower, on_progress=on_progress,
+        scheduler=scheduler, tiers=lower, loop=loop, on_progress=on_progress,
     )  # fmt: skip
 
 

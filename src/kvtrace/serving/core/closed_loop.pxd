@@ -22,6 +22,11 @@ cdef class ClosedLoop:
     cdef double[::1] caused  # the latest of the others: it cannot arrive before
     cdef double[::1] planned  # when a request arrives by what has ended so far, without the caps of all lanes
     cdef int[::1] arrived  # rows in order of arrival
+    cdef int[::1] completed  # rows in the order in which their ends were taken
+    cdef bint several  # instances: ends are known out of order
+    cdef list unsettled  # a heap of ends: (seconds, number, row)
+    cdef long long seen
+    cdef Py_ssize_t ended
     cdef int[::1] primes  # row -> the lane that it prepares, -1 = it is no primer
     cdef Heaps timers  # lane -> rows that arrive at a known time, on the clock of the lane: seconds + both shifts
     cdef Heaps order  # lanes by their first timer, in seconds + `shift`
@@ -44,6 +49,9 @@ cdef class ClosedLoop:
     cdef double next_arrival(self) noexcept
     cdef Py_ssize_t take(self) except -1
     cdef int complete(self, Py_ssize_t row, double at) except -1
+    cdef double next_event(self) except? -1
+    cdef bint settle(self, double until) except -1
+    cdef int _complete(self, Py_ssize_t row, double at) except -1
     cdef int _begin(self, double at) except -1
     cdef int _take_play(self, int lane, double at) except -1
     cdef int _warmed(self, double at) except -1

@@ -6,6 +6,8 @@ delay. Ties: the first row. Waiting times are on the clock of their lane, so tha
 together. Twin: tests/reference/closed_loop.py.
 """
 
+from heapq import heappop, heappush
+
 import cython
 import numpy as np
 from cython.cimports.kvtrace.cache.policies.base import NONE
@@ -26,8 +28,8 @@ class ClosedLoop:
     have ended.
     """
 
-    def __init__(self, requests: Requests, plays, lanes, primers=((), ()), warm_up=0, duration=NEVER, idle_cap=NEVER,
-                 tree_cap=NEVER):  # fmt: skip
+    def __init__(self, requests: Requests, plays, lanes, several=False, primers=((), ()), warm_up=0, duration=NEVER,
+                 idle_cap=NEVER, tree_cap=NEVER):  # fmt: skip
         rows: cython.Py_ssize_t = len(plays["play"])
         self.requests = requests
         self.first, self.rows, self.play, self.offset = plays["first"], plays["rows"], plays["play"], plays["offset"]
@@ -35,7 +37,8 @@ class ClosedLoop:
         self.trigger, self.delay = plays["trigger"], plays["delay"]
         self.missing = np.array(plays["waits"], dtype=np.int32)
         self.ready, self.caused, self.planned = np.zeros((3, rows))
-        self.arrived = np.empty(rows, dtype=np.int32)
+        self.arrived, self.completed = np.empty((2, rows), dtype=np.int32)
+        self.several, self.unsettled, self.seen, self.ended = several, [], 0, 0
         self.primes = np.full(rows, -1, dtype=np.int32)
         self.lanes, self.warm_up, self.duration = lanes, warm_up, duration
         self.idle_cap, self.tree_cap = idle_cap, tree_cap
@@ -54,7 +57,8 @@ class ClosedLoop:
     def outcome(self):
         """Rows in order of arrival, the plays, and the window."""
         return {
-            "rows": np.asarray(self.arrived)[: self.count].copy(), "lane": np.asarray(self.play_lane),
+            "rows": np.asarray(self.arrived)[: self.count].copy(),
+            "completed": np.asarray(self.completed)[: self.ended].copy(), "lane": np.asarray(self.play_lane),
             "begins": np.asarray(self.begins), "ends": np.asarray(self.ends), "plays": self.cursor,
             "window_from": self.window_from, "window_start": self.window_start, "deadline": self.deadline,
             "exhausted": self.exhausted, "idle_s": self.shift, "tree_idle_s": self.tree_shift,
@@ -91,8 +95,31 @@ class ClosedLoop:
         return row
 
     def complete(self, row, at):
-        """A request has ended."""
+        """A request has ended. Of several instances, the ends wait for `settle`, which takes them in order of time."""
+        if not self.several:
+            return self._complete(row, at)
+        heappush(self.unsettled, (at, self.seen, row))
+        self.seen += 1
+        return 0
+
+    def next_event(self):
+        """When the next request arrives, or the first end that is not settled; NEVER if there is neither."""
+        return min(self.next_arrival(), self.unsettled[0][0]) if self.unsettled else self.next_arrival()
+
+    def settle(self, until):
+        """Take the first end, if it is up to a time before which no other end can come, and no arrival is before it."""
+        at: cython.double
+        row: cython.Py_ssize_t
+        if not self.unsettled or self.unsettled[0][0] > min(until, self.next_arrival()):
+            return False
+        at, _, row = heappop(self.unsettled)
+        self._complete(row, at)
+        return True
+
+    def _complete(self, row, at):
         lane: cython.int = self.primes[row] if self.primes[row] >= 0 else self.play_lane[self.play[row]]
+        self.completed[self.ended] = cython.cast(cython.int, row)
+        self.ended += 1
         self.outstanding -= 1
         self.lane_outstanding[lane] -= 1
         self.last_end = max(self.last_end, at)

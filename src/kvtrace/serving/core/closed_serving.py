@@ -54,7 +54,10 @@ class ClosedServing(Serving):
                     earliest, following, behind = begin, earliest, one
                 elif begin < following:
                     following = begin
-            if earliest >= self.loop.next_arrival():
+            if self.loop.settle(earliest):
+                earliest = 0
+            elif earliest >= self.loop.next_arrival():
                 return 0
-            behind.run(min(self.loop.next_arrival(), max(following, nextafter(earliest, NEVER))))
+            else:
+                behind.run(min(self.loop.next_event(), max(following, nextafter(earliest, NEVER))))
         return 0

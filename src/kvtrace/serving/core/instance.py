@@ -71,7 +71,7 @@ class Instance:
         self.requests.ended[row] = at
         if self.loop is not None:
             self.loop.complete(row, at)
-            self.until = min(self.until, self.loop.next_arrival())
+            self.until = min(self.until, self.loop.next_event())
         return 0
 
     def _pass(self, seconds):

@@ -24,7 +24,8 @@ class Requests:
     def outcomes(self):
         """Results by name: arrays with one value per request."""
         return {
-            "arrival": np.asarray(self.arrival), "instance": np.asarray(self.instance), "started": np.asarray(self.started),
-            "first": np.asarray(self.first), "ended": np.asarray(self.ended), "cached": np.asarray(self.cached),
-            "preempted": np.asarray(self.preempted), "recomputed": np.asarray(self.recomputed),
+            "arrival": np.asarray(self.arrival), "instance": np.asarray(self.instance),
+            "started": np.asarray(self.started), "first": np.asarray(self.first), "ended": np.asarray(self.ended),
+            "cached": np.asarray(self.cached), "preempted": np.asarray(self.preempted),
+            "recomputed": np.asarray(self.recomputed),
         }  # fmt: skip

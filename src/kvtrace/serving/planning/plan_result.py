@@ -16,6 +16,7 @@ WHERE_KNOWN = {
     "fetch_pays",
     "loop",
     "sensitivity",
+    "lanes",
 }  # no key if None
 
 
@@ -225,6 +226,35 @@ class LoopPlan:
     assumes: list[str]
 
 
+@dataclass(frozen=True, kw_only=True)
+class LanePoint:
+    """A number of lanes of a closed loop on one instance that was simulated."""
+
+    lanes: int
+    meets: bool  # whether the target is met and every request is served
+    ttft_s: float  # at the target's quantile
+    ttft_low: float  # interval of that quantile, which holds 90 % of the bootstrap replicates
+    ttft_high: float
+    tpot: Quantiles
+    e2e: Quantiles
+    requests_per_s: float
+    sessions_per_hour: float
+    block_hit_rate: float
+    rejected: int  # requests that do not fit into an instance
+    usd_per_session: float | None  # None where no session was completed
+
+
+@dataclass(frozen=True)
+class LanesPlan:
+    """The largest number of lanes that meets the target on one instance."""
+
+    lanes: int | None  # None: even one lane misses it
+    best: LanePoint | None
+    curve: list[LanePoint]  # all numbers that were simulated
+    reason: str | None  # why even one lane misses the target
+    assumes: list[str]
+
+
 @dataclass(frozen=True)
 class Sensitivity:
     """The plan of the best router if one assumption changes by a factor."""
@@ -250,6 +280,7 @@ class Plan(PlottedResult):
     prices: PricesPlan
     loop: LoopPlan | None = None  # None where no router meets the target
     sensitivity: list[Sensitivity] | None = None
+    lanes: LanesPlan | None = None  # in a closed loop
 
     def _headline(self) -> str:
         part, best, target = self.setting, self.instances.best, self.instances.target

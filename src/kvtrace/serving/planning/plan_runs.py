@@ -15,6 +15,7 @@ from ...cache.layout import CacheLayout
 from ...cache.simulation import Setting
 from ...trace.trace import Trace
 from ..calibration.calibrated import CalibratedRoofline
+from ..closed_loop import ClosedLoop
 from ..hardware import Prices, Roofline
 from ..roofline_cost import roofline_cost
 from ..routers import FULL_ATTENTION, PLANNED
@@ -50,6 +51,7 @@ class PlanTarget:
     mode: str = "block"  # how closely lengths are modelled, as in `simulate`; vLLM's scheduler implies grow
     engine: str = "vllm"  # the scheduler and the cache of an instance; reference if it has fewer tiers
     layout: CacheLayout | None = None  # the cache groups that vLLM makes of the model; with tiers, they are not used
+    loop: ClosedLoop | None = None  # plan lanes of a closed loop too; its number of lanes is not used
 
     @property
     def instance_engine(self) -> str:
@@ -149,12 +151,20 @@ def fitting_gpus(trace: Trace, roofline: Roofline, limits: BatchLimits) -> int:
     return gpus
 
 
-def served(trace: Trace, roofline: Roofline, target: PlanTarget, blocks: int, count: int, router: str) -> ServingRun:
-    """Serve the trace on `count` instances whose GPUs hold `blocks` blocks each."""
+def served(
+    trace: Trace,
+    roofline: Roofline,
+    target: PlanTarget,
+    blocks: int,
+    count: int,
+    router: str,
+    loop: ClosedLoop | None = None,
+) -> ServingRun:
+    """Serve the trace on `count` instances whose GPUs hold `blocks` blocks each, in the open loop or a closed one."""
     setting = target.setting(blocks, block_bytes_of(trace, roofline))
     return simulate_serving(
         trace, step_cost(roofline), setting=setting, instances=count, router=router, limits=target.limits,
-        tiers=lower_tiers(roofline, target, trace.block_size, blocks), on_progress=report_simulated,
+        tiers=lower_tiers(roofline, target, trace.block_size, blocks), loop=loop, on_progress=report_simulated,
     )  # fmt: skip
 
 

@@ -27,8 +27,10 @@ from ..calibration.calibrated import CalibratedRoofline
 from ..calibration.costs import Costs, excess
 from ..hardware import Roofline
 from ..schedulers import scheduler_of
+from ..session_trees import require_dependencies
 from ..simulation import ServingRun
 from .instance_curve import InstanceRuns, least_gpus_for, model_error, prefill_floor, router_plan
+from .lane_curve import lanes_plan
 from .plan_result import (
     BlockSizePlan,
     BlockSizesPlan,
@@ -125,6 +127,8 @@ def plan(
     trace = in_domains(trace)
     target, report = (target or PlanTarget()).with_routers(), on_part or (lambda part: None)
     check_mode(target.mode)
+    if target.loop is not None:
+        require_dependencies(trace)
     _require_fit(trace, roofline, target)
     blocks = capacity_blocks(trace, roofline, target.limits)
     if errors is None:
@@ -141,6 +145,7 @@ def plan(
         instances=part("instances", lambda: instances(trace, roofline, target, errors)),
         block_sizes=part("block_sizes", lambda: block_sizes(trace)),
         prices=part("prices", lambda: prices(trace, target)),
+        lanes=part("lanes", lambda: lanes_plan(trace, roofline, target, blocks)) if target.loop else None,
     )
     best = result.instances.best
     if best is None:

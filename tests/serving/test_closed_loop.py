@@ -1,0 +1,118 @@
+"""The closed loop: its arrivals are those of the twin, and its requests are served as in the open loop."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from kvtrace.cache.simulation import Setting
+from kvtrace.serving.closed_loop import ClosedLoop
+from kvtrace.serving.routers import ROUTERS
+from kvtrace.serving.schedulers.recorded import RecordedScheduler
+from kvtrace.serving.session_trees import session_trees
+from kvtrace.serving.simulation import BatchLimits, StepCost, Tier, simulate_serving
+from tests.reference.closed_loop import Loop
+from tests.serving.session_forests import lists_of, random_forest
+
+COST = StepCost(token_s=1 / 128, step_s=1 / 16, read_s=1 / 8192, overhead_s=1 / 256)  # sums of such are exact
+FREE = StepCost(token_s=0.0)
+RECORDED = {"scheduler": RecordedScheduler(), "setting": Setting(1)}
+ENGINES = {
+    "reference": {"setting": Setting(60, mode="token"), "limits": BatchLimits(30, 5)},
+    "slru": {"setting": Setting(60, "slru", mode="grow"), "limits": BatchLimits(30, 5)},
+    "lfu-da": {"setting": Setting(60, "lfu-da"), "limits": BatchLimits(30, 3)},
+    "tiers": {"setting": Setting(60), "limits": BatchLimits(30, 5), "tiers": [Tier("dram", 90, 1 / 1024)]},
+    "vllm": {"setting": Setting(60, engine="vllm"), "limits": BatchLimits(30, 5)},
+    "vllm, one tier": {"setting": Setting(60, engine="vllm"), "tiers": [Tier("dram", 90, 1 / 1024)]},
+    "sglang": {"setting": Setting(90, engine="sglang")},
+    "dynamo": {"setting": Setting(60, engine="dynamo"), "limits": BatchLimits(30, 5)},
+    "recorded": RECORDED,
+}
+LOOPS = [
+    ClosedLoop(lanes=1), ClosedLoop(lanes=3, think_scale=0.5), ClosedLoop(lanes=2, idle_cap_s=0.25),
+    ClosedLoop(lanes=3, tree_idle_cap_s=0.5), ClosedLoop(lanes=2, duration_s=30.0, warm_up=2, idle_cap_s=3.0),
+    ClosedLoop(lanes=4, duration_s=20.0, tree_idle_cap_s=1.0), ClosedLoop(lanes=2, start="inside", seed=3),
+    ClosedLoop(lanes=2, start="inside", start_range=(0, 1), duration_s=25.0, warm_up=1, tree_idle_cap_s=2.0),
+]  # fmt: skip
+
+
+def fitting(trace, loop):
+    """The loop with at most as many lanes as trees, unless trees are played again."""
+    return loop if loop.duration_s else replace(loop, lanes=min(loop.lanes, int(session_trees(trace).max()) + 1))
+
+
+def moments(trace, loop, begins, ends):
+    """The first plays cut inside: the offset of each row that stays, by the rule of docs/serving/closed-loop.md."""
+    share = np.random.default_rng(loop.seed).uniform(*loop.start_range, loop.lanes)
+    return begins + share * (ends - begins)
+
+
+def twin_of(trace, loop, done):
+    """The twin's run, with the ends that requests had in ours."""
+    tree, recorded = session_trees(trace), trace.timestamp / 1000
+    trees = [np.flatnonzero(tree == number).tolist() for number in range(int(tree.max()) + 1)]
+    laps = 1 + max(0, int(done.play.max(initial=0)) // len(trees)) + (loop.duration_s is not None)
+    offsets = [{row: (recorded[row] - recorded[rows[0]]) * loop.think_scale for row in rows} for rows in trees]
+    plays, primers = [dict(one) for one in offsets * laps], []
+    if loop.start == "inside":
+        rows_of = [trees[lane % len(trees)] for lane in range(loop.lanes)]
+        at = moments(trace, loop, *(np.array([recorded[rows[end]] for rows in rows_of]) for end in (0, -1)))
+        for lane, rows in enumerate(rows_of):
+            late = [row for row in rows if trace.timestamp[row] >= at[lane] * 1000]
+            plays[lane] = {row: (recorded[row] - at[lane]) * loop.think_scale for row in late}
+            if len(late) < len(rows):
+                primers.append((lane, rows[len(rows) - len(late) - 1]))
+    primers.sort(key=lambda one: (one[0] // len(trees), one[1]))  # as they arrive
+    scaled = [[(row, kind, delay * loop.think_scale) for row, kind, delay in one] for one in lists_of(trace)]
+    ended = np.where(np.isnan(done.ended_s), done.arrival_s, done.ended_s)
+    lanes = iter([lane for lane, _ in primers])
+    arrived = zip(done.row.tolist(), done.play.tolist(), strict=True)
+    keys = [(next(lanes) if play < 0 else play, row) for row, play in arrived]
+    ends = dict(zip(keys, ended.tolist(), strict=True))
+    rank = {keys[place]: number for number, place in enumerate(done.completed.tolist())}
+    caps = {"idle_cap": loop.idle_cap_s, "tree_cap": loop.tree_idle_cap_s, "duration": loop.duration_s}
+    return Loop(
+        plays, scaled, ends, rank, loop.lanes, primers, loop.warm_up, lap=len(trees),
+        **{name: seconds for name, seconds in caps.items() if seconds is not None},
+    ).run(), keys  # fmt: skip
+
+
+def closed(trace, loop, cost=COST, **how):
+    return simulate_serving(trace, cost, loop=loop, **how)
+
+
+@pytest.mark.parametrize("instances", [1, 3])
+@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("number", range(len(LOOPS)))
+def test_requests_arrive_as_the_twin_says(number, engine, instances):
+    for seed in range(4):
+        trace = random_forest(100 * number + seed)
+        if not len(trace.dependencies.row):
+            continue
+        loop = fitting(trace, LOOPS[number])
+        done = closed(trace, loop, instances=instances, router="least-loaded", **ENGINES[engine])
+        twin, keys = twin_of(trace, loop, done)
+        assert [request for request, _ in twin.arrivals] == keys
+        assert [at for _, at in twin.arrivals] == pytest.approx(done.arrival_s.tolist(), abs=1e-9)
+        assert [twin.on[play] for play in range(len(twin.on))] == done.plays.lane.tolist()
+        assert list(twin.begins.values()) == pytest.approx(done.plays.begin_s.tolist(), abs=1e-9)
+        assert twin.window_from is None or (twin.window_from, twin.window) == (
+            done.warm_up,
+            pytest.approx(done.window[0]),
+        )
+
+
+@pytest.mark.parametrize("router", ROUTERS)
+@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("instances", [1, 3])
+def test_the_open_loop_serves_the_same_arrivals_in_the_same_time(engine, router, instances):
+    for seed in range(5):
+        trace = random_forest(seed, sessions=9)
+        if not len(trace.dependencies.row):
+            continue
+        done = closed(trace, fitting(trace, LOOPS[seed]), instances=instances, router=router, **ENGINES[engine])
+        again = simulate_serving(done.trace, COST, instances=instances, router=router, **ENGINES[engine])
+        for name in ("started_s", "first_s", "ended_s"):
+            assert np.allclose(getattr(again, name), getattr(done, name), rtol=0, atol=1e-7, equal_nan=True), name
+        assert np.array_equal(again.instance, done.instance)
+        assert np.array_equal(again.hit_blocks, done.hit_blocks)
