@@ -194,6 +194,8 @@ def _run(fleet: Fleet, played: PlayedTrace, loop: ClosedLoop, demand, on_progres
         *(NEVER if one is None else one for one in (loop.duration_s, loop.idle_cap_s, loop.tree_idle_cap_s)),
     )  # fmt: skip
     run = ClosedServing(deployed.instances, deployed.router, deployed.requests, fleet.setting.capacity, compiled)
+    for engine in deployed.engines:
+        engine.context.set_due(compiled.due)
     while not run.over:
         before = run.row
         run.advance(CHUNK)

@@ -8,4 +8,4 @@ class SessionEnd(SessionHints):
         self.switch(agent, set())
 
     def rank_held(self, agent):
-        return 1 if self.left[agent] else 0
+        return 1 if self.left[agent] > 0 else 0

@@ -16,7 +16,7 @@ class SessionHints:
     def __init__(self, context):
         self.context, self.demand, self.depth = context, context.demand, depths(context.demand)
         self.agent_of = agents(context.trace)
-        self.left, self.running = Counter(agent for agent in self.agent_of if agent), Counter()
+        self.left, self.running = {}, Counter()
         self.contexts = {}  # agent -> blocks of its newest request
         self.newest = {}  # agent -> its newest request
         self.gave_up = {}  # block -> the agent that held it last, or None
@@ -24,7 +24,7 @@ class SessionHints:
         self.evictable = set()
 
     def insert(self, block):
-        self.used[block] = (self.context.request, -self.depth[block])
+        self.used[block] = (self.context.order, -self.depth[block])
 
     def use(self, block):
         self.evictable.discard(block)
@@ -46,6 +46,7 @@ class SessionHints:
         if agent is None:
             self.gave_up.update(dict.fromkeys(path))
             return
+        self.left.setdefault(agent, self.agent_of[row:].count(agent))
         self.running[agent] += 1
         self.newest[agent] = row
         self.switch(agent, set(path))
@@ -59,8 +60,8 @@ class SessionHints:
         self.left[agent] -= 1
         if not self.running[agent]:
             self.paused(agent, row)
-        if not self.left[agent]:
-            self.closed(agent)
+            if self.left[agent] <= 0:
+                self.closed(agent)
 
     def switch(self, agent, blocks):
         self.gave_up.update(dict.fromkeys(self.contexts.get(agent, set()) - blocks, agent))

@@ -63,6 +63,8 @@ class Tiers(Pool):
                 tier.policy.context.request = row
                 tier.policy.context.order = self.context.order
                 tier.policy.context.now = self.context.now
+                if self.context.in_loop and not tier.policy.context.in_loop:
+                    tier.policy.context.set_due(self.context.due)
                 if tier.policy.follows_requests:
                     tier.policy.request_started(row)
         return Pool.before(self, row)

@@ -10,6 +10,8 @@ cdef class Context:
     cdef public Py_ssize_t request
     cdef public Py_ssize_t order
     cdef public double now
+    cdef readonly bint in_loop
+    cdef double[::1] due
 
 
 cdef class Policy:

@@ -11,6 +11,9 @@ class Context:
     engine updates all three. `order` is the row, except in a closed loop, where requests come in another order. `trace`
     and `demand` (the BlockDemand of cache/demand.py) are None in a live cache.
 
+    In a closed loop, `in_loop` is true, and `due` has the arrivals of requests that wait for nothing any more, for
+    policies that look ahead; their clock is the loop's.
+
     >>> Context(blocks=4, capacity=2).request
     -1
     """
@@ -19,6 +22,11 @@ class Context:
         self.blocks, self.capacity = blocks, capacity
         self.trace, self.demand = trace, demand
         self.request, self.order, self.now = -1, -1, 0.0
+        self.in_loop = False
+
+    def set_due(self, due):
+        """Give the arrivals of a closed loop: request -> seconds, an array that the loop fills."""
+        self.in_loop, self.due = True, due
 
 
 class Policy:

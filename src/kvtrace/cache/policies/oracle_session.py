@@ -4,7 +4,8 @@ The best that hints about sessions can do: it knows when the next request of eac
 closed, but not which blocks a request will use. In this order: superseded blocks and blocks of closed agents; blocks of
 paused agents, the one whose next request arrives last first; blocks of agents with a running request; blocks of several
 agents' contexts. Ties: the least recent block. Requests without a session are closed when they end.
-The next request of an agent is the one after its newest request, at its arrival in the trace.
+The next request of an agent is the one after its newest request, at its arrival in the trace; in a closed loop, when the
+ends so far let it arrive.
 structures/session_hints.py says what agents, contexts and ties are.
 """
 
@@ -32,7 +33,9 @@ class OracleSession(SessionHints):
 
     def paused(self, agent, row):
         following: cython.Py_ssize_t = self.next_row[self.newest[agent]]
-        return self.shelves.set_rank(agent, -self.arrival[following] if following >= 0 else NEVER)
+        if following < 0:
+            return self.shelves.set_rank(agent, NEVER)
+        return self.shelves.set_rank(agent, -(self.context.due if self.context.in_loop else self.arrival)[following])
 
     def closed(self, agent):
         return self.switch_context(agent, -1)

@@ -15,6 +15,9 @@ class SessionEnd(SessionHints):
     def __init__(self, context: Context):
         SessionHints.__init__(self, context)
 
+    def began(self, agent, row):
+        return self.rank_agent(agent, 1)
+
     def closed(self, agent):
         self.rank_agent(agent, 0)
         return self.switch_context(agent, -1)

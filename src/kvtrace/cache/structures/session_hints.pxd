@@ -14,7 +14,8 @@ cdef class SessionHints(Policy):
     cdef int[::1] agent_of  # request -> its agent, or NO_AGENT
     cdef readonly int agents
     cdef Py_ssize_t[::1] newest  # agent -> the request whose context is its newest one, or -1
-    cdef int[::1] left  # agent -> its requests that have not ended
+    cdef int[::1] later  # request -> number of later requests of its agent
+    cdef int[::1] left  # agent -> its requests that have not ended, once one has started
     cdef int[::1] running  # agent -> its requests that have started and not ended
     cdef int[::1] holders  # block -> number of agents whose newest context contains it
     cdef int[::1] holder  # block -> these agents, combined by exclusive or: the holder if there is one

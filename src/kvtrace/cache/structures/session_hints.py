@@ -8,7 +8,7 @@ evicted, so with equal ranks the policy is LRU. Recency is the last request that
 blocks are less recent. Requests without a session give no hints: their blocks have rank 1.
 
 A policy overrides `began` (a request of an agent starts), `paused` (the last running request of an agent has ended) and
-`closed` (all requests of an agent have ended).
+`closed` (the last request of an agent has ended).
 """
 
 import cython
@@ -35,7 +35,8 @@ class SessionHints(Policy):
         agent_of = agents_of(context.trace)
         self.agent_of, self.agents = agent_of, int(agent_of.max(initial=-1)) + 1
         self.newest = np.full(self.agents, -1, dtype=np.intp)
-        self.left = np.bincount(agent_of[agent_of >= 0], minlength=self.agents).astype(np.int32)
+        self.later = later_requests(agent_of, self.agents)
+        self.left = np.full(self.agents, -1, dtype=np.int32)
         self.running = np.zeros(self.agents, dtype=np.int32)
         self.holders, self.holder = np.zeros((2, context.blocks), dtype=np.int32)
         self.owner = np.full(context.blocks, -1, dtype=np.int32)
@@ -68,6 +69,8 @@ class SessionHints(Policy):
             for i in range(self.start[row], self.start[row] + self.full[row]):
                 self.owner[self.ids[i]] = NO_AGENT
             return 0
+        if self.newest[agent] < 0 and self.running[agent] == 0:  # a closed loop can leave out the ones before
+            self.left[agent] = self.later[row] + 1
         self.running[agent] += 1
         self.switch_context(agent, row)
         return self.began(agent, row)
@@ -80,8 +83,8 @@ class SessionHints(Policy):
         self.left[agent] -= 1
         if self.running[agent] == 0:
             self.paused(agent, row)
-        if self.left[agent] == 0:
-            self.closed(agent)
+            if self.left[agent] <= 0:
+                self.closed(agent)
         return 0
 
     def began(self, agent, row):
@@ -93,7 +96,7 @@ class SessionHints(Policy):
         return 0
 
     def closed(self, agent):
-        """All requests of an agent have ended. Default: nothing."""
+        """The last request of an agent has ended. Default: nothing."""
         return 0
 
     def rank_agent(self, agent, rank):
@@ -168,3 +171,14 @@ def agents_of(trace):
     return np.array(
         [-1 if pair[0] < 0 else number.setdefault(pair, len(number)) for pair in pairs], dtype=np.int32
     )
+
+
+def later_requests(agent_of, agents):
+    """int32: request -> number of later requests of its agent."""
+    count = np.zeros(agents, dtype=np.int32)
+    later = np.zeros(len(agent_of), dtype=np.int32)
+    for row in range(len(agent_of) - 1, -1, -1):
+        if agent_of[row] >= 0:
+            later[row] = count[agent_of[row]]
+            count[agent_of[row]] += 1
+    return later

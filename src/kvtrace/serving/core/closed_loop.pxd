@@ -20,6 +20,7 @@ cdef class ClosedLoop:
     cdef int[::1] missing  # dependencies that it still waits for
     cdef double[::1] ready  # the latest of the others plus their delays, on the clock of its lane
     cdef double[::1] caused  # the latest of the others: it cannot arrive before
+    cdef double[::1] planned  # when a request arrives by what has ended so far, without the caps of all lanes
     cdef int[::1] arrived  # rows in order of arrival
     cdef int[::1] completed  # rows in the order in which their ends were taken
     cdef bint several  # instances: ends are known out of order

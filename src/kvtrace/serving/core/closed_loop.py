@@ -36,7 +36,7 @@ class ClosedLoop:
         self.start, self.waiting = plays["start"], plays["waiting"]
         self.trigger, self.delay = plays["trigger"], plays["delay"]
         self.missing = np.array(plays["waits"], dtype=np.int32)
-        self.ready, self.caused = np.zeros((2, rows))
+        self.ready, self.caused, self.planned = np.zeros((3, rows))
         self.arrived, self.completed = np.empty((2, rows), dtype=np.int32)
         self.several, self.unsettled, self.seen, self.ended = several, [], 0, 0
         self.primes = np.full(rows, -1, dtype=np.int32)
@@ -64,6 +64,11 @@ class ClosedLoop:
             "exhausted": self.exhausted, "idle_s": self.shift, "tree_idle_s": self.tree_shift,
             "unfinished": int(np.asarray(self.left).sum()),
         }  # fmt: skip
+
+    @property
+    def due(self):
+        """Row -> when it arrives by what has ended so far, in seconds with the idle time that caps left out."""
+        return np.asarray(self.planned)
 
     def next_arrival(self):
         """When the next request arrives, NEVER if none does before one ends."""
@@ -209,6 +214,7 @@ class ClosedLoop:
 
     def _set_timer(self, row, lane, clock):
         self.timers.put(lane, row, clock, row)
+        self.planned[row] = clock - self.lane_shift[lane]
         return self._place(lane)
 
     def _place(self, lane):
@@ -234,6 +240,7 @@ class ClosedLoop:
         if excess > 0:
             self.lane_shift[lane] += excess
             self.tree_shift += excess
+            self.planned[row] -= excess
             self._place(lane)
         return 0
 

@@ -187,6 +187,7 @@ class ReservingInstance(Instance):
     def _end(self, row):
         requests: Requests = self.requests
         self._ended(row, self.now)
+        self.engine.context.now = self.now * 1000
         self.blocks -= requests.need[row]
         self.load -= requests.tokens[row]
         self.engine._end(row)

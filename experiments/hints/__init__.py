@@ -1,0 +1,1 @@
+"""What hints are worth: policies with an agent platform's knowledge beside LRU, ARC and upper bounds, on agent sessions."""
