@@ -82,9 +82,7 @@ def _result(sessions: list[Session], path: str, extra: str) -> ReadResult:
     for number, row in rows:
         parts.append(row.hash_ids + local[number])
     hash_ids = ids.renumber(np.concatenate(parts or [np.empty(0, np.int64)]))[0]
-    service = np.array(
-        [np.nan if (s := row.fields.get("api_time")) is None else s for _, row in rows], dtype=np.float64
-    )
+    service = np.array([np.nan if (s := row.fields.get("api_time")) is None else s for _, row in rows], dtype=np.float64)
     names: dict[str, None] = {}
     for _, row in rows:
         names.update(dict.fromkeys(row.fields))

@@ -52,9 +52,7 @@ def parse_session(text: bytes, path: str) -> Session:
     """The session in a text; InputError, with its place but without its content, if it is not valid."""
     values = _loaded(text, path)
     if not isinstance(values, dict):
-        raise InputError(
-            f"{path}: the file is not a JSON object. A Weka session is one object with a list of requests."
-        )
+        raise InputError(f"{path}: the file is not a JSON object. A Weka session is one object with a list of requests.")
     requests = values.get("requests")
     if not isinstance(requests, list):
         raise InputError(f"{path}: requests is not a list. Is it a Weka session?")
