@@ -12,12 +12,12 @@ from .._base.files import name_of
 from ..formats.file_kinds import require_log
 from ..privacy import profiles
 from ..privacy.profiles import Profile
+from ..privacy.session_times import ServiceModel
 from ..trace.meta import Meta
 from .encoding import Encoder, Recipe
 from .keys import Key
 from .logs.arrival_model import ArrivalModel
 from .logs.sources import LogSource
-from .recorded_sessions import ServiceModel
 
 Inputs = str | Path | Iterable[str | Path]  # paths, directories or globs
 
@@ -124,9 +124,7 @@ def prepare(
     arrival_model = None if arrivals is None else ArrivalModel.parse(arrivals)
     _check_options(block_size, chosen, keep_order, outputs)
     if service_model is not None and chosen.drop_sessions:
-        raise UsageError(
-            f"--service-time is for sessions, but {chosen.name} drops them (drop_sessions). Leave it out."
-        )
+        raise UsageError(f"--service-time is for sessions, but {chosen.name} drops them (drop_sessions). Leave it out.")
     log_sources = sources.find(inputs)
     if log_format == "auto":
         for source in log_sources[:MAX_LOOKED_AT]:
@@ -151,7 +149,9 @@ def prepare(
         by_tenant=tenant_field is not None and not isolate_tenants,
     )  # fmt: skip
     encoder = Encoder(recipe)
-    return Job(log_sources, recipe, encoder, chosen, arrival_model, _provenance(recipe, encoder, arrival_model), service_model)
+    return Job(
+        log_sources, recipe, encoder, chosen, arrival_model, _provenance(recipe, encoder, arrival_model), service_model
+    )
 
 
 def _check_options(block_size, profile, keep_order, outputs):

@@ -1,11 +1,11 @@
 """Coarser times: a release shows what a log would show whose clock has the profile's step.
 
 A service time is the difference of two such clock readings, the start and the end of a request; a delay is the
-difference of the reading when what a request waits for happens, and the reading when the request starts. So a start, an
-end and a delay together reveal no instant more finely than a timestamp does, and the released times still agree: start
-+ service time + delay is the released start of the request that waits. Rounding each number by itself would reveal
-more, because the sum of three rounded numbers narrows down what was rounded. Over all phases of the clock, the mean of a
-duration stays what it was.
+difference of the reading when what a request waits for happens, and the reading when the request starts. So a start,
+an end and a delay together reveal no instant more finely than a timestamp does, and the released times still agree:
+start + service time + delay is the released start of the request that waits. Rounding each number by itself would
+reveal more, because the sum of three rounded numbers narrows down what was rounded. Over all phases of the clock, the
+mean of a duration stays what it was.
 """
 
 from __future__ import annotations
@@ -45,13 +45,14 @@ def step_times(columns: Columns, step_ms: int) -> Columns:
     return replace_columns(columns, **changed)
 
 
-def finer_than(durations: np.ndarray, step_ms: float) -> np.ndarray:
-    """Whether each duration is known and no multiple of a step.
+def finer_than(durations: np.ndarray, step_ms: int) -> np.ndarray:
+    """Whether each duration is known and no multiple of a step; steps below 2 ms mean a microsecond.
 
-    >>> finer_than(np.array([3000.0, 2500.0, np.nan]), 1000)
-    array([False,  True, False])
+    >>> finer_than(np.array([3000.0, 2500.0, np.nan]), 1000), finer_than(np.array([0.125, 0.12345]), 0)
+    (array([False,  True, False]), array([False,  True]))
     """
-    return ~np.isnan(durations) & (durations % step_ms != 0)
+    coarse = durations // step_ms * step_ms if step_ms > 1 else np.round(durations, DIGITS)
+    return ~np.isnan(durations) & (durations != coarse)
 
 
 def late_starts(columns: Columns) -> np.ndarray:
