@@ -286,7 +286,9 @@ def test_a_folder_of_other_files_is_not_replaced(folder):
 BROKEN = {
     '{"id": "a", "hash_id_scope": "local", "requ': "the JSON ends early; the file is truncated.",
     '{"hash_id_scope": "local", "requests": nope}': "the file is not JSON from character 40.",
-    '{"hash_id_scope": "local", "requests": [{"t": NaN}]}': "the file is not JSON from character 47.",
+    '{"hash_id_scope": "local", "requests": [{"t": NaN}]}': (
+        "a number is NaN or infinite at character 47, which JSON does not have."
+    ),
     '{"hash_id_scope": "local"}': "requests is not a list. Is the file a Weka session?",
 }
 WRONG = [
@@ -337,7 +339,7 @@ def test_a_folder_holds_sessions_alone(folder):
         kvtrace.read("none")
     put_all(folder / "some", TREE)
     (folder / "some/README.md").write_text("hello")
-    with pytest.raises(InputError, match="has 1 Weka sessions and 1 other entry"):
+    with pytest.raises(InputError, match="1 of 2 entries of the folder is not Weka sessions"):
         kvtrace.read("some")
     (folder / "some/README.md").rename(folder / "some/.hidden")
     assert len(kvtrace.read("some")) == 4

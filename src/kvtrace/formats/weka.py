@@ -70,7 +70,8 @@ def read(path: str | Path, *, extra: bool = True, on_error: OnError | None = Non
     Args:
         path: A file, a folder of session files alone, or `-` for stdin.
         extra: Whether to keep fields as extra columns.
-        on_error: Gets an error for each file that is not valid, which is left out; without it, the first is raised.
+        on_error: Gets an error for each file of a folder that is not valid, which is left out; without it, the first
+            is raised.
     """
     name = name_of(path)
     is_folder = not is_std(path) and os.path.isdir(path)
@@ -91,7 +92,7 @@ def read(path: str | Path, *, extra: bool = True, on_error: OnError | None = Non
             session.numbers = session.numbers[:0].copy()  # memory holds them once
             sessions.append(session)
             names.append(os.path.basename(file))
-        elif on_error is None:  # raised outside the handler, so that no text is its context
+        elif on_error is None or not is_folder:  # raised outside the handler, so that no text is its context
             raise error
         else:
             on_error(error)
@@ -160,8 +161,8 @@ def _files(folder: str | Path) -> list[str]:
     if len(sessions) < len(names):
         others = len(names) - len(sessions)
         raise InputError(
-            f"{folder}: the folder has {len(sessions):,} Weka sessions and {others:,} other "
-            f"{'entry' if others == 1 else 'entries'}. Move all that are not sessions elsewhere."
+            f"{folder}: {others:,} of {len(names):,} entries of the folder {'is' if others == 1 else 'are'} not Weka "
+            "sessions (.json, .json.gz or .json.zst). Move them elsewhere."
         )
     return [os.path.join(folder, name) for name in sessions]
 

@@ -19,6 +19,7 @@ from .._native import ids as numbering
 from ..trace.invariants import MAX_TIME
 from .block_size import MAX_TOKENS
 from .jsonl_read import whole
+from .sidecar import MAX_DEPTH, is_deep
 from .weka_text import IdLists, load
 
 LOCAL, GLOBAL = "local", "global"
@@ -70,6 +71,8 @@ def parse_session(text: bytes) -> Session:
     """
     for lifted in (True, False):
         values, lists = load(text, lifted=lifted)
+        if is_deep(values):
+            raise RowError(f"the file is nested more than {MAX_DEPTH} levels deep.")
         session = _session(values, lists)
         if lists.are_used():
             break  # else a list is inside of an unknown field, which is kept as it is

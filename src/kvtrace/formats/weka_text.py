@@ -87,4 +87,6 @@ def _decoded(text: bytes) -> Any:
         place = error.pos
     if place >= len(text.rstrip()):  # raised outside the handler: orjson's error contains the text
         raise RowError("the JSON ends early; the file is truncated.")
+    if any(word in text[max(0, place - 2) : place + 10] for word in (b"NaN", b"Infinity")):
+        raise RowError(f"a number is NaN or infinite at character {place + 1:,}, which JSON does not have.")
     raise RowError(f"the file is not JSON from character {place + 1:,}.")
