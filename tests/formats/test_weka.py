@@ -3,7 +3,9 @@
 import gzip
 import json
 import math
+import os
 import shutil
+import threading
 
 import numpy as np
 import pytest
@@ -129,6 +131,13 @@ def test_a_session_may_be_compressed_and_come_from_a_pipe(folder, capsys):
     whole = kvtrace.read(put(TREE))
     assert kvtrace.read("g.json.gz") == kvtrace.read("z.json.zst") == whole
     assert kvtrace.read(put(json.dumps(TREE, indent=2), "pretty.json")) == whole
+    os.mkfifo("pipe")
+    writer = threading.Thread(target=lambda: (folder / "pipe").write_bytes(text))
+    writer.start()
+    assert kvtrace.read("pipe") == whole
+    writer.join()
+    assert run(["convert", "a.json", "-o", "-", "--to", "weka", "-q"]) == 0
+    assert json.loads(capsys.readouterr().out) == TREE
 
 
 def test_stated_block_counts_are_kept(folder):

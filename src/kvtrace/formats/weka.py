@@ -9,7 +9,8 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Mapping
-from contextlib import suppress
+from contextlib import nullcontext, suppress
+from io import BufferedReader
 from pathlib import Path
 from typing import Any
 
@@ -64,11 +65,14 @@ def is_file_name(path: str | Path) -> bool:
     return NAME.match(os.path.basename(str(path))) is not None
 
 
-def read(path: str | Path, *, extra: bool = True, on_error: OnError | None = None) -> ReadResult:
+def read(
+    path: str | Path, stream: BufferedReader | None = None, *, extra: bool = True, on_error: OnError | None = None
+) -> ReadResult:
     """Read a session, or all sessions of a folder.
 
     Args:
         path: A file, a folder of session files alone, or `-` for stdin.
+        stream: The bytes of the file, if it is open already.
         extra: Whether to keep fields as extra columns.
         on_error: Gets an error for each file of a folder that is not valid, which is left out; without it, the first
             is raised.
@@ -82,7 +86,7 @@ def read(path: str | Path, *, extra: bool = True, on_error: OnError | None = Non
     for place, file in enumerate(files):
         error = None
         try:
-            session = _session(file)
+            session = _session(file, stream)
             _require_size(session, sessions)
         except RowError as fault:
             reason = f"{os.path.basename(file)}: {fault.reason}" if is_folder else fault.reason
@@ -119,7 +123,7 @@ def write(
             )
         with write_together(path) as (stream,):
             stream.write(_text(objects.object(0)))
-        return [name_of(path)]
+        return ["stdout" if is_std(path) else str(path)]
     names: set[str] = set()
     with OutputFolder(path, require_place) as folder:
         for number in range(len(objects)):
@@ -175,12 +179,12 @@ def _size(file: str) -> int:
         return 0
 
 
-def _session(file: str) -> Session:
+def _session(file: str, stream: BufferedReader | None) -> Session:
     """The session of a file; RowError if it is not valid or cannot be read."""
     name, reason = name_of(file), None
     try:
-        with open_read(file) as stream:
-            text = stream.read()
+        with nullcontext(stream) if stream else open_read(file) as opened:
+            text = opened.read()
     except InputError as error:
         reason = str(error).removeprefix(f"{name}: ")
     if reason:
