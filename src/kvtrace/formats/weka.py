@@ -32,6 +32,7 @@ from .read_result import ReadResult
 from .sidecar import Sidecar
 from .weka_objects import SessionObjects
 from .weka_session import Session, moved_rows, parse_session
+from .weka_text import Room
 
 NAME = re.compile(r"[^.].*\.json(\.gz|\.zst)?\Z")
 SAFE = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9_.-]{0,200}")
@@ -82,11 +83,12 @@ def read(
     files = _files(path) if is_folder else [str(path)]
     sessions: list[Session] = []
     names: list[str] = []
+    room = Room()
     numbers, sizes = GrowingArray(np.int32), [_size(file) for file in files]
     for place, file in enumerate(files):
         error = None
         try:
-            session = _session(file, stream)
+            session = _session(file, stream, room)
             _require_size(session, sessions)
         except RowError as fault:
             reason = f"{os.path.basename(file)}: {fault.reason}" if is_folder else fault.reason
@@ -179,7 +181,7 @@ def _size(file: str) -> int:
         return 0
 
 
-def _session(file: str, stream: BufferedReader | None) -> Session:
+def _session(file: str, stream: BufferedReader | None, room: Room) -> Session:
     """The session of a file; RowError if it is not valid or cannot be read."""
     name, reason = name_of(file), None
     try:
@@ -189,7 +191,7 @@ def _session(file: str, stream: BufferedReader | None) -> Session:
         reason = str(error).removeprefix(f"{name}: ")
     if reason:
         raise RowError(reason)
-    return parse_session(text)
+    return parse_session(text, room)
 
 
 def _require_size(session: Session, others: list[Session]) -> None:
