@@ -27,7 +27,7 @@ from pathlib import Path
 
 import kvtrace
 from fuzz.mutate import mutate
-from fuzz.seeds import HERE
+from fuzz.seeds import HERE, session_files
 from kvtrace.cli import run
 from kvtrace.synthesis.fitting import fit
 from kvtrace.text import trial
@@ -48,6 +48,8 @@ ON_TRACES = [
 COMMANDS = {
     "good.jsonl": ON_TRACES, "bailian.jsonl": ON_TRACES, "good.parquet": ON_TRACES, "good.jsonl.gz": ON_TRACES,
     "good.jsonl.zst": ON_TRACES,
+    "session.json": [*ON_TRACES, "convert {} -o out.sessions -q", "convert {} -o out.json --to weka -q --extra"],
+    "session.json.gz": ON_TRACES,
     "good.jsonl.meta.json": [command.replace("{}", "good.jsonl") for command in ON_TRACES],
     "model.json": ["synthesize {} -o out.jsonl -q --requests 50", "synthesize {} -o out.jsonl -q"],
     "model_config.json": [
@@ -79,6 +81,10 @@ def prepare(folder: Path) -> None:
         write(trace, folder / name, **({"format": "bailian"} if "bailian" in name else {}))
     write(trace, folder / "good.jsonl", meta={"profile": "exact", "release": {"settings": {"k": 1}}, "note": CANARY})
     (folder / "good.jsonl.gz").write_bytes(gzip.compress((folder / "good.jsonl").read_bytes()))
+    (folder / "session.json").write_bytes(
+        session_files()[0].replace(b'"status": "c', f'"note": "{CANARY}", "status": "c'.encode())
+    )
+    (folder / "session.json.gz").write_bytes(gzip.compress((folder / "session.json").read_bytes()))
     (folder / "model.json").write_text(json.dumps(fit(trace).to_dict()))
     config = json.loads((HERE / "data/models/mixtral-8x7b.json").read_text())
     (folder / "model_config.json").write_text(json.dumps(config | {"note": CANARY}))

@@ -20,15 +20,18 @@ from itertools import pairwise
 import numpy as np
 
 from fuzz.mutate import mutate
-from fuzz.seeds import trace_files
-from kvtrace._native import forest, ids, ragged, rows_out, sharing, siphash
+from fuzz.seeds import session_files, trace_files
+from kvtrace._native import forest, ids, ragged, recorded, rows_out, session_ids, sharing, siphash
+from kvtrace._native.rows import PAD
 from kvtrace.formats import jsonl_read
 from tests.formats.test_rows import as_rows, comparable
 from tests.reference import forest as slow_forest
 from tests.reference import ids as slow_ids
 from tests.reference import ragged as slow_ragged
+from tests.reference import recorded as slow_recorded
 from tests.reference import rows as slow_rows
 from tests.reference import rows_out as slow_rows_out
+from tests.reference import session_ids as slow_session_ids
 from tests.reference import siphash as slow_siphash
 
 
@@ -175,6 +178,45 @@ def walking(draw):
     assert forest.depths(parent).tolist() == slow_forest.depths(parent.tolist())
 
 
+def finding_lists(draw):
+    text = mutate(draw, draw.choice(session_files()), draw.choice([1, 3, 30]))
+    spans, offsets, found = session_ids.find_lists(text + bytes(PAD), len(text))
+    lists = _cut(found.tolist(), offsets)
+    assert [(*span, values) for span, values in zip(spans.tolist(), lists, strict=True)] == slow_session_ids.find_lists(
+        text
+    )
+
+
+def numbering_rows(draw):
+    keys = [[draw.randrange(4) for _ in range(draw.randrange(1, 5))] for _ in range(draw.randrange(1, 4))]  # tables
+    session = [draw.randrange(len(keys)) for _ in range(draw.randrange(6))]
+    rows = [[draw.randrange(len(keys[number])) for _ in range(draw.randrange(5))] for number in session]
+    numbers, offsets = _join(rows, np.int32)
+    table, first = _join(keys)
+    found = session_ids.number_rows(numbers, offsets[:-1], np.diff(offsets), first[session], table, 4)
+    slow = slow_session_ids.number_rows(
+        [[(None, keys[number][place]) for place in row] for number, row in zip(session, rows, strict=True)]
+    )
+    assert found.tolist() == [block for row in slow for block in row]
+
+
+def waiting(draw):
+    """Requests of one session and one agent, in the order of their starts, with prompts of a tree."""
+    count = draw.randrange(1, 9)
+    start = sorted(float(draw.randrange(9)) for _ in range(count))
+    service = [float(draw.choice([0, 1, 4])) for _ in range(count)]
+    number: dict = {}
+    paths = [[draw.randrange(2) for _ in range(draw.randrange(5))] for _ in range(count)]
+    prompts = [[number.setdefault(tuple(path[: i + 1]), len(number)) for i in range(len(path))] for path in paths]
+    row, completed = recorded.longest_prefixes(
+        np.arange(count), np.array([0, count]), np.array(start), np.array(start) + np.array(service), *_join(prompts)
+    )
+    slow = slow_recorded.recorded_dependencies(start, service, prompts, [0] * count, [0] * count)
+    assert [[] if r < 0 else [(r, int(done))] for r, done in zip(row.tolist(), completed.tolist(), strict=True)] == [
+        [one[:2] for one in waits] for waits in slow
+    ]
+
+
 # -- sharing: laws in place of a twin --------------------------------------------------------------------------------
 
 
@@ -278,7 +320,7 @@ KERNELS = {
     function.__name__.replace("_", " "): function
     for function in (
         scanning, printing, hashing, chaining_digests, numbering, indexing_digests, taking, verifying,
-        walking, counting_holders, splitting, inferring,
+        walking, finding_lists, numbering_rows, waiting, counting_holders, splitting, inferring,
     )
 }  # fmt: skip
 

@@ -32,6 +32,17 @@ def trace_files() -> tuple[bytes, ...]:
 
 
 @cache
+def session_files() -> tuple[bytes, ...]:
+    """Weka sessions of a few requests, dense and indented."""
+    request = {"t": 0.5, "type": "n", "model": "m", "in": 130, "out": 3, "hash_ids": [1, 2], "api_time": 1.5}
+    inner = request | {"t": 0.0, "hash_ids": [2**63, 18446744073709551615]}
+    entry = {"t": 9, "type": "subagent", "agent_id": "a", "status": "completed", "models": [], "requests": [inner]}
+    whole = {"id": "s", "models": ["m"], "block_size": 64, "hash_id_scope": "local", "requests": [request, entry]}
+    several = whole | {"note": {"hash_ids": [1]}, "requests": [request | {"t": t, "hash_ids": []} for t in range(3)]}
+    return tuple(json.dumps(one, indent=indent).encode() for one in (whole, several) for indent in (None, 1))
+
+
+@cache
 def log_lines() -> tuple[bytes, ...]:
     """All lines of the example logs."""
     files = sorted(path for path in LOGS.iterdir() if path.is_file())

@@ -95,7 +95,7 @@ def test_what_a_live_run_writes_stays():
             assert part in os.listdir()
     with DatasetWriter("day.dataset", block_size=1, tail="kept") as writer:
         with only_writer("day.dataset"):
-            assert os.path.isdir(writer._folder)
+            assert os.path.isdir(writer._output.path)
         writer.add(kvtrace.toy("0 1"))
     assert {*os.listdir()} == {"day.jsonl", "day.dataset"}
 
@@ -137,7 +137,7 @@ def test_an_unfinished_data_set_is_its_owner_s_alone():
     try:
         with DatasetWriter("day.dataset", block_size=1, tail="kept") as writer:
             writer.add(kvtrace.toy("0 1"))
-            assert os.stat(writer._folder).st_mode & 0o777 == 0o700
+            assert os.stat(writer._output.path).st_mode & 0o777 == 0o700
     finally:
         os.umask(before)
     assert os.stat("day.dataset").st_mode & 0o777 == 0o755

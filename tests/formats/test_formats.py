@@ -548,7 +548,7 @@ def test_times_that_seconds_cannot_keep_are_counted(folder, capsys):
     ("values", "fault"),
     [
         ({"block_size": "CanaryQz7xKw"}, "block_size is not a whole number of at least 0."),
-        ({"tail": ["CanaryQz7xKw"]}, "tail must be one of kept, unique, dropped."),
+        ({"tail": ["CanaryQz7xKw"]}, "tail must be one of kept, unique, dropped, stated."),
         ({"profile": ["CanaryQz7xKw"]}, "profile is not a text."),
         ({"profile": "exact", "release": "CanaryQz7xKw"}, "release is not an object."),
         ({"profile": "exact", "release": {"settings": ["CanaryQz7xKw"]}}, "release.settings is not an object."),

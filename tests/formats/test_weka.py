@@ -3,7 +3,9 @@
 import gzip
 import json
 import math
+import os
 import shutil
+import threading
 
 import numpy as np
 import pytest
@@ -129,6 +131,13 @@ def test_a_session_may_be_compressed_and_come_from_a_pipe(folder, capsys):
     whole = kvtrace.read(put(TREE))
     assert kvtrace.read("g.json.gz") == kvtrace.read("z.json.zst") == whole
     assert kvtrace.read(put(json.dumps(TREE, indent=2), "pretty.json")) == whole
+    os.mkfifo("pipe")
+    writer = threading.Thread(target=lambda: (folder / "pipe").write_bytes(text))
+    writer.start()
+    assert kvtrace.read("pipe") == whole
+    writer.join()
+    assert run(["convert", "a.json", "-o", "-", "--to", "weka", "-q"]) == 0
+    assert json.loads(capsys.readouterr().out) == TREE
 
 
 def test_stated_block_counts_are_kept(folder):
@@ -286,7 +295,9 @@ def test_a_folder_of_other_files_is_not_replaced(folder):
 BROKEN = {
     '{"id": "a", "hash_id_scope": "local", "requ': "the JSON ends early; the file is truncated.",
     '{"hash_id_scope": "local", "requests": nope}': "the file is not JSON from character 40.",
-    '{"hash_id_scope": "local", "requests": [{"t": NaN}]}': "the file is not JSON from character 47.",
+    '{"hash_id_scope": "local", "requests": [{"t": NaN}]}': (
+        "a number is NaN or infinite at character 47, which JSON does not have."
+    ),
     '{"hash_id_scope": "local"}': "requests is not a list. Is the file a Weka session?",
 }
 WRONG = [
@@ -337,7 +348,7 @@ def test_a_folder_holds_sessions_alone(folder):
         kvtrace.read("none")
     put_all(folder / "some", TREE)
     (folder / "some/README.md").write_text("hello")
-    with pytest.raises(InputError, match="has 1 Weka sessions and 1 other entry"):
+    with pytest.raises(InputError, match="1 of 2 entries of the folder is not Weka sessions"):
         kvtrace.read("some")
     (folder / "some/README.md").rename(folder / "some/.hidden")
     assert len(kvtrace.read("some")) == 4

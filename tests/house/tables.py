@@ -232,7 +232,8 @@ TABLES = [
     ),
     Table(
         "trace format", "src/kvtrace/formats/format_table.py:FORMATS", "src/kvtrace/formats",
-        modules_of("formats.format_table", "FORMATS"), ("docs/formats/formats.md",), others=frozenset({"dataset"}),
+        modules_of("formats.format_table", "FORMATS"), ("docs/formats/formats.md",),
+        others=frozenset({"dataset", "weka"}),
         is_row=lambda source: any(defines(read, "write")(source) for read in ("result_of", "read")),
         vector=format_vector,
     ),

@@ -6,7 +6,8 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from kvtrace._native.rows import PAD
-from kvtrace._native.session_ids import find_lists, number_rows
+from kvtrace._native.session_ids import find_lists, number_ids, number_rows
+from tests.reference import ids as slow_ids
 from tests.reference import session_ids as slow
 
 TOKENS = [
@@ -37,6 +38,18 @@ def test_the_kernel_finds_the_lists_of_its_twin(text):
 
 def test_an_id_of_2_to_the_63_keeps_its_bits():
     assert found(b'{"hash_ids": [9223372036854775808]}') == [(13, 34, [-(2**63)])]
+
+
+@given(st.lists(st.integers(0, 9) | st.integers(-(2**63), 2**63 - 1), max_size=40))
+def test_ids_are_numbered_by_first_appearance(values):
+    numbers, distinct = number_ids(np.array(values, dtype=np.int64))
+    slow, count = slow_ids.renumber(values)
+    assert numbers.tolist() == slow and len(distinct) == count and distinct[numbers].tolist() == values
+
+
+def test_the_room_must_hold_the_ids():
+    with pytest.raises(ValueError, match="too small"):
+        find_lists(b"[1]" + bytes(PAD), 3, np.empty(1, dtype=np.int64))
 
 
 def test_the_pad_is_required():

@@ -176,12 +176,11 @@ class _FileBytes(io.RawIOBase):
         return True
 
     def readinto(self, buffer):
-        if self._head:
-            size = min(len(buffer), len(self._head))
-            buffer[:size], self._head = self._head[:size], self._head[size:]
-        else:
+        size = min(len(buffer), len(self._head))
+        buffer[:size], self._head = self._head[:size], self._head[size:]
+        if size < len(buffer):  # with the head, so that `peek` shows more than that
             try:
-                size = self._source.readinto(buffer)
+                size += self._source.readinto(memoryview(buffer)[size:])
             except OSError as error:
                 raise unreadable(self._name, error) from None
         self.bytes_read += size

@@ -8,6 +8,7 @@ import cython
 import numpy as np
 from cython.cimports.kvtrace._native.rows import Scanner
 
+from .ids import renumber
 from .rows import PAD
 
 SHORTEST = 13  # bytes of a key with an empty list
@@ -16,12 +17,13 @@ _W_ASH_IDS = cython.declare(cython.ulonglong, int.from_bytes(b'ash_ids"', "littl
 _KEY = cython.declare(cython.int, len('"hash_ids"'))
 
 
-def find_lists(data, size):
+def find_lists(data, size, room=None):
     """The lists of unsigned 64-bit integers under the key `hash_ids` in a JSON text: (spans, offsets, ids).
 
     `data` holds `size` bytes of text and PAD more. Span k is where list k begins and ends in the text, brackets
     included; its ids are ids[offsets[k]:offsets[k + 1]], and those from 2^63 keep their bits. A list with anything else
-    is not found, nor is a key inside of a string. The text need not be valid JSON.
+    is not found, nor is a key inside of a string. The text need not be valid JSON. `room` may hold the ids: at least
+    size // 2 + 1 values of int64.
 
     >>> text = b'{"hash_ids": [7, 8], "other": [1], "more": {"hash_ids": [1.5]}}'
     >>> find_lists(text + bytes(PAD), len(text))
@@ -31,7 +33,9 @@ def find_lists(data, size):
         raise ValueError("data must have PAD bytes after the text")
     spans = np.empty((size // SHORTEST + 1, 2), dtype=np.int64)
     offsets = np.zeros(len(spans) + 1, dtype=np.int64)
-    ids = np.empty(size // 2 + 1, dtype=np.int64)  # untouched room takes no memory
+    ids = np.empty(size // 2 + 1, dtype=np.int64) if room is None else room  # untouched room takes no memory
+    if len(ids) < size // 2 + 1:
+        raise ValueError("the room is too small for the ids of the text")
     lists = _find_lists(Scanner(0), data, size, spans, offsets, ids)
     return spans[:lists].copy(), offsets[: lists + 1].copy(), ids[: offsets[lists]]
 
@@ -114,6 +118,37 @@ def _take_list(scanner, data, at, ids, taken):
         if data[at] != 44:  # a comma
             return -1
         at = _blanks(data, at + 1)
+
+
+def number_ids(ids):
+    """The ids numbered 0, 1, 2, ... by first appearance (int32), and the distinct ids in that order (int64).
+
+    >>> number_ids(np.array([7, 9, 7]))
+    (array([0, 1, 0], dtype=int32), array([7, 9]))
+    """
+    ids = np.ascontiguousarray(ids, dtype=np.int64)
+    if len(ids) and not (0 <= ids.min() and ids.max() < 4 * len(ids) + 1024):  # not dense enough for a table
+        numbers, distinct = renumber(ids)
+        values = np.empty(distinct, dtype=np.int64)
+        values[numbers] = ids
+        return numbers.astype(np.int32), values
+    number_of = np.full(int(ids.max(initial=-1)) + 1, -1, dtype=np.int32)
+    numbers, values = np.empty(len(ids), dtype=np.int32), np.empty(len(number_of), dtype=np.int64)
+    distinct = _number_ids(ids, number_of, numbers, values)
+    return numbers, values[:distinct].copy()
+
+
+def _number_ids(ids, number_of, numbers, values):
+    i: cython.Py_ssize_t
+    fresh: cython.int = 0
+    with cython.nogil:
+        for i in range(ids.shape[0]):
+            if number_of[ids[i]] < 0:
+                number_of[ids[i]] = fresh
+                values[fresh] = ids[i]
+                fresh += 1
+            numbers[i] = number_of[ids[i]]
+    return fresh
 
 
 def number_rows(numbers, starts, lengths, first_keys, keys, distinct):

@@ -2,7 +2,10 @@ import numpy as np
 
 SHORTEST: int
 
-def find_lists(data: bytes | bytearray, size: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]: ...
+def find_lists(
+    data: bytes | bytearray, size: int, room: np.ndarray | None = None
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]: ...
+def number_ids(ids: np.ndarray) -> tuple[np.ndarray, np.ndarray]: ...
 def number_rows(
     numbers: np.ndarray,
     starts: np.ndarray,

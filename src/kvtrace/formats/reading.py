@@ -94,6 +94,8 @@ def read_columns(
         return weka.read(path, extra=extra == "keep", on_error=on_error)
     require_trace(path)
     with open_read(path) as stream:
+        if format is None and weka.is_session(stream.peek(weka.HEAD)[: weka.HEAD]):  # of a pipe
+            return weka.read(path, stream, extra=extra == "keep", on_error=on_error)
         if format == "parquet" or (format is None and stream.peek(4)[:4] == parquet.MAGIC):
             result = parquet.read(stream, path, extra=extra)
         elif agentic_mooncake.is_of(format, stream):

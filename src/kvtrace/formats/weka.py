@@ -9,7 +9,8 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Mapping
-from contextlib import suppress
+from contextlib import nullcontext, suppress
+from io import BufferedReader
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +32,7 @@ from .read_result import ReadResult
 from .sidecar import Sidecar
 from .weka_objects import SessionObjects
 from .weka_session import Session, moved_rows, parse_session
+from .weka_text import Room
 
 NAME = re.compile(r"[^.].*\.json(\.gz|\.zst)?\Z")
 SAFE = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9_.-]{0,200}")
@@ -64,24 +66,29 @@ def is_file_name(path: str | Path) -> bool:
     return NAME.match(os.path.basename(str(path))) is not None
 
 
-def read(path: str | Path, *, extra: bool = True, on_error: OnError | None = None) -> ReadResult:
+def read(
+    path: str | Path, stream: BufferedReader | None = None, *, extra: bool = True, on_error: OnError | None = None
+) -> ReadResult:
     """Read a session, or all sessions of a folder.
 
     Args:
         path: A file, a folder of session files alone, or `-` for stdin.
+        stream: The bytes of the file, if it is open already.
         extra: Whether to keep fields as extra columns.
-        on_error: Gets an error for each file that is not valid, which is left out; without it, the first is raised.
+        on_error: Gets an error for each file of a folder that is not valid, which is left out; without it, the first
+            is raised.
     """
     name = name_of(path)
     is_folder = not is_std(path) and os.path.isdir(path)
     files = _files(path) if is_folder else [str(path)]
     sessions: list[Session] = []
     names: list[str] = []
+    room = Room()
     numbers, sizes = GrowingArray(np.int32), [_size(file) for file in files]
     for place, file in enumerate(files):
         error = None
         try:
-            session = _session(file)
+            session = _session(file, stream, room)
             _require_size(session, sessions)
         except RowError as fault:
             reason = f"{os.path.basename(file)}: {fault.reason}" if is_folder else fault.reason
@@ -91,7 +98,7 @@ def read(path: str | Path, *, extra: bool = True, on_error: OnError | None = Non
             session.numbers = session.numbers[:0].copy()  # memory holds them once
             sessions.append(session)
             names.append(os.path.basename(file))
-        elif on_error is None:  # raised outside the handler, so that no text is its context
+        elif on_error is None or not is_folder:  # raised outside the handler, so that no text is its context
             raise error
         else:
             on_error(error)
@@ -118,7 +125,7 @@ def write(
             )
         with write_together(path) as (stream,):
             stream.write(_text(objects.object(0)))
-        return [name_of(path)]
+        return ["stdout" if is_std(path) else str(path)]
     names: set[str] = set()
     with OutputFolder(path, require_place) as folder:
         for number in range(len(objects)):
@@ -160,8 +167,8 @@ def _files(folder: str | Path) -> list[str]:
     if len(sessions) < len(names):
         others = len(names) - len(sessions)
         raise InputError(
-            f"{folder}: the folder has {len(sessions):,} Weka sessions and {others:,} other "
-            f"{'entry' if others == 1 else 'entries'}. Move all that are not sessions elsewhere."
+            f"{folder}: {others:,} of {len(names):,} entries of the folder {'is' if others == 1 else 'are'} not Weka "
+            "sessions (.json, .json.gz or .json.zst). Move them elsewhere."
         )
     return [os.path.join(folder, name) for name in sessions]
 
@@ -174,17 +181,17 @@ def _size(file: str) -> int:
         return 0
 
 
-def _session(file: str) -> Session:
+def _session(file: str, stream: BufferedReader | None, room: Room) -> Session:
     """The session of a file; RowError if it is not valid or cannot be read."""
     name, reason = name_of(file), None
     try:
-        with open_read(file) as stream:
-            text = stream.read()
+        with nullcontext(stream) if stream else open_read(file) as opened:
+            text = opened.read()
     except InputError as error:
         reason = str(error).removeprefix(f"{name}: ")
     if reason:
         raise RowError(reason)
-    return parse_session(text)
+    return parse_session(text, room)
 
 
 def _require_size(session: Session, others: list[Session]) -> None:

@@ -15,11 +15,12 @@ from typing import Any
 import numpy as np
 
 from .._base.errors import RowError
-from .._native import ids as numbering
+from .._native import session_ids
 from ..trace.invariants import MAX_TIME
 from .block_size import MAX_TOKENS
 from .jsonl_read import whole
-from .weka_text import IdLists, load
+from .sidecar import MAX_DEPTH, is_deep
+from .weka_text import IdLists, Room, load
 
 LOCAL, GLOBAL = "local", "global"
 SUBAGENT = "subagent"
@@ -60,7 +61,7 @@ class Session:
     values: np.ndarray = field(default_factory=lambda: np.empty(0, np.int64))  # the ids by first appearance
 
 
-def parse_session(text: bytes) -> Session:
+def parse_session(text: bytes, room: Room | None = None) -> Session:
     """The session in a text; RowError, which names the place but shows no content, if it is not valid.
 
     >>> session = parse_session(b'{"block_size": 64, "hash_id_scope": "local", "requests": [{"t": 0.5, "in": 130, '
@@ -69,15 +70,14 @@ def parse_session(text: bytes) -> Session:
     (0.5, [0, 1], [7, 8])
     """
     for lifted in (True, False):
-        values, lists = load(text, lifted=lifted)
+        values, lists = load(text, lifted=lifted, room=room)
+        if is_deep(values):
+            raise RowError(f"the file is nested more than {MAX_DEPTH} levels deep.")
         session = _session(values, lists)
         if lists.are_used():
             break  # else a list is inside of an unknown field, which is kept as it is
     ids, session.offsets = lists.done()
-    numbers, distinct = numbering.renumber(ids)
-    session.values = np.empty(distinct, dtype=np.int64)
-    session.values[numbers] = ids
-    session.numbers = numbers.astype(np.int32)
+    session.numbers, session.values = session_ids.number_ids(ids)
     return session
 
 

@@ -19,8 +19,23 @@ from .._native.session_ids import find_lists
 from .jsonl_read import BOM, id_list
 
 
-def load(text: bytes, *, lifted: bool = True) -> tuple[Any, IdLists]:
+class Room:
+    """Memory for the ids of one text after another."""
+
+    def __init__(self) -> None:
+        self._ids = np.empty(0, dtype=np.int64)
+
+    def of(self, count: int) -> np.ndarray:
+        """An array for so many ids, in place of the one before."""
+        if count > len(self._ids):
+            self._ids = np.empty(count, dtype=np.int64)
+        return self._ids
+
+
+def load(text: bytes, *, lifted: bool = True, room: Room | None = None) -> tuple[Any, IdLists]:
     """The values of a JSON text, and its lists of ids; with `lifted=False` the lists are decoded in place.
+
+    The lists are valid until `room` is used for the next text.
 
     >>> values, lists = load(b'{"hash_ids": [7, 8]}')
     >>> values, lists.add(values["hash_ids"], "hash_ids"), lists.done()
@@ -29,7 +44,7 @@ def load(text: bytes, *, lifted: bool = True) -> tuple[Any, IdLists]:
     text = text.removeprefix(BOM)
     if not lifted:
         return _decoded(text), IdLists(np.zeros(1, dtype=np.int64), np.empty(0, dtype=np.int64))
-    spans, offsets, ids = find_lists(text + bytes(PAD), len(text))
+    spans, offsets, ids = find_lists(text + bytes(PAD), len(text), room.of(len(text) // 2 + 1) if room else None)
     pieces, end = [], 0
     for number, (start, stop) in enumerate(spans.tolist()):
         pieces += [text[end:start], b"[%d]" % number]
@@ -87,4 +102,6 @@ def _decoded(text: bytes) -> Any:
         place = error.pos
     if place >= len(text.rstrip()):  # raised outside the handler: orjson's error contains the text
         raise RowError("the JSON ends early; the file is truncated.")
+    if any(word in text[max(0, place - 2) : place + 10] for word in (b"NaN", b"Infinity")):
+        raise RowError(f"a number is NaN or infinite at character {place + 1:,}, which JSON does not have.")
     raise RowError(f"the file is not JSON from character {place + 1:,}.")
