@@ -175,7 +175,8 @@ def _dependencies(rows: list[AgenticRow]) -> Dependencies:
     """The dependencies of rows on each other; -1 for a request that the file does not have."""
     row_of = {row.request_id: number for number, row in enumerate(rows)}
     flat = [(number, row_of.get(name, -1), *rest) for number, row in enumerate(rows) for name, *rest in row.waits]
-    return dependencies_between(*(zip(*flat, strict=True) if flat else [()] * 5), len(rows))
+    request, row, trigger, relation, delay = zip(*flat, strict=True) if flat else [()] * 5
+    return dependencies_between(request, row, trigger, relation, delay, len(rows))
 
 
 def _in_time(rows: list[AgenticRow], *, has_times: bool) -> tuple[np.ndarray, np.ndarray]:
