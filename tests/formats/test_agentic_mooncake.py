@@ -1,10 +1,12 @@
 """Agentic Mooncake: what is written comes back, and a file by hand is read as Dynamo reads it."""
 
+import contextlib
 import json
 
 import numpy as np
 import pytest
 from hypothesis import assume, given, settings
+from hypothesis import strategies as st
 
 import kvtrace
 from kvtrace import InputError, Trace, UsageError
@@ -218,6 +220,30 @@ def test_plain_columns_need_a_block_size(folder):
     columns = replace_columns(toy("0"))
     with pytest.raises(UsageError, match="needs a block size"), open("t.jsonl", "wb") as stream:
         write(stream, columns)
+
+
+ODD = [None, True, -1, 0, 2**63, 1.5, 1e300, "", "a", "b", [], [1], ["a"], {}, {"a": 1}]
+
+
+@given(st.data())
+@settings(max_examples=150, deadline=None)
+def test_a_file_with_an_odd_value_is_read_or_refused_in_one_line(tmp_path_factory, data):
+    folder = tmp_path_factory.mktemp("odd")
+    own = {"tail": "dropped", "recorded_times": True, "links": ["session", "parent"], "without": ["agent"]}
+    rows = [HEADER | {"kvtrace": own},
+            request("a", recorded_api_time_ms=5, domain=3, session=0),
+            request("b", ("a", "completion", 1, "sequence"), at=9, parent="a", output_hash_ids=[7])]  # fmt: skip
+    inside = [*rows, rows[0]["kvtrace"], rows[0]["source"], rows[2]["dependencies"][0]]
+    place = data.draw(st.sampled_from(inside))
+    place[data.draw(st.sampled_from(sorted(place)))] = data.draw(st.sampled_from(ODD))
+    path = put(folder, *rows)
+    try:
+        kvtrace.read(path)
+    except (InputError, UsageError) as error:
+        assert "\n" not in str(error)
+    with contextlib.suppress(InputError):
+        kvtrace.check(path)
+        open_pieces(path).read()
 
 
 # -- conversions ---------------------------------------------------------------------------------------------------

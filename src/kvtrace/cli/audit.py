@@ -19,7 +19,7 @@ from .output import console, print_json, print_notes, print_tables
 @click.option("--users", metavar="FILE", help="File with one user per line, one line for each row, to count contributors; never part of an output.")
 @click.option("--profile", metavar="NAME", help="Profile to grade against: exact, standard or strict.  [default: the declared profile, else standard]")
 @BLOCK_SIZE
-@click.option("--format", "format_name", metavar="NAME", help="Trace format: mooncake, bailian, parquet or dataset.  [default: from the content]")
+@click.option("--format", "format_name", metavar="NAME", help="Trace format: mooncake, bailian, agentic-mooncake, parquet or dataset.  [default: from the content]")
 @click.option("--card", "card_file", metavar="FILE", help="Also write a data card: Markdown to publish beside the trace.")
 @MEMORY
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object; docs/privacy/audit.md lists its keys.")

@@ -20,7 +20,7 @@ from .output import console, print_lines
 ))
 @click.argument("trace", metavar="TRACE")
 @click.option("-o", "--output", required=True, metavar="FILE", help="Output file; - is stdout. Its name selects .gz, .zst or .parquet; FOLDER/ or FOLDER.dataset is a data set, FOLDER.sessions a folder of sessions.")
-@click.option("--to", metavar="NAME", help="A format (mooncake, bailian, parquet, dataset, weka) or a client: aiperf, vllm, sglang, guidellm, dynamo, llm-d, vidur, azure, burstgpt, lmcache, libcachesim.  [default: by the file's name, else mooncake]")
+@click.option("--to", metavar="NAME", help="A format (mooncake, bailian, agentic-mooncake, parquet, dataset, weka) or a client: aiperf, vllm, sglang, guidellm, dynamo, dynamo-agentic, llm-d, vidur, azure, burstgpt, lmcache, libcachesim.  [default: by the file's name, else mooncake]")
 @BLOCK_SIZE_OF_TRACE
 @click.option("--chain", is_flag=True, help="Re-chain the ids of a trace whose blocks were hashed without their prefix.")
 @click.option("--start", metavar="TIME", help="Drop requests that arrive before TIME, such as 90s, 10m or 1.5h.  [default: the beginning]")

@@ -17,7 +17,7 @@ from .output import console, print_lines
 @click.argument("trace", metavar="TRACE")
 @click.option("-o", "--output", required=True, metavar="FILE", help="JSON Lines file to write; - is stdout. The name may end in .gz or .zst.")
 @click.option("--tokenizer", required=True, metavar="NAME", help="deepseek-r1 (built in), path of a tokenizer.json or of its folder, or Hugging Face id.")
-@click.option("--to", default="prompts", metavar="FORM", help="Output format: prompts (plain, with times and lengths), openai (chat bodies), vllm (custom data set), sglang (openai data set) or aiperf.")
+@click.option("--to", default="prompts", metavar="FORM", help="Output format: prompts (plain, with times and lengths), openai (chat bodies), vllm (custom data set), sglang (openai data set), aiperf or dag-jsonl (AIPerf, sessions of agents).")
 @click.option("--separator", default="none", metavar="TOKEN", help="Control token at the start of each block: none, bos or eos.")
 @click.option("--words", metavar="FILE", help="File of words to use, separated by white space.  [default: Lorem Ipsum]")
 @click.option("--model", metavar="NAME", help="Model name in chat bodies.  [default: none]")
@@ -64,6 +64,8 @@ def _summary(trace, written, output, to, name, tokenizer):
     yield "exact", f"{exact} ({written.exact / max(1, written.requests):.2%})"
     if written.no_output:
         yield "lost", f"{written.no_output:,} requests have an output of 0 tokens; 1 is written instead."
+    for loss in written.losses:
+        yield "lost", loss
     if to in CHAT_FORMS:
         yield "counted", _chat_tokens(name, tokenizer)
     for line in usage(to, output, len(trace)):

@@ -28,7 +28,14 @@ from .mooncake import domains_of
 
 __all__ = ["HEAD", "KEPT", "is_of", "read", "write"]
 
-KEPT = ("model", "priority", "strict_priority", "policy_class", "turn", "agent")  # extra columns, always written
+KEPT: tuple[str, ...] = (
+    "model",
+    "priority",
+    "strict_priority",
+    "policy_class",
+    "turn",
+    "agent",
+)  # extra columns, always written
 
 
 def write(
@@ -135,7 +142,7 @@ def _digest(columns) -> str:
     digest = blake2b(digest_size=16)
     ids = columns.hash_ids - columns.hash_ids.min(initial=0)  # whatever the first id is
     for values in (columns.timestamp, columns.input_length, columns.output_length, columns.offsets, ids):
-        digest.update(np.ascontiguousarray(values).view(np.uint8))
+        digest.update(np.ascontiguousarray(values).data)
     return digest.hexdigest()
 
 

@@ -100,14 +100,13 @@ class _File:
 
     def result(self, extra: str) -> ReadResult:
         """The columns of all rows, in the order of time."""
-        own = (self._header or {}).get("kvtrace")
-        own = own if isinstance(own, dict) else {}
+        own = _own_settings(self._header)
         times, order = _in_time(self._rows, has_times=bool(own.get("recorded_times")))
         rows = [self._rows[row] for row in order.tolist()]
         columns = _columns(rows, times[order])
         if extra == "keep":
             columns.extra = _extra(rows, bool(own))
-        _add_links(columns, rows, own.get("links") or (), own.get("without") or ())
+        _add_links(columns, rows, own.get("links", ()), own.get("without", ()))
         if own and "service_ms" not in own.get("without", ()):
             columns.service_ms = _service_times(rows)
         if own.get("tail") == "dropped" and self._header:
@@ -175,7 +174,17 @@ def _dependencies(rows: list[AgenticRow]) -> Dependencies:
     """The dependencies of rows on each other; -1 for a request that the file does not have."""
     row_of = {row.request_id: number for number, row in enumerate(rows)}
     flat = [(number, row_of.get(name, -1), *rest) for number, row in enumerate(rows) for name, *rest in row.waits]
-    return dependencies_between(*(zip(*flat, strict=True) if flat else [()] * 5), len(rows))
+    request, row, trigger, relation, delay = zip(*flat, strict=True) if flat else [()] * 5
+    return dependencies_between(request, row, trigger, relation, delay, len(rows))
+
+
+def _own_settings(header: dict[str, Any] | None) -> dict[str, Any]:
+    """What kvtrace states in a header; nothing of what has the wrong type."""
+    own = (header or {}).get("kvtrace")
+    types = {"tail": str, "recorded_times": bool, "links": list, "without": list}
+    if not isinstance(own, dict):
+        return {}
+    return {name: own[name] for name, kind in types.items() if isinstance(own.get(name), kind)}
 
 
 def _in_time(rows: list[AgenticRow], *, has_times: bool) -> tuple[np.ndarray, np.ndarray]:
@@ -246,7 +255,8 @@ def _add_links(columns: Columns, rows: list[AgenticRow], own, without) -> None:
         if name in own:
             values = [row.links.get(name, -1) for row in rows]
             values = [row_of.get(value, -1) for value in values] if name == "parent" else values
-            links[name] = np.array([value if type(value) is int else -1 for value in values], dtype=np.int64)
+            numbers = [value if type(value) is int and -1 <= value < 2**63 else -1 for value in values]
+            links[name] = np.array(numbers, dtype=np.int64)
     columns.session, columns.parent = (None if name in without else links[name] for name in ("session", "parent"))
     if "agent" not in without:
         columns.extra["agent"] = links["agent"]

@@ -64,7 +64,7 @@ def agentic_row(values: dict[str, Any], version: int) -> AgenticRow:
         id_list(values["output_hash_ids"], "output_hash_ids") if "output_hash_ids" in values else None,
         _number(values, "recorded_api_time_ms"),
         waits,
-        {name: values[name] for name in (*LINKS, "domain") if values.get(name) is not None},
+        {name: values[name] for name in (*LINKS, "domain") if isinstance(values.get(name), str | int | float)},
         {name: value for name, value in values.items() if name not in CONSUMED},
     )  # fmt: skip
 

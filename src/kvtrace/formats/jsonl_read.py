@@ -9,6 +9,7 @@ import io
 from collections import deque
 from collections.abc import Callable, Collection, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -388,8 +389,9 @@ def id_list(values: Any, name: str) -> np.ndarray:
     """A list of signed or unsigned 64-bit ids; those from 2^63 keep their bits."""
     if type(values) is not list:
         raise RowError(f"{name} is not a list.")
-    if set(map(type, values)) == {int} and min(values) >= -(2**63) and max(values) < 2**63:
-        return np.array(values, dtype=np.int64)
+    if set(map(type, values)) == {int}:
+        with suppress(OverflowError):  # of ids from 2^63
+            return np.array(values, dtype=np.int64)
     numbers = [_integer(value) for value in values]
     if any(number is None for number in numbers):
         raise RowError(f"{name} has a value that is not a whole number of 64 bits.")

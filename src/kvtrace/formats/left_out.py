@@ -15,7 +15,7 @@ from .weka_losses import lost_in_sessions
 EXTRA = " Add --extra to keep extra columns."  # of commands with this option
 TIMES_ONLY = ("mooncake", "bailian")  # formats without dependencies and service times
 KEEPING = " Use the format agentic-mooncake or parquet to keep them."
-KEPT = {
+KEPT: dict[str, tuple[str, ...]] = {
     "mooncake": ("turn",),
     "bailian": bailian.KEYS,
     "agentic-mooncake": agentic_mooncake.KEPT,

@@ -58,7 +58,7 @@ def check(
         path: A trace file, a data set folder, or "-" for stdin.
         block_size: Tokens per block; the default is from the sidecar, else what the prompts imply.
         tail: "kept", "unique" or "dropped"; the default is the sidecar's.
-        format: "mooncake", "bailian", "parquet" or "dataset"; the default depends on the content.
+        format: One of `formats.format_table.NAMES`; the default depends on the content.
         max_per_rule: Lines to list for each rule; the others are counted.
         threads: Threads that parse; the default is one a core.
         on_read: Receives the number of requests when the file is read.

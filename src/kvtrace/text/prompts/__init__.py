@@ -9,6 +9,7 @@ As in Lin's report, `texts_to_hashes` splits the tokens of each text into blocks
     verifier.py    tokenise the texts again and compare them with the ids
     round_trip.py  texts -> ids, ids -> texts
     bodies.py      output formats: plain prompts, OpenAI bodies, lines for vLLM, SGLang and AIPerf
+    dag.py         the agents of sessions, their turns and what they spawn, for AIPerf's dag_jsonl
     writing.py     write, verify and count the prompts of a trace
 """
 

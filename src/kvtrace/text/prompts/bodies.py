@@ -60,8 +60,10 @@ FORMS: dict[str, Callable[[PromptRequest], dict[str, Any]]] = {
     "vllm": vllm_line,
     "aiperf": aiperf_line,
     "sglang": openai_body,  # `bench_serving --dataset-name openai` reads chat bodies
+    "dag-jsonl": openai_body,  # turns of agents, which dag.py makes of the requests
 }
-CHAT_FORMS = {"openai", "sglang"}  # the server adds its chat template to the text
+DAG = "dag-jsonl"
+CHAT_FORMS = {"openai", "sglang", DAG}  # the server adds its chat template to the text
 
 
 def usage(form: str, path: str, rows: int) -> list[str]:
@@ -77,6 +79,8 @@ def usage(form: str, path: str, rows: int) -> list[str]:
         ]
     if form == "aiperf":
         return [f"aiperf profile --input-file {pasted(path)} --custom-dataset-type mooncake-trace --fixed-schedule"]
+    if form == DAG:
+        return [f"aiperf profile --input-file {pasted(path)} --custom-dataset-type dag_jsonl --endpoint-type chat"]
     if form == "sglang":
         return [
             f"python -m sglang.bench_serving --backend sglang-oai-chat --dataset-name openai "

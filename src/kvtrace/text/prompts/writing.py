@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
@@ -17,8 +17,9 @@ from ...formats.writing import require_place
 from ...trace.trace import Trace
 from ..tokenizers import Tokenizer
 from .blocks import PromptBlocks
-from .bodies import CHAT_FORMS, FORMS, PromptRequest
+from .bodies import CHAT_FORMS, DAG, FORMS, PromptRequest
 from .builder import PromptBuilder
+from .dag import dag_of
 from .verifier import Verifier
 from .words import WordList
 
@@ -34,6 +35,7 @@ class WriteSummary:
     tokens: int
     words: int  # different words used
     no_output: int  # rows with 0 output tokens, written as 1
+    losses: list[str] = field(default_factory=list)  # what the format cannot express of sessions
 
 
 def write_prompts(
@@ -53,7 +55,7 @@ def write_prompts(
     Memory does not grow with the length of the texts.
 
     Args:
-        to: the output format, one of bodies.FORMS.
+        to: the output format, one of bodies.FORMS; "dag-jsonl" has one line for each agent of a session.
         separator: a control token at the start of each block: none, bos or eos.
         words: the words to use; default Lorem Ipsum.
         model: the model's name in chat bodies.
@@ -70,6 +72,33 @@ def write_prompts(
     blocks = PromptBlocks.of_trace(trace)
     prompts = PromptBuilder(blocks, WordList.of(tokenizer, words, separator=separator), seed=seed)
     verifier, body = Verifier(blocks), FORMS[to]
+    losses = []
+    if to == DAG:
+        losses = _write_agents(trace, path, tokenizer, prompts, verifier, model, progress)
+    else:
+        _write_rows(trace, path, tokenizer, prompts, verifier, body, model, progress)
+    no_output = int((trace.output_length == 0).sum()) if to != "prompts" else 0
+    return WriteSummary(
+        len(trace), verifier.exact(), int(trace.input_length.sum()), len(prompts.words.texts), no_output, losses
+    )
+
+
+def _write_agents(trace, path, tokenizer, prompts, verifier, model, progress) -> list[str]:
+    """Write a line for each agent; returns what the format cannot express."""
+    dag = dag_of(trace)
+    with write_atomically(path) as stream:
+        for agent in dag.agents:
+            texts = [prompts.text(row) for row in agent.rows]
+            for row, text in zip(agent.rows, texts, strict=True):
+                _check(verifier, tokenizer, row, [text])
+            line = agent.line(texts, trace.output_length[agent.rows].tolist(), model)
+            stream.write(orjson.dumps(line, option=orjson.OPT_APPEND_NEWLINE))
+            progress(len(agent.rows))
+    return dag.losses
+
+
+def _write_rows(trace, path, tokenizer, prompts, verifier, body, model, progress) -> None:
+    """Write a line for each request."""
     with write_atomically(path) as stream, ThreadPoolExecutor(1) as executor:
         checking: Future | None = None  # the previous batch is verified while this one is built
         for start, stop in _batches(trace.input_length):
@@ -82,10 +111,6 @@ def write_prompts(
             progress(stop - start)
         if checking is not None:
             checking.result()
-    no_output = int((trace.output_length == 0).sum()) if to != "prompts" else 0
-    return WriteSummary(
-        len(trace), verifier.exact(), int(trace.input_length.sum()), len(prompts.words.texts), no_output
-    )
 
 
 def check_output(path: str | Path) -> None:
