@@ -110,7 +110,7 @@ from .serving.schedulers.dynamo import DynamoCost as DynamoCost
 from .serving.schedulers.dynamo import DynamoScheduler as DynamoScheduler
 from .serving.schedulers.sglang import SglangScheduler as SglangScheduler
 from .serving.schedulers.vllm import VllmScheduler as VllmScheduler
-from .serving.simulation import ServingRun as ServingRun
+from .serving.serving_run import ServingRun as ServingRun
 from .serving.simulation import StepCost as StepCost
 from .serving.simulation import simulate_serving as simulate_serving
 from .serving.simulations import Simulations as Simulations

@@ -18,8 +18,8 @@ from tests.docs import ROOT
 PUBLIC = {name: value for name in kvtrace.__all__ if inspect.isclass(value := getattr(kvtrace, name))}
 NOT_RESULTS = {  # arguments, tools, and what must not leave the memory
     "arguments": {
-        "BatchLimits", "CacheGroup", "CacheLayout", "ClosedLoop", "Columns", "Context", "Costs", "DynamoCost", "DynamoScheduler",
-        "Gpu", "Grid", "Key", "Knobs", "LayerKind", "LocalRunner", "LowerTier", "ModelShape", "PlanTarget",
+        "BatchLimits", "CacheGroup", "CacheLayout", "ClosedLoop", "Columns", "Context", "Costs", "DynamoCost",
+        "DynamoScheduler", "Gpu", "Grid", "Key", "Knobs", "LayerKind", "LocalRunner", "LowerTier", "ModelShape", "PlanTarget",
         "Prices", "Profile", "Roofline", "Runner", "Schedule", "Setting", "SglangScheduler", "StepCost", "Tier",
         "Tokenizer", "VllmScheduler",
     },
@@ -61,7 +61,8 @@ def results(tmp_path_factory):
         kvtrace.list_models("gpt-oss"), kvtrace.simulate(trace, 4), kvtrace.reachable_hits(trace, "gpt-oss-20b"),
         kvtrace.simulate_all(trace, [4, 6], ["lru", "sieve"]),
         kvtrace.simulate_tiers(trace, {"hbm": 4, "dram": 4}), kvtrace.simulate_instances(trace, 2, setting=setting),
-        kvtrace.simulate_serving(trace, cost, setting=setting), _closed_run(trace, cost, setting), released, released.trace,
+        kvtrace.simulate_serving(trace, cost, setting=setting), _closed_run(trace, cost, setting),
+        released, released.trace,
         kvtrace.convert_file(folder / "small.jsonl", folder / "again.jsonl"),
         kvtrace.Violation("small.jsonl", 3, "ids", "ids do not count by first appearance."),
         kvtrace.SweepTable([{name: None for name in COLUMNS} | {

@@ -28,8 +28,7 @@ class ClosedLoop:
     and the lanes begin when all of them have ended.
     """
 
-    def __init__(self, requests: Requests, plays, lanes, several=False, primers=((), ()), warm_up=0, duration=NEVER,
-                 idle_cap=NEVER, tree_cap=NEVER):  # fmt: skip
+    def __init__(self, requests: Requests, plays, lanes, several, primers, warm_up, duration, idle_cap, tree_cap):
         rows: cython.Py_ssize_t = len(plays["play"])
         self.requests = requests
         self.first, self.rows, self.play, self.offset = plays["first"], plays["rows"], plays["play"], plays["offset"]
