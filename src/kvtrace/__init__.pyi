@@ -112,7 +112,7 @@ from .serving.schedulers.sglang import SglangScheduler as SglangScheduler
 from .serving.schedulers.vllm import VllmScheduler as VllmScheduler
 from .serving.service_times import ServiceModel as ServiceModel
 from .serving.service_times import service_model as service_model
-from .serving.simulation import ServingRun as ServingRun
+from .serving.serving_run import ServingRun as ServingRun
 from .serving.simulation import StepCost as StepCost
 from .serving.simulation import simulate_serving as simulate_serving
 from .serving.simulations import Simulations as Simulations

@@ -11,13 +11,15 @@ import kvtrace
 from kvtrace._base.results import PlottedResult, Result, column_table, columns_of
 from kvtrace.cache.sweeps.cells import COLUMNS
 from kvtrace.privacy.checks.finding import failed
+from kvtrace.trace.columns import replace_columns
+from kvtrace.trace.dependencies import Dependencies
 from tests.docs import ROOT
 
 PUBLIC = {name: value for name in kvtrace.__all__ if inspect.isclass(value := getattr(kvtrace, name))}
 NOT_RESULTS = {  # arguments, tools, and what must not leave the memory
     "arguments": {
-        "BatchLimits", "CacheGroup", "CacheLayout", "Columns", "Context", "Costs", "DynamoCost", "DynamoScheduler",
-        "Gpu", "Grid", "Key", "Knobs", "LayerKind", "LocalRunner", "LowerTier", "ModelShape", "PlanTarget",
+        "BatchLimits", "CacheGroup", "CacheLayout", "ClosedLoop", "Columns", "Context", "Costs", "DynamoCost",
+        "DynamoScheduler", "Gpu", "Grid", "Key", "Knobs", "LayerKind", "LocalRunner", "LowerTier", "ModelShape", "PlanTarget",
         "Prices", "Profile", "Roofline", "Runner", "Schedule", "Setting", "SglangScheduler", "StepCost", "Tier",
         "Tokenizer", "VllmScheduler",
     },
@@ -34,6 +36,12 @@ RESULTS = sorted(
     for name, kind in PUBLIC.items()
     if not issubclass(kind, Exception) and name not in set().union(*NOT_RESULTS.values())
 )
+
+
+def _closed_run(trace, cost, setting):
+    waits = Dependencies.of([[], *([(row, "completion", "sequence", 100.0)] for row in range(len(trace) - 1))])
+    waiting = kvtrace.Trace.from_columns(replace_columns(trace, dependencies=waits), block_size=trace.block_size)
+    return kvtrace.simulate_serving(waiting, cost, setting=setting, loop=kvtrace.ClosedLoop())
 
 
 @pytest.fixture(scope="module")
@@ -53,7 +61,8 @@ def results(tmp_path_factory):
         kvtrace.list_models("gpt-oss"), kvtrace.simulate(trace, 4), kvtrace.reachable_hits(trace, "gpt-oss-20b"),
         kvtrace.simulate_all(trace, [4, 6], ["lru", "sieve"]),
         kvtrace.simulate_tiers(trace, {"hbm": 4, "dram": 4}), kvtrace.simulate_instances(trace, 2, setting=setting),
-        kvtrace.simulate_serving(trace, cost, setting=setting), released, released.trace,
+        kvtrace.simulate_serving(trace, cost, setting=setting), _closed_run(trace, cost, setting),
+        released, released.trace,
         kvtrace.convert_file(folder / "small.jsonl", folder / "again.jsonl"),
         kvtrace.Violation("small.jsonl", 3, "ids", "ids do not count by first appearance."),
         kvtrace.SweepTable([{name: None for name in COLUMNS} | {

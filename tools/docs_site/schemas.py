@@ -24,9 +24,10 @@ from kvtrace.privacy.checks import CHECKS, finding
 from kvtrace.privacy.profiles import PROFILES
 from kvtrace.serving import validation
 from kvtrace.serving.calibration import calibration
+from kvtrace.serving.closed_run import LoopDict
 from kvtrace.serving.models import listing
 from kvtrace.serving.planning import plan_result
-from kvtrace.serving.simulation import ServingDict
+from kvtrace.serving.serving_run import ServingDict
 from kvtrace.trace.columns import TAILS
 from kvtrace.trace.meta import Meta
 
@@ -98,6 +99,8 @@ class Result(tiered.TieredDict, ServingDict, total=False):
     gap_to_belady: float
     over_time: list[simulation.WindowDict]
     isolation: isolation.IsolationDict
+    loop: LoopDict
+    difference: dict[str, float]
 
 
 class SimulationFile(TypedDict):

@@ -13,8 +13,9 @@ from ..cache.demand import BlockDemand
 from ..trace.columns import replace_columns
 from ..trace.trace import Trace
 from .closed_loop import NEVER, ClosedLoop
+from .deployment import CHUNK, Deployed, Fleet
+from .serving_run import ServingDict, ServingRun, served_only
 from .session_trees import PlayedTrace, played_trace, require_dependencies, session_trees
-from .simulation import CHUNK, Fleet, ServingDict, ServingRun, served_only
 
 ROW_POLICIES = ("workload",)  # policies that read the arrivals of the trace
 
@@ -210,7 +211,7 @@ def _run(fleet: Fleet, played: PlayedTrace, loop: ClosedLoop, demand, on_progres
     return _result(deployed, played, loop, outcome)
 
 
-def _result(deployed, played: PlayedTrace, loop: ClosedLoop, outcome) -> ClosedRun:
+def _result(deployed: Deployed, played: PlayedTrace, loop: ClosedLoop, outcome) -> ClosedRun:
     rows = outcome["rows"].astype(np.int64)
     fields = deployed.results(rows)
     arrival = np.asarray(deployed.requests.outcomes["arrival"])[rows]

@@ -9,7 +9,7 @@ import numpy as np
 from ...cache.simulation import Simulation
 from ...cache.tiered import TieredSimulation
 from ...serving.instances import FleetSimulation
-from ...serving.simulation import ServingRun
+from ...serving.serving_run import ServingRun
 from ...serving.simulations import Simulations
 from ...trace.hits import count_hits, unlimited_hits
 from ..plots import over_time as rates

@@ -21,7 +21,8 @@ from ..hardware.links import Link
 from ..hardware.roofline import Roofline
 from ..models.shape import ModelShape, model_shape
 from ..schedulers.base import BatchLimits
-from ..simulation import ServingRun, StepCost
+from ..serving_run import ServingRun
+from ..simulation import StepCost
 from .calibrated import FORMS, NO_TIME, CalibratedRoofline, exchange_terms, start_terms, terms_of
 from .operating_range import LABELS, OperatingRange, range_of_run
 

@@ -6,7 +6,7 @@ from dataclasses import asdict, dataclass
 
 import numpy as np
 
-from ..simulation import ServingRun
+from ..serving_run import ServingRun
 
 LABELS = {"step_tokens": "tokens a step", "batch": "requests at once", "context": "tokens of context at once",
           "request_tokens": "tokens of a request"}  # fmt: skip

@@ -11,5 +11,6 @@ class Instance:
     prefill: Any
     blocks: Any
     timeline: list[Any]
+    loop: Any
     def __init__(self, engine: Any, requests: Any, cost: Any) -> None: ...
     def watch(self) -> Any: ...

@@ -15,7 +15,7 @@ from ...trace.hits import unlimited_hits
 from ...trace.trace import Trace
 from ..bootstrap import quantile_interval
 from ..hardware import Roofline
-from ..simulation import ServingRun
+from ..serving_run import ServingRun
 from .plan_result import CurvePoint, FleetFigures, ModelError, PrefillFloor, RouterPlan, UnmetTarget
 from .plan_runs import PlanTarget, capacity_blocks, fitting_gpus, prefill_alone_s, served, step_cost
 from .time_errors import TimeErrors, limit_interval, time_interval

@@ -6,7 +6,7 @@ from dataclasses import dataclass, fields, is_dataclass
 from typing import Any
 
 from ..._base.results import PlottedResult, columns_of
-from ..simulation import Quantiles
+from ..serving_run import Quantiles
 
 SCHEMA = 3  # version of the keys
 WHERE_KNOWN = {

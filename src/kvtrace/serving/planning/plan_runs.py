@@ -21,7 +21,8 @@ from ..roofline_cost import roofline_cost
 from ..routers import FULL_ATTENTION, PLANNED
 from ..schedulers import scheduler_of
 from ..schedulers.base import BatchLimits, Scheduler, Tier
-from ..simulation import ServingRun, StepCost, simulate_serving
+from ..serving_run import ServingRun
+from ..simulation import StepCost, simulate_serving
 
 
 @dataclass(frozen=True)
