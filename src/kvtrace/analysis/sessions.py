@@ -57,8 +57,8 @@ def recorded_turns(trace: Trace) -> SessionLinks | None:
     links = recorded_sessions(trace)
     if links is None or trace.parent is not None or (agent := agents(trace)) is None:
         return links
-    own = np.where(trace.session < 0, -1, trace.session * (agent.max(initial=0) + 1) + agent)
-    return SessionLinks(links.session, previous_turn(own), recorded=True)
+    of_agent = np.where(links.session < 0, -1, links.session * (agent.max(initial=0) + 1) + agent)
+    return SessionLinks(links.session, previous_turn(of_agent), recorded=True)
 
 
 def agents(trace: Trace) -> np.ndarray | None:

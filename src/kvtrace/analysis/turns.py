@@ -122,7 +122,7 @@ def session_statistics(
         return None
     values = session_values(trace, links)
 
-    def distribution(sample: np.ndarray | None) -> Distribution | None:
+    def distribution(sample: np.ndarray | None) -> Any:  # a Distribution, or None for what is not known
         return None if sample is None else Distribution.of(sample, quantiles)
 
     return SessionStatistics(

@@ -18,7 +18,7 @@
     },
   };
   const PAPER = { width: 310, height: 205, autosize: false }; // of a plot on paper: three beside each other
-  const WIDE_PAPER = { width: 1000, height: 275, autosize: false }; // the hit curve
+  const WIDE_PAPER = { width: 1000, height: 275, autosize: false }; // the hit curve, the timeline of sessions
   let chosen = null;
 
   const unpack = async (text) => {
@@ -35,6 +35,7 @@
       return { ...trace, colorscale: theme.density, colorbar: bar };
     }
     const colour = theme.series[trace.meta % theme.series.length];
+    if (trace.base) return { ...trace, marker: { color: colour, line: { color: colour, width: 0.7 } } }; // seen at any length
     if (trace.type === "bar") return { ...trace, marker: { color: colour } };
     const bars = trace.error_y ? { error_y: { ...trace.error_y, color: colour } } : {};
     return { ...trace, ...bars, line: { ...trace.line, color: colour }, marker: { color: colour, size: 6 } };
@@ -58,7 +59,7 @@
     root.dataset.theme = name;
     for (const [id, figure] of Object.entries(figures)) {
       const data = figure.data.map((trace) => coloured(trace, theme));
-      const size = !on_paper ? {} : id.startsWith("hit-curve") ? WIDE_PAPER : PAPER;
+      const size = !on_paper ? {} : /^(hit-curve|session-timeline)/.test(id) ? WIDE_PAPER : PAPER;
       Plotly.react(id, data, { ...layout(figure.layout, theme, on_paper), ...size }, { displayModeBar: false, responsive: !on_paper });
     }
   };
@@ -92,6 +93,12 @@
       rows.push([...names, "share"]);
       const { x, y, z } = figure.data[0];
       z.forEach((row, j) => row.forEach((share, i) => share !== null && rows.push([x[i], y[j], share])));
+    } else if (figure.data.some((trace) => trace.base)) {
+      const { tickvals, ticktext } = figure.layout.yaxis;
+      rows.push(["series", "row", names[0], "length"]);
+      for (const { name, base, x, y } of figure.data) {
+        base.forEach((start, i) => rows.push([plain(name), ticktext[tickvals.indexOf(y[i])], start, x[i]]));
+      }
     } else {
       const bars = figure.data.some((trace) => trace.error_y);
       rows.push(["series", ...names, ...(bars ? ["low", "high"] : [])]);

@@ -11,7 +11,7 @@ import numpy as np
 
 from .._base.errors import UsageError
 from .._base.units import short
-from .plots.plot import Axis, Density, Panel, Plot, Series, log_ticks
+from .plots.plot import Axis, Density, Panel, Plot, Series, Spans, log_ticks
 
 MISSING = "plotly is not installed. Run `pip install 'kvtrace[report]'`."
 DIGITS = 5  # significant digits, more than a screen shows
@@ -92,6 +92,8 @@ def _add_panel(drawn, panel: Panel, number: int, row: int, column: int) -> None:
         drawn.add_trace(series | style | shown | {"meta": None}, row=row, col=column)
     drawn.update_xaxes(**parts["layout"]["xaxis"], row=row, col=column)
     drawn.update_yaxes(**parts["layout"]["yaxis"], row=row, col=column)
+    if "barmode" in parts["layout"]:
+        drawn.update_layout(barmode=parts["layout"]["barmode"])
     axis = str(number + 1) if number else ""
     left, top = drawn.layout[f"xaxis{axis}"].domain[0], drawn.layout[f"yaxis{axis}"].domain[1]
     place = {"orientation": "h", "x": left, "y": top, "xanchor": "left", "yanchor": "bottom", "font": {"size": 10}}
@@ -114,6 +116,8 @@ def figure(panel: Panel) -> dict[str, Any]:
     margin = MARGIN if any(series.style in ("dots", "points") for series in panel.series) else 0.0
     x, y = _axis(panel.x, xs, margin), _axis(panel.y, ys, margin)
     layout = {"xaxis": x, "yaxis": y, "showlegend": len(panel.series) > 1}
+    if any(isinstance(series, Spans) for series in panel.series):
+        layout["barmode"] = "overlay"  # spans of several series share their rows
     return {"data": data, "layout": layout}
 
 
@@ -131,6 +135,8 @@ def _trace(series: Series, panel: Panel) -> dict[str, Any]:
             "orientation": "h",
             "hovertemplate": f"%{{y}}<br>{_name(panel.x)}: {value}<extra></extra>",
         }
+    if isinstance(series, Spans):
+        return trace | _spans(series, panel)
     if series.low is not None and series.high is not None:
         above, below = series.high - series.y, series.y - series.low
         bars = {"array": _numbers(np.maximum(above, 0)), "arrayminus": _numbers(np.maximum(below, 0))}
@@ -145,6 +151,22 @@ def _trace(series: Series, panel: Panel) -> dict[str, Any]:
     mode = "lines+markers" if series.style == "dots" or len(series.x) == 1 else "lines"
     mode = "markers" if series.style == "points" else mode
     return trace | {"type": "scatter", "mode": mode, "line": line, "cliponaxis": False}
+
+
+def _spans(series: Spans, panel: Panel) -> dict[str, Any]:
+    """Bars to the right that begin at x; the pointer shows the row, the length and the details of each."""
+    shown = [
+        f"{_escaped(name)}: %{{customdata[{number}]:{'.1%' if values.dtype.kind == 'f' else ','}}}"
+        for number, (name, values) in enumerate(series.details.items())
+    ]
+    length = _hover(panel.x, "x", "")
+    lines = ["%{y}", f"{_name(panel.x)}: {_hover(panel.x, 'base', '')}", f"{_escaped(series.name)}: {length}", *shown]
+    details = zip(*map(_numbers, series.details.values()), strict=True)
+    return {
+        "type": "bar", "orientation": "h", "base": _numbers(series.x), "x": _numbers(series.length),
+        "width": series.height, "customdata": [list(row) for row in details],
+        "hovertemplate": f"{'<br>'.join(lines)}<extra></extra>",
+    }  # fmt: skip
 
 
 def _name(axis: Axis) -> str:

@@ -13,7 +13,7 @@ from .._base.output_files import write_atomically
 from .._base.tables import printable
 from .._base.units import short
 from .interactive import MAX_COLUMNS, PALETTE, extent
-from .plots.plot import Axis, Panel, Plot, log_ticks
+from .plots.plot import Axis, Panel, Plot, Spans, log_ticks
 
 WIDTH, HEIGHT, DPI = 3.4, 2.4, 200  # inches of a panel (a column of a paper), dots per inch
 LEGEND_ROW, LEGEND_COLUMNS = 0.15, 2  # inches, below the axes; names side by side
@@ -135,6 +135,17 @@ def _draw_panel(figure, axes, panel: Panel):
             axes.bar(series.x, series.y, width, color=colour, label=name)
         elif series.style == "across":
             axes.barh(series.y, series.x, 0.8, color=colour, label=name)
+        elif isinstance(series, Spans):
+            axes.barh(
+                series.y,
+                series.length,
+                series.height,
+                left=series.x,
+                color=colour,
+                edgecolor=colour,
+                linewidth=0.4,
+                label=name,
+            )
         elif series.style == "step":
             axes.step(series.x, series.y, where="post", color=colour, label=name)
         else:

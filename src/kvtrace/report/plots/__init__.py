@@ -14,6 +14,7 @@ from . import (
     popularity,
     requests,
     reuse,
+    session_timeline,
     sessions,
     working_set,
 )
@@ -30,5 +31,6 @@ PLOTS: dict[str, Callable[[Study], Plot]] = {
     "popularity": popularity.plot,
     "lengths": lengths.plot,
     "arrivals": arrivals.plot,
+    "session-timeline": session_timeline.plot,
     "sessions": sessions.plot,
 }

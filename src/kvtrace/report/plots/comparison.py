@@ -21,6 +21,11 @@ BEHAVIOUR = {  # figures of request sequences
     "Turns": ("turns", "requests of a session"),
     "Time to the next turn": ("turn_gap_ms", "ms"),
 }
+AGENTS = {  # of sessions, where both traces tell
+    "Think time": ("think_ms", "ms"),
+    "Service time": ("service_ms", "ms"),
+    "Context growth": ("growth", "tokens"),
+}
 
 
 def plot(one: Study, other: Study) -> Plot:
@@ -49,7 +54,8 @@ def behaviour(one: Study, other: Study) -> Plot | None:
     a, b = _samples(one, other)
     if not any(_differ(a[key], b[key]) for key, _ in BEHAVIOUR.values()):
         return None
-    panels = [_panel(name, *BEHAVIOUR[name], one, other, a, b) for name in BEHAVIOUR]
+    of_agents = AGENTS if all(key in a for key, _ in AGENTS.values()) else {}
+    panels = [_panel(name, *figure, one, other, a, b) for name, figure in (BEHAVIOUR | of_agents).items()]
     explanation = (
         "When blocks are used again, and how sessions continue. Sessions are inferred unless both traces record them."
     )

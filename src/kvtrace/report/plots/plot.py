@@ -13,7 +13,8 @@ import numpy as np
 
 from ...analysis.curves import hit_curve
 from ...analysis.exact_curve import HitCurve
-from ...analysis.sessions import SessionLinks, infer_sessions
+from ...analysis.session_values import SessionValues, session_values
+from ...analysis.sessions import SessionLinks, infer_sessions, recorded_turns
 from ...analysis.summary import Summary, analyze
 from ...cache.optimum import Optimum
 from ...cache.simulation import Simulation, simulate
@@ -89,6 +90,16 @@ class Study:
         return infer_sessions(self.trace)
 
     @cached_property
+    def recorded_turns(self) -> SessionLinks | None:
+        """The recorded sessions; None if the trace has none."""
+        return recorded_turns(self.trace)
+
+    @cached_property
+    def session_values(self) -> SessionValues | None:
+        """The values of the recorded sessions; None if the trace has none."""
+        return None if self.recorded_turns is None else session_values(self.trace, self.recorded_turns)
+
+    @cached_property
     def summary(self) -> Summary:
         """All statistics."""
         return analyze(self.trace, kv_bytes_per_token=self.kv_bytes_per_token)
@@ -132,6 +143,15 @@ class Series:
 
 # dots: a line with markers; points: markers alone; bars: upwards; across: to the right
 STYLES = ("line", "dash", "step", "dots", "points", "bars", "across")
+
+
+@dataclass(frozen=True, eq=False)
+class Spans(Series):
+    """Bars to the right that begin at x, in rows at the heights y."""
+
+    length: np.ndarray = field(default_factory=lambda: np.zeros(0))
+    height: float = 0.7  # of a bar; rows are 1 apart
+    details: dict[str, np.ndarray] = field(default_factory=dict)  # name -> values that the pointer shows; real: shares
 
 
 @dataclass(frozen=True, eq=False)

@@ -1,11 +1,11 @@
-"""Sessions: their turns, the growth of the context, and the hits of each turn."""
+"""Sessions: their turns, the growth of the context, the times of calls and between them, and their hits."""
 
 from __future__ import annotations
 
 import numpy as np
 
 from ...analysis.turns import SessionStatistics, session_statistics
-from .plot import Axis, Panel, Plot, Series, Study, cumulative
+from .plot import Axis, Panel, Plot, Series, Study, bars, cdf, cumulative
 
 TITLES = ("Turns per session", "Context by turn", "Block hit rate by turn")
 NO_SESSIONS = "no request continues another one."
@@ -35,7 +35,37 @@ def plot(study: Study) -> Plot:
         Axis("sessions with more turns", percent=True, limits=(0, 1)),
         [Series("sessions", np.concatenate([[1], value]), np.concatenate([[1.0], 1 - share]), 0, "step")],
     )
-    return Plot("Sessions", explanation, [distribution, *_by_turn(sessions)])
+    return Plot("Sessions", explanation, [distribution, *_by_turn(sessions), *_of_agents(study)])
+
+
+def _of_agents(study: Study) -> list[Panel]:
+    """Of recorded sessions: times, growth, and the blocks by the session that used them before."""
+    values, hits = study.session_values, study.summary.sessions and study.summary.sessions.hits
+    if values is None or not hits:
+        return []
+    seconds = {
+        name: sample / 1000
+        for name, sample in (
+            ("think time", values.think_ms), ("service time", values.service_ms),
+            ("time to the next turn", values.turn_gap_ms),
+        )
+        if sample is not None and len(sample)
+    }  # fmt: skip
+    samples = [(name, sample, None) for name, sample in seconds.items()]
+    shrinks = f"{(values.growth <= 0).mean():.1%} of the turns do not grow." if (values.growth <= 0).any() else ""
+    grows = values.growth[values.growth > 0]
+    blocks = max(1, hits.same_session.blocks)
+    shares = {
+        "same session": hits.same_session.hit_blocks / blocks,
+        "across sessions": hits.across_sessions.hit_blocks / blocks,
+        "new blocks": 1 - (hits.same_session.hit_blocks + hits.across_sessions.hit_blocks) / blocks,
+    }
+    why = "no session has a second turn."
+    return [
+        cdf("Times of calls and between them", Axis("time (s)", log=True, unit="s"), *samples, why=why),
+        cdf("Context growth", Axis("tokens", log=True, unit="tokens"), ("growth", grows, None), why=why, note=shrinks),
+        bars("Blocks by where they were used before", Axis("share of all blocks", percent=True, limits=(0, 1)), shares),
+    ]
 
 
 def _by_turn(sessions: SessionStatistics):

@@ -1,0 +1,138 @@
+"""The first sessions over time: a row for each agent, a bar for each call, a thin one for the time between calls."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from ...analysis.sessions import agents
+from .plot import Axis, Panel, Plot, Spans, Study, time_unit
+
+MAX_ROWS = 14  # agents that are drawn
+MAX_CALLS = 1200  # that are drawn, as many as a browser draws at once
+TITLE = "The first sessions"
+NO_SESSIONS = "the trace records no sessions."
+MAIN, SUBAGENT, AFTER_COMPACTION, BETWEEN = "main agent", "subagent", "after a compaction", "between calls"
+
+
+@dataclass(frozen=True, eq=False)
+class Calls:
+    """The calls of the rows that are drawn; times are since the start of each session, in ms."""
+
+    request: np.ndarray
+    row: np.ndarray  # of the drawing, from the top
+    start: np.ndarray
+    end: np.ndarray  # the start, if the service time is not known
+    agent: np.ndarray
+    labels: list[str]  # of the rows
+    left: int  # sessions that are not drawn
+    sessions: int  # that are drawn
+
+
+def plot(study: Study) -> Plot:
+    """The calls of the first sessions, as many as a page can show.
+
+    >>> from kvtrace.trace.building import toy
+    >>> plot(Study(toy("0 1", "2 3"))).panels[0].missing
+    'the trace records no sessions.'
+    """
+    explanation = (
+        "Each row is an agent of a session, each bar a call from its start to its end, each thin line the time until "
+        "the agent's next call, in which tools run or people think. The pointer shows lengths and hits without "
+        "eviction; drag to zoom."
+    )
+    if study.recorded_turns is None:
+        return Plot("Session timeline", explanation, [Panel(TITLE, missing=NO_SESSIONS)])
+    calls = _calls(study)
+    shown_ms = _shown_ms(calls)
+    inside = np.flatnonzero(calls.start <= shown_ms)
+    unit, ms = time_unit(shown_ms)
+    rows = Axis("", ticks={float(len(calls.labels) - 1 - row): label for row, label in enumerate(calls.labels)},
+                limits=(-0.5, len(calls.labels) - 0.5))  # fmt: skip
+    series = [_between(calls, shown_ms, ms), *_bars(study, calls, inside, ms)]
+    time = Axis(f"time in the session ({unit})", limits=(0, shown_ms / ms * 1.01 or 1.0), unit=unit)
+    note = _note(calls, len(calls.start) - len(inside), study)
+    return Plot("Session timeline", explanation, [Panel(TITLE, time, rows, [one for one in series if one], note=note)])
+
+
+def _calls(study: Study) -> Calls:
+    """The calls of the first sessions whose agents fit the rows."""
+    trace = study.trace
+    assert trace.session is not None
+    agent = agents(trace)
+    agent = np.zeros(len(trace), dtype=np.int64) if agent is None else agent
+    inside = np.flatnonzero(trace.session >= 0)
+    numbers, first = np.unique(trace.session[inside], return_index=True)
+    pairs = np.unique(np.stack([trace.session[inside], agent[inside]], axis=1), axis=0)  # in order of session and agent
+    rows_of = np.searchsorted(pairs[:, 0], numbers, side="right")  # rows up to each session
+    drawn = max(1, int(np.searchsorted(rows_of, MAX_ROWS, side="right")))
+    pairs = pairs[: min(int(rows_of[drawn - 1]), MAX_ROWS)]
+    key = trace.session * (int(agent.max(initial=0)) + 1) + agent
+    keys = pairs[:, 0] * (int(agent.max(initial=0)) + 1) + pairs[:, 1]
+    request = inside[np.isin(key[inside], keys)]
+    begin = trace.timestamp[inside[first]][np.searchsorted(numbers, trace.session[request])]
+    service = 0.0 if trace.service_ms is None else np.nan_to_num(trace.service_ms[request])
+    start = trace.timestamp[request] - begin
+    labels = [f"session {session}" if number == 0 else f"agent {number}" for session, number in pairs.tolist()]
+    return Calls(request, np.searchsorted(keys, key[request]), start, start + service, agent[request], labels,
+                 len(numbers) - drawn, drawn)  # fmt: skip
+
+
+def _shown_ms(calls: Calls) -> float:
+    """The end of the axis: the median duration of the rows, or less where there are more calls than a page can show."""
+    last = np.zeros(len(calls.labels))
+    np.maximum.at(last, calls.row, calls.end)
+    several = float(np.median(last))
+    by_start = np.sort(calls.start)
+    return min(several, float(by_start[MAX_CALLS])) if len(by_start) > MAX_CALLS else several
+
+
+def _bars(study: Study, calls: Calls, inside: np.ndarray, ms: float) -> list[Spans | None]:
+    """One series for each kind of call."""
+    trace, links = study.trace, study.recorded_turns
+    assert links is not None
+    request = calls.request[inside]
+    before = np.where(links.parent[request] >= 0, trace.input_length[links.parent[request]], 0)
+    is_compacted = 2 * trace.input_length[request] < before
+    kinds = np.where(is_compacted, AFTER_COMPACTION, np.where(calls.agent[inside] > 0, SUBAGENT, MAIN))
+    hits = np.minimum(study.hit_blocks[request] * trace.block_size, trace.input_length[request])
+    share = hits / np.maximum(trace.input_length[request], 1)
+
+    def one(kind: str, colour: int) -> Spans | None:
+        which = np.flatnonzero(kinds == kind)
+        if not len(which):
+            return None
+        at, length = inside[which], trace.input_length[request[which]]
+        details = {"prompt tokens": length, "hit": share[which], "output tokens": trace.output_length[request[which]]}
+        took = (calls.end[at] - calls.start[at]) / ms
+        return Spans(kind, calls.start[at] / ms, _place(calls, at), colour, length=took, details=details)
+
+    return [one(MAIN, 0), one(SUBAGENT, 2), one(AFTER_COMPACTION, 1)]
+
+
+def _between(calls: Calls, shown_ms: float, ms: float) -> Spans | None:
+    """The time from the end of each call to the start of the next one of its row, which may be beyond the axis."""
+    order = np.lexsort((calls.start, calls.row))
+    one, other = order[:-1], order[1:]
+    follows = (calls.row[one] == calls.row[other]) & (calls.start[other] > calls.end[one])
+    follows &= calls.start[one] <= shown_ms
+    one, other = one[follows], other[follows]
+    if not len(one):
+        return None
+    waits = (calls.start[other] - calls.end[one]) / ms
+    return Spans(BETWEEN, calls.end[one] / ms, _place(calls, one), 5, length=waits, height=0.1)
+
+
+def _place(calls: Calls, at: np.ndarray) -> np.ndarray:
+    """The height of calls in the drawing: the first row is on top."""
+    return (len(calls.labels) - 1 - calls.row[at]).astype(float)
+
+
+def _note(calls: Calls, later: int, study: Study) -> str:
+    """What is not drawn."""
+    notes = [f"{calls.left:,} more sessions are not drawn."] if calls.left else []
+    notes += [f"{later:,} later calls of these sessions are not drawn."] if later else []
+    if study.trace.service_ms is None:
+        notes.append("The trace has no service times: each call is a line at its arrival.")
+    return " ".join(notes)
