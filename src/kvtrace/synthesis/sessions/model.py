@@ -1,7 +1,7 @@
 """The session model: what sessions of a trace are like, without ids, and without the order of their turns.
 
 It holds two kinds of records, sorted by value, with values in bins. A chain record has the size of a chain of a session
-(see chains.py) and the sums of up to eight parts of it. A turn record has what happens from one request of a chain to
+(see chains.py) and the sums of up to twelve parts of it. A turn record has what happens from one request of a chain to
 the next. Turn records of all sessions are pooled, so a model does not reveal which turns belong together.
 """
 
@@ -66,7 +66,7 @@ FINALS: dict[str, str | int] = {"output": "output", "service": "service"}  # of 
 TABLES = {"chains": CHAINS, "parts": PARTS, "groups": GROUPS, "turns": TURNS, "finals": FINALS}
 BINNED = ("turns", "first", "blocks", "time", "age", "growth", "level", "output", "service")
 NOTHING, BASE, SIBLING, WHOLE = range(4)  # ..., the request it begins from, a chain beside it, most of that request
-MAX_PARTS = 8
+MAX_PARTS = 12
 MAX_TURNS, MAX_CHAINS = 100_000, 20_000  # records; larger tables are sampled
 
 Table = dict[str, np.ndarray]  # column -> record -> bin or number

@@ -19,7 +19,7 @@ from .fitting import cuts
 from .model import BASE, NOTHING, SIBLING, WHOLE, SessionModel
 
 SWAPS = 1000  # tried per turn
-WEIGHTS = {"growth": 5.0, "time": 1.0, "brief": 1.0, "level": 1.0}  # of the quantities whose sums by part are kept
+WEIGHTS = {"growth": 5.0, "time": 5.0, "brief": 5.0, "level": 1.0}  # of the quantities whose sums by part are kept
 
 
 @dataclass(eq=False)
