@@ -1,5 +1,7 @@
 """The kernels of session trees against their twins, and what they refuse."""
 
+from itertools import pairwise
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -40,7 +42,7 @@ def test_contexts_equal_their_twin(nets, least):
     net, starts = flat(nets), offsets_of([*map(len, nets)])
     item, first = np.arange(len(net)), np.full(len(nets), least + 3)
     tokens = sessions.contexts(starts, first, net, item, least)
-    items = [list(range(start, stop)) for start, stop in zip(starts[:-1], starts[1:], strict=True)]
+    items = [list(range(start, stop)) for start, stop in pairwise(starts.tolist())]
     expected, reordered = slow.contexts(items, first.tolist(), net.tolist(), least)
     assert tokens.tolist() == expected and item.tolist() == flat(reordered).tolist()
     assert tokens.min() >= least
@@ -53,9 +55,14 @@ def waits(draw):
     base = [draw(st.integers(-1, row - 1)) for row in range(rows)]
     joins = [draw(st.lists(st.integers(0, row - 1), max_size=2)) if row else [] for row in range(rows)]
     numbers = st.lists(st.integers(0, 50), min_size=rows, max_size=rows)
-    return base, draw(st.lists(st.integers(0, 1), min_size=rows, max_size=rows)), draw(numbers), draw(numbers), draw(
-        numbers
-    ), joins
+    return (
+        base,
+        draw(st.lists(st.integers(0, 1), min_size=rows, max_size=rows)),
+        draw(numbers),
+        draw(numbers),
+        draw(numbers),
+        joins,
+    )
 
 
 @given(waits())

@@ -14,6 +14,7 @@ from kvtrace.privacy.checks.finding import failed
 from kvtrace.trace.columns import replace_columns
 from kvtrace.trace.dependencies import Dependencies
 from tests.docs import ROOT
+from tests.synthesis.session_forests import forest
 
 PUBLIC = {name: value for name in kvtrace.__all__ if inspect.isclass(value := getattr(kvtrace, name))}
 NOT_RESULTS = {  # arguments, tools, and what must not leave the memory
@@ -29,7 +30,7 @@ NOT_RESULTS = {  # arguments, tools, and what must not leave the memory
 NO_FIGURE = {  # results that are one row, or that a table shows best
     "AnonymizedDataset", "Arrivals", "Audit", "BlockSizeHits", "Calibration", "Converted", "Dataset", "Distribution",
     "Finding", "Fixes", "Forest", "Hits", "Model", "ModelList", "Numbered", "Popularity", "Published", "Recording",
-    "ReachableHits", "SessionLinks", "Tree", "Violation",
+    "ReachableHits", "SessionLinks", "SessionModel", "Tree", "Violation",
 }  # fmt: skip
 RESULTS = sorted(
     name
@@ -57,6 +58,7 @@ def results(tmp_path_factory):
         trace, summary, summary.basics, summary.arrivals, summary.popularity, summary.reuse_distance, trace.fixes,
         kvtrace.hit_curve(trace), kvtrace.compare(trace, trace), kvtrace.by_block_size(trace, [2])[0],
         kvtrace.infer_sessions(trace), kvtrace.forest(trace), kvtrace.fit(trace),
+        kvtrace.fit_sessions(forest(4)),
         kvtrace.fit_tree(trace), kvtrace.count_hits(trace, kvtrace.unlimited_hits(trace)),
         kvtrace.list_models("gpt-oss"), kvtrace.simulate(trace, 4), kvtrace.reachable_hits(trace, "gpt-oss-20b"),
         kvtrace.simulate_all(trace, [4, 6], ["lru", "sieve"]),

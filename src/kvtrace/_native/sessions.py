@@ -126,7 +126,7 @@ def paths(offsets, source, keep, root, numbers, distinct):
 
 def _deal(values, error, weights, cell, item, members, starts, bounds, seed, swaps):
     state: cython.ulonglong = seed
-    n: cython.longlong
+    _n: cython.longlong
     c: cython.Py_ssize_t
     q: cython.Py_ssize_t
     a: cython.longlong
@@ -138,7 +138,7 @@ def _deal(values, error, weights, cell, item, members, starts, bounds, seed, swa
     gain: cython.double
     change: cython.double
     with cython.nogil:
-        for n in range(swaps):
+        for _n in range(swaps):
             draw = next_half(cython.address(state))
             c = 0
             while draw >= cython.cast(cython.ulonglong, bounds[c]):
@@ -154,7 +154,8 @@ def _deal(values, error, weights, cell, item, members, starts, bounds, seed, swa
             for q in range(values.shape[1]):
                 change = values[item[b], q] - values[item[a], q]
                 gain += change * (
-                    weights[here, q] * (2 * error[here, q] + change) - weights[there, q] * (2 * error[there, q] - change)
+                    weights[here, q] * (2 * error[here, q] + change)
+                    - weights[there, q] * (2 * error[there, q] - change)
                 )
             if gain < 0:
                 for q in range(values.shape[1]):

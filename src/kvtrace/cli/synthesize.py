@@ -90,7 +90,7 @@ def synthesize_command(trace, n, sessions, output, method, scale, seed, save_mod
 def _size(model, n, sessions):
     """The number of requests, or of sessions: the other is None. A multiple of a session model counts sessions."""
     if model.method == "sessions" and (n is None or isinstance(n, units.Multiple)):
-        n, sessions = None, n or sessions or units.Multiple(1.0)
+        n, sessions = None, next((size for size in (n, sessions) if size is not None), units.Multiple(1.0))
     elif n is None and sessions is None:
         n = units.Multiple(1.0)
     n = n.of(model.rows) if isinstance(n, units.Multiple) else n

@@ -135,7 +135,8 @@ META = Section({
         "chained": flag, "folded_from": whole(TOKENS), "speedup_ratio": rounded(SMALL), "part": flag,
     }),
     "synthetic": Section({
-        "method": one_of("attach", "tree", "sessions"), "requests": whole(MANY), "sessions": whole(MANY), "seed": whole(SEED),
+        "method": one_of("attach", "tree", "sessions"), "requests": whole(MANY), "sessions": whole(MANY),
+        "seed": whole(SEED),
         "scale": one_of("rate", "duration"), "speedup_ratio": rounded(SMALL), "prefix_len_multiplier": rounded(SMALL),
         "prompt_len_multiplier": rounded(SMALL), "osl_multiplier": rounded(SMALL),
         "prefix_root_multiplier": whole(SMALL), "min_isl": whole(SMALL), "max_isl": whole(SMALL),

@@ -14,7 +14,11 @@ from .sessions.fitting import fit_sessions
 from .sessions.model import SessionModel
 from .tree import Tree, fit_tree
 
-METHODS = {"attach": fit, "tree": fit_tree, "sessions": fit_sessions}
+METHODS: dict[str, Callable[[Trace], Model | Tree | SessionModel]] = {
+    "attach": fit,
+    "tree": fit_tree,
+    "sessions": fit_sessions,
+}
 SAVED: tuple[type[Model] | type[SessionModel], ...] = (Model, SessionModel)  # kinds of models that files hold
 
 

@@ -76,6 +76,4 @@ class SavedModel(Result):
             reason = str(error)
         except (ValueError, TypeError, AttributeError, IndexError, OverflowError, RecursionError):
             reason = "inconsistent values"  # the message of a library may quote values
-        raise InputError(
-            f"{name_of(path)}: not a model of kvtrace ({reason}). Write it again with --save-model."
-        )
+        raise InputError(f"{name_of(path)}: not a model of kvtrace ({reason}). Write it again with --save-model.")

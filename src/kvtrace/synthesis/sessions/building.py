@@ -10,8 +10,9 @@ import numpy as np
 
 from ..._base.errors import UsageError
 from ..._base.offsets import offsets_of
+from ..._native import ragged
 from ..._native import sessions as kernel
-from ..._native.attach import Growth
+from ..._native.attach import FULL_KINDS, Growth
 from ...trace.columns import Columns
 from ...trace.dependencies import COMPLETION, JOIN, SEQUENCE, SPAWN, Dependencies, dependencies_between
 from ...trace.normalise import by_first_appearance
@@ -214,13 +215,32 @@ def _earlier_sources(plan):
 
 
 def _roots(model, plan, row, length):
-    """Block numbers of the first prompts of chains, which attach to each other as in the fitted trace."""
-    hits = np.minimum(plan.hits[row], length)
-    deepest = int(hits.max())
-    forest = Growth(deepest, 1 << 62, model.block_size)
+    """Block numbers of the first prompts of chains, which attach to each other as in the fitted trace.
+
+    Main chains and others grow in forests of their own.
+    """
+    offsets = offsets_of(length)
+    numbers, used = np.empty(int(offsets[-1]), dtype=np.int64), 0
+    main = plan.agent[row] == 0
+    for which in (np.flatnonzero(main), np.flatnonzero(~main)):
+        blocks = _grown(model, plan, row[which], length[which])
+        numbers[ragged.ranges(offsets[which], length[which])] = blocks + used
+        used += int(blocks.max(initial=-1)) + 1
+    return numbers
+
+
+def _grown(model, plan, row, length):
+    """The paths of first prompts in one forest, in time order."""
+    if not len(row):
+        return np.zeros(0, dtype=np.int64)
+    chosen = np.arange(len(row))
+    lowest = int(
+        np.argmin(plan.hits[row])
+    )  # the first path shares nothing: it takes the place of one that shares least
+    chosen[[0, lowest]] = chosen[[lowest, 0]]
+    hits = np.minimum(plan.hits[row[chosen]], length)
+    forest = Growth(int(hits.max()), 1 << 62, model.block_size)
     zero = np.zeros(len(row), dtype=np.int64)
-    blocks, *_ = forest.grow(
-        hits, hits, hits, length, plan.age[row], np.where(plan.use[row] >= 15, 0, plan.use[row]),
-        zero + model.block_size, zero,
-    )  # fmt: skip
-    return blocks
+    kind = np.minimum(plan.use[row[chosen]], FULL_KINDS - 1)
+    blocks, *_ = forest.grow(hits, hits, hits, length, plan.age[row[chosen]], kind, zero + model.block_size, zero)
+    return blocks.astype(np.int64)

@@ -16,11 +16,25 @@ from ..arrivals import Pace, rounded, stratified_sample
 from ..bins import Bins
 from ..fitting import time_step
 from .chains import MAIN, Chains, chains_of
-from .model import BASE, BINNED, CHAINS, FINALS, GROUPS, MAX_PARTS, NOTHING, PARTS, SIBLING, TURNS, WHOLE, SessionModel, Table
+from .model import (
+    BASE,
+    BINNED,
+    CHAINS,
+    FINALS,
+    GROUPS,
+    MAX_CHAINS,
+    MAX_PARTS,
+    MAX_TURNS,
+    NOTHING,
+    PARTS,
+    SIBLING,
+    TURNS,
+    WHOLE,
+    SessionModel,
+    Table,
+)
 
 MIN_PART = 4  # turns of a part of a chain
-MAX_RECORDS = 100_000  # of a table
-MAX_CHAINS = 20_000
 SLOW = 0.95  # quantile of the times of turns: slower ones count as this slow in a second sum
 
 
@@ -159,14 +173,10 @@ def _chains(trace: Trace, chains: Chains, kept, parent_place, step) -> Table:
     like[(like == BASE) & (lost <= kept[first])] = WHOLE
     grown = np.where(like == WHOLE, trace.input_length[first] - trace.input_length[base], 0)
     fresh = like == NOTHING
-    age, use = np.zeros(len(first), dtype=np.int64), np.zeros(len(first), dtype=np.int64)
-    depth = np.zeros(len(first), dtype=np.int64)
-    if fresh.any() and (hits[fresh] > 0).any():
-        roots = trace[first[fresh]]
-        blocks = _blocks(roots)
-        walk = attach.walk(roots.hash_ids, roots.offsets, np.zeros(len(roots)), np.full(len(roots), -1), roots.distinct)
-        order = np.flatnonzero(fresh)[np.argsort(first[fresh], kind="stable")]
-        depth[order], age[order], use[order] = np.minimum(walk[0], blocks), walk[1], walk[2]
+    depth, age, use = (np.zeros(len(first), dtype=np.int64) for _ in range(3))
+    for which in (fresh & is_main, fresh & ~is_main):  # forests of their own
+        if (hits[which] > 0).any():
+            depth[which], age[which], use[which] = _attachments(trace, first[which])
     join = np.where(chains.join < 0, 0, chains.place[chains.join] - parent_place)
     return {
         "kind": chains.kind, "turns": chains.turns, "first": trace.input_length[first],
@@ -176,6 +186,16 @@ def _chains(trace: Trace, chains: Chains, kept, parent_place, step) -> Table:
         "join": np.where(parent_place < 0, 0, np.maximum(join, 0)), "alone": chains.alone,
         "groups": np.where(is_main, groups[session], 0), "hits": depth, "age": age, "use": use,
     }  # fmt: skip
+
+
+def _attachments(trace, rows):
+    """What rows attach to among themselves, in time order: shared full blocks, age and kind."""
+    order = np.argsort(rows, kind="stable")
+    roots = trace[rows[order]]
+    blocks, none = _blocks(roots), np.full(len(roots), -1)
+    hits, age, kind, _ = attach.walk(roots.hash_ids, roots.offsets, np.zeros(len(roots)), none, roots.distinct)
+    place = np.argsort(order, kind="stable")
+    return np.minimum(hits, blocks)[place], age[place], kind[place]
 
 
 def _groups_by_session(chains, session):
@@ -192,9 +212,7 @@ def _hits(trace, session):
     from ...trace.columns import fields_of, replace_columns
 
     apart = replace_columns(trace, domain=session, output_ids=None, output_offsets=None)
-    return unlimited_hits(
-        in_domains(Trace(**fields_of(apart), block_size=trace.block_size, tail=trace.tail))
-    )
+    return unlimited_hits(in_domains(Trace(**fields_of(apart), block_size=trace.block_size, tail=trace.tail)))
 
 
 def _parts(chains, time, brief, growth, level, is_break):
@@ -254,7 +272,7 @@ def _tables(values, starts, bins):
     }
     rng = np.random.default_rng(0)
     order = {
-        table: stratified_sample(_sorted(coded[table]), MAX_CHAINS if table == "chains" else MAX_RECORDS, rng)
+        table: stratified_sample(_sorted(coded[table]), MAX_CHAINS if table == "chains" else MAX_TURNS, rng)
         for table in ("chains", "groups", "turns", "finals")
     }
     chain = order["chains"]

@@ -1,7 +1,7 @@
 """The session model: what sessions of a trace are like, without ids, and without the order of their turns.
 
 It holds two kinds of records, sorted by value, with values in bins. A chain record has the size of a chain of a session
-(see chains.py) and the sums of up to eight parts of it. A turn record has what happens from one request of a chain to
+(see chains.py) and the sums of up to twelve parts of it. A turn record has what happens from one request of a chain to
 the next. Turn records of all sessions are pooled, so a model does not reveal which turns belong together.
 """
 
@@ -66,7 +66,8 @@ FINALS: dict[str, str | int] = {"output": "output", "service": "service"}  # of 
 TABLES = {"chains": CHAINS, "parts": PARTS, "groups": GROUPS, "turns": TURNS, "finals": FINALS}
 BINNED = ("turns", "first", "blocks", "time", "age", "growth", "level", "output", "service")
 NOTHING, BASE, SIBLING, WHOLE = range(4)  # ..., the request it begins from, a chain beside it, most of that request
-MAX_PARTS = 8
+MAX_PARTS = 12
+MAX_TURNS, MAX_CHAINS = 100_000, 20_000  # records; larger tables are sampled
 
 Table = dict[str, np.ndarray]  # column -> record -> bin or number
 
@@ -98,6 +99,14 @@ class SessionModel(SavedModel):
         """One row for each chain record: its kind and the smallest number of its requests."""
         chains = self.tables["chains"]
         return {"kind": chains["kind"], "turns": self.bins["turns"].low[chains["turns"]]}
+
+    def draw(self, table: str, records: np.ndarray, rng: np.random.Generator) -> Table:
+        """The columns of some records of a table, with values drawn from their bins."""
+        codes = {name: column[records] for name, column in self.tables[table].items()}
+        return {
+            name: self.bins[of].spread(codes[name], rng) if isinstance(of, str) else codes[name]
+            for name, of in TABLES[table].items()
+        }
 
     def to_dict(self) -> dict[str, Any]:
         """The JSON object of docs/synthesis/synthesize.md; `schema` is its version."""
@@ -143,6 +152,7 @@ class SessionModel(SavedModel):
             and self.starts[-1] == len(parts["time"]) and (np.diff(self.starts) >= 0).all()
             and (np.diff(self.starts) <= MAX_PARTS).all()
             and of_main.any() and len(self.tables["finals"]["output"])
+            and self._has_size(int(np.count_nonzero(of_main)))
             and all((chains["kind"] == kind).any() for kind in np.unique(self.tables["groups"]["kind"]))
             and (self.tables["groups"]["kind"] > 0).all()
             and (len(self.tables["groups"]["kind"]) > 0 or not chains["groups"].any())
@@ -153,6 +163,13 @@ class SessionModel(SavedModel):
         )  # fmt: skip
         if not is_consistent:
             raise InvalidModelError("inconsistent values")
+
+    def _has_size(self, mains):
+        """Whether the numbers of sessions and requests are those of the records, or of larger tables than these."""
+        chains, turns = len(self.tables["chains"]["kind"]), len(self.tables["turns"]["child"])
+        return (mains == self.sessions or chains == MAX_CHAINS) and (
+            chains + turns == self.rows or chains == MAX_CHAINS or turns == MAX_TURNS
+        )
 
     def _has_turns(self, of_main, parts, turns):
         """Whether each chain with further turns has parts, and the pool has turns for them."""
@@ -184,4 +201,4 @@ class SessionModel(SavedModel):
         )
 
 
-assert ROOT == CHAINS["kind"] - 1  # type: ignore[operator]
+assert CHAINS["kind"] - 1 == ROOT  # type: ignore[operator]

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from ..._base.offsets import offsets_of
+from ..._native import ragged
 from ..._native import sessions as kernel
 from ...trace.dependencies import COMPLETION
 from .chains import FORKED, MAIN, ROOT
@@ -18,7 +19,7 @@ from .fitting import cuts
 from .model import BASE, NOTHING, SIBLING, WHOLE, SessionModel
 
 SWAPS = 1000  # tried per turn
-WEIGHTS = {"growth": 5.0, "time": 1.0, "brief": 1.0, "level": 1.0}  # of the quantities whose sums by part are kept
+WEIGHTS = {"growth": 5.0, "time": 5.0, "brief": 5.0, "level": 1.0}  # of the quantities whose sums by part are kept
 
 
 @dataclass(eq=False)
@@ -55,36 +56,30 @@ def draw_plan(model: SessionModel, mains: np.ndarray, rng: np.random.Generator) 
         mains: Session of the round -> record of its main chain.
         rng: Draws all values.
     """
-    record, session, above, spot, width_place = _chains(model, mains, rng)
-    table = {name: column[record] for name, column in model.tables["chains"].items()}
-    drawn = {
-        name: model.bins[kind].spread(table[name], rng)
-        for name, kind in (("turns", "turns"), ("first", "first"), ("shared", "blocks"), ("delay", "time"),
-                           ("join", "turns"), ("over", "growth"), ("under", "growth"), ("hits", "blocks"), ("age", "age"))
-    }  # fmt: skip
+    record, session, above, spot = _chains(model, mains, rng)
+    chain = model.draw("chains", record, rng)
     parts = np.diff(model.starts)[record]
-    turns = _balanced_turns(model, table, drawn["turns"], parts, rng)
+    turns = chain["turns"] = _balanced_turns(model, chain, parts, rng)
     starts = offsets_of(turns - 1)
-    item, values = _deal(model, record, table["kind"] != MAIN, turns, parts, starts, rng)
-    tokens = kernel.contexts(starts, np.maximum(drawn["first"], 1), values["growth"], item, model.block_size)
-    finals = _resampled(len(model.tables["finals"]["output"]), len(record), rng)
-    return _laid_out(
-        model, table, drawn, session, above, spot, turns, tokens, starts, item, values, rng.permutation(finals), rng
-    )
+    turn = _deal(model, record, chain["kind"] != MAIN, turns, parts, starts, rng)
+    order = np.arange(len(turn["growth"]))
+    tokens = kernel.contexts(starts, np.maximum(chain["first"], 1), turn["growth"], order, model.block_size)
+    finals = rng.permutation(_resampled(len(model.tables["finals"]["output"]), len(record), rng))
+    turn = {name: column[order] for name, column in turn.items()}
+    return _laid_out(model, chain, turn, model.draw("finals", finals, rng), session, above, spot, tokens, starts)
 
 
 # -- chains ----------------------------------------------------------------------------------------------------------
 
 
 def _chains(model, mains, rng):
-    """The chains of all sessions, mains first: record, session, chain above (-1 = none), place above as a share, group."""
+    """The chains of all sessions, mains first: record, session, chain above (-1 = none), place in that (0 to 1)."""
     table = model.tables["chains"]
     wanted = table["groups"][mains]
     groups = rng.permutation(_resampled(len(model.tables["groups"]["kind"]), int(wanted.sum()), rng))
     session_of_group = np.repeat(np.arange(len(mains)), wanted)
-    group = {name: column[groups] for name, column in model.tables["groups"].items()}
-    width = model.bins["turns"].spread(group["width"], rng)
-    of_group = np.repeat(np.arange(len(groups)), width)
+    group = model.draw("groups", groups, rng)
+    of_group = np.repeat(np.arange(len(groups)), group["width"])
     record = np.empty(len(of_group), dtype=np.int64)
     for kind in np.unique(group["kind"]).tolist():
         child = np.flatnonzero(group["kind"][of_group] == kind)
@@ -93,10 +88,7 @@ def _chains(model, mains, rng):
     session = np.concatenate([np.arange(len(mains)), session_of_group[of_group]])
     above = np.concatenate([np.full(len(mains), -1), _above(group, session_of_group, of_group, len(mains))])
     share = (group["position"] + rng.random(len(groups))) / 16
-    return (
-        np.concatenate([mains, record]), session, above,
-        np.concatenate([np.zeros(len(mains)), share[of_group]]), of_group,
-    )  # fmt: skip
+    return np.concatenate([mains, record]), session, above, np.concatenate([np.zeros(len(mains)), share[of_group]])
 
 
 def _above(group, session_of_group, of_group, mains):
@@ -113,20 +105,18 @@ def _above(group, session_of_group, of_group, mains):
     return above
 
 
-def _balanced_turns(model, table, turns, parts, rng):
+def _balanced_turns(model, chain, parts, rng):
     """The turns of the chains, changed by a few so that a whole round uses each pooled turn once."""
-    turns = np.maximum(turns, parts + 1)
-    turns[parts == 0] = 1
+    turns = np.where(parts == 0, 1, np.maximum(chain["turns"], parts + 1))
     pool = model.tables["turns"]["child"]
     for child in (0, 1):
-        of_kind = np.flatnonzero((table["kind"] != MAIN) == child)
+        of_kind = np.flatnonzero((chain["kind"] != MAIN) == child)
         missing = int(np.count_nonzero(pool == child) - (turns[of_kind] - 1).sum())
-        long = of_kind[turns[of_kind] > 16]  # shorter chains have exactly their turns
-        if len(long) and abs(missing) <= 0.03 * (turns[long]).sum():
-            share = offsets_of(turns[rng.permutation(long)])
-            cut = np.rint(share * (missing / share[-1])).astype(np.int64)
-            turns[long] += np.diff(cut)
-    return np.maximum(turns, parts + 1)
+        long = rng.permutation(of_kind[turns[of_kind] > 16])  # shorter chains have exactly their turns
+        if len(long) and abs(missing) <= 0.03 * turns[long].sum():
+            before = offsets_of(turns[long])
+            turns[long] += np.diff(np.rint(before * (missing / before[-1])).astype(np.int64))
+    return np.maximum(turns, np.minimum(parts, 1) + parts)
 
 
 def _resampled(records, size, rng):
@@ -142,161 +132,156 @@ def _resampled(records, size, rng):
 
 
 def _deal(model, record, child, turns, parts, starts, rng):
-    """The turn of each slot of the chains (a slot is between two requests), and the values of these turns."""
+    """The values of the turn in each slot of the chains; a slot is between two requests."""
     slots = int(starts[-1])
-    part = model.starts[record].repeat(parts) + np.arange(parts.sum()) - (np.cumsum(parts) - parts).repeat(parts)
+    part = ragged.ranges(model.starts[record], parts)
     _, size = cuts(turns - 1, parts)
     cell = np.repeat(np.arange(len(part)), size)
-    of = {name: column[part] for name, column in model.tables["parts"].items()}
-    draw = {name: model.bins[kind].spread(of[name], rng)
-            for name, kind in (("grown", "growth"), ("shrunk", "growth"), ("time", "time"), ("brief", "time"), ("level", "level"))}  # fmt: skip
-    breaks = np.minimum(of["breaks"], size)
-    shuffled = np.lexsort((rng.random(slots), cell))  # each cell's slots in random order: its first ones are breaks
-    place = np.arange(slots) - np.repeat(np.cumsum(size) - size, size)
-    kind = np.empty(slots, dtype=np.int64)
-    kind[shuffled] = place < breaks[cell]
-    kind += 2 * np.repeat(child, parts)[cell]
+    target = model.draw("parts", part, rng)
+    kind = _kinds(target["breaks"], size, cell, rng) + 2 * np.repeat(child, parts)[cell]
     pool = model.tables["turns"]
     pool_kind = pool["break"] + 2 * pool["child"]
-    item, turn = np.empty(slots, dtype=np.int64), np.empty(slots, dtype=np.int64)
-    members, bounds = [], [0]
+    turn, members = np.empty(slots, dtype=np.int64), []
     for number in range(4):
-        mine = np.flatnonzero(kind == number)
+        members.append(np.flatnonzero(kind == number))
         own = np.flatnonzero(pool_kind == number)
-        turn[mine] = own[rng.permutation(_resampled(len(own), len(mine), rng))]
-        members.append(mine)
-        bounds.append(bounds[-1] + len(mine))
-    item[:] = np.arange(slots)
-    values = _values(model, turn, rng)
-    quantities = np.stack([values[name] for name in WEIGHTS], axis=1).astype(np.float64)
-    draw["growth"] = draw["grown"] - draw["shrunk"]
-    targets = np.stack([draw[name] for name in WEIGHTS], axis=1).astype(np.float64)
+        turn[members[-1]] = own[rng.permutation(_resampled(len(own), len(members[-1]), rng))]
+    values = _turn_values(model, turn, rng)
+    target["growth"] = target["grown"] - target["shrunk"]
+    quantities, targets = (
+        np.stack([of[name] for name in WEIGHTS], axis=1).astype(np.float64) for of in (values, target)
+    )
     scale = np.maximum(np.abs(quantities).mean(axis=0) * 10, 1e-9) if slots else np.ones(len(WEIGHTS))
+    weights = np.array(list(WEIGHTS.values())) / (1 + np.abs(targets / scale))
+    item = np.arange(slots)
     kernel.deal(
-        quantities / scale, targets / scale, np.array(list(WEIGHTS.values())) / (1 + np.abs(targets / scale)), cell,
-        item, np.concatenate(members), np.array(bounds), int(rng.integers(1 << 62)), SWAPS * slots,
+        quantities / scale, targets / scale, weights, cell, item, np.concatenate(members),
+        offsets_of([len(slots_of_kind) for slots_of_kind in members]), int(rng.integers(1 << 62)), SWAPS * slots,
     )  # fmt: skip
-    return item, values
+    return {name: column[item] for name, column in values.items()}
 
 
-def _values(model, turn, rng):
-    """The values of turns, drawn from their bins."""
-    table = {name: column[turn] for name, column in model.tables["turns"].items()}
-    drawn = {
-        name: model.bins[kind].spread(table[name], rng)
-        for name, kind in (("output", "output"), ("over", "growth"), ("under", "growth"), ("blocks", "blocks"),
-                           ("level", "level"), ("delay", "time"), ("service", "service"))
+def _kinds(breaks, size, cell, rng):
+    """1 for the slots of breaks: as many as each cell has, at random places of it."""
+    shuffled = np.lexsort((rng.random(len(cell)), cell))
+    place = np.arange(len(cell)) - (np.cumsum(size) - size)[cell]
+    kind = np.empty(len(cell), dtype=np.int64)
+    kind[shuffled] = place < breaks[cell]
+    return kind
+
+
+def _turn_values(model, turn, rng):
+    """The values of turns, drawn from their bins; also their growth in tokens and their time in steps."""
+    drawn = model.draw("turns", turn, rng)
+    drawn["level"][drawn["break"] == 0] = 0
+    time = drawn["delay"] + np.where(drawn["trigger"] == COMPLETION, np.maximum(drawn["service"] - 1, 0), 0)
+    return drawn | {
+        "growth": drawn["output"] + drawn["over"] - drawn["under"], "time": time,
+        "brief": np.minimum(time, model.slow),
     }  # fmt: skip
-    drawn["level"][table["break"] == 0] = 0
-    growth = drawn["output"] + drawn["over"] - drawn["under"]
-    time = drawn["delay"] + np.where(table["trigger"] == COMPLETION, np.maximum(drawn["service"] - 1, 0), 0)
-    return drawn | {"growth": growth, "time": time, "brief": np.minimum(time, model.slow), "trigger": table["trigger"], "break": table["break"]}
 
 
 # -- rows ------------------------------------------------------------------------------------------------------------
 
 
-def _laid_out(model, table, drawn, session, above, spot, turns, tokens, starts, item, values, finals, rng) -> Plan:
+def _laid_out(model, chain, turn, final, session, above, spot, tokens, starts) -> Plan:
     """The chains as rows, in an order in which each request follows all that it waits for."""
-    chains, rows = len(turns), int(turns.sum())
-    first = offsets_of(turns)  # chain -> its first row, before rows are ordered
-    chain = np.repeat(np.arange(chains), turns)
-    place = np.arange(rows) - first[chain]
-    later = np.flatnonzero(place > 0)  # rows with a turn before them, in the order of the slots
-    final = first[1:] - 1
-    begin = _begins(table["kind"], above, spot, turns, first, starts, values["time"][item], drawn["delay"])
-    _continue_contexts(table["like"], drawn["over"] - drawn["under"], begin, first, tokens, model.block_size)
+    kind, turns = chain["kind"], chain["turns"]
+    rows, first = int(turns.sum()), offsets_of(turns)  # chain -> its first row, before rows are ordered
+    chain_of = np.repeat(np.arange(len(turns)), turns)
+    later = np.flatnonzero(np.arange(rows) > first[chain_of])  # rows with a turn before them, as the slots
+    last = first[1:] - 1
+    begin = _begins(chain, session, above, spot, first, starts, turn["time"])
+    _continue_contexts(chain, begin, first, tokens, model.block_size)
 
-    def by_row(slot_values, first_values, dtype=np.int64):
-        column = np.empty(rows, dtype=dtype)
-        column[later] = slot_values
-        column[first[:-1]] = first_values
-        return column
-
-    def before(slot_values, final_values):  # values of the request before each slot
+    def by_row(of_slots, of_firsts):  # values of each request
         column = np.empty(rows, dtype=np.int64)
-        column[later - 1] = slot_values
-        column[final] = final_values
+        column[later], column[first[:-1]] = of_slots, of_firsts
         return column
 
-    of_final = {name: model.bins[name].spread(column[finals], rng) for name, column in model.tables["finals"].items()}
-    base = by_row(later - 1, begin)
-    blocks = tokens // model.block_size
-    is_break = by_row(values["break"][item], 0)
-    in_blocks = by_row(values["blocks"][item], 0)
+    def before(of_slots, of_lasts):  # values of the request before each slot
+        column = np.empty(rows, dtype=np.int64)
+        column[later - 1], column[last] = of_slots, of_lasts
+        return column
+
+    base, blocks = by_row(later - 1, begin), tokens // model.block_size
     behind = np.where(base >= 0, blocks[base], 0)
-    limit = np.minimum(behind, blocks)
-    keep = np.clip(np.where(is_break, in_blocks, behind - in_blocks), 0, limit)
-    source, keep = _first_sources(table, drawn, first, base, keep, above, session, blocks)
+    kept = np.where(by_row(turn["break"], 0), by_row(turn["blocks"], 0), behind - by_row(turn["blocks"], 0))
+    source, keep = _sources(chain, first, base, np.clip(kept, 0, np.minimum(behind, blocks)), above, session, blocks)
+    fresh = chain["like"] == NOTHING
     plan = Plan(
-        session=session[chain], agent=_agents(table["kind"], session, above)[chain], base=base,
-        waits=base >= 0, spawned=by_row(0, (table["kind"] != MAIN) & (table["kind"] != FORKED)).astype(bool),
-        trigger=by_row(values["trigger"][item], table["trigger"]), delay=by_row(values["delay"][item], drawn["delay"]),
-        service=before(values["service"][item], of_final["service"]) - 1,
+        session=session[chain_of], agent=_agents(kind, session, above)[chain_of], base=base, waits=base >= 0,
+        spawned=by_row(0, (kind != MAIN) & (kind != FORKED)).astype(bool),
+        trigger=by_row(turn["trigger"], chain["trigger"]), delay=by_row(turn["delay"], chain["delay"]),
+        service=before(turn["service"], final["service"]) - 1,
         join_offsets=np.zeros(rows + 1, dtype=np.int64), join=np.zeros(0, dtype=np.int64), tokens=tokens,
-        output=before(values["output"][item], of_final["output"]), source=source, keep=keep,
-        hits=by_row(0, np.where(table["like"] == NOTHING, np.minimum(drawn["hits"], blocks[first[:-1]]), 0)),
-        age=by_row(0, drawn["age"]), use=by_row(0, table["use"]),
+        output=before(turn["output"], final["output"]), source=source, keep=keep,
+        hits=by_row(0, np.where(fresh, np.minimum(chain["hits"], blocks[first[:-1]]), 0)),
+        age=by_row(0, chain["age"]), use=by_row(0, chain["use"]),
     )  # fmt: skip
-    joining = (drawn["join"] > 0) & (begin >= 0)
-    waiting = np.minimum(begin + np.maximum(drawn["join"], 1), first[np.maximum(above, 0) + 1] - 1)
-    joining &= waiting > begin
-    _join(plan, waiting[joining], final[joining], table["alone"][joining])
+    waiting = np.minimum(begin + np.maximum(chain["join"], 1), first[np.maximum(above, 0) + 1] - 1)
+    joining = (chain["join"] > 0) & (begin >= 0) & (waiting > begin)
+    _join(plan, waiting[joining], last[joining], chain["alone"][joining])
     return _ordered(plan, first, begin, session) if (begin >= 0).any() else plan
 
 
-def _begins(kind, above, spot, turns, first, starts, time, delay):
-    """The row that each chain begins from, -1 = none. The chain above goes on after a fork has ended."""
-    place = np.minimum((spot * turns[above]).astype(np.int64), turns[above] - 1)
-    ends = offsets_of(time)  # slot -> time from the first request to the end of the slot, over all chains
-    for chain in np.flatnonzero((kind == FORKED) & (above >= 0)).tolist():
-        slots = starts[above[chain]], starts[above[chain] + 1]
-        lasts = delay[chain] + ends[starts[chain + 1]] - ends[starts[chain]]
-        latest = np.searchsorted(ends[slots[0] : slots[1] + 1], ends[slots[1]] - lasts, side="left") - 1
-        place[chain] = max(0, min(place[chain], latest))
-    return np.where(above >= 0, first[above] + place, -1)
+def _begins(chain, session, above, spot, first, starts, time):
+    """The row that each chain begins from, -1 = none.
+
+    The chain above goes on after a fork has ended, so long forks go to long sessions: changes session, above and delay.
+    """
+    ends = offsets_of(time)[starts]  # chain -> time of all chains before it
+    lasts = np.diff(ends)  # chain -> time from its first request to its last
+    forks = np.flatnonzero((chain["kind"] == FORKED) & (above >= 0) & (chain["kind"][above] == MAIN))
+    whole = chain["delay"][forks] + lasts[forks]
+    forks, hosts = forks[np.argsort(whole, kind="stable")], above[forks]
+    hosts = hosts[np.argsort(lasts[hosts], kind="stable")]
+    above[forks], session[forks] = hosts, session[hosts]
+    place = (spot * chain["turns"][above]).astype(np.int64)
+    for fork, host in zip(forks.tolist(), hosts.tolist(), strict=True):
+        passed = offsets_of(time[starts[host] : starts[host + 1]])  # place in the host -> time since its first request
+        chain["delay"][fork] = max(0, min(int(chain["delay"][fork]), int(passed[-1] - lasts[fork]) - 1))
+        latest = int(np.searchsorted(passed, passed[-1] - lasts[fork] - chain["delay"][fork], side="left")) - 1
+        place[fork] = max(0, min(int(place[fork]), latest))
+    return np.where(above >= 0, first[above] + np.minimum(place, chain["turns"][above] - 1), -1)
 
 
-def _continue_contexts(like, growth, begin, first, tokens, least):
+def _continue_contexts(chain, begin, first, tokens, least):
     """Let the contexts of chains that keep the context above grow from it; changes tokens."""
-    for chain in np.flatnonzero((like == WHOLE) & (begin >= 0)).tolist():  # chains above stand before
-        rows = slice(first[chain], first[chain + 1])
-        wanted = max(least, tokens[begin[chain]] + growth[chain])
-        tokens[rows] = np.maximum(tokens[rows] + (wanted - tokens[first[chain]]), least)
+    for number in np.flatnonzero((chain["like"] == WHOLE) & (begin >= 0)).tolist():  # chains above stand before
+        rows = slice(first[number], first[number + 1])
+        wanted = max(least, tokens[begin[number]] + chain["over"][number] - chain["under"][number])
+        tokens[rows] = np.maximum(tokens[rows] + (wanted - tokens[first[number]]), least)
 
 
-def _first_sources(table, drawn, first, base, keep, above, session, blocks):
-    """The source and the kept blocks of each row: a chain's first row may share with a chain beside it, or with none."""
-    source, row = base.copy(), first[:-1]
-    shared = np.minimum(drawn["shared"], blocks[row])
+def _sources(chain, first, base, keep, above, session, blocks):
+    """The row whose first blocks each row keeps (-1 = none), and how many."""
+    source, row, like = base.copy(), first[:-1], chain["like"]
+    begin = base[row]
+    shared = np.minimum(chain["shared"], blocks[row])
+    whole = np.minimum(np.maximum(blocks[begin] - chain["shared"], 0), blocks[row])
     source[row], keep[row] = -1, 0
-    on_base = np.flatnonzero((table["like"] == BASE) & (base[row] >= 0))
-    source[row[on_base]] = base[row[on_base]]
-    keep[row[on_base]] = np.minimum(shared, blocks[base[row]])[on_base]
-    whole = np.flatnonzero((table["like"] == WHOLE) & (base[row] >= 0))
-    source[row[whole]] = base[row[whole]]
-    kept = np.maximum(blocks[base[row]] - drawn["shared"], 0)
-    keep[row[whole]] = np.minimum(kept, blocks[row])[whole]
+    for kind, blocks_kept in ((BASE, np.minimum(shared, blocks[begin])), (WHOLE, whole)):
+        mine = np.flatnonzero((like == kind) & (begin >= 0))
+        source[row[mine]], keep[row[mine]] = begin[mine], blocks_kept[mine]
     last: dict[int, int] = {}  # session -> the last chain beside the main chain
-    for chain in np.flatnonzero(above >= 0).tolist():
-        sibling = last.get(int(session[chain]))
-        if table["like"][chain] == SIBLING and sibling is not None:
-            source[row[chain]] = row[sibling]
-            keep[row[chain]] = min(int(shared[chain]), int(blocks[row[sibling]]))
-        last[int(session[chain])] = chain
+    for number in np.flatnonzero(chain["kind"] != MAIN).tolist():
+        sibling = last.get(int(session[number]))
+        if like[number] == SIBLING and sibling is not None:
+            source[row[number]] = row[sibling]
+            keep[row[number]] = min(int(shared[number]), int(blocks[row[sibling]]))
+        last[int(session[number])] = number
     return source, keep
 
 
 def _agents(kind, session, above):
     """The agent of each chain: subagents count 1, 2, ... in their session; a fork belongs to the agent above."""
     own = (kind != MAIN) & (kind != FORKED)
-    before = np.cumsum(own)
     order = np.argsort(session, kind="stable")
     agent = np.zeros(len(kind), dtype=np.int64)
     counted = np.cumsum(own[order])
     first = np.searchsorted(session[order], session[order])
     agent[order] = np.where(own[order], counted - (counted - own[order])[first], 0)
-    del before
     for chain in np.flatnonzero((kind == FORKED) & (above >= 0)).tolist():  # chains above stand before
         agent[chain] = agent[above[chain]]
     return agent
