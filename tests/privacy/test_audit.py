@@ -1,9 +1,11 @@
-"""Seventeen checks, each with the faults that it is there for; what is clean passes, and no value is ever shown."""
+"""The checks, each with the faults that it is there for; what is clean passes, and no value is ever shown."""
 
 import copy
 import json
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -17,6 +19,7 @@ from kvtrace._native.sharing import Inference
 from kvtrace.cli import run
 from kvtrace.formats import bailian, dataset, jsonl_read, open_parquet, opened
 from kvtrace.formats.dataset import DatasetWriter, open_dataset
+from kvtrace.formats.read_result import ReadResult
 from kvtrace.formats.reading import read_columns
 from kvtrace.formats.sidecar import describe, dump
 from kvtrace.privacy.checks import (
@@ -32,6 +35,7 @@ from kvtrace.privacy.checks import (
     evidence,
     marks,
     parents,
+    sessions,
     xxh3,
 )
 from kvtrace.privacy.checks.blocks import RequestBlocks
@@ -40,10 +44,11 @@ from kvtrace.privacy.contributors import Contributors
 from kvtrace.privacy.profiles import PROFILES, profile
 from kvtrace.privacy.releases import release
 from kvtrace.privacy.row_blocks import RowBlocks
-from kvtrace.privacy.sidecar_forms import SIDECAR
+from kvtrace.privacy.sidecar_forms import SIDECAR, public
 from kvtrace.report.audit_table import table
 from kvtrace.trace.building import toy
 from kvtrace.trace.columns import Columns, replace_columns, rows_of
+from kvtrace.trace.dependencies import Dependencies
 from kvtrace.trace.trace import Trace
 from tests import unaudited
 from tests.reference import audit as reference
@@ -339,6 +344,13 @@ def links_unseen(case):
         row["session_id"] = 0
 
 
+def sessions_that_differ(case):
+    """Three sessions of two turns, all alike, and one of other lengths."""
+    for row in range(8):
+        case.rows[row] |= {"session_id": row // 2, "output_length": 5}
+    case.rows[6]["output_length"] = 9
+
+
 def wrong_length(case):
     case.rows[3]["input_length"] += BLOCK
 
@@ -449,7 +461,7 @@ FAULTS = [  # what is done; the checks that do not pass
     (later_parent, {"session_links": "FAIL"}),
     (name_borne_twice, {"canonical": "FAIL", "gaps": "WARN", "session_links": "FAIL"}),
     (links_ruled_out, {"session_links": "FAIL"}), (turns_ruled_out, {"session_links": "FAIL"}),
-    (links_unseen, {"session_links": "WARN"}), (wrong_length, {"lengths": "FAIL"}),
+    (links_unseen, {"session_links": "WARN"}), (sessions_that_differ, {"sessions": "WARN"}), (wrong_length, {"lengths": "FAIL"}),
     (negative_length, {"lengths": "FAIL"}), (not_a_power, {"lengths": "FAIL"}),
     (not_whole_blocks, {"lengths": "FAIL"}), (a_limit, {"lengths": "WARN"}),
     (released_before, {"anonymity": "WARN", "earlier_release": "FAIL"}), (other_release, {"anonymity": "WARN"}),
@@ -480,13 +492,127 @@ def test_a_fault_is_flagged_by_name_and_level(fault, expected, tmp_path):
     assert CANARY not in json.dumps(found.to_dict()) + found.verdict
 
 
+# -- sessions that wait, in Parquet -----------------------------------------------------------------------------------
+
+
+def waiting():
+    """Eight sessions of three turns, all alike: 2 s of service, 1 s of thought; the second turn is a subagent's."""
+    session, start = np.arange(24) // 3, np.tile([0.0, 3000.0, 6000.0], 8)
+    waits = [
+        [] if row % 3 == 0 else [(row - 1, "completion", "spawn" if row % 3 == 1 else "join", 1000.0)]
+        for row in range(24)
+    ]  # fmt: skip
+    columns = Columns(
+        start + 9000 * session, [2 * BLOCK] * 24, np.tile([5, 6, 7], 8), np.stack([np.zeros(24), np.arange(24) + 1], axis=1).ravel(),
+        np.arange(25) * 2, session=session, dependencies=Dependencies.of(waits), service_ms=[2000.0] * 24,
+        extra={"agent": np.tile([0, 1, 0], 8)},
+    )  # fmt: skip
+    return columns
+
+
+def changed(columns, **changes):
+    """The columns with some of their dependencies' values changed."""
+    columns.dependencies = replace(columns.dependencies, **changes)
+
+
+def fine_delays(columns):
+    changed(columns, delay_ms=columns.dependencies.delay_ms + np.where(np.arange(16) == 3, 1.0, 0.0))
+
+
+def fine_service(columns):
+    columns.service_ms[3] += 0.001
+
+
+def free_delays(columns):
+    changed(columns, delay_ms=columns.dependencies.delay_ms + np.where(np.arange(16) == 3, 5000.0, 0.0))
+
+
+def text_in_delays(columns):
+    columns.service_ms[:] = np.nan  # so that delays are free
+    changed(columns, delay_ms=1000.0 * np.frombuffer(b"the patient has.", np.uint8))
+
+
+def text_in_service(columns):
+    """Delays and later times agree."""
+    columns.service_ms = 1000.0 * np.frombuffer(b"the patient has a fever.", np.uint8)
+    columns.timestamp = np.concatenate([[0.0], np.cumsum(columns.service_ms[:-1] + 1000.0)])
+
+
+def wait_across_sessions(columns):
+    changed(columns, row=np.where(np.arange(16) == 4, 1, columns.dependencies.row))
+
+
+def agents_with_names(columns):
+    columns.extra["agent"] = np.tile([0, 7, 0], 8)
+
+
+def late_agents(columns):
+    columns.extra["agent"] = np.tile([0, 70_000, 0], 8)
+
+
+def long_service(columns):
+    columns.service_ms[3] = 4e11
+
+
+def sessions_apart(columns):
+    columns.output_length = columns.output_length + np.where(np.arange(24) == 1, 8, 0)
+
+
+def no_faults(columns):
+    """Nothing."""
+
+
+def no_links(columns):
+    """Nothing; the release declares to have dropped them."""
+
+
+WAITING_FAULTS = [
+    (no_faults, {}), (fine_delays, {"durations": "FAIL"}), (fine_service, {"durations": "FAIL"}),
+    (free_delays, {"durations": "WARN"}), (text_in_delays, {"hidden_text": "WARN"}),
+    (text_in_service, {"anonymity": "WARN", "hidden_text": "WARN", "sessions": "WARN"}),
+    (wait_across_sessions, {"session_links": "FAIL", "durations": "WARN", "sessions": "WARN"}),
+    (agents_with_names, {"canonical": "FAIL"}), (late_agents, {"canonical": "FAIL", "fields": "FAIL"}),
+    (long_service, {"durations": "WARN", "fields": "FAIL"}), (sessions_apart, {"sessions": "WARN"}),
+    (no_links, {"session_links": "FAIL"}),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("fault", "expected"), WAITING_FAULTS, ids=[fault.__name__ for fault, _ in WAITING_FAULTS])
+@pytest.mark.parametrize("name", ["t.parquet", "t.dataset"])
+def test_a_fault_of_waiting_sessions_is_flagged(fault, expected, name, tmp_path):
+    pytest.importorskip("pyarrow")
+    case, columns = Case(), waiting()
+    fault(columns)
+    if fault is no_links:
+        case.settings(drop_sessions=True)
+    write = in_parts if name.endswith("dataset") else unaudited.write
+    write(columns, tmp_path / name, meta=public(case.meta), block_size=BLOCK, tail="kept")
+    found = kvtrace.audit(tmp_path / name, contributors=Contributors(np.arange(24), "users"))
+    assert flagged(found) == expected
+
+
+def test_the_check_of_sessions_counts_what_an_observer_can_single_out():
+    columns = waiting()
+    columns.output_length = columns.output_length + np.array([9, 0, 0] + [1, 0, 0] * 2 + [0] * 15)
+    columns.timestamp[-1] += 1000  # the last session has a pause of its own
+    columns.dependencies = columns.dependencies.take(np.arange(24))
+    changed(columns, relation=np.where(np.arange(16) < 2, 0, columns.dependencies.relation))
+    found = sessions.check(evidence.Evidence(SimpleNamespace(result=ReadResult(columns, "t", "parquet")), IdNumbers()))
+    assert {name: value for name, value in found.figure.items() if name not in ("sessions", "k")} == {
+        "alone_by_lengths": 1, "alone_by_pauses": 1, "alone_by_shape": 1,
+        "below_k_by_lengths": 3, "below_k_by_pauses": 1, "below_k_by_shape": 1,
+    }  # fmt: skip
+    assert (found.figure["sessions"], found.figure["k"], found.level) == (8, 3, "WARN")
+    assert "12.5% of the 8 sessions (and narrow 37.5% to fewer than 3)" in found.sentence
+
+
 def test_each_check_has_faults():
-    assert {name for _, expected in FAULTS for name in expected} == set(CHECKS)
+    assert {name for _, expected in FAULTS + WAITING_FAULTS for name in expected} == set(CHECKS)
 
 
 def test_only_these_checks_never_fail():
-    failed = {name for _, expected in FAULTS for name, level in expected.items() if level == "FAIL"}
-    assert set(CHECKS) - failed == {"block_size", "anonymity", "volume"}
+    failed = {name for _, expected in FAULTS + WAITING_FAULTS for name, level in expected.items() if level == "FAIL"}
+    assert set(CHECKS) - failed == {"block_size", "anonymity", "sessions", "volume"}
 
 
 # -- levels, verdicts, grades ----------------------------------------------------------------------------------------
@@ -1111,7 +1237,7 @@ def test_json_says_what_the_library_says(tmp_path, capsys):
     assert run(["audit", str(path), "--json"]) == 0
     said = json.loads(capsys.readouterr().out)
     assert said == json.loads(json.dumps(kvtrace.audit(path).to_dict()))
-    assert said["level"] == "WARN" and said["publishable"] and len(said["findings"]) == 17
+    assert said["level"] == "WARN" and said["publishable"] and len(said["findings"]) == len(CHECKS)
 
 
 def test_the_verdict_comes_last_and_alone_if_asked(tmp_path, capsys):
@@ -1121,7 +1247,7 @@ def test_the_verdict_comes_last_and_alone_if_asked(tmp_path, capsys):
     assert capsys.readouterr().out.splitlines()[-1] == verdict
     run(["audit", str(path), "-q"])
     assert capsys.readouterr().out == f"{verdict}\n"
-    assert table(kvtrace.audit(path), "t.jsonl").row_count == 17
+    assert table(kvtrace.audit(path), "t.jsonl").row_count == len(CHECKS)
 
 
 def test_a_trace_from_stdin_is_audited(tmp_path, monkeypatch):

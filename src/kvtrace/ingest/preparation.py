@@ -124,9 +124,7 @@ def prepare(
     arrival_model = None if arrivals is None else ArrivalModel.parse(arrivals)
     _check_options(block_size, chosen, keep_order, outputs)
     if service_model is not None and chosen.drop_sessions:
-        raise UsageError(
-            f"--service-time is for sessions, but {chosen.name} drops them (drop_sessions). Leave it out."
-        )
+        raise UsageError(f"--service-time is for sessions, but {chosen.name} drops them (drop_sessions). Leave it out.")
     log_sources = sources.find(inputs)
     if log_format == "auto":
         for source in log_sources[:MAX_LOOKED_AT]:
@@ -151,7 +149,9 @@ def prepare(
         by_tenant=tenant_field is not None and not isolate_tenants,
     )  # fmt: skip
     encoder = Encoder(recipe)
-    return Job(log_sources, recipe, encoder, chosen, arrival_model, _provenance(recipe, encoder, arrival_model), service_model)
+    return Job(
+        log_sources, recipe, encoder, chosen, arrival_model, _provenance(recipe, encoder, arrival_model), service_model
+    )
 
 
 def _check_options(block_size, profile, keep_order, outputs):

@@ -58,7 +58,10 @@ class SessionTimes:
             service = np.where(unknown, self._estimated(draft), service)
         draft.rows.service_ms = service
         draft.rows.dependencies = recorded_dependencies(draft.columns())
-        self.section = {"measured": not bool(unknown.all()), "estimated": self.estimate is not None and bool(unknown.any())}
+        self.section = {
+            "measured": not bool(unknown.all()),
+            "estimated": self.estimate is not None and bool(unknown.any()),
+        }
         if self.section["estimated"] and self.estimate is not None:
             self.section = cast(ServiceSection, self.section | self.estimate.about)
         self.notes.append(self._note(int(unknown.sum()), len(draft), len(draft.rows.dependencies.row)))

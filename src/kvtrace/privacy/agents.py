@@ -19,7 +19,9 @@ def numbered_agents(session: np.ndarray | None, agent: np.ndarray) -> np.ndarray
     if session is None or agent.dtype.kind not in "iu":
         return numbers
     rows = np.flatnonzero((session >= 0) & (agent > 0))
-    pairs, first, pair = np.unique(np.stack([session[rows], agent[rows]]), axis=1, return_index=True, return_inverse=True)
+    pairs, first, pair = np.unique(
+        np.stack([session[rows], agent[rows]]), axis=1, return_index=True, return_inverse=True
+    )
     by_session = np.lexsort((first, pairs[0]))
     of_session = pairs[0][by_session]
     rank = np.empty(len(first), dtype=np.int64)

@@ -56,7 +56,7 @@ def card(audit: Audit, trace: Trace | Mapping[str, Any] | None = None, meta: Map
     sections = [
         ("", _opening(figures)),
         ("Licence and citation", _to_fill_in()),
-        ("Fields", _fields(meta, _has_domains(audit))),
+        ("Fields", _fields(meta, _shown(audit))),
         ("How it was made", _making(figures, meta)),
         (f"Release profile: {audit.profile.name}", _profile(audit, meta)),
         ("Figures", _figures_table(figures)),
@@ -130,11 +130,21 @@ def _to_fill_in():
     return f"{LICENCE}\n* Cite as: TODO\n* Contact: TODO (a public page rather than a person's address)"
 
 
+WAITS = (
+    "row, words, ms",
+    "what the request waits for: the start or the end of an earlier row, then a delay (think time, or a tool's)",
+)
+SERVICE = ("ms", "from the start of the request to its end")
+AGENT = ("number", "agent of the session: 0 is the main one, 1, 2, ... are subagents; optional")
 DOMAIN = ("number", "isolation domain: tenant, adapter, salt and model; equal ids are equal text in any domain")
 
 
-def _fields(meta, has_domains):
-    name, fields = meta.get("format") or "mooncake", FIELDS | ({"domain": DOMAIN} if has_domains else {})
+def _fields(meta, shown):
+    more = {"domains": {"domain": DOMAIN}, "waits": {"dependencies": WAITS, "agent": AGENT},
+            "service": {"service_ms": SERVICE}}  # fmt: skip
+    name, fields = meta.get("format") or "mooncake", dict(FIELDS)
+    for kind, rows in more.items():
+        fields |= rows if shown[kind] else {}
     lines = [
         f"One row for each request, in order of arrival ({_code(name)} format).",
         "",
@@ -152,8 +162,21 @@ def _making(figures, meta):
         ("tokenizer", _public(tokenizer)), ("chat template", _public(template)),
         ("hash", meta.get("hash")), ("tokens per block", figures.get("block_size") or meta.get("block_size")),
         ("last, partial block", meta.get("tail") or figures.get("tail")),
+        ("service times", _service(_object(meta, "service_times"))),
     ]  # fmt: skip
     return "\n".join(f"* {name}: {_quoted(value)}" for name, value in made if value not in (None, "", {}))
+
+
+def _service(section) -> str | None:
+    """Where the service times come from."""
+    if not section:
+        return None
+    names = [str(section[name]) for name in ("model", "gpu") if section.get(name)]
+    estimated = " ".join(
+        ["estimated by the", str(section.get("costs")), "of a request alone", *(f"({one})" for one in names)]
+    )
+    known = ["measured by the log"] if section.get("measured") else []
+    return ", others ".join([*known, *([estimated] if section.get("estimated") else [])])
 
 
 def _profile(audit, meta):
@@ -192,14 +215,18 @@ def _protection(audit, counted):
             *lines,
             "Not protected:",
             "",
-            *(f"* {one}" for one in unprotected(audit.profile, counted, domains=_has_domains(audit))),
+            *(f"* {one}" for one in unprotected(audit.profile, counted, **_shown(audit))),
         ]
     )
 
 
-def _has_domains(audit) -> bool:
-    """Whether the audited rows name their isolation domain."""
-    return any("domains" in finding.figure for finding in audit.findings)
+def _shown(audit) -> dict[str, bool]:
+    """Whether the audited rows name their isolation domain, what they wait for, and how long they took."""
+    figures = {name: value for finding in audit.findings for name, value in finding.figure.items()}
+    return {
+        "domains": "domains" in figures, "waits": bool(figures.get("delays")),
+        "service": bool(figures.get("service_times")),
+    }  # fmt: skip
 
 
 def _protected(profile, counted):
@@ -211,7 +238,7 @@ def _protected(profile, counted):
     if profile.tail != "kept":
         yield "last few tokens of a prompt: no tail block is shared"
     if profile.time_step_ms > 1:
-        yield f"times finer than {profile.time_step_ms / 1000:g} s, and the date"
+        yield f"times, delays and service times finer than {profile.time_step_ms / 1000:g} s, and the date"
 
 
 def _figures(trace: Trace) -> dict[str, Any]:

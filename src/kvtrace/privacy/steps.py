@@ -67,9 +67,10 @@ def keep_allowed(columns: Columns) -> tuple[Columns, list[str]]:
     if "turn" in extra and not are_turns(extra["turn"]):
         del extra["turn"]
     if "agent" in extra:
-        extra["agent"] = numbered_agents(columns.session, extra["agent"])
-        if columns.session is None or extra["agent"].max(initial=0) > MAX_AGENT:
-            del extra["agent"]
+        agent = extra.pop("agent")
+        numbers = numbered_agents(columns.session, agent)
+        if columns.session is not None and agent.dtype.kind in "iu" and numbers.max(initial=0) <= MAX_AGENT:
+            extra["agent"] = numbers
     return replace_columns(columns, extra=extra), [name for name in columns.extra if name not in extra]
 
 

@@ -45,13 +45,14 @@ def step_times(columns: Columns, step_ms: int) -> Columns:
     return replace_columns(columns, **changed)
 
 
-def finer_than(durations: np.ndarray, step_ms: float) -> np.ndarray:
-    """Whether each duration is known and no multiple of a step.
+def finer_than(durations: np.ndarray, step_ms: int) -> np.ndarray:
+    """Whether each duration is known and no multiple of a step; steps below 2 ms mean a microsecond.
 
-    >>> finer_than(np.array([3000.0, 2500.0, np.nan]), 1000)
-    array([False,  True, False])
+    >>> finer_than(np.array([3000.0, 2500.0, np.nan]), 1000), finer_than(np.array([0.125, 0.12345]), 0)
+    (array([False,  True, False]), array([False,  True]))
     """
-    return ~np.isnan(durations) & (durations % step_ms != 0)
+    coarse = durations // step_ms * step_ms if step_ms > 1 else np.round(durations, DIGITS)
+    return ~np.isnan(durations) & (durations != coarse)
 
 
 def late_starts(columns: Columns) -> np.ndarray:

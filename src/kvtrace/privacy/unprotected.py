@@ -67,7 +67,9 @@ def unprotected(
             "says which of two events within a step was first"
         )
     if service:
-        listed.append(f"how long each request took, {times}, and so the speed of the service and about how much it wrote")
+        listed.append(
+            f"how long each request took, {times}, and so the speed of the service and about how much it wrote"
+        )
     if domains:
         listed.append(
             "which requests are of one tenant, adapter, salt or model, and so the volume, times and lengths of each; "

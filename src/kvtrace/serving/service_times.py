@@ -57,10 +57,14 @@ class ServiceModel:
         cost, one = self.cost, np.ones(len(prompt))
         reads = steps * context + steps * (steps - 1) / 2
         # memory time exceeds compute time from some step on, since the context grows
-        bound = (cost.token_s - cost.step_s) / cost.read_s - context if cost.read_s > 0 else np.full(len(prompt), np.inf)
+        bound = (
+            (cost.token_s - cost.step_s) / cost.read_s - context if cost.read_s > 0 else np.full(len(prompt), np.inf)
+        )
         computing = np.clip(np.ceil(bound), 0, steps) if cost.token_s > cost.step_s or cost.read_s > 0 else 0 * steps
         after = steps - computing
-        read = after * (cost.step_s + cost.read_s * context) + cost.read_s * (after * computing + after * (after - 1) / 2)
+        read = after * (cost.step_s + cost.read_s * context) + cost.read_s * (
+            after * computing + after * (after - 1) / 2
+        )
         alone = cost.overhead_s + cost.request_s + cost.exchange_s + self._expert_s(one)
         window = np.zeros(len(prompt))
         if cost.window_tokens > 0:

@@ -38,7 +38,9 @@ def check(evidence: Evidence) -> Finding:
         sentence = "domains do not count from 0 in the order of their first requests: their numbers can hide text."
         return failed(figure, sentence, REMEDY)
     if renamed_agents:
-        sentence = "agents do not count from 1 in each session, in the order of their first requests: they can hide text."
+        sentence = (
+            "agents do not count from 1 in each session, in the order of their first requests: they can hide text."
+        )
         return failed(figure, sentence, REMEDY)
     if renamed:
         sentence = "sessions do not count from 0 in the order of their first requests: their numbers can hide text."

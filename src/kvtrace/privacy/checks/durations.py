@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 
-from ..timing import DIGITS, finer_than, late_starts
+from ..timing import finer_than, late_starts
 from .evidence import Evidence
 from .finding import Finding, failed, passed, warned
 
@@ -17,10 +19,9 @@ def check(evidence: Evidence) -> Finding:
     waits = columns.dependencies
     service = np.empty(0) if columns.service_ms is None else columns.service_ms
     delay = np.empty(0) if waits is None else waits.delay_ms
-    figure = {
+    figure: dict[str, Any] = {
         "service_times": int((~np.isnan(service)).sum()), "delays": len(delay), "step_ms": step,
-        "service_times_finer": int(finer_than(service, step if step > 1 else 10.0**-DIGITS).sum()),
-        "delays_finer": int(finer_than(delay, step if step > 1 else 10.0**-DIGITS).sum()),
+        "service_times_finer": int(finer_than(service, step).sum()), "delays_finer": int(finer_than(delay, step).sum()),
         "other_starts": len(late_starts(columns)), "several_delays": 0 if waits is None else _several(waits),
     }  # fmt: skip
     if not figure["service_times"] and waits is None:

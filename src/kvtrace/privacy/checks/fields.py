@@ -19,7 +19,16 @@ ALLOWED = {  # format -> its fields; all others are unknown, for any values
     "bailian": (*NEEDED, *EXTRA, "chat_id", "parent_chat_id", "domain"),
     "parquet": (*NEEDED, *EXTRA, "session", "parent", "domain", "service_ms"),
 }
-NUMBERED = ("session_id", "session", "chat_id", "parent_chat_id", "parent", "turn", "agent", "domain")  # fields of whole numbers
+NUMBERED = (
+    "session_id",
+    "session",
+    "chat_id",
+    "parent_chat_id",
+    "parent",
+    "turn",
+    "agent",
+    "domain",
+)  # fields of whole numbers
 GREATEST = {"turn": MAX_TURN, "agent": MAX_AGENT}  # the others are below the number of rows
 LENGTHS = ("input_length", "output_length")
 MAX_LENGTH = 100_000_000  # a larger number could be an identifier

@@ -37,14 +37,16 @@ def check(evidence: Evidence) -> Finding:
         **{f"below_k_by_{name}": int((same < k).sum()) for name, same in sizes.items()},
     }  # fmt: skip
     alone = {name: figure[f"alone_by_{name}"] / sessions for name in known}
-    below = f" (fewer than {k} are the same for {figure['below_k_by_lengths'] / sessions:.1%})" if k > 2 else ""
+    below = f" (and narrow {figure['below_k_by_lengths'] / sessions:.1%} to fewer than {k})" if k > 2 else ""
     sentence = (
         f"an observer who knows the lengths of a session's turns can single out {alone['lengths']:.1%} of the "
         f"{sessions:,} sessions{below}; by the pauses between the turns {alone['pauses']:.1%}; by its shape (which turn "
         f"waits for which) {alone['shape']:.1%}."
     )
     if max(alone.values()) > MAX_LOCATED:
-        return warned(figure, sentence, "Drop the links (--drop-sessions), or accept the risk: a row reveals no content.")
+        return warned(
+            figure, sentence, "Drop the links (--drop-sessions), or accept the risk: a row reveals no content."
+        )
     return passed(figure, sentence)
 
 
