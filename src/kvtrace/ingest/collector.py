@@ -12,6 +12,7 @@ from .._base.units import NS_PER_MS
 from .._native.ids import DigestIndex
 from ..privacy.contributors import Users
 from ..privacy.row_blocks import RowBlocks
+from ..privacy.session_times import measured_ms
 from ..privacy.trace_draft import TraceDraft
 from ..trace.columns import Columns
 from ..trace.normalise import by_first_appearance
@@ -91,7 +92,7 @@ class Collector:
         )  # fmt: skip
         if self._sessions.distinct:
             _link_sessions(rows, column["session"], by_time, order)
-        rows.service_ms = service_ms(column["time"], column["service"])[order]
+        rows.service_ms = measured_ms(column["time"], column["service"], column["time"].min())[order]
         rows.domain = numbered_domains(column["domain"][order])
         users = self._users_of(column["account"][order], column["user"][order])
         blocks = self._blocks(offsets_of(column["blocks"]), column["prompts"] if self.outputs else None)
@@ -114,17 +115,6 @@ class Collector:
         if all(kind is None for kind in self._types):
             return {}
         return {"type": np.array([kind or "text" for kind in self._types], dtype=object)[order]}
-
-
-def service_ms(time_ns: np.ndarray, service_ns: np.ndarray) -> np.ndarray:
-    """The service times in whole ms: those of a clock that shows whole ms since the first request; NaN = unknown.
-
-    >>> service_ms(np.array([0, 1_700_000]), np.array([2_500_000, -1]))
-    array([ 2., nan])
-    """
-    since = time_ns - time_ns.min()
-    whole = (since + service_ns) // NS_PER_MS - since // NS_PER_MS
-    return np.where(service_ns < 0, np.nan, whole)
 
 
 def numbered_domains(domain: np.ndarray) -> np.ndarray | None:

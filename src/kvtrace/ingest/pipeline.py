@@ -26,6 +26,7 @@ from ..privacy.contributors import Users
 from ..privacy.profiles import Profile
 from ..privacy.released_trace import ReleasedTrace
 from ..privacy.releases import release_draft, released_draft
+from ..privacy.session_times import ServiceModel, SessionTimes
 from ..privacy.trace_draft import TraceDraft
 from ..trace.columns import Columns, fields_of
 from ..trace.meta import Meta, ReleaseSection, merge, shares_prefixes
@@ -33,7 +34,6 @@ from .collector import Collector
 from .encoding import Batch
 from .keys import Key
 from .preparation import Inputs, Job, LogOptions, prepare
-from .recorded_sessions import ServiceModel, SessionTimes
 from .row_counts import Progress, RowCounter, with_known_prefixes
 
 if TYPE_CHECKING:

@@ -90,8 +90,8 @@ def anonymize_dataset(
         keep_order: Rows keep the order of the log; requires the profile "exact".
         options: All other options of `anonymize`.
 
-    One process must see all rows to keep the order of the log, to draw a sample, to chain the hashes of an engine, to
-    infer conversations for k-sharing, and to find what the requests of sessions waited for. Tasks then only encode the log, and this process holds its rows as `anonymize`
+    One process must see all rows to keep the order of the log, to draw a sample, to chain the hashes of an engine, and
+    to infer conversations for k-sharing. Tasks then only encode the log, and this process holds its rows as `anonymize`
     does: 12 bytes a block reference and 40 a distinct block.
 
     Yields:
@@ -138,7 +138,7 @@ def anonymize_dataset(
         if in_stages and job.arrival_model is not None:
             encoded, folder = with_arrivals(encoded, job.arrival_model, store, runner)
         plan = _plan(job, store, folder, encoded, partitions, task_blocks, in_stages)
-        if in_stages and plan.counts != "inferred" and not _has_dependencies(job, encoded):
+        if in_stages and plan.counts != "inferred":
             made = _in_stages(job, plan, runner, counts)
         else:
             blocks = sum(int(partition.blocks.sum()) for partition in encoded)
@@ -153,12 +153,6 @@ def anonymize_dataset(
             store.remove()
         raise
     store.remove()
-
-
-def _has_dependencies(job: Job, encoded: list[EncodedPartition]) -> bool:
-    """Whether requests will state what they wait for, which follows from all rows of their session."""
-    has_times = job.service_model is not None or any(partition.has_service for partition in encoded)
-    return has_times and any(partition.has_sessions for partition in encoded) and not job.profile.drop_sessions
 
 
 def _check_sources(job: Job) -> None:
@@ -237,6 +231,7 @@ def _plan(
         any(getattr(partition, f"has_{name}") for partition in encoded) for name in ("accounts", "users")
     )
     sessions = any(partition.has_sessions for partition in encoded)
+    measured = any(partition.has_service for partition in encoded)
     counts = split_by(job.profile, "accounts" if accounts else "client_users" if users else None, sessions)
     return Plan(
         store=store, rows=folder, parts=len(encoded), shards=tasks, block_size=job.recipe.block_size,
@@ -244,6 +239,7 @@ def _plan(
         cuts=cuts([partition.times for partition in encoded], [partition.blocks for partition in encoded], tasks),
         first_time=min(partition.first_time for partition in encoded if partition.first_time is not None),
         has_sessions=sessions, has_types=any(partition.has_types for partition in encoded),
-        has_outputs=job.recipe.outputs,
+        has_outputs=job.recipe.outputs, has_service=measured, service_model=job.service_model,
+        session_times=sessions and not job.profile.drop_sessions and (measured or job.service_model is not None),
         carried=("domain",) if in_stages and number_domains(encoded, store, folder) else (),
     )  # fmt: skip

@@ -12,12 +12,12 @@ from .._base.files import name_of
 from ..formats.file_kinds import require_log
 from ..privacy import profiles
 from ..privacy.profiles import Profile
+from ..privacy.session_times import ServiceModel
 from ..trace.meta import Meta
 from .encoding import Encoder, Recipe
 from .keys import Key
 from .logs.arrival_model import ArrivalModel
 from .logs.sources import LogSource
-from .recorded_sessions import ServiceModel
 
 Inputs = str | Path | Iterable[str | Path]  # paths, directories or globs
 

@@ -66,8 +66,8 @@ def release_dataset(
         memory: Limit in bytes for a release that needs all blocks in one process; see below.
         on_step: Receives the name of each step before it: "encode", then those of the stages.
 
-    One process needs all blocks to chain ids, to isolate users, to split or keep domains, to infer conversations, and
-    to release blocks of outputs, columns that are not kvtrace's own (profile "exact"), or a sample without tails. It
+    One process needs all blocks to chain ids, to isolate users, to split or keep domains, to infer conversations, to
+    release what requests wait for, and to release blocks of outputs, columns that are not kvtrace's own (profile "exact"), or a sample without tails. It
     then holds the data set as `release` does.
 
     Yields:
@@ -138,7 +138,7 @@ def _needs_all_blocks(
     counts = split_by(profile, _kind_of(users, rows), _any_known(whole.session, rows))
     return (
         not whole.is_chained
-        or whole.domain is not None
+        or any(values is not None for values in (whole.domain, whole.dependencies, whole.service_ms))
         or bool(dataset.output_blocks)
         or counts == "inferred"
         or (rows is None) != (session_share == 1)

@@ -34,7 +34,7 @@ class Claims(TypedDict):
 
 
 class ServiceSection(TypedDict, total=False):
-    """`service_times`: where the service times come from. Maker: ingest/recorded_sessions.py."""
+    """`service_times`: where the service times come from. Maker: privacy/session_times.py."""
 
     measured: bool  # by the log, for some or all requests
     estimated: bool  # for the others

@@ -11,10 +11,11 @@ from ...trace.columns import Columns, replace_columns
 from ...trace.turns import previous_turn, turn_numbers
 from ..steps import coarsened
 from .gathering import entries_of
+from .session_linking import write_session_rows
 from .task_plan import Plan
 
 COLUMNS = ("timestamp", "input_length", "output_length", "hash_ids", "offsets")
-OPTIONAL = ("session", "parent", "output_ids", "output_offsets", "domain")
+OPTIONAL = ("session", "parent", "output_ids", "output_offsets", "domain", "service_ms")
 
 
 def finish(plan: Plan, number: int) -> dict[str, Any]:
@@ -24,6 +25,7 @@ def finish(plan: Plan, number: int) -> dict[str, Any]:
         by_shard, shards, blocks = gathered["by_shard"], gathered["shards"], entries_of(plan, gathered)
         kinds = (gathered["type"], gathered.about["types"]) if plan.has_types and len(rows["time"]) else None
         carried = {name: gathered[f"carried {name}"] for name in plan.carried}
+        measured = gathered["service"] if plan.has_service else np.full(len(rows["time"]), -1)
         links = {}
         if plan.has_sessions:
             links = {name: gathered[name] for name in ("session", "sessions_by_shard", "session_shards")}
@@ -54,12 +56,13 @@ def finish(plan: Plan, number: int) -> dict[str, Any]:
     columns.domain = carried.get("domain")
     if "turn" in carried:
         columns.extra["turn"] = carried["turn"]
+    unknown = write_session_rows(plan, number, columns, rows["time"], measured) if plan.session_times else 0
     columns, _ = coarsened(columns, plan.profile, plan.block_size, plan.tail)
     return {
         "requests": len(columns), "tokens": int(columns.input_length.sum()),
         "output_tokens": int(columns.output_length.sum()), "blocks": len(columns.hash_ids),
         "sessions": 0 if columns.session is None else int(columns.session.max(initial=-1)) + 1,
-        "duration_ms": float(columns.timestamp.max(initial=0.0)), "bytes": write_columns(plan, number, columns),
+        "duration_ms": float(columns.timestamp.max(initial=0.0)), "unmeasured": unknown, "bytes": write_columns(plan, number, columns),
     }  # fmt: skip
 
 

@@ -96,6 +96,8 @@ def _rows(plan: Plan, number: int) -> tuple[dict[str, np.ndarray], list[str | No
                 rows[f"carried {name}"] = (
                     _domains(plan, encoded, start, stop) if name == "domain" else encoded[f"carried {name}", start:stop]
                 )
+            if plan.has_service:
+                rows["service"] = encoded["service", start:stop] if "service" in encoded else np.full(stop - start, -1)
             for name in KEYS:
                 none = np.zeros((stop - start, 2), dtype=np.uint64)
                 rows[name] = encoded[name, start:stop] if name in encoded else none
@@ -127,7 +129,7 @@ def _domains(plan: Plan, encoded: StoredArrays, start: int, stop: int) -> np.nda
 
 
 def _no_rows(plan):
-    names = (*ROWS, "blocks", *(["prompts"] if plan.has_outputs else []))
+    names = (*ROWS, "blocks", *(["prompts"] if plan.has_outputs else []), *(["service"] if plan.has_service else []))
     numbers = {name: np.empty(0, dtype=np.int64) for name in names}
     words = {name: np.empty((0, 2), dtype=np.uint64) for name in KEYS}
     carried = {f"carried {name}": np.empty(0, dtype=np.int64) for name in plan.carried}

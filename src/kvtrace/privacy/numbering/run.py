@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, Protocol
+from typing import Any, Protocol, cast
 
 import numpy as np
 
@@ -15,15 +15,17 @@ from ..._base.step_work import report_work
 from ..._native.ids import DigestIndex
 from ...trace.columns import Columns
 from ...trace.hits import Hits, sum_hits
-from ...trace.meta import merge, shares_prefixes
+from ...trace.meta import Meta, merge, shares_prefixes
 from ..account import Account, StepHits
 from ..contributors import Contributors
 from ..release_steps import ReleaseStep
+from ..session_times import WITHOUT_TIMES, SessionTimes
 from .finishing import finish, read_columns
 from .gathering import gather
 from .matching import match
 from .ranking import rank
 from .resolving import resolve
+from .session_linking import link, linked_dependencies
 from .task_plan import UNKNOWN, Plan, sums_before
 
 
@@ -112,12 +114,15 @@ def number(
     plan = plan.updated(blocks_before=sums_before(blocks), sessions_before=sums_before(sessions))
     resolved = run(resolve, plan.shards)
     finished = run(finish, plan.ranges)
+    linked = run(link, plan.shards) if plan.session_times else []
     account = Account(plan.profile, isolated=isolated)
     _record_steps(account, plan, before, first_step, changes_tails)
     account.note_dropped_links(plan.has_sessions or not {"session", "turn"}.isdisjoint(plan.carried))
     account.note_contributors(sum(one["unknown"] for one in gathered))
+    meta = _with_session_times(plan, meta, account, finished, linked)
     figures = _figures(plan, finished, sum(blocks), meta)
     stages = {"gather": gathered, "match": matched, "rank": ranked, "resolve": resolved, "finish": finished}
+    stages |= {"link": linked} if plan.session_times else {}
     written = {name: sum(one["bytes"] for one in results) for name, results in stages.items()}
     return Numbered(
         plan.block_size, plan.tail, merge(meta, account.meta), figures, account, partial(_columns, plan),
@@ -125,10 +130,25 @@ def number(
     )  # fmt: skip
 
 
+def _with_session_times(plan: Plan, meta: dict[str, Any], account: Account, finished, linked) -> dict[str, Any]:
+    """The sidecar's values with the source of the service times; notes go to the account."""
+    if not plan.session_times:
+        if plan.has_sessions and not plan.profile.drop_sessions:
+            account.notes.append(WITHOUT_TIMES)
+        return meta
+    times = SessionTimes(plan.profile, plan.service_model)
+    requests, unknown = (sum(one[name] for one in finished) for name in ("requests", "unmeasured"))
+    times.state(unknown, requests, sum(one["dependencies"] for one in linked))
+    account.notes += times.notes
+    return merge(meta, cast(Meta, {"service_times": times.section}))
+
+
 def _columns(plan: Plan) -> Iterator[Columns]:
     """The rows that the last stage wrote."""
     for number in range(plan.ranges):
         columns = read_columns(plan, number)
+        if plan.session_times:
+            columns.dependencies = linked_dependencies(plan, number, len(columns))
         if len(columns):
             yield columns
 

@@ -13,6 +13,7 @@ from ..._native import ragged
 from ..._native.ids import DigestIndex
 from ..contributors import counted_kind
 from ..profiles import Profile
+from ..session_times import ServiceModel
 from .store import Store
 
 BLOCKS = 1 << 20  # approximate block references in memory for one task
@@ -41,6 +42,9 @@ class Plan:
     has_types: bool = False
     rows: str = ENCODED  # folder of the rows of each part
     has_outputs: bool = False  # rows have blocks of outputs after those of prompts
+    has_service: bool = False  # rows have measured service times
+    session_times: bool = False  # find what the requests of sessions waited for
+    service_model: ServiceModel | None = None  # estimates the service times that are not measured
     carried: Sequence[str] = ()  # those of session, parent, turn that the rows already have, and domain
     rows_before: Sequence[int] = ()  # range -> requests in earlier ranges
     blocks_before: Sequence[int] = ()  # range -> new blocks in earlier ranges
