@@ -461,8 +461,8 @@ FAULTS = [  # what is done; the checks that do not pass
     (later_parent, {"session_links": "FAIL"}),
     (name_borne_twice, {"canonical": "FAIL", "gaps": "WARN", "session_links": "FAIL"}),
     (links_ruled_out, {"session_links": "FAIL"}), (turns_ruled_out, {"session_links": "FAIL"}),
-    (links_unseen, {"session_links": "WARN"}), (sessions_that_differ, {"sessions": "WARN"}), (wrong_length, {"lengths": "FAIL"}),
-    (negative_length, {"lengths": "FAIL"}), (not_a_power, {"lengths": "FAIL"}),
+    (links_unseen, {"session_links": "WARN"}), (sessions_that_differ, {"sessions": "WARN"}),
+    (wrong_length, {"lengths": "FAIL"}), (negative_length, {"lengths": "FAIL"}), (not_a_power, {"lengths": "FAIL"}),
     (not_whole_blocks, {"lengths": "FAIL"}), (a_limit, {"lengths": "WARN"}),
     (released_before, {"anonymity": "WARN", "earlier_release": "FAIL"}), (other_release, {"anonymity": "WARN"}),
     (sidecar_with(("host",), "x"), {"sidecar": "FAIL"}), (sidecar_with(("log", "api_key"), "x"), {"sidecar": "FAIL"}),
@@ -503,8 +503,9 @@ def waiting():
         for row in range(24)
     ]  # fmt: skip
     columns = Columns(
-        start + 9000 * session, [2 * BLOCK] * 24, np.tile([5, 6, 7], 8), np.stack([np.zeros(24), np.arange(24) + 1], axis=1).ravel(),
-        np.arange(25) * 2, session=session, dependencies=Dependencies.of(waits), service_ms=[2000.0] * 24,
+        start + 9000 * session, [2 * BLOCK] * 24, np.tile([5, 6, 7], 8),
+        np.stack([np.zeros(24), np.arange(24) + 1], axis=1).ravel(), np.arange(25) * 2,
+        session=session, dependencies=Dependencies.of(waits), service_ms=[2000.0] * 24,
         extra={"agent": np.tile([0, 1, 0], 8)},
     )  # fmt: skip
     return columns
@@ -865,8 +866,8 @@ def test_an_audit_stays_below_its_bound(tmp_path, monkeypatch):
     )  # fmt: skip
     with DatasetWriter(tmp_path / "t.dataset", block_size=BLOCK, tail="kept") as writer:
         writer.add(columns)
-    for sessions in (True, False):
-        meta = {"profile": "standard", "release": {"k_counted": "sessions" if sessions else "inferred"}}
+    for counts_sessions in (True, False):
+        meta = {"profile": "standard", "release": {"k_counted": "sessions" if counts_sessions else "inferred"}}
         manifest = tmp_path / "t.dataset/manifest.json"
         manifest.write_text(json.dumps(json.loads(manifest.read_text()) | meta))
         dataset = open_dataset(tmp_path / "t.dataset")

@@ -66,9 +66,9 @@ def release_dataset(
         memory: Limit in bytes for a release that needs all blocks in one process; see below.
         on_step: Receives the name of each step before it: "encode", then those of the stages.
 
-    One process needs all blocks to chain ids, to isolate users, to split or keep domains, to infer conversations, to
-    release what requests wait for, and to release blocks of outputs, columns that are not kvtrace's own (profile "exact"), or a sample without tails. It
-    then holds the data set as `release` does.
+    One process needs all blocks to chain ids, to isolate users, to split or keep domains, to infer conversations, and
+    to release what requests wait for, service times, blocks of outputs, columns that are not kvtrace's own (profile
+    "exact"), or a sample without tails. It then holds the data set as `release` does.
 
     Yields:
         The released rows in pieces, their figures, and the values of the sidecar.

@@ -69,9 +69,9 @@ class SessionTimes:
         self.section = {"measured": unknown < requests, "estimated": self.estimate is not None and unknown > 0}
         if self.section["estimated"] and self.estimate is not None:
             self.section = cast(ServiceSection, self.section | self.estimate.about)
-        source = "measured" if not unknown else "estimated" if unknown == requests else "measured where the log has them"
+        source = "estimated" if unknown == requests else "measured"
         if 0 < unknown < requests:
-            source += ", estimated for the others" if self.estimate is not None else ", unknown for the others"
+            source += f" where the log has them, {'unknown' if self.estimate is None else 'estimated'} for the others"
         self.notes.append(f"{dependencies:,} dependencies within sessions; service times are {source}.")
 
 

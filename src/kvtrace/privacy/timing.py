@@ -1,11 +1,11 @@
 """Coarser times: a release shows what a log would show whose clock has the profile's step.
 
 A service time is the difference of two such clock readings, the start and the end of a request; a delay is the
-difference of the reading when what a request waits for happens, and the reading when the request starts. So a start, an
-end and a delay together reveal no instant more finely than a timestamp does, and the released times still agree: start
-+ service time + delay is the released start of the request that waits. Rounding each number by itself would reveal
-more, because the sum of three rounded numbers narrows down what was rounded. Over all phases of the clock, the mean of a
-duration stays what it was.
+difference of the reading when what a request waits for happens, and the reading when the request starts. So a start,
+an end and a delay together reveal no instant more finely than a timestamp does, and the released times still agree:
+start + service time + delay is the released start of the request that waits. Rounding each number by itself would
+reveal more, because the sum of three rounded numbers narrows down what was rounded. Over all phases of the clock, the
+mean of a duration stays what it was.
 """
 
 from __future__ import annotations

@@ -40,8 +40,8 @@ def check(evidence: Evidence) -> Finding:
     below = f" (and narrow {figure['below_k_by_lengths'] / sessions:.1%} to fewer than {k})" if k > 2 else ""
     sentence = (
         f"an observer who knows the lengths of a session's turns can single out {alone['lengths']:.1%} of the "
-        f"{sessions:,} sessions{below}; by the pauses between the turns {alone['pauses']:.1%}; by its shape (which turn "
-        f"waits for which) {alone['shape']:.1%}."
+        f"{sessions:,} sessions{below}; by the pauses between the turns {alone['pauses']:.1%}; by its shape (which "
+        f"turn waits for which) {alone['shape']:.1%}."
     )
     if max(alone.values()) > MAX_LOCATED:
         return warned(

@@ -7,6 +7,7 @@
     rank     a range of time       its new blocks, counted and ranked; the hits of its prompts
     resolve  a shard of digests    the final id of each
     finish   a range of time       its rows of the trace
+    link     a shard of sessions   what their requests waited for, if the rows have service times
 
 A stage is a pure function of its number and of the files of earlier stages, so a task that died can run again.
 First-appearance ids need no global sort: a block is new in one range only, and the ids of a range continue the counts

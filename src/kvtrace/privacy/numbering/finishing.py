@@ -62,7 +62,8 @@ def finish(plan: Plan, number: int) -> dict[str, Any]:
         "requests": len(columns), "tokens": int(columns.input_length.sum()),
         "output_tokens": int(columns.output_length.sum()), "blocks": len(columns.hash_ids),
         "sessions": 0 if columns.session is None else int(columns.session.max(initial=-1)) + 1,
-        "duration_ms": float(columns.timestamp.max(initial=0.0)), "unmeasured": unknown, "bytes": write_columns(plan, number, columns),
+        "duration_ms": float(columns.timestamp.max(initial=0.0)), "unmeasured": unknown,
+        "bytes": write_columns(plan, number, columns),
     }  # fmt: skip
 
 
