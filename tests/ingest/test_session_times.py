@@ -8,6 +8,7 @@ import pytest
 
 import kvtrace
 from kvtrace._base.errors import UsageError
+from kvtrace.cli import run
 from kvtrace.ingest.checkpoint import Checkpoint
 from kvtrace.ingest.encoding_tasks import EncodedPartition
 from kvtrace.ingest.keys import Key
@@ -253,3 +254,39 @@ def test_an_engines_hashes_have_dependencies_too(log):
 def test_rows_in_the_order_of_the_log_have_no_dependencies(log):
     done = anonymize_rows(log(rows(30, 3)), profile="exact", keep_order=True, **OPTIONS)
     assert done.columns.dependencies is None and done.columns.service_ms is None
+
+
+# -- the command line ------------------------------------------------------------------------------------------------
+
+
+def test_the_command_estimates_service_times(log, tmp_path, capsys):
+    pytest.importorskip("pyarrow")
+    path, out = log(rows(40, 4, known=0)), tmp_path / "day.parquet"
+    common = ["anonymize", str(path), "-o", str(out), "--block-size", "16"]
+    assert run([*common, "--service-time", "llama-3.1-8b", "--gpu", "h100"]) == 0
+    trace = kvtrace.read(out)
+    assert trace.meta["service_times"]["estimated"] and len(trace.dependencies.row)
+    assert "service times are estimated." in capsys.readouterr().err.replace("\n", " ").replace("  ", " ")
+    card = (tmp_path / "day.parquet.card.md").read_text()
+    assert "* service times: estimated by the roofline for a request alone (llama-3.1-8b on h100)" in card
+    assert "| `dependencies` |" in card and "| `service_ms` |" in card and "how long each request took, to 1 s" in card
+    assert kvtrace.audit(out).passed
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [(["--service-time", "llama-3.1-8b"], "--service-time needs --gpu or --costs"),
+     (["--gpu", "h100"], "--gpu and --gpus need --service-time MODEL"),
+     (["--service-time", "no-such-model", "--gpu", "h100"], "no-such-model"),
+     (["--service-time", "llama-3.1-8b", "--gpu", "h100", "--profile", "strict"], "strict drops them")],
+)  # fmt: skip
+def test_options_that_do_not_fit_are_refused(log, tmp_path, capsys, options, message):
+    out = tmp_path / "day.parquet"
+    assert run(["anonymize", str(log(rows(5, 1))), "-o", str(out), "--block-size", "16", *options]) in (2, 3)
+    assert message in " ".join(capsys.readouterr().err.split()) and not out.exists()
+
+
+def test_a_line_of_the_command_says_what_could_be_had(log, tmp_path, capsys):
+    out = str(tmp_path / "day.jsonl")
+    assert run(["anonymize", str(log(rows(20, 1, known=0))), "-o", out, "--block-size", "16"]) == 0
+    assert "--service-time MODEL --gpu GPU" in " ".join(capsys.readouterr().err.split())

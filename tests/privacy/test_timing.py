@@ -1,12 +1,16 @@
 """Coarse times of sessions: delays and service times reveal no instant more finely than timestamps do."""
 
+import json
 import random
 
 import numpy as np
 import pytest
 
+from kvtrace._base.errors import UsageError
 from kvtrace.privacy.agents import agents_in_order, numbered_agents
+from kvtrace.privacy.checks.fields import ALLOWED
 from kvtrace.privacy.profiles import PROFILES, profile
+from kvtrace.privacy.publishing import publish
 from kvtrace.privacy.releases import release
 from kvtrace.privacy.steps import keep_allowed
 from kvtrace.privacy.timing import late_starts, step_times
@@ -119,4 +123,23 @@ def test_agents_without_sessions_or_of_words_are_left_out():
     columns = replace_columns(toy("0", "1"), extra={"agent": np.array([0, 1])})
     assert keep_allowed(columns)[0].extra == {}
     named = replace_columns(columns, session=[0, 0], extra={"agent": np.array(["planner", "coder"], dtype=object)})
-    assert keep_allowed(named) == (keep_allowed(named)[0], ["agent"]) and keep_allowed(named)[0].extra == {}
+    done, left = keep_allowed(named)
+    assert left == ["agent"] and done.extra == {}
+
+
+def test_a_sidecar_states_the_source_of_service_times_that_its_file_has(tmp_path):
+    pytest.importorskip("pyarrow")
+    meta = {"service_times": {"measured": True, "estimated": False}}
+    trace = Trace.from_columns(recorded(random.Random(3)), block_size=1, meta=meta)
+    done = release(trace, PROFILES["exact"]).trace
+    for name, has_one in (("t.parquet", True), ("t.dataset", True), ("t.jsonl", False)):
+        written = publish(done, tmp_path / name)
+        sidecar = tmp_path / name / "manifest.json" if name.endswith("dataset") else tmp_path / f"{name}.meta.json"
+        assert ("service_times" in json.loads(sidecar.read_text())) is has_one and written.audit.passed
+
+
+def test_no_release_is_published_in_a_format_that_the_audit_does_not_read(tmp_path, monkeypatch):
+    monkeypatch.delitem(ALLOWED, "bailian")
+    with pytest.raises(UsageError, match="the audit does not read the format bailian"):
+        publish(release(toy("0 1"), PROFILES["exact"]).trace, tmp_path / "t.jsonl", format="bailian")
+    assert not list(tmp_path.iterdir())

@@ -171,10 +171,8 @@ def _service(section) -> str | None:
     """Where the service times come from."""
     if not section:
         return None
-    names = [str(section[name]) for name in ("model", "gpu") if section.get(name)]
-    estimated = " ".join(
-        ["estimated by the", str(section.get("costs")), "of a request alone", *(f"({one})" for one in names)]
-    )
+    names = " on ".join(str(section[name]) for name in ("model", "gpu") if section.get(name))
+    estimated = f"estimated by the {section.get('costs')} for a request alone" + (f" ({names})" if names else "")
     known = ["measured by the log"] if section.get("measured") else []
     return ", others ".join([*known, *([estimated] if section.get("estimated") else [])])
 

@@ -20,11 +20,14 @@ from ..trace.meta import merge
 from ..trace.trace import Trace
 from ..trace.trace_figures import figures
 from .checks import Audit, audit
+from .checks.fields import ALLOWED
 from .contributors import Contributors
 from .data_card import card
 from .numbering.run import Numbered
 from .released_trace import ReleasedTrace
 from .sidecar_forms import count_private, public
+
+TIMED = ("parquet", "dataset")  # formats with service times and dependencies
 
 
 @dataclass(frozen=True, repr=False)
@@ -123,9 +126,9 @@ def publish_columns(
     **options,
 ) -> Published:
     """Like `publish`, for columns and the values of their sidecar; the other options are those of `writing.write`."""
-    stated, left_out = public(meta), count_private(meta)
+    format = _audited_format(path, options.get("format"))
+    stated, left_out = _stated(meta, format), count_private(meta)
     inspect, audits = _inspector(path, contributors, against, on_step=on_step)
-    format = writing.check_output(path, options.get("format"))
     files = writing.write(columns, path, meta=stated, inspect=inspect, **options)
     losses = left_out_of(columns, format, extra=options.get("extra", False))
     return Published(files, audits[0], meta.get("figures", {}), losses, left_out)
@@ -158,16 +161,32 @@ def publish_chunks(
     ...     done.audit.level, sorted(os.listdir(done.files[0]))
     ('WARN', ['card.md', 'manifest.json', 'part-00000.parquet'])
     """
-    format = writing.check_output(path, format)
+    format = _audited_format(path, format)
     write_options: dict[str, Any] = {"meta": meta, "block_size": block_size, "tail": tail, "format": format} | options
     if format not in ("mooncake", "dataset"):
         common: dict[str, Any] = {"contributors": contributors, "against": against, "on_step": on_step}
         return publish_columns(_joined(chunks), path, **common, **write_options)
-    write_options["meta"], left_out = public(meta), count_private(meta)
+    write_options["meta"], left_out = _stated(meta, format), count_private(meta)
     inspect, audits = _inspector(path, contributors, against, memory, on_step)
     left_out_columns = LeftOut(format, extra=options.get("extra", False))
     files = writing.write_chunks(left_out_columns.watch(chunks), path, inspect=inspect, **write_options)
     return Published(files, audits[0], meta.get("figures", {}), left_out_columns.sentences(), left_out)
+
+
+def _audited_format(path, format) -> str:
+    """The format of an output; UsageError if the audit does not know which fields it may have."""
+    format = writing.check_output(path, format)
+    if format not in (*ALLOWED, "dataset"):
+        raise UsageError(
+            f"the audit does not read the format {format}, so no release is published in it. Publish a Parquet file or "
+            "a data set, which hold all columns, and convert it where it is used."
+        )
+    return format
+
+
+def _stated(meta: Mapping[str, Any], format: str) -> dict[str, Any]:
+    """The sections of a published sidecar: none on columns that the format does not have."""
+    return {name: value for name, value in public(meta).items() if name != "service_times" or format in TIMED}
 
 
 def _inspector(path, contributors, against, memory=None, on_step=None) -> tuple[Callable[..., str], list[Audit]]:

@@ -29,7 +29,10 @@ WITHOUT_TIMES = (
 class ServiceModel(Protocol):
     """Estimates how long requests take; `kvtrace.service_model` makes one."""
 
-    about: Mapping[str, Any]  # the model and the GPU, for the sidecar
+    @property
+    def about(self) -> Mapping[str, Any]:
+        """The model and the GPU, for the sidecar."""
+        ...
 
     def milliseconds(self, cached: np.ndarray, prompt: np.ndarray, output: np.ndarray) -> np.ndarray:
         """The whole milliseconds of each request, from its cached, prompt and output tokens."""
@@ -68,7 +71,7 @@ class SessionTimes:
         """Make the section and the note, from the number of requests whose service time the log did not measure."""
         self.section = {"measured": unknown < requests, "estimated": self.estimate is not None and unknown > 0}
         if self.section["estimated"] and self.estimate is not None:
-            self.section = cast(ServiceSection, self.section | self.estimate.about)
+            self.section = cast(ServiceSection, {**self.section, **self.estimate.about})
         source = "estimated" if unknown == requests else "measured"
         if 0 < unknown < requests:
             source += f" where the log has them, {'unknown' if self.estimate is None else 'estimated'} for the others"

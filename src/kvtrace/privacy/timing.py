@@ -4,8 +4,9 @@ A service time is the difference of two such clock readings, the start and the e
 difference of the reading when what a request waits for happens, and the reading when the request starts. So a start,
 an end and a delay together reveal no instant more finely than a timestamp does, and the released times still agree:
 start + service time + delay is the released start of the request that waits. Rounding each number by itself would
-reveal more, because the sum of three rounded numbers narrows down what was rounded. Over all phases of the clock, the
-mean of a duration stays what it was.
+reveal more, because the sum of three rounded numbers narrows down what was rounded. Service time + delay keeps its mean,
+and so does each of both over all phases of the clock; if the log's own clock shows whole steps, a service time loses up
+to half a step on average, which the delay after it gains.
 """
 
 from __future__ import annotations
@@ -31,14 +32,15 @@ def step_times(columns: Columns, step_ms: int) -> Columns:
     >>> step_times(toy("0", "1", "2", gap_ms=700.0), 1000).timestamp
     array([   0.,    0., 1000.])
     """
+    waits = columns.dependencies
     if step_ms <= 1:
-        return columns
+        return _without_noise(columns)
     time = columns.timestamp
     read = _clock(time, step_ms)
     changed: dict[str, Any] = {"timestamp": read}
     if columns.service_ms is not None:
         changed["service_ms"] = _clock(time + columns.service_ms, step_ms) - read
-    if (waits := columns.dependencies) is not None:
+    if waits is not None:
         request = waits.request
         happens = _clock(time[request] - waits.delay_ms, step_ms)  # what the request waits for
         changed["dependencies"] = replace(waits, delay_ms=read[request] - happens)
@@ -75,6 +77,17 @@ def late_starts(columns: Columns) -> np.ndarray:
     some = np.flatnonzero(np.diff(waits.offsets))
     start = np.maximum.reduceat(happens + waits.delay_ms, waits.offsets[some])  # NaN if one is unknown
     return some[np.abs(start - time[some]) > 10.0**-DIGITS]
+
+
+def _without_noise(columns: Columns) -> Columns:
+    """The columns with service times and delays to the microsecond: digits below it are noise of sums, or hide text."""
+    waits, service = columns.dependencies, columns.service_ms
+    if waits is None and service is None:
+        return columns
+    return replace_columns(
+        columns, service_ms=None if service is None else np.round(service, DIGITS),
+        dependencies=None if waits is None else replace(waits, delay_ms=np.round(waits.delay_ms, DIGITS)),
+    )  # fmt: skip
 
 
 def _clock(instant: np.ndarray, step_ms: int) -> np.ndarray:

@@ -91,7 +91,7 @@ def _marks(evidence: Evidence, name: str, values: np.ndarray) -> Iterator[tuple[
         rows["number large enough to be an identifier"] = numeric & (np.abs(numbers) >= IDENTIFIER) & ~epoch
     for kind, has_kind in _impossible(evidence, name, values):
         rows[kind] = has_kind
-    if name not in ALLOWED[evidence.read_result.format] and not any(marked.any() for marked in rows.values()):
+    if name not in ALLOWED.get(evidence.read_result.format, ()) and not any(marked.any() for marked in rows.values()):
         rows[UNKNOWN] = np.ones(len(values), dtype=bool)
     for kind in kinds(name):
         rows[f"field name that looks like: {kind}"] = np.ones(len(values), dtype=bool)
