@@ -28,7 +28,7 @@ def random_session(rng, turns):
             arrival = float(rng.randrange(20) * 500)
         path = [*rng.choice(paths), *(rng.randrange(10**9) for _ in range(rng.randrange(4)))]
         paths.append(path)
-        rows.append((arrival, float(rng.randrange(1, 40) * 125), path, rng.randrange(1, 9), waits))
+        rows.append((arrival, float(rng.randrange(1, 40) * 125), path, rng.choice([1, 2, 3, 5, 8, 40]), waits))
     order = sorted(range(turns), key=lambda row: (rows[row][0], row))
     place = {row: new for new, row in enumerate(order)}
     first = rows[order[0]][0]

@@ -1,12 +1,15 @@
 """The closed loop: its arrivals are those of the twin, and its requests are served as in the open loop."""
 
 from dataclasses import replace
+from unittest import mock
 
 import numpy as np
 import pytest
 
 from kvtrace.cache.simulation import Setting
 from kvtrace.serving.closed_loop import ClosedLoop
+from kvtrace.serving.core import requests
+from kvtrace.serving.core.requests import Requests
 from kvtrace.serving.routers import ROUTERS
 from kvtrace.serving.schedulers.recorded import RecordedScheduler
 from kvtrace.serving.session_trees import session_trees
@@ -102,6 +105,12 @@ def test_requests_arrive_as_the_twin_says(number, engine, instances):
         )
 
 
+def opened(done, **how):
+    """The open loop on the arrivals of a closed one, to the bit: in milliseconds some of them would be rounded."""
+    with mock.patch.object(requests, "Requests", lambda _, *rest: Requests(done.arrival_s, *rest)):
+        return simulate_serving(done.trace, COST, **how)
+
+
 @pytest.mark.parametrize("router", ROUTERS)
 @pytest.mark.parametrize("engine", ENGINES)
 @pytest.mark.parametrize("instances", [1, 3])
@@ -111,8 +120,6 @@ def test_the_open_loop_serves_the_same_arrivals_in_the_same_time(engine, router,
         if not len(trace.dependencies.row):
             continue
         done = closed(trace, fitting(trace, LOOPS[seed]), instances=instances, router=router, **ENGINES[engine])
-        again = simulate_serving(done.trace, COST, instances=instances, router=router, **ENGINES[engine])
-        for name in ("started_s", "first_s", "ended_s"):
-            assert np.allclose(getattr(again, name), getattr(done, name), rtol=0, atol=1e-7, equal_nan=True), name
-        assert np.array_equal(again.instance, done.instance)
-        assert np.array_equal(again.hit_blocks, done.hit_blocks)
+        again = opened(done, instances=instances, router=router, **ENGINES[engine])
+        for name in ("started_s", "first_s", "ended_s", "instance", "hit_blocks", "preemptions"):
+            assert np.array_equal(getattr(again, name), getattr(done, name), equal_nan=True), name

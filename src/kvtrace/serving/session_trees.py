@@ -11,6 +11,7 @@ from .._base.errors import UsageError
 from .._base.offsets import offsets_of
 from ..trace.building import concat
 from ..trace.columns import Columns, replace_columns
+from ..trace.dependencies import COMPLETION, Dependencies
 from ..trace.normalise import by_first_appearance
 from ..trace.trace import Trace
 from .closed_loop import ClosedLoop
@@ -135,4 +136,14 @@ def _arrays(trace: Trace, loop: ClosedLoop, play: np.ndarray, after_ms: np.ndarr
         "waiting": request[order].astype(np.int32),
         "trigger": waits.trigger[order],
         "delay": waits.delay_ms[order] * (loop.think_scale / 1000),
+        "lead": _leads(waits, kept, loop, len(play)),
     }
+
+
+def _leads(waits: Dependencies, kept: np.ndarray, loop: ClosedLoop, rows: int) -> np.ndarray:
+    """Row -> the least seconds from its end to an arrival that it can cause; 0 if it can be the last of its tree."""
+    on_end = kept & (waits.trigger == COMPLETION)
+    lead = np.full(rows, np.inf)
+    np.minimum.at(lead, waits.row[on_end], waits.delay_ms[on_end] * (loop.think_scale / 1000))
+    caps = [cap for cap in (loop.idle_cap_s, loop.tree_idle_cap_s) if cap is not None]
+    return np.minimum(np.where(np.isinf(lead), 0.0, lead), min(caps, default=np.inf))

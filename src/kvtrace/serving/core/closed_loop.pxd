@@ -16,6 +16,7 @@ cdef class ClosedLoop:
     cdef const int[::1] waiting
     cdef const signed char[::1] trigger
     cdef const double[::1] delay  # seconds
+    cdef const double[::1] lead  # row -> the least seconds from its end to an arrival that it can cause
     # the state of each row
     cdef int[::1] missing  # dependencies that it still waits for
     cdef double[::1] ready  # the latest of the others plus their delays, on the clock of its lane

@@ -22,10 +22,10 @@ COMPLETION = cython.declare(cython.int, 1)
 class ClosedLoop:
     """Plays of session trees on lanes.
 
-    `plays` has arrays: `first` and `rows` (the rows of each play, end to end), `play` (of each row), `offset`
-    (seconds), `waits` (dependencies of each row), and for each row those that wait for it (`start`, `waiting`,
-    `trigger`, `delay`). `primers` are rows with their lanes: they arrive first, and the lanes begin when all of them
-    have ended.
+    `plays` has arrays: `first` and `rows` (the rows of each play, end to end); of each row `play`, `offset` (seconds),
+    `waits` (its dependencies) and `lead` (the least seconds from its end to an arrival that it can cause); and the rows
+    that wait for it (`start`, `waiting`, `trigger`, `delay`). `primers` are rows with their lanes: they arrive first,
+    and the lanes begin when all of them have ended.
     """
 
     def __init__(self, requests: Requests, plays, lanes, several=False, primers=((), ()), warm_up=0, duration=NEVER,
@@ -34,7 +34,7 @@ class ClosedLoop:
         self.requests = requests
         self.first, self.rows, self.play, self.offset = plays["first"], plays["rows"], plays["play"], plays["offset"]
         self.start, self.waiting = plays["start"], plays["waiting"]
-        self.trigger, self.delay = plays["trigger"], plays["delay"]
+        self.trigger, self.delay, self.lead = plays["trigger"], plays["delay"], plays["lead"]
         self.missing = np.array(plays["waits"], dtype=np.int32)
         self.ready, self.caused, self.planned = np.zeros((3, rows))
         self.arrived, self.completed = np.empty((2, rows), dtype=np.int32)

@@ -16,6 +16,7 @@ cdef class Instance:
     cdef readonly long long blocks  # that requests hold, or can come to hold
     cdef readonly list timeline
     cdef bint watched
+    cdef double least_step_s  # no step is shorter
     cdef double until  # no step of `run` begins then or later
     cdef public ClosedLoop loop  # None in the open loop
     # the same counts, and the active requests, without the effects of a step that has not ended
@@ -27,6 +28,7 @@ cdef class Instance:
     cdef double next_turn(self) except? -1
     cdef int _ended(self, Py_ssize_t row, double at) except -1
     cdef int _note(self, double seconds, long long running, long long waiting, long long blocks) except -1
+    cdef long long steps_left(self, Py_ssize_t row) noexcept
     cdef int send(self, Py_ssize_t row) except -1
     cdef int _begin_turn(self) except -1
     cdef int _pass(self, double seconds) noexcept

@@ -7,6 +7,7 @@ A scheduler is a subclass with three verbs: `active` (requests that have not end
 import cython
 
 NEVER = cython.declare(cython.double, 1e300)
+LEAST = cython.declare(cython.double, 1 - 1e-9)  # sums of steps are rounded
 
 # the fields of Dynamo's cost, which other costs lack
 NO_POLYNOMIAL = {
@@ -25,6 +26,9 @@ class Instance:
         self.load_before = self.prefill_before = self.blocks_before = self.active_before = 0
         self.timeline, self.watched = [], False
         self.until, self.loop = 0, None
+        self.least_step_s = 0 if self.cost.is_polynomial else LEAST * (
+            self.cost.step_s + self.cost.overhead_s + self.cost.request_s
+        )  # fmt: skip
 
     def watch(self):
         """Keep a time line: rows of (seconds, running, waiting, blocks in use), each valid until the next one."""
@@ -45,6 +49,10 @@ class Instance:
     def next_turn(self):
         """When the next turn of `run` begins; NEVER if there is nothing to do."""
         return self.now if self.active() else NEVER
+
+    def steps_left(self, row):
+        """A lower bound of the steps until a request ends that has not ended."""
+        return 0
 
     def send(self, row):
         """A router sends a request."""

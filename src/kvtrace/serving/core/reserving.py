@@ -58,6 +58,12 @@ class ReservingInstance(Instance):
         """Add the present state to the time line; all blocks that a request can come to hold are in use."""
         return self._note(self.now, len(self.prefilling) + self.batch, len(self.queue) - self.head, self.blocks)
 
+    def steps_left(self, row):
+        requests: Requests = self.requests
+        if requests.first[row] != requests.first[row]:  # NaN: no token yet
+            return requests.output[row]
+        return requests.sampled[row] - self.steps
+
     def _admit(self):
         """Admit waiting requests in order, while there is room for all blocks that they can come to hold."""
         requests: Requests = self.requests
@@ -182,7 +188,8 @@ class ReservingInstance(Instance):
             return
         self.batch += 1
         self.context += requests.tokens[row] + 1
-        heappush(self.decoding, (self.steps + requests.output[row] - 1, row))
+        requests.sampled[row] = self.steps + requests.output[row] - 1  # the step that gives its last token
+        heappush(self.decoding, (requests.sampled[row], row))
 
     def _end(self, row):
         requests: Requests = self.requests

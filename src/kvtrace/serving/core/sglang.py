@@ -42,6 +42,9 @@ class SglangInstance(SglangScheduler):
     def next_turn(self):
         return NEVER if self.asleep else self.now
 
+    def steps_left(self, row):
+        return min(self.requests.output[row], self.limit[row]) - self.outputs[row]
+
     def _decode_together(self, until):
         """Take the next steps together if all of them give one token to each request that runs; False if not."""
         i: cython.int

@@ -35,6 +35,10 @@ class VllmInstance(VllmScheduler):
                 self._decode(self.until)
         return 0
 
+    def steps_left(self, row):
+        taken: cython.longlong = self.steps - self.decoding_since if self.decoding else 0
+        return VllmScheduler.steps_left(self, row) - taken
+
     def _must_plan(self):
         """Whether the next step may do more than give one token to each request that runs."""
         decodes: cython.longlong = self.count - self.draining

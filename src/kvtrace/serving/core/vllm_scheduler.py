@@ -403,6 +403,9 @@ class VllmScheduler(Instance):
 
     # ---- the state of a request
 
+    def steps_left(self, row):
+        return self.requests.tokens[row] + self.requests.output[row] - self.requests.goal[row]
+
     def _runs(self, row):
         """Whether a request is among those that run."""
         i: cython.int = 0
