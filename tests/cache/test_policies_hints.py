@@ -81,7 +81,7 @@ def test_a_tool_keeps_blocks_and_a_person_does_not():
 
 
 def test_a_tool_keeps_blocks_up_to_its_deadline():
-    # session 0's tool takes 10 ms, then the next one runs from 10. Session 1's person thinks from 12. Session 2 needs room
+    # session 0's tool takes 10 ms, then the next one runs from 10. Session 1's person thinks from 12, and 2 needs room
     stop = ["tool_use", "tool_use", "end_turn", "tool_use", "tool_use"]
     for now, hit in ((20, 1), (21, 0)):  # the deadline is 20; after it nobody is kept, and 0 is the least recent block
         trace = sessions("0: 0", "0: 0", "1: 1", "2: 2", "0: 0", at=[0, 10, 12, now, 30], stop=stop)

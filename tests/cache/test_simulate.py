@@ -150,7 +150,9 @@ def test_the_curve_is_the_simulation_at_every_capacity(trace):
         assert np.array_equal(simulate(trace, capacity).hit_blocks, curve.hits_per_request(capacity))
 
 
-ORDERS = [row.example or name for name, row in POLICIES.items() if not row.bound and not row.sessions and name != "priority"]
+ORDERS = [
+    row.example or name for name, row in POLICIES.items() if not row.bound and not row.sessions and name != "priority"
+]
 
 
 @given(

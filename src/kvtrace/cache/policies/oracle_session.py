@@ -2,10 +2,11 @@
 
 The best that hints about sessions can do: it knows when the next request of each agent arrives, and which agents are
 closed, but not which blocks a request will use. In this order: superseded blocks and blocks of closed agents; blocks of
-paused agents, the one whose next request arrives last first; blocks of agents with a running request; blocks of several
-agents' contexts. Ties: the least recent block. Requests without a session are closed when they end.
-The next request of an agent is the one after its newest request, at its arrival in the trace; in a closed loop, when the
-ends so far let it arrive.
+paused agents, the one whose next request arrives last first; blocks of agents with a running request; blocks that
+several agents' contexts contain. Ties: the least recent block. Requests without a session are closed when they end.
+
+The next request of an agent is the one after its newest request. It arrives as in the trace; in a closed loop, when the
+ends so far let it arrive (with several instances: the ends that the loop has taken so far).
 structures/session_hints.py says what agents, contexts and ties are.
 """
 

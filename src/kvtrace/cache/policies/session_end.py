@@ -1,7 +1,7 @@
 """Session end: when an agent's last request has ended, the blocks of its session go first; otherwise LRU.
 
-The hint of vLLM's RFCs 37003 and 52113: the platform says that a session is over. Blocks that the newest context of another
-open agent contains stay where they are; so do blocks that another open agent used last.
+The hint of vLLM's RFCs 37003 and 52113: the platform says that a session is over. Blocks that the newest context of
+another open agent contains stay where they are; so do superseded blocks that another open agent gave up last.
 structures/session_hints.py says what agents, contexts and ties are.
 """
 

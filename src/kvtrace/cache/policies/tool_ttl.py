@@ -1,9 +1,10 @@
 """Tool TTL: blocks of agents whose tool is running are kept up to a deadline; all others go first. Otherwise LRU.
 
-The deadline after a request is a quantile (`tool-ttl:P90`) of the times that tools have taken so far in the run, from
-the end of a request to the start of the agent's next one. If a person thinks, the blocks are not protected
-(structures/pauses.py says how the two are told apart). vLLM's RFCs 37003 and 51428 propose such times to live. A running
-agent is protected. If all evictable blocks are protected, the least recent one is evicted.
+The deadline after a request is a quantile (`tool-ttl:P90`) of the times that tools have taken so far in the run: from
+the end of a request to the start of the agent's next one, as the cache sees them. The future is not used. If a person
+thinks, the blocks are not protected (structures/pauses.py says how the two are told apart). A running agent is
+protected. If all evictable blocks are protected, the least recent one is evicted. vLLM's RFCs 37003 and 51428 propose
+such times to live.
 structures/session_hints.py says what agents, contexts and ties are.
 """
 

@@ -1,8 +1,8 @@
 """Pauses of agents: for how long a tool is expected to run, from the pauses so far.
 
-After a request either a tool runs or a person thinks. The trace's column `stop` says which: `end_turn` and `stop` mean a
-person; every other value, or none, means a tool. The deadline of a tool is a quantile of the times that tools have taken
-so far, in this run; before the first one it is never.
+After a request either a tool runs or a person thinks. The trace's column `stop` says which: `end_turn` and `stop` mean
+a person; every other value, or none, means a tool. The deadline of a tool is a quantile of the times that tools have
+taken so far, in this run; before the first one it is never.
 """
 
 import cython

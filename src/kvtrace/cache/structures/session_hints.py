@@ -144,7 +144,7 @@ class SessionHints(Policy):
         return self.shelves.move(block, self._shelf(block)) if self.shelves.holds(block) else 0
 
     def _common(self, one, other):
-        """Number of leading blocks that the prompts of two requests share; found by bisection, as blocks are chained."""
+        """Number of leading blocks that two prompts share, by bisection: blocks are chained, so they part only once."""
         low: cython.int = 0
         high: cython.int = min(self.full[one], self.full[other])
         middle: cython.int
@@ -164,13 +164,13 @@ def agents_of(trace):
     """
     if trace.session is None or not (trace.session >= 0).any():
         raise InputError("the policy needs a trace with sessions, and this one has none. Try lru.")
-    agent = trace.extra.get("agent")
-    agent = np.zeros(len(trace)) if agent is None else [0 if one is None or one != one else one for one in agent.tolist()]
+    column = trace.extra.get("agent")
+    agents = (
+        [0] * len(trace) if column is None else [one if one == one else 0 for one in column.tolist()]
+    )  # NaN: missing
     number: dict = {}
-    pairs = zip(trace.session.tolist(), agent, strict=True)
-    return np.array(
-        [-1 if pair[0] < 0 else number.setdefault(pair, len(number)) for pair in pairs], dtype=np.int32
-    )
+    pairs = zip(trace.session.tolist(), (agent or 0 for agent in agents), strict=True)
+    return np.array([-1 if pair[0] < 0 else number.setdefault(pair, len(number)) for pair in pairs], dtype=np.int32)
 
 
 def later_requests(agent_of, agents):
