@@ -7,11 +7,11 @@ from kvtrace._base.errors import UsageError
 from kvtrace.cache.simulation import Setting
 from kvtrace.serving.closed_loop import ClosedLoop
 from kvtrace.serving.schedulers.recorded import RecordedScheduler
-from kvtrace.serving.session_trees import session_trees
 from kvtrace.serving.simulation import BatchLimits, StepCost, simulate_serving
 from kvtrace.trace.building import toy
 from kvtrace.trace.columns import replace_columns
 from kvtrace.trace.dependencies import Dependencies
+from kvtrace.trace.session_trees import session_trees
 from kvtrace.trace.trace import Trace
 from tests.serving.session_forests import lists_of, random_forest
 

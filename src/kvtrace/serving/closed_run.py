@@ -11,11 +11,12 @@ import numpy as np
 from .._base.errors import KvtraceError, UsageError
 from ..cache.demand import BlockDemand
 from ..trace.columns import replace_columns
+from ..trace.session_trees import session_trees
 from ..trace.trace import Trace
 from .closed_loop import NEVER, ClosedLoop
 from .deployment import CHUNK, Deployed, Fleet
+from .plays import PlayedTrace, played_trace, require_dependencies
 from .serving_run import ServingDict, ServingRun, served_only
-from .session_trees import PlayedTrace, played_trace, require_dependencies, session_trees
 
 ROW_POLICIES = ("workload",)  # policies that read the arrivals of the trace
 

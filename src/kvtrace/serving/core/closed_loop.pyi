@@ -4,6 +4,7 @@ from typing import Any
 
 class ClosedLoop:
     outcome: Any
+    due: Any
     def __init__(
         self,
         requests: Any,

@@ -10,12 +10,12 @@ from dataclasses import replace
 
 import numpy as np
 
+from ...trace.session_trees import session_trees
 from ...trace.trace import Trace
 from ..bootstrap import quantile_interval
 from ..closed_loop import ClosedLoop
 from ..closed_run import ClosedRun
 from ..hardware import Roofline
-from ..session_trees import session_trees
 from .plan_result import LanePoint, LanesPlan
 from .plan_runs import PlanTarget, served
 

@@ -26,9 +26,9 @@ from ...trace.trace import Trace
 from ..calibration.calibrated import CalibratedRoofline
 from ..calibration.costs import Costs, excess
 from ..hardware import Roofline
+from ..plays import require_dependencies
 from ..schedulers import scheduler_of
 from ..serving_run import ServingRun
-from ..session_trees import require_dependencies
 from .instance_curve import InstanceRuns, least_gpus_for, model_error, prefill_floor, router_plan
 from .lane_curve import lanes_plan
 from .plan_result import (

@@ -12,37 +12,9 @@ from .._base.offsets import offsets_of
 from ..trace.building import concat
 from ..trace.columns import Columns, replace_columns
 from ..trace.dependencies import COMPLETION, Dependencies
-from ..trace.normalise import by_first_appearance
+from ..trace.session_trees import session_trees
 from ..trace.trace import Trace
 from .closed_loop import ClosedLoop
-
-
-def session_trees(trace: Columns) -> np.ndarray:
-    """The tree of each request, numbered by first appearance: same session, or linked by dependencies.
-
-    >>> from kvtrace.trace.building import toy
-    >>> from kvtrace.trace.dependencies import Dependencies
-    >>> waits = Dependencies.of([[], [], [(0, "completion", "sequence", 0.0)]])
-    >>> session_trees(replace_columns(toy("0", "1", "0 2"), dependencies=waits))
-    array([0, 1, 0])
-    """
-    root = np.arange(len(trace))  # request -> an earlier request of its tree, or itself
-    if trace.session is not None and len(trace):
-        inside = trace.session >= 0
-        _, first, number = np.unique(trace.session[inside], return_index=True, return_inverse=True)
-        root[inside] = np.flatnonzero(inside)[first][number]
-    if trace.dependencies is not None:
-        one, other = trace.dependencies.request, trace.dependencies.row
-        while True:
-            while not np.array_equal(root, root[root]):
-                root = root[root]
-            apart = root[one] != root[other]
-            if not apart.any():
-                break
-            one, other = one[apart], other[apart]
-            low, high = np.minimum(root[one], root[other]), np.maximum(root[one], root[other])
-            np.minimum.at(root, high, low)
-    return by_first_appearance(root)
 
 
 def require_dependencies(trace: Columns) -> None:
