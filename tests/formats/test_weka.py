@@ -4,6 +4,7 @@ import gzip
 import json
 import math
 import os
+import random
 import shutil
 import threading
 
@@ -15,6 +16,7 @@ from hypothesis import strategies as st
 
 import kvtrace
 from kvtrace import InputError, UsageError
+from kvtrace._base.errors import KvtraceError
 from kvtrace.cache import engines
 from kvtrace.cli import run
 from kvtrace.formats import weka
@@ -166,6 +168,25 @@ def test_reading_without_extra_columns(folder):
     assert trace.extra == {} and len(trace.dependencies.row) == 4
 
 
+def values_changed(draw, data):
+    """JSON with one value in place of another, or missing."""
+    whole = json.loads(data)
+    odd = draw.choice([None, True, -1, 0, 2**31, 2**63, 10**30, 1e308, 0.5, "", "x", [], {}, [[]], {"": []}])
+    inner, key = draw.choice(list(_places(whole)))
+    if draw.random() < 0.3 and isinstance(inner, dict):
+        del inner[key]
+    else:
+        inner[key] = odd
+    return json.dumps(whole).encode()
+
+
+def _places(value):
+    for key, inner in list(value.items() if isinstance(value, dict) else enumerate(value)):
+        yield value, key
+        if isinstance(inner, dict | list):
+            yield from _places(inner)
+
+
 # -- writing ---------------------------------------------------------------------------------------------------------
 
 times = st.integers(0, 10**6).map(lambda n: n / 1000) | st.floats(0, 1e6, allow_nan=False)
@@ -288,6 +309,19 @@ def test_a_folder_of_other_files_is_not_replaced(folder):
     put_all(folder / "old", TREE)
     kvtrace.write(kvtrace.toy("0"), "old", format="weka")  # sessions replace sessions
     assert [path.name for path in (folder / "old").iterdir()] == ["session-00001.json"]
+
+
+@pytest.mark.parametrize("case", range(300))
+def test_a_changed_section_is_one_error_or_none(folder, case):
+    draw = random.Random(case)
+    trace = kvtrace.read(put(TREE))
+    trace.meta = {"weka": json.loads(values_changed(draw, json.dumps(trace.meta["weka"]).encode()))}
+    try:
+        kvtrace.write(trace, "out", format="weka")
+    except KvtraceError as error:
+        assert "\n" not in str(error) and not (folder / "out").exists()
+    else:
+        kvtrace.read("out")
 
 
 # -- what is broken --------------------------------------------------------------------------------------------------

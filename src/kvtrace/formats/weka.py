@@ -218,7 +218,10 @@ def _is_session_file(path: str | Path) -> bool:
 
 
 def _text(value: dict[str, Any]) -> bytes:
-    return orjson.dumps(value, option=OPTIONS)
+    """A session as JSON; InputError for values that JSON does not know, such as dates of a column."""
+    with suppress(TypeError):
+        return orjson.dumps(value, option=OPTIONS)
+    raise InputError("a field of a session holds a value that JSON does not know.")
 
 
 def _file_name(recorded: str | None, identifier: Any, taken: set[str]) -> str:

@@ -15,6 +15,7 @@ import orjson
 from .._base.errors import InputError
 from ..trace.columns import Columns
 from .weka_columns import EMPTY, EXACT, FIELD, OWN, PLACE, PREFIX, SESSION, column_of, seconds_of, since
+from .weka_section import id_runs, section_of
 from .weka_session import EPSILON_S, GLOBAL, LOCAL, SUBAGENT
 
 USUAL = ("type", "model", "input_types", "output_types", "stop", "think_time", "ttft")  # fields of the format
@@ -33,12 +34,13 @@ class SessionObjects:
     """
 
     def __init__(self, columns: Columns, block_size: int, meta: Any = None, *, first_id: int = 0, extra: bool = False):
-        section = (meta or {}).get("weka") or {}
+        section = section_of(meta)
         self._columns, self._block_size, self._first_id = columns, block_size, first_id
-        self._recorded: list[dict[str, Any]] = section.get("sessions", []) if SESSION in columns.extra else []
+        is_known = _numbers(columns, SESSION, np.int64) is not None
+        self._recorded: list[dict[str, Any]] = section.get("sessions", []) if is_known else []
         self._start_ms = section.get("start_ms", 0.0)
         self.session = self._sessions()
-        agent = columns.extra.get("agent")
+        agent = _numbers(columns, "agent", np.int64)
         self.agent = np.zeros(len(columns), np.int64) if agent is None else agent
         self._set_times()
         self._set_fields(section, extra)
@@ -63,7 +65,7 @@ class SessionObjects:
         columns = self._columns
         rows = len(columns)
         if self._recorded:
-            session = columns.extra[SESSION].astype(np.int64)
+            session = columns.extra[SESSION]
             if len(session) and not 0 <= session.min() <= session.max() < len(self._recorded):
                 raise InputError(f"the column {SESSION} names a session that the trace does not describe.")
             empty = [number for number, one in enumerate(self._recorded) if not one.get("requests")]
@@ -91,7 +93,7 @@ class SessionObjects:
         self._start_s = seconds_of(columns.timestamp + self._start_ms)
         service = columns.service_ms
         self._service_s = np.full(len(columns), np.nan) if service is None else seconds_of(service)
-        exact = columns.extra.get(EXACT["api_time"])
+        exact = _numbers(columns, EXACT["api_time"], np.float64)
         if exact is not None:
             self._service_s = np.where(np.abs(exact - self._service_s) <= SAME_S, exact, self._service_s)
 
@@ -137,9 +139,7 @@ class SessionObjects:
             return None
         if len(self._rows[number]) != recorded.get("requests"):
             return None
-        runs = np.array(recorded.get("ids", []), dtype=np.int64).reshape(-1, 2)
-        names = (np.repeat(runs[:, 0], runs[:, 1]) + _counting(runs[:, 1])).view(np.uint64)
-        return names if len(names) == len(np.unique(ids)) else None
+        return id_runs(recorded, len(np.unique(ids)))
 
     def _global_names(self) -> np.ndarray | None:
         """Block -> its name in sessions of global scope: the recorded one, else a new one; None if all are local."""
@@ -193,7 +193,7 @@ class SessionObjects:
 
     def _entries(self, number: int) -> list[tuple[int, list[int]]]:
         """The entries of a session's list: (0, [row]) for a request, (agent, rows) for a subagent."""
-        rows, place = self._rows[number], self._columns.extra.get(PLACE)
+        rows, place = self._rows[number], _numbers(self._columns, PLACE, np.int64)
         if place is not None:
             rows = rows[np.argsort(place[rows], kind="stable")]
         recorded = self._recorded_of(number) or {}
@@ -250,7 +250,7 @@ class SessionObjects:
     def _written_time(self, row: int, base_s: float = 0.0, relative: bool = False) -> float:
         """The `t` of a request: the recorded one where it still is its time."""
         start = float(self._start_s[row])
-        exact = self._columns.extra.get(EXACT["t"])
+        exact = _numbers(self._columns, EXACT["t"], np.float64)
         if exact is not None:
             recorded = float(exact[row])
             is_relative = recorded + EPSILON_S < base_s
@@ -290,8 +290,9 @@ class SessionObjects:
         fields |= {"t": time, "in": int(columns.input_length[row]), "out": int(columns.output_length[row])}
         if not np.isnan(self._service_s[row]):
             fields["api_time"] = float(self._service_s[row])
-        empty = orjson.loads(self._empty[row] or "[]")
-        fields |= {name: None for name in empty if name != "hash_ids"}
+        empty = _parsed(self._empty[row])
+        empty = empty if isinstance(empty, list) else []
+        fields |= {name: None for name in empty if isinstance(name, str) and name not in ("hash_ids", "t", "in", "out")}
         return fields if "hash_ids" in empty else fields | {"hash_ids": hash_ids[row]}
 
 
@@ -309,9 +310,10 @@ def _parsed(value: Any) -> Any:
     return NULL if parsed is None else parsed
 
 
-def _counting(lengths: np.ndarray) -> np.ndarray:
-    """0, 1, 2, ... for each length in turn."""
-    return np.arange(lengths.sum()) - np.repeat(np.cumsum(lengths) - lengths, lengths)
+def _numbers(columns: Columns, name: str, dtype: type) -> np.ndarray | None:
+    """An extra column of numbers; None if there is none, or it holds something else."""
+    values = columns.extra.get(name)
+    return values if values is not None and values.dtype == dtype else None
 
 
 def _first_places(ids: np.ndarray) -> np.ndarray:
