@@ -5,6 +5,7 @@ session, one without output.
 """
 
 import base64
+import hashlib
 import json
 import struct
 from pathlib import Path
@@ -37,6 +38,24 @@ def llmd():
          "output_length": max(osl, 1), "type": "text", "turn": [1, 2, 1][row], "hash_ids": ids}
         for row, (time, isl, osl, ids, _) in enumerate(ROWS)
     )  # fmt: skip
+
+
+def dynamo_agentic():
+    """A header and rows; the request without a session is a tree by itself."""
+    time, isl, osl, ids, _ = zip(*ROWS, strict=True)
+    digest = hashlib.blake2b(struct.pack("<3d", *time), digest_size=16)
+    digest.update(struct.pack("<3q3q4q7q", *isl, *osl, 0, 3, 6, 7, *(block for row in ids for block in row)))
+    own = {"tail": "kept", "recorded_times": False, "links": ["session"],
+           "without": ["agent", "parent", "dependencies", "service_ms"]}  # fmt: skip
+    header = {"schema": "dynamo.agentic_mooncake", "version": 2, "block_size": BLOCK_SIZE, "hash_id_scope": "local",
+              "source": {"format": "kvtrace", "digest": digest.hexdigest()}, "kvtrace": own}  # fmt: skip
+    rows = [
+        {"request_id": str(row), "play_id": f"session-{row // 2}", "source_play_ordinal": row // 2,
+         "session_id": f"session-{row // 2}/agent-0", "model": "unknown", "input_length": isl, "output_length": osl,
+         "hash_ids": ids, "not_before_ms": time} | ({"session": session} if session >= 0 else {})
+        for row, (time, isl, osl, ids, session) in enumerate(ROWS)
+    ]  # fmt: skip
+    return json_lines([header, *rows])
 
 
 def vidur():
@@ -97,6 +116,7 @@ def vectors():
         "vllm t.jsonl": portable(),
         "sglang t.jsonl": portable(),
         "dynamo t.jsonl": portable(),
+        "dynamo-agentic t.jsonl": dynamo_agentic(),
         "guidellm t.jsonl": portable(unit=1000),
         "llm-d t.jsonl": llmd(),
         "vidur t.csv": vidur(),
