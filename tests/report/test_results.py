@@ -19,9 +19,9 @@ PUBLIC = {name: value for name in kvtrace.__all__ if inspect.isclass(value := ge
 NOT_RESULTS = {  # arguments, tools, and what must not leave the memory
     "arguments": {
         "BatchLimits", "CacheGroup", "CacheLayout", "ClosedLoop", "Columns", "Context", "Costs", "DynamoCost",
-        "DynamoScheduler", "Gpu", "Grid", "Key", "Knobs", "LayerKind", "LocalRunner", "LowerTier", "ModelShape", "PlanTarget",
-        "Prices", "Profile", "Roofline", "Runner", "Schedule", "Setting", "SglangScheduler", "StepCost", "Tier",
-        "Tokenizer", "VllmScheduler",
+        "DynamoScheduler", "Gpu", "Grid", "Key", "Knobs", "LayerKind", "LocalRunner", "LowerTier",
+        "ModelShape", "PlanTarget", "Prices", "Profile", "Roofline", "Runner", "Schedule", "Setting",
+        "SglangScheduler", "StepCost", "Tier", "Tokenizer", "VllmScheduler",
     },
     "tools": {"OutOfBlocks", "PrefixCache", "Progress", "Sequence", "TraceBuilder"},
     "printed and never written, see privacy/account.py": {"Contributors", "StepHits"},

@@ -28,9 +28,11 @@ def session_trees(trace: Columns) -> np.ndarray:
     """
     root = np.arange(len(trace))  # request -> an earlier request of its tree, or itself
     if trace.session is not None and len(trace):
-        inside = trace.session >= 0
-        _, first, number = np.unique(trace.session[inside], return_index=True, return_inverse=True)
-        root[inside] = np.flatnonzero(inside)[first][number]
+        inside = np.flatnonzero(trace.session >= 0)
+        number = by_first_appearance(trace.session[inside])
+        first = np.empty(int(number.max(initial=-1)) + 1, dtype=np.int64)
+        first[number[::-1]] = inside[::-1]  # the first row of each session is written last
+        root[inside] = first[number]
     if trace.dependencies is not None:
         one, other = trace.dependencies.request, trace.dependencies.row
         while True:
