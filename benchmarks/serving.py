@@ -14,6 +14,7 @@ from .raw_logs import SHARED
 from .table import Claim, show
 
 SIZES = (10_000, 1_000_000)
+LANES = (10, 1_000)
 CONVERSATION = SHARED / "data/mooncake/conversation_trace.jsonl"
 WORKERS, BLOCKS = 4, 5_000  # of Dynamo's replay
 
@@ -38,6 +39,7 @@ def claims(rounds: int) -> list[Claim]:
             )
             for name, (_, _, most) in engines.items()
         ),
+        *closed_claims(rounds),
         *dynamo_claims(rounds),
         Claim(f"serve {SIZES[0]:,} requests on 4 instances / 3 s", few, 3.0, "s", 1),
         Claim(f"serve {SIZES[1]:,}, a request / of {SIZES[0]:,}", many / SIZES[1] * 1e6, few / SIZES[0] * 1e6, "us", 2),
@@ -70,6 +72,52 @@ def engine_seconds(requests: int, engine: str, page: int | None) -> float:
     start = time.process_time()
     simulate_serving(trace, rates, setting=Setting(20_000, engine=engine), scheduler=scheduler)
     return time.process_time() - start
+
+
+def closed_claims(rounds: int) -> list[Claim]:
+    """What a request of a closed loop costs, with ten lanes and with a thousand, beyond the steps of its engine."""
+    few, many = (medians({"taken": (loop_seconds, SIZES[0], lanes)}, rounds)["taken"] / SIZES[0] for lanes in LANES)
+    name = "a request of a closed loop, beside the open loop on its arrivals"
+    return [
+        Claim(f"{name}, {LANES[0]:,} lanes / promised", few * 1e6, 3.0, "us", 1),
+        Claim(f"{name}, {LANES[1]:,} lanes / promised", many * 1e6, 3.0, "us", 1),
+        Claim(f"{name}, {LANES[1]:,} lanes / {LANES[0]:,} lanes", many * 1e6, few * 1e6, "us", 2),
+    ]
+
+
+def loop_seconds(requests: int, lanes: int) -> float:
+    """Processor seconds of a closed loop on one instance of the engine reference, less those of the open loop."""
+    from kvtrace.cache.simulation import Setting
+    from kvtrace.serving.closed_loop import ClosedLoop
+    from kvtrace.serving.simulation import StepCost, simulate_serving
+
+    trace, setting = sessions(requests), Setting(20_000, mode="token")
+    rates = StepCost(7.1e-6, 1e-10, 0.004, 1e-8, 0.002)
+    start = time.process_time()
+    done = simulate_serving(trace, rates, setting=setting, loop=ClosedLoop(lanes))
+    closed = time.process_time() - start
+    start = time.process_time()
+    simulate_serving(done.trace, rates, setting=setting)
+    return closed - (time.process_time() - start)
+
+
+def sessions(requests: int):
+    """The conversations, in which each turn waits for the end of the one before, and then up to 20 s."""
+    import numpy as np
+
+    from kvtrace.trace.columns import replace_columns
+    from kvtrace.trace.dependencies import COMPLETION, SEQUENCE, dependencies_between
+    from kvtrace.trace.trace import Trace
+    from kvtrace.trace.turns import previous_turn
+
+    trace = conversations(requests)
+    session = trace.hash_ids[trace.offsets[:-1]]
+    parent = previous_turn(session)
+    rows = np.flatnonzero(parent >= 0)
+    delay = np.random.default_rng(2).uniform(0, 20_000, len(rows))
+    kinds = np.full(len(rows), COMPLETION), np.full(len(rows), SEQUENCE)
+    waits = dependencies_between(rows, parent[rows], *kinds, delay, len(trace))
+    return Trace.from_columns(replace_columns(trace, dependencies=waits, session=session), block_size=512)
 
 
 def dynamo_claims(rounds: int) -> list[Claim]:

@@ -1,9 +1,13 @@
 """Laws of the closed loop, on random session forests and on recorded sessions."""
 
+import os
+from pathlib import Path
+
 import numpy as np
 import pytest
 
-from kvtrace._base.errors import UsageError
+import kvtrace
+from kvtrace._base.errors import InputError, UsageError
 from kvtrace.cache.simulation import Setting
 from kvtrace.serving.closed_loop import ClosedLoop
 from kvtrace.serving.schedulers.recorded import RecordedScheduler
@@ -15,6 +19,7 @@ from kvtrace.trace.session_trees import session_trees
 from kvtrace.trace.trace import Trace
 from tests.serving.session_forests import lists_of, random_forest
 
+SESSIONS = Path(os.environ.get("KVTRACE_SHARED", "no-such-folder")) / "data/agents/claude-code"
 COST = StepCost(token_s=1 / 128, step_s=1 / 16, read_s=1 / 8192, overhead_s=1 / 256)  # sums of such are exact
 VLLM = {"setting": Setting(60, engine="vllm"), "limits": BatchLimits(30, 5)}
 FORESTS = [trace for trace in map(random_forest, range(40)) if len(trace.dependencies.row)]
@@ -194,3 +199,13 @@ def test_what_a_closed_loop_does_not_support_is_refused(how, message):
 def test_options_that_are_not_valid_are_refused(options):
     with pytest.raises(UsageError):
         ClosedLoop(**options)
+
+
+@pytest.mark.skipif(not SESSIONS.is_dir(), reason="no sessions of agents in KVTRACE_SHARED")
+@pytest.mark.parametrize("lanes", [1, 158])
+def test_real_sessions_end_at_their_recorded_times(lanes):
+    try:
+        trace = kvtrace.read(SESSIONS)
+    except InputError:
+        pytest.skip("no reader of Weka sessions")
+    assert_recorded_times(recorded(trace, lanes=lanes), trace)

@@ -260,7 +260,14 @@ def audit() -> Schema:
 
 def simulations() -> Schema:
     """The results of `kvtrace simulate`."""
-    pages = ("cache/hybrid.md", "serving/serving.md", "serving/instances.md", "cache/domains.md", "cache/simulate.md")
+    pages = (
+        "cache/hybrid.md",
+        "serving/closed-loop.md",
+        "serving/serving.md",
+        "serving/instances.md",
+        "cache/domains.md",
+    )
+    pages = (*pages, "cache/simulate.md")
     meanings = descriptions(*pages)
     schema = _described(schema_of(SimulationFile), meanings)
     result = schema["properties"]["results"]["items"]

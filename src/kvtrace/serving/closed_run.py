@@ -237,6 +237,6 @@ def _result(deployed: Deployed, played: PlayedTrace, loop: ClosedLoop, outcome) 
     return ClosedRun(
         **fields, trace=trace, warm_up=outcome["window_from"] if opened else len(rows), row=played.row[rows], play=play,
         arrival_s=arrival, completed=place[outcome["completed"]], plays=plays, loop=loop,
-        trees=len(np.unique(played.tree)), window=(float(begin), max(float(end), float(begin))),
+        trees=int(played.tree.max()) + 1, window=(float(begin), max(float(end), float(begin))),
         idle_skipped_s=float(outcome["idle_s"] + outcome["tree_idle_s"]),
     )  # fmt: skip

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
+from typing import overload
 
 from .._base.errors import UsageError
 from ..cache.demand import BlockDemand
@@ -15,7 +16,7 @@ from ..cache.simulation import Setting, advance_all
 from ..trace.domains import in_domains
 from ..trace.trace import Trace
 from .closed_loop import ClosedLoop as ClosedLoop
-from .closed_run import run_closed
+from .closed_run import ClosedRun, run_closed
 from .deployment import CHUNK, Fleet
 from .routers import FULL_ATTENTION, check_router
 from .schedulers import scheduler_of
@@ -61,6 +62,66 @@ class StepCost:
     def terms(self, cache_tokens: int) -> dict[str, float]:
         """The terms of the kernel. The size of the cache, in tokens, has no part in them."""
         return asdict(self)
+
+
+@overload
+def simulate_serving(
+    trace: Trace,
+    cost: StepCost | DynamoCost,
+    *,
+    setting: Setting,
+    instances: int = 1,
+    router: str = "round-robin",
+    router_seed: int = 0,
+    limits: BatchLimits | None = None,
+    scheduler: Scheduler | None = None,
+    tiers: Sequence[Tier] = (),
+    prefetch: bool = True,
+    demand: BlockDemand | None = None,
+    timelines: bool = False,
+    loop: None = None,
+    on_progress: Callable[[int], None] | None = None,
+) -> ServingRun: ...
+
+
+@overload
+def simulate_serving(
+    trace: Trace,
+    cost: StepCost | DynamoCost,
+    *,
+    setting: Setting,
+    instances: int = 1,
+    router: str = "round-robin",
+    router_seed: int = 0,
+    limits: BatchLimits | None = None,
+    scheduler: Scheduler | None = None,
+    tiers: Sequence[Tier] = (),
+    prefetch: bool = True,
+    demand: BlockDemand | None = None,
+    timelines: bool = False,
+    loop: ClosedLoop,
+    on_progress: Callable[[int], None] | None = None,
+) -> ClosedRun: ...
+
+
+@overload
+def simulate_serving(
+    trace: Trace,
+    cost: StepCost | DynamoCost,
+    *,
+    setting: Setting,
+    instances: int = 1,
+    router: str = "round-robin",
+    router_seed: int = 0,
+    limits: BatchLimits | None = None,
+    scheduler: Scheduler | None = None,
+    tiers: Sequence[Tier] = (),
+    prefetch: bool = True,
+    demand: BlockDemand | None = None,
+    timelines: bool = False,
+    loop: ClosedLoop | None,
+    on_progress: Callable[[int], None] | None = None,
+) -> ServingRun: ...
 
 
 def simulate_serving(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from .columns import Columns
-from .turns import previous_turn
+from .normalise import by_first_appearance
 
 
 def session_trees(columns: Columns) -> np.ndarray:
@@ -20,17 +20,21 @@ def session_trees(columns: Columns) -> np.ndarray:
     >>> session_trees(replace_columns(toy("0", "1", "2"), dependencies=waits))
     array([0, 1, 0])
     """
-    rows = np.arange(len(columns))
-    request, row = np.empty(0, np.int64), np.empty(0, np.int64)
+    root = np.arange(len(columns))  # request -> an earlier request of its tree, or itself
+    if columns.session is not None and len(columns):
+        inside = np.flatnonzero(columns.session >= 0)
+        number = by_first_appearance(columns.session[inside])
+        first = np.empty(int(number.max(initial=-1)) + 1, dtype=np.int64)
+        first[number[::-1]] = inside[::-1]  # the first row of each session is written last
+        root[inside] = first[number]
     if columns.dependencies is not None:
-        request, row = columns.dependencies.request, columns.dependencies.row
-    if columns.session is not None:
-        before = previous_turn(columns.session)
-        request, row = np.concatenate([request, rows[before >= 0]]), np.concatenate([row, before[before >= 0]])
-    root = rows.copy()  # request -> a request of its tree, in the end the first
-    while len(apart := np.flatnonzero(root[request] != root[row])):
-        one, other = root[request[apart]], root[row[apart]]
-        np.minimum.at(root, np.maximum(one, other), np.minimum(one, other))
-        while not np.array_equal(root, further := root[root]):  # doubles its reach in each round
-            root = further
-    return np.unique(root, return_inverse=True)[1]
+        one, other = columns.dependencies.request, columns.dependencies.row
+        while True:
+            while not np.array_equal(root, root[root]):  # doubles its reach in each round
+                root = root[root]
+            apart = root[one] != root[other]
+            if not apart.any():
+                break
+            one, other = one[apart], other[apart]
+            np.minimum.at(root, np.maximum(root[one], root[other]), np.minimum(root[one], root[other]))
+    return by_first_appearance(root)

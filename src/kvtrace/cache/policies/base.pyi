@@ -10,6 +10,7 @@ class Context:
     trace: Trace | None
     demand: Any
     request: int
+    order: int
     now: float  # ms
     def __init__(self, blocks: int, capacity: int, trace: Trace | None = None, demand: Any = None) -> None: ...
 
