@@ -22,6 +22,8 @@ PER_SESSION = {
 PER_TURN = {
     "Time to next turn (s)": "turn_gap_ms",
     "Think time (s)": "think_ms",
+    "  after tools (s)": "after_tools_ms",
+    "  after others (s)": "after_others_ms",
     "Service time (s)": "service_ms",
     "Growth (tokens)": "growth",
 }
@@ -34,15 +36,16 @@ def session_tables(sessions: SessionStatistics) -> Iterator[TextTable]:
     if sessions.subagents and not sessions.subagents.total:
         del known["subagents"]
     yield distribution_table("Per session", _rows(PER_SESSION, known))
-    per_turn = _rows(PER_TURN, known)
-    if sessions.tool_answers:
-        after = {
-            "  after tools (s)": sessions.tool_answers.think_ms,
-            "  after others (s)": sessions.tool_answers.other_think_ms,
-        }
-        per_turn |= {name: scaled(values, 1000) for name, values in after.items() if values and values.count}
-    if per_turn:
+    if per_turn := _per_turn(sessions, known):
         yield distribution_table("Per turn", per_turn)
+
+
+def _per_turn(sessions: SessionStatistics, known: dict[str, Distribution]) -> dict[str, Distribution]:
+    """The rows over turns; below the think times those after tools and after all others."""
+    if answers := sessions.tool_answers:
+        parts = {"after_tools_ms": answers.think_ms, "after_others_ms": answers.other_think_ms}
+        known = known | {name: values for name, values in parts.items() if values and values.count}
+    return _rows(PER_TURN, known)
 
 
 def _counts(sessions: SessionStatistics) -> Iterator[tuple[str, str, str]]:

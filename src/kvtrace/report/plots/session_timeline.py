@@ -131,8 +131,9 @@ def _place(calls: Calls, at: np.ndarray) -> np.ndarray:
 
 def _note(calls: Calls, later: int, study: Study) -> str:
     """What is not drawn."""
-    notes = [f"{calls.left:,} more sessions are not drawn."] if calls.left else []
-    notes += [f"{later:,} later calls of these sessions are not drawn."] if later else []
+    left = [f"{calls.left:,} more session{'s' * (calls.left != 1)}"] if calls.left else []
+    left += [f"{later:,} later call{'s' * (later != 1)} of these sessions"] if later else []
+    notes = [f"Not drawn: {' and '.join(left)}."] if left else []
     if study.trace.service_ms is None:
         notes.append("The trace has no service times: each call is a line at its arrival.")
     return " ".join(notes)
