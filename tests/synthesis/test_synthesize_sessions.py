@@ -75,7 +75,7 @@ def block_hit_rate(trace):
 
 
 def test_a_tree_is_cut_into_chains():
-    # 0 - 1 - 2 - 5 is the main agent; 3 - 4 a subagent that 5 waits for; 6 a second line that begins at 1
+    # 0 - 1 - 6 is the main agent; 2 - 5 a second line, which ends earlier; 3 - 4 a subagent that 5 waits for
     wait = "completion", "sequence", 1.0
     waits = [
         [], [(0, *wait)], [(1, *wait)], [(1, "completion", "spawn", 1.0)], [(3, *wait)],
@@ -83,10 +83,10 @@ def test_a_tree_is_cut_into_chains():
     ]  # fmt: skip
     columns = replace_columns(toy(*("0",) * 7), session=[0] * 7, dependencies=Dependencies.of(waits))
     chains = chains_of(traced(columns))
-    assert chains.chain.tolist() == [0, 0, 0, 1, 1, 0, 2]
-    assert chains.kind.tolist() == [MAIN, SPAWNED, FORKED]
-    assert chains.join.tolist() == [-1, 5, -1] and chains.alone.tolist() == [0, 0, 0]
-    assert chains.place.tolist() == [0, 1, 2, 0, 1, 3, 0]
+    assert chains.chain.tolist() == [0, 0, 1, 2, 2, 1, 0]
+    assert chains.kind.tolist() == [MAIN, FORKED, SPAWNED]
+    assert chains.join.tolist() == [-1, -1, 5] and chains.alone.tolist() == [0, 0, 0]
+    assert chains.place.tolist() == [0, 1, 0, 0, 1, 1, 2]
 
 
 def test_a_request_that_waits_for_joins_alone_continues_its_agent():
