@@ -2,8 +2,8 @@
 
 A session tree is cut into chains. The main chain begins with the session's first request. A request continues the chain
 of the request that it waits for, if it belongs to the same agent; if several do, the one with the latest descendant
-continues it, so that a chain outlives its branches. All others begin a chain of their own: a subagent (spawn), a second line of the same agent (fork), or
-requests that wait for nothing (root).
+continues it, so that a chain outlives its branches. All others begin a chain of their own: a subagent (spawn), a second
+line of the same agent (fork), or requests that wait for nothing (root).
 """
 
 from __future__ import annotations
