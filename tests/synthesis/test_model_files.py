@@ -8,11 +8,14 @@ import pytest
 import kvtrace
 from kvtrace.cli import run
 from kvtrace.synthesis.fitting import fit
+from kvtrace.synthesis.sessions.fitting import fit_sessions
 from kvtrace.trace.building import toy
+from tests.synthesis.session_forests import forest
 
 WORD = "CanaryQz7xKw"
 ODD = [WORD, [WORD], {WORD: WORD}, None, 1e300, float("nan"), 2**62, 2**63, 10**400, -1, [], True, f"12{WORD}"]
 MODEL = fit(toy("0 1", "0 2", "3", "0 1 4", gap_ms=500)).to_dict()
+SESSIONS = fit_sessions(forest(3, seed=5, shared=1, subagents=1.0)).to_dict()
 
 
 def places(value, place=()):
@@ -26,10 +29,14 @@ def places(value, place=()):
         yield from places(value[0], (*place, 0))
 
 
-@pytest.mark.parametrize("place", list(places(MODEL)), ids=lambda place: ".".join(map(str, place)))
-def test_no_odd_value_is_shown_or_drawn_from(place, tmp_path, capsys):
+@pytest.mark.parametrize(
+    ("model", "place"),
+    [pytest.param(model, place, id=".".join([name, *map(str, place)]))
+     for name, model in (("attach", MODEL), ("sessions", SESSIONS)) for place in places(model)],
+)  # fmt: skip
+def test_no_odd_value_is_shown_or_drawn_from(model, place, tmp_path, capsys):
     for odd in ODD:
-        values = copy.deepcopy(MODEL)
+        values = copy.deepcopy(model)
         inner = values
         for key in place[:-1]:
             inner = inner[key]

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 import kvtrace
 from kvtrace._base.errors import InputError, UsageError
 from kvtrace.cli import run
+from kvtrace.formats.format_table import NAMES
 from kvtrace.synthesis.knobs import Knobs
 from kvtrace.synthesis.models import default_method, is_model, load_model
 from kvtrace.synthesis.sampling import sample, write_sample
@@ -75,7 +76,7 @@ def block_hit_rate(trace):
 
 
 def test_a_tree_is_cut_into_chains():
-    # 0 - 1 - 2 - 5 is the main agent; 3 - 4 a subagent that 5 waits for; 6 a second line that begins at 1
+    # 0 - 1 - 6 is the main agent; 2 - 5 a second line, which ends earlier; 3 - 4 a subagent that 5 waits for
     wait = "completion", "sequence", 1.0
     waits = [
         [], [(0, *wait)], [(1, *wait)], [(1, "completion", "spawn", 1.0)], [(3, *wait)],
@@ -83,10 +84,10 @@ def test_a_tree_is_cut_into_chains():
     ]  # fmt: skip
     columns = replace_columns(toy(*("0",) * 7), session=[0] * 7, dependencies=Dependencies.of(waits))
     chains = chains_of(traced(columns))
-    assert chains.chain.tolist() == [0, 0, 0, 1, 1, 0, 2]
-    assert chains.kind.tolist() == [MAIN, SPAWNED, FORKED]
-    assert chains.join.tolist() == [-1, 5, -1] and chains.alone.tolist() == [0, 0, 0]
-    assert chains.place.tolist() == [0, 1, 2, 0, 1, 3, 0]
+    assert chains.chain.tolist() == [0, 0, 1, 2, 2, 1, 0]
+    assert chains.kind.tolist() == [MAIN, FORKED, SPAWNED]
+    assert chains.join.tolist() == [-1, -1, 5] and chains.alone.tolist() == [0, 0, 0]
+    assert chains.place.tolist() == [0, 1, 0, 0, 1, 1, 2]
 
 
 def test_a_request_that_waits_for_joins_alone_continues_its_agent():
@@ -233,6 +234,24 @@ def test_tails_follow_the_source():
     made = sample(fit_sessions(traced(columns, 4)), sessions=5, seed=1)
     assert made.tail == "kept" and made.service_ms is None and len(made) == 10
     assert (made.prompt_blocks == -(-made.input_length // 4)).all()
+
+
+@pytest.mark.skipif("weka" not in NAMES, reason="reads Weka sessions")
+@pytest.mark.parametrize("times", [1, 10])
+def test_held_out_sessions_of_claude_code_keep_lengths_times_and_hits(shared, times):
+    """Every third session, on which nothing was tuned; docs/synthesis/sessions.md has all figures."""
+    whole = kvtrace.read(shared / "data/agents/claude-code")
+    source = whole[whole.session % 3 == 2]
+    made = sample(fit_sessions(source), sessions=52 * times, seed=1)
+    of_source, of_made = figures(source), figures(made)
+    for name, values in of_source.items():
+        assert of_made[name].mean() == pytest.approx(values.mean(), rel=0.02), name
+        assert ks(values, of_made[name]) <= (0.06 if name == "turns" else 0.05), name
+    assert block_hit_rate(made) == pytest.approx(block_hit_rate(source), abs=0.005)
+    capacities = np.array([50_000, 100_000, 200_000])
+    of_source, of_made = kvtrace.hit_curve(source).hits(capacities), kvtrace.hit_curve(made).hits(capacities)
+    gaps = [abs(a.block_hit_rate - b.block_hit_rate) for a, b in zip(of_source, of_made, strict=True)]
+    assert gaps[0] <= 0.02 and max(gaps[1:]) <= 0.01
 
 
 # -- sizes, seeds and knobs --------------------------------------------------------------------------------------------

@@ -64,9 +64,10 @@ class Bins:
     def spread(self, codes: np.ndarray, rng: np.random.Generator) -> np.ndarray:
         """Like `draw`, but the values drawn from one bin are spread over it: one in each of as many equal shares.
 
-        >>> spread = Bins.of(np.array([100] * 3)).spread(np.zeros(3, dtype=int), np.random.default_rng(1))
-        >>> np.sort(spread) // 2
-        array([50, 51, 52])
+        >>> bins = Bins.of(np.array([1000]))
+        >>> drawn = bins.spread(np.zeros(3, dtype=int), np.random.default_rng(1))
+        >>> (np.sort(drawn) - bins.low[0]) * 3 // (bins.high[0] - bins.low[0] + 1)
+        array([0, 1, 2])
         """
         order = np.lexsort((rng.random(len(codes)), codes))
         count = np.bincount(codes, minlength=len(self))

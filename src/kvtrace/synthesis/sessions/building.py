@@ -103,10 +103,11 @@ def _session_starts(model, sessions, scale, rng):
     period = model.duration_ms * model.rows / max(model.rows - 1, 1) if scale == "duration" else 0.0
     starts = []
     for number in range(rounds):
-        clock = ArrivalClock(model.pace, rng)
         wanted = min(model.sessions, sessions - number * model.sessions)
-        times = clock.take(model.sessions)[-wanted:] if wanted < model.sessions else clock.take(wanted)
+        times = ArrivalClock(model.pace, rng).take(model.sessions if scale == "rate" else wanted)
         starts.append(times - times[0] + number * period)
+        if len(times) > wanted:  # fewer sessions per hour
+            starts[-1] = starts[-1][np.sort(rng.permutation(len(times))[:wanted])]
     return np.concatenate(starts)
 
 

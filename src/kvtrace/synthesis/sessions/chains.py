@@ -1,9 +1,9 @@
 """The chains of a trace's sessions: runs of requests in which each waits for the one before it.
 
 A session tree is cut into chains. The main chain begins with the session's first request. A request continues the chain
-of the request that it waits for, if it belongs to the same agent; if several do, the one with the most descendants
-continues it. All others begin a chain of their own: a subagent (spawn), a second line of the same agent (fork), or
-requests that wait for nothing (root).
+of the request that it waits for, if it belongs to the same agent; if several do, the one with the latest descendant
+continues it, so that a chain outlives its branches. All others begin a chain of their own: a subagent (spawn), a second
+line of the same agent (fork), or requests that wait for nothing (root).
 """
 
 from __future__ import annotations
@@ -137,14 +137,14 @@ def _bases(waits, inside, n):
 def _cut(base, same):
     """The chain of each row, and its place in it."""
     n = len(base)
-    descendants, heaviest, heir = [1] * n, [0] * n, [-1] * n
+    latest, best, heir = list(range(n)), [-1] * n, [-1] * n
     bases, continues = base.tolist(), same.tolist()
     for row in range(n - 1, -1, -1):
         above = bases[row]
         if above >= 0:
-            descendants[above] += descendants[row]
-            if continues[row] and descendants[row] >= heaviest[above]:  # of equals, the earliest row
-                heaviest[above], heir[above] = descendants[row], row
+            latest[above] = max(latest[above], latest[row])
+            if continues[row] and latest[row] > best[above]:
+                best[above], heir[above] = latest[row], row
     chain, place, chains = [0] * n, [0] * n, 0
     for row in range(n):
         above = bases[row]

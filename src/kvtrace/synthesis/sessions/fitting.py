@@ -15,7 +15,7 @@ from ...trace.trace import Trace
 from ..arrivals import Pace, rounded, stratified_sample
 from ..bins import Bins
 from ..fitting import time_step
-from .chains import MAIN, Chains, chains_of
+from .chains import FORKED, MAIN, Chains, chains_of
 from .model import (
     BASE,
     BINNED,
@@ -181,7 +181,8 @@ def _chains(trace: Trace, chains: Chains, kept, parent_place, step) -> Table:
     return {
         "kind": chains.kind, "turns": chains.turns, "first": trace.input_length[first],
         "over": np.maximum(grown, 0), "under": np.maximum(-grown, 0),
-        "shared": np.where(like == WHOLE, lost, shared), "like": like, "trigger": chains.trigger[first],
+        "shared": np.where(like == WHOLE, lost, shared), "like": like,
+        "above": np.where(chains.kind == FORKED, _blocks(trace)[base], 0), "trigger": chains.trigger[first],
         "delay": np.where(is_main, 0, _steps(chains.delay_ms[first], step)),
         "join": np.where(parent_place < 0, 0, np.maximum(join, 0)), "alone": chains.alone,
         "groups": np.where(is_main, groups[session], 0), "hits": depth, "age": age, "use": use,

@@ -29,6 +29,7 @@ CHAINS: dict[str, str | int] = {
     "over": "growth", "under": "growth",  # WHOLE: growth of the first prompt beyond the one that it begins from
     "shared": "blocks",  # blocks that the first prompt shares with another; WHOLE: blocks that it does not keep
     "like": 4,  # what it shares them with: NOTHING, BASE, SIBLING or WHOLE
+    "above": "level",  # a fork: blocks of context where it begins
     "trigger": 2,  # what the first request waits for
     "delay": "time",  # and how long after it
     "join": "turns",  # requests of the chain above until one waits for this chain; 0 = none does

@@ -191,7 +191,7 @@ def _laid_out(model, chain, turn, final, session, above, spot, tokens, starts) -
     chain_of = np.repeat(np.arange(len(turns)), turns)
     later = np.flatnonzero(np.arange(rows) > first[chain_of])  # rows with a turn before them, as the slots
     last = first[1:] - 1
-    begin = _begins(chain, session, above, spot, first, starts, turn["time"])
+    begin = _begins(chain, session, above, spot, first, starts, turn["time"], tokens // model.block_size)
     _continue_contexts(chain, begin, first, tokens, model.block_size)
 
     def by_row(of_slots, of_firsts):  # values of each request
@@ -225,10 +225,11 @@ def _laid_out(model, chain, turn, final, session, above, spot, tokens, starts) -
     return _ordered(plan, first, begin, session) if (begin >= 0).any() else plan
 
 
-def _begins(chain, session, above, spot, first, starts, time):
+def _begins(chain, session, above, spot, first, starts, time, blocks):
     """The row that each chain begins from, -1 = none.
 
     The chain above goes on after a fork has ended, so long forks go to long sessions: changes session, above and delay.
+    A fork begins where the context above has about its size.
     """
     ends = offsets_of(time)[starts]  # chain -> time of all chains before it
     lasts = np.diff(ends)  # chain -> time from its first request to its last
@@ -242,7 +243,9 @@ def _begins(chain, session, above, spot, first, starts, time):
         passed = offsets_of(time[starts[host] : starts[host + 1]])  # place in the host -> time since its first request
         chain["delay"][fork] = max(0, min(int(chain["delay"][fork]), int(passed[-1] - lasts[fork]) - 1))
         latest = int(np.searchsorted(passed, passed[-1] - lasts[fork] - chain["delay"][fork], side="left")) - 1
-        place[fork] = max(0, min(int(place[fork]), latest))
+        contexts = blocks[first[host] : first[host] + max(1, latest + 1)]
+        off = np.abs(contexts - chain["above"][fork])
+        place[fork] = np.lexsort((np.abs(np.arange(len(off)) - place[fork]), off))[0]
     return np.where(above >= 0, first[above] + np.minimum(place, chain["turns"][above] - 1), -1)
 
 
