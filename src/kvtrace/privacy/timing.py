@@ -4,9 +4,9 @@ A service time is the difference of two such clock readings, the start and the e
 difference of the reading when what a request waits for happens, and the reading when the request starts. So a start,
 an end and a delay together reveal no instant more finely than a timestamp does, and the released times still agree:
 start + service time + delay is the released start of the request that waits. Rounding each number by itself would
-reveal more, because the sum of three rounded numbers narrows down what was rounded. Service time + delay keeps its mean,
-and so does each of both over all phases of the clock; if the log's own clock shows whole steps, a service time loses up
-to half a step on average, which the delay after it gains.
+reveal more, because the sum of three rounded numbers narrows down what was rounded. Service time + delay keeps its
+mean, and so does each of both over all phases of the clock; if the log's own clock shows whole steps, a service time
+loses up to half a step on average, which the delay after it gains.
 """
 
 from __future__ import annotations
