@@ -543,6 +543,14 @@ def wait_across_sessions(columns):
     changed(columns, row=np.where(np.arange(16) == 4, 1, columns.dependencies.row))
 
 
+def wait_twice(columns):
+    """The last request waits for the same one twice."""
+    waits = columns.dependencies
+    parts = {name: np.append(getattr(waits, name), getattr(waits, name)[-1]) for name in ("row", "trigger", "relation")}
+    offsets = waits.offsets + (np.arange(25) == 24)
+    changed(columns, offsets=offsets, delay_ms=np.append(waits.delay_ms, waits.delay_ms[-1]), **parts)
+
+
 def agents_with_names(columns):
     columns.extra["agent"] = np.tile([0, 7, 0], 8)
 
@@ -572,6 +580,7 @@ WAITING_FAULTS = [
     (free_delays, {"durations": "WARN"}), (text_in_delays, {"hidden_text": "WARN"}),
     (text_in_service, {"anonymity": "WARN", "hidden_text": "WARN", "sessions": "WARN"}),
     (wait_across_sessions, {"session_links": "FAIL", "durations": "WARN", "sessions": "WARN"}),
+    (wait_twice, {"session_links": "FAIL", "sessions": "WARN"}),
     (agents_with_names, {"canonical": "FAIL"}), (late_agents, {"canonical": "FAIL", "fields": "FAIL"}),
     (long_service, {"durations": "WARN", "fields": "FAIL"}), (sessions_apart, {"sessions": "WARN"}),
     (no_links, {"session_links": "FAIL"}),

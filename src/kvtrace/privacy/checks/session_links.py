@@ -99,7 +99,7 @@ def _linked(evidence) -> int:
 
 
 def _wrong_dependencies(columns) -> int:
-    """The number of dependencies on a request that comes later, or is not of the same session."""
+    """The number of dependencies on a request that comes later, is not of the same session, or is named twice."""
     if (waits := columns.dependencies) is None:
         return 0
     request, row = waits.request, waits.row
@@ -107,7 +107,8 @@ def _wrong_dependencies(columns) -> int:
     wrong = ~exists
     if columns.session is not None:
         wrong |= exists & (columns.session[np.where(exists, row, 0)] != columns.session[request])
-    return int(wrong.sum())
+    pairs = np.stack([request, row * 2 + waits.trigger])
+    return int(wrong.sum()) + pairs.shape[1] - np.unique(pairs, axis=1).shape[1]
 
 
 def _domains(evidence) -> int | None:
