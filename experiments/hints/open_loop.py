@@ -8,7 +8,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from experiments.hints.load import staggered
-from kvtrace.cache.simulation import simulate
+from kvtrace.cache.demand import block_demand
+from kvtrace.cache.simulation import Setting, run
 from kvtrace.trace.trace import Trace
 
 POLICIES = (
@@ -33,12 +34,16 @@ def open_loop(
 ) -> list[OpenPoint]:
     """Simulate each policy at each point; `context` is the median context in blocks."""
     seeds, points = list(seeds), []
+    numbers = dict.fromkeys(sessions for sessions, _ in POINTS)
+    loads = {sessions: [staggered(trace, sessions, seed) for seed in seeds] for sessions in numbers}
+    demands = {sessions: [block_demand(load) for load in loads[sessions]] for sessions in numbers}
     for sessions, contexts in POINTS:
         capacity = max(contexts * context, int(trace.prompt_blocks.max()))
-        loads = [staggered(trace, sessions, seed) for seed in seeds]
         rates = {}
         for policy in POLICIES:
             on_run(f"open loop, {sessions} sessions, {contexts} contexts, {policy}")
-            rates[policy] = float(np.mean([simulate(one, capacity, policy).hits.token_hit_rate for one in loads]))
+            pairs = zip(loads[sessions], demands[sessions], strict=True)
+            done = [run(Setting(capacity, policy), load, demand) for load, demand in pairs]
+            rates[policy] = float(np.mean([one.hits.token_hit_rate for one in done]))
         points.append(OpenPoint(sessions, contexts, capacity, rates))
     return points
