@@ -17,39 +17,6 @@ from ..trace.trace import Trace
 from .closed_loop import ClosedLoop
 
 
-<<<<<<< HEAD:src/kvtrace/serving/plays.py
-=======
-def session_trees(trace: Columns) -> np.ndarray:
-    """The tree of each request, numbered by first appearance: same session, or linked by dependencies.
-
-    >>> from kvtrace.trace.building import toy
-    >>> from kvtrace.trace.dependencies import Dependencies
-    >>> waits = Dependencies.of([[], [], [(0, "completion", "sequence", 0.0)]])
-    >>> session_trees(replace_columns(toy("0", "1", "0 2"), dependencies=waits))
-    array([0, 1, 0])
-    """
-    root = np.arange(len(trace))  # request -> an earlier request of its tree, or itself
-    if trace.session is not None and len(trace):
-        inside = np.flatnonzero(trace.session >= 0)
-        number = by_first_appearance(trace.session[inside])
-        first = np.empty(int(number.max(initial=-1)) + 1, dtype=np.int64)
-        first[number[::-1]] = inside[::-1]  # the first row of each session is written last
-        root[inside] = first[number]
-    if trace.dependencies is not None:
-        one, other = trace.dependencies.request, trace.dependencies.row
-        while True:
-            while not np.array_equal(root, root[root]):
-                root = root[root]
-            apart = root[one] != root[other]
-            if not apart.any():
-                break
-            one, other = one[apart], other[apart]
-            low, high = np.minimum(root[one], root[other]), np.maximum(root[one], root[other])
-            np.minimum.at(root, high, low)
-    return by_first_appearance(root)
-
-
->>>>>>> h3:src/kvtrace/serving/session_trees.py
 def require_dependencies(trace: Columns) -> None:
     """UsageError for a trace that cannot run in a closed loop."""
     if trace.dependencies is None or not len(trace.dependencies.row):
