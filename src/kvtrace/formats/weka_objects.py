@@ -247,17 +247,17 @@ class SessionObjects:
         models = self._fields.get("model")
         return list(dict.fromkeys(str(models[row] or UNKNOWN) for row in rows)) if models else [UNKNOWN]
 
-    def _written_time(self, row: int, base_s: float = 0.0, relative: bool = False) -> float:
-        """The `t` of a request: the recorded one where it still is its time."""
+    def _written_time(self, row: int, base_s: float = 0.0, clock_s: float = 0.0, relative: bool = False) -> float:
+        """The `t` of a request: the recorded one where it still is its time, also on a subagent's clock."""
         start = float(self._start_s[row])
         exact = _numbers(self._columns, EXACT["t"], np.float64)
         if exact is not None:
             recorded = float(exact[row])
             is_relative = recorded + EPSILON_S < base_s
-            if abs(recorded + (base_s if is_relative else 0.0) - start) <= SAME_S:
+            if abs(recorded + (clock_s if is_relative else 0.0) - start) <= SAME_S:
                 return recorded
         if relative:
-            return float(since(np.array([start]), np.array([base_s]))[0])
+            return float(since(np.array([start]), np.array([clock_s]))[0])
         return start
 
     def _subagent(self, number: int, agent: int, rows: list[int], hash_ids: dict[int, np.ndarray]) -> dict[str, Any]:
@@ -265,9 +265,12 @@ class SessionObjects:
         fields: dict[str, Any] = dict(described["fields"]) if described else {}
         start = min((float(self._start_s[row]) for row in rows), default=0.0)
         base, relative = fields.get("t"), bool(described and described.get("relative"))
-        if base is None or (rows and base > start + SAME_S):
-            base, relative = start, False  # the recorded entry is later: times have changed
-        times = [self._written_time(row, base, relative) for row in rows]
+        clock = base
+        if base is not None and relative and base > start + SAME_S:  # the entry's time is that of its end
+            clock = base - float(fields.get("duration_ms") or 0.0) / 1000
+        if base is None or clock is None or (rows and clock > start + SAME_S):
+            base, clock, relative = start, start, False  # the recorded entry is later: times have changed
+        times = [self._written_time(row, base, clock, relative) for row in rows]
         if relative and any(time + EPSILON_S >= base for time in times) and EXACT["t"] not in self._columns.extra:
             times = [float(self._start_s[row]) for row in rows]
         fields |= {"t": base, "type": SUBAGENT}

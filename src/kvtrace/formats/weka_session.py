@@ -2,7 +2,8 @@
 
 Its keys are `id`, `models`, `block_size`, `hash_id_scope` ("local" or "global"), `tool_tokens`, `system_tokens` and
 `requests`. A request has `t` and `api_time` in seconds, `in` and `out` in tokens, `hash_ids`, and others. An entry of
-type "subagent" has `t` and `requests` of its own, whose times are absolute, or relative to its `t` where they are less.
+type "subagent" has `t` and `requests` of its own, whose times are absolute, or relative to the subagent's start where
+they are less than its `t`. That `t` is its start, or its end `duration_ms` later: see `clocks_of`.
 https://github.com/callanjfox/kv-cache-tester, and AIPerf's loader/weka_trace_models.py.
 """
 
@@ -103,16 +104,48 @@ def _session(values: Any, lists: IdLists) -> Session:
     if scope not in (LOCAL, GLOBAL):
         raise RowError("hash_id_scope is neither local nor global.")
     session = Session(_without(values, "requests"), size, scope)
+    clocks = clocks_of(requests)
     for place, entry in enumerate(requests):
         where = f"requests[{place}]"
-        if isinstance(entry, dict) and entry.get("type") == SUBAGENT:
-            _add_subagent(session, entry, place, where, lists)
+        if place in clocks:
+            _add_subagent(session, entry, place, clocks[place], where, lists)
         else:
-            session.rows.append(_row(entry, 0, place, 0.0, where, lists))
+            session.rows.append(_row(entry, 0, place, 0.0, 0.0, where, lists))
     return session
 
 
-def _add_subagent(session: Session, entry: dict[str, Any], place: int, where: str, lists: IdLists) -> None:
+def clocks_of(requests: list[Any]) -> dict[int, float]:
+    """Place of each subagent's entry -> the second at which its relative times are 0, on the session's clock.
+
+    That is the entry's `t`, unless this is when the subagent ended: then it is `duration_ms` before. Recordings of
+    Claude Code write an entry at the end. They show it where the main agent goes on before `t` plus `duration_ms`,
+    although it waits for its subagents; if one entry of a session does, all entries with a duration are ends.
+
+    >>> entry = {"type": "subagent", "t": 50.0, "duration_ms": 40_000, "requests": []}
+    >>> clocks_of([{"t": 0.0}, entry, {"t": 60.0}]), clocks_of([{"t": 0.0}, entry, {"t": 95.0}])
+    ({1: 10.0}, {1: 50.0})
+    """
+    begins, ends, goes_on = {}, {}, math.inf
+    shows_ends = False
+    for place in range(len(requests) - 1, -1, -1):
+        entry = requests[place]
+        if not isinstance(entry, dict):
+            continue
+        time, duration = entry.get("t"), entry.get("duration_ms")
+        time = float(time) if type(time) in (int, float) else math.nan
+        if entry.get("type") != SUBAGENT:
+            goes_on = time
+            continue
+        begins[place] = ends[place] = time
+        if type(duration) in (int, float) and 0 < duration / 1000 <= time:
+            ends[place] = time - duration / 1000
+            shows_ends |= goes_on < time + duration / 1000
+    return ends if shows_ends else begins
+
+
+def _add_subagent(
+    session: Session, entry: dict[str, Any], place: int, clock_s: float, where: str, lists: IdLists
+) -> None:
     start = _seconds(entry, "t", where)
     requests = entry.get("requests")
     if not isinstance(requests, list):
@@ -121,11 +154,11 @@ def _add_subagent(session: Session, entry: dict[str, Any], place: int, where: st
     for inner, request in enumerate(requests):
         if isinstance(request, dict) and request.get("type") == SUBAGENT:
             raise RowError(f"{where}.requests[{inner}] is a subagent of a subagent, which is not supported.")
-        row = _row(request, len(session.agents), inner, start, f"{where}.requests[{inner}]", lists)
+        row = _row(request, len(session.agents), inner, start, clock_s, f"{where}.requests[{inner}]", lists)
         session.rows.append(row)
 
 
-def _row(request: Any, agent: int, place: int, base_s: float, where: str, lists: IdLists) -> Row:
+def _row(request: Any, agent: int, place: int, base_s: float, clock_s: float, where: str, lists: IdLists) -> Row:
     if not isinstance(request, dict):
         raise RowError(f"{where} is not an object.")
     start = _seconds(request, "t", where)
@@ -138,7 +171,7 @@ def _row(request: Any, agent: int, place: int, base_s: float, where: str, lists:
         if whole(request[name], f"{where}.{name}") < 0:
             raise RowError(f"{where}.{name} is negative.")
     lists.add(request.get("hash_ids", []), f"{where}.hash_ids")
-    start += base_s if is_relative else 0.0
+    start += clock_s if is_relative else 0.0
     return Row(agent, place, start, is_relative, _without(request, "hash_ids"), "hash_ids" in request)
 
 
