@@ -20,7 +20,9 @@ from kvtrace.cli.completion import SHELLS, FileName, Name
 from kvtrace.cli.help import OTHERS, Command
 from kvtrace.serving.calibration.calibration import calibrate
 from kvtrace.serving.recordings import read_recording
+from kvtrace.synthesis.sessions.fitting import fit_sessions
 from tests.docs import ROOT
+from tests.synthesis.session_forests import forest
 
 COMMANDS = {name: command for name, command in cli.commands.commands.items() if isinstance(command, Command)}
 EACH = pytest.mark.parametrize("name", COMMANDS)
@@ -76,6 +78,7 @@ def files(tmp_path_factory):
     shutil.copytree(ROOT / "examples/recording", folder / "recording")
     recording = read_recording(folder / "recording")
     calibrate(recording, "llama-3.1-8b", "h100").costs.save(folder / "costs.json")
+    fit_sessions(forest(3)).save(folder / "sessions.json")
     with contextlib.chdir(folder):
         assert run(shlex.split("anonymize log.jsonl -o trace.jsonl --block-size 16 -q")) == 0
         assert run(shlex.split("release trace.jsonl -o public.jsonl --profile strict -q")) == 0

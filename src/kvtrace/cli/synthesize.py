@@ -18,7 +18,7 @@ from .output import console, print_lines
     "kvtrace synthesize trace.jsonl -n 3x -o synthetic.jsonl",
     "kvtrace synthesize trace.jsonl -o bursts.jsonl --step-rates '5@10m,20@2 min'",
     "kvtrace synthesize trace.jsonl --save-model model.json",
-    "kvtrace synthesize sessions.parquet --sessions 10x -o more.parquet",
+    "kvtrace synthesize sessions.json --sessions 10x -o sessions.jsonl",
 ))
 @click.argument("trace", metavar="TRACE")
 @click.option("-n", "--requests", "n", type=Amount(units.requests), metavar="N", help="Number of requests: 1000, 10k, 1.5M; 3x is three times as many as TRACE has.  [default: 1x]")
