@@ -104,8 +104,9 @@ def child(last, report, arguments):
     for owner, name in (
         (os, "fsync"), (os, "replace"), (os, "unlink"), (os, "ftruncate"), (fcntl, "flock"),
         (output_files.Output, "finish"),
-        (anonymize.Collector, "add"), (anonymize.Collector, "finish"), (anonymize, "release"), (publish, "audit"),
-        (publish, "card"), (checkpoint.Checkpoint, "begin"), (task_checkpoint.TaskCheckpoint, "append_partition"),
+        (anonymize.Collector, "add"), (anonymize.Collector, "finish"), (anonymize, "released_draft"),
+        (publish, "audit"), (publish, "card"), (checkpoint.Checkpoint, "begin"),
+        (task_checkpoint.TaskCheckpoint, "append_partition"),
         (Store, "write"), (Store, "remove"),
     ):  # fmt: skip
         events.before_and_after(owner, name)
