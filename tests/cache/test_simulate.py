@@ -256,7 +256,8 @@ def test_each_case_of_the_vectors():
     columns = Columns(
         np.array(written["timestamp"]), lengths * 16, np.ones(len(prompts)),
         np.array([block for prompt in prompts for block in prompt]), np.concatenate([[0], np.cumsum(lengths)]),
-        extra={"priority": np.array(written["priority"])},
+        session=np.array(written["session"]),
+        extra={"priority": np.array(written["priority"]), "stop": np.array(written["stop"])},
     )  # fmt: skip
     trace = Trace.from_columns(columns, block_size=16)
     for case in vectors["cases"]:

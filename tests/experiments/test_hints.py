@@ -20,7 +20,7 @@ def sessions(count=6, turns=3):
     waits = [[] if row < count else [(row - count, "completion", "sequence", 500.0)] for row in rows.tolist()]
     columns = replace_columns(
         trace, timestamp=rows // count * 1000.0, session=rows % count, service_ms=np.full(len(trace), 500.0),
-        dependencies=Dependencies.of(waits),
+        dependencies=Dependencies.of(waits), extra={"number": rows % count},
     )  # fmt: skip
     return Trace.from_columns(columns, block_size=64)
 
@@ -32,7 +32,7 @@ def test_its_examples_run(module):
 
 def test_held_out_sessions_are_every_third_one():
     parts = [load.sessions_of(sessions(), held_out=one) for one in (False, True)]
-    assert [np.unique(part.session).tolist() for part in parts] == [[0, 1, 3, 4], [2, 5]]
+    assert [np.unique(part.extra["number"]).tolist() for part in parts] == [[0, 1, 3, 4], [2, 5]]
 
 
 def test_a_stagger_moves_sessions_as_a_whole_and_the_seed_repeats_it():
