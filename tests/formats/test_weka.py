@@ -7,6 +7,7 @@ import os
 import random
 import shutil
 import threading
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -54,6 +55,16 @@ TREE = session(
     ],
     totals={"requests": 4},
     custom=[1, {"hash_ids": [5, 6]}],
+)
+
+
+# the main agent goes on at 60 s, so the subagent of 40 s ended, and did not start, at 50 s
+ENDED = session(
+    [
+        request(0.0, [1, 2], api_time=9.0),
+        subagent(50.0, [request(0.0, [8], api_time=15.0), request(20.0, [8, 9], api_time=18.0)], duration_ms=40_000),
+        request(60.0, [1, 2, 3], api_time=1.0),
+    ]
 )
 
 
@@ -448,9 +459,11 @@ def test_stated_blocks_survive_other_formats(folder):
 
 def test_uses_that_need_whole_prompts_say_so(folder, capsys):
     put(STATED)
-    for command in ("release a.json -o out.jsonl", "synthesize a.json -o out.jsonl"):
-        assert run(command.split()) == 3
-        assert "states other block counts" in capsys.readouterr().err
+    assert run(["release", "a.json", "-o", "out.jsonl"]) == 3
+    assert "states other block counts" in capsys.readouterr().err
+    for method in ("attach", "tree", "sessions"):
+        assert run(f"synthesize a.json -o {method}.jsonl -q --method {method}".split()) == 0
+        assert not kvtrace.check(f"{method}.jsonl")
     assert run(["convert", "a.json", "-o", "out.jsonl", "--to", "vllm", "-q"]) == 0
     assert run(["audit", "a.json"]) == 3
     assert "a recording, not a release" in capsys.readouterr().err
@@ -481,3 +494,13 @@ def test_the_recorded_sessions_have_the_figures_of_an_independent_count(shared, 
 def test_columns_of_a_session_are_as_they_stand(folder):
     result = read_columns(put(TREE))
     assert result.format == "weka" and result.sidecar.block_size == 64 and weka.is_session(b' {"requests": [')
+
+
+def test_an_entry_with_the_time_of_its_end_begins_its_duration_earlier(folder):
+    trace = kvtrace.read(put(ENDED))
+    assert trace.timestamp.tolist() == [0, 10_000, 30_000, 60_000]
+    waits = trace.dependencies
+    assert waits.request.tolist() == [1, 2, 3, 3] and waits.row.tolist() == [0, 1, 0, 2]
+    assert waits.delay_ms.tolist() == [1_000, 5_000, 12_000, 12_000]  # the subagent ended at 48 s
+    assert run(["convert", "a.json", "-o", "b.json", "--to", "weka", "-q"]) == 0
+    assert json.loads(Path("b.json").read_text()) == ENDED

@@ -125,22 +125,27 @@ def clocks_of(requests: list[Any]) -> dict[int, float]:
     >>> clocks_of([{"t": 0.0}, entry, {"t": 60.0}]), clocks_of([{"t": 0.0}, entry, {"t": 95.0}])
     ({1: 10.0}, {1: 50.0})
     """
-    begins, ends, goes_on = {}, {}, math.inf
-    shows_ends = False
+    begins: dict[int, float] = {}
+    ends: dict[int, float] = {}
+    goes_on, shows_ends = math.inf, False
     for place in range(len(requests) - 1, -1, -1):
         entry = requests[place]
         if not isinstance(entry, dict):
             continue
-        time, duration = entry.get("t"), entry.get("duration_ms")
-        time = float(time) if type(time) in (int, float) else math.nan
+        time, duration_s = _number(entry.get("t")), _number(entry.get("duration_ms")) / 1000
         if entry.get("type") != SUBAGENT:
             goes_on = time
             continue
         begins[place] = ends[place] = time
-        if type(duration) in (int, float) and 0 < duration / 1000 <= time:
-            ends[place] = time - duration / 1000
-            shows_ends |= goes_on < time + duration / 1000
+        if 0 < duration_s <= time:
+            ends[place] = time - duration_s
+            shows_ends |= goes_on < time + duration_s
     return ends if shows_ends else begins
+
+
+def _number(value: Any) -> float:
+    """A number, or NaN."""
+    return float(value) if type(value) in (int, float) and abs(value) < MAX_TIME else math.nan
 
 
 def _add_subagent(

@@ -11,7 +11,7 @@ from .._base.offsets import offsets_of
 from .._base.step_work import report_work
 from .._native import attach
 from ..trace.domains import in_domains
-from ..trace.stated import require_rule
+from ..trace.stated import with_whole_prompts
 from ..trace.trace import Trace
 from ..trace.turns import previous_turn
 from .arrivals import Pace, stratified_sample
@@ -37,8 +37,7 @@ def fit(trace: Trace) -> Model:
     >>> model.bins["hits"].low[model.records["hits"]].tolist()
     [0, 2, 3]
     """
-    trace = in_domains(trace).require_chained()
-    require_rule(trace.tail, "a model")
+    trace = in_domains(with_whole_prompts(trace)).require_chained()
     if not trace.input_length.any():
         raise InputError("the trace has no prompts, so there is nothing to fit.")
     length = np.maximum(trace.input_length, 1)  # every path has at least one block

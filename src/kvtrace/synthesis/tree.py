@@ -23,6 +23,7 @@ from .._base.step_work import report_work
 from .._native import tree as kernel
 from ..trace.domains import in_domains
 from ..trace.prefix_forest import Chains, Forest, forest
+from ..trace.stated import with_whole_prompts
 from ..trace.trace import Trace
 from .draft import Draft
 
@@ -108,7 +109,7 @@ def fit_tree(trace: Trace) -> Tree:
     >>> tree.own_blocks
     array([1, 2])
     """
-    trace = in_domains(trace)
+    trace = in_domains(with_whole_prompts(trace))
     path_blocks, last_tokens = _path_blocks(trace), _last_tokens(trace)
     used = np.flatnonzero(path_blocks > 0)  # an empty prompt has no path
     if not len(used):

@@ -11,6 +11,7 @@ from ..._native import attach
 from ...trace.dependencies import COMPLETION
 from ...trace.domains import in_domains
 from ...trace.hits import unlimited_hits
+from ...trace.stated import with_whole_prompts
 from ...trace.trace import Trace
 from ..arrivals import Pace, rounded, stratified_sample
 from ..bins import Bins
@@ -41,6 +42,8 @@ SLOW = 0.95  # quantile of the times of turns: slower ones count as this slow in
 def fit_sessions(trace: Trace) -> SessionModel:
     """Fit the session model to a trace with sessions and dependencies. `sample` draws any number of sessions from it.
 
+    Tokens without a stated block (tail `stated`) are blocks of their request alone.
+
     Raises:
         InputError: The trace has no dependencies or no prompts, or its ids do not form a forest.
 
@@ -54,7 +57,7 @@ def fit_sessions(trace: Trace) -> SessionModel:
     """
     if trace.dependencies is None:
         raise InputError("the trace has no dependencies between requests. Use --method attach or tree.")
-    trace = in_domains(trace).require_chained()
+    trace = in_domains(with_whole_prompts(trace)).require_chained()
     if not trace.input_length.any():
         raise InputError("the trace has no prompts, so there is nothing to fit.")
     chains = chains_of(trace)
