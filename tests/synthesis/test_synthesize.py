@@ -287,3 +287,11 @@ def test_the_conversation_trace_keeps_its_load_at_any_size(shared, times, least)
     trace = kvtrace.read(shared / "data/mooncake/conversation_trace.jsonl")
     model = fit(trace)
     assert min(kvtrace.compare(trace, sample(model, times * len(trace), seed=seed)).overall for seed in (1, 2)) > least
+
+
+@each_method
+def test_a_written_sample_without_tails_counts_its_ids(tmp_path, method):
+    #  partial blocks are drawn, too, and not written
+    trace = kvtrace.Trace([0, 9, 20], [5, 7, 6], [1, 1, 1], [0, 1, 2], [0, 1, 2, 3], block_size=4, tail="dropped")
+    write_sample(METHODS[method](trace), 40, tmp_path / "more.jsonl", seed=3)
+    assert not kvtrace.check(tmp_path / "more.jsonl")

@@ -185,7 +185,8 @@ def _require_seed(seed, scale):
 
 def _can_stream(model, scale, knobs):
     """Whether rows are drawn in their final order, with their final block numbers."""
-    return model.method != "sessions" and scale == "duration" and not knobs.stretches and knobs.step_rates is None
+    is_numbered = model.method != "sessions" and _tail(model) != "dropped"
+    return is_numbered and scale == "duration" and not knobs.stretches and knobs.step_rates is None
 
 
 def _seeds(model, n, seed, scale, knobs):
@@ -315,10 +316,11 @@ def _final(draft: Draft, model, knobs, first_ms, unit) -> Columns:
 
 
 def _without_tails(draft, block_size):
+    """The offsets and blocks of all rows without partial blocks, numbered anew."""
     partial = draft.tail < block_size
     keep = np.ones(len(draft.blocks), dtype=bool)
     keep[draft.offsets[1:][partial] - 1] = False
-    return offsets_of(draft.path_blocks - partial), draft.blocks[keep]
+    return offsets_of(draft.path_blocks - partial), ids.renumber(draft.blocks[keep])[0]
 
 
 def _unit(gap_ms, model, knobs):
