@@ -235,7 +235,7 @@ OTHERS = {
     "A", "ADDRESS", "B,...", "C", "C,...", "E", "E,...", "F", "FIELD=PATH", "FORM", "G", "HOW", "K=V,...", "KIND",
     "LIST", "M", "M,...", "MODEL", "N", "N,...", "NAME", "NAME=C,...", "NAME=SIZE@RATE,...", "P,...", "PATH",
     "Q,...", "R,...", "RATE@TIME,...", "RULE", "S", "S,...", "SIZE", "TEXT", "TIME", "TOKEN", "TOKENS", "UNIT", "VIEW",
-    "WHAT", "WHICH", "WINDOW",
+    "WHAT", "WHICH", "WINDOW", "[RANGE]",
 }  # fmt: skip
 
 

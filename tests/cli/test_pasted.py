@@ -45,7 +45,7 @@ def test_the_commands_for_a_client_name_the_file(name, client, capsys):
     assert run(["convert", name, "-o", output, "--to", client]) == 0
     lines = [line[12:] for line in capsys.readouterr().err.splitlines() if line.startswith("use ")]
     commands = [line for line in lines if line.startswith((*PROGRAMS, "PYTHONHASHSEED="))]
-    assert commands or client in ("azure", "dynamo", "llm-d")
+    assert commands or client in ("azure", "dynamo", "dynamo-agentic", "llm-d")
     for command in commands:
         done = paste(command)
         assert done.returncode == 0, (command, done.stderr)

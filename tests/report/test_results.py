@@ -21,8 +21,8 @@ NOT_RESULTS = {  # arguments, tools, and what must not leave the memory
     "arguments": {
         "BatchLimits", "CacheGroup", "CacheLayout", "ClosedLoop", "Columns", "Context", "Costs", "DynamoCost",
         "DynamoScheduler", "Gpu", "Grid", "Key", "Knobs", "LayerKind", "LocalRunner", "LowerTier", "ModelShape",
-        "PlanTarget", "Prices", "Profile", "Roofline", "Runner", "Schedule", "Setting", "SglangScheduler", "StepCost",
-        "Tier", "Tokenizer", "VllmScheduler",
+        "PlanTarget", "Prices", "Profile", "Roofline", "Runner", "Schedule", "ServiceModel", "Setting",
+        "SglangScheduler", "StepCost", "Tier", "Tokenizer", "VllmScheduler",
     },
     "tools": {"OutOfBlocks", "PrefixCache", "Progress", "Sequence", "TraceBuilder"},
     "printed and never written, see privacy/account.py": {"Contributors", "StepHits"},

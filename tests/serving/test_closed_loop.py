@@ -5,7 +5,6 @@ from unittest import mock
 
 import numpy as np
 import pytest
-from kvtrace.serving.session_trees import session_trees
 
 from kvtrace.cache.simulation import Setting
 from kvtrace.serving.closed_loop import ClosedLoop
@@ -14,6 +13,7 @@ from kvtrace.serving.core.requests import Requests
 from kvtrace.serving.routers import ROUTERS
 from kvtrace.serving.schedulers.recorded import RecordedScheduler
 from kvtrace.serving.simulation import BatchLimits, StepCost, Tier, simulate_serving
+from kvtrace.trace.session_trees import session_trees
 from tests.reference.closed_loop import Loop
 from tests.serving.session_forests import lists_of, random_forest
 

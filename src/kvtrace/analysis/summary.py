@@ -14,7 +14,7 @@ import numpy as np
 from .._base.errors import InputError
 from .._base.step_work import report_work
 from .._base.tables import TextTable
-from ..trace.columns import STATED
+from ..trace.columns import STATED, require_trace
 from ..trace.domains import in_domains
 from ..trace.hits import Hits, count_hits, unlimited_hits
 from ..trace.normalise import NEWEST_FIRST, Fixes
@@ -256,6 +256,7 @@ def analyze(
     >>> summary.basics.hits.hit_blocks, summary.reuse_distance.max
     (2, 1.0)
     """
+    require_trace(trace)
     fixes, trace = trace.fixes, in_domains(trace)
     uses = _require_uses(trace)
     report_work(1, 6)

@@ -37,7 +37,9 @@ from .weka_text import Room
 NAME = re.compile(r"[^.].*\.json(\.gz|\.zst)?\Z")
 SAFE = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9_.-]{0,200}")
 HEAD = 1 << 16  # bytes that decide
-_SESSION = re.compile(rb'\s*\{[\s\S]*?("hash_id_scope"\s*:\s*"|"requests"\s*:\s*\[)')
+_SESSION = re.compile(
+    rb'\s*\{(?!\s*"schema")[\s\S]*?("hash_id_scope"\s*:\s*"|"requests"\s*:\s*\[)'
+)  # agentic Mooncake has a schema
 OPTIONS = orjson.OPT_SERIALIZE_NUMPY | orjson.OPT_APPEND_NEWLINE
 
 

@@ -10,7 +10,7 @@ import numpy as np
 
 from .._base.errors import InputError
 from .._base.offsets import in_first, offsets_of
-from .columns import STATED, Columns, replace_columns
+from .columns import STATED, Columns, replace_columns, require_trace
 from .normalise import uneven
 from .trace import Trace
 
@@ -60,6 +60,7 @@ def with_whole_prompts(trace: Trace) -> Trace:
     >>> whole.hash_ids, whole.input_length
     (array([0, 1, 2, 0, 3]), array([12,  8]))
     """
+    require_trace(trace)
     if trace.tail != STATED:
         return trace
     stated, size = trace.prompt_blocks, trace.block_size

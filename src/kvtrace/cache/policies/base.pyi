@@ -12,6 +12,8 @@ class Context:
     request: int
     order: int
     now: float  # ms
+    in_loop: bool
+    def set_due(self, due: Any) -> None: ...
     def __init__(self, blocks: int, capacity: int, trace: Trace | None = None, demand: Any = None) -> None: ...
 
 class Policy:
@@ -20,4 +22,5 @@ class Policy:
     expires: bool
     misses: bool
     keeps_parents: bool
+    follows_requests: bool
     def __init__(self, context: Context) -> None: ...

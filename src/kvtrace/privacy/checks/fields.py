@@ -17,19 +17,12 @@ NEEDED = ("timestamp", "input_length", "output_length", "hash_ids", "output_hash
 ALLOWED = {  # format -> its fields; all others are unknown, for any values
     "mooncake": (*NEEDED, *EXTRA, "session_id", "domain"),
     "bailian": (*NEEDED, *EXTRA, "chat_id", "parent_chat_id", "domain"),
-    "parquet": (*NEEDED, *EXTRA, "session", "parent", "domain", "service_ms"),
+    "parquet": (*NEEDED, *EXTRA, "session", "parent", "domain", "service_ms", "dependencies"),
     "agentic-mooncake": (*NEEDED, *EXTRA, "session", "parent", "domain"),
 }
-NUMBERED = (
-    "session_id",
-    "session",
-    "chat_id",
-    "parent_chat_id",
-    "parent",
-    "turn",
-    "agent",
-    "domain",
-)  # fields of whole numbers
+NUMBERED = (  # fields of whole numbers
+    "session_id", "session", "chat_id", "parent_chat_id", "parent", "turn", "agent", "domain",
+)  # fmt: skip
 GREATEST = {"turn": MAX_TURN, "agent": MAX_AGENT}  # the others are below the number of rows
 LENGTHS = ("input_length", "output_length")
 MAX_LENGTH = 100_000_000  # a larger number could be an identifier
