@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 import kvtrace
+from kvtrace.formats.weka_session import clocks_of
 from kvtrace.trace.dependencies import COMPLETION, SEQUENCE
 from kvtrace.trace.hits import unlimited_hits
 from tests.formats.test_weka import TREE, put
@@ -30,12 +31,12 @@ def loaded(folder):
 
 def places(values):
     """The (entry, place in the entry or -1) of each request of a session, in the order of the trace's rows."""
-    found = []
+    found, clocks = [], clocks_of(values["requests"])
     for outer, entry in enumerate(values["requests"]):
         if entry["type"] != "subagent":
             found.append((entry["t"], outer, -1))
         for inner, request in enumerate(entry.get("requests", [])):
-            found.append((request["t"] + (entry["t"] if request["t"] + 1e-6 < entry["t"] else 0), outer, inner))
+            found.append((request["t"] + (clocks[outer] if request["t"] + 1e-6 < entry["t"] else 0), outer, inner))
     return [place for _, *place in sorted(found, key=lambda one: one[0])]
 
 
