@@ -174,7 +174,10 @@ def test_the_first_version_is_read(folder):
 @pytest.mark.parametrize(
     ("rows", "message"),
     [([HEADER | {"version": 3}], "t.jsonl:1: the header is not that of agentic Mooncake, version 2."),
-     ([HEADER | {"block_size": 0}], "t.jsonl:1: the block_size of the header is not a whole number of at least 1."),
+     ([HEADER | {"block_size": 0}],
+      "t.jsonl:1: the block_size of the header is not a whole number from 1 to 16,777,216."),
+     ([HEADER | {"block_size": 2**63}],
+      "t.jsonl:1: the block_size of the header is not a whole number from 1 to 16,777,216."),
      ([HEADER], "t.jsonl: the file has no requests."),
      ([HEADER, {"request_id": "a"}], "t.jsonl:2: input_length is missing."),
      ([HEADER, request("a"), request("a")], "t.jsonl:3: an earlier row has the same request_id."),

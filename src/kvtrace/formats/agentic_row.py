@@ -9,6 +9,7 @@ import numpy as np
 
 from .._base.errors import RowError
 from ..trace.dependencies import COMPLETION, JOIN, RELATIONS, SEQUENCE, TRIGGERS
+from .block_size import MAX_TOKENS
 from .jsonl_read import id_list, time_of, whole
 
 SCHEMA, VERSION = "dynamo.agentic_mooncake", 2
@@ -73,8 +74,8 @@ def header_of(values: dict[str, Any]) -> dict[str, Any]:
     """A valid header; RowError if its version or block size is not."""
     if values.get("schema") != SCHEMA or values.get("version") != VERSION:
         raise RowError(f"the header is not that of agentic Mooncake, version {VERSION}.")
-    if type(values.get("block_size")) is not int or values["block_size"] < 1:
-        raise RowError("the block_size of the header is not a whole number of at least 1.")
+    if type(values.get("block_size")) is not int or not 1 <= values["block_size"] <= MAX_TOKENS:
+        raise RowError(f"the block_size of the header is not a whole number from 1 to {MAX_TOKENS:,}.")
     return values
 
 
