@@ -25,7 +25,8 @@ def connect(address: str | None = None) -> ModuleType:
     """The module ray, connected to the cluster at an address (`auto`, `host:6379`), or to a new local cluster.
 
     An existing connection is reused. UsageError if Ray is missing or the cluster cannot be reached. Workers' output
-    stays on their machines; Ray logs nothing here, starts no dashboard and sends no usage statistics.
+    stays on their machines. Ray starts no dashboard and sends no usage statistics. Its Python side logs nothing here;
+    its C++ core may log an error to stderr when tasks are cancelled, and has no setting that is silent itself.
     """
     ray = _ray()
     if ray.is_initialized():
@@ -100,12 +101,9 @@ def _in_task(function, item):
 
 
 def _ray() -> ModuleType:
-    """The module, with settings made before its import: no statistics, no worker output on our stdout, no log lines
-    of its C++ core on our stderr.
-    """
+    """The module, with settings made before its import: no statistics, no worker output on our stdout."""
     os.environ["RAY_USAGE_STATS_ENABLED"] = "0"  # an existing cluster has its own setting
     os.environ.setdefault("RAY_DEDUP_LOGS_SKIP_REGEX", ".*")  # log_to_driver=False lets some through
-    os.environ.setdefault("RAY_BACKEND_LOG_LEVEL", "fatal")
     try:
         import ray
     except ImportError:
