@@ -10,7 +10,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import BinaryIO, Self
 
-from .errors import KvtraceError
+from .errors import KvtraceError, UsageError
 from .file_locks import try_lock
 from .folder_handle import FolderHandle
 from .output_errors import unwritable
@@ -96,3 +96,25 @@ class OutputFolder:
                 raise unwritable(self.name, error, " No file was written.") from None
             raise
         shutil.rmtree(old, ignore_errors=True)
+
+
+def require_folder_place(
+    path: str | Path, is_replaceable: Callable[[str | Path], bool], *, is_file: str, has_others: str
+) -> None:
+    """UsageError or KvtraceError if a folder cannot be written at a path, or would replace files of another kind.
+
+    Args:
+        path: The folder, which may exist.
+        is_replaceable: Whether an existing folder has only files of the same kind.
+        is_file: The rest of the sentence if the path is a file.
+        has_others: The rest of the sentence if the folder is not replaceable.
+    """
+    around = os.path.dirname(os.path.realpath(path))
+    if not os.path.isdir(around):
+        raise UsageError(f"{path}: the folder {os.path.dirname(str(path).rstrip('/')) or around} does not exist.")
+    if os.path.exists(path) and not os.path.isdir(path):
+        raise UsageError(f"{path}: this is a file{is_file}")
+    if os.path.isdir(path) and not is_replaceable(path):
+        raise UsageError(f"{path}: the folder has files that are {has_others}")
+    if not os.access(around, os.W_OK | os.X_OK):
+        raise KvtraceError(f"{path}: the folder around it is not writable.")

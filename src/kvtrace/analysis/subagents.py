@@ -23,7 +23,7 @@ def subagents(trace: Trace, agent: np.ndarray | None, end: np.ndarray) -> Subage
 
     Args:
         trace: A trace with sessions.
-        agent: Request -> agent of its session, 0 = the main one, which is no subagent.
+        agent: Request -> agent of its session, 0 = the main agent; all others are subagents.
         end: Request -> its end in ms. A subagent runs from its first arrival to its last end.
 
     >>> from kvtrace.trace.building import toy

@@ -14,10 +14,10 @@ from typing import Any
 
 import orjson
 
-from .._base.errors import InputError, KvtraceError, UsageError
+from .._base.errors import InputError, UsageError
 from .._base.files import is_std
 from .._base.input_files import read_unfollowed
-from .._base.output_folder import OutputFolder
+from .._base.output_folder import OutputFolder, require_folder_place
 from .._base.results import Result, columns_of
 from ..trace.building import TraceBuilder
 from ..trace.columns import Columns, rows_of
@@ -286,17 +286,12 @@ def write(
 
 def check_place(path: str | Path) -> None:
     """UsageError or KvtraceError if a data set cannot be written there, or would replace other files."""
-    parent = os.path.dirname(os.path.realpath(path))
     if is_std(path):
         raise UsageError("a data set cannot be written to stdout. Name a folder.")
-    if not os.path.isdir(parent):
-        raise UsageError(f"{path}: the folder {os.path.dirname(str(path).rstrip('/')) or parent} does not exist.")
-    if os.path.exists(path) and not os.path.isdir(path):
-        raise UsageError(f"{path}: this is a file, but a data set is a folder. Use another name.")
-    if os.path.isdir(path) and not _is_replaceable(path):
-        raise UsageError(f"{path}: the folder has files that are not parts of a data set. Use another name.")
-    if not os.access(parent, os.W_OK | os.X_OK):
-        raise KvtraceError(f"{path}: the folder around it is not writable.")
+    require_folder_place(
+        path, _is_replaceable, is_file=", but a data set is a folder. Use another name.",
+        has_others="not parts of a data set. Use another name.",
+    )  # fmt: skip
 
 
 # -- helpers -----------------------------------------------------------------------------------------------------

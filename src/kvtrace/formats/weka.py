@@ -17,12 +17,12 @@ from typing import Any
 import numpy as np
 import orjson
 
-from .._base.errors import InputError, KvtraceError, RowError, UsageError
+from .._base.errors import InputError, RowError, UsageError
 from .._base.files import is_regular, is_std, name_of
 from .._base.growing_array import GrowingArray
 from .._base.input_files import open_read, unreadable
 from .._base.output_files import write_together
-from .._base.output_folder import OutputFolder
+from .._base.output_folder import OutputFolder, require_folder_place
 from .._base.step_work import report_work
 from ..trace.columns import Columns
 from ..trace.normalise import Fixes
@@ -140,15 +140,10 @@ def write(
 
 def require_place(path: str | Path) -> None:
     """UsageError or KvtraceError if sessions cannot be written to a folder, or would replace other files."""
-    place = os.path.dirname(os.path.realpath(path))
-    if not os.path.isdir(place):
-        raise UsageError(f"{path}: the folder {os.path.dirname(str(path).rstrip('/')) or place} does not exist.")
-    if os.path.exists(path) and not os.path.isdir(path):
-        raise UsageError(f"{path}: this is a file. Name a folder for the sessions, or a file such as session.json.")
-    if os.path.isdir(path) and not _has_sessions_only(path):
-        raise UsageError(f"{path}: the folder has files that are not Weka sessions. Use another name.")
-    if not os.access(place, os.W_OK | os.X_OK):
-        raise KvtraceError(f"{path}: the folder around it is not writable.")
+    require_folder_place(
+        path, _has_sessions_only, is_file=". Name a folder for the sessions, or a file such as session.json.",
+        has_others="not Weka sessions. Use another name.",
+    )  # fmt: skip
 
 
 # -- helpers -----------------------------------------------------------------------------------------------------

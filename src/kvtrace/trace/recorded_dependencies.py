@@ -108,8 +108,8 @@ class _Runs:
         """Set what the first request of each subagent waits for."""
         first = np.flatnonzero(self.is_first_of_agent & (self.agent != MAIN))
         main = np.flatnonzero((self.agent == MAIN) & (self.session >= 0))
-        done = self._last_before(main, self.end, first)
-        begun = self._last_before(main, self.start, first)
+        done = self._nearest(main, self.end[main], first, self.start[first], later=False)
+        begun = self._nearest(main, self.start[main], first, self.start[first], later=False)
         row[first] = np.where(done >= 0, done, begun)
         is_completed[first] = done >= 0
 
@@ -118,40 +118,25 @@ class _Runs:
         heads = self.order[self.bounds[:-1]]
         last = self.order[_last_of_each(self.end[self.order], self.bounds)][self.agent[heads] != MAIN]
         main = np.flatnonzero((self.agent == MAIN) & (self.session >= 0))
-        after = self._first_after(main, last)
+        after = self._nearest(main, self.start[main], last, self.end[last], later=True)
         return after[after >= 0], last[after >= 0]
 
-    def _last_before(self, candidates: np.ndarray, time: np.ndarray, requests: np.ndarray) -> np.ndarray:
-        """The candidate of each request's session with the latest time up to its start, -1 = none."""
-        found = np.full(len(requests), NONE, dtype=np.int64)
+    def _nearest(
+        self, candidates: np.ndarray, their_times: np.ndarray, requests: np.ndarray, times: np.ndarray, *, later: bool
+    ) -> np.ndarray:
+        """The last candidate of each request's session up to a time, or the first from that time on; -1 = none."""
+        nearest = np.full(len(requests), NONE, dtype=np.int64)
         rows = np.concatenate([candidates, requests])
         is_candidate = np.arange(len(rows)) < len(candidates)
-        when = np.concatenate([time[candidates], self.start[requests]])
-        order = np.lexsort((self.rank[rows], when, self.session[rows]))
+        order = np.lexsort((self.rank[rows], np.concatenate([their_times, times]), self.session[rows]))
+        order = order[::-1] if later else order
         last = np.maximum.accumulate(np.where(is_candidate[order], np.arange(len(rows)), -1))
-        asked = ~is_candidate[order]
-        place, at = last[asked], order[asked]
+        is_request = ~is_candidate[order]
+        place, at = last[is_request], order[is_request]
         row = np.where(place >= 0, rows[order[place]], NONE)
-        same = (row >= 0) & (self.session[row] == self.session[rows[at]])
-        found[at - len(candidates)] = np.where(same, row, NONE)
-        return found
-
-    def _first_after(self, candidates: np.ndarray, requests: np.ndarray) -> np.ndarray:
-        """The first candidate of each request's session that starts at its end or later, -1 = none."""
-        found = np.full(len(requests), NONE, dtype=np.int64)
-        rows = np.concatenate([candidates, requests])
-        is_candidate = np.arange(len(rows)) < len(candidates)
-        when = np.concatenate([self.start[candidates], self.end[requests]])
-        order = np.lexsort((self.rank[rows], when, self.session[rows]))
-        places = np.where(is_candidate[order], np.arange(len(rows)), len(rows))
-        next_one = np.minimum.accumulate(places[::-1])[::-1]
-        asked = ~is_candidate[order]
-        place, at = next_one[asked], order[asked]
-        known = place < len(rows)
-        row = np.where(known, rows[order[np.where(known, place, 0)]], NONE)
-        same = known & (self.session[row] == self.session[rows[at]])
-        found[at - len(candidates)] = np.where(same, row, NONE)
-        return found
+        is_same = (row >= 0) & (self.session[row] == self.session[rows[at]])
+        nearest[at - len(candidates)] = np.where(is_same, row, NONE)
+        return nearest
 
 
 def _last_of_each(values: np.ndarray, bounds: np.ndarray) -> np.ndarray:
