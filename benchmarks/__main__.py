@@ -11,7 +11,19 @@ import argparse
 import os
 import tempfile
 
-from . import analyze, anonymize, curve, large_trace, memory, policies, prefix_cache, reading, serving, simulate
+from . import (
+    analyze,
+    anonymize,
+    curve,
+    explain,
+    large_trace,
+    memory,
+    policies,
+    prefix_cache,
+    reading,
+    serving,
+    simulate,
+)
 from . import million as million_requests
 from . import sessions as agent_sessions
 from . import synthesize as synthesis
@@ -41,6 +53,7 @@ def main() -> None:
         found += memory.claims(folder, 110 * part)
         found += analyze.claims(folder, 400 * part, rounds)
         found += simulate.claims(rounds) + prefix_cache.claims(rounds)
+        found += explain.claims(rounds)
         found += synthesis.claims(folder, round(synthesis.ROWS * part), rounds)
         found += serving.claims(rounds)
         found += large_trace.claims(folder)

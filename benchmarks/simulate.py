@@ -90,7 +90,7 @@ def curve() -> float:
     return _each_block(lambda trace: kvtrace.hit_curve(trace).to_dict())
 
 
-def _conversations():
+def conversations():
     if CONVERSATIONS.exists():
         return kvtrace.read(CONVERSATIONS)
     return kvtrace.Trace.from_columns(synthetic(REFERENCES // 24, np.random.default_rng(7)), block_size=512)
@@ -100,7 +100,7 @@ def _each_block(run: Callable) -> float:
     """ns a block of run(trace), the median of five traces: a trace remembers some of what was asked."""
     taken = []
     for _ in range(5):
-        trace = _conversations()
+        trace = conversations()
         start = time.perf_counter()
         run(trace)
         taken.append(1e9 * (time.perf_counter() - start) / len(trace.hash_ids))

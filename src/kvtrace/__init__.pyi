@@ -88,6 +88,8 @@ from .serving.hardware.roofline import Roofline as Roofline
 from .serving.hardware.roofline import roofline_of as roofline_of
 from .serving.instances import FleetSimulation as FleetSimulation
 from .serving.instances import simulate_instances as simulate_instances
+from .serving.misses.explaining import explain as explain
+from .serving.misses.explanation import Explanation as Explanation
 from .serving.models.engine_layout import cache_layout as cache_layout
 from .serving.models.layers import cache_bytes as cache_bytes
 from .serving.models.layers import layer_kinds as layer_kinds

@@ -22,6 +22,7 @@ class Row:
     policies: tuple[str, ...] | None = None  # eviction policies; None = all
     any_capacity: bool = False  # it caches the part of a request that fits, so it need not hold the longest one
     options: dict[str, tuple[str, ...]] = field(default_factory=dict)  # engine option -> its values, the default first
+    chunk_tokens: int = 1  # it hits whole chunks of so many tokens
     layouts: bool = False  # it models windows and states, not only full attention
 
 
@@ -44,7 +45,7 @@ ENGINES: dict[str, Row] = {
     "tensorrt-llm": Row("tensorrt_llm", "TensorRT-LLM 1.3", recompute_last=True, policies=("lru", "priority")),
     "lmcache": Row(
         "lmcache", "LMCache 0.5.6", policies=("lru", "lfu", "fifo", "mru"), any_capacity=True,
-        options={"watermark": ("off", "on")},
+        chunk_tokens=256, options={"watermark": ("off", "on")},
     ),
 }  # fmt: skip
 

@@ -12,7 +12,8 @@ import numpy as np
 from ..._base.errors import UsageError
 from ..._base.results import Result, columns_of
 from ...cache.layout import CacheLayout, LayoutDict
-from ...cache.simulation import simulate
+from ...cache.schedules import SERIAL
+from ...cache.simulation import Setting, run
 from ...trace.columns import require_trace
 from ...trace.trace import Trace
 from .engine_layout import cache_layout, layouts_for
@@ -145,10 +146,8 @@ def reachable_hits(
         cache_layout(model, engine)  # refuses an engine without cache groups
 
     def hits(layout: CacheLayout | None, capacity: int | None) -> int:
-        blocks = capacity or _all_blocks(trace, layout)
-        if capacity is None and layout and layout.second_ratio:
-            layout = replace(layout, second_ratio=max(layout.second_ratio, 1.0))  # states for all blocks, too
-        return simulate(trace, blocks, engine=engine, mode="token", layout=layout).hits.hit_tokens
+        setting = Setting(capacity or 1, engine=engine, mode="token", layout=layout)
+        return run(setting if capacity else without_eviction(setting, trace), trace).hits.hit_tokens
 
     tokens = trace.input_length
     return ReachableHits(
@@ -161,10 +160,14 @@ def reachable_hits(
     )  # fmt: skip
 
 
-def _all_blocks(trace: Trace, layout: CacheLayout | None) -> int:
-    """More blocks than a trace can ever take, partial ones of each group too."""
+def without_eviction(setting: Setting, trace: Trace) -> Setting:
+    """The setting with more blocks than a trace can ever take, partial ones of each group too; requests one by one."""
+    layout = setting.layout
     each = trace.block_size if layout is None else layout.tokens_per_block
-    return 4 * (int(trace.prompt_blocks.sum() * trace.block_size / each) + len(trace) + 1)
+    if layout and layout.second_ratio:
+        layout = replace(layout, second_ratio=max(layout.second_ratio, 1.0))  # states for all blocks, too
+    blocks = 4 * (int(trace.prompt_blocks.sum() * trace.block_size / each) + len(trace) + 1)
+    return replace(setting, capacity=blocks, layout=layout, schedule=SERIAL)
 
 
 def _as_much(capacity: int | None, layout: CacheLayout, other: CacheLayout) -> int | None:

@@ -1,0 +1,200 @@
+"""One cause for each prompt token of a simulation: where a request's path of blocks stopped hitting, and why.
+
+The definitions are those of docs/serving/explain.md. Twin: tests/reference/misses.py.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property, partial
+
+import numpy as np
+
+from ..._base.units import milliseconds
+from ...cache.simulation import Simulation
+from ...cache.tiered import TieredSimulation
+from ...trace.trace import Trace
+from ..serving_run import FIRST_TIER, ServingRun
+from .depths import Depths, depths_of, lookup_order
+
+CAUSES = {
+    "hit": "were in the cache",
+    "in_flight": "were being computed for another request",
+    "evicted": "were evicted",
+    "expired": "had expired",
+    "other_instance": "were cached by another instance only",
+    "rounding": "repeat, but engines hit whole blocks and compute the last token",
+    "other_domain": "were cached in another domain only",
+    "first_use": "were new",
+    "not_served": "belong to requests that were not served",
+}  # cause -> how its tokens are described: "12,345 prompt tokens were evicted"
+
+
+@dataclass(frozen=True, eq=False)
+class Causes:
+    """The tokens of each cause, and how far evicted and expired blocks missed."""
+
+    tokens: dict[str, np.ndarray]  # cause -> request -> prompt tokens, int64; they add up to the prompt
+    tiers: dict[str, np.ndarray]  # tier -> request -> tokens that hit in it; they add up to `tokens["hit"]`
+    evicted: Misses
+    expired_gap_ms: np.ndarray  # segment of expired blocks -> time since their last use
+    expired_tokens: np.ndarray
+
+
+@dataclass(frozen=True, eq=False)
+class Misses:
+    """Evicted blocks in segments: neighbouring blocks of one request, with one rank after another."""
+
+    request: np.ndarray  # segment -> its request
+    missed_by: np.ndarray  # segment -> blocks that LRU would have needed more for its first block; the others follow
+    blocks: np.ndarray  # segment -> blocks
+    tokens: np.ndarray  # segment -> tokens; only the last block of a prompt can have fewer than a whole one
+    block_size: int
+
+    @cached_property
+    def recovered(self) -> tuple[np.ndarray, np.ndarray]:
+        """Numbers of further blocks in ascending order, and the tokens that LRU would hit with as many more.
+
+        >>> Misses(*(np.array([n]) for n in (0, 5, 3, 44)), block_size=16).recovered
+        (array([5, 6, 7]), array([16, 32, 44]))
+        """
+        if not len(self.blocks):
+            return np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.int64)
+        low, stop = int(self.missed_by.min()), int((self.missed_by + self.blocks).max())
+        rises = np.bincount(self.missed_by - low, minlength=stop - low + 1)
+        rises -= np.bincount(self.missed_by + self.blocks - low, minlength=stop - low + 1)
+        each = np.cumsum(rises)[:-1] * self.block_size  # tokens of the blocks that missed by low, low + 1, ...
+        last = self.missed_by + self.blocks - 1 - low
+        np.subtract.at(each, last, self.blocks * self.block_size - self.tokens)
+        at = np.flatnonzero(each)
+        return at + low, np.cumsum(each[at])
+
+
+def causes_of(simulation: Simulation, trace: Trace | None = None) -> Causes:
+    """The cause of each prompt token.
+
+    Args:
+        simulation: The simulation, of any kind.
+        trace: The trace that was given to it, if it has isolation domains; the trace of a simulation has none.
+
+    Returns:
+        The tokens of each cause and request. The requests are those of `simulation.trace`.
+
+    Raises:
+        InputError: The ids do not form a forest.
+
+    >>> from kvtrace.cache.simulation import simulate
+    >>> from kvtrace.trace.building import toy
+    >>> causes = causes_of(simulate(toy("0 1", "2 3", "0 1"), 2))
+    >>> {name: tokens.tolist() for name, tokens in causes.tokens.items() if tokens.any()}
+    {'evicted': [0, 0, 2], 'first_use': [2, 2, 0]}
+    """
+    depths = depths_of(simulation, simulation.trace if trace is None else trace)
+    own = simulation.trace
+    hits, there, one, domain, anywhere = (
+        _tokens(own, blocks)
+        for blocks in (depths.hits, depths.on_instance, depths.on_one, depths.in_domain, depths.in_any)
+    )
+    rest = own.input_length - anywhere
+    is_new = depths.in_any < own.prompt_blocks  # else the rest has no block, and nobody knows whether it repeats
+    missed = _missed_segments(simulation, depths)
+    per_request = partial(_sum_by_request, missed, len(own))
+    tokens = {
+        "hit": hits, "in_flight": per_request(missed.in_flight), "evicted": per_request(missed.evicted),
+        "expired": per_request(missed.expired), "other_instance": one - there,
+        "rounding": domain - one + np.where(is_new, 0, rest), "other_domain": anywhere - domain,
+        "first_use": np.where(is_new, rest, 0), "not_served": np.zeros_like(rest),
+    }  # fmt: skip
+    not_served = np.ones(len(own), dtype=bool)
+    not_served[lookup_order(simulation)] = False
+    for name, values in tokens.items():
+        values[not_served] = own.input_length[not_served] if name == "not_served" else 0
+    return Causes(
+        tokens, _by_tier(simulation, hits), missed.misses(simulation), missed.gap_ms[missed.expired],
+        missed.tokens[missed.expired],
+    )  # fmt: skip
+
+
+@dataclass(frozen=True, eq=False)
+class _MissedSegments:
+    """Segments of blocks that would hit without eviction, and did not; one value for each segment."""
+
+    request: np.ndarray
+    blocks: np.ndarray
+    tokens: np.ndarray
+    rank: np.ndarray  # of the first block in the recency list of the instance
+    gap_ms: np.ndarray  # since the request that used the blocks last was looked up
+    in_flight: np.ndarray
+    expired: np.ndarray
+
+    @property
+    def evicted(self) -> np.ndarray:
+        return ~(self.in_flight | self.expired)
+
+    def misses(self, simulation: Simulation) -> Misses:
+        at = self.evicted
+        missed_by = self.rank[at] - capacity_of(simulation)
+        return Misses(self.request[at], missed_by, self.blocks[at], self.tokens[at], simulation.trace.block_size)
+
+
+def _missed_segments(simulation: Simulation, depths: Depths) -> _MissedSegments:
+    found, trace = depths.segments, simulation.trace
+    first = np.maximum(depths.start, depths.hits[found.row])
+    stop = np.minimum(depths.start + found.blocks, depths.on_instance[found.row])
+    some = stop > first
+    request, last_request, first, stop = found.row[some], found.last_row[some], first[some], stop[some]
+    tokens = _tokens(trace, stop, request) - _tokens(trace, first, request)
+    looked_up_ms, in_flight = trace.timestamp, np.zeros(len(request), dtype=bool)
+    if isinstance(simulation, ServingRun):
+        looked_up_ms = simulation.started_s * 1000
+        first_s = np.nan_to_num(simulation.first_s, nan=np.inf)
+        # equal times: an engine may publish blocks a step after they are computed
+        in_flight = first_s[last_request] >= simulation.started_s[request]
+    gap_ms = looked_up_ms[request] - looked_up_ms[last_request]
+    expired = ~in_flight & (gap_ms > lifetime_ms(simulation.setting.policy))
+    rank = found.rank[some] + first - depths.start[some]
+    return _MissedSegments(request, stop - first, tokens, rank, gap_ms, in_flight, expired)
+
+
+def _tokens(trace: Trace, blocks: np.ndarray, rows: np.ndarray | slice = slice(None)) -> np.ndarray:
+    """The tokens of so many leading blocks of requests."""
+    return np.minimum(blocks * trace.block_size, trace.input_length[rows])
+
+
+def _sum_by_request(segments: _MissedSegments, requests: int, which: np.ndarray) -> np.ndarray:
+    sums = np.bincount(segments.request[which], weights=segments.tokens[which], minlength=requests)
+    return sums.astype(np.int64)
+
+
+def lifetime_ms(policy: str) -> float:
+    """The time after which unused blocks expire.
+
+    >>> lifetime_ms("ttl:5m"), lifetime_ms("lru")
+    (300000.0, inf)
+    """
+    name, _, text = policy.partition(":")
+    return milliseconds(text) if name == "ttl" else np.inf
+
+
+def capacity_of(simulation: Simulation) -> int:
+    """The blocks of one instance, in all tiers."""
+    if isinstance(simulation, TieredSimulation):
+        sizes = [size for _, size in simulation.tiers]
+        return sum(sizes) if simulation.exclusive else sizes[-1]
+    lower = sum(tier.capacity for tier in simulation.tiers) if isinstance(simulation, ServingRun) else 0
+    return simulation.setting.capacity + lower
+
+
+def _by_tier(simulation: Simulation, hit_tokens: np.ndarray) -> dict[str, np.ndarray]:
+    """Tier -> request -> hit tokens. A prompt's last block, which may be partial, counts for its lowest tier."""
+    if isinstance(simulation, TieredSimulation) and simulation.tier_hits is not None:
+        blocks = dict(zip((name for name, _ in simulation.tiers), simulation.tier_hits, strict=True))
+    elif isinstance(simulation, ServingRun) and simulation.lower_tier_hits is not None:
+        lower = simulation.lower_tier_hits
+        blocks = {FIRST_TIER: simulation.hit_blocks - lower.sum(axis=0)}
+        blocks |= {tier.name: hits for tier, hits in zip(simulation.tiers, lower, strict=True)}
+    else:
+        return {FIRST_TIER: hit_tokens}
+    ends = np.cumsum(np.array(list(blocks.values()), dtype=np.int64), axis=0)
+    up_to = np.array([_tokens(simulation.trace, end) for end in ends])
+    return dict(zip(blocks, np.diff(up_to, axis=0, prepend=0), strict=True))

@@ -1,0 +1,92 @@
+"""Simulate one setting on a trace, and explain each prompt token that was not a hit."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Unpack
+
+from ..._base.errors import UsageError
+from ...cache.layout import CacheLayout
+from ...cache.simulation import EngineOptions
+from ...trace.columns import require_trace
+from ...trace.domains import MERGE, in_domains
+from ...trace.trace import Trace
+from ..closed_loop import ClosedLoop
+from ..schedulers.base import Scheduler, Tier
+from ..simulation import DynamoCost, StepCost
+from ..simulations import simulate_all
+from .causes import causes_of
+from .explanation import Explanation
+
+
+def explain(
+    trace: Trace,
+    capacity: int | None = None,
+    policy: str | type = "lru",
+    *,
+    engine: str = "reference",
+    mode: str = "block",
+    schedule: str | None = None,
+    tiers: Mapping[str, int] | None = None,
+    lower: Sequence[Tier] = (),
+    inclusive: bool = False,
+    ttl: str | None = None,
+    instances: int | None = None,
+    router: str | None = None,
+    router_seed: int = 0,
+    cost: StepCost | DynamoCost | None = None,
+    scheduler: Scheduler | None = None,
+    loop: ClosedLoop | None = None,
+    layout: CacheLayout | None = None,
+    domains: str | None = None,
+    warm_up: int = 0,
+    on_progress: Callable[[int], None] | None = None,
+    **engine_options: Unpack[EngineOptions],
+) -> Explanation:
+    """Simulate a prefix cache on a trace, and give each prompt token exactly one cause.
+
+    Args:
+        trace: The trace.
+        capacity: Blocks that the cache holds; None with tiers.
+        policy, engine, mode, schedule, engine_options: As in `simulate`.
+        tiers: Name -> capacity in blocks, the first tier first, in place of a capacity.
+        lower: With a cost: the tiers of an instance below the first one.
+        inclusive: A tier also holds the blocks of the tiers above it.
+        ttl: Blocks that were not used for this time expire, such as "5m": the policy ttl.
+        instances, router, router_seed: Instances behind a router, as in `simulate_all`.
+        cost, scheduler, loop: Serve the requests in simulated time, as in `simulate_serving`.
+        layout: The cache groups of a hybrid model.
+        domains: Isolation domains, as in `in_domains`; None keeps those of the trace apart, if it has any.
+        warm_up: The first requests, which totals leave out.
+        on_progress: Receives the number of requests served since its last call.
+
+    Returns:
+        The causes of all prompt tokens: in total, over time, by session and by request. docs/serving/explain.md
+        defines them.
+
+    Raises:
+        UsageError: An argument is not valid.
+        InputError: The ids do not form a forest.
+
+    >>> from kvtrace.trace.building import toy
+    >>> explain(toy("0 1", "2 3", "0 1"), 2)
+    Explanation(6 prompt tokens, hit=0.0000, possible=0.3333, largest miss: first_use=0.6667)
+    """
+    require_trace(trace)
+    if (capacity is None) == (tiers is None):
+        raise UsageError("Give either a capacity or tiers.")
+    if loop is not None and trace.domain is not None and domains != MERGE:
+        raise UsageError('explain does not support isolation domains in a closed loop. Try domains="merge".')
+    if ttl is not None:
+        if policy != "lru":
+            raise UsageError(f"ttl is the policy ttl:{ttl}, which cannot be combined with {policy!r}. Leave out one.")
+        policy = f"ttl:{ttl}"
+    done = simulate_all(
+        in_domains(trace, domains), None if capacity is None else [capacity], [policy], engines=[engine],
+        layouts=None if layout is None else {engine: layout}, mode=mode, schedule=schedule, tiers=tiers, lower=lower,
+        inclusive=inclusive, instances=instances, routers=None if router is None else [router], router_seed=router_seed,
+        cost=cost, schedulers=None if scheduler is None else {engine: scheduler}, loop=loop, gap=False, warm_up=warm_up,
+        workers=1, on_progress=on_progress, **engine_options,
+    )  # fmt: skip
+    simulation = done.runs[-1]  # with a loop, the open one comes first
+    return Explanation(simulation, causes_of(simulation, None if loop else trace))

@@ -1,0 +1,153 @@
+"""The result of `explain`: the causes of all prompt tokens, in total, over time, by session and by request."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TypedDict
+
+import numpy as np
+
+from ..._base.errors import UsageError
+from ..._base.results import PlottedResult
+from ...cache.simulation import Simulation, SimulationDict
+from .causes import CAUSES, Causes
+
+
+class GroupDict(TypedDict):
+    """The prompt tokens of a group of requests, by cause."""
+
+    requests: int
+    tokens: int
+    causes: dict[str, int]
+
+
+class WindowCausesDict(GroupDict):
+    """The prompt tokens of one window of time, by cause."""
+
+    start_ms: float
+
+
+class SessionCausesDict(GroupDict):
+    """The prompt tokens of one session, by cause; session -1 has the requests without one."""
+
+    session: int
+
+
+class ExplanationDict(TypedDict):
+    """The result of `Explanation.to_dict`; docs/serving/explain.md explains the keys."""
+
+    simulation: SimulationDict
+    requests: int
+    tokens: int
+    causes: dict[str, int]
+    tiers: dict[str, int]
+    possible_tokens: int
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Explanation(PlottedResult):
+    """The causes of the prompt tokens of a simulation. Totals leave out the requests of its warm-up."""
+
+    simulation: Simulation
+    causes: Causes
+
+    def _headline(self) -> str:
+        totals = self.totals
+        most = max((name for name in totals if name != "hit"), key=totals.__getitem__)
+        shares = [tokens / max(self.tokens, 1) for tokens in (totals["hit"], self.possible_tokens, totals[most])]
+        hit, possible, missed = (f"{share:.4f}" for share in shares)
+        return f"{self.tokens:,} prompt tokens, hit={hit}, possible={possible}, largest miss: {most}={missed}"
+
+    def _columns(self) -> dict[str, np.ndarray]:
+        """One row for each request, as in `kvtrace explain --per-request`."""
+        trace = self.simulation.trace
+        columns = {"request": np.arange(len(trace)), "timestamp": trace.timestamp}
+        if trace.session is not None:
+            columns["session"] = trace.session
+        tiers = self.causes.tiers if len(self.causes.tiers) > 1 else {}
+        by_tier = {f"hit_{name}": tokens for name, tokens in tiers.items()}
+        return columns | {"input_length": trace.input_length} | self.causes.tokens | by_tier
+
+    @property
+    def tokens(self) -> int:
+        """Prompt tokens after the warm-up."""
+        return int(self.simulation.trace.input_length[self.simulation.warm_up :].sum())
+
+    @property
+    def totals(self) -> dict[str, int]:
+        """Cause -> prompt tokens; they add up to `tokens`.
+
+        >>> from kvtrace.trace.building import toy
+        >>> from kvtrace.serving.misses.explaining import explain
+        >>> {name: tokens for name, tokens in explain(toy("0 1", "2 3", "0 1"), 2).totals.items() if tokens}
+        {'evicted': 2, 'first_use': 4}
+        """
+        return self._sums(slice(self.simulation.warm_up, None))
+
+    @property
+    def tiers(self) -> dict[str, int]:
+        """Tier -> prompt tokens that hit in it; they add up to the hits."""
+        rows = slice(self.simulation.warm_up, None)
+        return {name: int(tokens[rows].sum()) for name, tokens in self.causes.tiers.items()}
+
+    @property
+    def possible_tokens(self) -> int:
+        """Prompt tokens that an earlier request had in its prompt: all but first uses and requests not served."""
+        totals = self.totals
+        return self.tokens - totals["first_use"] - totals["not_served"]
+
+    def over_time(self, window_ms: float) -> list[WindowCausesDict]:
+        """The causes of each window of `window_ms` milliseconds that has requests.
+
+        Raises:
+            UsageError: The window is not longer than 0 ms.
+
+        >>> from kvtrace.trace.building import toy
+        >>> from kvtrace.serving.misses.explaining import explain
+        >>> [window["causes"]["hit"] for window in explain(toy("0", "0", "0", gap_ms=60), 1).over_time(100)]
+        [1, 1]
+        """
+        if not window_ms > 0:
+            raise UsageError("A window must be longer than 0 ms. Try --over-time 60s.")
+        number = self.simulation.trace.timestamp // window_ms
+        starts = np.flatnonzero(np.diff(number, prepend=-1))
+        rows = self._grouped(starts)
+        return [{**row, "start_ms": float(number[start] * window_ms)} for start, row in zip(starts, rows, strict=True)]
+
+    def by_session(self) -> list[SessionCausesDict]:
+        """The causes of each session, in order of its number; one for all requests if the trace has no sessions.
+
+        >>> from kvtrace.trace.building import toy
+        >>> from kvtrace.serving.misses.explaining import explain
+        >>> [(one["session"], one["tokens"]) for one in explain(toy("0", "0 1"), 2).by_session()]
+        [(-1, 3)]
+        """
+        trace = self.simulation.trace
+        session = np.full(len(trace), -1) if trace.session is None else trace.session
+        order = np.argsort(session, kind="stable")
+        starts = np.flatnonzero(np.diff(session[order], prepend=-2))
+        rows = self._grouped(starts, order)
+        return [{**row, "session": int(session[order[at]])} for at, row in zip(starts, rows, strict=True)]
+
+    def to_dict(self) -> ExplanationDict:
+        """Keys as docs/serving/explain.md lists them."""
+        rows = slice(self.simulation.warm_up, None)
+        return {
+            "simulation": self.simulation.to_dict(), "requests": len(self.simulation.trace.timestamp[rows]),
+            "tokens": self.tokens, "causes": self.totals, "tiers": self.tiers, "possible_tokens": self.possible_tokens,
+        }  # fmt: skip
+
+    def _sums(self, rows: slice) -> dict[str, int]:
+        return {name: int(self.causes.tokens[name][rows].sum()) for name in CAUSES}
+
+    def _grouped(self, starts: np.ndarray, order: np.ndarray | None = None) -> list[GroupDict]:
+        """Requests, tokens and causes of groups of rows; a group ends where the next one starts."""
+        rows = np.arange(len(self.simulation.trace)) if order is None else order
+        if not len(rows):
+            return []
+        tokens = np.add.reduceat(self.simulation.trace.input_length[rows], starts).tolist()
+        sums = {name: np.add.reduceat(self.causes.tokens[name][rows], starts).tolist() for name in CAUSES}
+        return [
+            {"requests": count, "tokens": tokens[at], "causes": {name: sums[name][at] for name in CAUSES}}
+            for at, count in enumerate(np.diff(starts, append=len(rows)).tolist())
+        ]
