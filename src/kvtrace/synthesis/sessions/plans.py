@@ -20,7 +20,7 @@ from .model import BASE, CHAINS, NOTHING, SIBLING, WHOLE, SessionModel
 
 SWAPS = 1000  # tried per turn
 SUMS = ("below", "beside", "reach")  # of a session: over the chains that begin in it
-WEIGHTS = {"growth": 5.0, "time": 5.0, "brief": 5.0, "quick": 5.0, "level": 1.0}  # of sums of a part
+WEIGHTS = {"growth": 20.0, "time": 5.0, "brief": 5.0, "quick": 5.0, "level": 1.0}  # of sums of a part
 
 
 @dataclass(eq=False)
@@ -213,7 +213,7 @@ def _laid_out(model, chain, turn, final, session, above, spot, tokens, starts) -
     chain_of = np.repeat(np.arange(len(turns)), turns)
     later = np.flatnonzero(np.arange(rows) > first[chain_of])  # rows with a turn before them, as the slots
     last = first[1:] - 1
-    begin = _begins(chain, above, spot, first, starts, turn["time"], tokens // model.block_size)
+    begin = _begins(chain, session, above, spot, first, starts, turn["time"], tokens // model.block_size)
     _continue_contexts(chain, begin, first, tokens, model.block_size)
 
     def by_row(of_slots, of_firsts):  # values of each request
@@ -247,15 +247,16 @@ def _laid_out(model, chain, turn, final, session, above, spot, tokens, starts) -
     return _ordered(plan, first, begin, session) if (begin >= 0).any() else plan
 
 
-def _begins(chain, above, spot, first, starts, time, blocks):
+def _begins(chain, session, above, spot, first, starts, time, blocks):
     """The row that each chain begins from, -1 = none.
 
     A fork begins where the context above has about its size, and so early that the chain above goes on after the fork
-    has ended; its delay becomes shorter where it must.
+    has ended; its delay becomes shorter where it must. Changes session, above and delay.
     """
     ends = offsets_of(time)[starts]  # chain -> time of all chains before it
     lasts = np.diff(ends)  # chain -> time from its first request to its last
     forks = np.flatnonzero((chain["kind"] == FORKED) & (above >= 0) & (chain["kind"][above] == MAIN))
+    _exchange_long_forks(chain, session, above, forks, lasts)
     place = (spot * chain["turns"][above]).astype(np.int64)
     for fork, host in zip(forks.tolist(), above[forks].tolist(), strict=True):
         passed = offsets_of(time[starts[host] : starts[host + 1]])  # place in the host -> time since its first request
@@ -265,6 +266,19 @@ def _begins(chain, above, spot, first, starts, time, blocks):
         off = np.abs(contexts - chain["above"][fork])
         place[fork] = np.lexsort((np.abs(np.arange(len(off)) - place[fork]), off))[0]
     return np.where(above >= 0, first[above] + np.minimum(place, chain["turns"][above] - 1), -1)
+
+
+def _exchange_long_forks(chain, session, above, forks, lasts):
+    """Let each fork that is longer than the chain above exchange its place with the fork most like it that has room."""
+    whole = chain["delay"][forks] + lasts[forks]
+    sizes = np.log1p(np.stack([chain["turns"][forks], chain["above"][forks]]))
+    for long in np.flatnonzero(whole > lasts[above[forks]]).tolist():
+        room = lasts[above[forks]]  # fork -> time of the chain above
+        fits = np.flatnonzero((whole[long] <= room) & (whole <= room[long]))
+        if len(fits):
+            like = np.abs(sizes[:, fits] - sizes[:, [long]]).sum(axis=0)
+            pair = forks[[long, fits[int(np.argmin(like))]]]
+            above[pair], session[pair] = above[pair[::-1]], session[pair[::-1]]
 
 
 def _continue_contexts(chain, begin, first, tokens, least):
