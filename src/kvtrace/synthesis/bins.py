@@ -78,7 +78,7 @@ class Bins:
         All values move up or down in their bins by the same share, and stay in them.
 
         >>> bins = Bins.of(np.array([1000, 2000]))
-        >>> bins.spread_to(np.array([0, 0, 1]), 4000, np.random.default_rng(1)).sum()
+        >>> int(bins.spread_to(np.array([0, 0, 1]), 4000, np.random.default_rng(1)).sum())
         4000
         """
         place, count = self._places(codes, rng)

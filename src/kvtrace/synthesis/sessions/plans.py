@@ -256,7 +256,7 @@ def _begins(chain, session, above, spot, first, starts, time, blocks):
     ends = offsets_of(time)[starts]  # chain -> time of all chains before it
     lasts = np.diff(ends)  # chain -> time from its first request to its last
     forks = np.flatnonzero((chain["kind"] == FORKED) & (above >= 0) & (chain["kind"][above] == MAIN))
-    _exchange_long_forks(chain, session, above, forks, lasts)
+    exchange_long_forks(chain, session, above, forks, lasts)
     place = (spot * chain["turns"][above]).astype(np.int64)
     for fork, host in zip(forks.tolist(), above[forks].tolist(), strict=True):
         passed = offsets_of(time[starts[host] : starts[host + 1]])  # place in the host -> time since its first request
@@ -268,7 +268,7 @@ def _begins(chain, session, above, spot, first, starts, time, blocks):
     return np.where(above >= 0, first[above] + np.minimum(place, chain["turns"][above] - 1), -1)
 
 
-def _exchange_long_forks(chain, session, above, forks, lasts):
+def exchange_long_forks(chain, session, above, forks, lasts):
     """Let each fork that is longer than the chain above exchange its place with the fork most like it that has room."""
     whole = chain["delay"][forks] + lasts[forks]
     sizes = np.log1p(np.stack([chain["turns"][forks], chain["above"][forks]]))
