@@ -132,13 +132,15 @@ def _above(group, session_of_group, of_group, mains):
 
 
 def _turns(model, record, child, rng):
-    """The requests of each chain: values spread over their bins, so that a whole round uses each pooled turn once."""
+    """The requests of each chain: spread over their bins, so that a whole round has as many turns as the pool."""
     bins, code = model.bins["turns"], model.tables["chains"]["turns"][record]
+    fitted, pooled = model.tables["chains"]["kind"] != MAIN, model.tables["turns"]["child"] > 0
     turns = np.empty(len(record), dtype=np.int64)
     for kind in (False, True):
         own = np.flatnonzero(child == kind)
-        pooled = int(np.count_nonzero((model.tables["turns"]["child"] > 0) == kind))
-        turns[own] = bins.spread_to(code[own], len(own) + pooled, rng)
+        share = len(own) / max(1, np.count_nonzero(fitted == kind))  # of a whole round
+        total = len(own) + round(share * np.count_nonzero(pooled == kind))
+        turns[own] = bins.spread_to(code[own], total, rng)
     return turns
 
 
