@@ -69,11 +69,42 @@ class Bins:
         >>> (np.sort(drawn) - bins.low[0]) * 3 // (bins.high[0] - bins.low[0] + 1)
         array([0, 1, 2])
         """
+        place, count = self._places(codes, rng)
+        return self._at(codes, (place + rng.random(len(codes))) / count)
+
+    def spread_to(self, codes: np.ndarray, total: int, rng: np.random.Generator) -> np.ndarray:
+        """Values spread evenly over their bins, with the given sum where the bins allow it.
+
+        All values move up or down in their bins by the same share, and stay in them.
+
+        >>> bins = Bins.of(np.array([1000, 2000]))
+        >>> int(bins.spread_to(np.array([0, 0, 1]), 4000, np.random.default_rng(1)).sum())
+        4000
+        """
+        place, count = self._places(codes, rng)
+        share = (place + rng.random(len(codes))) / count
+
+        def moved(by):
+            return self._at(codes, np.clip(share + by, 0, 1))
+
+        least, most = -1.0, 1.0
+        if not moved(least).sum() <= total <= moved(most).sum():
+            return moved(0)
+        for _ in range(40):
+            middle = (least + most) / 2
+            least, most = (middle, most) if moved(middle).sum() <= total else (least, middle)
+        values = moved(least)
+        below = rng.permutation(np.flatnonzero(moved(most) > values))
+        values[below[: total - int(values.sum())]] += 1
+        return values
+
+    def _places(self, codes, rng):
+        """A random place of each value among those of its bin, from 0, and how many these are."""
         order = np.lexsort((rng.random(len(codes)), codes))
         count = np.bincount(codes, minlength=len(self))
-        share = np.empty(len(codes))
-        share[order] = np.arange(len(codes)) - (np.cumsum(count) - count)[codes[order]]
-        return self._at(codes, (share + rng.random(len(codes))) / count[codes])
+        place = np.empty(len(codes))
+        place[order] = np.arange(len(codes)) - (np.cumsum(count) - count)[codes[order]]
+        return place, count[codes]
 
     def _at(self, codes, share):
         """The value at a share (0 to 1) of each of the given bins."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 
 from ..._base.errors import InputError
@@ -16,7 +18,7 @@ from ...trace.trace import Trace
 from ..arrivals import Pace, rounded, stratified_sample
 from ..bins import Bins
 from ..fitting import time_step
-from .chains import FORKED, MAIN, Chains, chains_of
+from .chains import FORKED, MAIN, SPAWNED, Chains, chains_of
 from .model import (
     BASE,
     BINNED,
@@ -36,7 +38,7 @@ from .model import (
 )
 
 MIN_PART = 4  # turns of a part of a chain
-SLOW = 0.95  # quantile of the times of turns: slower ones count as this slow in a second sum
+SLOW = (0.95, 0.75)  # quantiles of the times of turns: slower ones count as this slow in further sums
 
 
 def fit_sessions(trace: Trace) -> SessionModel:
@@ -67,8 +69,9 @@ def fit_sessions(trace: Trace) -> SessionModel:
     turns, time, growth, level, is_break = _turns(trace, chains, kept, step)
     values = {"turns": turns, "finals": _finals(trace, chains, step), "groups": _groups(chains, parent_place)}
     values["chains"] = _chains(trace, chains, kept, parent_place, step)
-    slow = int(rounded(np.quantile(time[chains.place > 0], [SLOW]).astype(np.int64))[0]) if len(turns["output"]) else 0
-    values["parts"], starts = _parts(chains, time, np.minimum(time, slow), growth, level, is_break)
+    most = np.quantile(time[chains.place > 0], SLOW) if len(turns["output"]) else np.zeros(len(SLOW))
+    brief, quick = rounded(most.astype(np.int64)).tolist()
+    values["parts"], starts = _parts(chains, time, (brief, quick), growth, level, is_break)
     report_work(1, 3)
     bins = _bins(values)
     tables, starts = _tables(values, starts, bins)
@@ -78,7 +81,8 @@ def fit_sessions(trace: Trace) -> SessionModel:
         duration_ms=float(trace.timestamp[-1]), time_step_ms=step,
         columns={"agent": "agent" in trace.extra, "parent": trace.parent is not None,
                  "service": trace.service_ms is not None},
-        tables=tables, starts=starts, bins=bins, slow=slow, pace=Pace.of(np.sort(trace.timestamp[chains.first[mains]])),
+        tables=tables, starts=starts, bins=bins, slow=(brief, quick),
+        pace=Pace.of(np.sort(trace.timestamp[chains.first[mains]])),
     )  # fmt: skip
 
 
@@ -181,14 +185,19 @@ def _chains(trace: Trace, chains: Chains, kept, parent_place, step) -> Table:
         if (hits[which] > 0).any():
             depth[which], age[which], use[which] = _attachments(trace, first[which])
     join = np.where(chains.join < 0, 0, chains.place[chains.join] - parent_place)
+    above = np.where(chains.kind == FORKED, _blocks(trace)[base], 0)
+    is_below = chains.kind == SPAWNED
+    of_session = {"below": chains.turns * is_below, "beside": chains.turns * ~(is_below | is_main), "reach": above}
+    sums = {name: np.bincount(session, values).astype(np.int64)[session] for name, values in of_session.items()}
     return {
         "kind": chains.kind, "turns": chains.turns, "first": trace.input_length[first],
         "over": np.maximum(grown, 0), "under": np.maximum(-grown, 0),
         "shared": np.where(like == WHOLE, lost, shared), "like": like,
-        "above": np.where(chains.kind == FORKED, _blocks(trace)[base], 0), "trigger": chains.trigger[first],
+        "above": above, "trigger": chains.trigger[first],
         "delay": np.where(is_main, 0, _steps(chains.delay_ms[first], step)),
         "join": np.where(parent_place < 0, 0, np.maximum(join, 0)), "alone": chains.alone,
         "groups": np.where(is_main, groups[session], 0), "hits": depth, "age": age, "use": use,
+        **{name: np.where(is_main, values, 0) for name, values in sums.items()},
     }  # fmt: skip
 
 
@@ -219,22 +228,32 @@ def _hits(trace, session):
     return unlimited_hits(in_domains(Trace(**fields_of(apart), block_size=trace.block_size, tail=trace.tail)))
 
 
-def _parts(chains, time, brief, growth, level, is_break):
+def _parts(chains, time, slow, growth, level, is_break):
     """The parts of the chains, and the first part of each chain; a part covers MIN_PART turns or more."""
     more = chains.turns - 1
     count = np.where(more > 0, np.clip(more // MIN_PART, 1, MAX_PARTS), 0)
     starts = offsets_of(count)
     edges = chains.starts[:-1][np.repeat(np.arange(len(count)), count)] + 1 + cuts(more, count)[0]
     sums = {}
-    for name, values in (("growth", growth), ("time", time), ("brief", brief), ("breaks", is_break), ("level", level)):
+    of_rows = {"growth": growth, "time": time, "breaks": is_break, "level": level} | at_most(time, slow)
+    for name, values in of_rows.items():
         total = offsets_of(values[chains.rows])
         ends = edges + cuts(more, count)[1]
         sums[name] = total[ends] - total[edges]
     return {
         "grown": np.maximum(sums["growth"], 0), "shrunk": np.maximum(-sums["growth"], 0), "time": sums["time"],
-        "brief": sums["brief"],
+        "brief": sums["brief"], "quick": sums["quick"],
         "breaks": np.minimum(sums["breaks"], (1 << 16) - 1), "level": sums["level"],
     }, starts  # fmt: skip
+
+
+def at_most(time: np.ndarray, slow: Sequence[int]) -> dict[str, np.ndarray]:
+    """Times of turns, with slower ones at each limit of `slow`, by the name of their sum.
+
+    >>> at_most(np.array([3, 50]), (20, 5))
+    {'brief': array([ 3, 20]), 'quick': array([3, 5])}
+    """
+    return {name: np.minimum(time, limit) for name, limit in zip(("brief", "quick"), slow, strict=True)}
 
 
 def cuts(size: np.ndarray, parts: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

@@ -35,6 +35,8 @@ CHAINS: dict[str, str | int] = {
     "join": "turns",  # requests of the chain above until one waits for this chain; 0 = none does
     "alone": 2,  # 1: that request waits for nothing else
     "groups": 1 << 16,  # a main chain: groups of chains that begin in its session
+    "below": "turns", "beside": "turns",  # a main chain: requests of its subagents, and of the others of these chains
+    "reach": "level",  # a main chain: blocks of context where these others begin, summed
     "hits": "blocks",  # blocks of the first prompt that earlier sessions had
     "age": "age",  # new first blocks since then
     "use": 18,  # kind of that attachment (_native/attach.py)
@@ -42,7 +44,8 @@ CHAINS: dict[str, str | int] = {
 PARTS: dict[str, str | int] = {  # of a chain, in order
     "grown": "growth", "shrunk": "growth",  # growth of the context in tokens; one of both is 0
     "time": "time",  # from the start of its first request to that of the next part
-    "brief": "time",  # the same, with each turn at most `slow`
+    "brief": "time",  # the same, with each turn at most slow[0]
+    "quick": "time",  # the same, with each turn at most slow[1]
     "breaks": 1 << 16,  # requests that keep less than half of the context
     "level": "level",  # blocks of context before these, summed
 }  # fmt: skip
@@ -87,7 +90,7 @@ class SessionModel(SavedModel):
     tables: dict[str, Table]  # chains, parts, groups, turns, finals: column -> record -> bin or number
     starts: np.ndarray  # chain -> its first part; the last entry is the number of parts
     bins: dict[str, Bins]
-    slow: int  # steps that few turns take
+    slow: tuple[int, int]  # steps that the slowest 5 % of the turns exceed, and the slowest 25 %
     pace: Pace  # of the starts of sessions
 
     method = "sessions"
@@ -117,7 +120,7 @@ class SessionModel(SavedModel):
             "block_size": self.block_size, "tail": self.tail, "duration_ms": self.duration_ms,
             "time_step_ms": self.time_step_ms, "columns": self.columns, "tables": tables,
             "starts": self.starts.tolist(), "bins": {name: self.bins[name].to_dict() for name in BINNED},
-            "slow": self.slow, "pace": self.pace.to_dict(),
+            "slow": list(self.slow), "pace": self.pace.to_dict(),
         }  # fmt: skip
 
     @classmethod
@@ -137,7 +140,7 @@ class SessionModel(SavedModel):
             },
             starts=integers(values["starts"]),
             bins={name: Bins.from_dict(values["bins"][name]) for name in BINNED},
-            slow=int(values["slow"]), pace=Pace.from_dict(values["pace"]),
+            slow=_pair(values["slow"]), pace=Pace.from_dict(values["pace"]),
         )  # fmt: skip
         model._verify()
         return model
@@ -148,7 +151,7 @@ class SessionModel(SavedModel):
         is_consistent = (
             0 < self.block_size < MAX_BLOCK_SIZE and self.tail in TAILS and 0 <= self.duration_ms < float("inf")
             and 0 < self.sessions <= self.rows < 1 << 40 and self.time_step_ms in (1, *TIME_STEPS_MS)
-            and 0 <= self.slow < 1 << 52 and all(self._is_table(name) for name in TABLES)
+            and 0 <= self.slow[1] <= self.slow[0] < 1 << 52 and all(self._is_table(name) for name in TABLES)
             and len(self.starts) == len(chains["kind"]) + 1 and self.starts[0] == 0
             and self.starts[-1] == len(parts["time"]) and (np.diff(self.starts) >= 0).all()
             and (np.diff(self.starts) <= MAX_PARTS).all()
@@ -200,6 +203,11 @@ class SessionModel(SavedModel):
         return len(lengths) == 1 and all(
             not len(table[key]) or 0 <= table[key].min() <= table[key].max() < sizes[key] for key in columns
         )
+
+
+def _pair(values):
+    first, second = integers(values).tolist()
+    return first, second
 
 
 assert CHAINS["kind"] - 1 == ROOT  # type: ignore[operator]

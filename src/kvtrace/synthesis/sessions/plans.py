@@ -14,12 +14,13 @@ from ..._base.offsets import offsets_of
 from ..._native import ragged
 from ..._native import sessions as kernel
 from ...trace.dependencies import COMPLETION
-from .chains import FORKED, MAIN, ROOT
-from .fitting import cuts
-from .model import BASE, NOTHING, SIBLING, WHOLE, SessionModel
+from .chains import FORKED, MAIN, ROOT, SPAWNED
+from .fitting import at_most, cuts
+from .model import BASE, CHAINS, NOTHING, SIBLING, WHOLE, SessionModel
 
 SWAPS = 1000  # tried per turn
-WEIGHTS = {"growth": 5.0, "time": 5.0, "brief": 5.0, "level": 1.0}  # of the quantities whose sums by part are kept
+SUMS = ("below", "beside", "reach")  # of a session: over the chains that begin in it
+WEIGHTS = {"growth": 20.0, "time": 5.0, "brief": 5.0, "quick": 5.0, "level": 1.0}  # of sums of a part
 
 
 @dataclass(eq=False)
@@ -59,7 +60,7 @@ def draw_plan(model: SessionModel, mains: np.ndarray, rng: np.random.Generator) 
     record, session, above, spot = _chains(model, mains, rng)
     chain = model.draw("chains", record, rng)
     parts = np.diff(model.starts)[record]
-    turns = chain["turns"] = _balanced_turns(model, chain, parts, rng)
+    turns = chain["turns"] = _turns(model, record, chain["kind"] != MAIN, rng)
     starts = offsets_of(turns - 1)
     turn = _deal(model, record, chain["kind"] != MAIN, turns, parts, starts, rng)
     order = np.arange(len(turn["growth"]))
@@ -76,19 +77,44 @@ def _chains(model, mains, rng):
     """The chains of all sessions, mains first: record, session, chain above (-1 = none), place in that (0 to 1)."""
     table = model.tables["chains"]
     wanted = table["groups"][mains]
-    groups = rng.permutation(_resampled(len(model.tables["groups"]["kind"]), int(wanted.sum()), rng))
     session_of_group = np.repeat(np.arange(len(mains)), wanted)
-    group = model.draw("groups", groups, rng)
-    of_group = np.repeat(np.arange(len(groups)), group["width"])
+    group, record = _groups(model, mains, session_of_group, rng)
+    of_group = np.repeat(np.arange(len(group["width"])), group["width"])
+    session = np.concatenate([np.arange(len(mains)), session_of_group[of_group]])
+    above = np.concatenate([np.full(len(mains), -1), _above(group, session_of_group, of_group, len(mains))])
+    share = (group["position"] + rng.random(len(session_of_group))) / 16
+    return np.concatenate([mains, record]), session, above, np.concatenate([np.zeros(len(mains)), share[of_group]])
+
+
+def _groups(model, mains, session, rng):
+    """The group in each place of `session`, and the records of their chains, so that the sums of a session are kept."""
+    table, bins = model.tables["chains"], model.bins["turns"]
+    drawn = rng.permutation(_resampled(len(model.tables["groups"]["kind"]), len(session), rng))
+    group = model.draw("groups", drawn, rng)
+    of_group = np.repeat(np.arange(len(drawn)), group["width"])
     record = np.empty(len(of_group), dtype=np.int64)
     for kind in np.unique(group["kind"]).tolist():
         child = np.flatnonzero(group["kind"][of_group] == kind)
         pool = np.flatnonzero(table["kind"] == kind)
         record[child] = pool[rng.permutation(_resampled(len(pool), len(child), rng))]
-    session = np.concatenate([np.arange(len(mains)), session_of_group[of_group]])
-    above = np.concatenate([np.full(len(mains), -1), _above(group, session_of_group, of_group, len(mains))])
-    share = (group["position"] + rng.random(len(groups))) / 16
-    return np.concatenate([mains, record]), session, above, np.concatenate([np.zeros(len(mains)), share[of_group]])
+    is_below = group["kind"][of_group] == SPAWNED
+    turns = _middle(bins)[table["turns"][record]]
+    of_chain = turns * is_below, turns * ~is_below, _middle(model.bins["level"])[table["above"][record]]
+    has = np.stack([np.bincount(of_group, values, minlength=len(drawn)) for values in of_chain], axis=1)
+    wanted = np.stack([_middle(model.bins[CHAINS[name]])[table[name][mains]] for name in SUMS], axis=1)
+    scale = np.maximum(has.mean(axis=0), 1) if len(has) else 1
+    item = np.arange(len(drawn))
+    kernel.deal(
+        has / scale, wanted / scale, np.ones_like(wanted), session, item, item.copy(), [0, len(item)],
+        int(rng.integers(1 << 62)), SWAPS * len(item),
+    )  # fmt: skip
+    first = offsets_of(group["width"])
+    record = record[ragged.ranges(first[item], group["width"][item])]
+    return {name: column[item] for name, column in group.items()}, record
+
+
+def _middle(bins):
+    return (bins.low + bins.high) / 2
 
 
 def _above(group, session_of_group, of_group, mains):
@@ -105,18 +131,17 @@ def _above(group, session_of_group, of_group, mains):
     return above
 
 
-def _balanced_turns(model, chain, parts, rng):
-    """The turns of the chains, changed by a few so that a whole round uses each pooled turn once."""
-    turns = np.where(parts == 0, 1, np.maximum(chain["turns"], parts + 1))
-    pool = model.tables["turns"]["child"]
-    for child in (0, 1):
-        of_kind = np.flatnonzero((chain["kind"] != MAIN) == child)
-        missing = int(np.count_nonzero(pool == child) - (turns[of_kind] - 1).sum())
-        long = rng.permutation(of_kind[turns[of_kind] > 16])  # shorter chains have exactly their turns
-        if len(long) and abs(missing) <= 0.03 * turns[long].sum():
-            before = offsets_of(turns[long])
-            turns[long] += np.diff(np.rint(before * (missing / before[-1])).astype(np.int64))
-    return np.maximum(turns, np.minimum(parts, 1) + parts)
+def _turns(model, record, child, rng):
+    """The requests of each chain: spread over their bins, so that a whole round has as many turns as the pool."""
+    bins, code = model.bins["turns"], model.tables["chains"]["turns"][record]
+    fitted, pooled = model.tables["chains"]["kind"] != MAIN, model.tables["turns"]["child"] > 0
+    turns = np.empty(len(record), dtype=np.int64)
+    for kind in (False, True):
+        own = np.flatnonzero(child == kind)
+        share = len(own) / max(1, np.count_nonzero(fitted == kind))  # of a whole round
+        total = len(own) + round(share * np.count_nonzero(pooled == kind))
+        turns[own] = bins.spread_to(code[own], total, rng)
+    return turns
 
 
 def _resampled(records, size, rng):
@@ -177,8 +202,7 @@ def _turn_values(model, turn, rng):
     time = drawn["delay"] + np.where(drawn["trigger"] == COMPLETION, np.maximum(drawn["service"] - 1, 0), 0)
     return drawn | {
         "growth": drawn["output"] + drawn["over"] - drawn["under"], "time": time,
-        "brief": np.minimum(time, model.slow),
-    }  # fmt: skip
+    } | at_most(time, model.slow)  # fmt: skip
 
 
 # -- rows ------------------------------------------------------------------------------------------------------------
@@ -228,18 +252,15 @@ def _laid_out(model, chain, turn, final, session, above, spot, tokens, starts) -
 def _begins(chain, session, above, spot, first, starts, time, blocks):
     """The row that each chain begins from, -1 = none.
 
-    The chain above goes on after a fork has ended, so long forks go to long sessions: changes session, above and delay.
-    A fork begins where the context above has about its size.
+    A fork begins where the context above has about its size, and so early that the chain above goes on after the fork
+    has ended; its delay becomes shorter where it must. Changes session, above and delay.
     """
     ends = offsets_of(time)[starts]  # chain -> time of all chains before it
     lasts = np.diff(ends)  # chain -> time from its first request to its last
     forks = np.flatnonzero((chain["kind"] == FORKED) & (above >= 0) & (chain["kind"][above] == MAIN))
-    whole = chain["delay"][forks] + lasts[forks]
-    forks, hosts = forks[np.argsort(whole, kind="stable")], above[forks]
-    hosts = hosts[np.argsort(lasts[hosts], kind="stable")]
-    above[forks], session[forks] = hosts, session[hosts]
+    exchange_long_forks(chain, session, above, forks, lasts)
     place = (spot * chain["turns"][above]).astype(np.int64)
-    for fork, host in zip(forks.tolist(), hosts.tolist(), strict=True):
+    for fork, host in zip(forks.tolist(), above[forks].tolist(), strict=True):
         passed = offsets_of(time[starts[host] : starts[host + 1]])  # place in the host -> time since its first request
         chain["delay"][fork] = max(0, min(int(chain["delay"][fork]), int(passed[-1] - lasts[fork]) - 1))
         latest = int(np.searchsorted(passed, passed[-1] - lasts[fork] - chain["delay"][fork], side="left")) - 1
@@ -247,6 +268,19 @@ def _begins(chain, session, above, spot, first, starts, time, blocks):
         off = np.abs(contexts - chain["above"][fork])
         place[fork] = np.lexsort((np.abs(np.arange(len(off)) - place[fork]), off))[0]
     return np.where(above >= 0, first[above] + np.minimum(place, chain["turns"][above] - 1), -1)
+
+
+def exchange_long_forks(chain, session, above, forks, lasts):
+    """Let each fork that is longer than the chain above exchange its place with the fork most like it that has room."""
+    whole = chain["delay"][forks] + lasts[forks]
+    sizes = np.log1p(np.stack([chain["turns"][forks], chain["above"][forks]]))
+    for long in np.flatnonzero(whole > lasts[above[forks]]).tolist():
+        room = lasts[above[forks]]  # fork -> time of the chain above
+        fits = np.flatnonzero((whole[long] <= room) & (whole <= room[long]))
+        if len(fits):
+            like = np.abs(sizes[:, fits] - sizes[:, [long]]).sum(axis=0)
+            pair = forks[[long, fits[int(np.argmin(like))]]]
+            above[pair], session[pair] = above[pair[::-1]], session[pair[::-1]]
 
 
 def _continue_contexts(chain, begin, first, tokens, least):
