@@ -88,6 +88,9 @@ from .serving.hardware.roofline import Roofline as Roofline
 from .serving.hardware.roofline import roofline_of as roofline_of
 from .serving.instances import FleetSimulation as FleetSimulation
 from .serving.instances import simulate_instances as simulate_instances
+from .serving.misses.cure import Cure as Cure
+from .serving.misses.cures import Cures as Cures
+from .serving.misses.cures import cures_of as cures_of
 from .serving.misses.explaining import explain as explain
 from .serving.misses.explanation import Explanation as Explanation
 from .serving.models.engine_layout import cache_layout as cache_layout

@@ -50,6 +50,7 @@ SAME = [
     ("simulate day.jsonl --capacity 3 --per-request day.jsonl", "--per-request day.jsonl is the same file as TRACE"),
     ("simulate day.jsonl --capacity 3 --per-request day.jsonl.meta.json", "same file as the sidecar of TRACE (day.j"),
     ("simulate day.jsonl --per-request config.json --model-config config.json", "the same file as --model con"),
+    ("explain day.jsonl --capacity 3 --per-request day.jsonl", "--per-request day.jsonl is the same file as TRACE"),
     ("audit day.jsonl --card day.jsonl", "--card day.jsonl is the same file as TRACE day.jsonl"),
     ("audit day.jsonl --card users.txt --users users.txt", "--card users.txt is the same file as --users users.txt"),
     (
@@ -233,9 +234,9 @@ def test_the_functions_refuse_as_the_commands_do(folder, how):
 FILES = {"FILE", "DIR", "FOLDER", "TRACE", "TRACE2", "PREVIOUS", "LOG"}
 OTHERS = {
     "A", "ADDRESS", "B,...", "C", "C,...", "E", "E,...", "F", "FIELD=PATH", "FORM", "G", "HOW", "K=V,...", "KIND",
-    "LIST", "M", "M,...", "MODEL", "N", "N,...", "NAME", "NAME=C,...", "NAME=SIZE@RATE,...", "P,...", "PATH",
-    "Q,...", "R,...", "RATE@TIME,...", "RULE", "S", "S,...", "SIZE", "TEXT", "TIME", "TOKEN", "TOKENS", "UNIT", "VIEW",
-    "WHAT", "WHICH", "WINDOW", "[RANGE]",
+    "LIST", "M", "M,...", "MODEL", "N", "N,...", "NAME", "NAME=C,...", "NAME=SIZE@RATE,...", "P", "P,...", "PATH",
+    "Q,...", "R", "R,...", "RATE@TIME,...", "RULE", "S", "S,...", "SIZE", "TEXT", "TIME", "TOKEN", "TOKENS", "UNIT",
+    "VIEW", "WHAT", "WHICH", "WINDOW", "[RANGE]",
 }  # fmt: skip
 
 

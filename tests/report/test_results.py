@@ -19,7 +19,7 @@ from tests.synthesis.session_forests import forest
 PUBLIC = {name: value for name in kvtrace.__all__ if inspect.isclass(value := getattr(kvtrace, name))}
 NOT_RESULTS = {  # arguments, tools, and what must not leave the memory
     "arguments": {
-        "BatchLimits", "CacheGroup", "CacheLayout", "ClosedLoop", "Columns", "Context", "Costs", "DynamoCost",
+        "BatchLimits", "CacheGroup", "CacheLayout", "ClosedLoop", "Columns", "Context", "Costs", "Cure", "DynamoCost",
         "DynamoScheduler", "Gpu", "Grid", "Key", "Knobs", "LayerKind", "LocalRunner", "LowerTier", "ModelShape",
         "PlanTarget", "Prices", "Profile", "Roofline", "Runner", "Schedule", "ServiceModel", "Setting",
         "SglangScheduler", "StepCost", "Tier", "Tokenizer", "VllmScheduler",
@@ -28,9 +28,9 @@ NOT_RESULTS = {  # arguments, tools, and what must not leave the memory
     "printed and never written, see privacy/account.py": {"Contributors", "StepHits"},
 }  # fmt: skip
 NO_FIGURE = {  # results that are one row, or that a table shows best
-    "AnonymizedDataset", "Arrivals", "Audit", "BlockSizeHits", "Calibration", "Converted", "Dataset", "Distribution",
-    "Finding", "Fixes", "Forest", "Hits", "Model", "ModelList", "Numbered", "Popularity", "Published", "Recording",
-    "ReachableHits", "SessionLinks", "SessionModel", "Tree", "Violation",
+    "AnonymizedDataset", "Arrivals", "Audit", "BlockSizeHits", "Calibration", "Converted", "Cures", "Dataset",
+    "Distribution", "Finding", "Fixes", "Forest", "Hits", "Model", "ModelList", "Numbered", "Popularity",
+    "Published", "Recording", "ReachableHits", "SessionLinks", "SessionModel", "Tree", "Violation",
 }  # fmt: skip
 RESULTS = sorted(
     name
@@ -62,6 +62,7 @@ def results(tmp_path_factory):
         kvtrace.fit_tree(trace), kvtrace.count_hits(trace, kvtrace.unlimited_hits(trace)),
         kvtrace.list_models("gpt-oss"), kvtrace.simulate(trace, 4), kvtrace.reachable_hits(trace, "gpt-oss-20b"),
         kvtrace.simulate_all(trace, [4, 6], ["lru", "sieve"]),
+        kvtrace.explain(trace, 4), kvtrace.cures_of(kvtrace.explain(trace, 4)),
         kvtrace.simulate_tiers(trace, {"hbm": 4, "dram": 4}), kvtrace.simulate_instances(trace, 2, setting=setting),
         kvtrace.simulate_serving(trace, cost, setting=setting), _closed_run(trace, cost, setting),
         kvtrace.explain(trace, 4),

@@ -23,6 +23,7 @@ PAGES = {  # command -> its page of explanations and examples, in docs/
     "kvtrace convert": "formats/formats.md",
     "kvtrace report": "report/report.md",
     "kvtrace simulate": "cache/simulate.md",
+    "kvtrace explain": "serving/explain.md",
     "kvtrace plan": "serving/plan.md",
     "kvtrace calibrate": "serving/calibrate.md",
     "kvtrace validate": "serving/validate.md",

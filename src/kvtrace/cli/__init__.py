@@ -26,6 +26,7 @@ from .compare import compare_command
 from .completion import completion_command
 from .convert import convert_command
 from .curve import curve_command
+from .explain import explain_command
 from .files import keep_inputs
 from .help import HELP_NAMES, Group
 from .models import models_command
@@ -178,7 +179,7 @@ SECTIONS = {  # in the order of the work
     "From logs to traces": (anonymize_command, check_command, convert_command),
     "Publish": (release_command, audit_command),
     "Analyze": (analyze_command, curve_command, compare_command, report_command),
-    "Caches and serving": (simulate_command, sweep_command, plan_command, calibrate_command, validate_command, models_command),
+    "Caches and serving": (simulate_command, explain_command, sweep_command, plan_command, calibrate_command, validate_command, models_command),
     "Synthesize": (synthesize_command, texts_command),
     "Shell": (completion_command,),
 }

@@ -36,8 +36,8 @@ class Causes:
 
     tokens: dict[str, np.ndarray]  # cause -> request -> prompt tokens, int64; they add up to the prompt
     tiers: dict[str, np.ndarray]  # tier -> request -> tokens that hit in it; they add up to `tokens["hit"]`
-    evicted: Misses
-    expired_gap_ms: np.ndarray  # segment of expired blocks -> time since their last use
+    evicted: Misses  # of the requests after the warm-up
+    expired_gap_ms: np.ndarray  # segment of expired blocks after the warm-up -> time since their last use
     expired_tokens: np.ndarray
 
 
@@ -68,6 +68,16 @@ class Misses:
         np.subtract.at(each, last, self.blocks * self.block_size - self.tokens)
         at = np.flatnonzero(each)
         return at + low, np.cumsum(each[at])
+
+    def tokens_with(self, further: int, requests: int) -> np.ndarray:
+        """Request -> the tokens that LRU would hit with so many blocks more; `requests` is their number.
+
+        >>> Misses(*(np.array([n]) for n in (0, 5, 3, 44)), block_size=16).tokens_with(6, 2)
+        array([32,  0])
+        """
+        blocks = np.clip(further - self.missed_by + 1, 0, self.blocks)
+        tokens = np.minimum(blocks * self.block_size, self.tokens)
+        return np.bincount(self.request, weights=tokens, minlength=requests).astype(np.int64)
 
 
 def causes_of(simulation: Simulation, trace: Trace | None = None) -> Causes:
@@ -109,10 +119,10 @@ def causes_of(simulation: Simulation, trace: Trace | None = None) -> Causes:
     not_served[lookup_order(simulation)] = False
     for name, values in tokens.items():
         values[not_served] = own.input_length[not_served] if name == "not_served" else 0
+    expired = missed.expired & (missed.request >= simulation.warm_up)
     return Causes(
-        tokens, _by_tier(simulation, hits), missed.misses(simulation), missed.gap_ms[missed.expired],
-        missed.tokens[missed.expired],
-    )  # fmt: skip
+        tokens, _by_tier(simulation, hits), missed.misses(simulation), missed.gap_ms[expired], missed.tokens[expired]
+    )
 
 
 @dataclass(frozen=True, eq=False)
@@ -132,7 +142,7 @@ class _MissedSegments:
         return ~(self.in_flight | self.expired)
 
     def misses(self, simulation: Simulation) -> Misses:
-        at = self.evicted
+        at = self.evicted & (self.request >= simulation.warm_up)
         missed_by = self.rank[at] - capacity_of(simulation)
         return Misses(self.request[at], missed_by, self.blocks[at], self.tokens[at], simulation.trace.block_size)
 
@@ -177,12 +187,13 @@ def lifetime_ms(policy: str) -> float:
 
 
 def capacity_of(simulation: Simulation) -> int:
-    """The blocks of one instance, in all tiers."""
+    """The blocks of one instance, in all tiers, in blocks of the trace."""
     if isinstance(simulation, TieredSimulation):
         sizes = [size for _, size in simulation.tiers]
         return sum(sizes) if simulation.exclusive else sizes[-1]
     lower = sum(tier.capacity for tier in simulation.tiers) if isinstance(simulation, ServingRun) else 0
-    return simulation.setting.capacity + lower
+    size = simulation.trace.block_size
+    return simulation.setting.capacity_tokens(size) // size + lower
 
 
 def _by_tier(simulation: Simulation, hit_tokens: np.ndarray) -> dict[str, np.ndarray]:

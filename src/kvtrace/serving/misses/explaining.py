@@ -9,14 +9,13 @@ from ..._base.errors import UsageError
 from ...cache.layout import CacheLayout
 from ...cache.simulation import EngineOptions
 from ...trace.columns import require_trace
-from ...trace.domains import MERGE, in_domains
 from ...trace.trace import Trace
 from ..closed_loop import ClosedLoop
 from ..schedulers.base import Scheduler, Tier
 from ..simulation import DynamoCost, StepCost
-from ..simulations import simulate_all
 from .causes import causes_of
 from .explanation import Explanation
+from .setup import Setup
 
 
 def explain(
@@ -73,20 +72,21 @@ def explain(
     Explanation(6 prompt tokens, hit=0.0000, possible=0.3333, largest miss: first_use=0.6667)
     """
     require_trace(trace)
-    if (capacity is None) == (tiers is None):
-        raise UsageError("Give either a capacity or tiers.")
-    if loop is not None and trace.domain is not None and domains != MERGE:
-        raise UsageError('explain does not support isolation domains in a closed loop. Try domains="merge".')
     if ttl is not None:
         if policy != "lru":
             raise UsageError(f"ttl is the policy ttl:{ttl}, which cannot be combined with {policy!r}. Leave out one.")
         policy = f"ttl:{ttl}"
-    done = simulate_all(
-        in_domains(trace, domains), None if capacity is None else [capacity], [policy], engines=[engine],
-        layouts=None if layout is None else {engine: layout}, mode=mode, schedule=schedule, tiers=tiers, lower=lower,
-        inclusive=inclusive, instances=instances, routers=None if router is None else [router], router_seed=router_seed,
-        cost=cost, schedulers=None if scheduler is None else {engine: scheduler}, loop=loop, gap=False, warm_up=warm_up,
-        workers=1, on_progress=on_progress, **engine_options,
+    return explain_setup(
+        trace,
+        Setup(
+            capacity, policy, engine, mode, schedule, tiers, lower, inclusive, instances, router, router_seed, cost,
+            scheduler, loop, layout, domains, warm_up, engine_options,
+        ),
+        on_progress,
     )  # fmt: skip
-    simulation = done.runs[-1]  # with a loop, the open one comes first
-    return Explanation(simulation, causes_of(simulation, None if loop else trace))
+
+
+def explain_setup(trace: Trace, setup: Setup, on_progress: Callable[[int], None] | None = None) -> Explanation:
+    """Simulate a setup on a trace, and explain the simulation."""
+    simulation = setup.simulate(trace, on_progress)
+    return Explanation(simulation, causes_of(simulation, None if setup.loop else trace), trace, setup)

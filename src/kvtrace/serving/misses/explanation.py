@@ -10,7 +10,9 @@ import numpy as np
 from ..._base.errors import UsageError
 from ..._base.results import PlottedResult
 from ...cache.simulation import Simulation, SimulationDict
+from ...trace.trace import Trace
 from .causes import CAUSES, Causes
+from .setup import Setup
 
 
 class GroupDict(TypedDict):
@@ -50,6 +52,8 @@ class Explanation(PlottedResult):
 
     simulation: Simulation
     causes: Causes
+    trace: Trace  # as it was given, with its isolation domains
+    setup: Setup  # what was simulated
 
     def _headline(self) -> str:
         totals = self.totals

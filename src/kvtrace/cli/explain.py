@@ -1,0 +1,145 @@
+"""`kvtrace explain`: why prompt tokens were not hits, and what would help."""
+
+from __future__ import annotations
+
+from contextlib import nullcontext
+from typing import Any
+
+import click
+
+from ..serving.routers import ROUTERS
+from . import completion
+from .help import Command
+from .large import load
+from .loop_options import NAMES
+from .options import (
+    DOMAINS,
+    STREAMED,
+    RowsOption,
+    extrapolations,
+    json_option,
+    layouts_of,
+    require_one,
+)
+from .output import console, print_json, print_lines, print_notes, print_tables
+from .own_policies import own_policies
+from .setting_options import CACHE, IN_TIME, LOOP_WARM_UP, caches_of, hint_on_commas, times_of
+
+
+@click.command("explain", cls=Command, groups={"--seed": "Instances and time"}, types={
+    "--policy": completion.Name(completion.policies), "--engine": completion.Name(completion.engines), "--router": completion.Name(completion.routers),
+}, examples=(
+    "kvtrace explain trace.jsonl --capacity 25%",
+    "kvtrace explain trace.jsonl --capacity 400 --instances 4 --router round-robin --per-request causes.csv",
+    "kvtrace explain trace.jsonl --capacity 400 --ttl 5m --over-time 10m",
+    "kvtrace explain trace.jsonl --gpu h100 --model llama-3.1-8b",
+))
+@click.argument("trace", metavar="TRACE")
+@click.option("--capacity", metavar="C", help="Capacity of the cache. Example: 1000, 64ktokens, 24GiB or 50%. A plain number is blocks; % is of the working set.  [default: with --gpu what the GPUs hold; otherwise required]")
+@click.option("--policy", default="lru", metavar="P", help="Eviction order: a name that kvtrace simulate lists, or your class as module:Class.")
+@click.option("--ttl", metavar="TIME", help="Blocks that were not used for this time expire: the policy ttl. Example: 5m.")
+@click.option("--engine", "engine", metavar="E", cls=RowsOption, rows=completion.engines, help="Engine whose cache is simulated: {rows}.  [default: reference; with --gpu and the policy lru vllm]")
+@CACHE
+@click.option("--router", metavar="R", help=f"With --instances: {', '.join(ROUTERS)}.  [default: round-robin]")
+@IN_TIME
+@DOMAINS
+@LOOP_WARM_UP
+@click.option("--over-time", metavar="WINDOW", help="Also print the causes of each time window. Example: 10m.")
+@click.option("--by-session", is_flag=True, help="Also print the causes of each session.")
+@click.option("--per-request", metavar="FILE", help="Also write the causes of each request as CSV; - writes it to stdout in place of the tables.")
+@click.option("--no-cures", is_flag=True, help="Do not compute what would help; it takes some more simulations.")
+@json_option("serving/explain.md")
+@click.option("--csv", "as_csv", is_flag=True, help="Print the tokens of each cause as CSV: one row, or one for each window or session.")
+@STREAMED
+def explain_command(trace, capacity, policy, ttl, engine, tiers, router, router_seed, domains, warm_up, over_time, by_session, per_request, no_cures, as_json, as_csv, model_config, kv_bytes_per_token, block_size, chain, memory, quiet, gpu_name, gpus, costs_file, extrapolate, step_tokens, max_requests, scheduler_options, engine_block_size, retention, loop, **options):
+    """Explain misses: one cause for each prompt token.
+
+    One setting is simulated, as kvtrace simulate does. Each prompt token then has one cause, such as hit, evicted or
+    new, and each change that would make more of them hits has a value. TRACE - is stdin.
+    """
+    from .._base.errors import UsageError
+    from .._base.lists import leading_rows
+    from .._base.output_files import write_atomically
+    from .._base.units import milliseconds
+    from ..formats.memory_needs import whole
+    from ..report import explanation as explanation_report
+    from ..report.progress import RequestProgress
+    from ..serving.misses.cures import cures_of
+    from ..serving.misses.explaining import explain
+    from ..serving.models.kv_bytes import chosen
+    from ..trace.domains import in_domains
+
+    require_one(as_json, as_csv)
+    if per_request == "-" and (as_json or as_csv):
+        raise UsageError(f"--per-request - and {'--json' if as_json else '--csv'} both write to stdout. Use one of them.")
+    if as_csv and over_time and by_session:
+        raise UsageError("With --csv, use one of --over-time and --by-session.")
+    kv_bytes = chosen(model_config, kv_bytes_per_token)
+    window_ms = milliseconds(over_time) if over_time else None
+    times = times_of(
+        engine, "ttl" if ttl else policy, router, model_config=model_config, gpu_name=gpu_name, gpus=gpus, costs_file=costs_file,
+        step_tokens=step_tokens, max_requests=max_requests, scheduler_options=scheduler_options, loop=loop, warm_up=warm_up, router_seed=router_seed,
+        **{name: options.pop(name) for name in NAMES},
+    )  # fmt: skip
+    if len(times.engines) != 1:
+        raise click.UsageError("--engine: name one engine. kvtrace simulate compares several.")
+    if not (capacity or tiers or times.roofline):
+        raise click.UsageError("Missing option '--capacity'. kvtrace curve shows hits by capacity.")
+    loaded = load(trace, memory, quiet, lambda dataset: whole(dataset, "explain"), block_size=block_size, chain=chain, whole="explain")
+    viewed = in_domains(loaded, domains)
+    layouts = layouts_of(model_config, times.grouped, loaded.block_size, engine_block_size, retention, step_tokens, gpu_name)
+    units = {"block_size": loaded.block_size, "working_set": viewed.working_set, "kv_bytes_per_token": kv_bytes}
+    with write_atomically(per_request) if per_request else nullcontext() as stream:
+        with RequestProgress(console(), quiet) as bar, own_policies(), hint_on_commas(loaded, capacity or "auto"):
+            progress = _Progress(bar)
+            progress.expect(len(loaded) * (2 if times.loop else 1))
+            done = explain(
+                loaded, policy=policy, ttl=ttl, router=router, router_seed=router_seed or 0, cost=times.cost, loop=times.loop, domains=domains,
+                warm_up=0 if times.loop else leading_rows(warm_up, loaded.timestamp), on_progress=bar.update,
+                **_one(times, caches_of(loaded, times, units, layouts, capacity=capacity or "auto", tiers=tiers), layouts), **options,
+            )  # fmt: skip
+            beyond = extrapolations(times.costs, [done.simulation], allowed=extrapolate)
+            cures = None if no_cures or as_csv or per_request == "-" else cures_of(
+                done, roofline=times.roofline, kv_bytes_per_token=kv_bytes, on_start=progress.expect, on_progress=bar.update,
+            )  # fmt: skip
+        if stream:
+            explanation_report.write_per_request(done, stream)
+    windows = done.over_time(window_ms) if window_ms is not None else None
+    sessions = done.by_session() if by_session else None
+    if as_json:
+        print_json(done.to_dict() | ({} if cures is None else {"cures": cures.to_dict()}) | ({} if windows is None else {"over_time": windows}) | ({} if sessions is None else {"by_session": sessions}))
+    elif as_csv:
+        click.echo(explanation_report.as_csv(done, windows if windows is not None else sessions), nl=False)
+    elif per_request != "-":  # stdout has the CSV
+        print_tables(explanation_report.tables(done, cures))
+        print_notes(explanation_report.notes(done, cures))
+        print_tables(explanation_report.group_table(groups, name) for name, groups in (("start_ms", windows), ("session", sessions)) if groups is not None)
+    if not quiet:
+        print_lines([("warning", one) for one in beyond])
+        print_lines([("wrote", per_request)] if per_request not in (None, "-") else [])
+
+
+class _Progress:
+    """The requests of all simulations so far."""
+
+    def __init__(self, bar: Any) -> None:
+        self._bar, self._requests = bar, 0
+
+    def expect(self, requests: int) -> None:
+        """Add the requests of a simulation."""
+        self._requests += requests
+        self._bar.expect(self._requests)
+
+
+def _one(times: Any, caches: dict[str, Any], layouts: dict[str, Any]) -> dict[str, Any]:
+    """The options of `explain`, from those of `simulate_all` for one engine."""
+    from .._base.errors import UsageError
+
+    (engine,) = times.engines
+    capacities = list((caches.pop("capacities") or {}).get(engine, [None]))
+    if len(capacities) != 1:
+        raise UsageError("--capacity: name one capacity. kvtrace simulate compares several.")
+    return {
+        "engine": engine, "capacity": capacities[0], "tiers": caches["tiers"], "lower": caches["lower"], "layout": layouts.get(engine),
+        "scheduler": (caches["schedulers"] or {}).get(engine),
+    }  # fmt: skip

@@ -1,0 +1,152 @@
+"""The options of one cache, its instances and its times, which `kvtrace simulate` and `kvtrace explain` share."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from functools import partial
+from typing import Any, NamedTuple
+
+import click
+
+from . import completion
+from .loop_options import closed_loop_of, loop_options
+from .options import (
+    COSTS,
+    ENGINE_BLOCK_SIZE,
+    EXTRAPOLATE,
+    RETENTION,
+    RowsOption,
+    engine_units,
+    roofline_of,
+    with_options,
+)
+
+CACHE = with_options(
+    click.option("--mode", default="block", metavar="M", help="What is cached. block: each id counts as a full block. token: true lengths of prompts. grow: outputs too."),
+    click.option("--schedule", metavar="S", help="Requests that are active together: serial is one at a time, concurrency:N is N at a time, open-loop:MS starts them at their times and takes MS ms per output token.  [default: serial; with --instances open-loop:30]"),
+    click.option("--capacity-counts", default="total", metavar="WHAT", help="Blocks that count: total is active and idle blocks, idle is idle blocks only. (reference)"),
+    click.option("--pool", default="flat", metavar="WHICH", help="Blocks that can be evicted: flat is any idle block, leaf-first is idle blocks without a resident child. (reference)"),
+    click.option("--free-order", default="prepend", metavar="HOW", help="Position of freed unhashed blocks in the free queue: prepend, or append as before May 2026. (vllm)"),
+    click.option("--tree", default="unified", metavar="WHICH", help="Tree of the cache: unified, or radix as in earlier versions. (sglang)"),
+    click.option("--watermark", default="off", metavar="HOW", help="on: evict a fifth of the blocks at 80 % use. (lmcache)"),
+    ENGINE_BLOCK_SIZE,
+    RETENTION,
+    click.option("--tiers", metavar="NAME=C,...", help="Tiers of blocks, fastest first, in place of --capacity. Example: hbm=5000,dram=50000; with --gpu hbm=5000,dram=50000@25GB, with bytes per second."),
+    click.option("--inclusive", is_flag=True, help="A tier also holds the blocks of the tiers above it.  [default: exclusive]"),
+    click.option("--instances", type=click.IntRange(1), metavar="N", help="Number of instances behind a router, each with its own cache."),
+)
+IN_TIME = with_options(
+    click.option("--seed", "router_seed", type=click.IntRange(0), metavar="N", help="Seed of --router dynamo, which draws among instances of equal cost, and of --start-inside.  [default: 0]"),
+    click.option("--gpu", "gpu_name", metavar="G", cls=RowsOption, rows=completion.gpus, help="With --model: simulate serving in time on {rows}, or a JSON file; prints TTFT and TPOT."),
+    click.option("--gpus", type=click.IntRange(1), metavar="N", help="With --gpu or --costs: GPUs per instance.  [default: 1; with --costs as many as were measured]"),
+    COSTS,
+    EXTRAPOLATE,
+    click.option("--step-tokens", type=click.IntRange(1), metavar="N", help="Largest number of tokens in a step: of an instance in time, or of a prompt for a --model with windows or states.  [default: 8192; with --costs as measured]"),
+    click.option("--max-requests", type=click.IntRange(1), metavar="N", help="In time: largest number of requests that an instance serves at once.  [default: 1024 for vllm, 2048 for sglang, else 256; with --costs as measured]"),
+    click.option("--scheduler", "scheduler_options", metavar="K=V,...", help="In time, with --engine vllm, sglang or dynamo: options of its scheduler, with the engine's own names. Example: watermark=0.01,async_scheduling=off."),
+    loop_options,
+)
+LOOP_WARM_UP = click.option("--warm-up", default="0", metavar="N", help="Do not count the first requests: a number (1000), a share (10%) or a time (10m); with --loop closed a number of each lane.")
+
+
+class Times(NamedTuple):
+    """The engines of a command's options, and what decides the times of their simulations; None without times."""
+
+    engines: list[str]
+    grouped: list[str]  # engines whose cache groups are modelled
+    has_groups: bool  # one of them serves a model with cache groups
+    roofline: Any
+    costs: Any
+    cost: Any
+    loop: Any
+    schedulers: dict[str, Any] | None  # engine -> its scheduler
+
+
+def times_of(
+    engine_names: str | None, policies: str, routers: str | None, *, model_config: Any, gpu_name: Any, gpus: int | None, costs_file: Any,
+    step_tokens: int | None, max_requests: int | None, scheduler_options: str | None, loop: str, warm_up: str, router_seed: int | None, **closed: Any,
+) -> Times:  # fmt: skip
+    """The engines and the times of a command's options; UsageError if they do not fit together."""
+    from .._base.lists import names
+    from ..serving.models.engine_layout import LAYOUTS, has_groups
+
+    timed = bool(gpu_name or costs_file)
+    engines = names(engine_names or ("vllm" if timed and policies == "lru" else "reference"))
+    roofline, costs = roofline_of(model_config, gpu_name, costs_file, gpus, engines)
+    cost = _step_cost(roofline, engines)
+    grouped = [] if timed and "vllm" not in engines else ["vllm"] if timed else engines
+    chunked = bool(model_config and not timed and has_groups(model_config))
+    if not cost and ((step_tokens and not chunked) or max_requests or scheduler_options):
+        raise click.UsageError("--step-tokens, --max-requests and --scheduler need --gpu, --costs or --engine dynamo.")
+    closed_loop = closed_loop_of(loop, seed=router_seed, warm_up=warm_up if loop == "closed" else "0", **closed)
+    if closed_loop and not cost:
+        raise click.UsageError("--loop closed is a simulation in time. Add --gpu and --model, or --engine dynamo.")
+    if router_seed is not None and "dynamo" not in names(routers or "round-robin") and not (closed_loop and closed_loop.start == "inside"):
+        raise click.UsageError("--seed needs --router dynamo or --start-inside.")
+    schedulers = _schedulers(engines, costs, step_tokens, max_requests, scheduler_options) if cost else None
+    return Times(engines, grouped, bool(chunked and LAYOUTS.keys() & engines), roofline, costs, cost, closed_loop, schedulers)
+
+
+def caches_of(trace: Any, times: Times, units: dict[str, Any], layouts: dict[str, Any], *, capacity: str, tiers: str | None) -> dict[str, Any]:
+    """The options of `simulate_all` that hold blocks: capacities of each engine, tiers, and schedulers."""
+    from ..analysis.capacities import parse_capacities, parse_capacity
+    from ..cache.tiered import parse_tiers
+    from ..serving.timed_tiers import parse_timed_tiers
+
+    roofline = times.roofline
+    lower: Sequence[Any] = ()
+    parse = partial(parse_capacity, **units)
+    if roofline and tiers:
+        first, lower = parse_timed_tiers(tiers, parse, trace.block_size * roofline.model.kv_bytes_per_token)
+        tiers, capacity = None, str(first)
+    sizes = {engine: engine_units(layouts.get(engine), trace.block_size, units) for engine in times.engines}
+    capacities: dict[str, Any] | None = None
+    if roofline and capacity == "auto":
+        room = _room(times) * roofline.model.kv_bytes_per_token  # bytes
+        capacities = {engine: [max(room // own.get("block_bytes", trace.block_size * roofline.model.kv_bytes_per_token), 1)] for engine, own in sizes.items()}
+    elif capacity != "auto" and not tiers:
+        capacities = {engine: dict.fromkeys(parse_capacities(capacity, **own)) for engine, own in sizes.items()}
+    return {"capacities": capacities, "tiers": parse_tiers(tiers, parse) if tiers else None, "lower": lower, "schedulers": times.schedulers}
+
+
+def _room(times: Times) -> int:
+    """The tokens that the GPUs of an instance hold."""
+    holds = partial(times.costs.capacity_tokens, times.roofline) if times.costs else lambda one: times.roofline.capacity_tokens(one.step_tokens, one.requests)
+    return min(holds(scheduler.limits) for scheduler in (times.schedulers or {}).values())
+
+
+def _step_cost(roofline, engines):
+    """The time of a step on a GPU, else the one that an engine has of its own; None for a simulation without times."""
+    from ..serving.planning.planning import step_cost
+    from ..serving.schedulers import cost_of
+
+    return step_cost(roofline) if roofline else cost_of(engines)
+
+
+def _schedulers(engines, costs, step_tokens, max_requests, scheduler_options):
+    """Engine -> its scheduler with the options of the command."""
+    from ..serving.schedulers import BatchLimits, scheduler_of
+    from ..serving.schedulers.options import with_options
+
+    made = {}
+    for engine in engines:
+        scheduler = scheduler_of(engine)
+        own = costs.batch_limits if costs else scheduler.limits
+        scheduler = scheduler.limited(BatchLimits(step_tokens or own.step_tokens, max_requests or own.requests))
+        made[engine] = with_options(scheduler, scheduler_options) if scheduler_options else scheduler
+    return made
+
+
+@contextmanager
+def hint_on_commas(trace: Any, capacity: str) -> Iterator[None]:
+    """Add to an error how to write `--capacity 20,208` as one number, if that can be what is meant."""
+    from .._base.errors import UsageError
+    from ..analysis.capacities import hint_on_commas as hint_of
+
+    try:
+        yield
+    except UsageError as error:
+        if hint := hint_of(capacity, int(trace.prompt_blocks.max(initial=1))):
+            error.add_note(hint)
+        raise

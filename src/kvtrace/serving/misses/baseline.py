@@ -1,0 +1,108 @@
+"""The explained simulation as that with which cures are compared: their tokens, seconds of prefill, and USD."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from ...cache.simulation import Simulation
+from ..hardware.roofline import GIB, Roofline
+from .cure import Amount, Cure
+from .explanation import Explanation
+from .setup import Setup
+
+
+@dataclass(frozen=True, eq=False)
+class Baseline:
+    """An explanation, and what its tokens are worth."""
+
+    explanation: Explanation
+    roofline: Roofline | None = None
+    kv_bytes_per_token: int | None = None
+    tier_bytes_per_s: float = 25e9
+    on_start: Callable[[int], None] | None = None
+    on_progress: Callable[[int], None] | None = None
+
+    @property
+    def setup(self) -> Setup:
+        """What was simulated."""
+        return self.explanation.setup
+
+    @property
+    def rows(self) -> slice:
+        """The requests that count."""
+        return slice(self.explanation.simulation.warm_up, None)
+
+    def cost_of(self, cause: str) -> int:
+        """The prompt tokens of a cause."""
+        return self.explanation.totals[cause]
+
+    def simulate(self, **changed: Any) -> Simulation:
+        """The simulation of the same trace with some options changed."""
+        return self.simulate_setup(self.setup.changed(**changed))
+
+    def simulate_setup(self, setup: Setup) -> Simulation:
+        """The simulation of the same trace with another setup."""
+        if self.on_start:
+            self.on_start(len(self.explanation.trace) * (1 if setup.loop is None else 2))
+        return setup.simulate(self.explanation.trace, self.on_progress)
+
+    def gain_of(self, simulation: Simulation) -> int:
+        """The hit tokens of a simulation less those of the explained one.
+
+        Closed loops of one duration can serve other requests: then at the prompt tokens of the explained one.
+        """
+        before, after = self.explanation.totals["hit"], simulation.hits
+        if after.tokens == self.explanation.tokens:
+            return after.hit_tokens - before
+        return round(after.token_hit_rate * self.explanation.tokens) - before
+
+    def simulated(self, name: str, simulation: Simulation, advice: str, amounts: tuple[Amount, ...] = ()) -> Cure:
+        """The cure whose simulation this is."""
+        seconds = None
+        if self.roofline is not None:
+            before, after = self._computed(self.explanation.simulation), self._computed(simulation)
+            seconds = (before - after) * self.explanation.tokens
+        return self.cure(name, self.gain_of(simulation), "simulated", advice, seconds, amounts)
+
+    def bound(self, name: str, cause: str, advice: str) -> Cure:
+        """The cure that makes at most the tokens of a cause hits."""
+        tokens = self.explanation.causes.tokens
+        own = tokens[cause]
+        before = tokens["hit"]
+        if cause == "rounding":  # behind all that an engine could hit
+            before = before + sum(tokens[one] for one in ("in_flight", "evicted", "expired", "other_instance"))
+        return self.cure(name, self.cost_of(cause), "bound", advice, self.seconds(own, before))
+
+    def cure(
+        self, name: str, tokens: int, basis: str, advice: str, seconds: float | None, amounts: tuple[Amount, ...] = ()
+    ) -> Cure:
+        """A cure with its share and its USD."""
+        usd = None if self.roofline is None or seconds is None else float(self.roofline.usd(seconds))
+        return Cure(name, tokens, tokens / max(self.explanation.tokens, 1), basis, advice, seconds, usd, amounts)
+
+    def seconds(self, tokens: np.ndarray, cached: np.ndarray) -> float | None:
+        """Seconds of prefill of so many tokens of each request, after the cached ones; None without a roofline."""
+        if self.roofline is None:
+            return None
+        return float(np.sum(self.roofline.compute_s(tokens[self.rows], cached[self.rows])))
+
+    def gib(self, blocks: int) -> float | None:
+        """The size of so many blocks of the simulated cache; None if the bytes of a token are not known."""
+        layout = self.setup.layout
+        if layout is not None:
+            return blocks * layout.block_bytes / GIB
+        if self.kv_bytes_per_token is None:
+            return None
+        return blocks * self.explanation.simulation.trace.block_size * self.kv_bytes_per_token / GIB
+
+    def _computed(self, simulation: Simulation) -> float:
+        """Seconds of prefill for each prompt token of a simulation: of the tokens that were not hits."""
+        assert self.roofline is not None
+        rows = slice(simulation.warm_up, None)
+        prompts = simulation.trace.input_length[rows]
+        cached = np.minimum(simulation.hit_blocks[rows].astype(np.int64) * simulation.trace.block_size, prompts)
+        return float(np.sum(self.roofline.compute_s(prompts - cached, cached))) / max(int(prompts.sum()), 1)

@@ -1,0 +1,103 @@
+"""What would help: each cure of a simulation's misses, with what it is worth, the best first."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from ..._base.results import Result, columns_of
+from ..hardware.roofline import Roofline
+from .baseline import Baseline
+from .bounds import one_after_another, smaller_blocks
+from .cure import Cure, CureDict
+from .explanation import Explanation
+from .more_blocks import more_blocks
+from .other_options import longer_ttl, merged_domains, other_policies, other_routers
+
+CURES = (
+    more_blocks, other_routers, longer_ttl, smaller_blocks, merged_domains, other_policies, one_after_another,
+)  # fmt: skip
+TOGETHER = (
+    "Do not add these figures up: cures can make the same tokens hits, and one cure can change what another one brings."
+)
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Cures(Result):
+    """The cures that would make more prompt tokens hits, the best first, and those that were tried in vain."""
+
+    cures: tuple[Cure, ...]
+    in_vain: tuple[Cure, ...] = ()  # simulated, without a gain
+
+    def __iter__(self) -> Iterator[Cure]:
+        return iter(self.cures)
+
+    def __len__(self) -> int:
+        return len(self.cures)
+
+    def __getitem__(self, name: str) -> Cure:
+        """The cure of a name; KeyError if it was not tried.
+
+        >>> from kvtrace.trace.building import toy
+        >>> from kvtrace.serving.misses.explaining import explain
+        >>> cures_of(explain(toy("0 1", "2 3", "0 1"), 2))["more_blocks"].tokens
+        2
+        """
+        return {cure.name: cure for cure in (*self.cures, *self.in_vain)}[name]
+
+    def _headline(self) -> str:
+        best = ", ".join(f"{cure.name}={cure.tokens:,}" for cure in self.cures[:3])
+        return f"{len(self.cures)} cures, in prompt tokens: {best}" if self.cures else "no cure"
+
+    def _columns(self) -> dict[str, list[Any]]:
+        return columns_of(cure.to_dict() for cure in self.cures)
+
+    def to_dict(self) -> list[CureDict]:
+        """The cures; keys as docs/serving/explain.md lists them."""
+        return [cure.to_dict() for cure in (*self.cures, *self.in_vain)]
+
+
+def cures_of(
+    explanation: Explanation,
+    *,
+    roofline: Roofline | None = None,
+    kv_bytes_per_token: int | None = None,
+    tier_bytes_per_s: float = 25e9,
+    on_start: Callable[[int], None] | None = None,
+    on_progress: Callable[[int], None] | None = None,
+) -> Cures:
+    """What would make more prompt tokens of an explained simulation hits, sorted by value; bounds come last.
+
+    Args:
+        explanation: The explanation, from `explain`.
+        roofline: The model on the GPUs of an instance: adds seconds of prefill, and USD of the GPUs.
+        kv_bytes_per_token: Bytes of KV cache per token, for sizes in GiB; the default is that of the roofline.
+        tier_bytes_per_s: Bytes per second of a tier below the cache.
+        on_start: Receives the requests of each simulation before it starts.
+        on_progress: Receives the number of requests served since its last call.
+
+    Returns:
+        The cures, those with the most tokens first, and then the bounds. docs/serving/explain.md says how each is
+        computed.
+
+    Raises:
+        UsageError: A changed simulation is not valid.
+
+    >>> from kvtrace.trace.building import toy
+    >>> from kvtrace.serving.misses.explaining import explain
+    >>> for cure in cures_of(explain(toy("0 1", "2 3", "0 1"), 2)):
+    ...     print(cure.sentence)
+    Make the cache larger: 2 blocks more make 100 % of the evicted tokens hits; 1 block 50 %. Gain: 2 prompt tokens \
+(33.3 %).
+    Or add a tier below the cache, such as DRAM, of 2 blocks: about the same hits as in a larger cache. Gain: 2 prompt \
+tokens (33.3 %).
+    Another eviction policy at this capacity: the best possible one, belady, knows the future. Gain: at most 2 prompt \
+tokens (33.3 %).
+    """
+    if kv_bytes_per_token is None and roofline is not None:
+        kv_bytes_per_token = roofline.model.kv_bytes_per_token
+    baseline = Baseline(explanation, roofline, kv_bytes_per_token, tier_bytes_per_s, on_start, on_progress)
+    tried = [cure for cures in CURES for cure in cures(baseline)]
+    tried.sort(key=lambda cure: (cure.basis == "bound", -cure.tokens))  # nobody knows how much of a bound is possible
+    return Cures(tuple(cure for cure in tried if cure.tokens > 0), tuple(cure for cure in tried if cure.tokens <= 0))
