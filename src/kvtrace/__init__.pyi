@@ -51,6 +51,8 @@ from .formats.violations import check as check
 from .formats.writing import write as write
 from .ingest.keys import Key as Key
 from .ingest.keys import load_key as load_key
+from .ingest.linting.lint_report import LintReport as LintReport
+from .ingest.linting.linter import lint as lint
 from .ingest.pipeline import anonymize as anonymize
 from .ingest.pipeline_tasks import AnonymizedDataset as AnonymizedDataset
 from .ingest.pipeline_tasks import anonymize_dataset as anonymize_dataset

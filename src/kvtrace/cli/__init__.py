@@ -29,6 +29,7 @@ from .curve import curve_command
 from .explain import explain_command
 from .files import keep_inputs
 from .help import HELP_NAMES, Group
+from .lint import lint_command
 from .models import models_command
 from .plan import plan_command
 from .release import release_command
@@ -176,7 +177,7 @@ def commands() -> None:
 
 
 SECTIONS = {  # in the order of the work
-    "From logs to traces": (anonymize_command, check_command, convert_command),
+    "From logs to traces": (lint_command, anonymize_command, check_command, convert_command),
     "Publish": (release_command, audit_command),
     "Analyze": (analyze_command, curve_command, compare_command, report_command),
     "Caches and serving": (simulate_command, explain_command, sweep_command, plan_command, calibrate_command, validate_command, models_command),

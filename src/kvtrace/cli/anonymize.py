@@ -9,6 +9,7 @@ import click
 
 from .completion import gpus as gpu_names
 from .help import Command
+from .log_options import ALLOW_TRUNCATED, BAD_ROWS, LOG_FORMAT, LOGS, PROMPTS, bad_rows_allowed
 from .options import COSTS, RowsOption
 from .output import console, print_line
 from .release_options import chosen_profile, release_options
@@ -19,7 +20,7 @@ from .release_options import chosen_profile, release_options
     "kvtrace anonymize log.jsonl -o fine.jsonl.gz --block-size 16 --profile strict",
     "kvtrace anonymize 'logs/*.jsonl' -o day.dataset --runner local --memory 8GB",
 ))
-@click.argument("inputs", nargs=-1, required=True, metavar="LOG...")
+@LOGS
 @click.option(
     "-o",
     "--output",
@@ -33,34 +34,8 @@ from .release_options import chosen_profile, release_options
     metavar="NAME",
     help="Trace format: mooncake, bailian or parquet.  [default: from the file name, else mooncake]",
 )
-@click.option(
-    "--log-format",
-    default="auto",
-    metavar="NAME",
-    help="Log format, as listed in docs/ingest/logs.md; auto detects it from the first rows.",
-)
-@click.option(
-    "--map",
-    "maps",
-    multiple=True,
-    metavar="FIELD=PATH",
-    help="Path of a field in the log, such as session=meta.conversation. Repeatable.",
-)
-@click.option(
-    "--time-unit",
-    default="auto",
-    metavar="UNIT",
-    help="Unit of the log's times: s, ms, us, ns or iso; auto detects it from the first rows.",
-)
-@click.option(
-    "--tokenizer",
-    default="deepseek-r1",
-    metavar="NAME",
-    help="Built-in name, path of a tokenizer.json or of its folder, or Hugging Face id.",
-)
-@click.option("--chat-template", metavar="FILE", help="Jinja file to use instead of the tokenizer's own chat template.")
-@click.option("--no-chat-template", is_flag=True, help="Do not apply a chat template: the prompts are already the text that the engine receives.")
-@click.option("--generation-prompt", metavar="TEXT", help=r"Replace the template's generation prompt; \n is a newline.")
+@LOG_FORMAT
+@PROMPTS
 @click.option(
     "--block-size",
     type=int,
@@ -93,20 +68,14 @@ from .release_options import chosen_profile, release_options
 @click.option(
     "--keep-order", is_flag=True, help="With --profile exact: keep the log's order instead of sorting by time."
 )
-@click.option("--allow-truncated", is_flag=True, help="Accept prompts that the logger cut short.")
+@ALLOW_TRUNCATED
 @click.option(
     "--key-file",
     metavar="FILE",
     help="Key file (mode 0600); created if it does not exist.  [default: a random key, never stored]",
 )
 @click.option("--resume", is_flag=True, help="With --key-file: continue an interrupted run of the same command.")
-@click.option("--on-error", default="stop", type=click.Choice(["stop", "skip"]), help="At a bad row: stop, or skip it.")
-@click.option(
-    "--max-errors",
-    type=click.IntRange(0),
-    metavar="N",
-    help="With --on-error skip: stop after N bad rows.  [default: no limit]",
-)
+@BAD_ROWS
 @click.option(
     "--rejects",
     metavar="FILE",
@@ -223,7 +192,7 @@ def anonymize_command(
             "field_map": parse_map(maps),
             "use_template": not no_chat_template,
             "key": load_key(key_file) if key_file else None,
-            "max_errors": 0 if on_error == "stop" else -1 if max_errors is None else max_errors,
+            "max_errors": bad_rows_allowed(on_error, max_errors),
             "on_reject": bad_rows.add,
             "on_start": start,
             "on_note": note,

@@ -38,7 +38,7 @@ GROUPS = {  # group -> its options; a command shows them in this order
     "Privacy": "--profile --k --k-counts --tail --time-step --round-input --round-output --drop-sessions --keep-domains "
     "--tenant-field --isolate-tenants --against --key-file",
     "Output": "--output --output-file --format --to --first-id --extra --keep-order --json --csv --html --png --svg --title --card --basic "
-    "--quantiles --ms-per-token --over-time --by-session --per-request --no-gap --no-cures --save-model --max --verbose --quiet",
+    "--quantiles --fail --ms-per-token --over-time --by-session --per-request --no-gap --no-cures --save-model --max --verbose --quiet",
     "Large inputs": "--workers --memory --runner --ray-address --partitions --work-dir --resume",
     "Help": "--help --version",
 }

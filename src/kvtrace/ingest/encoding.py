@@ -112,6 +112,7 @@ class Encoder:
 
     reader: Any
     hasher: BlockHasher
+    keeps_messages = False  # True: records keep their messages and tools beside the rendered text
 
     def __init__(self, recipe: Recipe):
         from ..text import templates, tokenizers
@@ -227,7 +228,8 @@ class Encoder:
             if self.template is None:
                 raise RowError("the prompt is chat messages, but the tokenizer has no chat template.", hint=NO_TEMPLATE)
             record.text = self.template.render(record.messages, record.tools, time=max(0, time_ns) / 1e9)
-            record.messages = record.tools = None
+            if not self.keeps_messages:
+                record.messages = record.tools = None
         if not record.text and not record.token_ids:
             raise EmptyPrompt("the prompt is empty.")
         if record.token_ids is None and self.tokenizer is None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TypedDict
+from typing import TYPE_CHECKING, TypedDict
 
 from .._base.errors import InputError, RowError, UsageError
 from .._base.files import name_of
@@ -18,6 +18,9 @@ from .encoding import Encoder, Recipe
 from .keys import Key
 from .logs.arrival_model import ArrivalModel
 from .logs.sources import LogSource
+
+if TYPE_CHECKING:
+    from .logs import LogReader
 
 Inputs = str | Path | Iterable[str | Path]  # paths, directories or globs
 
@@ -114,9 +117,6 @@ def prepare(
         UsageError: options contradict each other or the log.
         InputError: the first rows of the log match no reader or no unit of time.
     """
-    from . import logs
-    from .logs import sources
-
     chosen = profiles.profile(
         profile, k=k, k_counts=k_counts, tail=tail, time_step_ms=time_step_ms, round_input=round_input,
         round_output=round_output, drop_sessions=drop_sessions,
@@ -125,20 +125,10 @@ def prepare(
     _check_options(block_size, chosen, keep_order, outputs)
     if service_model is not None and chosen.drop_sessions:
         raise UsageError(f"--service-time is for sessions, but {chosen.name} drops them (drop_sessions). Leave it out.")
-    log_sources = sources.find(inputs)
-    if log_format == "auto":
-        for source in log_sources[:MAX_LOOKED_AT]:
-            require_log(source.path)
-    input_error = None
-    try:
-        reader = logs.open_reader(
-            log_format, sources.sample(log_sources), field_map=_with_tenant(field_map, tenant_field),
-            time_unit=time_unit, allow_truncated=allow_truncated, untimed=arrival_model is not None,
-        )  # fmt: skip
-    except RowError as error:
-        input_error = InputError(f"{name_of(log_sources[0].path)}: {error}")
-    if input_error is not None:  # raised outside the handler, so that its traceback has no frame that holds rows
-        raise input_error
+    log_sources, reader = open_log(
+        inputs, log_format=log_format, field_map=_with_tenant(field_map, tenant_field), time_unit=time_unit,
+        allow_truncated=allow_truncated, untimed=arrival_model is not None,
+    )  # fmt: skip
     recipe = Recipe(
         reader=reader, tokenizer=tokenizer if reader.holds_prompts else None,
         chat_template=None if chat_template is None else str(chat_template),
@@ -152,6 +142,41 @@ def prepare(
     return Job(
         log_sources, recipe, encoder, chosen, arrival_model, _provenance(recipe, encoder, arrival_model), service_model
     )
+
+
+def open_log(
+    inputs: Inputs,
+    *,
+    log_format: str = "auto",
+    field_map: dict[str, str] | None = None,
+    time_unit: str = "auto",
+    allow_truncated: bool = False,
+    untimed: bool = False,
+) -> tuple[list[LogSource], LogReader]:
+    """The sources of a log, and the reader of its rows.
+
+    Raises:
+        UsageError: a file is missing, or an option is not valid.
+        InputError: the first rows of the log match no reader or no unit of time.
+    """
+    from . import logs
+    from .logs import sources
+
+    log_sources = sources.find(inputs)
+    if log_format == "auto":
+        for source in log_sources[:MAX_LOOKED_AT]:
+            require_log(source.path)
+    input_error = None
+    try:
+        reader = logs.open_reader(
+            log_format, sources.sample(log_sources), field_map=field_map, time_unit=time_unit,
+            allow_truncated=allow_truncated, untimed=untimed,
+        )  # fmt: skip
+    except RowError as error:
+        input_error = InputError(f"{name_of(log_sources[0].path)}: {error}")
+    if input_error is not None:  # raised outside the handler, so that its traceback has no frame that holds rows
+        raise input_error
+    return log_sources, reader
 
 
 def _check_options(block_size, profile, keep_order, outputs):

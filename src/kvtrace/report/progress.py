@@ -89,8 +89,8 @@ class Bar(_Line):
 
     counts = "bytes"
 
-    def __init__(self, console: Console, quiet: bool = False):
-        super().__init__(console, quiet, "anonymizing")
+    def __init__(self, console: Console, quiet: bool = False, name: str = "anonymizing"):
+        super().__init__(console, quiet, name)
 
     def update(self, progress) -> None:
         """Show `done` and `total` bytes, and the `requests` and `tokens` so far."""

@@ -1,0 +1,57 @@
+"""`kvtrace lint`: where the prompts of a raw log diverge though they nearly agree."""
+
+from __future__ import annotations
+
+import os
+
+import click
+
+from .help import Command
+from .log_options import ALLOW_TRUNCATED, BAD_ROWS, LOG_FORMAT, LOGS, PROMPTS, bad_rows_allowed
+from .options import json_option
+from .output import console, print_json, print_notes, print_tables
+
+
+@click.command("lint", cls=Command, groups={"--block-size": "Output"}, examples=(
+    "kvtrace lint log.jsonl",
+    "kvtrace lint 'logs/*.jsonl' --json --fail",
+))
+@LOGS
+@LOG_FORMAT
+@PROMPTS
+@click.option("--block-size", type=click.IntRange(1), default=512, metavar="TOKENS", help="Tokens per block, for the positions.")
+@ALLOW_TRUNCATED
+@BAD_ROWS
+@click.option("--fail", is_flag=True, help="Exit with status 3 if there is a finding.")
+@json_option("ingest/lint.md")
+@click.option("-q", "--quiet", is_flag=True, help="Print only the report and errors.")
+def lint_command(inputs, maps, no_chat_template, on_error, max_errors, fail, as_json, quiet, **options):
+    """Find what breaks the sharing of prefixes: prompts that nearly agree, but diverge early.
+
+    A LOG is a file, a directory or a glob, also .gz and .zst; - is stdin. The report has positions, kinds, counts and
+    the tokens that would hit otherwise. It shows no text of the log, and no file is written.
+    """
+    from ..text import panics, preload
+
+    panics.hidden = True
+    if any(map(os.path.exists, inputs)):  # else an error follows, which should not wait for the tokenizer
+        preload.begin(options["tokenizer"])
+    from .._base.errors import UsageError
+    from ..ingest.linting.linter import lint
+    from ..ingest.logs.fieldmap import parse_map
+    from ..report.lint_table import notes, table
+    from ..report.progress import Bar
+
+    if on_error == "stop" and max_errors is not None:
+        raise UsageError("--max-errors requires --on-error skip.")
+    with Bar(console(), quiet or as_json, "reading") as bar:
+        report = lint(
+            inputs, field_map=parse_map(maps), use_template=not no_chat_template,
+            max_errors=bad_rows_allowed(on_error, max_errors), on_progress=bar.update, **options,
+        )  # fmt: skip
+    if as_json:
+        print_json(report.to_dict())
+    else:
+        print_tables([table(report)] if report.findings else [])
+        print_notes(notes(report))
+    return report.status if fail else 0

@@ -1,0 +1,209 @@
+"""Judge the spans in which two prompts differ: occurrences of a kind, or a difference that conversations have anyway."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+
+import numpy as np
+
+from . import shapes
+from .alignment import Span
+from .kinds import DATE, ID, LOST_HISTORY, METADATA, TOOL_ORDER
+from .matching import MIN_TOKENS, Match
+from .prompts import Prompt
+from .segments import HISTORY, SYSTEM, TEXT
+from .shapes import words_of
+
+UNDECIDED = "undecided"  # words or numbers: the values at the place, over all requests, decide
+SHARE = 0.7  # of the words of a span that stand elsewhere in the other prompt: they moved
+MIN_MOVED = 4  # words of such a span
+
+
+@dataclass(frozen=True, slots=True)
+class Occurrence:
+    """One divergence of a request from an earlier one. It holds numbers only."""
+
+    kind: str
+    form: str  # a key of REMEDIES, or a shape
+    request: int
+    earlier: int
+    message: int
+    role: str
+    region: int
+    chunk: int  # of the prompt
+    left: int  # key of the chunk before; equal at the same place of other prompts
+    token: int  # of the prompt, from 0
+    in_message: int  # token of the message
+    tokens: int  # shared tokens after it, up to the next difference
+    values: tuple[int, int]
+    is_labelled: bool
+
+
+class Judge:
+    """Judges matches, one by one."""
+
+    def __init__(self, prompts: list[Prompt], texts: list[str], keys: np.ndarray, tokens: np.ndarray):
+        self._prompts, self._texts, self._keys, self._tokens = prompts, texts, keys, tokens
+        self.other_requests = self.other_tokens = 0  # shared tokens after differences of no kind
+
+    def occurrences(self, match: Match) -> list[Occurrence]:
+        """The occurrences of a match, in order, up to the first difference that is part of the conversation."""
+        earlier, later = self._prompts[match.earlier], self._prompts[match.prompt]
+        costs = self._tokens[later.chunks]
+        gains = [int(costs[max(span.b1, match.hit) : span.end].sum()) for span in match.spans]
+        behind = np.cumsum(gains[::-1])[::-1].tolist()
+        moved = self._moved([span for span in match.spans if self._where(span, earlier, later)[1] == SYSTEM], earlier, later)
+        conversation = self._same_conversation(match, earlier, later)
+        found: list[Occurrence] = []
+        for place, span in enumerate(match.spans):
+            if behind[place] < MIN_TOKENS:
+                break
+            new = self._judged(match, span, gains[place], place in moved, conversation, earlier, later)
+            if not new:
+                self.other_requests += not found
+                self.other_tokens += behind[place]
+                break
+            found += new
+        return found
+
+    def _judged(self, match, span: Span, gain, moved, conversation, earlier: Prompt, later: Prompt) -> list[Occurrence]:
+        place, region, role, message = self._where(span, earlier, later)
+        left = int(self._keys[later.chunks[span.b0 - 1]]) if span.b0 else -1
+        costs = self._tokens[later.chunks]
+        token = int(costs[: span.b0].sum())
+        start = int(later.starts[place]) if span.b0 < len(later.chunks) else span.b0
+        before = {
+            "request": match.prompt, "earlier": match.earlier, "message": message, "role": role, "region": region,
+            "chunk": span.b0, "left": left, "token": token, "in_message": int(costs[start : span.b0].sum()),
+        }  # fmt: skip
+        if moved and region == SYSTEM:
+            gain += int(costs[max(span.b0, match.hit) : span.b1].sum())
+            return [Occurrence(TOOL_ORDER, "order", **before, tokens=gain, values=(0, 0), is_labelled=False)]
+        kinds = self._kinds(span, region, earlier, later)
+        if kinds is None and conversation and self._shares_head(span, earlier, later):
+            form = "dropped" if span.b0 == span.b1 else "inserted" if span.a0 == span.a1 else "rewritten"
+            if form != "inserted" or self._answer_behind(span, later):
+                return [Occurrence(LOST_HISTORY, form, **before, tokens=gain, values=(0, 0), is_labelled=False)]
+        if not kinds:
+            return []
+        shares = [gain // len(kinds)] * len(kinds)
+        shares[0] += gain - sum(shares)
+        return [
+            Occurrence(kind, change.shape, **before, tokens=share, values=change.values, is_labelled=change.is_labelled)
+            for (kind, change), share in zip(kinds, shares, strict=True)
+        ]
+
+    def _kinds(self, span, region, earlier, later) -> list[tuple[str, shapes.Change]] | None:
+        """(kind, change) of each change in a span; None if one of them is a part of the conversation."""
+        before, after = self._text(earlier, span.a0, span.a1), self._text(later, span.b0, span.b1)
+        context = self._text(later, max(0, span.b0 - 1), span.b0)
+        kinds = []
+        for change in shapes.changes(before, after, context):
+            kind = _kind_of(change, region)
+            if kind is None:
+                return None
+            kinds.append((kind, change))
+        if any(change.shape == shapes.ADDRESS for _, change in kinds):  # a line of several values of the request
+            kinds = [(kind if kind == DATE else METADATA, change) for kind, change in kinds]
+        by_kind = {(kind, change.shape): (kind, change) for kind, change in reversed(kinds)}
+        return list(reversed(by_kind.values()))
+
+    def _moved(self, found: list[Span], earlier, later) -> set[int]:
+        """The spans of which the words stand elsewhere in the other prompt: tools, or keys of one, in another order."""
+        rest_a, rest_b, moved = [], [], set()
+        for place, span in enumerate(found):
+            a, b = (words_of(self._text(earlier, span.a0, span.a1)), words_of(self._text(later, span.b0, span.b1)))
+            rest_a.append(a - b)
+            rest_b.append(b - a)
+            same_words = not rest_a[-1] and not rest_b[-1] and a.total() > 1
+            if same_words and self._plain(earlier, span.a0, span.a1) != self._plain(later, span.b0, span.b1):
+                moved.add(place)
+        large = [place for place in range(len(found)) if (rest_a[place] + rest_b[place]).total() >= MIN_MOVED]
+        all_a, all_b = (sum((rest[place] for place in large), Counter()) for rest in (rest_a, rest_b))
+        both = all_a & all_b
+        if both.total() < max(MIN_MOVED, SHARE * max(all_a.total(), all_b.total())):
+            return moved
+        return moved | {
+            place
+            for place in large
+            if ((rest_a[place] & both) + (rest_b[place] & both)).total()
+            >= SHARE * (rest_a[place] + rest_b[place]).total()
+        }
+
+    def _same_conversation(self, match: Match, earlier: Prompt, later: Prompt) -> bool:
+        """Whether the later prompt is a later turn of the earlier one's conversation."""
+        if earlier.session is not None and later.session is not None:
+            return earlier.session == later.session
+        if later.last_answer is None or TEXT in later.regions:
+            return False
+        aligned = np.zeros(len(later.chunks), bool)
+        for span in match.spans:
+            aligned[span.b1 : span.end] = True
+        history = self._region_of(later) == HISTORY
+        return int(self._tokens[later.chunks][aligned & history].sum()) >= MIN_TOKENS and self._ends_in(match, earlier)
+
+    def _shares_head(self, span: Span, earlier: Prompt, later: Prompt) -> bool:
+        """Whether the prompts differ behind their system prompts: agents of one session may share a transcript."""
+        places = (earlier, span.a0), (later, span.b0)
+        if TEXT in later.regions:
+            return int(self._tokens[later.chunks[: span.b0]].sum()) >= MIN_TOKENS
+        return all(self._region_of(prompt)[min(at, len(prompt.chunks) - 1)] != SYSTEM for prompt, at in places)
+
+    def _ends_in(self, match: Match, earlier: Prompt) -> bool:
+        """Whether the earlier prompt's last message is in the later one."""
+        last = max(earlier.messages)
+        place = next(place for place, message in enumerate(earlier.messages) if message == last)
+        start = int(earlier.starts[place])
+        stop = int(earlier.starts[place + 1]) if place + 1 < len(earlier.starts) else len(earlier.chunks)
+        lost = sum(max(0, min(span.a1, stop) - max(span.a0, start)) for span in match.spans)
+        return lost == 0
+
+    def _answer_behind(self, span: Span, later: Prompt) -> bool:
+        """Whether an earlier answer stands behind an insertion, and not only a message that is always the last one."""
+        if TEXT in later.regions:
+            return False
+        return any(
+            role == "assistant" and span.b1 <= start < span.end
+            for role, start in zip(later.roles, later.starts.tolist(), strict=True)
+        )
+
+    def _where(self, span: Span, earlier: Prompt, later: Prompt) -> tuple[int, int, str, int]:
+        """Segment, region, role and message of the place; of an omission, those of what the earlier prompt had."""
+        prompt, at = (later, span.b0) if span.b0 < span.b1 else (earlier, span.a0)
+        place = min(int(np.searchsorted(prompt.starts, at, side="right")) - 1, len(prompt.starts) - 1)
+        here = min(int(np.searchsorted(later.starts, span.b0, side="right")) - 1, len(later.starts) - 1)
+        role = prompt.roles[place]
+        return here, prompt.regions[place], role, prompt.messages[place]
+
+    def _region_of(self, prompt: Prompt) -> np.ndarray:
+        """Chunk -> region."""
+        sizes = np.diff(np.append(prompt.starts, len(prompt.chunks)))
+        return np.repeat(np.array(prompt.regions), sizes)
+
+    def _text(self, prompt: Prompt, start: int, stop: int) -> str:
+        return "".join([self._texts[chunk] for chunk in prompt.chunks[start:stop].tolist()])
+
+    def _plain(self, prompt: Prompt, start: int, stop: int) -> str:
+        return "".join(self._text(prompt, start, stop).split())
+
+
+def _kind_of(change: shapes.Change, region: int) -> str | None:
+    """The kind of a change by its shape; None if conversations differ in this way anyway.
+
+    In a system prompt every short change counts. In a user's message, and in a prompt of unknown roles, a change needs
+    a shape that questions do not have, or a label.
+    """
+    if region == HISTORY or change.shape == shapes.FREE:
+        return None
+    if change.shape == shapes.DATE:
+        return DATE
+    if change.shape == shapes.ADDRESS:
+        return METADATA
+    if change.shape == shapes.ID:
+        return ID
+    if change.shape == shapes.SPACE or region == SYSTEM:
+        return UNDECIDED
+    if not change.is_labelled:
+        return None
+    return ID if change.shape in (shapes.NUMBER, shapes.CODE) else METADATA

@@ -1,0 +1,201 @@
+"""Lint a log: read its prompts, match each with an earlier one, judge the differences, and gather the findings."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable
+from pathlib import Path
+from statistics import median_low
+from typing import Any
+
+import numpy as np
+
+from ..._base.errors import InputError, RowError, UsageError
+from ..encoding import Recipe
+from ..keys import Key
+from ..logs.times import NO_TIME
+from ..preparation import DEFAULT_BLOCK_SIZE, Inputs, open_log
+from ..row_counts import Progress, RowCounter
+from .chunks import ChunkTable
+from .findings import Place, decided
+from .judging import Judge, Occurrence
+from .kinds import LOST_HISTORY
+from .lint_report import LintFinding, LintReport
+from .matching import MIN_TOKENS, Matcher
+from .prompts import Prompt, PromptReader, prompt_of
+
+WINDOW_CHUNKS = 20_000_000  # of all prompts that are compared with each other
+WINDOW_CHARACTERS = 200_000_000  # of their distinct text
+MIN_LOST = 64  # tokens of a finding
+BATCH = 50_000  # chunks that are tokenised at a time
+
+
+def lint(
+    inputs: Inputs,
+    *,
+    log_format: str = "auto",
+    field_map: dict[str, str] | None = None,
+    time_unit: str = "auto",
+    allow_truncated: bool = False,
+    tokenizer: str = "deepseek-r1",
+    chat_template: str | Path | None = None,
+    use_template: bool = True,
+    generation_prompt: str | None = None,
+    block_size: int = DEFAULT_BLOCK_SIZE,
+    max_errors: int = 0,
+    on_reject: Callable[[RowError], None] | None = None,
+    on_progress: Callable[[Progress], None] | None = None,
+) -> LintReport:
+    """Find where the prompts of raw logs diverge though they nearly agree.
+
+    Args:
+        inputs: A path, a directory or a glob, or several of these.
+        log_format, field_map, time_unit, allow_truncated: How the log is read, as in `anonymize`.
+        tokenizer, chat_template, use_template, generation_prompt: How prompts are rendered, as in `anonymize`.
+        block_size: Tokens per block, for the positions.
+        max_errors: Bad rows to skip; the next one ends the run. -1 means no limit.
+        on_reject: Receives the error of each bad row.
+        on_progress: Receives the progress after each piece of the log.
+
+    Returns:
+        Positions, kinds and counts; never text.
+
+    Raises:
+        UsageError: Options do not fit together.
+        InputError: A log cannot be read, holds no text, or has more than `max_errors` bad rows.
+
+    >>> import json, tempfile
+    >>> rule = "Answer in one sentence, and name the source of each figure that you give. " * 5
+    >>> rows = [
+    ...     {"timestamp": day, "input": f"Today is 2031-05-0{day}.\\n{rule}\\nWhat is new?", "output": 1}
+    ...     for day in range(1, 7)
+    ... ]
+    >>> with tempfile.NamedTemporaryFile("w", suffix=".jsonl") as log:
+    ...     _ = log.write("".join(json.dumps(row) + "\\n" for row in rows)), log.flush()
+    ...     [(finding.kind, finding.requests) for finding in lint(log.name).findings]
+    [('date', 5)]
+    """
+    from ..logs import sources
+
+    if isinstance(block_size, bool) or not isinstance(block_size, int) or block_size < 1:
+        raise UsageError("--block-size must be at least 1.")
+    log_sources, reader = open_log(
+        inputs, log_format=log_format, field_map=field_map, time_unit=time_unit, allow_truncated=allow_truncated,
+        untimed=True,
+    )  # fmt: skip
+    if not reader.holds_prompts:
+        raise InputError("the log holds hashes or lengths, but no prompts. lint compares the text of prompts.")
+    recipe = Recipe(
+        reader=reader, tokenizer=tokenizer, chat_template=None if chat_template is None else str(chat_template),
+        use_template=use_template, generation_prompt=generation_prompt, key=Key.random(), block_size=block_size,
+        tail="kept", outputs=False, stop_at_error=max_errors == 0,
+    )  # fmt: skip
+    run = _Run(PromptReader(recipe), block_size)
+    total, counter = sources.total(log_sources), RowCounter(max_errors, on_reject)
+    try:
+        for piece in sources.pieces(log_sources):
+            run.read(piece, counter)
+            if on_progress:
+                on_progress(Progress(piece.done, total, run.requests, run.prompt_tokens))
+        run.compare()
+        if not run.requests:
+            raise InputError("the log has no prompt with text. lint compares the text of prompts.")
+        return run.report(counter.counts.rejected)
+    finally:
+        run.forget()  # an error's traceback holds this frame
+
+
+class _Run:
+    """The prompts of the present window, and the occurrences of all windows."""
+
+    def __init__(self, reader: PromptReader, block_size: int):
+        self._reader, self._block_size = reader, block_size
+        self._table, self._prompts = ChunkTable(), []  # type: ChunkTable, list[Prompt]
+        self._references = 0
+        self._found: dict[Place, list[Occurrence]] = defaultdict(list)
+        self.requests = self.prompt_tokens = self.hit_tokens = self.skipped = self.windows = 0
+        self.other_requests = self.other_tokens = 0
+
+    def __repr__(self) -> str:
+        return f"_Run({self.requests} requests)"
+
+    def read(self, piece: Any, counter: RowCounter) -> None:
+        """Read a piece of the log; compare the prompts so far if they fill a window."""
+        batch, records = self._reader.requests(piece)
+        times = batch.time_ns.tolist()
+        for record, time_ns in zip(records, times, strict=True):
+            prompt = prompt_of(record, time_ns, self._table)
+            if prompt is None:
+                self.skipped += 1
+                continue
+            self._prompts.append(prompt)
+            self._references += len(prompt.chunks)
+            self.requests += 1
+        del records
+        counter.add(batch, piece)
+        if self._references > WINDOW_CHUNKS or self._table.characters > WINDOW_CHARACTERS:
+            self.compare()
+
+    def compare(self) -> None:
+        """Compare the prompts of the window, and forget them."""
+        if not self._prompts:
+            return
+        if all(prompt.time_ns != NO_TIME for prompt in self._prompts):
+            self._prompts.sort(key=lambda prompt: prompt.time_ns)
+        keys, tokens = self._table.keys(), self._tokens()
+        matcher = Matcher(self._prompts, keys, tokens)
+        judge = Judge(self._prompts, self._table.texts, keys, tokens)
+        occurrences = [one for match in matcher.matches() for one in judge.occurrences(match)]
+        for place, group in decided(occurrences, self._prompts).items():
+            self._found[place] += group
+        for prompt, hit in zip(self._prompts, matcher.hits, strict=True):
+            self.prompt_tokens += int(tokens[prompt.chunks].sum())
+            self.hit_tokens += int(tokens[prompt.chunks[:hit]].sum())
+        self.other_requests += judge.other_requests
+        self.other_tokens += judge.other_tokens
+        self.windows += 1
+        self.forget()
+
+    def forget(self) -> None:
+        """Forget all text."""
+        self._table.clear()
+        self._table, self._prompts, self._references = ChunkTable(), [], 0
+
+    def report(self, rejected: int) -> LintReport:
+        """The findings so far."""
+        findings = [self._finding(place, group) for place, group in self._found.items()]
+        reader = self._reader
+        return LintReport(
+            requests=self.requests, prompt_tokens=self.prompt_tokens, hit_tokens=self.hit_tokens,
+            block_size=self._block_size, findings=tuple(sorted(
+                (one for one in findings if one.tokens >= MIN_LOST), key=lambda one: (-one.tokens, one.kind, one.token)
+            )),
+            other_requests=self.other_requests, other_tokens=self.other_tokens, skipped=self.skipped,
+            rejected=rejected, windows=self.windows, settings={
+                "log": reader.recipe.reader.describe(),
+                "tokenizer": None if reader.tokenizer is None else reader.tokenizer.describe(),
+                "chat_template": None if reader.template is None else reader.template.describe(),
+            },
+        )  # fmt: skip
+
+    def _finding(self, place: Place, group: list[Occurrence]) -> LintFinding:
+        tokens = sorted(one.token for one in group)
+        token = median_low(tokens)
+        values = {value for one in group for value in one.values}
+        return LintFinding(
+            kind=place.kind, form=place.form, role=place.role or "any",
+            message=median_low([one.message for one in group]), token=token, first_token=tokens[0],
+            last_token=tokens[-1], block=token // self._block_size,
+            requests=len({one.request for one in group}), values=0 if place.kind == LOST_HISTORY else len(values),
+            tokens=sum(one.tokens for one in group),
+        )  # fmt: skip
+
+    def _tokens(self) -> np.ndarray:
+        """Chunk -> its tokens."""
+        texts, tokenizer = self._table.texts, self._reader.tokenizer
+        if tokenizer is None:
+            raise UsageError("lint needs a tokenizer.")
+        sizes = [
+            np.diff(tokenizer.encode_batch(texts[start : start + BATCH])[1]) for start in range(0, len(texts), BATCH)
+        ]
+        return np.concatenate(sizes) if sizes else np.zeros(0, np.int64)

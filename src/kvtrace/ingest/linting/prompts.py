@@ -1,0 +1,70 @@
+"""Read the prompts of a log as `anonymize` does, as numbers of chunks in a table."""
+
+from __future__ import annotations
+
+from array import array
+from contextlib import nullcontext
+from dataclasses import dataclass
+
+import numpy as np
+
+from ..encoding import Batch, Encoder
+from ..logs.record import Record
+from . import segments
+from .chunks import ChunkTable
+from .segments import Segment
+
+
+@dataclass(slots=True, repr=False)
+class Prompt:
+    """The prompt of one request: its chunks, and the message and role of each."""
+
+    chunks: np.ndarray  # int32
+    starts: np.ndarray  # segment -> its first chunk
+    messages: list[int]  # segment -> message
+    roles: list[str]  # segment -> role
+    regions: list[int]  # segment -> region
+    last_answer: int | None  # the first chunk of the last assistant message; None = it has none
+    session: str | None
+    time_ns: int
+
+
+class PromptReader(Encoder):
+    """Reads pieces of a log: an Encoder that keeps the text instead of hashing it."""
+
+    keeps_messages = True
+
+    def requests(self, piece) -> tuple[Batch, list[Record]]:
+        """The requests of a piece, rendered, and a batch of its counts."""
+        batch = Batch()
+        with self.template.remembering() if self.template else nullcontext():
+            requests, _ = self._parse(piece, batch)
+        return batch, requests
+
+
+def prompt_of(record: Record, time_ns: int, table: ChunkTable) -> Prompt | None:
+    """The prompt of a request; None if it holds no text."""
+    text = record.text
+    if not text:
+        return None
+    if record.messages is None:
+        parts = segments.of_text(text)
+        answers = [part.message for part in parts[:-1] if part.role == "assistant"]
+    else:
+        parts = segments.of_messages(text, record.messages)
+        answers = [place for place, message in enumerate(record.messages) if message.get("role") == "assistant"]
+    chunks, starts = array("i"), []
+    for part in parts:
+        starts.append(len(chunks))
+        chunks.extend(table.cut(part.text))
+    return Prompt(
+        np.array(chunks, np.int32), np.array(starts, np.int32), [part.message for part in parts],
+        [part.role for part in parts], [part.region for part in parts],
+        _start_of(answers[-1], parts, starts) if answers else None, record.session, time_ns,
+    )  # fmt: skip
+
+
+def _start_of(answer: int, parts: list[Segment], starts: list[int]) -> int:
+    """The first chunk of an answer, or of the template's text before it, which a cue for the answer may change."""
+    place = next((place for place, part in enumerate(parts) if part.message >= answer), len(parts) - 1)
+    return starts[max(0, place - 1)] if parts[max(0, place - 1)].role == "template" else starts[place]
