@@ -7,12 +7,9 @@ unless they are asked for by name.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
-
-if TYPE_CHECKING:
-    from .columns import Columns
 
 MAX_TIME = 2.0**53  # ms: a float64 holds each whole millisecond up to it, an int64 its microseconds
 
@@ -70,8 +67,8 @@ MEASURED: dict[str, Number] = {
 NUMBERS: dict[str, Number] = {SERVICE.name: SERVICE, **MEASURED}
 
 
-def numbers_of(columns: Columns) -> dict[str, np.ndarray]:
-    """The columns of NUMBERS that a trace has, by name.
+def numbers_of(columns: object) -> dict[str, np.ndarray]:
+    """The columns of NUMBERS that Columns have, by name.
 
     >>> from kvtrace.trace.building import toy
     >>> numbers_of(toy("0"))
@@ -81,8 +78,8 @@ def numbers_of(columns: Columns) -> dict[str, np.ndarray]:
     return {name: numbers for name, numbers in values.items() if numbers is not None}
 
 
-def measured_of(columns: Columns) -> dict[str, np.ndarray]:
-    """The columns of MEASURED that a trace has, by name.
+def measured_of(columns: object) -> dict[str, np.ndarray]:
+    """The columns of MEASURED that Columns have, by name.
 
     >>> from kvtrace.trace.building import toy
     >>> measured_of(toy("0"))
