@@ -1,7 +1,8 @@
 """Anthropic Messages requests with their responses, as gateways log them (see pairs.py).
 
 Request: `system`, `messages` of content blocks, `tools` with an input_schema, `metadata.user_id`. Response: `content`
-blocks, `model`, `usage`, whose input_tokens exclude cached tokens. Content blocks become chat messages: the system
+blocks, `model`, `usage`, whose input_tokens exclude those that the cache had (cache_read_input_tokens) and those that
+were written to it (cache_creation_input_tokens). Content blocks become chat messages: the system
 prompt first, tool_use as tool calls, tool_result as messages of the role `tool`.
 """
 
@@ -11,6 +12,7 @@ from typing import Any
 
 from ..._base.errors import EmptyPrompt
 from . import fields, pairs
+from .measured import put_cached
 from .pairs import small_unit as small_unit
 from .record import Record
 
@@ -207,6 +209,7 @@ def _put_usage(record, usage):
         record.prompt_tokens = None if counts[0] is None else sum(count or 0 for count in counts)
     if record.output_length is None:
         record.output_length = fields.count(*fields.find(usage, "output_tokens"))
+    put_cached(record, usage)
 
 
 def _put_answer(record, responses):

@@ -13,6 +13,7 @@ from typing import Any
 
 from ..._base.errors import NotARequest, RowError
 from . import fields
+from .measured import clear_measured
 from .record import Record
 
 # speaker in ShareGPT and the data sets derived from it -> role in chat templates
@@ -130,7 +131,7 @@ def _shared_fields(row, turns, path) -> Record:
         place = {"session": _wildchat_session(row, turns), "user": row.get("hashed_ip")} | place
     shared = fields.described([("", place)])
     shared.output_length = shared.prompt_tokens = None  # a row's counts cannot be those of each of its requests
-    shared.end_time = shared.service_s = None
+    clear_measured(shared)  # likewise
     if path != "messages" and _starts_late(row, turns):
         shared.lacks = "the turns before it; the start of the conversation is in another row, or missing"
     return shared

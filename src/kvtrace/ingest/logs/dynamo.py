@@ -2,7 +2,8 @@
 
 https://docs.nvidia.com/dynamo, "Request Trace Reference". A row is a record, or {"event": record}. A `request_end` is a
 request; all other events are left out. The hashes are public functions of the prompt's tokens, and so as secret as the
-prompt. They are hashed again under the run's key, and renumbered.
+prompt. They are hashed again under the run's key, and renumbered. Measured are `cached_tokens`, `ttft_ms`,
+`prefill_wait_time_ms` (the queue) and `total_time_ms`.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from typing import Any
 
 from ..._base.errors import EmptyPrompt, NotARequest, RowError
 from . import fields
+from .measured import put_measured
 from .record import Record
 
 SCHEMA = "dynamo.request.trace.v1"
@@ -32,6 +34,9 @@ def read(row: dict[str, Any]) -> Record:
     places = _places(row, event, prefix)
     record = fields.common(places, *_time(places))
     record.service_s = fields.service_in(places, total_time_ms=1e-3)
+    put_measured(
+        record, places[1:2], cached=("cached_tokens",), ttft={"ttft_ms": 1e-3}, queue={"prefill_wait_time_ms": 1e-3}
+    )
     if record.output_length is None:
         record.output_length = fields.count(*fields.find(places[1:], "output_tokens"))
     fields.put_output(record, None, f"{prefix}request.output_tokens")

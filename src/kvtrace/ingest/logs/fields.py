@@ -5,7 +5,6 @@ A reader searches `places`, pairs of (JSON path, object). The first place is the
 
 from __future__ import annotations
 
-import re
 from array import array
 from typing import Any
 
@@ -15,11 +14,12 @@ from .answers import answer_text, arguments, message_text, opened_answer
 from .fieldmap import MISSING
 from .json_values import as_text as as_text
 from .json_values import json_bytes, wrong
+from .measured import MAX_SERVICE_S as MAX_SERVICE_S
+from .measured import MAX_TOKENS, Places, put_cached, put_row, whole_number
+from .measured import service_in as service_in
 from .prompts import is_cut_json, opened_prompt, require_prompt
 from .record import Record
 from .spellings import MISSING_TIME as MISSING_TIME
-
-Places = list[tuple[str, dict[str, Any]]]
 
 SESSION = ("session", "session_id", "conversation_id")
 USER = ("user", "user_id", "safety_identifier")
@@ -32,11 +32,6 @@ TENANT = (
 ID = ("id", "request_id", "custom_id")
 ADAPTER = ("adapter", "lora_name", "lora_path")
 END = ("end_time", "endTime", "ended_at", "endedAt", "finished_at", "finishedAt")  # of the row alone
-SERVICE = {  # from the start of a request to its end -> seconds in the field's unit
-    "service_s": 1.0, "duration_s": 1.0, "latency_s": 1.0, "e2e_latency_s": 1.0, "elapsed_s": 1.0,
-    "service_ms": 1e-3, "duration_ms": 1e-3, "durationMs": 1e-3, "latency_ms": 1e-3, "latencyMs": 1e-3,
-    "e2e_ms": 1e-3, "e2e_latency_ms": 1e-3, "elapsed_ms": 1e-3, "response_time_ms": 1e-3,
-}  # fmt: skip
 SALTS = ("cache_salt", "extra_key")  # of vLLM and SGLang: requests with different values share no blocks
 
 TEXT_PARTS = frozenset(("text", "input_text", "output_text", "refusal", "thinking", "reasoning"))
@@ -48,9 +43,6 @@ MEDIA_PARTS = {
 }  # fmt: skip
 
 
-MAX_SERVICE_S = 30 * 86_400.0  # a longer request is a mistake of the log
-_DECIMAL = re.compile(r"[0-9]{1,12}(\.[0-9]{0,9})?", re.ASCII)
-_WHOLE = re.compile(r"-?[0-9]{1,18}(\.0*)?", re.ASCII)  # data frames write 12.0
 CUT_MARK = "(litellm_truncated"  # LiteLLM puts it in place of removed text
 CUT_LENGTHS = (2048, 2048 + len("..."))  # characters that LiteLLM and SGLang keep by default
 
@@ -81,7 +73,7 @@ def common(places: Places, time: Any, time_path: str = "timestamp") -> Record:
 def described(places: Places, time: Any = None) -> Record:
     """Like `common`, with an optional time."""
     row = places[:1]  # lengths and types of nested objects mean something else
-    return Record(
+    record = Record(
         time=time,
         end_time=find(row, *END)[0],
         service_s=service_in(row),
@@ -100,25 +92,8 @@ def described(places: Places, time: Any = None) -> Record:
         prompt_tokens=count(*find(row, "prompt_tokens")),
         id=key_of(*find(places, *ID)),
     )
-
-
-def service_in(places: Places, **seconds: float) -> float | None:
-    """The seconds from the start of a request to its end, from a field of SERVICE or one of these; None if unknown.
-
-    Args:
-        places: Where to look.
-        seconds: Other names, each with the seconds in its unit.
-
-    >>> service_in([("", {"latency_ms": 250, "delay": 3})]), service_in([("", {"delay": 3})], delay=0.001)
-    (0.25, 0.003)
-    """
-    for name, unit in (SERVICE | seconds).items():
-        value, _ = find(places, name)
-        if type(value) is str and len(value) < 20:
-            value = next((float(text) for text in [value] if _DECIMAL.fullmatch(text)), None)
-        if type(value) in (int, float) and 0 <= value * unit <= MAX_SERVICE_S:
-            return value * unit
-    return None
+    put_row(record, row[0][1])
+    return record
 
 
 def time_in(places: Places, *names: str) -> tuple[Any, str]:
@@ -137,6 +112,29 @@ def fill(record: Record, row: dict[str, Any], places: Places, **names: tuple[str
         if getattr(record, field) is None and row.get(field) is not MISSING:
             keys = (key_of(*find(places, name)) for name in alternatives)
             setattr(record, field, next((key for key in keys if key is not None), None))
+
+
+def put_usage(
+    record: Record,
+    places: Places,
+    *,
+    prompt: tuple[str, ...] = ("prompt_tokens", "input_tokens"),
+    output: tuple[str, ...] = ("completion_tokens", "output_tokens"),
+    cached: tuple[str, ...] = (),
+) -> None:
+    """Set the server's token counts that the record does not have yet; RowError for a bad length.
+
+    Args:
+        record: The request.
+        places: The usage of its response, which may be empty.
+        prompt, output: Names of the lengths.
+        cached: Paths of the cached tokens, instead of those that `measured.py` knows.
+    """
+    if record.prompt_tokens is None:
+        record.prompt_tokens = count(*find(places, *prompt))
+    if record.output_length is None:
+        record.output_length = count(*find(places, *output))
+    put_cached(record, places, *cached)
 
 
 def put_media(record: Record, kind: str | None, item: Any, path: str) -> None:
@@ -216,7 +214,8 @@ def put_output(record: Record, value: Any, path: str) -> None:
     if type(value) is str:
         value = opened_answer(value)
     if type(value) is dict or (type(value) is list and value and type(value[0]) is dict):
-        _put_usage(record, value, path)
+        usage = value.get("usage") if type(value) is dict else None
+        put_usage(record, [(f"{path}.usage.", usage)] if type(usage) is dict else [])
         value = _answer_text(record, value, path)
     if type(value) is str:
         if not is_cut(value):
@@ -257,11 +256,8 @@ def token_ids(value: Any, path: str) -> array[int]:
 
 def count(value: Any, path: str) -> int | None:
     """A number of tokens, or None; RowError if it is negative, fractional or not a number."""
-    if type(value) is float and value.is_integer():  # data frames write 12.0
-        value = int(value)
-    if type(value) is str and _WHOLE.fullmatch(value):  # in tables
-        value = int(value.partition(".")[0])
-    if value is None or (type(value) is int and 0 <= value < 2**31):
+    value = whole_number(value)
+    if value is None or (type(value) is int and 0 <= value < MAX_TOKENS):
         return value
     if type(value) is int:
         raise RowError("is negative." if value < 0 else "is not below 2^31 tokens.", field=path)
@@ -345,17 +341,6 @@ def _put_parts(record, parts, path):
 def _identity(part, path):
     """The identity of a content part: its JSON without the cache marker, which moves from turn to turn."""
     return json_bytes({key: part[key] for key in part if key != "cache_control"}, path)
-
-
-def _put_usage(record, answer, path):
-    """Set the token counts from the usage of a completion, unless the log has them elsewhere."""
-    usage = answer.get("usage") if type(answer) is dict else None
-    if type(usage) is dict:
-        place = [(f"{path}.usage.", usage)]
-        if record.prompt_tokens is None:
-            record.prompt_tokens = count(*find(place, "prompt_tokens", "input_tokens"))
-        if record.output_length is None:
-            record.output_length = count(*find(place, "completion_tokens", "output_tokens"))
 
 
 def _answer_text(record, value, path) -> str | None:

@@ -2,7 +2,8 @@
 
 github.com/Helicone/helicone, examples/export/typescript/index.ts; docs.helicone.ai/tools/export: `request_body` and
 `response_body` as the provider's API has them, `request_created_at`, `request_user_id`, `request_properties` with
-`Helicone-Session-Id`, and token counts. CSV has no response bodies. Exports without --include-body have no prompts.
+`Helicone-Session-Id`, and token counts, `prompt_cache_read_tokens` among them. `time_to_first_token` and `delay_ms` are
+in milliseconds. CSV has no response bodies. Exports without --include-body have no prompts.
 """
 
 from __future__ import annotations
@@ -45,6 +46,7 @@ def read(row: dict[str, Any]) -> Record:
         id=fields.plain_key(row, "request_id", "response_id"),
         output_length=number(row.get("completion_tokens")) or None,
         service_s=fields.service_in([("", row)], delay_ms=1e-3), end_time=row.get("response_created_at"),
+        ttft_ms=row.get("time_to_first_token"), cached_tokens=row.get("prompt_cache_read_tokens"),
     )  # fmt: skip
 
 

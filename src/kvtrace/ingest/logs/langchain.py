@@ -72,6 +72,17 @@ def chat_message(message: Any) -> Any:
     return chat
 
 
+def usage_of(message: Any) -> dict[str, Any]:
+    """The token counts of a message, which LangChain calls its usage_metadata; empty if it has none.
+
+    >>> usage_of({"lc": 1, "kwargs": {"content": "", "usage_metadata": {"input_token_details": {"cache_read": 64}}}})
+    {'input_token_details': {'cache_read': 64}}
+    """
+    inner = message.get("kwargs", message.get("data", message)) if type(message) is dict else None
+    usage = inner.get("usage_metadata") if type(inner) is dict else None
+    return usage if type(usage) is dict else {}
+
+
 def _call(call):
     if type(call) is not dict or "function" in call or type(call.get("name")) is not str:
         return call

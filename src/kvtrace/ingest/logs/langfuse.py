@@ -4,7 +4,7 @@ langfuse.com/docs/api-and-data-platform/features/blob-storage-export-fields (sna
 export from the interface (camel case). A GENERATION is a request: `input`, `output`, `startTime`, `usageDetails`,
 `model` or `providedModelName`, `sessionId` and `userId` of the observation or of its trace. Other observations (spans,
 tools, agents) are left out. In `usageDetails`, `input` leaves out what other names that begin with `input` count, such
-as cached tokens.
+as cached tokens. `completionStartTime` is the time of the first token, `timeToFirstToken` its seconds.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from ..._base.errors import NotARequest
 from . import fields, langchain
 from .bodies import number
 from .json_values import unpacked
+from .measured import put_cached, put_measured
 from .record import Record
 
 SPELLINGS = False  # the reader knows all names, and `projectId` is the project of the log's owner
@@ -84,6 +85,7 @@ def _record(row, trace, prefix) -> Record:
     value, path = fields.find([(prefix, row)], "input")
     _put_tools(record, unpacked(value), row)
     langchain.put_prompt(record, value, path)
+    put_measured(record, [(prefix, row)], ttft={"timeToFirstToken": 1.0, "time_to_first_token": 1.0})
     answer, path = fields.find([(prefix, row)], "output")
     fields.put_output(record, langchain.chat_message(unpacked(answer)) if _is_lc(answer) else answer, path)
     return record
@@ -102,6 +104,7 @@ def _put_counts(record, row, prefix):
         counts, path = fields.find([(prefix, row)], *names)
         counts = unpacked(counts)
         if type(counts) is dict and counts.get("unit") in (None, "TOKENS"):
+            put_cached(record, [(f"{path}.", counts)])
             record.prompt_tokens = record.prompt_tokens or _sum(counts, "input", path)
             record.output_length = record.output_length or _sum(counts, "output", path)
     columns = [(prefix, row)]

@@ -3,7 +3,9 @@
 A run of type `llm` is a request: `inputs` with messages (as the provider's API has them, or LangChain's, in a batch of
 one) or prompts, `outputs` with choices, generations or a message, `start_time`, token counts. Other runs (chains,
 tools, retrievers) are left out. A thread is in `extra.metadata`: `session_id`, `thread_id` or `conversation_id`. The
-run's own `session_id` is its project, and `tenant_id` the workspace of the log's owner; neither is read.
+run's own `session_id` is its project, and `tenant_id` the workspace of the log's owner; neither is read. Measured are
+`first_token_time`, and `cache_read` in the run's `prompt_token_details` or in the message's `usage_metadata`
+(reference.langchain.com, langsmith.schemas.InputTokenDetails).
 """
 
 from __future__ import annotations
@@ -14,11 +16,13 @@ from ..._base.errors import NotARequest
 from . import fields, langchain
 from .bodies import number
 from .json_values import unpacked
+from .measured import put_cached
 from .record import Record
 
 SPELLINGS = False  # the reader knows all names
 THREAD = ("session_id", "thread_id", "conversation_id")
 NOT_OURS = ("session_id", "tenant_id", "session_name")
+PROMPT_TOKENS = ("input_tokens", "prompt_tokens")
 PROMPTS = ("messages", "prompts", "prompt", "input", "contents")
 
 
@@ -46,6 +50,7 @@ def read(row: dict[str, Any]) -> Record:
         record, row, [("extra.metadata.", metadata)], session=THREAD, user=("user_id",), model=("ls_model_name",)
     )
     fields.fill(record, row, [("extra.invocation_params.", invocation)], model=("model", "model_name"))
+    put_cached(record, [("", row)], "prompt_token_details.cache_read")
     _put_prompt(record, row, invocation)
     _put_answer(record, row)
     return record
@@ -86,22 +91,18 @@ def _put_answer(record, row):
     outputs = unpacked(value)
     if type(outputs) is dict and path == "outputs":
         for name in ("usage_metadata", "usage"):
-            _put_usage(record, _object(outputs, name), f"outputs.{name}.")
-        _put_usage(record, _object(_object(outputs, "llm_output"), "token_usage"), "outputs.llm_output.token_usage.")
+            fields.put_usage(record, [(f"outputs.{name}.", _object(outputs, name))], prompt=PROMPT_TOKENS)
+        usage = _object(_object(outputs, "llm_output"), "token_usage")
+        fields.put_usage(record, [("outputs.llm_output.token_usage.", usage)], prompt=PROMPT_TOKENS)
         value = outputs
         generation = outputs.get("generations")
         while type(generation) is list and generation:
             generation, path = generation[0], "outputs.generations"
         if type(generation) is dict:
+            put_cached(record, [("", langchain.usage_of(generation.get("message")))])
             message = langchain.chat_message(generation.get("message"))
             value = message if type(message) is dict and "role" in message else generation
         else:
+            put_cached(record, [("", langchain.usage_of(value))])
             value = langchain.chat_message(value)
     fields.put_output(record, value, path)
-
-
-def _put_usage(record, counts, prefix):
-    if record.prompt_tokens is None:
-        record.prompt_tokens = fields.count(*fields.find([(prefix, counts)], "input_tokens", "prompt_tokens"))
-    if record.output_length is None:
-        record.output_length = fields.count(*fields.find([(prefix, counts)], "output_tokens", "completion_tokens"))

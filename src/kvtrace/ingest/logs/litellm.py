@@ -2,7 +2,9 @@
 
 The prompt is `messages`, else the body in `proxy_server_request`, where spend logs store it if configured to. Failed
 calls and calls that generate no text (embeddings, images, ...) are left out. Spend logs remove the middle of each text
-of more than 2,048 characters and put `(litellm_truncated skipped ... chars)` in its place.
+of more than 2,048 characters and put `(litellm_truncated skipped ... chars)` in its place. `completionStartTime` is the
+time of the first token, and the end if the answer was not streamed. Cached tokens are in the response's `usage`, or in
+the metadata: `usage_object` of the payload, `additional_usage_values` of spend logs (spend_tracking_utils.py).
 """
 
 from __future__ import annotations
@@ -11,6 +13,7 @@ from typing import Any
 
 from ..._base.errors import NotARequest, RowError
 from . import anthropic, fields, pairs, responses
+from .measured import put_cached
 from .record import Record
 
 REQUESTS = frozenset(
@@ -23,6 +26,7 @@ REDACTED = "redacted-by-litellm"  # replaces every text with turn_off_message_lo
 SESSION = ("litellm_session_id", "trace_id")
 ACCOUNT = ("user_api_key_user_id", "user_api_key_hash", "user_api_key", "api_key")
 USER = ("end_user", "user_api_key_end_user_id", *ACCOUNT)
+USAGE = ("usage_object", "additional_usage_values")  # in the metadata
 TENANT = ("user_api_key_org_id", "organization_id", "user_api_key_team_id", "team_id")
 
 
@@ -41,6 +45,7 @@ def read(row: dict[str, Any]) -> Record:
     record = fields.common(requests, *_time(row))
     places = [*requests[:1], *pairs.inside(row, "metadata")]
     record.service_s = fields.service_in(requests[:1], response_time=1.0) if record.end_time is None else None
+    _put_cached(record, row)
     fields.fill(record, row, places, session=SESSION, user=USER, account=ACCOUNT, tenant=TENANT)
     _put_prompt(record, row, requests)
     _put_answer(record, row)
@@ -114,6 +119,20 @@ def _put_chat(record, row, requests, turns, path):
         fields.put_message(record, message, message_path)
     record.messages = [message for message, _ in messages]
     record.type = record.type or "text"
+
+
+def _put_cached(record, row):
+    """Set the cached tokens. If LiteLLM answered from a cache of its own, nothing was measured."""
+    if str(row.get("cache_hit")).lower() == "true":
+        record.cached_tokens = record.first_token = record.ttft_s = None
+        return
+    usage = [one for place in pairs.inside(row, "response") for one in pairs.usage([place])]
+    metadata = pairs.inside(row, "metadata")
+    for name in USAGE:
+        counts, path = fields.find(metadata, name)
+        counts = pairs.unpacked(counts)
+        usage += [(f"{path}.", counts)] if type(counts) is dict else []
+    put_cached(record, usage)
 
 
 def _require_text(record, path):

@@ -3,7 +3,8 @@
 Request: `messages` with tool calls, null contents and content parts (or `prompt`, text or ids, of the older
 completions), `tools`, `user` or `safety_identifier`. Response: `created` in seconds (the row's `timestamp` takes
 precedence); `model`, else the request's; `choices[0]`, its message or its `text`; `usage.prompt_tokens` and
-`usage.completion_tokens`, which takes precedence over counting the text.
+`usage.completion_tokens`, which takes precedence over counting the text; `usage.prompt_tokens_details.cached_tokens`
+(platform.openai.com/docs/guides/prompt-caching), which vLLM and SGLang write if they are told to.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ def read(row: dict[str, Any]) -> Record:
     """
     requests, responses, record = pairs.opened(row)
     _put_prompt(record, requests)
-    _put_usage(record, pairs.usage(responses))
+    fields.put_usage(record, pairs.usage(responses))
     _put_answer(record, responses)
     return record
 
@@ -44,14 +45,6 @@ def _put_prompt(record, requests):
         hint = "A Batch has its requests and responses in two files: give both."
         raise RowError("is missing. It must hold the prompt.", field=path, hint=hint)
     fields.put_prompt(record, value, path)
-
-
-def _put_usage(record, usage):
-    """Set the token counts from the server's usage, unless the row has them."""
-    if record.prompt_tokens is None:
-        record.prompt_tokens = fields.count(*fields.find(usage, "prompt_tokens", "input_tokens"))
-    if record.output_length is None:
-        record.output_length = fields.count(*fields.find(usage, "completion_tokens", "output_tokens"))
 
 
 def _put_answer(record, responses):

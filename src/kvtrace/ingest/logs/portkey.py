@@ -3,6 +3,7 @@
 `request` and `response` are bodies as the provider's API has them, under their names, under `body` in them, or under
 `request.body` and `response.body`. `created_at` is the time, `req_units` and `res_units` are token counts, and `_user`
 in `metadata` is the user. A trace id is new for each request unless the client sets it: it is not read as a session.
+An export has `response_time` in milliseconds, and no time of the first token. Cached tokens are those of the response.
 """
 
 from __future__ import annotations

@@ -14,6 +14,11 @@ class Record:
     time: Any = None  # as logged: a number or a string (times.py finds its unit); None = unknown
     end_time: Any = None  # when the answer was complete, as logged, in the unit of `time`; None = unknown
     service_s: float | None = None  # seconds from the start to the end, if the log has them; wins over `end_time`
+    first_token: Any = None  # when the first token was there, as logged, likewise
+    ttft_s: float | None = None  # seconds from the start to the first token; wins over `first_token`
+    queue_s: float | None = None  # seconds in the queue of the engine
+    cached_tokens: int | None = None  # prompt tokens that the service had in its cache, by its own tokenizer
+    invalid: set[str] = field(default_factory=set)  # measured columns whose logged value is not valid
     messages: list[dict[str, Any]] | None = None  # chat messages, to be rendered by the chat template
     tools: list[dict[str, Any]] | None = None  # tool definitions, rendered with the messages
     text: str | None = None  # a templated prompt

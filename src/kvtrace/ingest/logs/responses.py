@@ -1,9 +1,9 @@
 """OpenAI Responses requests with their responses, as gateways log them (see pairs.py).
 
 Request: `input`, text or items, `instructions`, flat `tools`, `safety_identifier` or `user`. Response: `created_at` in
-seconds, `model`, `output` items, `usage`. Items become chat messages: an answer, its reasoning and its function calls
-form one assistant message, as in chat completions. A request that refers to state on the server (previous_response_id,
-conversation, item_reference, a stored prompt) is incomplete.
+seconds, `model`, `output` items, `usage` with `input_tokens_details.cached_tokens`. Items become chat messages: an
+answer, its reasoning and its function calls form one assistant message, as in chat completions. A request that refers to
+state on the server (previous_response_id, conversation, item_reference, a stored prompt) is incomplete.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def read(row: dict[str, Any]) -> Record:
     record.tools = record.tools and [_tool(tool) for tool in record.tools]
     _put_session(record, places)
     _put_prompt(record, requests, responses)
-    _put_usage(record, pairs.usage(responses))
+    fields.put_usage(record, pairs.usage(responses), prompt=("input_tokens",), output=("output_tokens",))
     _put_answer(record, responses)
     return record
 
@@ -196,14 +196,6 @@ def _tool(tool):
         return tool
     known = {name: tool[name] for name in ("name", "description", "parameters") if tool.get(name) is not None}
     return {"type": "function", "function": {"name": tool.get("type")} | known}
-
-
-def _put_usage(record, usage):
-    """Set the token counts from the server's usage, unless the row has them."""
-    if record.prompt_tokens is None:
-        record.prompt_tokens = fields.count(*fields.find(usage, "input_tokens"))
-    if record.output_length is None:
-        record.output_length = fields.count(*fields.find(usage, "output_tokens"))
 
 
 def _put_answer(record, responses):

@@ -4,7 +4,8 @@ python/sglang/srt/utils/request_logger.py: a line is an event. `request.finished
 result in `out`. `request.received` holds a part of the same data and is left out. A line is written when its request
 ends. The request arrived `out.meta_info.e2e_latency` seconds before `timestamp`, which is local time without a zone.
 `obj.input_ids`, which chat requests always have, are used unchanged; `obj.text` is tokenised. At level 2, texts and ids
-longer than 2,048 lose all but 1,024 at each end.
+longer than 2,048 lose all but 1,024 at each end. `out.meta_info` has `cached_tokens`; with --enable-metrics also
+`queue_time`, and `request_received_ts` and `prefill_finished_ts` of one clock (managers/tokenizer_manager.py).
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from typing import Any
 
 from ..._base.errors import NotARequest, RowError
 from . import fields, times
+from .measured import put_measured, put_spans
 from .record import Record
 
 CONVERSATION = False  # the prompts of a batch are independent
@@ -84,6 +86,8 @@ def _record(row, request, result, nth) -> Record:
     meta = _object(result, "meta_info", f"out{nth}.") if "meta_info" in result else {}
     record = fields.common([("", row)], *_arrival(row, meta, f"out{nth}.meta_info."))
     record.service_s = fields.service_in([(f"out{nth}.meta_info.", meta)], e2e_latency=1.0)
+    put_measured(record, [(f"out{nth}.meta_info.", meta)], cached=("cached_tokens",), queue={"queue_time": 1.0})
+    put_spans(record, meta, ttft_s=("request_received_ts", "prefill_finished_ts"))
     places = [("obj.", request)]
     fields.fill(
         record, row, places,

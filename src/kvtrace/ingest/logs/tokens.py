@@ -2,7 +2,8 @@
 
 `prompt_token_ids` in the row, the response, its first choice or the request; `token_ids` or `output_token_ids`
 likewise, else a length (`output_length`, `usage.completion_tokens`). Rows are flat or pairs (see pairs.py). Times and
-the other fields are read as in openai.py.
+the other fields are read as in openai.py. Cached tokens and times are those of vLLM's RequestOutput (vllm/outputs.py):
+`num_cached_tokens`, and `metrics` of RequestMetrics (vllm/sequence.py) or RequestStateStats (vllm/v1/metrics/stats.py).
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from __future__ import annotations
 from typing import Any
 
 from . import fields, pairs
+from .measured import put_cached, put_measured, put_spans, span_s
 from .pairs import small_unit as small_unit
 from .record import Record
 
@@ -24,9 +26,11 @@ def read(row: dict[str, Any]) -> Record:
     _put_media(record, requests)
     mapped, path = fields.find(requests[:1], "input")  # a field map puts the prompt there
     fields.put_prompt(record, *((mapped, path) if mapped is not None else _prompt_ids(requests, responses)))
+    usage = pairs.usage(responses)
     if record.output_length is None:
-        usage = pairs.usage(responses)
         record.output_length = fields.count(*fields.find(usage, "completion_tokens", "output_tokens"))
+    put_cached(record, usage)
+    _put_metrics(record, pairs.places(requests, responses))
     fields.put_output(record, *_output(requests, responses))
     return record
 
@@ -35,6 +39,26 @@ def matches(row: dict[str, Any]) -> bool:
     """Whether the row has this format."""
     requests, responses = pairs.split(row)
     return _prompt_ids(requests, responses)[0] is not None
+
+
+def _put_metrics(record, places):
+    """Set what vLLM's RequestOutput states: `num_cached_tokens`, and the times of its `metrics`.
+
+    In version 0 (RequestMetrics) all times are of one clock. In version 1 (RequestStateStats) those of the engine are.
+    """
+    put_cached(record, places, "num_cached_tokens")
+    metrics, path = fields.find(places, "metrics")
+    if type(metrics) is not dict:
+        return
+    put_measured(record, [(f"{path}.", metrics)], ttft={"first_token_latency": 1.0}, queue={"time_in_queue": 1.0})
+    put_spans(
+        record, metrics, ttft_s=("arrival_time", "first_token_time"),
+        queue_s=("arrival_time", "first_scheduled_time"), service_s=("arrival_time", "finished_time"),
+    )  # fmt: skip
+    put_spans(record, metrics, queue_s=("queued_ts", "scheduled_ts"))
+    decode_s = span_s(metrics, "first_token_ts", "last_token_ts")
+    if record.service_s is None and record.ttft_s is not None and decode_s is not None and decode_s >= 0:
+        record.service_s = record.ttft_s + decode_s
 
 
 def _prompt_ids(requests, responses):

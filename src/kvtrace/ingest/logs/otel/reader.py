@@ -2,7 +2,9 @@
 
 A span is an object with `attributes`, a start time and optional `events`. SDKs print one span a line; the Collector's
 file exporter writes a batch a line, `resourceSpans[].scopeSpans[].spans[]`. Spans of tools, agents and other work are
-left out. Sessions and users are attributes of the span or of its resource.
+left out. Sessions and users are attributes of the span or of its resource. A span's end is the end of its request.
+Cached tokens and times have names of OpenTelemetry (opentelemetry.io/docs/specs/semconv/registry/attributes/gen-ai),
+vLLM (vllm/tracing), OpenLLMetry, OpenInference, Sentry and Langfuse.
 """
 
 from __future__ import annotations
@@ -11,6 +13,7 @@ from typing import Any
 
 from ...._base.errors import NotARequest, RowError
 from .. import fields
+from ..measured import put_measured
 from ..pairs import unpacked
 from ..record import Record
 from . import events as events_convention
@@ -39,6 +42,23 @@ INPUT_TOKENS = ("gen_ai.usage.input_tokens", "gen_ai.usage.prompt_tokens", "llm.
                 "llm.token_count.prompt")  # fmt: skip
 OUTPUT_TOKENS = ("gen_ai.usage.output_tokens", "gen_ai.usage.completion_tokens", "llm.usage.completion_tokens",
                  "llm.token_count.completion")  # fmt: skip
+CACHED_TOKENS = (
+    "gen_ai.usage.cache_read.input_tokens",  # OpenTelemetry
+    "gen_ai.usage.cache_read_input_tokens",  # OpenLLMetry, and Sentry before
+    "gen_ai.usage.input_tokens.cached",  # Sentry
+    "llm.token_count.prompt_details.cache_read",  # OpenInference
+    "llm.usage.cache_read_input_tokens",  # OpenLLMetry before
+)
+TTFT = {  # attribute -> seconds in its unit
+    "gen_ai.response.time_to_first_chunk": 1.0,  # OpenTelemetry
+    "gen_ai.latency.time_to_first_token": 1.0,  # vLLM and SGLang
+    "gen_ai.response.time_to_first_token": 1.0,  # Sentry
+    "gen_ai.server.time_to_first_token": 1.0,  # OpenTelemetry's name of the metric
+}
+QUEUE = {"gen_ai.latency.time_in_queue": 1.0}  # vLLM
+FIRST_TOKEN = ("langfuse.observation.completion_start_time",)
+FIRST_TOKEN_EVENTS = ("First Token Stream Event", "llm.content.completion.chunk")  # OpenInference, OpenLLMetry
+EVENT_TIMES = ("timeUnixNano", "time_unix_nano", "timestamp", "time")
 
 
 def read_all(row: dict[str, Any]) -> list[Record]:
@@ -123,7 +143,10 @@ def _record(span, resource) -> Record:
     record.end_time = fields.find([("", span)], *ENDS)[0]
     places = [("attributes.", attributes), ("resource.attributes.", resource)]
     fields.fill(record, span, places, session=SESSION, user=USER, tenant=TENANT, model=MODEL, id=ID)
-    _put_usage(record, attributes)
+    usage = [("attributes.", attributes)]
+    fields.put_usage(record, usage, prompt=INPUT_TOKENS, output=OUTPUT_TOKENS, cached=CACHED_TOKENS)
+    put_measured(record, usage, ttft=TTFT, queue=QUEUE, first_token=FIRST_TOKEN)
+    record.first_token = record.first_token or _first_token(span)
     if mapped is not None:
         fields.put_prompt(record, mapped, path)
     else:
@@ -155,17 +178,21 @@ def _is_call(attributes):
 
 
 def _events(span):
-    """The names and attributes of the span's events, in order."""
+    """The names and attributes of the span's events of this convention, in order."""
+    return [
+        (event["name"], values.attributes(event.get("attributes"), f"events[{i}].attributes"))
+        for i, event in _all_events(span)
+        if event["name"].startswith("gen_ai.")
+    ]
+
+
+def _all_events(span) -> list[tuple[int, dict[str, Any]]]:
+    """The events of a span that have a name, each with its place among all."""
     events = span.get("events")
     events = unpacked(events) if type(events) is str else events
     if type(events) is not list:
         return []
-    named = [(i, event) for i, event in enumerate(events) if type(event) is dict and type(event.get("name")) is str]
-    return [
-        (event["name"], values.attributes(event.get("attributes"), f"events[{i}].attributes"))
-        for i, event in named
-        if event["name"].startswith("gen_ai.")
-    ]
+    return [(i, event) for i, event in enumerate(events) if type(event) is dict and type(event.get("name")) is str]
 
 
 def _has_failed(span, attributes, content):
@@ -185,12 +212,12 @@ def _hint(attributes):
     return flat.HINT if is_flat else genai.HINT
 
 
-def _put_usage(record, attributes):
-    places = [("attributes.", attributes)]
-    if record.prompt_tokens is None:
-        record.prompt_tokens = fields.count(*fields.find(places, *INPUT_TOKENS))
-    if record.output_length is None:
-        record.output_length = fields.count(*fields.find(places, *OUTPUT_TOKENS))
+def _first_token(span):
+    """The time of the event that marks the first token; None if the span has none."""
+    for _, event in _all_events(span):
+        if event["name"] in FIRST_TOKEN_EVENTS:
+            return fields.find([("", event)], *EVENT_TIMES)[0]
+    return None
 
 
 def _put_prompt(record, content):
