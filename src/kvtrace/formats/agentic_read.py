@@ -120,7 +120,7 @@ class _File:
         if self._header is None:
             return None
         tail = own.get("tail") if own.get("tail") in TAILS else "kept"
-        return Sidecar(f"{self._path} (its header)", block_size=self._header["block_size"], tail=tail)
+        return Sidecar(self._path, block_size=self._header["block_size"], tail=tail, part="header")
 
 
 def derived_links(play: np.ndarray, label: np.ndarray, waits: Dependencies) -> dict[str, np.ndarray]:

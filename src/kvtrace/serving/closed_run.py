@@ -171,7 +171,10 @@ def run_closed(
 ) -> ClosedRun:
     """Run a trace in a closed loop. If its trees run out before the duration is over, more laps are tried."""
     if fleet.setting.policy.partition(":")[0] in ROW_POLICIES:
-        raise UsageError(f"Policy {fleet.setting.policy} reads recorded arrivals, which a closed loop does not have.")
+        raise UsageError(
+            f"Policy {fleet.setting.policy} reads recorded arrivals, which a closed loop does not have. "
+            "Try another --policy."
+        )
     laps = 1
     if loop.duration_s is not None:
         require_dependencies(trace)
