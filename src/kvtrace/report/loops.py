@@ -53,9 +53,9 @@ def _table(before: dict[str, Any], row: dict[str, Any], *, many: bool) -> TextTa
     table.add_row("sessions completed", "", f"{loop['sessions_completed']:,} of {loop['plays']:,}", "")
     table.add_row("sessions per hour", "", f"{loop['sessions_per_hour']:,.1f}", "")
     length = f"{loop['window_s']:,.0f} s"
-    table.caption = f"Requests of the window count, which is {length} long. open: the arrivals of the trace."
+    table.caption = f"Counted: the requests of a window of {length}. open: requests arrive at the times of the trace."
     if loop["idle_skipped_s"]:
-        table.caption += f" {loop['idle_skipped_s']:,.0f} s without a request were left out."
+        table.caption += f" Idle caps skipped {loop['idle_skipped_s']:,.0f} s without a request."
     return table
 
 
