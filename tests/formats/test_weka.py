@@ -158,8 +158,7 @@ def test_stated_block_counts_are_kept(folder):
     trace = kvtrace.read(put(session(rows)))
     assert trace.tail == "stated" and trace.prompt_blocks.tolist() == [3, 1, 4]
     assert (
-        str(trace.fixes)
-        == "1 prompt states more blocks than its tokens fill, and 1 states fewer: they are kept as stated"
+        str(trace.fixes) == "1 prompt has more blocks than its tokens fill, and 1 has fewer; the block counts are kept"
     )
     hits = count_hits(trace, unlimited_hits(trace))
     assert (hits.hit_blocks, hits.blocks, hits.hit_tokens) == (4, 8, 64 + 192)

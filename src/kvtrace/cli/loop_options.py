@@ -27,7 +27,7 @@ def shares(text: str) -> tuple[float, float]:
 
 
 OPTIONS = (
-    click.option("--loop", type=click.Choice(["open", "closed"]), default="open", show_default=True, help="In time. open: requests arrive at the times of the trace. closed: when what they wait for has ended, plus their delay; both are then shown."),
+    click.option("--loop", type=click.Choice(["open", "closed"]), default="open", show_default=True, help="In time: when requests arrive. open: at the times of the trace. closed: when the requests that they wait for have ended, plus their delay; simulate then shows both."),
     click.option("--lanes", type=click.IntRange(1), metavar="N", help="Closed loop: number of sessions that run at once, each with its subagents."),
     click.option("--duration", metavar="TIME", help="Closed loop: length of the run; sessions are played again until then.  [default: each session is played once]"),
     click.option("--start-inside", is_flag=False, flag_value=RANGE, type=Amount(shares), metavar="[RANGE]", help=f"Closed loop: each lane starts inside its first session, at a random share of its time; the request before it primes the cache.  [range: {RANGE}]"),
