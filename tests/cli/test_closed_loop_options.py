@@ -82,3 +82,9 @@ def test_a_trace_without_dependencies_is_refused(monkeypatch, run):
     monkeypatch.setattr(simulate_module, "load", lambda *_, **__: toy("0 1", "0 2"))
     status, _, err = run(*CLOSED)
     assert status == 2 and "has no dependencies" in err
+
+
+def test_rejected_requests_are_in_the_tables(trace, run):
+    table = run(*CLOSED, "--capacity", "1", "-q")[1]
+    assert "requests rejected" in table and "rejected: requests that do not fit into an instance" in table
+    assert "reject" not in run(*CLOSED, "-q")[1]

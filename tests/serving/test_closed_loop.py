@@ -14,6 +14,7 @@ from kvtrace.serving.core.requests import Requests
 from kvtrace.serving.routers import ROUTERS
 from kvtrace.serving.schedulers.recorded import RecordedScheduler
 from kvtrace.serving.simulation import BatchLimits, StepCost, Tier, simulate_serving
+from kvtrace.trace.building import toy
 from kvtrace.trace.session_trees import session_trees
 from tests.reference.closed_loop import Loop
 from tests.serving.session_forests import lists_of, random_forest
@@ -135,3 +136,8 @@ def test_the_open_loop_serves_the_same_arrivals_in_the_same_time(engine, router,
 def test_bad_options_are_refused(options, message):
     with pytest.raises(UsageError, match=message):
         ClosedLoop(**options)
+
+
+def test_the_loop_is_a_closed_loop():
+    with pytest.raises(UsageError, match="loop must be a ClosedLoop, not 'closed'. Example: ClosedLoop"):
+        simulate_serving(toy("0", "1"), StepCost(1.0), setting=Setting(8), loop="closed")

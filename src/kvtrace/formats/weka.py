@@ -122,8 +122,10 @@ def write(
     objects = SessionObjects(columns, block_size, meta, first_id=first_id, extra=extra)
     if is_std(path) or is_file_name(path):
         if len(objects) != 1:
+            place = "stdout" if is_std(path) else path
             raise UsageError(
-                f"{path}: a file holds one session, but the trace has {len(objects):,}. Name a folder: FOLDER/."
+                f"{place}: a file holds one session, but the trace has {len(objects):,}. Name a folder, such as "
+                "day.sessions."
             )
         with write_together(path) as (stream,):
             stream.write(_text(objects.object(0)))

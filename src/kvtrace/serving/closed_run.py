@@ -82,7 +82,7 @@ class ClosedRun(ServingRun):
     idle_skipped_s: float = 0.0  # time without a request that the caps left out
 
     def _headline(self) -> str:
-        return f"{super()._headline()}, {self.loop.lanes} lanes, {self.sessions_completed} sessions completed"
+        return f"{super()._headline()}, lanes={self.loop.lanes}, sessions_completed={self.sessions_completed}"
 
     @property
     def counted(self) -> slice:
