@@ -77,7 +77,7 @@ def plan_command(trace, model_config, gpu_name, gpus, costs_file, extrapolate, t
     chosen = None if costs_file else "h100"
     roofline, costs = roofline_of(model_config, gpu_name or chosen, costs_file, gpus, [])
     if closed["lanes"] is not None:
-        raise click.UsageError("--lanes is what kvtrace plan finds. Leave it out.")
+        raise click.UsageError("kvtrace plan finds the number of lanes. Leave out --lanes.")
     if loop == "open" and (warm_up != "0" or seed is not None):
         raise click.UsageError("--warm-up and --seed need --loop closed.")
     own = costs.batch_limits if costs else BatchLimits()
