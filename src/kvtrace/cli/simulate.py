@@ -95,7 +95,6 @@ def simulate_command(trace, as_json, as_csv, png, svg, verbose, per_request, mod
     from .._base.errors import UsageError
     from .._base.lists import leading_rows, names
     from .._base.output_files import write_atomically
-    from .._base.units import milliseconds
     from ..report import simulation as simulation_report
     from ..report.loops import compare_loops, loop_tables
     from ..report.progress import RequestProgress
@@ -108,7 +107,7 @@ def simulate_command(trace, as_json, as_csv, png, svg, verbose, per_request, mod
         raise UsageError(f"--per-request - and {'--json' if as_json else '--csv'} both write to stdout. Use one of them.")
     write_figure = figure_writer(png, svg, quiet)
     kv_bytes = chosen(model_config, kv_bytes_per_token)
-    window_ms = milliseconds(over_time) if over_time else None
+    window_ms = over_time
     timed = bool(gpu_name or costs_file)
     options["engine_names"] = options["engine_names"] or ("vllm" if timed and options["policies"] == "lru" else "reference")
     engines = names(options["engine_names"])
