@@ -56,10 +56,13 @@ def test_the_options_reach_the_loop(trace, run):
     (["--lanes", "2"], "--lanes needs --loop closed."),
     (["--loop", "closed"], "--loop closed needs --lanes"),
     (["--loop", "closed", "--lanes", "0"], "--lanes must be at least 1."),
+    (["--loop", "closed", "--lanes", "2", "--duration", "-1"], "--duration: '-1' is not a duration."),
+    (["--loop", "closed", "--lanes", "2", "--warm-up", "10%"], "--warm-up: '10%' is not a whole number."),
+    (["--loop", "closed", "--lanes", "2", "--start-inside", "10-20"], "--start-inside: '10' is not a share"),
     (["--loop", "closed", "--lanes", "2", "--idle-cap", "0s"], "--idle-cap must be longer than 0 s."),
     (["--loop", "closed", "--lanes", "2", "--start-inside", "80%-20%"], "the smaller one first"),
     (["--loop", "closed", "--lanes", "2", "--start-inside", "half"], "'half' is not a range of shares."),
-    (["--loop", "closed", "--lanes", "900"], "--lanes 900 needs as many sessions; the trace has"),
+    (["--loop", "closed", "--lanes", "900"], "--lanes 900 needs 900 sessions; the trace has"),
     (["--loop", "closed", "--lanes", "2", "--seed", "1"], "--seed needs --router dynamo or --start-inside."),
     (["--loop", "closed", "--lanes", "2", "--policy", "belady"], "upper bound belady"),
 ])  # fmt: skip
@@ -78,4 +81,10 @@ def test_a_trace_without_dependencies_is_refused(monkeypatch, run):
 
     monkeypatch.setattr(simulate_module, "load", lambda *_, **__: toy("0 1", "0 2"))
     status, _, err = run(*CLOSED)
-    assert status == 2 and "does not say what its requests wait for" in err
+    assert status == 2 and "has no dependencies" in err
+
+
+def test_rejected_requests_are_in_the_tables(trace, run):
+    table = run(*CLOSED, "--capacity", "1", "-q")[1]
+    assert "requests rejected" in table and "rejected: requests that do not fit into an instance" in table
+    assert "reject" not in run(*CLOSED, "-q")[1]

@@ -254,7 +254,7 @@ def test_a_system_error_that_nobody_expected_shows_its_place_only(folder, capsys
     def refuse(*_args, **_options):
         raise BlockingIOError(11, "Resource temporarily unavailable")
 
-    monkeypatch.setattr(sys.modules["kvtrace.ingest.pipeline"], "ordered_map", refuse)
+    monkeypatch.setattr("kvtrace.ingest.pipeline.ordered_map", refuse)
     assert run(["anonymize", "good.jsonl", "-o", "out.jsonl", "-q", "--tokenizer", "tiny"]) == 1
     assert "Resource temporarily unavailable (BlockingIOError at test_faults.py" in one_line(capsys.readouterr().err)
 

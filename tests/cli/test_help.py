@@ -18,6 +18,7 @@ from kvtrace.cli import run
 from kvtrace.cli.amounts import Amount
 from kvtrace.cli.completion import SHELLS, FileName, Name
 from kvtrace.cli.help import OTHERS, Command
+from kvtrace.cli.loop_options import shares
 from kvtrace.serving.calibration.calibration import calibrate
 from kvtrace.serving.recordings import read_recording
 from kvtrace.synthesis.sessions.fitting import fit_sessions
@@ -151,7 +152,8 @@ def test_every_number_may_have_separators_of_thousands(name):
     kinds = [param.type for param in COMMANDS[name].params]
     assert not [kind for kind in kinds if isinstance(kind, (click.types.IntParamType, click.types.FloatParamType))]
     parsers = [kind.parse for kind in kinds if isinstance(kind, Amount)]
-    assert all(parse("1,000") == 1000 for parse in parsers if parse is not units.share)
+    with_units = (units.share, shares, units.milliseconds)
+    assert all(parse("1,000") == 1000 for parse in parsers if parse not in with_units)
 
 
 @pytest.mark.parametrize(
@@ -167,6 +169,9 @@ def test_every_number_may_have_separators_of_thousands(name):
             "--input-price: 'x' is not a number. Examples: 2, 0.5.",
         ),
         (["analyze", "t", "--ms-per-token", "soon"], "--ms-per-token: 'soon' is not a duration. Examples: 30s, 10m"),
+        (["plan", "t", "--ttft", "2"], "--ttft: '2' is not a duration. Examples: 30s, 10m"),
+        (["convert", "t", "-o", "u", "--start", "-1s"], "--start: '-1s' is not a duration. Examples: 30s, 10m"),
+        (["synthesize", "t", "--sessions", "few"], "--sessions: 'few' is not a number of sessions. Examples: 1000"),
         (["analyze", "t", "--memory", "2G"], "'2G' could be 2GB or 2GiB. Write one of them."),
         (["simulate", "t", "--capacity", "20,208"], "for one of 20,208 blocks, write 20208."),
     ],

@@ -173,7 +173,8 @@ def test_the_first_version_is_read(folder):
 
 @pytest.mark.parametrize(
     ("rows", "message"),
-    [([HEADER | {"version": 3}], "t.jsonl:1: the header is not that of agentic Mooncake, version 2."),
+    [([HEADER | {"version": 3}],
+      "t.jsonl:1: the version of the header is not 2; kvtrace reads no other version with a header."),
      ([HEADER | {"block_size": 0}],
       "t.jsonl:1: the block_size of the header is not a whole number from 1 to 16,777,216."),
      ([HEADER | {"block_size": 2**63}],
@@ -188,15 +189,16 @@ def test_the_first_version_is_read(folder):
      ([HEADER, request("a"), request("b", ("a", "completion", "soon", "join"))],
       "t.jsonl:3: delay_ms is not a number."),
      ([HEADER, request("a"), request("b", ("x", "completion", 0, "join"))],
-      "t.jsonl: row 1: it waits for a row that does not exist."),
+      "t.jsonl:3: the request waits for a row that does not exist."),
      ([HEADER, request("a"), request("b", ("a", "whenever", 0, "join"))],
-      "t.jsonl: row 1: the trigger of a dependency is unknown."),
+      "t.jsonl:3: the trigger of a dependency is none of dispatch, completion."),
      ([HEADER, request("a"), request("b", ("a", "completion", -5, "join"))],
-      "t.jsonl: row 1: a delay is not a duration."),
+      "t.jsonl:3: a delay is negative, not a number, or longer than 2^53 ms."),
      ([HEADER, request("z"), *(request(one, (other, "completion", 0, "join")) for one, other in ("ab", "ba"))],
-      "t.jsonl: row 1: it waits for a row that is not earlier."),
+      "t.jsonl:3: the request waits for itself or for a later row."),
      ([HEADER, request("a", input_length=9)], "t.jsonl:2: 2 hash_ids for 9 tokens; at block size 4 there should be 3."),
-     ([HEADER, request("a", recorded_api_time_ms=-1)], "t.jsonl: row 0: the service time is not a duration.")],
+     ([HEADER, request("a", recorded_api_time_ms=-1)],
+      "t.jsonl:2: the service time is negative or longer than 2^53 ms.")],
 )  # fmt: skip
 def test_a_broken_file_is_one_line(folder, rows, message):
     with pytest.raises(InputError) as error:
@@ -212,10 +214,10 @@ def test_check_lists_every_row(folder):
     found = [(one.line, one.rule, one.message) for one in kvtrace.check(path) if one.rule not in ("times", "numbering")]
     assert found == [
         (4, "rows", "the row is not a JSON object. A trace has one object on each line."),
-        (3, "dependencies", "it waits for a row that does not exist."),
-        (5, "dependencies", "a delay is not a duration."),
-        (5, "dependencies", "the trigger of a dependency is unknown."),
-        (5, "service times", "the service time is not a duration."),
+        (3, "dependencies", "the request waits for a row that does not exist."),
+        (5, "dependencies", "a delay is negative, not a number, or longer than 2^53 ms."),
+        (5, "dependencies", "the trigger of a dependency is none of dispatch, completion."),
+        (5, "service times", "the service time is negative or longer than 2^53 ms."),
     ]
 
 

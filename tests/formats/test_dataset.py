@@ -272,7 +272,7 @@ def test_damage_is_one_clear_line_without_content(day, kind):
 def test_a_folder_of_something_else_is_no_trace(folder):
     os.mkdir("notes")
     os.mkdir("t.dataset")
-    with pytest.raises(InputError, match=r"notes: this is a folder, not a file\."):
+    with pytest.raises(InputError, match=r"notes: the folder is not a data set and has no Weka sessions"):
         reading.read("notes")
     with pytest.raises(InputError, match=r"t.dataset/manifest.json: cannot be read"):
         reading.read("t.dataset")

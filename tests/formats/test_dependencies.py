@@ -1,5 +1,7 @@
 """Dependencies and service times in Parquet and data sets: they come back as they were, piece by piece too."""
 
+import re
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -109,21 +111,23 @@ def test_damaged_columns_are_one_line(folder, pair, column, values, message):
 
 
 @pytest.mark.parametrize(
-    ("column", "values", "rule", "message"),
-    [("dependencies", [[], [STRUCT | {"row": 7}]], "dependencies", "it waits for a row that does not exist."),
-     ("dependencies", [[], [STRUCT | {"row": -1}]], "dependencies", "it waits for a row that does not exist."),
-     ("dependencies", [[], [STRUCT | {"row": 1}]], "dependencies", "it waits for a row that is not earlier."),
-     ("dependencies", [[], [STRUCT | {"delay_ms": -1.0}]], "dependencies", "a delay is not a duration."),
-     ("dependencies", [[], [STRUCT | {"delay_ms": np.nan}]], "dependencies", "a delay is not a duration."),
-     ("dependencies", [[], [STRUCT | {"trigger": "end"}]], "dependencies", "the trigger of a dependency is unknown."),
-     ("dependencies", [[], [STRUCT | {"relation": ""}]], "dependencies", "the relation of a dependency is unknown."),
-     ("service_ms", [1.0, -2.0], "service times", "the service time is not a duration.")],
+    ("values", "message"),
+    [([[], [STRUCT | {"row": 7}]], "the request waits for a row that does not exist."),
+     ([[], [STRUCT | {"row": -1}]], "the request waits for a row that does not exist."),
+     ([[], [STRUCT | {"row": 1}]], "the request waits for itself or for a later row."),
+     ([[], [STRUCT | {"delay_ms": -1.0}]], "a delay is negative, not a number, or longer than 2^53 ms."),
+     ([[], [STRUCT | {"delay_ms": np.nan}]], "a delay is negative, not a number, or longer than 2^53 ms."),
+     ([[], [STRUCT | {"trigger": "end"}]], "the trigger of a dependency is none of dispatch, completion."),
+     ([[], [STRUCT | {"relation": ""}]],
+      "the relation of a dependency is none of sequence, spawn, join, replay_barrier."),
+     ([1.0, -2.0], "the service time is negative or longer than 2^53 ms.")],
 )  # fmt: skip
-def test_check_names_the_row(folder, pair, column, values, rule, message):
+def test_check_and_read_name_the_row(folder, pair, values, message):
+    column, rule = ("service_ms", "service times") if "service" in message else ("dependencies", "dependencies")
     pa.parquet.write_table(table_of(pair, **{column: pa.array(values)}), "t.parquet")
     found = kvtrace.check("t.parquet", block_size=1)
     assert [(one.line, one.rule, one.message) for one in found] == [(2, rule, message)]
-    with pytest.raises(InputError, match=rf"^t\.parquet: row 1: {message}$"):
+    with pytest.raises(InputError, match=rf"^t\.parquet:2: {re.escape(message)}$"):
         kvtrace.read("t.parquet", block_size=1)
 
 
@@ -131,7 +135,7 @@ def test_two_requests_that_wait_for_each_other_are_a_violation(folder, pair):
     column = pa.array([[STRUCT | {"row": 1}], [STRUCT]])
     pa.parquet.write_table(table_of(pair, dependencies=column), "t.parquet")
     assert [one.message for one in kvtrace.check("t.parquet", block_size=1)] == [
-        "it waits for a row that is not earlier."
+        "the request waits for itself or for a later row."
     ]
 
 

@@ -158,8 +158,7 @@ def test_stated_block_counts_are_kept(folder):
     trace = kvtrace.read(put(session(rows)))
     assert trace.tail == "stated" and trace.prompt_blocks.tolist() == [3, 1, 4]
     assert (
-        str(trace.fixes)
-        == "1 prompt states more blocks than its tokens fill, and 1 states fewer: they are kept as stated"
+        str(trace.fixes) == "1 prompt has more blocks than its tokens fill, and 1 has fewer; the block counts are kept"
     )
     hits = count_hits(trace, unlimited_hits(trace))
     assert (hits.hit_blocks, hits.blocks, hits.hit_tokens) == (4, 8, 64 + 192)
@@ -346,7 +345,7 @@ BROKEN = {
     '{"hash_id_scope": "local"}': "requests is not a list. Is the file a Weka session?",
 }
 WRONG = [
-    (session([], block_size=0), "block_size is not a whole number of tokens, at least 1."),
+    (session([], block_size=0), "block_size is not a whole number of tokens from 1 to 16,777,216."),
     (session([], hash_id_scope="x"), "hash_id_scope is neither local nor global."),
     (session([5]), "requests[0] is not an object."),
     (session([request(-1, [])]), "requests[0].t is negative."),
@@ -389,11 +388,11 @@ def test_sessions_of_a_folder_have_one_block_size(folder):
 
 def test_a_folder_holds_sessions_alone(folder):
     (folder / "none").mkdir()
-    with pytest.raises(InputError, match="this is a folder, not a file. It has no sessions of Weka"):
+    with pytest.raises(InputError, match="the folder is not a data set and has no Weka sessions"):
         kvtrace.read("none")
     put_all(folder / "some", TREE)
     (folder / "some/README.md").write_text("hello")
-    with pytest.raises(InputError, match="1 of 2 entries of the folder is not Weka sessions"):
+    with pytest.raises(InputError, match="holds only .json, .json.gz and .json.zst files. Move "):
         kvtrace.read("some")
     (folder / "some/README.md").rename(folder / "some/.hidden")
     assert len(kvtrace.read("some")) == 4

@@ -197,6 +197,18 @@ def test_processes_of_this_machine_give_the_same(log, tmp_path, workers):
     assert in_tasks(path, tmp_path, LocalRunner(workers), partitions=5)[:2] == in_one(path)[:2]
 
 
+@pytest.mark.parametrize(
+    ("times", "is_named"),
+    [(range(40, 0, -1), True), (range(40), False), ([9] * 40, False), ([*range(40, 1, -1), 5], False)],
+)
+def test_a_log_in_reverse_time_order_is_named_in_tasks_too(log, tmp_path, times, is_named):
+    path = log({"timestamp": time, "prompt_token_ids": [7] * 9, "output_length": 1} for time in times)
+    notes, alone = [], []
+    in_tasks(path, tmp_path, partitions=5, on_note=notes.append)
+    in_one(path, on_note=alone.append)
+    assert notes == alone and any("reverse time order" in note for note in notes) == is_named
+
+
 def test_a_log_of_lengths_shares_nothing(tmp_path):
     path = tmp_path / "azure.csv"
     rows = [f"2023-11-16 18:17:0{i},{9 + i},{i}" for i in range(8)]

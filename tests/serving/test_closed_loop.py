@@ -6,6 +6,7 @@ from unittest import mock
 import numpy as np
 import pytest
 
+from kvtrace._base.errors import UsageError
 from kvtrace.cache.simulation import Setting
 from kvtrace.serving.closed_loop import ClosedLoop
 from kvtrace.serving.core import requests
@@ -13,6 +14,7 @@ from kvtrace.serving.core.requests import Requests
 from kvtrace.serving.routers import ROUTERS
 from kvtrace.serving.schedulers.recorded import RecordedScheduler
 from kvtrace.serving.simulation import BatchLimits, StepCost, Tier, simulate_serving
+from kvtrace.trace.building import toy
 from kvtrace.trace.session_trees import session_trees
 from tests.reference.closed_loop import Loop
 from tests.serving.session_forests import lists_of, random_forest
@@ -123,3 +125,19 @@ def test_the_open_loop_serves_the_same_arrivals_in_the_same_time(engine, router,
         again = opened(done, instances=instances, router=router, **ENGINES[engine])
         for name in ("started_s", "first_s", "ended_s", "instance", "hit_blocks", "preemptions"):
             assert np.array_equal(getattr(again, name), getattr(done, name), equal_nan=True), name
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [({"lanes": 1.5}, "--lanes must be a whole number, not 1.5."), ({"lanes": "2"}, "--lanes must be a whole number"),
+     ({"seed": "x"}, "--seed must be a whole number"), ({"warm_up": -1}, "--warm-up must be at least 0"),
+     ({"start_range": (0.5,)}, "--start-inside takes two shares"), ({"think_scale": -1}, "--think-scale must be at")],
+)  # fmt: skip
+def test_bad_options_are_refused(options, message):
+    with pytest.raises(UsageError, match=message):
+        ClosedLoop(**options)
+
+
+def test_the_loop_is_a_closed_loop():
+    with pytest.raises(UsageError, match="loop must be a ClosedLoop, not 'closed'. Example: ClosedLoop"):
+        simulate_serving(toy("0", "1"), StepCost(1.0), setting=Setting(8), loop="closed")

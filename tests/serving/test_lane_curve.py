@@ -72,7 +72,7 @@ def test_the_command_plans_lanes(monkeypatch, capsys, words):
 
 
 @pytest.mark.parametrize(("words", "message"), [
-    (["--loop", "closed", "--lanes", "4"], "--lanes is what kvtrace plan finds."),
+    (["--loop", "closed", "--lanes", "4"], "kvtrace plan finds the number of lanes."),
     (["--warm-up", "3"], "--warm-up and --seed need --loop closed."),
     (["--idle-cap", "3s"], "--idle-cap needs --loop closed."),
 ])  # fmt: skip

@@ -345,7 +345,7 @@ def test_bad_values_are_said_in_a_line(model, options, said):
 
 
 def test_sessions_need_a_session_model(source):
-    with pytest.raises(UsageError, match="a number of sessions needs a model of sessions"):
+    with pytest.raises(UsageError, match="only a model of fit_sessions"):
         sample(kvtrace.fit(source), sessions=3)
 
 
@@ -453,8 +453,17 @@ def test_the_method_follows_the_trace(source):
         (["--min-isl", "7"], 2, "--min-isl is not supported for sessions"),
     ],
 )
-def test_what_does_not_fit_is_one_line(model, tmp_path, capsys, options, status, expected):
+def test_what_does_not_fit_a_model_is_one_line(model, tmp_path, capsys, options, status, expected):
     model.save(tmp_path / "model.json")
     assert run(["synthesize", str(tmp_path / "model.json"), "-o", str(tmp_path / "x.jsonl"), *options]) == status
     shown = capsys.readouterr()
     assert expected in shown.err and len(shown.err.splitlines()) == 1 and not (tmp_path / "x.jsonl").exists()
+
+
+@pytest.mark.parametrize("size", ["3", "2x"])
+def test_sessions_of_a_trace_without_dependencies_are_refused_in_a_line(tmp_path, capsys, size):
+    kvtrace.write(toy("0 1", "0 2", block_size=4), tmp_path / "plain.jsonl")
+    words = [str(tmp_path / "plain.jsonl"), "-o", str(tmp_path / "x.jsonl"), "--save-model", str(tmp_path / "x.json")]
+    assert run(["synthesize", *words, "--sessions", size, "-q"]) == 2
+    assert "--sessions needs a trace with sessions and dependencies" in capsys.readouterr().err
+    assert not (tmp_path / "x.jsonl").exists() and not (tmp_path / "x.json").exists()

@@ -5,7 +5,7 @@ import random
 import numpy as np
 import pytest
 
-from kvtrace._base.errors import InputError
+from kvtrace._base.errors import InputError, UsageError
 from kvtrace.trace.building import concat, toy
 from kvtrace.trace.columns import Columns, replace_columns
 from kvtrace.trace.dependencies import Dependencies, join_dependencies
@@ -72,12 +72,12 @@ def test_pieces_of_rows_join_to_the_whole():
 
 @pytest.mark.parametrize(
     ("waits", "message"),
-    [([[(1, "completion", "sequence", 0.0)], []], "row 0: it waits for a row that is not earlier"),
-     ([[(0, "completion", "sequence", 0.0)], []], "row 0: it waits for a row that is not earlier"),
-     ([[], [(7, "completion", "sequence", 0.0)]], "row 1: it waits for a row that does not exist"),
-     ([[], [(0, "completion", "sequence", -1.0)]], "row 1: a delay is not a duration"),
-     ([[], [(0, "completion", "sequence", np.nan)]], "row 1: a delay is not a duration"),
-     ([[]], "dependencies are for 1 requests, but there are 2")],
+    [([[(1, "completion", "sequence", 0.0)], []], "row 0: the request waits for itself or for a later row"),
+     ([[(0, "completion", "sequence", 0.0)], []], "row 0: the request waits for itself or for a later row"),
+     ([[], [(7, "completion", "sequence", 0.0)]], "row 1: the request waits for a row that does not exist"),
+     ([[], [(0, "completion", "sequence", -1.0)]], "row 1: a delay is negative, not a number"),
+     ([[], [(0, "completion", "sequence", np.nan)]], "row 1: a delay is negative, not a number"),
+     ([[]], r"lists of dependencies \(1\) is not the number of requests \(2\)")],
 )  # fmt: skip
 def test_dependencies_that_cannot_hold_are_refused(waits, message):
     columns = replace_columns(toy("0", "1"), dependencies=Dependencies.of(waits))
@@ -85,6 +85,16 @@ def test_dependencies_that_cannot_hold_are_refused(waits, message):
         Trace.from_columns(columns, block_size=1)
 
 
+@pytest.mark.parametrize(
+    ("wait", "message"),
+    [((0, "end", "sequence", 0.0), "'end' is not a trigger of a dependency. Choose one of dispatch, completion."),
+     ((0, "completion", "friend", 0.0), "'friend' is not a relation of a dependency. Choose one of sequence, spawn")],
+)  # fmt: skip
+def test_triggers_and_relations_have_names(wait, message):
+    with pytest.raises(UsageError, match=message):
+        Dependencies.of([[], [wait]])
+
+
 def test_a_negative_service_time_is_refused():
-    with pytest.raises(InputError, match="row 1: the service time is not a duration"):
+    with pytest.raises(InputError, match="row 1: the service time is negative"):
         Trace.from_columns(replace_columns(toy("0", "1"), service_ms=[np.nan, -2.0]), block_size=1)

@@ -141,8 +141,8 @@ class Multiple:
         return round(self.factor * whole)
 
 
-def requests(text: str) -> int | Multiple:
-    """A number of requests, also in thousands or millions, or a multiple; UsageError if it is not valid.
+def requests(text: str, what: str = "requests") -> int | Multiple:
+    """A number of requests or sessions, also in thousands or millions, or a multiple; UsageError if it is not valid.
 
     >>> requests("1,000"), requests("10k"), requests("1.5M"), requests("3x")
     (1000, 10000, 1500000, Multiple(factor=3.0))
@@ -153,7 +153,7 @@ def requests(text: str) -> int | Multiple:
         return Multiple(number(match[1]))
     amount = Decimal(_digits(match[1])) * COUNTS[suffix] if match else None
     if amount is None or amount != int(amount):
-        raise UsageError(f"{text!r} is not a number of requests. Examples: 1000, 10k, 1.5M, 3x (3 times as many).")
+        raise UsageError(f"{text!r} is not a number of {what}. Examples: 1000, 10k, 1.5M, 3x (3 times as many).")
     return int(amount)
 
 

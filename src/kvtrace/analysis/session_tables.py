@@ -54,7 +54,7 @@ def _counts(sessions: SessionStatistics) -> Iterator[tuple[str, str, str]]:
     compactions, drops = (_total(values) for values in (sessions.compactions, sessions.context_drops))
     yield "compactions", f"{compactions:,}", "turns with less than half of the context of the turn before"
     if drops != compactions:
-        yield "context drops", f"{drops:,}", "the same of requests in order of time, of whatever agent"
+        yield "context drops", f"{drops:,}", "the same in order of time, whatever the agent"
     if sessions.subagents and sessions.subagents.total:
         yield "subagents", f"{sessions.subagents.total:,}", f"in {sessions.subagents.width.count:,} sessions"
     if sessions.tool_answers:

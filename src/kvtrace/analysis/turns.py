@@ -74,7 +74,7 @@ class SessionStatistics:
     turns: Distribution  # requests of each session
     duration_ms: Distribution  # of each session, from its first arrival to its last end
     compactions: Distribution  # of each session: turns with less than half of the previous turn's context
-    context_drops: Distribution  # of each session: the same of requests in order of time, of whatever agent
+    context_drops: Distribution  # of each session: the same in order of time, whatever the agent
     growth: Distribution  # tokens of a prompt less those of the previous turn's prompt
     turn_gap_ms: Distribution  # from the arrival of a turn to the arrival of the next
     think_ms: Distribution | None  # from the end that a turn waits for to its arrival

@@ -59,7 +59,7 @@ from .release_options import chosen_profile, release_options
 @click.option(
     "--service-time",
     metavar="MODEL",
-    help="For sessions of a log without end times and durations: estimate how long each request took, with this model on --gpu, alone.",
+    help="For sessions of a log without end times and durations: estimate how long each request takes alone, with this model on --gpu.",
 )
 @click.option("--gpu", "gpu_name", metavar="G", cls=RowsOption, rows=gpu_names, help="With --service-time: {rows}, or a JSON file.")
 @click.option("--gpus", type=click.IntRange(1), metavar="N", help="With --service-time: GPUs of an instance.  [default: 1; with --costs as many as were measured]")

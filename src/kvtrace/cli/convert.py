@@ -41,7 +41,6 @@ def convert_command(trace, output, start, stop, sample_sessions, sample, fold, s
     The steps have this order: --chain, --start and --stop, --sample-sessions, --sample, --limit, --fold,
     --speedup-ratio. TRACE - is stdin.
     """
-    from .._base.units import milliseconds
     from ..formats.converting import convert_file
     from ..report.progress import CONVERT, Work
 
@@ -49,7 +48,7 @@ def convert_command(trace, output, start, stop, sample_sessions, sample, fold, s
         work.step("read")
         done = convert_file(
             trace, output, memory=size_of(memory), on_need=None if quiet else print_need, on_write=partial(work.step, "write"),
-            start_ms=milliseconds(start) if start else 0.0, stop_ms=milliseconds(stop) if stop else float("inf"),
+            start_ms=start or 0.0, stop_ms=float("inf") if stop is None else stop,
             session_share=sample_sessions, row_share=sample, factor=fold, ratio=speedup_ratio, **options,
         )
     if not quiet:

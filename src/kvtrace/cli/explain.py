@@ -60,7 +60,6 @@ def explain_command(trace, capacity, policy, ttl, engine, tiers, router, router_
     from .._base.errors import UsageError
     from .._base.lists import leading_rows
     from .._base.output_files import write_atomically
-    from .._base.units import milliseconds
     from ..formats.memory_needs import whole
     from ..report import explanation as explanation_report
     from ..report.progress import RequestProgress
@@ -75,7 +74,7 @@ def explain_command(trace, capacity, policy, ttl, engine, tiers, router, router_
     if as_csv and over_time and by_session:
         raise UsageError("With --csv, use one of --over-time and --by-session.")
     kv_bytes = chosen(model_config, kv_bytes_per_token)
-    window_ms = milliseconds(over_time) if over_time else None
+    window_ms = over_time
     times = times_of(
         engine, "ttl" if ttl else policy, router, model_config=model_config, gpu_name=gpu_name, gpus=gpus, costs_file=costs_file,
         step_tokens=step_tokens, max_requests=max_requests, scheduler_options=scheduler_options, loop=loop, warm_up=warm_up, router_seed=router_seed,

@@ -74,6 +74,10 @@ TYPES: dict[str, click.ParamType] = {  # option -> what it takes, where that is 
     "--quantile": Amount(units.share, 0.01, 0.999),
     "--holdout": Amount(units.share),
     "--ms-per-token": Amount(units.in_milliseconds, 0),
+    **dict.fromkeys(
+        ("--duration", "--idle-cap", "--tree-idle-cap", "--ttft", "--over-time", "--start", "--stop"),
+        Amount(units.milliseconds),
+    ),
 }
 HELP_NAMES = ["-h", "--help"]
 HYPHEN = "\ue000"  # stands for a hyphen at which no line breaks, while click breaks lines

@@ -63,7 +63,6 @@ def plan_command(trace, model_config, gpu_name, gpus, costs_file, extrapolate, t
     Each table lists its assumptions. The last ones show what changes if an assumption changes. TRACE - is stdin.
     """
     from .._base.lists import names
-    from .._base.units import milliseconds
     from ..formats import reading
     from ..report import planning
     from ..report.progress import Work, plan_shares
@@ -78,12 +77,12 @@ def plan_command(trace, model_config, gpu_name, gpus, costs_file, extrapolate, t
     chosen = None if costs_file else "h100"
     roofline, costs = roofline_of(model_config, gpu_name or chosen, costs_file, gpus, [])
     if closed["lanes"] is not None:
-        raise click.UsageError("--lanes is what kvtrace plan finds. Leave it out.")
+        raise click.UsageError("kvtrace plan finds the number of lanes. Leave out --lanes.")
     if loop == "open" and (warm_up != "0" or seed is not None):
         raise click.UsageError("--warm-up and --seed need --loop closed.")
     own = costs.batch_limits if costs else BatchLimits()
     target = PlanTarget(
-        ttft_s=milliseconds(ttft) / 1000, quantile=quantile, tiers=tuple(map(parse_tier, names(tiers))) if tiers else (),
+        ttft_s=ttft / 1000, quantile=quantile, tiers=tuple(map(parse_tier, names(tiers))) if tiers else (),
         write_through=write_through, prices=Prices(input_price / 1e6, output_price / 1e6),
         limits=BatchLimits(step_tokens or own.step_tokens, max_requests or own.requests), routers=names(routers), mode=mode, engine=engine,
         loop=closed_loop_of(loop, seed=seed, warm_up=warm_up, lanes_wanted=False, **{name: closed[name] for name in NAMES}),

@@ -16,7 +16,7 @@ release_options = with_options(
     click.option("--time-step", metavar="TIME", help="Round times down to multiples of TIME, such as 1s or 60s; 0 keeps milliseconds.  [default: the profile's]"),
     click.option("--round-input", metavar="TOKENS", help="Round input lengths up to a multiple of TOKENS, or of a `block`; or `exact`.  [default: the profile's]"),
     click.option("--round-output", metavar="TOKENS", help="Round output lengths up to a multiple of TOKENS, or to powers of two (`pow2`); or `exact`.  [default: the profile's]"),
-    click.option("--drop-sessions", is_flag=True, help="Write no sessions and no turns.  [default: the profile's]"),
+    click.option("--drop-sessions", is_flag=True, help="Write no sessions, turns, agents, dependencies and service times.  [default: the profile's]"),
     click.option("--keep-domains", is_flag=True, default=None, help="Write the isolation domain of each request (tenant, adapter, salt, model) as a number, which links the requests of a tenant.  [default: with --profile exact only]"),
     click.option("--sample-sessions", default=1.0, metavar="SHARE", help="Release this share of the sessions, each whole."),
 )

@@ -51,7 +51,6 @@ def report_command(trace, other, output, png, title, policies, capacity, model_c
     from .._base.files import base_names
     from .._base.lists import names as policy_names
     from .._base.tables import printable
-    from .._base.units import milliseconds
     from ..formats import reading
     from ..report import html_page, interactive
     from ..report.progress import COMPARED, REPORT, Work
@@ -74,7 +73,7 @@ def report_command(trace, other, output, png, title, policies, capacity, model_c
         chosen_capacity = _capacity_of(capacity, first, kv_bytes)
         if roofline:
             work.step("plan")
-        target = PlanTarget(ttft_s=milliseconds(ttft) / 1000, limits=costs.batch_limits if costs else BatchLimits())
+        target = PlanTarget(ttft_s=ttft / 1000, limits=costs.batch_limits if costs else BatchLimits())
         result = plan(first, roofline, target, costs=costs, extrapolate=extrapolate) if roofline else None
         written = html_page.write_report(
             output, *traces, names=[printable(name) for name in base_names(*paths)], title=title, kv_bytes_per_token=kv_bytes, plan=result,

@@ -71,7 +71,6 @@ def simulate_command(trace, as_json, as_csv, png, svg, verbose, per_request, mod
     from .._base.errors import UsageError
     from .._base.lists import leading_rows
     from .._base.output_files import write_atomically
-    from .._base.units import milliseconds
     from ..report import simulation as simulation_report
     from ..report.loops import compare_loops, loop_tables
     from ..report.progress import RequestProgress
@@ -84,7 +83,7 @@ def simulate_command(trace, as_json, as_csv, png, svg, verbose, per_request, mod
         raise UsageError(f"--per-request - and {'--json' if as_json else '--csv'} both write to stdout. Use one of them.")
     write_figure = figure_writer(png, svg, quiet)
     kv_bytes = chosen(model_config, kv_bytes_per_token)
-    window_ms = milliseconds(over_time) if over_time else None
+    window_ms = over_time
     times = times_of(
         options.pop("engine_names"), options["policies"], options["routers"], model_config=model_config, gpu_name=gpu_name, gpus=gpus, costs_file=costs_file,
         step_tokens=step_tokens, max_requests=max_requests, scheduler_options=scheduler_options, loop=loop, warm_up=warm_up, router_seed=options["router_seed"],

@@ -22,7 +22,7 @@ from .output import console, print_lines
 ))
 @click.argument("trace", metavar="TRACE")
 @click.option("-n", "--requests", "n", type=Amount(units.requests), metavar="N", help="Number of requests: 1000, 10k, 1.5M; 3x is three times as many as TRACE has.  [default: 1x]")
-@click.option("--sessions", type=Amount(units.requests), metavar="N", help="Number of sessions, of a trace with dependencies: 500, 10x.  [default: 1x]")
+@click.option("--sessions", type=Amount(partial(units.requests, what="sessions")), metavar="N", help="Number of sessions, of a trace with dependencies: 500, 10x.  [default: 1x]")
 @click.option("-o", "--output", metavar="FILE", help="File to write; - is stdout. The name may end in .gz, .zst or .parquet.")
 @click.option("--method", type=click.Choice(["attach", "tree", "sessions"]), help="attach: keeps reuse over time. tree: the algorithm of datagen, with corrections. sessions: keeps session trees.  [default: sessions if TRACE has sessions and dependencies, else attach]")
 @click.option("--scale", default="duration", type=click.Choice(["duration", "rate"]), help="The quantity that grows with N. duration: a longer trace with the load of TRACE. rate: more requests per second.")
@@ -89,6 +89,10 @@ def synthesize_command(trace, n, sessions, output, method, scale, seed, save_mod
 
 def _size(model, n, sessions):
     """The number of requests, or of sessions: the other is None. A multiple of a session model counts sessions."""
+    from .._base.errors import UsageError
+
+    if sessions is not None and model.method != "sessions":
+        raise UsageError("--sessions needs a trace with sessions and dependencies, and --method sessions. Use -n.")
     if model.method == "sessions" and (n is None or isinstance(n, units.Multiple)):
         n, sessions = None, next((size for size in (n, sessions) if size is not None), units.Multiple(1.0))
     elif n is None and sessions is None:

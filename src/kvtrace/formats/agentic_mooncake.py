@@ -52,7 +52,9 @@ def write(
         raise UsageError("the header of agentic Mooncake needs a block size. Pass block_size=.")
     require_writable(columns, first_id)
     if (empty := np.flatnonzero(columns.input_length < 1)).size:
-        raise InputError(f"row {empty[0]}: the prompt is empty, but agentic Mooncake needs at least one token.")
+        raise InputError(
+            f"row {empty[0]}: the prompt is empty, but agentic Mooncake needs at least one token. Use parquet."
+        )
     own = own_links(columns)
     stream.write(_json(_header(columns, block_size, tail, recorded_times, list(own))) + b"\n")
     columns = with_tails(columns, block_size)

@@ -120,7 +120,7 @@ class _File:
         if self._header is None:
             return None
         tail = own.get("tail") if own.get("tail") in TAILS else "kept"
-        return Sidecar(f"{self._path} (its header)", block_size=self._header["block_size"], tail=tail)
+        return Sidecar(self._path, block_size=self._header["block_size"], tail=tail, part="header")
 
 
 def derived_links(play: np.ndarray, label: np.ndarray, waits: Dependencies) -> dict[str, np.ndarray]:
@@ -162,7 +162,7 @@ def _columns(rows: list[AgenticRow], times: np.ndarray) -> Columns:
         outputs = [np.empty(0, np.int64) if row.output_ids is None else row.output_ids for row in rows]
         columns.output_ids, columns.output_offsets = _end_to_end(outputs), offsets_of([len(ids) for ids in outputs])
     if any("domain" in row.links for row in rows):
-        columns.domain = scalars.labels(_objects([row.links.get("domain") for row in rows]))
+        columns.domain = scalars.labels(scalars.objects([row.links.get("domain") for row in rows]))
     return columns
 
 
@@ -229,10 +229,6 @@ def _end_to_end(ids: list[np.ndarray]) -> np.ndarray:
     return np.concatenate(ids) if ids else np.empty(0, dtype=np.int64)
 
 
-def _objects(values: list[Any]) -> np.ndarray:
-    return np.array([*values, None], dtype=object)[:-1]
-
-
 def _extra(rows: list[AgenticRow], is_own: bool) -> dict[str, np.ndarray]:
     """The other keys as extra columns; a model that is not known is no model in a file of ours."""
     columns: dict[str, np.ndarray] = {}
@@ -248,8 +244,8 @@ def _extra(rows: list[AgenticRow], is_own: bool) -> dict[str, np.ndarray]:
 def _add_links(columns: Columns, rows: list[AgenticRow], own, without) -> None:
     """Add sessions, agents and parents: the keys of kvtrace's own, or what the other keys determine."""
     waits, trees = columns.dependencies or Dependencies.none(len(rows)), session_trees(columns).tolist()
-    play = _objects([tree if row.play is None else row.play for row, tree in zip(rows, trees, strict=True)])
-    links = derived_links(scalars.labels(play), scalars.labels(_objects([row.session for row in rows])), waits)
+    play = scalars.objects([tree if row.play is None else row.play for row, tree in zip(rows, trees, strict=True)])
+    links = derived_links(scalars.labels(play), scalars.labels(scalars.objects([row.session for row in rows])), waits)
     row_of = {row.request_id: number for number, row in enumerate(rows)}
     for name in LINKS:
         if name in own:

@@ -72,8 +72,10 @@ def agentic_row(values: dict[str, Any], version: int) -> AgenticRow:
 
 def header_of(values: dict[str, Any]) -> dict[str, Any]:
     """A valid header; RowError if its version or block size is not."""
-    if values.get("schema") != SCHEMA or values.get("version") != VERSION:
-        raise RowError(f"the header is not that of agentic Mooncake, version {VERSION}.")
+    if values.get("schema") != SCHEMA:
+        raise RowError(f"the schema of the header is not {SCHEMA}.")
+    if values.get("version") != VERSION:
+        raise RowError(f"the version of the header is not {VERSION}; kvtrace reads no other version with a header.")
     if type(values.get("block_size")) is not int or not 1 <= values["block_size"] <= MAX_TOKENS:
         raise RowError(f"the block_size of the header is not a whole number from 1 to {MAX_TOKENS:,}.")
     return values

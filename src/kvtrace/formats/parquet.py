@@ -127,7 +127,7 @@ def _require_bounded(metadata, size: int, name: str) -> None:
 
 
 def _sidecar(description, name):
-    return sidecar.load(description, f"{name} (its metadata)", remedy="Write the file again.")
+    return sidecar.load(description, f"{name} (its metadata)", part="metadata", remedy="Write the file again.")
 
 
 def write(stream, columns: Columns, *, first_id: int = 0, extra: bool = True, description=None) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import contextmanager
+from itertools import chain
 from pathlib import Path
 
 import numpy as np
@@ -12,7 +13,7 @@ from .._base.errors import InputError, RowError, UsageError
 from .._base.files import name_of
 from .._base.input_files import open_read
 from ..trace.columns import STATED, Columns, replace_columns
-from ..trace.invariants import broken_rules
+from ..trace.invariants import broken_dependencies, broken_rules
 from ..trace.stated import uneven_prompts
 from ..trace.trace import Trace
 from . import agentic_mooncake, bailian, mooncake, parquet, weka
@@ -60,9 +61,10 @@ def read(
     if add_columns is not None:
         rows.extra |= add_columns(len(rows))
     block_size = sidecar.block_size if block_size is None else block_size
-    with _sidecar_hint(sidecar if result.sidecar and result.sidecar.block_size else None):
+    is_hinted = result.sidecar and result.sidecar.block_size and (rows.input_length >= 0).all()
+    with _sidecar_hint(sidecar if is_hinted else None):
         block_size, tail = settle(result, block_size, sidecar.tail if tail is None else tail)
-    _require_lengths(result, block_size, tail)
+    _require_rows(result, block_size, tail)
     if sidecar.first_id:
         rows = _shifted(rows, -sidecar.first_id)
     with _file_name_in_errors(result):
@@ -134,14 +136,16 @@ def _valid_sidecar(result: ReadResult, block_size, tail) -> Sidecar:
     for option, value, own in (("--block-size", block_size, sidecar.block_size), ("--tail", tail, sidecar.tail)):
         if value is not None and own is not None and value != own:
             larger = " (`kvtrace convert --fold N` merges blocks)" if option == "--block-size" else ""
-            raise UsageError(f"{sidecar.path}: the sidecar states {own}, not {option} {value}. Omit it{larger}.")
+            raise UsageError(f"{sidecar.path}: the {sidecar.name} states {own}, not {option} {value}. Omit it{larger}.")
     return sidecar
 
 
-def _require_lengths(result: ReadResult, block_size: int, tail: str) -> None:
-    """RowError, with its line, for lengths that a Trace would refuse."""
-    for rule in broken_rules(result.columns, block_size, tail):
-        if rule.rule in ("output_length", "output blocks") and len(rule.rows):
+def _require_rows(result: ReadResult, block_size: int, tail: str) -> None:
+    """RowError, with its line, for outputs and dependencies that a Trace would refuse."""
+    outputs = ("output_length", "output blocks")
+    rules = (rule for rule in broken_rules(result.columns, block_size, tail) if rule.rule in outputs)
+    for rule in chain(rules, broken_dependencies(result.columns)):
+        if len(rule.rows):
             raise result.error(rule.rows[0], rule.message_of(int(rule.rows[0])))
 
 
@@ -156,7 +160,9 @@ def _sidecar_hint(sidecar: Sidecar | None):
     try:
         yield
     except RowError as error:
-        if sidecar is not None and sidecar.path:
+        if sidecar is not None and sidecar.part:
+            error.hint = f"The {sidecar.part} of the file states the block size."
+        elif sidecar is not None and sidecar.path:
             hint = f"The block size is from the sidecar: delete {sidecar.path} if it is wrong."
             error.hint = f"{hint} {error.hint or ''}".rstrip()
         raise

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -34,7 +35,7 @@ def column(rows: int, chunks: list[Chunk]) -> np.ndarray:
     strings: dict[str, str] = {}  # one object for each distinct string
     for at, values in chunks:
         values = values.tolist() if isinstance(values, np.ndarray) else values
-        column[at] = _objects([strings.setdefault(v, v) if type(v) is str else v for v in values])
+        column[at] = objects([strings.setdefault(v, v) if type(v) is str else v for v in values])
     return narrow(column)
 
 
@@ -84,7 +85,12 @@ def numbered(values: np.ndarray) -> np.ndarray:
     return without(values, -1) if (values < 0).any() else values
 
 
-def _objects(values: list[Any]) -> np.ndarray:
-    objects = np.empty(len(values), dtype=object)
-    objects[:] = values
-    return objects
+def objects(values: Sequence[Any]) -> np.ndarray:
+    """Values of any type as an array of objects; lists stay lists.
+
+    >>> objects([[1], [2]])
+    array([list([1]), list([2])], dtype=object)
+    """
+    column = np.empty(len(values), dtype=object)
+    column[:] = values
+    return column

@@ -40,6 +40,12 @@ class Sidecar:
     blocks: int | None = None
     first_id: int = 0
     meta: dict[str, Any] = field(default_factory=dict)  # all keys except OWN
+    part: str = ""  # the part of the trace file that states the values: its header, metadata or sessions
+
+    @property
+    def name(self) -> str:
+        """What messages call it."""
+        return self.part or "sidecar"
 
     def describes(self, columns: Columns) -> bool:
         """Whether its counts fit the columns."""
@@ -50,9 +56,10 @@ class Sidecar:
         count, stated, unit = len(columns), self.requests, "requests"
         if stated in (None, count):
             count, stated, unit = len(columns.hash_ids), self.blocks, "blocks"
+        remedy = "Write the file again" if self.part else "it belongs to another file. Delete it"
         return (
-            f"{self.path}: the sidecar describes {stated:,} {unit}, but the file has {count:,}: it belongs to another "
-            "file. Delete it or pass --block-size."
+            f"{self.path}: the {self.name} describes {stated:,} {unit}, but the file has {count:,}"
+            f"{'.' if self.part else ':'} {remedy} or pass --block-size."
         )
 
 
@@ -131,8 +138,10 @@ def read_sidecar(path: str | Path) -> Sidecar | None:
     return load(text, beside)
 
 
-def load(text: bytes, path: str, *, remedy: str = "Delete it, and pass --block-size if needed.") -> Sidecar:
-    """Parse the text of a sidecar; `remedy` ends the message if it is not valid."""
+def load(
+    text: bytes, path: str, *, part: str = "", remedy: str = "Delete it, and pass --block-size if needed."
+) -> Sidecar:
+    """Parse the text of a sidecar, or of a part of a trace file; `remedy` ends the message if it is not valid."""
     values: Any = UNREAD
     with suppress(orjson.JSONDecodeError):
         values = orjson.loads(text)
@@ -151,6 +160,7 @@ def load(text: bytes, path: str, *, remedy: str = "Delete it, and pass --block-s
     return Sidecar(
         path, numbers["block_size"], values.get("tail"), numbers["requests"], numbers["blocks"],
         numbers["first_id"] or 0, {key: value for key, value in values.items() if key not in OWN},
+        part,
     )  # fmt: skip
 
 

@@ -109,7 +109,7 @@ def read(
     size = sessions[0].block_size if sessions else None
     tail = weka_columns.block_rule(columns, size) if size else None
     meta = {"weka": section} if extra else {}
-    sidecar = Sidecar(f"{name} (its sessions)", size, tail, meta=meta)
+    sidecar = Sidecar(name, size, tail, meta=meta, part="session")
     fixes = Fixes(first_timestamp=section.get("start_ms", 0.0), rows_moved=sum(map(moved_rows, sessions)))
     return ReadResult(columns, name, "weka", sidecar=sidecar, fixes=fixes)
 
@@ -122,8 +122,10 @@ def write(
     objects = SessionObjects(columns, block_size, meta, first_id=first_id, extra=extra)
     if is_std(path) or is_file_name(path):
         if len(objects) != 1:
+            place = "stdout" if is_std(path) else path
             raise UsageError(
-                f"{path}: a file holds one session, but the trace has {len(objects):,}. Name a folder: FOLDER/."
+                f"{place}: a file holds one session, but the trace has {len(objects):,}. Name a folder, such as "
+                "day.sessions."
             )
         with write_together(path) as (stream,):
             stream.write(_text(objects.object(0)))
@@ -158,14 +160,14 @@ def _files(folder: str | Path) -> list[str]:
     sessions = [name for name in names if NAME.match(name) and os.path.isfile(os.path.join(folder, name))]
     if not sessions:
         raise InputError(
-            f"{folder}: this is a folder, not a file. It has no sessions of Weka (.json, .json.gz or .json.zst) and is "
-            "not a data set."
+            f"{folder}: the folder is not a data set and has no Weka sessions (.json, .json.gz or .json.zst files)."
         )
     if len(sessions) < len(names):
-        others = len(names) - len(sessions)
+        others = sorted(set(names) - set(sessions))
+        more = f" and {len(others) - 1:,} more" if len(others) > 1 else ""
         raise InputError(
-            f"{folder}: {others:,} of {len(names):,} entries of the folder {'is' if others == 1 else 'are'} not Weka "
-            "sessions (.json, .json.gz or .json.zst). Move them elsewhere."
+            f"{folder}: a folder of Weka sessions holds only .json, .json.gz and .json.zst files. "
+            f"Move {others[0]}{more} elsewhere."
         )
     return [os.path.join(folder, name) for name in sessions]
 

@@ -22,7 +22,7 @@ from ..trace.meta import WekaSection
 from ..trace.recorded_dependencies import recorded_dependencies
 from ..trace.turns import previous_turn
 from .bailian import milliseconds
-from .scalars import narrow
+from .scalars import narrow, objects
 from .weka_session import GLOBAL, Row, Session
 
 PREFIX = "weka_"  # of extra columns that only a round trip needs
@@ -148,14 +148,14 @@ def _extra(rows: Sequence[Row], section: WekaSection) -> dict[str, np.ndarray]:
         if any(isinstance(value, list | dict) for value in values):
             section["json"].append(name)
             values = [orjson.dumps(row.fields[name]).decode() if name in row.fields else None for row in rows]
-        extra[column_of(name)] = narrow(_objects(values))
+        extra[column_of(name)] = narrow(objects(values))
     empty = [
         [name for name, value in row.fields.items() if value is None and name not in section["json"]]
         + ([] if row.has_ids else ["hash_ids"])
         for row in rows
     ]
     if any(empty):
-        extra[EMPTY] = _objects([orjson.dumps(one).decode() if one else None for one in empty])
+        extra[EMPTY] = objects([orjson.dumps(one).decode() if one else None for one in empty])
     return extra
 
 
@@ -186,12 +186,6 @@ def column_of(field: str) -> str:
     ('model', 'weka_field_agent')
     """
     return FIELD + field if field in OWN or field.startswith(PREFIX) else field
-
-
-def _objects(values: Sequence[Any]) -> np.ndarray:
-    objects = np.empty(len(values), dtype=object)
-    objects[:] = values
-    return objects
 
 
 def _whole(rows: Sequence[Row], name: str) -> np.ndarray:

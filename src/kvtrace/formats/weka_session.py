@@ -100,7 +100,7 @@ def _session(values: Any, lists: IdLists) -> Session:
         raise RowError("requests is not a list. Is the file a Weka session?")
     size, scope = values.get("block_size"), values.get("hash_id_scope")
     if type(size) is not int or not 1 <= size <= MAX_TOKENS:
-        raise RowError("block_size is not a whole number of tokens, at least 1.")
+        raise RowError(f"block_size is not a whole number of tokens from 1 to {MAX_TOKENS:,}.")
     if scope not in (LOCAL, GLOBAL):
         raise RowError("hash_id_scope is neither local nor global.")
     session = Session(_without(values, "requests"), size, scope)
@@ -182,7 +182,9 @@ def _row(request: Any, agent: int, place: int, base_s: float, clock_s: float, wh
 
 def _seconds(values: dict[str, Any], name: str, where: str) -> float:
     """A time or a duration."""
-    value: Any = values.get(name)
+    if name not in values:
+        raise RowError(f"{where}.{name} is missing.")
+    value: Any = values[name]
     if type(value) not in (int, float):
         raise RowError(f"{where}.{name} is not a number of seconds.")
     if not (math.isfinite(value) and value <= MAX_TIME / 1000):

@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from .checkpoint import Checkpoint
 
 SMALL = 4 << 20  # bytes; a smaller log is encoded in one process, since starting workers would take longer
+REVERSED = f"the rows came {NEWEST_FIRST} and were sorted by time"
 
 
 @dataclass
@@ -207,7 +208,7 @@ def anonymize_rows(
     if not row_counter.counts.requests:
         raise no_requests_error(job.sources, row_counter.counts)
     if on_note and not keep_order and collector.is_reversed:
-        on_note(f"the rows came {NEWEST_FIRST} and were sorted by time")
+        on_note(REVERSED)
     return released_rows(collector, job, row_counter.counts, keep_order=keep_order, session_share=sample_sessions)
 
 

@@ -30,7 +30,7 @@ from .encoding_tasks import (
     with_arrivals,
 )
 from .logs import sources
-from .pipeline import no_requests_error, released_rows
+from .pipeline import REVERSED, no_requests_error, released_rows
 from .preparation import Inputs, Job, LogOptions, prepare
 from .row_counts import Progress, RowCounter, with_known_prefixes
 from .task_checkpoint import TaskCheckpoint
@@ -86,7 +86,7 @@ def anonymize_dataset(
         checkpoint: Records the encoded partitions, so that the run can be resumed. It requires `key`, and keeps `work`.
         max_errors, on_reject, on_progress, sample_sessions: As in `anonymize`.
         on_start: Receives the provenance of the trace (log, tokenizer, hash) before the work starts.
-        on_note: Receives each note on fields of the log, likewise.
+        on_note: Receives each note on fields of the log, likewise, and a note if the rows are in reverse order of time.
         keep_order: Rows keep the order of the log; requires the profile "exact".
         options: All other options of `anonymize`.
 
@@ -134,6 +134,8 @@ def anonymize_dataset(
         counts = row_counter.counts
         if not counts.requests:
             raise no_requests_error(job.sources, counts)
+        if on_note and not keep_order and row_counter.is_reversed:
+            on_note(REVERSED)
         spilled = sum(partition.bytes for partition in encoded)
         if in_stages and job.arrival_model is not None:
             encoded, folder = with_arrivals(encoded, job.arrival_model, store, runner)

@@ -41,6 +41,8 @@ class RowCounter:
         self._max_errors, self._on_reject = max_errors, on_reject
         self._line = 1  # number of the first line of the next piece
         self._path: str | None = None
+        self._last_ns = np.empty(0, np.int64)  # the time of the last row
+        self._rises = self._falls = False  # whether a time is later, or earlier, than that of the row before
 
     def add(self, batch: Batch, piece) -> None:
         """Count the rows of one batch. RowError or InputError if a bad row ends the run."""
@@ -53,8 +55,20 @@ class RowCounter:
         self.counts.cut += batch.cut
         self.tokens += int(batch.input_length.sum())
         self._compare(batch)
+        self._follow(batch.time_ns)
         if batch.output_known is not None:
             self.counts.without_output_blocks += int((~batch.output_known).sum())
+
+    @property
+    def is_reversed(self) -> bool:
+        """Whether the times of all rows fell from row to row; `Collector.is_reversed` also looks at each session."""
+        return self._falls and not self._rises and self.counts.requests >= 3
+
+    def _follow(self, time_ns: np.ndarray) -> None:
+        """Compare the times of a batch with those before."""
+        change = np.diff(times := np.concatenate([self._last_ns, time_ns]))
+        self._rises, self._falls = self._rises or bool((change > 0).any()), self._falls or bool((change < 0).any())
+        self._last_ns = times[-1:]
 
     def _reject(self, batch, piece):
         """Count and report the rejects, each with its file, line and offset. Raise the one that exceeds the limit."""

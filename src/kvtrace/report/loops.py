@@ -50,12 +50,15 @@ def _table(before: dict[str, Any], row: dict[str, Any], *, many: bool) -> TextTa
         scale = 1000 if "(ms)" in name else 1
         old, new = scale * _value(before, keys), scale * _value(row, keys)
         table.add_row(name, text.format(old), text.format(new), text.replace("{:", "{:+").format(new - old))
+    if before["rejected"] or row["rejected"]:
+        old, new = before["rejected"], row["rejected"]
+        table.add_row("requests rejected", f"{old:,}", f"{new:,}", f"{new - old:+,}")
     table.add_row("sessions completed", "", f"{loop['sessions_completed']:,} of {loop['plays']:,}", "")
     table.add_row("sessions per hour", "", f"{loop['sessions_per_hour']:,.1f}", "")
     length = f"{loop['window_s']:,.0f} s"
-    table.caption = f"Requests of the window count, which is {length} long. open: the arrivals of the trace."
+    table.caption = f"Counted: the requests of a window of {length}. open: requests arrive at the times of the trace."
     if loop["idle_skipped_s"]:
-        table.caption += f" {loop['idle_skipped_s']:,.0f} s without a request were left out."
+        table.caption += f" Idle caps skipped {loop['idle_skipped_s']:,.0f} s without a request."
     return table
 
 

@@ -70,7 +70,7 @@ def _lanes(part: LanesPlan, target: TimeTarget) -> TextTable:
         table.add_row(
             f"{point.lanes:,}", f"{seconds(point.ttft_s)} s", f"{seconds(point.e2e['p50'])} s",
             f"{point.block_hit_rate:.4f}", f"{point.sessions_per_hour:,.1f}", usd,
-            "" if not point.meets else "largest" if point.lanes == part.lanes else "meets",
+            "misses" if not point.meets else "largest" if point.lanes == part.lanes else "meets",
         )  # fmt: skip
     return table
 

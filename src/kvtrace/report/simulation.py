@@ -23,11 +23,13 @@ COMMON = ("engine", "mode", "schedule", "policy")  # columns that move into the 
 
 ENDED_EARLY = "ended early"
 PREEMPTED = "preempted"
+REJECTED = "rejected"
 MEANINGS = {  # heading -> its meaning, printed below the table
     "gap to belady": "the block hit rate of belady, the best possible eviction order, minus this block hit rate",
     "imbalance": "the tokens of the busiest instance, divided by the mean over the instances",
     ENDED_EARLY: "active requests that ended before their time, to make room",
     PREEMPTED: "times that a running request lost its blocks and started over",
+    REJECTED: "requests that do not fit into an instance, even alone; their times do not count",
     "TTFT p50": "time to first token, the median over the requests",
     "TPOT p50": "time per output token, the median over the requests",
 }
@@ -181,6 +183,8 @@ def _times(results) -> Iterator[ColumnOf]:
         for name, key in (("TTFT p50", "p50"), ("p90", "p90"), ("p99", "p99")):
             yield Column(name, right=True), _ttft(key)
         yield Column("TPOT p50", right=True, rank=2), lambda row: f"{1000 * row['tpot_s']['p50']:.1f} ms"
+        if any(row["rejected"] for row in results):
+            yield Column(REJECTED, right=True, rank=1), lambda row: f"{row['rejected']:,}"
         if any(row["preemptions"] for row in results):
             yield Column(PREEMPTED, right=True, rank=2), lambda row: f"{row['preemptions']:,}"
         yield Column("requests/s", right=True, rank=3), lambda row: f"{row['requests_per_s']:.2f}"

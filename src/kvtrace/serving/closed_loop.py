@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from math import inf, isfinite
+from numbers import Integral
 
 from .._base.errors import UsageError
 
@@ -36,17 +37,19 @@ class ClosedLoop:
     seed: int = 0  # of the moments inside
 
     def __post_init__(self) -> None:
+        for name, number in (("lanes", self.lanes), ("warm-up", self.warm_up), ("seed", self.seed)):
+            if not isinstance(number, Integral):
+                raise UsageError(f"--{name} must be a whole number, not {number!r}.")
         if self.lanes < 1:
             raise UsageError("--lanes must be at least 1.")
         if self.warm_up < 0:
             raise UsageError("--warm-up must be at least 0 requests of each lane.")
         if self.start not in STARTS:
             raise UsageError(f"{self.start!r} is not a start of a closed loop. Try {' or '.join(STARTS)}.")
-        low, high = self.start_range
-        if not 0 <= low <= high <= 1:
+        if len(self.start_range) != 2 or not 0 <= self.start_range[0] <= self.start_range[1] <= 1:
             raise UsageError("--start-inside takes two shares from 0 to 1, the smaller one first. Try 25%-75%.")
         if not 0 <= self.think_scale < inf:
-            raise UsageError("--think-scale must be a number from 0 up.")
+            raise UsageError("--think-scale must be at least 0.")
         for name, seconds in (("duration", self.duration_s), ("idle-cap", self.idle_cap_s),
                               ("tree-idle-cap", self.tree_idle_cap_s)):  # fmt: skip
             if seconds is not None and not (seconds > 0 and isfinite(seconds)):

@@ -82,7 +82,7 @@ class ClosedRun(ServingRun):
     idle_skipped_s: float = 0.0  # time without a request that the caps left out
 
     def _headline(self) -> str:
-        return f"{super()._headline()}, {self.loop.lanes} lanes, {self.sessions_completed} sessions completed"
+        return f"{super()._headline()}, lanes={self.loop.lanes}, sessions_completed={self.sessions_completed}"
 
     @property
     def counted(self) -> slice:
@@ -171,7 +171,10 @@ def run_closed(
 ) -> ClosedRun:
     """Run a trace in a closed loop. If its trees run out before the duration is over, more laps are tried."""
     if fleet.setting.policy.partition(":")[0] in ROW_POLICIES:
-        raise UsageError(f"Policy {fleet.setting.policy} reads recorded arrivals, which a closed loop does not have.")
+        raise UsageError(
+            f"Policy {fleet.setting.policy} reads recorded arrivals, which a closed loop does not have. "
+            "Try another --policy."
+        )
     laps = 1
     if loop.duration_s is not None:
         require_dependencies(trace)

@@ -21,8 +21,8 @@ def require_dependencies(trace: Columns) -> None:
     """UsageError for a trace that cannot run in a closed loop."""
     if trace.dependencies is None or not len(trace.dependencies.row):
         raise UsageError(
-            "The trace does not say what its requests wait for, so it cannot run in a closed loop. Use a trace of "
-            "agent sessions, or simulate it in the open loop."
+            "The trace has no dependencies: it does not state what each request waits for, so it cannot run in a "
+            "closed loop. Use a trace of agent sessions, or simulate it in the open loop."
         )
 
 
@@ -49,8 +49,8 @@ def played_trace(trace: Trace, loop: ClosedLoop, laps: int = 1) -> PlayedTrace:
     trees = int(tree.max()) + 1
     if loop.lanes > trees * laps:
         raise UsageError(
-            f"--lanes {loop.lanes:,} needs as many sessions; the trace has {trees:,}. Try --lanes {trees}, or give a "
-            "--duration, so that sessions are played again."
+            f"--lanes {loop.lanes:,} needs {loop.lanes:,} sessions; the trace has {trees:,}. Try --lanes {trees}, or a "
+            "--duration: then sessions are played again."
         )
     rows = len(trace)
     recorded = np.tile(trace.timestamp, laps)

@@ -203,6 +203,8 @@ def simulate_serving(
         cost, setting, scheduler, instances, router, router_seed, tuple(tiers), prefetch=prefetch, timelines=timelines
     )
     if loop is not None:
+        if not isinstance(loop, ClosedLoop):
+            raise UsageError(f"loop must be a ClosedLoop, not {loop!r}. Example: ClosedLoop(lanes=8).")
         return run_closed(fleet, trace, loop, demand, on_progress)
     deployed = fleet.deploy(trace, demand)
     run = Serving(deployed.instances, deployed.router, deployed.requests, setting.capacity)

@@ -165,7 +165,7 @@ def _sample_columns(model, n, sessions, seed, scale, knobs, workers, on_progress
 def _size(model, n, sessions):
     """The number of requests and of sessions: one of them is None."""
     if sessions is not None and model.method != "sessions":
-        raise UsageError("a number of sessions needs a model of sessions: a trace that has dependencies.")
+        raise UsageError("only a model of fit_sessions draws a number of sessions. Give a number of requests.")
     if n is not None and sessions is not None:
         raise UsageError("give a number of requests or a number of sessions, not both.")
     if n is None and sessions is None:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 
-from .._base.errors import InputError
+from .._base.errors import InputError, UsageError
 from .._base.offsets import offsets_of
 
 if TYPE_CHECKING:
@@ -48,14 +48,18 @@ class Dependencies:
 
     @classmethod
     def of(cls, requests: Iterable[Sequence[tuple[int, str, str, float]]]) -> Dependencies:
-        """Dependencies of a list for each request: (row, trigger, relation, delay in ms)."""
+        """Dependencies of a list for each request: (row, trigger, relation, delay in ms).
+
+        Raises:
+            UsageError: A trigger is not in TRIGGERS, or a relation is not in RELATIONS.
+        """
         lists = list(requests)
         flat = [item for items in lists for item in items]
         return cls(
             offsets_of([len(items) for items in lists]),
             np.array([item[0] for item in flat], dtype=np.int64),
-            np.array([TRIGGERS.index(item[1]) for item in flat], dtype=np.int8),
-            np.array([RELATIONS.index(item[2]) for item in flat], dtype=np.int8),
+            np.array([_index("trigger", item[1], TRIGGERS) for item in flat], dtype=np.int8),
+            np.array([_index("relation", item[2], RELATIONS) for item in flat], dtype=np.int8),
             np.array([item[3] for item in flat], dtype=np.float64),
         )
 
@@ -127,6 +131,12 @@ class Dependencies:
 
 DTYPES = {"offsets": np.int64, "row": np.int64, "trigger": np.int8, "relation": np.int8, "delay_ms": np.float64}
 assert tuple(DTYPES) == tuple(one.name for one in fields(Dependencies))
+
+
+def _index(name: str, value: str, known: tuple[str, ...]) -> int:
+    if value not in known:
+        raise UsageError(f"{value!r} is not a {name} of a dependency. Choose one of {', '.join(known)}.")
+    return known.index(value)
 
 
 def join_dependencies(parts: Sequence[tuple[int, Dependencies | None]]) -> Dependencies | None:

@@ -67,12 +67,13 @@ def broken_dependencies(columns: Columns) -> Iterator[BrokenRule]:
         request, missing = waits.request, missing_dependencies(waits)
         yield missing
         later = (waits.row >= request) & (waits.row < len(waits))
-        yield BrokenRule("dependencies", request[later], "it waits for a row that is not earlier.")
+        yield BrokenRule("dependencies", request[later], "the request waits for itself or for a later row.")
         delay = waits.delay_ms
-        yield BrokenRule("dependencies", request[~((delay >= 0) & (delay <= MAX_TIME))], "a delay is not a duration.")
+        wrong = request[~((delay >= 0) & (delay <= MAX_TIME))]
+        yield BrokenRule("dependencies", wrong, "a delay is negative, not a number, or longer than 2^53 ms.")
         for name, values, known in (("trigger", waits.trigger, TRIGGERS), ("relation", waits.relation, RELATIONS)):
-            unknown = (values < 0) | (values >= len(known))
-            yield BrokenRule("dependencies", request[unknown], f"the {name} of a dependency is unknown.")
+            unknown = request[(values < 0) | (values >= len(known))]
+            yield BrokenRule("dependencies", unknown, f"the {name} of a dependency is none of {', '.join(known)}.")
 
 
 def broken_numbers(columns: Columns) -> Iterator[BrokenRule]:
@@ -90,7 +91,7 @@ def broken_numbers(columns: Columns) -> Iterator[BrokenRule]:
 def missing_dependencies(waits: Dependencies) -> BrokenRule:
     """The rule that the rows of dependencies exist."""
     missing = (waits.row < 0) | (waits.row >= len(waits))
-    return BrokenRule("dependencies", waits.request[missing], "it waits for a row that does not exist.")
+    return BrokenRule("dependencies", waits.request[missing], "the request waits for a row that does not exist.")
 
 
 def rows_that_break(columns: Columns, block_size: int, tail: str) -> dict[str, np.ndarray]:
@@ -131,7 +132,9 @@ def require_dependencies(waits: Dependencies, rows: int) -> None:
 def _require_lists(waits: Dependencies, rows: int) -> None:
     """InputError unless dependencies are lists for so many requests."""
     if waits.offsets.shape != (rows + 1,):
-        raise InputError(f"dependencies are for {len(waits):,} requests, but there are {rows:,}.")
+        raise InputError(
+            f"the number of lists of dependencies ({len(waits):,}) is not the number of requests ({rows:,})."
+        )
     if (
         waits.offsets[0] != 0
         or (np.diff(waits.offsets) < 0).any()

@@ -45,12 +45,12 @@ class Number(NamedTuple):
 
 
 def _time(name: str, meaning: str) -> Number:
-    return Number(name, np.float64, np.nan, meaning, name, f"{name} is not a duration.")
+    return Number(name, np.float64, np.nan, meaning, name, f"{name} is negative or longer than 2^53 ms.")
 
 
 SERVICE = Number(
     "service_ms", np.float64, np.nan, "measured ms from the start of a request to its end",
-    "service times", "the service time is not a duration.",
+    "service times", "the service time is negative or longer than 2^53 ms.",
 )  # fmt: skip
 MEASURED: dict[str, Number] = {
     row.name: row

@@ -59,14 +59,16 @@ def uneven(more: int, fewer: int) -> str:
     """The numbers of prompts with more or fewer blocks than their tokens fill, in words.
 
     >>> uneven(1, 20)
-    '1 prompt states more blocks than its tokens fill, and 20 state fewer: they are kept as stated'
+    '1 prompt has more blocks than its tokens fill, and 20 have fewer; the block counts are kept'
+    >>> uneven(0, 20)
+    '20 prompts have fewer blocks than their tokens fill; the block counts are kept'
     """
-    first = (
-        "1 prompt states more blocks than its tokens fill"
-        if more == 1
-        else (f"{more:,} prompts state more blocks than their tokens fill")
-    )
-    return f"{first}, and {fewer:,} {'states' if fewer == 1 else 'state'} fewer: they are kept as stated"
+    counts = [(count, word) for count, word in ((more, "more"), (fewer, "fewer")) if count]
+    first, *rest = counts or [(0, "more")]
+    subject, whose = ("prompt has", "its") if first[0] == 1 else ("prompts have", "their")
+    words = f"{first[0]:,} {subject} {first[1]} blocks than {whose} tokens fill"
+    words += "".join(f", and {count:,} {'has' if count == 1 else 'have'} {word}" for count, word in rest)
+    return f"{words}; the block counts are kept"
 
 
 def normalise(columns: Columns) -> tuple[Columns, Fixes]:

@@ -29,7 +29,7 @@ def stated_note(trace: Columns, tail: str, block_size: int) -> list[str]:
     """A sentence on prompts with stated blocks, if a trace has any.
 
     >>> stated_note(Columns([0], [4], [1], [0, 1], [0, 2]), "stated", 4)
-    ['1 prompt states more blocks than its tokens fill, and 0 state fewer: they are kept as stated.']
+    ['1 prompt has more blocks than its tokens fill; the block counts are kept.']
     """
     return [f"{uneven(*uneven_prompts(trace, block_size))}."] if tail == STATED else []
 

@@ -9,7 +9,7 @@ from importlib import import_module
 from typing import Any
 
 from ..._base.built import require_built
-from ..._base.errors import UsageError
+from ..._base.errors import InputError, UsageError
 from ..._base.units import milliseconds
 
 require_built(__file__)
@@ -160,7 +160,9 @@ def make(spec: str, context):
 
 
 def _shipped(name, colon, text, context):
-    row = POLICIES[name]
+    row, trace = POLICIES[name], context.trace
+    if row.sessions and trace is not None and (trace.session is None or not (trace.session >= 0).any()):
+        raise InputError(f"policy {name} needs a trace with sessions, and this one has none. Try lru.")
     cls = getattr(import_module(f".{row.module}", __name__), row.cls)
     if not colon:
         if row.required:

@@ -82,7 +82,7 @@ def write(
 def check_output(path: str | Path, to: str) -> ModuleType:
     """The client's module; UsageError if `write` cannot write there."""
     if to not in TARGETS:
-        raise UsageError(f"{to!r} is not a client. Choose one of {', '.join(TARGETS)}.")
+        raise UsageError(f"{to!r} is neither a format nor a client. Clients: {', '.join(TARGETS)}.")
     TARGETS[to].check_name(path)
     writing.require_place(path)
     return TARGETS[to]
