@@ -65,6 +65,7 @@ def results(tmp_path_factory):
         kvtrace.explain(trace, 4), kvtrace.cures_of(kvtrace.explain(trace, 4)),
         kvtrace.simulate_tiers(trace, {"hbm": 4, "dram": 4}), kvtrace.simulate_instances(trace, 2, setting=setting),
         kvtrace.simulate_serving(trace, cost, setting=setting), _closed_run(trace, cost, setting),
+        kvtrace.explain(trace, 4),
         released, released.trace,
         kvtrace.convert_file(folder / "small.jsonl", folder / "again.jsonl"),
         kvtrace.Violation("small.jsonl", 3, "ids", "ids do not count by first appearance."),

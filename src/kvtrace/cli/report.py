@@ -32,7 +32,7 @@ from .own_policies import own_policies
 @click.option("--png", metavar="DIR", help="Also write the plots as PNG files into this folder, for a paper.")
 @click.option("--title", metavar="TEXT", help="Title of the page.  [default: the names of the traces]")
 @click.option("--policy", "policies", metavar="P,...", help="Eviction policies to compare.  [default: lru,lfu,s3fifo,sieve, if prompts have at most 5 million blocks]")
-@click.option("--capacity", metavar="C", help="Capacity of the LRU cache whose hit rate is drawn over time. Example: 1000, 64ktokens, 24GiB or 50%.  [default: the smallest with 90 % of the hits]")
+@click.option("--capacity", metavar="C", help="Capacity of the LRU cache whose hits and misses are drawn. Example: 1000, 64ktokens, 24GiB or 50%.  [default: the smallest with 90 % of the hits]")
 @MODEL_CONFIG
 @click.option("--gpu", "gpu_name", metavar="G", cls=RowsOption, rows=completion.gpus, help="With --model: add a capacity plan for {rows}, or a JSON file.")
 @click.option("--gpus", type=click.IntRange(1), metavar="N", help="With --gpu or --costs: GPUs per instance.  [default: 1; with --costs as many as were measured]")
@@ -68,13 +68,14 @@ def report_command(trace, other, output, png, title, policies, capacity, model_c
     with Work(console(), "report", COMPARED if other else REPORT, quiet, files=len(paths)) as work, own_policies():
         work.step("read")
         traces = [reading.read(path, block_size=block_size) for path in paths]
-        traces = [in_domains(loaded.chained() if chain else loaded) for loaded in traces]
+        traces = [loaded.chained() if chain else loaded for loaded in traces]
+        first = in_domains(traces[0])
         work.requests = sum(map(len, traces))
-        chosen_capacity = _capacity_of(capacity, traces[0], kv_bytes)
+        chosen_capacity = _capacity_of(capacity, first, kv_bytes)
         if roofline:
             work.step("plan")
         target = PlanTarget(ttft_s=milliseconds(ttft) / 1000, limits=costs.batch_limits if costs else BatchLimits())
-        result = plan(traces[0], roofline, target, costs=costs, extrapolate=extrapolate) if roofline else None
+        result = plan(first, roofline, target, costs=costs, extrapolate=extrapolate) if roofline else None
         written = html_page.write_report(
             output, *traces, names=[printable(name) for name in base_names(*paths)], title=title, kv_bytes_per_token=kv_bytes, plan=result,
             png=png, policies=policy_names(policies) if policies else (), capacity=chosen_capacity, on_step=work.step,

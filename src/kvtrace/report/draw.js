@@ -8,11 +8,13 @@
   const themes = {
     light: {
       series: ["#0067a5", "#d55e00", "#009e73", "#a6519d", "#8a6d00", "#5d6875"],
+      tones: ["#36a0e4", "#513f14", "#6d1d5a", "#2fdf86", "#dbc93e", "#c3cad3"],
       ink: "#1b2430", soft: "#5d6875", grid: "#e9ecf0", card: "#ffffff",
       density: [[0, "#dcebf6"], [0.35, "#79b3db"], [0.7, "#1f78b4"], [1, "#08306b"]],
     },
     dark: {
       series: ["#6bb8ee", "#f2a044", "#3ecf9f", "#dc97d2", "#d9c04a", "#98a3b1"],
+      tones: ["#c5ecf8", "#94712c", "#9a3aa6", "#1d8f69", "#eaea86", "#465160"],
       ink: "#e6eaf0", soft: "#98a3b1", grid: "#29313b", card: "#1a2028",
       density: [[0, "#1d3347"], [0.35, "#24638f"], [0.7, "#5aaee6"], [1, "#e8f4fd"]],
     },
@@ -34,7 +36,7 @@
       const bar = { ...trace.colorbar, tickfont: { color: theme.soft, size: 11 } };
       return { ...trace, colorscale: theme.density, colorbar: bar };
     }
-    const colour = theme.series[trace.meta % theme.series.length];
+    const colour = trace.meta < 0 ? theme.tones[-trace.meta - 1] : theme.series[trace.meta % theme.series.length];
     if (trace.base) return { ...trace, marker: { color: colour, line: { color: colour, width: 0.7 } } }; // seen at any length
     if (trace.type === "bar") return { ...trace, marker: { color: colour } };
     const bars = trace.error_y ? { error_y: { ...trace.error_y, color: colour } } : {};
@@ -49,7 +51,7 @@
   const layout = (own, theme, on_paper) => ({
     ...own, xaxis: axis(own.xaxis, theme), yaxis: axis(own.yaxis, theme), paper_bgcolor: theme.card, plot_bgcolor: theme.card,
     font: { family: "system-ui, -apple-system, 'Segoe UI', Roboto, 'Liberation Sans', sans-serif", color: theme.ink },
-    margin: { l: 8, r: 12, t: 8, b: 8 }, hovermode: "closest", bargap: 0.08,
+    margin: { l: 8, r: 12, t: 8, b: 8 }, hovermode: "closest", bargap: own.barmode === "stack" ? 0 : 0.08,
     legend: { orientation: "h", x: 0, y: 1.02, xanchor: "left", yanchor: "bottom", font: { size: on_paper ? 9 : 11.5, color: theme.ink } },
     hoverlabel: { bgcolor: theme.card, bordercolor: theme.soft, font: { color: theme.ink, size: 12 } },
   });

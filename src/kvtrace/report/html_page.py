@@ -20,10 +20,11 @@ from .._base.tables import TextTable, printable
 from .._base.units import short
 from ..analysis.comparison import Comparison, compare_prepared
 from ..formats.writing import require_place
+from ..serving.misses.explanation import Explanation
 from ..serving.planning.plan_result import Plan
-from ..trace.domains import in_domains
 from ..trace.trace import Trace
 from . import interactive, paper, planning
+from .cause_tables import cause_table
 from .plots import PLOTS, comparison, planned
 from .plots.plot import Plot, Study, time_unit
 
@@ -36,6 +37,8 @@ DEFINITIONS = {
     "Token hit rate": "Hit tokens / prompt tokens, over all requests: the share of prefill saved.",
     "Request hit rate": "The mean of each request's hit blocks / blocks; what datagen and AIPerf print.",
     "Unlimited": "A cache that never evicts: the upper bound of every policy.",
+    "Cause": "Why a prompt token was not a hit; each token has one cause, and they add up to all prompt tokens.",
+    "Possible": "Prompt tokens that an earlier request had in its prompt: all but first uses.",
     "Working set": "The distinct blocks of the trace.",
     "Reuse distance": "Distinct blocks used between a use of a block and its next use.",
     "Reuse time": "Time between a use of a block and its next use.",
@@ -52,6 +55,7 @@ def page(
     plan: Plan | None = None,
     policies: Sequence[str] = (),
     capacity: int | None = None,
+    explanation: Explanation | None = None,
 ) -> str:
     """Build the HTML report of a trace, or of two traces and their differences.
 
@@ -65,7 +69,8 @@ def page(
         kv_bytes_per_token: Bytes of KV cache per token, to show capacities in GiB.
         plan: A result of `kvtrace.plan` to show on the page.
         policies: Eviction policies to compare. Default: four of them, for a trace of at most five million blocks.
-        capacity: Blocks of the LRU cache whose hit rate is drawn over time. Default: where it has 90 % of the hits.
+        capacity: Blocks of the LRU cache whose hits and misses are drawn. Default: where it has 90 % of the hits.
+        explanation: A result of `kvtrace.explain` whose causes are drawn, in place of those of that LRU cache.
 
     Raises:
         InputError: A trace has no blocks.
@@ -77,7 +82,7 @@ def page(
     """
     return _page(
         trace, other, names=names, title=title, kv_bytes_per_token=kv_bytes_per_token, plan=plan, policies=policies,
-        capacity=capacity,
+        capacity=capacity, explanation=explanation,
     )[0]  # fmt: skip
 
 
@@ -129,13 +134,13 @@ def check_output(path: str | Path) -> None:
 
 def _page(
     trace, other, *, names=("trace", "other"), title=None, kv_bytes_per_token=None, plan=None, policies=(),
-    capacity=None, on_step=None,
+    capacity=None, explanation=None, on_step=None,
 ):  # fmt: skip
     """The page and its plots."""
-    traces = [in_domains(one) for one in ([trace] if other is None else [trace, other])]
     studies = [
-        Study(one, printable(name), kv_bytes_per_token, policies=policies, capacity=capacity)
-        for one, name in zip(traces, names, strict=False)
+        Study(one, printable(name), kv_bytes_per_token, policies=policies, capacity=capacity, explanation=given)
+        for one, name, given in zip([trace, other], names, [explanation, None], strict=False)
+        if one is not None
     ]
     plots = draw(*studies, plan=plan, on_step=on_step)
     return render(studies, plots, title, plan), plots
@@ -168,7 +173,7 @@ def render(studies: list[Study], plots: dict[str, Plot], title: str | None = Non
         title=title or " and ".join(study.name for study in studies),
         story=(f"{studies[0].name}: " if len(studies) > 1 else "") + story(studies[0]),
         heads=[{"name": study.name, "tiles": list(tiles(study))} for study in studies],
-        tables=list(studies[0].summary.tables()),
+        tables=[*_explained(studies[0]), *studies[0].summary.tables()],
         definitions=DEFINITIONS,
         fidelity=_fidelity(fidelity(*studies)) if len(studies) > 1 else None,
         plan=None if plan is None else _plan(plan),
@@ -280,6 +285,11 @@ def _fidelity(comparison: Comparison) -> dict[str, Any]:
 def _plan(plan: Plan) -> dict[str, Any]:
     """The tables of a plan, and its result in a sentence."""
     return {"tables": [_cells(table) for table in planning.tables(plan)], "sentence": planning.sentence(plan.instances)}
+
+
+def _explained(study: Study) -> list[TextTable]:
+    """The table of causes, if a cache was simulated."""
+    return [] if study.explanation is None else [cause_table(study.explanation)]
 
 
 def _gib(study, blocks):

@@ -19,6 +19,9 @@ MARGIN = 0.03  # of a logarithmic axis, beyond the first and the last dot
 LINES = {"line": "linear", "dash": "linear", "step": "hv", "dots": "linear", "points": "linear"}
 # distinct for colour-blind readers, after Okabe and Ito; the page has the first six
 PALETTE = ("#0067a5", "#d55e00", "#009e73", "#a6519d", "#8a6d00", "#5d6875", "#56b4e9", "#e69f00")
+# for areas side by side, with the blue, the red and the grey above: at least 15 apart in CIE Lab for every kind of
+# colour vision; the last one is pale, for what is not the point; the page has lighter ones for a dark theme
+TONES = ("#36a0e4", "#513f14", "#6d1d5a", "#2fdf86", "#dbc93e", "#c3cad3")
 MAX_COLUMNS = 2  # of panels in one figure
 PANEL_WIDTH, PANEL_HEIGHT = 520, 400  # pixels
 
@@ -86,18 +89,27 @@ def _add_panel(drawn, panel: Panel, number: int, row: int, column: int) -> None:
         if series["type"] == "heatmap":
             drawn.add_trace(series | {"meta": None, "colorscale": "Cividis", "showscale": False}, row=row, col=column)
             continue
-        colour = {"color": PALETTE[series["meta"] % len(PALETTE)]}
+        colour = {"color": colour_of(series["meta"])}
         style = {"marker": colour} | ({"line": series["line"] | colour} if "line" in series else {})
         shown = {"legend": legend, "showlegend": parts["layout"]["showlegend"]}
         drawn.add_trace(series | style | shown | {"meta": None}, row=row, col=column)
     drawn.update_xaxes(**parts["layout"]["xaxis"], row=row, col=column)
     drawn.update_yaxes(**parts["layout"]["yaxis"], row=row, col=column)
-    if "barmode" in parts["layout"]:
+    if "barmode" in parts["layout"] and drawn.layout.barmode != "stack":  # which leaves bars with a base in their place
         drawn.update_layout(barmode=parts["layout"]["barmode"])
     axis = str(number + 1) if number else ""
     left, top = drawn.layout[f"xaxis{axis}"].domain[0], drawn.layout[f"yaxis{axis}"].domain[1]
     place = {"orientation": "h", "x": left, "y": top, "xanchor": "left", "yanchor": "bottom", "font": {"size": 10}}
     drawn.update_layout({legend: place})
+
+
+def colour_of(number: int) -> str:
+    """The colour of a series by its number.
+
+    >>> colour_of(0), colour_of(8), colour_of(-1)
+    ('#0067a5', '#0067a5', '#36a0e4')
+    """
+    return TONES[-number - 1] if number < 0 else PALETTE[number % len(PALETTE)]
 
 
 def figure(panel: Panel) -> dict[str, Any]:
@@ -115,9 +127,11 @@ def figure(panel: Panel) -> dict[str, Any]:
     ys += [ends for series in panel.series for ends in (series.low, series.high) if ends is not None]
     margin = MARGIN if any(series.style in ("dots", "points") for series in panel.series) else 0.0
     x, y = _axis(panel.x, xs, margin), _axis(panel.y, ys, margin)
-    layout = {"xaxis": x, "yaxis": y, "showlegend": len(panel.series) > 1}
+    layout = {"xaxis": x, "yaxis": y, "showlegend": panel.legend and len(panel.series) > 1}
     if any(isinstance(series, Spans) for series in panel.series):
         layout["barmode"] = "overlay"  # spans of several series share their rows
+    if any(series.style == "stack" for series in panel.series):
+        layout["barmode"] = "stack"
     return {"data": data, "layout": layout}
 
 
@@ -127,7 +141,7 @@ def _trace(series: Series, panel: Panel) -> dict[str, Any]:
         "x": _numbers(series.x),
         "y": _numbers(series.y),
         "meta": series.colour,
-    }
+    } | ({"opacity": series.opacity} if series.opacity < 1 else {})
     if series.style == "across":
         value = _hover(panel.x, "x", _name(panel.x))
         return trace | {
@@ -144,7 +158,7 @@ def _trace(series: Series, panel: Panel) -> dict[str, Any]:
     x, y = _hover(panel.x, "x", _name(panel.x)), _hover(panel.y, "y", _escaped(series.name))
     interval = " (+%{error_y.array:,.2~r}, -%{error_y.arrayminus:,.2~r})" if "error_y" in trace else ""
     trace["hovertemplate"] = f"{_name(panel.x)}: {x}<br>{_escaped(series.name)}: {y}{interval}<extra></extra>"
-    if series.style == "bars":
+    if series.style in ("bars", "stack"):
         return trace | {"type": "bar"}
     line = {"shape": LINES[series.style], "width": 1.5 if series.style == "dash" else 2}
     line |= {"dash": "dot"} if series.style == "dash" else {}
@@ -160,7 +174,8 @@ def _spans(series: Spans, panel: Panel) -> dict[str, Any]:
         for number, (name, values) in enumerate(series.details.items())
     ]
     length = _hover(panel.x, "x", "")
-    lines = ["%{y}", f"{_name(panel.x)}: {_hover(panel.x, 'base', '')}", f"{_escaped(series.name)}: {length}", *shown]
+    start = [f"{_name(panel.x)}: {_hover(panel.x, 'base', '')}"] * series.shows_start
+    lines = ["%{y}", *start, f"{_escaped(series.name)}: {length}", *shown]
     details = zip(*map(_numbers, series.details.values()), strict=True)
     return {
         "type": "bar", "orientation": "h", "base": _numbers(series.x), "x": _numbers(series.length),

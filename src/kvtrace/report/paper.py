@@ -12,7 +12,7 @@ from .._base.errors import InputError, UsageError
 from .._base.output_files import write_atomically
 from .._base.tables import printable
 from .._base.units import short
-from .interactive import MAX_COLUMNS, PALETTE, extent
+from .interactive import MAX_COLUMNS, colour_of, extent
 from .plots.plot import Axis, Panel, Plot, Spans, log_ticks
 
 WIDTH, HEIGHT, DPI = 3.4, 2.4, 200  # inches of a panel (a column of a paper), dots per inch
@@ -127,12 +127,15 @@ def draw(figure_class, panels):
 
 def _draw_panel(figure, axes, panel: Panel):
     axes.set_title(fill(panel.title, MAX_TITLE))
+    stacked: Any = 0  # x -> height of the bars below
     for series in panel.series:
-        colour = PALETTE[series.colour % len(PALETTE)]
+        colour = colour_of(series.colour)
         name = series.name.replace("$", r"\$")  # matplotlib would read the name of a file as a formula
-        if series.style == "bars":
-            width = np.diff(series.x).min(initial=1.0) * 0.9 if len(series.x) > 1 else 0.9
-            axes.bar(series.x, series.y, width, color=colour, label=name)
+        if series.style in ("bars", "stack"):
+            step = np.diff(series.x).min() if len(series.x) > 1 else 1.0
+            width, bottom = (step, stacked) if series.style == "stack" else (0.9 * step, 0)
+            axes.bar(series.x, series.y, width, bottom, color=colour, alpha=series.opacity, label=name)
+            stacked = bottom + series.y
         elif series.style == "across":
             axes.barh(series.y, series.x, 0.8, color=colour, label=name)
         elif isinstance(series, Spans):
@@ -142,6 +145,7 @@ def _draw_panel(figure, axes, panel: Panel):
                 series.height,
                 left=series.x,
                 color=colour,
+                alpha=series.opacity,
                 edgecolor=colour,
                 linewidth=0.4,
                 label=name,
@@ -174,7 +178,7 @@ def _draw_panel(figure, axes, panel: Panel):
 def _legend_rows(panel: Panel) -> int:
     """Rows of the legend: two names in a row where they are short; none for a single line."""
     names = [series.name for series in panel.series]
-    if len(names) < 2:
+    if len(names) < 2 or not panel.legend:
         return 0
     return len(names) if max(map(len, names)) > MAX_NAME else -(-len(names) // LEGEND_COLUMNS)
 

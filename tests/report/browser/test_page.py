@@ -70,7 +70,7 @@ def show(tab, folder, html):
 def test_the_page_is_silent_asks_for_nothing_and_draws_every_plot(tab, tmp_path):
     path = show(tab, tmp_path, page(conversations(), conversations(seed=8), names=("a", "b"), kv_bytes_per_token=70272))
     marks = tab.evaluate(MARKS)
-    assert len(marks) == 9 + 26 and min(marks.values()) > 0, marks
+    assert len(marks) == 9 + 29 and min(marks.values()) > 0, marks
     assert tab.complaints() == []
     assert [url for url in tab.requests() if not url.startswith("data:")] == [path.as_uri()]
 

@@ -11,24 +11,25 @@ from ...analysis.distribution_frames import DistributionFrames
 from ...analysis.exact_curve import HitCurve
 from ...cache.simulation import Simulation
 from ...cache.sweeps.table import SweepTable
+from ...serving.misses.explanation import Explanation
 from ...serving.planning.plan_result import Plan
 from ...serving.simulations import Simulations
 from ...serving.validation import Validation
-from ...trace.domains import in_domains
 from ...trace.trace import Trace
 from .. import interactive
 from ..plots import PLOTS, validated
 from ..plots.capacity import curve_plot
 from ..plots.plot import Plot, Study
-from . import overview, plans, runs, scores, statistics, sweeps
+from . import explained, overview, plans, runs, scores, statistics, sweeps
 
 FIGURES: dict[type, Callable[..., Plot]] = {
-    Trace: lambda trace, **options: overview.plot(Study(in_domains(trace), **options)),
+    Trace: lambda trace, **options: overview.plot(Study(trace, **options)),
     DistributionFrames: statistics.plot,
     HitCurve: curve_plot,
     Comparison: scores.plot,
     Simulation: runs.single,
     Simulations: runs.plot,
+    Explanation: explained.plot,
     SweepTable: sweeps.plot,
     Plan: plans.plot,
     Validation: validated.overview,
@@ -53,7 +54,7 @@ def plot_of(result: object, name: str = "overview", **options: Any) -> Plot:
     if name != "overview" and isinstance(result, Trace):
         if name not in PLOTS:
             raise UsageError(f"{name!r} is not a plot. Choose one of overview, {', '.join(PLOTS)}.")
-        return PLOTS[name](Study(in_domains(result)))
+        return PLOTS[name](Study(result))
     return next(FIGURES[kind] for kind in type(result).__mro__ if kind in FIGURES)(result, **options)
 
 

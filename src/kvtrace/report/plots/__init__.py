@@ -8,6 +8,7 @@ from . import (
     arrivals,
     block_size,
     capacity,
+    causes_over_time,
     lengths,
     over_time,
     policies,
@@ -16,6 +17,7 @@ from . import (
     reuse,
     session_timeline,
     sessions,
+    waterfall,
     working_set,
 )
 from .plot import Plot, Study
@@ -24,6 +26,8 @@ PLOTS: dict[str, Callable[[Study], Plot]] = {
     "hit-curve": capacity.plot,
     "hits-over-time": over_time.plot,
     "requests": requests.plot,
+    "waterfall": waterfall.plot,
+    "causes-over-time": causes_over_time.plot,
     "policies": policies.plot,
     "block-size": block_size.plot,
     "reuse": reuse.plot,

@@ -87,8 +87,8 @@ def _lines(part: InstancesPlan, value: Callable[[CurvePoint], float], *, noise: 
         points = _drawn(row, part)
         x, y = np.array([point.instances for point in points]), np.array([value(point) for point in points])
         low, high = ([getattr(point, f"ttft_{end}") for point in points] for end in ("low", "high"))
-        bars = {"low": np.array(low), "high": np.array(high)} if noise else {}
-        lines.append(Series(row.router, x, y, colour, "dots", **bars))
+        bars = (np.array(low), np.array(high)) if noise else (None, None)
+        lines.append(Series(row.router, x, y, colour, "dots", *bars))
     return lines
 
 

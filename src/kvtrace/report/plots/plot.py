@@ -18,6 +18,9 @@ from ...analysis.sessions import SessionLinks, infer_sessions, recorded_turns
 from ...analysis.summary import Summary, analyze
 from ...cache.optimum import Optimum
 from ...cache.simulation import Simulation, simulate
+from ...serving.misses.causes import causes_of
+from ...serving.misses.explanation import Explanation
+from ...trace.domains import in_domains
 from ...trace.hits import Hits, count_hits, unlimited_hits
 from ...trace.trace import Trace
 
@@ -38,13 +41,15 @@ class Study:
     kv_bytes_per_token: int | None
     policies: tuple[str, ...]
     chosen_capacity: int | None
+    with_domains: Trace  # the trace as recorded; `trace` has the ids of its domains apart
 
     def __init__(
         self, trace: Trace, name: str = "trace", kv_bytes_per_token: int | None = None, *,
-        policies: Sequence[str] = (), capacity: int | None = None,
+        policies: Sequence[str] = (), capacity: int | None = None, explanation: Explanation | None = None,
     ):  # fmt: skip
-        self.trace, self.name, self.kv_bytes_per_token = trace, name, kv_bytes_per_token
+        self.trace, self.name, self.kv_bytes_per_token = in_domains(trace), name, kv_bytes_per_token
         self.policies, self.chosen_capacity = tuple(policies), capacity
+        self.with_domains, self._explanation = trace, explanation
 
     @property
     def shown_policies(self) -> tuple[str, ...]:
@@ -75,6 +80,13 @@ class Study:
         if self.chosen_capacity is None and len(self.trace.hash_ids) > MAX_REFERENCES:
             return None
         return simulate(self.trace, self.capacity)
+
+    @cached_property
+    def explanation(self) -> Explanation | None:
+        """The causes of the misses: those given, else of LRU at the chosen capacity; None if that is not simulated."""
+        if self._explanation is not None or self.at_capacity is None:
+            return self._explanation
+        return Explanation(self.at_capacity, causes_of(self.at_capacity, self.with_domains))
 
     @cached_property
     def optimum(self) -> dict[int, Hits]:
@@ -135,14 +147,16 @@ class Series:
     name: str
     x: np.ndarray
     y: np.ndarray
-    colour: int = 0  # index into the palette
+    colour: int = 0  # index into the palette; -1 and below: into TONES
     style: str = "line"  # one of STYLES
     low: np.ndarray | None = None  # ends of an interval around each value
     high: np.ndarray | None = None
+    opacity: float = 1.0  # of bars
 
 
-# dots: a line with markers; points: markers alone; bars: upwards; across: to the right
-STYLES = ("line", "dash", "step", "dots", "points", "bars", "across")
+# dots: a line with markers; points: markers alone; bars: upwards; across: to the right;
+# stack: upwards, on those of the series before
+STYLES = ("line", "dash", "step", "dots", "points", "bars", "across", "stack")
 
 
 @dataclass(frozen=True, eq=False)
@@ -152,6 +166,7 @@ class Spans(Series):
     length: np.ndarray = field(default_factory=lambda: np.zeros(0))
     height: float = 0.7  # of a bar; rows are 1 apart
     details: dict[str, np.ndarray] = field(default_factory=dict)  # name -> values that the pointer shows; real: shares
+    shows_start: bool = True  # the pointer shows where a bar begins
 
 
 @dataclass(frozen=True, eq=False)
@@ -174,6 +189,7 @@ class Panel:
     density: Density | None = None
     note: str = ""  # values that the drawing cannot show
     missing: str = ""  # reason, if there is nothing to draw
+    legend: bool = True  # the names of several series are shown; False where ticks name them
 
 
 @dataclass(frozen=True, eq=False)
