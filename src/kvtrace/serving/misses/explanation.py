@@ -63,7 +63,17 @@ class Explanation(PlottedResult):
         return f"{self.tokens:,} prompt tokens, hit={hit}, possible={possible}, largest miss: {most}={missed}"
 
     def _columns(self) -> dict[str, np.ndarray]:
-        """One row for each request, as in `kvtrace explain --per-request`."""
+        return self.per_request
+
+    @property
+    def per_request(self) -> dict[str, np.ndarray]:
+        """Columns with a row for each request, as in `kvtrace explain --per-request`: its tokens by cause and tier.
+
+        >>> from kvtrace.trace.building import toy
+        >>> from kvtrace.serving.misses.explaining import explain
+        >>> explain(toy("0 1", "2 3", "0 1"), 2).per_request["evicted"].tolist()
+        [0, 0, 2]
+        """
         trace = self.simulation.trace
         columns = {"request": np.arange(len(trace)), "timestamp": trace.timestamp}
         if trace.session is not None:
