@@ -5,14 +5,23 @@ from __future__ import annotations
 from array import array
 from contextlib import nullcontext
 from dataclasses import dataclass
+from typing import Any, NamedTuple
 
 import numpy as np
+import orjson
 
 from ..encoding import Batch, Encoder
 from ..logs.record import Record
 from . import segments
 from .chunks import ChunkTable
 from .segments import Segment
+
+
+class Tools(NamedTuple):
+    """Numbers that stand for the tools of a request: as they are sent, and without their order and that of keys."""
+
+    sent: int
+    sorted: int
 
 
 @dataclass(slots=True, repr=False)
@@ -27,6 +36,7 @@ class Prompt:
     last_answer: int | None  # the first chunk of the last assistant message; None = it has none
     session: str | None
     time_ns: int
+    tools: Tools | None = None  # None = the log has none
 
 
 class PromptReader(Encoder):
@@ -61,7 +71,15 @@ def prompt_of(record: Record, time_ns: int, table: ChunkTable) -> Prompt | None:
         np.array(chunks, np.int32), np.array(starts, np.int32), [part.message for part in parts],
         [part.role for part in parts], [part.region for part in parts],
         _start_of(answers[-1], parts, starts) if answers else None, record.session, time_ns,
+        _tools(record.tools),
     )  # fmt: skip
+
+
+def _tools(tools: list[dict[str, Any]] | None) -> Tools | None:
+    if not tools:
+        return None
+    kept = [orjson.dumps(tool, option=orjson.OPT_SORT_KEYS) for tool in tools]
+    return Tools(hash(orjson.dumps(tools)), hash(tuple(sorted(kept))))
 
 
 def _start_of(answer: int, parts: list[Segment], starts: list[int]) -> int:
