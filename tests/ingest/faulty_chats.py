@@ -10,6 +10,7 @@ import random
 import uuid
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
+from itertools import pairwise
 
 WORDS = """able about account across action after again agent answer apply area article ask available balance base basic
 before begin benefit best board book bring budget build call careful carry case center chance change check choice city
@@ -256,7 +257,12 @@ def drift(draw, made):
     else:
         lines.insert(place, "- " + sentence(draw))
     texts = "\n".join(made.lines), end.join(lines)
-    _by(draw, made, draw.choice(["request", "session"]), lambda draw, _, place: texts[draw.randrange(2)])
+    often = draw.choice(["request", "session"])
+    while True:  # until a text has come back twice: one that changes for good is no fault
+        _by(draw, made, often, lambda draw, *_: texts[draw.randrange(2)])
+        values = [request["value"] for request in made.requests]
+        if sum(a != b for a, b in pairwise(values)) >= 3:
+            break
     for request in made.requests:
         request["system"] = request.pop("value")
     return Fault("drift", form, made.number, before)
@@ -287,20 +293,39 @@ def lost_history(draw, made):
 KINDS = {"date": date, "id": some_id, "tool_order": tool_order, "metadata": metadata, "drift": drift, "lost_history": lost_history}
 
 
-def chats(seed, kinds=(), clean=1, with_sessions=True):
-    """Rows of a log, and its faults: one application for each kind, and some without a fault."""
+def chats(seed, kinds=(), clean=1, with_sessions=True, form="messages"):
+    """Rows of a log, and its faults: one application for each kind, and some without a fault.
+
+    Args:
+        form: "messages"; "user", with the system prompt at the head of the first user message; or "text", as templated.
+    """
     draw = random.Random(seed)
     applications = [application(draw, number) for number in range(len(kinds) + clean)]
     faults = [KINDS[kind](draw, made) for kind, made in zip(kinds, applications, strict=False)]
     requests = sorted((one for made in applications for one in made.requests), key=lambda one: one["time"])
     system_of = {made.number: "\n".join(made.lines) for made in applications}
-    return [_row(request, system_of, with_sessions) for request in requests], faults
+    return [_row(request, system_of, with_sessions, form) for request in requests], faults
 
 
-def _row(request, system_of, with_sessions):
+def _row(request, system_of, with_sessions, form):
     system = request.get("system") or system_of[int(request["session"].partition("-")[0])]
-    row = {
-        "timestamp": request["time"].timestamp(), "output": request["output"],
-        "input": [{"role": "system", "content": system}, *request["messages"]],
-    }  # fmt: skip
-    return row | ({"tools": request["tools"]} if request["tools"] else {}) | ({"session_id": request["session"]} if with_sessions else {})
+    messages = [{"role": "system", "content": system}, *request["messages"]]
+    if form == "user":
+        first = request["messages"][0]
+        messages = [{**first, "content": f"{system}\n{first['content']}"}, *request["messages"][1:]]
+    given = messages if form != "text" else _templated(messages, request["tools"])
+    row = {"timestamp": request["time"].timestamp(), "output": request["output"], "input": given}
+    row |= {"tools": request["tools"]} if request["tools"] and form != "text" else {}
+    return row | ({"session_id": request["session"]} if with_sessions else {})
+
+
+def _templated(messages, tools):
+    """The prompt as a template like Qwen's writes it."""
+    lines = "".join(f"\n{json.dumps(tool)}" for tool in tools)
+    head = f"\n\n# Tools{lines}" if tools else ""
+    text = ""
+    for message in messages:
+        calls = "".join(f"\n<tool_call>{json.dumps(call['function'])}" for call in message.get("tool_calls") or ())
+        text += f"<|im_start|>{message['role']}\n{message['content'] or ''}{head}{calls}<|im_end|>\n"
+        head = ""
+    return f"{text}<|im_start|>assistant\n"

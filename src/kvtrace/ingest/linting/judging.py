@@ -151,11 +151,15 @@ class Judge:
             return earlier.session == later.session
         if later.last_answer is None or TEXT in later.regions:
             return False
+        if not self._ends_in(match, earlier):
+            return False
+        if earlier.output is not None and earlier.output in later.answers:
+            return True
         aligned = np.zeros(len(later.chunks), bool)
         for span in match.spans:
             aligned[span.b1 : span.end] = True
         history = self._region_of(later) == HISTORY
-        return int(self._tokens[later.chunks][aligned & history].sum()) >= MIN_TOKENS and self._ends_in(match, earlier)
+        return int(self._tokens[later.chunks][aligned & history].sum()) >= MIN_TOKENS
 
     def _shares_head(self, span: Span, earlier: Prompt, later: Prompt) -> bool:
         """Whether the prompts differ behind their system prompts: agents of one session may share a transcript."""

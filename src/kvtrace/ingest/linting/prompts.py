@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from array import array
+from collections.abc import Iterator
 from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -13,8 +14,10 @@ import orjson
 from ..encoding import Batch, Encoder
 from ..logs.record import Record
 from . import segments
-from .chunks import ChunkTable
+from .chunks import ChunkTable, plain
 from .segments import Segment
+
+MIN_ANSWER = 20  # characters of an answer that tells a conversation from others
 
 
 class Tools(NamedTuple):
@@ -37,6 +40,8 @@ class Prompt:
     session: str | None
     time_ns: int
     tools: Tools | None = None  # None = the log has none
+    output: int | None = None  # a number that stands for the answer; None = unknown, or too short to tell
+    answers: frozenset[int] = frozenset()  # those of the answers in the prompt
 
 
 class PromptReader(Encoder):
@@ -71,8 +76,22 @@ def prompt_of(record: Record, time_ns: int, table: ChunkTable) -> Prompt | None:
         np.array(chunks, np.int32), np.array(starts, np.int32), [part.message for part in parts],
         [part.role for part in parts], [part.region for part in parts],
         _start_of(answers[-1], parts, starts) if answers else None, record.session, time_ns,
-        _tools(record.tools),
+        _tools(record.tools), _answer(record.output_text), frozenset(_answers(record)),
     )  # fmt: skip
+
+
+def _answers(record: Record) -> Iterator[int]:
+    """The numbers of the answers in a request's messages."""
+    for message in record.messages or ():
+        if message.get("role") == "assistant":
+            number = _answer(message.get("content"))
+            if number is not None:
+                yield number
+
+
+def _answer(text: Any) -> int | None:
+    short = plain(text) if type(text) is str else ""
+    return hash(short) if len(short) >= MIN_ANSWER else None
 
 
 def _tools(tools: list[dict[str, Any]] | None) -> Tools | None:
