@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -15,6 +15,7 @@ from .prompts import Prompt
 from .segments import HISTORY, SYSTEM, TEXT
 from .shapes import words_of
 
+CONTINUED = {shapes.SPACE, "order"}  # forms of which one fault is in many lines
 UNDECIDED = "undecided"  # words or numbers: the values at the place, over all requests, decide
 SHARE = 0.7  # of the words of a span that stand elsewhere in the other prompt: they moved
 MIN_MOVED = 4  # words of such a span
@@ -53,21 +54,24 @@ class Judge:
         costs = self._tokens[later.chunks]
         gains = [int(costs[max(span.b1, match.hit) : span.end].sum()) for span in match.spans]
         behind = np.cumsum(gains[::-1])[::-1].tolist()
-        moved = self._moved([span for span in match.spans if self._where(span, earlier, later)[1] == SYSTEM], earlier, later)
+        ordered = self._ordered(match, earlier, later)
         conversation = self._same_conversation(match, earlier, later)
         found: list[Occurrence] = []
         for place, span in enumerate(match.spans):
             if behind[place] < MIN_TOKENS:
                 break
-            new = self._judged(match, span, gains[place], place in moved, conversation, earlier, later)
+            new = self._judged(match, span, gains[place], place in ordered, conversation, earlier, later)
             if not new:
                 self.other_requests += not found
                 self.other_tokens += behind[place]
                 break
-            found += new
+            if found and (new[0].kind, new[0].form) == (found[-1].kind, found[-1].form) and new[0].form in CONTINUED:
+                found[-1] = replace(found[-1], tokens=found[-1].tokens + new[0].tokens)
+            else:
+                found += new
         return found
 
-    def _judged(self, match, span: Span, gain, moved, conversation, earlier: Prompt, later: Prompt) -> list[Occurrence]:
+    def _judged(self, match, span: Span, gain, ordered, conversation, earlier: Prompt, later: Prompt) -> list[Occurrence]:
         place, region, role, message = self._where(span, earlier, later)
         left = int(self._keys[later.chunks[span.b0 - 1]]) if span.b0 else -1
         costs = self._tokens[later.chunks]
@@ -77,7 +81,8 @@ class Judge:
             "request": match.prompt, "earlier": match.earlier, "message": message, "role": role, "region": region,
             "chunk": span.b0, "left": left, "token": token, "in_message": int(costs[start : span.b0].sum()),
         }  # fmt: skip
-        if moved and region == SYSTEM:
+        if ordered:
+            before["left"] = later.tools.sorted if later.tools else -1
             gain += int(costs[max(span.b0, match.hit) : span.b1].sum())
             return [Occurrence(TOOL_ORDER, "order", **before, tokens=gain, values=(0, 0), is_labelled=False)]
         kinds = self._kinds(span, region, earlier, later)
@@ -97,9 +102,9 @@ class Judge:
     def _kinds(self, span, region, earlier, later) -> list[tuple[str, shapes.Change]] | None:
         """(kind, change) of each change in a span; None if one of them is a part of the conversation."""
         before, after = self._text(earlier, span.a0, span.a1), self._text(later, span.b0, span.b1)
-        context = self._text(later, max(0, span.b0 - 1), span.b0)
+        lead, trail = self._text(later, max(0, span.b0 - 2), span.b0), self._text(later, span.b1, span.b1 + 2)
         kinds = []
-        for change in shapes.changes(before, after, context):
+        for change in shapes.changes(before, after, lead, trail):
             kind = _kind_of(change, region)
             if kind is None:
                 return None
@@ -109,27 +114,36 @@ class Judge:
         by_kind = {(kind, change.shape): (kind, change) for kind, change in reversed(kinds)}
         return list(reversed(by_kind.values()))
 
-    def _moved(self, found: list[Span], earlier, later) -> set[int]:
-        """The spans of which the words stand elsewhere in the other prompt: tools, or keys of one, in another order."""
-        rest_a, rest_b, moved = [], [], set()
-        for place, span in enumerate(found):
+    def _ordered(self, match: Match, earlier: Prompt, later: Prompt) -> set[int]:
+        """The spans that differ because the same tools, or the keys of one, are sent in another order."""
+        head = [place for place, span in enumerate(match.spans) if self._where(span, earlier, later)[1] == SYSTEM]
+        if earlier.tools and later.tools:
+            if earlier.tools == later.tools or earlier.tools.sorted != later.tools.sorted:
+                return set()
+            return {place for place in head if self._where(match.spans[place], earlier, later)[2] == "template"}
+        return self._moved(match.spans, head, earlier, later)
+
+    def _moved(self, found: list[Span], head: list[int], earlier: Prompt, later: Prompt) -> set[int]:
+        """The spans of system prompts from the first to the last whose words stand elsewhere in the other prompt."""
+        rest_a, rest_b, moved = {}, {}, set()
+        for place in head:
+            span = found[place]
             a, b = (words_of(self._text(earlier, span.a0, span.a1)), words_of(self._text(later, span.b0, span.b1)))
-            rest_a.append(a - b)
-            rest_b.append(b - a)
-            same_words = not rest_a[-1] and not rest_b[-1] and a.total() > 1
+            rest_a[place], rest_b[place] = a - b, b - a
+            same_words = not rest_a[place] and not rest_b[place] and a.total() > 1
             if same_words and self._plain(earlier, span.a0, span.a1) != self._plain(later, span.b0, span.b1):
                 moved.add(place)
-        large = [place for place in range(len(found)) if (rest_a[place] + rest_b[place]).total() >= MIN_MOVED]
+        large = [place for place in head if (rest_a[place] + rest_b[place]).total() >= MIN_MOVED]
         all_a, all_b = (sum((rest[place] for place in large), Counter()) for rest in (rest_a, rest_b))
         both = all_a & all_b
-        if both.total() < max(MIN_MOVED, SHARE * max(all_a.total(), all_b.total())):
-            return moved
-        return moved | {
-            place
-            for place in large
-            if ((rest_a[place] & both) + (rest_b[place] & both)).total()
-            >= SHARE * (rest_a[place] + rest_b[place]).total()
-        }
+        if both.total() >= max(MIN_MOVED, SHARE * max(all_a.total(), all_b.total())):
+            moved |= {
+                place
+                for place in large
+                if ((rest_a[place] & both) + (rest_b[place] & both)).total()
+                >= SHARE * (rest_a[place] + rest_b[place]).total()
+            }
+        return set(range(min(moved), max(moved) + 1)) if moved else moved
 
     def _same_conversation(self, match: Match, earlier: Prompt, later: Prompt) -> bool:
         """Whether the later prompt is a later turn of the earlier one's conversation."""
@@ -137,11 +151,15 @@ class Judge:
             return earlier.session == later.session
         if later.last_answer is None or TEXT in later.regions:
             return False
+        if not self._ends_in(match, earlier):
+            return False
+        if earlier.output is not None and earlier.output in later.answers:
+            return True
         aligned = np.zeros(len(later.chunks), bool)
         for span in match.spans:
             aligned[span.b1 : span.end] = True
         history = self._region_of(later) == HISTORY
-        return int(self._tokens[later.chunks][aligned & history].sum()) >= MIN_TOKENS and self._ends_in(match, earlier)
+        return int(self._tokens[later.chunks][aligned & history].sum()) >= MIN_TOKENS
 
     def _shares_head(self, span: Span, earlier: Prompt, later: Prompt) -> bool:
         """Whether the prompts differ behind their system prompts: agents of one session may share a transcript."""

@@ -3,16 +3,28 @@
 from __future__ import annotations
 
 from array import array
+from collections.abc import Iterator
 from contextlib import nullcontext
 from dataclasses import dataclass
+from typing import Any, NamedTuple
 
 import numpy as np
+import orjson
 
 from ..encoding import Batch, Encoder
 from ..logs.record import Record
 from . import segments
-from .chunks import ChunkTable
+from .chunks import ChunkTable, plain
 from .segments import Segment
+
+MIN_ANSWER = 20  # characters of an answer that tells a conversation from others
+
+
+class Tools(NamedTuple):
+    """Numbers that stand for the tools of a request: as they are sent, and without their order and that of keys."""
+
+    sent: int
+    sorted: int
 
 
 @dataclass(slots=True, repr=False)
@@ -27,6 +39,9 @@ class Prompt:
     last_answer: int | None  # the first chunk of the last assistant message; None = it has none
     session: str | None
     time_ns: int
+    tools: Tools | None = None  # None = the log has none
+    output: int | None = None  # a number that stands for the answer; None = unknown, or too short to tell
+    answers: frozenset[int] = frozenset()  # those of the answers in the prompt
 
 
 class PromptReader(Encoder):
@@ -61,7 +76,29 @@ def prompt_of(record: Record, time_ns: int, table: ChunkTable) -> Prompt | None:
         np.array(chunks, np.int32), np.array(starts, np.int32), [part.message for part in parts],
         [part.role for part in parts], [part.region for part in parts],
         _start_of(answers[-1], parts, starts) if answers else None, record.session, time_ns,
+        _tools(record.tools), _answer(record.output_text), frozenset(_answers(record)),
     )  # fmt: skip
+
+
+def _answers(record: Record) -> Iterator[int]:
+    """The numbers of the answers in a request's messages."""
+    for message in record.messages or ():
+        if message.get("role") == "assistant":
+            number = _answer(message.get("content"))
+            if number is not None:
+                yield number
+
+
+def _answer(text: Any) -> int | None:
+    short = plain(text) if type(text) is str else ""
+    return hash(short) if len(short) >= MIN_ANSWER else None
+
+
+def _tools(tools: list[dict[str, Any]] | None) -> Tools | None:
+    if not tools:
+        return None
+    kept = [orjson.dumps(tool, option=orjson.OPT_SORT_KEYS) for tool in tools]
+    return Tools(hash(orjson.dumps(tools)), hash(tuple(sorted(kept))))
 
 
 def _start_of(answer: int, parts: list[Segment], starts: list[int]) -> int:

@@ -15,7 +15,7 @@ DATE, ID, CODE, NUMBER = "date", "id", "code", "number"
 SPACE, ADDRESS, WORDS, FREE = "space", "address", "words", "free"
 
 MAX_WORDS = 40  # of a changed value; more is free text, such as a question
-MAX_CHANGED = 12  # words of one changed place
+AROUND = 60  # characters beside a change that tell its shape
 MOST_CHANGED = 0.6  # share of the words that may change in a text of more than MAX_WORDS words
 
 _MONTH = "|".join([*calendar.month_name[1:], *calendar.month_abbr[1:], "sept"])
@@ -67,11 +67,11 @@ class Change(NamedTuple):
     values: tuple[int, int]  # numbers that stand for the earlier and the later value
 
 
-def changes(before: str, after: str, context: str = "") -> list[Change]:
+def changes(before: str, after: str, lead: str = "", trail: str = "") -> list[Change]:
     """The places in which two texts differ, each with its shape.
 
     Args:
-        context: the text in front of both.
+        lead, trail: the text in front of both, and behind them.
 
     >>> [change.shape for change in changes("On 2031-05-02 for ab12cd34ef", "On 2031-05-03 for 99f0cd34ee")]
     ['date', 'id']
@@ -79,8 +79,8 @@ def changes(before: str, after: str, context: str = "") -> list[Change]:
     a, b = TOKENS.findall(before), TOKENS.findall(after)
     if max(_words(a), _words(b)) > 50 * MAX_WORDS:
         return [_free(before, after)]
-    found: list[tuple[int, int, int, int]] = []  # characters
     where_a, where_b = _places(a), _places(b)
+    found: list[tuple[int, int, int, int]] = []  # characters
     for name, a0, a1, b0, b1 in SequenceMatcher(None, a, b, autojunk=False).get_opcodes():
         if name != "equal":
             place = where_a[a0], where_a[a1], where_b[b0], where_b[b1]
@@ -88,30 +88,38 @@ def changes(before: str, after: str, context: str = "") -> list[Change]:
                 first = found.pop()
                 place = first[0], place[1], first[2], place[3]
             found.append(place)
-    return _shaped(before, after, found, context)
-
-
-def _shaped(before, after, found, context):
-    total = max(_words(TOKENS.findall(before)), _words(TOKENS.findall(after)))
+    total = max(_words(a), _words(b))
     changed = max(
         sum(_words(TOKENS.findall(before[a0:a1])) for a0, a1, _, _ in found),
         sum(_words(TOKENS.findall(after[b0:b1])) for _, _, b0, b1 in found),
     )
     if changed > MAX_WORDS or (total > MAX_WORDS and changed > MOST_CHANGED * total):
         return [_free(before, after)]
+    lead, trail = lead[-AROUND:], trail[:AROUND]
+    return _joined([_change(lead, before, after, trail, place) for place in found])
+
+
+def _change(lead, before, after, trail, place) -> Change:
+    """The change at one place: characters a0:a1 became b0:b1."""
+    a0, a1, b0, b1 = place
+    size = len(lead)
+    left = shape_of(f"{lead}{before}{trail}", size + a0, size + a1)
+    right = shape_of(f"{lead}{after}{trail}", size + b0, size + b1)
+    shape = _joint(left, right)
+    label = ID_LABEL if shape in (ID, CODE, NUMBER) else NAME_LABEL
+    front = f"{lead}{after[:b0]}"
+    return Change(shape, bool(label.search(front[-AROUND:])), (hash(before[a0:a1]), hash(after[b0:b1])))
+
+
+def _joined(found: list[Change]) -> list[Change]:
+    """The changes; neighbours of one shape are one."""
     result: list[Change] = []
-    for a0, a1, b0, b1 in found:
-        left, right = shape_of(before, a0, a1), shape_of(after, b0, b1)
-        shape = _joint(left, right)
-        lead = (context + after[:b0])[-60:] if b1 > b0 else (context + before[:a0])[-60:]
-        label = ID_LABEL if shape in (ID, CODE, NUMBER) else NAME_LABEL
-        is_labelled = bool(label.search(lead))
-        change = Change(shape, is_labelled, (hash(before[a0:a1]), hash(after[b0:b1])))
-        if result and result[-1].shape == shape:
-            values = (hash((result[-1].values[0], change.values[0])), hash((result[-1].values[1], change.values[1])))
-            result[-1] = Change(shape, result[-1].is_labelled or is_labelled, values)
-        else:
-            result.append(change)
+    for change in found:
+        if result and result[-1].shape == change.shape:
+            last = result.pop()
+            values = (hash((last.values[0], change.values[0])), hash((last.values[1], change.values[1])))
+            change = Change(change.shape, last.is_labelled or change.is_labelled, values)
+        result.append(change)
     return result
 
 
@@ -126,8 +134,8 @@ def shape_of(text: str, start: int, end: int) -> str:
         return SPACE
     if value.count("\n") > 1 or len(TOKENS.findall(value)) > 12:
         return _shape_of_block(value)
-    lead = max(0, start - 60)
-    window = text[lead : end + 60]
+    lead = max(0, start - AROUND)
+    window = text[lead : end + AROUND]
     for shape, pattern in ((ID, UUID), (ADDRESS, ADDRESSES), (DATE, DATES)):
         if _covers(pattern, window, start - lead, end - lead):
             return shape
