@@ -13,7 +13,7 @@ from .._base.errors import InputError, RowError, UsageError
 from .._base.files import name_of
 from .._base.input_files import open_read
 from ..trace.columns import STATED, Columns, replace_columns
-from ..trace.invariants import broken_dependencies, broken_rules
+from ..trace.invariants import broken_dependencies, broken_numbers, broken_rules
 from ..trace.stated import uneven_prompts
 from ..trace.trace import Trace
 from . import agentic_mooncake, bailian, mooncake, parquet, weka
@@ -141,10 +141,10 @@ def _valid_sidecar(result: ReadResult, block_size, tail) -> Sidecar:
 
 
 def _require_rows(result: ReadResult, block_size: int, tail: str) -> None:
-    """RowError, with its line, for outputs and dependencies that a Trace would refuse."""
+    """RowError, with its line, for outputs, dependencies and measured numbers that a Trace would refuse."""
     outputs = ("output_length", "output blocks")
     rules = (rule for rule in broken_rules(result.columns, block_size, tail) if rule.rule in outputs)
-    for rule in chain(rules, broken_dependencies(result.columns)):
+    for rule in chain(rules, broken_dependencies(result.columns), broken_numbers(result.columns)):
         if len(rule.rows):
             raise result.error(rule.rows[0], rule.message_of(int(rule.rows[0])))
 
