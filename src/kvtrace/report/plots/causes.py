@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any, cast
 
 import numpy as np
 
@@ -69,8 +70,9 @@ def title_of(explanation: Explanation) -> str:
     """
     run = explanation.simulation
     parts = [] if run.setting.engine == "reference" else [run.setting.engine]
-    tiers = run.to_dict().get("tiers", [{"capacity": run.setting.capacity}])
-    sizes = [f"{tier.get('name', '')} {tier['capacity']:,}".strip() for tier in tiers]
+    values = cast("dict[str, Any]", run.to_dict())
+    tiers = [f"{tier['name']} {tier['capacity']:,}" for tier in values.get("tiers", [])]
+    sizes = tiers or [f"{run.setting.capacity:,}"]
     parts += [run.setting.policy, f"{' + '.join(sizes)} blocks"]
     if isinstance(run, FleetSimulation) and run.instances > 1:
         parts.append(f"{run.instances:,} instances, {run.router}")

@@ -87,8 +87,8 @@ class Study:
         """The causes of the misses: those given, else of LRU at the chosen capacity; None if that is not simulated."""
         if self._explanation is not None or self.at_capacity is None:
             return self._explanation
-        given = self.trace if self.with_domains is None else self.with_domains
-        return Explanation(self.at_capacity, causes_of(self.at_capacity, given), given, Setup(self.capacity))
+        causes = causes_of(self.at_capacity, self.with_domains)
+        return Explanation(self.at_capacity, causes, self.with_domains, Setup(self.capacity))
 
     @cached_property
     def optimum(self) -> dict[int, Hits]:
