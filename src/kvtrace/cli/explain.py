@@ -14,9 +14,11 @@ from .large import load
 from .loop_options import NAMES
 from .options import (
     DOMAINS,
+    FIGURE,
     STREAMED,
     RowsOption,
     extrapolations,
+    figure_writer,
     json_option,
     layouts_of,
     require_one,
@@ -51,8 +53,9 @@ from .setting_options import CACHE, IN_TIME, LOOP_WARM_UP, caches_of, hint_on_co
 @click.option("--input-price", type=click.FloatRange(0), metavar="USD", help="Price of a provider for a million input tokens: adds what a change saves on its bill.")
 @json_option("serving/explain.md")
 @click.option("--csv", "as_csv", is_flag=True, help="Print the tokens of each cause as CSV: one row, or one for each window or session.")
+@FIGURE
 @STREAMED
-def explain_command(trace, capacity, policy, ttl, engine, tiers, router, router_seed, domains, warm_up, over_time, by_session, per_request, no_cures, input_price, as_json, as_csv, model_config, kv_bytes_per_token, block_size, chain, memory, quiet, gpu_name, gpus, costs_file, extrapolate, step_tokens, max_requests, scheduler_options, engine_block_size, retention, loop, **options):
+def explain_command(trace, capacity, policy, ttl, engine, tiers, router, router_seed, domains, warm_up, over_time, by_session, per_request, no_cures, input_price, as_json, as_csv, png, svg, model_config, kv_bytes_per_token, block_size, chain, memory, quiet, gpu_name, gpus, costs_file, extrapolate, step_tokens, max_requests, scheduler_options, engine_block_size, retention, loop, **options):
     """Explain misses: one cause for each prompt token.
 
     One setting is simulated, as kvtrace simulate does. Each prompt token then has one cause, such as hit, evicted or
@@ -76,6 +79,7 @@ def explain_command(trace, capacity, policy, ttl, engine, tiers, router, router_
         raise UsageError(f"--per-request - and {'--json' if as_json else '--csv'} both write to stdout. Use one of them.")
     if as_csv and over_time and by_session:
         raise UsageError("With --csv, use one of --over-time and --by-session.")
+    write_figure = figure_writer(png, svg, quiet)
     kv_bytes = chosen(model_config, kv_bytes_per_token)
     window_ms = over_time
     times = times_of(
@@ -123,13 +127,15 @@ def explain_command(trace, capacity, policy, ttl, engine, tiers, router, router_
     if not quiet:
         print_lines([("warning", one) for one in beyond])
         print_lines([("wrote", per_request)] if per_request not in (None, "-") else [])
+    write_figure(done)
 
 
 def _print(done, prefill_s, windows, sessions, cures):
     """Print the tables: the causes, those of windows and sessions, and what would help."""
     from ..report import explanation as explanation_report
+    from ..report.cause_tables import cause_table
 
-    print_tables([explanation_report.cause_table(done, prefill_s)])
+    print_tables([cause_table(done, prefill_s)])
     groups = [(explanation_report.window_table, windows), (explanation_report.session_table, sessions)]
     made = [table_of(rows) for table_of, rows in groups if rows is not None]
     if cures is not None and len(cures):

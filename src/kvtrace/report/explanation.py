@@ -4,71 +4,28 @@ from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Mapping, Sequence
-from typing import Any, BinaryIO, cast
+from collections.abc import Sequence
+from typing import Any, BinaryIO
 
 from .._base.csv_text import csv_text
-from .._base.tables import Column, TextTable, printable
+from .._base.tables import Column, TextTable
 from ..serving.misses.causes import CAUSES
 from ..serving.misses.cure import BASES, duration
 from ..serving.misses.cures import TOGETHER, Cures
 from ..serving.misses.explanation import Explanation, GroupDict, SessionCausesDict, WindowCausesDict
-from .simulation import in_words
 
 SESSIONS = 20  # in a table
-RARE = (
-    "in_flight",
-    "expired",
-    "other_instance",
-    "rounding",
-    "other_domain",
-    "not_served",
-)  # left out where no token has them
-
-
-def cause_table(explanation: Explanation, prefill_s: Mapping[str, float] | None = None) -> TextTable:
-    """The tokens of each cause, their share, and the seconds of prefill that they took, if these are known."""
-    totals = explanation.totals
-    table = TextTable(f"Why prompt tokens hit or missed: {_setting(explanation)}")
-    table.columns += [Column("cause", rank=0), *(Column(name, right=True, rank=0) for name in ("tokens", "share"))]
-    if prefill_s is not None:
-        table.columns.append(Column("prefill", right=True, rank=1))
-    table.columns.append(Column("these prompt tokens ...", dim=True, rank=2))
-
-    def add(name: str, tokens: int, seconds: float | None, meaning: str = "") -> None:
-        times = [] if prefill_s is None else [duration(seconds) if seconds else ""]
-        table.add_row(name, f"{tokens:,}", share(tokens, explanation.tokens), *times, meaning)
-
-    for cause, meaning in CAUSES.items():
-        if cause in RARE and not totals[cause]:
-            continue
-        add(words(cause), totals[cause], (prefill_s or {}).get(cause), meaning)
-        if cause == "hit" and len(explanation.tiers) > 1:
-            for tier, tokens in explanation.tiers.items():
-                add(f"  in {printable(tier)}", tokens, None)
-    add("all", explanation.tokens, sum((prefill_s or {}).values()))
-    return table
+ALWAYS = ("hit", "evicted", "first_use")  # columns of a table; the others are there where a token has them
 
 
 def summary(explanation: Explanation) -> str:
     """How much of what repeats the cache hits, in one sentence."""
     possible, new = explanation.possible_tokens, explanation.totals["first_use"]
+    repeated, hit = possible / max(explanation.tokens, 1), explanation.totals["hit"] / max(possible, 1)
     return (
-        f"{share(possible, explanation.tokens)} of the prompt tokens repeat what an earlier request had; "
-        f"{share(explanation.totals['hit'], possible)} of these are hits. No cache can hit the {new:,} new tokens."
+        f"{100 * repeated:.1f} % of the prompt tokens repeat what an earlier request had; {100 * hit:.1f} % of these "
+        f"are hits. No cache can hit the {new:,} new tokens."
     )
-
-
-def _setting(explanation: Explanation) -> str:
-    """The engine, the policy, the schedule, the instances and the capacity, in words."""
-    run, values = explanation.simulation, cast("dict[str, Any]", explanation.simulation.to_dict())
-    phrases = [f"engine {run.setting.engine}", f"policy {run.setting.policy}", in_words(values["schedule"])]
-    if values.get("instances", 1) > 1:
-        phrases.append(f"{values['instances']:,} instances, router {values['router']}")
-    tiers = [f"{printable(tier['name'])}={tier['capacity']:,}" for tier in values.get("tiers", [])]
-    size = f"{' and '.join(tiers) if tiers else f'{run.setting.capacity:,}'} blocks"
-    layout = run.setting.layout
-    return ", ".join([*phrases, size]) + f" of {layout.tokens_per_block if layout else run.trace.block_size:,g} tokens"
 
 
 def cure_table(cures: Cures) -> TextTable:
@@ -86,7 +43,7 @@ def cure_table(cures: Cures) -> TextTable:
     for number, cure in enumerate(cures):
         tokens = f"{'<= ' if cure.basis == 'bound' else ''}{cure.tokens:,}"
         figures = [cells[number] or "" for cells in known.values()]
-        table.add_row(tokens, f"{100 * cure.share:.1f} %", *figures, cure.basis, cure.advice)
+        table.add_row(tokens, f"{cure.share:.1%}", *figures, cure.basis, cure.advice)
     table.legend = {basis: meaning for basis, meaning in BASES.items() if any(cure.basis == basis for cure in cures)}
     return table
 
@@ -97,27 +54,9 @@ def cure_notes(cures: Cures) -> list[str]:
     if not len(cures):
         lines.append("No change that was tried makes more prompt tokens hits.")
     if cures.in_vain:
-        tried = ", ".join(f"{words(cure.name)} ({cure.tokens:+,} tokens)" for cure in cures.in_vain)
+        tried = ", ".join(f"{cure.name.replace('_', ' ')} ({cure.tokens:+,} tokens)" for cure in cures.in_vain)
         lines.append(f"Tried without a gain: {tried}.")
     return lines
-
-
-def words(name: str) -> str:
-    """A cause or a cure as people read it.
-
-    >>> words("first_use")
-    'first use'
-    """
-    return name.replace("_", " ")
-
-
-def share(tokens: int, whole: int) -> str:
-    """A share of tokens.
-
-    >>> share(1, 3), share(0, 0)
-    ('33.3 %', '0.0 %')
-    """
-    return f"{100 * tokens / max(whole, 1):.1f} %"
 
 
 def window_table(windows: Sequence[WindowCausesDict]) -> TextTable:
@@ -144,13 +83,13 @@ def loss(group: GroupDict) -> int:
 
 
 def _group_table(title: str, first: str, groups: Sequence[tuple[str, GroupDict]]) -> TextTable:
-    shown = [cause for cause in CAUSES if cause not in RARE or any(group["causes"][cause] for _, group in groups)]
+    shown = [cause for cause in CAUSES if cause in ALWAYS or any(group["causes"][cause] for _, group in groups)]
     table = TextTable(title, remedy="use --csv or a wider terminal")
     table.add_column(first, right=True)
     table.add_columns(["requests", "tokens"], right=True, rank=1)
-    table.add_columns([words(cause) for cause in shown], right=True, rank=0)
+    table.add_columns([cause.replace("_", " ") for cause in shown], right=True, rank=0)
     for name, group in groups:
-        shares = [share(group["causes"][cause], group["tokens"]) for cause in shown]
+        shares = [f"{group['causes'][cause] / max(group['tokens'], 1):.1%}" for cause in shown]
         table.add_row(name, f"{group['requests']:,}", f"{group['tokens']:,}", *shares)
     return table
 

@@ -14,6 +14,8 @@ from ...trace.trace import Trace
 from .causes import CAUSES, Causes
 from .setup import Setup
 
+SCHEMA = 1  # version of the keys and values of to_dict
+
 
 class GroupDict(TypedDict):
     """The prompt tokens of a group of requests, by cause."""
@@ -38,6 +40,7 @@ class SessionCausesDict(GroupDict):
 class ExplanationDict(TypedDict):
     """The result of `Explanation.to_dict`; docs/serving/explain.md explains the keys."""
 
+    schema: int
     simulation: SimulationDict
     requests: int
     tokens: int
@@ -145,9 +148,9 @@ class Explanation(PlottedResult):
 
     def to_dict(self) -> ExplanationDict:
         """Keys as docs/serving/explain.md lists them."""
-        rows = slice(self.simulation.warm_up, None)
+        requests = len(self.simulation.trace) - self.simulation.warm_up
         return {
-            "simulation": self.simulation.to_dict(), "requests": len(self.simulation.trace.timestamp[rows]),
+            "schema": SCHEMA, "simulation": self.simulation.to_dict(), "requests": max(requests, 0),
             "tokens": self.tokens, "causes": self.totals, "tiers": self.tiers, "possible_tokens": self.possible_tokens,
         }  # fmt: skip
 

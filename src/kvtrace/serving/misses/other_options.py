@@ -42,14 +42,14 @@ def longer_ttl(baseline: Baseline) -> Iterator[Cure]:
     gap_ms, tokens = baseline.explanation.causes.expired_gap_ms, baseline.explanation.causes.expired_tokens
     order = np.argsort(gap_ms, kind="stable")
     reached = np.cumsum(tokens[order])
-    amounts: dict[int, Amount] = {}
+    amounts: list[Amount] = []
     for share in SHARES:
         ttl_ms = ceil(gap_ms[order][np.searchsorted(reached, share * expired)])
-        if ttl_ms not in amounts:
-            gain = baseline.gain_of(baseline.simulate(policy=f"ttl:{ttl_ms}ms"))
-        amounts[ttl_ms] = Amount(share, gain, ttl_ms=ttl_ms)
-    done = baseline.simulate(policy="lru")
-    (first, *others), every = reversed(amounts.values()), tuple(amounts.values())
+        gain = baseline.gain_of(baseline.simulate(policy=f"ttl:{ttl_ms}ms"))
+        if not amounts or gain > amounts[-1].tokens:
+            amounts.append(Amount(share, gain, ttl_ms=float(ttl_ms)))
+    done, every = baseline.simulate(policy="lru"), tuple(amounts)
+    first, *others = reversed(every)
     less = ", ".join(f"{percent(one.tokens, expired)} with {_time(one)}" for one in others)
     advice = (
         f"Keep unused blocks until they are evicted, not only for {duration(now_ms / 1000)}: {baseline.rise(done)}. "
