@@ -14,9 +14,11 @@ from .large import load
 from .loop_options import NAMES
 from .options import (
     DOMAINS,
+    FIGURE,
     STREAMED,
     RowsOption,
     extrapolations,
+    figure_writer,
     json_option,
     layouts_of,
     require_one,
@@ -50,8 +52,9 @@ from .setting_options import CACHE, IN_TIME, LOOP_WARM_UP, caches_of, hint_on_co
 @click.option("--no-cures", is_flag=True, help="Do not compute what would help; it takes some more simulations.")
 @json_option("serving/explain.md")
 @click.option("--csv", "as_csv", is_flag=True, help="Print the tokens of each cause as CSV: one row, or one for each window or session.")
+@FIGURE
 @STREAMED
-def explain_command(trace, capacity, policy, ttl, engine, tiers, router, router_seed, domains, warm_up, over_time, by_session, per_request, no_cures, as_json, as_csv, model_config, kv_bytes_per_token, block_size, chain, memory, quiet, gpu_name, gpus, costs_file, extrapolate, step_tokens, max_requests, scheduler_options, engine_block_size, retention, loop, **options):
+def explain_command(trace, capacity, policy, ttl, engine, tiers, router, router_seed, domains, warm_up, over_time, by_session, per_request, no_cures, as_json, as_csv, png, svg, model_config, kv_bytes_per_token, block_size, chain, memory, quiet, gpu_name, gpus, costs_file, extrapolate, step_tokens, max_requests, scheduler_options, engine_block_size, retention, loop, **options):
     """Explain misses: one cause for each prompt token.
 
     One setting is simulated, as kvtrace simulate does. Each prompt token then has one cause, such as hit, evicted or
@@ -69,6 +72,7 @@ def explain_command(trace, capacity, policy, ttl, engine, tiers, router, router_
     from ..serving.models.kv_bytes import chosen
     from ..trace.domains import in_domains
 
+    write_figure = figure_writer(png, svg, quiet)
     require_one(as_json, as_csv)
     if per_request == "-" and (as_json or as_csv):
         raise UsageError(f"--per-request - and {'--json' if as_json else '--csv'} both write to stdout. Use one of them.")
@@ -114,6 +118,7 @@ def explain_command(trace, capacity, policy, ttl, engine, tiers, router, router_
         print_tables(explanation_report.tables(done, cures))
         print_notes(explanation_report.notes(done, cures))
         print_tables(explanation_report.group_table(groups, name) for name, groups in (("start_ms", windows), ("session", sessions)) if groups is not None)
+    write_figure(done)
     if not quiet:
         print_lines([("warning", one) for one in beyond])
         print_lines([("wrote", per_request)] if per_request not in (None, "-") else [])

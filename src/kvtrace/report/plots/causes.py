@@ -61,10 +61,16 @@ def title_of(explanation: Explanation) -> str:
     >>> from kvtrace.trace.building import toy
     >>> title_of(explain(toy("0 1", "2 3", "0 1"), 2))
     'lru, 2 blocks'
+    >>> title_of(explain(toy("0 1", "2 3", "0 1"), tiers={"hbm": 2, "dram": 8}))
+    'lru, 2 hbm + 8 dram blocks'
+    >>> title_of(explain(toy("0 1", "2 3", "0 1"), 6, engine="vllm", instances=2))
+    'vllm, lru, 6 blocks, 2 instances'
     """
-    setting = explanation.simulation.setting
-    engine = "" if setting.engine == "reference" else f"{setting.engine}, "
-    return f"{engine}{setting.policy}, {setting.capacity:,} blocks"
+    setting, setup = explanation.simulation.setting, explanation.setup
+    names = [*([] if setting.engine == "reference" else [setting.engine]), setting.policy]
+    sizes = dict(setup.tiers or {}) or {"": setting.capacity} | {tier.name: tier.capacity for tier in setup.lower}
+    size = " + ".join(f"{size:,} {tier}".strip() for tier, size in sizes.items())
+    return ", ".join([*names, f"{size} blocks", *([f"{setup.instances} instances"] if setup.is_routed else [])])
 
 
 def not_simulated(study: Study, title: str) -> Panel:

@@ -20,6 +20,7 @@ from ...cache.optimum import Optimum
 from ...cache.simulation import Simulation, simulate
 from ...serving.misses.causes import causes_of
 from ...serving.misses.explanation import Explanation
+from ...serving.misses.setup import Setup
 from ...trace.domains import in_domains
 from ...trace.hits import Hits, count_hits, unlimited_hits
 from ...trace.trace import Trace
@@ -86,7 +87,8 @@ class Study:
         """The causes of the misses: those given, else of LRU at the chosen capacity; None if that is not simulated."""
         if self._explanation is not None or self.at_capacity is None:
             return self._explanation
-        return Explanation(self.at_capacity, causes_of(self.at_capacity, self.with_domains))
+        causes = causes_of(self.at_capacity, self.with_domains)
+        return Explanation(self.at_capacity, causes, self.with_domains, Setup(self.capacity))
 
     @cached_property
     def optimum(self) -> dict[int, Hits]:
