@@ -51,6 +51,8 @@ def decided(occurrences: list[Occurrence], prompts: list[Prompt]) -> dict[Place,
     stopped = -1  # a request with a difference before that is no finding: what is behind it cannot hit anyway
     for one in occurrences:  # of each request in order
         kind, form = kinds[_place(one)]
+        if kind is None and one.lost:
+            kind, form = LOST_HISTORY, one.lost
         if kind is None:
             stopped = one.request
         elif one.request != stopped:

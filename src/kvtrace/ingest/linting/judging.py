@@ -12,12 +12,13 @@ from .alignment import Span
 from .kinds import DATE, ID, LOST_HISTORY, METADATA, TOOL_ORDER
 from .matching import MIN_TOKENS, Match
 from .prompts import Prompt
-from .segments import HISTORY, SYSTEM, TEXT
+from .segments import HISTORY, SYSTEM, TEXT, is_markup
 from .shapes import words_of
 
 CONTINUED = {shapes.SPACE, "order"}  # forms of which one fault is in many lines
 UNDECIDED = "undecided"  # words or numbers: the values at the place, over all requests, decide
 SHARE = 0.7  # of the words of a span that stand elsewhere in the other prompt: they moved
+MAX_REWORDED = 12  # words of a user's message that change between turns; more is another message
 MIN_MOVED = 4  # words of such a span
 
 
@@ -39,6 +40,7 @@ class Occurrence:
     tokens: int  # shared tokens after it, up to the next difference
     values: tuple[int, int]
     is_labelled: bool
+    lost: str = ""  # the form of lost history, if the values show no other kind; "" = none
 
 
 class Judge:
@@ -46,6 +48,7 @@ class Judge:
 
     def __init__(self, prompts: list[Prompt], texts: list[str], keys: np.ndarray, tokens: np.ndarray):
         self._prompts, self._texts, self._keys, self._tokens = prompts, texts, keys, tokens
+        self._markup = np.array([is_markup(text) for text in texts], bool)  # chunk -> it holds a template's marks only
         self.other_requests = self.other_tokens = 0  # shared tokens after differences of no kind
 
     def occurrences(self, match: Match) -> list[Occurrence]:
@@ -53,7 +56,9 @@ class Judge:
         earlier, later = self._prompts[match.earlier], self._prompts[match.prompt]
         costs = self._tokens[later.chunks]
         gains = [int(costs[max(span.b1, match.hit) : span.end].sum()) for span in match.spans]
-        behind = np.cumsum(gains[::-1])[::-1].tolist()
+        worded = np.where(self._markup[later.chunks], 0, costs)
+        kept = [int(worded[max(span.b1, match.hit) : span.end].sum()) for span in match.spans]
+        behind = np.cumsum(kept[::-1])[::-1].tolist()
         ordered = self._ordered(match, earlier, later)
         conversation = self._same_conversation(match, earlier, later)
         found: list[Occurrence] = []
@@ -85,27 +90,26 @@ class Judge:
             before["left"] = later.tools.sorted if later.tools else -1
             gain += int(costs[max(span.b0, match.hit) : span.b1].sum())
             return [Occurrence(TOOL_ORDER, "order", **before, tokens=gain, values=(0, 0), is_labelled=False)]
-        kinds = self._kinds(span, region, earlier, later)
-        if kinds is None and conversation and self._shares_head(span, earlier, later):
-            form = "dropped" if span.b0 == span.b1 else "inserted" if span.a0 == span.a1 else "rewritten"
-            if form != "inserted" or self._answer_behind(span, later):
-                return [Occurrence(LOST_HISTORY, form, **before, tokens=gain, values=(0, 0), is_labelled=False)]
+        lost = self._lost(span, earlier, later) if conversation else ""
+        kinds = self._kinds(span, region, bool(lost), earlier, later)
+        if kinds is None and lost:
+            return [Occurrence(LOST_HISTORY, lost, **before, tokens=gain, values=(0, 0), is_labelled=False)]
         if not kinds:
             return []
         shares = [gain // len(kinds)] * len(kinds)
         shares[0] += gain - sum(shares)
         return [
-            Occurrence(kind, change.shape, **before, tokens=share, values=change.values, is_labelled=change.is_labelled)
+            Occurrence(kind, change.shape, **before, tokens=share, values=change.values, is_labelled=change.is_labelled, lost=lost)
             for (kind, change), share in zip(kinds, shares, strict=True)
         ]
 
-    def _kinds(self, span, region, earlier, later) -> list[tuple[str, shapes.Change]] | None:
+    def _kinds(self, span, region, in_turns, earlier, later) -> list[tuple[str, shapes.Change]] | None:
         """(kind, change) of each change in a span; None if one of them is a part of the conversation."""
         before, after = self._text(earlier, span.a0, span.a1), self._text(later, span.b0, span.b1)
         lead, trail = self._text(later, max(0, span.b0 - 2), span.b0), self._text(later, span.b1, span.b1 + 2)
         kinds = []
         for change in shapes.changes(before, after, lead, trail):
-            kind = _kind_of(change, region)
+            kind = _kind_of(change, region, in_turns)
             if kind is None:
                 return None
             kinds.append((kind, change))
@@ -133,16 +137,17 @@ class Judge:
             same_words = not rest_a[place] and not rest_b[place] and a.total() > 1
             if same_words and self._plain(earlier, span.a0, span.a1) != self._plain(later, span.b0, span.b1):
                 moved.add(place)
-        large = [place for place in head if (rest_a[place] + rest_b[place]).total() >= MIN_MOVED]
-        all_a, all_b = (sum((rest[place] for place in large), Counter()) for rest in (rest_a, rest_b))
-        both = all_a & all_b
-        if both.total() >= max(MIN_MOVED, SHARE * max(all_a.total(), all_b.total())):
-            moved |= {
-                place
-                for place in large
-                if ((rest_a[place] & both) + (rest_b[place] & both)).total()
-                >= SHARE * (rest_a[place] + rest_b[place]).total()
-            }
+        for smallest, share in ((1, 1.0), (MIN_MOVED, SHARE)):
+            large = [place for place in head if (rest_a[place] + rest_b[place]).total() >= smallest]
+            all_a, all_b = (sum((rest[place] for place in large), Counter()) for rest in (rest_a, rest_b))
+            both = all_a & all_b
+            if both and both.total() >= share * max(all_a.total(), all_b.total()):
+                moved |= {
+                    place
+                    for place in large
+                    if ((rest_a[place] & both) + (rest_b[place] & both)).total()
+                    >= share * (rest_a[place] + rest_b[place]).total()
+                }
         return set(range(min(moved), max(moved) + 1)) if moved else moved
 
     def _same_conversation(self, match: Match, earlier: Prompt, later: Prompt) -> bool:
@@ -161,6 +166,13 @@ class Judge:
         history = self._region_of(later) == HISTORY
         return int(self._tokens[later.chunks][aligned & history].sum()) >= MIN_TOKENS
 
+    def _lost(self, span: Span, earlier: Prompt, later: Prompt) -> str:
+        """The form of lost history that a span between two turns is; "" if it is none."""
+        if not self._shares_head(span, earlier, later):
+            return ""
+        form = "dropped" if span.b0 == span.b1 else "inserted" if span.a0 == span.a1 else "rewritten"
+        return form if form != "inserted" or self._answer_behind(span, later) else ""
+
     def _shares_head(self, span: Span, earlier: Prompt, later: Prompt) -> bool:
         """Whether the prompts differ behind their system prompts: agents of one session may share a transcript."""
         places = (earlier, span.a0), (later, span.b0)
@@ -170,8 +182,8 @@ class Judge:
 
     def _ends_in(self, match: Match, earlier: Prompt) -> bool:
         """Whether the earlier prompt's last message is in the later one."""
-        last = max(earlier.messages)
-        place = next(place for place, message in enumerate(earlier.messages) if message == last)
+        asked = [place for place, role in enumerate(earlier.roles) if role in ("user", "tool", "system", "prompt")]
+        place = asked[-1] if asked else len(earlier.roles) - 1
         start = int(earlier.starts[place])
         stop = int(earlier.starts[place + 1]) if place + 1 < len(earlier.starts) else len(earlier.chunks)
         lost = sum(max(0, min(span.a1, stop) - max(span.a0, start)) for span in match.spans)
@@ -206,11 +218,11 @@ class Judge:
         return "".join(self._text(prompt, start, stop).split())
 
 
-def _kind_of(change: shapes.Change, region: int) -> str | None:
+def _kind_of(change: shapes.Change, region: int, in_turns: bool) -> str | None:
     """The kind of a change by its shape; None if conversations differ in this way anyway.
 
     In a system prompt every short change counts. In a user's message, and in a prompt of unknown roles, a change needs
-    a shape that questions do not have, or a label.
+    a shape that questions do not have, or a label, or it must happen between turns of one conversation (`in_turns`).
     """
     if region == HISTORY or change.shape == shapes.FREE:
         return None
@@ -220,7 +232,8 @@ def _kind_of(change: shapes.Change, region: int) -> str | None:
         return METADATA
     if change.shape == shapes.ID:
         return ID
-    if change.shape == shapes.SPACE or region == SYSTEM:
+    small = in_turns and not change.is_labelled and change.words <= MAX_REWORDED
+    if change.shape == shapes.SPACE or region == SYSTEM or small:
         return UNDECIDED
     if not change.is_labelled:
         return None

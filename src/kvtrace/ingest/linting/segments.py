@@ -17,6 +17,7 @@ MARKS = re.compile(
     r"|<｜(?P<d>User|Assistant)｜>|<\|(?P<e>system|user|assistant|tool|observation|developer)\|>"
     r"|<start_of_turn>(?P<f>\w+)|\[(?P<g>/?INST)\]"
 )
+TAGS = re.compile(r"<[^<>]*>|\[[^\[\]]*\]")
 NAMES = re.compile(r"^(?P<a>system|user|human|assistant|ai|tool): ", re.MULTILINE | re.IGNORECASE)  # a plain transcript
 
 
@@ -81,6 +82,17 @@ def of_text(prompt: str) -> list[Segment]:
         region = max(region, SYSTEM if role == "system" else OPENING if role == "user" else HISTORY)
         segments.append(Segment(prompt[starts[index + 1] : starts[index + 2]], index, role, region))
     return segments
+
+
+def is_markup(text: str) -> bool:
+    """Whether a text holds nothing but the marks of a template.
+
+    >>> is_markup("<|im_end|>\\n<|im_start|>assistant\\n"), is_markup("<b>Boats</b>")
+    (True, False)
+    """
+    if "<" not in text and "[" not in text:
+        return not text.strip()
+    return not any(character.isalnum() for character in TAGS.sub("", MARKS.sub("", text)))
 
 
 def _role(role: Any) -> str:

@@ -41,6 +41,7 @@ DATES = re.compile(
 )
 UUID = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}", re.IGNORECASE)
 HEX = re.compile(r"(?:0x)?(?=[0-9a-f]*\d)(?=[0-9a-f]*[a-f])[0-9a-f]{8,}", re.IGNORECASE)
+RANDOM = re.compile(r"(?=\w*\d)(?=\w*[a-z])(?=\w*[A-Z])[\w-]{12,}")  # digits, small and capital letters: 3Kx9fLq0Zr7T
 MIXED = re.compile(r"(?=[\w\-+/=]*\d)(?=[\w\-+/=]*[A-Za-z])[\w\-+/=]{6,}")  # letters and digits: req_00f3Kx, A-10293
 DIGITS = re.compile(r"#?\d[\d,.]*")
 ADDRESSES = re.compile(r"\b(?:\d{1,3}\.){3}\d{1,3}\b|\b(?:[0-9a-f]{0,4}:){3,7}[0-9a-f]{0,4}\b|[\w.+-]+@[\w-]+\.[\w.]+",
@@ -64,6 +65,7 @@ class Change(NamedTuple):
 
     shape: str
     is_labelled: bool  # a label stands before it, such as a name and a colon
+    words: int  # that changed
     values: tuple[int, int]  # numbers that stand for the earlier and the later value
 
 
@@ -108,7 +110,8 @@ def _change(lead, before, after, trail, place) -> Change:
     shape = _joint(left, right)
     label = ID_LABEL if shape in (ID, CODE, NUMBER) else NAME_LABEL
     front = f"{lead}{after[:b0]}"
-    return Change(shape, bool(label.search(front[-AROUND:])), (hash(before[a0:a1]), hash(after[b0:b1])))
+    words = max(_words(TOKENS.findall(before[a0:a1])), _words(TOKENS.findall(after[b0:b1])))
+    return Change(shape, bool(label.search(front[-AROUND:])), words, (hash(before[a0:a1]), hash(after[b0:b1])))
 
 
 def _joined(found: list[Change]) -> list[Change]:
@@ -118,7 +121,7 @@ def _joined(found: list[Change]) -> list[Change]:
         if result and result[-1].shape == change.shape:
             last = result.pop()
             values = (hash((last.values[0], change.values[0])), hash((last.values[1], change.values[1])))
-            change = Change(change.shape, last.is_labelled or change.is_labelled, values)
+            change = Change(change.shape, last.is_labelled or change.is_labelled, last.words + change.words, values)
         result.append(change)
     return result
 
@@ -140,7 +143,7 @@ def shape_of(text: str, start: int, end: int) -> str:
         if _covers(pattern, window, start - lead, end - lead):
             return shape
     word = _word_around(text, start, end)
-    if HEX.fullmatch(word):
+    if HEX.fullmatch(word) or RANDOM.fullmatch(word):
         return ID
     if MIXED.fullmatch(word):
         return CODE
@@ -192,7 +195,7 @@ def _joint(left, right):
 
 
 def _free(before, after):
-    return Change(FREE, False, (hash(before), hash(after)))
+    return Change(FREE, False, 0, (hash(before), hash(after)))
 
 
 def _words(tokens):
