@@ -7,6 +7,8 @@ import io
 from collections.abc import Sequence
 from typing import Any, BinaryIO
 
+import numpy as np
+
 from .._base.csv_text import csv_text
 from .._base.tables import Column, TextTable
 from ..serving.misses.causes import CAUSES
@@ -18,14 +20,19 @@ SESSIONS = 20  # in a table
 ALWAYS = ("hit", "evicted", "first_use")  # columns of a table; the others are there where a token has them
 
 
-def summary(explanation: Explanation) -> str:
-    """How much of what repeats the cache hits, in one sentence."""
-    possible, new = explanation.possible_tokens, explanation.totals["first_use"]
-    repeated, hit = possible / max(explanation.tokens, 1), explanation.totals["hit"] / max(possible, 1)
-    return (
+def notes(explanation: Explanation) -> list[str]:
+    """How much of what repeats the cache hits, and what was not served, in one sentence each."""
+    totals, possible = explanation.totals, explanation.possible_tokens
+    repeated, hit = possible / max(explanation.tokens, 1), totals["hit"] / max(possible, 1)
+    lines = [
         f"{100 * repeated:.1f} % of the prompt tokens repeat what an earlier request had; {100 * hit:.1f} % of these "
-        f"are hits. No cache can hit the {new:,} new tokens."
-    )
+        f"are hits. No cache can hit the {totals['first_use']:,} new tokens."
+    ]
+    refused = np.flatnonzero(explanation.causes.tokens["not_served"])
+    if totals["not_served"]:
+        longest = int(explanation.simulation.trace.prompt_blocks[refused].max())
+        lines.append(f"Requests that do not fit are not served; the longest of their prompts has {longest:,} blocks.")
+    return lines
 
 
 def cure_table(cures: Cures) -> TextTable:
