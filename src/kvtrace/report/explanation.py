@@ -24,8 +24,10 @@ RARE = ("in_flight", "expired", "other_instance", "other_domain", "not_served") 
 
 
 def tables(explanation: Explanation, cures: Cures | None = None) -> list[TextTable]:
-    """The causes, and what would help."""
-    made = [_causes(explanation)]
+    """The causes, what the service delivered (of a trace with cached_tokens), and what would help."""
+    made = [cause_table(explanation)]
+    if explanation.delivered is not None:
+        made.extend(explanation.delivered.tables())
     if cures is not None and len(cures):
         made.append(_cures(cures))
     return made
@@ -38,6 +40,8 @@ def notes(explanation: Explanation, cures: Cures | None = None) -> list[str]:
         f"{_share(possible, explanation.tokens)} of the prompt tokens repeat what an earlier request had; "
         f"{_share(explanation.totals['hit'], possible)} of these are hits. No cache can hit the {new:,} new tokens."
     ]
+    if explanation.delivered is not None:
+        lines.extend(explanation.delivered.notes)
     if cures is None:
         return lines
     if len(cures) > 1:
@@ -50,7 +54,8 @@ def notes(explanation: Explanation, cures: Cures | None = None) -> list[str]:
     return lines
 
 
-def _causes(explanation: Explanation) -> TextTable:
+def cause_table(explanation: Explanation) -> TextTable:
+    """The prompt tokens of each cause, and their share; hits also by tier, where there are several."""
     run, totals = explanation.simulation, explanation.totals
     setting, values = run.setting, cast("dict[str, Any]", run.to_dict())
     where = [f"engine {setting.engine}", f"policy {setting.policy}", in_words(values["schedule"])]
