@@ -142,9 +142,8 @@ def explain_command(trace, capacity, policy, ttl, engine, tiers, router, router_
 def _print(done, prefill_s, windows, sessions, cures):
     """Print the tables: the causes, those of windows and sessions, and what would help."""
     from ..report import explanation as explanation_report
-    from ..report.cause_tables import cause_table
 
-    print_tables([cause_table(done, prefill_s)])
+    print_tables(explanation_report.tables(done, prefill_s))
     groups = [(explanation_report.window_table, windows), (explanation_report.session_table, sessions)]
     made = [table_of(rows) for table_of, rows in groups if rows is not None]
     if cures is not None and len(cures):

@@ -1,7 +1,8 @@
-"""What requests wait for, and how long they took, as they are read from Arrow columns; trace/frames.py makes these."""
+"""What requests wait for, and measured numbers, as they are read from Arrow columns; trace/frames.py makes these."""
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
@@ -9,6 +10,7 @@ import numpy as np
 from .._base.errors import InputError
 from .._base.offsets import offsets_of
 from ..trace.dependencies import RELATIONS, TRIGGERS, Dependencies
+from ..trace.measured import Number
 
 FIELDS = ("row", "trigger", "relation", "delay_ms")
 
@@ -57,15 +59,28 @@ def dependencies_of(column: Any, path: str) -> Dependencies:
     )  # fmt: skip
 
 
-def service_times(column: Any, path: str) -> np.ndarray:
-    """The service times in a column of numbers, in ms; null becomes NaN: unknown."""
+def numbers_in(column: Any, number: Number, path: str) -> np.ndarray:
+    """A measured column; null becomes the value for unknown.
+
+    >>> import pyarrow
+    >>> from kvtrace.trace.measured import MEASURED
+    >>> numbers_in(pyarrow.chunked_array([[16, None]]), MEASURED["cached_tokens"], "t.parquet")
+    array([16, -1])
+    """
     import pyarrow as pa
 
     if pa.types.is_null(column.type):
-        return np.full(len(column), np.nan)
+        return np.full(len(column), number.unknown, dtype=number.dtype)
     if not (pa.types.is_integer(column.type) or pa.types.is_floating(column.type)):
-        raise InputError(f"{path}: the column service_ms does not have numbers.")
-    return column.cast(pa.float64(), safe=False).to_numpy()
+        raise InputError(f"{path}: the column {number.name} does not have numbers.")
+    if number.dtype is np.float64:
+        return column.cast(pa.float64(), safe=False).to_numpy()
+    whole = None
+    with suppress(pa.ArrowInvalid):  # of a fraction, or of more than 64 bits; Arrow's error quotes the value
+        whole = column.cast(pa.int64()).fill_null(int(number.unknown))
+    if whole is None:
+        raise InputError(f"{path}: the column {number.name} has a number that is not a 64-bit integer.")
+    return whole.to_numpy()
 
 
 def _is_text(kind: Any) -> bool:

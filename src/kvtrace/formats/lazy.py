@@ -16,12 +16,14 @@ from ..trace.building import TraceBuilder
 from ..trace.columns import STATED, Columns
 from ..trace.dependencies import Dependencies, join_dependencies
 from ..trace.invariants import require_rows
+from ..trace.measured import NUMBERS
 from ..trace.normalise import Fixes, by_first_appearance
 from ..trace.trace import Trace
 from .dataset import Dataset
 
 REFERENCES = 1 << 18  # block references in a piece, to bound what is derived from it
-MISSING = {"session": -1, "parent": -1, "domain": -1, "service_ms": np.nan}  # column -> value where there is none
+MISSING: dict[str, float] = {"session": -1, "parent": -1, "domain": -1}  # column -> value where there is none
+MISSING |= {name: number.unknown for name, number in NUMBERS.items()}
 REMEDY = "A data set is not normalised when it is streamed. Normalise it with kvtrace.read and kvtrace.write."
 
 
@@ -91,7 +93,9 @@ class LazyTrace(Trace):
         self.timestamp = np.empty(rows)
         self.input_length, self.output_length = (np.empty(rows, dtype=np.int64) for _ in range(2))
         self.offsets = np.zeros(rows + 1, dtype=np.int64)
-        self.session = self.parent = self.domain = self.output_offsets = self.service_ms = None
+        self.output_offsets = None
+        for name in MISSING:
+            setattr(self, name, None)
         if ids:
             self.hash_ids = np.empty(self.dataset.blocks, dtype=np.int32)
 

@@ -11,6 +11,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from .._base.memory import PIECE, PROGRAM, Need
+from ..trace.measured import NUMBERS
 from .dataset import ROWS, Dataset
 
 DEPENDENCY = 120  # bytes: its four values, once in a piece and once in the whole, the request that it belongs to, masks
@@ -119,10 +120,10 @@ def whole(dataset: Dataset, what: str) -> Need:
 def _columns(dataset, extra: tuple[str, ...] | None = None) -> int:
     """Bytes of a request's columns and of the given `extra` columns (None = all), assuming short strings.
 
-    Sessions, parents and service times need eight numbers each; what requests wait for is counted in the parts.
+    Sessions, parents and measured numbers need eight numbers each; what requests wait for is counted in the parts.
     """
     names = dataset.names()
-    linked = 64 * sum(name in names for name in ("session", "parent", "domain", "service_ms"))
+    linked = 64 * sum(name in names for name in ("session", "parent", "domain", *NUMBERS))
     if "dependencies" in names and len(dataset):
         linked += 32 + -(-DEPENDENCY * dataset.count_dependencies() // len(dataset))
     extra_columns = [name for name in names if name.startswith("extra.") and (extra is None or name[6:] in extra)]

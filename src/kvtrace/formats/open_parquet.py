@@ -15,6 +15,7 @@ from .._base.input_files import size_of
 from .._base.step_work import report_work
 from ..trace.building import TraceBuilder
 from ..trace.columns import Columns, replace_columns
+from ..trace.measured import NUMBERS
 from . import dataset as datasets
 from . import parquet
 from .opened import KNOWN, OpenTrace, Piece, cut_in_pieces, parse_text
@@ -46,7 +47,7 @@ class OpenColumns(OpenTrace):
             start += len(columns)
             whole.add(replace_columns(columns, hash_ids=np.empty(0, np.int64), output_ids=no_outputs, extra=extra))
         columns = whole.columns()
-        numbers = (*parquet.LINKS, "service_ms")
+        numbers = (*parquet.LINKS, *NUMBERS)
         links = {name: getattr(columns, name) for name in numbers if getattr(columns, name) is not None}
         self.fields = {name: getattr(columns, name) for name in KNOWN} | columns.extra | links
         self.result = ReadResult(columns, self.name, "parquet")

@@ -1,6 +1,6 @@
 """A trace as one Parquet table: columns under their own names, lists of ids, extra columns in a struct.
 
-Dependencies are a list of structs (row, trigger, relation, delay_ms); an unknown service time is null. Ids are
+Dependencies are a list of structs (row, trigger, relation, delay_ms); an unknown measured number is null. Ids are
 delta-encoded, because most ids in a prompt are consecutive. The schema's metadata contains the sidecar.
 """
 
@@ -23,8 +23,9 @@ from .._base.offsets import offsets_of
 from .._base.step_work import report_work
 from ..trace.columns import Columns, replace_columns, rows_of
 from ..trace.frames import dependency_lists, known_numbers
+from ..trace.measured import NUMBERS, numbers_of
 from . import scalars, sidecar
-from .arrow_dependencies import dependencies_of, service_times
+from .arrow_dependencies import dependencies_of, numbers_in
 from .read_result import ReadResult
 
 MAGIC = b"PAR1"
@@ -34,7 +35,7 @@ MANY_VALUES = 1 << 27  # a gigabyte of ids
 MAX_EXPANSION = 2000  # bytes in memory per byte of the file; conversations expand about 30 times
 NEEDED = ("timestamp", "input_length", "output_length", "hash_ids")
 LINKS = ("session", "parent", "domain")
-OTHERS = (*LINKS, "output_hash_ids", "dependencies", "service_ms", "extra")
+OTHERS = (*LINKS, "output_hash_ids", "dependencies", *NUMBERS, "extra")
 DEPENDENCY = "dependencies.list.element"  # a path inside a file
 
 
@@ -211,8 +212,8 @@ class RowGroups:
             arrays["output_hash_ids"] = _list_array(pa, ids.output_ids, ids.output_offsets)
         if columns.dependencies is not None:
             arrays["dependencies"] = dependency_lists(pa, columns.dependencies.rows_of(rows.start, rows.stop))
-        if columns.service_ms is not None:
-            arrays["service_ms"] = known_numbers(pa, columns.service_ms[rows])
+        for name, values in numbers_of(columns).items():
+            arrays[name] = known_numbers(pa, name, values[rows])
         if self._extra:
             extra = {
                 name: _scalar_array(pa, self._extra[name][rows], is_json) for name, is_json in self._are_json.items()
@@ -280,14 +281,14 @@ def _columns(table, name, extra) -> Columns:
     has_outputs = "output_hash_ids" in table.column_names
     output_ids, output_offsets = _lists(table, "output_hash_ids", name) if has_outputs else (None, None)
     links = {key: _numbers(table, key, name) for key in LINKS if key in table.column_names}
-    has_waits, has_service = (key in table.column_names for key in ("dependencies", "service_ms"))
+    has_waits = "dependencies" in table.column_names
     more = _extra(table, name) if "extra" in table.column_names and extra == "keep" else {}
     return Columns(
         timestamp, numbers["input_length"], numbers["output_length"], hash_ids, offsets,
         session=links.get("session"), parent=links.get("parent"), domain=links.get("domain"), extra=more,
         output_ids=output_ids, output_offsets=output_offsets,
         dependencies=dependencies_of(table.column("dependencies"), name) if has_waits else None,
-        service_ms=service_times(table.column("service_ms"), name) if has_service else None,
+        **{key: numbers_in(table.column(key), NUMBERS[key], name) for key in NUMBERS if key in table.column_names},
     )  # fmt: skip
 
 

@@ -17,7 +17,14 @@ from .._base.errors import InputError, RowError
 from .._base.files import name_of
 from .._base.results import Result, columns_of
 from ..trace.id_rules import broken_id_rules
-from ..trace.invariants import BrokenRule, broken_dependencies, broken_parents, broken_rules, likely_tail
+from ..trace.invariants import (
+    BrokenRule,
+    broken_dependencies,
+    broken_numbers,
+    broken_parents,
+    broken_rules,
+    likely_tail,
+)
 from .block_size import settle
 from .read_result import ReadResult
 from .reading import read_columns
@@ -165,4 +172,5 @@ def _broken_rules(result: ReadResult, block_size: int | None, tail: str) -> Iter
     yield BrokenRule("parents", result.lost_parents, "the parent is not in the file.")
     yield from broken_parents(result.columns)
     yield from broken_dependencies(result.columns)
+    yield from broken_numbers(result.columns)
     yield BrokenRule("chat ids", result.repeated, "an earlier row has the same chat_id.")

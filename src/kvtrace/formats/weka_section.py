@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from .._base.errors import InputError
-from ..trace.invariants import MAX_TIME
+from ..trace.measured import MAX_TIME
 from ..trace.meta import WekaSection
 from .weka_session import GLOBAL, LOCAL
 

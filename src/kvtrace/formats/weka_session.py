@@ -17,7 +17,7 @@ import numpy as np
 
 from .._base.errors import RowError
 from .._native import session_ids
-from ..trace.invariants import MAX_TIME
+from ..trace.measured import MAX_TIME
 from .block_size import MAX_TOKENS
 from .jsonl_read import whole
 from .sidecar import MAX_DEPTH, is_deep

@@ -11,6 +11,7 @@ from .._base.errors import UsageError
 from .._base.offsets import offsets_of
 from .columns import Columns, replace_columns
 from .dependencies import join_dependencies
+from .measured import NUMBERS
 from .trace import Trace
 
 
@@ -30,7 +31,7 @@ def toy(*prompts: str, block_size: int = 1, gap_ms: float = 1.0) -> Trace:
 
 
 def concat(traces: Iterable[Trace], *, shared: bool = False, overlay: bool = False, gap_ms: float = 0.0) -> Trace:
-    """Join several traces into one; a column that only some of them have is -1 or None where it is missing.
+    """Join several traces into one; a column that only some of them have is -1, NaN or None where it is missing.
 
     Args:
         traces: Traces of one block size and one kind of tail.
@@ -111,7 +112,8 @@ class TraceBuilder:
                 [np.zeros(len(c) + 1, np.int64) if c.output_offsets is None else c.output_offsets for c in chunks]
             )
         joined["dependencies"] = join_dependencies([(len(chunk), chunk.dependencies) for chunk in chunks])
-        joined["service_ms"] = _join_optional(chunks, "service_ms", np.nan)
+        for name, number in NUMBERS.items():
+            joined[name] = _join_optional(chunks, name, number.unknown)
         names = dict.fromkeys(name for chunk in chunks for name in chunk.extra)
         joined["extra"] = {name: _join_extra(chunks, name) for name in names}
         return Columns(**joined)

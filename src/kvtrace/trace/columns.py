@@ -14,6 +14,7 @@ import numpy as np
 
 from .._base.errors import InputError, UsageError
 from .dependencies import Dependencies
+from .measured import NUMBERS, numbers_of
 
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike
@@ -44,6 +45,10 @@ class Columns:
     domain: np.ndarray | None = None  # request -> isolation domain (tenant, adapter, salt, model), -1 = none
     dependencies: Dependencies | None = None  # request -> what it waits for
     service_ms: np.ndarray | None = None  # request -> measured time from its start to its end, NaN = unknown
+    cached_tokens: np.ndarray | None = None  # request -> prompt tokens from the service's cache, -1 = unknown
+    ttft_ms: np.ndarray | None = None  # request -> measured time to the first token, NaN = unknown
+    e2e_ms: np.ndarray | None = None  # request -> measured time to the last token, NaN = unknown
+    queue_ms: np.ndarray | None = None  # request -> measured time before the service started it, NaN = unknown
 
     def __init__(
         self,
@@ -60,6 +65,10 @@ class Columns:
         domain: ArrayLike | None = None,
         dependencies: Dependencies | None = None,
         service_ms: ArrayLike | None = None,
+        cached_tokens: ArrayLike | None = None,
+        ttft_ms: ArrayLike | None = None,
+        e2e_ms: ArrayLike | None = None,
+        queue_ms: ArrayLike | None = None,
     ) -> None:
         self.timestamp = _column(timestamp, np.float64)
         self.input_length, self.output_length = _column(input_length, np.int64), _column(output_length, np.int64)
@@ -68,7 +77,9 @@ class Columns:
         self.extra = {name: _column(values, None) for name, values in (extra or {}).items()}
         self.output_ids, self.output_offsets = _optional(output_ids), _optional(output_offsets)
         self.domain, self.dependencies = _optional(domain), dependencies
-        self.service_ms = None if service_ms is None else _column(service_ms, np.float64)
+        measured = (service_ms, cached_tokens, ttft_ms, e2e_ms, queue_ms)  # in the order of NUMBERS
+        for number, values in zip(NUMBERS.values(), measured, strict=True):
+            setattr(self, number.name, None if values is None else _column(values, number.dtype))
 
     def __len__(self) -> int:
         return len(self.timestamp)
@@ -102,7 +113,7 @@ class Columns:
             output_ids=output_ids, output_offsets=output_offsets,
             domain=None if self.domain is None else self.domain[rows],
             dependencies=None if self.dependencies is None else self.dependencies.take(rows),
-            service_ms=None if self.service_ms is None else self.service_ms[rows],
+            **{name: values[rows] for name, values in numbers_of(self).items()},
         )  # fmt: skip
 
 
@@ -136,7 +147,7 @@ def rows_of(columns: Columns, start: int, stop: int) -> Columns:
         output_ids=output_ids, output_offsets=output_offsets,
         domain=None if columns.domain is None else columns.domain[rows],
         dependencies=None if columns.dependencies is None else columns.dependencies.rows_of(start, stop),
-        service_ms=None if columns.service_ms is None else columns.service_ms[rows],
+        **{name: values[rows] for name, values in numbers_of(columns).items()},
     )  # fmt: skip
 
 

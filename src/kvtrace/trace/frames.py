@@ -9,6 +9,7 @@ import numpy as np
 from .._base.results import headed, html_table, library
 from .columns import Columns
 from .dependencies import RELATIONS, TRIGGERS, Dependencies
+from .measured import NUMBERS, numbers_of
 
 MAX_ROWS = 5  # requests in the HTML
 MAX_IDS = 8
@@ -31,8 +32,8 @@ def arrow(columns: Columns) -> Any:
             arrays[name] = pa.array(getattr(columns, name))
     if columns.dependencies is not None:
         arrays["dependencies"] = dependency_lists(pa, columns.dependencies)
-    if columns.service_ms is not None:
-        arrays["service_ms"] = known_numbers(pa, columns.service_ms)
+    for name, values in numbers_of(columns).items():
+        arrays[name] = known_numbers(pa, name, values)
     for name, values in columns.extra.items():
         arrays[f"extra.{name}" if name in arrays else name] = _scalars(pa, values)
     return pa.table(arrays)
@@ -56,9 +57,14 @@ def dependency_lists(pa: Any, waits: Dependencies) -> Any:
     return pa.LargeListArray.from_arrays(pa.array(waits.offsets), structs)
 
 
-def known_numbers(pa: Any, values: np.ndarray) -> Any:
-    """An Arrow array of numbers, in which NaN is null: unknown."""
-    return pa.array(values, mask=np.isnan(values))
+def known_numbers(pa: Any, name: str, values: np.ndarray) -> Any:
+    """An Arrow array of a measured column, in which unknown numbers are null.
+
+    >>> import pyarrow
+    >>> known_numbers(pyarrow, "cached_tokens", np.array([16, -1])).to_pylist()
+    [16, None]
+    """
+    return pa.array(values, mask=~NUMBERS[name].is_known(values))
 
 
 def trace_html(trace: Columns) -> str:

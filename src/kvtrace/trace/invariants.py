@@ -15,8 +15,8 @@ import numpy as np
 from .._base.errors import InputError
 from .columns import STATED, Columns
 from .dependencies import RELATIONS, TRIGGERS, Dependencies
+from .measured import MAX_TIME, NUMBERS, numbers_of
 
-MAX_TIME = 2.0**53  # ms: a float64 holds each whole millisecond up to it, an int64 its microseconds
 HINTS = {"block counts": " Try another block size.", "times": " Use Trace.from_columns."}  # rule -> the Python remedy
 
 
@@ -73,9 +73,18 @@ def broken_dependencies(columns: Columns) -> Iterator[BrokenRule]:
         for name, values, known in (("trigger", waits.trigger, TRIGGERS), ("relation", waits.relation, RELATIONS)):
             unknown = (values < 0) | (values >= len(known))
             yield BrokenRule("dependencies", request[unknown], f"the {name} of a dependency is unknown.")
-    if (service := columns.service_ms) is not None:
-        wrong = np.flatnonzero(~(np.isnan(service) | ((service >= 0) & (service <= MAX_TIME))))
-        yield BrokenRule("service times", wrong, "the service time is not a duration.")
+
+
+def broken_numbers(columns: Columns) -> Iterator[BrokenRule]:
+    """The rules for what was measured, if there is any: times are durations, cached tokens are of the prompt.
+
+    >>> columns = Columns([0.0], [5], [1], [0, 1], [0, 2], cached_tokens=[6])
+    >>> [rule.message_of(0) for rule in broken_numbers(columns) if len(rule.rows)]
+    ['cached_tokens is not from 0 to input_length.']
+    """
+    for name, values in numbers_of(columns).items():
+        number = NUMBERS[name]
+        yield BrokenRule(number.rule, np.flatnonzero(number.is_wrong(values, columns.input_length)), number.fault)
 
 
 def missing_dependencies(waits: Dependencies) -> BrokenRule:
@@ -95,12 +104,13 @@ def rows_that_break(columns: Columns, block_size: int, tail: str) -> dict[str, n
 def require_rows(columns: Columns, block_size: int, tail: str, hints: Mapping[str, str] = HINTS) -> None:
     """InputError that names the first broken rule, its first row, and a hint."""
     rows = len(columns)
-    names = ("input_length", "output_length", "session", "parent", "domain", "service_ms")
+    names = ("input_length", "output_length", "session", "parent", "domain", *NUMBERS)
     named = {name: getattr(columns, name) for name in names}
     for name, values in (named | {f"extra column {name!r}": values for name, values in columns.extra.items()}).items():
         if values is not None and values.shape != (rows,):
             raise InputError(f"{name} has {values.size:,} values, but there are {rows:,} requests.")
-    checks = (broken_rules(columns, block_size, tail), broken_parents(columns), broken_dependencies(columns))
+    checks = (broken_rules(columns, block_size, tail), broken_parents(columns), broken_dependencies(columns),
+              broken_numbers(columns))  # fmt: skip
     for rule in chain.from_iterable(checks):
         require_unbroken(rule, hints)
 

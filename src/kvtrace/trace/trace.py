@@ -15,6 +15,7 @@ from .._base.results import PlottedResult, drawing
 from .columns import BLOCK_RULES, STATED, Columns, fields_of, replace_columns
 from .dependencies import DTYPES
 from .invariants import require_offsets, require_rows
+from .measured import NUMBERS
 from .normalise import Fixes, by_first_appearance, normalise, renumber
 
 
@@ -41,7 +42,7 @@ class Trace(Columns, PlottedResult):
     def __init__(
         self, *columns: Any, block_size: int, tail: str = "kept", meta: Mapping[str, Any] | None = None, **named: Any
     ) -> None:
-        """Verify columns, which are given as to `Columns`: from `timestamp` to `service_ms`.
+        """Verify columns, which are given as to `Columns`: from `timestamp` to `queue_ms`.
 
         Args:
             columns, named: The arguments of `Columns`.
@@ -278,7 +279,7 @@ class Trace(Columns, PlottedResult):
 
 
 _ARRAYS = ("timestamp", "input_length", "output_length", "hash_ids", "offsets", "session", "parent",
-           "output_ids", "output_offsets", "domain", "service_ms")  # fmt: skip
+           "output_ids", "output_offsets", "domain", *NUMBERS)  # fmt: skip
 
 
 def first_seen(trace: Trace) -> np.ndarray:
