@@ -13,6 +13,8 @@ from .analysis.capacities import parse_capacities as parse_capacities
 from .analysis.comparison import Comparison as Comparison
 from .analysis.comparison import compare as compare
 from .analysis.curves import hit_curve as hit_curve
+from .analysis.delivered import Delivered as Delivered
+from .analysis.delivered import delivered_hits as delivered_hits
 from .analysis.distribution import Distribution as Distribution
 from .analysis.exact_curve import HitCurve as HitCurve
 from .analysis.popularity import Popularity as Popularity

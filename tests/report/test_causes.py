@@ -9,6 +9,7 @@ from hypothesis import given
 
 import kvtrace
 from kvtrace.report import html_page, interactive, paper
+from kvtrace.report.explanation import cause_table
 from kvtrace.report.figures import plot_of
 from kvtrace.report.plots import causes, causes_over_time, waterfall
 from kvtrace.report.plots.plot import Study
@@ -87,7 +88,7 @@ def test_bars_of_a_window_are_stacked_on_the_hits():
 def test_the_page_shows_causes_of_the_chosen_capacity_and_their_table():
     html = html_page.page(evicting(), capacity=3)
     assert "Where the hits go, lru, 3 blocks" in html and "Causes of misses over time, lru, 3 blocks" in html
-    assert re.search(r'<td>evicted</td>\s*<td class="right">16</td>\s*<td class="right">14.3 %</td>', html)
+    assert re.search(r'<td>evicted</td>\s*<td class="right">16</td>\s*<td class="right">14.3%</td>', html)
 
 
 def test_the_page_shows_a_given_explanation():
@@ -108,7 +109,7 @@ def test_a_large_trace_has_no_causes_unless_its_reader_asks(monkeypatch):
     study = Study(evicting())
     missing = {panel.missing for plot in (waterfall.plot, causes_over_time.plot) for panel in plot(study).panels}
     assert missing == {"prompts have 7 blocks. Add --capacity 50% to simulate a cache."}
-    assert "Why prompt tokens were computed" not in html_page.page(evicting())
+    assert "Prompt tokens by cause, " not in html_page.page(evicting())
     assert not waterfall.plot(Study(evicting(), capacity=3)).panels[0].missing
 
 
@@ -123,6 +124,12 @@ def test_a_paper_stacks_the_same_bars(tmp_path):
     assert [[bar.get_y() for bar in bars][::12] for bars in axes.containers] == [
         [0, 0, 0, 0], [0, 0, 0.5, 1], [0, 0, 1, 1],
     ]  # fmt: skip
+
+
+def test_a_table_of_causes_adds_up():
+    rows = cause_table(kvtrace.explain(evicting(), tiers={"hbm": 2, "dram": 8})).rows
+    counts = {name: int(tokens.replace(",", "")) for name, tokens, _, _ in rows}
+    assert counts == {"hit": 48, "  in hbm": 16, "  in dram": 32, "first use": 64, "all prompt tokens": 112}
 
 
 # Machado, Oliveira and Fernandes (2009), severity 1: what people see who lack one kind of cone, on linear RGB

@@ -29,7 +29,7 @@ NOT_RESULTS = {  # arguments, tools, and what must not leave the memory
 }  # fmt: skip
 NO_FIGURE = {  # results that are one row, or that a table shows best
     "AnonymizedDataset", "Arrivals", "Audit", "BlockSizeHits", "Calibration", "Converted", "Cures", "Dataset",
-    "Distribution", "Finding", "Fixes", "Forest", "Hits", "Model", "ModelList", "Numbered", "Popularity",
+    "Delivered", "Distribution", "Finding", "Fixes", "Forest", "Hits", "Model", "ModelList", "Numbered", "Popularity",
     "Published", "Recording", "ReachableHits", "SessionLinks", "SessionModel", "Tree", "Violation",
 }  # fmt: skip
 RESULTS = sorted(
@@ -52,10 +52,12 @@ def results(tmp_path_factory):
     trace = kvtrace.toy("0 1 2", "0 1 3", "4", "0 1 2 5", gap_ms=500, block_size=16)
     setting, cost = kvtrace.Setting(4), kvtrace.StepCost(0.001)
     summary = kvtrace.analyze(trace)
+    delivered = kvtrace.Trace.from_columns(replace_columns(trace, cached_tokens=[0, 16, 0, 48]), block_size=16)
     released = kvtrace.release(trace, kvtrace.profile("standard"))
     kvtrace.write(trace, folder / "small.jsonl")
     made = [
-        trace, summary, summary.basics, summary.arrivals, summary.popularity, summary.reuse_distance, trace.fixes,
+        trace, kvtrace.delivered_hits(delivered),
+        summary, summary.basics, summary.arrivals, summary.popularity, summary.reuse_distance, trace.fixes,
         kvtrace.hit_curve(trace), kvtrace.compare(trace, trace), kvtrace.by_block_size(trace, [2])[0],
         kvtrace.infer_sessions(trace), kvtrace.forest(trace), kvtrace.fit(trace),
         kvtrace.fit_sessions(forest(4)),

@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Literal, NotRequired, TypedDict, get_args, get_origin, get_type_hints
 
-from kvtrace.analysis import comparison, exact_curve, summary
+from kvtrace.analysis import comparison, delivered, exact_curve, summary
 from kvtrace.analysis.distribution import FIGURES, Distribution
 from kvtrace.cache import isolation, simulation, tiered
 from kvtrace.cache.sweeps import cells, table
@@ -124,6 +124,7 @@ class ExplainFile(TypedDict):
     causes: dict[str, int]
     tiers: dict[str, int]
     possible_tokens: int
+    delivered: NotRequired[delivered.DeliveredDict]
     prefill_s: NotRequired[dict[str, float]]
     cures: NotRequired[list[cure.CureDict]]
     over_time: NotRequired[list[explanation.WindowCausesDict]]
@@ -300,7 +301,7 @@ def _keep_optional(result: Schema) -> None:
 
 def explanations() -> Schema:
     """The causes of prompt tokens, and the cures."""
-    schema = _described(schema_of(ExplainFile), descriptions("serving/explain.md"))
+    schema = _described(schema_of(ExplainFile), descriptions("analysis/delivered.md", "serving/explain.md"))
     _keep_optional(schema["properties"]["simulation"])
     names = {"enum": [*causes.CAUSES]}
     for name in ("over_time", "by_session"):

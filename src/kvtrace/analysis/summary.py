@@ -21,8 +21,10 @@ from ..trace.normalise import NEWEST_FIRST, Fixes
 from ..trace.trace import Trace
 from .arrivals import Arrivals, arrival_statistics
 from .block_uses import BlockUses, count_uses
+from .delivered import Delivered, delivered_hits
 from .distribution import Distribution
 from .distribution_frames import DistributionFrames
+from .measured_times import measured_table, measured_times
 from .popularity import DepthBand, Popularity, block_popularity, sharing_by_depth
 from .reuse import ReuseAccumulator
 from .session_tables import session_tables
@@ -161,7 +163,9 @@ class Summary(DistributionFrames):
     by_type: list[RequestGroup]
     hits_with_outputs: Hits | None  # with the blocks of outputs resident too; None without output blocks
     kv_bytes_per_token: int | None
-    notes: list[str] = field(default_factory=list)  # sentences on the order of the rows
+    notes: list[str] = field(default_factory=list)  # sentences on the order of the rows, and on delivered hits
+    delivered: Delivered | None = None  # the hits of the service; None without cached_tokens
+    measured_times: dict[str, Distribution] = field(default_factory=dict)  # column -> ms, of those that the trace has
 
     @property
     def working_set_bytes(self) -> int | None:
@@ -179,7 +183,7 @@ class Summary(DistributionFrames):
         distributions |= {"reuse_distance": self.reuse_distance, "gap_ms": self.arrivals.gap_ms}
         if self.sessions:
             distributions |= self.sessions.distributions()
-        return distributions
+        return distributions | self.measured_times
 
     def tables(self) -> Iterator[TextTable]:
         """All statistics, one table for each section."""
@@ -206,6 +210,10 @@ class Summary(DistributionFrames):
             yield pair_table(
                 "Outputs", [(n.replace("_", " "), f"{getattr(self.hits_with_outputs, n):.4f}", note) for n, _ in RATES]
             )
+        if self.delivered:
+            yield from self.delivered.tables()
+        if self.measured_times:
+            yield measured_table(self.measured_times, self.basics.requests)
         if self.kv_bytes_per_token and self.working_set_bytes:
             gib = self.working_set_bytes / 2**30
             yield pair_table("KV cache", [
@@ -215,6 +223,9 @@ class Summary(DistributionFrames):
 
     def to_dict(self) -> dict[str, Any]:
         """The JSON object of docs/analysis/analyze.md; `schema` is its version."""
+        measured: dict[str, Any] = {"delivered": self.delivered.to_dict()} if self.delivered else {}
+        if self.measured_times:
+            measured["measured_times"] = {name: values.to_dict() for name, values in self.measured_times.items()}
         return self.basics.to_dict() | {
             "popularity": self.popularity.to_dict(),
             "sharing_by_depth": [band.to_dict() for band in self.sharing_by_depth],
@@ -227,7 +238,7 @@ class Summary(DistributionFrames):
             "kv_bytes_per_token": self.kv_bytes_per_token,
             "working_set_bytes": self.working_set_bytes,
             "notes": self.notes,
-        }  # fmt: skip
+        } | measured  # fmt: skip
 
 
 def analyze(
@@ -269,6 +280,9 @@ def analyze(
     distances = reuse.distances(quantiles)
     report_work(1, 6)
     sessions = session_statistics(trace, uses.hit_blocks, quantiles)
+    with_outputs = unlimited_hits(trace, outputs=True) if trace.has_output_blocks else None
+    possible = uses.hit_blocks if with_outputs is None else with_outputs
+    delivered = None if trace.cached_tokens is None else delivered_hits(trace, hit_blocks=possible)
     return Summary(
         basics=basics(trace, quantiles, uses=uses),
         popularity=block_popularity(trace, uses), sharing_by_depth=sharing_by_depth(trace, uses),
@@ -276,9 +290,10 @@ def analyze(
         arrivals=arrival_statistics(trace, ms_per_token=ms_per_token, quantiles=quantiles),
         sessions=sessions,
         by_type=by_type(trace, uses.hit_blocks),
-        hits_with_outputs=count_hits(trace, unlimited_hits(trace, outputs=True)) if trace.has_output_blocks else None,
+        hits_with_outputs=None if with_outputs is None else count_hits(trace, with_outputs),
         kv_bytes_per_token=kv_bytes_per_token,
-        notes=list(_order_notes(fixes, sessions)),
+        notes=[*_order_notes(fixes, sessions), *(delivered.notes if delivered else [])],
+        delivered=delivered, measured_times=measured_times(trace, quantiles),
     )  # fmt: skip
 
 

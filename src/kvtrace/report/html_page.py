@@ -23,8 +23,8 @@ from ..formats.writing import require_place
 from ..serving.misses.explanation import Explanation
 from ..serving.planning.plan_result import Plan
 from ..trace.trace import Trace
+from . import explanation as explained
 from . import interactive, paper, planning
-from .cause_tables import cause_table
 from .plots import PLOTS, comparison, planned
 from .plots.plot import Plot, Study, time_unit
 
@@ -174,6 +174,7 @@ def render(studies: list[Study], plots: dict[str, Plot], title: str | None = Non
         story=(f"{studies[0].name}: " if len(studies) > 1 else "") + story(studies[0]),
         heads=[{"name": study.name, "tiles": list(tiles(study))} for study in studies],
         tables=[*_explained(studies[0]), *studies[0].summary.tables()],
+        notes=studies[0].summary.notes,
         definitions=DEFINITIONS,
         fidelity=_fidelity(fidelity(*studies)) if len(studies) > 1 else None,
         plan=None if plan is None else _plan(plan),
@@ -188,6 +189,7 @@ def fill(
     heads: list[dict[str, Any]],
     tables: list[TextTable],
     definitions: dict[str, str],
+    notes: Sequence[str] = (),
     fidelity: dict[str, Any] | None = None,
     plan: dict[str, Any] | None = None,
 ) -> str:
@@ -200,6 +202,7 @@ def fill(
         heads: The name and the headline numbers (name, value, note) of each trace or run.
         tables: The tables below the plots.
         definitions: Word -> its meaning.
+        notes: Sentences below the tables.
         fidelity: The tables and notes of a comparison.
         plan: The tables and the sentence of a plan.
     """
@@ -220,6 +223,7 @@ def fill(
         sections=[section for section in sections if section not in of_plan],
         tables=[_cells(table) for table in tables],
         definitions=definitions,
+        notes=notes,
         style=_asset("style.css"),
         script=_asset("draw.js"),
         plotly=interactive.packed_script(),
@@ -289,7 +293,7 @@ def _plan(plan: Plan) -> dict[str, Any]:
 
 def _explained(study: Study) -> list[TextTable]:
     """The table of causes, if a cache was simulated."""
-    return [] if study.explanation is None else [cause_table(study.explanation)]
+    return [] if study.explanation is None else [explained.cause_table(study.explanation)]
 
 
 def _gib(study, blocks):

@@ -64,13 +64,14 @@ def title_of(explanation: Explanation) -> str:
     >>> title_of(explain(toy("0 1", "2 3", "0 1"), tiers={"hbm": 2, "dram": 8}))
     'lru, 2 hbm + 8 dram blocks'
     >>> title_of(explain(toy("0 1", "2 3", "0 1"), 6, engine="vllm", instances=2))
-    'vllm, lru, 6 blocks, 2 instances'
+    'vllm, lru, 6 blocks, 2 instances, round-robin'
     """
     setting, setup = explanation.simulation.setting, explanation.setup
     names = [*([] if setting.engine == "reference" else [setting.engine]), setting.policy]
     sizes = dict(setup.tiers or {}) or {"": setting.capacity} | {tier.name: tier.capacity for tier in setup.lower}
     size = " + ".join(f"{size:,} {tier}".strip() for tier, size in sizes.items())
-    return ", ".join([*names, f"{size} blocks", *([f"{setup.instances} instances"] if setup.is_routed else [])])
+    routed = [f"{setup.instances:,} instances", setup.router or "round-robin"] if setup.is_routed else []
+    return ", ".join([*names, f"{size} blocks", *routed])
 
 
 def not_simulated(study: Study, title: str) -> Panel:

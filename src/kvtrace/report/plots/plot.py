@@ -115,8 +115,11 @@ class Study:
 
     @cached_property
     def summary(self) -> Summary:
-        """All statistics."""
-        return analyze(self.trace, kv_bytes_per_token=self.kv_bytes_per_token)
+        """All statistics; delivered hits stand beside those of the simulated cache."""
+        summary = analyze(self.trace, kv_bytes_per_token=self.kv_bytes_per_token)
+        if summary.delivered is None or self.explanation is None:
+            return summary
+        return replace(summary, delivered=self.explanation.delivered)
 
     @cached_property
     def hit_blocks(self) -> np.ndarray:

@@ -50,7 +50,7 @@ def panel(explanation: Explanation) -> Panel:
 
 
 def _steps(explanation: Explanation) -> Iterator[tuple[str, int, int, int, float]]:
-    """Name, start, tokens, colour and opacity of each bar, from all prompt tokens to the hits."""
+    """Name, start, tokens, colour and opacity of each bar, from all prompt tokens to simulated and delivered hits."""
     left, possible = explanation.tokens, explanation.possible_tokens
     every = parts(explanation)
     yield "all prompts", 0, left, SUM, 1.0
@@ -66,6 +66,9 @@ def _steps(explanation: Explanation) -> Iterator[tuple[str, int, int, int, float
         tokens = _after_warm_up(part, explanation)
         yield part.name, start, tokens, part.colour, part.opacity
         start += tokens
+    delivered = explanation.delivered
+    if delivered is not None and delivered.is_known.all():  # else of some requests only
+        yield "delivered", 0, delivered.totals["delivered_tokens"], SUM, 1.0
 
 
 def _after_warm_up(part: Part, explanation: Explanation) -> int:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TypedDict
+from functools import cached_property
+from typing import NotRequired, TypedDict
 
 import numpy as np
 
 from ..._base.errors import UsageError
 from ..._base.results import PlottedResult
+from ...analysis.delivered import Delivered, DeliveredDict, delivered_hits
 from ...cache.simulation import Simulation, SimulationDict
 from ...trace.trace import Trace
 from .causes import CAUSES, Causes
@@ -47,6 +49,7 @@ class ExplanationDict(TypedDict):
     causes: dict[str, int]
     tiers: dict[str, int]
     possible_tokens: int
+    delivered: NotRequired[DeliveredDict]  # of a trace with cached_tokens
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -113,6 +116,14 @@ class Explanation(PlottedResult):
         totals = self.totals
         return self.tokens - totals["first_use"] - totals["not_served"]
 
+    @cached_property
+    def delivered(self) -> Delivered | None:
+        """What the service delivered, beside the simulated and the possible hits; None without `cached_tokens`."""
+        trace = self.simulation.trace
+        if trace.cached_tokens is None:
+            return None
+        return delivered_hits(trace, simulated=self.causes.tokens["hit"], warm_up=self.simulation.warm_up)
+
     def over_time(self, window_ms: float) -> list[WindowCausesDict]:
         """The causes of each window of `window_ms` milliseconds that has requests.
 
@@ -149,10 +160,13 @@ class Explanation(PlottedResult):
     def to_dict(self) -> ExplanationDict:
         """Keys as docs/serving/explain.md lists them."""
         requests = len(self.simulation.trace) - self.simulation.warm_up
-        return {
+        result: ExplanationDict = {
             "schema": SCHEMA, "simulation": self.simulation.to_dict(), "requests": max(requests, 0),
             "tokens": self.tokens, "causes": self.totals, "tiers": self.tiers, "possible_tokens": self.possible_tokens,
         }  # fmt: skip
+        if self.delivered is not None:
+            result["delivered"] = self.delivered.to_dict()
+        return result
 
     def _sums(self, rows: slice) -> dict[str, int]:
         return {name: int(self.causes.tokens[name][rows].sum()) for name in CAUSES}
