@@ -87,7 +87,7 @@ def test_bars_of_a_window_are_stacked_on_the_hits():
 def test_the_page_shows_causes_of_the_chosen_capacity_and_their_table():
     html = html_page.page(evicting(), capacity=3)
     assert "Where the hits go, lru, 3 blocks" in html and "Causes of misses over time, lru, 3 blocks" in html
-    assert re.search(r'<td>evicted</td>\s*<td class="right">16</td>\s*<td class="right">14.3 %</td>', html)
+    assert re.search(r'<td>evicted</td>\s*<td class="right">16</td>\s*<td class="right">14.3%</td>', html)
 
 
 def test_the_page_shows_a_given_explanation():
@@ -108,7 +108,7 @@ def test_a_large_trace_has_no_causes_unless_its_reader_asks(monkeypatch):
     study = Study(evicting())
     missing = {panel.missing for plot in (waterfall.plot, causes_over_time.plot) for panel in plot(study).panels}
     assert missing == {"prompts have 7 blocks. Add --capacity 50% to simulate a cache."}
-    assert "Why prompt tokens were computed" not in html_page.page(evicting())
+    assert "Prompt tokens by cause, " not in html_page.page(evicting())
     assert not waterfall.plot(Study(evicting(), capacity=3)).panels[0].missing
 
 

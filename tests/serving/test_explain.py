@@ -189,13 +189,16 @@ def test_the_blocks_that_lru_needs_more_are_exact(trace):
 @given(trace=forests())
 @settings(max_examples=60)
 def test_cache_groups_round_and_evict(engine, instances, trace):
-    """Windows: what the groups cannot resume at any capacity is rounding, and the rest is evicted."""
+    """Windows: what the groups cannot resume at any capacity is rounding, and the rest is evicted.
+
+    One request at a time: windows of requests that overlap are free later, which counts as evicted.
+    """
     size = trace.block_size
     groups = (CacheGroup("full", 1, size), CacheGroup("window", 1, size, 2 * size))
     layout = CacheLayout(groups, second_ratio=1.0 if engine == "sglang" else 0.0)
     setting = Setting(UNLIMITED // 16, engine=engine, mode="token", layout=layout)
     if instances > 1:
-        run = simulate_instances(trace, instances, setting=setting)
+        run = simulate_instances(trace, instances, setting=setting, schedule="serial")
     else:
         run = simulate(trace, setting.capacity, engine=engine, mode="token", layout=layout)
     causes = causes_of(run)

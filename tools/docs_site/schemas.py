@@ -13,7 +13,7 @@ import types
 import typing
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, Literal, TypedDict, get_args, get_origin, get_type_hints
+from typing import Any, Literal, NotRequired, TypedDict, get_args, get_origin, get_type_hints
 
 from kvtrace.analysis import comparison, exact_curve, summary
 from kvtrace.analysis.distribution import FIGURES, Distribution
@@ -25,6 +25,7 @@ from kvtrace.privacy.profiles import PROFILES
 from kvtrace.serving import validation
 from kvtrace.serving.calibration import calibration
 from kvtrace.serving.closed_run import LoopDict
+from kvtrace.serving.misses import causes, cure, explanation
 from kvtrace.serving.models import listing
 from kvtrace.serving.planning import plan_result
 from kvtrace.serving.serving_run import ServingDict
@@ -111,6 +112,22 @@ class SimulationFile(TypedDict):
     block_size: int
     working_set: int
     results: list[Result]
+
+
+class ExplainFile(TypedDict):
+    """What `kvtrace explain --json` prints: `Explanation.to_dict`, the cures, and what options add."""
+
+    schema: int
+    simulation: Result
+    requests: int
+    tokens: int
+    causes: dict[str, int]
+    tiers: dict[str, int]
+    possible_tokens: int
+    prefill_s: NotRequired[dict[str, float]]
+    cures: NotRequired[list[cure.CureDict]]
+    over_time: NotRequired[list[explanation.WindowCausesDict]]
+    by_session: NotRequired[list[explanation.SessionCausesDict]]
 
 
 def schema_of(kind: Any) -> Schema:
@@ -270,10 +287,28 @@ def simulations() -> Schema:
     pages = (*pages, "cache/simulate.md")
     meanings = descriptions(*pages)
     schema = _described(schema_of(SimulationFile), meanings)
-    result = schema["properties"]["results"]["items"]
+    _keep_optional(schema["properties"]["results"]["items"])
+    schema["properties"]["schema"] = {"const": simulation.SCHEMA}
+    return schema
+
+
+def _keep_optional(result: Schema) -> None:
+    """Require of a simulation what each kind of simulation has."""
     own = _required(simulation.SimulationDict) - simulation.EngineOptions.__optional_keys__
     result["required"] = [name for name in result["required"] if name in own]
-    schema["properties"]["schema"] = {"const": simulation.SCHEMA}
+
+
+def explanations() -> Schema:
+    """The causes of prompt tokens, and the cures."""
+    schema = _described(schema_of(ExplainFile), descriptions("serving/explain.md"))
+    _keep_optional(schema["properties"]["simulation"])
+    names = {"enum": [*causes.CAUSES]}
+    for name in ("over_time", "by_session"):
+        schema["properties"][name]["items"]["properties"]["causes"]["propertyNames"] = names
+    for name in ("causes", "prefill_s"):
+        schema["properties"][name]["propertyNames"] = names
+    schema["properties"]["cures"]["items"]["properties"]["basis"]["enum"] = [*cure.BASES]
+    schema["properties"]["schema"] = {"const": explanation.SCHEMA}
     return schema
 
 
@@ -338,6 +373,7 @@ SCHEMAS = {
     "comparison": SchemaFile("The comparison of two traces, as kvtrace compare --json prints it", comparison_of_two),
     "models": SchemaFile("Models of the catalog, as kvtrace models --json prints them", models),
     "simulation": SchemaFile("The results of kvtrace simulate --json", simulations),
+    "explanation": SchemaFile("The causes of prompt tokens, as kvtrace explain --json prints them", explanations),
     "sweep-row": SchemaFile("One row of a sweep, as in .jsonl", sweep_row),
     "sweep": SchemaFile("The table of a sweep, as in .json and --json", sweep),
     "plan": SchemaFile("A plan, as kvtrace plan --json prints it", plan),

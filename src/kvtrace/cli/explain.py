@@ -50,11 +50,12 @@ from .setting_options import CACHE, IN_TIME, LOOP_WARM_UP, caches_of, hint_on_co
 @click.option("--by-session", is_flag=True, help="Also print the causes of each session.")
 @click.option("--per-request", metavar="FILE", help="Also write the causes of each request as CSV; - writes it to stdout in place of the tables.")
 @click.option("--no-cures", is_flag=True, help="Do not compute what would help; it takes some more simulations.")
+@click.option("--input-price", type=click.FloatRange(0), metavar="USD", help="Price of a provider for a million input tokens: adds what a change saves on its bill.")
 @json_option("serving/explain.md")
 @click.option("--csv", "as_csv", is_flag=True, help="Print the tokens of each cause as CSV: one row, or one for each window or session.")
 @FIGURE
 @STREAMED
-def explain_command(trace, capacity, policy, ttl, engine, tiers, router, router_seed, domains, warm_up, over_time, by_session, per_request, no_cures, as_json, as_csv, png, svg, model_config, kv_bytes_per_token, block_size, chain, memory, quiet, gpu_name, gpus, costs_file, extrapolate, step_tokens, max_requests, scheduler_options, engine_block_size, retention, loop, **options):
+def explain_command(trace, capacity, policy, ttl, engine, tiers, router, router_seed, domains, warm_up, over_time, by_session, per_request, no_cures, input_price, as_json, as_csv, png, svg, model_config, kv_bytes_per_token, block_size, chain, memory, quiet, gpu_name, gpus, costs_file, extrapolate, step_tokens, max_requests, scheduler_options, engine_block_size, retention, loop, **options):
     """Explain misses: one cause for each prompt token.
 
     One setting is simulated, as kvtrace simulate does. Each prompt token then has one cause, such as hit, evicted or
@@ -67,17 +68,19 @@ def explain_command(trace, capacity, policy, ttl, engine, tiers, router, router_
     from ..formats.memory_needs import whole
     from ..report import explanation as explanation_report
     from ..report.progress import RequestProgress
+    from ..serving.hardware import Prices
+    from ..serving.misses.baseline import prefill_by_cause
     from ..serving.misses.cures import cures_of
     from ..serving.misses.explaining import explain
     from ..serving.models.kv_bytes import chosen
     from ..trace.domains import in_domains
 
-    write_figure = figure_writer(png, svg, quiet)
     require_one(as_json, as_csv)
     if per_request == "-" and (as_json or as_csv):
         raise UsageError(f"--per-request - and {'--json' if as_json else '--csv'} both write to stdout. Use one of them.")
     if as_csv and over_time and by_session:
         raise UsageError("With --csv, use one of --over-time and --by-session.")
+    write_figure = figure_writer(png, svg, quiet)
     kv_bytes = chosen(model_config, kv_bytes_per_token)
     window_ms = milliseconds(over_time) if over_time else None
     times = times_of(
@@ -87,6 +90,10 @@ def explain_command(trace, capacity, policy, ttl, engine, tiers, router, router_
     )  # fmt: skip
     if len(times.engines) != 1:
         raise click.UsageError("--engine: name one engine. kvtrace simulate compares several.")
+    if capacity and tiers:
+        raise click.UsageError("--tiers has the capacities. Leave out --capacity.")
+    if input_price is not None and (no_cures or as_csv):
+        raise click.UsageError(f"--input-price needs what {'--no-cures' if no_cures else '--csv'} leaves out. Leave out one of them.")
     if not (capacity or tiers or times.roofline):
         raise click.UsageError("Missing option '--capacity'. kvtrace curve shows hits by capacity.")
     loaded = load(trace, memory, quiet, lambda dataset: whole(dataset, "explain"), block_size=block_size, chain=chain, whole="explain")
@@ -104,24 +111,41 @@ def explain_command(trace, capacity, policy, ttl, engine, tiers, router, router_
             )  # fmt: skip
             beyond = extrapolations(times.costs, [done.simulation], allowed=extrapolate)
             cures = None if no_cures or as_csv or per_request == "-" else cures_of(
-                done, roofline=times.roofline, kv_bytes_per_token=kv_bytes, on_start=progress.expect, on_progress=bar.update,
+                done, roofline=times.roofline, kv_bytes_per_token=kv_bytes, prices=None if input_price is None else Prices(input_price / 1e6), on_start=progress.expect, on_progress=bar.update,
             )  # fmt: skip
         if stream:
             explanation_report.write_per_request(done, stream)
     windows = done.over_time(window_ms) if window_ms is not None else None
     sessions = done.by_session() if by_session else None
+    prefill_s = None if times.roofline is None else prefill_by_cause(done, times.roofline)
     if as_json:
-        print_json(done.to_dict() | ({} if cures is None else {"cures": cures.to_dict()}) | ({} if windows is None else {"over_time": windows}) | ({} if sessions is None else {"by_session": sessions}))
+        parts = {"prefill_s": prefill_s, "cures": None if cures is None else cures.to_dict(), "over_time": windows, "by_session": sessions}
+        print_json(done.to_dict() | {name: part for name, part in parts.items() if part is not None})
     elif as_csv:
         click.echo(explanation_report.as_csv(done, windows if windows is not None else sessions), nl=False)
     elif per_request != "-":  # stdout has the CSV
-        print_tables(explanation_report.tables(done, cures))
-        print_notes(explanation_report.notes(done, cures))
-        print_tables(explanation_report.group_table(groups, name) for name, groups in (("start_ms", windows), ("session", sessions)) if groups is not None)
-    write_figure(done)
+        _print(done, prefill_s, windows, sessions, cures)
     if not quiet:
         print_lines([("warning", one) for one in beyond])
         print_lines([("wrote", per_request)] if per_request not in (None, "-") else [])
+    write_figure(done)
+
+
+def _print(done, prefill_s, windows, sessions, cures):
+    """Print the tables: the causes, those of windows and sessions, and what would help."""
+    from ..report import explanation as explanation_report
+    from ..report.cause_tables import cause_table
+
+    print_tables([cause_table(done, prefill_s)])
+    groups = [(explanation_report.window_table, windows), (explanation_report.session_table, sessions)]
+    made = [table_of(rows) for table_of, rows in groups if rows is not None]
+    made += [] if done.delivered is None else done.delivered.tables()
+    if cures is not None and len(cures):
+        made.append(explanation_report.cure_table(cures))
+    notes = [] if done.delivered is None else done.delivered.notes
+    print_notes([explanation_report.summary(done), *notes, *([""] if made else [])])
+    print_tables(made)
+    print_notes([] if cures is None else explanation_report.cure_notes(cures))
 
 
 class _Progress:

@@ -5,132 +5,92 @@ from __future__ import annotations
 import csv
 import io
 from collections.abc import Sequence
-from typing import Any, BinaryIO, cast
+from typing import Any, BinaryIO
 
 from .._base.csv_text import csv_text
 from .._base.tables import Column, TextTable
 from ..serving.misses.causes import CAUSES
 from ..serving.misses.cure import BASES, duration
 from ..serving.misses.cures import TOGETHER, Cures
-from ..serving.misses.explanation import Explanation
-from .simulation import in_words
+from ..serving.misses.explanation import Explanation, GroupDict, SessionCausesDict, WindowCausesDict
 
-NAMES = {
-    "hit": "hit", "in_flight": "in flight", "evicted": "evicted", "expired": "expired",
-    "other_instance": "other instance", "rounding": "rounding", "other_domain": "other domain",
-    "first_use": "first use", "not_served": "not served",
-}  # fmt: skip
-RARE = ("in_flight", "expired", "other_instance", "other_domain", "not_served")  # left out where no token has them
+SESSIONS = 20  # in a table
+ALWAYS = ("hit", "evicted", "first_use")  # columns of a table; the others are there where a token has them
 
 
-def tables(explanation: Explanation, cures: Cures | None = None) -> list[TextTable]:
-    """The causes, what the service delivered (of a trace with cached_tokens), and what would help."""
-    made = [cause_table(explanation)]
-    if explanation.delivered is not None:
-        made.extend(explanation.delivered.tables())
-    if cures is not None and len(cures):
-        made.append(_cures(cures))
-    return made
+def summary(explanation: Explanation) -> str:
+    """How much of what repeats the cache hits, in one sentence."""
+    possible, new = explanation.possible_tokens, explanation.totals["first_use"]
+    repeated, hit = possible / max(explanation.tokens, 1), explanation.totals["hit"] / max(possible, 1)
+    return (
+        f"{100 * repeated:.1f} % of the prompt tokens repeat what an earlier request had; {100 * hit:.1f} % of these "
+        f"are hits. No cache can hit the {new:,} new tokens."
+    )
 
 
-def notes(explanation: Explanation, cures: Cures | None = None) -> list[str]:
-    """Sentences below the tables."""
-    new, possible = explanation.totals["first_use"], explanation.possible_tokens
-    lines = [
-        f"{_share(possible, explanation.tokens)} of the prompt tokens repeat what an earlier request had; "
-        f"{_share(explanation.totals['hit'], possible)} of these are hits. No cache can hit the {new:,} new tokens."
-    ]
-    if explanation.delivered is not None:
-        lines.extend(explanation.delivered.notes)
-    if cures is None:
-        return lines
-    if len(cures) > 1:
-        lines.append(TOGETHER)
-    if not len(cures):
-        lines.append("Nothing that was tried makes more prompt tokens hits.")
-    if cures.in_vain:
-        tried = ", ".join(f"{_words(cure.name)} ({cure.tokens:+,} tokens)" for cure in cures.in_vain)
-        lines.append(f"Tried without a gain: {tried}.")
-    return lines
-
-
-def cause_table(explanation: Explanation) -> TextTable:
-    """The prompt tokens of each cause, and their share; hits also by tier, where there are several."""
-    run, totals = explanation.simulation, explanation.totals
-    setting, values = run.setting, cast("dict[str, Any]", run.to_dict())
-    where = [f"engine {setting.engine}", f"policy {setting.policy}", in_words(values["schedule"])]
-    instances = values.get("instances", 1)
-    if instances > 1:
-        where.append(f"{instances:,} instances, {values.get('router')}")
-    size = f"{setting.capacity:,} blocks" if not explanation.setup.has_tiers else _tiers(values)
-    title = f"Why prompt tokens were computed: {', '.join([*where, size])} of {run.trace.block_size:,} tokens"
-    table = TextTable(title, [
-        Column("cause", rank=0), Column("tokens", right=True, rank=0), Column("share", right=True, rank=0),
-        Column("", dim=True, rank=1),
-    ])  # fmt: skip
-    for cause, meaning in CAUSES.items():
-        if cause in RARE and not totals[cause]:
-            continue
-        table.add_row(NAMES[cause], f"{totals[cause]:,}", _share(totals[cause], explanation.tokens), meaning)
-        if cause == "hit" and len(explanation.tiers) > 1:
-            for tier, tokens in explanation.tiers.items():
-                table.add_row(f"  in {tier}", f"{tokens:,}", _share(tokens, explanation.tokens), "")
-    table.add_row("all", f"{explanation.tokens:,}", _share(explanation.tokens, explanation.tokens), "")
-    return table
-
-
-def _tiers(values: Any) -> str:
-    return ", ".join(f"{tier['name']}={tier['capacity']:,}" for tier in values["tiers"]) + " blocks"
-
-
-def _cures(cures: Cures) -> TextTable:
-    table = TextTable("What would help, the largest gain first", remedy="use --json or a wider terminal")
+def cure_table(cures: Cures) -> TextTable:
+    """The cures with a gain."""
+    table = TextTable("What would help", remedy="use --json or a wider terminal")
     table.columns += [Column("tokens", right=True, rank=0), Column("share", right=True, rank=0)]
-    timed = any(cure.prefill_s is not None for cure in cures)
-    if timed:
-        table.columns += [Column("prefill", right=True, rank=1), Column("USD", right=True, rank=2)]
-    table.columns += [Column("basis", rank=3), Column("", dim=True, rank=0)]
-    for cure in cures:
-        worth = []
-        if timed:
-            worth = [
-                "" if cure.prefill_s is None else duration(cure.prefill_s),
-                "" if cure.usd is None else f"{cure.usd:,.2f}",
-            ]
-        at_most = "<= " if cure.basis == "bound" else ""
-        table.add_row(
-            f"{at_most}{cure.tokens:,}", f"{cure.share:.1%}".replace("%", " %"), *worth, cure.basis, cure.advice
-        )
+    worth = {
+        "prefill": [None if cure.prefill_s is None else duration(cure.prefill_s) for cure in cures],
+        "GPU USD": [None if cure.usd is None else f"{cure.usd:,.2f}" for cure in cures],
+        "bill USD": [None if cure.provider_usd is None else f"{cure.provider_usd:,.2f}" for cure in cures],
+    }
+    known = {name: cells for name, cells in worth.items() if any(cells)}
+    table.columns += [Column(name, right=True, rank=1 + (name != "prefill")) for name in known]
+    table.columns += [Column("basis", rank=3), Column("change", dim=True, rank=0)]
+    for number, cure in enumerate(cures):
+        tokens = f"{'<= ' if cure.basis == 'bound' else ''}{cure.tokens:,}"
+        figures = [cells[number] or "" for cells in known.values()]
+        table.add_row(tokens, f"{cure.share:.1%}", *figures, cure.basis, cure.advice)
     table.legend = {basis: meaning for basis, meaning in BASES.items() if any(cure.basis == basis for cure in cures)}
     return table
 
 
-def _words(name: str) -> str:
-    return name.replace("_", " ")
+def cure_notes(cures: Cures) -> list[str]:
+    """That the values do not add up, and what was tried without a gain."""
+    lines = [TOGETHER] if len(cures) > 1 else []
+    if not len(cures):
+        lines.append("No change that was tried makes more prompt tokens hits.")
+    if cures.in_vain:
+        tried = ", ".join(f"{cure.name.replace('_', ' ')} ({cure.tokens:+,} tokens)" for cure in cures.in_vain)
+        lines.append(f"Tried without a gain: {tried}.")
+    return lines
 
 
-def _share(tokens: int, whole: int) -> str:
-    return f"{tokens / max(whole, 1):.1%}".replace("%", " %")
+def window_table(windows: Sequence[WindowCausesDict]) -> TextTable:
+    """The causes of windows of time, as shares of their tokens."""
+    return _group_table("Over time", "from (s)", [(f"{one['start_ms'] / 1000:,.0f}", one) for one in windows])
 
 
-def group_table(groups: Sequence[Any], name: str) -> TextTable:
-    """The causes of windows of time (`start_ms`) or sessions (`session`): one row for each, in shares of its tokens."""
-    shown = [cause for cause in CAUSES if cause not in RARE or any(group["causes"][cause] for group in groups)]
-    by_time = name == "start_ms"
-    table = TextTable("Over time" if by_time else "By session", remedy="use --csv or a wider terminal")
-    table.add_column("from (s)" if by_time else "session", right=True)
-    table.add_columns(["requests", "tokens"], right=True, rank=0)
-    table.add_columns([NAMES[cause] for cause in shown], right=True)
-    for group in groups:
-        first = (
-            f"{group['start_ms'] / 1000:,.0f}"
-            if by_time
-            else "none"
-            if group["session"] < 0
-            else f"{group['session']:,}"
+def session_table(sessions: Sequence[SessionCausesDict]) -> TextTable:
+    """The causes of the sessions with the largest loss: tokens that repeat, and were not hits."""
+    most = sorted(sessions, key=loss, reverse=True)[:SESSIONS]
+    named = [("none" if one["session"] < 0 else f"{one['session']:,}", one) for one in most]
+    table = _group_table("By session", "session", named)
+    if len(most) < len(sessions):
+        table.caption = (
+            f"The {len(most)} of {len(sessions):,} sessions with the largest loss. --json and --csv have all."
         )
-        shares = [_share(group["causes"][cause], group["tokens"]) for cause in shown]
-        table.add_row(first, f"{group['requests']:,}", f"{group['tokens']:,}", *shares)
+    return table
+
+
+def loss(group: GroupDict) -> int:
+    """Tokens that repeat what an earlier request had, and were not hits."""
+    causes = group["causes"]
+    return group["tokens"] - sum(causes[name] for name in ("hit", "first_use", "not_served"))
+
+
+def _group_table(title: str, first: str, groups: Sequence[tuple[str, GroupDict]]) -> TextTable:
+    shown = [cause for cause in CAUSES if cause in ALWAYS or any(group["causes"][cause] for _, group in groups)]
+    table = TextTable(title, remedy="use --csv or a wider terminal")
+    table.add_column(first, right=True)
+    table.add_columns(["requests", "tokens"], right=True, rank=1)
+    table.add_columns([cause.replace("_", " ") for cause in shown], right=True, rank=0)
+    for name, group in groups:
+        shares = [f"{group['causes'][cause] / max(group['tokens'], 1):.1%}" for cause in shown]
+        table.add_row(name, f"{group['requests']:,}", f"{group['tokens']:,}", *shares)
     return table
 
 
@@ -148,7 +108,7 @@ def as_csv(explanation: Explanation, groups: Sequence[Any] | None = None) -> str
 
 def write_per_request(explanation: Explanation, stream: BinaryIO) -> None:
     """Write CSV, one line for each request: its arrival, its prompt tokens, and how many of them have each cause."""
-    columns = explanation._columns()
+    columns = explanation.per_request
     text = io.TextIOWrapper(stream, encoding="utf-8", newline="", write_through=True)
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(columns)

@@ -9,7 +9,9 @@ from typing import Any
 import numpy as np
 
 from ...cache.simulation import Simulation
+from ..hardware.prices import Prices
 from ..hardware.roofline import GIB, Roofline
+from .causes import lifetime_ms
 from .cure import Amount, Cure
 from .explanation import Explanation
 from .setup import Setup
@@ -22,6 +24,7 @@ class Baseline:
     explanation: Explanation
     roofline: Roofline | None = None
     kv_bytes_per_token: int | None = None
+    prices: Prices | None = None
     tier_bytes_per_s: float = 25e9
     on_start: Callable[[int], None] | None = None
     on_progress: Callable[[int], None] | None = None
@@ -60,13 +63,21 @@ class Baseline:
             return after.hit_tokens - before
         return round(after.token_hit_rate * self.explanation.tokens) - before
 
+    def rise(self, simulation: Simulation) -> str:
+        """How the token hit rate changes, in words."""
+        before = self.explanation.totals["hit"] / max(self.explanation.tokens, 1)
+        after = simulation.hits.token_hit_rate
+        verb = "rises" if after >= before else "falls"
+        return f"the token hit rate {verb} from {100 * before:.1f} to {100 * after:.1f} %"
+
     def simulated(self, name: str, simulation: Simulation, advice: str, amounts: tuple[Amount, ...] = ()) -> Cure:
         """The cure whose simulation this is."""
         seconds = None
         if self.roofline is not None:
             before, after = self._computed(self.explanation.simulation), self._computed(simulation)
             seconds = (before - after) * self.explanation.tokens
-        return self.cure(name, self.gain_of(simulation), "simulated", advice, seconds, amounts)
+        policy = simulation.setting.policy
+        return self.cure(name, self.gain_of(simulation), "simulated", advice, seconds, amounts, policy=policy)
 
     def bound(self, name: str, cause: str, advice: str) -> Cure:
         """The cure that makes at most the tokens of a cause hits."""
@@ -78,11 +89,14 @@ class Baseline:
         return self.cure(name, self.cost_of(cause), "bound", advice, self.seconds(own, before))
 
     def cure(
-        self, name: str, tokens: int, basis: str, advice: str, seconds: float | None, amounts: tuple[Amount, ...] = ()
-    ) -> Cure:
-        """A cure with its share and its USD."""
-        usd = None if self.roofline is None or seconds is None else float(self.roofline.usd(seconds))
-        return Cure(name, tokens, tokens / max(self.explanation.tokens, 1), basis, advice, seconds, usd, amounts)
+        self, name: str, tokens: int, basis: str, advice: str, seconds: float | None,
+        amounts: tuple[Amount, ...] = (), policy: str | None = None,
+    ) -> Cure:  # fmt: skip
+        """A cure with its share and its USD; `policy` is that with the cure, which can have another time to live."""
+        usd = None if self.roofline is None or seconds is None else seconds * float(self.roofline.usd(1.0))
+        share = tokens / max(self.explanation.tokens, 1)
+        provider_usd = self._provider_usd(tokens, policy or self.explanation.simulation.setting.policy)
+        return Cure(name, tokens, share, basis, advice, seconds, usd, provider_usd, amounts)
 
     def seconds(self, tokens: np.ndarray, cached: np.ndarray) -> float | None:
         """Seconds of prefill of so many tokens of each request, after the cached ones; None without a roofline."""
@@ -99,6 +113,20 @@ class Baseline:
             return None
         return blocks * self.explanation.simulation.trace.block_size * self.kv_bytes_per_token / GIB
 
+    def _provider_usd(self, tokens: int, policy: str) -> float | None:
+        """What so many hit tokens more save on a provider's bill; None without prices."""
+        if self.prices is None:
+            return None
+        hit, every = self.explanation.totals["hit"], self.explanation.tokens
+        now = self.explanation.simulation.setting.policy
+        if np.isinf(lifetime_ms(now)):
+            policy = now = "ttl:5m"  # no provider keeps prefixes for ever
+        before, after = (
+            self.prices.cost(hits, every, ttl="1h" if lifetime_ms(one) > 300_000 else "5m")
+            for hits, one in ((hit, now), (hit + tokens, policy))
+        )
+        return float(before - after)
+
     def _computed(self, simulation: Simulation) -> float:
         """Seconds of prefill for each prompt token of a simulation: of the tokens that were not hits."""
         assert self.roofline is not None
@@ -106,3 +134,23 @@ class Baseline:
         prompts = simulation.trace.input_length[rows]
         cached = np.minimum(simulation.hit_blocks[rows].astype(np.int64) * simulation.trace.block_size, prompts)
         return float(np.sum(self.roofline.compute_s(prompts - cached, cached))) / max(int(prompts.sum()), 1)
+
+
+def prefill_by_cause(explanation: Explanation, roofline: Roofline) -> dict[str, float]:
+    """Cause -> seconds of prefill of its tokens, on the GPUs of an instance; 0 for those that were not computed.
+
+    >>> from kvtrace.serving.hardware import roofline_of
+    >>> from kvtrace.serving.misses.explaining import explain
+    >>> from kvtrace.trace.building import toy
+    >>> explained = explain(toy("0 1", "2 3", "0 1", block_size=512), 2)
+    >>> seconds = prefill_by_cause(explained, roofline_of("llama-3.1-8b", "h100"))
+    >>> {cause: round(value, 3) for cause, value in seconds.items() if value}
+    {'evicted': 0.02, 'first_use': 0.041}
+    """
+    baseline, tokens = Baseline(explanation, roofline), explanation.causes.tokens
+    seconds, before = {}, np.zeros_like(tokens["hit"])
+    for cause, own in tokens.items():  # in this order along a prompt
+        computed = cause not in ("hit", "not_served")
+        seconds[cause] = (baseline.seconds(own, before) or 0.0) if computed else 0.0
+        before = before + own
+    return seconds

@@ -9,13 +9,13 @@ from .cure import Cure
 
 
 def smaller_blocks(baseline: Baseline) -> Iterator[Cure]:
-    """What the engine rounds down, which the trace does not show in smaller parts."""
+    """What the engine rounds down of the blocks that the trace knows."""
     if not baseline.cost_of("rounding"):
         return
     size = baseline.explanation.simulation.trace.block_size
     advice = (
-        f"Use blocks smaller than {size:,} tokens: the trace shows only whole ones. Engines always compute the last "
-        "token of a prompt, which is part of this bound."
+        "Use smaller blocks or chunks: engines round these tokens down, and compute the last token of each prompt. "
+        f"What repeats inside a new block of {size:,} tokens is not in the trace, and comes on top."
     )
     yield baseline.bound("smaller_blocks", "rounding", advice)
 
@@ -25,7 +25,7 @@ def one_after_another(baseline: Baseline) -> Iterator[Cure]:
     if not baseline.cost_of("in_flight"):
         return
     advice = (
-        "Start requests with a common prefix one after another: these tokens were being computed for another request "
-        "of the instance."
+        "Start requests with a common prefix one after another: another request of the instance was computing these "
+        "tokens when they were looked up."
     )
     yield baseline.bound("one_after_another", "in_flight", advice)

@@ -32,6 +32,7 @@ class CureDict(TypedDict):
     sentence: str
     prefill_s: float | None
     usd: float | None
+    provider_usd: float | None
     amounts: list[AmountDict]
 
 
@@ -68,6 +69,7 @@ class Cure:
     advice: str  # what to change, and what it brings, in one sentence
     prefill_s: float | None = None  # seconds of prefill that it saves on one instance's GPUs
     usd: float | None = None  # of these GPUs
+    provider_usd: float | None = None  # that it saves on the bill of a provider
     amounts: tuple[Amount, ...] = ()
 
     @property
@@ -75,14 +77,16 @@ class Cure:
         """The advice with its figures.
 
         >>> Cure("merged_domains", 1200, 0.03, "simulated", "Share equal blocks.", prefill_s=90, usd=0.05).sentence
-        'Share equal blocks. Gain: 1,200 prompt tokens (3.0 %), 1.5 min of prefill, 0.05 USD.'
+        'Share equal blocks. Gain: 1,200 prompt tokens (3.0 %), 1.5 min of prefill, 0.05 USD of GPUs.'
         """
         at_most = "at most " if self.basis == "bound" else ""
-        worth = [f"{at_most}{self.tokens:,} prompt tokens ({self.share:.1%})".replace("%", " %")]
+        worth = [f"{at_most}{self.tokens:,} prompt tokens ({100 * self.share:.1f} %)"]
         if self.prefill_s is not None:
             worth.append(f"{duration(self.prefill_s)} of prefill")
         if self.usd is not None:
-            worth.append(f"{self.usd:,.2f} USD")
+            worth.append(f"{self.usd:,.2f} USD of GPUs")
+        if self.provider_usd is not None:
+            worth.append(f"{self.provider_usd:,.2f} USD on a provider's bill")
         return f"{self.advice} Gain: {', '.join(worth)}."
 
     def to_dict(self) -> CureDict:
@@ -90,6 +94,7 @@ class Cure:
         return {
             "name": self.name, "tokens": self.tokens, "share": self.share, "basis": self.basis,
             "sentence": self.sentence, "prefill_s": self.prefill_s, "usd": self.usd,
+            "provider_usd": self.provider_usd,
             "amounts": [amount.to_dict() for amount in self.amounts],
         }  # fmt: skip
 
@@ -104,3 +109,12 @@ def duration(seconds: float) -> str:
         if abs(seconds) >= size:
             return f"{seconds / size:,.1f}".removesuffix(".0") + f" {unit}"
     return f"{seconds:.3g} s"
+
+
+def percent(part: float, whole: float) -> str:
+    """A share of a whole as people write it, from 0 to 100 %.
+
+    >>> percent(1, 3), percent(-1, 3), percent(4, 3)
+    ('33 %', '0 %', '100 %')
+    """
+    return f"{100 * min(max(part / whole, 0), 1):.0f} %"

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..._base.results import Result, columns_of
+from ..hardware.prices import Prices
 from ..hardware.roofline import Roofline
 from .baseline import Baseline
 from .bounds import one_after_another, smaller_blocks
@@ -63,6 +64,7 @@ def cures_of(
     *,
     roofline: Roofline | None = None,
     kv_bytes_per_token: int | None = None,
+    prices: Prices | None = None,
     tier_bytes_per_s: float = 25e9,
     on_start: Callable[[int], None] | None = None,
     on_progress: Callable[[int], None] | None = None,
@@ -73,6 +75,8 @@ def cures_of(
         explanation: The explanation, from `explain`.
         roofline: The model on the GPUs of an instance: adds seconds of prefill, and USD of the GPUs.
         kv_bytes_per_token: Bytes of KV cache per token, for sizes in GiB; the default is that of the roofline.
+        prices: Of a provider that bills tokens: adds what a cure saves on its bill. Writes cost what they do for 5
+            minutes, or for an hour if the time to live is or becomes longer than 5 minutes.
         tier_bytes_per_s: Bytes per second of a tier below the cache.
         on_start: Receives the requests of each simulation before it starts.
         on_progress: Receives the number of requests served since its last call.
@@ -88,16 +92,16 @@ def cures_of(
     >>> from kvtrace.serving.misses.explaining import explain
     >>> for cure in cures_of(explain(toy("0 1", "2 3", "0 1"), 2)):
     ...     print(cure.sentence)
-    Make the cache larger: 2 blocks more make 100 % of the evicted tokens hits; 1 block 50 %. Gain: 2 prompt tokens \
+    Add 2 blocks to the cache: 100 % of the evicted tokens become hits; 50 % with 1 block. Gain: 2 prompt tokens \
 (33.3 %).
-    Or add a tier below the cache, such as DRAM, of 2 blocks: about the same hits as in a larger cache. Gain: 2 prompt \
-tokens (33.3 %).
-    Another eviction policy at this capacity: the best possible one, belady, knows the future. Gain: at most 2 prompt \
-tokens (33.3 %).
+    Add a tier of 2 blocks, such as DRAM, below the cache: the same hits as in a larger cache. They are fetched and \
+not computed. Gain: 2 prompt tokens (33.3 %).
+    Try other eviction policies at this capacity with kvtrace simulate: this is the gain of belady, the best possible \
+one, which knows the future. Gain: at most 2 prompt tokens (33.3 %).
     """
     if kv_bytes_per_token is None and roofline is not None:
         kv_bytes_per_token = roofline.model.kv_bytes_per_token
-    baseline = Baseline(explanation, roofline, kv_bytes_per_token, tier_bytes_per_s, on_start, on_progress)
+    baseline = Baseline(explanation, roofline, kv_bytes_per_token, prices, tier_bytes_per_s, on_start, on_progress)
     tried = [cure for cures in CURES for cure in cures(baseline)]
     tried.sort(key=lambda cure: (cure.basis == "bound", -cure.tokens))  # nobody knows how much of a bound is possible
     return Cures(tuple(cure for cure in tried if cure.tokens > 0), tuple(cure for cure in tried if cure.tokens <= 0))

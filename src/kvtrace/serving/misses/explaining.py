@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Unpack
+from typing import Unpack, cast
 
 from ..._base.errors import UsageError
+from ...cache.engines import non_default
 from ...cache.layout import CacheLayout
 from ...cache.simulation import EngineOptions
 from ...trace.columns import require_trace
@@ -72,6 +73,7 @@ def explain(
     Explanation(6 prompt tokens, hit=0.0000, possible=0.3333, largest miss: first_use=0.6667)
     """
     require_trace(trace)
+    options = cast(EngineOptions, dict(non_default(engine_options)))
     if ttl is not None:
         if policy != "lru":
             raise UsageError(f"ttl is the policy ttl:{ttl}, which cannot be combined with {policy!r}. Leave out one.")
@@ -80,7 +82,7 @@ def explain(
         trace,
         Setup(
             capacity, policy, engine, mode, schedule, tiers, lower, inclusive, instances, router, router_seed, cost,
-            scheduler, loop, layout, domains, warm_up, engine_options,
+            scheduler, loop, layout, domains, warm_up, options,
         ),
         on_progress,
     )  # fmt: skip

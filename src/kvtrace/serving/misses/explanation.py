@@ -16,6 +16,8 @@ from ...trace.trace import Trace
 from .causes import CAUSES, Causes
 from .setup import Setup
 
+SCHEMA = 1  # version of the keys and values of to_dict
+
 
 class GroupDict(TypedDict):
     """The prompt tokens of a group of requests, by cause."""
@@ -40,6 +42,7 @@ class SessionCausesDict(GroupDict):
 class ExplanationDict(TypedDict):
     """The result of `Explanation.to_dict`; docs/serving/explain.md explains the keys."""
 
+    schema: int
     simulation: SimulationDict
     requests: int
     tokens: int
@@ -66,7 +69,17 @@ class Explanation(PlottedResult):
         return f"{self.tokens:,} prompt tokens, hit={hit}, possible={possible}, largest miss: {most}={missed}"
 
     def _columns(self) -> dict[str, np.ndarray]:
-        """One row for each request, as in `kvtrace explain --per-request`."""
+        return self.per_request
+
+    @property
+    def per_request(self) -> dict[str, np.ndarray]:
+        """Columns with a row for each request, as in `kvtrace explain --per-request`: its tokens by cause and tier.
+
+        >>> from kvtrace.trace.building import toy
+        >>> from kvtrace.serving.misses.explaining import explain
+        >>> explain(toy("0 1", "2 3", "0 1"), 2).per_request["evicted"].tolist()
+        [0, 0, 2]
+        """
         trace = self.simulation.trace
         columns = {"request": np.arange(len(trace)), "timestamp": trace.timestamp}
         if trace.session is not None:
@@ -146,9 +159,9 @@ class Explanation(PlottedResult):
 
     def to_dict(self) -> ExplanationDict:
         """Keys as docs/serving/explain.md lists them."""
-        rows = slice(self.simulation.warm_up, None)
+        requests = len(self.simulation.trace) - self.simulation.warm_up
         result: ExplanationDict = {
-            "simulation": self.simulation.to_dict(), "requests": len(self.simulation.trace.timestamp[rows]),
+            "schema": SCHEMA, "simulation": self.simulation.to_dict(), "requests": max(requests, 0),
             "tokens": self.tokens, "causes": self.totals, "tiers": self.tiers, "possible_tokens": self.possible_tokens,
         }  # fmt: skip
         if self.delivered is not None:

@@ -8,7 +8,7 @@ from math import ceil
 import numpy as np
 
 from .baseline import Baseline
-from .cure import Amount, Cure, duration
+from .cure import Amount, Cure, duration, percent
 from .setup import Setup
 
 SHARES = (0.5, 0.8, 0.9)  # of what eviction or expiry costs
@@ -47,18 +47,27 @@ def is_lru_one_by_one(setup: Setup) -> bool:
 
 
 def _larger_cache(baseline: Baseline) -> Cure:
-    amounts: dict[int, Amount] = {}
-    cures = {}
+    best, amounts = None, list[Amount]()
     for share in SHARES:
         blocks = blocks_for(baseline, share)
-        if blocks not in amounts:
-            cures[blocks] = _with_blocks(baseline, blocks)
-        amounts[blocks] = Amount(share, cures[blocks].tokens, blocks, baseline.gib(blocks))
-    best = cures[blocks]
-    every = tuple(amounts.values())
-    tier = "the lowest tier" if baseline.setup.has_tiers else "the cache"
-    more = f"Make {tier} larger{_each(baseline)}: {in_words(baseline, every)}."
-    return baseline.cure(best.name, best.tokens, best.basis, more, best.prefill_s, every)
+        cure = _with_blocks(baseline, blocks)
+        if best is None or cure.tokens > best.tokens:  # policies other than LRU can need fewer blocks than LRU
+            best = cure
+            amounts.append(Amount(share, cure.tokens, blocks, baseline.gib(blocks)))
+    assert best is not None
+    every = tuple(amounts)
+    return baseline.cure(best.name, best.tokens, best.basis, _advice(baseline, every), best.prefill_s, every)
+
+
+def _advice(baseline: Baseline, amounts: tuple[Amount, ...]) -> str:
+    """The amounts of blocks and the share of the evicted tokens that each makes hits, the largest first."""
+    evicted, (first, *others) = baseline.cost_of("evicted"), reversed(amounts)
+    if baseline.setup.is_routed:
+        start = f"Give each of the {baseline.setup.instances:,} instances {_size(first)} more"
+    else:
+        start = f"Add {_size(first)} to {'the lowest tier' if baseline.setup.has_tiers else 'the cache'}"
+    less = ", ".join(f"{percent(one.tokens, evicted)} with {_size(one)}" for one in others)
+    return f"{start}: {percent(first.tokens, evicted)} of the evicted tokens become hits{less and '; '}{less}."
 
 
 def _with_blocks(baseline: Baseline, blocks: int) -> Cure:
@@ -72,35 +81,20 @@ def _with_blocks(baseline: Baseline, blocks: int) -> Cure:
 
 def _lower_tier(baseline: Baseline, larger: Cure) -> Cure:
     """The same blocks in a tier below the cache: the same hits, but fetched."""
-    most = larger.amounts[-1]
-    seconds, fetched = larger.prefill_s, ""
+    setup, most = baseline.setup, larger.amounts[-1]
+    below = f"each of the {setup.instances:,} caches" if setup.is_routed else "the cache"
+    seconds, fetched = larger.prefill_s, "They are fetched and not computed."
     if seconds is not None and baseline.kv_bytes_per_token is not None:
         fetch_s = larger.tokens * baseline.kv_bytes_per_token / baseline.tier_bytes_per_s
-        fetched = (
-            f"; fetching at {baseline.tier_bytes_per_s / 1e9:g} GB/s takes {duration(fetch_s)} in place of "
-            f"{duration(seconds)} of prefill"
-        )
+        rate = f"{baseline.tier_bytes_per_s / 1e9:g} GB/s"
+        fetched = f"Fetching them at {rate} takes {duration(fetch_s)}, computing them {duration(seconds)}."
         seconds -= fetch_s
-    advice = (
-        f"Or add a tier below the cache{_each(baseline)}, such as DRAM, of {_size(most)}: about the same hits as in a "
-        f"larger cache{fetched}."
-    )
-    return baseline.cure("lower_tier", larger.tokens, "estimated", advice, seconds, larger.amounts)
-
-
-def in_words(baseline: Baseline, amounts: tuple[Amount, ...]) -> str:
-    """The amounts of blocks and what they bring, the largest first."""
-    evicted = baseline.cost_of("evicted")
-    first, *others = reversed(amounts)
-    reached = f"{_size(first)} more make {max(first.tokens, 0) / evicted:.0%} of the evicted tokens hits"
-    less = [f"{_size(one)} {max(one.tokens, 0) / evicted:.0%}" for one in others]
-    return "; ".join([reached, *less]).replace("%", " %")
+    hits = "the same hits" if is_lru_one_by_one(setup) else "about the same hits"
+    advice = f"Add a tier of {_size(most)}, such as DRAM, below {below}: {hits} as in a larger cache. {fetched}"
+    basis = "simulated" if is_lru_one_by_one(setup) else "estimated"
+    return baseline.cure("lower_tier", larger.tokens, basis, advice, seconds, larger.amounts)
 
 
 def _size(amount: Amount) -> str:
-    gib = "" if amount.gib is None else f" ({amount.gib:,.1f} GiB)"
+    gib = "" if amount.gib is None else f" ({amount.gib:,.{0 if amount.gib >= 100 else 1}f} GiB)"
     return f"{amount.blocks:,} block{'' if amount.blocks == 1 else 's'}{gib}"
-
-
-def _each(baseline: Baseline) -> str:
-    return f" of each of the {baseline.setup.instances:,} instances" if baseline.setup.is_routed else ""

@@ -12,47 +12,51 @@ from ...trace.domains import MERGE, count_domains
 from ..routers import FULL_ATTENTION
 from .baseline import Baseline
 from .causes import lifetime_ms
-from .cure import Amount, Cure, duration
+from .cure import Amount, Cure, duration, percent
 from .more_blocks import SHARES
 
 ROUTERS = {
-    "sticky": ("sticky_routing", "Route the requests of a session to one instance (--router sticky)"),
-    "kv-aware": ("aware_routing", "Route requests to an instance that has their prefix (--router kv-aware)"),
+    "sticky": ("sticky_routing", "Route the requests of a session to one instance"),
+    "kv-aware": ("aware_routing", "Route requests to an instance that has their prefix"),
 }
 
 
 def other_routers(baseline: Baseline) -> Iterator[Cure]:
     """Routing by session, and by what instances have cached."""
-    if not baseline.setup.is_routed:
+    setup = baseline.setup
+    if not setup.is_routed:
         return
     for router, (name, advice) in ROUTERS.items():
-        if router == baseline.setup.router or (baseline.setup.layout is not None and router in FULL_ATTENTION):
+        if router == setup.router or (setup.layout is not None and router in FULL_ATTENTION):
             continue
-        elsewhere = f"{baseline.cost_of('other_instance'):,} tokens were cached by another instance only"
-        yield baseline.simulated(name, baseline.simulate(router=router), f"{advice}: {elsewhere}.")
+        options = f"(--router {router} in place of {setup.router or 'round-robin'})"
+        done = baseline.simulate(router=router)
+        yield baseline.simulated(name, done, f"{advice} {options}: {baseline.rise(done)}.")
 
 
 def longer_ttl(baseline: Baseline) -> Iterator[Cure]:
     """No time to live, and those that reach shares of the expired tokens."""
     now_ms, expired = lifetime_ms(name_of(baseline.setup.policy)), baseline.cost_of("expired")
-    if not np.isfinite(now_ms) or not expired:
+    if not expired:
         return
     gap_ms, tokens = baseline.explanation.causes.expired_gap_ms, baseline.explanation.causes.expired_tokens
     order = np.argsort(gap_ms, kind="stable")
     reached = np.cumsum(tokens[order])
-    amounts: dict[int, Amount] = {}
+    amounts: list[Amount] = []
     for share in SHARES:
         ttl_ms = ceil(gap_ms[order][np.searchsorted(reached, share * expired)])
         gain = baseline.gain_of(baseline.simulate(policy=f"ttl:{ttl_ms}ms"))
-        amounts[ttl_ms] = Amount(share, gain, ttl_ms=ttl_ms)
-    *_, last = each = tuple(amounts.values())
-    shares = "; ".join(f"{_time(one)} {max(one.tokens, 0) / expired:.0%}".replace("%", " %") for one in each[-2::-1])
+        if not amounts or gain > amounts[-1].tokens:
+            amounts.append(Amount(share, gain, ttl_ms=float(ttl_ms)))
+    done, every = baseline.simulate(policy="lru"), tuple(amounts)
+    first, *others = reversed(every)
+    less = ", ".join(f"{percent(one.tokens, expired)} with {_time(one)}" for one in others)
     advice = (
-        f"Keep unused blocks for longer than {duration(now_ms / 1000)}: {_time(last)} makes "
-        f"{max(last.tokens, 0) / expired:.0%} of the expired tokens hits{'; ' if shares else ''}{shares}. "
-        "The figures are those without a time to live."
-    ).replace("% of", " % of")
-    yield baseline.simulated("longer_ttl", baseline.simulate(policy="lru"), advice, each)
+        f"Keep unused blocks until they are evicted, not only for {duration(now_ms / 1000)}: {baseline.rise(done)}. "
+        f"A time to live of {_time(first)} makes {percent(first.tokens, expired)} of the expired tokens hits"
+        f"{less and '; '}{less}."
+    )
+    yield baseline.simulated("longer_ttl", done, advice, every)
 
 
 def _time(amount: Amount) -> str:
@@ -64,11 +68,12 @@ def merged_domains(baseline: Baseline) -> Iterator[Cure]:
     trace, setup = baseline.explanation.trace, baseline.setup
     if trace.domain is None or setup.domains == MERGE or count_domains(trace) < 2:
         return
+    done = baseline.simulate(domains=MERGE)
     advice = (
-        f"Share equal blocks among the {count_domains(trace):,} isolation domains (--domains merge). Check first why "
-        "they are kept apart: a hit tells one tenant what another one sent."
+        f"Share equal blocks among the {count_domains(trace):,} isolation domains (--domains merge): "
+        f"{baseline.rise(done)}. Merging tenants lets one of them learn what another one sent; models cannot be merged."
     )
-    yield baseline.simulated("merged_domains", baseline.simulate(domains=MERGE), advice)
+    yield baseline.simulated("merged_domains", done, advice)
 
 
 def other_policies(baseline: Baseline) -> Iterator[Cure]:
@@ -78,15 +83,19 @@ def other_policies(baseline: Baseline) -> Iterator[Cure]:
     if not evicted or setting.bound:
         return
     if setting.policy != "lru" and np.isinf(lifetime_ms(setting.policy)):
-        advice = f"Evict the block that was used longest ago (--policy lru) in place of {setting.policy}."
-        yield baseline.simulated("lru", baseline.simulate(policy="lru"), advice)
+        done = baseline.simulate(policy="lru")
+        advice = f"Evict by last use (--policy lru in place of {setting.policy}): {baseline.rise(done)}."
+        yield baseline.simulated("lru", done, advice)
     if setup.is_routed or setup.cost is not None or setup.has_tiers or setup.layout is not None:
         return
     best = baseline.simulate(
         policy="belady", engine="reference", engine_options={}, schedule=None, instances=None, router=None
     )
     gain = min(max(baseline.gain_of(best), 0), evicted)
-    advice = "Another eviction policy at this capacity: the best possible one, belady, knows the future."
+    advice = (
+        "Try other eviction policies at this capacity with kvtrace simulate: this is the gain of belady, the best "
+        "possible one, which knows the future."
+    )
     share = gain / evicted
     cached = baseline.explanation.causes.tokens["hit"]
     seconds = baseline.seconds(baseline.explanation.causes.tokens["evicted"], cached)
