@@ -90,6 +90,8 @@ class Judge:
             before["left"] = later.tools.sorted if later.tools else -1
             gain += int(costs[max(span.b0, match.hit) : span.b1].sum())
             return [Occurrence(TOOL_ORDER, "order", **before, tokens=gain, values=(0, 0), is_labelled=False)]
+        if role == "template" and region == SYSTEM and earlier.tools != later.tools:
+            return []  # other tools
         lost = self._lost(span, earlier, later) if conversation else ""
         kinds = self._kinds(span, region, bool(lost), earlier, later)
         if kinds is None and lost:
