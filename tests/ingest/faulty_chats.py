@@ -313,13 +313,13 @@ def _row(request, system_of, with_sessions, form):
     if form == "user":
         first = request["messages"][0]
         messages = [{**first, "content": f"{system}\n{first['content']}"}, *request["messages"][1:]]
-    given = messages if form != "text" else _templated(messages, request["tools"])
+    given = messages if form != "text" else templated(messages, request["tools"])
     row = {"timestamp": request["time"].timestamp(), "output": request["output"], "input": given}
     row |= {"tools": request["tools"]} if request["tools"] and form != "text" else {}
     return row | ({"session_id": request["session"]} if with_sessions else {})
 
 
-def _templated(messages, tools):
+def templated(messages, tools):
     """The prompt as a template like Qwen's writes it."""
     lines = "".join(f"\n{json.dumps(tool)}" for tool in tools)
     head = f"\n\n# Tools{lines}" if tools else ""

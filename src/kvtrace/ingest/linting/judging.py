@@ -90,6 +90,8 @@ class Judge:
             before["left"] = later.tools.sorted if later.tools else -1
             gain += int(costs[max(span.b0, match.hit) : span.b1].sum())
             return [Occurrence(TOOL_ORDER, "order", **before, tokens=gain, values=(0, 0), is_labelled=False)]
+        if role == "template" and region == SYSTEM and earlier.tools != later.tools:
+            return []  # other tools
         lost = self._lost(span, earlier, later) if conversation else ""
         kinds = self._kinds(span, region, bool(lost), earlier, later)
         if kinds is None and lost:
@@ -151,26 +153,55 @@ class Judge:
         return set(range(min(moved), max(moved) + 1)) if moved else moved
 
     def _same_conversation(self, match: Match, earlier: Prompt, later: Prompt) -> bool:
-        """Whether the later prompt is a later turn of the earlier one's conversation."""
-        if earlier.session is not None and later.session is not None:
-            return earlier.session == later.session
-        if later.last_answer is None or TEXT in later.regions:
-            return False
-        if not self._ends_in(match, earlier):
+        """Whether the later prompt is a later turn of the earlier one's conversation.
+
+        It holds the logged answer to the earlier one, or the earlier one's last message and something after it. A
+        session alone does not tell: it may be a user's, with requests that are independent.
+        """
+        named = earlier.session is not None and later.session is not None
+        if named and earlier.session != later.session:
             return False
         if earlier.output is not None and earlier.output in later.answers:
             return True
-        aligned = np.zeros(len(later.chunks), bool)
+        shared = np.zeros(len(later.chunks), bool)  # chunk -> it is in the earlier prompt, too
+        shared[: match.spans[0].b0] = True
         for span in match.spans:
-            aligned[span.b1 : span.end] = True
-        history = self._region_of(later) == HISTORY
-        return int(self._tokens[later.chunks][aligned & history].sum()) >= MIN_TOKENS
+            shared[span.b1 : span.end] = True
+        worded = ~self._markup[later.chunks]
+        last = np.flatnonzero(shared & worded)
+        grows = bool(worded[int(last[-1]) + 1 :].any()) if len(last) else False
+        if not grows or not self._ends_in(match, earlier):
+            return False
+        if named:
+            return True
+        if later.last_answer is None or TEXT in later.regions:
+            return False
+        history = shared & (self._region_of(later) == HISTORY)
+        history[: match.spans[0].b0] = False
+        return int(self._tokens[later.chunks][history].sum()) >= MIN_TOKENS
+
+    def _ends_in(self, match: Match, earlier: Prompt) -> bool:
+        """Whether the earlier prompt's last message is in the later one; of a prompt of unknown roles, its last line."""
+        if TEXT in earlier.regions:
+            worded = np.flatnonzero(~self._markup[earlier.chunks])
+            start = int(worded[-1]) if len(worded) else 0
+            stop = start + 1
+        else:
+            asked = [place for place, role in enumerate(earlier.roles) if role in ("user", "tool", "system")]
+            place = asked[-1] if asked else len(earlier.roles) - 1
+            start = int(earlier.starts[place])
+            stop = int(earlier.starts[place + 1]) if place + 1 < len(earlier.starts) else len(earlier.chunks)
+        return not any(max(span.a0, start) < min(span.a1, stop) for span in match.spans)
 
     def _lost(self, span: Span, earlier: Prompt, later: Prompt) -> str:
         """The form of lost history that a span between two turns is; "" if it is none."""
         if not self._shares_head(span, earlier, later):
             return ""
-        form = "dropped" if span.b0 == span.b1 else "inserted" if span.a0 == span.a1 else "rewritten"
+        has_old, has_new = (
+            bool((~self._markup[prompt.chunks[start:stop]]).any())
+            for prompt, start, stop in ((earlier, span.a0, span.a1), (later, span.b0, span.b1))
+        )
+        form = "rewritten" if has_old == has_new else "dropped" if has_old else "inserted"
         return form if form != "inserted" or self._answer_behind(span, later) else ""
 
     def _shares_head(self, span: Span, earlier: Prompt, later: Prompt) -> bool:
@@ -179,15 +210,6 @@ class Judge:
         if TEXT in later.regions:
             return int(self._tokens[later.chunks[: span.b0]].sum()) >= MIN_TOKENS
         return all(self._region_of(prompt)[min(at, len(prompt.chunks) - 1)] != SYSTEM for prompt, at in places)
-
-    def _ends_in(self, match: Match, earlier: Prompt) -> bool:
-        """Whether the earlier prompt's last message is in the later one."""
-        asked = [place for place, role in enumerate(earlier.roles) if role in ("user", "tool", "system", "prompt")]
-        place = asked[-1] if asked else len(earlier.roles) - 1
-        start = int(earlier.starts[place])
-        stop = int(earlier.starts[place + 1]) if place + 1 < len(earlier.starts) else len(earlier.chunks)
-        lost = sum(max(0, min(span.a1, stop) - max(span.a0, start)) for span in match.spans)
-        return lost == 0
 
     def _answer_behind(self, span: Span, later: Prompt) -> bool:
         """Whether an earlier answer stands behind an insertion, and not only a message that is always the last one."""

@@ -19,6 +19,7 @@ class LintFinding:
     role: str  # of the message: system, user, ..., template, or prompt if roles are unknown
     message: int  # from 0; -1 before the first; the median where it varies
     token: int  # of the prompt, from 0: the median
+    message_token: int  # of the message, from 0: the median
     first_token: int
     last_token: int
     block: int  # of the token
@@ -35,7 +36,7 @@ class LintFinding:
     def where(self) -> str:
         """The position, in words.
 
-        >>> LintFinding("date", "date", "system", 0, 12, 12, 12, 0, 5, 5, 900).where
+        >>> LintFinding("date", "date", "system", 0, 12, 12, 12, 12, 0, 5, 5, 900).where
         'message 1 (system), token 12'
         """
         if self.kind == LOST_HISTORY:

@@ -184,7 +184,8 @@ class _Run:
         values = {value for one in group for value in one.values}
         return LintFinding(
             kind=place.kind, form=place.form, role=place.role or "any",
-            message=median_low([one.message for one in group]), token=token, first_token=tokens[0],
+            message=median_low([one.message for one in group]), token=token,
+            message_token=median_low([one.in_message for one in group]), first_token=tokens[0],
             last_token=tokens[-1], block=token // self._block_size,
             requests=len({one.request for one in group}), values=0 if place.kind == LOST_HISTORY else len(values),
             tokens=sum(one.tokens for one in group),

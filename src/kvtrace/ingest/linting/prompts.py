@@ -76,21 +76,23 @@ def prompt_of(record: Record, time_ns: int, table: ChunkTable) -> Prompt | None:
         np.array(chunks, np.int32), np.array(starts, np.int32), [part.message for part in parts],
         [part.role for part in parts], [part.region for part in parts],
         _start_of(answers[-1], parts, starts) if answers else None, record.session, time_ns,
-        _tools(record.tools), _answer(record.output_text), frozenset(_answers(record)),
+        _tools(record.tools), _answer(record.output_text), frozenset(_answers(record, parts)),
     )  # fmt: skip
 
 
-def _answers(record: Record) -> Iterator[int]:
-    """The numbers of the answers in a request's messages."""
-    for message in record.messages or ():
-        if message.get("role") == "assistant":
-            number = _answer(message.get("content"))
-            if number is not None:
-                yield number
+def _answers(record: Record, parts: list[Segment]) -> Iterator[int]:
+    """The numbers of the answers in a request's messages, or in its text between the marks of roles."""
+    if record.messages is None:
+        texts = [segments.without_marks(part.text) for part in parts if part.role == "assistant"]
+    else:
+        texts = [message.get("content") for message in record.messages if message.get("role") == "assistant"]
+    for text in texts:
+        if (number := _answer(text)) is not None:
+            yield number
 
 
 def _answer(text: Any) -> int | None:
-    short = plain(text) if type(text) is str else ""
+    short = plain(segments.without_marks(text)) if type(text) is str else ""
     return hash(short) if len(short) >= MIN_ANSWER else None
 
 

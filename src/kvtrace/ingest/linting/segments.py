@@ -92,7 +92,16 @@ def is_markup(text: str) -> bool:
     """
     if "<" not in text and "[" not in text:
         return not text.strip()
-    return not any(character.isalnum() for character in TAGS.sub("", MARKS.sub("", text)))
+    return not any(character.isalnum() for character in without_marks(text))
+
+
+def without_marks(text: str) -> str:
+    """A text without a template's marks and other tags.
+
+    >>> without_marks("<|im_start|>assistant\\nBoats<|im_end|>")
+    '\\nBoats'
+    """
+    return NAMES.sub("", TAGS.sub("", MARKS.sub("", text)))
 
 
 def _role(role: Any) -> str:
