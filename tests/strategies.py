@@ -5,6 +5,7 @@ from hypothesis import strategies as st
 
 from kvtrace.trace.columns import Columns, replace_columns
 from kvtrace.trace.dependencies import RELATIONS, TRIGGERS, Dependencies
+from kvtrace.trace.measured import MEASURED
 from kvtrace.trace.trace import Trace
 
 paths = st.lists(st.lists(st.integers(0, 3), max_size=6), min_size=1, max_size=12)
@@ -71,6 +72,22 @@ def waiting_traces(draw, **options):
     agent = draw(st.lists(st.integers(0, 2), min_size=len(trace), max_size=len(trace)))
     columns = replace_columns(trace, dependencies=Dependencies.of(waits), service_ms=service)
     columns.extra = {"agent": np.array(agent, dtype=np.int64)}
+    return Trace.from_columns(columns, block_size=trace.block_size)
+
+
+@st.composite
+def measured_traces(draw, **options):
+    """A trace of `traces` with some of the measured columns; some numbers are unknown, at least one is known."""
+    trace = draw(traces(**options))
+    rows, columns = len(trace), replace_columns(trace)
+    for name in draw(st.sets(st.sampled_from(list(MEASURED)))):
+        if name == "cached_tokens":
+            values = [draw(st.integers(-1, int(tokens))) for tokens in trace.input_length]
+        else:
+            number = st.sampled_from([np.nan, 0.0, 0.1, 2.5, 7.0, 123456.789, 1e15])
+            values = draw(st.lists(number, min_size=rows, max_size=rows))
+        values[draw(st.integers(0, rows - 1))] = 0
+        setattr(columns, name, np.array(values, dtype=MEASURED[name].dtype))
     return Trace.from_columns(columns, block_size=trace.block_size)
 
 

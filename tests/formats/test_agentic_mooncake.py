@@ -196,7 +196,7 @@ def test_the_first_version_is_read(folder):
      ([HEADER, request("z"), *(request(one, (other, "completion", 0, "join")) for one, other in ("ab", "ba"))],
       "t.jsonl: row 1: it waits for a row that is not earlier."),
      ([HEADER, request("a", input_length=9)], "t.jsonl:2: 2 hash_ids for 9 tokens; at block size 4 there should be 3."),
-     ([HEADER, request("a", recorded_api_time_ms=-1)], "t.jsonl: row 0: the service time is not a duration.")],
+     ([HEADER, request("a", recorded_api_time_ms=-1)], "t.jsonl:2: the service time is not a duration.")],
 )  # fmt: skip
 def test_a_broken_file_is_one_line(folder, rows, message):
     with pytest.raises(InputError) as error:

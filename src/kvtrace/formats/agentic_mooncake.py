@@ -24,6 +24,7 @@ from . import scalars
 from .agentic_read import HEAD, NO_MODEL, derived_links, is_of, read
 from .agentic_row import LINKS, RELATION, SCHEMA, VERSION
 from .jsonl_write import Field, lists, milliseconds, require_writable, text, whole, write_rows
+from .measured_keys import measured_keys, require_other_names
 from .mooncake import domains_of
 
 __all__ = ["HEAD", "KEPT", "is_of", "read", "write"]
@@ -60,7 +61,8 @@ def write(
     more = {name: columns.extra[name] for name in names}
     if columns.service_ms is not None:
         more["recorded_api_time_ms"] = _known(columns.service_ms)
-    more |= own | domains_of(columns)
+    require_other_names(more)
+    more |= own | domains_of(columns) | measured_keys(columns)
     if not recorded_times and columns.dependencies is not None:
         waits = np.diff(columns.dependencies.offsets) > 0
         columns = replace_columns(columns, timestamp=np.where(waits, 0.0, columns.timestamp))

@@ -14,6 +14,7 @@ from .._base.offsets import offsets_of
 from ..trace.columns import TAILS, Columns
 from ..trace.dependencies import COMPLETION, SEQUENCE, Dependencies, dependencies_between
 from ..trace.invariants import expected_blocks
+from ..trace.measured import MEASURED
 from ..trace.session_trees import session_trees
 from . import scalars
 from .agentic_row import LINKS, SCHEMA, VERSION, AgenticRow, agentic_row, header_of
@@ -158,6 +159,10 @@ def _columns(rows: list[AgenticRow], times: np.ndarray) -> Columns:
     )  # fmt: skip
     if any(row.service_ms is not None for row in rows):
         columns.service_ms = _service_times(rows)
+    for name, number in MEASURED.items():
+        if any(name in row.measured for row in rows):
+            values = [row.measured.get(name, number.unknown) for row in rows]
+            setattr(columns, name, np.array(values, dtype=number.dtype))
     if any(row.output_ids is not None for row in rows):
         outputs = [np.empty(0, np.int64) if row.output_ids is None else row.output_ids for row in rows]
         columns.output_ids, columns.output_offsets = _end_to_end(outputs), offsets_of([len(ids) for ids in outputs])

@@ -9,8 +9,10 @@ import numpy as np
 
 from .._base.errors import RowError
 from ..trace.dependencies import COMPLETION, JOIN, RELATIONS, SEQUENCE, TRIGGERS
+from ..trace.measured import MEASURED
 from .block_size import MAX_TOKENS
 from .jsonl_read import id_list, time_of, whole
+from .measured_keys import measured_number
 
 SCHEMA, VERSION = "dynamo.agentic_mooncake", 2
 LINKS = ("session", "agent", "parent")  # kvtrace's own keys, where the others do not determine these columns
@@ -20,7 +22,8 @@ SAME = {"input_tokens": "input_length", "output_tokens": "output_length", "creat
 NEEDED = ("request_id", "input_length", "output_length", "hash_ids")
 OF_VERSION_2 = ("play_id", "session_id", "model", "not_before_ms")
 CONSUMED = {*NEEDED, *LINKS, "play_id", "session_id", "source_play_ordinal", "not_before_ms", "timestamp", "domain",
-            "recorded_api_time_ms", "dependencies", "wait_for", "delay", "tool_wait_ms", "output_hash_ids"}  # fmt: skip
+            "recorded_api_time_ms", "dependencies", "wait_for", "delay", "tool_wait_ms", "output_hash_ids",
+            *MEASURED}  # fmt: skip
 
 Wait = tuple[str, int, int, float]  # the name of the request, trigger, relation, delay in ms
 
@@ -40,6 +43,7 @@ class AgenticRow:
     service_ms: float | None = None
     waits: list[Wait] = field(default_factory=list)
     links: dict[str, Any] = field(default_factory=dict)  # kvtrace's own keys, and the domain
+    measured: dict[str, float] = field(default_factory=dict)  # the measured columns
     others: dict[str, Any] = field(default_factory=dict)  # extra columns
 
 
@@ -66,6 +70,7 @@ def agentic_row(values: dict[str, Any], version: int) -> AgenticRow:
         _number(values, "recorded_api_time_ms"),
         waits,
         {name: values[name] for name in (*LINKS, "domain") if isinstance(values.get(name), str | int | float)},
+        {name: measured_number(values[name], name) for name in MEASURED if name in values},
         {name: value for name, value in values.items() if name not in CONSUMED},
     )  # fmt: skip
 

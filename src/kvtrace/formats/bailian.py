@@ -2,7 +2,7 @@
 
 https://github.com/alibaba-edu/qwen-bailian-usagetraces-anon. A chat_id names a request; parent_chat_id names the
 previous request of the conversation, -1 for the first. A session is the root of a chain of parents. kvtrace also reads
-and writes `output_hash_ids` and `domain`.
+and writes `output_hash_ids`, `domain` and what a service measured.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from ..trace.columns import Columns
 from ..trace.turns import previous_turn
 from .jsonl_read import OnError, Rows
 from .jsonl_write import Field, lists, require_writable, scalars, seconds, whole, write_rows
+from .measured_keys import measured_keys, require_other_names, take_measured
 from .mooncake import domains_of
 from .read_result import ReadResult
 from .scalars import labels
@@ -36,13 +37,14 @@ def result_of(rows: Rows, path: str, on_error: OnError | None = None) -> ReadRes
     chat, parent_chat = (_numbers(rows.others.get(name), name, result, on_error) for name in MARKS)
     columns.parent, result.lost_parents, result.repeated = link(chat, parent_chat)
     columns.session = roots(columns.parent, columns.timestamp)
+    take_measured(result, on_error)
     return result
 
 
 def write(stream, columns: Columns, *, first_id: int = 0, extra: bool = False, description=None) -> None:
     """Write all keys of the format: the row is the request's name; missing `type` and `turn` get defaults."""
     require_writable(columns, first_id)
-    more = extra_of(columns) if extra else domains_of(columns)
+    more = extra_of(columns) if extra else domains_of(columns) | measured_keys(columns)
     write_rows(stream, columns, fields_of(columns), first_id=first_id, extra=more)
 
 
@@ -65,8 +67,10 @@ def fields_of(columns: Columns) -> dict[str, Field]:
 
 
 def extra_of(columns: Columns) -> dict[str, Any]:
-    """The extra columns that the format does not have, and the domains."""
-    return {name: values for name, values in columns.extra.items() if name not in KEYS} | domains_of(columns)
+    """The extra columns that the format does not have, the domains, and the measured columns."""
+    more = {name: values for name, values in columns.extra.items() if name not in KEYS}
+    require_other_names(more)
+    return more | domains_of(columns) | measured_keys(columns)
 
 
 def milliseconds(timestamp_s: np.ndarray) -> np.ndarray:

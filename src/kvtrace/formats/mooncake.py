@@ -1,7 +1,7 @@
 """Mooncake's JSON Lines: `timestamp` in ms, `input_length`, `output_length`, `hash_ids`.
 
 The format of the FAST'25 paper's traces, https://github.com/kvcache-ai/Mooncake. kvtrace also reads and writes
-`output_hash_ids`, `session_id`, `domain` and `turn`, and, on request, other extra columns.
+`output_hash_ids`, `session_id`, `domain`, `turn` and what a service measured, and, on request, other extra columns.
 """
 
 from __future__ import annotations
@@ -10,12 +10,14 @@ from typing import Any
 
 from .._base.errors import UsageError
 from ..trace.columns import Columns
+from ..trace.measured import MEASURED
 from . import scalars
 from .jsonl_read import Rows
 from .jsonl_write import Field, lists, milliseconds, require_writable, whole, write_rows
+from .measured_keys import measured_keys, require_other_names, take_measured
 from .read_result import ReadResult
 
-KEPT = ("session_id", "domain")  # always read
+KEPT = ("session_id", "domain", *MEASURED)  # always read
 FIRST = ("type", "turn")  # extra columns of all formats: in this order, whichever a file shows first
 
 
@@ -29,11 +31,16 @@ def result_of(rows: Rows, path: str, on_error=None) -> ReadResult:
         session=session, extra=others, output_ids=rows.output_ids, output_offsets=rows.output_offsets,
         domain=domain,
     )  # fmt: skip
-    return ReadResult(columns, path, "mooncake", lines=rows.lines, nested=rows.nested)
+    result = ReadResult(columns, path, "mooncake", lines=rows.lines, nested=rows.nested)
+    take_measured(result, on_error)
+    return result
 
 
 def write(stream, columns: Columns, *, first_id: int = 0, extra: bool = False, description=None) -> None:
-    """Write the four keys; outputs, turns, sessions and domains if there are any; with `extra` the extra columns."""
+    """Write the four keys; outputs, turns, sessions, domains and measured numbers if there are any.
+
+    With `extra` also the extra columns.
+    """
     require_writable(columns, first_id)
     more = extra_of(columns) if extra else links_of(columns)
     write_rows(stream, columns, fields_of(columns), first_id=first_id, extra=more)
@@ -53,20 +60,21 @@ def fields_of(columns: Columns) -> dict[str, Field]:
 
 
 def extra_of(columns: Columns) -> dict[str, Any]:
-    """The extra columns, those of Qwen-Bailian's format first, the sessions and the domains, in order."""
+    """The extra columns, those of Qwen-Bailian's format first, sessions, domains and measured columns, in order."""
     more = {name: columns.extra[name] for name in (*FIRST, *columns.extra) if name in columns.extra}
     for name, taken in (("session_id", columns.session), ("domain", columns.domain)):
         if taken is not None and name in more:
             raise UsageError(
                 f"the extra column {name!r} conflicts with the trace's {name.partition('_')[0]}s. Rename it."
             )
-    return more | _sessions(columns) | domains_of(columns)
+    require_other_names(more)
+    return more | _sessions(columns) | domains_of(columns) | measured_keys(columns)
 
 
 def links_of(columns: Columns) -> dict[str, Any]:
-    """The columns that link requests, in the order of `extra_of`: turns, sessions and domains."""
+    """The columns that are always written, in the order of `extra_of`: turns, sessions, domains, measured ones."""
     turns = {"turn": columns.extra["turn"]} if "turn" in columns.extra else {}
-    return turns | _sessions(columns) | domains_of(columns)
+    return turns | _sessions(columns) | domains_of(columns) | measured_keys(columns)
 
 
 def _sessions(columns: Columns) -> dict[str, Any]:

@@ -8,6 +8,7 @@ from io import BufferedReader
 import numpy as np
 
 from ..trace.columns import Columns, replace_columns
+from ..trace.measured import NUMBERS
 from . import agentic_mooncake
 from .opened import KNOWN, OpenTrace, Piece, cut_in_pieces, parse_text
 
@@ -31,7 +32,7 @@ class OpenAgentic(OpenTrace):
         if self.result.sidecar is not None:
             self.texts.append(parse_text("the header", header))
         yield from cut_in_pieces(columns, REFERENCES)
-        numbers = ("session", "parent", "domain", "service_ms")
+        numbers = ("session", "parent", "domain", *NUMBERS)
         links = {name: getattr(columns, name) for name in numbers if getattr(columns, name) is not None}
         self.fields = {name: getattr(columns, name) for name in KNOWN} | columns.extra | links
         no_outputs = None if columns.output_ids is None else np.empty(0, np.int64)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import contextmanager
+from itertools import chain
 from pathlib import Path
 
 import numpy as np
@@ -12,7 +13,7 @@ from .._base.errors import InputError, RowError, UsageError
 from .._base.files import name_of
 from .._base.input_files import open_read
 from ..trace.columns import STATED, Columns, replace_columns
-from ..trace.invariants import broken_rules
+from ..trace.invariants import broken_numbers, broken_rules
 from ..trace.stated import uneven_prompts
 from ..trace.trace import Trace
 from . import agentic_mooncake, bailian, mooncake, parquet, weka
@@ -26,6 +27,7 @@ from .read_result import ReadResult
 from .sidecar import Sidecar, read_sidecar
 
 EXTRA = ("keep", "ignore")
+LENGTHS = ("output_length", "output blocks")  # rules
 
 
 def read(
@@ -139,9 +141,10 @@ def _valid_sidecar(result: ReadResult, block_size, tail) -> Sidecar:
 
 
 def _require_lengths(result: ReadResult, block_size: int, tail: str) -> None:
-    """RowError, with its line, for lengths that a Trace would refuse."""
-    for rule in broken_rules(result.columns, block_size, tail):
-        if rule.rule in ("output_length", "output blocks") and len(rule.rows):
+    """RowError, with its line, for lengths and measured numbers that a Trace would refuse."""
+    lengths = (rule for rule in broken_rules(result.columns, block_size, tail) if rule.rule in LENGTHS)
+    for rule in chain(lengths, broken_numbers(result.columns)):
+        if len(rule.rows):
             raise result.error(rule.rows[0], rule.message_of(int(rule.rows[0])))
 
 

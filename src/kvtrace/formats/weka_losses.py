@@ -33,6 +33,7 @@ def lost_in_sessions(columns: Columns, *, extra: bool = False, remedy: str = "")
     losses.drop_outputs(Columns(**_fields(columns)))
     domains = 0 if columns.domain is None else len(np.unique(columns.domain))
     losses.add(domains, "domain was left out.", "domains were left out: sessions share all equal blocks.")
+    losses.left_out_measured(columns)
     if isinstance(columns, Trace) and columns.tail == "unique":
         losses.sentences.append("Unique tails are read back as kept ones.")
     lost = len(objects.lost_columns())

@@ -17,6 +17,7 @@ from ..._base.errors import UsageError
 from ..._base.files import is_regular, is_std
 from ..._base.output_files import write_together
 from ...trace.columns import replace_columns
+from ...trace.measured import MEASURED, measured_of
 from ...trace.meta import merge, without_claims
 from ...trace.stated import with_whole_prompts
 from ...trace.trace import Trace
@@ -62,9 +63,12 @@ def write(
     split = Losses()
     split.complete_prompts(trace)
     whole = split.split_domains(with_whole_prompts(trace))
-    if to not in WAITING and (whole.dependencies is not None or whole.service_ms is not None):
-        columns = replace_columns(whole)
-        split.drop_waits(columns)
+    split.left_out_measured(whole)
+    drops_waits = to not in WAITING and (whole.dependencies is not None or whole.service_ms is not None)
+    if drops_waits or measured_of(whole):
+        columns = replace_columns(whole, **dict.fromkeys(MEASURED))
+        if drops_waits:
+            split.drop_waits(columns)
         whole = Trace(**vars(columns), block_size=whole.block_size, tail=whole.tail, meta=whole.meta)
     adapted, losses = target.adapt(whole)
     beside = [sidecar_path(path)] if target.SIDECAR and is_regular(path) else []

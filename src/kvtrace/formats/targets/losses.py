@@ -9,6 +9,7 @@ import numpy as np
 from ..._base.errors import InputError
 from ...trace.columns import STATED, Columns
 from ...trace.domains import count_domains, in_domains
+from ...trace.measured import measured_of
 from ...trace.stated import uneven_prompts
 from ...trace.trace import Trace
 
@@ -90,6 +91,12 @@ class Losses:
             0 if waits is None else len(waits.row), 0 if service is None else int((~np.isnan(service)).sum())
         )
         columns.dependencies = columns.service_ms = None
+
+    def left_out_measured(self, columns: Columns) -> None:
+        """Add the names of the measured columns: a client measures its own."""
+        names = list(measured_of(columns))
+        rest = f"left out: {', '.join(names)}."
+        self.add(len(names), f"measured column was {rest}", f"measured columns were {rest}")
 
     def split_domains(self, trace: Trace) -> Trace:
         """The trace with the blocks of its domains kept apart, because the client knows no domains."""

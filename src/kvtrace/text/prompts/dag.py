@@ -111,6 +111,7 @@ class _Losses:
                    "subagents that no turn waits for are waited for by their agents' last turns.")  # fmt: skip
         service = 0 if trace.service_ms is None else int((~np.isnan(trace.service_ms)).sum())
         losses.add(service, "service time was left out.", "service times were left out.")
+        losses.left_out_measured(trace)
         return losses.sentences
 
 
