@@ -567,6 +567,10 @@ def sessions_apart(columns):
     columns.output_length = columns.output_length + np.where(np.arange(24) == 1, 8, 0)
 
 
+def measured_times(columns):
+    columns.ttft_ms = np.full(24, 1000.0)
+
+
 def no_faults(columns):
     """Nothing."""
 
@@ -583,7 +587,7 @@ WAITING_FAULTS = [
     (wait_twice, {"session_links": "FAIL", "sessions": "WARN"}),
     (agents_with_names, {"canonical": "FAIL"}), (late_agents, {"canonical": "FAIL", "fields": "FAIL"}),
     (long_service, {"durations": "WARN", "fields": "FAIL"}), (sessions_apart, {"sessions": "WARN"}),
-    (no_links, {"session_links": "FAIL"}),
+    (no_links, {"session_links": "FAIL"}), (measured_times, {"measured": "FAIL"}),
 ]  # fmt: skip
 
 

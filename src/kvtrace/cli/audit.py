@@ -8,6 +8,7 @@ from .help import Command
 from .large import MEMORY
 from .options import BLOCK_SIZE
 from .output import console, print_json, print_notes, print_tables
+from .release_options import listed
 
 
 @click.command("audit", cls=Command, groups={"--format": "Input"}, examples=(
@@ -18,13 +19,14 @@ from .output import console, print_json, print_notes, print_tables
 @click.option("--against", metavar="PREVIOUS", help="Earlier release: look for requests that are in both.")
 @click.option("--users", metavar="FILE", help="File with one user per line, one line for each row, to count contributors; never part of an output.")
 @click.option("--profile", metavar="NAME", help="Profile to grade against: exact, standard or strict.  [default: the declared profile, else standard]")
+@click.option("--allow-measured", metavar="NAMES", help="Measured columns that TRACE may have, with commas between: cached_tokens, ttft_ms, e2e_ms, queue_ms.  [default: those that its sidecar names]")
 @BLOCK_SIZE
 @click.option("--format", "format_name", metavar="NAME", help="Trace format: mooncake, bailian, agentic-mooncake, parquet or dataset.  [default: from the content]")
 @click.option("--card", "card_file", metavar="FILE", help="Also write a data card: Markdown to publish beside the trace.")
 @MEMORY
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object; docs/privacy/audit.md lists its keys.")
 @click.option("-q", "--quiet", is_flag=True, help="Print only the verdict.")
-def audit_command(trace, against, users, profile, block_size, format_name, card_file, memory, as_json, quiet):
+def audit_command(trace, against, users, profile, allow_measured, block_size, format_name, card_file, memory, as_json, quiet):
     """Audit what a trace reveals before you publish it.
 
     Each check gives PASS, WARN or FAIL, with the risk and the remedy. The exit status is 4 if a check fails.
@@ -50,7 +52,7 @@ def audit_command(trace, against, users, profile, block_size, format_name, card_
     with Work(console(), "audit", AUDIT, quiet or as_json) as work:
         work.requests = 0 if dataset is None else len(dataset)
         work.step("read")
-        result = run_checks(trace, against=against, users=users, profile=profile, memory=max_bytes, on_step=work.step, **options)
+        result = run_checks(trace, against=against, users=users, profile=profile, memory=max_bytes, on_step=work.step, allow_measured=listed(allow_measured) or (), **options)
     if card_file is not None:
         write_card(result, trace, card_file, **options)
     if as_json:

@@ -36,6 +36,7 @@ GROUPS = {  # group -> its options; a command shows them in this order
     "Shape": "--prefix-len-multiplier --prefix-root-multiplier --prompt-len-multiplier --osl-multiplier --min-isl "
     "--max-isl --min-osl --max-osl",
     "Privacy": "--profile --k --k-counts --tail --time-step --round-input --round-output --drop-sessions --keep-domains "
+    "--keep-measured --allow-measured "
     "--tenant-field --isolate-tenants --against --key-file",
     "Output": "--output --output-file --format --to --first-id --extra --keep-order --json --csv --html --png --svg --title --card --basic "
     "--quantiles --fail --ms-per-token --over-time --by-session --per-request --no-gap --no-cures --save-model --max --verbose --quiet",

@@ -18,8 +18,18 @@ release_options = with_options(
     click.option("--round-output", metavar="TOKENS", help="Round output lengths up to a multiple of TOKENS, or to powers of two (`pow2`); or `exact`.  [default: the profile's]"),
     click.option("--drop-sessions", is_flag=True, help="Write no sessions, turns, agents, dependencies and service times.  [default: the profile's]"),
     click.option("--keep-domains", is_flag=True, default=None, help="Write the isolation domain of each request (tenant, adapter, salt, model) as a number, which links the requests of a tenant.  [default: with --profile exact only]"),
+    click.option("--keep-measured", metavar="NAMES", help="Measured columns to write, with commas between: cached_tokens, ttft_ms, e2e_ms, queue_ms.  [default: all with --profile exact, else none]"),
     click.option("--sample-sessions", default=1.0, metavar="SHARE", help="Release this share of the sessions, each whole."),
 )
+
+
+def listed(names: str | None) -> list[str] | None:
+    """The names between commas; None if the option was not given.
+
+    >>> listed("cached_tokens, ttft_ms"), listed(None)
+    (['cached_tokens', 'ttft_ms'], None)
+    """
+    return None if names is None else [name.strip() for name in names.split(",")]
 
 
 def chosen_profile(options: dict[str, Any]):
@@ -35,6 +45,7 @@ def chosen_profile(options: dict[str, Any]):
     step, drop_sessions = options.pop("time_step"), options.pop("drop_sessions")
     settings["time_step_ms"] = None if step is None else 0 if step == "0" else round(milliseconds(step))
     settings["drop_sessions"] = drop_sessions or None
+    settings["keep_measured"] = listed(options.pop("keep_measured"))
     chosen = profile(options.pop("profile"), **settings)
     if weaker := weaker_settings(chosen):
         fault, remedy = refusal(chosen, weaker)

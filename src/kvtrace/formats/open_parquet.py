@@ -49,7 +49,9 @@ class OpenColumns(OpenTrace):
         columns = whole.columns()
         numbers = (*parquet.LINKS, *NUMBERS)
         links = {name: getattr(columns, name) for name in numbers if getattr(columns, name) is not None}
-        self.fields = {name: getattr(columns, name) for name in KNOWN} | columns.extra | links
+        own = {*parquet.NEEDED, *parquet.OTHERS}  # an extra column with such a name is not that column
+        extra = {f"extra.{name}" if name in own else name: values for name, values in columns.extra.items()}
+        self.fields = {name: getattr(columns, name) for name in KNOWN} | extra | links
         self.result = ReadResult(columns, self.name, "parquet")
         _add_other_content(self, self.sources())
 

@@ -18,6 +18,7 @@ from ..formats import reading
 from ..formats.dataset import MANIFEST, is_dataset
 from ..formats.sidecar import sidecar_path
 from ..formats.writing import card_path as card_path  # re-exported
+from ..trace.measured import MEASURED
 from ..trace.trace import Trace
 from ..trace.trace_figures import figures as figures_of
 from .unprotected import counted_kind_of, protects_senders, unprotected
@@ -145,6 +146,7 @@ def _fields(meta, shown):
     name, fields = meta.get("format") or "mooncake", dict(FIELDS)
     for kind, rows in more.items():
         fields |= rows if shown[kind] else {}
+    fields |= {column: (MEASURED[column].unit, MEASURED[column].meaning) for column in shown["measured"]}
     lines = [
         f"One row for each request, in order of arrival ({_code(name)} format).",
         "",
@@ -180,13 +182,17 @@ def _service(section) -> str | None:
 def _profile(audit, meta):
     release = _object(meta, "release")
     lines = ["| setting | value |", "|---|---|"]
-    lines += [f"| `{name}` | {_code(value)} |" for name, value in audit.profile.settings().items()]
+    lines += [f"| `{name}` | {_code(_words(value))} |" for name, value in audit.profile.settings().items()]
     counted = release.get("k_counted")
     lines += [f"| contributors that k counted | {_quoted(counted)} |"] if counted else []
     lines += [f"| sampled | {'yes' if release.get('sampled') is True else 'no'} |"]
     if not audit.declared:
         lines = ["The trace declares no profile; the audit graded it against these settings.", "", *lines]
     return "\n".join(lines)
+
+
+def _words(setting) -> Any:
+    return ", ".join(setting) if isinstance(setting, list) else setting
 
 
 def _figures_table(figures):
@@ -218,12 +224,12 @@ def _protection(audit, counted):
     )
 
 
-def _shown(audit) -> dict[str, bool]:
-    """Whether the audited rows name their isolation domain, what they wait for, and how long they took."""
+def _shown(audit) -> dict[str, Any]:
+    """What the audited rows state: their isolation domain, what they wait for, how long they took, measured columns."""
     figures = {name: value for finding in audit.findings for name, value in finding.figure.items()}
     return {
         "domains": "domains" in figures, "waits": bool(figures.get("delays")),
-        "service": bool(figures.get("service_times")),
+        "service": bool(figures.get("service_times")), "measured": figures.get("measured_columns", []),
     }  # fmt: skip
 
 

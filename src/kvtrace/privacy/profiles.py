@@ -5,11 +5,13 @@ docs/privacy/privacy.md explains the settings and their costs.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, fields, replace
-from typing import Any, TypedDict
+from typing import Any, NotRequired, TypedDict
 
 from .._base.errors import UsageError
 from ..trace.columns import TAILS
+from ..trace.measured import MEASURED
 
 COUNTED = ("auto", "users", "sessions", "requests")
 LARGEST = 2**31 - 1  # of a setting that is a number: more than any number of contributors, and 24 days in milliseconds
@@ -25,6 +27,7 @@ class ProfileSettings(TypedDict):
     round_input: str | int
     round_output: str | int
     drop_sessions: bool
+    keep_measured: NotRequired[list[str]]  # where they were asked for by name
 
 
 @dataclass(frozen=True)
@@ -39,18 +42,22 @@ class Profile:
     round_input: str | int = "exact"  # round input lengths up to a multiple of this many tokens, or of a `block`
     round_output: str | int = "exact"  # round output lengths up to a multiple, or to the nearest power of two (`pow2`)
     drop_sessions: bool = False  # write no session, turn or parent
+    keep_measured: tuple[str, ...] | None = None  # measured columns to write; None = none if any setting coarsens
 
     @property
     def coarsens(self) -> bool:
-        """Whether any setting changes a trace."""
-        return self.settings() != Profile(self.name).settings()
+        """Whether any setting changes the requests of a trace; measured columns are beside them."""
+        return replace(self, keep_measured=None).settings() != Profile(self.name).settings()
 
     def settings(self) -> ProfileSettings:
-        """The settings without the name, as a sidecar file states them."""
-        return {
+        """The settings without the name, as a sidecar file states them; measured columns only if asked for by name."""
+        settings: ProfileSettings = {
             "tail": self.tail, "k": self.k, "k_counts": self.k_counts, "time_step_ms": self.time_step_ms,
             "round_input": self.round_input, "round_output": self.round_output, "drop_sessions": self.drop_sessions,
         }  # fmt: skip
+        if self.keep_measured is not None:
+            settings["keep_measured"] = list(self.keep_measured)
+        return settings
 
 
 PROFILES = {
@@ -72,6 +79,7 @@ def profile(
     round_input: str | int | None = None,
     round_output: str | int | None = None,
     drop_sessions: bool | None = None,
+    keep_measured: Iterable[str] | None = None,
 ) -> Profile:
     """Take a release profile, by its name, with some settings replaced.
 
@@ -84,6 +92,8 @@ def profile(
         round_input: Round input lengths up to multiples of this many tokens, or to "block"; "exact" keeps them.
         round_output: Round output lengths up to multiples of this many tokens, or to "pow2"; "exact" keeps them.
         drop_sessions: Leave out sessions, turns and parents.
+        keep_measured: Names of measured columns to keep, from `cached_tokens`, `ttft_ms`, `e2e_ms` and `queue_ms`. By
+            default an exact release keeps all of them, and any other keeps none.
 
     Returns:
         The profile; a setting that is None is the profile's own.
@@ -100,6 +110,7 @@ def profile(
     given: dict[str, Any] = {
         "k": k, "k_counts": k_counts, "tail": tail, "time_step_ms": time_step_ms, "round_input": round_input,
         "round_output": round_output, "drop_sessions": drop_sessions,
+        "keep_measured": None if keep_measured is None else measured_names(keep_measured),
     }  # fmt: skip
     chosen = replace(own, **{key: value for key, value in given.items() if value is not None})
     _verify(chosen)
@@ -124,6 +135,29 @@ def keeps_domains(profile: Profile, asked: bool | None) -> bool:
     return not (profile.coarsens or profile.drop_sessions) if asked is None else asked
 
 
+def kept_measured(profile: Profile) -> tuple[str, ...]:
+    """The measured columns that a release has: those asked for by name, else all if the profile coarsens nothing.
+
+    >>> kept_measured(PROFILES["standard"]), kept_measured(profile("standard", keep_measured=["ttft_ms"]))
+    ((), ('ttft_ms',))
+    """
+    if profile.keep_measured is not None:
+        return profile.keep_measured
+    return () if profile.coarsens else tuple(MEASURED)
+
+
+def measured_names(names: Iterable[str]) -> tuple[str, ...]:
+    """Names of measured columns in the order of the table; UsageError for any other name.
+
+    >>> measured_names(["ttft_ms", "cached_tokens"])
+    ('cached_tokens', 'ttft_ms')
+    """
+    chosen = set(names)
+    if unknown := sorted(chosen - set(MEASURED)):
+        raise UsageError(f"{unknown[0]!r} is not a measured column. Choose from {', '.join(MEASURED)}.")
+    return tuple(name for name in MEASURED if name in chosen)
+
+
 def declared(meta: dict[str, Any]) -> Profile | None:
     """The profile that a sidecar declares; None if it declares none, or an invalid one.
 
@@ -136,8 +170,10 @@ def declared(meta: dict[str, Any]) -> Profile | None:
     known = {field.name for field in fields(Profile)} - {"name"}
     values = settings.get("settings") if isinstance(settings, dict) else None
     changes = {key: value for key, value in values.items() if key in known} if isinstance(values, dict) else {}
-    chosen = replace(PROFILES[name], **changes)
     try:
+        if "keep_measured" in changes:
+            changes["keep_measured"] = measured_names(changes["keep_measured"])
+        chosen = replace(PROFILES[name], **changes)
         _verify(chosen)
     except (UsageError, TypeError):
         return None

@@ -5,7 +5,7 @@ Blocks have ids here, not digests; a public hash of the id determines its shard.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Iterator
+from collections.abc import Callable, Container, Iterator, Sequence
 from contextlib import contextmanager
 from copy import deepcopy
 from functools import partial
@@ -21,6 +21,7 @@ from ..formats.dataset import Dataset
 from ..formats.lazy import LazyTrace
 from ..trace.columns import TAILS, Columns
 from ..trace.hits import Hits, sum_hits, unlimited_hits
+from ..trace.measured import MEASURED, measured_of
 from ..trace.meta import merge, without_stale
 from ..trace.stated import require_rule
 from .account import StepHits
@@ -29,12 +30,12 @@ from .numbering.bound import in_one_process
 from .numbering.run import Numbered, Runner, number
 from .numbering.store import Store
 from .numbering.task_plan import BLOCKS, ENCODED, Plan, cuts, sample_times, split_by
-from .profiles import Profile
+from .profiles import Profile, kept_measured
 from .release_steps import ReleaseStep
-from .releases import drawn, left_out, release_in_pieces
+from .releases import drawn, left_out, measured_notes, release_in_pieces
 from .steps import are_turns
 
-CARRIED = ("session", "parent", "turn")
+CARRIED = ("session", "parent", "turn", *MEASURED)
 
 
 @contextmanager
@@ -100,7 +101,8 @@ def release_dataset(
     first = ReleaseStep.TAILS_DROPPED if drops else ReleaseStep.ORIGINAL if rows is None else ReleaseStep.SAMPLED
     before = [] if first == ReleaseStep.ORIGINAL else [StepHits(ReleaseStep.ORIGINAL, _hits(dataset))]
     meta = without_stale(dataset.meta)
-    encode = _Encoder(dataset, Store.at(work), users, rows, drops)
+    measured = [name for name in measured_of(whole) if name in kept_measured(profile)]
+    encode = _Encoder(dataset, Store.at(work), users, rows, drops, measured)
     if on_step:
         on_step("encode")
     try:
@@ -109,7 +111,8 @@ def release_dataset(
             plan, runner, meta, before=before, first_step=first, changes_tails=tail != dataset.tail, on_step=on_step
         )
         released.account.sampled = rows is not None
-        released.account.notes[:0] = left_out(_dropped_columns(dataset, encode.names, profile))
+        notes = measured_notes(measured_of(whole), profile)
+        released.account.notes[:0] = notes + left_out(_dropped_columns(dataset, encode.names, profile))
         released.meta = merge(released.meta, released.account.meta)
         released.bytes = {"encode": encode.bytes} | released.bytes
         yield released
@@ -185,7 +188,10 @@ def _hits(dataset: Dataset) -> Hits:
 class _Encoder:
     """Writes the rows of a data set in the format of the first stage, part by part."""
 
-    def __init__(self, dataset: Dataset, store: Store, users, rows: np.ndarray | None, drops: bool):
+    def __init__(
+        self, dataset: Dataset, store: Store, users, rows: np.ndarray | None, drops: bool, measured: Sequence[str]
+    ):
+        self._measured = measured  # the measured columns that the release keeps
         self._dataset, self.store, self.users, self.rows, self._drops = dataset, store, users, rows, drops
         self.place = None if rows is None else np.cumsum(rows) - 1  # row -> row in the sample
         self.times: list[np.ndarray] = []
@@ -228,6 +234,10 @@ class _Encoder:
         if linked["turn"] is not None and not are_turns(linked["turn"]):
             linked["turn"], self.has_turns = None, False
         carried = {name: values for name, values in linked.items() if values is not None}
+        for name in self._measured:  # a part without one has unknown numbers
+            values, number = getattr(columns, name), MEASURED[name]
+            none: np.ndarray = np.full(len(columns), number.unknown, dtype=number.dtype)
+            carried[name] = none if values is None else values
         known: dict[str, int] = {}
         kinds = columns.extra["type"].tolist() if "type" in columns.extra else []
         codes = np.array([known.setdefault(str(kind), len(known)) for kind in kinds], dtype=np.int32)

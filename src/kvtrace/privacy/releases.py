@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -12,6 +12,7 @@ from .._base.errors import UsageError
 from .._base.results import PlottedResult, drawing
 from ..trace.columns import Columns
 from ..trace.domains import in_domains
+from ..trace.measured import measured_of
 from ..trace.meta import merge, without_stale
 from ..trace.trace import Trace
 from .account import Account
@@ -19,7 +20,7 @@ from .allowed_fields import MAX_TURN
 from .contributors import Contributors, Users, contributors
 from .k_sharing import share_by_k
 from .numbering.run import Numbered
-from .profiles import LARGEST, Profile, keeps_domains
+from .profiles import LARGEST, Profile, keeps_domains, kept_measured
 from .release_steps import TAIL_STEPS, ReleaseStep
 from .released_trace import ReleasedTrace
 from .steps import coarsened
@@ -182,6 +183,7 @@ def _coarsen(draft: TraceDraft, done: Account) -> None:
         draft.blocks.drop_outputs()
     has_sessions = draft.rows.session is not None and bool((draft.rows.session >= 0).any())
     linked = has_sessions or "turn" in draft.rows.extra
+    done.notes += measured_notes(measured_of(draft.rows), profile)
     draft.rows, left = coarsened(draft.rows, profile, draft.block_size, draft.tail)
     done.notes += left_out(left)
     done.note_dropped_links(linked)
@@ -201,6 +203,27 @@ def left_out(columns: Sequence[str]) -> list[str]:
     others = len([name for name in columns if name != "turn"])
     notes = [f"{others} extra {'columns were' if others > 1 else 'column was'} left out."] if others else []
     return notes if others == len(columns) else [*notes, NO_TURNS]
+
+
+def measured_notes(present: Collection[str], profile: Profile) -> list[str]:
+    """Notes on the measured columns that a release leaves out, and on those asked for that the trace does not have.
+
+    >>> from .profiles import PROFILES, profile
+    >>> measured_notes(["cached_tokens", "ttft_ms"], PROFILES["standard"])
+    ['2 measured columns were left out: cached_tokens, ttft_ms. --keep-measured keeps them.']
+    >>> measured_notes([], profile("standard", keep_measured=["e2e_ms"]))
+    ['the trace does not have e2e_ms, which --keep-measured names.']
+    """
+    dropped = [name for name in present if name not in kept_measured(profile)]
+    missing = [name for name in profile.keep_measured or () if name not in present]
+    notes = []
+    if dropped:
+        were = "column was" if len(dropped) == 1 else "columns were"
+        rest = f"{', '.join(dropped)}. --keep-measured keeps {'it' if len(dropped) == 1 else 'them'}."
+        notes.append(f"{len(dropped)} measured {were} left out: {rest}")
+    if missing:
+        notes.append(f"the trace does not have {', '.join(missing)}, which --keep-measured names.")
+    return notes
 
 
 def drawn(

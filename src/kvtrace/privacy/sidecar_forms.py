@@ -17,6 +17,7 @@ from ..formats.format_table import NAMES
 from ..formats.sidecar import FORMAT_VERSION
 from ..formats.targets import TARGETS
 from ..trace.columns import BLOCK_RULES, TAILS
+from ..trace.measured import MEASURED
 from ..trace.meta import PREFIXES_UNKNOWN
 from .contributors import WARNINGS
 from .forms import ListOf, Section, digest, faults, fit, flag, number, one_of, pattern, rounded, whole
@@ -88,7 +89,7 @@ _HITS = Section({
 _SETTINGS = Section({
     "tail": one_of(*TAILS), "k": whole(10**6), "k_counts": one_of(*COUNTED), "time_step_ms": whole(SMALL),
     "round_input": whole(TOKENS, "exact", "block"), "round_output": whole(TOKENS, "exact", "pow2"),
-    "drop_sessions": flag,
+    "drop_sessions": flag, "keep_measured": ListOf(one_of(*MEASURED), limit=len(MEASURED)),
 })  # fmt: skip
 
 

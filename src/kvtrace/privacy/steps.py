@@ -9,14 +9,16 @@ import numpy as np
 
 from .._base.errors import UsageError
 from ..trace.columns import Columns, replace_columns
+from ..trace.measured import MEASURED, measured_of
 from .agents import numbered_agents
 from .allowed_fields import EXTRA, MAX_AGENT, MAX_TURN, TYPES
-from .profiles import Profile
+from .profiles import Profile, kept_measured
 from .timing import step_times
 
 
 def coarsened(columns: Columns, profile: Profile, block_size: int, tail: str) -> tuple[Columns, list[str]]:
     """Columns with coarsened lengths, times, links and fields, and the names of the extra columns left out."""
+    columns = keep_measured(columns, profile)
     columns = round_lengths(columns, profile.round_input, profile.round_output, block_size=block_size, tail=tail)
     columns = step_times(columns, profile.time_step_ms)
     if profile.drop_sessions:
@@ -41,7 +43,20 @@ def round_lengths(
         output_length=_rounded_output(columns.output_length, round_output),
         output_ids=None,
         output_offsets=None,
+        cached_tokens=_rounded_cached(columns.cached_tokens, round_input, block_size),
     )
+
+
+def keep_measured(columns: Columns, profile: Profile) -> Columns:
+    """The columns without the measured ones that the profile does not keep.
+
+    >>> from kvtrace.trace.building import toy
+    >>> from .profiles import PROFILES
+    >>> keep_measured(replace_columns(toy("0"), cached_tokens=[1]), PROFILES["standard"]).cached_tokens is None
+    True
+    """
+    dropped = set(measured_of(columns)) - set(kept_measured(profile))
+    return replace_columns(columns, **dict.fromkeys(dropped)) if dropped else columns
 
 
 def drop_sessions(columns: Columns) -> Columns:
@@ -81,6 +96,22 @@ def are_turns(values: np.ndarray) -> bool:
     (True, False, False)
     """
     return values.dtype.kind in "iu" and not ((values < 0) | (values > MAX_TURN)).any()
+
+
+def cached_step(round_input: str | int, block_size: int) -> int:
+    """Released cached tokens are multiples of this: they are rounded down where input lengths are rounded.
+
+    >>> cached_step("exact", 16), cached_step("block", 16), cached_step(4, 16)
+    (1, 16, 4)
+    """
+    return {"exact": 1, "block": block_size}.get(str(round_input)) or int(round_input)
+
+
+def _rounded_cached(cached, round_input, block_size):
+    if cached is None:
+        return None
+    step = cached_step(round_input, block_size)
+    return np.where(MEASURED["cached_tokens"].is_known(cached), cached // step * step, cached)
 
 
 def _rounded_input(length, to, block_size, tail):

@@ -18,6 +18,7 @@ import numpy as np
 
 from ..trace.columns import Columns, replace_columns
 from ..trace.dependencies import COMPLETION
+from ..trace.measured import numbers_of
 
 DIGITS = 3  # of instants in ms: sums of times in seconds are equal to the microsecond
 
@@ -25,8 +26,8 @@ DIGITS = 3  # of instants in ms: sums of times in seconds are equal to the micro
 def step_times(columns: Columns, step_ms: int) -> Columns:
     """The columns with times rounded down to multiples of a step; rows keep their order.
 
-    Service times and delays become the differences of instants that are rounded down likewise, so they are multiples of
-    the step, too.
+    Service times, delays and measured times become the differences of instants that are rounded down likewise, so they
+    are multiples of the step, too.
 
     >>> from kvtrace.trace.building import toy
     >>> step_times(toy("0", "1", "2", gap_ms=700.0), 1000).timestamp
@@ -38,13 +39,23 @@ def step_times(columns: Columns, step_ms: int) -> Columns:
     time = columns.timestamp
     read = _clock(time, step_ms)
     changed: dict[str, Any] = {"timestamp": read}
-    if columns.service_ms is not None:
-        changed["service_ms"] = _clock(time + columns.service_ms, step_ms) - read
+    for name, values in durations_of(columns).items():
+        changed[name] = _clock(time + values, step_ms) - read
     if waits is not None:
         request = waits.request
         happens = _clock(time[request] - waits.delay_ms, step_ms)  # what the request waits for
         changed["dependencies"] = replace(waits, delay_ms=read[request] - happens)
     return replace_columns(columns, **changed)
+
+
+def durations_of(columns: Columns) -> dict[str, np.ndarray]:
+    """The columns of measured times that start with a request, by name: service times and others.
+
+    >>> from kvtrace.trace.building import toy
+    >>> list(durations_of(replace_columns(toy("0"), cached_tokens=[1], ttft_ms=[2.5])))
+    ['ttft_ms']
+    """
+    return {name: values for name, values in numbers_of(columns).items() if values.dtype == np.float64}
 
 
 def finer_than(durations: np.ndarray, step_ms: int) -> np.ndarray:
@@ -80,12 +91,12 @@ def late_starts(columns: Columns) -> np.ndarray:
 
 
 def _without_noise(columns: Columns) -> Columns:
-    """The columns with service times and delays to the microsecond: digits below it are noise of sums, or hide text."""
-    waits, service = columns.dependencies, columns.service_ms
-    if waits is None and service is None:
+    """The columns with times to the microsecond that were measured: digits below it are noise of sums, or hide text."""
+    waits, measured = columns.dependencies, durations_of(columns)
+    if waits is None and not measured:
         return columns
     return replace_columns(
-        columns, service_ms=None if service is None else np.round(service, DIGITS),
+        columns, **{name: np.round(values, DIGITS) for name, values in measured.items()},
         dependencies=None if waits is None else replace(waits, delay_ms=np.round(waits.delay_ms, DIGITS)),
     )  # fmt: skip
 

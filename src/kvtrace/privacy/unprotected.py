@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from .contributors import WORDS
@@ -34,12 +34,14 @@ def protects_senders(profile: Profile, counted: str | None) -> bool:
 
 
 def unprotected(
-    profile: Profile, counted: str | None = None, *, domains: bool = False, waits: bool = False, service: bool = False
-) -> list[str]:
+    profile: Profile, counted: str | None = None, *, domains: bool = False, waits: bool = False, service: bool = False,
+    measured: Sequence[str] = (),
+) -> list[str]:  # fmt: skip
     """The facts that others can still learn under this profile.
 
     `counted` is the kind of contributors that k counted; `domains` says whether rows name their isolation domain,
-    `waits` whether they name what they wait for, and `service` whether they have service times.
+    `waits` whether they name what they wait for, and `service` whether they have service times; `measured` names the
+    measured columns that they have.
 
     >>> from .profiles import PROFILES
     >>> unprotected(PROFILES["strict"])[3]
@@ -69,6 +71,16 @@ def unprotected(
     if service:
         listed.append(
             f"how long each request took, {times}, and so the speed of the service and about how much it wrote"
+        )
+    if "cached_tokens" in measured:
+        listed.append(
+            "how much of each prompt the service had in its cache (cached_tokens), and so whether another sender had "
+            "sent it; k does not hide that"
+        )
+    if fast := [name for name in measured if name != "cached_tokens"]:
+        listed.append(
+            f"how fast the service answered each request ({', '.join(fast)}), {times}, and so its load, and which "
+            "prompts it had in its cache"
         )
     if domains:
         listed.append(

@@ -24,6 +24,11 @@ class Number(NamedTuple):
     rule: str  # the name of its invariant in `check`
     fault: str  # the message for a number that breaks it
 
+    @property
+    def unit(self) -> str:
+        """Tokens or ms."""
+        return "tokens" if self.dtype is np.int64 else "ms"
+
     def is_known(self, values: np.ndarray) -> np.ndarray:
         """Request -> whether its number is known.
 

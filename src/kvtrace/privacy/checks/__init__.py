@@ -6,7 +6,7 @@ explains each.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -25,6 +25,7 @@ from . import (
     hidden_text,
     k_sharing,
     lengths,
+    measured,
     not_protected,
     numbering,
     session_links,
@@ -53,6 +54,7 @@ CHECKS: dict[str, Callable[[Evidence], Finding]] = {  # name -> check, in the or
     "k_sharing": k_sharing.check,
     "times": times.check,
     "durations": durations.check,
+    "measured": measured.check,
     "session_links": session_links.check,
     "sessions": sessions.check,
     "lengths": lengths.check,
@@ -76,6 +78,7 @@ def audit(
     contributors: Contributors | None = None,
     memory: int | None = None,
     on_step: Callable[[str], None] | None = None,
+    allow_measured: Iterable[str] = (),
 ) -> Audit:
     """Run all checks on a trace file or a data set.
 
@@ -91,6 +94,7 @@ def audit(
         contributors: the contributor of each row, in place of `users`.
         memory: bytes that the audit of a data set may use.
         on_step: receives the name of each check before it.
+        allow_measured: names of measured columns that the trace may have, in addition to those that its sidecar names.
 
     Raises:
         InputError: the file cannot be read at all.
@@ -105,7 +109,7 @@ def audit(
     """
     evidence = collect_evidence(
         path, against=against, users=users, profile=profile, block_size=block_size, format=format, sidecar=sidecar,
-        contributors=contributors, memory=memory,
+        contributors=contributors, memory=memory, allow_measured=allow_measured,
     )  # fmt: skip
     result = _result(evidence, on_step)
     return card.with_card(result, evidence, lambda: _as_declared(result, evidence))

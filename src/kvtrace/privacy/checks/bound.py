@@ -16,6 +16,7 @@ from ..._base.memory import PIECE, PROGRAM, Need
 from ...formats import dataset as datasets
 from ...formats import parquet
 from ...formats.memory_needs import whole
+from ...trace.measured import NUMBERS
 from .. import profiles
 from ..profiles import PROFILES
 from .id_numbers import ID_BYTES, IdNumbers
@@ -79,7 +80,7 @@ def audit_memory(
         distinct: the actual distinct blocks, if the manifest states fewer.
     """
     names = dataset.names()
-    fields = LINK * sum(name in names for name in ("session", "parent"))
+    fields = LINK * sum(name in names for name in ("session", "parent", *NUMBERS))
     fields += FIELD * sum(name not in (*parquet.NEEDED, *parquet.OTHERS) for name in names)
     outputs, blocks = bool(dataset.output_blocks), max(dataset.distinct, distinct or 0)
     table = min(TABLE, 4 * _k(dataset, profile) * blocks)

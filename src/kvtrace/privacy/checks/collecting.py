@@ -37,12 +37,13 @@ SHARED = ("timestamp", "input_length", "output_length", "session", "parent")
 
 def collect_evidence(
     path, *, against=None, users=None, profile=None, block_size=None, format=None, sidecar=None, contributors=None,
-    memory=None,
+    memory=None, allow_measured=(),
 ) -> Evidence:  # fmt: skip
     """The evidence for an audit of a trace file or a data set; InputError if it cannot be read at all."""
     if format not in (None, *format_table.NAMES):
         raise UsageError(f"{format!r} is not a valid format. Choose one of {', '.join(format_table.NAMES)}.")
     requested = None if profile is None else profiles.profile(profile)
+    allowed = profiles.measured_names(allow_measured)
     limit = AuditMemory.of(path, memory, profile=profile, users=users is not None, against=against)
     numbers = IdNumbers(max_ids=None if limit is None else limit.max_ids)
     opened = open_pieces(path, format=format)
@@ -59,6 +60,7 @@ def collect_evidence(
     evidence.card = _card(path)
     declared = _declared(evidence.meta)
     evidence.profile, evidence.declared = requested or declared or PROFILES["standard"], declared
+    evidence.allowed_measured = allowed
     _add_requests(evidence, block_size)
     _add_contributors(evidence, users, contributors)
     evidence.previous = None if against is None else reading.read(against, extra="ignore")

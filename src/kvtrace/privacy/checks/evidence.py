@@ -42,6 +42,7 @@ class Evidence:
     sidecar: Sidecar | None = None  # from the first text that describes this file
     profile: Profile = PROFILES["standard"]  # graded against
     declared: Profile | None = None  # in the sidecar
+    allowed_measured: tuple[str, ...] = ()  # the measured columns that the caller allows by name
     block_size: int | None = None
     tail: str | None = None
     requests: AuditedRequests | None = None  # rows whose blocks fit their lengths

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from ...trace.measured import MEASURED, NUMBERS
 from ..allowed_fields import EXTRA, MAX_AGENT, MAX_TURN, TYPES
 from .evidence import Evidence
 from .finding import Finding, failed, passed
@@ -15,10 +16,10 @@ from .marks import IDENTIFIER, is_epoch, kinds, shown
 
 NEEDED = ("timestamp", "input_length", "output_length", "hash_ids", "output_hash_ids")
 ALLOWED = {  # format -> its fields; all others are unknown, for any values
-    "mooncake": (*NEEDED, *EXTRA, "session_id", "domain"),
-    "bailian": (*NEEDED, *EXTRA, "chat_id", "parent_chat_id", "domain"),
-    "parquet": (*NEEDED, *EXTRA, "session", "parent", "domain", "service_ms", "dependencies"),
-    "agentic-mooncake": (*NEEDED, *EXTRA, "session", "parent", "domain"),
+    "mooncake": (*NEEDED, *EXTRA, "session_id", "domain", *MEASURED),
+    "bailian": (*NEEDED, *EXTRA, "chat_id", "parent_chat_id", "domain", *MEASURED),
+    "parquet": (*NEEDED, *EXTRA, "session", "parent", "domain", "dependencies", *NUMBERS),
+    "agentic-mooncake": (*NEEDED, *EXTRA, "session", "parent", "domain", *MEASURED),
 }
 NUMBERED = (  # fields of whole numbers
     "session_id", "session", "chat_id", "parent_chat_id", "parent", "turn", "agent", "domain",
@@ -114,8 +115,9 @@ def _impossible(evidence: Evidence, name: str, values: np.ndarray) -> Iterator[t
         yield "number too large to be a length", values > MAX_LENGTH
     elif name == "timestamp" and np.isfinite(values).all():
         yield "time more than ten years after the first", values - values.min() > MAX_MS
-    elif name == "service_ms" and values.dtype != object:
-        yield "time of more than ten years", values > MAX_MS
+    elif name in NUMBERS and values.dtype != object:
+        most = MAX_MS if NUMBERS[name].dtype is np.float64 else MAX_LENGTH
+        yield "time of more than ten years" if most == MAX_MS else "number too large to be a length", values > most
 
 
 def _kind(name, text) -> str | None:

@@ -8,7 +8,9 @@ from typing import Any
 
 import numpy as np
 
+from ...formats.seen_words import Words
 from ..allowed_fields import TYPES
+from ..timing import durations_of
 from .evidence import Evidence
 from .fields import ALLOWED
 from .finding import Finding, failed, passed, warned
@@ -53,8 +55,9 @@ def check(evidence: Evidence) -> Finding:
 
 def _unknown_words(evidence: Evidence) -> int:
     """The number of distinct words in the bytes of JSON rows that no trace has. Parquet is compared byte by byte."""
-    known = {word.encode() for word in (*ALLOWED.get(evidence.read_result.format, ()), *TYPES, "true", "false", "null")}
-    return 0 if evidence.read_result.format == "parquet" else len(evidence.source.seen.words - known)
+    known = Words()  # `e2e_ms` has the word `e_ms`
+    known.write(" ".join((*ALLOWED.get(evidence.read_result.format, ()), *TYPES, "true", "false", "null")).encode())
+    return 0 if evidence.read_result.format == "parquet" else len(evidence.source.seen.words - known.words)
 
 
 def spells_text(values: np.ndarray) -> bool:
@@ -93,6 +96,10 @@ def _numbers(evidence: Evidence) -> Iterator[tuple[str, np.ndarray]]:
     yield "output_length", columns.output_length
     if evidence.block_size:
         yield "input_length", columns.input_length % evidence.block_size
+    if (cached := columns.cached_tokens) is not None:
+        size = evidence.block_size or 1
+        for values in (cached, cached // size, cached % size):
+            yield "cached_tokens", values[cached >= 0]
     if np.isfinite(columns.timestamp).all() and np.ptp(columns.timestamp) < 2**52:
         step = max(1, evidence.profile.time_step_ms)
         yield "timestamp", (np.diff(columns.timestamp) // step).astype(np.int64)
@@ -102,12 +109,12 @@ def _numbers(evidence: Evidence) -> Iterator[tuple[str, np.ndarray]]:
 
 
 def _durations(columns, step: int) -> Iterator[tuple[str, np.ndarray]]:
-    """Service times and delays, in steps."""
+    """Service times, delays and other measured times, in steps."""
     waits = columns.dependencies
-    for name, values in (("service_ms", columns.service_ms), ("delay_ms", None if waits is None else waits.delay_ms)):
-        if values is not None:
-            known = values[np.isfinite(values) & (np.abs(values) < 2**52)]
-            yield name, (known // step).astype(np.int64)
+    delays = {} if waits is None else {"delay_ms": waits.delay_ms}
+    for name, values in (durations_of(columns) | delays).items():
+        known = values[np.isfinite(values) & (np.abs(values) < 2**52)]
+        yield name, (known // step).astype(np.int64)
 
 
 def _turns(evidence: Evidence) -> np.ndarray | None:

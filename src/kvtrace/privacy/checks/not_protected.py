@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from ...trace.measured import measured_of
 from ..unprotected import counted_kind_of, unprotected
 from ..weaker_settings import refusal, weaker_settings
 from .evidence import Evidence
@@ -18,7 +19,7 @@ def check(evidence: Evidence) -> Finding:
     columns = evidence.columns
     listed = unprotected(
         evidence.profile, counted, domains=columns.domain is not None, waits=columns.dependencies is not None,
-        service=columns.service_ms is not None,
+        service=columns.service_ms is not None, measured=list(measured_of(columns)),
     )  # fmt: skip
     weaker = [] if own is None else weaker_settings(own, block_size=size)
     figure = {"not_protected": listed, "weaker_settings": weaker}

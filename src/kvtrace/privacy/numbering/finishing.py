@@ -8,6 +8,7 @@ import numpy as np
 
 from ..._base.units import NS_PER_MS
 from ...trace.columns import Columns, replace_columns
+from ...trace.measured import MEASURED, NUMBERS
 from ...trace.turns import previous_turn, turn_numbers
 from ..steps import coarsened
 from .gathering import entries_of
@@ -15,7 +16,7 @@ from .session_linking import write_session_rows
 from .task_plan import Plan
 
 COLUMNS = ("timestamp", "input_length", "output_length", "hash_ids", "offsets")
-OPTIONAL = ("session", "parent", "output_ids", "output_offsets", "domain", "service_ms")
+OPTIONAL = ("session", "parent", "output_ids", "output_offsets", "domain", *NUMBERS)
 
 
 def finish(plan: Plan, number: int) -> dict[str, Any]:
@@ -53,7 +54,8 @@ def finish(plan: Plan, number: int) -> dict[str, Any]:
     if links:
         _link(columns, plan, number, links["session"], sessions)
     columns.session, columns.parent = (carried.get(name, getattr(columns, name)) for name in ("session", "parent"))
-    columns.domain = carried.get("domain")
+    for name in ("domain", *MEASURED):
+        setattr(columns, name, carried.get(name))
     if "turn" in carried:
         columns.extra["turn"] = carried["turn"]
     unknown = write_session_rows(plan, number, columns, rows["time"], measured) if plan.session_times else 0

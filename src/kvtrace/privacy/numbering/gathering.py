@@ -12,6 +12,7 @@ import numpy as np
 
 from ..._base.offsets import offsets_of
 from ..._native import ids as numbering
+from ...trace.measured import MEASURED
 from ..row_blocks import RowBlocks
 from .store import StoredArrays
 from .task_plan import ALONE, DOMAINS, MANY, UNKNOWN, Plan, digests_of_rows, firsts_of, shard_of
@@ -132,7 +133,8 @@ def _no_rows(plan):
     names = (*ROWS, "blocks", *(["prompts"] if plan.has_outputs else []), *(["service"] if plan.has_service else []))
     numbers = {name: np.empty(0, dtype=np.int64) for name in names}
     words = {name: np.empty((0, 2), dtype=np.uint64) for name in KEYS}
-    carried = {f"carried {name}": np.empty(0, dtype=np.int64) for name in plan.carried}
+    carried = {f"carried {name}": np.empty(0, dtype=MEASURED[name].dtype if name in MEASURED else np.int64)
+               for name in plan.carried}  # fmt: skip
     return numbers | words | carried | ({"type": np.empty(0, dtype=np.int32)} if plan.has_types else {})
 
 

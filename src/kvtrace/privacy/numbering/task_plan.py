@@ -45,7 +45,7 @@ class Plan:
     has_service: bool = False  # rows have measured service times
     session_times: bool = False  # find what the requests of sessions waited for
     service_model: ServiceModel | None = None  # estimates the service times that are not measured
-    carried: Sequence[str] = ()  # those of session, parent, turn that the rows already have, and domain
+    carried: Sequence[str] = ()  # those of session, parent, turn and measured columns that the rows have, and domain
     rows_before: Sequence[int] = ()  # range -> requests in earlier ranges
     blocks_before: Sequence[int] = ()  # range -> new blocks in earlier ranges
     sessions_before: Sequence[int] = ()  # range -> new sessions in earlier ranges
