@@ -8,8 +8,10 @@ from hypothesis import strategies as st
 import kvtrace
 from kvtrace._base.errors import UsageError
 from kvtrace.cache.engines import ENGINES
+from kvtrace.cache.layout import CacheGroup, CacheLayout
 from kvtrace.cache.simulation import Setting, simulate
 from kvtrace.cache.tiered import simulate_tiers
+from kvtrace.report.explanation import cure_notes
 from kvtrace.serving.closed_loop import ClosedLoop
 from kvtrace.serving.hardware import roofline_of
 from kvtrace.serving.instances import simulate_instances
@@ -333,3 +335,13 @@ def test_policies_other_than_lru_name_the_smallest_amount_of_equal_ones():
     done = explain(toy(*["0 1", "2 3", "4 5", "6 7"] * 4), 3, "mru")
     tokens = [one.tokens for one in named(done, "more_blocks").amounts]
     assert tokens == sorted(set(tokens))
+
+
+def test_a_change_that_cannot_be_simulated_is_named_with_its_reason():
+    """Sticky routing sends all prompts that begin with block 0 to one instance, which is too small for them."""
+    prompts = ("0 1 2 3", "0 1 2", "0 1 2 3", "4", "0 5 6 7", "0 5 6 8 9", "0 1 2 3 10 11 12")
+    layout = CacheLayout((CacheGroup("full", 1, 1), CacheGroup("window", 1, 1, 2)))
+    cures = cures_of(explain(toy(*prompts, gap_ms=0), 12, engine="vllm", layout=layout, instances=2))
+    assert cures.refused == ("sticky routing: a capacity of 12 blocks is too small for request 6 alone.",)
+    assert "sticky_routing" not in [one.name for one in (*cures, *cures.in_vain)]
+    assert cure_notes(cures)[-1] == f"Not possible in this setting: {cures.refused[0]}"

@@ -108,7 +108,7 @@ def cure_notes(cures: Cures) -> list[str]:
     if cures.in_vain:
         tried = ", ".join(f"{cure.name.replace('_', ' ')} ({cure.tokens:+,} tokens)" for cure in cures.in_vain)
         lines.append(f"Tried without a gain: {tried}.")
-    return lines
+    return lines + [f"Not possible in this setting: {reason}" for reason in cures.refused]
 
 
 def window_table(windows: Sequence[WindowCausesDict]) -> TextTable:
