@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Literal, NotRequired, TypedDict, get_args, get_origin, get_type_hints
 
-from kvtrace.analysis import comparison, exact_curve, summary
+from kvtrace.analysis import comparison, delivered, exact_curve, summary
 from kvtrace.analysis.distribution import FIGURES, Distribution
 from kvtrace.cache import isolation, simulation, tiered
 from kvtrace.cache.sweeps import cells, table
@@ -124,6 +124,7 @@ class ExplainFile(TypedDict):
     causes: dict[str, int]
     tiers: dict[str, int]
     possible_tokens: int
+    delivered: NotRequired[delivered.DeliveredDict]
     prefill_s: NotRequired[dict[str, float]]
     cures: NotRequired[list[cure.CureDict]]
     over_time: NotRequired[list[explanation.WindowCausesDict]]
@@ -227,7 +228,13 @@ def analysis() -> Schema:
     null_or_sessions = schema["properties"]["sessions"]["anyOf"]
     meanings = descriptions("analysis/sessions.md")
     schema["properties"]["sessions"]["anyOf"] = [_described(one, meanings) for one in null_or_sessions]
+    _describe_delivered(schema["properties"])
     return _with_version(schema, summary.SCHEMA, "analysis/analyze.md")
+
+
+def _describe_delivered(properties: dict[str, Schema]) -> None:
+    """Describe the keys of delivered hits; words that other tables explain too, such as tokens, mean others here."""
+    properties["delivered"] = _described(properties["delivered"], descriptions("analysis/delivered.md"))
 
 
 def curve() -> Schema:
@@ -302,6 +309,7 @@ def explanations() -> Schema:
     """The causes of prompt tokens, and the cures."""
     schema = _described(schema_of(ExplainFile), descriptions("serving/explain.md"))
     _keep_optional(schema["properties"]["simulation"])
+    _describe_delivered(schema["properties"])
     names = {"enum": [*causes.CAUSES]}
     for name in ("over_time", "by_session"):
         schema["properties"][name]["items"]["properties"]["causes"]["propertyNames"] = names
