@@ -29,8 +29,8 @@ NOT_RESULTS = {  # arguments, tools, and what must not leave the memory
 }  # fmt: skip
 NO_FIGURE = {  # results that are one row, or that a table shows best
     "AnonymizedDataset", "Arrivals", "Audit", "BlockSizeHits", "Calibration", "Converted", "Dataset", "Distribution",
-    "Finding", "Fixes", "Forest", "Hits", "Model", "ModelList", "Numbered", "Popularity", "Published", "Recording",
-    "ReachableHits", "SessionLinks", "SessionModel", "Tree", "Violation",
+    "Finding", "Fixes", "Forest", "Hits", "LintReport", "Model", "ModelList", "Numbered", "Popularity", "Published",
+    "ReachableHits", "Recording", "SessionLinks", "SessionModel", "Tree", "Violation",
 }  # fmt: skip
 RESULTS = sorted(
     name
@@ -73,6 +73,7 @@ def results(tmp_path_factory):
         } for policy in ("lru", "sieve") for capacity in (4, 8)]),
         kvtrace.Audit(kvtrace.profile("standard"), None, [failed({}, "a <b> is bold.", "Leave it out.")]),
         failed({}, "a <b> is bold.", "Leave it out."),
+        kvtrace.LintReport(requests=2, prompt_tokens=9, hit_tokens=4, block_size=16),
         big_curve(), plan(trace),
     ]  # fmt: skip
     recording = kvtrace.read_recording(ROOT / "examples/recording")
