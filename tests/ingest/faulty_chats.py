@@ -1,6 +1,6 @@
 """Random chats of a few applications, with faults that break the sharing of prefixes, each at a random place.
 
-`chats(seed, kinds)` makes the rows of a log and the list of what was seeded. Every text is made up from a list of words.
+`chats(seed, kinds)` makes the rows of a log and the list of what was seeded. Every text is made up from common words.
 """
 
 from __future__ import annotations
@@ -12,33 +12,37 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from itertools import pairwise
 
-WORDS = """able about account across action after again agent answer apply area article ask available balance base basic
-before begin benefit best board book bring budget build call careful carry case center chance change check choice city
-class clear close collect color common company compare complete concern condition consider contain content control copy
-correct cost cover create current customer damage data deal decide deliver depend describe design detail develop device
-differ direct discuss document draw drive early easy edge effect effort either employ enable end energy enough ensure
-enter equal event exact example exchange expect expert explain express extra fact fail family fast feature field figure
-file final find first fit focus follow form found free front full function future gain general give goal good great group
-grow guide handle happen head help high hold home hour house idea image impact include increase indicate industry inform
-inside instead intend interest involve issue item join judge keep kind know language large last later lead learn least
-leave legal length less level light likely limit line list local long look lower main maintain major make manage manner
-mark market material matter measure meet member mention method middle mind model moment money month move much name nature
-near need network never next night normal note notice object obtain occur offer office often open operate option order
-other outside owner page paper part partner party past pay people perform period person phone pick picture piece place
-plain plan play point policy popular position possible power practice prepare present press price print private problem
-process produce product program project proper protect prove provide public purpose push quality question quick quiet
-quote raise range rate reach read ready real reason receive recent record reduce refer reflect region relate release rely
-remain remember remove repair repeat replace reply report request require research respond rest result return reveal
-review right risk role rule safe sale same sample save scale scene school season second section seek select send sense
-serve service set several shape share short show side sign similar simple single site size skill small social solve sort
-source space speak special specific staff stage standard start state stay step stock stop store story strategy street
-strong structure study style subject success suggest summer supply support surface system table take target task teach
-team term test text thing think time title today tool topic total touch toward track trade train travel treat trial trip
-trouble true trust try turn type under unit until update use usual value various version view visit voice wait walk wall
-want watch water way week weight west whole wide window wish word work world worth write year young""".split()
-NAMES = """Ada Bela Chidi Dana Emre Farah Goran Hana Imre Jonas Kofi Leila Mila Nadia Omar Petra Quinn Rosa Sami Tove
-Uma Vera Wen Ximena Yara Zeno""".split()
-SURNAMES = "Abt Brandt Cruz Diaz Engel Fink Gupta Huber Ito Jansen Klein Lopez Mori Novak Okafor Popov Rossi Sato".split()
+ALL_WORDS = """
+able about account across action after again agent answer apply area article ask available balance base basic before
+begin benefit best board book bring budget build call careful carry case center chance change check choice city
+class clear close collect color common company compare complete concern condition consider contain content control
+copy correct cost cover create current customer damage data deal decide deliver depend describe design detail
+develop device differ direct discuss document draw drive early easy edge effect effort either employ enable end
+energy enough ensure enter equal event exact example exchange expect expert explain express extra fact fail family
+fast feature field figure file final find first fit focus follow form found free front full function future gain
+general give goal good great group grow guide handle happen head help high hold home hour house idea image impact
+include increase indicate industry inform inside instead intend interest involve issue item join judge keep kind
+know language large last later lead learn least leave legal length less level light likely limit line list local
+long look lower main maintain major make manage manner mark market material matter measure meet member mention
+method middle mind model moment money month move much name nature near need network never next night normal note
+notice object obtain occur offer office often open operate option order other outside owner page paper part partner
+party past pay people perform period person phone pick picture piece place plain plan play point policy popular
+position possible power practice prepare present press price print private problem process produce product program
+project proper protect prove provide public purpose push quality question quick quiet quote raise range rate reach
+read ready real reason receive recent record reduce refer reflect region relate release rely remain remember remove
+repair repeat replace reply report request require research respond rest result return reveal review right risk role
+rule safe sale same sample save scale scene school season second section seek select send sense serve service set
+several shape share short show side sign similar simple single site size skill small social solve sort source space
+speak special specific staff stage standard start state stay step stock stop store story strategy street strong
+structure study style subject success suggest summer supply support surface system table take target task teach team
+term test text thing think time title today tool topic total touch toward track trade train travel treat trial trip
+trouble true trust try turn type under unit until update use usual value various version view visit voice wait walk
+wall want watch water way week weight west whole wide window wish word work world worth write year young
+"""
+ALL_NAMES = """Ada Bela Chidi Dana Emre Farah Goran Hana Imre Jonas Kofi Leila Mila Nadia Omar Petra Quinn Rosa Sami Tove
+Uma Vera Wen Ximena Yara Zeno"""
+ALL_SURNAMES = "Abt Brandt Cruz Diaz Engel Fink Gupta Huber Ito Jansen Klein Lopez Mori Novak Okafor Popov Rossi Sato"
+WORDS, NAMES, SURNAMES = ALL_WORDS.split(), ALL_NAMES.split(), ALL_SURNAMES.split()
 
 
 @dataclass
@@ -94,7 +98,11 @@ def application(draw, number):
             messages.append({"role": "user", "content": paragraph(draw, 1, 4)})
             if made.tools and draw.random() < 0.5:
                 name, call = made.tools[0]["function"]["name"], f"call_{draw.randrange(16**8):08x}"
-                asked = {"id": call, "type": "function", "function": {"name": name, "arguments": json.dumps({"a": sentence(draw)})}}
+                asked = {
+                    "id": call,
+                    "type": "function",
+                    "function": {"name": name, "arguments": json.dumps({"a": sentence(draw)})},
+                }
                 messages += [
                     {"role": "assistant", "content": None, "tool_calls": [asked]},
                     {"role": "tool", "tool_call_id": call, "content": paragraph(draw, 2, 6)},
@@ -140,7 +148,8 @@ def _insert(draw, made, often, value, frames):
 
 
 DATE_FORMATS = (
-    "%Y-%m-%d %H:%M:%S", "%Y-%m-%dT%H:%M:%SZ", "%A, %B %d, %Y at %H:%M", "%d/%m/%Y %H:%M", "%B %d %Y, %I:%M %p", "%H:%M:%S",
+    "%Y-%m-%d %H:%M:%S", "%Y-%m-%dT%H:%M:%SZ", "%A, %B %d, %Y at %H:%M", "%d/%m/%Y %H:%M", "%B %d %Y, %I:%M %p",
+    "%H:%M:%S",
     "%d %b %Y %H:%M", "%a %d %B %Y %H:%M", "%m/%d/%Y, %I:%M:%S %p", "%Y%m%dT%H%M%SZ", "EPOCH", "%Y-%m-%d %H:%M UTC",
 )  # fmt: skip
 DATE_FRAMES = ("Today is {}.", "Current date and time: {}", "({})", "Date: {}.", "now={}", "The time is {}, local.")
@@ -152,7 +161,9 @@ def date(draw, made):
     def value(draw, request, _):
         return f"{request['time'].timestamp():.0f}" if form == "EPOCH" else request["time"].strftime(form)
 
-    return Fault("date", form, made.number, _insert(draw, made, draw.choice(["request", "session"]), value, DATE_FRAMES))
+    return Fault(
+        "date", form, made.number, _insert(draw, made, draw.choice(["request", "session"]), value, DATE_FRAMES)
+    )
 
 
 def some_uuid(draw, *_):
@@ -284,13 +295,23 @@ def lost_history(draw, made):
             elif form == "dropped" and place == len(requests) - 1:
                 request["messages"] = messages[: users[0]] + messages[users[1] :]
             elif form == "rewritten" and place == len(requests) - 1:
-                messages[users[0] + draw.randrange(2)] = {"role": messages[users[0]]["role"], "content": paragraph(draw, 1, 3)}
+                messages[users[0] + draw.randrange(2)] = {
+                    "role": messages[users[0]]["role"],
+                    "content": paragraph(draw, 1, 3),
+                }
             elif form == "inserted" and place == len(requests) - 1:
                 messages.insert(users[1], {"role": "system", "content": paragraph(draw, 1, 3)})
     return Fault("lost_history", form, made.number)
 
 
-KINDS = {"date": date, "id": some_id, "tool_order": tool_order, "metadata": metadata, "drift": drift, "lost_history": lost_history}
+KINDS = {
+    "date": date,
+    "id": some_id,
+    "tool_order": tool_order,
+    "metadata": metadata,
+    "drift": drift,
+    "lost_history": lost_history,
+}
 
 
 def chats(seed, kinds=(), clean=1, with_sessions=True, form="messages"):

@@ -47,7 +47,9 @@ def question_first(draw):
     """A question before instructions that all requests share, without a system prompt or with one."""
     system, rules = paragraph(draw, 3, 5), "\n".join(paragraph(draw, 1, 3) for _ in range(8))
     for _ in range(30):
-        asked = f"{draw.choice(['How many', 'Which', 'Who are the'])} {sentence(draw, 3, 9)} above {draw.randrange(99)}?"
+        asked = (
+            f"{draw.choice(['How many', 'Which', 'Who are the'])} {sentence(draw, 3, 9)} above {draw.randrange(99)}?"
+        )
         yield [_system(system), _user(f"{asked}\n\n{rules}")], sentence(draw)
 
 
@@ -126,8 +128,8 @@ def items(draw):
 
 
 PATTERNS = {one.__name__: one for one in (
-    documents, examples, two_applications, new_version, question_first, retries, regenerated, branches, agents, reminders,
-    tool_sets, items,
+    documents, examples, two_applications, new_version, question_first, retries, regenerated, branches, agents,
+    reminders, tool_sets, items,
 )}  # fmt: skip
 
 

@@ -29,8 +29,8 @@ NOT_RESULTS = {  # arguments, tools, and what must not leave the memory
 }  # fmt: skip
 NO_FIGURE = {  # results that are one row, or that a table shows best
     "AnonymizedDataset", "Arrivals", "Audit", "BlockSizeHits", "Calibration", "Converted", "Cures", "Dataset",
-    "Delivered", "Distribution", "Finding", "Fixes", "Forest", "Hits", "Model", "ModelList", "Numbered", "Popularity",
-    "Published", "Recording", "ReachableHits", "SessionLinks", "SessionModel", "Tree", "Violation",
+    "Delivered", "Distribution", "Finding", "Fixes", "Forest", "Hits", "LintReport", "Model", "ModelList", "Numbered",
+    "Popularity", "Published", "ReachableHits", "Recording", "SessionLinks", "SessionModel", "Tree", "Violation",
 }  # fmt: skip
 RESULTS = sorted(
     name
@@ -64,7 +64,7 @@ def results(tmp_path_factory):
         kvtrace.fit_tree(trace), kvtrace.count_hits(trace, kvtrace.unlimited_hits(trace)),
         kvtrace.list_models("gpt-oss"), kvtrace.simulate(trace, 4), kvtrace.reachable_hits(trace, "gpt-oss-20b"),
         kvtrace.simulate_all(trace, [4, 6], ["lru", "sieve"]),
-        kvtrace.explain(trace, 4), kvtrace.cures_of(kvtrace.explain(trace, 4)),
+        kvtrace.cures_of(kvtrace.explain(trace, 4)),
         kvtrace.simulate_tiers(trace, {"hbm": 4, "dram": 4}), kvtrace.simulate_instances(trace, 2, setting=setting),
         kvtrace.simulate_serving(trace, cost, setting=setting), _closed_run(trace, cost, setting),
         kvtrace.explain(trace, 4),
@@ -77,6 +77,7 @@ def results(tmp_path_factory):
         } for policy in ("lru", "sieve") for capacity in (4, 8)]),
         kvtrace.Audit(kvtrace.profile("standard"), None, [failed({}, "a <b> is bold.", "Leave it out.")]),
         failed({}, "a <b> is bold.", "Leave it out."),
+        kvtrace.LintReport(requests=2, prompt_tokens=9, hit_tokens=4, block_size=16),
         big_curve(), plan(trace),
     ]  # fmt: skip
     recording = kvtrace.read_recording(ROOT / "examples/recording")

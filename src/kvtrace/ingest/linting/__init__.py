@@ -1,1 +1,1 @@
-"""Where the prompts of a log diverge though they nearly agree: what breaks the sharing of prefixes, and what it costs."""
+"""Where the prompts of a log diverge though they nearly agree: what breaks the sharing of prefixes."""

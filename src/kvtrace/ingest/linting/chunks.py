@@ -85,7 +85,9 @@ def _parts_of(line: str) -> list[str]:
     chunks, start, end = [], 0, 0
     for part in PARTS.finditer(line):
         end = part.end()
-        ends = end - start >= SHORTEST and part.group().rstrip()[-1:] in ",;:.!?}]" and not line[end : end + 1].isalnum()
+        ends = (
+            end - start >= SHORTEST and part.group().rstrip()[-1:] in ",;:.!?}]" and not line[end : end + 1].isalnum()
+        )
         while end - start > LONGEST:
             chunks.append(line[start : start + LONGEST])
             start += LONGEST

@@ -38,8 +38,10 @@ class Values(NamedTuple):
     returns: int  # changes to a value that an earlier request had
 
 
-def decided(occurrences: list[Occurrence], prompts: list[Prompt]) -> dict[Place, list[Occurrence]]:
-    """The occurrences by place, each with its kind; those that are no finding are left out."""
+def decided(
+    occurrences: list[Occurrence], prompts: list[Prompt]
+) -> tuple[dict[Place, list[Occurrence]], list[Occurrence]]:
+    """The occurrences by place, each with its kind; and those that are no finding."""
     by_place: dict[Place, list[Occurrence]] = defaultdict(list)
     for one in occurrences:
         by_place[_place(one)].append(one)
@@ -48,6 +50,7 @@ def decided(occurrences: list[Occurrence], prompts: list[Prompt]) -> dict[Place,
         for place, group in by_place.items()
     }
     result: dict[Place, list[Occurrence]] = defaultdict(list)
+    others: list[Occurrence] = []
     stopped = -1  # a request with a difference before that is no finding: what is behind it cannot hit anyway
     for one in occurrences:  # of each request in order
         kind, form = kinds[_place(one)]
@@ -55,10 +58,12 @@ def decided(occurrences: list[Occurrence], prompts: list[Prompt]) -> dict[Place,
             kind, form = LOST_HISTORY, one.lost
         if kind is None:
             stopped = one.request
-        elif one.request != stopped:
+        if one.request == stopped:
+            others.append(one)
+        elif kind is not None:
             final = replace(one, kind=kind, form=_FORMS.get(kind, form))
             result[_place(final)].append(final)
-    return result
+    return result, others
 
 
 _FORMS = {DATE: "date", ID: "id", METADATA: "value", TOOL_ORDER: "order"}
@@ -72,7 +77,8 @@ def _place(one: Occurrence) -> Place:
 
 def _decided(group: list[Occurrence], prompts: list[Prompt]) -> tuple[str | None, str]:
     """The kind and form of a place where words, numbers or white space change, as its values show."""
-    return _kind(group[0].form, any(one.is_labelled for one in group), _values(group, prompts))
+    kind, form = _kind(group[0].form, any(one.is_labelled for one in group), _values(group, prompts))
+    return (None, "") if kind != DRIFT and all(one.versions_only for one in group) else (kind, form)
 
 
 def _kind(shape: str, is_labelled: bool, values: Values) -> tuple[str | None, str]:

@@ -1,4 +1,4 @@
-"""Judge the spans in which two prompts differ: occurrences of a kind, or a difference that conversations have anyway."""
+"""Judge the spans in which two prompts differ: occurrences of a kind, or a difference that is to be expected."""
 
 from __future__ import annotations
 
@@ -19,6 +19,7 @@ CONTINUED = {shapes.SPACE, "order"}  # forms of which one fault is in many lines
 UNDECIDED = "undecided"  # words or numbers: the values at the place, over all requests, decide
 SHARE = 0.7  # of the words of a span that stand elsewhere in the other prompt: they moved
 MAX_REWORDED = 12  # words of a user's message that change between turns; more is another message
+MAX_VERSION = 20  # words by which two versions of a user's message differ
 MIN_MOVED = 4  # words of such a span
 
 
@@ -40,6 +41,7 @@ class Occurrence:
     tokens: int  # shared tokens after it, up to the next difference
     values: tuple[int, int]
     is_labelled: bool
+    versions_only: bool = False  # it is a finding only if the values are versions of one text
     lost: str = ""  # the form of lost history, if the values show no other kind; "" = none
 
 
@@ -76,7 +78,9 @@ class Judge:
                 found += new
         return found
 
-    def _judged(self, match, span: Span, gain, ordered, conversation, earlier: Prompt, later: Prompt) -> list[Occurrence]:
+    def _judged(
+        self, match, span: Span, gain, ordered, conversation, earlier: Prompt, later: Prompt
+    ) -> list[Occurrence]:
         place, region, role, message = self._where(span, earlier, later)
         left = int(self._keys[later.chunks[span.b0 - 1]]) if span.b0 else -1
         costs = self._tokens[later.chunks]
@@ -101,7 +105,16 @@ class Judge:
         shares = [gain // len(kinds)] * len(kinds)
         shares[0] += gain - sum(shares)
         return [
-            Occurrence(kind, change.shape, **before, tokens=share, values=change.values, is_labelled=change.is_labelled, lost=lost)
+            Occurrence(
+                kind,
+                change.shape,
+                **before,
+                tokens=share,
+                values=change.values,
+                is_labelled=change.is_labelled,
+                versions_only=region not in (SYSTEM, HISTORY) and not lost,
+                lost=lost,
+            )
             for (kind, change), share in zip(kinds, shares, strict=True)
         ]
 
@@ -181,7 +194,7 @@ class Judge:
         return int(self._tokens[later.chunks][history].sum()) >= MIN_TOKENS
 
     def _ends_in(self, match: Match, earlier: Prompt) -> bool:
-        """Whether the earlier prompt's last message is in the later one; of a prompt of unknown roles, its last line."""
+        """Whether the earlier prompt's last message is in the later one; without roles, its last line."""
         if TEXT in earlier.regions:
             worded = np.flatnonzero(~self._markup[earlier.chunks])
             start = int(worded[-1]) if len(worded) else 0
@@ -244,7 +257,8 @@ def _kind_of(change: shapes.Change, region: int, in_turns: bool) -> str | None:
     """The kind of a change by its shape; None if conversations differ in this way anyway.
 
     In a system prompt every short change counts. In a user's message, and in a prompt of unknown roles, a change needs
-    a shape that questions do not have, or a label, or it must happen between turns of one conversation (`in_turns`).
+    a shape that questions do not have, or a label; or its values must show it, as between turns of one conversation
+    (`in_turns`), in which a question stays.
     """
     if region == HISTORY or change.shape == shapes.FREE:
         return None
@@ -254,9 +268,8 @@ def _kind_of(change: shapes.Change, region: int, in_turns: bool) -> str | None:
         return METADATA
     if change.shape == shapes.ID:
         return ID
-    small = in_turns and not change.is_labelled and change.words <= MAX_REWORDED
-    if change.shape == shapes.SPACE or region == SYSTEM or small:
+    if change.shape == shapes.SPACE or region == SYSTEM:
         return UNDECIDED
     if not change.is_labelled:
-        return None
+        return UNDECIDED if change.words <= (MAX_REWORDED if in_turns else MAX_VERSION) else None
     return ID if change.shape in (shapes.NUMBER, shapes.CODE) else METADATA

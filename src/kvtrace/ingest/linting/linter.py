@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from ..._base.errors import InputError, RowError, UsageError
-from ..encoding import Recipe
+from ..encoding import Batch, Recipe
 from ..keys import Key
 from ..logs.times import NO_TIME
 from ..preparation import DEFAULT_BLOCK_SIZE, Inputs, open_log
@@ -21,7 +21,7 @@ from .findings import Place, decided
 from .judging import Judge, Occurrence
 from .kinds import LOST_HISTORY
 from .lint_report import LintFinding, LintReport
-from .matching import MIN_TOKENS, Matcher
+from .matching import Matcher
 from .prompts import Prompt, PromptReader, prompt_of
 
 WINDOW_CHUNKS = 20_000_000  # of all prompts that are compared with each other
@@ -110,7 +110,8 @@ class _Run:
 
     def __init__(self, reader: PromptReader, block_size: int):
         self._reader, self._block_size = reader, block_size
-        self._table, self._prompts = ChunkTable(), []  # type: ChunkTable, list[Prompt]
+        self._table = ChunkTable()
+        self._prompts: list[Prompt] = []
         self._references = 0
         self._found: dict[Place, list[Occurrence]] = defaultdict(list)
         self.requests = self.prompt_tokens = self.hit_tokens = self.skipped = self.windows = 0
@@ -121,9 +122,15 @@ class _Run:
 
     def read(self, piece: Any, counter: RowCounter) -> None:
         """Read a piece of the log; compare the prompts so far if they fill a window."""
+        batch = self._add(piece)
+        counter.add(batch, piece)
+        if self._references > WINDOW_CHUNKS or self._table.characters > WINDOW_CHARACTERS:
+            self.compare()
+
+    def _add(self, piece: Any) -> Batch:
+        """Add the prompts of a piece. Its records stay in this frame, which no error of a row shows."""
         batch, records = self._reader.requests(piece)
-        times = batch.time_ns.tolist()
-        for record, time_ns in zip(records, times, strict=True):
+        for record, time_ns in zip(records, batch.time_ns.tolist(), strict=True):
             prompt = prompt_of(record, time_ns, self._table)
             if prompt is None:
                 self.skipped += 1
@@ -131,10 +138,7 @@ class _Run:
             self._prompts.append(prompt)
             self._references += len(prompt.chunks)
             self.requests += 1
-        del records
-        counter.add(batch, piece)
-        if self._references > WINDOW_CHUNKS or self._table.characters > WINDOW_CHARACTERS:
-            self.compare()
+        return batch
 
     def compare(self) -> None:
         """Compare the prompts of the window, and forget them."""
@@ -146,8 +150,11 @@ class _Run:
         matcher = Matcher(self._prompts, keys, tokens)
         judge = Judge(self._prompts, self._table.texts, keys, tokens)
         occurrences = [one for match in matcher.matches() for one in judge.occurrences(match)]
-        for place, group in decided(occurrences, self._prompts).items():
+        found, stopped = decided(occurrences, self._prompts)
+        for place, group in found.items():
             self._found[place] += group
+        self.other_requests += len({one.request for one in stopped})
+        self.other_tokens += sum(one.tokens for one in stopped)
         for prompt, hit in zip(self._prompts, matcher.hits, strict=True):
             self.prompt_tokens += int(tokens[prompt.chunks].sum())
             self.hit_tokens += int(tokens[prompt.chunks[:hit]].sum())

@@ -1,8 +1,8 @@
 """For each prompt, the earlier prompt that it agrees with most, and the spans in which the two differ.
 
-Prompts are taken in order of time. The leading chunks that any earlier prompt has would hit in an unlimited cache. Of the
-chunks after them, some were in earlier prompts, too: the prompts that had them last are candidates, and the one that
-shares most tokens in the same order is the match.
+Prompts are taken in order of time. The leading chunks that any earlier prompt has would hit in an unlimited cache. Of
+the chunks after them, some were in earlier prompts, too: the prompts that had them last are candidates, and the one
+that has most tokens of them is the match.
 """
 
 from __future__ import annotations

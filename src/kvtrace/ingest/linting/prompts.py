@@ -83,7 +83,7 @@ def prompt_of(record: Record, time_ns: int, table: ChunkTable) -> Prompt | None:
 def _answers(record: Record, parts: list[Segment]) -> Iterator[int]:
     """The numbers of the answers in a request's messages, or in its text between the marks of roles."""
     if record.messages is None:
-        texts = [segments.without_marks(part.text) for part in parts if part.role == "assistant"]
+        texts: list[Any] = [part.text for part in parts if part.role == "assistant"]
     else:
         texts = [message.get("content") for message in record.messages if message.get("role") == "assistant"]
     for text in texts:

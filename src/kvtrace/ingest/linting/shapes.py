@@ -183,7 +183,7 @@ def _word_around(text, start, end):
 
 def _joint(left, right):
     """The shape of a change between two shapes; an insertion has the shape of what it inserts."""
-    if left == SPACE or left == right:
+    if left in (SPACE, right):
         return right
     if right == SPACE:
         return left
