@@ -42,7 +42,7 @@ def one(data: bytes) -> None:
     for line in lines:
         try:
             for record in reader.records(line.strip()):
-                reader.time_ns(record)
+                reader.measured(record, reader.time_ns(record))
         except RowError as error:
             require_none(all_of(error), where="an error of a row")
         except RecursionError:

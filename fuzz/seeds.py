@@ -44,9 +44,13 @@ def session_files() -> tuple[bytes, ...]:
 
 @cache
 def log_lines() -> tuple[bytes, ...]:
-    """All lines of the example logs."""
+    """All lines of the example logs, and rows with what a service measured."""
     files = sorted(path for path in LOGS.iterdir() if path.is_file())
-    return tuple(line for path in files for line in path.read_bytes().splitlines() if line.strip())
+    measured = map(json.loads, (HERE / "data/measured_logs.jsonl").read_text().splitlines())
+    return (
+        *(line for path in files for line in path.read_bytes().splitlines() if line.strip()),
+        *(json.dumps(one["row"]).encode() for one in measured),
+    )
 
 
 def _texts(value):

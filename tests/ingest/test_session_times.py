@@ -204,7 +204,7 @@ def test_a_resumed_run_makes_the_same_trace(log, tmp_path):
 
 def test_a_partition_of_a_checkpoint_says_whether_it_has_service_times():
     none = np.empty(0, np.int64)
-    partition = EncodedPartition([], none, none, None, False, False, False, False, False, True, 7)
+    partition = EncodedPartition([], none, none, None, False, False, False, False, False, True, [], 7)
     assert unpacked_partition(packed_partition(partition)).has_service
 
 

@@ -5,6 +5,9 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import asdict, dataclass, field
 
+# not in a sidecar: of values that stay in the house, or not numbers
+UNSTATED = ("reasons", "invalid_measured", "lowered_cached", "with_cached", "without_hit")
+
 
 @dataclass
 class Counts:
@@ -26,6 +29,10 @@ class Counts:
     logged_difference: int = 0  # sum of |our count - logged|
     without_output_blocks: int = 0  # with --outputs: the log has no text, or a number of tokens that does not fit it
     reasons: Counter[str] = field(default_factory=Counter)  # reason -> rejected rows
+    invalid_measured: int = 0  # measured values that are not valid, and count as unknown
+    lowered_cached: int = 0  # counts of cached tokens above our length of the prompt, lowered to it
+    with_cached: int = 0  # requests with a count of cached tokens
+    without_hit: int = 0  # ... that is 0
 
     def to_dict(self) -> dict[str, int]:
         """The counts by name, for a sidecar: rounded up to two digits, since they count rows that are not released.
@@ -34,7 +41,7 @@ class Counts:
         >>> counts["rows"], counts["requests"], counts["rejected"], counts["cut"]
         (13000, 13000, 10, 0)
         """
-        return {name: rounded(value) for name, value in asdict(self).items() if name != "reasons"}
+        return {name: rounded(value) for name, value in asdict(self).items() if name not in UNSTATED}
 
 
 def rounded(count: int) -> int:

@@ -15,6 +15,7 @@ from ..privacy.row_blocks import RowBlocks
 from ..privacy.session_times import measured_ms
 from ..privacy.trace_draft import TraceDraft
 from ..trace.columns import Columns
+from ..trace.measured import MEASURED, Number
 from ..trace.normalise import by_first_appearance, is_reversed
 from ..trace.turns import previous_turn, turn_numbers
 from .encoding import Batch, Recipe
@@ -38,6 +39,7 @@ class Collector:
         self._accounts, self._users, self._domains = DigestIndex(), DigestIndex(), DigestIndex()
         self._numbers = bytearray()  # of the blocks of all rows, in the order of the log, int32
         self._columns: dict[str, list[np.ndarray]] = {}  # name -> one array a batch
+        self._measured: dict[str, list[np.ndarray | int]] = {name: [] for name in MEASURED}  # number = rows without
         self._types: list[str | None] = []
 
     def add(self, batch: Batch) -> None:
@@ -46,7 +48,7 @@ class Collector:
             time=batch.time_ns, input_length=batch.input_length, output_length=batch.output_length,
             blocks=batch.prompts + batch.outputs, prompts=batch.prompts, digests=batch.all_digests(),
             session=batch.session, account=batch.account, user=batch.user, domain=batch.domain, types=batch.type,
-            service=batch.service_ns,
+            service=batch.service_ns, measured=batch.measured,
         )  # fmt: skip
 
     def add_rows(
@@ -59,18 +61,22 @@ class Collector:
         domain: np.ndarray | None,
         types: list[str | None],
         service: np.ndarray | None = None,
+        measured: Mapping[str, np.ndarray] | None = None,
         **columns: np.ndarray,
     ) -> None:
         """Add rows: the digests of their blocks, sessions, accounts, users and domains, their types, and plain columns.
 
-        `service` has the nanoseconds from the start to the end of each request, -1 = unknown; None = all unknown. The
-        plain columns are time, input_length, output_length, blocks (of prompt and output) and prompts (blocks).
+        `service` has the nanoseconds from the start to the end of each request, -1 = unknown; None = all unknown.
+        `measured` has columns of MEASURED; missing ones are unknown. The plain columns are time, input_length,
+        output_length, blocks (of prompt and output) and prompts (blocks).
         """
         self._numbers += self._index.add(digests).data
         count = len(types)
         keys = {"session": (self._sessions, session), "account": (self._accounts, account), "user": (self._users, user),
                 "domain": (self._domains, domain)}  # fmt: skip
         columns["service"] = np.full(count, -1) if service is None else service
+        for name, chunks in self._measured.items():
+            chunks.append((measured or {}).get(name, count))
         self._append(**{name: numbers_of_digests(*key, count) for name, key in keys.items()}, **columns)
         self._types.extend(types)
 
@@ -99,6 +105,9 @@ class Collector:
         if self._sessions.distinct:
             _link_sessions(rows, column["session"], by_time, order)
         rows.service_ms = measured_ms(column["time"], column["service"], column["time"].min())[order]
+        for name, chunks in self._measured.items():
+            if any(isinstance(chunk, np.ndarray) for chunk in chunks):
+                setattr(rows, name, _with_unknown(MEASURED[name], chunks)[order])
         rows.domain = numbered_domains(column["domain"][order])
         users = self._users_of(column["account"][order], column["user"][order])
         blocks = self._blocks(offsets_of(column["blocks"]), column["prompts"] if self.outputs else None)
@@ -130,6 +139,13 @@ def numbered_domains(domain: np.ndarray) -> np.ndarray | None:
     (array([ 0, -1,  1]), None)
     """
     return None if (domain == domain[:1]).all() else by_first_appearance(domain)
+
+
+def _with_unknown(number: Number, chunks: list[np.ndarray | int]) -> np.ndarray:
+    """A column from its chunks; a number stands for rows without a value."""
+    return np.concatenate(
+        [np.full(chunk, number.unknown, number.dtype) if isinstance(chunk, int) else chunk for chunk in chunks]
+    )
 
 
 def numbers_of_digests(index: DigestIndex, digests, rows) -> np.ndarray:

@@ -16,6 +16,7 @@ import numpy as np
 
 from .._base.errors import EmptyPrompt, LeftOut, RowError
 from .._base.offsets import joined, offsets_of
+from ..trace.measured import MEASURED
 from .hashing import NO_CONTEXT, BlockHasher, context
 from .keys import Key
 from .logs.record import Record
@@ -59,6 +60,14 @@ class Batch:
     user: np.ndarray | None = None  # request -> digest of its user, within the account if it has one, zeros = none
     domain: np.ndarray | None = None  # request -> digest of its isolation domain, zeros = none
     service_ns: np.ndarray | None = None  # request -> measured time from its start to its end, -1 = unknown
+    cached_tokens: np.ndarray | None = None  # request -> prompt tokens from the service's cache, -1 = unknown
+    ttft_ms: np.ndarray | None = None  # request -> measured time to its first token, NaN = unknown
+    e2e_ms: np.ndarray | None = None  # request -> measured time to its end, NaN = unknown
+    queue_ms: np.ndarray | None = None  # request -> measured time in the engine's queue, NaN = unknown
+    invalid_measured: int = 0  # measured values of the log that are not valid, and count as unknown
+    lowered_cached: int = 0  # counts of cached tokens above the length of the prompt, lowered to it
+    with_cached: int = 0  # requests with a count of cached tokens
+    without_hit: int = 0  # ... that is 0
     type: list[str | None] = field(default_factory=list)
     logged_tokens: np.ndarray = field(default_factory=lambda: np.empty(0, np.int64))  # -1 = unknown
     cut: int = 0  # requests that are incomplete in the log, taken with --allow-truncated
@@ -82,6 +91,16 @@ class Batch:
     def outputs(self) -> np.ndarray:
         """The number of blocks of each output."""
         return np.zeros(len(self), np.int64) if self.output_offsets is None else np.diff(self.output_offsets)
+
+    @property
+    def measured(self) -> dict[str, np.ndarray]:
+        """The columns of MEASURED that have a value."""
+        columns = {name: getattr(self, name) for name in MEASURED}
+        return {
+            name: values
+            for name, values in columns.items()
+            if values is not None and MEASURED[name].is_known(values).any()
+        }
 
     def all_digests(self) -> np.ndarray:
         """The digests of each row, its prompt's and then its output's."""
@@ -156,7 +175,7 @@ class Encoder:
 
     def _parse(self, piece, batch: Batch) -> tuple[list[Record], list[RowPosition]]:
         """The requests of the piece, with rendered prompts, and their positions. Bad rows go to the batch's rejects."""
-        requests, positions, times, service, offset = [], [], [], [], 0
+        requests, positions, times, service, measured, offset = [], [], [], [], [], 0
         for line in piece.read().split(b"\n"):
             if stripped := line.strip():
                 position = RowPosition(batch.lines, offset, len(line))
@@ -174,6 +193,7 @@ class Encoder:
                     requests += [record for record, _ in parsed]
                     times += [time_ns for _, time_ns in parsed]
                     service += [self.reader.service_ns(record, time_ns) for record, time_ns in parsed]
+                    measured += [self.reader.measured(record, time_ns) for record, time_ns in parsed]
                     positions += [position] * len(parsed)
             batch.lines += 1
             offset += len(line) + 1
@@ -183,6 +203,12 @@ class Encoder:
         batch.time_ns = np.array(times, dtype=np.int64)
         if any(one >= 0 for one in service):
             batch.service_ns = np.array(service, dtype=np.int64)
+        batch.invalid_measured = sum(one.invalid for one in measured)
+        for name, number in MEASURED.items():
+            logged = [getattr(one, name) for one in measured]
+            if any(value is not None for value in logged):
+                known = [number.unknown if value is None else value for value in logged]
+                setattr(batch, name, np.array(known, dtype=number.dtype))
         return requests, positions
 
     def _requests_of(self, line: bytes, place: str) -> list[tuple[Record, int]]:
@@ -209,9 +235,9 @@ class Encoder:
                     raise
                 batch.rejects.append(Reject(positions.pop(row), error.with_traceback(None)))
                 batch.rejects.sort(key=lambda reject: reject.position.line)
-                batch.time_ns = np.delete(batch.time_ns, row)
-                if batch.service_ns is not None:
-                    batch.service_ns = np.delete(batch.service_ns, row)
+                for name in ("time_ns", "service_ns", *MEASURED):
+                    if (values := getattr(batch, name)) is not None:
+                        setattr(batch, name, np.delete(values, row))
                 del requests[row]
 
     def _rendered(self, record: Record, time_ns: int, place: str) -> Record:
@@ -264,6 +290,7 @@ class Encoder:
             batch.input_length = np.array([r.input_length for r in requests], dtype=np.int64)
         batch.output_length = np.where(logged < 0, counted, logged)
         batch.logged_tokens = np.array([-1 if r.prompt_tokens is None else r.prompt_tokens for r in requests], np.int64)
+        self._bound_cached(batch)
         batch.type = [r.type for r in requests]
         if any(r.session is not None for r in requests):
             batch.session = self.hasher.sessions([r.session for r in requests])
@@ -275,6 +302,18 @@ class Encoder:
         domains = [self._domain(r) for r in requests] if self.recipe.keep_domains else []
         if any(domain is not None for domain in domains):
             batch.domain = self.hasher.domains(domains)
+
+    def _bound_cached(self, batch: Batch):
+        """Cached tokens are tokens of the prompt: of ours, which another tokenizer may count otherwise."""
+        if batch.cached_tokens is None:
+            return
+        beyond = batch.cached_tokens > batch.input_length
+        invalid = beyond & (batch.logged_tokens >= 0) & (batch.cached_tokens > batch.logged_tokens)
+        batch.invalid_measured += int(invalid.sum())
+        batch.lowered_cached = int((beyond & ~invalid).sum())
+        batch.cached_tokens = np.where(invalid, -1, np.minimum(batch.cached_tokens, batch.input_length))
+        batch.with_cached = int((batch.cached_tokens >= 0).sum())
+        batch.without_hit = int((batch.cached_tokens == 0).sum())
 
     def _hash(self, requests, prompts, outputs, batch: Batch):
         roots = self.hasher.roots([self._context(r) for r in requests])

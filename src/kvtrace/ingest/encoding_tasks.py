@@ -15,6 +15,7 @@ from .._native.ids import DigestIndex
 from ..privacy.numbering.run import Runner
 from ..privacy.numbering.store import Store
 from ..privacy.numbering.task_plan import DOMAINS, ENCODED, digests_of_rows, firsts_of, sample_times
+from ..trace.measured import MEASURED
 from .collector import Collector, numbers_of_digests
 from .encoding import Batch, Encoder, Recipe
 from .keys import Key, load_key
@@ -59,6 +60,7 @@ class EncodedPartition:
     has_domains: bool
     has_types: bool
     has_service: bool
+    measured: list[str]  # columns of MEASURED that have a value
     bytes: int  # written
 
 
@@ -96,14 +98,16 @@ class PartitionEncoder:
         arrays = {"time" if name == "time_ns" else name: values for name, values in numbers.items()} | {"type": codes}
         arrays |= {name: values for name, values in links.items() if values is not None}
         arrays |= {} if outputs is None else {"prompts": prompts}
-        service = _service_of(batches)
+        service, measured = _service_of(batches), _measured_of(batches)
         arrays |= {} if service is None else {"service": service}
+        arrays |= {f"carried {name}": values for name, values in measured.items()}
         name = f"{ENCODED}/{partition.number}"
         return EncodedPartition(
             summaries, **_write_rows(self.store, name, list(code_of_type), arrays, offsets, digests, self.by_time),
             has_sessions=links["session"] is not None, has_accounts=links["account"] is not None,
             has_users=links["user"] is not None, has_domains=links["domain"] is not None,
             has_types=any(kind is not None for kind in types), has_service=service is not None,
+            measured=list(measured),
         )  # fmt: skip
 
 
@@ -226,8 +230,9 @@ def collect(store: Store, folder: str, partitions: int, collector: Collector) ->
             types, rows = stored.about["types"], {name: stored[name] for name in stored}
         links: dict[str, Any] = {name: rows.pop(name, None) for name in ("session", "account", "user", "domain")}
         kinds, blocks = [types[code] for code in rows.pop("type").tolist()], np.diff(rows.pop("offsets"))
+        measured = {name: rows.pop(f"carried {name}") for name in MEASURED if f"carried {name}" in rows}
         rows = {"blocks": blocks, "prompts": blocks} | rows
-        collector.add_rows(types=kinds, **links, **rows)
+        collector.add_rows(types=kinds, measured=measured, **links, **rows)
 
 
 def number_domains(encoded: list[EncodedPartition], store: Store, folder: str) -> bool:
@@ -253,9 +258,11 @@ def number_domains(encoded: list[EncodedPartition], store: Store, folder: str) -
 
 def _without_digests(batch: Batch) -> Batch:
     """The batch with its counts and lengths only."""
+    nothing: dict[str, Any] = dict.fromkeys(MEASURED)
     return replace(
         batch, digests=np.empty((0, 2), np.uint64), offsets=np.zeros(1, np.int64), session=None, account=None,
         user=None, domain=None, service_ns=None, type=[], output_digests=None, output_offsets=None,
+        **nothing,
     )  # fmt: skip
 
 
@@ -268,6 +275,21 @@ def _service_of(batches: list[Batch]) -> np.ndarray | None:
     if all(batch.service_ns is None for batch in batches):
         return None
     return np.concatenate([np.full(len(one), -1) if one.service_ns is None else one.service_ns for one in batches])
+
+
+def _measured_of(batches: list[Batch]) -> dict[str, np.ndarray]:
+    """The columns of MEASURED that some row has a value of."""
+    columns = [batch.measured for batch in batches]
+    return {
+        name: np.concatenate(
+            [
+                one[name] if name in one else np.full(len(batch), number.unknown, number.dtype)
+                for batch, one in zip(batches, columns, strict=True)
+            ]
+        )
+        for name, number in MEASURED.items()
+        if any(name in one for one in columns)
+    }
 
 
 def _key_digests(batches, name) -> np.ndarray | None:

@@ -9,7 +9,7 @@ and 8 more bytes a reference at the end.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Iterable
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,15 +27,17 @@ from ..privacy.profiles import Profile
 from ..privacy.released_trace import ReleasedTrace
 from ..privacy.releases import release_draft, released_draft
 from ..privacy.session_times import ServiceModel, SessionTimes
+from ..privacy.steps import keep_measured
 from ..privacy.trace_draft import TraceDraft
 from ..trace.columns import Columns, fields_of
+from ..trace.measured import measured_of
 from ..trace.meta import Meta, ReleaseSection, merge, shares_prefixes
 from ..trace.normalise import NEWEST_FIRST
 from .collector import Collector
 from .encoding import Batch
 from .keys import Key
 from .preparation import Inputs, Job, LogOptions, prepare
-from .row_counts import Progress, RowCounter, with_known_prefixes
+from .row_counts import Progress, RowCounter, value_notes, with_known_prefixes, with_measured
 
 if TYPE_CHECKING:
     from .checkpoint import Checkpoint
@@ -87,6 +89,7 @@ def anonymize(
     round_input: str | int | None = None,
     round_output: str | int | None = None,
     drop_sessions: bool | None = None,
+    keep_measured: Iterable[str] | None = None,
     sample_sessions: float = 1.0,
     tenant_field: str | None = None,
     isolate_tenants: bool = False,
@@ -121,6 +124,8 @@ def anonymize(
         round_input: Round input lengths up to multiples of this many tokens, or of "block"; "exact" keeps them.
         round_output: Round output lengths up to multiples of this many tokens, or to "pow2"; "exact" keeps them.
         drop_sessions: Leave out sessions, turns and parents.
+        keep_measured: Measured columns to keep, from `cached_tokens`, `ttft_ms`, `e2e_ms` and `queue_ms`, where the log
+            has them. By default an exact release keeps all of them, and any other keeps none.
         sample_sessions: Share of the sessions to release, each whole: above 0, at most 1.
         tenant_field: JSON path of the tenant; k then counts tenants.
         isolate_tenants: Tenants share no blocks, as in engines with a separate cache for each tenant.
@@ -153,9 +158,10 @@ def anonymize(
         tokenizer=tokenizer, chat_template=chat_template, use_template=use_template,
         generation_prompt=generation_prompt, block_size=block_size, outputs=outputs, profile=profile, k=k,
         k_counts=k_counts, tail=tail, time_step_ms=time_step_ms, round_input=round_input, round_output=round_output,
-        drop_sessions=drop_sessions, sample_sessions=sample_sessions, tenant_field=tenant_field,
-        isolate_tenants=isolate_tenants, keep_domains=keep_domains, arrivals=arrivals, service_model=service_model,
-        key=key, workers=workers, max_errors=max_errors, on_reject=on_reject, on_progress=on_progress,
+        drop_sessions=drop_sessions, keep_measured=keep_measured, sample_sessions=sample_sessions,
+        tenant_field=tenant_field, isolate_tenants=isolate_tenants, keep_domains=keep_domains, arrivals=arrivals,
+        service_model=service_model, key=key, workers=workers, max_errors=max_errors, on_reject=on_reject,
+        on_progress=on_progress,
     ).trace()  # fmt: skip
 
 
@@ -256,8 +262,10 @@ def _released(draft: TraceDraft, users: Users | None, job: Job, session_share: f
     done.isolated = job.recipe.isolate_tenants
     if not shares_prefixes(draft.meta):
         done.drop_costs()
+    done.notes += value_notes(counts) if measured_of(columns) else []
     counts.unsampled = whole - len(columns)
-    meta = merge(draft.meta, {} if times.section is None else {"service_times": times.section})
+    meta = with_measured(draft.meta, measured_of(columns))
+    meta = merge(meta, {} if times.section is None else {"service_times": times.section})
     meta = merge(meta, done.meta)
     if not done.sampled:
         meta = merge(meta, {"counts": counts.to_dict()})
@@ -267,9 +275,11 @@ def _released(draft: TraceDraft, users: Users | None, job: Job, session_share: f
 def _in_log_order(draft: TraceDraft, profile: Profile, counts: Counts) -> AnonymizedRows:
     """The rows in the log's order. They are not a Trace, so the only release step is that of the tails."""
     draft.set_tail(profile.tail)
+    draft.rows = keep_measured(draft.rows, profile)
     draft.rows.service_ms = None
     section: ReleaseSection = {"settings": profile.settings(), "sampled": False}
-    meta = merge(draft.meta, {"profile": profile.name, "release": section, "counts": counts.to_dict()})
+    meta = with_measured(draft.meta, measured_of(draft.rows))
+    meta = merge(meta, {"profile": profile.name, "release": section, "counts": counts.to_dict()})
     return AnonymizedRows(draft.columns(), draft.block_size, draft.tail, meta, counts)
 
 

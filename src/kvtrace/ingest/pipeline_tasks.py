@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -16,6 +16,9 @@ from ..privacy.numbering.bound import in_one_process
 from ..privacy.numbering.run import Numbered, Runner, number
 from ..privacy.numbering.store import Store
 from ..privacy.numbering.task_plan import BLOCKS, ENCODED, Plan, cuts, split_by
+from ..privacy.profiles import kept_measured
+from ..privacy.releases import measured_notes
+from ..trace.measured import MEASURED
 from ..trace.meta import Meta, merge, shares_prefixes
 from ..trace.trace_figures import figures
 from .collector import Collector
@@ -32,7 +35,7 @@ from .encoding_tasks import (
 from .logs import sources
 from .pipeline import REVERSED, no_requests_error, released_rows
 from .preparation import Inputs, Job, LogOptions, prepare
-from .row_counts import Progress, RowCounter, with_known_prefixes
+from .row_counts import Progress, RowCounter, value_notes, with_known_prefixes, with_measured
 from .task_checkpoint import TaskCheckpoint
 
 LOG_BYTES_PER_TOKEN = 4  # a lower estimate
@@ -141,7 +144,7 @@ def anonymize_dataset(
             encoded, folder = with_arrivals(encoded, job.arrival_model, store, runner)
         plan = _plan(job, store, folder, encoded, partitions, task_blocks, in_stages)
         if in_stages and plan.counts != "inferred":
-            made = _in_stages(job, plan, runner, counts)
+            made = _in_stages(job, plan, runner, counts, _measured(encoded))
         else:
             blocks = sum(int(partition.blocks.sum()) for partition in encoded)
             in_one_process(counts.requests, blocks).require(memory)
@@ -162,13 +165,17 @@ def _check_sources(job: Job) -> None:
         raise UsageError("--runner requires files as inputs: stdin and pipes cannot be read twice.")
 
 
-def _in_stages(job: Job, plan: Plan, runner: Runner, counts: Counts) -> Numbered:
-    """Number and release the encoded rows in tasks."""
+def _in_stages(job: Job, plan: Plan, runner: Runner, counts: Counts, measured: Sequence[str]) -> Numbered:
+    """Number and release the encoded rows in tasks; `measured` are the columns of MEASURED that the log has."""
     meta = with_known_prefixes(job.meta, counts)
     made = number(plan, runner, meta, isolated=job.recipe.isolate_tenants)
+    made.account.notes[:0] = measured_notes(measured, job.profile)
     if not shares_prefixes(made.meta):
         made.account.drop_costs()
-    made.meta = merge(merge(made.meta, made.account.meta), {"counts": counts.to_dict()})
+    kept = [name for name in measured if name in plan.carried]
+    made.account.notes += value_notes(counts) if kept else []
+    made.meta = merge(with_measured(made.meta, kept), made.account.meta)
+    made.meta = merge(made.meta, {"counts": counts.to_dict()})
     return made
 
 
@@ -243,5 +250,13 @@ def _plan(
         has_sessions=sessions, has_types=any(partition.has_types for partition in encoded),
         has_outputs=job.recipe.outputs, has_service=measured, service_model=job.service_model,
         session_times=sessions and not job.profile.drop_sessions and (measured or job.service_model is not None),
-        carried=("domain",) if in_stages and number_domains(encoded, store, folder) else (),
+        carried=(
+            *(["domain"] if in_stages and number_domains(encoded, store, folder) else []),
+            *(name for name in _measured(encoded) if name in kept_measured(job.profile)),
+        ),
     )  # fmt: skip
+
+
+def _measured(encoded: list[EncodedPartition]) -> list[str]:
+    """The columns of MEASURED that some partition has a value of."""
+    return [name for name in MEASURED if any(name in partition.measured for partition in encoded)]

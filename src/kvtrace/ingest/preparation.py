@@ -73,6 +73,7 @@ class LogOptions(TypedDict, total=False):
     round_input: str | int | None
     round_output: str | int | None
     drop_sessions: bool | None
+    keep_measured: Iterable[str] | None
     tenant_field: str | None
     isolate_tenants: bool
     keep_domains: bool | None
@@ -102,6 +103,7 @@ def prepare(
     round_input: str | int | None = None,
     round_output: str | int | None = None,
     drop_sessions: bool | None = None,
+    keep_measured: Iterable[str] | None = None,
     tenant_field: str | None = None,
     isolate_tenants: bool = False,
     keep_domains: bool | None = None,
@@ -119,7 +121,7 @@ def prepare(
     """
     chosen = profiles.profile(
         profile, k=k, k_counts=k_counts, tail=tail, time_step_ms=time_step_ms, round_input=round_input,
-        round_output=round_output, drop_sessions=drop_sessions,
+        round_output=round_output, drop_sessions=drop_sessions, keep_measured=keep_measured,
     )  # fmt: skip
     arrival_model = None if arrivals is None else ArrivalModel.parse(arrivals)
     _check_options(block_size, chosen, keep_order, outputs)

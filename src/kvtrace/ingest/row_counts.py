@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,6 +13,8 @@ from .._base.files import name_of
 from .._base.row_counts import Counts
 from ..trace.meta import PREFIXES_UNKNOWN, Meta, merge
 from .encoding import Batch
+
+MEASURED_COUNTS = ("invalid_measured", "lowered_cached", "with_cached", "without_hit")
 
 
 @dataclass(frozen=True)
@@ -53,6 +55,8 @@ class RowCounter:
         self.counts.others += batch.others
         self.counts.lengths_only += batch.lengths_only
         self.counts.cut += batch.cut
+        for name in MEASURED_COUNTS:
+            setattr(self.counts, name, getattr(self.counts, name) + getattr(batch, name))
         self.tokens += int(batch.input_length.sum())
         self._compare(batch)
         self._follow(batch.time_ns)
@@ -96,6 +100,40 @@ class RowCounter:
         self.counts.with_logged_tokens += int(logged.sum())
         self.counts.equal_to_logged += int((difference == 0).sum())
         self.counts.logged_difference += int(difference.sum())
+
+
+def value_notes(counts: Counts) -> list[str]:
+    """Notes on what the service measured, for a trace that has it.
+
+    >>> value_notes(Counts(requests=9, invalid_measured=1, with_cached=4, without_hit=2))
+    ['1 measured value is not valid: it counts as unknown.']
+    """
+    notes = []
+    if invalid := counts.invalid_measured:
+        verb = "value is not valid: it counts" if invalid == 1 else "values are not valid: they count"
+        notes.append(f"{invalid:,} measured {verb} as unknown.")
+    if lowered := counts.lowered_cached:
+        plural = "s" if lowered > 1 else ""
+        notes.append(
+            f"cached tokens of {lowered:,} request{plural} exceed the prompt by our tokenizer: they were lowered to "
+            "its length."
+        )
+    if 0 < counts.with_cached < counts.requests and not counts.without_hit:
+        notes.append(
+            f"{counts.with_cached:,} of {counts.requests:,} requests have cached tokens, and none has 0 of them: some "
+            "servers leave a 0 out, so the others may have had no cached tokens."
+        )
+    return notes
+
+
+def with_measured(meta: Meta | dict[str, Any], measured: Iterable[str]) -> dict[str, Any]:
+    """The sections of a trace, with the columns of MEASURED that the log gave it.
+
+    >>> with_measured({"log": {"reader": "sglang"}}, ["ttft_ms"])
+    {'log': {'reader': 'sglang', 'measured': ['ttft_ms']}}
+    """
+    names = list(measured)
+    return merge(meta, {"log": {**meta["log"], "measured": names}} if names else {})
 
 
 def with_known_prefixes(meta: Meta, counts: Counts) -> dict[str, Any]:

@@ -28,7 +28,8 @@ from .logs.sources import LogPiece
 
 LENGTHS = struct.Struct("<Q")  # bytes of the JSON header, or of one packed batch
 ARRAYS = ("times", "blocks")
-VALUES = ("first_time", "has_sessions", "has_accounts", "has_users", "has_domains", "has_types", "has_service", "bytes")
+VALUES = ("first_time", "has_sessions", "has_accounts", "has_users", "has_domains", "has_types", "has_service",
+          "measured", "bytes")  # fmt: skip
 
 
 class TaskCheckpoint(Checkpoint):
@@ -81,7 +82,7 @@ def unpacked_partition(data: bytes) -> EncodedPartition:
     """The partition that `packed_partition` serialised.
 
     >>> none = np.empty(0, np.int64)
-    >>> partition = EncodedPartition([], none, none, None, False, False, False, False, False, False, 7)
+    >>> partition = EncodedPartition([], none, none, None, False, False, False, False, False, False, [], 7)
     >>> unpacked_partition(packed_partition(partition)).bytes
     7
     """

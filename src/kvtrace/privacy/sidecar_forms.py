@@ -10,7 +10,7 @@ from dataclasses import fields
 from itertools import product
 from typing import Any
 
-from .._base.row_counts import Counts
+from .._base.row_counts import UNSTATED, Counts
 from .._base.row_counts import rounded as two_digits_of
 from .._base.units import UNITS as DURATION_UNITS
 from ..formats.format_table import NAMES
@@ -106,6 +106,7 @@ META = Section({
             "model": one_of("poisson"), "conversations_per_s": rounded(SMALL), "mean_think_ms": rounded(SMALL),
             "seed": whole(SEED),
         }),
+        "measured": ListOf(one_of(*MEASURED), limit=len(MEASURED)),
     }),
     "tokenizer": Section({
         "name": one_of(*TOKENIZERS), "sha256": digest,
@@ -126,7 +127,7 @@ META = Section({
         "measured": flag, "estimated": flag, "costs": one_of("roofline", "calibrated"), "model": one_of(*MODELS),
         "gpu": one_of(*GPUS), "gpus": whole(1024),
     }),
-    "counts": Section({field.name: two_digits for field in fields(Counts) if field.name != "reasons"}),
+    "counts": Section({field.name: two_digits for field in fields(Counts) if field.name not in UNSTATED}),
     "figures": Section({
         "requests": whole(MANY), "tokens": whole(MANY), "output_tokens": whole(MANY), "blocks": whole(MANY),
         "distinct_blocks": whole(MANY), "sessions": whole(MANY), "duration_ms": number(MANY), "hits": _HITS,

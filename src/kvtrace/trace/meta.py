@@ -15,6 +15,7 @@ class LogSection(TypedDict, total=False):
     reader: str
     time: str
     arrivals: dict[str, Any]  # the arrival model of a log without times
+    measured: list[str]  # the columns of MEASURED that the log gave the trace
 
 
 class ReleaseSection(TypedDict):

@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import orjson
 
@@ -122,6 +122,19 @@ def detect(rows: list[dict[str, Any]]) -> str:
     return max(fits, key=fits.__getitem__, default="block-hash")  # an empty log has any format
 
 
+class Measured(NamedTuple):
+    """What the service measured of a request; None = unknown. The names are those of a trace's columns."""
+
+    cached_tokens: int | None = None
+    ttft_ms: float | None = None
+    e2e_ms: float | None = None
+    queue_ms: float | None = None
+    invalid: int = 0  # columns whose logged value is not valid
+
+
+CLOCK_MS = 1000.0  # clocks of whole seconds tell the end of a request too early by less
+
+
 @dataclass(frozen=True)
 class LogReader:
     """Reads the lines of one log. Create it with `open_reader`; all workers use the same one."""
@@ -203,6 +216,36 @@ class LogReader:
             return NO_TIME
         return end_ns - time_ns
 
+    def measured(self, record: Record, time_ns: int) -> Measured:
+        """What the service measured of the record. A value that cannot be true is unknown, and named as invalid.
+
+        A first token at the very end means that the answer was not streamed. A first token after the end, by more than
+        clocks of whole seconds explain, and a longer time in the queue are mistakes of the log, often of a unit.
+        """
+        invalid = set(record.invalid)
+        service_ns, ttft_ms = self.service_ns(record, time_ns), _milliseconds(record.ttft_s)
+        e2e_ms = None if service_ns == NO_TIME else round(service_ns / 1e6, 3)
+        if e2e_ms is not None:
+            invalid.discard("e2e_ms")
+        elif record.end_time is not None and time_ns != NO_TIME:
+            invalid.add("e2e_ms")
+        if ttft_ms is None and time_ns != NO_TIME and record.first_token not in (None, record.end_time):
+            first_ns = times.parsed(self.unit, record.first_token) if self.unit else None
+            if first_ns is None:  # tools write dates into spans with nanoseconds
+                first_ns = times.parsed(Unit("iso"), record.first_token)
+            if first_ns is not None and 0 <= first_ns - time_ns <= fields.MAX_SERVICE_S * 10**9:
+                ttft_ms = round((first_ns - time_ns) / 1e6, 3)
+            else:
+                invalid.add("ttft_ms")
+        queue_ms, most_ms = _milliseconds(record.queue_s), float("inf") if e2e_ms is None else e2e_ms + CLOCK_MS
+        if ttft_ms is not None and ttft_ms > most_ms:
+            ttft_ms = None
+            invalid.add("ttft_ms")
+        if queue_ms is not None and queue_ms > most_ms:
+            queue_ms = None
+            invalid.add("queue_ms")
+        return Measured(record.cached_tokens, ttft_ms, e2e_ms, queue_ms, len(invalid))
+
     def detected_fields(self) -> str | None:
         """The fields that are read under another name, in words; None if there are none.
 
@@ -272,6 +315,10 @@ class LogReader:
             hint = ARRAY_HINT if _is_array(line) else "A log holds one JSON object a line."
             raise RowError("is JSON, but not an object.", hint=hint)
         return self.fields.overlay(row) if self.fields else row
+
+
+def _milliseconds(seconds: float | None) -> float | None:
+    return None if seconds is None else round(seconds * 1e3, 3)
 
 
 def records_of(reader, row: dict[str, Any]) -> list[Record]:

@@ -12,7 +12,7 @@ from typing import Any
 
 from ..._base.errors import EmptyPrompt
 from . import fields, pairs
-from .measured import put_cached
+from .measured import put_cached, tokens_of
 from .pairs import small_unit as small_unit
 from .record import Record
 
@@ -204,9 +204,10 @@ def _tool(tool):
 def _put_usage(record, usage):
     """Set the token counts from the server's usage, unless the row has them."""
     if record.prompt_tokens is None:
-        names = ("input_tokens", "cache_read_input_tokens", "cache_creation_input_tokens")
-        counts = [fields.count(*fields.find(usage, name)) for name in names]
-        record.prompt_tokens = None if counts[0] is None else sum(count or 0 for count in counts)
+        uncached = fields.count(*fields.find(usage, "input_tokens"))
+        logged = [fields.find(usage, name)[0] for name in ("cache_read_input_tokens", "cache_creation_input_tokens")]
+        counts = [uncached, *(0 if value is None else tokens_of(value) for value in logged)]
+        record.prompt_tokens = None if None in counts else sum(filter(None, counts))
     if record.output_length is None:
         record.output_length = fields.count(*fields.find(usage, "output_tokens"))
     put_cached(record, usage)

@@ -15,7 +15,7 @@ from .fieldmap import MISSING
 from .json_values import as_text as as_text
 from .json_values import json_bytes, wrong
 from .measured import MAX_SERVICE_S as MAX_SERVICE_S
-from .measured import MAX_TOKENS, Places, put_cached, put_row, whole_number
+from .measured import Places, put_cached, put_row, tokens_of, whole_number
 from .measured import service_in as service_in
 from .prompts import is_cut_json, opened_prompt, require_prompt
 from .record import Record
@@ -257,7 +257,7 @@ def token_ids(value: Any, path: str) -> array[int]:
 def count(value: Any, path: str) -> int | None:
     """A number of tokens, or None; RowError if it is negative, fractional or not a number."""
     value = whole_number(value)
-    if value is None or (type(value) is int and 0 <= value < MAX_TOKENS):
+    if value is None or tokens_of(value) is not None:
         return value
     if type(value) is int:
         raise RowError("is negative." if value < 0 else "is not below 2^31 tokens.", field=path)

@@ -15,7 +15,7 @@ from ..._base.errors import NotARequest
 from . import fields, langchain
 from .bodies import number
 from .json_values import unpacked
-from .measured import put_cached, put_measured
+from .measured import USAGE_CACHED, put_cached, put_measured, tokens_of
 from .record import Record
 
 SPELLINGS = False  # the reader knows all names, and `projectId` is the project of the log's owner
@@ -117,7 +117,9 @@ def _put_counts(record, row, prefix):
 def _sum(counts: dict[str, Any], kind: str, path: str) -> int | None:
     """The tokens of a kind: all names that begin with it; just that name if the sums do not make up the total."""
     numbers = {name: number(value) for name, value in counts.items()}
-    sums = {kind: [value for name, value in numbers.items() if name.startswith(kind) and type(value) is int]
+    bad = {name for name in USAGE_CACHED if tokens_of(numbers.get(name)) is None}  # unknown, and no length is refused
+    sums = {kind: [value for name, value in numbers.items()
+                   if name.startswith(kind) and type(value) is int and name not in bad]
             for kind in ("input", "output")}  # fmt: skip
     if type(numbers.get("total")) is int and sum(map(sum, sums.values())) != numbers["total"]:
         return fields.count(numbers.get(kind), f"{path}.{kind}") or None

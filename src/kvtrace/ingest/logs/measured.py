@@ -7,7 +7,7 @@ not valid (negative, words, of months) counts as unknown, and is counted.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from .fieldmap import MISSING
@@ -43,7 +43,7 @@ USAGE_CACHED = (  # in the usage of a response
     "input_cached_tokens", "input_cache_read",  # Langfuse's integrations of OpenAI and of LangChain
 )  # fmt: skip
 
-_ROW = frozenset((*CACHED, *TTFT, *QUEUE, *FIRST_TOKEN))
+_ROW = frozenset((*CACHED, *SERVICE, *TTFT, *QUEUE, *FIRST_TOKEN))
 _NOTHING: Mapping[str, float] = {}
 
 MAX_SERVICE_S = 30 * 86_400.0  # a longer request is a mistake of the log
@@ -65,6 +65,27 @@ def whole_number(value: Any) -> Any:
     return value
 
 
+def tokens_of(value: Any) -> int | None:
+    """A number of tokens; None if the value is not one.
+
+    >>> tokens_of("12"), tokens_of(-1), tokens_of(True)
+    (12, None, None)
+    """
+    value = whole_number(value)
+    return value if type(value) is int and 0 <= value < MAX_TOKENS else None
+
+
+def seconds_of(value: Any, unit: float = 1.0) -> float | None:
+    """A duration in seconds, from a number of this many seconds, which may be text; None if it is not one.
+
+    >>> seconds_of("250", 0.001), seconds_of(-1), seconds_of(1e300), seconds_of(float("nan"))
+    (0.25, None, None, None)
+    """
+    if type(value) is str and len(value) < 20 and _DECIMAL.fullmatch(value):
+        value = float(value)
+    return value * unit if type(value) in (int, float) and 0 <= value * unit <= MAX_SERVICE_S else None
+
+
 def service_in(places: Places, **seconds: float) -> float | None:
     """The seconds from the start of a request to its end, from a field of SERVICE or one of these; None if unknown.
 
@@ -75,8 +96,11 @@ def service_in(places: Places, **seconds: float) -> float | None:
     >>> service_in([("", {"latency_ms": 250, "delay": 3})]), service_in([("", {"delay": 3})], delay=0.001)
     (0.25, 0.003)
     """
-    found = (_seconds(value, unit) for value, unit in _values(places, SERVICE | seconds))
-    return next((value for value in found if value is not None), None)
+    for names in (SERVICE, seconds):
+        for value, unit in _values(places, names):
+            if (found := seconds_of(value, unit)) is not None:
+                return found
+    return None
 
 
 def put_row(record: Record, row: dict[str, Any]) -> None:
@@ -88,6 +112,8 @@ def put_row(record: Record, row: dict[str, Any]) -> None:
     (96, 0.25, None, {'queue_ms'})
     """
     if _ROW & row.keys():
+        if record.service_s is None and any(_values([("", row)], SERVICE)):
+            record.invalid.add("e2e_ms")
         put_measured(record, [("", row)], cached=CACHED, ttft=TTFT, queue=QUEUE, first_token=FIRST_TOKEN)
 
 
@@ -95,10 +121,10 @@ def put_measured(
     record: Record,
     places: Places,
     *,
-    cached: Iterable[str] = (),
+    cached: tuple[str, ...] = (),
     ttft: Mapping[str, float] = _NOTHING,
     queue: Mapping[str, float] = _NOTHING,
-    first_token: Iterable[str] = (),
+    first_token: tuple[str, ...] = (),
 ) -> None:
     """Set the measured values that the record does not have yet; the first valid field counts.
 
@@ -114,14 +140,14 @@ def put_measured(
     >>> record.queue_s
     0.5
     """
-    if record.cached_tokens is None:
+    if cached and record.cached_tokens is None:
         counts = _values(places, dict.fromkeys(cached, 1.0))
-        record.cached_tokens = _valid(record, "cached_tokens", [_tokens(value) for value, _ in counts])
-    if record.ttft_s is None:
-        record.ttft_s = _valid(record, "ttft_ms", [_seconds(value, unit) for value, unit in _values(places, ttft)])
-    if record.queue_s is None:
-        record.queue_s = _valid(record, "queue_ms", [_seconds(value, unit) for value, unit in _values(places, queue)])
-    if record.first_token is None:
+        record.cached_tokens = _valid(record, "cached_tokens", [tokens_of(value) for value, _ in counts])
+    if ttft and record.ttft_s is None:
+        record.ttft_s = _valid(record, "ttft_ms", [seconds_of(value, unit) for value, unit in _values(places, ttft)])
+    if queue and record.queue_s is None:
+        record.queue_s = _valid(record, "queue_ms", [seconds_of(value, unit) for value, unit in _values(places, queue)])
+    if first_token and record.first_token is None:
         record.first_token = next((value for value, _ in _values(places, dict.fromkeys(first_token, 1.0))), None)
 
 
@@ -133,7 +159,8 @@ def put_cached(record: Record, places: Places, *names: str) -> None:
     >>> record.cached_tokens
     4
     """
-    put_measured(record, places, cached=names or USAGE_CACHED)
+    if record.cached_tokens is None and places:
+        put_measured(record, places, cached=names or USAGE_CACHED)
 
 
 def put_spans(record: Record, place: Mapping[str, Any], **spans: tuple[str, str]) -> None:
@@ -150,7 +177,7 @@ def put_spans(record: Record, place: Mapping[str, Any], **spans: tuple[str, str]
     for name, (since, until) in spans.items():
         span = span_s(place, since, until)
         if getattr(record, name) is None and span is not None:
-            setattr(record, name, _valid(record, f"{name.removesuffix('_s')}_ms", [_seconds(span, 1.0)]))
+            setattr(record, name, _valid(record, f"{name.removesuffix('_s')}_ms", [seconds_of(span)]))
 
 
 def span_s(place: Mapping[str, Any], since: str, until: str) -> float | None:
@@ -184,14 +211,3 @@ def _valid(record, column, values):
     elif values:
         record.invalid.add(column)
     return valid
-
-
-def _tokens(value) -> int | None:
-    value = whole_number(value)
-    return value if type(value) is int and 0 <= value < MAX_TOKENS else None
-
-
-def _seconds(value, unit) -> float | None:
-    if type(value) is str and len(value) < 20:
-        value = next((float(text) for text in [value] if _DECIMAL.fullmatch(text)), None)
-    return value * unit if type(value) in (int, float) and 0 <= value * unit <= MAX_SERVICE_S else None

@@ -2,8 +2,8 @@
 
 Request: `input`, text or items, `instructions`, flat `tools`, `safety_identifier` or `user`. Response: `created_at` in
 seconds, `model`, `output` items, `usage` with `input_tokens_details.cached_tokens`. Items become chat messages: an
-answer, its reasoning and its function calls form one assistant message, as in chat completions. A request that refers to
-state on the server (previous_response_id, conversation, item_reference, a stored prompt) is incomplete.
+answer, its reasoning and its function calls form one assistant message, as in chat completions. A request that refers
+to state on the server (previous_response_id, conversation, item_reference, a stored prompt) is incomplete.
 """
 
 from __future__ import annotations

@@ -11,7 +11,7 @@ from __future__ import annotations
 from typing import Any
 
 from . import fields, pairs
-from .measured import put_cached, put_measured, put_spans, span_s
+from .measured import put_cached, put_measured, put_spans, seconds_of, span_s
 from .pairs import small_unit as small_unit
 from .record import Record
 
@@ -57,8 +57,8 @@ def _put_metrics(record, places):
     )  # fmt: skip
     put_spans(record, metrics, queue_s=("queued_ts", "scheduled_ts"))
     decode_s = span_s(metrics, "first_token_ts", "last_token_ts")
-    if record.service_s is None and record.ttft_s is not None and decode_s is not None and decode_s >= 0:
-        record.service_s = record.ttft_s + decode_s
+    if record.service_s is None and record.ttft_s is not None and seconds_of(decode_s) is not None:
+        record.service_s = seconds_of(record.ttft_s + decode_s)
 
 
 def _prompt_ids(requests, responses):

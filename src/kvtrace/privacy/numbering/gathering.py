@@ -94,9 +94,7 @@ def _rows(plan: Plan, number: int) -> tuple[dict[str, np.ndarray], list[str | No
             if plan.has_outputs:
                 rows["prompts"] = encoded["prompts", start:stop]
             for name in plan.carried:
-                rows[f"carried {name}"] = (
-                    _domains(plan, encoded, start, stop) if name == "domain" else encoded[f"carried {name}", start:stop]
-                )
+                rows[f"carried {name}"] = _carried(plan, encoded, name, start, stop)
             if plan.has_service:
                 rows["service"] = encoded["service", start:stop] if "service" in encoded else np.full(stop - start, -1)
             for name in KEYS:
@@ -115,6 +113,15 @@ def _rows(plan: Plan, number: int) -> tuple[dict[str, np.ndarray], list[str | No
         digests, _ = digests_of_rows(digests, offsets_of(blocks), order)
         whole = {name: values[order] for name, values in whole.items()}
     return whole, list(types), digests
+
+
+def _carried(plan: Plan, encoded: StoredArrays, name: str, start: int, stop: int) -> np.ndarray:
+    """A carried column of some rows; those of a part without a measured column have unknown numbers."""
+    if name == "domain":
+        return _domains(plan, encoded, start, stop)
+    if name in MEASURED and f"carried {name}" not in encoded:
+        return np.full(stop - start, MEASURED[name].unknown, MEASURED[name].dtype)
+    return encoded[f"carried {name}", start:stop]
 
 
 def _domains(plan: Plan, encoded: StoredArrays, start: int, stop: int) -> np.ndarray:
