@@ -199,6 +199,16 @@ def test_a_waterfall_ends_with_the_delivered_tokens_if_all_are_known():
     )
 
 
+def test_a_service_that_is_an_lru_cache_delivers_the_hits_of_the_conversation_trace(shared):
+    trace = kvtrace.read(shared / "data/mooncake/conversation_trace.jsonl")
+    explanation = kvtrace.explain(trace, 10_000)
+    done = kvtrace.delivered_hits(measured(trace, cached_tokens=explanation.causes.tokens["hit"]))
+    assert done.totals["delivered_tokens"] == explanation.simulation.hits.hit_tokens
+    assert done.totals["possible_tokens"] == 144_793_823 - 90_695_412  # all but first uses
+    assert done.totals["lost_tokens"] == explanation.totals["evicted"]
+    assert not done.excess.any()
+
+
 def test_a_table_of_a_long_trace_has_a_row_for_each_day():
     trace = measured(toy("0", "0", gap_ms=3 * 86_400_000), cached_tokens=[0, 0])
     tables = {table.title: table for table in kvtrace.delivered_hits(trace).tables()}

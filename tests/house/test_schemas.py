@@ -8,8 +8,10 @@ import jsonschema
 import pytest
 from click.testing import CliRunner
 
+from kvtrace import Trace, read, write
 from kvtrace.cli import commands
 from kvtrace.formats.sidecar import OWN
+from kvtrace.trace.columns import replace_columns
 from tests.docs import ROOT
 from tools.docs_site import schemas
 
@@ -81,6 +83,8 @@ def test_simulations_fit_their_schema(folder, line):
         ("explanation", "explain trace.jsonl --capacity 300 --ttl 1m --warm-up 10% --input-price 3"),
         ("explanation", "explain trace.jsonl --tiers hbm=300,dram=600 --no-cures"),
         ("explanation", "explain trace.jsonl --gpu h100 --model llama-3.1-8b --capacity 300 --instances 2"),
+        ("analysis", "analyze measured.jsonl"),
+        ("explanation", "explain measured.jsonl --capacity 300 --no-cures"),
         ("models", "models"),
         ("models", "models gpt-oss-20b"),
         ("comparison", "compare trace.jsonl outputs.jsonl"),
@@ -90,6 +94,9 @@ def test_simulations_fit_their_schema(folder, line):
 def test_analyses_fit_their_schemas(folder, name, line):
     kvtrace(folder, f"anonymize {LOG} -o outputs.jsonl --block-size 16 --outputs --quiet")
     kvtrace(folder, "convert trace.jsonl -o one.jsonl --limit 1 --quiet")
+    trace = read(folder / "trace.jsonl")
+    cached = replace_columns(trace, cached_tokens=trace.input_length // 2, ttft_ms=trace.input_length * 0.1)
+    write(Trace.from_columns(cached, block_size=16), folder / "measured.jsonl")
     validate(name, json.loads(kvtrace(folder, f"{line} --json")))
 
 

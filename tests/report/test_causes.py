@@ -9,7 +9,7 @@ from hypothesis import given
 
 import kvtrace
 from kvtrace.report import html_page, interactive, paper
-from kvtrace.report.explanation import cause_table
+from kvtrace.report.cause_tables import cause_table
 from kvtrace.report.figures import plot_of
 from kvtrace.report.plots import causes, causes_over_time, waterfall
 from kvtrace.report.plots.plot import Study

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Literal, TypedDict
 
 from kvtrace.analysis.arrivals import Arrivals
+from kvtrace.analysis.delivered import DeliveredDict
 from kvtrace.analysis.distribution import Distribution
 from kvtrace.analysis.popularity import DepthBand, Popularity
 from kvtrace.analysis.turns import ToolAnswers
@@ -105,6 +106,8 @@ class AnalyzeFile(BasicsFile, total=False):
     notes: list[str]
     by_block_size: list[BlockSize]
     domains: DomainsDict
+    delivered: DeliveredDict
+    measured_times: dict[str, Distribution]
 
 
 class CurvePoint(HitsDict):

@@ -228,7 +228,13 @@ def analysis() -> Schema:
     null_or_sessions = schema["properties"]["sessions"]["anyOf"]
     meanings = descriptions("analysis/sessions.md")
     schema["properties"]["sessions"]["anyOf"] = [_described(one, meanings) for one in null_or_sessions]
+    _describe_delivered(schema["properties"])
     return _with_version(schema, summary.SCHEMA, "analysis/analyze.md")
+
+
+def _describe_delivered(properties: dict[str, Schema]) -> None:
+    """Describe the keys of delivered hits; words that other tables explain too, such as tokens, mean others here."""
+    properties["delivered"] = _described(properties["delivered"], descriptions("analysis/delivered.md"))
 
 
 def curve() -> Schema:
@@ -301,8 +307,9 @@ def _keep_optional(result: Schema) -> None:
 
 def explanations() -> Schema:
     """The causes of prompt tokens, and the cures."""
-    schema = _described(schema_of(ExplainFile), descriptions("analysis/delivered.md", "serving/explain.md"))
+    schema = _described(schema_of(ExplainFile), descriptions("serving/explain.md"))
     _keep_optional(schema["properties"]["simulation"])
+    _describe_delivered(schema["properties"])
     names = {"enum": [*causes.CAUSES]}
     for name in ("over_time", "by_session"):
         schema["properties"][name]["items"]["properties"]["causes"]["propertyNames"] = names

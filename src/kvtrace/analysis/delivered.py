@@ -186,9 +186,10 @@ class Delivered(Result):
         table.add_columns([name, "requests", "prompt tokens"], right=True)
         kinds = ("possible", *(["simulated"] if self.simulated is not None else []), "delivered", "lost")
         table.add_columns(kinds, right=True, rank=0)
+        table.add_column("lost tokens", right=True)
         for label, row in zip(labels, rows, strict=True):
             shares = [_share(row[f"{kind}_tokens"], row["tokens"]) for kind in kinds]  # type: ignore[literal-required]
-            table.add_row(label, f"{row['requests']:,}", f"{row['tokens']:,}", *shares)
+            table.add_row(label, f"{row['requests']:,}", f"{row['tokens']:,}", *shares, f"{row['lost_tokens']:,}")
         return table
 
     def _headline(self) -> str:

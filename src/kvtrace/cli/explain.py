@@ -142,10 +142,12 @@ def explain_command(trace, capacity, policy, ttl, engine, tiers, router, router_
 def _print(done, prefill_s, windows, sessions, cures):
     """Print the tables: the causes, those of windows and sessions, and what would help."""
     from ..report import explanation as explanation_report
+    from ..report.cause_tables import cause_table
 
-    print_tables(explanation_report.tables(done, prefill_s))
+    print_tables([cause_table(done, prefill_s)])
     groups = [(explanation_report.window_table, windows), (explanation_report.session_table, sessions)]
     made = [table_of(rows) for table_of, rows in groups if rows is not None]
+    made += [] if done.delivered is None else done.delivered.tables()
     if cures is not None and len(cures):
         made.append(explanation_report.cure_table(cures))
     print_notes([*explanation_report.notes(done), *([""] if made else [])])
