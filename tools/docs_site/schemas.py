@@ -307,7 +307,7 @@ def _keep_optional(result: Schema) -> None:
 
 def explanations() -> Schema:
     """The causes of prompt tokens, and the cures."""
-    schema = _described(schema_of(ExplainFile), descriptions("analysis/delivered.md", "serving/explain.md"))
+    schema = _described(schema_of(ExplainFile), descriptions("serving/explain.md"))
     _keep_optional(schema["properties"]["simulation"])
     _describe_delivered(schema["properties"])
     names = {"enum": [*causes.CAUSES]}
