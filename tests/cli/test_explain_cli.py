@@ -137,6 +137,17 @@ def test_no_cures_and_the_warm_up(path, capsys):
     assert "cures" not in as_json(capsys, path, "--capacity", "3", "--no-cures")
 
 
+def test_requests_that_do_not_fit_are_named(path, capsys):
+    text = shown(capsys, path, "--gpu", "h100", "--model", MODEL, "--capacity", "2", "--no-cures")
+    assert "Requests that do not fit are not served; the longest of their prompts has 3 blocks." in text
+
+
+def test_figures_are_drawn(path, capsys, tmp_path):
+    pytest.importorskip("plotly")
+    assert run(["explain", path, "--capacity", "3", "--svg", "causes.svg"]) == 0
+    assert "wrote       causes.svg\n" in capsys.readouterr().err and (tmp_path / "causes.svg").stat().st_size > 1000
+
+
 def test_the_gpus_hold_as_much_as_simulate_states(path, capsys):
     options = (path, "--gpu", "h100", "--model", MODEL, "--json")
     assert run(["simulate", *options]) == 0

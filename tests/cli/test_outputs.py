@@ -75,8 +75,7 @@ SAME += [
     for option in ("--png", "--svg")
     for line in (
         "analyze day.jsonl", "curve day.jsonl", "compare day.jsonl more.jsonl", "simulate day.jsonl --capacity 3",
-        "explain day.jsonl --capacity 3",
-        "sweep day.jsonl", "plan day.jsonl --model llama-3.1-8b",
+        "explain day.jsonl --capacity 3", "sweep day.jsonl", "plan day.jsonl --model llama-3.1-8b",
     )
 ]  # fmt: skip
 NAMES = [

@@ -9,6 +9,7 @@ from hypothesis import given
 
 import kvtrace
 from kvtrace.report import html_page, interactive, paper
+from kvtrace.report.explanation import cause_table
 from kvtrace.report.figures import plot_of
 from kvtrace.report.plots import causes, causes_over_time, waterfall
 from kvtrace.report.plots.plot import Study
@@ -123,6 +124,12 @@ def test_a_paper_stacks_the_same_bars(tmp_path):
     assert [[bar.get_y() for bar in bars][::12] for bars in axes.containers] == [
         [0, 0, 0, 0], [0, 0, 0.5, 1], [0, 0, 1, 1],
     ]  # fmt: skip
+
+
+def test_a_table_of_causes_adds_up():
+    rows = cause_table(kvtrace.explain(evicting(), tiers={"hbm": 2, "dram": 8})).rows
+    counts = {name: int(tokens.replace(",", "")) for name, tokens, _, _ in rows}
+    assert counts == {"hit": 48, "  in hbm": 16, "  in dram": 32, "first use": 64, "all prompt tokens": 112}
 
 
 # Machado, Oliveira and Fernandes (2009), severity 1: what people see who lack one kind of cone, on linear RGB

@@ -8,8 +8,10 @@ from hypothesis import strategies as st
 import kvtrace
 from kvtrace._base.errors import UsageError
 from kvtrace.cache.engines import ENGINES
+from kvtrace.cache.layout import CacheGroup, CacheLayout
 from kvtrace.cache.simulation import Setting, simulate
 from kvtrace.cache.tiered import simulate_tiers
+from kvtrace.report.explanation import cure_notes
 from kvtrace.serving.closed_loop import ClosedLoop
 from kvtrace.serving.hardware import roofline_of
 from kvtrace.serving.instances import simulate_instances
@@ -22,6 +24,7 @@ from kvtrace.trace.building import toy
 from kvtrace.trace.columns import replace_columns
 from kvtrace.trace.domains import in_domains
 from kvtrace.trace.trace import Trace
+from tests.docs import ROOT
 from tests.serving.session_forests import random_forest
 from tests.serving.test_explain import forests
 
@@ -291,6 +294,19 @@ def test_the_conversation_trace_needs_the_blocks_that_the_hit_curve_states(share
         assert hits.hit_tokens == done.totals["hit"] + one.tokens
 
 
+@pytest.mark.parametrize("capacity", [1000, 10_000, 300_000])
+def test_the_page_has_the_figures_of_the_conversation_trace(shared, capacity):
+    trace = kvtrace.read(shared / "data/mooncake/conversation_trace.jsonl")
+    done = explain(trace, capacity, engine="vllm")
+    page = (ROOT / "docs/serving/explain.md").read_text(encoding="utf-8")
+    figures = [capacity, *(done.totals[cause] for cause in ("hit", "evicted", "rounding", "first_use")), done.tokens]
+    assert f"| {' | '.join(f'{figure:,}' for figure in figures)} |" in page
+    if capacity == 10_000:
+        half, most, all_but_a_tenth = (f"{one.blocks:,}" for one in named(done, "more_blocks").amounts)
+        text = f"{all_but_a_tenth} more make 90 % of the evicted tokens hits, {most} more 80 %, and {half} more 50 %"
+        assert text in " ".join(page.split())
+
+
 def test_domains_of_a_trace_are_kept_for_the_cures():
     trace = toy("0 1", "0 1", "0 1")
     columns = replace_columns(trace, domain=np.array([0, 1, 0]))
@@ -319,3 +335,13 @@ def test_policies_other_than_lru_name_the_smallest_amount_of_equal_ones():
     done = explain(toy(*["0 1", "2 3", "4 5", "6 7"] * 4), 3, "mru")
     tokens = [one.tokens for one in named(done, "more_blocks").amounts]
     assert tokens == sorted(set(tokens))
+
+
+def test_a_change_that_cannot_be_simulated_is_named_with_its_reason():
+    """Sticky routing sends all prompts that begin with block 0 to one instance, which is too small for them."""
+    prompts = ("0 1 2 3", "0 1 2", "0 1 2 3", "4", "0 5 6 7", "0 5 6 8 9", "0 1 2 3 10 11 12")
+    layout = CacheLayout((CacheGroup("full", 1, 1), CacheGroup("window", 1, 1, 2)))
+    cures = cures_of(explain(toy(*prompts, gap_ms=0), 12, engine="vllm", layout=layout, instances=2))
+    assert cures.refused == ("sticky routing: a capacity of 12 blocks is too small for request 6 alone.",)
+    assert "sticky_routing" not in [one.name for one in (*cures, *cures.in_vain)]
+    assert cure_notes(cures)[-1] == f"Not possible in this setting: {cures.refused[0]}"

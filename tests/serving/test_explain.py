@@ -265,3 +265,9 @@ def test_causes_of_the_conversation_trace_agree_with_the_engines_own_hit_counts(
     assert totals["first_use"] == 90_695_412  # all but the 105,710 blocks that any cache can hit
     assert totals["rounding"] == (0 if engine == "reference" else 35_307)
     assert capacity < 300_000 or totals["evicted"] == 0
+
+
+def test_an_instance_without_requests_has_cache_groups_too():
+    layout = CacheLayout((CacheGroup("full", 1, 1), CacheGroup("window", 1, 1, 2)))
+    done = explain(toy("0 1 2", "0 1 2"), 40, engine="vllm", layout=layout, instances=3)
+    assert done.totals["other_instance"] > 0 and sum(done.totals.values()) == 6

@@ -10,12 +10,15 @@ import click
 from ..serving.routers import ROUTERS
 from . import completion
 from .help import Command
-from .large import load
 from .loop_options import NAMES
 from .options import (
+    BLOCK_SIZE,
+    CHAIN,
     DOMAINS,
     FIGURE,
-    STREAMED,
+    KV_BYTES,
+    MODEL_CONFIG,
+    QUIET,
     RowsOption,
     extrapolations,
     figure_writer,
@@ -54,8 +57,12 @@ from .setting_options import CACHE, IN_TIME, LOOP_WARM_UP, caches_of, hint_on_co
 @json_option("serving/explain.md")
 @click.option("--csv", "as_csv", is_flag=True, help="Print the tokens of each cause as CSV: one row, or one for each window or session.")
 @FIGURE
-@STREAMED
-def explain_command(trace, capacity, policy, ttl, engine, tiers, router, router_seed, domains, warm_up, over_time, by_session, per_request, no_cures, input_price, as_json, as_csv, png, svg, model_config, kv_bytes_per_token, block_size, chain, memory, quiet, gpu_name, gpus, costs_file, extrapolate, step_tokens, max_requests, scheduler_options, engine_block_size, retention, loop, **options):
+@MODEL_CONFIG
+@KV_BYTES
+@BLOCK_SIZE
+@CHAIN
+@QUIET
+def explain_command(trace, capacity, policy, ttl, engine, tiers, router, router_seed, domains, warm_up, over_time, by_session, per_request, no_cures, input_price, as_json, as_csv, png, svg, model_config, kv_bytes_per_token, block_size, chain, quiet, gpu_name, gpus, costs_file, extrapolate, step_tokens, max_requests, scheduler_options, engine_block_size, retention, loop, **options):
     """Explain misses: one cause for each prompt token.
 
     One setting is simulated, as kvtrace simulate does. Each prompt token then has one cause, such as hit, evicted or
@@ -65,7 +72,7 @@ def explain_command(trace, capacity, policy, ttl, engine, tiers, router, router_
     from .._base.lists import leading_rows
     from .._base.output_files import write_atomically
     from .._base.units import milliseconds
-    from ..formats.memory_needs import whole
+    from ..formats import reading
     from ..report import explanation as explanation_report
     from ..report.progress import RequestProgress
     from ..serving.hardware import Prices
@@ -96,7 +103,8 @@ def explain_command(trace, capacity, policy, ttl, engine, tiers, router, router_
         raise click.UsageError(f"--input-price needs what {'--no-cures' if no_cures else '--csv'} leaves out. Leave out one of them.")
     if not (capacity or tiers or times.roofline):
         raise click.UsageError("Missing option '--capacity'. kvtrace curve shows hits by capacity.")
-    loaded = load(trace, memory, quiet, lambda dataset: whole(dataset, "explain"), block_size=block_size, chain=chain, whole="explain")
+    loaded = reading.read(trace, block_size=block_size)
+    loaded = loaded.chained() if chain else loaded
     viewed = in_domains(loaded, domains)
     layouts = layouts_of(model_config, times.grouped, loaded.block_size, engine_block_size, retention, step_tokens, gpu_name)
     units = {"block_size": loaded.block_size, "working_set": viewed.working_set, "kv_bytes_per_token": kv_bytes}
@@ -134,16 +142,13 @@ def explain_command(trace, capacity, policy, ttl, engine, tiers, router, router_
 def _print(done, prefill_s, windows, sessions, cures):
     """Print the tables: the causes, those of windows and sessions, and what would help."""
     from ..report import explanation as explanation_report
-    from ..report.cause_tables import cause_table
 
-    print_tables([cause_table(done, prefill_s)])
+    print_tables(explanation_report.tables(done, prefill_s))
     groups = [(explanation_report.window_table, windows), (explanation_report.session_table, sessions)]
     made = [table_of(rows) for table_of, rows in groups if rows is not None]
-    made += [] if done.delivered is None else done.delivered.tables()
     if cures is not None and len(cures):
         made.append(explanation_report.cure_table(cures))
-    notes = [] if done.delivered is None else done.delivered.notes
-    print_notes([explanation_report.summary(done), *notes, *([""] if made else [])])
+    print_notes([*explanation_report.notes(done), *([""] if made else [])])
     print_tables(made)
     print_notes([] if cures is None else explanation_report.cure_notes(cures))
 

@@ -4,28 +4,80 @@ from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, BinaryIO
 
+import numpy as np
+
 from .._base.csv_text import csv_text
-from .._base.tables import Column, TextTable
+from .._base.tables import Column, TextTable, printable
 from ..serving.misses.causes import CAUSES
 from ..serving.misses.cure import BASES, duration
 from ..serving.misses.cures import TOGETHER, Cures
 from ..serving.misses.explanation import Explanation, GroupDict, SessionCausesDict, WindowCausesDict
+from .plots.causes import title_of
 
 SESSIONS = 20  # in a table
 ALWAYS = ("hit", "evicted", "first_use")  # columns of a table; the others are there where a token has them
 
 
-def summary(explanation: Explanation) -> str:
-    """How much of what repeats the cache hits, in one sentence."""
-    possible, new = explanation.possible_tokens, explanation.totals["first_use"]
-    repeated, hit = possible / max(explanation.tokens, 1), explanation.totals["hit"] / max(possible, 1)
-    return (
+def tables(explanation: Explanation, prefill_s: Mapping[str, float] | None = None) -> list[TextTable]:
+    """The causes, and what the service delivered (of a trace with cached_tokens)."""
+    delivered = [] if explanation.delivered is None else explanation.delivered.tables()
+    return [cause_table(explanation, prefill_s), *delivered]
+
+
+def cause_table(explanation: Explanation, prefill_s: Mapping[str, float] | None = None) -> TextTable:
+    """The prompt tokens of each cause that occurs, and their share; hits also by tier, where there are several.
+
+    Args:
+        explanation: The explanation.
+        prefill_s: Cause -> seconds of prefill of its tokens, for one more column.
+
+    >>> from kvtrace.serving.misses.explaining import explain
+    >>> from kvtrace.trace.building import toy
+    >>> for row in cause_table(explain(toy("0 1", "2 3", "0 1"), 2)).rows:
+    ...     print(row)
+    ('hit', '0', '0.0%', 'were in the cache')
+    ('evicted', '2', '33.3%', 'were evicted')
+    ('first use', '4', '66.7%', 'were new')
+    ('all prompt tokens', '6', '100.0%', '')
+    """
+    seconds = prefill_s or {}
+    table = TextTable(f"Prompt tokens by cause, {title_of(explanation)}")
+    table.add_column("cause")
+    table.add_columns(["prompt tokens", "share"], right=True, rank=0)
+    table.add_columns(["prefill"] if seconds else [], right=True)
+    table.add_column("these tokens", dim=True, rank=2)
+    total = max(1, explanation.tokens)
+
+    def add(name: str, tokens: int, meaning: str, time_s: float = 0.0) -> None:
+        times = [duration(time_s) if time_s else ""] if seconds else []
+        table.add_row(name, f"{tokens:,}", f"{tokens / total:.1%}", *times, meaning)
+
+    for cause, tokens in explanation.totals.items():
+        if tokens or cause == "hit":
+            add(cause.replace("_", " "), tokens, CAUSES[cause], seconds.get(cause, 0.0))
+        if cause == "hit" and len(explanation.tiers) > 1:
+            for tier, hits in explanation.tiers.items():
+                add(f"  in {printable(tier)}", hits, "")
+    add("all prompt tokens", explanation.tokens, "", sum(seconds.values()))
+    return table
+
+
+def notes(explanation: Explanation) -> list[str]:
+    """How much of what repeats the cache hits, and what was not served, in one sentence each."""
+    totals, possible = explanation.totals, explanation.possible_tokens
+    repeated, hit = possible / max(explanation.tokens, 1), totals["hit"] / max(possible, 1)
+    lines = [
         f"{100 * repeated:.1f} % of the prompt tokens repeat what an earlier request had; {100 * hit:.1f} % of these "
-        f"are hits. No cache can hit the {new:,} new tokens."
-    )
+        f"are hits. No cache can hit the {totals['first_use']:,} new tokens."
+    ]
+    refused = np.flatnonzero(explanation.causes.tokens["not_served"])
+    if totals["not_served"]:
+        longest = int(explanation.simulation.trace.prompt_blocks[refused].max())
+        lines.append(f"Requests that do not fit are not served; the longest of their prompts has {longest:,} blocks.")
+    return lines + ([] if explanation.delivered is None else [*explanation.delivered.notes])
 
 
 def cure_table(cures: Cures) -> TextTable:
@@ -56,7 +108,7 @@ def cure_notes(cures: Cures) -> list[str]:
     if cures.in_vain:
         tried = ", ".join(f"{cure.name.replace('_', ' ')} ({cure.tokens:+,} tokens)" for cure in cures.in_vain)
         lines.append(f"Tried without a gain: {tried}.")
-    return lines
+    return lines + [f"Not possible in this setting: {reason}" for reason in cures.refused]
 
 
 def window_table(windows: Sequence[WindowCausesDict]) -> TextTable:

@@ -23,8 +23,8 @@ from ..formats.writing import require_place
 from ..serving.misses.explanation import Explanation
 from ..serving.planning.plan_result import Plan
 from ..trace.trace import Trace
+from . import explanation as explained
 from . import interactive, paper, planning
-from .cause_tables import cause_table
 from .plots import PLOTS, comparison, planned
 from .plots.plot import Plot, Study, time_unit
 
@@ -293,7 +293,7 @@ def _plan(plan: Plan) -> dict[str, Any]:
 
 def _explained(study: Study) -> list[TextTable]:
     """The table of causes, if a cache was simulated."""
-    return [] if study.explanation is None else [cause_table(study.explanation)]
+    return [] if study.explanation is None else [explained.cause_table(study.explanation)]
 
 
 def _gib(study, blocks):

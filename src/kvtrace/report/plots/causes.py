@@ -4,11 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, cast
 
 import numpy as np
 
-from ...serving.instances import FleetSimulation
 from ...serving.misses.causes import CAUSES
 from ...serving.misses.explanation import Explanation
 from .plot import Panel, Study
@@ -63,20 +61,17 @@ def title_of(explanation: Explanation) -> str:
     >>> from kvtrace.trace.building import toy
     >>> title_of(explain(toy("0 1", "2 3", "0 1"), 2))
     'lru, 2 blocks'
-    >>> title_of(explain(toy("0 1", "2 3", "0 1"), 2, engine="vllm", instances=2))
-    'vllm, lru, 2 blocks, 2 instances, round-robin'
-    >>> title_of(explain(toy("0 1", "2 3", "0 1"), tiers={"hbm": 2, "dram": 9}))
-    'lru, hbm 2 + dram 9 blocks'
+    >>> title_of(explain(toy("0 1", "2 3", "0 1"), tiers={"hbm": 2, "dram": 8}))
+    'lru, 2 hbm + 8 dram blocks'
+    >>> title_of(explain(toy("0 1", "2 3", "0 1"), 6, engine="vllm", instances=2))
+    'vllm, lru, 6 blocks, 2 instances, round-robin'
     """
-    run = explanation.simulation
-    parts = [] if run.setting.engine == "reference" else [run.setting.engine]
-    values = cast("dict[str, Any]", run.to_dict())
-    tiers = [f"{tier['name']} {tier['capacity']:,}" for tier in values.get("tiers", [])]
-    sizes = tiers or [f"{run.setting.capacity:,}"]
-    parts += [run.setting.policy, f"{' + '.join(sizes)} blocks"]
-    if isinstance(run, FleetSimulation) and run.instances > 1:
-        parts.append(f"{run.instances:,} instances, {run.router}")
-    return ", ".join(parts)
+    setting, setup = explanation.simulation.setting, explanation.setup
+    names = [*([] if setting.engine == "reference" else [setting.engine]), setting.policy]
+    sizes = dict(setup.tiers or {}) or {"": setting.capacity} | {tier.name: tier.capacity for tier in setup.lower}
+    size = " + ".join(f"{size:,} {tier}".strip() for tier, size in sizes.items())
+    routed = [f"{setup.instances:,} instances", setup.router or "round-robin"] if setup.is_routed else []
+    return ", ".join([*names, f"{size} blocks", *routed])
 
 
 def not_simulated(study: Study, title: str) -> Panel:

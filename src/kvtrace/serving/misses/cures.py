@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
+from ..._base.errors import UsageError
 from ..._base.results import Result, columns_of
 from ..hardware.prices import Prices
 from ..hardware.roofline import Roofline
@@ -14,10 +15,11 @@ from .bounds import one_after_another, smaller_blocks
 from .cure import Cure, CureDict
 from .explanation import Explanation
 from .more_blocks import more_blocks
-from .other_options import longer_ttl, merged_domains, other_policies, other_routers
+from .other_options import aware_routing, longer_ttl, merged_domains, other_policies, sticky_routing
 
 CURES = (
-    more_blocks, other_routers, longer_ttl, smaller_blocks, merged_domains, other_policies, one_after_another,
+    more_blocks, sticky_routing, aware_routing, longer_ttl, smaller_blocks, merged_domains, other_policies,
+    one_after_another,
 )  # fmt: skip
 TOGETHER = (
     "Do not add these figures up: cures can make the same tokens hits, and one cure can change what another one brings."
@@ -30,6 +32,7 @@ class Cures(Result):
 
     cures: tuple[Cure, ...]
     in_vain: tuple[Cure, ...] = ()  # simulated, without a gain
+    refused: tuple[str, ...] = ()  # changes that cannot be simulated, with the reason
 
     def __iter__(self) -> Iterator[Cure]:
         return iter(self.cures)
@@ -85,9 +88,6 @@ def cures_of(
         The cures, those with the most tokens first, and then the bounds. docs/serving/explain.md says how each is
         computed.
 
-    Raises:
-        UsageError: A changed simulation is not valid.
-
     >>> from kvtrace.trace.building import toy
     >>> from kvtrace.serving.misses.explaining import explain
     >>> for cure in cures_of(explain(toy("0 1", "2 3", "0 1"), 2)):
@@ -102,6 +102,13 @@ one, which knows the future. Gain: at most 2 prompt tokens (33.3 %).
     if kv_bytes_per_token is None and roofline is not None:
         kv_bytes_per_token = roofline.model.kv_bytes_per_token
     baseline = Baseline(explanation, roofline, kv_bytes_per_token, prices, tier_bytes_per_s, on_start, on_progress)
-    tried = [cure for cures in CURES for cure in cures(baseline)]
+    tried: list[Cure] = []
+    refused: list[str] = []
+    for cures in CURES:
+        try:
+            tried.extend(cures(baseline))
+        except UsageError as error:  # with another router, for example, requests can overlap that do not fit
+            refused.append(f"{cures.__name__.replace('_', ' ')}: {error}")
     tried.sort(key=lambda cure: (cure.basis == "bound", -cure.tokens))  # nobody knows how much of a bound is possible
-    return Cures(tuple(cure for cure in tried if cure.tokens > 0), tuple(cure for cure in tried if cure.tokens <= 0))
+    helpful = tuple(cure for cure in tried if cure.tokens > 0)
+    return Cures(helpful, tuple(cure for cure in tried if cure.tokens <= 0), tuple(refused))

@@ -136,6 +136,8 @@ def _with_groups(simulation: Simulation, order: np.ndarray) -> tuple[np.ndarray,
 def _unlimited(simulation: Simulation, rows: np.ndarray) -> np.ndarray:
     """Request -> blocks that the engine hits without eviction, if it serves only these rows, one at a time."""
     trace = simulation.trace
+    if not len(rows):  # an instance without requests
+        return np.zeros(len(trace), dtype=np.int64)
     columns = trace.take(rows)
     columns.timestamp = np.arange(len(rows), dtype=np.float64)
     part = Trace.from_columns(replace_columns(columns, dependencies=None), block_size=trace.block_size, tail=trace.tail)

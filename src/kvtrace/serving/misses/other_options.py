@@ -15,23 +15,24 @@ from .causes import lifetime_ms
 from .cure import Amount, Cure, duration, percent
 from .more_blocks import SHARES
 
-ROUTERS = {
-    "sticky": ("sticky_routing", "Route the requests of a session to one instance"),
-    "kv-aware": ("aware_routing", "Route requests to an instance that has their prefix"),
-}
+
+def sticky_routing(baseline: Baseline) -> Iterator[Cure]:
+    """The requests of a session on one instance."""
+    return _with_router(baseline, "sticky_routing", "sticky", "Route the requests of a session to one instance")
 
 
-def other_routers(baseline: Baseline) -> Iterator[Cure]:
-    """Routing by session, and by what instances have cached."""
+def aware_routing(baseline: Baseline) -> Iterator[Cure]:
+    """Requests on an instance that has their prefix."""
+    return _with_router(baseline, "aware_routing", "kv-aware", "Route requests to an instance that has their prefix")
+
+
+def _with_router(baseline: Baseline, name: str, router: str, advice: str) -> Iterator[Cure]:
     setup = baseline.setup
-    if not setup.is_routed:
+    if not setup.is_routed or router == setup.router or (setup.layout is not None and router in FULL_ATTENTION):
         return
-    for router, (name, advice) in ROUTERS.items():
-        if router == setup.router or (setup.layout is not None and router in FULL_ATTENTION):
-            continue
-        options = f"(--router {router} in place of {setup.router or 'round-robin'})"
-        done = baseline.simulate(router=router)
-        yield baseline.simulated(name, done, f"{advice} {options}: {baseline.rise(done)}.")
+    done = baseline.simulate(router=router)
+    options = f"(--router {router} in place of {setup.router or 'round-robin'})"
+    yield baseline.simulated(name, done, f"{advice} {options}: {baseline.rise(done)}.")
 
 
 def longer_ttl(baseline: Baseline) -> Iterator[Cure]:
