@@ -39,7 +39,8 @@ term test text thing think time title today tool topic total touch toward track 
 trouble true trust try turn type under unit until update use usual value various version view visit voice wait walk
 wall want watch water way week weight west whole wide window wish word work world worth write year young
 """
-ALL_NAMES = """Ada Bela Chidi Dana Emre Farah Goran Hana Imre Jonas Kofi Leila Mila Nadia Omar Petra Quinn Rosa Sami Tove
+ALL_NAMES = """
+Ada Bela Chidi Dana Emre Farah Goran Hana Imre Jonas Kofi Leila Mila Nadia Omar Petra Quinn Rosa Sami Tove
 Uma Vera Wen Ximena Yara Zeno"""
 ALL_SURNAMES = "Abt Brandt Cruz Diaz Engel Fink Gupta Huber Ito Jansen Klein Lopez Mori Novak Okafor Popov Rossi Sato"
 WORDS, NAMES, SURNAMES = ALL_WORDS.split(), ALL_NAMES.split(), ALL_SURNAMES.split()

@@ -10,6 +10,7 @@ import pytest
 import kvtrace
 from kvtrace._base.results import PlottedResult, Result, column_table, columns_of
 from kvtrace.cache.sweeps.cells import COLUMNS
+from kvtrace.ingest.linting.lint_report import LintFinding
 from kvtrace.privacy.checks.finding import failed
 from kvtrace.trace.columns import replace_columns
 from kvtrace.trace.dependencies import Dependencies
@@ -77,7 +78,10 @@ def results(tmp_path_factory):
         } for policy in ("lru", "sieve") for capacity in (4, 8)]),
         kvtrace.Audit(kvtrace.profile("standard"), None, [failed({}, "a <b> is bold.", "Leave it out.")]),
         failed({}, "a <b> is bold.", "Leave it out."),
-        kvtrace.LintReport(requests=2, prompt_tokens=9, hit_tokens=4, block_size=16),
+        kvtrace.LintReport(
+            requests=2, prompt_tokens=9, hit_tokens=4, block_size=16,
+            findings=(LintFinding("date", "date", "system", 0, 1, 1, 1, 1, 0, 1, 2, 3),),
+        ),
         big_curve(), plan(trace),
     ]  # fmt: skip
     recording = kvtrace.read_recording(ROOT / "examples/recording")

@@ -128,6 +128,9 @@ class Judge:
             if kind is None:
                 return None
             kinds.append((kind, change))
+        words = [kind == UNDECIDED and change.shape != shapes.SPACE for kind, change in kinds]
+        if region != SYSTEM and not in_turns and any(words) and not all(words):
+            return None  # a question with other words and another date
         if any(change.shape == shapes.ADDRESS for _, change in kinds):  # a line of several values of the request
             kinds = [(kind if kind == DATE else METADATA, change) for kind, change in kinds]
         by_kind = {(kind, change.shape): (kind, change) for kind, change in reversed(kinds)}

@@ -51,7 +51,7 @@ class LintFinding:
         return asdict(self) | {"sentence": self.sentence}
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class LintReport(Result):
     """Where the prompts of a log diverge though they nearly agree. It holds positions, kinds and counts, no text.
 
