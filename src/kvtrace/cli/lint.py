@@ -26,9 +26,9 @@ from .output import console, print_json, print_notes, print_tables
 @json_option("ingest/lint.md")
 @click.option("-q", "--quiet", is_flag=True, help="Print only the report and errors.")
 def lint_command(inputs, maps, no_chat_template, on_error, max_errors, fail, as_json, quiet, **options):
-    """Find what breaks the sharing of prefixes: prompts that nearly agree, but diverge early.
+    """Find what breaks the sharing of prefixes in a raw log.
 
-    A LOG is a file, a directory or a glob, also .gz and .zst; - is stdin. The report has positions, kinds, counts and
+    It compares prompts that nearly agree, but diverge early. A LOG is a file, a directory or a glob, also .gz and .zst; - is stdin. The report has positions, kinds, counts and
     the tokens that would hit otherwise. It shows no text of the log, and no file is written.
     """
     from ..text import panics, preload
