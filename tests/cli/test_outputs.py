@@ -235,8 +235,8 @@ FILES = {"FILE", "DIR", "FOLDER", "TRACE", "TRACE2", "PREVIOUS", "LOG"}
 OTHERS = {
     "A", "ADDRESS", "B,...", "C", "C,...", "E", "E,...", "F", "FIELD=PATH", "FORM", "G", "HOW", "K=V,...", "KIND",
     "LIST", "M", "M,...", "MODEL", "N", "N,...", "NAME", "NAMES", "NAME=C,...", "NAME=SIZE@RATE,...", "P", "P,...",
-    "PATH", "Q,...", "R", "R,...", "RATE@TIME,...", "RULE", "S", "S,...", "SIZE", "TEXT", "TIME", "TOKEN", "TOKENS", "UNIT",
-    "VIEW", "WHAT", "WHICH", "WINDOW", "[RANGE]",
+    "PATH", "Q,...", "R", "R,...", "RATE@TIME,...", "RULE", "S", "S,...", "SIZE", "TEXT", "TIME", "TOKEN", "TOKENS",
+    "UNIT", "VIEW", "WHAT", "WHICH", "WINDOW", "[RANGE]",
 }  # fmt: skip
 
 
