@@ -202,19 +202,6 @@ def rows(count, seed):
         yield row | {"session_id": f"s{draw.randrange(count // 6 + 1)}", "user": f"u{draw.randrange(5)}"}
 
 
-@pytest.fixture
-def log(tmp_path, monkeypatch):
-    """Writes a log, in pieces of few rows."""
-    monkeypatch.setattr("kvtrace.ingest.logs.sources.PIECE_BYTES", 400)
-
-    def write(wanted):
-        path = tmp_path / "log.jsonl"
-        path.write_text("".join(json.dumps(row) + "\n" for row in wanted))
-        return path
-
-    return write
-
-
 def columns_of(columns):
     return {name: None if (values := getattr(columns, name)) is None else values.tolist() for name in MEASURED}
 

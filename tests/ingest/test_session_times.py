@@ -121,19 +121,6 @@ def rows(count, seed, *, known=1.0, sessions=0.8):
         yield row | {"user": f"u{draw.randrange(5)}"}
 
 
-@pytest.fixture
-def log(tmp_path, monkeypatch):
-    """Writes a log, in pieces of few rows."""
-    monkeypatch.setattr("kvtrace.ingest.logs.sources.PIECE_BYTES", 400)
-
-    def write(wanted):
-        path = tmp_path / "log.jsonl"
-        path.write_text("".join(json.dumps(row) + "\n" for row in wanted))
-        return path
-
-    return write
-
-
 def test_a_session_of_three_calls(log):
     call = {"prompt_token_ids": [1] * 8, "output_length": 3, "session_id": "a", "user": "u"}
     trace = kvtrace.anonymize(

@@ -17,7 +17,7 @@ from .._base.errors import InputError
 from .._base.results import PlottedResult, columns_of, headed
 from .._base.tables import TextTable, html, printable
 from ..trace.domains import in_domains
-from ..trace.hits import count_hits, unlimited_hits
+from ..trace.hits import count_hits, leading_tokens, unlimited_hits
 from ..trace.trace import Trace
 from .arrivals import WINDOWS_S, dispersion
 from .comparison_tables import curve_table, error_table, score_table
@@ -225,8 +225,8 @@ def session_samples(prepared: PreparedTrace, sessions: SessionLinks, values: Ses
     if not sessions.recorded:
         return {}
     trace, agents = prepared.trace, values.subagents
-    own = np.minimum(prepared.own_blocks * trace.block_size, trace.input_length)
-    every = np.minimum(prepared.hit_blocks * trace.block_size, trace.input_length)
+    own = leading_tokens(trace, prepared.own_blocks)
+    every = leading_tokens(trace, prepared.hit_blocks)
     known = {
         "compactions": values.compactions,
         "think_ms": values.think_ms, "service_ms": values.service_ms,
@@ -247,7 +247,7 @@ def _samples(
     return {
         "input_length": (trace.input_length, None),
         "output_length": (trace.output_length, None),
-        "hit_tokens": (np.minimum(prepared.hit_blocks * trace.block_size, trace.input_length), None),
+        "hit_tokens": (leading_tokens(trace, prepared.hit_blocks), None),
         "gap_ms": (np.diff(trace.timestamp), None),
         "turns": (values.turns, None),
         "turn_gap_ms": (values.turn_gap_ms, None),

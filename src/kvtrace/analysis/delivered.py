@@ -11,13 +11,14 @@ from typing import TypedDict
 
 import numpy as np
 
-from .._base.errors import InputError, UsageError
+from .._base.errors import InputError
 from .._base.results import Result
 from .._base.tables import TextTable
 from ..trace.columns import require_trace
 from ..trace.domains import in_domains
-from ..trace.hits import unlimited_hits
+from ..trace.hits import leading_tokens, unlimited_hits
 from ..trace.measured import MEASURED
+from ..trace.row_groups import session_groups, time_windows
 from ..trace.trace import Trace
 
 HOUR_MS, DAY_MS = 3_600_000.0, 86_400_000.0
@@ -102,20 +103,15 @@ class Delivered(Result):
         Raises:
             UsageError: The window is not longer than 0 ms.
         """
-        if not window_ms > 0:
-            raise UsageError("A window must be longer than 0 ms. Try an hour, 3600000.")
-        number = self.timestamp // window_ms
-        starts = np.flatnonzero(np.diff(number, prepend=-1))
-        rows = self._groups(starts)
-        return [{**row, "start_ms": float(number[start] * window_ms)} for start, row in zip(starts, rows, strict=True)]
+        windows = time_windows(self.timestamp, window_ms, "an hour, 3600000")
+        rows = zip(windows.labels.tolist(), self._groups(windows.starts, windows.order), strict=True)
+        return [{**row, "start_ms": start} for start, row in rows]
 
     def by_session(self) -> list[SessionTokensDict]:
         """The tokens of each session, in order of its number; one for all requests if the trace has no sessions."""
-        session = np.full(len(self.tokens), -1) if self.session is None else self.session
-        order = np.argsort(session, kind="stable")
-        starts = np.flatnonzero(np.diff(session[order], prepend=-2))
-        rows = self._groups(starts, order)
-        return [{**row, "session": int(session[order[at]])} for at, row in zip(starts, rows, strict=True)]
+        sessions = session_groups(self.session, len(self.tokens))
+        rows = zip(sessions.labels.tolist(), self._groups(sessions.starts, sessions.order), strict=True)
+        return [{**row, "session": number} for number, row in rows]
 
     def largest_losses(self, sessions: int = LARGEST) -> list[SessionTokensDict]:
         """The sessions that lost the most tokens, the largest loss first; without sessions that lost nothing."""
@@ -255,7 +251,7 @@ def delivered_hits(
     view = in_domains(trace)
     if hit_blocks is None:
         hit_blocks = unlimited_hits(view, outputs=view.has_output_blocks)
-    possible = np.minimum(hit_blocks * trace.block_size, trace.input_length)
+    possible = leading_tokens(trace, hit_blocks)
     rows = slice(warm_up, None)
     return Delivered(
         trace.timestamp[rows], None if trace.session is None else trace.session[rows], trace.input_length[rows],

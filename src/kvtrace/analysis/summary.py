@@ -16,7 +16,7 @@ from .._base.step_work import report_work
 from .._base.tables import TextTable
 from ..trace.columns import STATED, require_trace
 from ..trace.domains import in_domains
-from ..trace.hits import Hits, count_hits, unlimited_hits
+from ..trace.hits import Hits, count_hits, leading_tokens, unlimited_hits
 from ..trace.normalise import NEWEST_FIRST, Fixes
 from ..trace.trace import Trace
 from .arrivals import Arrivals, arrival_statistics
@@ -145,7 +145,7 @@ def _context_length(trace, uses) -> np.ndarray:
     """Tokens of each prompt in blocks that occur more than once; the input length if all of its blocks do."""
     blocks = uses.repeated_blocks
     if trace.tail == STATED:  # the blocks may be fewer than the prompt's tokens fill, or more
-        return np.minimum(blocks * trace.block_size, trace.input_length)
+        return leading_tokens(trace, blocks)
     return np.where(blocks == trace.prompt_blocks, trace.input_length, blocks * trace.block_size)
 
 

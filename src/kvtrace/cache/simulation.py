@@ -19,6 +19,7 @@ from .._base.results import PlottedResult
 from ..formats.lazy import LazyTrace
 from ..trace.domains import in_domains
 from ..trace.hits import Hits, HitsDict, count_hits
+from ..trace.row_groups import time_windows
 from ..trace.trace import Trace
 from . import engines
 from .demand import BlockDemand, block_demand
@@ -169,17 +170,11 @@ class Simulation(PlottedResult):
         >>> [window["hit_blocks"] for window in simulate(toy("0", "0", "0", gap_ms=60), 1).over_time(100)]
         [1, 1]
         """
-        if not window_ms > 0:
-            raise UsageError("A window must be longer than 0 ms. Try --over-time 60s.")
-        number = self.trace.timestamp // window_ms  # of the window, as a float: short windows exceed int64
-        starts = np.flatnonzero(np.diff(number, prepend=-1))
-        stops = [*starts[1:], len(number)]
+        windows = time_windows(self.trace.timestamp, window_ms)
+        stops = [*windows.starts[1:], len(self.trace)]
         return [
-            {
-                "start_ms": float(number[start] * window_ms),
-                **count_hits(self.trace, self.hit_blocks, slice(start, stop)).to_dict(),
-            }
-            for start, stop in zip(starts, stops, strict=True)
+            {"start_ms": label, **count_hits(self.trace, self.hit_blocks, slice(start, stop)).to_dict()}
+            for label, start, stop in zip(windows.labels.tolist(), windows.starts, stops, strict=True)
         ]
 
     def to_dict(self) -> SimulationDict:

@@ -98,6 +98,16 @@ def count_hits(trace: Trace, hit_blocks: np.ndarray, rows: np.ndarray | slice = 
     return sum_hits([(hit_blocks[rows], trace.prompt_blocks[rows], trace.input_length[rows])], trace.block_size)
 
 
+def leading_tokens(trace: Trace, blocks: np.ndarray, rows: np.ndarray | slice = slice(None)) -> np.ndarray:
+    """The prompt tokens in so many leading blocks of requests; `rows` are their row numbers, if not all.
+
+    >>> from kvtrace.trace.trace import Trace
+    >>> leading_tokens(Trace([0.0], [6], [1], [0, 1], [0, 2], block_size=4), np.array([2]))
+    array([6])
+    """
+    return np.minimum(blocks * trace.block_size, trace.input_length[rows])
+
+
 def sum_hits(chunks: Iterable[tuple[np.ndarray, np.ndarray, np.ndarray]], block_size: int) -> Hits:
     """The counts over requests in chunks; a chunk has hit blocks, blocks and prompt tokens of each request.
 

@@ -22,7 +22,7 @@ class Row:
     policies: tuple[str, ...] | None = None  # eviction policies; None = all
     any_capacity: bool = False  # it caches the part of a request that fits, so it need not hold the longest one
     options: dict[str, tuple[str, ...]] = field(default_factory=dict)  # engine option -> its values, the default first
-    chunk_tokens: int = 1  # it hits whole chunks of so many tokens
+    chunk_tokens: int = 1  # the tokens of a chunk; hits are whole chunks
     layouts: bool = False  # it models windows and states, not only full attention
 
 

@@ -41,23 +41,24 @@ def spans(a: np.ndarray, b: np.ndarray, keys: np.ndarray) -> list[Span]:
     [Span(a0=1, a1=2, b0=1, b1=2, end=5), Span(a0=5, a1=5, b0=5, b1=6, end=6)]
     """
     start = common_prefix(a, b)
-    found: list[Span] = []
+    differing: list[Span] = []
     at_a = at_b = start
     for i, j, size in [*_blocks(a, b, keys, start), (len(a), len(b), 0)]:
         same = a[i : i + size] == b[j : j + size]
         if at_a < i or at_b < j:
-            found.append(Span(at_a, i, at_b, j, j))
+            differing.append(Span(at_a, i, at_b, j, j))
         for step in np.flatnonzero(~same).tolist():  # equal but for white space
-            found = _extended(found, j + step)
-            found.append(Span(i + step, i + step + 1, j + step, j + step + 1, j + step + 1))
-        found = _extended(found, j + size)
+            _extend_last(differing, j + step)
+            differing.append(Span(i + step, i + step + 1, j + step, j + step + 1, j + step + 1))
+        _extend_last(differing, j + size)
         at_a, at_b = i + size, j + size
-    return found
+    return differing
 
 
-def _extended(found: list[Span], end: int) -> list[Span]:
-    """The spans; the last one is followed by equal chunks up to `end`."""
-    return [*found[:-1], found[-1]._replace(end=end)] if found and found[-1].end < end else found
+def _extend_last(differing: list[Span], end: int) -> None:
+    """Let the chunks after the last span, which both prompts have, reach `end`."""
+    if differing and differing[-1].end < end:
+        differing[-1] = differing[-1]._replace(end=end)
 
 
 def _blocks(a: np.ndarray, b: np.ndarray, keys: np.ndarray, start: int) -> list[tuple[int, int, int]]:

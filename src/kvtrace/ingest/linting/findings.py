@@ -51,7 +51,7 @@ def decided(
     }
     result: dict[Place, list[Occurrence]] = defaultdict(list)
     others: list[Occurrence] = []
-    stopped = -1  # a request with a difference before that is no finding: what is behind it cannot hit anyway
+    stopped = -1  # a request that differs earlier without a finding: the tokens behind that difference cannot hit
     for one in occurrences:  # of each request in order
         kind, form = kinds[_place(one)]
         if kind is None and one.lost:

@@ -18,7 +18,7 @@ from .alignment import Span, common_prefix, spans
 from .chunks import BLANK
 from .prompts import Prompt
 
-MIN_TOKENS = 32  # a divergence counts if so many tokens after it are shared
+MIN_TOKENS = 32  # shared tokens after a divergence that make it count
 CANDIDATES = 3
 
 

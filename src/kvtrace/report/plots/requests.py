@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from ...trace.hits import leading_tokens
 from .plot import Axis, Panel, Plot, Series, Study, cdf
 
 BARS = 20
@@ -26,7 +27,7 @@ def plot(study: Study) -> Plot:
         Axis("share of requests", percent=True, limits=(0, 0)),
         [Series("requests", (np.arange(BARS) + 0.5) / BARS, share, 0, "bars")],
     )
-    tokens = np.minimum(study.hit_blocks * trace.block_size, trace.input_length)
+    tokens = leading_tokens(trace, study.hit_blocks)
     lengths = cdf(
         "Hit length of each request",
         Axis("hit tokens", log=True, unit="tokens"),

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from ...analysis.sessions import agents
+from ...trace.hits import leading_tokens
 from .plot import Axis, Panel, Plot, Spans, Study, time_unit
 
 MAX_ROWS = 14  # agents that are drawn
@@ -96,7 +97,7 @@ def _bars(study: Study, calls: Calls, inside: np.ndarray, ms: float) -> list[Spa
     before = np.where(links.parent[request] >= 0, trace.input_length[links.parent[request]], 0)
     is_compacted = 2 * trace.input_length[request] < before
     kinds = np.where(is_compacted, AFTER_COMPACTION, np.where(calls.agent[inside] > 0, SUBAGENT, MAIN))
-    hits = np.minimum(study.hit_blocks[request] * trace.block_size, trace.input_length[request])
+    hits = leading_tokens(trace, study.hit_blocks[request], request)
     share = hits / np.maximum(trace.input_length[request], 1)
 
     def one(kind: str, colour: int) -> Spans | None:

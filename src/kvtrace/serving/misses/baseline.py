@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
 from ...cache.simulation import Simulation
+from ...trace.hits import leading_tokens
 from ..hardware.prices import Prices
 from ..hardware.roofline import GIB, Roofline
 from .causes import lifetime_ms
@@ -45,7 +46,7 @@ class Baseline:
 
     def simulate(self, **changed: Any) -> Simulation:
         """The simulation of the same trace with some options changed."""
-        return self.simulate_setup(self.setup.changed(**changed))
+        return self.simulate_setup(replace(self.setup, **changed))
 
     def simulate_setup(self, setup: Setup) -> Simulation:
         """The simulation of the same trace with another setup."""
@@ -132,7 +133,7 @@ class Baseline:
         assert self.roofline is not None
         rows = slice(simulation.warm_up, None)
         prompts = simulation.trace.input_length[rows]
-        cached = np.minimum(simulation.hit_blocks[rows].astype(np.int64) * simulation.trace.block_size, prompts)
+        cached = leading_tokens(simulation.trace, simulation.hit_blocks[rows].astype(np.int64), rows)
         return float(np.sum(self.roofline.compute_s(prompts - cached, cached))) / max(int(prompts.sum()), 1)
 
 

@@ -13,6 +13,7 @@ import numpy as np
 from ..._base.units import milliseconds
 from ...cache.simulation import Simulation
 from ...cache.tiered import TieredSimulation
+from ...trace.hits import leading_tokens
 from ...trace.trace import Trace
 from ..serving_run import FIRST_TIER, ServingRun
 from .depths import Depths, depths_of, lookup_order
@@ -102,7 +103,7 @@ def causes_of(simulation: Simulation, trace: Trace | None = None) -> Causes:
     depths = depths_of(simulation, simulation.trace if trace is None else trace)
     own = simulation.trace
     hits, there, one, domain, anywhere = (
-        _tokens(own, blocks)
+        leading_tokens(own, blocks)
         for blocks in (depths.hits, depths.on_instance, depths.on_one, depths.in_domain, depths.in_any)
     )
     rest = own.input_length - anywhere
@@ -153,7 +154,7 @@ def _missed_segments(simulation: Simulation, depths: Depths) -> _MissedSegments:
     stop = np.minimum(depths.start + found.blocks, depths.on_instance[found.row])
     some = stop > first
     request, last_request, first, stop = found.row[some], found.last_row[some], first[some], stop[some]
-    tokens = _tokens(trace, stop, request) - _tokens(trace, first, request)
+    tokens = leading_tokens(trace, stop, request) - leading_tokens(trace, first, request)
     looked_up_ms, in_flight = trace.timestamp, np.zeros(len(request), dtype=bool)
     if isinstance(simulation, ServingRun):
         looked_up_ms = simulation.started_s * 1000
@@ -164,11 +165,6 @@ def _missed_segments(simulation: Simulation, depths: Depths) -> _MissedSegments:
     expired = ~in_flight & (gap_ms > lifetime_ms(simulation.setting.policy))
     rank = found.rank[some] + first - depths.start[some]
     return _MissedSegments(request, stop - first, tokens, rank, gap_ms, in_flight, expired)
-
-
-def _tokens(trace: Trace, blocks: np.ndarray, rows: np.ndarray | slice = slice(None)) -> np.ndarray:
-    """The tokens of so many leading blocks of requests."""
-    return np.minimum(blocks * trace.block_size, trace.input_length[rows])
 
 
 def _sum_by_request(segments: _MissedSegments, requests: int, which: np.ndarray) -> np.ndarray:
@@ -207,5 +203,5 @@ def _by_tier(simulation: Simulation, hit_tokens: np.ndarray) -> dict[str, np.nda
     else:
         return {FIRST_TIER: hit_tokens}
     ends = np.cumsum(np.array(list(blocks.values()), dtype=np.int64), axis=0)
-    up_to = np.array([_tokens(simulation.trace, end) for end in ends])
+    up_to = np.array([leading_tokens(simulation.trace, end) for end in ends])
     return dict(zip(blocks, np.diff(up_to, axis=0, prepend=0), strict=True))

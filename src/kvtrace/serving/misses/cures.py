@@ -109,6 +109,6 @@ one, which knows the future. Gain: at most 2 prompt tokens (33.3 %).
             tried.extend(cures(baseline))
         except UsageError as error:  # with another router, for example, requests can overlap that do not fit
             refused.append(f"{cures.__name__.replace('_', ' ')}: {error}")
-    tried.sort(key=lambda cure: (cure.basis == "bound", -cure.tokens))  # nobody knows how much of a bound is possible
+    tried.sort(key=lambda cure: (cure.basis == "bound", -cure.tokens))  # a bound may be out of reach
     helpful = tuple(cure for cure in tried if cure.tokens > 0)
     return Cures(helpful, tuple(cure for cure in tried if cure.tokens <= 0), tuple(refused))

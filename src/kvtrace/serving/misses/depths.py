@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from ..._base.offsets import offsets_of
 from ..._native import ragged, reuse
 from ...analysis.reuse import Segments
 from ...cache import engines
@@ -100,7 +101,7 @@ def _first_blocks(row: np.ndarray, blocks: np.ndarray) -> np.ndarray:
 def _paths(demand: BlockDemand, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """The hashed blocks of requests, end to end, and their offsets."""
     counts = demand.full[rows].astype(np.int64)
-    offsets = np.concatenate([[0], np.cumsum(counts)])
+    offsets = offsets_of(counts)
     if len(rows) == len(demand) and offsets[-1] == len(demand.ids) and (np.diff(rows) == 1).all():
         return demand.ids, offsets
     return demand.ids[ragged.ranges(demand.start[rows], counts)], offsets

@@ -8,10 +8,10 @@ from typing import NotRequired, TypedDict
 
 import numpy as np
 
-from ..._base.errors import UsageError
 from ..._base.results import PlottedResult
 from ...analysis.delivered import Delivered, DeliveredDict, delivered_hits
 from ...cache.simulation import Simulation, SimulationDict
+from ...trace.row_groups import RowGroups, session_groups, time_windows
 from ...trace.trace import Trace
 from .causes import CAUSES, Causes
 from .setup import Setup
@@ -135,12 +135,9 @@ class Explanation(PlottedResult):
         >>> [window["causes"]["hit"] for window in explain(toy("0", "0", "0", gap_ms=60), 1).over_time(100)]
         [1, 1]
         """
-        if not window_ms > 0:
-            raise UsageError("A window must be longer than 0 ms. Try --over-time 60s.")
-        number = self.simulation.trace.timestamp // window_ms
-        starts = np.flatnonzero(np.diff(number, prepend=-1))
-        rows = self._grouped(starts)
-        return [{**row, "start_ms": float(number[start] * window_ms)} for start, row in zip(starts, rows, strict=True)]
+        windows = time_windows(self.simulation.trace.timestamp, window_ms)
+        rows = zip(windows.labels.tolist(), self._grouped(windows), strict=True)
+        return [{**row, "start_ms": start} for start, row in rows]
 
     def by_session(self) -> list[SessionCausesDict]:
         """The causes of each session, in order of its number; one for all requests if the trace has no sessions.
@@ -150,12 +147,9 @@ class Explanation(PlottedResult):
         >>> [(one["session"], one["tokens"]) for one in explain(toy("0", "0 1"), 2).by_session()]
         [(-1, 3)]
         """
-        trace = self.simulation.trace
-        session = np.full(len(trace), -1) if trace.session is None else trace.session
-        order = np.argsort(session, kind="stable")
-        starts = np.flatnonzero(np.diff(session[order], prepend=-2))
-        rows = self._grouped(starts, order)
-        return [{**row, "session": int(session[order[at]])} for at, row in zip(starts, rows, strict=True)]
+        sessions = session_groups(self.simulation.trace.session, len(self.simulation.trace))
+        rows = zip(sessions.labels.tolist(), self._grouped(sessions), strict=True)
+        return [{**row, "session": number} for number, row in rows]
 
     def to_dict(self) -> ExplanationDict:
         """Keys as docs/serving/explain.md lists them."""
@@ -171,9 +165,9 @@ class Explanation(PlottedResult):
     def _sums(self, rows: slice) -> dict[str, int]:
         return {name: int(self.causes.tokens[name][rows].sum()) for name in CAUSES}
 
-    def _grouped(self, starts: np.ndarray, order: np.ndarray | None = None) -> list[GroupDict]:
-        """Requests, tokens and causes of groups of rows; a group ends where the next one starts."""
-        rows = np.arange(len(self.simulation.trace)) if order is None else order
+    def _grouped(self, groups: RowGroups) -> list[GroupDict]:
+        """Requests, tokens and causes of groups of rows."""
+        rows, starts, _ = groups
         if not len(rows):
             return []
         tokens = np.add.reduceat(self.simulation.trace.input_length[rows], starts).tolist()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
 
 from ..._base.errors import UsageError
 from ...cache.layout import CacheLayout
@@ -89,7 +88,3 @@ class Setup:
             return replace(self, tiers={**self.tiers, name: size + blocks})
         assert self.capacity is not None
         return replace(self, capacity=self.capacity + blocks)
-
-    def changed(self, **fields: Any) -> Setup:
-        """The setup with other fields."""
-        return replace(self, **fields)

@@ -21,7 +21,7 @@ from ...cache.demand import check_mode
 from ...cache.simulation import simulate
 from ...cache.tiered import simulate_tiers
 from ...trace.domains import in_domains
-from ...trace.hits import count_hits, unlimited_hits
+from ...trace.hits import count_hits, leading_tokens, unlimited_hits
 from ...trace.trace import Trace
 from ..calibration.calibrated import CalibratedRoofline
 from ..calibration.costs import Costs, excess
@@ -356,7 +356,7 @@ def prices(trace: Trace, target: PlanTarget) -> PricesPlan:
     rows = [PricePlan("none", token_hit_rate=0.0, usd=plain, saved=0.0)]
     for ttl, seconds in TTLS.items():
         done = simulate(trace, max(1, trace.working_set), f"ttl:{seconds}s")
-        hit = np.minimum(done.hit_blocks * trace.block_size, trace.input_length)
+        hit = leading_tokens(trace, done.hit_blocks)
         usd = float(price.cost(hit, trace.input_length, trace.output_length, ttl=ttl).sum())
         rows.append(PricePlan(ttl, done.hits.token_hit_rate, usd, plain - usd))
     return PricesPlan(
