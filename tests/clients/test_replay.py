@@ -16,9 +16,8 @@ from kvtrace import count_hits, read, unlimited_hits
 from kvtrace.formats import targets as clients
 from kvtrace.synthesis.fitting import fit
 from kvtrace.synthesis.sampling import sample
-from kvtrace.text import prompts as replay
 from kvtrace.text import tokenizers
-from kvtrace.text.prompts import texts_to_hashes
+from kvtrace.text.prompts import texts_to_hashes, write_prompts
 from tests.clients.test_load import ENVIRONMENTS
 
 ROWS, REVISION = 50, "0" * 40
@@ -85,7 +84,7 @@ def lengths(records):
 
 def test_aiperf_measures_the_lengths_of_our_texts(grown, server, shared, tmp_path):
     tokenizer = tokenizers.load(str(qwen(shared)))
-    assert replay.write(grown, tmp_path / "t.jsonl", tokenizer, to="aiperf").exact == ROWS
+    assert write_prompts(grown, tmp_path / "t.jsonl", tokenizer, to="aiperf").exact == ROWS
     address, log = server
     records = replayed(tmp_path / "t.jsonl", address, shared, tmp_path)
     assert lengths(records) == sorted(grown.input_length.tolist())

@@ -110,6 +110,8 @@ def planted(draw, value):
     """The value with the canary in some of its texts and numbers."""
     if isinstance(value, dict):
         return {CANARY if draw.random() < 0.01 else key: planted(draw, inner) for key, inner in value.items()}
+    if isinstance(value, list) and len(value) > 8 and all(type(inner) is int for inner in value):  # token ids, hashes
+        return [*value[:-1], planted(draw, value[-1])]
     if isinstance(value, list):
         return [planted(draw, inner) for inner in value]
     if isinstance(value, str) and draw.random() < 0.4:
@@ -256,7 +258,8 @@ def lines_and_options(name, make, template):
     given = examples.lines(name)
     reader = logs.open_reader("auto", given, field_map=maps, allow_truncated=True, untimed=True)
     options = ["--log-format", reader.name, *(part for pair in maps.items() for part in ("--map", "=".join(pair)))]
-    options += [] if reader.block_size else ["--block-size", "4", "--outputs"]
+    # a log of hashes has its own block size, which its damaged rows need not show
+    options += ["--block-size", str(reader.block_size)] if reader.block_size else ["--block-size", "4", "--outputs"]
     options += ["--arrivals", "rate=1/s,seed=1"] if reader.unit is None else []
     if reader.columns is not None:
         return broken_table(name, name.name, ROWS), options

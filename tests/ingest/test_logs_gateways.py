@@ -33,6 +33,7 @@ EXAMPLES = {
     "otel_openinference": ("otel", 3, 1, "ISO 8601, UTC where no zone is given"),
     "otel_events": ("otel", 2, 0, "ISO 8601, UTC where no zone is given"),
     "otel_otlp": ("otel", 4, 1, "epoch nanoseconds"),
+    "otel_log_records": ("otel", 4, 1, "epoch nanoseconds"),
     "sglang": ("sglang", 6, 2, "ISO 8601, UTC where no zone is given"),
 }
 
@@ -62,7 +63,8 @@ def refused(row, name, kind=RowError):
 
 def test_each_example_file_is_tested():
     prefixes = ("litellm", "otel", "sglang")
-    assert {path.stem for path in DATA.glob("*.jsonl") if path.stem.startswith(prefixes)} == set(EXAMPLES)
+    found = {path.stem for path in DATA.glob("*.jsonl") if path.stem.startswith(prefixes)}
+    assert found - {"litellm_hashes"} == set(EXAMPLES)  # test_logs_hashes.py has it
 
 
 @pytest.mark.parametrize("name", EXAMPLES)
@@ -106,7 +108,9 @@ def test_the_docs_examples_are_read_as_they_say():
             reader.time_ns(record)
 
 
-@pytest.mark.parametrize("name", ["litellm", "otel_genai", "otel_traceloop", "otel_openinference", "sglang"])
+@pytest.mark.parametrize(
+    "name", ["litellm", "otel_genai", "otel_traceloop", "otel_openinference", "otel_log_records", "sglang"]
+)
 def test_the_second_turn_of_a_conversation_extends_the_first(name):
     trace = kvtrace.anonymize(DATA / f"{name}.jsonl", tokenizer=str(TINY), block_size=1, profile="exact")
     trace = kvtrace.in_domains(trace)
@@ -347,6 +351,31 @@ def test_a_span_inherits_users_and_tenants_from_its_resource():
     assert own.user == "own"
 
 
+TENANT_PATHS = {  # path -> tenants of two spans; the field `tenant.id` is read without a path
+    None: ["bakery", "bakery"], "app.team": ["rye", "oat"], "attributes.app.team": ["rye", "oat"],
+    "resource.attributes.app.team": ["all", "all"], "app.shop": ["west", "west"], "attributes.app.shop": [None, None],
+    "name": ["chat", "chat"], "app.none": [None, None],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("as_pairs", [False, True], ids=["objects", "pairs"])
+@pytest.mark.parametrize("path", TENANT_PATHS)
+def test_the_path_of_a_tenant_names_an_attribute_of_each_span(path, as_pairs):
+    def attributes(values):
+        return [{"key": k, "value": {"stringValue": v}} for k, v in values.items()] if as_pairs else values
+
+    call = {"gen_ai.operation.name": "chat", "gen_ai.input.messages": orjson.dumps([USER]).decode(),
+            "gen_ai.output.messages": orjson.dumps([USER | {"role": "assistant"}]).decode()}  # fmt: skip
+    spans = [{"name": "chat", "startTimeUnixNano": "5", "attributes": attributes({**call, "app.team": team})}
+             for team in ("rye", "oat")]  # fmt: skip
+    resource = {"attributes": attributes({"tenant.id": "bakery", "app.team": "all", "app.shop": "west"})}
+    batch = {"resourceSpans": [{"resource": resource, "scopeSpans": [{"spans": spans}]}]}
+    for rows in ([batch], [span | {"resource": resource} for span in spans]):
+        lines = [orjson.dumps(row) for row in rows]
+        reader = open_reader("otel", lines, field_map=None if path is None else {"tenant": path}, time_unit="ns")
+        assert [record.tenant for line in lines for record in reader.records(line)] == TENANT_PATHS[path]
+
+
 @pytest.mark.parametrize(
     ("attributes", "setting"),
     [
@@ -439,6 +468,114 @@ def test_messages_that_are_lost_are_missed():
     ],
 )  # fmt: skip
 def test_a_bad_span_is_refused_with_its_path(row, line):
+    assert refused(row, "otel").startswith(line)
+
+
+# -- log records of opentelemetry -------------------------------------------------------------------------------------
+
+DETAILS = "gen_ai.client.inference.operation.details"
+
+
+def logs(*records, resource=()):
+    scopes = [{"logRecords": list(records)}]
+    return {"resourceLogs": [{"resource": {"attributes": list(resource)}, "scopeLogs": scopes}]}
+
+
+def details(**attributes):
+    """A log record with the event of a call."""
+    return {"eventName": DETAILS, "timeUnixNano": "1900000000000000000", "attributes": span(**attributes)["attributes"]}
+
+
+def message(name, ms, body, **fields):
+    """A log record with one message of a call, as OTLP has it."""
+    base = {"timeUnixNano": str(1_900_000_000_000_000_000 + ms * 10**6), "traceId": "a", "spanId": "b"}
+    return base | {"eventName": f"gen_ai.{name}", "body": body} | fields
+
+
+def test_an_event_of_a_call_is_the_record_of_its_span():
+    resource = [{"key": "tenant.id", "value": {"intValue": "7"}}]
+    attributes = said(TEXT) | {"gen_ai.conversation.id": "c", "gen_ai.usage.input_tokens": 9}
+    as_span = span(**attributes) | {"start_time": None, "startTimeUnixNano": "1900000000000000000"}
+    assert read(logs(details(**attributes), resource=resource), "otel") == read(
+        otlp(as_span, resource=resource), "otel"
+    )
+
+
+def test_an_event_may_be_named_by_an_attribute_and_have_an_observed_time_alone():
+    event = details(**said(TEXT))
+    named = event | {"attributes": event["attributes"] | {"event.name": DETAILS}, "eventName": "", "timeUnixNano": "0",
+                     "observedTimeUnixNano": event["timeUnixNano"]}  # fmt: skip
+    assert read(logs(named), "otel") == read(logs(event), "otel")
+
+
+def test_the_sdk_prints_an_event_a_line():
+    row = {"body": None, "severity_number": 9, "attributes": span(**said(TEXT))["attributes"], "dropped_attributes": 0,
+           "timestamp": None, "observed_timestamp": "2031-01-01T00:00:00.000000Z", "trace_id": "0xa", "span_id": "0xb",
+           "resource": {"attributes": {"tenant.id": "t"}}, "event_name": DETAILS}  # fmt: skip
+    reader = open_reader("auto", [orjson.dumps(row)])
+    (record,) = reader.records(orjson.dumps(row))
+    assert reader.name == "otel" and reader.time_ns(record) == 1_924_992_000 * 10**9
+    assert (record.messages, record.tenant) == ([USER], "t")
+    refused(row | {"event_name": "gen_ai.user.message"}, "otel", NotARequest)  # its call is on other lines
+
+
+def test_events_of_messages_are_calls_by_trace_and_span():
+    one = [message("system.message", 0, {"content": "Be brief."}), message("user.message", 1, {"content": "Hello"}),
+           message("choice", 250, {"message": {"role": "assistant", "content": "Hi!"}})]  # fmt: skip
+    other = [record | {"traceId": "z", "body": {"content": "Bye"}} for record in one[1:]]
+    records = records_of(otel, logs(one[0], other[0], one[1], other[1], one[2]))
+    assert [record.messages for record in records] == [
+        [{"role": "system", "content": "Be brief."}, USER], [{"role": "user", "content": "Bye"}],
+    ]  # fmt: skip
+    assert [record.output_text for record in records] == ["Hi!", "Bye"]
+    reader = open_reader("otel", [orjson.dumps(logs(*one))])
+    (record,) = reader.records(orjson.dumps(logs(*one)))
+    assert reader.service_ns(record, reader.time_ns(record)) == 250 * 10**6
+
+
+def test_tool_calls_in_events_of_messages():
+    call = {"id": "c", "type": "function", "function": {"name": "f", "arguments": "{}"}}
+    records = [
+        message("user.message", 0, {"content": "Hello"}),
+        message("assistant.message", 1, {"tool_calls": [call]}),
+        message("tool.message", 2, {"id": "c", "content": "done"}),
+        message("choice", 3, {"message": USER}),
+    ]
+    messages = read(logs(*records), "otel").messages
+    assert messages[1:] == [
+        {"role": "assistant", "tool_calls": [call]}, {"role": "tool", "content": "done", "tool_call_id": "c"},
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "records",
+    [
+        [{"body": {"stringValue": "Ready."}, "timeUnixNano": "5"}],
+        [message("user.message", 0, {"content": "Hello"})],  # its answer is in another line
+        [message("choice", 0, {"message": USER})],
+        [message("user.message", 0, USER, spanId=""), message("choice", 1, {"message": USER}, spanId="")],
+        [],
+    ],
+)
+def test_other_log_records_are_no_requests(records):
+    refused(logs(*records), "otel", NotARequest)
+    assert len(records_of(otel, logs(*records, details(**said(TEXT))))) == 1
+
+
+@pytest.mark.parametrize(
+    ("row", "line"),
+    [
+        (logs(details()), "resourceLogs[0].scopeLogs[0].logRecords[0].attributes: have no prompt: content capture"),
+        (logs(message("user.message", 0, None), message("choice", 1, {"message": {"role": "assistant"}})),
+         "resourceLogs[0].scopeLogs[0].logRecords[0].attributes: have no prompt: content capture"),
+        (logs(details(**{"gen_ai.input.messages": 5})),
+         "resourceLogs[0].scopeLogs[0].logRecords[0].attributes.gen_ai.input.messages: is a number;"),
+        (logs(details(**said(TEXT)) | {"timeUnixNano": "0"}), "resourceLogs[0].scopeLogs[0].logRecords[0].start_time"),
+        ({"resourceLogs": 5}, "resourceLogs: is not a list of objects."),
+        ({"resourceLogs": [{"scopeLogs": [{"logRecords": {}}]}]}, "resourceLogs[0].scopeLogs[0].logRecords: is not a"),
+    ],
+)  # fmt: skip
+def test_a_bad_event_is_refused_with_its_path(row, line):
     assert refused(row, "otel").startswith(line)
 
 

@@ -11,6 +11,7 @@ from .._base.offsets import offsets_of
 from .._base.units import NS_PER_MS
 from .._native.ids import DigestIndex
 from ..privacy.contributors import Users
+from ..privacy.linking import Identities
 from ..privacy.row_blocks import RowBlocks
 from ..privacy.session_times import measured_ms
 from ..privacy.trace_draft import TraceDraft
@@ -32,8 +33,8 @@ class Collector:
     tail: str
     outputs: bool
 
-    def __init__(self, recipe: Recipe, arrival_model: ArrivalModel | None = None):
-        self.block_size, self.tail, self.outputs = recipe.block_size, recipe.tail, recipe.outputs
+    def __init__(self, *, block_size: int, tail: str, outputs: bool, arrival_model: ArrivalModel | None = None):
+        self.block_size, self.tail, self.outputs = block_size, tail, outputs
         self._arrival_model = arrival_model
         self._index, self._sessions = DigestIndex(), DigestIndex()
         self._accounts, self._users, self._domains = DigestIndex(), DigestIndex(), DigestIndex()
@@ -41,6 +42,13 @@ class Collector:
         self._columns: dict[str, list[np.ndarray]] = {}  # name -> one array a batch
         self._measured: dict[str, list[np.ndarray | int]] = {name: [] for name in MEASURED}  # number = rows without
         self._types: list[str | None] = []
+
+    @classmethod
+    def of(cls, recipe: Recipe, arrival_model: ArrivalModel | None = None) -> Collector:
+        """The collector of rows that were encoded with this recipe."""
+        return cls(
+            block_size=recipe.block_size, tail=recipe.tail, outputs=recipe.outputs, arrival_model=arrival_model
+        )  # fmt: skip
 
     def add(self, batch: Batch) -> None:
         """Add the rows of a batch."""
@@ -90,6 +98,15 @@ class Collector:
         time, session = (np.concatenate(self._columns.get(name, [np.empty(0)])) for name in ("time", "session"))
         return self._arrival_model is None and is_reversed(time, session)
 
+    def identities(self) -> Identities:
+        """The digests behind the numbers of the rows that `finish` returns, by time; to be called before it."""
+        assert self._arrival_model is None
+        time = np.concatenate(self._columns["time"])
+        order = np.argsort(time, kind="stable")
+        indexes = {"session": self._sessions, "account": self._accounts, "user": self._users, "domain": self._domains}
+        keys = {name: _digests_of(index, np.concatenate(self._columns[name])[order]) for name, index in indexes.items()}
+        return Identities(blocks=self._index.digests(), start_ns=int(time.min()), **keys)
+
     def finish(self, meta: Mapping[str, Any], *, keep_order: bool) -> tuple[TraceDraft, Users | None]:
         """All rows, sorted by time (stably) or in the log's order; and the user of each row."""
         column = {name: np.concatenate(self._columns.pop(name)) for name in list(self._columns)}
@@ -130,6 +147,13 @@ class Collector:
         if all(kind is None for kind in self._types):
             return {}
         return {"type": np.array([kind or "text" for kind in self._types], dtype=object)[order]}
+
+
+def _digests_of(index: DigestIndex, numbers: np.ndarray) -> np.ndarray:
+    """Row -> the digest of its number; zeros for -1."""
+    digests = np.zeros((len(numbers), 2), dtype=np.uint64)
+    digests[numbers >= 0] = index.digests()[numbers[numbers >= 0]]
+    return digests
 
 
 def numbered_domains(domain: np.ndarray) -> np.ndarray | None:

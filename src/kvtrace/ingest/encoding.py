@@ -133,19 +133,16 @@ class Encoder:
     hasher: BlockHasher
     keeps_messages = False  # True: records keep their messages and tools beside the rendered text
 
-    def __init__(self, recipe: Recipe):
-        from ..text import templates, tokenizers
-
+    def __init__(self, recipe: Recipe, like: Encoder | None = None):
+        """`like` is an encoder with the same tokenizer and template, which are then not loaded again."""
         self.recipe = recipe
         self.reader = recipe.reader
         self.hasher = BlockHasher(recipe.key, block_size=recipe.block_size, tail=recipe.tail)
         self.tokenizer = self.template = None
         if recipe.tokenizer is not None:
-            if recipe.use_template:  # first: it may be tried in a child, and a fork waits for a tokenizer that loads
-                self.template = templates.load(
-                    recipe.tokenizer, chat_template=recipe.chat_template, generation_prompt=recipe.generation_prompt
-                )
-            self.tokenizer = tokenizers.load(recipe.tokenizer)
+            self.template, self.tokenizer = (
+                _loaded(recipe, recipe.tokenizer) if like is None else (like.template, like.tokenizer)
+            )
         self._root = {
             "tokenizer": self.tokenizer and self.tokenizer.sha256,
             "template": self.template and self.template.sha256,
@@ -242,10 +239,7 @@ class Encoder:
 
     def _rendered(self, record: Record, time_ns: int, place: str) -> Record:
         if record.hashes is not None:
-            if record.block_size != self.recipe.block_size:
-                raise RowError(
-                    f"the block size differs: the first rows have blocks of {self.recipe.block_size:,} tokens."
-                )
+            self.reader.require_blocks(record, self.recipe.block_size)
             return record
         if record.input_length:  # the log holds only the length: make blocks that no other prompt shares
             record.token_ids, record.media = array("I", bytes(4 * record.input_length)), [place.encode()]
@@ -332,13 +326,14 @@ class Encoder:
 
     def _engine_digests(self, requests, roots):
         """Keyed digests of the block hashes that an engine logged."""
-        rows = [self._block_hashes(r) for r in requests]
+        words = self.reader.hash_words
+        rows = [self._block_hashes(r, words) for r in requests]
         offsets = offsets_of([len(row) for row in rows])
-        values = np.concatenate(rows) if rows else np.empty(0, np.uint64)
+        values = np.concatenate(rows) if rows else np.empty((0, words), np.uint64)
         return self.hasher.engine_hashes((values, offsets), roots), offsets
 
-    def _block_hashes(self, record) -> np.ndarray:
-        hashes = np.frombuffer(record.hashes, dtype=np.uint64)
+    def _block_hashes(self, record, words) -> np.ndarray:
+        hashes = np.frombuffer(record.hashes, dtype=np.uint64).reshape(-1, words)
         return hashes[: record.input_length // self.recipe.block_size] if self.recipe.tail == "dropped" else hashes
 
     def _account(self, record: Record) -> str | None:
@@ -369,6 +364,18 @@ class Encoder:
         domain = None if self.recipe.keep_domains else record.domain
         media = map(_sha256, record.media + record.salts)
         return self._context_of(record.model, record.adapter, tenant, domain, *media)
+
+
+def _loaded(recipe: Recipe, tokenizer: str) -> tuple[Any, Any]:
+    """The chat template and the tokenizer of a recipe."""
+    from ..text import templates, tokenizers
+
+    template = None
+    if recipe.use_template:  # first: it may be tried in a child, and a fork waits for a tokenizer that loads
+        template = templates.load(
+            tokenizer, chat_template=recipe.chat_template, generation_prompt=recipe.generation_prompt
+        )
+    return template, tokenizers.load(tokenizer)
 
 
 def _sha256(part: bytes) -> str:

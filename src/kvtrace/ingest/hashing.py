@@ -73,11 +73,16 @@ class BlockHasher:
         return siphash.chain(self._block_key, joined, joined_offsets, roots, self.block_size, self._digest_tails)
 
     def engine_hashes(self, hashes: Ragged, roots: np.ndarray) -> np.ndarray:
-        """Keyed digests of an engine's own hashes (uint64), which already cover a block with its prefix."""
+        """Keyed digests of an engine's own hashes, which already cover a block with its prefix.
+
+        A hash is one uint64, or a row of them.
+        """
         values, offsets = hashes
-        words = np.ascontiguousarray(values, dtype="<u8").view("<u4")
+        size = 2 * int(np.prod(values.shape[1:]))  # 32-bit words of a hash
+        words = np.ascontiguousarray(values, dtype="<u8").reshape(-1).view("<u4")
         root_of_hash = np.repeat(roots, np.diff(offsets), axis=0)  # each hash is a chain of one block
-        return siphash.chain(self._engine_key, words, np.arange(0, len(words) + 1, 2), root_of_hash, 2, False)[0]
+        starts = np.arange(0, len(words) + 1, size)
+        return siphash.chain(self._engine_key, words, starts, root_of_hash, size, False)[0]
 
     def sessions(self, keys: list[str | None]) -> np.ndarray:
         """Request -> keyed digest of its session key; two zeros = no session."""

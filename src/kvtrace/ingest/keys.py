@@ -45,6 +45,10 @@ class Key:
         """A seed for one purpose, as hard to guess as the key."""
         return int.from_bytes(self.subkey(purpose), "little")
 
+    def reveal(self) -> str:
+        """The key as hexadecimal digits, only for a pipe to another process of this program."""
+        return self._secret.hex()
+
     def __repr__(self) -> str:
         return "Key(secret)"
 

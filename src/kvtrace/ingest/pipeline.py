@@ -21,8 +21,11 @@ from .._base.errors import InputError, RowError, UsageError
 from .._base.files import name_of
 from .._base.row_counts import Counts
 from .._base.workers import cores, ordered_map
+from ..formats.links import Links
 from ..privacy.account import Account
 from ..privacy.contributors import Users
+from ..privacy.link_index import LinkIndex
+from ..privacy.linking import Unreleased, links_of
 from ..privacy.profiles import Profile
 from ..privacy.released_trace import ReleasedTrace
 from ..privacy.releases import release_draft, released_draft
@@ -36,7 +39,7 @@ from ..trace.normalise import NEWEST_FIRST
 from .collector import Collector
 from .encoding import Batch
 from .keys import Key
-from .preparation import Inputs, Job, LogOptions, prepare
+from .preparation import Inputs, LogOptions, ReleaseSettings, prepare
 from .row_counts import Progress, RowCounter, value_notes, with_known_prefixes, with_measured
 
 if TYPE_CHECKING:
@@ -198,7 +201,7 @@ def anonymize_rows(
         on_start(job.meta)
     job.report_notes(on_note)
     total = sources.total(job.sources)
-    collector, row_counter = Collector(job.recipe, job.arrival_model), RowCounter(max_errors, on_reject)
+    collector, row_counter = Collector.of(job.recipe, job.arrival_model), RowCounter(max_errors, on_reject)
     pending: deque[sources.LogPiece] = deque()  # pieces whose batches have not come back yet
     pieces = _noted(sources.pieces(job.sources), pending)
     processes = 1 if 0 < total < SMALL or not job.encoder.can_fork else workers or cores()
@@ -215,17 +218,38 @@ def anonymize_rows(
         raise no_requests_error(job.sources, row_counter.counts)
     if on_note and not keep_order and collector.is_reversed:
         on_note(REVERSED)
-    return released_rows(collector, job, row_counter.counts, keep_order=keep_order, session_share=sample_sessions)
+    return released_rows(
+        collector, job.release, row_counter.counts, keep_order=keep_order, session_share=sample_sessions
+    )
 
 
 def released_rows(
-    collector: Collector, job: Job, counts: Counts, *, keep_order: bool, session_share: float
+    collector: Collector, settings: ReleaseSettings, counts: Counts, *, keep_order: bool, session_share: float
 ) -> AnonymizedRows:
     """The collected rows, after the steps of the profile or in the order of the log."""
-    draft, users = collector.finish(with_known_prefixes(job.meta, counts), keep_order=keep_order)
+    draft, users = collector.finish(with_known_prefixes(settings.meta, counts), keep_order=keep_order)
     if keep_order:
-        return _in_log_order(draft, job.profile, counts)
-    return _released(draft, users, job, session_share, counts)
+        return _in_log_order(draft, settings.profile, counts)
+    return _released(draft, users, settings, session_share, counts)
+
+
+def linked_rows(
+    collector: Collector, settings: ReleaseSettings, counts: Counts, *, open_index: Callable[[int], LinkIndex]
+) -> tuple[AnonymizedRows, Links]:
+    """As `released_rows`, for a window of a recording, with its links to the other windows.
+
+    Args:
+        open_index: Opens the numbers of the recording; receives the time of the first row, in nanoseconds.
+    """
+    ids = collector.identities()
+    draft, users = collector.finish(with_known_prefixes(settings.meta, counts), keep_order=False)
+    before = Unreleased.of(draft, ids)
+    rows = _released(draft, users, settings, 1.0, counts)
+    account = rows.released
+    with open_index(ids.start_ns) as index:
+        contributors = None if account is None else account.contributors
+        links = links_of(before, rows.trace(), index, profile=settings.profile, contributors=contributors)
+    return rows, links
 
 
 def no_requests_error(log_sources, counts: Counts) -> InputError:
@@ -244,22 +268,24 @@ def no_requests_error(log_sources, counts: Counts) -> InputError:
     )
 
 
-def _released(draft: TraceDraft, users: Users | None, job: Job, session_share: float, counts: Counts) -> AnonymizedRows:
+def _released(
+    draft: TraceDraft, users: Users | None, settings: ReleaseSettings, session_share: float, counts: Counts
+) -> AnonymizedRows:
     """The rows after the release profile. The counts of the whole log are left out if the release is a sample."""
-    whole, done = len(draft), Account(job.profile)
-    rng = np.random.default_rng(job.recipe.key.number("sample"))
-    times = SessionTimes(job.profile, job.service_model)
+    whole, done = len(draft), Account(settings.profile)
+    rng = np.random.default_rng(settings.seed)
+    times = SessionTimes(settings.profile, settings.service_model)
     options: dict[str, Any] = {
         "users": users, "session_share": session_share, "rng": rng, "add_dependencies": times,
     }  # fmt: skip
-    if job.recipe.reader.block_size is None:
+    if not settings.holds_hashes:
         release_draft(draft, done, **options)
         released = draft
     else:  # an engine may have hashed blocks without their prefix
-        released, done = released_draft(draft.trace(), job.profile, **options)
+        released, done = released_draft(draft.trace(), settings.profile, **options)
     columns, tail = released.columns(), released.tail
     done.notes += times.notes
-    done.isolated = job.recipe.isolate_tenants
+    done.isolated = settings.isolate_tenants
     if not shares_prefixes(draft.meta):
         done.drop_costs()
     done.notes += value_notes(counts) if measured_of(columns) else []

@@ -148,7 +148,7 @@ def anonymize_dataset(
         else:
             blocks = sum(int(partition.blocks.sum()) for partition in encoded)
             in_one_process(counts.requests, blocks).require(memory)
-            collector = Collector(job.recipe, None if in_stages else job.arrival_model)
+            collector = Collector.of(job.recipe, None if in_stages else job.arrival_model)
             collect(store, folder, len(encoded), collector)
             made = _in_memory(collector, job, counts, keep_order=keep_order, session_share=sample_sessions)
         made.bytes = {"encode": spilled} | made.bytes
@@ -181,7 +181,7 @@ def _in_stages(job: Job, plan: Plan, runner: Runner, counts: Counts, measured: S
 
 def _in_memory(collector: Collector, job: Job, counts: Counts, **options: Any) -> Numbered:
     """Number and release the encoded rows in this process."""
-    rows = released_rows(collector, job, counts, **options)
+    rows = released_rows(collector, job.release, counts, **options)
     account = rows.released or Account(job.profile)
     settings: dict[str, Any] = {"block_size": rows.block_size, "tail": rows.tail, "meta": rows.meta}
     return Numbered.of_rows(rows.columns, figures=figures(rows.trace()), account=account, **settings)

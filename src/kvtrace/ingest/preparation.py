@@ -30,6 +30,18 @@ MAX_BLOCK_SIZE = 1 << 24  # tokens
 
 
 @dataclass(frozen=True)
+class ReleaseSettings:
+    """What the release of collected rows depends on, beside the rows."""
+
+    profile: Profile
+    meta: Meta  # provenance, for the sidecar
+    seed: int  # of the sample of sessions; as hard to guess as the key
+    holds_hashes: bool = False  # an engine hashed the blocks, perhaps without their prefix
+    isolate_tenants: bool = False
+    service_model: ServiceModel | None = None  # estimates service times that the log does not have
+
+
+@dataclass(frozen=True)
 class Job:
     """A checked anonymisation run: its inputs and all its settings."""
 
@@ -40,6 +52,15 @@ class Job:
     arrival_model: ArrivalModel | None
     meta: Meta  # provenance, for the sidecar
     service_model: ServiceModel | None = None  # estimates service times that the log does not have
+
+    @property
+    def release(self) -> ReleaseSettings:
+        """What the release of the rows depends on."""
+        recipe = self.recipe
+        return ReleaseSettings(
+            self.profile, self.meta, recipe.key.number("sample"), recipe.reader.block_size is not None,
+            recipe.isolate_tenants, self.service_model,
+        )  # fmt: skip
 
     def report_notes(self, on_note: Callable[[str], None] | None) -> None:
         """Call `on_note` with the notes on fields of the log: those that were detected, and those that are not used."""
@@ -119,31 +140,62 @@ def prepare(
         UsageError: options contradict each other or the log.
         InputError: the first rows of the log match no reader or no unit of time.
     """
+    arrival_model = None if arrivals is None else ArrivalModel.parse(arrivals)
     chosen = profiles.profile(
         profile, k=k, k_counts=k_counts, tail=tail, time_step_ms=time_step_ms, round_input=round_input,
         round_output=round_output, drop_sessions=drop_sessions, keep_measured=keep_measured,
     )  # fmt: skip
-    arrival_model = None if arrivals is None else ArrivalModel.parse(arrivals)
-    _check_options(block_size, chosen, keep_order, outputs)
+    check_options(block_size, chosen, keep_order=keep_order, outputs=outputs)
     if service_model is not None and chosen.drop_sessions:
         raise UsageError(f"--service-time is for sessions, but {chosen.name} drops them (drop_sessions). Leave it out.")
     log_sources, reader = open_log(
         inputs, log_format=log_format, field_map=_with_tenant(field_map, tenant_field), time_unit=time_unit,
         allow_truncated=allow_truncated, untimed=arrival_model is not None,
     )  # fmt: skip
-    recipe = Recipe(
-        reader=reader, tokenizer=tokenizer if reader.holds_prompts else None,
-        chat_template=None if chat_template is None else str(chat_template),
-        use_template=use_template, generation_prompt=generation_prompt, key=key or Key.random(),
-        block_size=_block_size(block_size, reader, outputs), tail="dropped" if chosen.tail == "dropped" else "kept",
-        outputs=outputs, stop_at_error=stop_at_error, isolate_tenants=isolate_tenants,
-        keep_domains=profiles.keeps_domains(chosen, keep_domains), maps_domain="domain" in (field_map or {}),
-        by_tenant=tenant_field is not None and not isolate_tenants,
+    recipe = recipe_of(
+        reader, chosen, key or Key.random(), tokenizer=tokenizer, chat_template=chat_template,
+        use_template=use_template, generation_prompt=generation_prompt, block_size=block_size, outputs=outputs,
+        isolate_tenants=isolate_tenants, keep_domains=keep_domains, maps_domain="domain" in (field_map or {}),
+        by_tenant=tenant_field is not None and not isolate_tenants, stop_at_error=stop_at_error,
     )  # fmt: skip
     encoder = Encoder(recipe)
-    return Job(
-        log_sources, recipe, encoder, chosen, arrival_model, _provenance(recipe, encoder, arrival_model), service_model
-    )
+    meta = provenance(recipe, encoder, arrival_model)
+    return Job(log_sources, recipe, encoder, chosen, arrival_model, meta, service_model)
+
+
+def recipe_of(
+    reader: LogReader,
+    profile: Profile,
+    key: Key,
+    *,
+    tokenizer: str | None,
+    chat_template: str | Path | None,
+    use_template: bool,
+    generation_prompt: str | None,
+    block_size: int | None,
+    outputs: bool,
+    isolate_tenants: bool,
+    keep_domains: bool | None,
+    maps_domain: bool,
+    by_tenant: bool,
+    stop_at_error: bool,
+) -> Recipe:
+    """The settings of a worker that encodes rows of this reader, for a release with this profile.
+
+    Raises:
+        UsageError: the block size contradicts the hashes of the log.
+    """
+    size = block_size_of(block_size, reader, outputs=outputs)
+    reader = reader if reader.block_size is None else replace(reader, block_size=size)
+    has_tails = profile.tail != "dropped" and (reader.holds_prompts or reader.hashes_tails)
+    return Recipe(
+        reader=reader, tokenizer=tokenizer if reader.holds_prompts else None,
+        chat_template=None if chat_template is None else str(chat_template),
+        use_template=use_template, generation_prompt=generation_prompt, key=key,
+        block_size=size, tail="kept" if has_tails else "dropped",
+        outputs=outputs, stop_at_error=stop_at_error, isolate_tenants=isolate_tenants,
+        keep_domains=profiles.keeps_domains(profile, keep_domains), maps_domain=maps_domain, by_tenant=by_tenant,
+    )  # fmt: skip
 
 
 def open_log(
@@ -181,7 +233,8 @@ def open_log(
     return log_sources, reader
 
 
-def _check_options(block_size, profile, keep_order, outputs):
+def check_options(block_size: int | None, profile: Profile, *, keep_order: bool, outputs: bool) -> None:
+    """UsageError if the block size is not valid, or if options contradict the profile."""
     if block_size is not None:
         _check_block_size(block_size)
     if keep_order and replace(profile, tail="kept").coarsens:
@@ -193,11 +246,19 @@ def _check_options(block_size, profile, keep_order, outputs):
         )
 
 
-def _block_size(requested, reader, outputs):
-    """The block size of the run: that of the log's hashes if it holds hashes, else the requested one."""
+def block_size_of(requested: int | None, reader: LogReader, *, outputs: bool = False) -> int:
+    """The block size of the run: that of the log's hashes if it holds hashes, else the requested one.
+
+    Raises:
+        UsageError: the hashes have another size than the requested one, or one that nothing tells.
+    """
     logged = reader.block_size
     if logged is None:
         return DEFAULT_BLOCK_SIZE if requested is None else requested
+    if not reader.states_block_size and (requested or not logged):
+        if requested is None:
+            raise UsageError("the log holds hashes of blocks, but not their size in tokens. Set it: --block-size N.")
+        logged = requested
     if requested not in (None, logged):
         hint = (
             f"Leave out --block-size; `kvtrace convert --fold {requested // logged}` makes larger blocks afterwards."
@@ -222,7 +283,7 @@ def _with_tenant(field_map, tenant_field):
     return field_map if tenant_field is None else {**(field_map or {}), "tenant": tenant_field}
 
 
-def _provenance(recipe: Recipe, encoder: Encoder, arrival_model: ArrivalModel | None) -> Meta:
+def provenance(recipe: Recipe, encoder: Encoder, arrival_model: ArrivalModel | None = None) -> Meta:
     """How the trace was made, for its sidecar. It names no key, host, path or user."""
     return {
         "log": recipe.reader.describe() | ({} if arrival_model is None else {"arrivals": arrival_model.describe()}),

@@ -7,6 +7,12 @@ A log reader is one module in this folder and one row in READERS. It defines
     matches(row)      -> True if the row has this reader's format
     small_unit(row)   -> the unit of times that are too small to be epoch times, or None = unknown
 
+and, if its rows hold hashes of blocks instead of prompts, what differs from one hash of 64 bits for each block:
+
+    HASHES            -> the field of the hashes, for errors
+    HASH_WORDS        -> 64-bit words of a hash, side by side in `Record.hashes`
+    HASHED_TAILS      -> False if partial last blocks have no hash
+
 A reader raises RowError for a bad row and NotARequest for a row that is not a request. Rows hold text, so an error
 names the JSON path and the reason but never quotes a value.
 """
@@ -30,9 +36,11 @@ from . import (
     dynamo,
     fields,
     helicone,
+    kv_events,
     langfuse,
     langsmith,
     litellm,
+    litellm_hashes,
     openai,
     portkey,
     responses,
@@ -41,9 +49,11 @@ from . import (
     tables,
     times,
     tokens,
+    ucm,
     vllm,
 )
 from .fieldmap import FieldMap
+from .hex_hashes import fitted_size
 from .json_values import unfolded, unpacked
 from .otel import reader as otel  # fmt: skip
 from .record import Record
@@ -51,6 +61,7 @@ from .times import NO_TIME, Unit
 from .unknown_form import unknown_form
 
 READERS = {  # detection tries them in this order
+    "litellm-hashes": litellm_hashes,
     "litellm": litellm,
     "langfuse": langfuse,
     "langsmith": langsmith,
@@ -59,8 +70,10 @@ READERS = {  # detection tries them in this order
     "otel": otel,
     "sglang": sglang,
     "vllm": vllm,
+    "kv-events": kv_events,
     "tokens": tokens,
     "dynamo": dynamo,
+    "ucm": ucm,
     "azure": azure,
     "burstgpt": burstgpt,
     "conversations": conversations,
@@ -145,7 +158,8 @@ class LogReader:
     allow_truncated: bool = False
     untimed: bool = False  # requests need no time: an arrival model sets it
     columns: tuple[str, ...] | None = None  # of a table; None = rows are JSON
-    block_size: int | None = None  # tokens per block, if the log holds an engine's hashes instead of prompts
+    block_size: int | None = None  # tokens per block, if the log holds hashes instead of prompts; 0 = not known
+    states_block_size: bool = False  # whether rows with hashes state it; else it is the one that fits, or an option's
     name_detected: bool = False
     unit_detected: bool = False
     about_ns: int | None = field(default=None, repr=False)  # median time of the first rows; None = they hold no times
@@ -183,6 +197,34 @@ class LogReader:
     def is_conversation(self) -> bool:
         """Whether the requests of one line are turns of one conversation, unless they name sessions."""
         return getattr(READERS[self.name], "CONVERSATION", True)
+
+    @property
+    def hash_words(self) -> int:
+        """The 64-bit words of a block's hash, if the log holds hashes."""
+        return getattr(READERS[self.name], "HASH_WORDS", 1)
+
+    @property
+    def hashes_tails(self) -> bool:
+        """Whether the partial last block of a prompt has a hash, too, if the log holds hashes."""
+        return getattr(READERS[self.name], "HASHED_TAILS", True)
+
+    def require_blocks(self, record: Record, block_size: int) -> None:
+        """Check that a record's hashes are those of its prompt's blocks; RowError.
+
+        A length that is not known is set to the log's own count, moved into the last block if it is outside it.
+        """
+        if record.block_size not in (None, block_size):
+            raise RowError(f"the block size differs: the first rows have blocks of {block_size:,} tokens.")
+        assert record.hashes is not None
+        reader, blocks, tokens = READERS[self.name], len(record.hashes) // self.hash_words, record.input_length
+        if tokens is None:
+            tokens = min(max(record.prompt_tokens or 0, (blocks - 1) * block_size + 1), blocks * block_size)
+            record.input_length = tokens
+        if blocks != (-(-tokens // block_size) if self.hashes_tails else tokens // block_size):
+            kind = "block" if self.hashes_tails else "full block"
+            field = self.fields.source(getattr(reader, "HASHES", None))
+            hint = None if self.states_block_size else "Another --block-size may fit."
+            raise RowError(f"does not have one hash for each {kind} of {block_size:,} tokens.", field=field, hint=hint)
 
     @property
     def holds_prompts(self) -> bool:
@@ -274,12 +316,13 @@ class LogReader:
             read = [_tried(reader, fields.overlay(row)) for row in rows]
         records = [record for found, _ in read for record in found]
         names, note = spellings.spellings_of(rows, records, mapped) if records else ({}, None)
+        note = note or getattr(reader, "NOTE", None)
         return replace(self, fields=replace(self.fields, spellings=(*(chosen | names).items(),)), note=note)
 
     def informed_by(self, rows: list[dict[str, Any]]) -> LogReader:
         """This reader with the unit of time, the block size and the years that these rows show."""
         reader = READERS[self.name]
-        rows = [self.fields.overlay(row) for row in rows]
+        rows = [self._overlaid(row) for row in rows]
         records: list[Record] = []
         small: Counter[str | None] = Counter()
         for row in rows:
@@ -291,18 +334,33 @@ class LogReader:
         default = max(small, key=small.__getitem__, default=None)
         logged_times = [record.time for record in records]
         unit = self.unit or times.detect(logged_times, default)
-        sizes = (record.block_size for record in records if record.block_size is not None)
         about_ns = None if unit is None else times.median_ns(unit, logged_times)
-        return replace(self, unit=unit, block_size=next(sizes, None), about_ns=about_ns)
+        block_size, is_stated = self._block_size(records)
+        return replace(self, unit=unit, block_size=block_size, states_block_size=is_stated, about_ns=about_ns)
+
+    def _block_size(self, records: list[Record]) -> tuple[int | None, bool]:
+        """The block size that records with hashes state, or that fits them, None without hashes; whether stated."""
+        hashed = [record for record in records if record.hashes is not None]
+        stated = next((record.block_size for record in hashed if record.block_size is not None), None)
+        if stated is not None or not hashed:
+            return stated, stated is not None
+        return fitted_size(hashed, self.hash_words, "kept" if self.hashes_tails else "dropped") or 0, False
+
+    def _overlaid(self, row: dict[str, Any]) -> dict[str, Any]:
+        """The row with the mapped fields; a reader whose rows hold several calls maps the fields of each."""
+        if not self.fields:
+            return row
+        overlay = getattr(READERS[self.name], "overlay", None)
+        return self.fields.overlay(row) if overlay is None else overlay(row, self.fields)
 
     def _row(self, line: bytes) -> dict[str, Any] | None:
         if self.columns is not None:
             cells = tables.row(line, self.columns)
             cells = unfolded(cells) if cells else cells
-            return self.fields.overlay(cells) if cells and self.fields else cells
+            return self._overlaid(cells) if cells else cells
         if self.name == "vllm" and line[:1] != b"{":
             row = vllm.row_of_line(line) or {}
-            return self.fields.overlay(row) if self.fields else row
+            return self._overlaid(row)
         bad_column = None
         try:
             row = orjson.loads(line)
@@ -314,7 +372,7 @@ class LogReader:
         if type(row) is not dict:
             hint = ARRAY_HINT if _is_array(line) else "A log holds one JSON object a line."
             raise RowError("is JSON, but not an object.", hint=hint)
-        return self.fields.overlay(row) if self.fields else row
+        return self._overlaid(row)
 
 
 def _milliseconds(seconds: float | None) -> float | None:

@@ -15,7 +15,7 @@ from .json_values import unpacked
 
 TARGETS = (
     "timestamp", "input", "output", "session", "user", "account", "tenant", "type", "model", "adapter", "tools",
-    "output_length", "prompt_tokens", "id", "domain", "end_time", "service_s", "service_ms",
+    "output_length", "prompt_tokens", "hashes", "id", "domain", "end_time", "service_s", "service_ms",
     "cached_tokens", "first_token_time", "ttft_s", "ttft_ms", "e2e_s", "e2e_ms", "queue_s", "queue_ms",
 )  # fmt: skip
 

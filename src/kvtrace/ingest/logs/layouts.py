@@ -6,6 +6,7 @@ A row is in memory at a time, and so are the rows of a piece. The first bytes of
     lines   anything else; each line is a row
     json    an array of objects; objects over several lines, one after the other; {"data": [...]} and {"runs": [...]},
             as APIs answer
+    kv-events   a batch of KV events a line, which kv_events.py turns into rows
     table   a heading of column names, unless the columns are those of logs of lengths only, which need no quotes
 """
 
@@ -20,7 +21,7 @@ import orjson
 
 from ..._base.errors import InputError
 from ..._base.files import MAX_LINE
-from . import tables
+from . import kv_batches, tables
 
 LENGTHS_ONLY = frozenset(("ContextTokens", "GeneratedTokens", "Request tokens", "Response tokens"))
 HEAD = 4096  # bytes that decide
@@ -33,12 +34,14 @@ _SEPARATORS = b" \t\r\n,["
 
 
 def layout_of(head: bytes) -> str:
-    """The layout of a log that begins with these bytes: lines, json or table.
+    """The layout of a log that begins with these bytes: lines, json, kv-events or table.
 
     >>> layout_of(b'[\\n {"a": 1}'), layout_of(b'{"a": 1}\\n{"a": 2}'), layout_of(b"time,prompt\\n0,Hello")
     ('json', 'lines', 'table')
     """
     text = head.removeprefix(b"\xef\xbb\xbf").lstrip()
+    if kv_batches.is_events(text):
+        return "kv-events"
     if _base_depth(text) is not None:
         return "json"
     first, newline, _ = text.partition(b"\n")

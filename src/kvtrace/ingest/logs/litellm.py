@@ -23,6 +23,7 @@ REQUESTS = frozenset(
 COMPLETIONS = ("text_completion", "atext_completion")  # the prompt is a text without a chat template
 REDACTED = "redacted-by-litellm"  # replaces every text with turn_off_message_logging
 
+PROMPT = ("input", "messages", "prompt")  # a field map puts it into `input`
 SESSION = ("litellm_session_id", "trace_id")
 ACCOUNT = ("user_api_key_user_id", "user_api_key_hash", "user_api_key", "api_key")
 USER = ("end_user", "user_api_key_end_user_id", *ACCOUNT)
@@ -37,19 +38,22 @@ def read(row: dict[str, Any]) -> Record:
     >>> read(row | {"messages": [{"role": "user", "content": "Hello"}]}).output_length
     7
     """
+    record, row, requests = call(row)
+    _put_prompt(record, row, requests)
+    put_answer(record, row)
+    return record
+
+
+def call(row: dict[str, Any]) -> tuple[Record, dict[str, Any], fields.Places]:
+    """The Record of a call without prompt and answer, its row without empty values, and the places of its request."""
     _require_generation(row)
-    row = {name: value for name, value in row.items() if value not in ("", "{}", {})}  # null in spend logs
-    requests = [("", row)]
-    for name in ("proxy_server_request", "model_parameters", "optional_params"):
-        requests += pairs.inside(row, name)
+    row, requests = _opened(row)
     record = fields.common(requests, *_time(row))
     places = [*requests[:1], *pairs.inside(row, "metadata")]
     record.service_s = fields.service_in(requests[:1], response_time=1.0) if record.end_time is None else None
     _put_cached(record, row)
     fields.fill(record, row, places, session=SESSION, user=USER, account=ACCOUNT, tenant=TENANT)
-    _put_prompt(record, row, requests)
-    _put_answer(record, row)
-    return record
+    return record, row, requests
 
 
 def matches(row: dict[str, Any]) -> bool:
@@ -75,8 +79,26 @@ def _time(row):
     return (time, path) if row.get("timestamp") is not None else fields.find([("", row)], "startTime")
 
 
+def has_prompt(row: dict[str, Any]) -> bool:
+    """Whether the row holds its prompt.
+
+    >>> has_prompt({"messages": "{}", "proxy_server_request": '{"messages": []}'}), has_prompt({"messages": "{}"})
+    (True, False)
+    """
+    return fields.find(_opened(row)[1], *PROMPT)[0] is not None
+
+
+def _opened(row):
+    """The row without empty values, and the places of its request."""
+    row = {name: value for name, value in row.items() if value not in ("", "{}", {})}  # null in spend logs
+    requests = [("", row)]
+    for name in ("proxy_server_request", "model_parameters", "optional_params"):
+        requests += pairs.inside(row, name)
+    return row, requests
+
+
 def _put_prompt(record, row, requests):
-    value, path = fields.find(requests, "input", "messages", "prompt")  # a field map puts the prompt into `input`
+    value, path = fields.find(requests, *PROMPT)
     if value is None:
         hint = "For spend logs, set store_prompts_in_spend_logs: true."
         raise RowError("is missing: the prompt was not logged.", field=path, hint=hint)
@@ -142,7 +164,7 @@ def _require_text(record, path):
         raise RowError("was redacted by LiteLLM.", field=path, hint=hint)
 
 
-def _put_answer(record, row):
+def put_answer(record: Record, row: dict[str, Any]) -> None:
     """Set the output and its length. A count of 0 beside an answer means unknown."""
     places = pairs.inside(row, "response")
     usage = pairs.usage(places) if places else []

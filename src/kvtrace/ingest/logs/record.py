@@ -23,8 +23,8 @@ class Record:
     tools: list[dict[str, Any]] | None = None  # tool definitions, rendered with the messages
     text: str | None = None  # a templated prompt
     token_ids: array[int] | None = None  # a tokenised prompt, uint32
-    hashes: array[int] | None = None  # an engine's chained hashes, uint64, one a block; as secret as the prompt
-    block_size: int | None = None  # tokens per block of `hashes`
+    hashes: array[int] | None = None  # an engine's chained hashes, uint64 words of each block; as secret as the prompt
+    block_size: int | None = None  # tokens per block of `hashes`; None = the row does not state it
     input_length: int | None = None  # prompt tokens, with `hashes` or if the log holds lengths only
     output_text: str | None = None
     output_ids: array[int] | None = None  # uint32

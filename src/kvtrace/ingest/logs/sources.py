@@ -16,7 +16,7 @@ from itertools import chain
 from ..._base.errors import InputError, UsageError
 from ..._base.files import MAX_LINE, SUFFIXES, name_of
 from ..._base.input_files import bytes_read, form_of, open_read, size_of, unreadable
-from . import batch_files
+from . import batch_files, kv_events
 from .layouts import HEAD, json_lines, layout_of, physical_lines, table_lines
 
 STDIN = "-"
@@ -33,7 +33,7 @@ class LogSource:
     path: str  # "-" = stdin
     size: int = 0  # bytes on disk, 0 = unknown
     form: str | None = None  # plain, gzip or zstd; None = unknown before reading (a pipe or stdin)
-    layout: str = "lines"  # lines, json, table (layouts.py) or batch; that of a pipe is known when it is read
+    layout: str = "lines"  # lines, json, table, kv-events (layouts.py), batch; of a pipe: known when it is read
     responses: tuple[str, ...] = ()  # files with the responses to these requests of a Batch (batch_files.py)
     stream: Iterator[LogPiece] | None = field(default=None, repr=False)  # the pieces of a pipe, which is read once
 
@@ -229,6 +229,8 @@ def _pieces_of_rows(source, stream, size, layout, first=b""):
     name = name_of(source.path)
     if layout == "batch":
         lines = batch_files.joined_lines(physical_lines(chunks, name), source.responses)
+    elif layout == "kv-events":
+        lines = kv_events.row_lines(physical_lines(chunks, name))
     else:
         lines = json_lines(chunks, name) if layout == "json" else table_lines(chunks, name)
     rows, length, start, index = [], 0, 0, 0

@@ -20,7 +20,7 @@ FIELDS = ("role", "content", "tool_calls", "id", "message")
 
 
 def span_content(attributes: dict[str, Any], events: list[tuple[str, dict[str, Any]]]) -> SpanContent | None:
-    """The content of the span's events; None if they hold no prompt.
+    """The content of the span's events; None if they hold no prompt, or only the roles of its messages.
 
     >>> span_content({}, [("gen_ai.user.message", {"content": "Hello"})]).messages
     [{'role': 'user', 'content': 'Hello'}]
@@ -38,7 +38,13 @@ def span_content(attributes: dict[str, Any], events: list[tuple[str, dict[str, A
         elif name == COMPLETION and content.output is None:
             answers = _message_list(content, event.get("gen_ai.completion"))
             content.output = answers[0] if answers else None
-    return content if content.messages else None
+    return content if content.messages and not any(map(_is_hidden, content.messages)) else None
+
+
+def _is_hidden(message):
+    """Whether content capture was off: what a user says is never empty otherwise."""
+    is_theirs = type(message) is dict and message.get("role") in ("system", "user")
+    return is_theirs and message.get("content") is None
 
 
 def _message(content, event, role):

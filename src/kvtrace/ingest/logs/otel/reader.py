@@ -1,5 +1,7 @@
 """OpenTelemetry spans of model calls, one or several a line (OTLP JSON files), in any convention of this folder.
 
+Log records that are events of the GenAI conventions hold calls, too (log_records.py).
+
 A span is an object with `attributes`, a start time and optional `events`. SDKs print one span a line; the Collector's
 file exporter writes a batch a line, `resourceSpans[].scopeSpans[].spans[]`. Spans of tools, agents and other work are
 left out. Sessions and users are attributes of the span or of its resource. A span's end is the end of its request.
@@ -13,11 +15,12 @@ from typing import Any
 
 from ...._base.errors import NotARequest, RowError
 from .. import fields
+from ..fieldmap import MISSING, FieldMap, find
 from ..measured import put_measured
 from ..pairs import unpacked
 from ..record import Record
 from . import events as events_convention
-from . import flat, genai, openinference, values
+from . import flat, genai, log_records, openinference, values
 from .span_content import SpanContent
 
 CONVERSATION = False  # the spans of a line only ended at about the same time
@@ -28,7 +31,6 @@ SCOPES = ("scopeSpans", "scope_spans", "instrumentationLibrarySpans")
 NANOSECONDS = ("startTimeUnixNano", "start_time_unix_nano")
 ENDS = ("end_time", "endTime", "endTimeUnixNano", "end_time_unix_nano")
 STARTS = ("start_time", "startTime", *NANOSECONDS)
-DROPPED = ("droppedAttributesCount", "dropped_attributes_count")
 
 CALLS = ("chat", "text_completion", "generate_content", "completion", "responses", "messages")  # operations
 KINDS = ("openinference.span.kind", "traceloop.span.kind")
@@ -58,6 +60,8 @@ TTFT = {  # attribute -> seconds in its unit
 QUEUE = {"gen_ai.latency.time_in_queue": 1.0}  # vLLM
 FIRST_TOKEN = ("langfuse.observation.completion_start_time",)
 FIRST_TOKEN_EVENTS = ("First Token Stream Event", "llm.content.completion.chunk")  # OpenInference, OpenLLMetry
+OF_SPAN, OF_RESOURCE = "attributes.", "resource.attributes."  # paths that name attributes of one of them
+MAPPED = "\0fields"  # the map of a row's fields, beside them
 EVENT_TIMES = ("timeUnixNano", "time_unix_nano", "timestamp", "time")
 
 
@@ -68,9 +72,11 @@ def read_all(row: dict[str, Any]) -> list[Record]:
     >>> read_all({"start_time": "2031-01-01T00:00:00Z", "attributes": attributes})[0].output_length
     3
     """
-    records, last_reason = [], None
-    for span, path, resource in _spans(row):
+    records, last_reason, mapped = [], None, row.get(MAPPED)
+    for span, path, resource in _calls(row):
         try:
+            if type(mapped) is FieldMap:
+                span = span | _mapped(span, resource, mapped)
             records.append(_record(span, resource))
         except NotARequest as reason:
             last_reason = reason
@@ -84,30 +90,58 @@ def read_all(row: dict[str, Any]) -> list[Record]:
     return records
 
 
+def overlay(row: dict[str, Any], fields: FieldMap) -> dict[str, Any]:
+    """The row with a map of fields, for each of its calls. A path may name an attribute of the span or its resource.
+
+    >>> attributes = {"gen_ai.prompt.0.role": "user", "gen_ai.prompt.0.content": "Hi", "app.team": "a"}
+    >>> attributes["gen_ai.usage.output_tokens"] = 3
+    >>> row = {"start_time": "2031-01-01T00:00:00Z", "attributes": attributes}
+    >>> [record.tenant for record in read_all(overlay(row, FieldMap.of({"tenant": "app.team"})))]
+    ['a']
+    """
+    return {**fields.overlay(row), MAPPED: fields}
+
+
 def matches(row: dict[str, Any]) -> bool:
     """Whether the row has this format."""
-    if any(type(row.get(name)) is list for name in CONTAINERS):
+    if any(type(row.get(name)) is list for name in (*CONTAINERS, *log_records.CONTAINERS)):
         return True
     has_attributes = type(row.get("attributes")) in (dict, list, str)
-    return has_attributes and any(row.get(name) is not None for name in STARTS)
+    return has_attributes and (any(row.get(name) is not None for name in STARTS) or _is_event(row))
 
 
 def small_unit(row: dict[str, Any]) -> str | None:
     """Nanoseconds if the name of the field states them, else None."""
-    return "ns" if any(name in row for name in (*NANOSECONDS, *CONTAINERS)) else None
+    names = (*NANOSECONDS, *CONTAINERS, *log_records.CONTAINERS, *log_records.TIMES[:4])
+    return "ns" if any(name in row for name in names) else None
 
 
-def _spans(row):
-    """Each span of the row, its JSON path, and the attributes of its resource."""
-    container = next((name for name in CONTAINERS if name in row), None)
-    if container is None:
-        yield row, "", _resource(row, "")
+def _calls(row):
+    """The spans of a row and the calls in its log records, each with its JSON path and its resource's attributes."""
+    if not any(name in row for name in (*CONTAINERS, *log_records.CONTAINERS)):
+        resource = _resource(row, "")
+        spans = log_records.calls([(row, "")]) if _is_event(row) else [(row, "")]
+        yield from ((span, path, resource) for span, path in spans)
         return
-    for batch, batch_path in _objects(row, (container,), ""):
+    for batch, batch_path in _objects(row, CONTAINERS, ""):
         resource = _resource(batch, batch_path)
-        for scope, scope_path in _objects(batch, SCOPES, batch_path):
-            for span, path in _objects(scope, ("spans",), scope_path):
-                yield span, path, resource
+        yield from ((span, path, resource) for span, path in _in_scopes(batch, batch_path, SCOPES, ("spans",)))
+    for batch, batch_path in _objects(row, log_records.CONTAINERS, ""):
+        resource = _resource(batch, batch_path)
+        records = _in_scopes(batch, batch_path, log_records.SCOPES, log_records.RECORDS)
+        yield from ((span, path, resource) for span, path in log_records.calls(records))
+
+
+def _is_event(row):
+    """Whether a row is a log record with an event of a call."""
+    is_span = any(row.get(name) is not None for name in STARTS)
+    return not is_span and log_records.event_name(row) in log_records.CALL_EVENTS
+
+
+def _in_scopes(batch, path, scopes, names):
+    """The objects of these names in the scopes of a batch, each with its JSON path."""
+    for scope, scope_path in _objects(batch, scopes, path):
+        yield from _objects(scope, names, scope_path)
 
 
 def _objects(parent, names, path):
@@ -127,6 +161,22 @@ def _resource(parent, path):
     if type(resource) is not dict:
         return {}
     return values.attributes(resource.get("attributes"), f"{path}resource.attributes")
+
+
+def _mapped(span, resource, mapped):
+    """Target -> value at its path in the span, or of the attribute of this name: the span's, else its resource's."""
+    attributes, values_of = values.attributes(span.get("attributes")), {}
+    for target, path in mapped.paths:
+        value = find(span, path)
+        places = (resource,) if path.startswith(OF_RESOURCE) else (attributes, resource)
+        if path.startswith(OF_SPAN):
+            places = (attributes,)
+        name = path.removeprefix(OF_RESOURCE).removeprefix(OF_SPAN)
+        for place in places if value is MISSING else ():
+            if (value := place.get(name, MISSING)) is not MISSING:
+                break
+        values_of[target] = MISSING if value is None else value
+    return values_of
 
 
 def _record(span, resource) -> Record:
@@ -232,7 +282,7 @@ def _put_prompt(record, content):
 
 def _dropped_attributes(span):
     """The missing part of the prompt, if the SDK dropped attributes (by default it keeps 128 a span), else None."""
-    count = next((span[name] for name in DROPPED if span.get(name)), None)
+    count = next((span[name] for name in log_records.DROPPED if span.get(name)), None)
     return None if count in (None, "0") else "attributes that the SDK dropped (OTEL_SPAN_ATTRIBUTE_COUNT_LIMIT)"
 
 

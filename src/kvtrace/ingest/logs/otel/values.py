@@ -15,6 +15,10 @@ MAX_DEPTH = 32  # levels of objects and lists; no convention comes near it
 JSON_STARTS = ('{"', "[{", '["')  # prose may start with a single bracket
 PLAIN_KINDS = ("string", "bool", "double", "bytes")  # OTLP value types whose values need no conversion
 
+TYPED = frozenset(
+    kind + suffix for kind in (*PLAIN_KINDS, "int", "array", "kvlist") for suffix in ("Value", "_value")
+)  # names of the fields of a typed value
+
 
 def attributes(value: Any, path: str = "attributes") -> dict[str, Any]:
     """Dotted name -> value; RowError if the value does not hold attributes.
@@ -59,6 +63,16 @@ def loaded(value: Any) -> Any:
     """The object or list that a string holds as JSON; any other value unchanged."""
     parsed = unpacked(value)
     return value if parsed is None else parsed
+
+
+def plain(value: Any, path: str) -> Any:
+    """A typed OTLP value as plain JSON; any other value unchanged. RowError if it is nested too deeply.
+
+    >>> plain({"kvlistValue": {"values": [{"key": "content", "value": {"stringValue": "Hi"}}]}}, "body")
+    {'content': 'Hi'}
+    """
+    is_typed = type(value) is dict and len(value) == 1 and next(iter(value)) in TYPED
+    return _plain(value, path, 0) if is_typed else value
 
 
 def is_broken(value: Any) -> bool:

@@ -1,0 +1,212 @@
+"""The digester: a process that turns payloads into digests, beside the process that receives requests.
+
+It ends when the service closes the connection or dies, after it has written what it received. It never shows content:
+its reports hold counts, and reasons without values.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import sys
+import time
+from dataclasses import dataclass, field
+from typing import Any
+
+from .._base.core_dumps import forbid_core_dumps
+from .._base.errors import KvtraceError, NotARequest, RowError, UsageError
+from .._base.signals import STOPPING
+from .._base.workers import guarded
+from ..ingest.encoding import Batch, Reject, RowPosition
+from ..ingest.keys import Key
+from .channel import END, DigesterEnd
+from .digester_counts import DigesterCounts
+from .encoders import EncodingOptions, SourceEncoder, loaded, options_of
+from .intake import Mark, Payload
+from .sink import Sink
+from .sinks import sink_of
+from .source import Rows, StoreRows
+from .sources import SOURCES
+
+FLUSH_S = 0.2  # how long lines wait for others to be encoded with them
+FLUSH_BYTES = 1 << 20
+FLUSH_LINES = 512
+REPORT_S = 0.5
+NICENESS = 5  # where processors are short, requests go first: what the digester cannot take waits in the queue
+
+
+@dataclass
+class _Pending:
+    """Lines of one source that wait to be encoded."""
+
+    lines: list[bytes] = field(default_factory=list, repr=False)
+    bytes: int = 0
+    covered: int = 0  # requests of the payloads
+    malformed: int = 0  # those of payloads that are not valid
+    others: int = 0  # those of payloads that are not requests
+
+
+class Digester:
+    """Encodes what arrives on a channel, and gives the batches to a sink."""
+
+    def __init__(self, channel: DigesterEnd, options: EncodingOptions, sink: Sink):
+        self._channel, self._options, self._sink = channel, options, sink
+        self._like = loaded(options)
+        self._key = Key.random()
+        self._rows: dict[str, Rows] = {}
+        self._encoders: dict[str, SourceEncoder] = {}
+        self._pending: dict[str, _Pending] = {}
+        self._since = 0.0  # when the first of the pending lines came
+        self.counts = DigesterCounts()
+        self._followed = 0  # messages
+        self._misfits: set[str] = set()  # sources that the operator knows not to fit
+        self._reported = 0.0
+
+    def run(self) -> None:
+        """Work until the service closes the connection or dies."""
+        while True:
+            wait = REPORT_S if not self._pending else max(0.0, self._since + FLUSH_S - time.monotonic())
+            item = self._channel.receive(wait)
+            if item is END:
+                self._flush()
+                self._sink.close()
+                return
+            if isinstance(item, Mark):
+                self._follow(item.message)
+            elif isinstance(item, Payload):
+                self._take(item)
+            if self._pending and self._is_due():
+                self._flush()
+            if time.monotonic() - self._reported > REPORT_S:
+                self._tell_stores()
+                self._report(**self._sink.tick())
+
+    def _follow(self, message: dict[str, Any]) -> None:
+        """Carry out a message: end the window, and begin the next one with its own key."""
+        values: dict[str, Any] = {}
+        if "finish" in message:
+            self._flush(rest=True)
+            self._tell_stores()
+            values |= self._sink.finish(message)
+        if "begin" in message:
+            self._key = Key(bytes.fromhex(message.pop("key")))
+            for encoder in self._encoders.values():
+                encoder.rekey(self._key)
+            values |= self._sink.begin(message)
+        self._followed += 1
+        self._report(**values)
+
+    def _take(self, payload: Payload) -> None:
+        if not self._pending:
+            self._since = time.monotonic()
+        pending = self._pending.setdefault(payload.source, _Pending())
+        pending.covered += payload.requests
+        try:
+            done = guarded(self._rows_of(payload.source).of, payload.data).value()
+        except NotARequest:
+            pending.others += payload.requests
+            return
+        except KvtraceError as error:
+            pending.malformed += payload.requests
+            self.counts.add_malformed(payload.requests, error)
+            return
+        pending.lines += done
+        pending.bytes += sum(map(len, done))
+
+    def _rows_of(self, source: str) -> Rows:
+        if source not in self._rows:
+            self._rows[source] = SOURCES[source].rows()
+        return self._rows[source]
+
+    def _is_due(self) -> bool:
+        lines = sum(len(pending.lines) for pending in self._pending.values())
+        size = sum(pending.bytes for pending in self._pending.values())
+        return lines >= FLUSH_LINES or size >= FLUSH_BYTES or time.monotonic() >= self._since + FLUSH_S
+
+    def _flush(self, *, rest: bool = False) -> None:
+        """Encode all pending lines; `rest` also those of requests that are not complete yet."""
+        for source, rows in self._rows.items() if rest else ():
+            if lines := rows.rest():
+                self._pending.setdefault(source, _Pending()).lines += lines
+        pending, self._pending = self._pending, {}
+        for source, work in pending.items():
+            encoder = self._encoder_of(source)
+            batches = [self._fitting(encoder, source, batch) for batch in self._batches(encoder, source, work.lines)]
+            first, *others = batches or [Batch()]
+            first.others += work.others
+            self._sink.add(encoder, source, first, covered=work.covered, malformed=work.malformed)
+            for batch in others:
+                self._sink.add(encoder, source, batch, covered=0, malformed=0)
+            self.counts.covered += work.covered
+            for batch in (first, *others):
+                self.counts.add(batch)
+
+    def _encoder_of(self, source: str) -> SourceEncoder:
+        if source not in self._encoders:
+            self._encoders[source] = SourceEncoder(SOURCES[source], self._options, self._key, self._like)
+        return self._encoders[source]
+
+    def _batches(self, encoder: SourceEncoder, source: str, lines: list[bytes]) -> list[Batch]:
+        """The lines as one batch; if a line breaks it, each line by itself. A line that cannot be read is a reject."""
+        if not lines:
+            return []
+        try:
+            return [guarded(encoder.batch, lines).value()]
+        except KvtraceError as error:
+            if isinstance(error, UsageError):
+                self._say_once(source, str(error))
+            if len(lines) == 1:
+                return [Batch(lines=1, rejects=[Reject(RowPosition(0, 0, len(lines[0])), _row_error(error))])]
+        return [batch for line in lines for batch in self._batches(encoder, source, [line])]
+
+    def _fitting(self, encoder: SourceEncoder, source: str, batch: Batch) -> Batch:
+        """The batch, or a batch that rejects its requests if their blocks do not fit those that the sink has."""
+        reason = self._sink.misfit(encoder) if len(batch) else None
+        if reason is None:
+            return batch
+        self._say_once(source, reason)
+        rejects = [Reject(RowPosition(0, 0, 0), RowError(reason)) for _ in range(len(batch))]
+        return Batch(lines=batch.lines, empty=batch.empty, others=batch.others, rejects=[*batch.rejects, *rejects])
+
+    def _say_once(self, source: str, reason: str) -> None:
+        if source not in self._misfits:
+            self._misfits.add(source)
+            self._report(error=f"{source}: {reason} Its requests are rejected.")
+
+    def _tell_stores(self) -> None:
+        for rows in self._rows.values():
+            if isinstance(rows, StoreRows):
+                self._sink.stores(rows.stores())
+
+    def _report(self, **values: Any) -> None:
+        self._reported = time.monotonic()
+        self._channel.report(counts=self.counts.to_dict(), followed=self._followed, **values)
+
+
+def _row_error(error: KvtraceError) -> RowError:
+    return error if isinstance(error, RowError) else RowError(str(error))
+
+
+def run(handle: int) -> None:
+    """Work as the digester of the service at the other end of a socket."""
+    forbid_core_dumps()
+    os.nice(NICENESS)
+    sys.excepthook = lambda *_: None  # a traceback could show content
+    for number in STOPPING:
+        signal.signal(number, signal.SIG_IGN)  # the service handles these, and ends this process
+    channel = DigesterEnd(socket.socket(fileno=handle))
+    first = channel.receive()
+    if not isinstance(first, Mark):
+        return
+    try:
+        settings = first.message
+        digester = Digester(channel, options_of(settings["options"]), sink_of(settings["sink"]))
+    except KvtraceError as error:
+        channel.report(error=str(error), status=error.status)
+        return
+    channel.report(ready=True)
+    try:
+        digester.run()
+    except KvtraceError as error:
+        channel.report(error=str(error), status=error.status)

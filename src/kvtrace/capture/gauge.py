@@ -1,0 +1,198 @@
+"""The gauge of live traffic: what a prefix cache could hit, what today's does, and what a larger one would.
+
+It takes batches of lengths and keyed digests, the same as a recording, and keeps counts and tables of fixed size. It
+computes a snapshot in about a millisecond, whatever the traffic was.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from .._base.errors import UsageError
+from ..analysis.live_curve import NEAR_BLOCKS, SAMPLE, LiveCurve, Span
+from ..analysis.span_curve import SpanCurve
+from ..ingest.encoding import Batch
+from .snapshot import CapacityHits, Cause, DeliveredTokens, LiveHits, Precision, Snapshot, StoreCounts, Traffic
+
+FACTORS = (0.5, 1.0, 2.0, 4.0)  # of today's capacity
+SHARES = (0.125, 0.25, 0.5, 1.0)  # of the working set, where no capacity is known
+
+
+class Gauge:
+    """Measures live traffic in fixed memory; the law is that of `kvtrace curve` (docs/capture/live-curve.md).
+
+    Args:
+        block_size: Tokens of a block.
+        capacity_blocks: Capacity of today's cache in blocks; None = not known.
+        factors: Capacities of the curve, as multiples of today's.
+        window_s: Length of the moving window in seconds.
+        half_life_s: Seconds in which the weight of a decaying request halves.
+        near_blocks: Hits of caches up to this capacity are exact.
+        sample: Share of the blocks that measures larger ones.
+        kv_bytes_per_token: Of the model, to show capacities in GiB; None = not known.
+        seed: Of the sample.
+
+    Raises:
+        UsageError: An option is not valid.
+
+    >>> gauge = Gauge(16, capacity_blocks=2)
+    >>> digests = np.array([[1, 0], [2, 0], [1, 0], [2, 0]], dtype=np.uint64)
+    >>> lengths = np.array([32, 32])
+    >>> gauge.add(Batch(time_ns=np.zeros(2), input_length=lengths, digests=digests, offsets=np.array([0, 2, 4])), 0.0)
+    >>> window = gauge.snapshot(now_s=1.0).window
+    >>> window.possible.token_hit_rate, window.causes
+    (0.5, {'hit': 32.0, 'evicted': 0.0, 'first_use': 32.0})
+    >>> [(point.factor, point.token_hit_rate) for point in window.curve]
+    [(0.5, 0.25), (1.0, 0.5), (2.0, 0.5), (4.0, 0.5)]
+    """
+
+    def __init__(
+        self,
+        block_size: int,
+        *,
+        capacity_blocks: int | None = None,
+        factors: Sequence[float] = FACTORS,
+        window_s: float = 600.0,
+        half_life_s: float = 3600.0,
+        near_blocks: int = NEAR_BLOCKS,
+        sample: float = SAMPLE,
+        kv_bytes_per_token: float | None = None,
+        seed: int = 0,
+    ):
+        if capacity_blocks is not None and capacity_blocks < 1:
+            raise UsageError("the capacity must be at least 1 block.")
+        if any(not factor > 0 for factor in factors):
+            raise UsageError("the factors of the capacity must be above 0.")
+        self.capacity_blocks, self.kv_bytes_per_token = capacity_blocks, kv_bytes_per_token
+        self._factors = tuple(factors) if capacity_blocks is not None else SHARES
+        self._curve = LiveCurve(
+            block_size,
+            near_blocks=near_blocks,
+            sample=sample,
+            window_s=window_s,
+            half_life_s=half_life_s,
+            capacities=[] if capacity_blocks is None else self._capacities(capacity_blocks),
+            seed=seed,
+        )
+        self._stores: StoreCounts | None = None
+
+    def add(self, batch: Batch, now_s: float) -> None:
+        """Add the requests of a batch, in their order.
+
+        Blocks of outputs do not count as uses: hits are those of prompts on earlier prompts, as in `kvtrace curve`.
+
+        Args:
+            batch: Its digests have one key with those of all other batches.
+            now_s: The time of the batch in seconds; an earlier one than before counts as the last one.
+        """
+        digests = batch.digests
+        if batch.domain is not None:  # domains share no blocks
+            digests = digests ^ np.repeat(batch.domain, batch.prompts, axis=0)
+        self._curve.add(digests, batch.offsets, batch.input_length, now_s, batch.cached_tokens)
+
+    def set_stores(self, *, first_stored: int, stored_again: int, removed: int) -> None:
+        """Take the blocks that engines stored and removed since the start, by their KV events."""
+        self._stores = StoreCounts(first_stored, stored_again, removed)
+
+    def snapshot(self, now_s: float) -> Snapshot:
+        """The figures at this time, in seconds of the same clock as in `add`."""
+        curve = self._curve
+        curve.advance(now_s)
+        return Snapshot(
+            now_s=now_s,
+            started_s=curve.started_s,
+            window_s=curve.window_s,
+            half_life_s=curve.half_life_s,
+            block_size=curve.block_size,
+            capacity_blocks=self.capacity_blocks,
+            kv_bytes_per_token=self.kv_bytes_per_token,
+            since_start=self._traffic("since_start"),
+            window=self._traffic("window"),
+            decayed=self._traffic("decayed"),
+            stores=self._stores,
+            precision=self._precision(),
+            memory_bytes=curve.memory_bytes,
+        )
+
+    def _traffic(self, span: Span) -> Traffic:
+        curve = self._curve.over(span)
+        working_set = self._working_set(span, curve)
+        whole = self.capacity_blocks or working_set or round(curve.blocks - curve.possible[0])
+        points = self._points(curve, whole) if whole else ()
+        delivered = None
+        if curve.known_requests:
+            delivered = DeliveredTokens(
+                curve.known_requests, curve.known_tokens, curve.known_cached, curve.known_possible
+            )
+        causes_of, causes = self._causes(curve, delivered)
+        return Traffic(
+            requests=curve.requests,
+            requests_with_blocks=curve.requests_with_blocks,
+            blocks=curve.blocks,
+            prompt_tokens=curve.tokens,
+            possible=LiveHits(**_hits(curve.possible, curve)),
+            curve=points,
+            curve_of="working_set" if self.capacity_blocks is None else "capacity",
+            delivered=delivered,
+            blocks_for_90_percent=curve.least_capacity(0.9),
+            causes=causes,
+            causes_of=causes_of,
+            working_set_blocks=working_set,
+        )
+
+    def _points(self, curve: SpanCurve, whole: int) -> tuple[CapacityHits, ...]:
+        capacities = self._capacities(whole)
+        return tuple(
+            CapacityHits(**_hits(hits, curve), factor=factor, capacity_blocks=capacity)
+            for factor, capacity, hits in zip(self._factors, capacities, curve.hits(capacities).T, strict=True)
+        )
+
+    def _capacities(self, whole: int) -> list[int]:
+        return [max(1, round(factor * whole)) for factor in self._factors]
+
+    def _working_set(self, span: Span, curve: SpanCurve) -> int | None:
+        if span == "window":
+            return self._curve.working_set()[0]
+        return round(curve.blocks - curve.possible[0]) if span == "since_start" else None
+
+    def _causes(self, curve: SpanCurve, delivered: DeliveredTokens | None):
+        """Whose hits the causes explain, and the prompt tokens of each cause.
+
+        Where cached tokens are known, hits are those of the service: a token that it had beyond what is possible counts
+        as a hit, and lowers first use.
+        """
+        if delivered is not None:
+            whole, possible, hit = delivered.prompt_tokens, delivered.possible_tokens, delivered.cached_tokens
+        elif self.capacity_blocks is not None:
+            whole, possible, hit = curve.tokens, curve.possible[1], curve.hits([self.capacity_blocks])[1, 0]
+        else:
+            return None, {}
+        evicted = max(0.0, float(possible - hit))
+        causes: dict[Cause, float] = {"hit": float(hit), "evicted": evicted, "first_use": float(whole - hit - evicted)}
+        return "capacity" if delivered is None else "delivered", causes
+
+    def _precision(self) -> Precision:
+        near, far = self._curve.near, self._curve.far
+        reach = None
+        if far is None:
+            reach = near.reach if near is not None and near.dropped else None
+        elif far.dropped:
+            reach = round(far.reach / self._curve.sample)
+        return Precision(
+            sample=self._curve.sample,
+            near_blocks=0 if near is None else near.held,
+            far_blocks=0 if far is None else far.held,
+            exact_up_to_blocks=0 if near is None else near.reach if near.dropped else None,
+            reach_blocks=reach,
+        )
+
+
+def _hits(hits: np.ndarray, curve: SpanCurve) -> dict[str, Any]:
+    """The fields of LiveHits."""
+    blocks, tokens, requests = hits.tolist()
+    wholes = zip(("block", "token", "request"), hits.tolist(), curve.wholes.tolist(), strict=True)
+    rates = {f"{name}_hit_rate": count / whole if whole else None for name, count, whole in wholes}
+    return {"hit_blocks": blocks, "hit_tokens": tokens, "request_hits": requests} | rates

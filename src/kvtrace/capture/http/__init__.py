@@ -1,0 +1,1 @@
+"""HTTP receivers: ASGI applications that put the bodies of requests into the queue."""

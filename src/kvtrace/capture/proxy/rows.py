@@ -1,0 +1,94 @@
+"""Payloads of the proxy to rows of a log: {"timestamp", "end_time", "request": {...}, "response": {...}}.
+
+The bodies of the request and of an answer without streaming stay as they came. A streamed answer is put together as
+the API would have given it without streaming. An answer that ended early, because the client left or the server
+failed, counts with the output that came; without any, its request is left out, since nobody knows whether it ran.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from typing import Any
+
+import orjson
+
+from ..._base.errors import NotARequest, RowError
+from .codings import decoded
+from .exchange import Exchange
+from .streams.answer import StreamedAnswer
+
+Assemble = Callable[[bytes], StreamedAnswer]
+
+
+class ExchangeRows:
+    """Rows of one API.
+
+    Args:
+        assemble: Puts a streamed answer of the API together.
+
+    >>> rows = ExchangeRows(lambda stream: StreamedAnswer())
+    >>> rows.of(Exchange(b"{}", b'{"a": 1}', arrived_ns=5, ended_ns=7, complete=True, streamed=False).packed())
+    [b'{"timestamp":5,"end_time":7,"request":{},"response":{"a": 1}}']
+    """
+
+    def __init__(self, assemble: Assemble) -> None:
+        self._assemble = assemble
+        self.counts: Counter[str] = Counter()  # requests, and those whose answer ended early
+
+    def of(self, payload: bytes) -> list[bytes]:
+        """The row of one request; RowError if its bodies cannot be read, NotARequest if it was not answered."""
+        exchange = Exchange.unpacked(payload)
+        request = _json_object(decoded(exchange.request, exchange.request_coding), "request")
+        answer = decoded(exchange.answer, exchange.answer_coding)
+        head: dict[str, Any] = {"timestamp": exchange.arrived_ns, "end_time": exchange.ended_ns}
+        head |= {name: key for name in ("session", "user") if (key := getattr(exchange, name)) is not None}
+        if exchange.streamed:
+            whole = self._assemble(answer)
+            self._require_output(whole)
+            response = _dumped(whole.response)
+            if not exchange.answer_coding and (first := _time_of(exchange, whole.first_token)) is not None:
+                head["first_token_time"] = first
+        else:
+            if not exchange.complete:
+                raise NotARequest("the answer ended early, and was not streamed.")
+            response = _json_object(answer, "response")
+        self.counts["requests"] += 1
+        return [b"".join((orjson.dumps(head)[:-1], b',"request":', request, b',"response":', response, b"}"))]
+
+    def rest(self) -> list[bytes]:
+        """Nothing: each payload is a whole request."""
+        return []
+
+    def _require_output(self, whole):
+        if whole.finished and not whole.failed:
+            return
+        if whole.first_token is None:
+            raise NotARequest("the answer ended before its first token.")
+        self.counts["ended_early"] += 1
+
+
+def _time_of(exchange, offset):
+    """When the stream had come up to this place; None if that is unknown."""
+    if offset is None:
+        return None
+    return next((time_ns for size, time_ns in exchange.arrivals if size >= offset), None)
+
+
+def _json_object(body, name):
+    """The body, on one line. It is parsed, because a row that is not valid could be read as another row."""
+    try:
+        is_object = type(orjson.loads(body)) is dict
+    except orjson.JSONDecodeError:
+        is_object = None
+    if not is_object:  # raised outside the handler: orjson's error holds the body and must not be chained
+        raise RowError("is not an object." if is_object is False else "is not valid JSON.", field=name)
+    return body.replace(b"\n", b" ").replace(b"\r", b" ")  # in valid JSON they are between values only
+
+
+def _dumped(response):
+    try:
+        return orjson.dumps(response)
+    except orjson.JSONEncodeError:
+        pass
+    raise RowError("is nested too deeply.", field="response")

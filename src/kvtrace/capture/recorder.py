@@ -1,0 +1,271 @@
+"""Record live requests as windows of digests, each of which becomes a released, audited trace.
+
+put -> queue -> digester process -> file of the open window -> sealed trace
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any, Self
+
+from .._base.errors import UsageError
+from .._base.file_locks import locked_file
+from .._base.output_errors import unwritable
+from ..ingest.keys import Key
+from ..ingest.preparation import check_options
+from ..privacy import profiles
+from ..privacy.linking import SAMPLED
+from ..privacy.profiles import Profile
+from .encoders import EncodingOptions, to_message
+from .feeder import Feeder
+from .intake import QUEUE_BYTES, Intake
+from .ledger import Ledger
+from .proxy.setup import ProxyCounts
+from .recorder_counts import RecorderCounts
+from .sealer import Sealer
+from .sealing import Sealed
+from .sources import source_named
+from .spool import SUFFIX, Window, WindowFile, read_window
+from .window_settings import WindowSettings
+from .windows import STATE, end_of_window, free_name, open_windows, require_window
+
+BUSY = "{path}: another recorder writes to this folder, or one that was killed is finishing. Choose another folder."
+FOREIGN = "{path}: this file is not the lock of a recorder. Choose another folder."
+SUFFIXES = (".jsonl", ".jsonl.gz", ".jsonl.zst", ".parquet")  # of traces
+RECEIVED = ("accepted", "dropped", "uncopied", "refused")  # counts of the ledger
+WAIT_LOCK_S = 10.0  # the digester of a killed recorder may still write what it received
+
+
+class Recorder:
+    """Records requests in a folder. Use it as a context manager, or call `close`.
+
+    Args:
+        folder: Where sealed windows go; made if it is missing.
+        window_s: Length of a window in seconds; windows end at whole multiples of it in UTC.
+        key: The key of the digests. With a key, a recorder that starts again goes on with the open window. The default
+            is a random key for each window, which is forgotten when the window ends.
+        link_windows: Use one key for all windows, and write which blocks they share.
+        profile: The release profile of each window, or its name.
+        sample_sessions: Share of the sessions that a window's trace has, each whole.
+        suffix: The end of the names of traces: ".jsonl", ".jsonl.zst" or ".parquet".
+        queue_bytes: Limit of the payloads that wait.
+        on_message: Receives sentences for an operator, without content.
+        clock: The time in seconds since 1970.
+        options: Those of `EncodingOptions`.
+
+    Raises:
+        UsageError: An option is not valid, or another recorder writes to the folder.
+
+    >>> import tempfile
+    >>> row = b'{"timestamp": 0, "input": "What is the capital of France?", "output": 3}'
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     with Recorder(folder, profile="exact", block_size=4) as recorder:
+    ...         recorder.put("follow", row)
+    ...     [name.partition(".")[2] for name in sorted(os.listdir(folder)) if name.startswith("window")]
+    True
+    ['jsonl', 'jsonl.card.md', 'jsonl.meta.json']
+    """
+
+    def __init__(
+        self,
+        folder: str | Path,
+        *,
+        window_s: float = 3600.0,
+        key: Key | None = None,
+        link_windows: bool = False,
+        profile: Profile | str = "standard",
+        sample_sessions: float = 1.0,
+        suffix: str = ".jsonl",
+        queue_bytes: int = QUEUE_BYTES,
+        on_message: Callable[[str], None] | None = None,
+        clock: Callable[[], float] = time.time,
+        **options: Any,
+    ):
+        if suffix not in SUFFIXES:
+            raise UsageError(f"--suffix {suffix!r} is not one of {', '.join(SUFFIXES)}.")
+        self.folder = Path(folder)
+        self._window_s, share = require_window(window_s), _share(sample_sessions)
+        if link_windows and share != 1:
+            raise UsageError(SAMPLED)
+        encoding = EncodingOptions(profile=profiles.profile(profile), **options)
+        check_options(encoding.block_size, encoding.profile, keep_order=False, outputs=encoding.outputs)
+        base = key or (Key.random() if link_windows else None)
+        self._settings = WindowSettings(encoding, base, key is not None, link_windows, suffix, share)
+        self._say, self._clock = on_message or (lambda sentence: None), clock
+        self.proxy = ProxyCounts()  # of the proxy that feeds this recorder, if there is one
+        self._totals = RecorderCounts()
+        self._known_lost: dict[str, int] = {}  # window -> requests that an earlier recorder lost
+        self._stopping = threading.Event()
+        self._lock = self._locked()
+        try:
+            self._start(queue_bytes)
+        except BaseException:
+            os.close(self._lock)
+            raise
+
+    def put(self, source: str, payload: bytes, requests: int = 1) -> bool:
+        """Put a payload of a source into the queue; False if there is no room. Never blocks.
+
+        The requests of a payload that finds no room count as refused if the clients of the source send them again, else
+        as dropped. UsageError if there is no source of this name.
+        """
+        return self._intake.put(source, payload, requests, comes_again=source_named(source).comes_again)
+
+    def note_uncopied(self, requests: int) -> None:
+        """Count requests as dropped whose copies found no memory before they came to the queue."""
+        self._intake.note_uncopied(requests)
+
+    def has_room(self, size: int) -> bool:
+        """Whether the queue has room for a payload of so many bytes."""
+        return self._intake.has_room(size)
+
+    @property
+    def state(self) -> Path:
+        """The folder of what is not sealed yet, which only its owner can enter."""
+        return self.folder / STATE
+
+    def counts(self) -> RecorderCounts:
+        """What was done so far."""
+        done, totals, intake = self._feeder.counts(), self._totals, self._intake
+        received = {name: getattr(intake.ledger, name) - self._before[name] for name in RECEIVED}
+        return RecorderCounts(
+            **received, digested=done.get("requests", 0),
+            **{name: done.get(name, 0) for name in ("rejected", "left_out", "malformed", "tokens")},
+            lost=totals.lost, waiting=len(intake), waiting_bytes=intake.waiting_bytes,
+            waiting_limit_bytes=intake.max_bytes, sealed=totals.sealed, failed=totals.failed,
+            restarts=self._feeder.restarts, last_sealed_s=totals.last_sealed_s, proxy=asdict(self.proxy),
+            reasons=done.get("reasons", {}),
+        )  # fmt: skip
+
+    def close(self) -> None:
+        """Digest what waits, seal the last window, and end. A second call does nothing."""
+        if self._stopping.is_set():
+            return
+        self._stopping.set()
+        self._clock_thread.join()
+        self._intake.mark({"finish": True})
+        self._intake.close()
+        self._feeder.end()
+        self._sealer.end()
+        os.close(self._lock)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _locked(self) -> int:
+        state = self.state
+        try:
+            self.folder.mkdir(parents=True, exist_ok=True)
+            state.mkdir(mode=0o700, exist_ok=True)
+        except OSError as error:
+            raise unwritable(self.folder, error) from None
+        until = time.monotonic() + WAIT_LOCK_S
+        while True:
+            try:
+                return locked_file(
+                    os.fspath(state / "lock"), busy=BUSY.replace("{path}", str(self.folder)),
+                    foreign=FOREIGN, unlockable="{path}: cannot be locked ({fault}). Choose another file system.",
+                )  # fmt: skip
+            except UsageError:
+                if time.monotonic() > until:
+                    raise
+
+    def _start(self, queue_bytes: int) -> None:
+        ledger = Ledger(self.state / "counts")
+        self._before = {name: getattr(ledger, name) for name in RECEIVED}  # by earlier recorders
+        self._intake = Intake(queue_bytes, ledger=ledger)
+        settings = {"options": to_message(self._settings.options), "sink": {"kind": "window"}}
+        self._feeder = Feeder(
+            self._intake, settings, on_report=self._on_report, on_message=self._say,
+            lost="; what it had not digested is lost.", keep=(self._lock,),
+        )  # fmt: skip
+        self._sealer = Sealer(self.folder, on_sealed=self._on_sealed, on_message=self._say)
+        self._begin(self._leftovers())
+        self._feeder.start()
+        self._clock_thread = threading.Thread(target=self._end_windows, daemon=True, name="windows")
+        self._clock_thread.start()
+
+    def _leftovers(self) -> Window | None:
+        """Seal the windows that earlier recorders left; returns the one that this recorder goes on with, if any."""
+        continued, ledger = None, self._intake.ledger
+        for path in open_windows(self.folder):
+            window = read_window(path)
+            if window is None:
+                path.unlink()
+                continue
+            if window.ending is None:
+                goes_on = self._settings.continues(window, self._clock())
+                self._lose(window.name, window.lost(ledger.accepted), " It goes on." if goes_on else "")
+                ledger.ended = ledger.accepted
+                if goes_on:
+                    continued = window
+                    continue
+                WindowFile(path, window.header, window).finish(accepted=ledger.accepted, dropped=ledger.dropped)
+            else:
+                ledger.ended = max(ledger.ended, window.ending["accepted"])
+            self._sealer.seal(path)
+        if ledger.ended < ledger.accepted:  # a kill came between two windows
+            self._totals.lost += ledger.accepted - ledger.ended
+            self._say(f"the recorder stopped before a window began; {_lost(ledger.accepted - ledger.ended)}")
+            ledger.ended = ledger.accepted
+        return continued
+
+    def _lose(self, name: str, requests: int, then: str = "") -> None:
+        self._totals.lost += requests
+        self._known_lost[name] = requests
+        self._say(f"{name}: the recorder stopped before the window ended; {_lost(requests)}{then}")
+
+    def _begin(self, continued: Window | None = None) -> None:
+        """Begin the first window, or go on with the one that an earlier recorder left."""
+        now = self._clock()
+        if continued is None:
+            self._name, self._until = free_name(self.folder, now), end_of_window(now, self._window_s)
+        else:
+            self._name, self._until = continued.name, continued.header["until"]
+        self._key = self._settings.key(self._name)
+        self._intake.mark(self._beginning(continues=continued is not None))
+
+    def _end_windows(self) -> None:
+        """End each window at its time, and begin the next one."""
+        while not self._stopping.wait(min(1.0, max(0.0, self._until - self._clock()))):
+            now = self._clock()
+            if now >= self._until:
+                self._name, self._until = free_name(self.folder, now), end_of_window(now, self._window_s)
+                self._key = self._settings.key(self._name)
+                self._intake.mark({"finish": True, **self._beginning(continues=False)})
+
+    def _beginning(self, *, continues: bool) -> dict[str, Any]:
+        """The message that begins the present window."""
+        path = self.state / f"{self._name}{SUFFIX}"
+        header = self._settings.header(self._name, self._until, self._key)
+        return {"path": os.fspath(path), "continues": continues, "key": self._key.reveal(), "begin": header}
+
+    def _on_report(self, report: dict[str, Any]) -> None:
+        if path := report.get("finished"):
+            self._intake.ledger.ended = report["accepted"]
+            self._sealer.seal(Path(path))
+
+    def _on_sealed(self, done: Sealed) -> None:
+        self._totals.sealed += done.error is None and bool(done.files)
+        self._totals.failed += done.error is not None
+        if done.error is None:
+            self._totals.last_sealed_s = self._clock()
+            self._totals.lost += max(0, done.lost - self._known_lost.pop(done.name, 0))
+
+
+def _lost(requests: int) -> str:
+    return {0: "no request was lost.", 1: "1 request was lost."}.get(requests, f"{requests:,} requests were lost.")
+
+
+def _share(share: float) -> float:
+    if not 0 < share <= 1:
+        raise UsageError(f"--sample-sessions is {share:g}; it must be above 0 and at most 1.")
+    return share

@@ -1,0 +1,162 @@
+"""Seal a window: number its blocks from 0, release it by its profile, audit it, and write it with its data card.
+
+The digests go when the files of the window have their names. Sealing needs no key, so that a window can be sealed whose
+key died with its recorder. It runs in a process of its own, because it takes a moment.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import secrets
+import signal
+import subprocess
+import sys
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import cast
+
+from .._base.core_dumps import forbid_core_dumps
+from .._base.errors import KvtraceError
+from .._base.output_files import appear_together
+from .._base.output_lock import only_writer
+from .._base.row_counts import rounded
+from .._base.signals import STOPPING
+from .._base.workers import guarded
+from ..formats.links import links_path, write_links
+from ..formats.sidecar import sidecar_path
+from ..formats.writing import card_path
+from ..ingest.collector import Collector
+from ..ingest.pipeline import linked_rows, released_rows
+from ..ingest.preparation import ReleaseSettings
+from ..ingest.row_counts import RowCounter
+from ..privacy.link_index import LinkIndex
+from ..privacy.profiles import profile_of
+from ..privacy.publishing import Published, publish
+from ..trace.meta import Meta, RecordingSection, merge
+from .spool import Window, read_window
+
+INDEX = "links"  # the numbers of the recording, in the folder of open windows
+
+
+@dataclass(frozen=True)
+class Sealed:
+    """The result of sealing a window."""
+
+    name: str
+    files: list[str]  # empty: the window had no requests
+    requests: int = 0
+    lost: int = 0  # accepted, but not digested before a crash
+    dropped: int = 0  # not accepted, because the queue was full
+    rejected: int = 0  # rows that could not be read, and payloads that were not valid
+    audit: str = ""
+    error: str | None = None  # why the window could not be sealed; its digests are kept
+
+
+def seal(path: str | Path, folder: str | Path) -> Sealed:
+    """Seal one window that has ended, and delete its digests.
+
+    Args:
+        path: The window's file.
+        folder: Where the trace goes.
+
+    Raises:
+        AuditError: The window does not keep the promises of its profile; nothing was written, the digests stay.
+    """
+    window = read_window(path)
+    if window is None:
+        os.unlink(path)
+        return Sealed(Path(path).stem, [])
+    ending = window.ending or window.header  # a recorder ends each window before it seals it
+    lost, missed = window.lost(ending["accepted"]), max(0, ending["dropped"] - window.header["dropped"])
+    output = os.path.join(folder, window.name + window.header["suffix"])
+    with only_writer(output, [sidecar_path(output), card_path(output), links_path(output)]):
+        result = Sealed(window.name, [], lost=lost, dropped=missed, rejected=window.malformed)
+        if not os.path.exists(output):  # else a recorder died after the trace was written
+            result = _publish(window, output, result)
+        os.unlink(path)
+    return result
+
+
+def _publish(window: Window, output: str, result: Sealed) -> Sealed:
+    """Write the window's trace; nothing if it has no requests."""
+    header, counter = window.header, RowCounter(max_errors=-1)
+    first = next(iter(window.sources.values()), None)
+    collector = first and Collector(block_size=first["block_size"], tail=first["tail"], outputs=first["outputs"])
+    for batch in window.batches():
+        counter.add(batch, _Piece(window.path))
+        if collector:
+            collector.add(batch)
+    counts = counter.counts
+    if not collector or not counts.requests:  # killed, or the disk was full, before the first batch
+        return replace(result, rejected=result.rejected + counts.rejected)
+    settings = ReleaseSettings(
+        profile_of(header["profile"]), _meta(window, result), secrets.randbits(64),
+        any(source["holds_hashes"] for source in window.sources.values()), header["isolate_tenants"],
+    )  # fmt: skip
+    if header["linked"]:
+        written = _publish_linked(window, output, collector, settings, counts)
+    else:
+        rows = released_rows(collector, settings, counts, keep_order=False, session_share=header["session_share"])
+        written = publish(rows.trace(), output)
+    return Sealed(
+        window.name, written.files, counts.requests - counts.unsampled, result.lost, result.dropped,
+        result.rejected + counts.rejected, written.audit.level,
+    )  # fmt: skip
+
+
+def _publish_linked(window, output, collector, settings, counts) -> Published:
+    """Write the window's trace and its links to the other windows of the recording."""
+
+    def open_index(start_ns: int) -> LinkIndex:
+        return LinkIndex(Path(window.path).parent / INDEX, check=window.header["key"], start_ns=start_ns)
+
+    rows, links = linked_rows(collector, settings, counts, open_index=open_index)
+    with appear_together():
+        write_links(links, output)
+        return publish(rows.trace(), output)
+
+
+def _meta(window: Window, result: Sealed) -> Meta:
+    """The sections of the sidecar before the release: those of the first source, and what was recorded."""
+    names = list(window.sources)
+    section: RecordingSection = {
+        "sources": names, "lost": rounded(result.lost), "dropped": rounded(result.dropped)
+    }  # fmt: skip
+    return cast(Meta, merge(window.sources[names[0]]["meta"], {"recording": section}))
+
+
+@dataclass(frozen=True)
+class _Piece:
+    """The place of a batch, for the counter of rows."""
+
+    path: str
+    start: int = 0
+
+
+def seal_in_process(path: Path, folder: Path) -> Sealed:
+    """Seal a window in a process of its own. An error is in the result: the window's file is kept, to try again."""
+    code = "from kvtrace.capture.sealing import run; run()"
+    message = json.dumps({"path": os.fspath(path), "folder": os.fspath(folder)})
+    done = subprocess.run(
+        [sys.executable, "-P", "-c", code], input=message, capture_output=True, text=True, start_new_session=True
+    )
+    lines = done.stdout.splitlines()
+    values = json.loads(lines[-1]) if lines else {"error": "the process that seals was killed."}
+    if "name" in values:
+        return Sealed(**values)
+    return Sealed(path.stem, [], error=values["error"])
+
+
+def run() -> None:
+    """Seal the window that stdin names, and report on stdout."""
+    forbid_core_dumps()
+    for number in STOPPING:
+        signal.signal(number, signal.SIG_IGN)
+    message = json.loads(sys.stdin.read())
+    try:
+        done = guarded(lambda values: seal(**values), message).value()
+        report = asdict(done)
+    except KvtraceError as error:
+        report = {"error": str(error)}
+    sys.stdout.write(json.dumps(report) + "\n")

@@ -1,0 +1,93 @@
+"""Watch live requests: their digests go to a gauge in memory, and nothing is stored."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import asdict
+from typing import Any, Self
+
+from ..ingest.keys import Key
+from ..privacy import profiles
+from .encoders import EncodingOptions, to_message
+from .feeder import Feeder
+from .intake import QUEUE_BYTES, Intake
+from .proxy.setup import ProxyCounts
+from .sources import source_named
+
+
+class Watcher:
+    """Feeds a gauge with requests. Use it as a context manager, or call `close`.
+
+    Args:
+        gauge: Options of the gauge (capture/gauge.py).
+        queue_bytes: Limit of the payloads that wait.
+        on_message: Receives sentences for an operator, without content.
+        options: Those of `EncodingOptions`, without the profile: nothing is released.
+    """
+
+    def __init__(
+        self,
+        gauge: dict[str, Any],
+        *,
+        queue_bytes: int = QUEUE_BYTES,
+        on_message: Callable[[str], None] | None = None,
+        **options: Any,
+    ):
+        encoding = EncodingOptions(profile=profiles.PROFILES["exact"], **options)
+        self._intake, self.proxy = Intake(queue_bytes), ProxyCounts()
+        self._snapshot: dict[str, Any] | None = None
+        self._stopping = threading.Event()
+        settings = {"options": to_message(encoding), "sink": {"kind": "gauge", **gauge}}
+        self._feeder = Feeder(
+            self._intake, settings, on_report=self._on_report, on_message=on_message or (lambda sentence: None),
+            lost=": the curve begins anew.",
+        )  # fmt: skip
+        self._intake.mark({"begin": {}, "key": Key.random().reveal()})
+        self._feeder.start()
+
+    def put(self, source: str, payload: bytes, requests: int = 1) -> bool:
+        """Put a payload of a source into the queue; False if there is no room. Never blocks."""
+        return self._intake.put(source, payload, requests, comes_again=source_named(source).comes_again)
+
+    def note_uncopied(self, requests: int) -> None:
+        """Count requests as dropped whose copies found no memory before they came to the queue."""
+        self._intake.note_uncopied(requests)
+
+    def has_room(self, size: int) -> bool:
+        """Whether the queue has room for a payload of so many bytes."""
+        return self._intake.has_room(size)
+
+    def snapshot(self) -> dict[str, Any] | None:
+        """The gauge's last snapshot; None before the first. It is at most a second old."""
+        return self._snapshot
+
+    def counts(self) -> dict[str, Any]:
+        """What was done so far, by name."""
+        ledger = self._intake.ledger
+        done = {name: value for name, value in self._feeder.counts().items() if name != "covered"}
+        return done | {
+            "accepted": ledger.accepted, "dropped": ledger.dropped, "uncopied": ledger.uncopied,
+            "refused": ledger.refused, "proxy": asdict(self.proxy), "waiting": len(self._intake),
+            "waiting_bytes": self._intake.waiting_bytes, "waiting_limit_bytes": self._intake.max_bytes,
+            "restarts": self._feeder.restarts,
+        }  # fmt: skip
+
+    def close(self) -> None:
+        """Digest what waits, take a last snapshot, and end. A second call does nothing."""
+        if not self._stopping.is_set():
+            self._stopping.set()
+            self._intake.mark({"finish": True})
+            self._intake.close()
+            self._feeder.end()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _on_report(self, report: dict[str, Any]) -> None:
+        if "snapshot" in report:
+            self._snapshot = {**report["snapshot"], "received_s": time.time()}

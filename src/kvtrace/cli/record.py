@@ -1,0 +1,96 @@
+"""`kvtrace record`: record live requests as traces, without storing text."""
+
+from __future__ import annotations
+
+import threading
+
+import click
+
+from .help import Command
+from .options import QUIET_ERRORS
+from .output import console, print_line, rejected
+from .release_options import chosen_profile, release_options
+from .source_options import READING, SOURCES, encoding_options, live_options, queue_bytes, wait_for_stop
+
+PROXY = {"failed": "without a complete answer of the upstream", "left": "left by the client"}  # count -> its words
+
+
+@click.command("record", cls=Command, groups={"--block-size": "Blocks", "--sample-sessions": "Privacy", "--metrics": "Output"}, examples=(
+    "kvtrace record -o recordings --otlp",
+    "kvtrace record -o recordings --proxy 8001 --upstream http://127.0.0.1:8000",
+    "kvtrace record -o recordings --follow log.jsonl --from-start --for 2s",
+))
+@click.option("-o", "--output", required=True, metavar="FOLDER", help="Folder for the sealed windows; made if it is missing.")
+@SOURCES
+@click.option("--window", default="1h", metavar="TIME", help="Length of a window: each becomes a trace of its own.")
+@click.option("--for", "for_ms", metavar="TIME", help="Stop after this time.  [default: at Ctrl-C or SIGTERM]")
+@click.option("--link-windows", is_flag=True, help="Use one key for all windows, and write beside each which blocks it shares with others; kvtrace join makes one trace of them.")
+@click.option("--suffix", default=".jsonl", metavar="SUFFIX", help="End of the traces' names: .jsonl, .jsonl.gz, .jsonl.zst or .parquet.")
+@READING
+@click.option("--outputs", is_flag=True, help="Also write the ids of the output's blocks.")
+@release_options
+@click.option("--key-file", metavar="FILE", help="Key file (mode 0600), created if it does not exist: a recorder that starts again goes on with the open window.  [default: a random key for each window, never stored]")
+@QUIET_ERRORS
+def record_command(output, window, for_ms, link_windows, suffix, key_file, quiet, **options):
+    """Record live requests as traces, without storing text.
+
+    Each request becomes keyed digests, lengths and times, off the request path. At the end of each window its blocks are numbered from 0, the window is released by its profile,
+    audited, and written with its sidecar and data card. Stop the service with Ctrl-C: the last window is then sealed.
+    """
+    from ..capture.live import Live
+    from ..capture.recorder import Recorder
+    from ..ingest.keys import load_key
+    from ..report.watch_view import duration
+
+    live = live_options(options)
+    settings = {"queue_bytes": queue_bytes(options), **encoding_options(options)}
+    sample = options.pop("sample_sessions")
+    settings["profile"] = chosen_profile(options)
+    settings |= {name: value for name, value in options.items() if value is not None}
+    screen, lock = console(), threading.Lock()
+
+    def say(sentence: str) -> None:
+        with lock:
+            screen.print(sentence, highlight=False, markup=False)
+
+    recorder = Recorder(
+        output, window_s=window / 1000, key=load_key(key_file) if key_file else None, link_windows=link_windows,
+        sample_sessions=sample, suffix=suffix, on_message=say, **settings,
+    )  # fmt: skip
+    with recorder:
+        with Live(live, recorder, state=recorder.state, metrics=_metrics(recorder) if live.metrics else None, on_message=say) as running:
+            if not quiet:
+                for name, address in running.addresses.items():
+                    print_line(screen, f"{name:<12}http://{address}")
+                print_line(screen, f"recording   {output}, windows of {duration(window / 1000)}")
+            wait_for_stop(None if for_ms is None else for_ms / 1000)
+        if not quiet:
+            say("stopping: what waits is digested, and the window is sealed.")
+    if not quiet:
+        for line in _summary(recorder.counts()):
+            print_line(screen, line)
+
+
+def _metrics(recorder):
+    """The application of --metrics: the counts of the recorder."""
+    from dataclasses import asdict
+
+    from ..capture.metrics import Reading, registry_of
+    from ..capture.metrics_app import metrics_app
+
+    return metrics_app(registry_of(lambda: Reading(counts=asdict(recorder.counts()))))
+
+
+def _summary(counts):
+    """What was recorded, line by line."""
+    yield f"requests    {counts.digested:,} of {counts.accepted:,} accepted, {counts.tokens:,} prompt tokens"
+    if requests := counts.proxy.get("requests"):
+        rest = {name: counts.proxy[name] for name in ("recorded", "dropped", "refused", "failed", "left")}
+        became = "".join(f", {count:,} {PROXY.get(name, name)}" for name, count in rest.items() if count)
+        yield f"proxy       {requests:,} request{'' if requests == 1 else 's'}{became}"
+    if counts.refused:
+        yield f"refused     {counts.refused:,}, which their clients send again"
+    missing = {name: getattr(counts, name) for name in ("dropped", "lost", "rejected", "malformed", "left_out")}
+    if any(missing.values()):
+        yield "missing     " + ", ".join(f"{count:,} {name.replace('_', ' ')}" for name, count in missing.items() if count)
+    yield from rejected(counts.reasons)

@@ -1,0 +1,201 @@
+"""Links between the windows of a recording: which blocks of a released window another window may have, too.
+
+A window's release splits blocks of fewer than k contributors. Links must not undo that, within the window or across
+windows, so a block links in one of two ways:
+
+* shared: it has k contributors or more in this window, or has one and was shared in an earlier window. All windows that
+  share the block have one number for it.
+* own: its rows are of one contributor. Only the same contributor's rows in other windows have the number. A copy that
+  k-sharing made is such a block.
+
+All others get -1: unique tails, and blocks of one contributor that the log does not name. Below a block that is not
+shared, no block is. No two blocks of a window get the same number, so that joined windows never merge blocks.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from .._base.errors import UsageError
+from .._base.units import NS_PER_MS
+from .._native import ragged
+from .._native.ids import DigestIndex
+from ..formats.links import Links, fingerprint_of
+from ..trace.columns import Columns
+from .contributors import Contributors
+from .link_index import LinkIndex
+from .profiles import Profile
+from .row_blocks import RowBlocks
+from .trace_draft import TraceDraft
+
+OWNER = np.array([0x9E3779B97F4A7C15, 0xC2B2AE3D27D4EB4F], dtype=np.uint64)  # marks the digest of an account as such
+SAMPLED = "a sample of a window's sessions cannot be linked to other windows. Leave out --sample-sessions."
+
+
+@dataclass(frozen=True, repr=False)
+class Identities:
+    """The keyed digests behind the numbers of collected rows: (n, 2) uint64, zeros = none. Rows are in time order."""
+
+    blocks: np.ndarray  # block number -> digest
+    session: np.ndarray  # row -> digest
+    account: np.ndarray
+    user: np.ndarray
+    domain: np.ndarray
+    start_ns: int  # time of the first row
+
+
+@dataclass(frozen=True, repr=False)
+class Unreleased:
+    """The blocks of a draft before its release, which changes them in place."""
+
+    number: np.ndarray  # block reference -> number of its block, rows end to end
+    offsets: np.ndarray
+    prompts: np.ndarray  # row -> blocks of its prompt
+    tails: np.ndarray  # block reference -> whether the block is partial
+    ids: Identities
+
+    @classmethod
+    def of(cls, draft: TraceDraft, ids: Identities) -> Unreleased:
+        """The blocks of a draft of the collected rows."""
+        blocks, is_tail = draft.blocks, np.zeros(len(draft.blocks.number), dtype=bool)
+        if draft.tail != "dropped":
+            is_tail[blocks.tails(draft.rows.input_length, draft.rows.output_length, draft.block_size)] = True
+        return cls(blocks.number.copy(), blocks.offsets, blocks.prompts, is_tail, ids)
+
+
+def links_of(
+    before: Unreleased,
+    after: Columns,
+    index: LinkIndex,
+    *,
+    profile: Profile,
+    contributors: Contributors | None = None,
+) -> Links:
+    """The links of a released window. The numbers are saved in the index before this returns.
+
+    Args:
+        before: The window's blocks before the release.
+        after: Its released rows: the same rows in the same order, with ids from 0 by first appearance.
+        index: The numbers of the recording.
+        profile: The release profile.
+        contributors: Those that the release counted; None if it split nothing.
+
+    Raises:
+        UsageError: The release left out rows.
+    """
+    released = RowBlocks.of(after)
+    reference = _references(before, released)
+    original = np.zeros(released.distinct, dtype=np.int64)  # released id -> its number before
+    original[released.number] = before.number[reference]
+    is_tail = np.zeros(released.distinct, dtype=bool)
+    if profile.tail == "unique":
+        is_tail[released.number] = before.tails[reference]
+    blocks = _Numbers(before, released, original, is_tail).numbers(index, profile.k, contributors)
+    sessions = _numbers_of(after.session, before.ids.session, index.sessions)
+    domains = _numbers_of(after.domain, before.ids.domain, index.domains)
+    if after.domain is None and not profile.drop_sessions and _is_one(before.ids.domain):  # no column if all are equal
+        domains = index.domains.add(before.ids.domain[:1]).astype(np.int64)
+    step_ms = max(1, profile.time_step_ms)
+    offset_ms = (before.ids.start_ns - index.start_ns) // NS_PER_MS // step_ms * step_ms
+    return Links(index.recording, index.save(), offset_ms, fingerprint_of(after), blocks, sessions, domains)
+
+
+def _references(before: Unreleased, released: RowBlocks) -> np.ndarray:
+    """The place before the release of each released block reference. Steps only leave out the last ones of a row."""
+    if len(released.offsets) != len(before.offsets):
+        raise UsageError(SAMPLED)
+    prompts = released.prompts
+    outputs = np.diff(released.offsets) - prompts
+    starts = before.offsets[:-1]
+    if (prompts > before.prompts).any() or (outputs > np.diff(before.offsets) - before.prompts).any():
+        raise UsageError(SAMPLED)
+    first = np.stack([starts, starts + before.prompts], axis=1).ravel()
+    return ragged.ranges(first, np.stack([prompts, outputs], axis=1).ravel())
+
+
+class _Numbers:
+    """The numbers of a window's blocks in the recording."""
+
+    def __init__(self, before: Unreleased, released: RowBlocks, original: np.ndarray, is_tail: np.ndarray):
+        self._ids, self._released, self._is_tail = before.ids, released, is_tail
+        self._digest = before.ids.blocks[original]  # released id -> digest of its block
+        copies = np.bincount(original[~is_tail], minlength=len(before.ids.blocks))
+        self._is_copy = copies[original] > 1
+
+    def numbers(self, index: LinkIndex, k: int, who: Contributors | None) -> np.ndarray:
+        """Released id -> its number: even if it is shared, odd if it is one contributor's own, -1 = none."""
+        found = np.full(len(self._digest), -1, dtype=np.int64)
+        shared = ~self._is_tail & ~self._is_copy
+        if k > 1 and who is not None:
+            enough = self._released.contributors(who.contributor) >= k
+            known = index.shared.find(self._digest) >= 0
+            shared &= enough | known
+        shared &= self._below_shared(shared)
+        found[shared] = 2 * index.shared.add(self._digest[shared]).astype(np.int64)
+        if k > 1 and who is not None:
+            owner = self._owners(who)
+            own = ~shared & ~self._is_tail & owner.any(axis=1)
+            keys = self._digest[own] ^ np.roll(owner[own], 1, axis=1)
+            found[own] = 2 * index.own.add(keys).astype(np.int64) + 1
+        return _without_repeats(found)
+
+    def _below_shared(self, shared: np.ndarray) -> np.ndarray:
+        """Released id -> whether all blocks before it in its rows are shared, too."""
+        number, offsets = self._released.number, self._released.offsets
+        other = ~shared & ~self._is_tail  # no block is below a tail: outputs continue after the last full block
+        before = np.concatenate([[0], np.cumsum(other[number])])  # blocks that are not shared, up to a reference
+        is_below = np.zeros(len(shared), dtype=bool)
+        rows = np.repeat(before[offsets[:-1]], np.diff(offsets))
+        is_below[number[before[1:] == rows]] = True
+        return is_below
+
+    def _owners(self, who: Contributors) -> np.ndarray:
+        """Released id -> digest of the one contributor that has it; zeros if it has several, or one without a name."""
+        rows = self._row_owners(who)
+        owner = self._one(rows)
+        if who.kind == "accounts" and who.member is not None:  # k users of one account may share a block
+            alone = self._released.contributors(who.contributor) == 1
+            account = self._ids.account[self._released.first_rows()]
+            several = alone & ~owner.any(axis=1) & account.any(axis=1)
+            owner[several] = account[several] ^ OWNER
+        return owner
+
+    def _row_owners(self, who: Contributors) -> np.ndarray:
+        """Row -> digest of who sent it, as closely as the release tells contributors apart; zeros = not known."""
+        ids = self._ids
+        named = {"accounts": ids.account, "users": ids.account, "client_users": ids.user}.get(who.kind)
+        if named is None:
+            return ids.session if who.kind == "sessions" else np.zeros_like(ids.session)
+        owner = named ^ np.roll(ids.user, 1, axis=1) if who.kind == "accounts" else named
+        is_named = np.asarray(named.any(axis=1))
+        return np.where(is_named[:, None], owner, ids.session)
+
+    def _one(self, rows: np.ndarray) -> np.ndarray:
+        """Released id -> the digest that all of its rows have; zeros if they have several, or none."""
+        numbers = np.unique(rows, axis=0, return_inverse=True)[1].reshape(-1)
+        alone = self._released.contributors(numbers.astype(np.int64)) == 1
+        return np.where(alone[:, None], rows[self._released.first_rows()], np.uint64(0))
+
+
+def _numbers_of(values: np.ndarray | None, digests: np.ndarray, index: DigestIndex) -> np.ndarray:
+    """Number of the window -> number of the recording; none without the column."""
+    if values is None:
+        return np.empty(0, dtype=np.int64)
+    found = np.full(int(values.max(initial=-1)) + 1, -1, dtype=np.int64)
+    numbers, rows = np.unique(values, return_index=True)
+    known = (numbers >= 0) & digests[rows].any(axis=1)
+    found[numbers[known]] = index.add(digests[rows[known]])
+    return _without_repeats(found)
+
+
+def _is_one(digests: np.ndarray) -> bool:
+    """Whether all rows have the same digest."""
+    return len(digests) > 0 and bool(digests[0].any()) and bool((digests == digests[:1]).all())
+
+
+def _without_repeats(numbers: np.ndarray) -> np.ndarray:
+    """The numbers; -1 for all that stand for several values of the window."""
+    _, inverse, counts = np.unique(numbers, return_inverse=True, return_counts=True)
+    return np.where((counts[inverse.reshape(-1)] > 1) | (numbers < 0), -1, numbers)

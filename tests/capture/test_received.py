@@ -1,0 +1,157 @@
+"""Each request that comes is accepted, dropped or refused; each that is accepted is digested, rejected or left out."""
+
+import os
+import random
+import signal
+
+import orjson
+import pytest
+
+import kvtrace
+from kvtrace._base.row_counts import rounded
+from kvtrace.capture.intake import Intake
+from kvtrace.capture.ledger import Ledger
+from kvtrace.capture.live import Live, LiveOptions
+from kvtrace.capture.metrics import Reading, registry_of
+from kvtrace.capture.proxy.exchange import Exchange
+from kvtrace.capture.proxy.limits import Limits
+from kvtrace.capture.recorder import Recorder
+from kvtrace.capture.servers import parse_address
+from kvtrace.capture.sources import SOURCES
+from kvtrace.capture.sources.otlp import otlp_app
+from kvtrace.capture.spool import read_window
+from kvtrace.capture.window_sink import WindowSink
+from tests.capture import wire
+from tests.capture.asgi import post
+from tests.capture.exports import Telemetry
+from tests.capture.test_litellm import call
+from tests.capture.windows import sealed, waited
+from tests.docs import ROOT
+
+TINY = {"tokenizer": str(ROOT / "tests/data/tokenizers/tiny"), "block_size": 16}
+LINES = (ROOT / "examples/raw_log.jsonl").read_bytes().splitlines()
+JSON = "application/json"
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_accepted_and_dropped_and_refused_are_all_that_came(seed, tmp_path):
+    rng, came = random.Random(seed), 0
+    intake = Intake(max_bytes=1000, ledger=Ledger(tmp_path / "counts"))
+    for step in range(500):
+        requests, kind = rng.randrange(1, 9), rng.randrange(4)
+        came += requests if kind < 3 else 0
+        if kind < 2:
+            intake.put("otlp", bytes(rng.randrange(300)), requests, comes_again=kind == 1)
+        elif kind == 2:
+            intake.note_uncopied(requests)
+        else:
+            intake.take(0)
+        if step == 450:
+            intake.close()
+    counts = Ledger(tmp_path / "counts")  # as the next process finds it
+    assert counts.accepted + counts.dropped + counts.refused == came
+    assert min(counts.accepted, counts.dropped, counts.refused, counts.uncopied) > 0
+    assert counts.uncopied <= counts.dropped
+
+
+def test_a_ledger_of_an_earlier_version_goes_on(tmp_path):
+    (tmp_path / "counts").write_bytes((7).to_bytes(8, "little") + (3).to_bytes(8, "little"))
+    counts = Ledger(tmp_path / "counts")
+    assert (counts.accepted, counts.dropped, counts.refused, counts.uncopied) == (7, 3, 0, 0)
+
+
+def test_only_clients_that_send_again_are_refused():
+    assert [name for name, source in SOURCES.items() if source.comes_again] == ["otlp"]
+
+
+def test_a_refused_export_that_comes_again_is_neither_dropped_nor_counted_twice(tmp_path):
+    telemetry = Telemetry()
+    telemetry.call("Is it on?")
+    body = telemetry.traces().SerializeToString()
+    with Recorder(tmp_path, queue_bytes=len(body) + 1, **TINY) as recorder:
+        app = otlp_app(recorder.put)
+        recorder._intake.max_bytes = 0  # as if other requests filled it
+        assert [post(app, "/v1/traces", body).status for _ in range(3)] == [503] * 3
+        assert post(app, "/litellm", orjson.dumps([call(), call(1)]), JSON).status == 503  # LiteLLM gives them up
+        recorder._intake.max_bytes = len(body) + 1
+        assert post(app, "/v1/traces", body).status == 200
+    counts = recorder.counts()
+    spans = counts.refused // 3
+    assert spans >= 1 and counts.accepted == spans and counts.dropped == 2
+    (window,) = sealed(tmp_path)
+    assert kvtrace.read(window).meta["recording"]["dropped"] == rounded(2)
+    values = registry_of(lambda: Reading(counts=vars(counts)))
+    assert values.get_sample_value("kvtrace_received_requests_total") == spans + 2
+    assert values.get_sample_value("kvtrace_refused_requests_total") == 3 * spans
+
+
+def test_what_is_accepted_is_digested_rejected_malformed_or_left_out(tmp_path):
+    unanswered = Exchange(b"{}", b"", arrived_ns=1, ended_ns=2, complete=False, streamed=False).packed()
+    with Recorder(tmp_path, **TINY) as recorder:
+        recorder.put("follow", LINES[0])
+        recorder.put("follow", b"not json")
+        recorder.put("proxy-openai", unanswered)  # as the log pipeline leaves out a failed call
+        recorder.put("proxy-openai", unanswered)
+        recorder.put("otlp", b"tnot protobuf", 3)
+    counts = recorder.counts()
+    kinds = (counts.digested, counts.rejected, counts.left_out, counts.malformed)
+    assert kinds == (1, 1, 2, 3) and sum(kinds) == counts.accepted
+    (window,) = sealed(tmp_path)
+    assert kvtrace.read(window).meta["recording"]["lost"] == 0
+
+
+def test_copies_that_find_no_memory_are_dropped_in_the_ledger_and_in_the_metrics(tmp_path, upstream, monkeypatch):
+    monkeypatch.setattr("kvtrace.capture.proxy.app.Limits", lambda: Limits(max_held=500))
+    options = LiveOptions(proxy=parse_address("0"), upstream=upstream)
+    with Recorder(tmp_path, **TINY) as recorder, Live(options, recorder, on_message=print) as live:
+        url = f"http://{live.addresses['proxy']}"
+        for _ in range(2):
+            assert wire.answered(url, wire.post(wire.chat_request()))[2].endswith(b"data: [DONE]\n\n")
+    counts = recorder.counts()
+    assert (counts.dropped, counts.uncopied, counts.accepted) == (2, 2, 0)
+    assert counts.proxy == {"requests": 2, "recorded": 0, "dropped": 2, "refused": 0, "failed": 0, "left": 0}
+    assert Ledger(tmp_path / ".recording/counts").uncopied == 2
+    values = registry_of(lambda: Reading(counts=vars(counts)))
+    assert values.get_sample_value("kvtrace_dropped_requests_total", {"reason": "proxy_memory"}) == 2
+    assert values.get_sample_value("kvtrace_dropped_requests_total", {"reason": "queue_full"}) == 0
+    assert values.get_sample_value("kvtrace_proxy_outcomes_total", {"outcome": "dropped"}) == 2
+
+
+def test_what_a_dead_digester_had_not_digested_is_counted_as_lost(tmp_path):
+    said = []
+    with Recorder(tmp_path, on_message=said.append, **TINY) as recorder:
+        for line in LINES:
+            recorder.put("follow", line)
+        os.kill(recorder._feeder.pid, signal.SIGKILL)
+        waited(lambda: recorder.counts().restarts == 1)
+        for line in LINES:
+            recorder.put("follow", line)
+    counts, (window,) = recorder.counts(), sealed(tmp_path)
+    assert counts.lost > 0 and len(kvtrace.read(window)) + counts.lost == counts.accepted == 2 * len(LINES)
+    assert f"{counts.lost} lost" in said[-1]
+
+
+@pytest.mark.parametrize("written", [b"", b'{"kvtrace_window": 1, "name": "win'])
+def test_a_digester_that_died_while_it_made_the_file_of_a_window_leaves_it_to_the_next(written, tmp_path):
+    path = tmp_path / "window-20261123T100000Z.window"
+    path.write_bytes(written)
+    sink = WindowSink()
+    message = {"path": str(path), "continues": True, "begin": {"name": path.stem}, "accepted": 0, "dropped": 0}
+    assert sink.begin(message) == {"begun": str(path), "found": 0}
+    sink.close()
+    assert read_window(path).name == path.stem
+
+
+def test_a_digester_that_dies_before_it_ends_a_window_ends_it_when_it_starts_again(tmp_path):
+    clock = [995.0]
+    with Recorder(tmp_path, window_s=10, clock=lambda: clock[0], **TINY) as recorder:
+        recorder.put("follow", LINES[0])
+        waited(lambda: recorder.counts().digested == 1)
+        os.kill(recorder._feeder.pid, signal.SIGSTOP)
+        clock[0] = 1001.0  # the message that ends the window waits
+        waited(lambda: recorder._until > 1001)
+        os.kill(recorder._feeder.pid, signal.SIGKILL)
+        waited(lambda: recorder.counts().sealed == 1)
+        recorder.put("follow", LINES[1])
+    assert [len(kvtrace.read(window)) for window in sealed(tmp_path)] == [1, 1]
+    assert (recorder.counts().lost, recorder.counts().digested, recorder.counts().restarts) == (0, 2, 1)
