@@ -37,6 +37,13 @@ def _quantile(text: str) -> float:
     return value
 
 
+def _table(path: str):
+    """The table of reuse-density in a file."""
+    from ..structures.reuse_table import read_table
+
+    return read_table(path)
+
+
 HEAPS = 0  # the memory class of policies with heaps or lookahead: formats/memory_needs.py has their bound
 
 
@@ -50,6 +57,7 @@ class Row:
     block_bytes: int | None = None  # bytes of state per distinct block, without queues; HEAPS; None: not known
     parameter: Callable[[str], Any] | None = None  # converts the text after the colon to the class's second argument
     example: str = ""
+    tries: tuple[str, ...] = ()  # parameters that `kvtrace tune` tries; "" is none
     required: bool = False
     ghosts: bool = False  # the policy remembers evicted blocks; a live cache can't use it, because it reuses slots
     roots_first: bool = False  # in a flat pool, a parent can be evicted before its children, which then cannot hit
@@ -63,46 +71,61 @@ POLICIES: dict[str, Row] = {
     "mru": Row("mru", "MRU", "most recently used", 16),
     "lfu": Row("lfu", "LFU", "least frequently used, ties by least recently used", 16),
     "lfu-da": Row("lfu_da", "LFUDA", "LFU with dynamic aging", HEAPS),
-    "slru": Row("slru", "SLRU", "segmented LRU: a protected segment for blocks that were hit", 8, _share, "slru:0.8"),
+    "slru": Row(
+        "slru", "SLRU", "segmented LRU: a protected segment for blocks that were hit", 8, _share, "slru:0.8",
+        ("0.2", "0.5", "0.7", "0.8", "0.9"),
+    ),
     "sieve": Row(
         "sieve", "Sieve", "SIEVE: one FIFO queue, one hand, one visited bit per block", 16, roots_first=True
     ),
     "s3fifo": Row(
-        "s3fifo", "S3FIFO", "S3-FIFO: a small, a main and a ghost queue", 16, _share, "s3fifo:0.1", ghosts=True,
-        roots_first=True,
+        "s3fifo", "S3FIFO", "S3-FIFO: a small, a main and a ghost queue", 16, _share, "s3fifo:0.1",
+        ("0.05", "0.1", "0.2", "0.4", "0.7"), ghosts=True, roots_first=True,
     ),
     "2q": Row(
-        "two_q", "TwoQ", "2Q: a queue of new blocks, ghosts, an LRU main queue", HEAPS, _share, "2q:0.25", ghosts=True,
-        roots_first=True,
+        "two_q", "TwoQ", "2Q: a queue of new blocks, ghosts, an LRU main queue", HEAPS, _share, "2q:0.25",
+        ("0.1", "0.25", "0.5", "0.75", "0.9"), ghosts=True, roots_first=True,
     ),
     "arc": Row("arc", "ARC", "adapts between recency and frequency", 16, ghosts=True),
     "ttl": Row(
-        "ttl", "TTL", "evicts blocks not used for a given time", HEAPS, milliseconds, "ttl:5m", required=True
+        "ttl", "TTL", "evicts blocks not used for a given time", HEAPS, milliseconds, "ttl:5m",
+        ("1m", "5m", "15m", "1h"), required=True,
     ),
     "priority": Row(
-        "priority", "Priority", "lowest request priority first, as in the trace", HEAPS, milliseconds, "priority:10m"
+        "priority", "Priority", "lowest request priority first, as in the trace", HEAPS, milliseconds, "priority:10m",
+        ("", "1m", "10m", "1h"),
     ),
-    "pgdsf": Row("pgdsf", "PGDSF", "prefix-aware greedy dual size frequency (RAGCache)", HEAPS, _whole, "pgdsf:30000"),
+    "pgdsf": Row(
+        "pgdsf", "PGDSF", "prefix-aware greedy dual size frequency (RAGCache)", HEAPS, _whole, "pgdsf:30000",
+        ("3000", "30000", "300000"),
+    ),
     "workload": Row(
         "workload", "Workload", "least likely reuse, learned per category (ATC'25)", HEAPS, milliseconds,
-        "workload:10m",
+        "workload:10m", ("10s", "1m", "10m", "1h"),
     ),
-    "lhd": Row("lhd", "LHD", "least hit density, by depth and use count (NSDI'18)", HEAPS, _whole, "lhd:64"),
+    "lhd": Row(
+        "lhd", "LHD", "least hit density, by depth and use count (NSDI'18)", HEAPS, _whole, "lhd:64",
+        ("16", "64", "256"),
+    ),
+    "reuse-density": Row(
+        "reuse_density", "ReuseDensity", "least chance of reuse per second, by a table learned before", HEAPS, _table,
+        "reuse-density",
+    ),
     "session-end": Row("session_end", "SessionEnd", "blocks of closed sessions first, then LRU", HEAPS, sessions=True),
     "superseded": Row(
         "superseded", "Superseded", "blocks outside every agent's newest context first, then LRU", HEAPS, sessions=True
     ),
     "tool-ttl": Row(
         "tool_ttl", "ToolTTL", "keeps blocks while a tool runs, up to a quantile of the times so far", HEAPS, _quantile,
-        "tool-ttl:P90", sessions=True,
+        "tool-ttl:P90", ("P50", "P90", "P99"), sessions=True,
     ),
     "retain": Row(
         "retain", "Retain", "lowest priority first, by role and turn of the agent", HEAPS, milliseconds, "retain:10m",
-        sessions=True,
+        ("", "1m", "10m", "1h"), sessions=True,
     ),
     "agent-hints": Row(
         "agent_hints", "AgentHints", "session-end, superseded and tool-ttl together", HEAPS, _quantile,
-        "agent-hints:P90", sessions=True,
+        "agent-hints:P90", ("P50", "P90", "P99"), sessions=True,
     ),
     "oracle-session": Row(
         "oracle_session", "OracleSession", "knows when sessions resume: the last one to resume first", HEAPS,

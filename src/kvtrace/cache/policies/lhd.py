@@ -17,7 +17,8 @@ last age. Otherwise no block would reach ages beyond the usual eviction, and hit
 
 As in the paper, the victim is the block with the least density in a sample of 64 evictable blocks (the parameter),
 drawn with a fixed seed; with fewer blocks, in all of them. Ties: the least recent use. A hit on a pinned block counts;
-`release` only makes a block evictable. A flat pool may evict a parent before its child, so use a leaf-first pool.
+`release` only makes a block evictable. A flat pool may evict a parent before its child; a leaf-first pool does not, but
+keeps old roots. Compare both.
 """
 
 import cython

@@ -9,7 +9,7 @@ Pinned blocks count in A1in, and a hit on a pinned block of Am is a use. A block
 leaf-first, with resident children) is skipped and keeps its place. If the chosen queue has no evictable block, the
 other queue gives the victim. `release` does not change the order. Recency is the last use; among the blocks of one
 request, the deepest is the least recent. A missed block's own ghost takes no room in A1out, as in libCacheSim. There
-are no ties. A flat pool evicts the root of a prompt before its tail, so use a leaf-first pool.
+are no ties. A flat pool evicts the root of a prompt before its tail; compare a leaf-first pool.
 """
 
 import cython

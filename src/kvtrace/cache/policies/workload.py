@@ -109,11 +109,11 @@ def categories(trace):
     kinds = [None] * len(trace) if kinds is None else [str(kind) for kind in kinds.tolist()]
     number: dict = {}
     return np.array(
-        [number.setdefault(pair, len(number)) for pair in zip(kinds, _turns(trace), strict=True)], dtype=np.int32
+        [number.setdefault(pair, len(number)) for pair in zip(kinds, turns(trace), strict=True)], dtype=np.int32
     )
 
 
-def _turns(trace):
+def turns(trace):
     """Request -> its turn, at most LAST_TURN; 1 if it is not known."""
     if "turn" in trace.extra:
         column = trace.extra["turn"].tolist()

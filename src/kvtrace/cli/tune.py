@@ -1,0 +1,77 @@
+"""`kvtrace tune`: the best setting of each eviction policy, and the gap to the optimum that it closes."""
+
+from __future__ import annotations
+
+import click
+
+from .help import Command
+from .large import load
+from .options import CSV, DOMAINS, STREAMED, json_option, require_one
+from .output import console, print_json, print_lines, print_notes, print_tables
+
+
+@click.command("tune", cls=Command, groups={"--table": "Cache", "--save-table": "Output"}, examples=(
+    "kvtrace tune trace.jsonl --capacity 25%",
+    "kvtrace tune trace.jsonl --capacity 400,50% --policy slru,lhd,reuse-density --pool leaf-first",
+    "kvtrace tune trace.jsonl --capacity 25% --policy reuse-density --save-table table.json",
+))
+@click.argument("trace", metavar="TRACE")
+@click.option("--capacity", required=True, metavar="C,...", help="Capacities. Example: 1000,64ktokens,24GiB,50%. A plain number is blocks; % is of the working set.")
+@click.option("--policy", "policies", metavar="P,...", help="Eviction orders, without parameters.  [default: all that the trace has what they need for]")
+@click.option("--pool", "pools", default="flat,leaf-first", metavar="WHICH,...", help="Blocks that can be evicted: flat, leaf-first, as in simulate.")
+@click.option("--table", "table_file", metavar="FILE", help="Table of reuse-density.  [default: one trained on the first half]")
+@click.option("--save-table", metavar="FILE", help="Also write the table of reuse-density, for --policy reuse-density:FILE.")
+@DOMAINS
+@json_option("cache/tune.md")
+@CSV
+@click.option("--workers", type=click.IntRange(1), metavar="N", help="Number of simulations at a time.  [default: one for each core]")
+@STREAMED
+def tune_command(trace, capacity, policies, pools, table_file, save_table, domains, as_json, as_csv, workers, model_config, kv_bytes_per_token, block_size, chain, memory, quiet):
+    """Find the best setting of each eviction policy.
+
+    Settings are chosen by the hits of the first half of the requests, and the hits of the second half are the result:
+    the share of the gap from lru to belady that each policy closes. TRACE - is stdin.
+    """
+    from .._base.errors import UsageError
+    from .._base.lists import names
+    from ..analysis.capacities import parse_capacities
+    from ..cache.structures.reuse_table import read_table
+    from ..cache.tuning import POOLS, tune
+    from ..report import tune_tables
+    from ..report.progress import RequestProgress
+    from ..serving.models.kv_bytes import chosen
+    from ..trace.domains import in_domains
+
+    require_one(as_json, as_csv)
+    table = read_table(table_file) if table_file else None
+    if wrong := [pool for pool in names(pools) if pool not in POOLS]:
+        raise UsageError(f"{wrong[0]!r} is not a pool. Try {' or '.join(POOLS)}.")
+    loaded = load(trace, memory, quiet, _memory_need, block_size=block_size, chain=chain, ids=True)
+    viewed = in_domains(loaded, domains)
+    capacities = parse_capacities(capacity, block_size=viewed.block_size, working_set=viewed.working_set, kv_bytes_per_token=chosen(model_config, kv_bytes_per_token))
+    with RequestProgress(console(), quiet) as bar:
+        tuned = tune(
+            viewed, dict.fromkeys(capacities), names(policies) if policies else None, pools=names(pools), table=table,
+            threads=workers, on_start=bar.expect, on_progress=bar.update,
+        )  # fmt: skip
+    if save_table:
+        if tuned.table is None:
+            raise UsageError(f"--save-table needs the policy reuse-density. {tuned.skipped.get('reuse-density', 'Add it to --policy.')}")
+        tuned.table.write(save_table)
+    if as_json:
+        print_json(tuned.to_dict())
+    elif as_csv:
+        click.echo(tune_tables.as_csv(tuned), nl=False)
+    else:
+        print_tables(tune_tables.tables(tuned))
+        print_notes(tune_tables.notes(tuned))
+    if not quiet:
+        print_lines([("wrote", save_table)] if save_table else [])
+
+
+def _memory_need(dataset):
+    """The memory of a policy with heaps on a trace in memory, which belady needs too."""
+    from ..cache.simulation import Setting
+    from ..formats.memory_needs import simulating
+
+    return simulating(dataset, [Setting(1, "belady")], None, per_request=False, beyond="kvtrace tune")
