@@ -1,11 +1,13 @@
-"""How faithful samples are to a trace, against what was promised: python -m benchmarks.fidelity TRACE [--large].
+"""How faithful samples are, against what was promised.
 
-At the trace's own size for each of five seeds; with --large also at 10 and 100 times, by rate and by duration.
+python -m benchmarks.fidelity TRACE [--large]   each of five seeds; --large: also 10 and 100 times the size
+python -m benchmarks.fidelity --kinds           traces of eight kinds of our own, developed on and held out
 """
 
 from __future__ import annotations
 
 import argparse
+import hashlib
 import math
 import statistics
 import time
@@ -15,11 +17,15 @@ import numpy as np
 import kvtrace
 from kvtrace.analysis.arrivals import dispersion
 from kvtrace.analysis.distances import spearman
+from kvtrace.synthesis.figures import BOUNDS
 from kvtrace.synthesis.fitting import fit
 from kvtrace.synthesis.sampling import sample
 from kvtrace.synthesis.tree import fit_tree
+from tests.synthesis.made_traces import KINDS
 
 SEEDS = range(5)
+DEVELOPED = ((1_000, 1, 64), (10_000, 1, 64), (2_500, 7, 512), (12_000, 7, 16))  # requests, seed, block size
+HELD_OUT = range(10, 19)  # traces of each kind, by a hash of its name and a number; those before were looked at
 CAPACITIES = (2_000, 10_000, 50_000)
 SMALL = {"isl mean": 0.01, "isl median": 0.02, "isl std": 0.02, "osl mean": 0.01}  # relative
 LARGE = {"isl mean": 0.007, "isl median": 0.02, "isl std": 0.02, "osl mean": 0.007}
@@ -61,10 +67,14 @@ def off(wanted: dict[str, float], found: dict[str, float], relative: dict[str, f
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("trace")
+    parser.add_argument("trace", nargs="?")
+    parser.add_argument("--kinds", action="store_true")
     parser.add_argument("--large", action="store_true")
     parser.add_argument("--method", default="attach", choices=["attach", "tree"])
     options = parser.parse_args()
+    if options.kinds or options.trace is None:
+        show_kinds()
+        return
     trace = kvtrace.read(options.trace)
     model = {"attach": fit, "tree": fit_tree}[options.method](trace)
     wanted = figures(trace)
@@ -84,6 +94,26 @@ def main() -> None:
                 found.append(figures(sample(model, times * len(trace), seed=seed, scale=scale)))
             took = (time.perf_counter() - start) / len(found)
             show(f"{times} x by {scale} ({took:.1f} s each)", wanted, found, LARGE, without="lru")
+
+
+def show_kinds() -> None:
+    """One line for each trace of our own: the errors of its figures, and those that are not kept."""
+    for title in ("developed on", "held out"):
+        print(f"{title:28}" + "".join(f"{name[:12]:>13}" for name in BOUNDS))
+        for kind, make in KINDS.items():
+            for rows, seed, block_size in DEVELOPED if title == "developed on" else held_out(kind):
+                checked = kvtrace.check_fidelity(kvtrace.fit(make(rows, seed, block_size)))
+                errors = "".join(f"{checked.error(name) or 0:+13.4f}" for name in BOUNDS)
+                print(f"{kind:16}{rows:>8}{block_size:>4}{errors}  {len(checked.lost)} not kept", flush=True)
+
+
+def held_out(kind: str) -> list[tuple[int, int, int]]:
+    """Requests, seed and block size of the traces of a kind that nobody looked at while the model was developed."""
+    chosen = []
+    for number in HELD_OUT:
+        drawn = int.from_bytes(hashlib.sha256(f"{kind} {number}".encode()).digest()[:8])
+        chosen.append((2_000 + drawn % 18_000, drawn // 18_000 % 10**6, (16, 64, 512)[number % 3]))
+    return chosen
 
 
 def show(title, wanted, found, relative, without="none"):

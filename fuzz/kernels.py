@@ -22,6 +22,7 @@ import numpy as np
 from fuzz.mutate import mutate
 from fuzz.seeds import session_files, trace_files
 from kvtrace._native import forest, ids, ragged, recorded, rows_out, session_ids, sharing, siphash
+from kvtrace._native.merge_ids import merge_ids
 from kvtrace._native.rows import PAD
 from kvtrace.formats import jsonl_read
 from tests.formats.test_rows import as_rows, comparable
@@ -103,12 +104,20 @@ def printing(draw):
     fields = [
         (b'{"n": ', rows_out.WHOLE, np.array(numbers, dtype=np.int64)),
         (b', "s": ', rows_out.SECONDS, np.array(times, dtype=np.int64)),
+        (b', "ms": ', rows_out.MICROSECONDS, np.array(times, dtype=np.int64)),
         (b', "text": ', rows_out.TEXT, _join([list(text) for text in texts], np.uint8)),
         (b', "ids": ', rows_out.IDS, _join(lists)),
         (b', "more": ', rows_out.IDS, _join(more)),
     ]
     slow = [
-        {"n": numbers[row], "s": times[row] / 1000, "text": texts[row], "ids": lists[row], "more": more[row]}
+        {
+            "n": numbers[row],
+            "s": times[row] / 1000,
+            "ms": times[row] / 1000 if times[row] % 1000 else times[row] // 1000,
+            "text": texts[row],
+            "ids": lists[row],
+            "more": more[row],
+        }
         for row in range(rows)
     ]
     assert bytes(rows_out.dump(fields, rows, first_id)) == slow_rows_out.dump(slow, first_id)
@@ -158,6 +167,18 @@ def taking(draw):
     chosen = [draw.randrange(len(prompts)) for _ in range(draw.randrange(9))]
     values, offsets = ragged.take(*_join(prompts), np.array(chosen, dtype=np.int64))
     assert _cut(values.tolist(), offsets) == slow_ragged.take(prompts, chosen)
+
+
+def merging(draw):
+    streams = [_forest(draw)[0] for _ in range(draw.randrange(1, 4))]
+    rows = [ids for prompts in streams for ids in prompts]
+    order = draw.sample(range(len(rows)), draw.randrange(len(rows) + 1))
+    parts = [_join(prompts, np.int32) for prompts in streams]
+    counts = [int(ids.max(initial=-1)) + 1 for ids, _ in parts]
+    merged, offsets = merge_ids(
+        [ids for ids, _ in parts], counts, [offsets for _, offsets in parts], np.array(order, dtype=np.int64)
+    )
+    assert _cut(merged.tolist(), offsets) == slow_ids.merge(streams, order)
 
 
 def verifying(draw):
@@ -319,7 +340,7 @@ def _cut(values, offsets):
 KERNELS = {
     function.__name__.replace("_", " "): function
     for function in (
-        scanning, printing, hashing, chaining_digests, numbering, indexing_digests, taking, verifying,
+        scanning, printing, hashing, chaining_digests, numbering, indexing_digests, taking, merging, verifying,
         walking, finding_lists, numbering_rows, waiting, counting_holders, splitting, inferring,
     )
 }  # fmt: skip

@@ -16,6 +16,7 @@ from kvtrace._base.errors import InputError, RowError
 from kvtrace._native import rows as kernel
 from kvtrace._native import rows_out
 from kvtrace.formats import jsonl_read
+from kvtrace.formats.jsonl_write import milliseconds, print_rows
 from tests.reference import rows as slow_rows
 from tests.reference import rows_out as slow_rows_out
 
@@ -350,12 +351,31 @@ def test_printing_equals_its_twin(rows, first_id):
     fields = [
         (b'{"n": ', rows_out.WHOLE, np.array(column["n"], dtype=np.int64)),
         (b', "s": ', rows_out.SECONDS, np.array(column["ms"], dtype=np.int64)),
+        (b', "t": ', rows_out.MICROSECONDS, np.array(column["ms"], dtype=np.int64)),
         (b', "text": ', rows_out.TEXT, ragged(column["text"], np.uint8)),
         (b', "ids": ', rows_out.IDS, ragged(column["ids"])),
         (b', "more": ', rows_out.IDS, ragged(column["more"])),
     ]
-    slow = [{"n": r["n"], "s": r["ms"] / 1000, "text": r["text"], "ids": r["ids"], "more": r["more"]} for r in rows]
+    slow = [
+        {"n": r["n"], "s": r["ms"] / 1000, "t": whole_or_not(r["ms"] / 1000), "text": r["text"], "ids": r["ids"],
+         "more": r["more"]}
+        for r in rows
+    ]  # fmt: skip
     assert bytes(rows_out.dump(fields, len(rows), first_id)) == slow_rows_out.dump(slow, first_id)
+
+
+def whole_or_not(time):
+    return int(time) if time.is_integer() else time
+
+
+times = st.integers(-(10**15), 10**15).map(lambda us: us / 1000) | st.floats(-1e18, 1e18) | st.integers(0, 9).map(float)
+
+
+@settings(deadline=None)
+@given(st.lists(times, min_size=1, max_size=6) | st.lists(times.filter(float.is_integer), min_size=1))
+def test_times_are_printed_as_python_prints_them(values):
+    printed = print_rows({"t": milliseconds(np.array(values))}, 0, len(values))
+    assert bytes(printed) == slow_rows_out.dump([{"t": whole_or_not(time)} for time in values])
 
 
 @pytest.mark.parametrize("first", [0, 7, 95, 9_990, 99_999_990, 10**8, 10**18 - 5, -5])

@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kvtrace._native import forest, ids, ragged, siphash
+from kvtrace._native.merge_ids import merge_ids
 from tests.reference import forest as slow_forest
 from tests.reference import ids as slow_ids
 from tests.reference import ragged as slow_ragged
@@ -118,6 +119,14 @@ def test_the_digest_index_equals_its_twin_across_batches(batches):
     assert (found, index.distinct) == slow_ids.renumber([digest for batch in batches for digest in batch])
 
 
+def test_digests_are_found_once_they_were_added():
+    index, digests = ids.DigestIndex(), np.random.default_rng(4).integers(1, 2**63, (3000, 2)).astype(np.uint64)
+    added = index.add(digests[:2000])
+    found = index.find(np.concatenate([digests[::-1], digests[:1] ^ np.uint64(1)]))
+    assert found.tolist() == [-1] * 1000 + added[::-1].tolist() + [-1]
+    assert index.distinct == 2000 and (index.digests() == digests[:2000]).all()
+
+
 def test_the_digest_index_grows_around_fresh_numbers():
     index, digests = ids.DigestIndex(), np.random.default_rng(2).integers(1, 2**63, (3000, 2)).astype(np.uint64)
     first = index.add(digests[:500])
@@ -133,6 +142,31 @@ def test_renumbering_in_place_equals_its_twin(values):
     former = ids.by_first_appearance(blocks, 10)
     assert (blocks.tolist(), len(former)) == slow_ids.renumber(values)
     assert former[blocks].tolist() == values
+
+
+streams = st.lists(st.lists(st.lists(st.integers(0, 5), max_size=4), max_size=4), min_size=1, max_size=4)
+
+
+@given(streams, st.data())
+def test_merging_streams_equals_its_twin(streams, data):
+    order = data.draw(st.permutations(range(sum(len(rows) for rows in streams))))
+    chosen = order[: data.draw(st.integers(0, len(order)))]
+    parts = [join(rows) for rows in streams]
+    merged, offsets = merge_ids(
+        [ids.astype(np.int32) for ids, _ in parts], [6] * len(parts), [offsets for _, offsets in parts],
+        np.array(chosen, dtype=np.int64),
+    )  # fmt: skip
+    assert cut(merged.tolist(), offsets) == slow_ids.merge(streams, chosen)
+
+
+def test_ids_and_rows_that_no_stream_has_are_not_merged():
+    one = np.array([0, 1], dtype=np.int32), np.array([0, 2])
+    for ids_seen, offsets, order, error in (
+        ([0, 2], [0, 2], [0], ValueError), ([-1, 0], [0, 2], [0], ValueError), ([0, 1], [0, 1], [0], ValueError),
+        ([0, 1], [0, 3, 2], [0], ValueError), ([0, 1], [0, 2], [2], IndexError), ([0, 1], [0, 2], [-1], IndexError),
+    ):  # fmt: skip
+        with pytest.raises(error):
+            merge_ids([one[0], np.array(ids_seen, np.int32)], [2, 2], [one[1], np.array(offsets)], np.array(order))
 
 
 @given(st.lists(st.integers(-1, 4)), st.integers(0, 3), st.sampled_from([0, -7, 2**62]))

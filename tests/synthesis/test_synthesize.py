@@ -276,12 +276,6 @@ def test_a_sample_keeps_the_step_of_coarsened_times(gap_ms, step):
     assert step == 1 or (faster % step).any()
 
 
-def test_a_model_without_a_time_step_loads():
-    values = fit(steady()).to_dict()
-    del values["time_step_ms"]
-    assert Model.from_dict(values).time_step_ms == 1
-
-
 @pytest.mark.parametrize(("times", "least"), [(1, 0.98), (2, 0.97)])
 def test_the_conversation_trace_keeps_its_load_at_any_size(shared, times, least):
     trace = kvtrace.read(shared / "data/mooncake/conversation_trace.jsonl")

@@ -401,7 +401,7 @@ def broken(change):
 @pytest.mark.parametrize(
     "change",
     [
-        lambda values: values.update(schema=2),
+        lambda values: values.update(schema=1),
         lambda values: values.pop("pace"),
         lambda values: values.update(sessions=0),
         lambda values: values.update(sessions=10**9, rows=10**9),

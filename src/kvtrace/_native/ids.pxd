@@ -10,5 +10,7 @@ cdef _place(const long long[::1] keys, const long long[::1] numbers, long long[:
             long long[::1] into_numbers)
 cdef _number(const unsigned long long[:, ::1] digests, Py_ssize_t done, int distinct,
              unsigned long long[:, ::1] store, int[::1] table, int[::1] out)
+cdef _find(const unsigned long long[:, ::1] digests, const unsigned long long[:, ::1] store, const int[::1] table,
+           int[::1] out)
 cdef _index(const unsigned long long[:, ::1] store, Py_ssize_t distinct, int[::1] table)
 cdef _count_on(const long long[::1] ids, long long first, long long distinct)

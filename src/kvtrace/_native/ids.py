@@ -179,6 +179,23 @@ class DigestIndex:
                 return numbers
             self._grow()
 
+    def find(self, digests) -> np.ndarray:
+        """The number of each digest, int32; -1 for digests that were not added.
+
+        >>> index = DigestIndex()
+        >>> numbers = index.add(np.array([[1, 2]], dtype=np.uint64))
+        >>> index.find(np.array([[1, 2], [3, 4]], dtype=np.uint64)), index.distinct
+        (array([ 0, -1], dtype=int32), 1)
+        """
+        digests = np.ascontiguousarray(digests, dtype=np.uint64).reshape(-1, 2)
+        numbers = np.empty(len(digests), dtype=np.int32)
+        _find(digests, self._digests, self._table, numbers)
+        return numbers
+
+    def digests(self) -> np.ndarray:
+        """Number -> digest, two uint64; zeros for numbers of `fresh`."""
+        return self._digests[: self.distinct]
+
     def fresh(self, count: int) -> np.ndarray:
         """The next `count` numbers, for blocks that no other row shares; they have no digest and no slot."""
         start = self.distinct
@@ -223,6 +240,21 @@ def _number(digests, done, distinct, store, table, out):
             out[i] = number
             i += 1
     return i, distinct
+
+
+def _find(digests, store, table, out):
+    i: cython.Py_ssize_t
+    slot: cython.ulonglong
+    mask: cython.ulonglong = table.shape[0] - 1
+    number: cython.int
+    with cython.nogil:
+        for i in range(digests.shape[0]):
+            slot = digests[i, 0] & mask
+            number = table[slot]
+            while number >= 0 and not (store[number, 0] == digests[i, 0] and store[number, 1] == digests[i, 1]):
+                slot = (slot + 1) & mask
+                number = table[slot]
+            out[i] = number
 
 
 def _index(store, distinct, table):

@@ -2,6 +2,7 @@ cdef enum:  # the kinds of column in rows_out.py, for loops without the interpre
     _WHOLE = 0
     _SECONDS = 1
     _TEXT = 2
+    _MICROSECONDS = 4
 
 cdef Py_ssize_t _put(unsigned char[::1] out, Py_ssize_t at, const unsigned char[::1] text, Py_ssize_t i,
                      Py_ssize_t end) noexcept nogil
@@ -12,3 +13,4 @@ cdef int _digits(unsigned long long value) noexcept nogil
 cdef Py_ssize_t _put_whole(unsigned char[::1] out, Py_ssize_t at, long long value) noexcept nogil
 cdef Py_ssize_t _put_digits(unsigned char[::1] out, Py_ssize_t at, unsigned long long value) noexcept nogil
 cdef Py_ssize_t _put_seconds(unsigned char[::1] out, Py_ssize_t at, long long ms) noexcept nogil
+cdef Py_ssize_t _put_milliseconds(unsigned char[::1] out, Py_ssize_t at, long long us) noexcept nogil

@@ -8,6 +8,8 @@ WHOLE = 0  # int64
 SECONDS = 1  # int64 milliseconds, printed as seconds: 61114 is 61.114
 TEXT = 2  # JSON texts: uint8, and offsets that divide them into rows
 IDS = 3  # int64, and offsets that divide them into lists
+MICROSECONDS = 4  # int64, printed as milliseconds: 1500 is 1.5, and 2000 is 2
+NUMBERS = (WHOLE, SECONDS, MICROSECONDS)
 MAX_LISTS = 2
 
 
@@ -40,7 +42,7 @@ def dump(fields, rows: int, first_id: int = 0):
 
 def _check(kind, values, rows):
     """Check a field's shape: the compiled loop has no bounds checks."""
-    if kind in (WHOLE, SECONDS):
+    if kind in NUMBERS:
         if len(values) != rows:
             raise IndexError(f"a field does not have {rows} rows")
         return
@@ -54,7 +56,7 @@ def _bound(fields, rows, first_id):
     bound = (2 + 2 * MAX_LISTS) * rows + 8  # closing braces, ends of lines, brackets; the last id is written as 8 bytes
     for before, kind, values in fields:
         bound += len(before) * rows
-        if kind in (WHOLE, SECONDS):
+        if kind in NUMBERS:
             bound += 21 * rows
         elif kind == TEXT:
             bound += int(values[1][rows] - values[1][0])
@@ -76,7 +78,7 @@ def _wholes(fields, rows):
     """field -> row -> its integer; 0 for fields of another kind."""
     wholes = np.zeros((len(fields), rows), dtype=np.int64)
     for place, (_, kind, values) in enumerate(fields):
-        if kind in (WHOLE, SECONDS):
+        if kind in NUMBERS:
             wholes[place] = values
     return wholes
 
@@ -113,6 +115,8 @@ def _dump(kinds: cython.const[cython.int][::1], keys: cython.const[cython.uchar]
                     at = _put_whole(out, at, wholes[field, row])
                 elif kinds[field] == _SECONDS:
                     at = _put_seconds(out, at, wholes[field, row])
+                elif kinds[field] == _MICROSECONDS:
+                    at = _put_milliseconds(out, at, wholes[field, row])
                 elif kinds[field] == _TEXT:
                     at = _put(out, at, text, text_offsets[field, row], text_offsets[field, row + 1])
                 elif lists == 0:
@@ -220,3 +224,8 @@ def _put_seconds(out, at, ms):
     while out[at - 1] == 48 and out[at - 2] != 46:
         at -= 1
     return at
+
+
+def _put_milliseconds(out, at, us):
+    """Microseconds as milliseconds: whole ones without a decimal point, others as the shortest repr of us / 1000."""
+    return _put_seconds(out, at, us) if us % 1000 else _put_whole(out, at, us // 1000)

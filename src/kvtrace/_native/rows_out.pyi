@@ -6,6 +6,8 @@ WHOLE: int
 SECONDS: int
 TEXT: int
 IDS: int
-MOST_LISTS: int
+MICROSECONDS: int
+NUMBERS: tuple[int, ...]
+MAX_LISTS: int
 
 def dump(fields: list[tuple[bytes, int, Any]], rows: int, first_id: int = 0) -> np.ndarray: ...

@@ -11,10 +11,12 @@ import numpy as np
 from .._base.errors import InputError, UsageError
 from .._base.offsets import offsets_of
 from .._base.step_work import report_work
-from .._native.rows_out import IDS, SECONDS, TEXT, WHOLE, dump
+from .._base.workers import thread_map
+from .._native.rows_out import IDS, MICROSECONDS, SECONDS, TEXT, WHOLE, dump
 from ..trace.columns import Columns
 
 REFERENCES, ROWS = 1 << 17, 1 << 13  # limits of a batch, about 1 MB of text; a single row may exceed them
+MAX_MS = 10**12  # up to this, a double holds whole microseconds, and their milliseconds have no shorter text
 MAX_WHOLE_MS = 10**15  # below this, a double holds whole milliseconds, and their seconds have no shorter text
 
 Printed = tuple[int, Any]  # a kind of the kernel, and values
@@ -34,9 +36,14 @@ def write_rows(
     Rows omit an extra key if its value is None. `first_id` is added to each id.
     """
     fields, extra = all_fields(fields, extra)
-    for start, stop in _batches(columns):
-        stream.write(print_rows(fields, start, stop, first_id=first_id, extra=extra))
-        report_work(stop - start)
+
+    def printed(batch):
+        start, stop = batch
+        return stop - start, print_rows(fields, start, stop, first_id=first_id, extra=extra)
+
+    for rows, text in thread_map(printed, _batches(columns)):
+        stream.write(text)
+        report_work(rows)
 
 
 def all_fields(
@@ -102,6 +109,9 @@ def milliseconds(timestamp: np.ndarray) -> Field:
         times = timestamp[start:stop]
         if _are_whole(times, 2**62):
             return WHOLE, times.astype(np.int64)
+        us = np.rint(1000 * np.clip(times, -MAX_MS, MAX_MS))
+        if (us / 1000 == times).all():
+            return MICROSECONDS, us.astype(np.int64)
         return TEXT, _cut([repr(int(time) if time.is_integer() else time).encode() for time in times.tolist()])
 
     return printed

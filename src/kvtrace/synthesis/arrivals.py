@@ -1,7 +1,7 @@
 """Arrival times of a stream: from a fitted model (`Pace`, `ArrivalClock`), or from given rates (`step_arrivals`).
 
 An arrival event is a gap and the requests that arrive together after it. A pace holds the events and the duration of
-each window of about 100 requests. A clock draws the events of a window in random order, with new gaps that sum to the
+each window of about 50 requests. A clock draws the events of a window in random order, with new gaps that sum to the
 duration of the window. So the drift and the bursts of the rate are kept.
 """
 
@@ -18,7 +18,7 @@ from .._base.offsets import offsets_of
 from .._base.units import decimal, milliseconds
 from .bins import Bins, InvalidModelError, integers
 
-WINDOW = 100  # requests whose arrivals are drawn together
+WINDOW = 50  # requests whose arrivals are drawn together
 MAX_WINDOWS, MAX_EVENTS = 20_000, 100_000  # of a pace
 MAX_WINDOW_ROWS = 1 << 24  # a window is drawn in memory
 MIN_WINDOW_EVENTS = 4  # kept in each window that has as many

@@ -10,14 +10,24 @@ import numpy as np
 
 from .._base.errors import InputError
 from .._base.offsets import offsets_of
-from .._native.attach import FULL_KINDS, Growth
+from .._native.attach import FULL_KINDS
+from .._native.growth import Growth
 from .arrivals import ArrivalClock, shuffled
 from .draft import Draft
-from .model import Model
+from .model import RECORDED, Model
+from .recency import capacity_grid
 
 CHUNK = 10_000  # rows drawn at a time, about
-MARGIN = 2  # blocks are remembered for MARGIN times the largest age
+MARGIN = 2  # blocks are remembered for MARGIN times the largest distance
+SMALL = 5000  # fitted requests of a model whose samples are worth a thorough search
+REACH = 0.1  # of the blocks to share: how many more or fewer a further turn shares where that fits better
+# rows of a window, blocks of a row, and blocks of a depth that a search tries: in samples of small models, of others,
+# and while much is lacking
+THOROUGH, QUICK, WIDE = (100, 64, 6, REACH), (16, 24, 3, REACH), (40, 192, 12, REACH)
+GRACE = 0.5  # of the fitted blocks and tokens: what else counts as asked for when a stream begins
 TRIES = 8  # draws of a rejected request, before an accepted one is copied
+
+GROWN = ("hits", "shallow", "deep", "distance", "fork", "fork_distance", "kind", "tail", "continues", "window")
 
 RecordColumns = dict[str, np.ndarray]  # name -> row -> value: records with drawn values, and `input_length`
 
@@ -52,8 +62,12 @@ class AttachStream:
             ArrivalClock(model.pace, arrivals),
             _OutputDecks(model, outputs),
         )
-        hits, age = model.bins["hits"].high[model.records["hits"]], model.bins["age"].high[model.records["age"]]
-        self._forest = Growth(int(hits.max()), MARGIN * int(age.max()) + 1, model.block_size)
+        hits, distance = (model.bins[name].high[model.records[name]].max() for name in ("hits", "distance"))
+        effort, grace = (THOROUGH, (0, 0)) if model.rows <= SMALL else (QUICK, _grace(model))
+        self._forest = Growth(
+            int(hits), MARGIN * int(distance) + 1, model.block_size, capacity_grid(model.working_set),
+            model.correction, model.tail != "dropped", effort, WIDE, grace,
+        )  # fmt: skip
         self._window, self._ready = 0, _no_records(model)
         self._longest = 0  # blocks of the longest path so far
         self._donors: dict[int, int] = {}  # window without a valid record -> window whose records are used
@@ -67,19 +81,12 @@ class AttachStream:
 
     def _draft(self, rows) -> Draft:
         drawn = self._take(rows)
-        length = drawn["hits"] + drawn["new"]
-        blocks, tail, session, parent = self._forest.grow(
-            drawn["hits"],
-            drawn["shallow"],
-            drawn["deep"],
-            length,
-            drawn["age"],
-            drawn["kind"],
-            drawn["tail"],
-            drawn["continues"],
+        blocks, tail, session, parent, order = self._forest.grow(
+            length=drawn["hits"] + drawn["new"], **{name: drawn[name] for name in GROWN}
         )
+        drawn = {name: column[order] for name, column in drawn.items()}
         return Draft(
-            arrival=self._clock.take(rows), offsets=offsets_of(length), blocks=blocks, tail=tail,
+            arrival=self._clock.take(rows), offsets=offsets_of(drawn["hits"] + drawn["new"]), blocks=blocks, tail=tail,
             output_length=self._outputs.deal(drawn["input_length"], drawn["type"]), session=session, parent=parent,
             extra=self._extra(drawn),
         )  # fmt: skip
@@ -117,6 +124,7 @@ class AttachStream:
         drawn = self._draw(record)
         if self._accept is not None:
             drawn = self._accepted(drawn, record, window[place])
+        drawn["window"] = place + (self._window - count)
         return self._feasible_order(drawn, place)
 
     def _feasible_order(self, drawn, place) -> RecordColumns:
@@ -137,8 +145,10 @@ class AttachStream:
         drawn["shallow"], drawn["deep"] = (
             edge[drawn["hits"]] for edge in (model.bins["hits"].low, model.bins["hits"].high)
         )
-        for name in ("hits", "new", "age", "tail"):
+        for name in RECORDED:
             drawn[name] = model.bins[name].draw(drawn[name], rng)
+        drawn["fork"] = np.minimum(drawn["fork"], np.maximum(drawn["hits"] - 1, 0))
+        drawn["fork_distance"] = np.minimum(drawn["fork_distance"], drawn["distance"])
         drawn["tail"] += 1
         ends_full = (drawn["new"] == 0) & (drawn["kind"] < FULL_KINDS)
         drawn["tail"][ends_full] = model.block_size  # the prompt ends in a full block of another request
@@ -198,6 +208,15 @@ class AttachStream:
         raise InputError("no prompt of the model is within --min-isl and --max-isl. Try wider limits.")
 
 
+def _grace(model: Model) -> tuple[float, float]:
+    """Blocks, and tokens of last blocks, that the search is forgiving about when a stream begins."""
+    hits, new, tail = (
+        float((model.bins[name].low + model.bins[name].high)[model.records[name]].mean()) / 2
+        for name in ("hits", "new", "tail")
+    )
+    return GRACE * model.rows * (hits + new), GRACE * model.rows * (tail + 1)
+
+
 def _feasible(shared, length, longest):
     """The order of rows closest to theirs in which no row shares more blocks than the longest path before it has.
 
@@ -246,4 +265,4 @@ class _OutputDecks:
 
 
 def _no_records(model) -> dict[str, Any]:
-    return {name: np.empty(0, dtype=np.int64) for name in (*model.records, "shallow", "deep", "input_length")}
+    return {name: np.empty(0, dtype=np.int64) for name in (*model.records, "shallow", "deep", "input_length", "window")}

@@ -17,7 +17,7 @@ class Draft:
 
     arrival: np.ndarray  # row -> ms, never falling within a stream
     offsets: np.ndarray  # the path of row r is blocks[offsets[r]:offsets[r + 1]]
-    blocks: np.ndarray  # int32: the concatenated paths
+    blocks: np.ndarray  # the concatenated paths: int32, or int64 once streams are merged
     tail: np.ndarray  # row -> tokens in its last block, 1 ... block_size
     output_length: np.ndarray  # row -> tokens
     session: np.ndarray  # row -> session, numbered by the stream, -1 = none

@@ -16,12 +16,14 @@ from ..trace.trace import Trace
 from ..trace.turns import previous_turn
 from .arrivals import Pace, stratified_sample
 from .bins import Bins
+from .figures import figures_of
 from .model import COLUMNS, TIME_STEPS_MS, Model
+from .recency import recency_of
 
 WINDOW = 100  # requests whose records are drawn together; slower drift is kept
 MAX_RECORDS = 100_000
 TAIL_BINS = 16
-GROUPS, GROUP_ROWS = 32, 200  # groups of input lengths that share output lengths: largest number, smallest size
+GROUPS, GROUP_ROWS = 32, 50  # groups of input lengths that share output lengths: largest number, smallest size
 MAX_TYPES = 64
 MIN_TIMES = 10  # different times that a coarser step needs
 
@@ -41,7 +43,8 @@ def fit(trace: Trace) -> Model:
     if not trace.input_length.any():
         raise InputError("the trace has no prompts, so there is nothing to fit.")
     length = np.maximum(trace.input_length, 1)  # every path has at least one block
-    values, types = _values(trace, length)
+    recency = recency_of(trace)
+    values, types = _values(trace, length, recency)
     bins = _bins(values, trace)
     records = {name: bins[name].codes(values[name]) if name in bins else values[name] for name in COLUMNS}
     report_work(1, 3)
@@ -52,22 +55,24 @@ def fit(trace: Trace) -> Model:
         rows=len(trace), block_size=trace.block_size, tail=trace.tail, duration_ms=float(trace.timestamp[-1]),
         records={name: column[rows] for name, column in records.items()}, starts=starts, window_rows=window_rows,
         bins=bins, edges=edges, outputs=outputs, pace=Pace.of(trace.timestamp), types=types,
+        working_set=trace.distinct, correction=recency.correction, figures=figures_of(trace),
         time_step_ms=time_step(trace.timestamp),
     )  # fmt: skip
 
 
-def _values(trace, length):
+def _values(trace, length, recency):
     """The record of each request before binning, and the types."""
     size = trace.block_size
     blocks = -(-length // size)
     unseen = blocks - trace.prompt_blocks  # 1 where the partial block was dropped
-    hits, age, kind, continues = attach.walk(trace.hash_ids, trace.offsets, unseen, _parents(trace), trace.distinct)
+    hits, kind, continues = attach.walk(trace.hash_ids, trace.offsets, unseen, _parents(trace), trace.distinct)
     partial = length % size > 0
     at_tail = (hits == blocks) & partial  # the partial block is hit too: its kind is one of three
     kind = np.where(at_tail, attach.FULL_KINDS + kind % 3, kind)
     types, which = _types(trace)
     return {
-        "hits": hits, "new": blocks - hits, "age": age, "kind": kind.astype(np.int64),
+        "hits": hits, "new": blocks - hits, "distance": recency.distance, "fork": recency.fork,
+        "fork_distance": recency.fork_distance, "kind": kind.astype(np.int64),
         "tail": np.where(partial, length % size, size) - 1, "continues": continues.astype(np.int64), "type": which,
     }, types  # fmt: skip
 
@@ -100,7 +105,7 @@ def _types(trace):
 def _bins(values, trace):
     size = trace.block_size
     return {
-        "hits": Bins.of(values["hits"]), "new": Bins.of(values["new"]), "age": Bins.of(values["age"]),
+        **{name: Bins.of(values[name]) for name in ("hits", "new", "distance", "fork", "fork_distance")},
         "tail": Bins.of(values["tail"], width=max(1, size // TAIL_BINS), apart=(size - 1,)),
         "output": Bins.of(trace.output_length),
     }  # fmt: skip

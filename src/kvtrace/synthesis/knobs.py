@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from .._base.errors import UsageError
+from .rate_profile import RateProfile
 
 ABOVE_ZERO = ("speedup_ratio",)
 AT_LEAST_ZERO = ("prefix_len_multiplier", "prompt_len_multiplier", "osl_multiplier")
@@ -34,6 +35,7 @@ class Knobs:
     max_osl: int | None = None
     max_rejections: int = 10_000  # tree: redrawn requests in a row before an error
     step_rates: str | None = None  # "RATE@DURATION,..." in requests per second, in place of the arrivals of the model
+    rates: RateProfile | None = None  # requests per second over a day, in place of the rate of the model; bursts remain
 
     def __post_init__(self) -> None:
         for names, minimum in ((AT_LEAST_ZERO, 0), (AT_LEAST_ONE, 1)):
@@ -49,11 +51,18 @@ class Knobs:
                     raise UsageError(f"{_flag(name)} is {getattr(self, name)}; it must be at least {minimum}.")
             if (getattr(self, low) or 0) > (inf if getattr(self, high) is None else getattr(self, high)):
                 raise UsageError(f"{_flag(low)} must not be above {_flag(high)}.")
+        if self.step_rates is not None and self.rates is not None:
+            raise UsageError("--rates and --step-rates both state the rates. Use one of them.")
 
     @property
     def stretches(self) -> bool:
         """Whether a knob changes the drawn paths."""
         return (self.prefix_len_multiplier, self.prompt_len_multiplier, self.prefix_root_multiplier) != (1, 1, 1)
+
+    @property
+    def replaces_rates(self) -> bool:
+        """Whether the rates are not those of the model."""
+        return self.step_rates is not None or self.rates is not None
 
     @property
     def limits_input(self) -> bool:
@@ -73,7 +82,8 @@ class Knobs:
 
     def to_dict(self) -> dict[str, Any]:
         """The knobs that differ from their default."""
-        return {f.name: getattr(self, f.name) for f in fields(self) if getattr(self, f.name) != f.default}
+        changed = {f.name: getattr(self, f.name) for f in fields(self) if getattr(self, f.name) != f.default}
+        return changed if self.rates is None else changed | {"rates": self.rates.to_dict()}
 
 
 def _flag(name: str) -> str:

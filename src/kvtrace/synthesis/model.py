@@ -15,13 +15,17 @@ from typing import Any
 import numpy as np
 
 from .._native.attach import KINDS
+from .._native.growth import CAPACITIES
 from .arrivals import MAX_WINDOW_ROWS, Pace
 from .bins import Bins, InvalidModelError, integers
+from .fidelity import Fidelity
+from .figures import Figures
 from .saved_model import SavedModel
 
-SCHEMA, KIND = 1, "kvtrace attach model"
-COLUMNS = ("hits", "new", "age", "kind", "tail", "continues", "type")
-BINNED = ("hits", "new", "age", "tail", "output")
+SCHEMA, KIND = 2, "kvtrace attach model"
+COLUMNS = ("hits", "new", "distance", "fork", "fork_distance", "kind", "tail", "continues", "type")
+BINNED = ("hits", "new", "distance", "fork", "fork_distance", "tail", "output")
+RECORDED = BINNED[:-1]  # columns of records
 MAX_BLOCK_SIZE = 1 << 31
 TAILS = ("kept", "unique", "dropped")
 TIME_STEPS_MS = (3_600_000, 60_000, 1000)  # of coarsened times
@@ -32,7 +36,7 @@ class Model(SavedModel):
     """How the requests of a trace attach to earlier requests.
 
     Records are grouped by window and sorted by value, and their values are bins. `hits`: leading blocks seen before;
-    `new`: the other blocks; `age`: new blocks since the last use of the attachment; `kind`: see _native/attach.py;
+    `new`: the other blocks; `distance`, `fork`, `fork_distance`: see recency.py; `kind`: see _native/attach.py;
     `tail`: tokens in the last block, less one; `continues`: 1 for a further turn; `type`: index into `types`.
     """
 
@@ -48,6 +52,10 @@ class Model(SavedModel):
     outputs: list[dict[int, int]]  # type and group -> {bin of the output length: requests}
     pace: Pace
     types: list[Any]  # names or numbers of the types; empty without types
+    working_set: int  # distinct blocks of the trace
+    correction: np.ndarray  # capacity of the grid -> see recency.py
+    figures: Figures  # of the trace
+    fidelity: Fidelity | None = None  # as checked
     time_step_ms: int = 1  # all times of the trace are multiples of it
 
     method = "attach"
@@ -74,7 +82,8 @@ class Model(SavedModel):
             "starts": self.starts.tolist(), "window_rows": self.window_rows.tolist(),
             "bins": {name: self.bins[name].to_dict() for name in BINNED}, "edges": self.edges.tolist(),
             "outputs": [[list(group), list(group.values())] for group in self.outputs], "pace": self.pace.to_dict(),
-            "types": self.types, "time_step_ms": self.time_step_ms,
+            "types": self.types, "working_set": self.working_set, "correction": self.correction.tolist(),
+            "time_step_ms": self.time_step_ms, **self._checks(),
         }  # fmt: skip
 
     @classmethod
@@ -94,7 +103,8 @@ class Model(SavedModel):
             edges=integers(values["edges"], 2),
             outputs=[dict(zip(codes, counts, strict=True)) for codes, counts in values["outputs"]],
             pace=Pace.from_dict(values["pace"]), types=list(values["types"]),
-            time_step_ms=int(values.get("time_step_ms", 1)),  # older models have none
+            working_set=int(values["working_set"]), correction=np.array(values["correction"], dtype=np.float64),
+            time_step_ms=int(values["time_step_ms"]), **cls._checks_of(values),
         )  # fmt: skip
         model._verify()
         return model
@@ -110,12 +120,14 @@ class Model(SavedModel):
             and len(self.starts) == len(self.window_rows) + 1 and self.starts[0] == 0 and self.starts[-1] == count
             and (np.diff(self.starts) > 0).all()
             and self.window_rows.min() > 0 and self.window_rows.max() <= MAX_WINDOW_ROWS
-            and all(_within(self.records[name], len(self.bins[name])) for name in ("hits", "new", "age", "tail"))
+            and all(_within(self.records[name], len(self.bins[name])) for name in RECORDED)
             and _within(kind, KINDS) and _within(self.records["continues"], 2) and _within(self.records["type"], kinds)
             and (self.bins["hits"].low[hits] + self.bins["new"].low[new] > 0).all()
             and int(self.bins["tail"].high.max()) < self.block_size
             and self.edges.ndim == 2 and len(self.edges) == kinds and len(self.outputs) == kinds * groups
             and all(_is_deck(group, len(self.bins["output"])) for group in self.outputs)
+            and 0 < self.working_set < 1 << 40 and self.correction.shape == (CAPACITIES,)
+            and (self.correction >= 0).all() and (self.correction < 1e6).all()
             and all(isinstance(value, (str, int)) for value in self.types) and self.time_step_ms in (1, *TIME_STEPS_MS)
         )  # fmt: skip
         if not is_consistent:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar, Self
 
@@ -14,6 +15,8 @@ from .._base.output_files import write_atomically
 from .._base.output_names import Content, require_name
 from .._base.results import Result
 from .bins import InvalidModelError
+from .fidelity import Fidelity
+from .figures import Figures, figures_from
 
 MAX_BYTES = 1 << 28  # of a file; models have up to a few MB
 
@@ -22,6 +25,8 @@ class SavedModel(Result):
     """A model that is saved as one JSON file, compressed if its name ends in .gz or .zst."""
 
     kind: ClassVar[str]  # the value of the key `what`
+    figures: Figures  # of the fitted trace
+    fidelity: Fidelity | None  # as it was checked
 
     def to_dict(self) -> dict[str, Any]:
         """The JSON object of the file."""
@@ -31,6 +36,23 @@ class SavedModel(Result):
     def from_dict(cls, values: Mapping[str, Any]) -> Self:
         """The model of `to_dict`; ValueError, KeyError or TypeError if the values are not a model."""
         raise NotImplementedError
+
+    def checked(self, fidelity: Fidelity) -> Self:
+        """The model with its fidelity, which is saved with it."""
+        return replace(self, fidelity=fidelity)  # type: ignore[type-var]
+
+    def _checks(self) -> dict[str, Any]:
+        """The figures of the trace, and the fidelity, for `to_dict`."""
+        return {"figures": self.figures, "fidelity": None if self.fidelity is None else self.fidelity.to_dict()}
+
+    @staticmethod
+    def _checks_of(values: Mapping[str, Any]) -> dict[str, Any]:
+        """The same fields from the values of `to_dict`."""
+        fidelity = values["fidelity"]
+        return {
+            "figures": figures_from(values["figures"]),
+            "fidelity": None if fidelity is None else Fidelity.from_dict(fidelity),
+        }
 
     def save(self, path: str | Path) -> str:
         """Write the model as JSON, compressed if the name ends in .gz or .zst, and return the name of the file.

@@ -26,6 +26,7 @@ from ..trace.prefix_forest import Chains, Forest, forest
 from ..trace.stated import with_whole_prompts
 from ..trace.trace import Trace
 from .draft import Draft
+from .figures import Figures, figures_of
 
 TRIES = 1 << 16  # walks drawn at a time, for any chunk size
 BATCHES = 1 << 14  # arrival times drawn at a time
@@ -43,6 +44,7 @@ class Tree(Result):
     """
 
     method = "tree"
+    fidelity = None  # a tree is not saved
     time_step_ms = 1  # times keep milliseconds
     block_size: int
     tail: str  # treatment of partial blocks in the trace: one of trace.TAILS
@@ -58,6 +60,7 @@ class Tree(Result):
     output_length: np.ndarray  # of all requests, sorted
     batch: np.ndarray  # requests at each distinct arrival time, sorted
     gap_ms: np.ndarray  # ms between distinct arrival times, sorted
+    figures: Figures  # of the trace
 
     def _headline(self) -> str:
         return f"{self.rows:,} requests, {len(self.parent):,} nodes, block_size={self.block_size}"
@@ -130,6 +133,7 @@ def fit_tree(trace: Trace) -> Tree:
         own_blocks=np.sort(own[own > 0]), last_tokens=np.sort(last_tokens[used][own > 0]),
         output_length=np.sort(trace.output_length[used]),
         batch=np.sort(batch), gap_ms=np.sort(np.diff(times)) if len(times) > 1 else np.zeros(1),
+        figures=figures_of(trace),
     )  # fmt: skip
 
 

@@ -12,13 +12,15 @@ from ..._base.errors import UsageError
 from ..._base.offsets import offsets_of
 from ..._native import ragged
 from ..._native import sessions as kernel
-from ..._native.attach import FULL_KINDS, Growth
+from ..._native.attach import FULL_KINDS
+from ..._native.growth import CAPACITIES, Growth
 from ...trace.columns import Columns
 from ...trace.dependencies import COMPLETION, JOIN, SEQUENCE, SPAWN, Dependencies, dependencies_between
 from ...trace.normalise import by_first_appearance
 from ...trace.turns import previous_turn
 from ..arrivals import ArrivalClock
 from ..knobs import Knobs
+from ..recency import capacity_grid
 from .chains import MAIN
 from .model import SessionModel
 from .plans import Plan, draw_plan, take
@@ -240,8 +242,13 @@ def _grown(model, plan, row, length):
     )  # the first path shares nothing: it takes the place of one that shares least
     chosen[[0, lowest]] = chosen[[lowest, 0]]
     hits = np.minimum(plan.hits[row[chosen]], length)
-    forest = Growth(int(hits.max()), 1 << 62, model.block_size)
+    distance, fork_distance = plan.distance[row[chosen]], plan.fork_distance[row[chosen]]
+    grid = capacity_grid(int(distance.max() + hits.max()))
+    forest = Growth(int(hits.max()), 1 << 62, model.block_size, grid, np.ones(CAPACITIES))
     zero = np.zeros(len(row), dtype=np.int64)
-    kind = np.minimum(plan.use[row[chosen]], FULL_KINDS - 1)
-    blocks, *_ = forest.grow(hits, hits, hits, length, plan.age[row[chosen]], kind, zero + model.block_size, zero)
+    blocks, *_ = forest.grow(
+        hits, hits, hits, length, distance, np.minimum(plan.fork[row[chosen]], np.maximum(hits - 1, 0)),
+        np.minimum(fork_distance, distance), np.minimum(plan.use[row[chosen]], FULL_KINDS - 1),
+        zero + model.block_size, zero, np.arange(len(row)),
+    )  # fmt: skip
     return blocks.astype(np.int64)

@@ -17,9 +17,12 @@ from ...trace.stated import with_whole_prompts
 from ...trace.trace import Trace
 from ..arrivals import Pace, rounded, stratified_sample
 from ..bins import Bins
+from ..figures import figures_of
 from ..fitting import time_step
+from ..recency import recency_of
 from .chains import FORKED, MAIN, SPAWNED, Chains, chains_of
 from .model import (
+    ATTACHMENT,
     BASE,
     BINNED,
     CHAINS,
@@ -82,7 +85,7 @@ def fit_sessions(trace: Trace) -> SessionModel:
         columns={"agent": "agent" in trace.extra, "parent": trace.parent is not None,
                  "service": trace.service_ms is not None},
         tables=tables, starts=starts, bins=bins, slow=(brief, quick),
-        pace=Pace.of(np.sort(trace.timestamp[chains.first[mains]])),
+        pace=Pace.of(np.sort(trace.timestamp[chains.first[mains]])), figures=figures_of(trace),
     )  # fmt: skip
 
 
@@ -180,10 +183,11 @@ def _chains(trace: Trace, chains: Chains, kept, parent_place, step) -> Table:
     like[(like == BASE) & (lost <= kept[first])] = WHOLE
     grown = np.where(like == WHOLE, trace.input_length[first] - trace.input_length[base], 0)
     fresh = like == NOTHING
-    depth, age, use = (np.zeros(len(first), dtype=np.int64) for _ in range(3))
+    attached = {name: np.zeros(len(first), dtype=np.int64) for name in ATTACHMENT}
     for which in (fresh & is_main, fresh & ~is_main):  # forests of their own
         if (hits[which] > 0).any():
-            depth[which], age[which], use[which] = _attachments(trace, first[which])
+            for name, column in _attachments(trace, first[which]).items():
+                attached[name][which] = column
     join = np.where(chains.join < 0, 0, chains.place[chains.join] - parent_place)
     above = np.where(chains.kind == FORKED, _blocks(trace)[base], 0)
     is_below = chains.kind == SPAWNED
@@ -196,19 +200,23 @@ def _chains(trace: Trace, chains: Chains, kept, parent_place, step) -> Table:
         "above": above, "trigger": chains.trigger[first],
         "delay": np.where(is_main, 0, _steps(chains.delay_ms[first], step)),
         "join": np.where(parent_place < 0, 0, np.maximum(join, 0)), "alone": chains.alone,
-        "groups": np.where(is_main, groups[session], 0), "hits": depth, "age": age, "use": use,
+        "groups": np.where(is_main, groups[session], 0), **attached,
         **{name: np.where(is_main, values, 0) for name, values in sums.items()},
     }  # fmt: skip
 
 
 def _attachments(trace, rows):
-    """What rows attach to among themselves, in time order: shared full blocks, age and kind."""
+    """What rows attach to among themselves, in time order: columns of chain records."""
     order = np.argsort(rows, kind="stable")
     roots = trace[rows[order]]
     blocks, none = _blocks(roots), np.full(len(roots), -1)
-    hits, age, kind, _ = attach.walk(roots.hash_ids, roots.offsets, np.zeros(len(roots)), none, roots.distinct)
-    place = np.argsort(order, kind="stable")
-    return np.minimum(hits, blocks)[place], age[place], kind[place]
+    hits, kind, _ = attach.walk(roots.hash_ids, roots.offsets, np.zeros(len(roots)), none, roots.distinct)
+    recency, place = recency_of(roots), np.argsort(order, kind="stable")
+    columns = {
+        "hits": np.minimum(hits, blocks), "distance": recency.distance, "fork": np.minimum(recency.fork, blocks),
+        "fork_distance": recency.fork_distance, "use": kind,
+    }  # fmt: skip
+    return {name: column[place] for name, column in columns.items()}
 
 
 def _groups_by_session(chains, session):

@@ -15,11 +15,13 @@ import numpy as np
 
 from ..arrivals import Pace
 from ..bins import Bins, InvalidModelError, integers
+from ..fidelity import Fidelity
+from ..figures import Figures
 from ..model import MAX_BLOCK_SIZE, TAILS, TIME_STEPS_MS
 from ..saved_model import SavedModel
 from .chains import ROOT
 
-SCHEMA, KIND = 1, "kvtrace session model"
+SCHEMA, KIND = 2, "kvtrace session model"
 
 # record -> column -> name of its bins, or the number of its values
 CHAINS: dict[str, str | int] = {
@@ -38,7 +40,8 @@ CHAINS: dict[str, str | int] = {
     "below": "turns", "beside": "turns",  # a main chain: requests of its subagents, and of the others of these chains
     "reach": "level",  # a main chain: blocks of context where these others begin, summed
     "hits": "blocks",  # blocks of the first prompt that earlier sessions had
-    "age": "age",  # new first blocks since then
+    "distance": "distance",  # distinct blocks of first prompts used since then
+    "fork": "blocks", "fork_distance": "distance",  # see synthesis/recency.py
     "use": 18,  # kind of that attachment (_native/attach.py)
 }  # fmt: skip
 PARTS: dict[str, str | int] = {  # of a chain, in order
@@ -68,8 +71,9 @@ TURNS: dict[str, str | int] = {
 }  # fmt: skip
 FINALS: dict[str, str | int] = {"output": "output", "service": "service"}  # of the last request of a chain
 TABLES = {"chains": CHAINS, "parts": PARTS, "groups": GROUPS, "turns": TURNS, "finals": FINALS}
-BINNED = ("turns", "first", "blocks", "time", "age", "growth", "level", "output", "service")
+BINNED = ("turns", "first", "blocks", "time", "distance", "growth", "level", "output", "service")
 NOTHING, BASE, SIBLING, WHOLE = range(4)  # ..., the request it begins from, a chain beside it, most of that request
+ATTACHMENT = ("hits", "distance", "fork", "fork_distance", "use")  # columns of chains: what first prompts attach to
 MAX_PARTS = 12
 MAX_TURNS, MAX_CHAINS = 100_000, 20_000  # records; larger tables are sampled
 
@@ -92,6 +96,8 @@ class SessionModel(SavedModel):
     bins: dict[str, Bins]
     slow: tuple[int, int]  # steps that the slowest 5 % of the turns exceed, and the slowest 25 %
     pace: Pace  # of the starts of sessions
+    figures: Figures  # of the trace
+    fidelity: Fidelity | None = None  # as checked
 
     method = "sessions"
     kind = KIND
@@ -120,7 +126,7 @@ class SessionModel(SavedModel):
             "block_size": self.block_size, "tail": self.tail, "duration_ms": self.duration_ms,
             "time_step_ms": self.time_step_ms, "columns": self.columns, "tables": tables,
             "starts": self.starts.tolist(), "bins": {name: self.bins[name].to_dict() for name in BINNED},
-            "slow": list(self.slow), "pace": self.pace.to_dict(),
+            "slow": list(self.slow), "pace": self.pace.to_dict(), **self._checks(),
         }  # fmt: skip
 
     @classmethod
@@ -140,7 +146,7 @@ class SessionModel(SavedModel):
             },
             starts=integers(values["starts"]),
             bins={name: Bins.from_dict(values["bins"][name]) for name in BINNED},
-            slow=_pair(values["slow"]), pace=Pace.from_dict(values["pace"]),
+            slow=_pair(values["slow"]), pace=Pace.from_dict(values["pace"]), **cls._checks_of(values),
         )  # fmt: skip
         model._verify()
         return model

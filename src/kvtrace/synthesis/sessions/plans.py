@@ -16,7 +16,7 @@ from ..._native import sessions as kernel
 from ...trace.dependencies import COMPLETION
 from .chains import FORKED, MAIN, ROOT, SPAWNED
 from .fitting import at_most, cuts
-from .model import BASE, CHAINS, NOTHING, SIBLING, WHOLE, SessionModel
+from .model import ATTACHMENT, BASE, CHAINS, NOTHING, SIBLING, WHOLE, SessionModel
 
 SWAPS = 1000  # tried per turn
 SUMS = ("below", "beside", "reach")  # of a session: over the chains that begin in it
@@ -42,7 +42,9 @@ class Plan:
     source: np.ndarray  # row -> the row whose first blocks it keeps, -1 = none
     keep: np.ndarray  # row -> how many of them
     hits: np.ndarray  # row -> blocks that other sessions may have had; of rows without source
-    age: np.ndarray  # row -> new first blocks since then
+    distance: np.ndarray  # row -> distinct blocks of first prompts used since then
+    fork: np.ndarray  # row -> those of the blocks that later sessions had too
+    fork_distance: np.ndarray  # row -> distinct blocks of first prompts used since these
     use: np.ndarray  # row -> kind of that attachment
 
     def __len__(self) -> int:
@@ -241,7 +243,7 @@ def _laid_out(model, chain, turn, final, session, above, spot, tokens, starts) -
         join_offsets=np.zeros(rows + 1, dtype=np.int64), join=np.zeros(0, dtype=np.int64), tokens=tokens,
         output=before(turn["output"], final["output"]), source=source, keep=keep,
         hits=by_row(0, np.where(fresh, np.minimum(chain["hits"], blocks[first[:-1]]), 0)),
-        age=by_row(0, chain["age"]), use=by_row(0, chain["use"]),
+        **{name: by_row(0, chain[name]) for name in ATTACHMENT[1:]},
     )  # fmt: skip
     waiting = np.minimum(begin + np.maximum(chain["join"], 1), first[np.maximum(above, 0) + 1] - 1)
     joining = (chain["join"] > 0) & (begin >= 0) & (waiting > begin)
