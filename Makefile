@@ -48,13 +48,14 @@ fuzz-short: $(VENV)/dev $(VENV)/built  ## fuzzers for FUZZ_SHORT seconds each, t
 	sh tools/asan_build.sh $(PY) $(FUZZ_SHORT)
 	KVTRACE_CANARY_ROWS=100000 $(PY) -m pytest tests/ingest/test_canary.py -k nothing_that_a_run_leaves
 
-fuzz: $(VENV)/dev $(VENV)/built  ## fuzzers for FUZZ_SECONDS each (an hour), what they find kept in build/fuzz; a million canaries, 200 kills
+fuzz: $(VENV)/dev $(VENV)/built  ## fuzzers for FUZZ_SECONDS each (an hour), what they find kept in build/fuzz; a million canaries, 200 kills each
 	$(PY) -m fuzz.readers --seconds $(FUZZ_SECONDS) build/fuzz/readers
 	$(PY) -m fuzz.scanner --seconds $(FUZZ_SECONDS) build/fuzz/scanner
 	$(PY) -m fuzz.files --seconds $(FUZZ_SECONDS)
 	sh tools/asan_build.sh $(PY) $(FUZZ_SECONDS)
 	KVTRACE_CANARY_ROWS=1000000 $(PY) -m pytest tests/ingest/test_canary.py -k nothing_that_a_run_leaves
 	KVTRACE_KILL_POINTS=200 $(PY) -m pytest tests/ingest/test_resume.py -k killed_its_resumption
+	KVTRACE_KILL_POINTS=200 $(PY) -m pytest tests/capture/test_crash.py
 
 wheel: $(VENV)/dev  ## build a wheel and try it in a bare environment
 	sh tools/smoke_wheel.sh $(PY)

@@ -20,7 +20,7 @@ SOURCE = Path("src/kvtrace")
 # Helpers that Cython would otherwise write into each module; compiled once, as a module of its own.
 SHARED = "kvtrace._native._shared"
 # Folders and modules that gcc compiles with -O3; the others take no longer with -O2, and compile sooner.
-FASTEST = ["cache", "serving", "reuse", "rows", "siphash"]
+FASTEST = ["cache", "serving", "growth", "live_recency", "reuse", "rows", "siphash"]
 
 IS_WINDOWS = sys.platform == "win32"
 DEBUG = os.environ.get("KVTRACE_DEBUG_KERNELS") == "1"

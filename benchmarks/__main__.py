@@ -21,6 +21,7 @@ from . import (
     policies,
     prefix_cache,
     reading,
+    reuse_density,
     serving,
     simulate,
 )
@@ -58,6 +59,7 @@ def main() -> None:
         found += serving.claims(rounds)
         found += large_trace.claims(folder)
         found += million_requests.claims(folder, max(1, round(million_requests.COPIES * part)), rounds)
+        found += reuse_density.claims(round(reuse_density.REQUESTS * part), rounds)
         found += policies.claims(folder, round(policies.REQUESTS * part), rounds)
     show(found)
 

@@ -108,7 +108,7 @@ def stages(log: str) -> dict[str, float]:
     files = sources.find(log)
     reader = logs.open_reader("auto", sources.sample(files))
     recipe = Recipe(reader, TOKENIZER, None, True, None, Key.random(), 512, "kept", False, True)
-    encoder, collector = Encoder(recipe), Collector(recipe)
+    encoder, collector = Encoder(recipe), Collector.of(recipe)
     encoder.tokenizer.wait()
     watch = Watch()
     for piece in sources.pieces(files):

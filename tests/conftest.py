@@ -1,11 +1,17 @@
 """Fixtures that all tests share."""
 
+import contextlib
 import os
 import signal
 from pathlib import Path
 
 import pytest
 from hypothesis import settings
+
+with contextlib.suppress(ImportError):
+    # uvloop keeps the class socket.socket that it finds when it is imported. In a test without sockets that is
+    # pytest-socket's, which refuses each connection, and all later servers of the process would never answer.
+    import uvloop  # noqa: F401
 
 ROOT = Path(__file__).resolve().parent.parent
 # how long an example takes is the machine's, and what else it does; each run draws other examples

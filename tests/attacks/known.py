@@ -27,7 +27,7 @@ class Known:
     prompts: list[list[int]] = field(default_factory=list)  # tokens, and those of prompt and output joined
     contexts: list[str] = field(default_factory=list)  # of each prompt: what its chain begins at
     words: set[str] = field(default_factory=set)
-    hashes: set[int] = field(default_factory=set)  # an engine's, where the log holds them
+    hashes: set[tuple[int, ...]] = field(default_factory=set)  # an engine's, as 64-bit words, where the log holds them
     block_size: int = 4
 
     def digests(self) -> dict[bytes, str]:
@@ -35,7 +35,8 @@ class Known:
         found = dictionary.of_words(self.words) | dictionary.digests(self.prompts, {self.block_size, *OTHER_SIZES})
         for key in dictionary.GUESSED_KEYS:
             found |= dict.fromkeys(self.keyed(Key(key)), "ours, as the run makes them, key guessed")
-        return found | {value.to_bytes(8, "big"): "the log's own hashes" for value in self.hashes}
+        own = {b"".join(word.to_bytes(8, "big") for word in value) for value in self.hashes}
+        return found | dict.fromkeys(own, "the log's own hashes")
 
     def keyed(self, key: Key) -> set[bytes]:
         """The digests that a run under this key makes: of blocks, of the log's hashes, of sessions and users."""
@@ -47,7 +48,7 @@ class Known:
             offsets = np.concatenate([[0], np.cumsum([len(prompt) for prompt in self.prompts])]).astype(np.int64)
             found |= _bytes(hasher.prompts((tokens, offsets), roots)[0]) | _bytes(roots)
             values = np.array(sorted(self.hashes), dtype=np.uint64)
-            for root in np.unique(roots, axis=0):
+            for root in np.unique(roots, axis=0) if self.hashes else ():
                 one = np.array([0, len(values)], dtype=np.int64)
                 found |= _bytes(hasher.engine_hashes((values, one), root[None]))
         words = sorted(self.words)
@@ -77,7 +78,8 @@ def know(path: Path, block_size: int) -> Known:
 
 def _learn(known, encoder, record):
     if record.hashes is not None:
-        known.hashes |= set(record.hashes)
+        words = encoder.reader.hash_words
+        known.hashes |= {tuple(record.hashes[i : i + words]) for i in range(0, len(record.hashes), words)}
     known.words |= {word for word in (record.text, record.output_text, record.session, record.user) if word}
     prompt = _tokens(encoder, record.text, record.token_ids)
     output = _tokens(encoder, record.output_text, record.output_ids)

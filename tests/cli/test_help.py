@@ -14,6 +14,7 @@ from click.testing import CliRunner
 
 from kvtrace import cli
 from kvtrace._base import units
+from kvtrace.capture.recorder import Recorder
 from kvtrace.cli import run
 from kvtrace.cli.amounts import Amount
 from kvtrace.cli.completion import SHELLS, FileName, Name
@@ -22,6 +23,7 @@ from kvtrace.cli.loop_options import shares
 from kvtrace.serving.calibration.calibration import calibrate
 from kvtrace.serving.recordings import read_recording
 from kvtrace.synthesis.sessions.fitting import fit_sessions
+from tests.capture.windows import sealed, waited
 from tests.docs import ROOT
 from tests.synthesis.session_forests import forest
 
@@ -80,6 +82,7 @@ def files(tmp_path_factory):
     recording = read_recording(folder / "recording")
     calibrate(recording, "llama-3.1-8b", "h100").costs.save(folder / "costs.json")
     fit_sessions(forest(3)).save(folder / "sessions.json")
+    make_windows(folder / "windows")
     with contextlib.chdir(folder):
         assert run(shlex.split("anonymize log.jsonl -o trace.jsonl --block-size 16 -q")) == 0
         assert run(shlex.split("release trace.jsonl -o public.jsonl --profile strict -q")) == 0
@@ -87,6 +90,23 @@ def files(tmp_path_factory):
     return folder
 
 
+def make_windows(folder):
+    """Two linked windows, monday.jsonl and tuesday.jsonl, as a recorder seals them."""
+    now, lines = [86_400.0], (ROOT / "examples/raw_log.jsonl").read_bytes().splitlines()
+    with Recorder(folder, window_s=86_400, link_windows=True, block_size=16, clock=lambda: now[0]) as recorder:
+        for half, day in ((lines[::2], 2), (lines[1::2], 3)):
+            for line in half:
+                recorder.put("follow", line)
+            if day == 2:
+                now[0] = 86_400.0 * day + 1
+                waited(lambda: recorder.counts().sealed == 1)
+    for name, window in zip(("monday", "tuesday"), sealed(folder), strict=True):
+        for path in folder.glob(f"{window.name}*"):
+            path.rename(path.with_name(path.name.replace(window.name, f"{name}.jsonl")))
+
+
+@pytest.mark.enable_socket
+@pytest.mark.allow_hosts(["127.0.0.1"])
 @pytest.mark.parametrize(("name", "example"), EXAMPLES, ids=[example for _, example in EXAMPLES])
 def test_each_example_runs(name, example, files, tmp_path, capsys):
     folder = tmp_path / "here"
@@ -94,6 +114,10 @@ def test_each_example_runs(name, example, files, tmp_path, capsys):
     program, *arguments = shlex.split(example)
     with contextlib.chdir(folder):
         assert program == "kvtrace" and arguments[0] == name
+        if any("--for" in param.opts for param in COMMANDS[name].params):
+            arguments += ["--for", "1s"]  # a service runs until it is stopped
+            for address in {"--otlp", "--proxy", "--metrics"}.intersection(arguments):
+                arguments += [address, "0"]  # any free port: other tests and programs may hold the example's
         assert run(arguments) == 0, capsys.readouterr().err
     assert 2 <= len(COMMANDS[name].examples) <= 4
 
@@ -118,7 +142,7 @@ def completed(*words):
         (["plan", "t", "--model", "gpt"], ["gpt-oss-20b", "gpt-oss-120b"]),
         (["models", "mix"], ["mixtral-8x7b"]),
         (["release", "t", "--profile", "s"], ["standard", "strict"]),
-        (["anonymize", "l", "--log-format", "lite"], ["litellm"]),
+        (["anonymize", "l", "--log-format", "lite"], ["litellm-hashes", "litellm"]),
         (["convert", "t", "--to", "ba"], ["bailian"]),
         (["convert", "t", "--to", "v"], ["vllm", "vidur"]),
         (["texts", "t", "--to", "open"], ["openai"]),
@@ -132,7 +156,8 @@ def test_names_complete(words, expected):
 @pytest.mark.parametrize("name", sorted(COMMANDS.keys() - {"models"}))  # its argument is a name
 def test_arguments_that_are_files_complete_as_files(name):
     arguments = [param for param in COMMANDS[name].params if isinstance(param, click.Argument)]
-    assert arguments and all(isinstance(argument.type, FileName) for argument in arguments)
+    assert arguments or name in ("record", "watch")  # services: they take no files
+    assert all(isinstance(argument.type, FileName) for argument in arguments)
 
 
 @pytest.mark.parametrize("shell", SHELLS)

@@ -38,6 +38,7 @@ SAME = [
     ("report day.jsonl -o day.jsonl", "-o day.jsonl is the same file as TRACE day.jsonl"),
     ("report day.jsonl link.jsonl -o hard.jsonl", "-o hard.jsonl is the same file as TRACE day.jsonl"),
     ("report day.jsonl -o page --png page", "--png page is the same file as -o page. Choose another name for --png."),
+    ("join day.jsonl -o link.jsonl", "-o link.jsonl is the same file as WINDOW day.jsonl"),
     ("release day.jsonl -o link.jsonl", "-o link.jsonl is the same file as TRACE day.jsonl"),
     ("release day.jsonl -o users.txt --users users.txt", "-o users.txt is the same file as --users users.txt"),
     ("release day.jsonl -o hard.jsonl --against hard.jsonl", "-o hard.jsonl is the same file as TRACE day.jsonl"),
@@ -47,6 +48,8 @@ SAME = [
     ("anonymize log.jsonl -o out.jsonl --on-error skip --rejects out.jsonl.card.md", "data card of -o (out.jsonl.card"),
     ("anonymize log.jsonl -o out.jsonl --key-file log.jsonl", "--key-file log.jsonl is the same file as LOG log.jsonl"),
     ("anonymize log.jsonl -o w/out.jsonl --runner local --work-dir w", "--work-dir w contains -o w/out.jsonl."),
+    ("record --follow log.jsonl -o log.jsonl", "-o log.jsonl is the same file as --follow log.jsonl"),
+    ("record --follow log.jsonl -o sub --key-file log.jsonl", "--key-file log.jsonl is the same file as --follow log"),
     ("simulate day.jsonl --capacity 3 --per-request day.jsonl", "--per-request day.jsonl is the same file as TRACE"),
     ("simulate day.jsonl --capacity 3 --per-request day.jsonl.meta.json", "same file as the sidecar of TRACE (day.j"),
     ("simulate day.jsonl --per-request config.json --model-config config.json", "the same file as --model con"),
@@ -101,6 +104,7 @@ NAMES = [
     ("convert day.jsonl -o x.jsonl --to vidur", "stands for JSON lines, but the client's input is CSV. Use -o x.csv."),
     ("convert day.jsonl -o x.jsonl --to libcachesim", "the client's input is oracleGeneral. Use -o x.oracleGeneral."),
     ("release day.jsonl -o x.parquet --format mooncake", "the format mooncake is JSON lines. Use -o x.jsonl."),
+    ("join day.jsonl -o x.pdf", "x.pdf: the suffix stands for PDF, but the format mooncake is JSON lines."),
     ("release day.jsonl -o x.pdf", "x.pdf: the suffix stands for PDF, but the format mooncake is JSON lines."),
     ("synthesize day.jsonl -o x.csv.gz", "the format mooncake is JSON lines. Use -o x.jsonl.gz."),
     ("synthesize day.jsonl --save-model x.jsonl", "but a model is JSON. Use --save-model x.json."),
@@ -233,10 +237,11 @@ def test_the_functions_refuse_as_the_commands_do(folder, how):
 # What the value of a text option is, by its metavar: a file, or something else.
 FILES = {"FILE", "DIR", "FOLDER", "TRACE", "TRACE2", "PREVIOUS", "LOG"}
 OTHERS = {
-    "A", "ADDRESS", "B,...", "C", "C,...", "E", "E,...", "F", "FIELD=PATH", "FORM", "G", "HOW", "K=V,...", "KIND",
+    "A", "ADDRESS", "B,...", "C", "C,...", "E", "E,...", "ENDPOINT", "F", "FIELD=PATH", "FORM", "G", "HOW", "K=V,...",
+    "KIND",
     "LIST", "M", "M,...", "MODEL", "N", "N,...", "NAME", "NAMES", "NAME=C,...", "NAME=SIZE@RATE,...", "P", "P,...",
     "PATH", "Q,...", "R", "R,...", "RATE@TIME,...", "RULE", "S", "S,...", "SIZE", "TEXT", "TIME", "TOKEN", "TOKENS",
-    "UNIT", "VIEW", "WHAT", "WHICH", "WINDOW", "[RANGE]",
+    "SHARE", "SUFFIX", "UNIT", "URL", "VIEW", "WHAT", "WHICH", "WINDOW", "[RANGE]",
 }  # fmt: skip
 
 

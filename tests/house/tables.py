@@ -227,7 +227,7 @@ TABLES = [
     Table(
         "log reader", "src/kvtrace/ingest/logs/__init__.py:READERS", "src/kvtrace/ingest/logs", readers,
         ("docs/ingest/logs.md", "docs/ingest/logs-gateways.md", "docs/ingest/logs-more.md",
-         "docs/ingest/logs-tools.md"),
+         "docs/ingest/logs-hashes.md", "docs/ingest/logs-tools.md"),
         line=lambda row: rf"^## `{re.escape(row)}`", is_row=defines("matches", "small_unit"), vector=reader_sample,
     ),
     Table(

@@ -2,6 +2,7 @@
 
 import copy
 import json
+import tracemalloc
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
@@ -1228,6 +1229,18 @@ def test_whatever_stands_in_rows_and_sidecar_is_audited_or_refused(tmp_path_fact
     (folder / "t.jsonl.meta.json").write_text(json.dumps(case.meta))
     found = kvtrace.audit(path, block_size=BLOCK)
     assert len(found.findings) == len(CHECKS) and CANARY not in json.dumps(found.to_dict())
+
+
+@pytest.mark.parametrize("turn", [10**9, 2**31 - 1, 2**62])
+def test_one_huge_turn_takes_no_memory(turn, tmp_path):
+    case = Case()
+    case.rows[3]["turn"] = turn
+    tracemalloc.start()
+    try:
+        kvtrace.audit(case.write(tmp_path), block_size=BLOCK)
+        assert tracemalloc.get_traced_memory()[1] < 50e6
+    finally:
+        tracemalloc.stop()
 
 
 # -- the command -----------------------------------------------------------------------------------------------------

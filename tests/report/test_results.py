@@ -22,16 +22,17 @@ NOT_RESULTS = {  # arguments, tools, and what must not leave the memory
     "arguments": {
         "BatchLimits", "CacheGroup", "CacheLayout", "ClosedLoop", "Columns", "Context", "Costs", "Cure", "DynamoCost",
         "DynamoScheduler", "Gpu", "Grid", "Key", "Knobs", "LayerKind", "LocalRunner", "LowerTier", "ModelShape",
-        "PlanTarget", "Prices", "Profile", "Roofline", "Runner", "Schedule", "ServiceModel", "Setting",
-        "SglangScheduler", "StepCost", "Tier", "Tokenizer", "VllmScheduler",
+        "PlanTarget", "Prices", "Profile", "RateProfile", "ReuseTable", "Roofline", "Runner", "Schedule",
+        "ServiceModel", "Setting", "SglangScheduler", "StepCost", "Tier", "Tokenizer", "VllmScheduler",
     },
     "tools": {"OutOfBlocks", "PrefixCache", "Progress", "Sequence", "TraceBuilder"},
     "printed and never written, see privacy/account.py": {"Contributors", "StepHits"},
 }  # fmt: skip
 NO_FIGURE = {  # results that are one row, or that a table shows best
     "AnonymizedDataset", "Arrivals", "Audit", "BlockSizeHits", "Calibration", "Converted", "Cures", "Dataset",
-    "Delivered", "Distribution", "Finding", "Fixes", "Forest", "Hits", "LintReport", "Model", "ModelList", "Numbered",
-    "Popularity", "Published", "ReachableHits", "Recording", "SessionLinks", "SessionModel", "Tree", "Violation",
+    "Delivered", "Distribution", "Fidelity", "Finding", "Fixes", "Forest", "Hits", "LintReport", "Mixture", "Model",
+    "ModelList", "Numbered", "Popularity", "Published", "ReachableHits", "Recording", "SessionLinks", "SessionModel",
+    "Tree", "Tuned", "Violation",
 }  # fmt: skip
 RESULTS = sorted(
     name
@@ -61,9 +62,11 @@ def results(tmp_path_factory):
         summary, summary.basics, summary.arrivals, summary.popularity, summary.reuse_distance, trace.fixes,
         kvtrace.hit_curve(trace), kvtrace.compare(trace, trace), kvtrace.by_block_size(trace, [2])[0],
         kvtrace.infer_sessions(trace), kvtrace.forest(trace), kvtrace.fit(trace),
-        kvtrace.fit_sessions(forest(4)),
-        kvtrace.fit_tree(trace), kvtrace.count_hits(trace, kvtrace.unlimited_hits(trace)),
+        kvtrace.fit_sessions(forest(4)), kvtrace.check_fidelity(kvtrace.fit(trace), seeds=1),
+        kvtrace.fit_tree(trace), kvtrace.mix([kvtrace.fit(trace)] * 2),
+        kvtrace.count_hits(trace, kvtrace.unlimited_hits(trace)),
         kvtrace.list_models("gpt-oss"), kvtrace.simulate(trace, 4), kvtrace.reachable_hits(trace, "gpt-oss-20b"),
+        kvtrace.tune(trace, 4, ["arc"]),
         kvtrace.simulate_all(trace, [4, 6], ["lru", "sieve"]),
         kvtrace.cures_of(kvtrace.explain(trace, 4)),
         kvtrace.simulate_tiers(trace, {"hbm": 4, "dram": 4}), kvtrace.simulate_instances(trace, 2, setting=setting),

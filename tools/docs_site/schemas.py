@@ -19,6 +19,7 @@ from kvtrace.analysis import comparison, delivered, exact_curve, summary
 from kvtrace.analysis.distribution import FIGURES, Distribution
 from kvtrace.cache import isolation, simulation, tiered
 from kvtrace.cache.sweeps import cells, table
+from kvtrace.capture import snapshot
 from kvtrace.formats import format_table
 from kvtrace.privacy.checks import CHECKS, finding
 from kvtrace.privacy.profiles import PROFILES
@@ -153,6 +154,8 @@ def schema_of(kind: Any) -> Schema:
         return {"anyOf": kinds}
     if origin is list or kind is list:
         return {"type": "array", "items": schema_of(arguments[0]) if arguments else {}}
+    if origin is tuple and arguments[1:] == (...,):
+        return {"type": "array", "items": schema_of(arguments[0])}
     if origin in (dict, Mapping) or kind is dict:
         return {"type": "object", "additionalProperties": schema_of(arguments[1]) if arguments else True}
     if typing.is_typeddict(kind):
@@ -246,6 +249,26 @@ def curve() -> Schema:
 def comparison_of_two() -> Schema:
     """The comparison of two traces."""
     return _with_version(schema_of(CompareFile), comparison.SCHEMA, "analysis/compare.md")
+
+
+class WatchCounts(TypedDict):
+    """The counts of a Watcher, in a line of `kvtrace watch --json`."""
+
+    accepted: int
+    dropped: int
+    uncopied: int
+    refused: int
+    proxy: dict[str, int]
+    requests: int
+    tokens: int
+    rejected: int
+    malformed: int
+    left_out: int
+    reasons: dict[str, int]
+    waiting: int
+    waiting_bytes: int
+    waiting_limit_bytes: int
+    restarts: int
 
 
 class ModelsFile(TypedDict):
@@ -357,6 +380,27 @@ def calibrations() -> Schema:
     return schema
 
 
+def watch_line() -> Schema:
+    """One line of `kvtrace watch --json`: the snapshot, and what `to_dict` and the command add."""
+    schema = schema_of(snapshot.Snapshot)
+    size = schema_of(float | None)
+    for span in ("since_start", "window", "decayed"):
+        traffic = schema["properties"][span]
+        _add(traffic, working_set_gib=size, gib_for_90_percent=size)
+        _add(traffic["properties"]["curve"]["items"], capacity_gib=size)
+        _add(traffic["properties"]["delivered"]["anyOf"][0], token_hit_rate=size)
+        traffic["properties"]["causes"]["propertyNames"] = {"enum": [*get_args(snapshot.Cause)]}
+    added = {"received_s": float, "sources": list[str], "counts": WatchCounts}
+    _add(schema, schema={"const": snapshot.SCHEMA}, **{name: schema_of(kind) for name, kind in added.items()})
+    return _described(schema, descriptions("capture/watch.md"))
+
+
+def _add(whole: Schema, /, **properties: Schema) -> None:
+    """Add required properties to the schema of an object."""
+    whole["properties"] |= properties
+    whole["required"] += [*properties]
+
+
 def _relax(schema: Schema) -> None:
     """Make the keys of plan_result.WHERE_KNOWN optional, at every depth."""
     if "required" in schema:
@@ -386,6 +430,7 @@ SCHEMAS = {
     "sweep": SchemaFile("The table of a sweep, as in .json and --json", sweep),
     "plan": SchemaFile("A plan, as kvtrace plan --json prints it", plan),
     "calibration": SchemaFile("Costs fitted to a recording, as kvtrace calibrate --json prints them", calibrations),
+    "watch": SchemaFile("What a cache delivers and could deliver: one line of kvtrace watch --json", watch_line),
     "validation": SchemaFile("A simulation beside a recording, as kvtrace validate --json prints it", validations),
 }
 

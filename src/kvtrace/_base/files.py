@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import os
 import stat
+from math import isfinite
 from pathlib import Path
+
+from .errors import UsageError
 
 SUFFIXES = {".gz": "gzip", ".zst": "zstd"}
 BUFFER = 1 << 20  # bytes
@@ -46,3 +49,24 @@ def base_names(*paths: str | Path) -> list[str]:
 def name_of(path: str | Path) -> str:
     """The name of an input in messages."""
     return "stdin" if is_std(path) else str(path)
+
+
+def share_of(text: str) -> tuple[str, float]:
+    """The path and the share of `PATH:SHARE`; the share is 1 if it is missing, or if a file has the whole name.
+
+    Raises:
+        UsageError: The share is a number, but not above 0.
+
+    >>> share_of("chats.json:0.7"), share_of("chats.json"), share_of("chats:v2.json")
+    (('chats.json', 0.7), ('chats.json', 1.0), ('chats:v2.json', 1.0))
+    """
+    path, colon, number = text.rpartition(":")
+    try:
+        share = float(number)
+    except ValueError:
+        return text, 1.0
+    if not colon or not path or is_std(text) or os.path.exists(text):
+        return text, 1.0
+    if not (isfinite(share) and share > 0):
+        raise UsageError(f"{text}: the share must be above 0. Example: {path}:0.3.")
+    return path, share

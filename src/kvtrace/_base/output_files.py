@@ -31,6 +31,7 @@ class Role(Enum):
     RESULT = "named by the user: a link of the user's own is followed, a pipe or device is written directly"
     ASIDE = "named by the user, such as a list of rejects: replaces a link"
     BESIDE = "named after a result, such as its sidecar: replaces a link, a pipe or a device"
+    SECRET = "named after a result, likewise, and only its owner can read it"
 
 
 @contextmanager
@@ -160,13 +161,14 @@ class Output:
             if sys.stdout is None:
                 raise KvtraceError("stdout is closed.")
             self._file = sys.stdout.buffer
-        elif self._role is not Role.BESIDE and not is_regular(path):
+        elif self._role not in (Role.BESIDE, Role.SECRET) and not is_regular(path):
             self._file = open(path, "wb")  # noqa: SIM115 (it lives as long as this object)
         else:
             self._place, self._base = os.path.split(_followed(path) if self._role is Role.RESULT else _unfollowed(path))
             self._folder = FolderHandle(self._place)
             try:
-                self._part, handle = create_part(self._folder, self._base, 0o666)
+                mode = 0o600 if self._role is Role.SECRET else 0o666
+                self._part, handle = create_part(self._folder, self._base, mode)
             except BaseException:
                 self._folder.close()
                 raise

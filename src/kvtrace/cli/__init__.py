@@ -29,16 +29,20 @@ from .curve import curve_command
 from .explain import explain_command
 from .files import keep_inputs
 from .help import HELP_NAMES, Group
+from .join import join_command
 from .lint import lint_command
 from .models import models_command
 from .plan import plan_command
+from .record import record_command
 from .release import release_command
 from .report import report_command
 from .simulate import simulate_command
 from .sweep import sweep_command
 from .synthesize import synthesize_command
 from .texts import texts_command
+from .tune import tune_command
 from .validate import validate_command
+from .watch import watch_command
 
 CONTEXT: dict[str, Any] = {"help_option_names": HELP_NAMES, "max_content_width": 120, "show_default": True}
 
@@ -178,9 +182,10 @@ def commands() -> None:
 
 SECTIONS = {  # in the order of the work
     "From logs to traces": (lint_command, anonymize_command, check_command, convert_command),
-    "Publish": (release_command, audit_command),
+    "Live": (record_command, watch_command),
+    "Publish": (release_command, join_command, audit_command),
     "Analyze": (analyze_command, curve_command, compare_command, report_command),
-    "Caches and serving": (simulate_command, explain_command, sweep_command, plan_command, calibrate_command, validate_command, models_command),
+    "Caches and serving": (simulate_command, explain_command, sweep_command, tune_command, plan_command, calibrate_command, validate_command, models_command),
     "Synthesize": (synthesize_command, texts_command),
     "Shell": (completion_command,),
 }

@@ -13,8 +13,8 @@ from typing import Any
 
 import click
 
-TRACES = ("trace", "traces", "other", "a", "b", "against", "input_file")  # inputs with a sidecar and a data card
-INPUTS = (*TRACES, "inputs", "users", "tokenizer", "chat_template", "words", "model_config", "gpu_name", "log", "costs_file", "service_time")
+TRACES = ("trace", "traces", "mixed", "other", "a", "b", "against", "input_file")  # inputs with a sidecar and a data card
+INPUTS = (*TRACES, "inputs", "follow", "users", "tokenizer", "chat_template", "words", "model_config", "gpu_name", "log", "costs_file", "service_time", "rates")
 RESULTS = ("output", "output_file")  # outputs with files beside them
 OUTPUTS = {  # parameter -> the Content that it always has, and what that is; None if the command decides
     "output": None,
@@ -90,7 +90,7 @@ def _inputs(options: dict[Any, str], values: dict[str, Any]) -> Iterator[Any]:
     from .._base.distinct_files import NamedFile
 
     for name in INPUTS:
-        for path in _paths(values.get(name), of_logs=name == "inputs"):
+        for path in _paths(values.get(name), of_logs=name == "inputs", with_shares=name == "mixed"):
             is_trace = name in TRACES
             if name == "log":  # a recording may be a folder
                 yield from (NamedFile(options[name], one, "file") for one in _files_inside(path))
@@ -120,7 +120,7 @@ def _outputs(command: str | None, options: dict[Any, str], values: dict[str, Any
                     yield NamedFile(options[name], beside, part)
 
 
-def _paths(value: Any, *, of_logs: bool = False) -> list[str]:
+def _paths(value: Any, *, of_logs: bool = False, with_shares: bool = False) -> list[str]:
     """The paths in the value of a parameter; for logs, those of their folders and globs."""
     if not value:
         return []
@@ -132,6 +132,10 @@ def _paths(value: Any, *, of_logs: bool = False) -> list[str]:
 
         with suppress(KvtraceError):  # the command will report it
             return [source.path for source in sources.find(value)]
+    if with_shares:
+        from .._base.files import share_of
+
+        return [share_of(path)[0] for path in value]
     return list(value)
 
 

@@ -16,31 +16,33 @@ from .._base import units
 from . import completion as names
 from .amounts import Amount, as_amount
 
-FILES = {"LOG", "TRACE", "TRACE2", "[TRACE2]", "TRACE...", "LOG...", "FILE", "FOLDER", "DIR", "PREVIOUS"}  # metavars of paths
+FILES = {"LOG", "TRACE", "TRACE2", "[TRACE2]", "TRACE...", "LOG...", "WINDOW...", "FILE", "FOLDER", "DIR", "PREVIOUS"}  # metavars of paths
 GROUPS = {  # group -> its options; a command shows them in this order
     "Input": "--input-file --log-format --map --time-unit --arrivals --service-time --allow-truncated --users --block-size "
     "--trace-block-size --chain --recording-format --model-config --model --kv-bytes-per-token",
+    "Sources": "--otlp --proxy --upstream --session-header --user-header --follow --from-start --kv-events",
+    "Windows": "--window --for --link-windows",
     "Bad rows": "--on-error --max-errors --rejects",
     "Text": "--tokenizer --chat-template --no-chat-template --generation-prompt --separator --words",
     "Blocks": "--outputs",
     "Selection": "--holdout --start --stop --limit --sample --sample-sessions --seed --seeds",
     "Changes": "--fold --speedup-ratio",
-    "Cache": "--policy --ttl --capacity --points --engine --mode --schedule --warm-up --tiers --inclusive --write-through "
+    "Cache": "--half-life --policy --ttl --capacity --points --engine --mode --schedule --warm-up --tiers --inclusive --write-through "
     "--domains",
     "Engine options": "--capacity-counts --pool --free-order --tree --watermark --engine-block-size --retention",
     "Instances and time": "--instances --router --gpu --gpus --costs --extrapolate --step-tokens --max-requests --scheduler",
     "Closed loop": "--loop --lanes --duration --start-inside --idle-cap --tree-idle-cap --think-scale",
     "Target": "--ttft --quantile",
     "Prices": "--input-price --output-price",
-    "Size and load": "--requests --num-requests --sessions --method --scale --step-rates --max-rejections",
+    "Size and load": "--requests --num-requests --sessions --method --scale --tenants --tenant-skew --tenant-cv --step-rates --rates --rates-period --max-rejections",
     "Shape": "--prefix-len-multiplier --prefix-root-multiplier --prompt-len-multiplier --osl-multiplier --min-isl "
     "--max-isl --min-osl --max-osl",
     "Privacy": "--profile --k --k-counts --tail --time-step --round-input --round-output --drop-sessions --keep-domains "
     "--keep-measured --allow-measured "
     "--tenant-field --isolate-tenants --against --key-file",
-    "Output": "--output --output-file --format --to --first-id --extra --keep-order --json --csv --html --png --svg --title --card --basic "
-    "--quantiles --fail --ms-per-token --over-time --by-session --per-request --no-gap --no-cures --save-model --max --verbose --quiet",
-    "Large inputs": "--workers --memory --runner --ray-address --partitions --work-dir --resume",
+    "Output": "--output --output-file --suffix --metrics --interval --once --format --to --first-id --extra --keep-order --json --csv --html --png --svg --title --card --basic "
+    "--quantiles --fail --ms-per-token --over-time --by-session --per-request --no-gap --no-cures --check --save-model --max --verbose --quiet",
+    "Large inputs": "--queue --workers --memory --runner --ray-address --partitions --work-dir --resume",
     "Help": "--help --version",
 }
 GROUP_OF = {option: group for group, options in GROUPS.items() for option in options.split()}
@@ -76,9 +78,11 @@ TYPES: dict[str, click.ParamType] = {  # option -> what it takes, where that is 
     "--holdout": Amount(units.share),
     "--ms-per-token": Amount(units.in_milliseconds, 0),
     **dict.fromkeys(
-        ("--duration", "--idle-cap", "--tree-idle-cap", "--ttft", "--over-time", "--start", "--stop"),
+        ("--duration", "--idle-cap", "--tree-idle-cap", "--ttft", "--over-time", "--start", "--stop", "--window", "--for"),
         Amount(units.milliseconds),
     ),
+    "--half-life": Amount(units.milliseconds, 1000),
+    "--interval": Amount(units.milliseconds, 100),
 }
 HELP_NAMES = ["-h", "--help"]
 HYPHEN = "\ue000"  # stands for a hyphen at which no line breaks, while click breaks lines

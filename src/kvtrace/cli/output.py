@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 import click
@@ -38,11 +38,24 @@ def print_line(screen: Any, line: str) -> None:
     screen.print(line, highlight=False, markup=False)
 
 
+def rejected(reasons: Mapping[str, int]) -> Iterator[str]:
+    """The lines of a summary with the most frequent reasons for which requests were rejected."""
+    for reason, count in sorted(reasons.items(), key=lambda row: -row[1])[:5]:
+        yield f"rejected    {count:,}: {reason}"
+
+
 def print_json(values: object) -> None:
     """Print one JSON object on stdout."""
     import orjson
 
     click.echo(orjson.dumps(values, option=orjson.OPT_INDENT_2))
+
+
+def print_json_line(values: object) -> None:
+    """Print one JSON object on a line of stdout."""
+    import orjson
+
+    click.echo(orjson.dumps(values))
 
 
 def print_tables(tables: Iterable[Any]) -> None:

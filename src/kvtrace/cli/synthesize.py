@@ -11,21 +11,24 @@ from .._base import units
 from .amounts import Amount
 from .help import Command
 from .options import BLOCK_SIZE_OF_TRACE, CHAIN, QUIET_ERRORS, SAME_BYTES
-from .output import console, print_lines
+from .output import console, print_lines, print_tables
 
 
 @click.command("synthesize", cls=Command, groups={"--seed": "Size and load", "--speedup-ratio": "Size and load", "--workers": "Large inputs"}, examples=(
     "kvtrace synthesize trace.jsonl -n 3x -o synthetic.jsonl",
-    "kvtrace synthesize trace.jsonl -o bursts.jsonl --step-rates '5@10m,20@2 min'",
-    "kvtrace synthesize trace.jsonl --save-model model.json",
+    "kvtrace synthesize trace.jsonl --check --save-model model.json",
     "kvtrace synthesize sessions.json --sessions 10x -o sessions.jsonl",
+    "kvtrace synthesize trace.jsonl:0.7 synthetic.jsonl:0.3 -n 10k --tenants 20 -o mixed.jsonl",
 ))
-@click.argument("trace", metavar="TRACE")
-@click.option("-n", "--requests", "n", type=Amount(units.requests), metavar="N", help="Number of requests: 1000, 10k, 1.5M; 3x is three times as many as TRACE has.  [default: 1x]")
+@click.argument("mixed", metavar="TRACE...", nargs=-1, required=True)
+@click.option("-n", "--requests", "n", type=Amount(units.requests), metavar="N", help="Number of requests: 1000, 10k, 1.5M; 3x is three times as many as all TRACEs have.  [default: 1x]")
 @click.option("--sessions", type=Amount(partial(units.requests, what="sessions")), metavar="N", help="Number of sessions, of a trace with dependencies: 500, 10x.  [default: 1x]")
 @click.option("-o", "--output", metavar="FILE", help="File to write; - is stdout. The name may end in .gz, .zst or .parquet.")
 @click.option("--method", type=click.Choice(["attach", "tree", "sessions"]), help="attach: keeps reuse over time. tree: the algorithm of datagen, with corrections. sessions: keeps session trees.  [default: sessions if TRACE has sessions and dependencies, else attach]")
 @click.option("--scale", default="duration", type=click.Choice(["duration", "rate"]), help="The quantity that grows with N. duration: a longer trace with the load of TRACE. rate: more requests per second.")
+@click.option("--tenants", type=int, metavar="N", help="Number of tenants. Each has one model, blocks and a rate of its own; the column domain states it.")
+@click.option("--tenant-skew", type=float, metavar="S", help="The rate of tenant r is proportional to 1 / r^S; 0 is the same for all.  [default: 1]")
+@click.option("--tenant-cv", type=float, metavar="CV", help="Bursts of each tenant: the coefficient of variation of its gaps; 1 is a Poisson process.  [default: tenants together arrive as their models do]")
 @SAME_BYTES
 @click.option("--speedup-ratio", default=1.0, metavar="X", help="Divide times by X.")
 @click.option("--prefix-len-multiplier", default=1.0, metavar="X", help="Multiply the length of shared prefixes.")
@@ -38,52 +41,88 @@ from .output import console, print_lines
 @click.option("--max-osl", type=int, metavar="TOKENS", help="Cut longer outputs to this length.")
 @click.option("--max-rejections", default=10_000, metavar="N", help="With tree: stop after N redrawn prompts in a row.")
 @click.option("--step-rates", metavar="RATE@TIME,...", help="Arrival rates in requests per second. Example: 5@10m,20@2m.")
+@click.option("--rates", "rates", metavar="FILE", help="Rates over a day, repeated: CSV with the columns time and rate (requests per second) or relative, or JSON lines.")
+@click.option("--rates-period", metavar="TIME", help="Time after which --rates is repeated: 1h, 7d.  [default: a day, or its last time if that is later]")
 @click.option("--extra", is_flag=True, help="Also write extra columns that the format does not define.")
+@click.option("--check", is_flag=True, help="Compare samples, as large as the fitted trace, with that trace, and print what they keep; the model and the sidecar state it.")
 @click.option("--save-model", metavar="FILE", help="Also write the fitted model as JSON; you can share it in place of a trace.")
 @click.option("--workers", type=click.IntRange(1), metavar="N", help="Number of streams that are drawn at a time.  [default: one for each core]")
 @BLOCK_SIZE_OF_TRACE
 @CHAIN
 @QUIET_ERRORS
-def synthesize_command(trace, n, sessions, output, method, scale, seed, save_model, extra, workers, block_size, chain, quiet, **knobs):
+def synthesize_command(mixed, n, sessions, output, method, scale, tenants, tenant_skew, tenant_cv, seed, rates, rates_period, check, save_model, extra, workers, block_size, chain, quiet, **knobs):
     """Synthesize a trace of any size that behaves like another.
 
-    TRACE is a trace, or a model that --save-model wrote; - is stdin.
+    TRACE is a trace, or a model that --save-model wrote; - is stdin. Several are mixed: TRACE:SHARE states the share of the
+    requests that each draws. Shares need not sum to 1; the default is equal shares.
     """
     from .._base.errors import UsageError
+    from .._base.files import base_names, share_of
     from .._base.output_files import appear_together
     from .._base.output_lock import only_writer
     from ..formats import writing
     from ..formats.sidecar import sidecar_path
     from ..report.progress import FIT, RequestProgress, Work
+    from ..synthesis.checking import check_fidelity
     from ..synthesis.knobs import Knobs
+    from ..synthesis.mixture import mix
     from ..synthesis.models import model_of
+    from ..synthesis.rate_profile import read_rates
     from ..synthesis.sampling import write_sample
+    from ..synthesis.tree import Tree
 
-    if output is None and save_model is None:
-        raise UsageError("Nothing would be written. Use -o FILE, --save-model FILE, or both.")
+    if output is None and save_model is None and not check:
+        raise UsageError("Nothing would be written. Use -o FILE, --save-model FILE, --check, or several of them.")
+    if check and output == "-":
+        raise UsageError("--check prints on stdout, where -o - writes the trace. Use -o FILE.")
     if save_model is not None and method == "tree":
         raise UsageError("--save-model does not support --method tree.")
     if n is not None and sessions is not None:
         raise UsageError("Use -n or --sessions, not both.")
-    settings = Knobs(**knobs)
+    for option, value in (("--tenant-skew", tenant_skew), ("--tenant-cv", tenant_cv)):
+        if value is not None and tenants is None:
+            raise UsageError(f"{option} needs --tenants.")
+    if rates_period is not None and rates is None:
+        raise UsageError("--rates-period needs --rates.")
+    parts = [share_of(trace) for trace in mixed]
+    if len(parts) > 1 and (check or save_model is not None):
+        raise UsageError("--check and --save-model need one TRACE. Save a model of each, then mix the models.")
+    if [path for path, _ in parts].count("-") > 1:
+        raise UsageError("stdin (-) can be read once. Give one - at most.")
+    settings = Knobs(**knobs, rates=None if rates is None else read_rates(rates, period=rates_period))
     if output is not None:
         writing.check_output(output)
     with Work(console(), "fit", FIT, quiet) as work:
-        work.step("read")
-        model = model_of(trace, method=method, block_size=block_size, chain=chain, on_read=partial(work.step, "fit"))
+        models = []
+        for path, _ in parts:
+            work.step("read")
+            models.append(model_of(path, method=method, block_size=block_size, chain=chain, on_read=partial(work.step, "fit")))
+    model = models[0]
+    if check:
+        fidelity = check_fidelity(model, workers=workers)
+        model = model if isinstance(model, Tree) else model.checked(fidelity)
+        print_tables(fidelity.tables())
+    elif not quiet:
+        print_lines(("not kept", sentence) for each in models if each.fidelity is not None for sentence in each.fidelity.lost)
+    drawn = model  # what the sample is drawn from
+    if len(parts) > 1 or tenants is not None:
+        names = base_names(*(path for path, _ in parts))
+        skew = 1.0 if tenant_skew is None else tenant_skew
+        shares = [share for _, share in parts]
+        drawn = mix([model, *models[1:]], shares, tenants=tenants, tenant_skew=skew, tenant_cv=tenant_cv, names=names)
     written = []
     lock = nullcontext() if output is None else only_writer(output, (sidecar_path(output),))
     with lock, appear_together():  # a run that is stopped leaves both files or none
         if save_model is not None:
             written.append(model.save(save_model))
         if output is not None:
-            n, sessions = _size(model, n, sessions)
+            n, sessions = _size(drawn, n, sessions)
             with RequestProgress(console(), quiet, "synthesizing") as bar:
-                bar.expect(round(model.rows * sessions / model.sessions) if n is None else n)
+                bar.expect(round(drawn.rows * sessions / drawn.sessions) if n is None else n)
                 written += write_sample(
-                    model, n, output, sessions=sessions, seed=seed, scale=scale, knobs=settings, workers=workers, extra=extra, on_progress=bar.update,
+                    drawn, n, output, sessions=sessions, seed=seed, scale=scale, knobs=settings, workers=workers, extra=extra, on_progress=bar.update,
                 )
-    if not quiet:
+    if written and not quiet:
         print_lines([("wrote", " and ".join(map(str, written)))])
 
 

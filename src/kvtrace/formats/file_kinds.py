@@ -14,6 +14,7 @@ from .._base.input_files import open_read
 
 HEAD = 1 << 16  # bytes that decide
 _TRACE = re.compile(rb'\s*\{[^\n]*"hash_ids"\s*:')  # a first row with block ids
+_HASHES = re.compile(rb'\s*\{[^\n]*"hash_ids"\s*:\s*\[\s*"[0-9a-f]{32}"')  # of UCM: MD5, whose rows are a log
 _SIDECAR = re.compile(rb'\s*\{\s*"kvtrace"\s*:\s*\{\s*"version"')
 _MODEL = re.compile(rb'\s*\{\s*"schema"\s*:\s*\d+\s*,\s*"what"\s*:\s*"kvtrace ')
 _PAGE = re.compile(rb"\s*(<!doctype html|<html)", re.IGNORECASE)
@@ -37,13 +38,7 @@ def require_trace(path: str | Path) -> None:
     Traceback (most recent call last):
     kvtrace._base.errors.InputError: ...: is a raw log, not a trace. To make a trace of it: kvtrace anonymize ...
     """
-    head = _head(path)
-    _require_no_companion(path, head)
-    if b'"hash_ids"' in head or b'"input_length"' in head or head[:4] == PARQUET:
-        return
-    if _LOG.match(head) or _TABLE.match(head) or _ENGINE.search(head):
-        name = name_of(path)
-        raise InputError(f"{name}: is a raw log, not a trace. To make a trace of it: kvtrace anonymize {name} -o TRACE")
+    _raise(_no_trace(name_of(path), _head(path)))
 
 
 def require_log(path: str | Path) -> None:
@@ -56,30 +51,55 @@ def require_log(path: str | Path) -> None:
     Traceback (most recent call last):
     kvtrace._base.errors.InputError: ...: is a trace, not a raw log. To release it: kvtrace release ... -o TRACE
     """
-    head, name = _head(path), name_of(path)
-    _require_no_companion(path, head)
-    if _TRACE.match(head) and b'"input_length"' in head:
-        raise InputError(f"{name}: is a trace, not a raw log. To release it: kvtrace release {name} -o TRACE")
+    _raise(_no_log(name_of(path), _head(path)))
+
+
+def _no_trace(name, head):
+    """The error for a file with this head, if it is certainly something other than a trace."""
+    if companion := _companion(name, head):
+        return companion
+    is_hashed = _HASHES.match(head)
+    if not is_hashed and (b'"hash_ids"' in head or b'"input_length"' in head or head[:4] == PARQUET):
+        return None
+    if is_hashed or _LOG.match(head) or _TABLE.match(head) or _ENGINE.search(head):
+        command = f"kvtrace anonymize {name} -o TRACE"
+        return InputError(f"{name}: is a raw log, not a trace. To make a trace of it: {command}")
+    return None
+
+
+def _no_log(name, head):
+    """The error for a file with this head, if it is certainly something other than a raw log."""
+    if companion := _companion(name, head):
+        return companion
+    if _TRACE.match(head) and b'"input_length"' in head and not _HASHES.match(head):
+        return InputError(f"{name}: is a trace, not a raw log. To release it: kvtrace release {name} -o TRACE")
     if head[:4] == PARQUET:
-        raise InputError(
+        return InputError(
             f"{name}: is a Parquet file. A log is JSON Lines, a JSON array or CSV; to release a trace: kvtrace release "
             f"{name} -o TRACE"
         )
+    return None
 
 
-def _require_no_companion(path, head):
-    """InputError for a sidecar, a data card, a model or a report: files that kvtrace writes beside traces."""
-    name = name_of(path)
+def _raise(error: InputError | None) -> None:
+    """Raise the error, if there is one, from a frame that does not hold the head of a log: trackers show variables."""
+    if error is not None:
+        raise error
+
+
+def _companion(name, head) -> InputError | None:
+    """The error for a sidecar, a data card, a model or a report: files that kvtrace writes beside traces."""
     if _SIDECAR.match(head) and b'"format_version"' in head:
-        raise InputError(f"{name}: is the sidecar of a trace. Give the trace itself{_trace_of(name, '.meta.json')}.")
+        return InputError(f"{name}: is the sidecar of a trace. Give the trace itself{_trace_of(name, '.meta.json')}.")
     if head[:2] == b"# " and b"\n## Licence and citation" in head:
-        raise InputError(f"{name}: is the data card of a trace. Give the trace itself{_trace_of(name, '.card.md')}.")
+        return InputError(f"{name}: is the data card of a trace. Give the trace itself{_trace_of(name, '.card.md')}.")
     if _MODEL.match(head):
-        raise InputError(
+        return InputError(
             f"{name}: is a model, not a trace. To draw a trace from it: kvtrace synthesize {name} -o TRACE"
         )
     if _PAGE.match(head):
-        raise InputError(f"{name}: is an HTML page, such as kvtrace report writes. Give the trace that it shows.")
+        return InputError(f"{name}: is an HTML page, such as kvtrace report writes. Give the trace that it shows.")
+    return None
 
 
 def _trace_of(name, suffix):

@@ -5,7 +5,7 @@ docs/privacy/privacy.md explains the settings and their costs.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields, replace
 from typing import Any, NotRequired, TypedDict
 
@@ -115,6 +115,18 @@ def profile(
     chosen = replace(own, **{key: value for key, value in given.items() if value is not None})
     _verify(chosen)
     return chosen
+
+
+def profile_of(values: Mapping[str, Any]) -> Profile:
+    """The profile with these fields, as `dataclasses.asdict` and JSON give them.
+
+    >>> import json
+    >>> from dataclasses import asdict
+    >>> profile_of(json.loads(json.dumps(asdict(PROFILES["strict"])))) == PROFILES["strict"]
+    True
+    """
+    kept = values["keep_measured"]
+    return Profile(**{**values, "keep_measured": None if kept is None else tuple(kept)})
 
 
 def keeps_domains(profile: Profile, asked: bool | None) -> bool:

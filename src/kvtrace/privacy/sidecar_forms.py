@@ -30,8 +30,16 @@ TOKENS = 1 << 24  # in a block
 
 # names of readers, units and tokenizers that a sidecar may state; others are left out, and the digest remains
 READERS = (
-    "litellm", "langfuse", "langsmith", "helicone", "portkey", "otel", "sglang", "vllm", "tokens",
-    "dynamo", "azure", "burstgpt", "conversations", "responses", "anthropic", "block-hash", "openai",
+    "litellm-hashes", "litellm", "langfuse", "langsmith", "helicone", "portkey", "otel", "sglang", "vllm",
+    "kv-events", "tokens", "dynamo", "ucm", "azure", "burstgpt", "conversations", "responses", "anthropic",
+    "block-hash", "openai",
+)  # fmt: skip
+LIVE_SOURCES = (  # of capture/, which a test compares
+    "follow", "otlp", "litellm", "proxy-openai", "proxy-responses", "proxy-anthropic", "kv-events",
+)  # fmt: skip
+FIGURES = (  # that a synthetic trace is checked for: of synthesis/figures.py, which a test compares
+    "input_length", "output_length", "length_correlation", "block_hit_rate", "token_hit_rate", "request_hit_rate",
+    "lru_2", "lru_10", "lru_50", "dispersion_60s",
 )  # fmt: skip
 UNITS = ("seconds", "milliseconds", "microseconds", "nanoseconds")
 TIMES = (*UNITS, *(f"epoch {unit}" for unit in UNITS), *(f"{unit} from the start" for unit in UNITS),
@@ -81,10 +89,20 @@ def _with_origin(*words: str) -> list[str]:
     return [f"{word} ({origin})" for word, origin in product(words, ORIGINS)]
 
 
+def _figure(value: Any) -> bool:
+    """A figure of a trace, or None where the trace does not show it."""
+    return value is None or (type(value) in (int, float) and abs(value) < MANY)
+
+
 _HITS = Section({
     "requests": whole(MANY), "hit_blocks": whole(MANY), "blocks": whole(MANY), "hit_tokens": whole(MANY),
     "tokens": whole(MANY), "request_hits": number(MANY), "requests_with_blocks": whole(MANY),
     "block_hit_rate": number(1), "token_hit_rate": number(1), "request_hit_rate": number(1),
+})  # fmt: skip
+_FIGURES = Section({"working_set": whole(MANY), **dict.fromkeys(FIGURES, _figure)})
+_FIDELITY = Section({
+    "requests": whole(MANY), "seeds": whole(SMALL), "original": _FIGURES, "sample": _FIGURES,
+    "kept": Section(dict.fromkeys(FIGURES, one_of(True, False, None))),
 })  # fmt: skip
 _SETTINGS = Section({
     "tail": one_of(*TAILS), "k": whole(10**6), "k_counts": one_of(*COUNTED), "time_step_ms": whole(SMALL),
@@ -137,13 +155,27 @@ META = Section({
         "chained": flag, "folded_from": whole(TOKENS), "speedup_ratio": rounded(SMALL), "part": flag,
     }),
     "synthetic": Section({
-        "method": one_of("attach", "tree", "sessions"), "requests": whole(MANY), "sessions": whole(MANY),
+        "method": one_of("attach", "tree", "sessions", "mixture"), "requests": whole(MANY), "sessions": whole(MANY),
         "seed": whole(SEED),
         "scale": one_of("rate", "duration"), "speedup_ratio": rounded(SMALL), "prefix_len_multiplier": rounded(SMALL),
         "prompt_len_multiplier": rounded(SMALL), "osl_multiplier": rounded(SMALL),
         "prefix_root_multiplier": whole(SMALL), "min_isl": whole(SMALL), "max_isl": whole(SMALL),
         "min_osl": whole(SMALL), "max_osl": whole(SMALL), "max_rejections": whole(SMALL),
+        "fidelity": _FIDELITY,
         "step_rates": pattern(rf"{STEP}(?:, ?{STEP}){{0,9}}"),
+        "rates": Section({
+            "times_s": ListOf(number(MANY), limit=SMALL), "rates": ListOf(number(MANY), limit=SMALL),
+            "period_s": number(MANY), "relative": flag,
+        }),
+        "models": ListOf(Section({
+            "method": one_of("attach", "tree"), "share": number(1), "fitted_requests": whole(MANY),
+            "requests": whole(MANY), "fidelity": _FIDELITY,
+        }), limit=SMALL),
+        "tenants": whole(SMALL), "tenant_skew": number(SMALL), "tenant_cv": number(SMALL),
+        "tenant_models": ListOf(whole(SMALL), limit=SMALL),
+    }),
+    "recording": Section({
+        "sources": ListOf(one_of(*LIVE_SOURCES), limit=len(LIVE_SOURCES)), "lost": two_digits, "dropped": two_digits,
     }),
     "client": one_of(*TARGETS),
 })  # fmt: skip

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -114,13 +114,18 @@ class TraceBuilder:
         joined["dependencies"] = join_dependencies([(len(chunk), chunk.dependencies) for chunk in chunks])
         for name, number in NUMBERS.items():
             joined[name] = _join_optional(chunks, name, number.unknown)
-        names = dict.fromkeys(name for chunk in chunks for name in chunk.extra)
-        joined["extra"] = {name: _join_extra(chunks, name) for name in names}
+        joined["extra"] = join_extra(chunks)
         return Columns(**joined)
 
     def finish(self, *, block_size: int, tail: str = "kept", meta: Mapping[str, Any] | None = None) -> Trace:
         """One Trace of all rows: sorted by time, times from 0, ids renumbered."""
         return Trace.from_columns(self.columns(), block_size=block_size, tail=tail, meta=meta)
+
+
+def join_extra(chunks: Sequence[Any]) -> dict[str, np.ndarray]:
+    """The `extra` columns of chunks end to end; None where a chunk does not have a column."""
+    names = dict.fromkeys(name for chunk in chunks for name in chunk.extra)
+    return {name: _join_extra(chunks, name) for name in names}
 
 
 def _join_offsets(arrays):

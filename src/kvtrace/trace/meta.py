@@ -63,6 +63,14 @@ class WekaSection(TypedDict, total=False):
     json: list[str]  # those whose column holds JSON
 
 
+class RecordingSection(TypedDict):
+    """`recording`: what a recorder of live requests missed. Maker: capture/sealing.py."""
+
+    sources: list[str]
+    lost: int  # requests accepted, but not digested before a crash; to two digits
+    dropped: int  # requests that the queue had no room for; to two digits
+
+
 class Meta(TypedDict, total=False):
     """All sections of `Trace.meta`. A handwritten sidecar may have others, which are kept."""
 
@@ -79,6 +87,7 @@ class Meta(TypedDict, total=False):
     service_times: ServiceSection  # only if the trace has service times
     converted: ConvertedSection
     synthetic: dict[str, Any]  # the model and the options of a synthetic trace
+    recording: RecordingSection  # only if the trace is a window of live requests
     client: str  # the client that the file is for
     weka: WekaSection
 

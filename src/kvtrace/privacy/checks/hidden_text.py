@@ -148,6 +148,9 @@ def _odd_turns(evidence: Evidence) -> bool:
         wrong = int((turn[row] <= turn[parent[row]]).sum())
         if wrong >= max(3, WRONG_TURNS * len(row)):
             return True
-    count = np.bincount(turn[turn > 0])[1:]  # turn - 1 -> requests
-    more = int(np.maximum(np.diff(count), 0).sum())
+    number, count = np.unique(turn[turn > 0], return_counts=True)  # sparse: one turn may be any number
+    before = np.where(
+        np.diff(number, prepend=0) == 1, np.concatenate([[0], count[:-1]]), 0
+    )  # requests of the turn before
+    more = int(np.maximum(count - before, 0)[number > 1].sum())
     return more >= max(MIN_TURNS, WRONG_TURNS * count.sum())
