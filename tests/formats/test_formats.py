@@ -596,6 +596,7 @@ def test_what_is_given_may_not_contradict_the_sidecar(folder):
         ("[]", "the file is not a JSON object"),
         ('{"block_size": "7"}', "block_size is not a whole number"),
         ('{"block_size": 0}', "block_size must be at least 1"),
+        ('{"block_size": 9223372036854775808}', "block_size must be at most 1,099,511,627,776 tokens"),
         ('{"requests": true}', "requests is not a whole number"),
         ('{"tail": "long"}', "tail must be one of kept, unique, dropped"),
     ],

@@ -12,7 +12,7 @@ import numpy as np
 
 from .._base.errors import InputError, RowError, UsageError
 from ..trace.columns import BLOCK_RULES, STATED
-from ..trace.invariants import expected_blocks
+from ..trace.invariants import expected_blocks, require_block_size
 from .read_result import ReadResult
 
 ANY = 1 << 62  # no upper end
@@ -44,8 +44,8 @@ def settle(result: ReadResult, block_size: int | None = None, tail: str | None =
     """
     if tail not in (None, *BLOCK_RULES):
         raise UsageError(f"{tail!r} is not a valid tail. Choose one of {', '.join(BLOCK_RULES)}.")
-    if block_size is not None and (type(block_size) is not int or block_size < 1):
-        raise UsageError(f"the block size must be a whole number of tokens, at least 1, not {block_size!r}.")
+    if block_size is not None:
+        require_block_size(block_size)
     lengths, blocks = result.columns.input_length, np.diff(result.columns.offsets)
     if (negative := np.flatnonzero(lengths < 0)).size:
         raise result.error(negative[0], "input_length is negative.")

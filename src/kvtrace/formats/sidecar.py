@@ -19,6 +19,7 @@ from .._base.errors import InputError, UsageError
 from .._base.files import is_regular
 from .._base.input_files import read_unfollowed, unreadable
 from ..trace.columns import BLOCK_RULES, Columns
+from ..trace.invariants import MAX_BLOCK_SIZE
 from ..trace.trace import Trace
 
 FORMAT_VERSION = 1
@@ -157,6 +158,8 @@ def load(
     numbers = {key: _number(values, key, path) for key in ("block_size", "requests", "blocks", "first_id")}
     if numbers["block_size"] == 0:
         raise InputError(f"{path}: block_size must be at least 1, not 0.")
+    if (numbers["block_size"] or 0) > MAX_BLOCK_SIZE:
+        raise InputError(f"{path}: block_size must be at most {MAX_BLOCK_SIZE:,} tokens.")
     return Sidecar(
         path, numbers["block_size"], values.get("tail"), numbers["requests"], numbers["blocks"],
         numbers["first_id"] or 0, {key: value for key, value in values.items() if key not in OWN},

@@ -11,11 +11,9 @@ import numpy as np
 from .._base.errors import UsageError
 from .._base.offsets import offsets_of
 from .columns import STATED, replace_columns, require_trace
-from .invariants import expected_blocks, expected_output_blocks
+from .invariants import MAX_BLOCK_SIZE, expected_blocks, expected_output_blocks
 from .normalise import normalise
 from .trace import Trace
-
-MAX_TOKENS = 1 << 40  # of a block, longer than any prompt
 
 
 def fold(trace: Trace, factor: int) -> Trace:
@@ -37,8 +35,8 @@ def fold(trace: Trace, factor: int) -> Trace:
         raise UsageError(f"the fold factor is {factor!r}; it must be a whole number of at least 1.")
     if factor == 1:
         return trace
-    if factor * trace.block_size > MAX_TOKENS:
-        raise UsageError(f"the fold factor is {factor:,}; blocks can have at most {MAX_TOKENS:,} tokens.")
+    if factor * trace.block_size > MAX_BLOCK_SIZE:
+        raise UsageError(f"the fold factor is {factor:,}; blocks can have at most {MAX_BLOCK_SIZE:,} tokens.")
     size, columns = trace.block_size * int(factor), replace_columns(trace.require_chained())
     blocks = expected_blocks(trace.input_length, size, trace.tail)
     if trace.tail == STATED:

@@ -12,11 +12,12 @@ from typing import NamedTuple
 
 import numpy as np
 
-from .._base.errors import InputError
+from .._base.errors import InputError, UsageError
 from .columns import STATED, Columns
 from .dependencies import RELATIONS, TRIGGERS, Dependencies
 from .measured import MAX_TIME, NUMBERS, numbers_of
 
+MAX_BLOCK_SIZE = 1 << 40  # tokens, longer than any prompt
 HINTS = {"block counts": " Try another block size.", "times": " Use Trace.from_columns."}  # rule -> the Python remedy
 
 
@@ -150,6 +151,16 @@ def require_offsets(name: str, offsets: np.ndarray | None, rows: int, references
         raise InputError(f"{name} has {count:,} values; {rows:,} requests need {rows + 1:,}.")
     if offsets[0] != 0 or offsets[-1] != references or (np.diff(offsets) < 0).any():
         raise InputError(f"{name} do not ascend from 0 to {references:,}, the number of block references.")
+
+
+def require_block_size(block_size: int) -> int:
+    """The block size, in tokens; UsageError unless it is a whole number from 1 to MAX_BLOCK_SIZE."""
+    whole = isinstance(block_size, (int, np.integer)) and not isinstance(block_size, bool)
+    if not whole or block_size < 1:
+        raise UsageError(f"the block size must be a whole number of tokens, at least 1, not {block_size!r}.")
+    if block_size > MAX_BLOCK_SIZE:
+        raise UsageError(f"the block size must be at most {MAX_BLOCK_SIZE:,} tokens, not {block_size:,}.")
+    return int(block_size)
 
 
 def expected_blocks(tokens: np.ndarray, block_size: int, tail: str) -> np.ndarray:

@@ -14,7 +14,7 @@ from .._base.errors import InputError, UsageError
 from .._base.results import PlottedResult, drawing
 from .columns import BLOCK_RULES, STATED, Columns, fields_of, replace_columns
 from .dependencies import DTYPES
-from .invariants import require_offsets, require_rows
+from .invariants import require_block_size, require_offsets, require_rows
 from .measured import NUMBERS
 from .normalise import Fixes, by_first_appearance, normalise, renumber
 
@@ -55,7 +55,7 @@ class Trace(Columns, PlottedResult):
             UsageError: The block size or the tail is not valid.
         """
         super().__init__(*columns, **named)
-        self.block_size, self.tail = _block_size(block_size), tail
+        self.block_size, self.tail = require_block_size(block_size), tail
         self.meta, self.fixes = dict(meta or {}), Fixes()
         if tail not in BLOCK_RULES:
             raise UsageError(f"{tail!r} is not a valid tail. Choose one of {', '.join(BLOCK_RULES)}.")
@@ -293,12 +293,6 @@ def first_seen(trace: Trace) -> np.ndarray:
     first = np.ones(len(reached), dtype=bool)
     first[1:] = reached[1:] > reached[:-1]
     return first
-
-
-def _block_size(block_size) -> int:
-    if not isinstance(block_size, (int, np.integer)) or isinstance(block_size, bool) or block_size < 1:
-        raise UsageError(f"the block size must be a whole number of tokens, at least 1, not {block_size!r}.")
-    return int(block_size)
 
 
 def _same(a: np.ndarray, b: np.ndarray) -> bool:

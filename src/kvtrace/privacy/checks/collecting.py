@@ -20,7 +20,7 @@ from ...formats.open_pieces import names_dataset, open_pieces
 from ...formats.opened import MetadataText, parse_text
 from ...formats.sidecar import Sidecar, load, sidecar_path
 from ...trace.columns import Columns
-from ...trace.invariants import likely_tail, rows_that_break
+from ...trace.invariants import likely_tail, require_block_size, rows_that_break
 from ...trace.normalise import normalise
 from .. import profiles
 from ..contributors import Contributors
@@ -128,8 +128,8 @@ def _add_requests(evidence: Evidence, block_size) -> None:
     """Add the requests of all rows whose numbers fit each other; the check `lengths` reports the other rows."""
     columns, sidecar = evidence.columns, evidence.sidecar or Sidecar("")
     size, tail = block_size or sidecar.block_size, {"unique": "kept"}.get(sidecar.tail or "", sidecar.tail)
-    if block_size is not None and (type(block_size) is not int or block_size < 1):
-        raise UsageError(f"the block size must be a whole number of tokens, at least 1, not {block_size!r}.")
+    if block_size is not None:
+        require_block_size(block_size)
     if size is None:
         with suppress(InputError):
             size, tail = settle(evidence.read_result, None, tail)
