@@ -25,11 +25,16 @@ from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
+import numpy as np
+
 import kvtrace
 from fuzz.mutate import mutate
-from fuzz.seeds import HERE, session_files
+from fuzz.seeds import HERE, LOGS, session_files
 from kvtrace.cli import run
+from kvtrace.formats.links import Links, fingerprint_of, write_links
+from kvtrace.formats.reading import read
 from kvtrace.synthesis.fitting import fit
+from kvtrace.synthesis.sessions.fitting import fit_sessions
 from kvtrace.text import trial
 from kvtrace.trace.building import toy
 from tests.attacks.canary import CANARY, WORDS
@@ -43,8 +48,10 @@ ON_TRACES = [
     "release {} -o out.jsonl -q", "convert {} -o out.jsonl -q", "convert {} -o out.jsonl --to bailian -q",
     "convert {} -o out.jsonl --to vllm -q", "synthesize {} -o out.jsonl -q", "audit good.jsonl --against {}",
     "sweep {} --capacity 40 -o out.csv -q", "convert {} -o out.parquet -q", "anonymize {} -o out.jsonl -q",
-    "plan {} --gpu h100 --model-config model_config.json",
+    "plan {} --gpu h100 --gpus 4 --model-config model_config.json", "explain {} --capacity 4 -q",
+    "tune {} --capacity 4 -q",
 ]  # fmt: skip
+JOIN = ["join first.jsonl second.jsonl -o out.jsonl -q"]
 COMMANDS = {
     "good.jsonl": ON_TRACES, "bailian.jsonl": ON_TRACES, "good.parquet": ON_TRACES, "good.jsonl.gz": ON_TRACES,
     "good.jsonl.zst": ON_TRACES,
@@ -52,12 +59,21 @@ COMMANDS = {
     "session.json.gz": ON_TRACES,
     "good.jsonl.meta.json": [command.replace("{}", "good.jsonl") for command in ON_TRACES],
     "model.json": ["synthesize {} -o out.jsonl -q --requests 50", "synthesize {} -o out.jsonl -q"],
+    "sessions_model.json": ["synthesize {} -o out.jsonl -q --sessions 20", "synthesize {} -o out.jsonl -q"],
+    "day.csv": ["synthesize good.jsonl -o out.jsonl -q --rates {}"],
+    "rates.jsonl": ["synthesize model.json model.json:2 -o out.jsonl -q --tenants 3 --rates {}"],
+    "table.json": ["simulate good.jsonl --capacity 3 --policy reuse-density:{} -q"],
+    "second.jsonl": JOIN, "second.jsonl.links": JOIN, "second.jsonl.meta.json": JOIN,
     "model_config.json": [
-        "plan good.jsonl --gpu h100 --model-config {}", "simulate good.jsonl --capacity 40 --model-config {} -q",
-        "simulate good.jsonl --gpu h100 --model-config {} -q",
+        "plan good.jsonl --gpu h100 --gpus 4 --model-config {}",
+        "simulate good.jsonl --gpu h100 --gpus 4 --model-config {} -q",
+        "simulate good.jsonl --capacity 40 --model-config {} -q",
     ],
-    "gpu.json": ["plan good.jsonl --gpu {} --model-config model_config.json"],
-    "log.jsonl": ["anonymize {} -o out.jsonl -q --tokenizer tiny --block-size 4"],
+    "gpu.json": ["plan good.jsonl --gpu {} --gpus 4 --model-config model_config.json"],
+    "kv_events.jsonl": ["anonymize {} -o out.jsonl -q"],
+    "litellm_hashes.jsonl": ["anonymize {} -o out.jsonl -q"],
+    "ucm.jsonl": ["anonymize {} -o out.jsonl -q"],
+    "log.jsonl": ["anonymize {} -o out.jsonl -q --tokenizer tiny --block-size 4", "lint {} -q --tokenizer tiny"],
     "log.jsonl.gz": ["anonymize {} -o out.jsonl -q --tokenizer tiny --block-size 4"],
     "tiny/tokenizer.json": ["anonymize log.jsonl -o out.jsonl -q --tokenizer tiny --block-size 4"],
     "tiny/tokenizer_config.json": ["anonymize log.jsonl -o out.jsonl -q --tokenizer tiny --block-size 4"],
@@ -86,6 +102,13 @@ def prepare(folder: Path) -> None:
     )
     (folder / "session.json.gz").write_bytes(gzip.compress((folder / "session.json").read_bytes()))
     (folder / "model.json").write_text(json.dumps(fit(trace).to_dict()))
+    (folder / "sessions_model.json").write_text(json.dumps(fit_sessions(read(folder / "session.json")).to_dict()))
+    for name in ("kv_events.jsonl", "litellm_hashes.jsonl", "ucm.jsonl"):
+        shutil.copy(LOGS / name, folder)
+    shutil.copy(Path(kvtrace.__file__).parent / "cache/policies/reuse_density.json", folder / "table.json")
+    (folder / "day.csv").write_text("time,rate\n00:00,2\n08:30,10\n20:00,0.5\n")
+    (folder / "rates.jsonl").write_text('{"time": 0, "relative": 1}\n{"time": 36000, "relative": 3.5}\n')
+    _prepare_windows(folder)
     config = json.loads((HERE / "data/models/mixtral-8x7b.json").read_text())
     (folder / "model_config.json").write_text(json.dumps(config | {"note": CANARY}))
     gpu = {"name": "mine", "flops": 1e15, "bandwidth": 3e12, "memory": 8e10, "price_per_hour": 2.5}
@@ -99,6 +122,16 @@ def prepare(folder: Path) -> None:
         "{% for m in messages %}<|{{ m.role }}|>{{ m.content }}{% endfor %}{% if add_generation_prompt %}>{% endif %}"
     )
     (folder / "chat.jinja").write_text(source)
+
+
+def _prepare_windows(folder) -> None:
+    """Two linked windows of a recording."""
+    none = np.empty(0, np.int64)
+    for number, name in enumerate(("first.jsonl", "second.jsonl")):
+        window = toy("0 1", "0 2", block_size=16)
+        write(window, folder / name, meta={"profile": "exact"})
+        blocks = np.array([number, 2, 3 + number])
+        write_links(Links("9b", number, 60_000 * number, fingerprint_of(window), blocks, none, none), folder / name)
 
 
 def values(draw: random.Random, data: bytes, word: str = CANARY) -> bytes:
@@ -132,7 +165,7 @@ def changed(draw: random.Random, name: str, data: bytes) -> bytes:
         at = draw.randrange(len(lines))
         lines[at] = values(draw, lines[at])
         return b"\n".join(lines) + b"\n"
-    if name.endswith(".json") and draw.random() < 0.7:
+    if name.endswith((".json", ".links")) and draw.random() < 0.7:
         return values(draw, data, "mine" if name == "gpu.json" else CANARY)  # a GPU's name is shown
     return mutate(draw, data)
 

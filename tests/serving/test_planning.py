@@ -153,7 +153,7 @@ def test_the_advice_on_gpus_is_the_smallest_number_that_fits(trace):
     three = Roofline(model_shape("llama-3-70b"), a100, gpus=3)
     limits = BatchLimits()
     assert fitting_gpus(trace, three, limits) == 3 and capacity_blocks(trace, three, limits) >= 32
-    with pytest.raises(UsageError, match="The weights need 141 GB; 2 x a100 have"):
+    with pytest.raises(UsageError, match="the weights need 141 GB; 2 x a100 have"):
         capacity_blocks(trace, replace(three, gpus=2), limits)
 
 

@@ -17,6 +17,7 @@ import numpy as np
 
 from .._base.errors import RowError
 from .._native import session_ids
+from ..trace.invariants import MAX_LENGTH
 from ..trace.measured import MAX_TIME
 from .block_size import MAX_TOKENS
 from .jsonl_read import whole
@@ -173,8 +174,10 @@ def _row(request: Any, agent: int, place: int, base_s: float, clock_s: float, wh
     for name in ("in", "out"):
         if name not in request:
             raise RowError(f"{where}.{name} is missing.")
-        if whole(request[name], f"{where}.{name}") < 0:
+        if (tokens := whole(request[name], f"{where}.{name}")) < 0:
             raise RowError(f"{where}.{name} is negative.")
+        if tokens > MAX_LENGTH:
+            raise RowError(f"{where}.{name} is more than {MAX_LENGTH:,} tokens.")
     lists.add(request.get("hash_ids", []), f"{where}.hash_ids")
     start += clock_s if is_relative else 0.0
     return Row(agent, place, start, is_relative, _without(request, "hash_ids"), "hash_ids" in request)

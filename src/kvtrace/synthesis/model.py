@@ -27,6 +27,8 @@ COLUMNS = ("hits", "new", "distance", "fork", "fork_distance", "kind", "tail", "
 BINNED = ("hits", "new", "distance", "fork", "fork_distance", "tail", "output")
 RECORDED = BINNED[:-1]  # columns of records
 MAX_BLOCK_SIZE = 1 << 31
+MAX_PATH = 1 << 24  # blocks of a prompt
+MAX_BLOCKS = 1 << 40  # of a trace, and between two rows
 TAILS = ("kept", "unique", "dropped")
 TIME_STEPS_MS = (3_600_000, 60_000, 1000)  # of coarsened times
 
@@ -123,10 +125,12 @@ class Model(SavedModel):
             and all(_within(self.records[name], len(self.bins[name])) for name in RECORDED)
             and _within(kind, KINDS) and _within(self.records["continues"], 2) and _within(self.records["type"], kinds)
             and (self.bins["hits"].low[hits] + self.bins["new"].low[new] > 0).all()
+            and int(self.bins["hits"].high.max()) + int(self.bins["new"].high.max()) <= MAX_PATH
+            and all(int(bins.high.max()) < MAX_BLOCKS for bins in self.bins.values())
             and int(self.bins["tail"].high.max()) < self.block_size
             and self.edges.ndim == 2 and len(self.edges) == kinds and len(self.outputs) == kinds * groups
-            and all(_is_deck(group, len(self.bins["output"])) for group in self.outputs)
-            and 0 < self.working_set < 1 << 40 and self.correction.shape == (CAPACITIES,)
+            and all(_is_deck(group, len(self.bins["output"]), self.rows) for group in self.outputs)
+            and 0 < self.working_set < MAX_BLOCKS and self.correction.shape == (CAPACITIES,)
             and (self.correction >= 0).all() and (self.correction < 1e6).all()
             and all(isinstance(value, (str, int)) for value in self.types) and self.time_step_ms in (1, *TIME_STEPS_MS)
         )  # fmt: skip
@@ -138,7 +142,7 @@ def _within(values, count):
     return values.min() >= 0 and values.max() < count
 
 
-def _is_deck(group, bins):
+def _is_deck(group, bins, rows):
     return all(isinstance(v, int) for pair in group.items() for v in pair) and all(
-        0 <= code < bins and count > 0 for code, count in group.items()
+        0 <= code < bins and 0 < count <= rows for code, count in group.items()
     )

@@ -17,6 +17,7 @@ from .columns import STATED, Columns
 from .dependencies import RELATIONS, TRIGGERS, Dependencies
 from .measured import MAX_TIME, NUMBERS, numbers_of
 
+MAX_LENGTH = 1 << 26  # tokens of a prompt or an output; a larger number counts something else
 MAX_BLOCK_SIZE = 1 << 40  # tokens, longer than any prompt
 HINTS = {"block counts": " Try another block size.", "times": " Use Trace.from_columns."}  # rule -> the Python remedy
 
@@ -47,7 +48,7 @@ def broken_rules(columns: Columns, block_size: int | None, tail: str) -> Iterato
         if columns.output_offsets is not None:
             yield _output_blocks(columns, columns.output_offsets, block_size, tail)
     time = columns.timestamp
-    yield BrokenRule("times", np.flatnonzero(~np.isfinite(time)), "the timestamp is not finite.")
+    yield BrokenRule("finite times", np.flatnonzero(~np.isfinite(time)), "the timestamp is not finite.")
     yield BrokenRule("times", np.flatnonzero(time[:1] != 0), "the first timestamp is not 0.")
     yield BrokenRule("times", 1 + np.flatnonzero(time[1:] < time[:-1]), "the timestamp is less than in the row before.")
     late = np.flatnonzero((time > MAX_TIME) & (time < np.inf))

@@ -84,7 +84,8 @@ def normalise(columns: Columns) -> tuple[Columns, Fixes]:
         columns = columns.take(np.argsort(columns.timestamp, kind="stable"))
     if len(columns) and columns.timestamp[0] != 0:
         fixes.first_timestamp = float(columns.timestamp[0])
-        columns.timestamp = columns.timestamp - columns.timestamp[0]
+        with np.errstate(over="ignore", invalid="ignore"):  # such times are not finite, which the Trace reports
+            columns.timestamp = columns.timestamp - columns.timestamp[0]
     if columns.parent is not None:
         dangling = columns.parent >= np.arange(len(columns))
         fixes.dangling_parents = int(dangling.sum())

@@ -203,7 +203,7 @@ class Roofline:
         left = usable * self.gpus - self.model.weight_bytes
         if left <= 0:
             raise UsageError(
-                f"The weights need {self.model.weight_bytes / 1e9:,.0f} GB; {self.gpus} x {self.gpu.name} have "
+                f"the weights need {self.model.weight_bytes / 1e9:,.0f} GB; {self.gpus} x {self.gpu.name} have "
                 f"{max(usable, 0) * self.gpus / 1e9:,.0f} GB for them. {self._advice(step_tokens, requests)}"
             )
         return int(left // self.model.kv_bytes_per_token)

@@ -12,13 +12,13 @@ from ..._base.offsets import offsets_of
 from ..._base.results import Result
 from ...cache.simulation import Setting
 from ...trace.columns import Columns
+from ...trace.invariants import MAX_LENGTH
 from ...trace.trace import Trace
 from ..schedulers import Scheduler, SglangScheduler, VllmScheduler
 from .gauges import Gauges
 
 MIN_REQUESTS = 20  # fewer do not show how times depend on load
 MAX_SECONDS = 30 * 86400.0  # of a request; a longer one has times of another unit
-MAX_TOKENS = 1 << 26  # of a prompt or an output; more are not tokens
 BLOCK_SIZE = 16  # vLLM's default
 BLOCKS = 1 << 20  # where the cache's size is unknown: nothing is preempted
 
@@ -195,8 +195,8 @@ def _require_times(times: RequestTimes, rows: np.ndarray, name: str) -> None:
             f"{name}: {len(rows):,} requests with times, {failed:,} that failed; at least {MIN_REQUESTS} are needed."
         )
     tokens = np.concatenate([times.input_length[rows], times.output_length[rows]])
-    if tokens.min() < 0 or tokens.max() > MAX_TOKENS:
-        raise InputError(f"{name}: a prompt or an output has fewer than 0 or more than {MAX_TOKENS:,} tokens.")
+    if tokens.min() < 0 or tokens.max() > MAX_LENGTH:
+        raise InputError(f"{name}: a prompt or an output has fewer than 0 or more than {MAX_LENGTH:,} tokens.")
     arrival, first, ended = (column[rows] for column in (times.arrival, times.first, times.ended))
     early, late = int((first < arrival).sum()), int((ended < first).sum())
     if early:

@@ -17,7 +17,7 @@ from ..arrivals import Pace
 from ..bins import Bins, InvalidModelError, integers
 from ..fidelity import Fidelity
 from ..figures import Figures
-from ..model import MAX_BLOCK_SIZE, TAILS, TIME_STEPS_MS
+from ..model import MAX_BLOCK_SIZE, MAX_PATH, TAILS, TIME_STEPS_MS
 from ..saved_model import SavedModel
 from .chains import ROOT
 
@@ -168,8 +168,8 @@ class SessionModel(SavedModel):
             and (len(self.tables["groups"]["kind"]) > 0 or not chains["groups"].any())
             and self._has_turns(of_main, parts, turns)
             and max(int(self.bins[name].high.max(initial=0)) for name in BINNED) < 1 << 52
-            and int(self.bins["turns"].high.max(initial=0)) < 1 << 24
-            and int(self.bins["blocks"].high.max(initial=0)) < 1 << 31
+            and int(self.bins["turns"].high.max(initial=0)) < 1 << 20
+            and int(self.bins["blocks"].high.max(initial=0)) <= MAX_PATH
         )  # fmt: skip
         if not is_consistent:
             raise InvalidModelError("inconsistent values")
