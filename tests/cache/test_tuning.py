@@ -2,6 +2,7 @@
 
 import re
 
+import numpy as np
 import pytest
 
 import kvtrace
@@ -9,6 +10,7 @@ from experiments.gap.tuned import tuned_table
 from kvtrace.cache.policies import POLICIES
 from kvtrace.cache.tuning import looks_ahead, tune
 from kvtrace.trace.building import toy
+from kvtrace.trace.columns import fields_of
 from tests.conftest import ROOT
 
 LOOPS = toy(*["0 1", "2", "3", "0 1", "4", "0 1"] * 4, gap_ms=1000)
@@ -43,6 +45,18 @@ def test_a_policy_that_lacks_something_is_named_with_the_reason():
     skipped = tune(LOOPS, 3).skipped
     assert "column priority" in skipped["priority"] and "sessions" in skipped["agent-hints"]
     assert "times" in tune(toy("0 1", "2", "0 1", gap_ms=0), 3).skipped["reuse-density"]
+
+
+@pytest.mark.parametrize("policy", ["workload", "reuse-density"])
+def test_turns_that_are_not_numbers_count_as_first_ones(policy):
+    def hits(turns):
+        extra = {"turn": np.array(turns, dtype=object)}
+        trace = kvtrace.Trace(**(fields_of(LOOPS) | {"extra": extra}), block_size=LOOPS.block_size)
+        return kvtrace.simulate(trace, 3, policy).hit_blocks.tolist()
+
+    odd, usual = ["a", None, float("nan"), [1], "", {}], [1] * 6
+    assert hits(odd * 4) == hits(usual * 4)
+    assert hits([float("inf"), 1e308, 2**70, -1e308, -1, 3] * 4) == hits([10, 10, 10, 0, 0, 3] * 4)
 
 
 def test_every_policy_with_a_parameter_has_values_to_try_and_each_is_valid():

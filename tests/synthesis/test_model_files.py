@@ -19,14 +19,15 @@ SESSIONS = fit_sessions(forest(3, seed=5, shared=1, subagents=1.0)).to_dict()
 
 
 def places(value, place=()):
-    """The keys of each value inside a value: the first of each list."""
+    """The keys of each value inside a value: the first and the last of each list."""
     if place and place != ("what",):
         yield place
     if isinstance(value, dict):
         for key in value:
             yield from places(value[key], (*place, key))
     elif isinstance(value, list) and value:
-        yield from places(value[0], (*place, 0))
+        for end in sorted({0, len(value) - 1}):
+            yield from places(value[end], (*place, end))
 
 
 @pytest.mark.parametrize(

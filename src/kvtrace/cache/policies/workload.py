@@ -116,11 +116,17 @@ def categories(trace):
 def turns(trace):
     """Request -> its turn, at most LAST_TURN; 1 if it is not known."""
     if "turn" in trace.extra:
-        column = trace.extra["turn"].tolist()
-        return [1 if turn is None or turn != turn else min(int(turn), LAST_TURN) for turn in column]
+        return [_turn(value) for value in trace.extra["turn"].tolist()]
     turns = [1] * len(trace)
     if trace.parent is not None:
         for row, parent in enumerate(trace.parent.tolist()):
             if parent >= 0:
                 turns[row] = min(turns[parent] + 1, LAST_TURN)
     return turns
+
+
+def _turn(value):
+    """The turn that a value of the column states; 1 if it is not a number."""
+    if not isinstance(value, (int, float)) or value != value:
+        return 1
+    return int(min(max(value, 0), LAST_TURN))

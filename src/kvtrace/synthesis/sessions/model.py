@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from ...trace.invariants import MAX_LENGTH
 from ..arrivals import Pace
 from ..bins import Bins, InvalidModelError, integers
 from ..fidelity import Fidelity
@@ -168,6 +169,7 @@ class SessionModel(SavedModel):
             and (len(self.tables["groups"]["kind"]) > 0 or not chains["groups"].any())
             and self._has_turns(of_main, parts, turns)
             and max(int(self.bins[name].high.max(initial=0)) for name in BINNED) < 1 << 52
+            and int(self.bins["first"].high.max(initial=0)) <= MAX_LENGTH
             and int(self.bins["turns"].high.max(initial=0)) < 1 << 20
             and int(self.bins["blocks"].high.max(initial=0)) <= MAX_PATH
         )  # fmt: skip
