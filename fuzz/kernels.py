@@ -21,11 +21,12 @@ import numpy as np
 
 from fuzz.mutate import mutate
 from fuzz.seeds import session_files, trace_files
-from kvtrace._native import forest, ids, ragged, recorded, rows_out, session_ids, sharing, siphash
+from kvtrace._native import chat_texts, forest, ids, ragged, recorded, rows_out, session_ids, sharing, siphash
 from kvtrace._native.merge_ids import merge_ids
 from kvtrace._native.rows import PAD
 from kvtrace.formats import jsonl_read
 from tests.formats.test_rows import as_rows, comparable
+from tests.reference import chat_texts as slow_chat_texts
 from tests.reference import forest as slow_forest
 from tests.reference import ids as slow_ids
 from tests.reference import ragged as slow_ragged
@@ -121,6 +122,17 @@ def printing(draw):
         for row in range(rows)
     ]
     assert bytes(rows_out.dump(fields, rows, first_id)) == slow_rows_out.dump(slow, first_id)
+
+
+def copying_texts(draw):
+    texts = ["".join(draw.choices("ab\0ßÿ烤🍞\U0010ffff"[: draw.choice([3, 5, 6, 8])], k=draw.choice([0, 1, 7, 300])))
+             for _ in range(draw.randrange(9))]  # fmt: skip
+    assert chat_texts.joined_texts(texts) == slow_chat_texts.joined_texts(texts)
+    kinds = [lambda text: {"role": "user", "content": text}, lambda text: text, lambda text: {"content": text},
+             lambda text: {"role": 1, "content": [text]},
+             lambda text: {"role": text, "content": text, "id": 1}]  # fmt: skip
+    messages = [draw.choice(kinds)(text) for text in texts]
+    assert chat_texts.chat_texts(messages) == slow_chat_texts.chat_texts(messages)
 
 
 # -- digests and ids -------------------------------------------------------------------------------------------------
@@ -340,8 +352,8 @@ def _cut(values, offsets):
 KERNELS = {
     function.__name__.replace("_", " "): function
     for function in (
-        scanning, printing, hashing, chaining_digests, numbering, indexing_digests, taking, merging, verifying,
-        walking, finding_lists, numbering_rows, waiting, counting_holders, splitting, inferring,
+        scanning, printing, copying_texts, hashing, chaining_digests, numbering, indexing_digests, taking, merging,
+        verifying, walking, finding_lists, numbering_rows, waiting, counting_holders, splitting, inferring,
     )
 }  # fmt: skip
 

@@ -6,6 +6,7 @@ import subprocess
 import sys
 import types
 
+import msgspec
 import orjson
 import pytest
 
@@ -13,7 +14,7 @@ import kvtrace.capture
 from kvtrace._base.errors import NotARequest, RowError, UsageError
 from kvtrace.capture.litellm_callback import LAST_CALLS, CallQueue
 from kvtrace.capture.litellm_fields import needed
-from kvtrace.capture.litellm_packing import packed, unpacked
+from kvtrace.capture.litellm_packing import TEXTS, packed, unpacked
 from kvtrace.capture.sources import SOURCES
 from kvtrace.capture.sources.otlp import otlp_app
 from kvtrace.ingest.logs import open_reader
@@ -131,14 +132,14 @@ def test_a_call_that_has_no_json_is_counted(depth):
         assert "oven" not in repr(error.value)
 
 
-TEXTS = {
+PHRASES = {
     "prose": "the oven is on, ", "escapes": 'the "oven"\nis\t\\on\x00', "latin": "Größe und Maß, ",
     "cyrillic": "печь включена, ", "chinese": "烤箱开着吗", "emoji": "oven 🍞 is ", "last": "\uffff\U0010ffff",
 }  # fmt: skip
 LENGTHS = (0, 1, 4095, 4096, 5000, 20_000)
 
 
-@pytest.mark.parametrize("text", TEXTS.values(), ids=TEXTS)
+@pytest.mark.parametrize("text", PHRASES.values(), ids=PHRASES)
 def test_a_packed_call_is_the_call_as_json(text):
     """orjson is the oracle, and LiteLLM's own call is left as it was."""
     for length in LENGTHS:
@@ -155,9 +156,33 @@ def test_a_packed_call_is_the_call_as_json(text):
     assert unpacked(packed({"messages": whole})) == {"messages": whole}
 
 
+@pytest.mark.parametrize("text", PHRASES.values(), ids=PHRASES)
+def test_a_long_chat_of_short_texts(text):
+    part = {"type": "text", "text": text}
+    turns = [
+        {"role": "user", "content": text}, {"role": "assistant", "content": None, "tool_calls": [{"id": text}]},
+        {"role": "tool", "content": text, "tool_call_id": "1"}, {"role": "user", "content": [part, text, None, part]},
+        {"role": 5, "content": text}, {"role": "user", "content": "ja"}, {"role": "user", "content": [None]},
+    ]  # fmt: skip
+    for messages in (turns, turns * 1000, [{"role": "user", "content": text}] * 5000):
+        one = call(messages=messages)
+        before, queue = copy.deepcopy(one), Queue()
+        CallQueue(queue).take({"standard_logging_object": one})
+        assert line_of(queue) == orjson.dumps(needed(one)) and one == before
+
+
+TAKEN = [  # texts that do not fit the messages ["user", {}]
+    None, [], [[0]], [[0], [1], b"\x01"], [[0], [2], b"\x01", b""], [[0, 1], [1], b"\x01", b"x"],
+    [[0], [1], b"\x03", b"xyz"], [[5], [1], b"\x01", b"x"], [[[1, 0]], [1], b"\x01", b"x"],
+    [[0], [1], b"\x02", b"\x00\xd8"], [["a"], [1], b"\x01", b"x"],
+]  # fmt: skip
+
+
 @pytest.mark.parametrize(
-    "payload", [b"\x81", b"\xc1", b"\xde\xff\xff", b"\x81\xa1a\xc7\x01\x10x", b"\x81\xa1a\xc7\x01\x05x"]
-)
+    "payload",
+    [b"\x81", b"\xc1", b"\xde\xff\xff",
+     *(msgspec.msgpack.encode({"messages": ["user", {}], TEXTS: taken}) for taken in TAKEN)],
+)  # fmt: skip
 def test_a_payload_that_is_not_valid_is_a_bad_row(payload):
     with pytest.raises(RowError, match="cannot be written as JSON"):
         SOURCES["litellm"].rows().of(payload)

@@ -1,19 +1,23 @@
 """A call of LiteLLM as MessagePack, from the gateway to the digester: no text is escaped, as JSON requires.
 
-Python keeps long text that is not ASCII in 1, 2 or 4 bytes a character. Its UTF-16 and UTF-32 codecs copy these, four
-times as fast as UTF-8 is encoded. So long texts of messages go as extensions, whose type is the width of the codec.
+Python keeps text that is not ASCII in 1, 2 or 4 bytes a character, and takes long to encode it in UTF-8. So such texts
+of the messages are taken out of a call and copied as they are in memory; the digester puts them back.
 """
 
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterator
 from functools import cache
 from typing import Any
 
-LONG = 4096  # characters; shorter texts are encoded as fast in UTF-8
-UTF_16, UTF_32 = 16, 32  # types of extensions
-CODECS = {UTF_16: "utf-16-le", UTF_32: "utf-32-le"}
-TYPES = {1: UTF_16, 2: UTF_16, 4: UTF_32}  # bytes a character in memory -> type
+from .._native.chat_texts import chat_texts, joined_texts
+
+LONG = 4096  # characters of all texts of a call; fewer are encoded as fast in UTF-8
+ORDER = "le" if sys.byteorder == "little" else "be"
+CODECS = {1: "latin-1", 2: f"utf-16-{ORDER}", 4: f"utf-32-{ORDER}"}  # bytes a character in memory -> codec
+TEXTS = "\0texts"  # key of a call: the places of the texts that were taken out of its messages, and the texts
+WHOLE = -1  # the place of a text that is all of the messages
 
 
 def packed(call: dict[str, Any]) -> bytes:
@@ -24,15 +28,20 @@ def packed(call: dict[str, Any]) -> bytes:
     """
     messages = call.get("messages")
     if type(messages) is list:
-        call = {**call, "messages": _with_wide_texts(messages)}
-    elif type(messages) is str:
-        call = {**call, "messages": _wide(messages)}
+        call = {**call, **_without_texts(messages)}
+    elif type(messages) is str and len(messages) >= LONG and not messages.isascii():
+        call = {**call, "messages": "", TEXTS: [[WHOLE], *joined_texts([messages])]}
     return _encoder().encode(call)
 
 
 def unpacked(payload: bytes) -> Any:
-    """What `packed` made bytes of; MsgspecError if they are not valid."""
-    return _decoder().decode(payload)
+    """What `packed` made bytes of; ValueError, TypeError or LookupError if they are not valid."""
+    call = _decoder().decode(payload)
+    if type(call) is dict and TEXTS in call:
+        places, *texts = call.pop(TEXTS)
+        for place, text in zip(places, _parted(*texts), strict=True):
+            _put_back(call, place, text)
+    return call
 
 
 def is_packed(payload: bytes) -> bool:
@@ -40,47 +49,69 @@ def is_packed(payload: bytes) -> bool:
     return payload[:1] > b"\x7f"
 
 
-def _with_wide_texts(items: list[Any], name: str = "content") -> list[Any]:
-    """A copy of messages, or of their parts, with their long texts as extensions; the list itself if none is long."""
-    changed = None
-    for i, item in enumerate(items):
-        if type(item) is not dict or (value := item.get(name)) is None:
-            continue
-        if type(value) is str:
-            new = value if len(value) < LONG else _wide(value)
-        else:
-            new = _with_wide_texts(value, "text") if type(value) is list else value
-        if new is not value:
-            changed = changed or list(items)
-            changed[i] = {**item, name: new}
-    return changed or items
+def _without_texts(messages: list[Any]) -> dict[str, Any]:
+    """The keys of a call for these messages; no keys if their texts are ASCII or short.
+
+    The role stays in the list in place of a message that has nothing else but a text. The place of a text is the number
+    of its message, or the numbers of its message and its part.
+    """
+    places: list[Any]
+    places, roles, texts, others = chat_texts(messages)
+    rest = list(messages)
+    for place, role in zip(places, roles, strict=True):
+        rest[place] = role
+    for i in others:
+        content = messages[i].get("content")
+        if type(content) is str:
+            rest[i] = {**messages[i], "content": ""}
+            places.append(i)
+            texts.append(content)
+        elif type(content) is list:
+            rest[i] = {**messages[i], "content": list(content)}
+            for j, part in enumerate(content):
+                if type(part) is dict and type(text := part.get("text")) is str and not text.isascii():
+                    rest[i]["content"][j] = {**part, "text": ""}
+                    places.append([i, j])
+                    texts.append(text)
+    if sum(map(len, texts)) < LONG:
+        return {}
+    return {"messages": rest, TEXTS: [places, *joined_texts(texts)]}
 
 
-def _wide(text: str) -> Any:
-    """The text as an extension; itself if it is short, ASCII, or already in UTF-8 beside its characters."""
-    if len(text) < LONG or text.isascii():
-        return text
-    kind = TYPES.get(sys.getsizeof(text) // len(text))
-    if kind is None:
-        return text
-    return _msgspec().Ext(kind, text.encode(CODECS[kind]))
+def _parted(lengths: list[int], widths: bytes, data: bytes) -> Iterator[str]:
+    """The texts that were joined."""
+    start = 0
+    for length, width in zip(lengths, widths, strict=True):
+        end = start + length * width
+        yield str(data[start:end], CODECS[width])
+        start = end
+    if start != len(data):
+        raise ValueError("the lengths are not those of the texts")
 
 
-def _text(kind: int, data: memoryview) -> str:
-    return str(data, CODECS[kind])
-
-
-def _msgspec() -> Any:
-    from msgspec import msgpack
-
-    return msgpack
+def _put_back(call: dict[str, Any], place: Any, text: str) -> None:
+    """Put a text back into the messages of a call."""
+    messages = call["messages"]
+    if place == WHOLE:
+        call["messages"] = text
+    elif type(place) is list:
+        i, j = place
+        messages[i]["content"][j]["text"] = text
+    elif type(messages[place]) is str:
+        messages[place] = {"role": messages[place], "content": text}
+    else:
+        messages[place]["content"] = text
 
 
 @cache
 def _encoder() -> Any:
-    return _msgspec().Encoder(enc_hook=str)
+    from msgspec import msgpack
+
+    return msgpack.Encoder(enc_hook=str)
 
 
 @cache
 def _decoder() -> Any:
-    return _msgspec().Decoder(ext_hook=_text)
+    from msgspec import msgpack
+
+    return msgpack.Decoder()
