@@ -55,10 +55,10 @@ def _without_texts(messages: list[Any]) -> dict[str, Any]:
     The role stays in the list in place of a message that has nothing else but a text. The place of a text is the number
     of its message, or the numbers of its message and its part.
     """
-    places: list[Any]
-    places, roles, texts, others = chat_texts(messages)
+    found, roles, texts, others = chat_texts(messages)
+    places: list[Any] = list(found)
     rest = list(messages)
-    for place, role in zip(places, roles, strict=True):
+    for place, role in zip(found, roles, strict=True):
         rest[place] = role
     for i in others:
         content = messages[i].get("content")
