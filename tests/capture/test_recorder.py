@@ -2,6 +2,7 @@
 
 import os
 import stat
+from dataclasses import replace
 
 import pytest
 
@@ -10,10 +11,12 @@ from kvtrace.capture.ledger import Ledger
 from kvtrace.capture.recorder import Recorder
 from kvtrace.capture.recorder_counts import RecorderCounts
 from kvtrace.capture.sealer import sentence_of
-from kvtrace.capture.sealing import Sealed, seal
+from kvtrace.capture.sealing import Sealed, _verdict, seal
 from kvtrace.capture.spool import WindowFile
 from kvtrace.capture.windows import STATE
+from kvtrace.cli import run
 from kvtrace.cli.record import _summary
+from kvtrace.privacy.checks.finding import Audit, Finding
 from kvtrace.privacy.publishing import publish
 from tests.capture.windows import sealed, waited
 from tests.docs import ROOT
@@ -168,3 +171,22 @@ def test_a_window_with_a_source_and_no_request_leaves_no_file_and_says_what_is_l
 
 def test_one_request_is_not_one_requests():
     assert sentence_of(Sealed("w", ["w.jsonl"], 1, audit="PASS")) == "w: sealed; 1 request; audit PASS."
+
+
+def test_the_message_of_a_seal_names_the_checks_that_warn():
+    levels = [("PASS", "ids"), ("WARN", "users"), ("WARN", "times")]
+    findings = [Finding(level, {}, "A sentence.", name=name) for level, name in levels]
+    assert _verdict(Audit(kvtrace.profile("standard"), None, findings)) == "WARN (users, times)"
+    assert _verdict(Audit(kvtrace.profile("standard"), None, findings[:1])) == "PASS"
+
+
+@pytest.mark.parametrize(("failed", "status"), [(0, 0), (1, 5)])
+def test_a_recorder_that_leaves_a_window_unsealed_ends_with_status_5(tmp_path, capsys, monkeypatch, failed, status):
+    log, folder = tmp_path / "log.jsonl", tmp_path / "recorded"
+    log.write_text("")
+    counts = Recorder.counts
+    monkeypatch.setattr(Recorder, "counts", lambda self: replace(counts(self), failed=failed))
+    arguments = ["record", "-o", str(folder), "--follow", str(log), "--for", "100ms", "--tokenizer", str(TINY), "-q"]
+    assert run(arguments) == status
+    remedy = f"Remove the cause, and run the command again: it seals what is left in {folder}."
+    assert capsys.readouterr().err == (f"kvtrace: 1 window was not sealed. {remedy}\n" if failed else "")

@@ -30,6 +30,7 @@ from ..ingest.collector import Collector
 from ..ingest.pipeline import linked_rows, released_rows
 from ..ingest.preparation import ReleaseSettings
 from ..ingest.row_counts import RowCounter
+from ..privacy.checks.finding import Audit
 from ..privacy.link_index import LinkIndex
 from ..privacy.profiles import profile_of
 from ..privacy.publishing import Published, publish
@@ -101,8 +102,14 @@ def _publish(window: Window, output: str, result: Sealed) -> Sealed:
         written = publish(rows.trace(), output)
     return Sealed(
         window.name, written.files, counts.requests - counts.unsampled, result.lost, result.dropped,
-        result.rejected + counts.rejected, written.audit.level,
+        result.rejected + counts.rejected, _verdict(written.audit),
     )  # fmt: skip
+
+
+def _verdict(audit: Audit) -> str:
+    """The level of an audit, and the checks that have it where that is no PASS."""
+    names = [finding.name for finding in audit.findings if finding.level == audit.level != "PASS"]
+    return f"{audit.level} ({', '.join(names)})" if names else audit.level
 
 
 def _publish_linked(window, output, collector, settings, counts) -> Published:

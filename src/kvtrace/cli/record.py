@@ -6,6 +6,7 @@ import threading
 
 import click
 
+from .._base.errors import StoppedError
 from .help import Command
 from .options import QUIET_ERRORS
 from .output import console, print_line, rejected
@@ -66,9 +67,13 @@ def record_command(output, window, for_ms, link_windows, suffix, key_file, quiet
             wait_for_stop(None if for_ms is None else for_ms / 1000)
         if not quiet:
             say("stopping: what waits is digested, and the window is sealed.")
+    counts = recorder.counts()
     if not quiet:
-        for line in _summary(recorder.counts()):
+        for line in _summary(counts):
             print_line(screen, line)
+    if counts.failed:
+        windows = "1 window was" if counts.failed == 1 else f"{counts.failed:,} windows were"
+        raise StoppedError(f"{windows} not sealed. Remove the cause, and run the command again: it seals what is left in {output}.")
 
 
 def _metrics(recorder):
