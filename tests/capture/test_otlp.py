@@ -7,8 +7,6 @@ import random
 import socket
 import subprocess
 import sys
-import threading
-import time
 import zlib
 
 import orjson
@@ -21,6 +19,7 @@ from kvtrace.capture.sources.otlp import SOURCE, OtlpRows, otlp_app
 from kvtrace.ingest.logs import open_reader
 from tests import docs
 from tests.capture.asgi import Queue, post
+from tests.capture.servers import serving
 from tests.ingest.test_logs import CANARY
 
 pytest.importorskip("opentelemetry.sdk")
@@ -463,19 +462,9 @@ def test_refusals_fit_a_status():
 @pytest.fixture
 def served(monkeypatch):
     """An address at which uvicorn serves the application, and its queue."""
-    uvicorn = pytest.importorskip("uvicorn")
     queue = Queue()
-    listener = socket.create_server(("127.0.0.1", 0))
-    config = uvicorn.Config(otlp_app(queue, timeout_s=0.5), log_config=None, lifespan="on", access_log=False)
-    server = uvicorn.Server(config)
-    thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]}, daemon=True)
-    thread.start()
-    while not server.started:
-        time.sleep(0.01)
-    yield f"http://127.0.0.1:{listener.getsockname()[1]}", queue
-    server.should_exit = True
-    thread.join(10)
-    listener.close()
+    with serving(otlp_app(queue, timeout_s=0.5)) as address:
+        yield address, queue
 
 
 @pytest.mark.enable_socket

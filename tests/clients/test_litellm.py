@@ -10,7 +10,6 @@ import secrets
 import socket
 import subprocess
 import sys
-import threading
 import time
 import urllib.error
 import urllib.request
@@ -22,6 +21,7 @@ from kvtrace.capture.sources.otlp import otlp_app
 from kvtrace.ingest.logs import open_reader
 from tests import docs
 from tests.capture.asgi import Queue
+from tests.capture.servers import serving
 from tests.clients.test_load import ENVIRONMENTS, TOKENIZER
 from tests.conftest import ROOT
 
@@ -44,17 +44,9 @@ def model(tmp_path):
 @pytest.fixture
 def receiver():
     """The address of our receiver, and its queue."""
-    uvicorn = pytest.importorskip("uvicorn")
-    queue, listener = Queue(), socket.create_server(("127.0.0.1", 0))
-    server = uvicorn.Server(uvicorn.Config(otlp_app(queue), log_config=None, access_log=False))
-    thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]}, daemon=True)
-    thread.start()
-    while not server.started:
-        time.sleep(0.01)
-    yield f"http://127.0.0.1:{listener.getsockname()[1]}", queue
-    server.should_exit = True
-    thread.join(10)
-    listener.close()
+    queue = Queue()
+    with serving(otlp_app(queue)) as address:
+        yield address, queue
 
 
 def environment(**more):

@@ -11,7 +11,8 @@ from .help import Command
 from .options import QUIET_ERRORS
 from .output import console, print_line, rejected
 from .release_options import chosen_profile, release_options
-from .source_options import READING, SOURCES, encoding_options, live_options, queue_bytes, wait_for_stop
+from .source_options import READING, SOURCES, encoding_options, live_options, queue_bytes
+from .stopping import stop_event
 
 PROXY = {"failed": "without a complete answer of the upstream", "left": "left by the client"}  # count -> its words
 
@@ -58,13 +59,13 @@ def record_command(output, window, for_ms, link_windows, suffix, key_file, quiet
         output, window_s=window / 1000, key=load_key(key_file) if key_file else None, link_windows=link_windows,
         sample_sessions=sample, suffix=suffix, on_message=say, **settings,
     )  # fmt: skip
-    with recorder:
+    with stop_event() as stopped, recorder:
         with Live(live, recorder, state=recorder.state, metrics=_metrics(recorder) if live.metrics else None, on_message=say) as running:
             if not quiet:
                 for name, address in running.addresses.items():
                     print_line(screen, f"{name:<12}http://{address}")
                 print_line(screen, f"recording   {output}, windows of {duration(window / 1000)}")
-            wait_for_stop(None if for_ms is None else for_ms / 1000)
+            stopped.wait(None if for_ms is None else for_ms / 1000)
         if not quiet:
             say("stopping: what waits is digested, and the window is sealed.")
     counts = recorder.counts()

@@ -106,30 +106,3 @@ def queue_bytes(options: dict[str, Any]) -> int:
         return size_bytes(options.pop("queue"))
     except UsageError as error:
         raise UsageError(f"--queue: {error}") from None
-
-
-def wait_for_stop(seconds: float | None) -> None:
-    """Wait for Ctrl-C, SIGTERM, or the end of a time. A second signal ends the process at once."""
-    import signal
-    import threading
-
-    from .._base.signals import STOPPING, forget_handlers
-
-    stopped = threading.Event()
-
-    def stop(*_: Any) -> None:
-        forget_handlers()
-        stopped.set()
-
-    before = {number: signal.getsignal(number) for number in STOPPING}
-    ours = [number for number, handler in before.items() if handler not in (None, signal.SIG_IGN)]
-    for number in ours:
-        signal.signal(number, stop)
-    if context := click.get_current_context(silent=True):  # signals are as before when the command has ended
-
-        @context.call_on_close
-        def restore() -> None:
-            for number in ours:
-                signal.signal(number, before[number])
-
-    stopped.wait(seconds)
