@@ -3,6 +3,7 @@
 import base64
 import json
 import os
+import resource
 import signal
 import subprocess
 import sys
@@ -83,3 +84,14 @@ def test_a_child_is_bounded_in_time_and_in_memory():
     assert trial.why(status, 1) == "takes more than 1 s"
     assert trial.in_child(lambda: len(bytearray(1 << 30)), memory=1 << 28) == trial.FAILED
     assert trial.in_child(lambda: os.write(2, b"")) == 0
+
+
+def test_a_trial_may_use_no_more_memory_than_its_own_process():
+    def limit():
+        return resource.getrlimit(resource.RLIMIT_AS)[0]
+
+    def nested():
+        own = limit()
+        return trial.in_child(lambda: int(limit() != own))
+
+    assert trial.in_child(nested, memory=1 << 30) == 0

@@ -64,6 +64,8 @@ def _limit(seconds, memory):
     signal.alarm(seconds)
     with suppress(OSError, ValueError):  # systems without /proc have no limit
         mapped = int(Path("/proc/self/statm").read_text().split()[0]) * os.sysconf("SC_PAGE_SIZE")
-        resource.setrlimit(resource.RLIMIT_AS, (mapped + memory, resource.RLIM_INFINITY))
+        own, hard = resource.getrlimit(resource.RLIMIT_AS)
+        most = mapped + memory if own == resource.RLIM_INFINITY else min(mapped + memory, own)
+        resource.setrlimit(resource.RLIMIT_AS, (most, hard))  # what this process itself may not have fails in the child
     with suppress(OSError, ValueError):
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
