@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor
 
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # numpy's other threads spin for 0.1 s after its import
 QUIET = 0.5  # load of the machine, above which figures are not to be trusted
 
 
