@@ -46,6 +46,13 @@ def test_a_time_beyond_whole_milliseconds_is_named():
     assert refused([[0], [1]], times=[0, np.inf]).startswith("row 1: the timestamp is not finite.")
 
 
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("times", [[-np.inf, 5.0], [-1e308, 1e308]])
+def test_times_whose_span_overflows_are_one_line(times):
+    with pytest.raises(kvtrace.InputError, match=r"^row \d: the timestamp is not finite\.$"):
+        Trace.from_columns(columns([[0], [1]], times=times), block_size=4)
+
+
 def test_offsets_rise_to_the_number_of_references():
     bad = columns([[0, 1]])
     bad.offsets = np.array([0, 3])
