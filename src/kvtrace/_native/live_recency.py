@@ -215,7 +215,7 @@ class LiveRecency:
         return blocks
 
     def _oldest(self, blocks):
-        """The last slot up to which there are no more than so many blocks."""
+        """The last slot that has at most `blocks` blocks up to it."""
         slot: cython.int = 0
         step: cython.int = 1
         while step <= self._slots // 2:

@@ -5,9 +5,9 @@ by default: hits of caches up to this size are exact. The far one has a sample o
 (SHARDS, Waldspurger et al., FAST'15), and only gives the hits that the near one does not have. Each of these stands
 for 1 / sample blocks. Two numbers that the near list knows exactly reduce the sampling error:
 
-* It has so many blocks, and so many of them are in the sample. So ranks in the sample are counted from the end of the
-  near list, and the error of a rank grows with the distance from there, not from the front.
-* So many blocks of the requests were not in it. The sampled ones among these are scaled to this number, not by
+* How many blocks it has, and how many of these are in the sample. Ranks in the sample are counted from the end of the
+  near list, so the error of a rank grows with the distance from there, not from the front.
+* How many blocks of the requests were not in it. The sampled ones among these are scaled to this number, not by
   1 / sample: a ratio estimate. Without a near list, the difference is corrected at rank 1 instead (SHARDS-adj).
 """
 
