@@ -41,6 +41,18 @@ class StoppedError(KvtraceError):
     status = 5
 
 
+class UnknownError(KvtraceError):
+    """The trace does not hold what the result needs, because its log did not: the result is unknown."""
+
+    status = 6
+
+
+class MismatchError(KvtraceError):
+    """The log's own token counts contradict ours: the prompts are probably not those of the engine."""
+
+    status = 7
+
+
 class RowError(InputError):
     """One row of a file is not valid; `reason` explains it without the row's content.
 

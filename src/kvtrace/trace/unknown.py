@@ -1,0 +1,84 @@
+"""What a trace does not know: shared prefixes, output lengths, times, sessions. A result that needs it says "unknown".
+
+A result of a trace is computed from what the trace holds. Where the log did not hold it, the figure is "unknown",
+never 0: `require_known` stops a function whose whole result needs it, and `unknown` names it for a result that
+states the rest. Each row of NEEDS says what is missing and what makes it known.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from .._base.errors import UnknownError
+from .meta import shares_prefixes
+
+if TYPE_CHECKING:
+    from .columns import Columns
+
+UNKNOWN_LENGTH = -1  # the output length of a request whose log has no answer
+PREFIXES, OUTPUTS, TIMES, SESSIONS = "prefixes", "outputs", "times", "sessions"
+
+
+class Need(NamedTuple):
+    """Something that a result needs, and a log may not hold."""
+
+    missing: str  # what the trace lacks, as a sentence
+    remedy: str  # what makes it known
+
+
+NEEDS: dict[str, Need] = {
+    PREFIXES: Need(
+        "the log has lengths only, so it is unknown which prompts share a prefix",
+        "Log the prompts, or hashes of their blocks.",
+    ),
+    OUTPUTS: Need("output lengths are unknown for {count} of {rows} requests", "Log the answers or their token counts."),
+    TIMES: Need("the log has no arrival times", "Log the time of each request."),
+    SESSIONS: Need("the log has no sessions", "Name their field: --map session=FIELD."),
+}
+
+
+def unknown(columns: Columns, meta: Mapping[str, Any]) -> dict[str, str]:
+    """What a trace does not know, each with a sentence that says what is missing and what makes it known.
+
+    >>> from kvtrace.trace.building import toy
+    >>> trace = toy("0", "1")
+    >>> unknown(trace, trace.meta)
+    {'sessions': 'the log has no sessions. Name their field: --map session=FIELD.'}
+    """
+    missing = {}
+    if not shares_prefixes(meta):
+        missing[PREFIXES] = _sentence(PREFIXES)
+    if count := int(np.count_nonzero(columns.output_length == UNKNOWN_LENGTH)):
+        missing[OUTPUTS] = _sentence(OUTPUTS, count=f"{count:,}", rows=f"{len(columns):,}")
+    if columns.session is None:
+        missing[SESSIONS] = _sentence(SESSIONS)
+    return missing
+
+
+def require_known(columns: Columns, meta: Mapping[str, Any], result: str, *needs: str) -> None:
+    """UnknownError unless a trace holds what a result needs.
+
+    Args:
+        columns: The trace.
+        meta: The values of its sidecar.
+        result: The name of the result, as in "the hit curve".
+        needs: Keys of NEEDS.
+
+    >>> from kvtrace.trace.building import toy
+    >>> require_known(toy("0"), {"prefixes": "unknown"}, "the hit curve", PREFIXES)
+    Traceback (most recent call last):
+    kvtrace._base.errors.UnknownError: the hit curve is unknown: the log has lengths only, so it is unknown which \
+prompts share a prefix. Log the prompts, or hashes of their blocks.
+    """
+    missing = unknown(columns, meta)
+    for need in needs:
+        if need in missing:
+            raise UnknownError(f"{result} is unknown: {missing[need]}")
+
+
+def _sentence(need: str, **counts: str) -> str:
+    row = NEEDS[need]
+    return f"{row.missing.format(**counts)}. {row.remedy}"
