@@ -197,8 +197,12 @@ def _settings(rule, config) -> dict[str, Any]:
             continue
         settings |= {name: value for name, raw in values.items() if (value := _setting(name, raw)) is not None}
     size = settings.get("size", {})
-    if "tile" in rule.settings and (side := size.get("height") or settings.get("force_image_size")):
-        settings["tile"] = side
+    for name, side in (
+        ("tile", size.get("height") or settings.get("force_image_size")),
+        ("image_size", size.get("shortest_edge") or size.get("height")),
+    ):
+        if side:
+            settings[name] = side
     for name, other in (("max_dynamic_patch", "max_patches"), ("min_dynamic_patch", "min_patches")):
         if name in settings:
             settings[other] = settings.pop(name)

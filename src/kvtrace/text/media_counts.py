@@ -230,7 +230,7 @@ def _up(side, unit) -> int:
 
 @lru_cache(maxsize=1024)
 def _nearest_canvas(width, height, tile, least, most) -> tuple[int, int]:
-    """Columns and rows of tiles with the ratio nearest to the image's; of equals a larger one, if the image fills it."""
+    """Columns and rows of tiles with the ratio nearest to the image; of equals a larger one, if the image fills it."""
     most = min(most, MAX_TILES)
     canvases = sorted(
         ((c, r) for c in range(1, most + 1) for r in range(1, most + 1) if least <= c * r <= most), key=math.prod
@@ -265,11 +265,11 @@ def _best_canvas(width, height, tile, most) -> tuple[int, int]:
 
 def _best_resolution(width, height, resolutions) -> tuple[int, int] | None:
     """The (height, width) that keeps most of the image's pixels, and wastes least."""
-    best, best_rank = None, (0, 0)
+    best, best_rank = None, (-1, 0)
     for tall, wide in resolutions:
         scale = min(wide / width, tall / height)
         pixels = min(int(width * scale) * int(height * scale), width * height)
         rank = pixels, pixels - wide * tall
-        if pixels and (best is None or rank > best_rank):
+        if rank > best_rank:
             best, best_rank = (tall, wide), rank
     return best
