@@ -181,9 +181,10 @@ def test_the_placeholder_of_the_template_is_the_one_that_is_replaced():
 # -- hostile -----------------------------------------------------------------------------------------------------------
 
 NAMES = st.sampled_from(
-    ["type", "image_url", "url", "source", "data", "image", "width", "height", "size", "image_grid_thw",
-     "video_grid_thw", "duration", "input_audio", "patch_size", "merge_size", "max_pixels", "min_pixels", "max_patches",
-     "longest_edge", "shortest_edge", "image_seq_length", "spatial_merge_size", "image_grid_pinpoints", "in_token_limit", "max_height"]
+    ["type", "image_url", "url", "source", "data", "image", "width", "height", "size", "image_grid_thw", "duration",
+     "video_grid_thw", "input_audio", "patch_size", "merge_size", "max_pixels", "min_pixels", "max_patches",
+     "longest_edge", "shortest_edge", "image_seq_length", "spatial_merge_size", "image_grid_pinpoints",
+     "in_token_limit", "max_height"]
 )  # fmt: skip
 VALUES = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=40),
