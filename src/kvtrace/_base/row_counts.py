@@ -6,7 +6,15 @@ from collections import Counter
 from dataclasses import asdict, dataclass, field
 
 # not in a sidecar: of values that stay in the house, or not numbers
-UNSTATED = ("reasons", "not_rendered", "unsized_media", "invalid_measured", "lowered_cached", "with_cached", "without_hit")
+UNSTATED = (
+    "reasons",
+    "not_rendered",
+    "unsized_media",
+    "invalid_measured",
+    "lowered_cached",
+    "with_cached",
+    "without_hit",
+)
 
 
 @dataclass

@@ -269,6 +269,8 @@ def _print_summary(screen, trace_figures, counts, account, written):
     from ..report import release_costs, summary
 
     screen.print(summary.closing(trace_figures, counts))
+    for warning in summary.not_rendered(counts):
+        print_line(screen, f"warning     {warning}")
     if account and len(account.steps) > 1:
         screen.print(release_costs.costs(account))
     for line in (*(release_costs.notes(account) if account else ()), *release_costs.audited(written)):

@@ -25,6 +25,7 @@ from .prompt_tokens import prompt_tokens
 
 RENDERING_VERSION = 1  # of the way in which requests become tokens; traces of other versions do not mix
 
+
 @dataclass(frozen=True)
 class Recipe:
     """The settings that a worker needs to encode pieces of a log. It can be pickled; its repr does not show the key."""
@@ -270,9 +271,16 @@ class Encoder:
 
         messages, shaping = record.messages, record.shaping or {}
         assert messages is not None
-        prompt = chat_requests.render(
-            self.template, messages, record.tools, shaping, engine=self.recipe.render_as, time=max(0, time_ns) / 1e9
-        )
+        options = {"engine": self.recipe.render_as, "time": max(0, time_ns) / 1e9}
+        prompt = None
+        if self.recipe.request_templates and "chat_template" in shaping:
+            from ..text.request_templates import render_with_own
+
+            prompt = render_with_own(
+                self.template, shaping["chat_template"], messages, record.tools, shaping, **options
+            )
+        if prompt is None:
+            prompt = chat_requests.render(self.template, messages, record.tools, shaping, **options)
         record.not_rendered = prompt.not_rendered.union(shaping.get("invalid", ()))
         record.text = prompt.texts[0] if len(prompt.texts) == 1 else "".join(prompt.texts)
         if prompt.media:

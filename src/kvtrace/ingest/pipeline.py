@@ -40,7 +40,7 @@ from .collector import Collector
 from .encoding import Batch
 from .keys import Key
 from .preparation import Inputs, LogOptions, ReleaseSettings, prepare
-from .row_counts import Progress, RowCounter, value_notes, with_prompts, with_measured
+from .row_counts import Progress, RowCounter, value_notes, with_measured, with_prompts
 
 if TYPE_CHECKING:
     from .checkpoint import Checkpoint

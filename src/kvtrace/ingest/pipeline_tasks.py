@@ -35,7 +35,7 @@ from .encoding_tasks import (
 from .logs import sources
 from .pipeline import REVERSED, no_requests_error, released_rows
 from .preparation import Inputs, Job, LogOptions, prepare
-from .row_counts import Progress, RowCounter, value_notes, with_prompts, with_measured
+from .row_counts import Progress, RowCounter, value_notes, with_measured, with_prompts
 from .task_checkpoint import TaskCheckpoint
 
 LOG_BYTES_PER_TOKEN = 4  # a lower estimate

@@ -77,6 +77,39 @@ def _rates(figures):
         yield "block hit rate", f"{outputs['block_hit_rate']:.3f}", "with outputs cached too"
 
 
+NOT_RENDERED = {  # field of a request -> why it is not in the prompt as the engine has it, and what to do
+    "tools": "the chat template does not write tools: they are in the prompt as plain JSON. For the prompts of the "
+    "log's own model, name its tokenizer: --tokenizer FOLDER",
+    "chat_template": "a request's own template is used with --request-templates only, within a second and 64 MB",
+    "chat_template_kwargs": "the chat template does not read all of these names",
+    "documents": "the chat template does not read them",
+    "reasoning_effort": "the chat template does not read it",
+    "response_format": "vLLM and SGLang write no schema into the prompt; another service may",
+    "mm_processor_kwargs": "other sizes of images than the model's own are not known",
+    "thinking": "vLLM and SGLang give it to no template",
+}
+OTHER = "it can change the prompt, and is not rendered"
+
+
+def not_rendered(counts: Counts) -> list[str]:
+    """Warnings about fields of requests that can change a prompt, and are not in it as the engine has them.
+
+    >>> from kvtrace._base.row_counts import Counts
+    >>> not_rendered(Counts(not_rendered={"documents": 7}))
+    ['documents of 7 requests: the chat template does not read them.']
+    """
+    warnings = [
+        f"{name} of {count:,} request{'s' if count > 1 else ''}: {NOT_RENDERED.get(name, OTHER)}."
+        for name, count in sorted(counts.not_rendered.items())
+    ]
+    if media := counts.unsized_media:
+        warnings.append(
+            f"{media:,} image{'s' if media > 1 else ''}, sounds or videos count as one token each: the log does not "
+            "state their size, or the model's rule is not known. Input lengths are too small."
+        )
+    return warnings
+
+
 def _left_out(counts):
     if counts.without_output_blocks:
         yield (

@@ -386,8 +386,8 @@ class ChatTemplate:
     def media_text(self, kind: str) -> str:
         """What the template writes for an image, a sound or a video, such as `<image>`; "" for nothing.
 
-        >>> loop = "{% for m in messages %}{% for p in m.content %}{{ p.text or '<' ~ p.type ~ '>' }}{% endfor %}{% endfor %}"
-        >>> ChatTemplate(loop).media_text("image")
+        >>> parts = "{% for part in m.content %}{{ part.text or '<' ~ part.type ~ '>' }}{% endfor %}"
+        >>> ChatTemplate(f"{{% for m in messages %}}{parts}{{% endfor %}}").media_text("image")
         '<image>'
         """
         if kind not in self._media_texts:

@@ -38,6 +38,7 @@ BUILTIN = {
         "ecb6f9fc369894346f0511f4074ca75cee5cd5f3b06d02f1ba35fcd39f8e121d",
     ),
 }
+PROCESSORS = ("config.json", "processor_config.json", "preprocessor_config.json")  # the last one wins
 SPECIAL = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
 HUB_ID = re.compile(r"[\w.-]+/[\w.-]+")
 
@@ -59,6 +60,15 @@ class TokenizerFiles:
         """The special tokens by role, as templates use them: `bos_token`, `eos_token`, ..."""
         tokens = {name: _token(self.settings.get(name)) for name in SPECIAL}
         return {name: token for name, token in tokens.items() if token is not None}
+
+    @property
+    def media_config(self) -> dict[str, Any]:
+        """The configurations of the model and its processors beside tokenizer.json, as one object; {} without them."""
+        values: dict[str, Any] = {}
+        for name in PROCESSORS:
+            path = self.tokenizer.parent / name
+            values |= _settings(path) if path.is_file() else {}
+        return values
 
     @property
     def added_tokens(self) -> list[dict[str, Any]]:
