@@ -171,6 +171,10 @@ class Encoder:
         return self.tokenizer is None or self.tokenizer.can_fork
 
     def __call__(self, piece) -> Batch:
+        return self.encoded(piece)[0]
+
+    def encoded(self, piece) -> tuple[Batch, list[Record]]:
+        """The batch of a piece, and the rendered requests that it holds."""
         batch = Batch()
         with self.template.remembering() if self.template else nullcontext():
             requests, positions = self._parse(piece, batch)
@@ -179,7 +183,7 @@ class Encoder:
         batch.unsized_media = prompts.unsized
         self._measure(requests, prompts.tokens, outputs, batch)
         self._hash(requests, prompts, outputs, batch)
-        return batch
+        return batch, requests
 
     def _parse(self, piece, batch: Batch) -> tuple[list[Record], list[RowPosition]]:
         """The requests of the piece, with rendered prompts, and their positions. Bad rows go to the batch's rejects."""
