@@ -57,6 +57,7 @@ from .hex_hashes import fitted_size
 from .json_values import unfolded, unpacked
 from .otel import reader as otel  # fmt: skip
 from .record import Record
+from .streams.logged import with_responses
 from .times import NO_TIME, Unit
 from .unknown_form import unknown_form
 
@@ -113,7 +114,7 @@ def open_reader(
     fields = FieldMap.of(field_map)
     lines = list(sample_rows)
     columns = tables.heading(lines[0]) if lines and _row_or_none(lines[0]) is None else None
-    rows = [fields.overlay(row) for line in lines if (row := _row_or_none(line, columns)) is not None]
+    rows = [fields.overlay(_with_answers(row)) for line in lines if (row := _row_or_none(line, columns)) is not None]
     chosen = name if name != "auto" else "block-hash" if "input" in fields else detect(rows)
     reader = LogReader(
         chosen, stated, fields, allow_truncated, untimed, columns,
@@ -356,8 +357,7 @@ class LogReader:
     def _row(self, line: bytes) -> dict[str, Any] | None:
         if self.columns is not None:
             cells = tables.row(line, self.columns)
-            cells = unfolded(cells) if cells else cells
-            return self._overlaid(cells) if cells else cells
+            return self._overlaid(with_responses(unfolded(cells))) if cells else cells
         if self.name == "vllm" and line[:1] != b"{":
             row = vllm.row_of_line(line) or {}
             return self._overlaid(row)
@@ -372,7 +372,7 @@ class LogReader:
         if type(row) is not dict:
             hint = ARRAY_HINT if _is_array(line) else "A log holds one JSON object a line."
             raise RowError("is JSON, but not an object.", hint=hint)
-        return self._overlaid(row)
+        return self._overlaid(with_responses(row))
 
 
 def _milliseconds(seconds: float | None) -> float | None:
@@ -406,6 +406,14 @@ def _row_or_none(line, columns=None):
     except (orjson.JSONDecodeError, RowError):
         return vllm.row_of_line(line) if columns is None else None
     return row if type(row) is dict else None
+
+
+def _with_answers(row: dict[str, Any]) -> dict[str, Any]:
+    """The row with the answers of its streams; unchanged if one is faulty, which its reader will say."""
+    try:
+        return with_responses(row)
+    except RowError:
+        return row
 
 
 def _opened(row):

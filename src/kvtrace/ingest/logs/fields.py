@@ -20,6 +20,7 @@ from .measured import service_in as service_in
 from .prompts import is_cut_json, opened_prompt, require_prompt
 from .record import Record
 from .spellings import MISSING_TIME as MISSING_TIME
+from .streams.logged import unstreamed
 
 SESSION = ("session", "session_id", "conversation_id")
 USER = ("user", "user_id", "safety_identifier")
@@ -207,10 +208,12 @@ def put_message(record: Record, message: Any, path: str) -> None:
 
 
 def put_output(record: Record, value: Any, path: str) -> None:
-    """Set the record's output: text, token ids, a length, or an answer of any shape (answers.py); RowError.
+    """Set the record's output: text, token ids, a length, or an answer of any shape (answers.py, streams/); RowError.
 
     A logged length takes precedence over counting tokens. With a logged length, cut text is left out, not refused.
     """
+    if type(value) in (str, list):
+        value = unstreamed(value, path)
     if type(value) is str:
         value = opened_answer(value)
     if type(value) is dict or (type(value) is list and value and type(value[0]) is dict):
