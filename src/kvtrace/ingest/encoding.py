@@ -17,6 +17,7 @@ import numpy as np
 from .._base.errors import EmptyPrompt, LeftOut, RowError
 from .._base.offsets import joined, offsets_of
 from ..trace.measured import MEASURED
+from ..trace.unknown import UNKNOWN_LENGTH
 from .hashing import NO_CONTEXT, BlockHasher, context
 from .keys import Key
 from .logs.record import Record
@@ -49,7 +50,7 @@ class Batch:
     lines: int = 0  # lines of the piece, to number the lines of the next piece
     time_ns: np.ndarray = field(default_factory=lambda: np.empty(0, np.int64))
     input_length: np.ndarray = field(default_factory=lambda: np.empty(0, np.int64))
-    output_length: np.ndarray = field(default_factory=lambda: np.empty(0, np.int64))
+    output_length: np.ndarray = field(default_factory=lambda: np.empty(0, np.int64))  # UNKNOWN_LENGTH = no answer
     digests: np.ndarray = field(default_factory=lambda: np.empty((0, 2), np.uint64))
     offsets: np.ndarray = field(default_factory=lambda: np.zeros(1, np.int64))
     output_digests: np.ndarray | None = None
@@ -282,7 +283,8 @@ class Encoder:
         batch.input_length = np.diff(prompts[1])
         if self.reader.block_size is not None:
             batch.input_length = np.array([r.input_length for r in requests], dtype=np.int64)
-        batch.output_length = np.where(logged < 0, counted, logged)
+        is_known = np.array([r.has_output for r in requests], dtype=bool)
+        batch.output_length = np.where(logged < 0, np.where(is_known, counted, UNKNOWN_LENGTH), logged)
         batch.logged_tokens = np.array([-1 if r.prompt_tokens is None else r.prompt_tokens for r in requests], np.int64)
         self._bound_cached(batch)
         batch.type = [r.type for r in requests]

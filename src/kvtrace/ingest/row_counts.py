@@ -12,6 +12,7 @@ from .._base.errors import InputError, RowError
 from .._base.files import name_of
 from .._base.row_counts import Counts
 from ..trace.meta import PREFIXES_UNKNOWN, Meta, merge
+from ..trace.unknown import UNKNOWN_LENGTH
 from .encoding import Batch
 
 MEASURED_COUNTS = ("invalid_measured", "lowered_cached", "with_cached", "without_hit")
@@ -60,8 +61,10 @@ class RowCounter:
         self.tokens += int(batch.input_length.sum())
         self._compare(batch)
         self._follow(batch.time_ns)
+        is_unknown = batch.output_length == UNKNOWN_LENGTH
+        self.counts.without_output += int(is_unknown.sum())
         if batch.output_known is not None:
-            self.counts.without_output_blocks += int((~batch.output_known).sum())
+            self.counts.without_output_blocks += int((~batch.output_known & ~is_unknown).sum())
 
     @property
     def is_reversed(self) -> bool:

@@ -59,6 +59,7 @@ from .otel import reader as otel  # fmt: skip
 from .record import Record
 from .streams.logged import with_responses
 from .times import NO_TIME, Unit
+from .unanswered import require_no_answer
 from .unknown_form import unknown_form
 
 READERS = {  # detection tries them in this order
@@ -380,8 +381,12 @@ def _milliseconds(seconds: float | None) -> float | None:
 
 
 def records_of(reader, row: dict[str, Any]) -> list[Record]:
-    """The Records of one row, by a reader module's `read_all` or `read`."""
-    return reader.read_all(row) if hasattr(reader, "read_all") else [reader.read(row)]
+    """The Records of one row, by a reader module's `read_all` or `read`; RowError if its answer cannot be read."""
+    records = reader.read_all(row) if hasattr(reader, "read_all") else [reader.read(row)]
+    for record in records:
+        if not record.has_output:
+            require_no_answer(record, row)
+    return records
 
 
 def _tried(reader, row) -> tuple[list[Record], str | None]:

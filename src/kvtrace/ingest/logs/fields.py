@@ -10,7 +10,7 @@ from typing import Any
 
 from ..._base.errors import EmptyPrompt, RowError
 from ...privacy.allowed_fields import TYPES
-from .answers import answer_text, arguments, message_text, opened_answer
+from .answers import EXPECTED, HINT, answer_text, arguments, message_text, opened_answer
 from .fieldmap import MISSING
 from .json_values import as_text as as_text
 from .json_values import json_bytes, wrong
@@ -211,6 +211,7 @@ def put_output(record: Record, value: Any, path: str) -> None:
     """Set the record's output: text, token ids, a length, or an answer of any shape (answers.py, streams/); RowError.
 
     A logged length takes precedence over counting tokens. With a logged length, cut text is left out, not refused.
+    Without a value, the output stays unknown; `unanswered.py` says when that is an error.
     """
     if type(value) in (str, list):
         value = unstreamed(value, path)
@@ -235,13 +236,13 @@ def put_output(record: Record, value: Any, path: str) -> None:
             raise wrong(value, path, "text, token ids or a length")
         length = count(value, path)
         record.output_length = length if record.output_length is None else record.output_length
-    elif record.output_length is None:
-        raise RowError("is missing, and no output length is logged.", field=path, hint="Try --map output_length=FIELD.")
 
 
 def put_assistant_messages(record: Record, messages: list[dict[str, Any]], path: str) -> None:
     """Set the record's output to the texts of the assistant's messages, end to end."""
     texts = [message_text(message, path) for message in messages if message["role"] == "assistant"]
+    if not texts and record.output_length is None:
+        raise RowError(f"{EXPECTED}.", field=path, hint=HINT)
     put_output(record, "".join(texts) if texts else None, path)
 
 

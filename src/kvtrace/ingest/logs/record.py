@@ -43,3 +43,12 @@ class Record:
     id: str | None = None  # the request's id; secret like the session
     cut: str | None = None  # JSON path of a text that the logger cut short
     lacks: str | None = None  # the missing part of an incomplete prompt, in words ("the system prompt")
+
+    @property
+    def has_output(self) -> bool:
+        """Whether the length of the output is known, or can be counted.
+
+        >>> Record(output_text="").has_output, Record().has_output
+        (True, False)
+        """
+        return self.output_length is not None or self.output_text is not None or self.output_ids is not None

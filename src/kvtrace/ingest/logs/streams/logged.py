@@ -1,7 +1,7 @@
 """Event streams that a log holds in place of an answer: as text, as lines or pieces of it, or as a list of chunks.
 
-They are put together as the API gives the answer without streaming. Only chunks of the APIs of this folder count: a text
-that a model wrote may begin with `data:`, and a list may hold messages or content parts. All is linear in the length.
+They are put together as the API gives the answer without streaming. Only chunks of the APIs of this folder count: a
+text that a model wrote may begin with `data:`, and a list may hold messages or content parts. All work is linear.
 """
 
 from __future__ import annotations
