@@ -159,7 +159,7 @@ def test_a_row_without_optional_fields_leaves_them_empty():
         ({"input": [1, -2]}, "input: is not a list of token ids: each must be a whole number from 0 to 2^32 - 1."),
         ({"input": [1, True]}, "input: is not a list of token ids: each must be a whole number from 0 to 2^32 - 1."),
         ({"input": [1, 2**32]}, "input: is not a list of token ids: each must be a whole number from 0 to 2^32 - 1."),
-        ({"output": None, "response": "Yes"}, "response: is not an answer"),
+        ({"output": None, "response": "Yes"}, "response: is not an answer that this log format reads. Try --map output=response."),
         ({"output": True}, "output: is true or false; expected text, token ids or a length."),
         ({"output": -1}, "output: is negative."),
         ({"output": 1.5}, "output: is a fraction; expected a whole number of tokens."),
@@ -221,7 +221,7 @@ def test_older_completions_are_read():
 @pytest.mark.parametrize("choices", [[], [None], {}, [{}], "no"])
 def test_a_response_without_a_choice_needs_a_count(choices):
     row = {"created": 5, "messages": [USER], "choices": choices}
-    assert refused(row, "openai").startswith("choices: is not an answer: it has no message,")
+    assert refused(row, "openai").startswith("choices: is not an answer that this log format reads.")
     assert read(row | {"usage": {"completion_tokens": 4}}, "openai").output_length == 4
 
 
