@@ -16,6 +16,7 @@ from kvtrace.ingest import logs
 from kvtrace.ingest.logs import READERS, fields, open_reader, sources
 from kvtrace.ingest.logs.fieldmap import TARGETS, FieldMap, find, parse_map
 from kvtrace.ingest.logs.record import Record
+from kvtrace.ingest.logs.unanswered import UNREAD
 
 HERE = Path(__file__).parents[1]
 DATA = HERE / "data" / "logs"
@@ -159,7 +160,7 @@ def test_a_row_without_optional_fields_leaves_them_empty():
         ({"input": [1, -2]}, "input: is not a list of token ids: each must be a whole number from 0 to 2^32 - 1."),
         ({"input": [1, True]}, "input: is not a list of token ids: each must be a whole number from 0 to 2^32 - 1."),
         ({"input": [1, 2**32]}, "input: is not a list of token ids: each must be a whole number from 0 to 2^32 - 1."),
-        ({"output": None, "response": "Yes"}, "response: is not an answer that this log format reads. Try --map output=response."),
+        ({"output": None, "response": "Yes"}, f"response: {UNREAD} Try --map output=response."),
         ({"output": True}, "output: is true or false; expected text, token ids or a length."),
         ({"output": -1}, "output: is negative."),
         ({"output": 1.5}, "output: is a fraction; expected a whole number of tokens."),

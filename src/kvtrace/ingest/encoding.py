@@ -60,6 +60,9 @@ class Batch:
     account: np.ndarray | None = None  # request -> digest of its tenant, account or API key, zeros = none
     user: np.ndarray | None = None  # request -> digest of its user, within the account if it has one, zeros = none
     domain: np.ndarray | None = None  # request -> digest of its isolation domain, zeros = none
+    delay_ns: np.ndarray | None = (
+        None  # request without a time -> its delay after the session's request before, -1 = none
+    )
     service_ns: np.ndarray | None = None  # request -> measured time from its start to its end, -1 = unknown
     cached_tokens: np.ndarray | None = None  # request -> prompt tokens from the service's cache, -1 = unknown
     ttft_ms: np.ndarray | None = None  # request -> measured time to its first token, NaN = unknown
@@ -199,6 +202,9 @@ class Encoder:
         batch.cut = sum(record.cut is not None or record.lacks is not None for record in requests)
         batch.lengths_only = sum(record.input_length is not None and record.hashes is None for record in requests)
         batch.time_ns = np.array(times, dtype=np.int64)
+        if any(record.delay_ms is not None for record in requests):
+            delays = [-1 if record.delay_ms is None else round(record.delay_ms * 1e6) for record in requests]
+            batch.delay_ns = np.array(delays, dtype=np.int64)
         if any(one >= 0 for one in service):
             batch.service_ns = np.array(service, dtype=np.int64)
         batch.invalid_measured = sum(one.invalid for one in measured)
@@ -233,7 +239,7 @@ class Encoder:
                     raise
                 batch.rejects.append(Reject(positions.pop(row), error.with_traceback(None)))
                 batch.rejects.sort(key=lambda reject: reject.position.line)
-                for name in ("time_ns", "service_ns", *MEASURED):
+                for name in ("time_ns", "delay_ns", "service_ns", *MEASURED):
                     if (values := getattr(batch, name)) is not None:
                         setattr(batch, name, np.delete(values, row))
                 del requests[row]

@@ -72,7 +72,8 @@ class RowCounter:
         return self._falls and not self._rises and self.counts.requests >= 3
 
     def _follow(self, time_ns: np.ndarray) -> None:
-        """Compare the times of a batch with those before."""
+        """Compare the times of a batch with those before; rows without a time say nothing."""
+        time_ns = time_ns[time_ns >= 0]
         change = np.diff(times := np.concatenate([self._last_ns, time_ns]))
         self._rises, self._falls = self._rises or bool((change > 0).any()), self._falls or bool((change < 0).any())
         self._last_ns = times[-1:]

@@ -44,6 +44,7 @@ MEDIA_PARTS = {
 }  # fmt: skip
 
 
+UNTIMED = "\0untimed"  # marks a row of a log whose times an arrival model makes up
 CUT_MARK = "(litellm_truncated"  # LiteLLM puts it in place of removed text
 CUT_LENGTHS = (2048, 2048 + len("..."))  # characters that LiteLLM and SGLang keep by default
 
@@ -65,10 +66,31 @@ def find(places: Places, *names: str) -> tuple[Any, str]:
 
 
 def common(places: Places, time: Any, time_path: str = "timestamp") -> Record:
-    """A Record with time, lengths, session, user, tools and model, but no prompt or output. RowError without a time."""
-    if time is None:
+    """A Record with time, lengths, session, user, tools and model, but no prompt or output. RowError without a time.
+
+    A row may have a `delay` in place of its time, and in a log without times (UNTIMED) neither.
+    """
+    row = places[0][1]
+    if time is None and "delay" not in row and UNTIMED not in row:
         raise RowError(MISSING_TIME, field=time_path, hint="Try --map timestamp=FIELD.")
-    return described(places, time)
+    record = described(places, time)
+    if time is None:
+        record.delay_ms = delay_ms(row, places[0][0])
+    return record
+
+
+def delay_ms(row: dict[str, Any], prefix: str = "") -> float | None:
+    """The milliseconds of a row's `delay`, from the end of its session's request before it; None without; RowError.
+
+    >>> delay_ms({"delay": 250}), delay_ms({})
+    (250, None)
+    """
+    value = row.get("delay")
+    if value is None:
+        return None
+    if type(value) not in (int, float) or not 0 <= value <= MAX_SERVICE_S * 1e3:
+        raise RowError("is not a number of milliseconds, from 0 to 30 days.", field=f"{prefix}delay")
+    return value
 
 
 def described(places: Places, time: Any = None) -> Record:

@@ -12,6 +12,7 @@ class Record:
     """One request as logged. The prompt is one of `messages`, `text`, `token_ids`, `hashes` or `input_length`."""
 
     time: Any = None  # as logged: a number or a string (times.py finds its unit); None = unknown
+    delay_ms: float | None = None  # without a time: ms from the end of the session's request before it to this one
     end_time: Any = None  # when the answer was complete, as logged, in the unit of `time`; None = unknown
     service_s: float | None = None  # seconds from the start to the end, if the log has them; wins over `end_time`
     first_token: Any = None  # when the first token was there, as logged, likewise
