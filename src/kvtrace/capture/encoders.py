@@ -113,6 +113,7 @@ class SourceEncoder:
             field_map=fields if options.tenant_field is None else {**fields, "tenant": options.tenant_field},
             time_unit=options.time_unit if is_auto else source.time_unit, allow_truncated=options.allow_truncated,
         )  # fmt: skip
+        reader = replace(reader, delays=False)  # a live request has a time
         if not is_auto:  # requests that arrive now; a wrong clock must not stretch the window
             reader = replace(reader, about_ns=time.time_ns())
         recipe = recipe_of(

@@ -18,6 +18,7 @@ import numpy as np
 from .._base.errors import EmptyPrompt, LeftOut, RowError
 from .._base.offsets import joined, offsets_of
 from ..trace.measured import MEASURED
+from ..trace.unknown import UNKNOWN_LENGTH
 from .hashing import NO_CONTEXT, BlockHasher, context
 from .keys import Key
 from .logs.record import Record
@@ -56,7 +57,7 @@ class Batch:
     lines: int = 0  # lines of the piece, to number the lines of the next piece
     time_ns: np.ndarray = field(default_factory=lambda: np.empty(0, np.int64))
     input_length: np.ndarray = field(default_factory=lambda: np.empty(0, np.int64))
-    output_length: np.ndarray = field(default_factory=lambda: np.empty(0, np.int64))
+    output_length: np.ndarray = field(default_factory=lambda: np.empty(0, np.int64))  # UNKNOWN_LENGTH = no answer
     digests: np.ndarray = field(default_factory=lambda: np.empty((0, 2), np.uint64))
     offsets: np.ndarray = field(default_factory=lambda: np.zeros(1, np.int64))
     output_digests: np.ndarray | None = None
@@ -66,6 +67,9 @@ class Batch:
     account: np.ndarray | None = None  # request -> digest of its tenant, account or API key, zeros = none
     user: np.ndarray | None = None  # request -> digest of its user, within the account if it has one, zeros = none
     domain: np.ndarray | None = None  # request -> digest of its isolation domain, zeros = none
+    delay_ns: np.ndarray | None = (
+        None  # request without a time -> its delay after the session's request before, -1 = none
+    )
     service_ns: np.ndarray | None = None  # request -> measured time from its start to its end, -1 = unknown
     cached_tokens: np.ndarray | None = None  # request -> prompt tokens from the service's cache, -1 = unknown
     ttft_ms: np.ndarray | None = None  # request -> measured time to its first token, NaN = unknown
@@ -213,6 +217,9 @@ class Encoder:
         batch.cut = sum(record.cut is not None or record.lacks is not None for record in requests)
         batch.lengths_only = sum(record.input_length is not None and record.hashes is None for record in requests)
         batch.time_ns = np.array(times, dtype=np.int64)
+        if any(record.delay_ms is not None for record in requests):
+            delays = [-1 if record.delay_ms is None else round(record.delay_ms * 1e6) for record in requests]
+            batch.delay_ns = np.array(delays, dtype=np.int64)
         if any(one >= 0 for one in service):
             batch.service_ns = np.array(service, dtype=np.int64)
         batch.invalid_measured = sum(one.invalid for one in measured)
@@ -247,7 +254,7 @@ class Encoder:
                     raise
                 batch.rejects.append(Reject(positions.pop(row), error.with_traceback(None)))
                 batch.rejects.sort(key=lambda reject: reject.position.line)
-                for name in ("time_ns", "service_ns", *MEASURED):
+                for name in ("time_ns", "delay_ns", "service_ns", *MEASURED):
                     if (values := getattr(batch, name)) is not None:
                         setattr(batch, name, np.delete(values, row))
                 del requests[row]
@@ -320,7 +327,8 @@ class Encoder:
         batch.input_length = np.diff(prompts[1])
         if self.reader.block_size is not None:
             batch.input_length = np.array([r.input_length for r in requests], dtype=np.int64)
-        batch.output_length = np.where(logged < 0, counted, logged)
+        is_known = np.array([r.has_output for r in requests], dtype=bool)
+        batch.output_length = np.where(logged < 0, np.where(is_known, counted, UNKNOWN_LENGTH), logged)
         batch.logged_tokens = np.array([-1 if r.prompt_tokens is None else r.prompt_tokens for r in requests], np.int64)
         self._bound_cached(batch)
         batch.type = [r.type for r in requests]

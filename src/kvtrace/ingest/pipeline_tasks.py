@@ -93,9 +93,9 @@ def anonymize_dataset(
         keep_order: Rows keep the order of the log; requires the profile "exact".
         options: All other options of `anonymize`.
 
-    One process must see all rows to keep the order of the log, to draw a sample, to chain the hashes of an engine, and
-    to infer conversations for k-sharing. Tasks then only encode the log, and this process holds its rows as `anonymize`
-    does: 12 bytes a block reference and 40 a distinct block.
+    One process must see all rows to keep the order of the log, to draw a sample, to chain the hashes of an engine, to
+    add up delays, and to infer conversations for k-sharing. Tasks then only encode the log, and this process holds its
+    rows as `anonymize` does: 12 bytes a block reference and 40 a distinct block.
 
     Yields:
         The released rows in pieces, their figures, and the counts of the log's rows.
@@ -122,7 +122,7 @@ def anonymize_dataset(
     job.report_notes(on_note)
     row_counter, total = RowCounter(max_errors, on_reject), sources.total(job.sources)
     is_chained = job.recipe.reader.block_size is None  # an engine may have hashed blocks without their prefix
-    in_stages = is_chained and not keep_order and sample_sessions == 1
+    in_stages = is_chained and not keep_order and sample_sessions == 1 and not job.recipe.reader.delays
     parts = _partitions(job, runner, partitions, task_blocks, checkpoint, in_stages)
     store = Store.at(work, resume=checkpoint is not None and checkpoint.earlier is not None)
     try:

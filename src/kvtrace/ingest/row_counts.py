@@ -12,6 +12,7 @@ from .._base.errors import InputError, RowError
 from .._base.files import name_of
 from .._base.row_counts import Counts, rounded
 from ..trace.meta import PREFIXES_UNKNOWN, Meta, merge
+from ..trace.unknown import UNKNOWN_LENGTH
 from .encoding import Batch
 
 MEASURED_COUNTS = ("invalid_measured", "lowered_cached", "with_cached", "without_hit")
@@ -62,8 +63,10 @@ class RowCounter:
         self.tokens += int(batch.input_length.sum())
         self._compare(batch)
         self._follow(batch.time_ns)
+        is_unknown = batch.output_length == UNKNOWN_LENGTH
+        self.counts.without_output += int(is_unknown.sum())
         if batch.output_known is not None:
-            self.counts.without_output_blocks += int((~batch.output_known).sum())
+            self.counts.without_output_blocks += int((~batch.output_known & ~is_unknown).sum())
 
     @property
     def is_reversed(self) -> bool:
@@ -71,7 +74,8 @@ class RowCounter:
         return self._falls and not self._rises and self.counts.requests >= 3
 
     def _follow(self, time_ns: np.ndarray) -> None:
-        """Compare the times of a batch with those before."""
+        """Compare the times of a batch with those before; rows without a time say nothing."""
+        time_ns = time_ns[time_ns >= 0]
         change = np.diff(times := np.concatenate([self._last_ns, time_ns]))
         self._rises, self._falls = self._rises or bool((change > 0).any()), self._falls or bool((change < 0).any())
         self._last_ns = times[-1:]

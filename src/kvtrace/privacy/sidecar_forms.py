@@ -32,7 +32,7 @@ TOKENS = 1 << 24  # in a block
 READERS = (
     "litellm-hashes", "litellm", "langfuse", "langsmith", "helicone", "portkey", "otel", "sglang", "vllm",
     "kv-events", "tokens", "dynamo", "ucm", "azure", "burstgpt", "conversations", "responses", "anthropic",
-    "block-hash", "openai",
+    "block-hash", "openai", "aiperf", "lengths",
 )  # fmt: skip
 LIVE_SOURCES = (  # of capture/, which a test compares
     "follow", "otlp", "litellm", "proxy-openai", "proxy-responses", "proxy-anthropic", "kv-events",

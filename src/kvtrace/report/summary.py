@@ -111,6 +111,13 @@ def not_rendered(counts: Counts) -> list[str]:
 
 
 def _left_out(counts):
+    if counts.without_output:
+        yield (
+            "no answer",
+            f"{counts.without_output:,}",
+            "requests of unknown output length: log the answers, or name the field of their length with "
+            "--map output_length=FIELD",
+        )
     if counts.without_output_blocks:
         yield (
             "no output blocks",

@@ -12,6 +12,7 @@ class Record:
     """One request as logged. The prompt is one of `messages`, `text`, `token_ids`, `hashes` or `input_length`."""
 
     time: Any = None  # as logged: a number or a string (times.py finds its unit); None = unknown
+    delay_ms: float | None = None  # without a time: ms from the end of the session's request before it to this one
     end_time: Any = None  # when the answer was complete, as logged, in the unit of `time`; None = unknown
     service_s: float | None = None  # seconds from the start to the end, if the log has them; wins over `end_time`
     first_token: Any = None  # when the first token was there, as logged, likewise
@@ -52,3 +53,12 @@ class Record:
     id: str | None = None  # the request's id; secret like the session
     cut: str | None = None  # JSON path of a text that the logger cut short
     lacks: str | None = None  # the missing part of an incomplete prompt, in words ("the system prompt")
+
+    @property
+    def has_output(self) -> bool:
+        """Whether the length of the output is known, or can be counted.
+
+        >>> Record(output_text="").has_output, Record().has_output
+        (True, False)
+        """
+        return self.output_length is not None or self.output_text is not None or self.output_ids is not None
