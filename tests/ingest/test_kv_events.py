@@ -2,19 +2,25 @@
 
 import json
 import random
+from itertools import pairwise
 from pathlib import Path
 
+import numpy as np
 import orjson
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from kvtrace._base.errors import RowError
+from kvtrace._base.offsets import offsets_of
+from kvtrace.ingest.hashing import BlockHasher, context
+from kvtrace.ingest.keys import Key
 from kvtrace.ingest.logs import kv_events, open_reader, sources
 from kvtrace.ingest.logs.kv_batches import event_batch, is_events
 from kvtrace.ingest.logs.kv_blocks import KvBlocks, depth_of
 from kvtrace.ingest.logs.kv_counts import StoreCounts
 from kvtrace.ingest.logs.kv_publisher import KvPublisher
+from kvtrace.ingest.prompt_tokens import PlacedMedium
 
 SAMPLE = Path(__file__).parents[1] / "data/logs/kv_events.jsonl"
 SIZE = 2
@@ -116,11 +122,50 @@ def test_adapters_salts_and_images_keep_prompts_apart():
     publisher = KvPublisher()
     (row,) = publisher.add([0, [stored([1, 2], lora_name="poet", extra_keys=keys)]]) + publisher.rest()
     record = kv_events.read(row)
-    assert (record.adapter, record.salts, record.media) == (
-        "poet",
-        [b'{"cache_salt":"tenant a"}'],
-        [b'["image 1","0"]'],
-    )
+    assert (record.adapter, record.salts, record.media) == ("poet", [b'{"cache_salt":"tenant a"}'], [])
+    assert record.media_at == [(2, b'"image 1"')]  # it begins in the second block
+
+
+def ids_of(*batches, publisher=None):
+    """The trace's ids of the rows of batches."""
+    publisher = publisher or KvPublisher()
+    rows = [row for seconds, *events in batches for row in publisher.add([seconds, events])] + publisher.rest()
+    records = [kv_events.read(row) for row in rows]
+    places = [[PlacedMedium(*one) for one in record.media_at] for record in records]
+    tokens = np.concatenate([np.asarray(record.token_ids, np.uint32) for record in records])
+    hasher = BlockHasher(Key(bytes(16)), block_size=SIZE, tail="kept")
+    roots = hasher.roots([context(adapter=r.adapter, media=[str(r.media)], salts=str(r.salts)) for r in records])
+    digests, offsets = hasher.prompts((tokens, offsets_of([len(r.token_ids) for r in records])), roots, places)
+    numbers = {}
+    ids = [numbers.setdefault(digest.tobytes(), len(numbers)) for digest in digests]
+    return [ids[start:stop] for start, stop in pairwise(offsets)]
+
+
+PROMPT = [7, 7, 5, 5, 5, 5]  # three blocks; token 5 is the placeholder of every image
+
+
+def three_requests(**keys_of_images):
+    """Requests with image A, image B and A again, after the cache lost A: block 10 is that of the text before it."""
+    keys = {name: {"extra_keys": [None, *keys]} for name, keys in keys_of_images.items()}
+    text = {"tokens": PROMPT[:2]}
+    a = stored([10, 11, 12], tokens=PROMPT, **keys.get("a", {}))
+    b = stored([21, 22], 10, tokens=PROMPT[2:], **(keys and {"extra_keys": keys["b"]["extra_keys"][1:]}))
+    again = stored([11, 12], 10, tokens=PROMPT[2:], **(keys and {"extra_keys": keys["a"]["extra_keys"][1:]}))
+    return (0, a), (60, b), (100, removed(11, 12)), (120, again), (180, stored([30], **text, lora_name="poet"))
+
+
+@pytest.mark.parametrize(
+    "keys",
+    [
+        # vLLM 0.33: an image and its first token, counted from the start of the block
+        {"a": [[["image a", 0]], [["image a", -2]]], "b": [[["image b", 0]], [["image b", -2]]]},
+        {"a": [["image a"], ["image a"]], "b": [["image b"], ["image b"]]},  # older
+        {},  # events without keys: the hashes and their parents alone tell the images apart
+    ],
+    ids=["keys with places", "keys", "hashes alone"],
+)
+def test_images_with_equal_tokens_are_told_apart_as_the_parents_say(keys):
+    assert ids_of(*three_requests(**keys)) == [[0, 1, 2], [0, 3, 4], [0, 1, 2], [5]]
 
 
 def test_events_without_tokens_give_hashes():
