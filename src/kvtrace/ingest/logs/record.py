@@ -33,6 +33,7 @@ class Record:
     token_ids: array[int] | None = None  # a tokenised prompt, uint32
     hashes: array[int] | None = None  # an engine's chained hashes, uint64 words of each block; as secret as the prompt
     block_size: int | None = None  # tokens per block of `hashes`; None = the row does not state it
+    media_at: list[tuple[int, bytes]] = field(default_factory=list)  # first token and identity of media in `token_ids`
     input_length: int | None = None  # prompt tokens, with `hashes` or if the log holds lengths only
     output_text: str | None = None
     output_ids: array[int] | None = None  # uint32
