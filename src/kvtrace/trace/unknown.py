@@ -34,10 +34,22 @@ NEEDS: dict[str, Need] = {
         "the log has lengths only, so it is unknown which prompts share a prefix",
         "Log the prompts, or hashes of their blocks.",
     ),
-    OUTPUTS: Need("output lengths are unknown for {count} of {rows} requests", "Log the answers or their token counts."),
+    OUTPUTS: Need(
+        "output lengths are unknown for {count} of {rows} requests", "Log the answers or their token counts."
+    ),
     TIMES: Need("the log has no arrival times", "Log the time of each request."),
     SESSIONS: Need("the log has no sessions", "Name their field: --map session=FIELD."),
 }
+
+
+def known_outputs(columns: Columns) -> np.ndarray:
+    """Request -> whether the length of its output is known.
+
+    >>> from kvtrace.trace.columns import Columns
+    >>> known_outputs(Columns([0, 1], [2, 2], [-1, 5], [], [0, 0, 0]))
+    array([False,  True])
+    """
+    return columns.output_length != UNKNOWN_LENGTH
 
 
 def unknown(columns: Columns, meta: Mapping[str, Any]) -> dict[str, str]:
@@ -51,7 +63,7 @@ def unknown(columns: Columns, meta: Mapping[str, Any]) -> dict[str, str]:
     missing = {}
     if not shares_prefixes(meta):
         missing[PREFIXES] = _sentence(PREFIXES)
-    if count := int(np.count_nonzero(columns.output_length == UNKNOWN_LENGTH)):
+    if count := int(np.count_nonzero(~known_outputs(columns))):
         missing[OUTPUTS] = _sentence(OUTPUTS, count=f"{count:,}", rows=f"{len(columns):,}")
     if columns.session is None:
         missing[SESSIONS] = _sentence(SESSIONS)
