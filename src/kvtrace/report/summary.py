@@ -52,10 +52,12 @@ def closing(figures: dict[str, Any], counts: Counts) -> Table:
 
 
 def _size(figures):
+    from ..trace.trace_figures import output_words
+
     yield "requests", f"{figures['requests']:,}", f"over {figures['duration_ms'] / 1000:,.0f} s"
     if figures["sessions"]:
         yield "sessions", f"{figures['sessions']:,}", ""
-    yield "tokens", f"{figures['tokens']:,}", f"in prompts; {figures['output_tokens']:,} in outputs"
+    yield "tokens", f"{figures['tokens']:,}", f"in prompts; {output_words(figures)}"
     yield "blocks", f"{figures['blocks']:,}", f"in prompts; {figures['distinct_blocks']:,} distinct"
     if _are_large(figures):
         yield "", "", "blocks are large for these prompts: --block-size 16, common in engines, shows more reuse"
