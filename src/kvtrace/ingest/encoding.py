@@ -20,6 +20,8 @@ from ..trace.measured import MEASURED
 from .hashing import NO_CONTEXT, BlockHasher, context
 from .keys import Key
 from .logs.record import Record
+from .tokenizer_choice import NO_CHOICE, TokenizerChoice
+from .usage import UsageCheck, features_of, usage_of
 
 
 @dataclass(frozen=True)
@@ -40,6 +42,7 @@ class Recipe:
     keep_domains: bool = False  # ids are equal where text is, and a column says who shares no blocks in the engine
     maps_domain: bool = False  # --map domain=PATH: the domain is this field alone
     by_tenant: bool = False  # k-sharing counts the tenants of --tenant-field, and no other accounts
+    choice: TokenizerChoice = NO_CHOICE  # of the tokenizer
 
 
 @dataclass(repr=False)
@@ -70,6 +73,8 @@ class Batch:
     without_hit: int = 0  # ... that is 0
     type: list[str | None] = field(default_factory=list)
     logged_tokens: np.ndarray = field(default_factory=lambda: np.empty(0, np.int64))  # -1 = unknown
+    usage: UsageCheck | None = None  # our counts beside the log's; None = the log states none
+    other_models: int = 0  # requests to models with another tokenizer than the one that was chosen
     cut: int = 0  # requests that are incomplete in the log, taken with --allow-truncated
     empty: int = 0  # rows left out: empty prompt
     others: int = 0  # rows left out: not a request
@@ -248,6 +253,7 @@ class Encoder:
             if self.template is None:
                 raise RowError("the prompt is chat messages, but the tokenizer has no chat template.", hint=NO_TEMPLATE)
             record.text = self.template.render(record.messages, record.tools, time=max(0, time_ns) / 1e9)
+            record.features, record.turns = features_of(record), len(record.messages)
             if not self.keeps_messages:
                 record.messages = record.tools = None
         if not record.text and not record.token_ids:
@@ -284,6 +290,8 @@ class Encoder:
             batch.input_length = np.array([r.input_length for r in requests], dtype=np.int64)
         batch.output_length = np.where(logged < 0, counted, logged)
         batch.logged_tokens = np.array([-1 if r.prompt_tokens is None else r.prompt_tokens for r in requests], np.int64)
+        batch.usage = usage_of(requests, batch.input_length, batch.output_length)
+        batch.other_models = sum(self.recipe.choice.is_other(r.model) for r in requests)
         self._bound_cached(batch)
         batch.type = [r.type for r in requests]
         if any(r.session is not None for r in requests):

@@ -95,11 +95,13 @@ def local_tokenizer(model: str) -> str | None:
 def is_of(tokenizer: str, model: str) -> bool:
     """Whether a tokenizer, by its name or the name of its folder, is known to be that of a model.
 
-    >>> is_of("/models/Qwen3-8B", "Qwen/Qwen3-8B"), is_of("deepseek-r1", "DeepSeek-R1"), is_of("deepseek-r1", "qwen3-8b")
-    (True, True, False)
+    >>> is_of("/models/Qwen3-8B", "Qwen/Qwen3-8B"), is_of("deepseek-r1", "qwen3-8b")
+    (True, False)
     """
-    name = base_name(tokenizer.removeprefix(tokenizer_files.CACHED).removesuffix(f"{os.sep}{tokenizer_files.TOKENIZER}"))
     family = family_of(model)
     if family is not None and not family.is_exact:
         return False
-    return name == base_name(model) or (family is not None and tokenizer in family.tokenizers[:1] and "/" not in tokenizer)
+    if tokenizer in tokenizer_files.BUILTIN and family is not None and tokenizer in family.tokenizers:
+        return True
+    folder = tokenizer.removeprefix(tokenizer_files.CACHED).removesuffix(f"{os.sep}{tokenizer_files.TOKENIZER}")
+    return base_name(folder) == base_name(model)

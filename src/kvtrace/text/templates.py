@@ -60,7 +60,9 @@ def load(
         return None
     special_tokens = files.special_tokens if files else {}
     template = ChatTemplate(source, **special_tokens, generation_prompt=generation_prompt, name=origin)
-    if chat_template is not None or (files is not None and files.sha256 is None):  # not one that comes with a known tokenizer
+    if chat_template is not None or (
+        files is not None and files.sha256 is None
+    ):  # not one that comes with a known tokenizer
         template.require_bounded()
     return template
 

@@ -93,8 +93,8 @@ def find(name: str) -> TokenizerFiles:
     if HUB_ID.fullmatch(name) and not name.startswith("."):
         return _hub(name)
     raise UsageError(
-        f"--tokenizer {name!r} is unknown. Use a built-in name ({', '.join([*BUILTIN, *encodings.ENCODINGS])}), the path of a {TOKENIZER} "
-        "or of its folder, or a Hugging Face id such as org/name."
+        f"--tokenizer {name!r} is unknown. Use auto, {', '.join([*BUILTIN, *encodings.ENCODINGS])}, the path of a "
+        f"{TOKENIZER} or of its folder, or a Hugging Face id such as org/name."
     )
 
 

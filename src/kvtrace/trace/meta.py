@@ -71,6 +71,13 @@ class RecordingSection(TypedDict):
     dropped: int  # requests that the queue had no room for; to two digits
 
 
+class UsageSection(TypedDict):
+    """`usage`: our counts of prompt tokens beside those that the log states. Maker: ingest/usage.py."""
+
+    requests: int  # that have a count, to two digits
+    difference: float  # (ours - the log's) / the log's, to three decimals
+
+
 class Meta(TypedDict, total=False):
     """All sections of `Trace.meta`. A handwritten sidecar may have others, which are kept."""
 
@@ -83,6 +90,7 @@ class Meta(TypedDict, total=False):
     profile: str  # of Claims
     release: ReleaseSection  # of Claims
     counts: dict[str, int]  # the rows of the whole log, to two digits
+    usage: UsageSection  # only if the log states counts of prompt tokens
     figures: Mapping[str, Any]  # of the whole trace
     service_times: ServiceSection  # only if the trace has service times
     converted: ConvertedSection
@@ -93,7 +101,7 @@ class Meta(TypedDict, total=False):
 
 
 PREFIXES_UNKNOWN = "unknown: the log has lengths only, so no block is shared"
-STALE = ("counts", "figures")  # they describe the whole trace, and would reveal its size beside a part of it
+STALE = ("counts", "usage", "figures")  # they describe the whole trace, and would reveal its size beside a part of it
 CLAIMS = ("profile", "release")  # only an audited trace has them
 
 

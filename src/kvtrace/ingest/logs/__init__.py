@@ -164,6 +164,7 @@ class LogReader:
     unit_detected: bool = False
     about_ns: int | None = field(default=None, repr=False)  # median time of the first rows; None = they hold no times
     note: str | None = None  # on fields of the rows that are not used
+    models: tuple[str, ...] = field(default=(), repr=False)  # that the first rows name; values of the log
 
     def read(self, line: bytes) -> Record:
         """The only Record of a line. RowError, with JSON path and without content, if it is bad."""
@@ -320,7 +321,7 @@ class LogReader:
         return replace(self, fields=replace(self.fields, spellings=(*(chosen | names).items(),)), note=note)
 
     def informed_by(self, rows: list[dict[str, Any]]) -> LogReader:
-        """This reader with the unit of time, the block size and the years that these rows show."""
+        """This reader with the unit of time, the block size, the years and the models that these rows show."""
         reader = READERS[self.name]
         rows = [self._overlaid(row) for row in rows]
         records: list[Record] = []
@@ -336,7 +337,11 @@ class LogReader:
         unit = self.unit or times.detect(logged_times, default)
         about_ns = None if unit is None else times.median_ns(unit, logged_times)
         block_size, is_stated = self._block_size(records)
-        return replace(self, unit=unit, block_size=block_size, states_block_size=is_stated, about_ns=about_ns)
+        texts = [record for record in records if record.messages is not None or record.text is not None]
+        models = tuple(sorted({record.model for record in texts if record.model is not None}))
+        return replace(
+            self, unit=unit, block_size=block_size, states_block_size=is_stated, about_ns=about_ns, models=models
+        )
 
     def _block_size(self, records: list[Record]) -> tuple[int | None, bool]:
         """The block size that records with hashes state, or that fits them, None without hashes; whether stated."""
