@@ -79,7 +79,7 @@ class Sums:
         return cls(
             len(ours), int((difference == 0).sum()), int(ours.sum()), sum(logged.tolist()),
             sum(np.abs(difference).tolist()), int(messages.sum()), int(m @ m), int(d @ d), int(d @ m),
-            int(((extra > 0) & (difference == -extra)).sum()), int(((cached > 0) & (difference == cached)).sum()),
+            int(((extra > 1) & (difference == -extra)).sum()), int(((cached > 0) & (difference == cached)).sum()),
             *(int(bound()) for values in (difference, ours, logged) for bound in (values.min, values.max)),
         )  # fmt: skip
 
@@ -179,7 +179,7 @@ template: --tokenizer NAME, --chat-template FILE.
             return "are all 0" if self.zeros else None
         most = max(2, 0.9 * (whole.requests - whole.equal))
         is_constant = whole.least_logged == whole.most_logged and whole.least_ours < whole.most_ours
-        if is_constant and whole.requests >= MIN_REQUESTS:
+        if is_constant and 2 * whole.equal < whole.requests >= MIN_REQUESTS:
             return "are the same for all requests"
         if whole.with_output >= most:
             return "include the tokens of the answers"

@@ -203,7 +203,7 @@ def _download(hub, name, filename, cached, required=True):
     errors = hub.errors
     problem = "cannot be downloaded"
     try:
-        return Path(hub.hf_hub_download(name, filename, local_files_only=cached))
+        return Path(hub.hf_hub_download(name, filename, **({"local_files_only": True} if cached else {})))
     except errors.GatedRepoError:
         problem = "is gated (accept its terms on huggingface.co and log in with `hf auth login`)"
     except errors.RepositoryNotFoundError:
