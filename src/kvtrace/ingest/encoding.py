@@ -23,6 +23,8 @@ from .hashing import NO_CONTEXT, BlockHasher, context
 from .keys import Key
 from .logs.record import Record
 from .prompt_tokens import prompt_tokens
+from .tokenizer_choice import NO_CHOICE, TokenizerChoice
+from .usage import UsageCheck, features_of, usage_of
 
 RENDERING_VERSION = 1  # of the way in which requests become tokens; traces of other versions do not mix
 
@@ -48,6 +50,7 @@ class Recipe:
     keep_domains: bool = False  # ids are equal where text is, and a column says who shares no blocks in the engine
     maps_domain: bool = False  # --map domain=PATH: the domain is this field alone
     by_tenant: bool = False  # k-sharing counts the tenants of --tenant-field, and no other accounts
+    choice: TokenizerChoice = NO_CHOICE  # of the tokenizer
 
 
 @dataclass(repr=False)
@@ -81,6 +84,8 @@ class Batch:
     without_hit: int = 0  # ... that is 0
     type: list[str | None] = field(default_factory=list)
     logged_tokens: np.ndarray = field(default_factory=lambda: np.empty(0, np.int64))  # -1 = unknown
+    usage: UsageCheck | None = None  # our counts beside the log's; None = the log states none
+    other_models: int = 0  # requests to models with another tokenizer than the one that was chosen
     cut: int = 0  # requests that are incomplete in the log, taken with --allow-truncated
     empty: int = 0  # rows left out: empty prompt
     others: int = 0  # rows left out: not a request
@@ -296,6 +301,7 @@ class Encoder:
         record.text = prompt.texts[0] if len(prompt.texts) == 1 else "".join(prompt.texts)
         if prompt.media:
             record.texts, record.placed = prompt.texts, prompt.media
+        record.features, record.turns = features_of(record), len(messages)
         if self.recipe.render_as == "vllm":
             record.add_special_tokens = shaping.get("add_special_tokens", record.add_special_tokens)
         if not self.keeps_messages:
@@ -330,6 +336,8 @@ class Encoder:
         is_known = np.array([r.has_output for r in requests], dtype=bool)
         batch.output_length = np.where(logged < 0, np.where(is_known, counted, UNKNOWN_LENGTH), logged)
         batch.logged_tokens = np.array([-1 if r.prompt_tokens is None else r.prompt_tokens for r in requests], np.int64)
+        batch.usage = usage_of(requests, batch.input_length, batch.output_length)
+        batch.other_models = sum(self.recipe.choice.is_other(r.model) for r in requests)
         self._bound_cached(batch)
         batch.type = [r.type for r in requests]
         if any(r.session is not None for r in requests):

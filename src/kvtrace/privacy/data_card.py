@@ -163,8 +163,8 @@ def _making(figures, meta):
         ("kvtrace", _object(meta, "kvtrace").get("version")),
         ("log", log.get("reader")), ("times", log.get("time")),
         ("tokenizer", _public(tokenizer)), ("chat template", _public(template)),
-        ("prompts", _rendering(_object(meta, "rendering"))), ("hash", meta.get("hash")),
-        ("tokens per block", figures.get("block_size") or meta.get("block_size")),
+        ("prompts", _rendering(_object(meta, "rendering"))), ("prompt lengths", _usage(_object(meta, "usage"))),
+        ("hash", meta.get("hash")), ("tokens per block", figures.get("block_size") or meta.get("block_size")),
         ("last, partial block", meta.get("tail") or figures.get("tail")),
         ("service times", _service(_object(meta, "service_times"))),
     ]  # fmt: skip
@@ -186,6 +186,16 @@ def _rendering(section) -> str | None:
 
 def _requests(count) -> str:
     return f"about {count:,} request{'' if count == 1 else 's'}"
+
+
+def _usage(section) -> str | None:
+    """How our counts of prompt tokens compare with those that the log states."""
+    difference = section.get("difference")
+    if not isinstance(difference, float):
+        return None
+    side = "more than" if difference > 0 else "fewer than"
+    percent = f"{100 * abs(difference):.1f} % {side}" if difference else "as many tokens as"
+    return f"{percent} the log states (of about {_number(section, 'requests')} requests)"
 
 
 def _service(section) -> str | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 from rich.markup import escape
@@ -41,12 +42,15 @@ def _name(described: dict[str, str]) -> str:
     return described.get("name") or f"a file of SHA-256 {described['sha256'][:12]}..."
 
 
-def closing(figures: dict[str, Any], counts: Counts) -> Table:
-    """The figures of a run: trace size, hit rates without eviction, and the rows that were left out."""
+def closing(figures: dict[str, Any], counts: Counts, usage: Iterable[tuple[str, str, str]] = ()) -> Table:
+    """The figures of a run: trace size, hit rates without eviction, the rows that were left out.
+
+    `usage` has the lines on the log's own counts of prompt tokens.
+    """
     table = Table(box=None, show_header=False, pad_edge=False, padding=(0, 2, 0, 0))
     table.add_column(no_wrap=True)
     table.add_column(no_wrap=True, justify="right")
-    for name, value, note in (*_size(figures), *_rates(figures), *_left_out(counts)):
+    for name, value, note in (*_size(figures), *_rates(figures), *usage, *_left_out(counts)):
         table.add_row(name, value, f"[dim]{escape(note)}[/dim]")
     return table
 
@@ -126,19 +130,6 @@ def _left_out(counts):
             f"{counts.without_output_blocks:,}",
             "outputs without text, or with another token count",
         )
-    if logged := counts.with_logged_tokens:
-        mean = counts.logged_difference / logged
-        yield (
-            "equal to log",
-            f"{counts.equal_to_logged:,}",
-            f"of {logged:,} prompt token counts; mean difference {mean:.1f}",
-        )
-        if 2 * counts.equal_to_logged < logged:
-            yield (
-                "",
-                "",
-                "the log's model has another tokenizer or template: name them with --tokenizer, --chat-template",
-            )
     if counts.cut:
         yield (
             "truncated",

@@ -17,6 +17,7 @@ from ..keys import Key
 from ..logs.times import NO_TIME
 from ..preparation import DEFAULT_BLOCK_SIZE, Inputs, open_log, require_engine
 from ..row_counts import Progress, RowCounter, with_prompts
+from ..tokenizer_choice import AUTO, choose
 from .block_hits import BlockHits
 from .chunks import ChunkTable
 from .findings import Place, decided
@@ -39,7 +40,7 @@ def lint(
     field_map: dict[str, str] | None = None,
     time_unit: str = "auto",
     allow_truncated: bool = False,
-    tokenizer: str = "deepseek-r1",
+    tokenizer: str = AUTO,
     chat_template: str | Path | None = None,
     use_template: bool = True,
     generation_prompt: str | None = None,
@@ -91,8 +92,10 @@ def lint(
     )  # fmt: skip
     if not reader.holds_prompts:
         raise InputError("the log holds hashes or lengths, but no prompts. lint compares the text of prompts.")
+    choice = choose(tokenizer, reader.models)
     recipe = Recipe(
-        reader=reader, tokenizer=tokenizer, chat_template=None if chat_template is None else str(chat_template),
+        reader=reader, tokenizer=choice.tokenizer, choice=choice,
+        chat_template=None if chat_template is None else str(chat_template),
         use_template=use_template, generation_prompt=generation_prompt, key=Key.random(), block_size=block_size,
         tail="kept", outputs=False, stop_at_error=max_errors == 0, render_as=render_as,
         request_templates=request_templates,
@@ -194,6 +197,7 @@ class _Run:
                 "tokenizer": None if reader.tokenizer is None else reader.tokenizer.describe(),
                 "chat_template": None if reader.template is None else reader.template.describe(),
                 "rendering": rendering,
+                "note": reader.recipe.choice.note,
             },
         )  # fmt: skip
 

@@ -175,6 +175,7 @@ class LogReader:
     about_ns: int | None = field(default=None, repr=False)  # median time of the first rows; None = they hold no times
     delays: bool = False  # requests may have a delay after their session's request before them in place of a time
     note: str | None = None  # on fields of the rows that are not used
+    models: tuple[str, ...] = field(default=(), repr=False)  # that the first rows name; values of the log
 
     def read(self, line: bytes) -> Record:
         """The only Record of a line. RowError, with JSON path and without content, if it is bad."""
@@ -331,7 +332,7 @@ class LogReader:
         return replace(self, fields=replace(self.fields, spellings=(*(chosen | names).items(),)), note=note)
 
     def informed_by(self, rows: list[dict[str, Any]]) -> LogReader:
-        """This reader with the unit of time, the block size and the years that these rows show."""
+        """This reader with the unit of time, the block size, the years and the models that these rows show."""
         reader = READERS[self.name]
         rows = [self._overlaid(row) for row in rows]
         records: list[Record] = []
@@ -349,9 +350,11 @@ class LogReader:
         block_size, is_stated = self._block_size(records)
         delays = any(record.delay_ms is not None for record in records)
         note = "; ".join(filter(None, (self.note, DELAYS if delays else None))) or None
+        texts = [record for record in records if record.messages is not None or record.text is not None]
+        models = tuple(sorted({record.model for record in texts if record.model is not None}))
         return replace(
             self, unit=unit, block_size=block_size, states_block_size=is_stated, about_ns=about_ns, delays=delays,
-            note=note,
+            note=note, models=models,
         )  # fmt: skip
 
     def _block_size(self, records: list[Record]) -> tuple[int | None, bool]:

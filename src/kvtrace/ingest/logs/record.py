@@ -51,6 +51,8 @@ class Record:
         default_factory=list
     )  # identity of each image, audio or file without a place in the prompt
     prompt_tokens: int | None = None  # the log's own count, to check tokenizer and template
+    features: int = 0  # tools, media and template arguments (usage.py), once it is rendered
+    turns: int = 0  # messages of the prompt, likewise
     id: str | None = None  # the request's id; secret like the session
     cut: str | None = None  # JSON path of a text that the logger cut short
     lacks: str | None = None  # the missing part of an incomplete prompt, in words ("the system prompt")
