@@ -316,12 +316,13 @@ def _sglang_message(message: Any, parts: bool, template: ChatTemplate, field: st
 def _sglang_content(pieces: list[Any], as_parts: bool) -> Any:
     objects = [piece for piece in pieces if isinstance(piece, dict)]
     if not as_parts:
-        return " ".join(piece["text"] for piece in objects if kind_of(piece) in SGLANG_TEXTS)
+        texts = (piece.get("text") for piece in objects if kind_of(piece) in SGLANG_TEXTS)
+        return " ".join(text for text in texts if isinstance(text, str))
     shaped = []
     for piece in objects:
         kind = kind_of(piece)
         if kind in SGLANG_TEXTS:
-            shaped.append({"type": "text", "text": piece["text"]})
+            shaped += [{"type": "text", "text": piece["text"]}] if isinstance(piece.get("text"), str) else []
         elif kind in MEDIA_PARTS or kind in MEDIA_PARTS.values():
             shaped.append({"type": MEDIA_PARTS.get(kind, kind)})
         elif kind == "tool_reference":

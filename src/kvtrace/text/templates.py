@@ -180,8 +180,8 @@ class ChatTemplate:
         '<user>Boats?!'
         """
         if self.generation_prompt is None or not add_generation_prompt:
-            return self._render(conversation, tools, add_generation_prompt, time, **variables)
-        prompt = self._render(conversation, tools, False, time, **variables)
+            return self._render(conversation, tools, add_generation_prompt, time, variables)
+        prompt = self._render(conversation, tools, False, time, variables)
         return prompt + self.generation_prompt if self._appends_after(conversation[-1]["role"]) else prompt
 
     def for_tools(self, tools: list[Any] | None) -> ChatTemplate:
@@ -206,7 +206,7 @@ class ChatTemplate:
                 self._memory.forget()
             self._memory = None
 
-    def _render(self, messages, tools, add_generation_prompt, time, **variables):
+    def _render(self, messages, tools, add_generation_prompt, time, variables):
         context = {
             **self.special_tokens, "documents": None, "tools": tools,
             "strftime_now": partial(template_jinja.strftime, time), **variables,
@@ -428,7 +428,7 @@ class ChatTemplate:
         key = json.dumps([messages, add_generation_prompt, tools])
         if key not in self._probe_results:
             try:
-                self._probe_results[key] = self._render(messages, tools, add_generation_prompt, time=0)
+                self._probe_results[key] = self._render(messages, tools, add_generation_prompt, 0, {})
             except RowError:
                 self._probe_results[key] = None
         return self._probe_results[key]

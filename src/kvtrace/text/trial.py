@@ -13,6 +13,7 @@ from .._base.errors import UsageError
 
 SECONDS = 20
 MEMORY = 4 << 30  # bytes beyond what the process has mapped already
+WALL = 10  # seconds on the clock for each of processor time
 FAILED = 100  # the exit status of a task that raised
 
 
@@ -33,6 +34,9 @@ def in_child(task: Callable[[], int], *, seconds: int = SECONDS, memory: int = M
 def result_in_child(task: Callable[[], bytes], *, seconds: int, memory: int) -> bytes | None:
     """What the task returns in a child; None if it raised, took longer, or took more memory. Nothing is written.
 
+    The seconds are of processor time, so that a busy machine gives the same result; the child also ends after ten times
+    as many on the clock.
+
     Raises:
         UsageError: This system cannot fork (Windows).
 
@@ -50,11 +54,13 @@ def result_in_child(task: Callable[[], bytes], *, seconds: int, memory: int) -> 
             result = result[os.write(write, result) :]
         return 0
 
-    status, result = _run(send, seconds, memory, read=(read, write))
+    status, result = _run(send, WALL * seconds, memory, read=(read, write), cpu=seconds)
     return result if status == 0 else None
 
 
-def _run(task: Callable[[], int], seconds: int, memory: int, read: tuple[int, int] | None) -> tuple[int, bytes]:
+def _run(
+    task: Callable[[], int], seconds: int, memory: int, read: tuple[int, int] | None, cpu: int | None = None
+) -> tuple[int, bytes]:
     """The exit status of a child that runs the task, and what it wrote into the pipe."""
     if not hasattr(os, "fork"):
         raise UsageError(
@@ -70,7 +76,7 @@ def _run(task: Callable[[], int], seconds: int, memory: int, read: tuple[int, in
         try:
             with suppress(OSError):
                 os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
-            _limit(seconds, memory)
+            _limit(seconds, memory, cpu)
             status = task()
         finally:
             os._exit(status)
@@ -91,11 +97,13 @@ def why(status: int, seconds: int = SECONDS) -> str | None:
     return f"crashes ({signal.Signals(-status).name})"
 
 
-def _limit(seconds, memory):
+def _limit(seconds, memory, cpu):
     import resource  # not on Windows
 
     signal.signal(signal.SIGALRM, signal.SIG_DFL)  # ends the process
     signal.alarm(seconds)
+    if cpu is not None:
+        resource.setrlimit(resource.RLIMIT_CPU, (cpu, cpu))
     with suppress(OSError, ValueError):  # systems without /proc have no limit
         mapped = int(Path("/proc/self/statm").read_text().split()[0]) * os.sysconf("SC_PAGE_SIZE")
         own, hard = resource.getrlimit(resource.RLIMIT_AS)
