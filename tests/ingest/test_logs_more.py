@@ -37,6 +37,8 @@ OURS = {  # example -> reader, unit of times, requests that are read without and
     "dynamo.jsonl": ("dynamo", "epoch milliseconds", 3, 3),
     "azure.csv": ("azure", "ISO 8601, UTC where no zone is given", 3, 3),
     "burstgpt.csv": ("burstgpt", "seconds from the start", 3, 3),
+    "lengths.jsonl": ("lengths", "milliseconds from the start", 3, 3),
+    "aiperf.jsonl": ("aiperf", "milliseconds from the start", 4, 4),
 }
 
 
