@@ -237,8 +237,8 @@ def test_an_event_that_is_no_object_is_an_error_without_content(broken):
 JUNK = st.recursive(
     st.none() | st.integers(-2, 9) | st.sampled_from(["", "x", "[DONE]", "data: {", "data: {}\n\n", "message_start"]),
     lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.sampled_from(
-        ["type", "choices", "delta", "text", "content", "data", "chunk", "error", "body", "events", "response", "output",
-         "item", "index", "object", "usage", "message"]), inner, max_size=4), max_leaves=20,
+        ["type", "choices", "delta", "text", "content", "data", "chunk", "error", "body", "events", "response",
+         "output", "item", "index", "object", "usage", "message"]), inner, max_size=4), max_leaves=20,
 )  # fmt: skip
 
 

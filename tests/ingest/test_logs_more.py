@@ -37,6 +37,8 @@ OURS = {  # example -> reader, unit of times, requests that are read without and
     "dynamo.jsonl": ("dynamo", "epoch milliseconds", 3, 3),
     "azure.csv": ("azure", "ISO 8601, UTC where no zone is given", 3, 3),
     "burstgpt.csv": ("burstgpt", "seconds from the start", 3, 3),
+    "lengths.jsonl": ("lengths", "milliseconds from the start", 3, 3),
+    "aiperf.jsonl": ("aiperf", "milliseconds from the start", 4, 4),
 }
 
 
@@ -667,9 +669,9 @@ def test_any_good_row_with_values_changed_gives_records_or_an_error_without_cont
         reader = open_reader(OURS[name][0] if stated else "auto", [changed, line], untimed=True, allow_truncated=True)
         for record in reader.records(changed):
             reader.time_ns(record)
-            prompt = (record.messages, record.text, record.token_ids, record.hashes)
-            assert sum(form is not None for form in prompt) == 1
-            assert record.output_length is not None or record.output_text is not None
+            prompt = (record.messages, record.text, record.token_ids, record.hashes, record.input_length)
+            assert sum(form is not None for form in prompt) in ((1, 2) if record.hashes is not None else (1,))
+            assert record.output_length is None or record.output_length >= 0
     except RowError as error:
         assert_silent(error)
 

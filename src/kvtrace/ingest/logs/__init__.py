@@ -318,7 +318,7 @@ class LogReader:
         """This reader with fields that these rows have under another name (spellings.py)."""
         reader, mapped = READERS[self.name], {target for target, _ in self.fields.paths}
         if not getattr(reader, "SPELLINGS", True):
-            return self
+            return replace(self, note=getattr(reader, "NOTE", None))
         read = [_tried(reader, row) for row in rows]
         chosen: dict[str, str] = {}
         if "timestamp" not in mapped and rows and _lacks_times(read):

@@ -3,7 +3,7 @@
 The forms of 2023 to 2025 have the prompt in that line, before the sampling parameters; the one with
 --enable-log-request-prompts has it after them, with at most 4,096 characters or 512 ids. A line has no year and whole
 seconds, unless a container's log puts a time before it. It has no output length: a request with `ignore_eos` generates
-`max_tokens`; for others, `--map output_length=max_tokens` takes the limit. All other lines are left out.
+`max_tokens`; for others it is unknown, or `--map output_length=max_tokens` takes the limit. Other lines are left out.
 """
 
 from __future__ import annotations
