@@ -1,4 +1,4 @@
-"""The log's own counts of prompt tokens: the likely cause of a difference, when a run stops, and the same in all runs."""
+"""The log's own counts of prompt tokens: the likely cause of a difference, and when a run stops."""
 
 import json
 from pathlib import Path
@@ -174,7 +174,8 @@ def test_tools_that_the_template_leaves_out_are_the_cause(tmp_path):
     rows = [
         {"created": 10**9 + i, "model": "tiny", "messages": [{"role": "user", "content": WORDS * (1 + i % 3)}],
          "choices": [{"message": {"content": "x"}}],
-         "usage": {"prompt_tokens": count + 90 * (i % 2), "completion_tokens": 1}} | ({"tools": [tool]} if i % 2 else {})
+         "usage": {"prompt_tokens": count + 90 * (i % 2), "completion_tokens": 1}}
+        | ({"tools": [tool]} if i % 2 else {})
         for i, count in enumerate(counts)
     ]  # fmt: skip
     log = tmp_path / "log.jsonl"

@@ -3,6 +3,7 @@
 import gzip
 import hashlib
 import importlib.util
+import itertools
 from pathlib import Path
 
 import pytest
@@ -44,7 +45,7 @@ def by_rank(ranks, text):
     """The plain law: of a piece of text, merge the pair whose token has the lowest rank until no pair has one."""
     parts = [bytes([byte]) for byte in text.encode()]
     while True:
-        pairs = [(ranks[a + b], i) for i, (a, b) in enumerate(zip(parts, parts[1:], strict=False)) if a + b in ranks]
+        pairs = [(ranks[a + b], i) for i, (a, b) in enumerate(itertools.pairwise(parts)) if a + b in ranks]
         if not pairs:
             return [ranks[part] for part in parts]
         place = min(pairs)[1]
