@@ -16,6 +16,7 @@ from .._base.errors import InputError, UsageError
 from .columns import STATED, Columns
 from .dependencies import RELATIONS, TRIGGERS, Dependencies
 from .measured import MAX_TIME, NUMBERS, numbers_of
+from .unknown import UNKNOWN_LENGTH
 
 MAX_LENGTH = 1 << 26  # tokens of a prompt or an output; a larger number counts something else
 MAX_BLOCK_SIZE = 1 << 40  # tokens, longer than any prompt
@@ -41,8 +42,8 @@ def broken_rules(columns: Columns, block_size: int | None, tail: str) -> Iterato
     >>> [(rule.rule, rule.message_of(0)) for rule in broken_rules(columns, 2, "kept") if len(rule.rows)]
     [('block counts', '2 hash_ids for 5 tokens; at block size 2 there should be 3.')]
     """
-    for name in ("input_length", "output_length"):
-        yield BrokenRule(name, np.flatnonzero(getattr(columns, name) < 0), f"{name} is negative.")
+    for name, least in (("input_length", 0), ("output_length", UNKNOWN_LENGTH)):
+        yield BrokenRule(name, np.flatnonzero(getattr(columns, name) < least), f"{name} is negative.")
     if block_size is not None:
         yield _block_counts(columns, block_size, tail)
         if columns.output_offsets is not None:

@@ -9,6 +9,7 @@ from .columns import Columns
 from .hits import Hits, HitsDict, count_hits, unlimited_hits
 from .meta import shares_prefixes
 from .trace import Trace
+from .unknown import OUTPUTS, unknown
 
 
 class Figures(TypedDict):
@@ -16,7 +17,7 @@ class Figures(TypedDict):
 
     requests: int
     tokens: int
-    output_tokens: int
+    output_tokens: int | None  # None if an output length is unknown
     blocks: int
     distinct_blocks: int
     sessions: int
@@ -56,7 +57,7 @@ def figures_of(
     values: Figures = {
         "requests": len(rows),
         "tokens": int(rows.input_length.sum()),
-        "output_tokens": int(rows.output_length.sum()),
+        "output_tokens": None if OUTPUTS in unknown(rows, meta) else int(rows.output_length.sum()),
         "blocks": blocks,
         "distinct_blocks": distinct,
         "sessions": 0 if rows.session is None else int(rows.session.max()) + 1,
