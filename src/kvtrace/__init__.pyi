@@ -5,6 +5,7 @@ from ._base.errors import InputError as InputError
 from ._base.errors import KvtraceError as KvtraceError
 from ._base.errors import RowError as RowError
 from ._base.errors import StoppedError as StoppedError
+from ._base.errors import UnknownError as UnknownError
 from ._base.errors import UsageError as UsageError
 from .analysis.arrivals import Arrivals as Arrivals
 from .analysis.block_sizes import BlockSizeHits as BlockSizeHits
@@ -153,6 +154,7 @@ from .text.prompts.round_trip import hashes_to_texts as hashes_to_texts
 from .text.prompts.round_trip import texts_to_hashes as texts_to_hashes
 from .text.prompts.writing import write_prompts as write_prompts
 from .text.tokenizers import Tokenizer as Tokenizer
+from .trace.assumptions import assume_outputs as assume_outputs
 from .trace.building import TraceBuilder as TraceBuilder
 from .trace.building import concat as concat
 from .trace.building import toy as toy

@@ -64,7 +64,7 @@ def analyze_command(trace, basic, as_json, png, svg, quantiles, factors, ms_per_
             statistics = basics(loaded, extra_quantiles)
         else:
             statistics = analyze(loaded, quantiles=extra_quantiles, ms_per_token=ms_per_token, kv_bytes_per_token=kv_bytes)
-        sizes = by_block_size(loaded, fold_factors)
+        sizes = by_block_size(loaded, fold_factors) if fold_factors else []
         reached = _reached(loaded, model_config, engine, capacity, kv_bytes) if engine else None
     if as_json:
         reachable = {"reachable_hits": reached.to_dict()} if reached else {}

@@ -16,6 +16,7 @@ class LogSection(TypedDict, total=False):
     time: str
     arrivals: dict[str, Any]  # the arrival model of a log without times
     measured: list[str]  # the columns of MEASURED that the log gave the trace
+    request_sample: float  # the share of the requests that the log is a sample of; hit rates of it are too low
 
 
 class ReleaseSection(TypedDict):
@@ -79,6 +80,7 @@ class Meta(TypedDict, total=False):
     chat_template: dict[str, str] | None
     hash: str
     session_mode: str
+    assumed: dict[str, int]  # in place of unknown output lengths; maker: trace/assumptions.py; never written
     prefixes: str  # only if the log has lengths but no prompts: shared prefixes are unknown
     profile: str  # of Claims
     release: ReleaseSection  # of Claims
