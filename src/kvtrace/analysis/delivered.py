@@ -250,7 +250,7 @@ def delivered_hits(
     require_trace(trace)
     if trace.cached_tokens is None:
         raise InputError("the trace has no cached_tokens: its service did not measure hits.")
-    require_known(trace, trace.meta, "the possible hits beside the delivered ones", PREFIXES)
+    require_known(trace, trace.meta, "what was possible beside the delivered hits", PREFIXES)
     view = in_domains(trace)
     if hit_blocks is None:
         hit_blocks = unlimited_hits(view, outputs=view.has_output_blocks)

@@ -29,7 +29,17 @@ from .measured_times import measured_table, measured_times
 from .popularity import DepthBand, Popularity, block_popularity, sharing_by_depth
 from .reuse import ReuseAccumulator
 from .session_tables import session_tables
-from .tables import RATES, TABLE_ROWS, UNKNOWN, arrival_rows, depth_table, distribution_table, group_table, pair_table, scaled
+from .tables import (
+    RATES,
+    TABLE_ROWS,
+    UNKNOWN,
+    arrival_rows,
+    depth_table,
+    distribution_table,
+    group_table,
+    pair_table,
+    scaled,
+)
 from .turns import RequestGroup, SessionStatistics, by_type, known_lengths, session_statistics
 
 SCHEMA = 2  # version of the keys of to_dict
@@ -129,12 +139,15 @@ class Basics(NeedsSharing, DistributionFrames):
     def tables(self) -> Iterator[TextTable]:
         """Counts, the three hit rates, and the statistics of datagen and AIPerf."""
         sharing = self.sharing
+        shared = [UNKNOWN] * 3
+        if sharing is not None:
+            shared = [f"{sharing.distinct_blocks:,}", f"{sharing.prefix_groups:,}", f"{self.reuse_ratio:.4f}"]
         yield pair_table("Trace", [
             ("requests", f"{self.requests:,}", ""),
             ("blocks", f"{self.blocks:,}", "in prompts"),
-            ("distinct blocks", f"{sharing.distinct_blocks:,}" if sharing else UNKNOWN, "the working set; AIPerf's unique prefixes"),
-            ("prefix groups", f"{sharing.prefix_groups:,}" if sharing else UNKNOWN, "first blocks of at least two requests"),
-            ("reuse ratio", f"{self.reuse_ratio:.4f}" if sharing else UNKNOWN, "references to blocks that occur more than once"),
+            ("distinct blocks", shared[0], "the working set; AIPerf's unique prefixes"),
+            ("prefix groups", shared[1], "first blocks of at least two requests"),
+            ("reuse ratio", shared[2], "references to blocks that occur more than once"),
             *([("sessions", UNKNOWN, self.unknown[SESSIONS])] if SESSIONS in self.unknown else []),
         ])  # fmt: skip
         rates = [f"{getattr(sharing.hits, name):.4f}" if sharing else UNKNOWN for name, _ in RATES]

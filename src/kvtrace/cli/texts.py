@@ -6,7 +6,7 @@ import click
 
 from .completion import Name, prompt_forms
 from .help import Command
-from .options import BLOCK_SIZE_OF_TRACE, QUIET_ERRORS
+from .options import BLOCK_SIZE_OF_TRACE, QUIET_ERRORS, remarks_of
 from .output import console, print_lines
 
 
@@ -68,6 +68,8 @@ def _summary(trace, written, output, to, name, tokenizer):
         yield "lost", loss
     if to in CHAT_FORMS:
         yield "counted", _chat_tokens(name, tokenizer)
+    for sentence in remarks_of(trace, "prefixes", "outputs").values():
+        yield "note", sentence
     for line in usage(to, output, len(trace)):
         yield "use", line
 

@@ -21,6 +21,7 @@ from ..formats.writing import card_path as card_path  # re-exported
 from ..trace.measured import MEASURED
 from ..trace.trace import Trace
 from ..trace.trace_figures import figures as figures_of
+from ..trace.unknown import TOO_LOW
 from .unprotected import counted_kind_of, protects_senders, unprotected
 
 if TYPE_CHECKING:
@@ -160,13 +161,19 @@ def _making(figures, meta):
     tokenizer, template, log = (_object(meta, key) for key in ("tokenizer", "chat_template", "log"))
     made = [
         ("kvtrace", _object(meta, "kvtrace").get("version")),
-        ("log", log.get("reader")), ("times", log.get("time")),
+        ("log", log.get("reader")), ("times", log.get("time")), ("sample", _sample(log)),
         ("tokenizer", _public(tokenizer)), ("chat template", _public(template)),
         ("hash", meta.get("hash")), ("tokens per block", figures.get("block_size") or meta.get("block_size")),
         ("last, partial block", meta.get("tail") or figures.get("tail")),
         ("service times", _service(_object(meta, "service_times"))),
     ]  # fmt: skip
     return "\n".join(f"* {name}: {_quoted(value)}" for name, value in made if value not in (None, "", {}))
+
+
+def _sample(log) -> str | None:
+    """What a log that is a sample by request means for the figures."""
+    share = log.get("request_sample")
+    return None if not isinstance(share, float) else TOO_LOW.format(share=f"{100 * share:.3g}%")
 
 
 def _service(section) -> str | None:

@@ -125,6 +125,7 @@ META = Section({
             "seed": whole(SEED),
         }),
         "measured": ListOf(one_of(*MEASURED), limit=len(MEASURED)),
+        "request_sample": rounded(1),
     }),
     "tokenizer": Section({
         "name": one_of(*TOKENIZERS), "sha256": digest,
@@ -137,6 +138,7 @@ META = Section({
     "hash": one_of("SipHash-2-4-128, keyed, chained"),
     "session_mode": one_of("cumulative"),
     "prefixes": one_of(PREFIXES_UNKNOWN),
+    "assumed": Section({"output_length": whole(TOKENS)}),
     "profile": one_of(*PROFILES),
     "release": Section({
         "settings": _SETTINGS, "k_counted": one_of(None, *WARNINGS), "sampled": flag, "tenants_isolated": flag,

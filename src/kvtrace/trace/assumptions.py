@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from copy import copy
+
+import numpy as np
+
 from .._base.errors import UsageError
-from .columns import fields_of, replace_columns, require_trace
+from .columns import require_trace
 from .invariants import MAX_LENGTH
 from .meta import merge
 from .trace import Trace
@@ -32,8 +36,7 @@ def assume_outputs(trace: Trace, tokens: int) -> Trace:
         raise UsageError(f"the assumed output length must be from 0 to {MAX_LENGTH:,} tokens, not {tokens:,}.")
     if knows(trace, trace.meta, OUTPUTS):
         return trace
-    output_length = trace.output_length.copy()
-    output_length[output_length == UNKNOWN_LENGTH] = tokens
-    meta = merge(trace.meta, {"assumed": {"output_length": tokens}})
-    columns = replace_columns(trace, output_length=output_length)
-    return Trace(**fields_of(columns), block_size=trace.block_size, tail=trace.tail, meta=meta)
+    assumed = copy(trace)  # a streamed trace, too: its outputs have no blocks where a length is unknown
+    assumed.output_length = np.where(trace.output_length == UNKNOWN_LENGTH, tokens, trace.output_length)
+    assumed.meta = merge(trace.meta, {"assumed": {"output_length": tokens}})
+    return assumed

@@ -172,7 +172,7 @@ def unlimited_hits(trace: Columns, *, outputs: bool = False, seen: int = 0) -> n
     array([0, 2, 3])
     """
     require_trace(trace)
-    require_known(trace, getattr(trace, "meta", {}), "the hits of a cache that never evicts", PREFIXES)
+    require_known(trace, getattr(trace, "meta", {}), "the hit rate without eviction", PREFIXES)
     hits, unseen = np.empty(len(trace), dtype=np.int64), np.ones(max(_reach(trace), seen), dtype=bool)
     unseen[:seen] = False
     for where, piece in trace.pieces():

@@ -80,7 +80,7 @@ class Meta(TypedDict, total=False):
     chat_template: dict[str, str] | None
     hash: str
     session_mode: str
-    assumed: dict[str, int]  # in place of unknown output lengths; maker: trace/assumptions.py; never written
+    assumed: dict[str, int]  # in place of unknown output lengths; maker: trace/assumptions.py
     prefixes: str  # only if the log has lengths but no prompts: shared prefixes are unknown
     profile: str  # of Claims
     release: ReleaseSection  # of Claims

@@ -35,10 +35,15 @@ NEEDS: dict[str, Need] = {
         "the log has lengths only, so it is unknown which prompts share a prefix",
         "Log the prompts, or hashes of their blocks.",
     ),
-    OUTPUTS: Need("output lengths are unknown for {count} of {rows} requests", "Log the answers or their token counts."),
+    OUTPUTS: Need(
+        "output lengths are unknown for {count} of {rows} requests", "Log the answers or their token counts."
+    ),
     TIMES: Need("the log has no arrival times, so those of the trace are of a model", "Log the time of each request."),
     SESSIONS: Need("the log has no sessions", "Name their field: --map session=FIELD."),
 }
+
+
+ASSUME = {OUTPUTS: " Or assume a length: --assume-output 128, assume_outputs(trace, 128)."}
 
 
 def unknown(columns: Columns, meta: Mapping[str, Any]) -> dict[str, str]:
@@ -51,13 +56,13 @@ def unknown(columns: Columns, meta: Mapping[str, Any]) -> dict[str, str]:
     """
     missing = {}
     if not shares_prefixes(meta):
-        missing[PREFIXES] = _sentence(PREFIXES)
+        missing[PREFIXES] = sentence(PREFIXES)
     if count := int(np.count_nonzero(columns.output_length == UNKNOWN_LENGTH)):
-        missing[OUTPUTS] = _sentence(OUTPUTS, count=f"{count:,}", rows=f"{len(columns):,}")
+        missing[OUTPUTS] = sentence(OUTPUTS, count=f"{count:,}", rows=f"{len(columns):,}")
     if "arrivals" in (meta.get("log") or {}):
-        missing[TIMES] = _sentence(TIMES)
+        missing[TIMES] = sentence(TIMES)
     if columns.session is None:
-        missing[SESSIONS] = _sentence(SESSIONS)
+        missing[SESSIONS] = sentence(SESSIONS)
     return missing
 
 
@@ -79,7 +84,7 @@ prompts share a prefix. Log the prompts, or hashes of their blocks.
     missing = unknown(columns, meta)
     for need in needs:
         if need in missing:
-            raise UnknownError(f"{result} is unknown: {missing[need]}")
+            raise UnknownError(f"{result} is unknown: {missing[need]}{ASSUME.get(need, '')}")
 
 
 def knows(columns: Columns, meta: Mapping[str, Any], *needs: str) -> bool:
@@ -107,19 +112,36 @@ it. Sample whole sessions instead: --sample-sessions 1% of the whole log keeps t
     """
     missing = unknown(columns, meta)
     sentences = {need: f"{missing[need][:1].upper()}{missing[need][1:]}" for need in needs if need in missing}
-    if OUTPUTS in needs and (tokens := (meta.get("assumed") or {}).get("output_length")) is not None:
+    users = {"assumed_output": OUTPUTS, "request_sample": PREFIXES}
+    return sentences | {name: text for name, text in stated(meta).items() if users[name] in needs}
+
+
+def stated(meta: Mapping[str, Any]) -> dict[str, str]:
+    """What the sidecar states of every figure: that output lengths are assumed, that hit rates are too low.
+
+    >>> stated({"assumed": {"output_length": 128}})
+    {'assumed_output': 'Unknown output lengths are assumed to be 128 tokens (--assume-output).'}
+    """
+    sentences = {}
+    if (tokens := (meta.get("assumed") or {}).get("output_length")) is not None:
         sentences["assumed_output"] = f"Unknown output lengths are assumed to be {tokens:,} tokens (--assume-output)."
-    if PREFIXES in needs and (share := (meta.get("log") or {}).get("request_sample")) is not None:
+    if (share := (meta.get("log") or {}).get("request_sample")) is not None:
         sentences["request_sample"] = TOO_LOW.format(share=f"{100 * share:.3g}%")
     return sentences
 
 
 TOO_LOW = (
     "The log is a sample by request ({share}), so every hit rate is too low: most requests that share a prefix are "
-    "not in it. Sample whole sessions instead: --sample-sessions {share} of the whole log keeps the prefixes within them."
+    "not in it. Sample whole sessions instead: --sample-sessions {share} of the whole log keeps the prefixes within "
+    "them."
 )
 
 
-def _sentence(need: str, **counts: str) -> str:
+def sentence(need: str, **counts: str) -> str:
+    """What is missing, and what makes it known.
+
+    >>> sentence(SESSIONS)
+    'the log has no sessions. Name their field: --map session=FIELD.'
+    """
     row = NEEDS[need]
     return f"{row.missing.format(**counts)}. {row.remedy}"
