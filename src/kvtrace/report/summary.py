@@ -65,8 +65,9 @@ def _size(figures):
     yield "sessions", f"{sessions:,}" if sessions else "unknown", "" if sessions else NEEDS[SESSIONS].missing
     outputs = "unknown" if figures["output_tokens"] is None else f"{figures['output_tokens']:,}"
     yield "tokens", f"{figures['tokens']:,}", f"in prompts; {outputs} in outputs"
-    yield "blocks", f"{figures['blocks']:,}", f"in prompts; {figures['distinct_blocks']:,} distinct"
-    if _are_large(figures):
+    distinct = f"{figures['distinct_blocks']:,}" if "hits" in figures else "unknown"
+    yield "blocks", f"{figures['blocks']:,}", f"in prompts; {distinct} distinct"
+    if "hits" in figures and _are_large(figures):
         yield "", "", "blocks are large for these prompts: --block-size 16, common in engines, shows more reuse"
 
 

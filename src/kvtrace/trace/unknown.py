@@ -39,7 +39,7 @@ NEEDS: dict[str, Need] = {
         "output lengths are unknown for {count} of {rows} requests", "Log the answers or their token counts."
     ),
     TIMES: Need("the log has no arrival times, so those of the trace are of a model", "Log the time of each request."),
-    SESSIONS: Need("the log has no sessions", "Name their field: --map session=FIELD."),
+    SESSIONS: Need("the trace has no sessions", "Name their field in the log: --map session=FIELD."),
 }
 
 
@@ -52,7 +52,7 @@ def unknown(columns: Columns, meta: Mapping[str, Any]) -> dict[str, str]:
     >>> from kvtrace.trace.building import toy
     >>> trace = toy("0", "1")
     >>> unknown(trace, trace.meta)
-    {'sessions': 'the log has no sessions. Name their field: --map session=FIELD.'}
+    {'sessions': 'the trace has no sessions. Name their field in the log: --map session=FIELD.'}
     """
     missing = {}
     if not shares_prefixes(meta):
@@ -141,7 +141,7 @@ def sentence(need: str, **counts: str) -> str:
     """What is missing, and what makes it known.
 
     >>> sentence(SESSIONS)
-    'the log has no sessions. Name their field: --map session=FIELD.'
+    'the trace has no sessions. Name their field in the log: --map session=FIELD.'
     """
     row = NEEDS[need]
     return f"{row.missing.format(**counts)}. {row.remedy}"

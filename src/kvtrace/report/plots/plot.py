@@ -216,9 +216,9 @@ def unknown_plot(title: str, sentence: str) -> Plot:
     """A plot that is not drawn, because the trace does not know what it needs.
 
     >>> unknown_plot("Reuse", "the log has lengths only.").panels[0].missing
-    'unknown: the log has lengths only.'
+    'the log has lengths only.'
     """
-    return Plot(title, "", [Panel(title, missing=f"unknown: {sentence}")])
+    return Plot(title, "", [Panel(title, missing=sentence)])
 
 
 def bars(title: str, axis: Axis, values: dict[str, float]) -> Panel:
