@@ -154,11 +154,11 @@ from .text.prompts.round_trip import hashes_to_texts as hashes_to_texts
 from .text.prompts.round_trip import texts_to_hashes as texts_to_hashes
 from .text.prompts.writing import write_prompts as write_prompts
 from .text.tokenizers import Tokenizer as Tokenizer
-from .trace.assumptions import assume_outputs as assume_outputs
 from .trace.building import TraceBuilder as TraceBuilder
 from .trace.building import concat as concat
 from .trace.building import toy as toy
 from .trace.columns import Columns as Columns
+from .trace.conversion import assume_outputs as assume_outputs
 from .trace.conversion import convert as convert
 from .trace.conversion import sample_rows as sample_rows
 from .trace.conversion import sample_sessions as sample_sessions

@@ -34,7 +34,7 @@ from ..privacy.checks.finding import Audit
 from ..privacy.link_index import LinkIndex
 from ..privacy.profiles import profile_of
 from ..privacy.publishing import Published, publish
-from ..trace.meta import Meta, RecordingSection, merge
+from ..trace.meta import Meta, RecordingSection, merge, rendering_of
 from .spool import Window, read_window
 
 INDEX = "links"  # the numbers of the recording, in the folder of open windows
@@ -116,7 +116,8 @@ def _publish_linked(window, output, collector, settings, counts) -> Published:
     """Write the window's trace and its links to the other windows of the recording."""
 
     def open_index(start_ns: int) -> LinkIndex:
-        return LinkIndex(Path(window.path).parent / INDEX, check=window.header["key"], start_ns=start_ns)
+        path, rendering = Path(window.path).parent / INDEX, rendering_of(settings.meta)
+        return LinkIndex(path, check=window.header["key"], start_ns=start_ns, rendering=rendering)
 
     rows, links = linked_rows(collector, settings, counts, open_index=open_index)
     with appear_together():

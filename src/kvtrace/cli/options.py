@@ -89,7 +89,7 @@ def viewed(trace: Any, domains: str | None) -> tuple[Any, dict[str, Any], list[s
 
 def assumed(trace: Any, assume_output: int | None) -> Any:
     """The trace with the output length of --assume-output, if that is given."""
-    from ..trace.assumptions import assume_outputs
+    from ..trace.conversion import assume_outputs
 
     return trace if assume_output is None else assume_outputs(trace, assume_output)
 

@@ -21,6 +21,7 @@ from ..formats.writing import card_path as card_path  # re-exported
 from ..trace.measured import MEASURED
 from ..trace.trace import Trace
 from ..trace.trace_figures import figures as figures_of
+from ..trace.trace_figures import output_words
 from ..trace.unknown import TOO_LOW
 from .unprotected import counted_kind_of, protects_senders, unprotected
 
@@ -163,7 +164,8 @@ def _making(figures, meta):
         ("kvtrace", _object(meta, "kvtrace").get("version")),
         ("log", log.get("reader")), ("times", log.get("time")), ("sample", _sample(log)),
         ("tokenizer", _public(tokenizer)), ("chat template", _public(template)),
-        ("hash", meta.get("hash")), ("tokens per block", figures.get("block_size") or meta.get("block_size")),
+        ("prompts", _rendering(_object(meta, "rendering"))), ("hash", meta.get("hash")),
+        ("tokens per block", figures.get("block_size") or meta.get("block_size")),
         ("last, partial block", meta.get("tail") or figures.get("tail")),
         ("service times", _service(_object(meta, "service_times"))),
     ]  # fmt: skip
@@ -174,6 +176,23 @@ def _sample(log) -> str | None:
     """What a log that is a sample by request means for the figures."""
     share = log.get("request_sample")
     return None if not isinstance(share, float) else TOO_LOW.format(share=f"{100 * share:.3g}%")
+
+
+def _rendering(section) -> str | None:
+    """How prompts became tokens, and what of the requests did not."""
+    if not section:
+        return None
+    engine, version = section.get("engine"), section.get("version")
+    how = "as the log has them" if engine == "raw" else f"as {engine} renders them"
+    fields, media = _object(section, "not_rendered"), section.get("unsized_media")
+    left_out = [f"{name} ({_requests(count)})" for name, count in fields.items() if count]
+    lost = [f"not rendered: {', '.join(left_out)}"] if left_out else []
+    lost += [f"{media:,} media of unknown size"] if media else []
+    return "; ".join([f"{how} (version {version})", *lost])
+
+
+def _requests(count) -> str:
+    return f"about {count:,} request{'' if count == 1 else 's'}"
 
 
 def _service(section) -> str | None:
@@ -204,6 +223,7 @@ def _words(setting) -> Any:
 
 def _figures_table(figures):
     rows = [(name.replace("_", " "), _number(figures, name)) for name in COUNTS if figures.get(name)]
+    rows += [("output tokens", output_words(figures))] if figures.get("unknown_outputs") else []
     hits = figures.get("hits") if isinstance(figures.get("hits"), Mapping) else {}
     rows += [(f"{rate.replace('_', ' ')}, without eviction", f"{hits[rate]:.4f}") for rate in RATES if rate in hits]
     rows += [] if hits else [("hit rates", "unknown: the log does not record shared prefixes")]

@@ -17,11 +17,13 @@ from ..formats.format_table import NAMES
 from ..formats.sidecar import FORMAT_VERSION
 from ..formats.targets import TARGETS
 from ..trace.columns import BLOCK_RULES, TAILS
+from ..trace.invariants import MAX_LENGTH
 from ..trace.measured import MEASURED
 from ..trace.meta import PREFIXES_UNKNOWN
 from .contributors import WARNINGS
 from .forms import ListOf, Section, digest, faults, fit, flag, number, one_of, pattern, rounded, whole
 from .profiles import COUNTED, PROFILES
+from .rendered_fields import ENGINES, RENDERED_FIELDS
 
 MANY = 10**12  # requests, tokens, blocks
 SMALL = 10**8  # a first id, a time step: smaller than a telephone number
@@ -136,9 +138,12 @@ META = Section({
         "generation_prompt": one_of(None), "wants": pattern(WANTS),
     }, nullable=True),
     "hash": one_of("SipHash-2-4-128, keyed, chained"),
+    "rendering": Section({
+        "engine": one_of(*ENGINES), "version": whole(99),
+        "not_rendered": Section(dict.fromkeys(sorted(RENDERED_FIELDS), two_digits)), "unsized_media": two_digits,
+    }),
     "session_mode": one_of("cumulative"),
     "prefixes": one_of(PREFIXES_UNKNOWN),
-    "assumed": Section({"output_length": whole(TOKENS)}),
     "profile": one_of(*PROFILES),
     "release": Section({
         "settings": _SETTINGS, "k_counted": one_of(None, *WARNINGS), "sampled": flag, "tenants_isolated": flag,
@@ -149,12 +154,14 @@ META = Section({
     }),
     "counts": Section({field.name: two_digits for field in fields(Counts) if field.name not in UNSTATED}),
     "figures": Section({
-        "requests": whole(MANY), "tokens": whole(MANY), "output_tokens": whole(MANY), "blocks": whole(MANY),
+        "requests": whole(MANY), "tokens": whole(MANY), "output_tokens": whole(MANY),
+        "known_output_tokens": whole(MANY), "unknown_outputs": whole(MANY), "blocks": whole(MANY),
         "distinct_blocks": whole(MANY), "sessions": whole(MANY), "duration_ms": number(MANY), "hits": _HITS,
         "hits_with_outputs": _HITS,
     }),
     "converted": Section({
-        "chained": flag, "folded_from": whole(TOKENS), "speedup_ratio": rounded(SMALL), "part": flag,
+        "chained": flag, "folded_from": whole(TOKENS), "speedup_ratio": rounded(SMALL),
+        "assumed_output": whole(MAX_LENGTH), "part": flag,
     }),
     "synthetic": Section({
         "method": one_of("attach", "tree", "sessions", "mixture"), "requests": whole(MANY), "sessions": whole(MANY),

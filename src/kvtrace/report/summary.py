@@ -60,11 +60,12 @@ def closing(figures: dict[str, Any], counts: Counts, request_sample: float | Non
 
 
 def _size(figures):
+    from ..trace.trace_figures import output_words
+
     yield "requests", f"{figures['requests']:,}", f"over {figures['duration_ms'] / 1000:,.0f} s"
     sessions = figures["sessions"]
     yield "sessions", f"{sessions:,}" if sessions else "unknown", "" if sessions else NEEDS[SESSIONS].missing
-    outputs = "unknown" if figures["output_tokens"] is None else f"{figures['output_tokens']:,}"
-    yield "tokens", f"{figures['tokens']:,}", f"in prompts; {outputs} in outputs"
+    yield "tokens", f"{figures['tokens']:,}", f"in prompts; {output_words(figures)}"
     distinct = f"{figures['distinct_blocks']:,}" if "hits" in figures else "unknown"
     yield "blocks", f"{figures['blocks']:,}", f"in prompts; {distinct} distinct"
     if "hits" in figures and _are_large(figures):

@@ -8,7 +8,7 @@ from typing import Any
 
 from .._base.errors import UsageError
 from ..formats import reading
-from ..trace.assumptions import assume_outputs
+from ..trace.conversion import assume_outputs
 from ..trace.trace import Trace
 from .fitting import fit
 from .model import Model
@@ -95,6 +95,5 @@ def model_of(
 
 def _kept_by_samples(meta: Mapping[str, Any]) -> dict[str, Any]:
     """What is as true of a sample as of the trace: an assumption, and hit rates that are too low."""
-    share = (meta.get("log") or {}).get("request_sample")
-    sample = {} if share is None else {"log": {"request_sample": share}}
-    return {name: meta[name] for name in ("assumed",) if name in meta} | sample
+    parts = {"log": "request_sample", "converted": "assumed_output"}
+    return {name: {key: meta[name][key]} for name, key in parts.items() if key in meta.get(name, {})}

@@ -173,8 +173,12 @@ def expected_blocks(tokens: np.ndarray, block_size: int, tail: str) -> np.ndarra
 def expected_output_blocks(
     input_length: np.ndarray, output_length: np.ndarray, block_size: int, tail: str
 ) -> np.ndarray:
-    """The number of blocks of each output: those of prompt and output together, less the prompt's full blocks."""
-    return expected_blocks(input_length + output_length, block_size, tail) - input_length // block_size
+    """The number of blocks of each output: those of prompt and output together, less the prompt's full blocks.
+
+    An output of unknown length has none.
+    """
+    blocks = expected_blocks(input_length + output_length, block_size, tail) - input_length // block_size
+    return np.where(output_length == UNKNOWN_LENGTH, 0, blocks)
 
 
 def likely_tail(columns: Columns, block_size: int) -> str:
@@ -200,6 +204,8 @@ def _output_blocks(columns, output_offsets, block_size, tail):
     expected = blocks if tail == STATED else expected_output_blocks(lengths, columns.output_length, block_size, tail)
 
     def message(row):
+        if columns.output_length[row] == UNKNOWN_LENGTH:
+            return f"{blocks[row]:,} output_hash_ids, but output_length is unknown."
         return (
             f"{blocks[row]:,} output_hash_ids for {columns.output_length[row]:,} tokens after {lengths[row]:,}; at "
             f"block size {block_size} there should be {expected[row]:,}."

@@ -5,7 +5,7 @@ The keys that describe the file itself (`block_size`, `requests`, `format`, ...)
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, NotRequired, TypedDict, cast
 
 
@@ -35,6 +35,18 @@ class Claims(TypedDict):
     release: ReleaseSection
 
 
+class RenderingSection(TypedDict, total=False):
+    """`rendering`: how the prompts of the log became tokens. Maker: ingest/.
+
+    A trace without it is of version 0: rendered before 0.1, or not from a log with prompts.
+    """
+
+    engine: str  # whose rendering it is: "vllm", "sglang" or "raw"
+    version: int  # of the renderer; block ids of other versions may differ for equal prompts
+    not_rendered: dict[str, int]  # field that changes a prompt -> requests in which it was left out, to two digits
+    unsized_media: int  # images, sounds and videos whose number of tokens is unknown, to two digits
+
+
 class ServiceSection(TypedDict, total=False):
     """`service_times`: where the service times come from. Maker: privacy/session_times.py."""
 
@@ -53,6 +65,7 @@ class ConvertedSection(TypedDict, total=False):
     folded_from: int
     speedup_ratio: float
     part: bool
+    assumed_output: int  # tokens of each output whose length is unknown
 
 
 class WekaSection(TypedDict, total=False):
@@ -79,8 +92,8 @@ class Meta(TypedDict, total=False):
     tokenizer: dict[str, str] | None
     chat_template: dict[str, str] | None
     hash: str
+    rendering: RenderingSection
     session_mode: str
-    assumed: dict[str, int]  # in place of unknown output lengths; maker: trace/assumptions.py
     prefixes: str  # only if the log has lengths but no prompts: shared prefixes are unknown
     profile: str  # of Claims
     release: ReleaseSection  # of Claims
@@ -95,6 +108,8 @@ class Meta(TypedDict, total=False):
 
 
 PREFIXES_UNKNOWN = "unknown: the log has lengths only, so no block is shared"
+Rendering = tuple[str, int]  # an engine and a version
+UNRENDERED: Rendering = ("", 0)  # before 0.1, or not from a log with prompts
 STALE = ("counts", "figures")  # they describe the whole trace, and would reveal its size beside a part of it
 CLAIMS = ("profile", "release")  # only an audited trace has them
 
@@ -124,6 +139,38 @@ def without_claims(meta: Mapping[str, Any]) -> dict[str, Any]:
     {'hash': 'a'}
     """
     return {name: value for name, value in meta.items() if name not in CLAIMS}
+
+
+def with_unknown_prefixes(
+    meta: Mapping[str, Any] | Meta | None, sources: Iterable[Mapping[str, Any]]
+) -> dict[str, Any]:
+    """The sections for a trace made of others: shared prefixes are unknown if they are in any of them.
+
+    >>> with_unknown_prefixes({"hash": "a"}, [{}, {"prefixes": PREFIXES_UNKNOWN}])["prefixes"]
+    'unknown: the log has lengths only, so no block is shared'
+    """
+    is_known = all(shares_prefixes(source) for source in sources)
+    return merge(meta, {} if is_known else {"prefixes": PREFIXES_UNKNOWN})
+
+
+def rendering_of(meta: Mapping[str, Any]) -> Rendering:
+    """The engine and the version of a trace's rendering; version 0 without the section.
+
+    >>> rendering_of({"rendering": {"engine": "vllm", "version": 1}}), rendering_of({})
+    (('vllm', 1), ('', 0))
+    """
+    section = meta.get("rendering") or {}
+    return str(section.get("engine") or ""), int(section.get("version") or 0)
+
+
+def rendering_words(meta: Mapping[str, Any]) -> str:
+    """The rendering of a trace in words.
+
+    >>> rendering_words({"rendering": {"engine": "vllm", "version": 1}}), rendering_words({})
+    ('vllm, version 1', 'version 0: rendered before 0.1')
+    """
+    engine, version = rendering_of(meta)
+    return f"{engine}, version {version}" if version else "version 0: rendered before 0.1"
 
 
 def shares_prefixes(meta: Mapping[str, Any] | Meta) -> bool:

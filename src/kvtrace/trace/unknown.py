@@ -41,9 +41,17 @@ NEEDS: dict[str, Need] = {
     TIMES: Need("the log has no arrival times, so those of the trace are of a model", "Log the time of each request."),
     SESSIONS: Need("the trace has no sessions", "Name their field in the log: --map session=FIELD."),
 }
-
-
 ASSUME = {OUTPUTS: " Or assume a length: --assume-output 128, assume_outputs(trace, 128)."}
+
+
+def known_outputs(columns: Columns) -> np.ndarray:
+    """Request -> whether the length of its output is known.
+
+    >>> from kvtrace.trace.columns import Columns
+    >>> known_outputs(Columns([0, 1], [2, 2], [-1, 5], [], [0, 0, 0]))
+    array([False,  True])
+    """
+    return columns.output_length != UNKNOWN_LENGTH
 
 
 def unknown(columns: Columns, meta: Mapping[str, Any]) -> dict[str, str]:
@@ -57,7 +65,7 @@ def unknown(columns: Columns, meta: Mapping[str, Any]) -> dict[str, str]:
     missing = {}
     if not shares_prefixes(meta):
         missing[PREFIXES] = sentence(PREFIXES)
-    if count := int(np.count_nonzero(columns.output_length == UNKNOWN_LENGTH)):
+    if count := int(np.count_nonzero(~known_outputs(columns))):
         missing[OUTPUTS] = sentence(OUTPUTS, count=f"{count:,}", rows=f"{len(columns):,}")
     if "arrivals" in (meta.get("log") or {}):
         missing[TIMES] = sentence(TIMES)
@@ -119,11 +127,11 @@ it. Sample whole sessions instead: --sample-sessions 1% of the whole log keeps t
 def stated(meta: Mapping[str, Any]) -> dict[str, str]:
     """What the sidecar states of every figure: that output lengths are assumed, that hit rates are too low.
 
-    >>> stated({"assumed": {"output_length": 128}})
+    >>> stated({"converted": {"assumed_output": 128}})
     {'assumed_output': 'Unknown output lengths are assumed to be 128 tokens (--assume-output).'}
     """
     sentences = {}
-    if (tokens := (meta.get("assumed") or {}).get("output_length")) is not None:
+    if (tokens := (meta.get("converted") or {}).get("assumed_output")) is not None:
         sentences["assumed_output"] = f"Unknown output lengths are assumed to be {tokens:,} tokens (--assume-output)."
     if (share := (meta.get("log") or {}).get("request_sample")) is not None:
         sentences["request_sample"] = TOO_LOW.format(share=f"{100 * share:.3g}%")
