@@ -129,7 +129,7 @@ def explain_command(trace, assume_output, capacity, policy, ttl, engine, tiers, 
     windows = done.over_time(window_ms) if window_ms is not None else None
     sessions = done.by_session() if by_session else None
     prefill_s = None if times.roofline is None else prefill_by_cause(done, times.roofline)
-    remarks = remarks_of(viewed, *needs_of(times, options["mode"], options["schedule"], over_time))
+    remarks = remarks_of(viewed, *needs_of(times, options["mode"], options["schedule"], over_time, options["instances"]))
     if as_json:
         parts = {"prefill_s": prefill_s, "cures": None if cures is None else cures.to_dict(), "over_time": windows, "by_session": sessions}
         known_parts = {name: part for name, part in parts.items() if part is not None}
