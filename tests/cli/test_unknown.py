@@ -137,7 +137,7 @@ def test_every_command_says_what_a_trace_does_not_know(name, what, tmp_path, cap
     printed = capsys.readouterr()
     output = printed.out + printed.err
     if "PAGE" in row.arguments and status == 0:
-        output += re.sub(r"<script.*?</script>", "", (tmp_path / "page.html").read_text(), flags=re.S)
+        output += re.sub(r"<(script|style).*?</\1>", "", (tmp_path / "page.html").read_text(), flags=re.S)
     decision = getattr(row, what)
     if decision == REFUSED:
         assert status == 6, output

@@ -33,6 +33,8 @@ def take(row):
         raise TypeError
     output = row.get("output_length")
     lengths = [whole(row["input_length"]), -1 if output is None else whole(output)]
+    if output is not None and lengths[1] == -1:
+        lengths[1] = -2  # negative, not unknown
     if not all(-(2**63) <= length < 2**63 for length in lengths):
         raise ValueError
     if "output_hash_ids" in row and "hash_ids" not in row:

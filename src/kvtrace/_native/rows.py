@@ -301,6 +301,8 @@ class Scanner:
                 return -1
             self._output_length[self._row] = _UNKNOWN
             return at + 4
+        if field == _OUTPUT_LENGTH and self._data[at] == 45:  # a minus: not the unknown length
+            return -1
         if field == _INPUT_LENGTH:
             self._input_length[self._row] = self._whole(at, end)
         else:

@@ -6,7 +6,7 @@ import click
 
 from .completion import Name, prompt_forms
 from .help import Command
-from .options import BLOCK_SIZE_OF_TRACE, QUIET_ERRORS, remarks_of
+from .options import BLOCK_SIZE_OF_TRACE, QUIET_ERRORS
 from .output import console, print_lines
 
 
@@ -58,6 +58,7 @@ def texts_command(trace, output, tokenizer, to, separator, words, model, block_s
 
 def _summary(trace, written, output, to, name, tokenizer):
     from ..text.prompts.bodies import CHAT_FORMS, usage
+    from ..trace.unknown import stated
 
     exact = f"{written.exact:,} of {written.requests:,} prompts have the trace's lengths and sharing when tokenised again"
     yield "wrote", f"{written.requests:,} prompts, {written.tokens:,} tokens of {tokenizer.name}, {written.words} words: {output}"
@@ -68,7 +69,7 @@ def _summary(trace, written, output, to, name, tokenizer):
         yield "lost", loss
     if to in CHAT_FORMS:
         yield "counted", _chat_tokens(name, tokenizer)
-    for sentence in remarks_of(trace, "prefixes", "outputs").values():
+    for sentence in stated(trace.meta).values():
         yield "note", sentence
     for line in usage(to, output, len(trace)):
         yield "use", line

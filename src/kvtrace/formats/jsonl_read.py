@@ -22,7 +22,7 @@ from .._base.growing_array import GrowingArray
 from .._base.input_files import size_of
 from .._base.offsets import offsets_of
 from .._native.rows import PAD, Scanner
-from ..trace.unknown import UNKNOWN_LENGTH
+from ..trace.unknown import NEGATIVE, UNKNOWN_LENGTH
 from . import scalars
 
 PIECE = 1 << 21  # bytes: a piece and its columns stay in the processor's cache
@@ -409,13 +409,14 @@ def _not_json(line, place) -> RowError:
 
 
 def output_of(row: dict[str, Any]) -> int:
-    """The output length of a row; unknown if it is null or missing.
+    """The output length of a row; unknown if it is null or missing. A file's -1 is a negative length as any other.
 
-    >>> output_of({"output_length": 5}), output_of({"output_length": None}), output_of({})
-    (5, -1, -1)
+    >>> [output_of(row) for row in ({"output_length": 5}, {"output_length": None}, {}, {"output_length": -1})]
+    [5, -1, -1, -2]
     """
     value = row.get("output_length")
-    return UNKNOWN_LENGTH if value is None else whole(value, "output_length")
+    length = UNKNOWN_LENGTH if value is None else whole(value, "output_length")
+    return NEGATIVE if value is not None and length == UNKNOWN_LENGTH else length
 
 
 def time_of(value: Any, name: str = "timestamp") -> float:

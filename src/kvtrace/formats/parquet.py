@@ -24,7 +24,7 @@ from .._base.step_work import report_work
 from ..trace.columns import Columns, replace_columns, rows_of
 from ..trace.frames import dependency_lists, known_lengths, known_numbers
 from ..trace.measured import NUMBERS, numbers_of
-from ..trace.unknown import UNKNOWN_LENGTH
+from ..trace.unknown import NEGATIVE, UNKNOWN_LENGTH
 from . import scalars, sidecar
 from .arrow_dependencies import dependencies_of, numbers_in
 from .read_result import ReadResult
@@ -314,10 +314,13 @@ def _output_lengths(table, name) -> np.ndarray:
     if "output_length" not in table.column_names:
         return np.full(len(table), UNKNOWN_LENGTH)
     place = table.column_names.index("output_length")
-    column = table.column(place)
-    if column.null_count and column.type in (_pyarrow().int64(), _pyarrow().int32()):
-        table = table.set_column(place, "output_length", column.fill_null(UNKNOWN_LENGTH))
-    return _numbers(table, "output_length", name)
+    known = table.column(place).is_valid().to_numpy()
+    if not known.all():
+        table = table.set_column(place, "output_length", table.column(place).fill_null(0))
+    values = _numbers(table, "output_length", name)
+    if known.all() and values.min(initial=0) >= 0:
+        return values
+    return np.where(known, np.where(values == UNKNOWN_LENGTH, NEGATIVE, values), UNKNOWN_LENGTH)
 
 
 def _lists(table, key, name) -> tuple[np.ndarray, np.ndarray]:

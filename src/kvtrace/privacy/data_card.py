@@ -23,6 +23,7 @@ from ..trace.trace import Trace
 from ..trace.trace_figures import figures as figures_of
 from ..trace.trace_figures import output_words
 from ..trace.unknown import TOO_LOW
+from .rendered_fields import ENGINES
 from .unprotected import counted_kind_of, protects_senders, unprotected
 
 if TYPE_CHECKING:
@@ -182,8 +183,7 @@ def _rendering(section) -> str | None:
     """How prompts became tokens, and what of the requests did not."""
     if not section:
         return None
-    engine, version = section.get("engine"), section.get("version")
-    how = "as the log has them" if engine == "raw" else f"as {engine} renders them"
+    how, version = ENGINES.get(str(section.get("engine")), "by an unknown renderer"), section.get("version")
     fields, media = _object(section, "not_rendered"), section.get("unsized_media")
     left_out = [f"{name} ({_requests(count)})" for name, count in fields.items() if count]
     lost = [f"not rendered: {', '.join(left_out)}"] if left_out else []

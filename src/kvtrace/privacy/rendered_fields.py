@@ -3,7 +3,9 @@
 The fields can change the tokens of a prompt. A log may have others; they are counted under none of these names.
 """
 
-ENGINES = ("vllm", "sglang", "raw")  # whose rendering of a request; raw: the text as the log has it
+ENGINES = {  # whose rendering of a request -> how prompts became tokens, on a card
+    "vllm": "as vLLM renders them", "sglang": "as SGLang renders them", "raw": "as the log has them",
+}  # fmt: skip
 RENDERED_FIELDS = frozenset({
     "add_generation_prompt", "add_special_tokens", "chat_template", "chat_template_kwargs", "continue_final_message",
     "documents", "functions", "instructions", "media", "mm_processor_kwargs", "previous_response_id",

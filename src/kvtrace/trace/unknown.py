@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from .columns import Columns
 
 UNKNOWN_LENGTH = -1  # the output length of a request whose log has no answer
+NEGATIVE = -2  # the output length of a row whose file says -1, where unknown is null: a fault
 PREFIXES, OUTPUTS, TIMES, SESSIONS = "prefixes", "outputs", "times", "sessions"
 
 
@@ -143,6 +144,26 @@ TOO_LOW = (
     "not in it. Sample whole sessions instead: --sample-sessions {share} of the whole log keeps the prefixes within "
     "them."
 )
+
+
+def require_outputs(columns: Columns, client: str) -> None:
+    """UnknownError unless all output lengths are known; it names the option that assumes one.
+
+    Args:
+        columns: The trace.
+        client: What needs them: a client, or an option.
+
+    >>> from kvtrace.trace.columns import Columns
+    >>> require_outputs(Columns([0, 1], [2, 2], [-1, 5], [], [0, 0, 0]), "vllm")
+    Traceback (most recent call last):
+    kvtrace._base.errors.UnknownError: vllm needs the length of each output: output lengths are unknown for 1 of 2 \
+requests. Log the answers or their token counts. Or assume a length: kvtrace convert --assume-output TOKENS.
+    """
+    if missing := unknown(columns, {}).get(OUTPUTS):
+        raise UnknownError(
+            f"{client} needs the length of each output: {missing} Or assume a length: kvtrace convert "
+            "--assume-output TOKENS."
+        )
 
 
 def sentence(need: str, **counts: str) -> str:

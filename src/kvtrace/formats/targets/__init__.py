@@ -14,7 +14,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from ..._base.errors import UnknownError, UsageError
+from ..._base.errors import UsageError
 from ..._base.files import is_regular, is_std
 from ..._base.output_files import write_together
 from ...trace.columns import replace_columns
@@ -22,7 +22,7 @@ from ...trace.measured import MEASURED, measured_of
 from ...trace.meta import merge, without_claims
 from ...trace.stated import with_whole_prompts
 from ...trace.trace import Trace
-from ...trace.unknown import OUTPUTS, PREFIXES, require_known
+from ...trace.unknown import PREFIXES, require_known, require_outputs
 from .. import writing
 from ..sidecar import describe, dump, sidecar_path
 from . import aiperf, azure, burstgpt, dynamo, dynamo_agentic, guidellm, libcachesim, llmd, lmcache, sglang, vidur, vllm
@@ -97,14 +97,10 @@ def check_output(path: str | Path, to: str) -> ModuleType:
 
 def _require_known(trace: Trace, target: ModuleType, to: str) -> None:
     """UnknownError for what the client needs, and the trace does not know."""
-    result = f"the file for {to}"
     if getattr(target, "NEEDS_PREFIXES", False):
-        require_known(trace, trace.meta, result, PREFIXES)
+        require_known(trace, trace.meta, f"the file for {to}", PREFIXES)
     if not getattr(target, "OUTPUTS_MAY_BE_UNKNOWN", False):
-        try:
-            require_known(trace, trace.meta, result, OUTPUTS)
-        except UnknownError as error:
-            raise UnknownError(f"{error} Or assume one: --assume-output TOKENS.") from None
+        require_outputs(trace, to)
 
 
 def _description(trace, to, first_id, meta):
