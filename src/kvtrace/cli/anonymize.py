@@ -15,7 +15,7 @@ from .output import console, print_line
 from .release_options import chosen_profile, release_options
 
 
-@click.command("anonymize", cls=Command, groups={"--block-size": "Blocks", "--first-id": "Blocks", "--sample-sessions": "Privacy", "--resume": "Large inputs", "--gpu": "Input", "--gpus": "Input", "--costs": "Input"}, examples=(
+@click.command("anonymize", cls=Command, groups={"--block-size": "Blocks", "--first-id": "Blocks", "--sample-sessions": "Privacy", "--resume": "Large inputs", "--gpu": "Input", "--gpus": "Input", "--costs": "Input", "--request-sample": "Input"}, examples=(
     "kvtrace anonymize log.jsonl -o trace.jsonl",
     "kvtrace anonymize log.jsonl -o fine.jsonl.gz --block-size 16 --profile strict",
     "kvtrace anonymize 'logs/*.jsonl' -o day.dataset --runner local --memory 8GB",
@@ -56,6 +56,7 @@ from .release_options import chosen_profile, release_options
     metavar="MODEL",
     help="Generate arrival times for a log without times, such as rate=2/s,think=30s,seed=1.",
 )
+@click.option("--request-sample", type=float, metavar="SHARE", help="The log is a sample by request of this share, such as 1%: every hit rate is then marked as too low.")
 @click.option(
     "--service-time",
     metavar="MODEL",
@@ -205,7 +206,7 @@ def anonymize_command(
             tasks = {"partitions": partitions, "key_file": key_file, "checkpoint": checkpoint, "quiet": quiet}
             results = _in_tasks(inputs, output, to, runner, ray_address, work_dir, memory, **tasks, **common)
     if not quiet:
-        _print_summary(screen, *results)
+        _print_summary(screen, *results, request_sample=options["request_sample"])
 
 
 def _service_model(service_time, gpu_name, gpus, costs_file):
@@ -265,11 +266,11 @@ def _in_tasks(
             return made.figures, done.counts, done.usage, made.account, written
 
 
-def _print_summary(screen, trace_figures, counts, usage, account, written):
+def _print_summary(screen, trace_figures, counts, usage, account, written, *, request_sample):
     """Print the counts of the log, the costs of the release, and the written files."""
     from ..report import release_costs, summary
 
-    screen.print(summary.closing(trace_figures, counts, usage.rows()))
+    screen.print(summary.closing(trace_figures, counts, usage.rows(), request_sample))
     for warning in summary.not_rendered(counts):
         print_line(screen, f"warning     {warning}")
     if account and len(account.steps) > 1:

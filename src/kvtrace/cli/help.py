@@ -19,7 +19,7 @@ from .amounts import Amount, as_amount
 FILES = {"LOG", "TRACE", "TRACE2", "[TRACE2]", "TRACE...", "LOG...", "WINDOW...", "FILE", "FOLDER", "DIR", "PREVIOUS"}  # metavars of paths
 GROUPS = {  # group -> its options; a command shows them in this order
     "Input": "--input-file --log-format --map --time-unit --arrivals --service-time --allow-truncated --users --block-size "
-    "--trace-block-size --chain --recording-format --model-config --model --kv-bytes-per-token",
+    "--trace-block-size --chain --assume-output --request-sample --recording-format --model-config --model --kv-bytes-per-token",
     "Sources": "--otlp --proxy --upstream --session-header --user-header --follow --from-start --kv-events",
     "Windows": "--window --for --link-windows",
     "Bad rows": "--on-error --max-errors --rejects",
@@ -74,6 +74,7 @@ TYPES: dict[str, click.ParamType] = {  # option -> what it takes, where that is 
     "--ray-address": names.Name(names.fixed("auto")),
     "--sample": Amount(units.share),
     "--sample-sessions": Amount(units.share),
+    "--request-sample": Amount(units.share),
     "--quantile": Amount(units.share, 0.01, 0.999),
     "--holdout": Amount(units.share),
     "--ms-per-token": Amount(units.in_milliseconds, 0),

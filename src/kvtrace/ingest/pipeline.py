@@ -103,6 +103,7 @@ def anonymize(
     isolate_tenants: bool = False,
     keep_domains: bool | None = None,
     arrivals: str | None = None,
+    request_sample: float | None = None,
     service_model: ServiceModel | None = None,
     key: Key | None = None,
     workers: int | None = None,
@@ -144,6 +145,8 @@ def anonymize(
         keep_domains: Write the isolation domain of each request (tenant, adapter, salt, model) as a number; ids are
             then equal in all domains. The default is the profile's: "exact" keeps them, others do not.
         arrivals: Arrival model for a log without times, as in "rate=2/s,think=30s,seed=1".
+        request_sample: The share of the service's requests that the log has, if it is a sample by request: 0.01 is one
+            in a hundred. Results then say that hit rates are too low.
         service_model: Estimates service times of sessions that the log did not measure (`service_model`).
         key: Key of the hash (see `load_key`). The default is random and never stored.
         workers: Processes; the default is one a core.
@@ -176,7 +179,8 @@ def anonymize(
         k_counts=k_counts, tail=tail, time_step_ms=time_step_ms, round_input=round_input, round_output=round_output,
         drop_sessions=drop_sessions, keep_measured=keep_measured, sample_sessions=sample_sessions,
         tenant_field=tenant_field, isolate_tenants=isolate_tenants, keep_domains=keep_domains, arrivals=arrivals,
-        service_model=service_model, key=key, workers=workers, max_errors=max_errors, on_mismatch=on_mismatch,
+        request_sample=request_sample, service_model=service_model, key=key, workers=workers, max_errors=max_errors,
+        on_mismatch=on_mismatch,
         on_reject=on_reject, on_progress=on_progress,
     ).trace()  # fmt: skip
 

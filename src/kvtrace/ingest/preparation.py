@@ -105,6 +105,7 @@ class LogOptions(TypedDict, total=False):
     isolate_tenants: bool
     keep_domains: bool | None
     arrivals: str | None
+    request_sample: float | None
     service_model: ServiceModel | None
     key: Key | None
 
@@ -137,6 +138,7 @@ def prepare(
     isolate_tenants: bool = False,
     keep_domains: bool | None = None,
     arrivals: str | None = None,
+    request_sample: float | None = None,
     service_model: ServiceModel | None = None,
     key: Key | None = None,
     keep_order: bool = False,
@@ -149,6 +151,8 @@ def prepare(
         InputError: the first rows of the log match no reader or no unit of time.
     """
     arrival_model = None if arrivals is None else ArrivalModel.parse(arrivals)
+    if request_sample is not None and not 0 < request_sample <= 1:
+        raise UsageError(f"--request-sample must be above 0 and at most 1, not {request_sample:g}. Example: 1%.")
     chosen = profiles.profile(
         profile, k=k, k_counts=k_counts, tail=tail, time_step_ms=time_step_ms, round_input=round_input,
         round_output=round_output, drop_sessions=drop_sessions, keep_measured=keep_measured,
@@ -168,7 +172,7 @@ def prepare(
         by_tenant=tenant_field is not None and not isolate_tenants, stop_at_error=stop_at_error,
     )  # fmt: skip
     encoder = Encoder(recipe)
-    meta = provenance(recipe, encoder, arrival_model)
+    meta = provenance(recipe, encoder, arrival_model, request_sample)
     return Job(log_sources, recipe, encoder, chosen, arrival_model, meta, service_model)
 
 
@@ -303,11 +307,15 @@ def _with_tenant(field_map, tenant_field):
     return field_map if tenant_field is None else {**(field_map or {}), "tenant": tenant_field}
 
 
-def provenance(recipe: Recipe, encoder: Encoder, arrival_model: ArrivalModel | None = None) -> Meta:
+def provenance(
+    recipe: Recipe, encoder: Encoder, arrival_model: ArrivalModel | None = None, request_sample: float | None = None
+) -> Meta:
     """How the trace was made, for its sidecar. It names no key, host, path or user."""
+    arrivals = {} if arrival_model is None else {"arrivals": arrival_model.describe()}
+    sample = {} if request_sample in (None, 1) else {"request_sample": request_sample}
     rendering = {"engine": recipe.render_as, "version": recipe.rendering_version}
     return {
-        "log": recipe.reader.describe() | ({} if arrival_model is None else {"arrivals": arrival_model.describe()}),
+        "log": recipe.reader.describe() | arrivals | sample,
         "tokenizer": None if encoder.tokenizer is None else encoder.tokenizer.describe(),
         "chat_template": None if encoder.template is None else encoder.template.describe(),
         **({"rendering": rendering} if recipe.reader.holds_prompts else {}),

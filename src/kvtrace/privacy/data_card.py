@@ -22,6 +22,7 @@ from ..trace.measured import MEASURED
 from ..trace.trace import Trace
 from ..trace.trace_figures import figures as figures_of
 from ..trace.trace_figures import output_words
+from ..trace.unknown import TOO_LOW
 from .rendered_fields import ENGINES
 from .unprotected import counted_kind_of, protects_senders, unprotected
 
@@ -162,7 +163,7 @@ def _making(figures, meta):
     tokenizer, template, log = (_object(meta, key) for key in ("tokenizer", "chat_template", "log"))
     made = [
         ("kvtrace", _object(meta, "kvtrace").get("version")),
-        ("log", log.get("reader")), ("times", log.get("time")),
+        ("log", log.get("reader")), ("times", log.get("time")), ("sample", _sample(log)),
         ("tokenizer", _public(tokenizer)), ("chat template", _public(template)),
         ("prompts", _rendering(_object(meta, "rendering"))), ("prompt lengths", _usage(_object(meta, "usage"))),
         ("hash", meta.get("hash")), ("tokens per block", figures.get("block_size") or meta.get("block_size")),
@@ -170,6 +171,12 @@ def _making(figures, meta):
         ("service times", _service(_object(meta, "service_times"))),
     ]  # fmt: skip
     return "\n".join(f"* {name}: {_quoted(value)}" for name, value in made if value not in (None, "", {}))
+
+
+def _sample(log) -> str | None:
+    """What a log that is a sample by request means for the figures."""
+    share = log.get("request_sample")
+    return None if not isinstance(share, float) else TOO_LOW.format(share=f"{100 * share:.3g}%")
 
 
 def _rendering(section) -> str | None:

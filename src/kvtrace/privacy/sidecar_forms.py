@@ -133,6 +133,7 @@ META = Section({
             "seed": whole(SEED),
         }),
         "measured": ListOf(one_of(*MEASURED), limit=len(MEASURED)),
+        "request_sample": rounded(1),
     }),
     "tokenizer": Section({
         "name": one_of(*TOKENIZERS), "sha256": digest,

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any
 from rich.markup import escape
 from rich.table import Table
 
+from ..trace.unknown import NEEDS, PREFIXES, SESSIONS, TOO_LOW, sentence
+
 if TYPE_CHECKING:
     from .._base.row_counts import Counts
 
@@ -42,15 +44,25 @@ def _name(described: dict[str, str]) -> str:
     return described.get("name") or f"a file of SHA-256 {described['sha256'][:12]}..."
 
 
-def closing(figures: dict[str, Any], counts: Counts, usage: Iterable[tuple[str, str, str]] = ()) -> Table:
-    """The figures of a run: trace size, hit rates without eviction, the rows that were left out.
+def closing(
+    figures: dict[str, Any],
+    counts: Counts,
+    usage: Iterable[tuple[str, str, str]] = (),
+    request_sample: float | None = None,
+) -> Table:
+    """The figures of a run: trace size, hit rates without eviction, and the rows that were left out.
 
-    `usage` has the lines on the log's own counts of prompt tokens.
+    Args:
+        figures: The figures of the trace.
+        counts: The rows of the log.
+        usage: The lines on the log's own counts of prompt tokens.
+        request_sample: The share of a log that is a sample by request, whose hit rates are too low.
     """
     table = Table(box=None, show_header=False, pad_edge=False, padding=(0, 2, 0, 0))
     table.add_column(no_wrap=True)
     table.add_column(no_wrap=True, justify="right")
-    for name, value, note in (*_size(figures), *_rates(figures), *usage, *_left_out(counts)):
+    rows = (*_size(figures), *_rates(figures, request_sample), *usage, *_left_out(counts))
+    for name, value, note in rows:
         table.add_row(name, value, f"[dim]{escape(note)}[/dim]")
     return table
 
@@ -59,11 +71,12 @@ def _size(figures):
     from ..trace.trace_figures import output_words
 
     yield "requests", f"{figures['requests']:,}", f"over {figures['duration_ms'] / 1000:,.0f} s"
-    if figures["sessions"]:
-        yield "sessions", f"{figures['sessions']:,}", ""
+    sessions = figures["sessions"]
+    yield "sessions", f"{sessions:,}" if sessions else "unknown", "" if sessions else NEEDS[SESSIONS].missing
     yield "tokens", f"{figures['tokens']:,}", f"in prompts; {output_words(figures)}"
-    yield "blocks", f"{figures['blocks']:,}", f"in prompts; {figures['distinct_blocks']:,} distinct"
-    if _are_large(figures):
+    distinct = f"{figures['distinct_blocks']:,}" if "hits" in figures else "unknown"
+    yield "blocks", f"{figures['blocks']:,}", f"in prompts; {distinct} distinct"
+    if "hits" in figures and _are_large(figures):
         yield "", "", "blocks are large for these prompts: --block-size 16, common in engines, shows more reuse"
 
 
@@ -73,14 +86,16 @@ def _are_large(figures: dict[str, Any]) -> bool:
     return 0 < blocks < FEW_BLOCKS * figures["requests"] and tokens > ENGINE_BLOCK * blocks
 
 
-def _rates(figures):
+def _rates(figures, request_sample):
     if "hits" not in figures:
-        yield "hit rates", "unknown", "the log has lengths only"
+        yield "hit rates", "unknown", sentence(PREFIXES)
         return
     for kind, note in RATES.items():
         yield f"{kind} hit rate", f"{figures['hits'][f'{kind}_hit_rate']:.3f}", f"{note}, without eviction"
     if outputs := figures.get("hits_with_outputs"):
         yield "block hit rate", f"{outputs['block_hit_rate']:.3f}", "with outputs cached too"
+    if request_sample not in (None, 1):
+        yield "", "too low", TOO_LOW.format(share=f"{100 * request_sample:.3g}%")
 
 
 NOT_RENDERED = {  # field of a request -> why it is not in the prompt as the engine has it, and what to do

@@ -16,6 +16,7 @@ class LogSection(TypedDict, total=False):
     time: str
     arrivals: dict[str, Any]  # the arrival model of a log without times
     measured: list[str]  # the columns of MEASURED that the log gave the trace
+    request_sample: float  # the share of the requests that the log is a sample of; hit rates of it are too low
 
 
 class ReleaseSection(TypedDict):
