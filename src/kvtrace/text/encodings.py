@@ -11,22 +11,16 @@ role, name and content, and three that begin the reply ("How to count tokens wit
 
 from __future__ import annotations
 
-import atexit
-import base64
-import gzip
 import hashlib
 import importlib.util
 import os
-import shutil
-import tempfile
-import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 
 from .._base.errors import UsageError
-from .tokenizer_parity import cache_folder
+from .._base.files import cache_folder
 
 PACKAGE, REQUIREMENT = "bpe_openai", "kvtrace[openai]"
 TEMPLATE = Path(__file__).with_name("openai_chat.jinja")
@@ -96,6 +90,8 @@ def _cached(name: str) -> Path:
 
 def _lists(name: str) -> Iterator[Path]:
     """The files that may hold the list of an encoding: the package's, then those of tiktoken's cache."""
+    import tempfile
+
     spec = importlib.util.find_spec(PACKAGE)  # located, not imported
     places = [] if spec is None or spec.origin is None else [Path(spec.origin).parent / f"data/{name}.tiktoken.gz"]
     for variable in ("TIKTOKEN_CACHE_DIR", "DATA_GYM_CACHE_DIR"):
@@ -105,6 +101,9 @@ def _lists(name: str) -> Iterator[Path]:
 
 
 def _read(path: Path) -> bytes:
+    import gzip
+    import zlib
+
     try:
         data = path.read_bytes()
         return gzip.decompress(data) if path.suffix == ".gz" else data
@@ -133,6 +132,10 @@ def _written(path: Path, data: bytes) -> Path:
 
 @lru_cache(maxsize=2)
 def _of_this_run(data: bytes) -> Path:
+    import atexit
+    import shutil
+    import tempfile
+
     folder = tempfile.mkdtemp(prefix="kvtrace-")
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
     path = Path(folder, "tokenizer.json")
@@ -142,9 +145,11 @@ def _of_this_run(data: bytes) -> Path:
 
 def _tokenizer(encoding: Encoding, listed: bytes) -> bytes:
     """The bytes of a tokenizer.json with these ranks."""
+    from base64 import b64decode
+
     import orjson
 
-    ranks = {base64.b64decode(token): int(rank) for token, rank in map(bytes.split, listed.splitlines())}
+    ranks = {b64decode(token): int(rank) for token, rank in map(bytes.split, listed.splitlines())}
     merges = []
     for token, rank in ranks.items():
         pairs = ((token[:place], token[place:]) for place in range(1, len(token)))

@@ -17,6 +17,7 @@ from typing import Any
 
 import numpy as np
 
+from .._base.files import cache_folder
 from . import trial
 
 SAMPLE_VERSION = 1  # increase it when `sample` changes: cached verdicts become invalid
@@ -60,11 +61,6 @@ def remember(key: Iterable[str], verdict: bool, kind: str = "agreement") -> None
         temporary.replace(path)  # atomic, also if two runs write at once
     except OSError:
         pass
-
-
-def cache_folder() -> Path:
-    """The user's cache folder of kvtrace, which may not exist yet."""
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "kvtrace"
 
 
 def _cache_path(key, kind):
