@@ -34,9 +34,7 @@ NEEDS: dict[str, Need] = {
         "the log has lengths only, so it is unknown which prompts share a prefix",
         "Log the prompts, or hashes of their blocks.",
     ),
-    OUTPUTS: Need(
-        "output lengths are unknown for {count} of {rows} requests", "Log the answers or their token counts."
-    ),
+    OUTPUTS: Need("output lengths are unknown for {count} of {rows} requests", "Log the answers or their token counts."),
     TIMES: Need("the log has no arrival times", "Log the time of each request."),
     SESSIONS: Need("the log has no sessions", "Name their field: --map session=FIELD."),
 }
