@@ -18,6 +18,8 @@ from kvtrace.ingest.logs.fieldmap import TARGETS, FieldMap, find, parse_map
 from kvtrace.ingest.logs.record import Record
 from kvtrace.ingest.logs.unanswered import UNREAD
 
+from .media import media_of
+
 HERE = Path(__file__).parents[1]
 DATA = HERE / "data" / "logs"
 USER = {"role": "user", "content": "Hello"}
@@ -189,7 +191,7 @@ def test_flat_pairs_are_read():
     assert first.output_text == '{"town": "Jena"}'  # the arguments of the call; its content is null
     assert second.messages[1]["content"] is None and second.messages[1]["tool_calls"] and len(second.tools) == 1
     assert (third.user, third.session, third.output_length) == ("s-9", "night", None)
-    assert third.type == "text" and third.media == []  # parts of text are no media
+    assert third.type == "text" and media_of(third) == []  # parts of text are no media
 
 
 def test_nested_pairs_are_read_and_the_row_and_the_response_come_first():
@@ -262,7 +264,7 @@ def test_tokenised_rows_are_exact():
 def test_images_with_equal_placeholder_ids_are_distinguished_by_the_messages():
     _, (cat, dog) = records_of("tokens_vllm")
     assert cat.token_ids == dog.token_ids and cat.messages is None
-    assert cat.media != dog.media and cat.type == "image"
+    assert media_of(cat) != media_of(dog) and cat.type == "image"
     assert cat.output_ids == array("I", [30, 2])
 
 
@@ -282,19 +284,21 @@ def with_parts(*parts):
 def test_each_part_that_is_not_text_is_identified():
     image = {"type": "image_url", "image_url": {"url": "data:image/png;base64,AA=="}}
     other = {"type": "image_url", "image_url": {"url": "data:image/png;base64,AB=="}}
-    assert len(set(with_parts(image, other).media)) == 2
-    assert with_parts({"type": "text", "text": "a"}, "b", {"text": "c"}).media == []
+    assert len(set(media_of(with_parts(image, other)))) == 2
+    assert media_of(with_parts({"type": "text", "text": "a"}, "b", {"text": "c"})) == []
     turned_round = dict(reversed(image.items()))
-    assert with_parts(image).media == with_parts(turned_round).media  # the order of keys is nothing
+    assert media_of(with_parts(image)) == media_of(with_parts(turned_round))  # the order of keys is nothing
     marked = image | {"cache_control": {"type": "ephemeral"}}
-    assert with_parts(image).media == with_parts(marked).media  # nor is a marker that moves from turn to turn
+    assert media_of(with_parts(image)) == media_of(with_parts(marked))  # nor is a marker that moves from turn to turn
 
 
 def test_the_type_comes_from_the_row_else_from_the_first_part_that_is_not_text():
     assert with_parts({"type": "document"}, {"type": "image"}).type == "file"
-    assert with_parts({"type": "tool_result"}).type == "text" and len(with_parts({"type": "tool_result"}).media) == 1
+    assert (
+        with_parts({"type": "tool_result"}).type == "text" and len(media_of(with_parts({"type": "tool_result"}))) == 1
+    )
     row = block_hash(input=[{"role": "user", "content": [{"type": "image"}]}], type="search")
-    assert read(row).type == "search" and len(read(row).media) == 1
+    assert read(row).type == "search" and len(media_of(read(row))) == 1
 
 
 # -- cut texts -------------------------------------------------------------------------------------------------------
@@ -437,7 +441,7 @@ def test_conversations_without_times_say_that_a_time_is_missing():
 def test_rows_that_match_no_reader_are_an_error_that_lists_the_formats():
     with pytest.raises(
         RowError,
-        match=r"no known log format. Try --map input=FIELD, or --log-format NAME .one of litellm-hashes, .*, lengths.\.",
+        match=r"no known log format. Try --map input=FIELD, or --log-format NAME .one of litellm-hashes, .*, lengths",
     ):
         open_reader("auto", [b'{"question": "Hello"}', b"broken"])
 

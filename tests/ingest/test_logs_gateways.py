@@ -18,6 +18,8 @@ from kvtrace.ingest.logs import READERS, litellm, open_reader, records_of, sglan
 from kvtrace.ingest.logs.otel import reader as otel
 from kvtrace.ingest.logs.otel import values
 
+from .media import media_of
+
 HERE = Path(__file__).parents[1]
 DATA = HERE / "data" / "logs"
 TINY = HERE / "data" / "tokenizers" / "tiny"
@@ -283,7 +285,7 @@ def test_parts_become_messages_that_templates_know():
 def test_parts_that_are_no_text_are_identified(part, kind):
     record = read(span(**said(TEXT, part)), "otel")
     other = read(span(**said(TEXT, part | {"mime_type": "other"})), "otel")
-    assert record.type == kind and len(record.media) == 1 and record.media != other.media
+    assert record.type == kind and len(media_of(record)) == 1 and media_of(record) != media_of(other)
 
 
 @pytest.mark.parametrize("form", ["object", "nested", "otlp", "text"])

@@ -19,6 +19,8 @@ from kvtrace._base.errors import EmptyPrompt, InputError, NotARequest, RowError
 from kvtrace.ingest.logs import READERS, open_reader, records_of, sources, tables
 from kvtrace.ingest.pipeline import anonymize_rows
 
+from .media import media_of
+
 HERE = Path(__file__).parents[1]
 DATA = HERE / "data" / "logs"
 TINY = str(HERE / "data" / "tokenizers" / "tiny")
@@ -173,7 +175,7 @@ def test_an_id_that_only_ends_in_a_number_is_not_a_later_segment(name):
 def test_a_greeting_in_a_plain_chat_is_part_of_the_prompts_but_not_a_request():
     record = read(rows_of("chats.jsonl")[1], "conversations")
     assert [m["role"] for m in record.messages] == ["assistant", "user"]
-    assert (record.lacks, record.type, len(record.media), record.output_text) == (None, "image", 1, "A ferry.")
+    assert (record.lacks, record.type, len(media_of(record)), record.output_text) == (None, "image", 1, "A ferry.")
 
 
 def test_an_image_counts_only_for_the_requests_that_show_it():
@@ -181,7 +183,7 @@ def test_an_image_counts_only_for_the_requests_that_show_it():
     said = [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"},
             {"role": "user", "content": [picture]}, {"role": "assistant", "content": "c"}]  # fmt: skip
     found = records({"messages": said}, "conversations")
-    assert [(len(record.media), record.type) for record in found] == [(0, "text"), (1, "image")]
+    assert [(len(media_of(record)), record.type) for record in found] == [(0, "text"), (1, "image")]
 
 
 def test_a_conversation_without_an_assistant_turn_is_left_out():
@@ -378,7 +380,7 @@ def test_items_become_chat_messages():
     ]
     assert answer == {"role": "tool", "content": "4 degrees, rain", "tool_call_id": "call_1"}
     assert set(first.tools[0]["function"]) == {"name", "description", "parameters"}
-    assert (third.messages[0]["role"], third.type, len(third.media)) == ("developer", "image", 1)
+    assert (third.messages[0]["role"], third.type, len(media_of(third))) == ("developer", "image", 1)
 
 
 def test_responses_lengths_and_users():

@@ -22,6 +22,8 @@ from kvtrace.report.summary import closing
 from kvtrace.trace.unknown import UNKNOWN_LENGTH
 from tests.attacks.canary import CANARY, all_of, require_none
 
+from .media import media_of
+
 USER = {"role": "user", "content": "Hello"}
 SAID = {"role": "assistant", "content": "Hi"}
 DATE = "2031-03-04T05:06:07Z"
@@ -171,7 +173,7 @@ def test_texts_and_media_of_aiperf_are_a_message():
     (record,) = records_of(READERS["aiperf"], row)
     parts = record.messages[0]["content"]
     assert [part["text"] for part in parts[:3]] == ["a", "b", "c"] and parts[3]["type"] == "image_url"
-    assert record.type == "image" and len(record.media) == 1 and not record.has_output
+    assert record.type == "image" and len(media_of(record)) == 1 and not record.has_output
     (body,) = records_of(READERS["aiperf"], {"payload": {"messages": [USER], "tools": [{"a": 1}]}, "timestamp": 5})
     assert body.messages == [USER] and body.tools == [{"a": 1}]
     for bad in ({"text": 5}, {"texts": 5}, {"texts": [5]}, {"turns": [5]}, {"turns": [{"delay": 1}]}):

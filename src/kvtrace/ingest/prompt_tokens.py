@@ -54,7 +54,7 @@ def prompt_tokens(requests: list[Record], tokenizer: Any) -> PromptTokens:
         texts += pieces
         owner += [row] * len(pieces)
     tokens, offsets = _encoded(tokenizer, texts, owner)
-    plain = len(texts) == len(requests) and not any(r.placed or r.add_special_tokens for r in requests)
+    plain = len(texts) == len(requests) and not any(r.placed or r.media_at or r.add_special_tokens for r in requests)
     if plain:  # one text for each request: nearly all logs
         return PromptTokens((tokens, offsets), [[] for _ in requests], 0)
     return _joined(requests, tokenizer, tokens, offsets)
@@ -78,7 +78,7 @@ def _joined(requests, tokenizer, tokens, offsets) -> PromptTokens:
     sizer = _Sizer(tokenizer)
     for record in requests:
         row: list[np.ndarray] = []
-        placed: list[PlacedMedium] = []
+        placed = [PlacedMedium(token, identity) for token, identity in record.media_at]
         grids = iter(_grids(record))
         if record.token_ids is not None:
             row.append(np.asarray(record.token_ids, dtype=np.uint32))

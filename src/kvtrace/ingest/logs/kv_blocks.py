@@ -30,7 +30,8 @@ class Segment:
     salt: str | None = None
     same: Block | None = None  # of a block that was known only as a parent: where it was stored later
     twin: Hash | None = None  # the first block's hash, if a block with another one has its path, tokens and keys
-    branches: dict[Any, Hash] | None = None  # beginnings of segments that continue this one -> their first hash
+    branch: tuple[int, Hash] | None = None  # the beginning of the first segment that continues this one, and its hash
+    branches: dict[int, Hash] | None = None  # the same of all, once there are several
 
 
 Block = tuple[Segment, int]  # and the number of the block in it
@@ -45,7 +46,7 @@ class KvBlocks:
     _known: dict[Hash, Block] = field(default_factory=dict)
     _gone: dict[Hash, None] = field(default_factory=dict)  # known and not resident, oldest first
     _lower: dict[Hash, set[str]] = field(default_factory=dict)  # block -> tiers below GPU memory that have it
-    _roots: dict[Any, Hash] = field(default_factory=dict)  # beginnings of prompts -> their first hash
+    _roots: dict[int, Hash] = field(default_factory=dict)  # beginnings of prompts -> their first hash
 
     def __getitem__(self, one: Hash) -> Block:
         return self._known[one]
@@ -163,16 +164,19 @@ class KvBlocks:
         """
         if segment.tokens is None:
             return None
-        before, index = segment.parent or (None, 0)
         own, start = segment.hashes[0], _start(segment, 0)
-        if before is None:
-            branches = self._roots
-        else:
-            next_ = index + 1
-            if next_ < len(before.hashes) and before.hashes[next_] != own and _start(before, next_) == start:
-                return own
-            branches = before.branches = before.branches or {}
-        return None if branches.setdefault((index, start), own) == own else own
+        if segment.parent is None:
+            return None if self._roots.setdefault(start, own) == own else own
+        before, index = segment.parent
+        next_ = index + 1
+        if next_ < len(before.hashes) and before.hashes[next_] != own and _start(before, next_) == start:
+            return own
+        place = hash((index, start))
+        if before.branch is None:
+            before.branch = place, own  # nearly all segments have one at most
+            return None
+        before.branches = before.branches or dict([before.branch])
+        return None if before.branches.setdefault(place, own) == own else own
 
     def _parent(self, one) -> Block:
         """The block that a store continues; one without tokens, if it is not known."""
@@ -202,11 +206,11 @@ def depth_of(block: Block) -> int:
     return sum(index + 1 for segment, index in path_of(block) if segment.size)
 
 
-def _start(segment, index) -> Any:
-    """What events state of a block beside its hash and its path."""
+def _start(segment, index) -> int:
+    """A hash of what events state of a block beside the engine's own hash and its path."""
     tokens = None if segment.tokens is None else segment.tokens[index * segment.size : (index + 1) * segment.size]
     keys = None if segment.keys is None else repr(segment.keys[index])
-    return tokens and tokens.tobytes(), keys, segment.adapter, segment.salt
+    return hash((tokens and tokens.tobytes(), keys, segment.adapter, segment.salt))
 
 
 def _leads_to(segment, wanted) -> bool:
