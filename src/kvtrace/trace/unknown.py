@@ -36,17 +36,11 @@ NEEDS: dict[str, Need] = {
         "the log has lengths only, so it is unknown which prompts share a prefix",
         "Log the prompts, or hashes of their blocks.",
     ),
-<<<<<<< HEAD
     OUTPUTS: Need(
         "output lengths are unknown for {count} of {rows} requests", "Log the answers or their token counts."
     ),
     TIMES: Need("the log has no arrival times, so those of the trace are of a model", "Log the time of each request."),
     SESSIONS: Need("the trace has no sessions", "Name their field in the log: --map session=FIELD."),
-=======
-    OUTPUTS: Need("output lengths are unknown for {count} of {rows} requests", "Log the answers or their token counts."),
-    TIMES: Need("the log has no arrival times", "Log the time of each request."),
-    SESSIONS: Need("the log has no sessions", "Name their field: --map session=FIELD."),
->>>>>>> media
 }
 ASSUME = {OUTPUTS: " Or assume a length: --assume-output 128, assume_outputs(trace, 128)."}
 
