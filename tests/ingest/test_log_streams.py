@@ -1,6 +1,7 @@
 """Event streams in log files: each form that a log has of one, and texts that only look like one."""
 
 import json
+from pathlib import Path
 
 import orjson
 import pytest
@@ -261,3 +262,15 @@ def test_any_value_is_opened_or_a_row_error(row):
 def test_the_pieces_of_an_answer_are_joined_once(chunk):
     answer = unstreamed([chunk] * 20_000, "response")  # quadratic work would take minutes for this length
     assert "x" * 1_000_000 in json.dumps(answer)
+
+
+def test_the_example_is_read_in_each_of_its_rows():
+    lines = (Path(__file__).parents[1] / "data/logs/streams.jsonl").read_bytes().splitlines()
+    reader = open_reader("auto", lines)
+    records = [reader.read(line) for line in lines]
+    whole = "Yes, tin is a metal that bakers know."
+    assert [record.output_text for record in records] == [
+        whole, whole, "Yes, tin is ", whole, whole, whole, "Yes, tin is a metal.",
+        "data: no stream, but an answer of a model",
+    ]  # fmt: skip
+    assert [record.output_length for record in records] == [4, 4, None, 4, 4, None, 6, None]

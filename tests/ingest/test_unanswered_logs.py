@@ -74,7 +74,7 @@ def test_a_row_without_an_answer_is_a_request_of_unknown_output(name, row):
             "response: is not an answer that this log format reads. Try --map out",
         ),
         ({"prompt_token_ids": [1], "response": {"choices": [{"message": SAID}]}}, "response: is not an answer"),
-        ({"prompt_token_ids": CANARY}, "prompt_token_ids: is missing; expected a list of token ids."),
+        ({"prompt_token_ids": CANARY}, "prompt_token_ids: is a string; expected a list of token ids."),
         ({"system": "x", "messages": [USER], "content": []}, "content: is not an answer: it has no message,"),
         ({"instructions": "x", "input": "Hello", "output": []}, "output: is not an answer: it has no message,"),
         ({"messages": [USER, SAID]}, "messages: end with a message of the assistant, and the row has no other answer"),

@@ -33,8 +33,8 @@ TOKENS = 1 << 24  # in a block
 # names of readers, units and tokenizers that a sidecar may state; others are left out, and the digest remains
 READERS = (
     "litellm-hashes", "litellm", "langfuse", "langsmith", "helicone", "portkey", "otel", "sglang", "vllm",
-    "kv-events", "tokens", "dynamo", "ucm", "azure", "burstgpt", "conversations", "responses", "anthropic",
-    "block-hash", "openai", "aiperf", "lengths",
+    "kv-events", "tokens", "dynamo", "ucm", "azure", "burstgpt", "aiperf", "conversations", "responses",
+    "anthropic", "block-hash", "openai", "lengths",
 )  # fmt: skip
 LIVE_SOURCES = (  # of capture/, which a test compares
     "follow", "otlp", "litellm", "proxy-openai", "proxy-responses", "proxy-anthropic", "kv-events",

@@ -29,7 +29,7 @@ def read(row: dict[str, Any]) -> Record:
     mapped, path = fields.find(requests[:1], "input")  # a field map puts the prompt there
     if mapped is None:
         mapped, path = _prompt_ids(requests, responses)
-        mapped = unpacked(mapped) if type(mapped) is str else mapped  # ids as JSON text, as in a table
+        mapped = (unpacked(mapped) or mapped) if type(mapped) is str else mapped  # ids as JSON text, as in a table
         if type(mapped) is not list:
             raise fields.wrong(mapped, path, "a list of token ids")
     fields.put_prompt(record, mapped, path)
