@@ -75,7 +75,7 @@ def replayed(recording: Recording, steps: dict[str, np.ndarray]) -> tuple[np.nda
         InputError: The simulation takes other steps than those that were recorded.
     """
     scheduler, seconds = recording.scheduler(), iter(zip(steps["tokens"], steps["seconds"], strict=True))
-    run, instance, requests, _ = served_by(scheduler, recording.trace, recording.setting(scheduler).capacity)
+    run, instance, requests, _ = served_by(scheduler, recording.simulated_trace, recording.setting(scheduler).capacity)
 
     def timer(begin, parts):
         tokens, taken = next(seconds, (None, None))

@@ -5,6 +5,7 @@ from ._base.errors import InputError as InputError
 from ._base.errors import KvtraceError as KvtraceError
 from ._base.errors import RowError as RowError
 from ._base.errors import StoppedError as StoppedError
+from ._base.errors import UnknownError as UnknownError
 from ._base.errors import UsageError as UsageError
 from .analysis.arrivals import Arrivals as Arrivals
 from .analysis.block_sizes import BlockSizeHits as BlockSizeHits
@@ -157,6 +158,7 @@ from .trace.building import TraceBuilder as TraceBuilder
 from .trace.building import concat as concat
 from .trace.building import toy as toy
 from .trace.columns import Columns as Columns
+from .trace.conversion import assume_outputs as assume_outputs
 from .trace.conversion import convert as convert
 from .trace.conversion import sample_rows as sample_rows
 from .trace.conversion import sample_sessions as sample_sessions

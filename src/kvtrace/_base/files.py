@@ -46,6 +46,11 @@ def base_names(*paths: str | Path) -> list[str]:
     return names
 
 
+def cache_folder() -> Path:
+    """The user's cache folder of kvtrace, which may not exist yet."""
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "kvtrace"
+
+
 def name_of(path: str | Path) -> str:
     """The name of an input in messages."""
     return "stdin" if is_std(path) else str(path)

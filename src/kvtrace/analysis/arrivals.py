@@ -11,6 +11,7 @@ import numpy as np
 from .._base.results import Result, columns_of
 from .._base.tables import number
 from ..trace.trace import Trace
+from ..trace.unknown import OUTPUTS, knows
 from .distribution import Distribution
 
 WINDOWS_S = (1, 10, 60)
@@ -27,7 +28,7 @@ class Arrivals(Result):
     gap_cv: float | None  # standard deviation / mean of the gaps: 1 for a Poisson process
     dispersion: dict[int, float | None]  # window in s -> variance / mean of the requests in it: 1 for a Poisson process
     ms_per_token: float  # decode time of an output token, an assumption of `concurrency`
-    concurrency: float | None  # mean number of active requests at that decode speed (Little's law)
+    concurrency: float | None  # mean number of active requests at that decode speed (Little's law); None if unknown
 
     def _headline(self) -> str:
         rates = {"requests_per_second": self.requests_per_second, "gap_cv": self.gap_cv}
@@ -52,7 +53,7 @@ def arrival_statistics(trace: Trace, *, ms_per_token: float = 30.0, quantiles: S
     """
     gaps, duration = np.diff(trace.timestamp), float(trace.timestamp[-1]) if len(trace) else 0.0
     gap = Distribution.of(gaps, quantiles)
-    busy_ms = float(trace.output_length.sum()) * ms_per_token
+    busy_ms = float(trace.output_length.sum()) * ms_per_token if knows(trace, trace.meta, OUTPUTS) else None
     return Arrivals(
         duration_ms=duration,
         requests_per_second=len(trace) / duration * 1000 if duration else None,
@@ -61,7 +62,7 @@ def arrival_statistics(trace: Trace, *, ms_per_token: float = 30.0, quantiles: S
         gap_cv=gap.std / gap.mean if gap.mean and gap.std is not None else None,
         dispersion={window: dispersion(trace.timestamp, window * 1000) for window in WINDOWS_S},
         ms_per_token=ms_per_token,
-        concurrency=busy_ms / duration if duration else None,
+        concurrency=busy_ms / duration if duration and busy_ms is not None else None,
     )
 
 

@@ -14,6 +14,7 @@ from ..trace.domains import in_domains
 from ..trace.folding import fold
 from ..trace.hits import Hits, count_hits, unlimited_hits
 from ..trace.trace import Trace
+from ..trace.unknown import PREFIXES, require_known
 from .tables import RATES
 
 
@@ -51,12 +52,14 @@ def by_block_size(trace: Trace, factors: Iterable[int]) -> list[BlockSizeHits]:
 
     Raises:
         InputError: The ids do not form a forest.
+        UnknownError: Shared prefixes are unknown.
 
     >>> from kvtrace.trace.building import toy
     >>> [(size.block_size, size.hits.hit_blocks) for size in by_block_size(toy("0 1 2", "0 1 3"), [1, 2])]
     [(1, 2), (2, 1)]
     """
     trace = in_domains(trace)
+    require_known(trace, trace.meta, "the hit rate by block size", PREFIXES)
     return list(each_block_size(trace, factors))
 
 

@@ -19,6 +19,7 @@ from .._base.tables import TextTable, html, printable
 from ..trace.domains import in_domains
 from ..trace.hits import count_hits, leading_tokens, unlimited_hits
 from ..trace.trace import Trace
+from ..trace.unknown import OUTPUTS, PREFIXES, require_known
 from .arrivals import WINDOWS_S, dispersion
 from .comparison_tables import curve_table, error_table, score_table
 from .curves import hit_curve
@@ -158,6 +159,7 @@ def compare(a: Trace, b: Trace, *, names: tuple[str, str] = ("A", "B")) -> Compa
 
     Raises:
         InputError: A trace has no requests, or its ids do not form a forest.
+        UnknownError: Shared prefixes or output lengths of a trace are unknown.
 
     >>> from kvtrace.trace.building import toy
     >>> comparison = compare(toy("0 1", "0 2"), toy("0 1", "2 3"))
@@ -173,6 +175,7 @@ def compare_prepared(one: PreparedTrace, other: PreparedTrace, names: tuple[str,
     for prepared, name in zip(traces, names, strict=True):
         if not len(prepared.trace):
             raise InputError(f"{name}: the trace has no requests, so there is nothing to compare.")
+        require_comparable(prepared.trace, name)
         prepared.trace.require_chained()
     sessions = sessions_of_both(one, other)
     in_blocks = one.trace.block_size == other.trace.block_size
@@ -191,6 +194,11 @@ def compare_prepared(one: PreparedTrace, other: PreparedTrace, names: tuple[str,
             "curve_by_share": _curve_pair(traces, in_blocks, by_share=True),
         },
     )
+
+
+def require_comparable(trace: Trace, name: str) -> None:
+    """UnknownError if a trace does not hold what a comparison needs."""
+    require_known(trace, trace.meta, f"{name}: the fidelity", PREFIXES, OUTPUTS)
 
 
 # -- distributions -------------------------------------------------------------------------------------------------

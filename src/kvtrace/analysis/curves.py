@@ -7,6 +7,7 @@ from typing import overload
 from .._base.errors import InputError
 from ..trace.domains import in_domains
 from ..trace.trace import Trace
+from ..trace.unknown import PREFIXES, require_known
 from .exact_curve import HitCurve
 from .reuse import find_segments
 from .sampled_curve import SampledCurve
@@ -44,6 +45,7 @@ def hit_curve(
 
     Raises:
         InputError: The trace has no blocks, or its ids do not form a forest.
+        UnknownError: Shared prefixes are unknown.
         UsageError: The sample has more than `max_references` references, or is not a valid share.
 
     >>> from kvtrace.trace.building import toy
@@ -52,6 +54,7 @@ def hit_curve(
     [0, 1, 2]
     """
     trace = in_domains(trace, domains)
+    require_known(trace, trace.meta, "the hit curve", PREFIXES)
     if not trace.offsets[-1]:
         raise InputError("the trace has no hash_ids, so its reuse is unknown.")
     if sample is not None:

@@ -20,6 +20,7 @@ from ..trace.hits import leading_tokens, unlimited_hits
 from ..trace.measured import MEASURED
 from ..trace.row_groups import session_groups, time_windows
 from ..trace.trace import Trace
+from ..trace.unknown import PREFIXES, require_known
 
 HOUR_MS, DAY_MS = 3_600_000.0, 86_400_000.0
 MAX_HOURS = 48  # rows of a table; a longer trace has a row for each day
@@ -238,6 +239,7 @@ def delivered_hits(
 
     Raises:
         InputError: The trace has no `cached_tokens`, or its ids do not form a forest.
+        UnknownError: Shared prefixes are unknown, and with them the possible hits.
 
     >>> from kvtrace.trace.building import toy
     >>> from kvtrace.trace.columns import replace_columns
@@ -248,6 +250,7 @@ def delivered_hits(
     require_trace(trace)
     if trace.cached_tokens is None:
         raise InputError("the trace has no cached_tokens: its service did not measure hits.")
+    require_known(trace, trace.meta, "what was possible beside the delivered hits", PREFIXES)
     view = in_domains(trace)
     if hit_blocks is None:
         hit_blocks = unlimited_hits(view, outputs=view.has_output_blocks)

@@ -11,6 +11,7 @@ from ..trace.columns import require_trace
 from ..trace.dependencies import SEQUENCE, SPAWN
 from ..trace.trace import Trace
 from ..trace.turns import previous_turn, turn_numbers
+from ..trace.unknown import PREFIXES, require_known
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -123,6 +124,7 @@ def infer_sessions(trace: Trace) -> SessionLinks:
     from .._native import sharing
 
     require_trace(trace)
+    require_known(trace, trace.meta, "which requests are of one session", PREFIXES)
     has_tails = trace.tail != "dropped"
     session = sharing.infer(trace.hash_ids, trace.offsets, trace.prompt_blocks, has_tails, trace.distinct)
     return SessionLinks(session, previous_turn(session), recorded=False)

@@ -5,13 +5,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
-from .._base.errors import InputError
+from .._base.errors import InputError, UnknownError
 from .._base.step_work import report_work
 from .._base.tables import TextTable
 from ..trace.columns import STATED, require_trace
@@ -19,6 +19,7 @@ from ..trace.domains import in_domains
 from ..trace.hits import Hits, count_hits, leading_tokens, unlimited_hits
 from ..trace.normalise import NEWEST_FIRST, Fixes
 from ..trace.trace import Trace
+from ..trace.unknown import OUTPUTS, PREFIXES, SESSIONS, TIMES, knows, remarks, unknown
 from .arrivals import Arrivals, arrival_statistics
 from .block_uses import BlockUses, count_uses
 from .delivered import Delivered, delivered_hits
@@ -28,29 +29,95 @@ from .measured_times import measured_table, measured_times
 from .popularity import DepthBand, Popularity, block_popularity, sharing_by_depth
 from .reuse import ReuseAccumulator
 from .session_tables import session_tables
-from .tables import RATES, TABLE_ROWS, arrival_rows, depth_table, distribution_table, group_table, pair_table, scaled
-from .turns import RequestGroup, SessionStatistics, by_type, session_statistics
+from .tables import (
+    RATES,
+    TABLE_ROWS,
+    UNKNOWN,
+    arrival_rows,
+    depth_table,
+    distribution_table,
+    group_table,
+    pair_table,
+    scaled,
+)
+from .turns import RequestGroup, SessionStatistics, by_type, known_lengths, session_statistics
 
 SCHEMA = 2  # version of the keys of to_dict
 
 
+@dataclass(frozen=True)
+class Sharing:
+    """What prompts share: blocks, and the hits of a cache that never evicts."""
+
+    distinct_blocks: int  # AIPerf's unique prefixes
+    hits: Hits
+    prefix_groups: int  # first blocks of at least two requests
+    repeated_blocks: int  # references to blocks that occur more than once in the whole trace
+    context_length: Distribution
+    unique_prompt_length: Distribution
+    request_hit_rate: Distribution
+
+
+class NeedsSharing:
+    """The figures of a result that need shared prefixes; reading one is an UnknownError where these are unknown."""
+
+    sharing: Sharing | None
+    unknown: Mapping[str, str]
+
+    def _shared(self, figure: str) -> Sharing:
+        if self.sharing is None:
+            raise UnknownError(f"{figure} is unknown: {self.unknown[PREFIXES]}")
+        return self.sharing
+
+    @property
+    def distinct_blocks(self) -> int:
+        """AIPerf's unique prefixes."""
+        return self._shared("the number of distinct blocks").distinct_blocks
+
+    @property
+    def hits(self) -> Hits:
+        """The hits of a cache that never evicts."""
+        return self._shared("the hit rate").hits
+
+    @property
+    def prefix_groups(self) -> int:
+        """First blocks of at least two requests."""
+        return self._shared("the number of prefix groups").prefix_groups
+
+    @property
+    def repeated_blocks(self) -> int:
+        """References to blocks that occur more than once in the whole trace."""
+        return self._shared("the number of repeated blocks").repeated_blocks
+
+    @property
+    def context_length(self) -> Distribution:
+        """Tokens of each prompt in blocks that occur more than once."""
+        return self._shared("the context length").context_length
+
+    @property
+    def unique_prompt_length(self) -> Distribution:
+        """Tokens of each prompt that are not context."""
+        return self._shared("the unique prompt length").unique_prompt_length
+
+    @property
+    def request_hit_rate(self) -> Distribution:
+        """The hit rate of each request without eviction."""
+        return self._shared("the hit rate of each request").request_hit_rate
+
+
 @dataclass(frozen=True, repr=False)
-class Basics(DistributionFrames):
+class Basics(NeedsSharing, DistributionFrames):
     """The statistics of `datagen analyze` and `aiperf analyze-trace`."""
 
     block_size: int
     tail: str
     requests: int
     blocks: int
-    distinct_blocks: int  # AIPerf's unique prefixes
-    hits: Hits  # of a cache that never evicts
-    prefix_groups: int  # first blocks of at least two requests
-    repeated_blocks: int  # references to blocks that occur more than once in the whole trace
+    tokens: int  # of the prompts
     input_length: Distribution
-    context_length: Distribution
-    unique_prompt_length: Distribution
-    output_length: Distribution
-    request_hit_rate: Distribution
+    output_length: Distribution  # of the requests whose output length is known
+    sharing: Sharing | None  # None if shared prefixes are unknown
+    unknown: Mapping[str, str] = field(default_factory=dict)  # what the trace does not know -> a sentence
 
     @property
     def reuse_ratio(self) -> float:
@@ -58,39 +125,55 @@ class Basics(DistributionFrames):
         return self.repeated_blocks / self.blocks if self.blocks else 0.0
 
     def _headline(self) -> str:
+        blocks = f"{self.requests:,} requests, {self.blocks:,} blocks"
+        if self.sharing is None:
+            return f"{blocks}, hit rates unknown"
         rates = f"block_hit_rate={self.hits.block_hit_rate:.4f}, token_hit_rate={self.hits.token_hit_rate:.4f}"
-        return f"{self.requests:,} requests, {self.blocks:,} blocks, {self.distinct_blocks:,} distinct, {rates}"
+        return f"{blocks}, {self.distinct_blocks:,} distinct, {rates}"
 
     def distributions(self) -> dict[str, Distribution]:
-        """The five distributions by name."""
-        return {name: getattr(self, name) for name in DISTRIBUTIONS}
+        """The five distributions by name; two if shared prefixes are unknown."""
+        known = {"input_length", "output_length"} if self.sharing is None else DISTRIBUTIONS
+        return {name: getattr(self, name) for name in DISTRIBUTIONS if name in known}
 
     def tables(self) -> Iterator[TextTable]:
         """Counts, the three hit rates, and the statistics of datagen and AIPerf."""
+        sharing = self.sharing
+        shared = [UNKNOWN] * 3
+        if sharing is not None:
+            shared = [f"{sharing.distinct_blocks:,}", f"{sharing.prefix_groups:,}", f"{self.reuse_ratio:.4f}"]
         yield pair_table("Trace", [
             ("requests", f"{self.requests:,}", ""),
             ("blocks", f"{self.blocks:,}", "in prompts"),
-            ("distinct blocks", f"{self.distinct_blocks:,}", "the working set; AIPerf's unique prefixes"),
-            ("prefix groups", f"{self.prefix_groups:,}", "first blocks of at least two requests"),
-            ("reuse ratio", f"{self.reuse_ratio:.4f}", "references to blocks that occur more than once"),
+            ("distinct blocks", shared[0], "the working set; AIPerf's unique prefixes"),
+            ("prefix groups", shared[1], "first blocks of at least two requests"),
+            ("reuse ratio", shared[2], "references to blocks that occur more than once"),
+            *([("sessions", UNKNOWN, self.unknown[SESSIONS])] if SESSIONS in self.unknown else []),
         ])  # fmt: skip
-        yield pair_table(
-            "Hit rates without eviction",
-            [(n.replace("_", " "), f"{getattr(self.hits, n):.4f}", note) for n, note in RATES],
+        rates = [f"{getattr(sharing.hits, name):.4f}" if sharing else UNKNOWN for name, _ in RATES]
+        rows = [(name.replace("_", " "), rate, note) for (name, note), rate in zip(RATES, rates, strict=True)]
+        yield pair_table("Hit rates without eviction", rows)
+        distributions = self.distributions()
+        yield distribution_table(
+            "Per request", {name: distributions[key] for name, key in TABLE_ROWS.items() if key in distributions}
         )
-        yield distribution_table("Per request", {name: getattr(self, field) for name, field in TABLE_ROWS.items()})
 
     def to_dict(self) -> dict[str, Any]:
-        """The JSON object of docs/analysis/analyze.md; `schema` is its version."""
-        hits = self.hits
-        return {"schema": SCHEMA} | {name: getattr(self, name) for name in COUNTS} | {
-            "reuse_ratio": self.reuse_ratio,
-            "tokens": hits.tokens, "hit_blocks": hits.hit_blocks, "hit_tokens": hits.hit_tokens,
-            "block_hit_rate": hits.block_hit_rate, "token_hit_rate": hits.token_hit_rate,
-        } | {name: values.to_dict() for name, values in self.distributions().items()}  # fmt: skip
+        """The JSON object of docs/analysis/analyze.md; `schema` is its version. What is unknown is null."""
+        shared = dict.fromkeys(
+            ("distinct_blocks", "prefix_groups", "repeated_blocks", "reuse_ratio", *HIT_FIGURES, "context_length",
+             "unique_prompt_length", "request_hit_rate"))  # fmt: skip
+        if self.sharing is not None:
+            shared |= {name: getattr(self, name) for name in ("distinct_blocks", "prefix_groups", "repeated_blocks")}
+            shared |= {"reuse_ratio": self.reuse_ratio}
+            shared |= {name: getattr(self.hits, name) for name in HIT_FIGURES}
+        lengths = {name: values.to_dict() for name, values in self.distributions().items()}
+        counts = {name: getattr(self, name) for name in COUNTS}
+        return {"schema": SCHEMA} | counts | shared | lengths | {"unknown": dict(self.unknown)}
 
 
-COUNTS = ("block_size", "tail", "requests", "blocks", "distinct_blocks", "prefix_groups", "repeated_blocks")
+HIT_FIGURES = ("hit_blocks", "hit_tokens", "block_hit_rate", "token_hit_rate")
+COUNTS = ("block_size", "tail", "requests", "blocks", "tokens")
 DISTRIBUTIONS = ("input_length", "context_length", "unique_prompt_length", "output_length", "request_hit_rate")
 
 
@@ -114,28 +197,41 @@ def basics(trace: Trace, quantiles: Sequence[float] = (), *, uses: BlockUses | N
     (1.3333333333333333, 1.0, 1)
     """
     trace = in_domains(trace)
+    require_requests(trace)
+    sharing = _sharing(trace, quantiles, uses) if knows(trace, trace.meta, PREFIXES) else None
+    return Basics(
+        block_size=trace.block_size, tail=trace.tail, requests=len(trace), blocks=int(trace.offsets[-1]),
+        tokens=int(trace.input_length.sum()), input_length=Distribution.of(trace.input_length, quantiles),
+        output_length=known_lengths(trace.output_length, quantiles),
+        sharing=sharing, unknown=unknown(trace, trace.meta),
+    )  # fmt: skip
+
+
+def require_requests(trace: Trace) -> None:
+    """InputError if the trace has no requests."""
+    if not len(trace):
+        raise InputError("the trace has no requests.")
+
+
+def _sharing(trace: Trace, quantiles: Sequence[float], uses: BlockUses | None) -> Sharing:
+    """What the prompts of a trace share."""
     uses = uses or _require_uses(trace)
     blocks, context = trace.prompt_blocks, _context_length(trace, uses)
     has_blocks = blocks > 0
     first_blocks = trace.first_blocks[uses.hit_blocks[has_blocks] == 0]  # each first block, once
-    return Basics(
-        block_size=trace.block_size, tail=trace.tail, requests=len(trace),
-        blocks=int(trace.offsets[-1]), distinct_blocks=int(np.count_nonzero(uses.uses)),
+    return Sharing(
+        distinct_blocks=int(np.count_nonzero(uses.uses)),
         hits=count_hits(trace, uses.hit_blocks),
         prefix_groups=int((uses.uses[first_blocks] > 1).sum()),
         repeated_blocks=int(uses.repeated_blocks.sum()),
-        input_length=Distribution.of(trace.input_length, quantiles),
         context_length=Distribution.of(context, quantiles),
         unique_prompt_length=Distribution.of(trace.input_length - context, quantiles),
-        output_length=Distribution.of(trace.output_length, quantiles),
         request_hit_rate=Distribution.of(uses.hit_blocks[has_blocks] / blocks[has_blocks], quantiles),
-    )  # fmt: skip
+    )
 
 
 def _require_uses(trace) -> BlockUses:
-    """Count the uses; InputError if the trace has no requests or no blocks."""
-    if not len(trace):
-        raise InputError("the trace has no requests.")
+    """Count the uses; InputError if the trace has no blocks."""
     if not trace.offsets[-1]:
         raise InputError("the trace has no hash_ids, so its reuse is unknown.")
     return count_uses(trace)
@@ -149,19 +245,53 @@ def _context_length(trace, uses) -> np.ndarray:
     return np.where(blocks == trace.prompt_blocks, trace.input_length, blocks * trace.block_size)
 
 
+@dataclass(frozen=True)
+class Reuse:
+    """How blocks are used again."""
+
+    popularity: Popularity
+    sharing_by_depth: list[DepthBand]
+    reuse_time_ms: Distribution  # from a use of a block to its next, over all hits without eviction
+    reuse_distance: Distribution  # distinct blocks used between the two uses
+    hits_with_outputs: Hits | None  # with the blocks of outputs resident too; None without output blocks
+
+    def tables(self, distinct_blocks: int) -> Iterator[TextTable]:
+        """Reuse, popularity, and sharing by depth."""
+        yield distribution_table("Reuse", {
+            "Reuse time (s)": scaled(self.reuse_time_ms, 1000),
+            "Reuse distance (blocks)": self.reuse_distance,
+        })  # fmt: skip
+        popular = self.popularity
+        yield pair_table("Popularity", [
+            ("blocks used again", f"{popular.reused_blocks:,}", f"of {distinct_blocks:,}"),
+            ("most used block", f"{popular.most_used:,}", "uses"),
+            *((f"top {top:.0%} of blocks", f"{part:.1%}", "of all reuse") for top, part in popular.top_share.items()),
+        ])  # fmt: skip
+        yield depth_table(self.sharing_by_depth)
+
+    def to_dict(self) -> dict[str, Any]:
+        """The part of the JSON object of docs/analysis/analyze.md."""
+        return {
+            "popularity": self.popularity.to_dict(),
+            "sharing_by_depth": [band.to_dict() for band in self.sharing_by_depth],
+            "reuse_time_ms": self.reuse_time_ms.to_dict(),
+            "reuse_distance": self.reuse_distance.to_dict(),
+            "hits_with_outputs": self.hits_with_outputs and self.hits_with_outputs.to_dict(),
+        }
+
+
+REUSE = ("popularity", "sharing_by_depth", "reuse_time_ms", "reuse_distance", "hits_with_outputs")
+
+
 @dataclass(frozen=True, repr=False)
 class Summary(DistributionFrames):
     """All statistics of a trace, as `kvtrace analyze` prints them."""
 
     basics: Basics
-    popularity: Popularity
-    sharing_by_depth: list[DepthBand]
-    reuse_time_ms: Distribution  # from a use of a block to its next, over all hits without eviction
-    reuse_distance: Distribution  # distinct blocks used between the two uses
+    reuse: Reuse | None  # None if shared prefixes are unknown
     arrivals: Arrivals
     sessions: SessionStatistics | None
     by_type: list[RequestGroup]
-    hits_with_outputs: Hits | None  # with the blocks of outputs resident too; None without output blocks
     kv_bytes_per_token: int | None
     notes: list[str] = field(default_factory=list)  # sentences on the order of the rows, and on delivered hits
     delivered: Delivered | None = None  # the hits of the service; None without cached_tokens
@@ -170,8 +300,44 @@ class Summary(DistributionFrames):
     @property
     def working_set_bytes(self) -> int | None:
         """Bytes of KV cache of all distinct blocks, each counted as a full block; None without a model."""
-        tokens = self.basics.distinct_blocks * self.basics.block_size
-        return None if self.kv_bytes_per_token is None else self.kv_bytes_per_token * tokens
+        if self.kv_bytes_per_token is None or self.basics.sharing is None:
+            return None
+        return self.kv_bytes_per_token * self.basics.distinct_blocks * self.basics.block_size
+
+    @property
+    def unknown(self) -> Mapping[str, str]:
+        """What the trace does not know, each with a sentence that says what makes it known."""
+        return self.basics.unknown
+
+    def _reused(self, figure: str) -> Reuse:
+        if self.reuse is None:
+            raise UnknownError(f"{figure} is unknown: {self.unknown[PREFIXES]}")
+        return self.reuse
+
+    @property
+    def popularity(self) -> Popularity:
+        """How often blocks are used."""
+        return self._reused("the popularity of blocks").popularity
+
+    @property
+    def sharing_by_depth(self) -> list[DepthBand]:
+        """The shared blocks at each depth of prompts."""
+        return self._reused("sharing by depth").sharing_by_depth
+
+    @property
+    def reuse_time_ms(self) -> Distribution:
+        """From a use of a block to its next, over all hits without eviction."""
+        return self._reused("the reuse time").reuse_time_ms
+
+    @property
+    def reuse_distance(self) -> Distribution:
+        """Distinct blocks used between a use of a block and its next."""
+        return self._reused("the reuse distance").reuse_distance
+
+    @property
+    def hits_with_outputs(self) -> Hits | None:
+        """The hits with the blocks of outputs resident too; None without output blocks."""
+        return self._reused("the hit rate with outputs").hits_with_outputs
 
     def _headline(self) -> str:
         sessions = f", {self.sessions.sessions:,} sessions" if self.sessions else ""
@@ -179,8 +345,10 @@ class Summary(DistributionFrames):
 
     def distributions(self) -> dict[str, Distribution]:
         """All distributions by name."""
-        distributions = {**self.basics.distributions(), "reuse_time_ms": self.reuse_time_ms}
-        distributions |= {"reuse_distance": self.reuse_distance, "gap_ms": self.arrivals.gap_ms}
+        distributions = self.basics.distributions()
+        if self.reuse is not None:
+            distributions |= {"reuse_time_ms": self.reuse_time_ms, "reuse_distance": self.reuse_distance}
+        distributions["gap_ms"] = self.arrivals.gap_ms
         if self.sessions:
             distributions |= self.sessions.distributions()
         return distributions | self.measured_times
@@ -188,24 +356,15 @@ class Summary(DistributionFrames):
     def tables(self) -> Iterator[TextTable]:
         """All statistics, one table for each section."""
         yield from self.basics.tables()
-        yield distribution_table("Reuse", {
-            "Reuse time (s)": scaled(self.reuse_time_ms, 1000),
-            "Reuse distance (blocks)": self.reuse_distance,
-        })  # fmt: skip
-        popular = self.popularity
-        yield pair_table("Popularity", [
-            ("blocks used again", f"{popular.reused_blocks:,}", f"of {self.basics.distinct_blocks:,}"),
-            ("most used block", f"{popular.most_used:,}", "uses"),
-            *((f"top {top:.0%} of blocks", f"{part:.1%}", "of all reuse") for top, part in popular.top_share.items()),
-        ])  # fmt: skip
-        yield depth_table(self.sharing_by_depth)
+        if self.reuse is not None:
+            yield from self.reuse.tables(self.basics.distinct_blocks)
         yield pair_table("Arrivals", list(arrival_rows(self.arrivals)))
         if self.sessions:
             yield from session_tables(self.sessions)
             yield group_table("By turn", "turn", self.sessions.by_turn)
         if self.by_type:
             yield group_table("By type", "type", self.by_type)
-        if self.hits_with_outputs:
+        if self.reuse is not None and self.hits_with_outputs:
             note = "with the blocks of outputs resident too"
             yield pair_table(
                 "Outputs", [(n.replace("_", " "), f"{getattr(self.hits_with_outputs, n):.4f}", note) for n, _ in RATES]
@@ -227,14 +386,10 @@ class Summary(DistributionFrames):
         if self.measured_times:
             measured["measured_times"] = {name: values.to_dict() for name, values in self.measured_times.items()}
         return self.basics.to_dict() | {
-            "popularity": self.popularity.to_dict(),
-            "sharing_by_depth": [band.to_dict() for band in self.sharing_by_depth],
-            "reuse_time_ms": self.reuse_time_ms.to_dict(),
-            "reuse_distance": self.reuse_distance.to_dict(),
+            **(dict.fromkeys(REUSE) if self.reuse is None else self.reuse.to_dict()),
             "arrivals": self.arrivals.to_dict(),
             "sessions": self.sessions and self.sessions.to_dict(),
             "by_type": [group.to_dict() for group in self.by_type],
-            "hits_with_outputs": self.hits_with_outputs and self.hits_with_outputs.to_dict(),
             "kv_bytes_per_token": self.kv_bytes_per_token,
             "working_set_bytes": self.working_set_bytes,
             "notes": self.notes,
@@ -269,8 +424,24 @@ def analyze(
     """
     require_trace(trace)
     fixes, trace = trace.fixes, in_domains(trace)
-    uses = _require_uses(trace)
+    require_requests(trace)
+    uses = _require_uses(trace) if knows(trace, trace.meta, PREFIXES) else None
     report_work(1, 6)
+    reuse, hits = (None, None) if uses is None else (_reuse(trace, uses, quantiles), uses.hit_blocks)
+    sessions = session_statistics(trace, hits, quantiles)
+    delivered = None if trace.cached_tokens is None or hits is None else _delivered(trace, hits)
+    notes = [*_order_notes(fixes, sessions), *(delivered.notes if delivered else _delivered_alone(trace))]
+    return Summary(
+        basics=basics(trace, quantiles, uses=uses), reuse=reuse,
+        arrivals=arrival_statistics(trace, ms_per_token=ms_per_token, quantiles=quantiles),
+        sessions=sessions, by_type=by_type(trace, hits), kv_bytes_per_token=kv_bytes_per_token,
+        notes=[*notes, *remarks(trace, trace.meta, PREFIXES, OUTPUTS, TIMES).values()],
+        delivered=delivered, measured_times=measured_times(trace, quantiles),
+    )  # fmt: skip
+
+
+def _reuse(trace: Trace, uses: BlockUses, quantiles: Sequence[float]) -> Reuse:
+    """How the blocks of a trace are used again."""
     reuse = ReuseAccumulator(trace)
     for rows, piece in trace.pieces():
         reuse.add(piece)
@@ -279,22 +450,27 @@ def analyze(
     report_work(1, 6)
     distances = reuse.distances(quantiles)
     report_work(1, 6)
-    sessions = session_statistics(trace, uses.hit_blocks, quantiles)
-    with_outputs = unlimited_hits(trace, outputs=True) if trace.has_output_blocks else None
-    possible = uses.hit_blocks if with_outputs is None else with_outputs
-    delivered = None if trace.cached_tokens is None else delivered_hits(trace, hit_blocks=possible)
-    return Summary(
-        basics=basics(trace, quantiles, uses=uses),
-        popularity=block_popularity(trace, uses), sharing_by_depth=sharing_by_depth(trace, uses),
-        reuse_time_ms=times, reuse_distance=distances,
-        arrivals=arrival_statistics(trace, ms_per_token=ms_per_token, quantiles=quantiles),
-        sessions=sessions,
-        by_type=by_type(trace, uses.hit_blocks),
-        hits_with_outputs=None if with_outputs is None else count_hits(trace, with_outputs),
-        kv_bytes_per_token=kv_bytes_per_token,
-        notes=[*_order_notes(fixes, sessions), *(delivered.notes if delivered else [])],
-        delivered=delivered, measured_times=measured_times(trace, quantiles),
-    )  # fmt: skip
+    outputs = count_hits(trace, unlimited_hits(trace, outputs=True)) if trace.has_output_blocks else None
+    return Reuse(block_popularity(trace, uses), sharing_by_depth(trace, uses), times, distances, outputs)
+
+
+def _delivered(trace: Trace, hit_blocks: np.ndarray) -> Delivered:
+    """The hits of the service beside those that were possible, with outputs where the trace has their blocks."""
+    possible = unlimited_hits(trace, outputs=True) if trace.has_output_blocks else hit_blocks
+    return delivered_hits(trace, hit_blocks=possible)
+
+
+def _delivered_alone(trace: Trace) -> Iterator[str]:
+    """A sentence on the hits of a service whose possible hits are unknown."""
+    if trace.cached_tokens is None:
+        return
+    is_stated = trace.cached_tokens >= 0
+    delivered, tokens = int(trace.cached_tokens[is_stated].sum()), int(trace.input_length[is_stated].sum())
+    share = f" ({delivered / tokens:.1%})" if tokens else ""
+    yield (
+        f"The service took {delivered:,} of {tokens:,} prompt tokens{share} from its cache, in the "
+        f"{np.count_nonzero(is_stated):,} requests whose cached_tokens it states. What was possible is unknown."
+    )
 
 
 def _order_notes(fixes: Fixes, sessions: SessionStatistics | None) -> Iterator[str]:

@@ -18,6 +18,7 @@ TABLE_ROWS = {  # the names that datagen and AIPerf print
     "Output length (OSL)": "output_length",
     "Request hit rate": "request_hit_rate",
 }
+UNKNOWN = "unknown"  # in place of a figure that the trace does not hold
 RATES = (
     ("block_hit_rate", "hit blocks / blocks"),
     ("token_hit_rate", "hit tokens / prompt tokens"),
@@ -57,9 +58,10 @@ def group_table(title: str, name: str, groups: Iterable[RequestGroup]) -> TextTa
         ["requests", "mean ISL", "mean OSL", "block hit rate", "token hit rate", "request hit rate"], right=True
     )
     for group in groups:
-        rates = [f"{getattr(group.hits, rate):.4f}" for rate, _ in RATES]
-        lengths = number(group.input_length.mean), number(group.output_length.mean)
-        table.add_row(printable(group.name), f"{group.hits.requests:,}", *lengths, *rates)
+        rates = [UNKNOWN if group.hits is None else f"{getattr(group.hits, rate):.4f}" for rate, _ in RATES]
+        lengths = [number(group.input_length.mean), number(group.output_length.mean)]
+        lengths = [UNKNOWN if length == "-" else length for length in lengths]
+        table.add_row(printable(group.name), f"{group.requests:,}", *lengths, *rates)
     return table
 
 
@@ -87,7 +89,11 @@ def arrival_rows(arrivals: Arrivals) -> Iterator[tuple[str, str, str]]:
             number(value),
             "variance / mean of the requests per window: 1 for a Poisson process",
         )
-    yield "concurrency", number(arrivals.concurrency), f"on average, at {arrivals.ms_per_token:g} ms per output token"
+    yield (
+        "concurrency",
+        UNKNOWN if arrivals.concurrency is None and arrivals.duration_ms else number(arrivals.concurrency),
+        f"on average, at {arrivals.ms_per_token:g} ms per output token",
+    )
 
 
 def scaled(distribution: Distribution, by: float) -> Distribution:

@@ -11,6 +11,7 @@ import numpy as np
 from ..trace.hits import Hits, count_hits
 from ..trace.trace import Trace
 from ..trace.turns import turn_numbers
+from ..trace.unknown import UNKNOWN_LENGTH
 from .distribution import Distribution
 from .session_hits import SessionHits, session_hits
 from .session_values import SessionValues, session_values
@@ -27,12 +28,14 @@ class RequestGroup:
     name: str
     input_length: Distribution
     output_length: Distribution
-    hits: Hits  # of a cache that never evicts
+    hits: Hits | None  # of a cache that never evicts; None if shared prefixes are unknown
+    requests: int = 0
 
     def to_dict(self) -> dict[str, Any]:
         """The JSON object of docs/analysis/analyze.md."""
         lengths = {"input_length": self.input_length.to_dict(), "output_length": self.output_length.to_dict()}
-        return {"name": self.name, **self.hits.to_dict(), **lengths}
+        hits = {"requests": self.requests} if self.hits is None else self.hits.to_dict()
+        return {"name": self.name, **hits, **lengths}
 
 
 @dataclass(frozen=True)
@@ -107,11 +110,11 @@ DISTRIBUTIONS = ("turns", "duration_ms", "compactions", "context_drops", "growth
 
 
 def session_statistics(
-    trace: Trace, hit_blocks: np.ndarray, quantiles: Sequence[float] = (), links: SessionLinks | None = None
+    trace: Trace, hit_blocks: np.ndarray | None, quantiles: Sequence[float] = (), links: SessionLinks | None = None
 ) -> SessionStatistics | None:
     """Compute the statistics of the sessions; None if the trace has no sessions.
 
-    `links` are inferred sessions, in place of the recorded ones.
+    `hit_blocks` are None if shared prefixes are unknown. `links` are inferred sessions, in place of the recorded ones.
 
     >>> from kvtrace.trace.building import toy
     >>> session_statistics(toy("0"), np.array([0])) is None
@@ -131,7 +134,7 @@ def session_statistics(
         **{name: distribution(getattr(values, name)) for name in DISTRIBUTIONS},
         tool_answers=_tool_answers(values, distribution),
         subagents=_subagents(values, distribution),
-        hits=session_hits(trace, hit_blocks, links.session) if links.recorded else None,
+        hits=None if hit_blocks is None or not links.recorded else session_hits(trace, hit_blocks, links.session),
         by_turn=_by_turn(trace, hit_blocks, links.session),
     )
 
@@ -153,7 +156,7 @@ def _subagents(values: SessionValues, distribution: Callable[..., Any]) -> Subag
     return SubagentStatistics(len(agents.calls), *per_session)
 
 
-def _by_turn(trace: Trace, hit_blocks: np.ndarray, session: np.ndarray) -> list[RequestGroup]:
+def _by_turn(trace: Trace, hit_blocks: np.ndarray | None, session: np.ndarray) -> list[RequestGroup]:
     """The requests by the number of their turn."""
     inside, counted = session >= 0, np.minimum(turn_numbers(session), MAX_TURNS)
     return [
@@ -167,7 +170,7 @@ def _dict(values: Any) -> Any:
     return None if values is None else values.to_dict()
 
 
-def by_type(trace: Trace, hit_blocks: np.ndarray) -> list[RequestGroup]:
+def by_type(trace: Trace, hit_blocks: np.ndarray | None) -> list[RequestGroup]:
     """One group for each `type`, the most frequent first, and one for all rarer types; empty without types."""
     if "type" not in trace.extra:
         return []
@@ -179,7 +182,17 @@ def by_type(trace: Trace, hit_blocks: np.ndarray) -> list[RequestGroup]:
     return groups
 
 
-def request_group(trace: Trace, hit_blocks: np.ndarray, mask: np.ndarray, name: str) -> RequestGroup:
+def request_group(trace: Trace, hit_blocks: np.ndarray | None, mask: np.ndarray, name: str) -> RequestGroup:
     """The figures of the requests selected by the mask."""
-    lengths = Distribution.of(trace.input_length[mask]), Distribution.of(trace.output_length[mask])
-    return RequestGroup(name, *lengths, count_hits(trace, hit_blocks, mask))
+    lengths = Distribution.of(trace.input_length[mask]), known_lengths(trace.output_length[mask])
+    hits = None if hit_blocks is None else count_hits(trace, hit_blocks, mask)
+    return RequestGroup(name, *lengths, hits, int(np.count_nonzero(mask)))
+
+
+def known_lengths(output_length: np.ndarray, quantiles: Sequence[float] = ()) -> Distribution:
+    """The distribution of the output lengths that are known.
+
+    >>> known_lengths(np.array([4, -1, 6])).mean
+    5.0
+    """
+    return Distribution.of(output_length[output_length != UNKNOWN_LENGTH], quantiles)

@@ -16,6 +16,7 @@ import numpy as np
 from .._base.errors import InputError, UsageError
 from ..trace.stated import with_whole_prompts
 from ..trace.trace import Trace
+from ..trace.unknown import OUTPUTS, PREFIXES, require_known
 from .optimum import Optimum
 
 MODES = ("block", "token", "grow")
@@ -91,6 +92,7 @@ def block_demand(trace: Trace, mode: str = "block", recompute_last: bool = False
 
     Raises:
         UsageError: The mode is not one of MODES.
+        UnknownError: Shared prefixes are unknown, or for "grow" output lengths.
         InputError: The ids do not form a forest, or there are more blocks than int32 can number.
 
     >>> from kvtrace.trace.building import toy
@@ -98,6 +100,9 @@ def block_demand(trace: Trace, mode: str = "block", recompute_last: bool = False
     array([2, 1], dtype=int32)
     """
     check_mode(mode)
+    require_known(trace, trace.meta, "the hit rate of a simulated cache", PREFIXES)
+    if mode == "grow":
+        require_known(trace, trace.meta, "what outputs add to a cache (--mode grow)", OUTPUTS)
     trace = trace.require_chained()
     if trace.distinct > MAX_BLOCKS:
         raise InputError(

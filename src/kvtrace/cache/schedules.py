@@ -11,6 +11,7 @@ import numpy as np
 from .._base.errors import UsageError
 from .._base.units import in_milliseconds
 from ..trace.trace import Trace
+from ..trace.unknown import OUTPUTS, require_known
 
 
 @dataclass(frozen=True)
@@ -35,7 +36,10 @@ class Schedule:
         >>> parse_schedule("open-loop:30").ends(toy("0", "1", gap_ms=100)).tolist()
         [30.0, 130.0]
         """
-        return trace.timestamp + self.value * trace.output_length if self.kind == "open-loop" else None
+        if self.kind != "open-loop":
+            return None
+        require_known(trace, trace.meta, "the end of each request (--schedule open-loop)", OUTPUTS)
+        return trace.timestamp + self.value * trace.output_length
 
 
 SERIAL = Schedule("serial")

@@ -18,6 +18,7 @@ from .._base.results import Result, columns_of
 from ..trace.domains import in_domains
 from ..trace.hits import Hits, count_hits
 from ..trace.trace import Trace
+from ..trace.unknown import PREFIXES, require_known
 from .demand import BlockDemand, block_demand
 from .many_settings import simulate_settings
 from .policies import POLICIES, make
@@ -111,6 +112,7 @@ def tune(
     Raises:
         UsageError: A policy is unknown, or the longest request does not fit into a capacity.
         InputError: The trace has fewer than two requests, or its ids do not form a forest.
+        UnknownError: Shared prefixes are unknown.
 
     >>> from kvtrace.trace.building import toy
     >>> tuned = tune(toy(*["0 1", "2", "3", "0 1", "4", "0 1"] * 4, gap_ms=1000), 3, ["slru", "lru"], pools=["flat"])
@@ -118,6 +120,7 @@ def tune(
     [('lru', 'lru', 10), ('slru', 'slru:0.7', 12), ('belady', 'belady', 14), ('unlimited', 'unlimited', 18)]
     """
     trace = in_domains(trace, domains)
+    require_known(trace, trace.meta, "the best setting of a policy", PREFIXES)
     if len(trace) < 2:
         raise InputError("tune needs a first and a second half; the trace has fewer than two requests.")
     demand, half = block_demand(trace), len(trace) // 2

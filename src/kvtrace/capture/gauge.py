@@ -78,6 +78,7 @@ class Gauge:
             seed=seed,
         )
         self._stores: StoreCounts | None = None
+        self._requests = self._lengths_only = 0  # since the start
 
     def add(self, batch: Batch, now_s: float) -> None:
         """Add the requests of a batch, in their order.
@@ -88,6 +89,8 @@ class Gauge:
             batch: Its digests have one key with those of all other batches.
             now_s: The time of the batch in seconds; an earlier one than before counts as the last one.
         """
+        self._requests += len(batch)
+        self._lengths_only += batch.lengths_only
         digests = batch.digests
         if batch.domain is not None:  # domains share no blocks
             digests = digests ^ np.repeat(batch.domain, batch.prompts, axis=0)
@@ -115,10 +118,13 @@ class Gauge:
             stores=self._stores,
             precision=self._precision(),
             memory_bytes=curve.memory_bytes,
+            lengths_only=self._lengths_only,
         )
 
     def _traffic(self, span: Span) -> Traffic:
         curve = self._curve.over(span)
+        if self._lengths_only and self._lengths_only == self._requests:
+            return self._unknown(curve)
         working_set = self._working_set(span, curve)
         whole = self.capacity_blocks or working_set or round(curve.blocks - curve.possible[0])
         points = self._points(curve, whole) if whole else ()
@@ -142,6 +148,15 @@ class Gauge:
             causes_of=causes_of,
             working_set_blocks=working_set,
         )
+
+    def _unknown(self, curve: SpanCurve) -> Traffic:
+        """The traffic of logs that have lengths only: which prompts share a prefix is unknown."""
+        return Traffic(
+            requests=curve.requests, requests_with_blocks=curve.requests_with_blocks, blocks=curve.blocks,
+            prompt_tokens=curve.tokens, possible=LiveHits(0.0, 0.0, 0.0, None, None, None), curve=(),
+            curve_of="working_set" if self.capacity_blocks is None else "capacity", delivered=None,
+            blocks_for_90_percent=None, causes={}, causes_of=None, working_set_blocks=None,
+        )  # fmt: skip
 
     def _points(self, curve: SpanCurve, whole: int) -> tuple[CapacityHits, ...]:
         capacities = self._capacities(whole)

@@ -107,6 +107,7 @@ class Snapshot:
     stores: StoreCounts | None  # None: no source has KV events
     precision: Precision
     memory_bytes: int  # of the gauge's tables
+    lengths_only: int = 0  # requests whose log has lengths only; with all of them rates are None
 
     def gib(self, blocks: float | None) -> float | None:
         """The KV cache of so many blocks in GiB; None without a model."""

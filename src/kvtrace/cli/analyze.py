@@ -7,8 +7,8 @@ import click
 from . import completion
 from .help import Command
 from .large import load
-from .options import DOMAINS, FIGURE, STREAMED, RowsOption, figure_writer, json_option, viewed
-from .output import console, print_json, print_notes, print_tables
+from .options import DOMAINS, FIGURE, STREAMED, RowsOption, figure_writer, json_option, remarks_of, viewed
+from .output import console, print_notes, print_result, print_tables
 
 
 @click.command("analyze", cls=Command, groups={"--fold": "Output"}, examples=(
@@ -64,14 +64,16 @@ def analyze_command(trace, basic, as_json, png, svg, quantiles, factors, ms_per_
             statistics = basics(loaded, extra_quantiles)
         else:
             statistics = analyze(loaded, quantiles=extra_quantiles, ms_per_token=ms_per_token, kv_bytes_per_token=kv_bytes)
-        sizes = by_block_size(loaded, fold_factors)
+        sizes = by_block_size(loaded, fold_factors) if fold_factors else []
         reached = _reached(loaded, model_config, engine, capacity, kv_bytes) if engine else None
+    remarks = remarks_of(loaded, "prefixes", "outputs", "times")
     if as_json:
         reachable = {"reachable_hits": reached.to_dict()} if reached else {}
-        print_json(statistics.to_dict() | view | reachable | ({"by_block_size": [size.to_dict() for size in sizes]} if sizes else {}))
+        by_size = {"by_block_size": [size.to_dict() for size in sizes]} if sizes else {}
+        print_result(statistics.to_dict() | view | reachable | by_size, remarks, as_json=True, as_csv=None)
     else:
         print_tables([*statistics.tables(), *([block_size_table(sizes)] if sizes else [])])
-        order = [] if basic else statistics.notes
+        order = remarks.values() if basic else statistics.notes
         print_notes([*order, *notes, *([str(reached)] if reached else [])])
     write_figure(loaded, kv_bytes_per_token=kv_bytes)
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import click
 
 from .help import Command
-from .options import CHAIN, FIGURE, figure_writer, json_option, require_one
-from .output import console, print_json, print_notes, print_tables
+from .options import ASSUME_OUTPUT, CHAIN, FIGURE, assumed, figure_writer, json_option, remarks_of, require_one
+from .output import console, print_notes, print_result, print_tables
 
 
 @click.command("compare", cls=Command, examples=(
@@ -24,8 +24,9 @@ from .output import console, print_json, print_notes, print_tables
     metavar="TOKENS",
     help="Tokens per block, in both traces.  [default: from each sidecar, else inferred]",
 )
+@ASSUME_OUTPUT
 @CHAIN
-def compare_command(a, b, as_json, as_csv, png, svg, block_size, chain):
+def compare_command(a, b, as_json, as_csv, png, svg, block_size, assume_output, chain):
     """Score how similar two traces are.
 
     Each figure has the values of both traces and a score from 0 to 1; the fidelity is the mean of the scores.
@@ -48,18 +49,19 @@ def compare_command(a, b, as_json, as_csv, png, svg, block_size, chain):
     name, other = base_names(a, b)
     with Work(console(), "compare", COMPARE, files=2) as work:
         work.step("read")
-        traces = [reading.read(path, block_size=block_size, extra="ignore") for path in (a, b)]
+        traces = [assumed(reading.read(path, block_size=block_size, extra="ignore"), assume_output) for path in (a, b)]
         work.requests = sum(map(len, traces))
         work.step("compare")
         first, second = (in_domains(trace.chained() if chain else trace) for trace in traces)
         studies = Study(first, printable(name)), Study(second, printable(other))
         result = compare_prepared(*map(comparison.prepared, studies), (name, other))
-    if as_json:
-        print_json(result.to_dict())
-    elif as_csv:
-        click.echo(comparison_csv(result), nl=False)
-    else:
+    remarks = {
+        f"{name_key}_{side}": f"{printable(file)}: {sentence}"
+        for side, file, trace in (("a", name, first), ("b", other, second))
+        for name_key, sentence in remarks_of(trace, "prefixes", "outputs", "times").items()
+    }
+    if not print_result(result.to_dict(), remarks, as_json=as_json, as_csv=comparison_csv(result) if as_csv else None):
         print_tables(result.tables())
-        print_notes(result.notes)
+        print_notes([*result.notes, *remarks.values()])
     if png or svg:
         write_figure(comparison.plot(*studies))

@@ -6,8 +6,8 @@ import click
 
 from .help import Command
 from .large import load
-from .options import CSV, DOMAINS, FIGURE, STREAMED, figure_writer, json_option, require_one, viewed
-from .output import console, print_json, print_notes, print_tables
+from .options import CSV, DOMAINS, FIGURE, STREAMED, figure_writer, json_option, remarks_of, require_one, viewed
+from .output import console, print_notes, print_result, print_tables
 
 FULL_ATTENTION = "The curve counts all layers of this model as full attention; kvtrace simulate --engine vllm has its windows and states."
 
@@ -56,12 +56,9 @@ def curve_command(trace, capacity, points, as_json, as_csv, png, svg, sample, se
     units = {"block_size": curve.block_size, "working_set": curve.working_set, "kv_bytes_per_token": kv_bytes}
     capacities = curve.capacities(points) if capacity == "auto" else parse_capacities(capacity, **units)
     values = curve.to_dict(sorted(set(capacities)), kv_bytes_per_token=kv_bytes)
-    if as_json:
-        print_json(values | view)
-    elif as_csv:
-        click.echo(curve_tables.as_csv(values), nl=False)
-    else:
+    remarks = remarks_of(loaded, "prefixes")
+    if not print_result(values | view, remarks, as_json=as_json, as_csv=curve_tables.as_csv(values) if as_csv else None):
         print_tables([curve_tables.curve_table(values)])
         groups = [FULL_ATTENTION] if model_config and has_groups(model_config) else []
-        print_notes([*curve_tables.notes(values), *groups, *view_notes, *filter(None, [hint_on_commas(capacity, values["longest"])])])
+        print_notes([*curve_tables.notes(values), *groups, *view_notes, *remarks.values(), *filter(None, [hint_on_commas(capacity, values["longest"])])])
     write_figure(curve, kv_bytes_per_token=kv_bytes)

@@ -9,7 +9,7 @@ import click
 
 from .. import __version__, cli
 from .files import keep_inputs
-from .options import CHAIN, SAME_BYTES
+from .options import CHAIN, SAME_BYTES, remarks_of
 
 TOKENS: dict[str, Any] = {"type": int, "metavar": "TOKENS"}
 TIMES: dict[str, Any] = {"default": 1.0, "metavar": "X"}
@@ -30,7 +30,8 @@ def analyze_command(input_file, block_size):
     from ..formats import reading
     from .output import print_tables
 
-    print_tables([datagen_table(basics(reading.read(input_file, block_size=block_size, extra="ignore")))])
+    trace = reading.read(input_file, block_size=block_size, extra="ignore")
+    print_tables([datagen_table(basics(trace), remarks_of(trace, "prefixes", "outputs").values())])
 
 
 @commands.command("synthesize")
@@ -88,14 +89,20 @@ def main() -> None:
     cli.main(commands, "datagen")
 
 
-def datagen_table(statistics):
+def datagen_table(statistics, remarks=()):
     """The table of `datagen analyze`, with its row and column names."""
     from .._base.tables import TextTable
+    from ..analysis.summary import DISTRIBUTIONS
 
     table = TextTable("Statistics")
     table.add_column("")
     table.add_columns(["Mean", "Std Dev", "Min", "P25", "Median", "P75", "Max"], right=True)
     names = ("Input Length", "Context Length", "Unique Prompt Length", "Output Length", "Theoretical Hit Rates")
-    for name, values in zip(names, statistics.distributions().values(), strict=True):
-        table.add_row(name, *("-" if figure is None else f"{figure:,.2f}" for figure in values.figures()))
+    known = statistics.distributions()
+    for name, key in zip(names, DISTRIBUTIONS, strict=True):
+        if key in known:
+            table.add_row(name, *("-" if figure is None else f"{figure:,.2f}" for figure in known[key].figures()))
+        else:
+            table.add_row(name, *["unknown"] * 7)
+    table.caption = " ".join(remarks)
     return table

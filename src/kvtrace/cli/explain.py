@@ -12,6 +12,7 @@ from . import completion
 from .help import Command
 from .loop_options import NAMES
 from .options import (
+    ASSUME_OUTPUT,
     BLOCK_SIZE,
     CHAIN,
     DOMAINS,
@@ -20,15 +21,17 @@ from .options import (
     MODEL_CONFIG,
     QUIET,
     RowsOption,
+    assumed,
     extrapolations,
     figure_writer,
     json_option,
     layouts_of,
+    remarks_of,
     require_one,
 )
-from .output import console, print_json, print_lines, print_notes, print_tables
+from .output import console, print_lines, print_notes, print_result, print_tables
 from .own_policies import own_policies
-from .setting_options import CACHE, IN_TIME, LOOP_WARM_UP, caches_of, hint_on_commas, times_of
+from .setting_options import CACHE, IN_TIME, LOOP_WARM_UP, caches_of, hint_on_commas, needs_of, times_of
 
 
 @click.command("explain", cls=Command, groups={"--seed": "Instances and time"}, types={
@@ -59,10 +62,11 @@ from .setting_options import CACHE, IN_TIME, LOOP_WARM_UP, caches_of, hint_on_co
 @FIGURE
 @MODEL_CONFIG
 @KV_BYTES
+@ASSUME_OUTPUT
 @BLOCK_SIZE
 @CHAIN
 @QUIET
-def explain_command(trace, capacity, policy, ttl, engine, tiers, router, router_seed, domains, warm_up, over_time, by_session, per_request, no_cures, input_price, as_json, as_csv, png, svg, model_config, kv_bytes_per_token, block_size, chain, quiet, gpu_name, gpus, costs_file, extrapolate, step_tokens, max_requests, scheduler_options, engine_block_size, retention, loop, **options):
+def explain_command(trace, assume_output, capacity, policy, ttl, engine, tiers, router, router_seed, domains, warm_up, over_time, by_session, per_request, no_cures, input_price, as_json, as_csv, png, svg, model_config, kv_bytes_per_token, block_size, chain, quiet, gpu_name, gpus, costs_file, extrapolate, step_tokens, max_requests, scheduler_options, engine_block_size, retention, loop, **options):
     """Explain misses: one cause for each prompt token.
 
     One setting is simulated, as kvtrace simulate does. Each prompt token then has one cause, such as hit, evicted or
@@ -103,7 +107,7 @@ def explain_command(trace, capacity, policy, ttl, engine, tiers, router, router_
     if not (capacity or tiers or times.roofline):
         raise click.UsageError("Missing option '--capacity'. kvtrace curve shows hits by capacity.")
     loaded = reading.read(trace, block_size=block_size)
-    loaded = loaded.chained() if chain else loaded
+    loaded = assumed(loaded.chained() if chain else loaded, assume_output)
     viewed = in_domains(loaded, domains)
     layouts = layouts_of(model_config, times.grouped, loaded.block_size, engine_block_size, retention, step_tokens, gpu_name)
     units = {"block_size": loaded.block_size, "working_set": viewed.working_set, "kv_bytes_per_token": kv_bytes}
@@ -125,13 +129,17 @@ def explain_command(trace, capacity, policy, ttl, engine, tiers, router, router_
     windows = done.over_time(window_ms) if window_ms is not None else None
     sessions = done.by_session() if by_session else None
     prefill_s = None if times.roofline is None else prefill_by_cause(done, times.roofline)
+    remarks = remarks_of(viewed, *needs_of(times, options["mode"], options["schedule"], over_time, options["instances"]))
     if as_json:
         parts = {"prefill_s": prefill_s, "cures": None if cures is None else cures.to_dict(), "over_time": windows, "by_session": sessions}
-        print_json(done.to_dict() | {name: part for name, part in parts.items() if part is not None})
+        known_parts = {name: part for name, part in parts.items() if part is not None}
+        print_result(done.to_dict() | known_parts, remarks, as_json=True, as_csv=None)
     elif as_csv:
-        click.echo(explanation_report.as_csv(done, windows if windows is not None else sessions), nl=False)
+        text = explanation_report.as_csv(done, windows if windows is not None else sessions)
+        print_result({}, remarks, as_json=False, as_csv=text)
     elif per_request != "-":  # stdout has the CSV
         _print(done, prefill_s, windows, sessions, cures)
+        print_notes(remarks.values())
     if not quiet:
         print_lines([("warning", one) for one in beyond])
         print_lines([("wrote", per_request)] if per_request not in (None, "-") else [])

@@ -19,11 +19,11 @@ from .amounts import Amount, as_amount
 FILES = {"LOG", "TRACE", "TRACE2", "[TRACE2]", "TRACE...", "LOG...", "WINDOW...", "FILE", "FOLDER", "DIR", "PREVIOUS"}  # metavars of paths
 GROUPS = {  # group -> its options; a command shows them in this order
     "Input": "--input-file --log-format --map --time-unit --arrivals --service-time --allow-truncated --users --block-size "
-    "--trace-block-size --chain --recording-format --model-config --model --kv-bytes-per-token",
+    "--trace-block-size --chain --assume-output --request-sample --recording-format --model-config --model --kv-bytes-per-token",
     "Sources": "--otlp --proxy --upstream --session-header --user-header --follow --from-start --kv-events",
     "Windows": "--window --for --link-windows",
     "Bad rows": "--on-error --max-errors --rejects",
-    "Text": "--tokenizer --chat-template --no-chat-template --generation-prompt --separator --words",
+    "Text": "--tokenizer --chat-template --no-chat-template --generation-prompt --on-mismatch --separator --words",
     "Blocks": "--outputs",
     "Selection": "--holdout --start --stop --limit --sample --sample-sessions --seed --seeds",
     "Changes": "--fold --speedup-ratio",
@@ -70,10 +70,11 @@ TYPES: dict[str, click.ParamType] = {  # option -> what it takes, where that is 
     "--log-format": names.Name(names.log_formats),
     "--recording-format": names.Name(names.recordings),
     "--time-unit": names.Name(names.fixed("auto", "s", "ms", "us", "ns", "iso")),
-    "--tokenizer": names.Name(names.fixed("deepseek-r1"), files=True),
+    "--tokenizer": names.Name(names.fixed("auto", "deepseek-r1", "o200k_base", "cl100k_base"), files=True),
     "--ray-address": names.Name(names.fixed("auto")),
     "--sample": Amount(units.share),
     "--sample-sessions": Amount(units.share),
+    "--request-sample": Amount(units.share),
     "--quantile": Amount(units.share, 0.01, 0.999),
     "--holdout": Amount(units.share),
     "--ms-per-token": Amount(units.in_milliseconds, 0),

@@ -31,13 +31,20 @@ LOG_FORMAT = with_options(
 PROMPTS = with_options(
     click.option(
         "--tokenizer",
-        default="deepseek-r1",
+        default="auto",
         metavar="NAME",
-        help="Built-in name, path of a tokenizer.json or of its folder, or Hugging Face id.",
+        help="Built-in name, o200k_base or cl100k_base, path of a tokenizer.json or of its folder, or Hugging Face id. auto takes that of the log's model if it needs no download, else deepseek-r1.",
     ),
     click.option("--chat-template", metavar="FILE", help="Jinja file to use instead of the tokenizer's own chat template."),
     click.option("--no-chat-template", is_flag=True, help="Do not apply a chat template: the prompts are already the text that the engine receives."),
     click.option("--generation-prompt", metavar="TEXT", help=r"Replace the template's generation prompt; \n is a newline."),
+    click.option(
+        "--render-as",
+        default="vllm",
+        metavar="ENGINE",
+        help="Engine whose form of a request the chat template gets: vllm, sglang, or raw (as logged).",
+    ),
+    click.option("--request-templates", is_flag=True, help="Render a request that brings its own chat template with it, in a sandbox."),
 )
 ALLOW_TRUNCATED = click.option("--allow-truncated", is_flag=True, help="Accept prompts that the logger cut short.")
 BAD_ROWS = with_options(
@@ -48,6 +55,13 @@ BAD_ROWS = with_options(
         metavar="N",
         help="With --on-error skip: stop after N bad rows.  [default: no limit]",
     ),
+)
+
+ON_MISMATCH = click.option(
+    "--on-mismatch",
+    default="stop",
+    type=click.Choice(["stop", "warn"]),
+    help="If the log's own counts of prompt tokens differ from ours by more than 2 %, though the tokenizer is known to be the model's: stop, or warn.",
 )
 
 

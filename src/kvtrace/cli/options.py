@@ -29,6 +29,7 @@ BLOCK_SIZE_OF_TRACE = click.option("--block-size", type=click.IntRange(1), metav
 CHAIN = click.option("--chain", is_flag=True, help="Re-chain the ids of a trace whose blocks were hashed without their prefix.")
 PNG = click.option("--png", metavar="FILE", help="Also draw the result into this PNG file, for a paper.")
 SVG = click.option("--svg", metavar="FILE", help="Also draw the result into this SVG file.")
+ASSUME_OUTPUT = click.option("--assume-output", type=click.IntRange(0), metavar="TOKENS", help="Output length of requests whose log has no answer. Results then state the assumption.  [default: results that need it are unknown]")
 CSV = click.option("--csv", "as_csv", is_flag=True, help="Print CSV with a header.")
 COSTS = click.option("--costs", "costs_file", metavar="FILE", help="Costs that kvtrace calibrate wrote, in place of --gpu. --model then names another model than the measured one.")
 ENGINE_BLOCK_SIZE = click.option("--engine-block-size", type=click.IntRange(1), metavar="N", help="For a --model with windows or states: tokens per block of the engine, a multiple of the trace's.  [default: the trace's, or more if the engine needs more]")
@@ -84,6 +85,20 @@ def viewed(trace: Any, domains: str | None) -> tuple[Any, dict[str, Any], list[s
     how = {"merge": "shared", "split": "kept apart"}.get(domains or SPLIT, "kept apart after the shared tokens")
     note = f"blocks of {count:,} domain{'' if count == 1 else 's'} are {how} (--domains {domains or SPLIT})."
     return view, {"domains": {"domains": count, "view": domains or SPLIT}}, [note]
+
+
+def assumed(trace: Any, assume_output: int | None) -> Any:
+    """The trace with the output length of --assume-output, if that is given."""
+    from ..trace.conversion import assume_outputs
+
+    return trace if assume_output is None else assume_outputs(trace, assume_output)
+
+
+def remarks_of(trace: Any, *needs: str) -> dict[str, str]:
+    """The sentences beside a result of a trace: what is unknown or assumed, and whether hit rates are too low."""
+    from ..trace.unknown import remarks
+
+    return remarks(trace, trace.meta, *needs)
 
 
 def with_options(*options: Decorator) -> Decorator:

@@ -51,6 +51,26 @@ def print_json(values: object) -> None:
     click.echo(orjson.dumps(values, option=orjson.OPT_INDENT_2))
 
 
+def print_result(values: Any, remarks: Mapping[str, str], *, as_json: bool, as_csv: str | None) -> bool:
+    """Print a result as JSON or CSV, with its remarks: a key of JSON, lines on stderr beside CSV.
+
+    Args:
+        values: The JSON object.
+        remarks: Name -> sentence.
+        as_json: Print JSON.
+        as_csv: The text of the CSV, if that is printed.
+
+    Returns:
+        Whether something was printed.
+    """
+    if as_json:
+        print_json(values | ({"remarks": dict(remarks)} if remarks else {}))
+    elif as_csv is not None:
+        click.echo(as_csv, nl=False)
+        print_lines(("note", sentence) for sentence in remarks.values())
+    return as_json or as_csv is not None
+
+
 def print_json_line(values: object) -> None:
     """Print one JSON object on a line of stdout."""
     import orjson

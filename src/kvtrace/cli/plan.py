@@ -11,20 +11,23 @@ from . import completion
 from .help import Command
 from .loop_options import NAMES, closed_loop_of, loop_options
 from .options import (
+    ASSUME_OUTPUT,
     BLOCK_SIZE,
     COSTS,
     EXTRAPOLATE,
     FIGURE,
     QUIET,
     RowsOption,
+    assumed,
     figure_writer,
     json_option,
     layouts_of,
+    remarks_of,
     require_one,
     roofline_of,
     viewed,
 )
-from .output import console, print_json, print_notes, print_tables
+from .output import console, print_notes, print_result, print_tables
 
 
 @click.command("plan", cls=Command, groups={"--warm-up": "Closed loop", "--seed": "Closed loop", "--tiers": "Instances and time", "--write-through": "Instances and time", "--router": "Instances and time"}, examples=(
@@ -49,6 +52,7 @@ from .output import console, print_json, print_notes, print_tables
 @click.option("--mode", default="block", metavar="M", help="As in kvtrace simulate, for engines other than vllm. block: each id is a full block. token: true lengths. grow: outputs are cached too.")
 @click.option("--step-tokens", type=click.IntRange(1), metavar="N", help="Largest number of tokens per step of an instance.  [default: 8192; with --costs as measured]")
 @click.option("--max-requests", type=click.IntRange(1), metavar="N", help="Largest number of active requests per instance.  [default: 256; with --costs as measured]")
+@ASSUME_OUTPUT
 @loop_options
 @click.option("--warm-up", default="0", metavar="N", help="Closed loop: requests of each lane that do not count.")
 @click.option("--seed", type=click.IntRange(0), metavar="N", help="Closed loop: seed of --start-inside.  [default: 0]")
@@ -57,7 +61,7 @@ from .output import console, print_json, print_notes, print_tables
 @click.option("--csv", "as_csv", is_flag=True, help="Print the curves as CSV: one row for each router and number of instances.")
 @FIGURE
 @QUIET
-def plan_command(trace, model_config, gpu_name, gpus, costs_file, extrapolate, ttft, quantile, routers, tiers, write_through, input_price, output_price, engine, mode, step_tokens, max_requests, block_size, as_json, as_csv, png, svg, quiet, loop, warm_up, seed, **closed):
+def plan_command(trace, model_config, gpu_name, gpus, costs_file, extrapolate, ttft, quantile, routers, tiers, write_through, input_price, output_price, engine, mode, step_tokens, max_requests, assume_output, block_size, as_json, as_csv, png, svg, quiet, loop, warm_up, seed, **closed):
     """Plan capacity: memory, instances for a target, costs.
 
     Each table lists its assumptions. The last ones show what changes if an assumption changes. TRACE - is stdin.
@@ -96,16 +100,13 @@ def plan_command(trace, model_config, gpu_name, gpus, costs_file, extrapolate, t
     shares = {"read": 1} | plan_shares(len(target.routers), tiers=bool(target.tiers), lanes=target.loop is not None)
     with Work(console(), "plan", shares, quiet) as work:
         work.step("read")
-        loaded, _, notes = viewed(reading.read(trace, block_size=block_size), None)
+        loaded, _, notes = viewed(assumed(reading.read(trace, block_size=block_size), assume_output), None)
         work.requests = len(loaded)
         if model_config and engine == "vllm":
             target = replace(target, layout=layouts_of(model_config, [engine], loaded.block_size, gpu=gpu_name).get(engine))
         result = plan(loaded, roofline, target, on_part=work.step, costs=costs, extrapolate=extrapolate)
-    if as_json:
-        print_json(result.to_dict())
-    elif as_csv:
-        click.echo(planning.as_csv(result), nl=False)
-    else:
+    remarks = remarks_of(loaded, "prefixes", "outputs", "times")
+    if not print_result(result.to_dict(), remarks, as_json=as_json, as_csv=planning.as_csv(result) if as_csv else None):
         print_tables(planning.tables(result))
-        print_notes(notes)
+        print_notes([*notes, *remarks.values()])
     write_figure(result)

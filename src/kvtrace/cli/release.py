@@ -52,7 +52,8 @@ def release_command(trace, output, to, block_size, sample_sessions, keep_domains
             account, figures, size, written = _release_file(trace, output, profile, block_size, quiet, write_options, **common)
     if not quiet:
         screen = console()
-        screen.print(release_costs.costs(account))
+        if account.steps:  # none where shared prefixes are unknown
+            screen.print(release_costs.costs(account))
         for line in release_costs.closing(account, figures, size, written):
             print_line(screen, line)
 

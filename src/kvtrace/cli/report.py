@@ -7,6 +7,7 @@ import click
 from . import completion
 from .help import Command
 from .options import (
+    ASSUME_OUTPUT,
     BLOCK_SIZE,
     CHAIN,
     COSTS,
@@ -15,6 +16,7 @@ from .options import (
     MODEL_CONFIG,
     QUIET_ERRORS,
     RowsOption,
+    assumed,
     roofline_of,
 )
 from .output import console, print_lines
@@ -39,11 +41,12 @@ from .own_policies import own_policies
 @COSTS
 @EXTRAPOLATE
 @click.option("--ttft", default="2s", metavar="TIME", help="With --gpu or --costs: the largest time to first token for 90 % of the requests.")
+@ASSUME_OUTPUT
 @KV_BYTES
 @BLOCK_SIZE
 @CHAIN
 @QUIET_ERRORS
-def report_command(trace, other, output, png, title, policies, capacity, model_config, kv_bytes_per_token, block_size, chain, gpu_name, gpus, costs_file, extrapolate, ttft, quiet):
+def report_command(trace, other, assume_output, output, png, title, policies, capacity, model_config, kv_bytes_per_token, block_size, chain, gpu_name, gpus, costs_file, extrapolate, ttft, quiet):
     """Write an HTML page of plots and tables.
 
     The page needs no network. With TRACE2 it compares the two traces.
@@ -67,7 +70,7 @@ def report_command(trace, other, output, png, title, policies, capacity, model_c
     with Work(console(), "report", COMPARED if other else REPORT, quiet, files=len(paths)) as work, own_policies():
         work.step("read")
         traces = [reading.read(path, block_size=block_size) for path in paths]
-        traces = [loaded.chained() if chain else loaded for loaded in traces]
+        traces = [assumed(loaded.chained() if chain else loaded, assume_output) for loaded in traces]
         first = in_domains(traces[0])
         work.requests = sum(map(len, traces))
         chosen_capacity = _capacity_of(capacity, first, kv_bytes)

@@ -88,6 +88,13 @@ def times_of(
     return Times(engines, grouped, bool(chunked and LAYOUTS.keys() & engines), roofline, costs, cost, closed_loop, schedulers)
 
 
+def needs_of(times: Times, mode: str, schedule: str | None, over_time: Any, instances: int | None) -> list[str]:
+    """What the result of a command's options uses of a trace, of `kvtrace.trace.unknown.NEEDS`."""
+    overlaps = bool(times.cost) or (schedule or ("open-loop" if instances else "")).startswith("open-loop")
+    outputs = ["outputs"] if overlaps or mode == "grow" else []
+    return ["prefixes", *outputs, *(["times"] if overlaps or over_time else [])]
+
+
 def caches_of(trace: Any, times: Times, units: dict[str, Any], layouts: dict[str, Any], *, capacity: str, tiers: str | None) -> dict[str, Any]:
     """The options of `simulate_all` that hold blocks: capacities of each engine, tiers, and schedulers."""
     from ..analysis.capacities import parse_capacities, parse_capacity

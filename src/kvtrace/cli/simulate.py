@@ -14,20 +14,23 @@ from .help import Command
 from .large import load
 from .loop_options import NAMES
 from .options import (
+    ASSUME_OUTPUT,
     CSV,
     DOMAINS,
     FIGURE,
     STREAMED,
     RowsOption,
+    assumed,
     extrapolations,
     figure_writer,
     json_option,
     layouts_of,
+    remarks_of,
     require_one,
 )
-from .output import console, print_json, print_lines, print_notes, print_tables
+from .output import console, print_lines, print_notes, print_result, print_tables
 from .own_policies import own_policies
-from .setting_options import CACHE, IN_TIME, LOOP_WARM_UP, caches_of, hint_on_commas, times_of
+from .setting_options import CACHE, IN_TIME, LOOP_WARM_UP, caches_of, hint_on_commas, needs_of, times_of
 
 
 def _policies():
@@ -61,8 +64,9 @@ def _policies():
 @CSV
 @FIGURE
 @click.option("--workers", type=click.IntRange(1), metavar="N", help="Number of simulations at a time.  [default: one for each core]")
+@ASSUME_OUTPUT
 @STREAMED
-def simulate_command(trace, as_json, as_csv, png, svg, verbose, per_request, model_config, kv_bytes_per_token, block_size, chain, over_time, warm_up, memory, quiet, gpu_name, gpus, costs_file, extrapolate, step_tokens, max_requests, scheduler_options, domains, engine_block_size, retention, loop, **options):
+def simulate_command(trace, assume_output, as_json, as_csv, png, svg, verbose, per_request, model_config, kv_bytes_per_token, block_size, chain, over_time, warm_up, memory, quiet, gpu_name, gpus, costs_file, extrapolate, step_tokens, max_requests, scheduler_options, domains, engine_block_size, retention, loop, **options):
     """Simulate prefix caches: engines, policies, capacities.
 
     Every engine runs with every policy at every capacity. With --gpu the requests are served in time. --engine dynamo
@@ -91,6 +95,7 @@ def simulate_command(trace, as_json, as_csv, png, svg, verbose, per_request, mod
     )  # fmt: skip
     need = partial(_memory_need, times=times, per_request=per_request, over_time=over_time, **options)
     loaded = load(trace, memory, quiet, need, block_size=block_size, chain=chain, ids=True)
+    loaded = assumed(loaded, assume_output)
     viewed = in_domains(loaded, domains)
     options["layouts"] = layouts_of(model_config, times.grouped, loaded.block_size, engine_block_size, retention, step_tokens, gpu_name)
     units = {"block_size": loaded.block_size, "working_set": viewed.working_set, "kv_bytes_per_token": kv_bytes}
@@ -107,14 +112,13 @@ def simulate_command(trace, as_json, as_csv, png, svg, verbose, per_request, mod
         for one, isolation in zip_longest(done.runs, done.isolation)
     ])  # fmt: skip
     compare_loops(values["results"])
-    if as_json:
-        print_json(values)
-    elif as_csv:
-        click.echo(simulation_report.as_csv(values["results"]), nl=False)
-    elif per_request != "-":  # stdout has the CSV
+    remarks = remarks_of(viewed, *needs_of(times, options["mode"], options["schedule"], over_time, options["instances"]))
+    as_csv_text = simulation_report.as_csv(values["results"]) if as_csv else None
+    if not print_result(values, remarks, as_json=as_json, as_csv=as_csv_text) and per_request != "-":  # stdout has the CSV
         print_tables([*simulation_report.tables(values, verbose=verbose), *loop_tables(values["results"])])
         print_notes(simulation_report.isolation_notes(values))
         print_notes(simulation_report.layout_notes(values))
+        print_notes(remarks.values())
         print_notes(filter(None, [counted_as_full(model_config, [one for one in times.engines if one not in options["layouts"]])]))
     if not quiet:
         print_lines(("warning", one) for one in dict.fromkeys([*map(simulation_report.warning, done.runs), *beyond]) if one)

@@ -10,7 +10,7 @@ import click
 from .._base import units
 from .amounts import Amount
 from .help import Command
-from .options import BLOCK_SIZE_OF_TRACE, CHAIN, QUIET_ERRORS, SAME_BYTES
+from .options import ASSUME_OUTPUT, BLOCK_SIZE_OF_TRACE, CHAIN, QUIET_ERRORS, SAME_BYTES
 from .output import console, print_lines, print_tables
 
 
@@ -47,10 +47,11 @@ from .output import console, print_lines, print_tables
 @click.option("--check", is_flag=True, help="Compare samples, as large as the fitted trace, with that trace, and print what they keep; the model and the sidecar state it.")
 @click.option("--save-model", metavar="FILE", help="Also write the fitted model as JSON; you can share it in place of a trace.")
 @click.option("--workers", type=click.IntRange(1), metavar="N", help="Number of streams that are drawn at a time.  [default: one for each core]")
+@ASSUME_OUTPUT
 @BLOCK_SIZE_OF_TRACE
 @CHAIN
 @QUIET_ERRORS
-def synthesize_command(mixed, n, sessions, output, method, scale, tenants, tenant_skew, tenant_cv, seed, rates, rates_period, check, save_model, extra, workers, block_size, chain, quiet, **knobs):
+def synthesize_command(mixed, n, sessions, output, method, scale, tenants, tenant_skew, tenant_cv, seed, rates, rates_period, check, save_model, extra, workers, assume_output, block_size, chain, quiet, **knobs):
     """Synthesize a trace of any size that behaves like another.
 
     TRACE is a trace, or a model that --save-model wrote; - is stdin. Several are mixed: TRACE:SHARE states the share of the
@@ -70,6 +71,7 @@ def synthesize_command(mixed, n, sessions, output, method, scale, tenants, tenan
     from ..synthesis.rate_profile import read_rates
     from ..synthesis.sampling import write_sample
     from ..synthesis.tree import Tree
+    from ..trace.unknown import stated
 
     if output is None and save_model is None and not check:
         raise UsageError("Nothing would be written. Use -o FILE, --save-model FILE, --check, or several of them.")
@@ -93,10 +95,10 @@ def synthesize_command(mixed, n, sessions, output, method, scale, tenants, tenan
     if output is not None:
         writing.check_output(output)
     with Work(console(), "fit", FIT, quiet) as work:
-        models = []
+        models, meta = [], {}
         for path, _ in parts:
             work.step("read")
-            models.append(model_of(path, method=method, block_size=block_size, chain=chain, on_read=partial(work.step, "fit")))
+            models.append(model_of(path, method=method, block_size=block_size, chain=chain, on_read=partial(work.step, "fit"), assume_output=assume_output, on_meta=meta.update))
     model = models[0]
     if check:
         fidelity = check_fidelity(model, workers=workers)
@@ -120,9 +122,10 @@ def synthesize_command(mixed, n, sessions, output, method, scale, tenants, tenan
             with RequestProgress(console(), quiet, "synthesizing") as bar:
                 bar.expect(round(drawn.rows * sessions / drawn.sessions) if n is None else n)
                 written += write_sample(
-                    drawn, n, output, sessions=sessions, seed=seed, scale=scale, knobs=settings, workers=workers, extra=extra, on_progress=bar.update,
+                    drawn, n, output, sessions=sessions, seed=seed, scale=scale, knobs=settings, workers=workers, extra=extra, on_progress=bar.update, meta=meta,
                 )
     if written and not quiet:
+        print_lines(("note", sentence) for sentence in stated(meta).values())
         print_lines([("wrote", " and ".join(map(str, written)))])
 
 

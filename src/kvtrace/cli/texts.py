@@ -58,6 +58,7 @@ def texts_command(trace, output, tokenizer, to, separator, words, model, block_s
 
 def _summary(trace, written, output, to, name, tokenizer):
     from ..text.prompts.bodies import CHAT_FORMS, usage
+    from ..trace.unknown import stated
 
     exact = f"{written.exact:,} of {written.requests:,} prompts have the trace's lengths and sharing when tokenised again"
     yield "wrote", f"{written.requests:,} prompts, {written.tokens:,} tokens of {tokenizer.name}, {written.words} words: {output}"
@@ -68,6 +69,8 @@ def _summary(trace, written, output, to, name, tokenizer):
         yield "lost", loss
     if to in CHAT_FORMS:
         yield "counted", _chat_tokens(name, tokenizer)
+    for sentence in stated(trace.meta).values():
+        yield "note", sentence
     for line in usage(to, output, len(trace)):
         yield "use", line
 

@@ -6,8 +6,8 @@ import click
 
 from .help import Command
 from .large import load
-from .options import CSV, DOMAINS, STREAMED, json_option, require_one
-from .output import console, print_json, print_lines, print_notes, print_tables
+from .options import CSV, DOMAINS, STREAMED, json_option, remarks_of, require_one
+from .output import console, print_lines, print_notes, print_result, print_tables
 
 
 @click.command("tune", cls=Command, groups={"--table": "Cache", "--save-table": "Output"}, examples=(
@@ -58,13 +58,10 @@ def tune_command(trace, capacity, policies, pools, table_file, save_table, domai
         if tuned.table is None:
             raise UsageError(f"--save-table needs the policy reuse-density. {tuned.skipped.get('reuse-density', 'Add it to --policy.')}")
         tuned.table.write(save_table)
-    if as_json:
-        print_json(tuned.to_dict())
-    elif as_csv:
-        click.echo(tune_tables.as_csv(tuned), nl=False)
-    else:
+    remarks = remarks_of(viewed, "prefixes")
+    if not print_result(tuned.to_dict(), remarks, as_json=as_json, as_csv=tune_tables.as_csv(tuned) if as_csv else None):
         print_tables(tune_tables.tables(tuned))
-        print_notes(tune_tables.notes(tuned))
+        print_notes([*tune_tables.notes(tuned), *remarks.values()])
     if not quiet:
         print_lines([("wrote", save_table)] if save_table else [])
 

@@ -18,6 +18,7 @@ from .encoding import Encoder, Recipe
 from .keys import Key
 from .logs.arrival_model import ArrivalModel
 from .logs.sources import LogSource
+from .tokenizer_choice import AUTO, TokenizerChoice, choose
 
 if TYPE_CHECKING:
     from .logs import LogReader
@@ -27,6 +28,7 @@ Inputs = str | Path | Iterable[str | Path]  # paths, directories or globs
 MAX_LOOKED_AT = 8  # files whose first bytes are looked at, for a trace or a sidecar among them
 DEFAULT_BLOCK_SIZE = 512
 MAX_BLOCK_SIZE = 1 << 24  # tokens
+ENGINES = ("vllm", "sglang", "raw")  # the rows of text.engine_forms.FORMS
 
 
 @dataclass(frozen=True)
@@ -71,6 +73,8 @@ class Job:
             on_note(f"read {detected} (detected; --map FIELD=PATH sets another field)")
         if reader.note:
             on_note(reader.note)
+        if self.recipe.choice.note:
+            on_note(self.recipe.choice.note)
 
 
 class LogOptions(TypedDict, total=False):
@@ -84,6 +88,8 @@ class LogOptions(TypedDict, total=False):
     chat_template: str | Path | None
     use_template: bool
     generation_prompt: str | None
+    render_as: str
+    request_templates: bool
     block_size: int | None
     outputs: bool
     profile: Profile | str
@@ -99,6 +105,7 @@ class LogOptions(TypedDict, total=False):
     isolate_tenants: bool
     keep_domains: bool | None
     arrivals: str | None
+    request_sample: float | None
     service_model: ServiceModel | None
     key: Key | None
 
@@ -110,10 +117,12 @@ def prepare(
     field_map: dict[str, str] | None = None,
     time_unit: str = "auto",
     allow_truncated: bool = False,
-    tokenizer: str | None = "deepseek-r1",
+    tokenizer: str | None = AUTO,
     chat_template: str | Path | None = None,
     use_template: bool = True,
     generation_prompt: str | None = None,
+    render_as: str = "vllm",
+    request_templates: bool = False,
     block_size: int | None = None,
     outputs: bool = False,
     profile: Profile | str = "standard",
@@ -129,6 +138,7 @@ def prepare(
     isolate_tenants: bool = False,
     keep_domains: bool | None = None,
     arrivals: str | None = None,
+    request_sample: float | None = None,
     service_model: ServiceModel | None = None,
     key: Key | None = None,
     keep_order: bool = False,
@@ -141,6 +151,8 @@ def prepare(
         InputError: the first rows of the log match no reader or no unit of time.
     """
     arrival_model = None if arrivals is None else ArrivalModel.parse(arrivals)
+    if request_sample is not None and not 0 < request_sample <= 1:
+        raise UsageError(f"--request-sample must be above 0 and at most 1, not {request_sample:g}. Example: 1%.")
     chosen = profiles.profile(
         profile, k=k, k_counts=k_counts, tail=tail, time_step_ms=time_step_ms, round_input=round_input,
         round_output=round_output, drop_sessions=drop_sessions, keep_measured=keep_measured,
@@ -154,12 +166,13 @@ def prepare(
     )  # fmt: skip
     recipe = recipe_of(
         reader, chosen, key or Key.random(), tokenizer=tokenizer, chat_template=chat_template,
-        use_template=use_template, generation_prompt=generation_prompt, block_size=block_size, outputs=outputs,
+        use_template=use_template, generation_prompt=generation_prompt, render_as=render_as,
+        request_templates=request_templates, block_size=block_size, outputs=outputs,
         isolate_tenants=isolate_tenants, keep_domains=keep_domains, maps_domain="domain" in (field_map or {}),
         by_tenant=tenant_field is not None and not isolate_tenants, stop_at_error=stop_at_error,
     )  # fmt: skip
     encoder = Encoder(recipe)
-    meta = provenance(recipe, encoder, arrival_model)
+    meta = provenance(recipe, encoder, arrival_model, request_sample)
     return Job(log_sources, recipe, encoder, chosen, arrival_model, meta, service_model)
 
 
@@ -172,6 +185,8 @@ def recipe_of(
     chat_template: str | Path | None,
     use_template: bool,
     generation_prompt: str | None,
+    render_as: str,
+    request_templates: bool,
     block_size: int | None,
     outputs: bool,
     isolate_tenants: bool,
@@ -185,13 +200,16 @@ def recipe_of(
     Raises:
         UsageError: the block size contradicts the hashes of the log.
     """
+    require_engine(render_as)
     size = block_size_of(block_size, reader, outputs=outputs)
     reader = reader if reader.block_size is None else replace(reader, block_size=size)
+    choice = choose(tokenizer, reader.models) if reader.holds_prompts else TokenizerChoice(None)
     has_tails = profile.tail != "dropped" and (reader.holds_prompts or reader.hashes_tails)
     return Recipe(
-        reader=reader, tokenizer=tokenizer if reader.holds_prompts else None,
+        reader=reader, tokenizer=choice.tokenizer, choice=choice,
         chat_template=None if chat_template is None else str(chat_template),
         use_template=use_template, generation_prompt=generation_prompt, key=key,
+        render_as=render_as, request_templates=request_templates,
         block_size=size, tail="kept" if has_tails else "dropped",
         outputs=outputs, stop_at_error=stop_at_error, isolate_tenants=isolate_tenants,
         keep_domains=profiles.keeps_domains(profile, keep_domains), maps_domain=maps_domain, by_tenant=by_tenant,
@@ -272,6 +290,12 @@ def block_size_of(requested: int | None, reader: LogReader, *, outputs: bool = F
     return logged
 
 
+def require_engine(render_as: str) -> None:
+    """UsageError if the engine is unknown."""
+    if render_as not in ENGINES:
+        raise UsageError(f"--render-as {render_as!r} is unknown. Choose one of: {', '.join(ENGINES)}.")
+
+
 def _check_block_size(block_size):
     if isinstance(block_size, bool) or not isinstance(block_size, int) or block_size < 1:
         raise UsageError(f"--block-size is {block_size!r}; it must be a whole number of tokens, at least 1.")
@@ -283,12 +307,18 @@ def _with_tenant(field_map, tenant_field):
     return field_map if tenant_field is None else {**(field_map or {}), "tenant": tenant_field}
 
 
-def provenance(recipe: Recipe, encoder: Encoder, arrival_model: ArrivalModel | None = None) -> Meta:
+def provenance(
+    recipe: Recipe, encoder: Encoder, arrival_model: ArrivalModel | None = None, request_sample: float | None = None
+) -> Meta:
     """How the trace was made, for its sidecar. It names no key, host, path or user."""
+    arrivals = {} if arrival_model is None else {"arrivals": arrival_model.describe()}
+    sample = {} if request_sample in (None, 1) else {"request_sample": request_sample}
+    rendering = {"engine": recipe.render_as, "version": recipe.rendering_version}
     return {
-        "log": recipe.reader.describe() | ({} if arrival_model is None else {"arrivals": arrival_model.describe()}),
+        "log": recipe.reader.describe() | arrivals | sample,
         "tokenizer": None if encoder.tokenizer is None else encoder.tokenizer.describe(),
         "chat_template": None if encoder.template is None else encoder.template.describe(),
+        **({"rendering": rendering} if recipe.reader.holds_prompts else {}),
         "hash": "SipHash-2-4-128, keyed, chained",
         "session_mode": "cumulative",
     }

@@ -22,6 +22,7 @@ from ..trace.measured import MEASURED
 from ..trace.trace import Trace
 from ..trace.trace_figures import figures as figures_of
 from ..trace.trace_figures import output_words
+from ..trace.unknown import TOO_LOW
 from .rendered_fields import ENGINES
 from .unprotected import counted_kind_of, protects_senders, unprotected
 
@@ -162,14 +163,20 @@ def _making(figures, meta):
     tokenizer, template, log = (_object(meta, key) for key in ("tokenizer", "chat_template", "log"))
     made = [
         ("kvtrace", _object(meta, "kvtrace").get("version")),
-        ("log", log.get("reader")), ("times", log.get("time")),
+        ("log", log.get("reader")), ("times", log.get("time")), ("sample", _sample(log)),
         ("tokenizer", _public(tokenizer)), ("chat template", _public(template)),
-        ("prompts", _rendering(_object(meta, "rendering"))), ("hash", meta.get("hash")),
-        ("tokens per block", figures.get("block_size") or meta.get("block_size")),
+        ("prompts", _rendering(_object(meta, "rendering"))), ("prompt lengths", _usage(_object(meta, "usage"))),
+        ("hash", meta.get("hash")), ("tokens per block", figures.get("block_size") or meta.get("block_size")),
         ("last, partial block", meta.get("tail") or figures.get("tail")),
         ("service times", _service(_object(meta, "service_times"))),
     ]  # fmt: skip
     return "\n".join(f"* {name}: {_quoted(value)}" for name, value in made if value not in (None, "", {}))
+
+
+def _sample(log) -> str | None:
+    """What a log that is a sample by request means for the figures."""
+    share = log.get("request_sample")
+    return None if not isinstance(share, float) else TOO_LOW.format(share=f"{100 * share:.3g}%")
 
 
 def _rendering(section) -> str | None:
@@ -187,6 +194,16 @@ def _rendering(section) -> str | None:
 def _counted(count, noun) -> str:
     """A count of two digits in brackets; nothing for 0, which a sample states in its place."""
     return f" (about {count:,} {noun}s)" if count else ""
+
+
+def _usage(section) -> str | None:
+    """How our counts of prompt tokens compare with those that the log states."""
+    difference = section.get("difference")
+    if not isinstance(difference, float):
+        return None
+    side = "more than" if difference > 0 else "fewer than"
+    percent = f"{100 * abs(difference):.1f} % {side}" if difference else "as many tokens as"
+    return f"{percent} the log states (of about {_number(section, 'requests')} requests)"
 
 
 def _service(section) -> str | None:

@@ -22,7 +22,7 @@ from ..formats.lazy import LazyTrace
 from ..trace.columns import TAILS, Columns
 from ..trace.hits import Hits, sum_hits, unlimited_hits
 from ..trace.measured import MEASURED, measured_of
-from ..trace.meta import merge, without_stale
+from ..trace.meta import merge, shares_prefixes, without_stale
 from ..trace.stated import require_rule
 from .account import StepHits
 from .allowed_fields import EXTRA
@@ -113,6 +113,8 @@ def release_dataset(
         released.account.sampled = rows is not None
         notes = measured_notes(measured_of(whole), profile)
         released.account.notes[:0] = notes + left_out(_dropped_columns(dataset, encode.names, profile))
+        if not shares_prefixes(meta):
+            released.account.drop_costs()
         released.meta = merge(released.meta, released.account.meta)
         released.bytes = {"encode": encode.bytes} | released.bytes
         yield released

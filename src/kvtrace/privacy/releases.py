@@ -13,7 +13,7 @@ from .._base.results import PlottedResult, drawing
 from ..trace.columns import Columns
 from ..trace.domains import in_domains
 from ..trace.measured import measured_of
-from ..trace.meta import merge, without_stale
+from ..trace.meta import merge, shares_prefixes, without_stale
 from ..trace.trace import Trace
 from .account import Account
 from .allowed_fields import MAX_TURN
@@ -124,6 +124,8 @@ def released_draft(
         done.record(ReleaseStep.CHAINED, draft)
     infer = None if base.is_chained else lambda: TraceDraft.of(base.chained()).conversations()
     release_draft(draft, done, infer=infer, **options)
+    if not shares_prefixes(trace.meta):
+        done.drop_costs()
     draft.meta = merge(without_stale(trace.meta), done.meta)
     if draft.rows.service_ms is None:
         draft.meta.pop("service_times", None)

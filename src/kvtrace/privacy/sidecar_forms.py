@@ -34,7 +34,7 @@ TOKENS = 1 << 24  # in a block
 READERS = (
     "litellm-hashes", "litellm", "langfuse", "langsmith", "helicone", "portkey", "otel", "sglang", "vllm",
     "kv-events", "tokens", "dynamo", "ucm", "azure", "burstgpt", "conversations", "responses", "anthropic",
-    "block-hash", "openai",
+    "block-hash", "openai", "aiperf", "lengths",
 )  # fmt: skip
 LIVE_SOURCES = (  # of capture/, which a test compares
     "follow", "otlp", "litellm", "proxy-openai", "proxy-responses", "proxy-anthropic", "kv-events",
@@ -48,6 +48,7 @@ TIMES = (*UNITS, *(f"epoch {unit}" for unit in UNITS), *(f"{unit} from the start
          "ISO 8601, UTC where no zone is given")  # fmt: skip
 ORIGINS = ("detected", "stated")
 TOKENIZERS = (
+    "o200k_base", "cl100k_base",
     "deepseek-r1", "deepseek-ai/DeepSeek-R1", "deepseek-ai/DeepSeek-V3", "deepseek-ai/DeepSeek-V3.1",
     "Qwen/Qwen2.5-7B-Instruct", "Qwen/Qwen2.5-72B-Instruct", "Qwen/Qwen3-8B", "Qwen/Qwen3-32B",
     "Qwen/Qwen3-235B-A22B", "meta-llama/Llama-3.1-8B-Instruct", "meta-llama/Llama-3.1-70B-Instruct",
@@ -118,6 +119,11 @@ def two_digits(value: Any) -> bool:
     return type(value) is int and 0 <= value <= MANY and value == two_digits_of(value)
 
 
+def share(value: Any) -> bool:
+    """A share as a sidecar states it, above -1: to three decimals."""
+    return type(value) is float and -1 <= value <= 1000 and value == round(value, 3)
+
+
 META = Section({
     "log": Section({
         "reader": one_of(*_with_origin(*READERS)),
@@ -127,13 +133,14 @@ META = Section({
             "seed": whole(SEED),
         }),
         "measured": ListOf(one_of(*MEASURED), limit=len(MEASURED)),
+        "request_sample": rounded(1),
     }),
     "tokenizer": Section({
         "name": one_of(*TOKENIZERS), "sha256": digest,
         "backend": pattern(r"(?:fastokens|tokenizers) \d{1,2}(?:\.\d{1,2}){1,2}"), "why": one_of(*CHOICES),
     }, nullable=True),
     "chat_template": Section({
-        "name": one_of("chat_template.jinja", "tokenizer_config.json"), "sha256": digest,
+        "name": one_of("chat_template.jinja", "tokenizer_config.json", "openai_chat.jinja"), "sha256": digest,
         "generation_prompt": one_of(None), "wants": pattern(WANTS),
     }, nullable=True),
     "hash": one_of("SipHash-2-4-128, keyed, chained"),
@@ -152,6 +159,7 @@ META = Section({
         "gpu": one_of(*GPUS), "gpus": whole(1024),
     }),
     "counts": Section({field.name: two_digits for field in fields(Counts) if field.name not in UNSTATED}),
+    "usage": Section({"requests": two_digits, "difference": share}),
     "figures": Section({
         "requests": whole(MANY), "tokens": whole(MANY), "output_tokens": whole(MANY),
         "known_output_tokens": whole(MANY), "unknown_outputs": whole(MANY), "blocks": whole(MANY),

@@ -19,13 +19,15 @@ from .._base.output_names import Content, require_name
 from .._base.tables import TextTable, printable
 from .._base.units import short
 from ..analysis.comparison import Comparison, compare_prepared
+from ..analysis.tables import UNKNOWN
 from ..formats.writing import require_place
 from ..serving.misses.explanation import Explanation
 from ..serving.planning.plan_result import Plan
 from ..trace.trace import Trace
+from ..trace.unknown import OUTPUTS, PREFIXES, remarks
 from . import explanation as explained
 from . import interactive, paper, planning
-from .plots import PLOTS, comparison, planned
+from .plots import PLOTS, comparison, planned, plot_named
 from .plots.plot import Plot, Study, time_unit
 
 WIDE = 6  # columns of a table that takes the width of the page
@@ -160,9 +162,9 @@ def draw(
         plots["compare"] = comparison.plot(study, other)
         if (behaviour := comparison.behaviour(study, other)) is not None:
             plots["compare-behaviour"] = behaviour
-    for name, plot in PLOTS.items():
+    for name in PLOTS:
         on_step(name)
-        plots[name] = plot(study)
+        plots[name] = plot_named(name, study)
     return plots
 
 
@@ -239,42 +241,53 @@ def story(study: Study) -> str:
     A cache that never evicts serves 50.0% of prompt tokens.
     An LRU cache of 2 blocks (100% of the working set) reaches 90 % of that.
     """
+    if PREFIXES in study.unknown:
+        sentence = study.unknown[PREFIXES]
+        return f"What a prefix cache would hit is unknown: {sentence}"
     curve = study.curve
     best = curve.at(curve.working_set)
     if not best.hit_tokens:
         return "No two requests share a prefix, so a prefix cache has nothing to reuse."
     low = study.capacity_of_most_hits
+    too_low = remarks(study.trace, study.trace.meta, PREFIXES).get("request_sample", "")
     return (
         f"A cache that never evicts serves {best.token_hit_rate:.1%} of prompt tokens. An LRU cache of {low:,} blocks "
         f"({low / curve.working_set:.0%} of the working set{_gib(study, low)}) reaches 90 % of that."
+        f"{' ' if too_low else ''}{too_low}"
     )
 
 
 def tiles(study: Study) -> Iterator[tuple[str, str, str]]:
     """(name, value, note) of each headline number."""
-    summary, trace, hits = study.summary, study.trace, study.summary.basics.hits
+    summary, trace = study.summary, study.trace
     unit, ms = time_unit(summary.arrivals.duration_ms)
     rate = summary.arrivals.requests_per_second
     yield (
         "requests",
         f"{len(trace):,}",
-        f"{summary.sessions.sessions:,} sessions" if summary.sessions else "no sessions recorded",
+        f"{summary.sessions.sessions:,} sessions" if summary.sessions else f"sessions {UNKNOWN}",
     )
     yield (
         "duration",
         f"{summary.arrivals.duration_ms / ms:,.3g} {unit}",
         f"{rate:,.3g} requests / s" if rate else "all at the same time",
     )
-    yield "prompt tokens", short(hits.tokens), f"{short(int(trace.output_length.sum()))} output tokens"
+    outputs = UNKNOWN if OUTPUTS in study.unknown else short(int(trace.output_length.sum()))
+    yield "prompt tokens", short(summary.basics.tokens), f"{outputs} output tokens"
     yield "blocks", short(summary.basics.blocks), f"of {trace.block_size:,} tokens"
-    yield (
-        "distinct blocks",
-        short(summary.basics.distinct_blocks),
-        f"the working set{_gib(study, study.curve.working_set)}",
-    )
-    yield "block hit rate", f"{hits.block_hit_rate:.1%}", "without eviction"
-    yield "token hit rate", f"{hits.token_hit_rate:.1%}", "without eviction"
-    yield "request hit rate", f"{hits.request_hit_rate:.1%}", "mean over requests"
+    yield from _hit_tiles(study)
+
+
+def _hit_tiles(study: Study) -> Iterator[tuple[str, str, str]]:
+    """(name, value, note) of the numbers that need shared prefixes; unknown without them."""
+    sharing = study.summary.basics.sharing
+    blocks = UNKNOWN if sharing is None else short(sharing.distinct_blocks)
+    size = "" if sharing is None else _gib(study, study.curve.working_set)
+    yield "distinct blocks", blocks, f"the working set{size}"
+    notes = {"block": "without eviction", "token": "without eviction", "request": "mean over requests"}
+    for kind, note in notes.items():
+        rate = UNKNOWN if sharing is None else f"{getattr(sharing.hits, f'{kind}_hit_rate'):.1%}"
+        yield f"{kind} hit rate", rate, note
 
 
 def fidelity(study: Study, other: Study) -> Comparison:

@@ -10,6 +10,7 @@ from typing import Any, BinaryIO
 import numpy as np
 
 from .._base.tables import TextTable, number, printable
+from ..analysis.tables import UNKNOWN
 from ..serving.calibration.operating_range import LABELS
 from ..serving.latencies import StatisticError
 from ..serving.validation import Validation, ValidationDict
@@ -134,7 +135,8 @@ def _whole(values: ValidationDict) -> TextTable:
     }
     for name, (measured, simulated) in rows.items():
         error = signed(simulated / measured - 1) if measured and simulated is not None else ""
-        table.add_row(name, number(measured), number(simulated), error)
+        cells = number(measured), UNKNOWN if simulated is None else number(simulated)
+        table.add_row(name, *cells, error)
     uses = [state["kv_use"], state["simulated_kv_use"]]
     if any(use is not None for use in uses):
         table.add_row("mean KV use", *("-" if use is None else f"{np.mean(use):.1%}" for use in uses), "")

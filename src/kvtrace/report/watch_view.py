@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 from .._base.tables import TextTable
 from .._base.units import short
+from ..trace.unknown import PREFIXES, sentence
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -139,6 +140,7 @@ def line(snapshot: Values, counts: Values, pace: Pace, clock: str) -> str:
         f"token hit rate: {', '.join(rates)}",
         f"working set {amount(snapshot, window['working_set_blocks'], window['working_set_gib'])}",
         f"90 % of possible: {amount(snapshot, window['blocks_for_90_percent'], window['gib_for_90_percent'])}",
+        *_lengths_only(snapshot),
     ]
     return f"{clock} " + "; ".join(part for part in parts if part)
 
@@ -146,6 +148,7 @@ def line(snapshot: Values, counts: Values, pace: Pace, clock: str) -> str:
 def advice(snapshot: Values) -> Iterator[str]:
     """What the figures mean, in a sentence each."""
     window, capacity = snapshot["window"], snapshot["capacity_blocks"]
+    yield from _lengths_only(snapshot)
     yield f"Working set: {amount(snapshot, window['working_set_blocks'], window['working_set_gib'])}."
     needed = window["blocks_for_90_percent"]
     if needed is not None:
@@ -159,6 +162,13 @@ def advice(snapshot: Values) -> Iterator[str]:
         yield f"{exact}; larger ones are estimated from {100 * precision['sample']:g} % of the blocks."
     if precision["reach_blocks"] is not None:
         yield f"Reuse after more than {precision['reach_blocks']:,} other blocks counts as first use."
+
+
+def _lengths_only(snapshot: Values) -> Iterator[str]:
+    """A sentence on requests whose log has lengths only."""
+    if count := snapshot["lengths_only"]:
+        unknown = sentence(PREFIXES)
+        yield f"{count:,} requests since the start: {unknown}"
 
 
 def gain_of_doubling(traffic: Values) -> float | None:

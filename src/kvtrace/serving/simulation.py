@@ -15,6 +15,7 @@ from ..cache.demand import BlockDemand
 from ..cache.simulation import Setting, advance_all
 from ..trace.domains import in_domains
 from ..trace.trace import Trace
+from ..trace.unknown import OUTPUTS, PREFIXES, require_known
 from .closed_loop import ClosedLoop as ClosedLoop
 from .closed_run import ClosedRun, run_closed
 from .deployment import CHUNK, Fleet
@@ -185,6 +186,7 @@ def simulate_serving(
     from .core.serving import Serving
 
     trace = in_domains(trace)
+    require_known(trace, trace.meta, "the outcome of a simulation in time", PREFIXES, OUTPUTS)
     check_router(router)
     if scheduler is not None and limits is not None:
         raise UsageError("Give limits or a scheduler, which has its own limits, not both.")

@@ -58,7 +58,7 @@ class ValidationDict(TypedDict):
     output_tokens_per_s: float
     simulated_output_tokens_per_s: float
     cached_tokens: int | None
-    simulated_cached_tokens: int
+    simulated_cached_tokens: int | None
     simulated_preemptions: int
     extrapolation: dict[str, float]
     over_time: OverTimeDict
@@ -184,7 +184,7 @@ class Validation(PlottedResult):
             "output_tokens_per_s": int(output.sum()) / span,
             "simulated_output_tokens_per_s": int(output[served].sum()) / run.makespan_s,
             "cached_tokens": None if one.cached_tokens is None else int(one.cached_tokens.sum()),
-            "simulated_cached_tokens": int(run.cached_tokens[served].sum()),
+            "simulated_cached_tokens": int(run.cached_tokens[served].sum()) if one.states_blocks else None,
             "simulated_preemptions": int(run.preemptions.sum()), "extrapolation": self.extrapolation,
             "over_time": self.over_time,
         }  # fmt: skip
@@ -225,7 +225,7 @@ def validate(
     if not 0 <= warm_up < len(recording):
         raise UsageError(f"--warm-up leaves none of the {len(recording):,} requests to count.")
     cost = costs.step_cost if isinstance(costs, Costs) else costs
-    run = simulate_serving(recording.trace, cost, setting=setting, scheduler=scheduler, timelines=True)
+    run = simulate_serving(recording.simulated_trace, cost, setting=setting, scheduler=scheduler, timelines=True)
     if np.isnan(run.ended_s[warm_up:]).all():
         raise UsageError(f"No request fits into a KV cache of {setting.capacity:,} blocks. Give a larger --capacity.")
     simulated = Latencies.of(recording.arrival_s, run.first_s, run.ended_s, run.trace.output_length)

@@ -8,6 +8,7 @@ from ..analysis.arrivals import dispersion
 from ..analysis.curves import hit_curve
 from ..analysis.distances import spearman
 from ..trace.trace import Trace
+from ..trace.unknown import OUTPUTS, require_known
 from .bins import InvalidModelError
 
 SHARES = {"lru_2": 0.02, "lru_10": 0.1, "lru_50": 0.5}  # of the working set: capacities of an LRU cache
@@ -51,6 +52,7 @@ def figures_of(trace: Trace, working_set: int | None = None) -> Figures:
     >>> figures["block_hit_rate"], round(figures["lru_50"], 2), figures["working_set"]
     (0.5, 0.33, 3)
     """
+    require_known(trace, trace.meta, "what a synthetic trace is compared with", OUTPUTS)
     curve, lengths, outputs = hit_curve(trace), trace.input_length, trace.output_length
     unlimited = curve.at(max(1, curve.working_set))
     blocks = working_set or curve.working_set

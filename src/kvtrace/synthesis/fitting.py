@@ -14,6 +14,7 @@ from ..trace.domains import in_domains
 from ..trace.stated import with_whole_prompts
 from ..trace.trace import Trace
 from ..trace.turns import previous_turn
+from ..trace.unknown import OUTPUTS, PREFIXES, require_known
 from .arrivals import Pace, stratified_sample
 from .bins import Bins
 from .figures import figures_of
@@ -33,12 +34,14 @@ def fit(trace: Trace) -> Model:
 
     Raises:
         InputError: The trace has no prompts, or its ids do not form a forest.
+        UnknownError: Shared prefixes or output lengths are unknown.
 
     >>> from kvtrace.trace.building import toy
     >>> model = fit(toy("0 1 2", "0 1 3", "0 1 3 4"))
     >>> model.bins["hits"].low[model.records["hits"]].tolist()
     [0, 2, 3]
     """
+    require_known(trace, trace.meta, "the model of a trace", PREFIXES, OUTPUTS)
     trace = in_domains(with_whole_prompts(trace)).require_chained()
     if not trace.input_length.any():
         raise InputError("the trace has no prompts, so there is nothing to fit.")

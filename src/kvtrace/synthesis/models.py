@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Any
 
 from .._base.errors import UsageError
 from ..formats import reading
+from ..trace.conversion import assume_outputs
 from ..trace.trace import Trace
 from .fitting import fit
 from .model import Model
@@ -49,6 +51,8 @@ def model_of(
     chain: bool = False,
     extra: str = "keep",
     on_read: Callable[[int], None] | None = None,
+    assume_output: int | None = None,
+    on_meta: Callable[[Mapping[str, Any]], None] | None = None,
 ) -> Model | Tree | SessionModel:
     """Load the model in a file, or fit one to the trace in it, as `kvtrace synthesize` does.
 
@@ -59,6 +63,8 @@ def model_of(
         block_size, extra: As in `read`.
         chain: Re-chain ids that do not form a forest.
         on_read: Receives the number of requests when a trace is read.
+        assume_output: The output length of requests whose log has no answer, as in `assume_outputs`.
+        on_meta: Receives the sections of a trace's sidecar that its samples should have, too.
 
     Raises:
         UsageError: An option does not apply to a saved model, or the method is unknown.
@@ -79,6 +85,15 @@ def model_of(
         return model
     trace = reading.read(path, block_size=block_size, extra=extra)
     trace = trace.chained() if chain else trace
+    trace = trace if assume_output is None else assume_outputs(trace, assume_output)
     if on_read:
         on_read(len(trace))
+    if on_meta:
+        on_meta(_kept_by_samples(trace.meta))
     return METHODS[method or default_method(trace)](trace)
+
+
+def _kept_by_samples(meta: Mapping[str, Any]) -> dict[str, Any]:
+    """What is as true of a sample as of the trace: an assumption, and hit rates that are too low."""
+    parts = {"log": "request_sample", "converted": "assumed_output"}
+    return {name: {key: meta[name][key]} for name, key in parts.items() if key in meta.get(name, {})}

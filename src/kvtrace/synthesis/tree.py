@@ -25,6 +25,7 @@ from ..trace.domains import in_domains
 from ..trace.prefix_forest import Chains, Forest, forest
 from ..trace.stated import with_whole_prompts
 from ..trace.trace import Trace
+from ..trace.unknown import OUTPUTS, PREFIXES, require_known
 from .draft import Draft
 from .figures import Figures, figures_of
 
@@ -102,6 +103,7 @@ def fit_tree(trace: Trace) -> Tree:
 
     Raises:
         InputError: The trace has no prompts, or its ids do not form a forest.
+        UnknownError: Shared prefixes or output lengths are unknown.
 
     >>> from kvtrace.trace.building import toy
     >>> tree = fit_tree(toy("0 1 2 3", "0 1", "0 1 2", "0 4 5"))
@@ -112,6 +114,7 @@ def fit_tree(trace: Trace) -> Tree:
     >>> tree.own_blocks
     array([1, 2])
     """
+    require_known(trace, trace.meta, "the model of a trace", PREFIXES, OUTPUTS)
     trace = in_domains(with_whole_prompts(trace))
     path_blocks, last_tokens = _path_blocks(trace), _last_tokens(trace)
     used = np.flatnonzero(path_blocks > 0)  # an empty prompt has no path

@@ -17,6 +17,7 @@ from typing import Any
 
 import numpy as np
 
+from .._base.files import cache_folder
 from . import trial
 
 SAMPLE_VERSION = 1  # increase it when `sample` changes: cached verdicts become invalid
@@ -63,9 +64,8 @@ def remember(key: Iterable[str], verdict: bool, kind: str = "agreement") -> None
 
 
 def _cache_path(key, kind):
-    caches = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
     digest = hashlib.sha256(repr((SAMPLE_VERSION, *key)).encode()).hexdigest()
-    return Path(caches) / "kvtrace" / f"{kind}-{digest[:32]}"
+    return cache_folder() / f"{kind}-{digest[:32]}"
 
 
 def _same_ids(candidate, texts, expected):

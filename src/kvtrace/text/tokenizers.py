@@ -9,6 +9,7 @@ in 0.05-0.1 s (0.1-0.2 s with one thread); tokenizers loads in 0.35 s and encode
 from __future__ import annotations
 
 import hashlib
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -88,6 +89,11 @@ class Tokenizer:
         return self._files.special_tokens
 
     @property
+    def media_config(self) -> dict[str, Any]:
+        """What the files beside the tokenizer say of the processor of images, sounds and videos."""
+        return self._files.media_config
+
+    @property
     def can_fork(self) -> bool:
         """False after this process has encoded with a library whose threads a forked child would wait for."""
         return self._library.can_fork()
@@ -121,6 +127,24 @@ class Tokenizer:
         except BaseException as error:
             raise_unless_failure(error)
         raise self._fault(texts)
+
+    @property
+    def start_tokens(self) -> np.ndarray:
+        """The control tokens that the tokenizer puts before a text, such as BOS; engines ask for them in completions.
+
+        >>> load("deepseek-r1").start_tokens.tolist()
+        []
+        """
+        return self._affixes[0]
+
+    @property
+    def end_tokens(self) -> np.ndarray:
+        """The control tokens that the tokenizer puts after a text."""
+        return self._affixes[1]
+
+    @cached_property
+    def _affixes(self):
+        return self._reference().affixes()
 
     def _reference(self):
         if isinstance(self._library, ReferenceLibrary):

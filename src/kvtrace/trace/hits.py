@@ -17,6 +17,7 @@ from .._base.results import Result, columns_of
 from .._native import sharing
 from .columns import Columns, require_trace
 from .trace import Trace
+from .unknown import PREFIXES, require_known
 
 REFERENCES = 1 << 20  # block references in a batch
 DIGITS = 26  # so that 2^37 requests add up in 64 bits
@@ -90,11 +91,15 @@ def count_hits(trace: Trace, hit_blocks: np.ndarray, rows: np.ndarray | slice = 
     Returns:
         The counts, and the three hit rates derived from them.
 
+    Raises:
+        UnknownError: Shared prefixes are unknown.
+
     >>> from kvtrace.trace.building import toy
     >>> count_hits(toy("0 1", "0 2"), np.array([0, 1])).block_hit_rate
     0.25
     """
     require_trace(trace)
+    require_known(trace, trace.meta, "the hit rate", PREFIXES)
     return sum_hits([(hit_blocks[rows], trace.prompt_blocks[rows], trace.input_length[rows])], trace.block_size)
 
 
@@ -159,11 +164,15 @@ def unlimited_hits(trace: Columns, *, outputs: bool = False, seen: int = 0) -> n
     Returns:
         Request -> hit blocks, int64.
 
+    Raises:
+        UnknownError: Shared prefixes are unknown.
+
     >>> from kvtrace.trace.building import toy
     >>> unlimited_hits(toy("0 1 2", "0 1 3", "0 1 3 4"))
     array([0, 2, 3])
     """
     require_trace(trace)
+    require_known(trace, getattr(trace, "meta", {}), "the hit rate without eviction", PREFIXES)
     hits, unseen = np.empty(len(trace), dtype=np.int64), np.ones(max(_reach(trace), seen), dtype=bool)
     unseen[:seen] = False
     for where, piece in trace.pieces():

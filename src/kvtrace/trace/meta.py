@@ -16,6 +16,7 @@ class LogSection(TypedDict, total=False):
     time: str
     arrivals: dict[str, Any]  # the arrival model of a log without times
     measured: list[str]  # the columns of MEASURED that the log gave the trace
+    request_sample: float  # the share of the requests that the log is a sample of; hit rates of it are too low
 
 
 class ReleaseSection(TypedDict):
@@ -85,19 +86,27 @@ class RecordingSection(TypedDict):
     dropped: int  # requests that the queue had no room for; to two digits
 
 
+class UsageSection(TypedDict):
+    """`usage`: our counts of prompt tokens beside those that the log states. Maker: ingest/usage.py."""
+
+    requests: int  # that have a count, to two digits
+    difference: float  # (ours - the log's) / the log's, to three decimals
+
+
 class Meta(TypedDict, total=False):
     """All sections of `Trace.meta`. A handwritten sidecar may have others, which are kept."""
 
     log: LogSection
     tokenizer: dict[str, str] | None
     chat_template: dict[str, str] | None
+    rendering: RenderingSection  # only if the log has prompts
     hash: str
-    rendering: RenderingSection
     session_mode: str
     prefixes: str  # only if the log has lengths but no prompts: shared prefixes are unknown
     profile: str  # of Claims
     release: ReleaseSection  # of Claims
     counts: dict[str, int]  # the rows of the whole log, to two digits
+    usage: UsageSection  # only if the log states counts of prompt tokens
     figures: Mapping[str, Any]  # of the whole trace
     service_times: ServiceSection  # only if the trace has service times
     converted: ConvertedSection
@@ -110,7 +119,7 @@ class Meta(TypedDict, total=False):
 PREFIXES_UNKNOWN = "unknown: the log has lengths only, so no block is shared"
 Rendering = tuple[str, int]  # an engine and a version
 UNRENDERED: Rendering = ("", 0)  # before 0.1, or not from a log with prompts
-STALE = ("counts", "figures")  # they describe the whole trace, and would reveal its size beside a part of it
+STALE = ("counts", "usage", "figures")  # they describe the whole trace, and would reveal its size beside a part of it
 CLAIMS = ("profile", "release")  # only an audited trace has them
 
 

@@ -10,6 +10,7 @@ from ..._base.errors import InputError, KvtraceError, UsageError
 from ..._base.lists import leading_rows
 from ..._base.workers import place_of
 from ...trace.trace import Trace
+from ...trace.unknown import PREFIXES, remarks
 from ..demand import BlockDemand
 from ..engines import DEFAULTS
 from ..many_settings import gap_to, optimum_of
@@ -55,7 +56,8 @@ def row_of(cell: Cell, trace: Trace, demand: BlockDemand | None = None, on_progr
     counted = replace(done, warm_up=leading_rows(cell.warm_up, trace.timestamp))
     values: dict[str, Any] = {**counted.to_dict()}
     counts = {name: values[name] for name in (*ENGINE_OPTIONS, *COUNTS) if name in values}
-    return _settings(cell, trace) | counts | {"warning": cell.setting.warning}
+    warnings = [cell.setting.warning, *remarks(trace, trace.meta, PREFIXES).values()]
+    return _settings(cell, trace) | counts | {"warning": " ".join(filter(None, warnings)) or None}
 
 
 def with_gaps(cells: Sequence[Cell], rows: Sequence[Row]) -> list[Row]:

@@ -21,6 +21,7 @@ from ...synthesis.sampling import sample
 from ...trace.domains import in_domains
 from ...trace.folding import fold
 from ...trace.trace import Trace
+from ...trace.unknown import PREFIXES, require_known
 
 
 @dataclass(frozen=True)
@@ -62,6 +63,7 @@ def source_trace(source: Source) -> Trace:
     if source.seed is not None:
         return sample(load_model(source.path), source.requests, seed=source.seed)
     trace = _read(source)
+    require_known(trace, trace.meta, f"{source.name}: the hit rate of a simulated cache", PREFIXES)
     return in_domains(trace.chained() if source.chain else trace.require_chained())
 
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from ..._base.errors import EmptyPrompt, RowError
 from ...privacy.allowed_fields import TYPES
-from .answers import answer_text, arguments, message_text, opened_answer
+from .answers import EXPECTED, HINT, answer_text, arguments, message_text, opened_answer
 from .fieldmap import MISSING
 from .json_values import as_text as as_text
 from .json_values import json_bytes, wrong
@@ -19,7 +19,9 @@ from .measured import Places, put_cached, put_row, tokens_of, whole_number
 from .measured import service_in as service_in
 from .prompts import is_cut_json, opened_prompt, require_prompt
 from .record import Record
+from .shaping import shaping_of
 from .spellings import MISSING_TIME as MISSING_TIME
+from .streams.logged import unstreamed
 
 SESSION = ("session", "session_id", "conversation_id")
 USER = ("user", "user_id", "safety_identifier")
@@ -43,6 +45,7 @@ MEDIA_PARTS = {
 }  # fmt: skip
 
 
+UNTIMED = "\0untimed"  # marks a row of a log whose times an arrival model makes up
 CUT_MARK = "(litellm_truncated"  # LiteLLM puts it in place of removed text
 CUT_LENGTHS = (2048, 2048 + len("..."))  # characters that LiteLLM and SGLang keep by default
 
@@ -64,10 +67,31 @@ def find(places: Places, *names: str) -> tuple[Any, str]:
 
 
 def common(places: Places, time: Any, time_path: str = "timestamp") -> Record:
-    """A Record with time, lengths, session, user, tools and model, but no prompt or output. RowError without a time."""
-    if time is None:
+    """A Record with time, lengths, session, user, tools and model, but no prompt or output. RowError without a time.
+
+    A row may have a `delay` in place of its time, and in a log without times (UNTIMED) neither.
+    """
+    row = places[0][1]
+    if time is None and "delay" not in row and UNTIMED not in row:
         raise RowError(MISSING_TIME, field=time_path, hint="Try --map timestamp=FIELD.")
-    return described(places, time)
+    record = described(places, time)
+    if time is None:
+        record.delay_ms = delay_ms(row, places[0][0])
+    return record
+
+
+def delay_ms(row: dict[str, Any], prefix: str = "") -> float | None:
+    """The milliseconds of a row's `delay`, from the end of its session's request before it; None without; RowError.
+
+    >>> delay_ms({"delay": 250}), delay_ms({})
+    (250, None)
+    """
+    value = row.get("delay")
+    if value is None:
+        return None
+    if type(value) not in (int, float) or not 0 <= value <= MAX_SERVICE_S * 1e3:
+        raise RowError("is not a number of milliseconds, from 0 to 30 days.", field=f"{prefix}delay")
+    return value
 
 
 def described(places: Places, time: Any = None) -> Record:
@@ -78,6 +102,7 @@ def described(places: Places, time: Any = None) -> Record:
         end_time=find(row, *END)[0],
         service_s=service_in(row),
         tools=_tools(places),
+        shaping=shaping_of(places),
         output_length=count(*find(row, "output_length")),
         session=key_of(*find(places, *SESSION)),
         user=key_of(*find(places, *USER)),
@@ -161,6 +186,7 @@ def put_prompt(record: Record, value: Any, path: str) -> None:
     value, path, body = opened_prompt(value, path)
     if body:
         record.tools = record.tools or _tools([(f"{path}.", body)])
+        record.shaping = record.shaping or shaping_of([(f"{path}.", body)])
     if type(value) is str and value:
         record.text = value
         _note_if_cut(record, value, path)
@@ -179,7 +205,7 @@ def put_prompt(record: Record, value: Any, path: str) -> None:
 
 
 def put_messages(record: Record, messages: Any, path: str) -> None:
-    """Set the record's messages, and add the identities of their images, files and sounds; RowError."""
+    """Set the record's messages, each checked by `put_message`; RowError."""
     if type(messages) is not list:
         raise wrong(messages, path, "a list of messages")
     if not messages:
@@ -190,7 +216,7 @@ def put_messages(record: Record, messages: Any, path: str) -> None:
 
 
 def put_message(record: Record, message: Any, path: str) -> None:
-    """Check one message of the prompt, and add its images, files, sounds and cut texts to the record; RowError."""
+    """Check one message of the prompt, note its cut texts, and set the request's type if it has media; RowError."""
     if type(message) is not dict:
         raise wrong(message, path, "a message")
     if type(message.get("role")) is not str:
@@ -207,10 +233,13 @@ def put_message(record: Record, message: Any, path: str) -> None:
 
 
 def put_output(record: Record, value: Any, path: str) -> None:
-    """Set the record's output: text, token ids, a length, or an answer of any shape (answers.py); RowError.
+    """Set the record's output: text, token ids, a length, or an answer of any shape (answers.py, streams/); RowError.
 
     A logged length takes precedence over counting tokens. With a logged length, cut text is left out, not refused.
+    Without a value, the output stays unknown; `unanswered.py` says when that is an error.
     """
+    if type(value) in (str, list):
+        value = unstreamed(value, path)
     if type(value) is str:
         value = opened_answer(value)
     if type(value) is dict or (type(value) is list and value and type(value[0]) is dict):
@@ -232,13 +261,13 @@ def put_output(record: Record, value: Any, path: str) -> None:
             raise wrong(value, path, "text, token ids or a length")
         length = count(value, path)
         record.output_length = length if record.output_length is None else record.output_length
-    elif record.output_length is None:
-        raise RowError("is missing, and no output length is logged.", field=path, hint="Try --map output_length=FIELD.")
 
 
 def put_assistant_messages(record: Record, messages: list[dict[str, Any]], path: str) -> None:
     """Set the record's output to the texts of the assistant's messages, end to end."""
     texts = [message_text(message, path) for message in messages if message["role"] == "assistant"]
+    if not texts and record.output_length is None:
+        raise RowError(f"{EXPECTED}.", field=path, hint=HINT)
     put_output(record, "".join(texts) if texts else None, path)
 
 
@@ -318,7 +347,7 @@ def _tools(places):
 
 
 def _put_parts(record, parts, path):
-    """Add the identity of each part that is not text, and set the request's type if it has none."""
+    """Check each part, and set the request's type if it has none and a part is not text."""
     if type(parts) is not list:
         raise wrong(parts, path, "text, a list of parts or null")
     for i, part in enumerate(parts):
@@ -334,12 +363,15 @@ def _put_parts(record, parts, path):
             if type(text := part.get(kind, part.get("text"))) is str:
                 _note_if_cut(record, text, f"{path}[{i}]")
             continue
-        record.media.append(_identity(part, f"{path}[{i}]"))
         record.type = record.type or MEDIA_PARTS.get(kind)
 
 
-def _identity(part, path):
-    """The identity of a content part: its JSON without the cache marker, which moves from turn to turn."""
+def identity_of(part: dict[str, Any], path: str) -> bytes:
+    """The identity of a medium: its part's JSON without the cache marker, which moves from turn to turn; RowError.
+
+    >>> identity_of({"type": "image", "cache_control": {}}, "")
+    b'{"type":"image"}'
+    """
     return json_bytes({key: part[key] for key in part if key != "cache_control"}, path)
 
 

@@ -10,7 +10,9 @@ from __future__ import annotations
 
 from typing import Any
 
+from ...text.messages import media_parts
 from . import fields, pairs
+from .json_values import unpacked
 from .measured import put_cached, put_measured, put_spans, seconds_of, span_s
 from .pairs import small_unit as small_unit
 from .record import Record
@@ -25,7 +27,12 @@ def read(row: dict[str, Any]) -> Record:
     requests, responses, record = pairs.opened(row)
     _put_media(record, requests)
     mapped, path = fields.find(requests[:1], "input")  # a field map puts the prompt there
-    fields.put_prompt(record, *((mapped, path) if mapped is not None else _prompt_ids(requests, responses)))
+    if mapped is None:
+        mapped, path = _prompt_ids(requests, responses)
+        mapped = unpacked(mapped) if type(mapped) is str else mapped  # ids as JSON text, as in a table
+        if type(mapped) is not list:
+            raise fields.wrong(mapped, path, "a list of token ids")
+    fields.put_prompt(record, mapped, path)
     usage = pairs.usage(responses)
     if record.output_length is None:
         record.output_length = fields.count(*fields.find(usage, "completion_tokens", "output_tokens"))
@@ -76,4 +83,7 @@ def _put_media(record, requests):
     messages, path = fields.find(requests, "messages")
     if messages is not None:
         fields.put_messages(record, messages, path)
+        for i, message in enumerate(messages):
+            for part in media_parts(message):
+                record.media.append(fields.identity_of(part, f"{path}[{i}].content"))
         record.messages = record.cut = None

@@ -3,7 +3,7 @@
 The forms of 2023 to 2025 have the prompt in that line, before the sampling parameters; the one with
 --enable-log-request-prompts has it after them, with at most 4,096 characters or 512 ids. A line has no year and whole
 seconds, unless a container's log puts a time before it. It has no output length: a request with `ignore_eos` generates
-`max_tokens`; for others, `--map output_length=max_tokens` takes the limit. All other lines are left out.
+`max_tokens`; for others it is unknown, or `--map output_length=max_tokens` takes the limit. Other lines are left out.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any
 
 import orjson
 
-from ..._base.errors import NotARequest, RowError
+from ..._base.errors import NotARequest
 from . import fields
 from .record import Record
 
@@ -61,7 +61,7 @@ def row_of_line(line: bytes) -> dict[str, Any] | None:
 
 
 def read(row: dict[str, Any]) -> Record:
-    """The Record of one line; NotARequest if it has no prompt, RowError if it has no output length.
+    """The Record of one line; NotARequest if it has no prompt.
 
     >>> read({"vllm": "request", "timestamp": "2000-06-10 23:35:35", "prompt": "Hi", "output_length": 5}).text
     'Hi'
@@ -77,9 +77,6 @@ def read(row: dict[str, Any]) -> Record:
         record.cut = path
     if record.output_length is None and row.get("ignore_eos") is True:
         record.output_length = fields.count(row.get("max_tokens"), "max_tokens")
-    if record.output_length is None:
-        hint = "To take the limit of each request: --map output_length=max_tokens"
-        raise RowError("is missing: vLLM logs no output lengths with its requests.", field="output_length", hint=hint)
     return record
 
 

@@ -17,7 +17,7 @@ from ...serving.simulations import Simulations
 from ...serving.validation import Validation
 from ...trace.trace import Trace
 from .. import interactive
-from ..plots import PLOTS, validated
+from ..plots import PLOTS, plot_named, validated
 from ..plots.capacity import curve_plot
 from ..plots.plot import Plot, Study
 from . import explained, overview, plans, runs, scores, statistics, sweeps
@@ -54,7 +54,7 @@ def plot_of(result: object, name: str = "overview", **options: Any) -> Plot:
     if name != "overview" and isinstance(result, Trace):
         if name not in PLOTS:
             raise UsageError(f"{name!r} is not a plot. Choose one of overview, {', '.join(PLOTS)}.")
-        return PLOTS[name](Study(result))
+        return plot_named(name, Study(result))
     return next(FIGURES[kind] for kind in type(result).__mro__ if kind in FIGURES)(result, **options)
 
 

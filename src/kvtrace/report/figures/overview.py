@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from ..plots import arrivals, capacity, over_time, reuse
-from ..plots.plot import Plot, Study
+from ...trace.unknown import PREFIXES
+from ..plots import arrivals, capacity, lengths, over_time, reuse
+from ..plots.plot import Plot, Study, unknown_plot
 
 
 def plot(study: Study) -> Plot:
@@ -13,6 +14,10 @@ def plot(study: Study) -> Plot:
     >>> [panel.title for panel in plot(Study(toy("0 1", "0 1"))).panels]
     ['Hit rate by capacity', 'Block hit rate over time', 'Reuse distance', 'Requests per second']
     """
+    if PREFIXES in study.unknown:
+        known = [lengths.plot(study).panels[0], arrivals.plot(study).panels[0]]
+        hits = [unknown_plot("Hit rate by capacity", study.unknown[PREFIXES]).panels[0]]
+        return Plot("A trace at a glance", "Lengths and load.", hits + known)
     panels = [
         capacity.curve_plot(study.curve, study.kv_bytes_per_token).panels[0],
         over_time.plot(study).panels[0],

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from ...trace.unknown import PREFIXES
 from . import (
     arrivals,
     block_size,
@@ -20,7 +21,7 @@ from . import (
     waterfall,
     working_set,
 )
-from .plot import Plot, Study
+from .plot import Plot, Study, unknown_plot
 
 PLOTS: dict[str, Callable[[Study], Plot]] = {
     "hit-curve": capacity.plot,
@@ -38,3 +39,16 @@ PLOTS: dict[str, Callable[[Study], Plot]] = {
     "session-timeline": session_timeline.plot,
     "sessions": sessions.plot,
 }
+WITHOUT_PREFIXES = frozenset({"lengths", "arrivals", "session-timeline", "sessions"})  # need no shared prefixes
+
+
+def plot_named(name: str, study: Study) -> Plot:
+    """A plot of the report; not drawn, with the reason, if it needs shared prefixes and they are unknown.
+
+    >>> from kvtrace.trace.building import toy
+    >>> plot_named("reuse", Study(toy("0 1", "0 1"))).title
+    'Reuse time and distance'
+    """
+    if PREFIXES in study.unknown and name not in WITHOUT_PREFIXES:
+        return unknown_plot(name.replace("-", " ").capitalize(), study.unknown[PREFIXES])
+    return PLOTS[name](study)

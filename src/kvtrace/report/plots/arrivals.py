@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from ...trace.unknown import OUTPUTS, TIMES
 from .plot import BINS, NO_DURATION, Axis, Panel, Plot, Series, Study, cdf, time_bins
 
 
@@ -18,6 +19,7 @@ def plot(study: Study) -> Plot:
     duration = float(trace.timestamp[-1])
     gap = Axis("gap (ms)", log=True, unit="ms")
     gaps = cdf("Gaps between requests", gap, ("gaps", np.diff(trace.timestamp), None), why=NO_DURATION)
+    note, missing = study.unknown.get(TIMES, ""), study.unknown.get(OUTPUTS, "")
     if not duration:
         rates = [Panel(title, missing=NO_DURATION) for title in ("Requests per second", "Tokens per second")]
         return _plot([*rates, gaps])
@@ -26,11 +28,13 @@ def plot(study: Study) -> Plot:
     requests = Series("requests", middle, np.bincount(which, minlength=BINS) / seconds)
     tokens = [
         Series("prompt tokens", middle, np.bincount(which, trace.input_length, BINS) / seconds, 0),
-        Series("output tokens", middle, np.bincount(which, trace.output_length, BINS) / seconds, 1),
     ]
+    if OUTPUTS not in study.unknown:
+        tokens.append(Series("output tokens", middle, np.bincount(which, trace.output_length, BINS) / seconds, 1))
+    rate = Axis("requests / s", limits=(0, 0), unit="requests / s")
     return _plot([
-        Panel("Requests per second", time, Axis("requests / s", limits=(0, 0), unit="requests / s"), [requests]),
-        Panel("Tokens per second", time, Axis("tokens / s", limits=(0, 0), unit="tokens / s"), tokens),
+        Panel("Requests per second", time, rate, [requests], note=note),
+        Panel("Tokens per second", time, Axis("tokens / s", limits=(0, 0), unit="tokens / s"), tokens, note=missing),
         gaps,
     ])  # fmt: skip
 

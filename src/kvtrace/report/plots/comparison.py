@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from ...analysis.comparison import PreparedTrace, samples_of_both, sessions_of_both
+from ...analysis.comparison import PreparedTrace, require_comparable, samples_of_both, sessions_of_both
 from ...analysis.distances import WeightedValues, distance
 from .capacity import POINTS
 from .plot import Axis, Panel, Plot, Series, Study, cdf, highest, rate_axis
@@ -64,6 +64,7 @@ def behaviour(one: Study, other: Study) -> Plot | None:
 
 def prepared(study: Study) -> PreparedTrace:
     """A study as `compare` takes it, with its hits and its curve."""
+    require_comparable(study.trace, study.name)
     return PreparedTrace(study.trace, study.hit_blocks, study.curve)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from ...trace.unknown import OUTPUTS, UNKNOWN_LENGTH
 from .plot import Axis, Density, Panel, Plot, Series, Study, cdf, log_edges
 
 TOKENS = Axis("tokens", log=True, unit="tokens")
@@ -18,10 +19,11 @@ def plot(study: Study) -> Plot:
     ['Input and output length', 'Cumulative', 'Joint density']
     """
     trace = study.trace
-    lengths = {"input length (ISL)": trace.input_length, "output length (OSL)": trace.output_length}
-    series, notes = [], []
+    outputs = trace.output_length[trace.output_length != UNKNOWN_LENGTH]
+    lengths = {"input length (ISL)": trace.input_length, "output length (OSL)": outputs}
+    series, notes = [], [study.unknown[OUTPUTS]] if OUTPUTS in study.unknown else []
     for colour, (name, tokens) in enumerate(lengths.items()):
-        if not tokens.all():
+        if len(tokens) and not tokens.all():
             notes.append(f"{name}: {100 * (tokens == 0).mean():.2g}% are 0 and not shown.")
         if tokens.any():
             series.append(_histogram(name, tokens[tokens > 0], len(trace), colour))

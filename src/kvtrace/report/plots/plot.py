@@ -24,6 +24,7 @@ from ...serving.misses.setup import Setup
 from ...trace.domains import in_domains
 from ...trace.hits import Hits, count_hits, unlimited_hits
 from ...trace.trace import Trace
+from ...trace.unknown import PREFIXES, unknown
 
 POINTS = 400  # of a curve, more than a screen shows
 BINS = 120  # of a time axis
@@ -51,6 +52,11 @@ class Study:
         self.trace, self.name, self.kv_bytes_per_token = in_domains(trace), name, kv_bytes_per_token
         self.policies, self.chosen_capacity = tuple(policies), capacity
         self.with_domains, self._explanation = trace, explanation
+
+    @cached_property
+    def unknown(self) -> dict[str, str]:
+        """What the trace does not know, each with a sentence that says what makes it known."""
+        return unknown(self.trace, self.trace.meta)
 
     @property
     def shown_policies(self) -> tuple[str, ...]:
@@ -85,7 +91,7 @@ class Study:
     @cached_property
     def explanation(self) -> Explanation | None:
         """The causes of the misses: those given, else of LRU at the chosen capacity; None if that is not simulated."""
-        if self._explanation is not None or self.at_capacity is None:
+        if self._explanation is not None or PREFIXES in self.unknown or self.at_capacity is None:
             return self._explanation
         causes = causes_of(self.at_capacity, self.with_domains)
         return Explanation(self.at_capacity, causes, self.with_domains, Setup(self.capacity))
@@ -204,6 +210,15 @@ class Plot:
     title: str
     explanation: str  # how to read the plot, in one or two sentences
     panels: list[Panel]
+
+
+def unknown_plot(title: str, sentence: str) -> Plot:
+    """A plot that is not drawn, because the trace does not know what it needs.
+
+    >>> unknown_plot("Reuse", "the log has lengths only.").panels[0].missing
+    'the log has lengths only.'
+    """
+    return Plot(title, "", [Panel(title, missing=sentence)])
 
 
 def bars(title: str, axis: Axis, values: dict[str, float]) -> Panel:

@@ -8,6 +8,7 @@ import numpy as np
 
 from ...analysis.sessions import agents
 from ...trace.hits import leading_tokens
+from ...trace.unknown import OUTPUTS, PREFIXES
 from .plot import Axis, Panel, Plot, Spans, Study, time_unit
 
 MAX_ROWS = 14  # agents that are drawn
@@ -97,15 +98,19 @@ def _bars(study: Study, calls: Calls, inside: np.ndarray, ms: float) -> list[Spa
     before = np.where(links.parent[request] >= 0, trace.input_length[links.parent[request]], 0)
     is_compacted = 2 * trace.input_length[request] < before
     kinds = np.where(is_compacted, AFTER_COMPACTION, np.where(calls.agent[inside] > 0, SUBAGENT, MAIN))
-    hits = leading_tokens(trace, study.hit_blocks[request], request)
-    share = hits / np.maximum(trace.input_length[request], 1)
+    shares = {}
+    if PREFIXES not in study.unknown:
+        hits = leading_tokens(trace, study.hit_blocks[request], request)
+        shares["hit"] = hits / np.maximum(trace.input_length[request], 1)
+    outputs = {} if OUTPUTS in study.unknown else {"output tokens": trace.output_length[request]}
 
     def one(kind: str, colour: int) -> Spans | None:
         which = np.flatnonzero(kinds == kind)
         if not len(which):
             return None
         at, length = inside[which], trace.input_length[request[which]]
-        details = {"prompt tokens": length, "hit": share[which], "output tokens": trace.output_length[request[which]]}
+        measured = {name: values[which] for name, values in (shares | outputs).items()}
+        details = {"prompt tokens": length} | measured
         took = (calls.end[at] - calls.start[at]) / ms
         return Spans(kind, calls.start[at] / ms, _place(calls, at), colour, length=took, details=details)
 

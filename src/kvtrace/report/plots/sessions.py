@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from ...analysis.turns import SessionStatistics, session_statistics
+from ...trace.unknown import PREFIXES, SESSIONS
 from .plot import Axis, Panel, Plot, Series, Study, bars, cdf, cumulative
 
 TITLES = ("Turns per session", "Context by turn", "Block hit rate by turn")
@@ -20,6 +21,9 @@ def plot(study: Study) -> Plot:
     """
     sessions, session = study.summary.sessions, study.trace.session
     explanation = "The growth of sessions. Turn 20 includes all later turns. Without eviction."
+    if (sessions is None or session is None) and PREFIXES in study.unknown:
+        missing = f"sessions are unknown: {study.unknown.get(SESSIONS, study.unknown[PREFIXES])}"
+        return Plot("Sessions", explanation, [Panel(title, missing=missing) for title in TITLES])
     if sessions is None or session is None:
         links = study.inferred_sessions
         explanation += " Sessions are inferred from the blocks that requests share: the trace records none."
@@ -35,7 +39,11 @@ def plot(study: Study) -> Plot:
         Axis("sessions with more turns", percent=True, limits=(0, 1)),
         [Series("sessions", np.concatenate([[1], value]), np.concatenate([[1.0], 1 - share]), 0, "step")],
     )
-    return Plot("Sessions", explanation, [distribution, *_by_turn(sessions), *_of_agents(study)])
+    return Plot(
+        "Sessions",
+        explanation,
+        [distribution, *_by_turn(sessions, study.unknown.get(PREFIXES, "")), *_of_agents(study)],
+    )
 
 
 def _of_agents(study: Study) -> list[Panel]:
@@ -68,7 +76,7 @@ def _of_agents(study: Study) -> list[Panel]:
     ]
 
 
-def _by_turn(sessions: SessionStatistics):
+def _by_turn(sessions: SessionStatistics, why: str) -> list[Panel]:
     turn = np.arange(1, len(sessions.by_turn) + 1)
     ticks = {
         float(t): group.name
@@ -83,10 +91,9 @@ def _by_turn(sessions: SessionStatistics):
         )
         for colour, (name, figure) in enumerate(lengths.items())
     ]
-    rates = [
-        Series("block hit rate", turn, np.array([group.hits.block_hit_rate for group in sessions.by_turn]), 0, "dots")
-    ]
-    return [
-        Panel(TITLES[1], axis, Axis("tokens", limits=(0, 0), unit="tokens"), context),
-        Panel(TITLES[2], axis, Axis("block hit rate", percent=True, limits=(0, 1)), rates),
-    ]
+    hits = [group.hits for group in sessions.by_turn if group.hits is not None]
+    rates = Panel(TITLES[2], missing=why)
+    if len(hits) == len(turn):
+        series = [Series("block hit rate", turn, np.array([one.block_hit_rate for one in hits]), 0, "dots")]
+        rates = Panel(TITLES[2], axis, Axis("block hit rate", percent=True, limits=(0, 1)), series)
+    return [Panel(TITLES[1], axis, Axis("tokens", limits=(0, 0), unit="tokens"), context), rates]

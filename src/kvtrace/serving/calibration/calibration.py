@@ -199,7 +199,7 @@ class Served:
 
     @cached_property
     def _demand(self):
-        return block_demand(self.recording.trace, *self.scheduler.setting_of(self.setting).demand_options)
+        return block_demand(self.recording.simulated_trace, *self.scheduler.setting_of(self.setting).demand_options)
 
     def cost(self, terms: Mapping[str, float]) -> StepCost:
         """The cost of a step of these terms; the others are 0."""
@@ -209,7 +209,7 @@ class Served:
 
     def run(self, terms: Mapping[str, float]) -> ServingRun:
         """The recording's requests under these costs."""
-        trace, cost = self.recording.trace, self.cost(terms)
+        trace, cost = self.recording.simulated_trace, self.cost(terms)
         return simulate_serving(trace, cost, setting=self.setting, scheduler=self.scheduler, demand=self._demand)
 
     def simulated(self, terms: Mapping[str, float]) -> Latencies:

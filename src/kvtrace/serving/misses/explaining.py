@@ -11,6 +11,7 @@ from ...cache.layout import CacheLayout
 from ...cache.simulation import EngineOptions
 from ...trace.columns import require_trace
 from ...trace.trace import Trace
+from ...trace.unknown import PREFIXES, require_known
 from ..closed_loop import ClosedLoop
 from ..schedulers.base import Scheduler, Tier
 from ..simulation import DynamoCost, StepCost
@@ -67,12 +68,14 @@ def explain(
     Raises:
         UsageError: An argument is not valid.
         InputError: The ids do not form a forest.
+        UnknownError: Shared prefixes are unknown, or output lengths that the setting needs.
 
     >>> from kvtrace.trace.building import toy
     >>> explain(toy("0 1", "2 3", "0 1"), 2)
     Explanation(6 prompt tokens, hit=0.0000, possible=0.3333, largest miss: first_use=0.6667)
     """
     require_trace(trace)
+    require_known(trace, trace.meta, "why prompt tokens were not hits", PREFIXES)
     options = cast(EngineOptions, dict(non_default(engine_options)))
     if ttl is not None:
         if policy != "lru":

@@ -23,6 +23,7 @@ from ...cache.tiered import simulate_tiers
 from ...trace.domains import in_domains
 from ...trace.hits import count_hits, leading_tokens, unlimited_hits
 from ...trace.trace import Trace
+from ...trace.unknown import OUTPUTS, PREFIXES, require_known
 from ..calibration.calibrated import CalibratedRoofline
 from ..calibration.costs import Costs, excess
 from ..hardware import Roofline
@@ -113,6 +114,7 @@ def plan(
 
     Raises:
         UsageError: The weights or the longest request do not fit into the GPUs, or the plan goes beyond the costs.
+        UnknownError: Shared prefixes or output lengths are unknown.
 
     >>> from kvtrace.serving.hardware import gpu
     >>> from kvtrace.serving.models import model_shape
@@ -125,6 +127,7 @@ def plan(
     (1, 0.5)
     """
     trace = in_domains(trace)
+    require_known(trace, trace.meta, "the plan", PREFIXES, OUTPUTS)
     target, report = (target or PlanTarget()).with_routers(), on_part or (lambda part: None)
     check_mode(target.mode)
     if target.loop is not None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from copy import copy
 from dataclasses import dataclass, field
 from typing import TypedDict
 
@@ -13,7 +14,9 @@ from ..._base.results import Result
 from ...cache.simulation import Setting
 from ...trace.columns import Columns
 from ...trace.invariants import MAX_LENGTH
+from ...trace.meta import PREFIXES_UNKNOWN, shares_prefixes
 from ...trace.trace import Trace
+from ...trace.unknown import PREFIXES, require_known
 from ..schedulers import Scheduler, SglangScheduler, VllmScheduler
 from .gauges import Gauges
 
@@ -112,6 +115,18 @@ class Recording(Result):
     def arrival_s(self) -> np.ndarray:
         """When each request arrived."""
         return self.trace.timestamp / 1000
+
+    @property
+    def states_blocks(self) -> bool:
+        """Whether it is known which requests share blocks: a trace was given."""
+        return shares_prefixes(self.trace.meta)
+
+    @property
+    def simulated_trace(self) -> Trace:
+        """The trace that is simulated: where it is unknown which requests share blocks, none do."""
+        trace = copy(self.trace)
+        trace.meta = {name: value for name, value in trace.meta.items() if name != "prefixes"}
+        return trace
 
     def scheduler(self, engine: str | None = None) -> Scheduler:
         """The engine's scheduler with the settings of the recording, and the engine's defaults where it states none.
@@ -215,17 +230,18 @@ def _require_times(times: RequestTimes, rows: np.ndarray, name: str) -> None:
 def _trace_of(times, rows, settings, trace, name) -> Trace:
     """The trace of these rows: its blocks are those of the given trace, or the request's own."""
     if trace is not None:
+        require_known(trace, trace.meta, f"{name}: which requests hit", PREFIXES)
         _require_same(times, trace, name)
         block_size = trace.block_size
         taken = trace.take(rows)
-        hash_ids, offsets, tail = taken.hash_ids, taken.offsets, trace.tail
+        hash_ids, offsets, tail, meta = taken.hash_ids, taken.offsets, trace.tail, {}
     else:
-        block_size, tail = settings.block_size or BLOCK_SIZE, "unique"
+        block_size, tail, meta = settings.block_size or BLOCK_SIZE, "unique", {"prefixes": PREFIXES_UNKNOWN}
         offsets = offsets_of(-(-times.input_length[rows] // block_size))
         hash_ids = np.arange(offsets[-1])
     arrival_ms = (times.arrival[rows] - times.arrival[rows[0]]) * 1000
     columns = Columns(arrival_ms, times.input_length[rows], times.output_length[rows], hash_ids, offsets)
-    return Trace.from_columns(columns, block_size=block_size, tail=tail)
+    return Trace.from_columns(columns, block_size=block_size, tail=tail, meta=meta)
 
 
 def _require_same(times: RequestTimes, trace: Trace, name: str) -> None:

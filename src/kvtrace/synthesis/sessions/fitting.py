@@ -15,6 +15,7 @@ from ...trace.domains import in_domains
 from ...trace.hits import unlimited_hits
 from ...trace.stated import with_whole_prompts
 from ...trace.trace import Trace
+from ...trace.unknown import OUTPUTS, PREFIXES, require_known
 from ..arrivals import Pace, rounded, stratified_sample
 from ..bins import Bins
 from ..figures import figures_of
@@ -51,6 +52,7 @@ def fit_sessions(trace: Trace) -> SessionModel:
 
     Raises:
         InputError: The trace has no dependencies or no prompts, or its ids do not form a forest.
+        UnknownError: Shared prefixes or output lengths are unknown.
 
     >>> from kvtrace.trace.building import toy
     >>> from kvtrace.trace.columns import fields_of, replace_columns
@@ -60,6 +62,7 @@ def fit_sessions(trace: Trace) -> SessionModel:
     >>> fit_sessions(Trace(**fields_of(columns), block_size=1))
     SessionModel(2 sessions, 3 requests, block_size=1)
     """
+    require_known(trace, trace.meta, "the model of a trace", PREFIXES, OUTPUTS)
     if trace.dependencies is None:
         raise InputError("the trace has no dependencies between requests. Use --method attach or tree.")
     trace = in_domains(with_whole_prompts(trace)).require_chained()
