@@ -357,7 +357,7 @@ def wrong_length(case):
 
 
 def negative_length(case):
-    case.rows[3]["output_length"] = -1
+    case.rows[3]["output_length"] = -2
 
 
 def not_a_power(case):

@@ -161,15 +161,26 @@ def test_joined_windows_know_only_what_all_of_them_know():
 def test_a_published_sidecar_states_the_rendering():
     audit, meta = released(trace_of([5] * 9, meta={"rendering": {**RENDERED, "by": "us"}}))
     assert meta["rendering"] == RENDERED and audit.passed and kvtrace.audit("t.jsonl").passed
-    line = (
-        "* prompts: as vLLM renders them (version 1); not rendered: tools (about 1,200 requests); 10 media of unknown"
-    )
-    assert line in Path("t.jsonl.card.md").read_text()
+    line = "* prompts: as vLLM renders them (version 1); not rendered: tools (about 1,200 requests)"
+    assert f"{line}; media of unknown size (about 10 items)\n" in Path("t.jsonl.card.md").read_text()
     assert public({"rendering": {"not_rendered": {"tools": 1201, "acme_field": 10, "media": 20}}}) == {
         "rendering": {"not_rendered": {"media": 20}}
     }
     released(trace_of([5] * 9))
     assert "* prompts:" not in Path("t.jsonl.card.md").read_text()
+
+
+def test_a_sample_names_what_was_not_rendered_and_counts_nothing():
+    trace = trace_of([5] * 40, ids=np.arange(80), meta={"rendering": RENDERED})
+    sample = kvtrace.release(trace, kvtrace.profile("standard"), session_share=0.5, rng=np.random.default_rng(3)).trace
+    kvtrace.publish(sample, "t.jsonl")
+    path = Path("t.jsonl.meta.json")
+    meta = json.loads(path.read_text())
+    assert meta["rendering"] == {"engine": "vllm", "version": 1, "not_rendered": {"tools": 0}, "unsized_media": 0}
+    assert "not rendered: tools; media of unknown size\n" in Path("t.jsonl.card.md").read_text()
+    path.write_text(path.read_text().replace('"tools": 0', '"tools": 1200'))
+    volume = {finding.name: finding for finding in kvtrace.audit("t.jsonl").findings}["volume"]
+    assert volume.level == "WARN" and "the sidecar counts the whole trace in rendering" in volume.sentence
 
 
 def test_windows_of_two_renderings_are_refused():

@@ -184,15 +184,16 @@ def _rendering(section) -> str | None:
     if not section:
         return None
     how, version = ENGINES.get(str(section.get("engine")), "by an unknown renderer"), section.get("version")
-    fields, media = _object(section, "not_rendered"), section.get("unsized_media")
-    left_out = [f"{name} ({_requests(count)})" for name, count in fields.items() if count]
+    left_out = [f"{name}{_counted(count, 'request')}" for name, count in _object(section, "not_rendered").items()]
     lost = [f"not rendered: {', '.join(left_out)}"] if left_out else []
-    lost += [f"{media:,} media of unknown size"] if media else []
+    if "unsized_media" in section:
+        lost.append(f"media of unknown size{_counted(section['unsized_media'], 'item')}")
     return "; ".join([f"{how} (version {version})", *lost])
 
 
-def _requests(count) -> str:
-    return f"about {count:,} request{'' if count == 1 else 's'}"
+def _counted(count, noun) -> str:
+    """A count of two digits in brackets; nothing for 0, which a sample states in its place."""
+    return f" (about {count:,} {noun}s)" if count else ""
 
 
 def _usage(section) -> str | None:

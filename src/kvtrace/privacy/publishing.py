@@ -16,7 +16,7 @@ from ..formats.left_out import LeftOut
 from ..formats.left_out import left_out as left_out_of
 from ..trace.building import TraceBuilder
 from ..trace.columns import Columns
-from ..trace.meta import merge
+from ..trace.meta import merge, without_rendering_counts
 from ..trace.trace import Trace
 from ..trace.trace_figures import figures
 from .checks import Audit, audit
@@ -185,7 +185,9 @@ def _audited_format(path, format) -> str:
 
 
 def _stated(meta: Mapping[str, Any], format: str) -> dict[str, Any]:
-    """The sections of a published sidecar: none on columns that the format does not have."""
+    """The sections of a published sidecar: none on columns that the format does not have, and of a sample no counts."""
+    if (meta.get("release") or {}).get("sampled"):
+        meta = without_rendering_counts(meta)
     return {name: value for name, value in public(meta).items() if name != "service_times" or format in TIMED}
 
 

@@ -43,8 +43,9 @@ class RenderingSection(TypedDict, total=False):
 
     engine: str  # whose rendering it is: "vllm", "sglang" or "raw"
     version: int  # of the renderer; block ids of other versions may differ for equal prompts
-    not_rendered: dict[str, int]  # field that changes a prompt -> requests in which it was left out, to two digits
-    unsized_media: int  # images, sounds and videos whose number of tokens is unknown, to two digits
+    not_rendered: dict[str, int]  # field that changes a prompt -> requests in which it was left out
+    unsized_media: int  # images, sounds and videos whose number of tokens is unknown
+    # both count the whole log, to two digits; 0 = not stated, because the release is a sample
 
 
 class ServiceSection(TypedDict, total=False):
@@ -147,6 +148,22 @@ def without_claims(meta: Mapping[str, Any]) -> dict[str, Any]:
     {'hash': 'a'}
     """
     return {name: value for name, value in meta.items() if name not in CLAIMS}
+
+
+def without_rendering_counts(meta: Mapping[str, Any]) -> dict[str, Any]:
+    """The sections for a sample: what was not rendered is named, but not counted.
+
+    >>> without_rendering_counts({"rendering": {"engine": "vllm", "not_rendered": {"tools": 1200}}})
+    {'rendering': {'engine': 'vllm', 'not_rendered': {'tools': 0}}}
+    """
+    if "rendering" not in meta:
+        return dict(meta)
+    section = dict(meta["rendering"])
+    if "not_rendered" in section:
+        section["not_rendered"] = dict.fromkeys(section["not_rendered"], 0)
+    if "unsized_media" in section:
+        section["unsized_media"] = 0
+    return {**meta, "rendering": section}
 
 
 def with_unknown_prefixes(

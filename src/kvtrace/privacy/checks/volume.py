@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from ...trace.meta import without_rendering_counts
 from .evidence import Evidence
 from .finding import Finding, passed, warned
 
@@ -30,4 +31,8 @@ def check(evidence: Evidence) -> Finding:
 
 def _counts_before_sampling(evidence) -> list[str]:
     """The parts of the sidecar that count requests or blocks before the sample was drawn."""
-    return ["counts"] if isinstance(evidence.meta.get("counts"), dict) else []
+    counted = ["counts"] if isinstance(evidence.meta.get("counts"), dict) else []
+    rendering = evidence.meta.get("rendering")
+    if isinstance(rendering, dict) and rendering != without_rendering_counts({"rendering": rendering})["rendering"]:
+        counted.append("rendering")
+    return counted
