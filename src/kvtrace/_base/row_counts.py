@@ -6,7 +6,7 @@ from collections import Counter
 from dataclasses import asdict, dataclass, field
 
 # not in a sidecar: of values that stay in the house, or not numbers
-UNSTATED = ("reasons", "invalid_measured", "lowered_cached", "with_cached", "without_hit")
+UNSTATED = ("reasons", "not_rendered", "unsized_media", "invalid_measured", "lowered_cached", "with_cached", "without_hit")
 
 
 @dataclass
@@ -23,6 +23,8 @@ class Counts:
     others: int = 0  # filtered rows that are not requests
     lengths_only: int = 0  # requests with lengths only: their shared prefixes are unknown
     unsampled: int = 0  # requests that are not in the sample of sessions
+    not_rendered: Counter[str] = field(default_factory=Counter)  # field -> requests that have it, and not in the prompt
+    unsized_media: int = 0  # images, sounds and videos whose number of placeholder tokens is not known
     cut: int = 0  # requests with truncated text, taken because of --allow-truncated
     with_logged_tokens: int = 0  # requests with a logged number of prompt tokens
     equal_to_logged: int = 0  # ... equal to our count

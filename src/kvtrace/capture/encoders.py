@@ -27,6 +27,8 @@ class EncodingOptions:
     chat_template: str | Path | None = None
     use_template: bool = True
     generation_prompt: str | None = None
+    render_as: str = "vllm"
+    request_templates: bool = False
     block_size: int | None = None
     outputs: bool = False
     isolate_tenants: bool = False
@@ -116,6 +118,7 @@ class SourceEncoder:
         recipe = recipe_of(
             reader, options.profile, self._key, tokenizer=options.tokenizer, chat_template=options.chat_template,
             use_template=options.use_template, generation_prompt=options.generation_prompt,
+            render_as=options.render_as, request_templates=options.request_templates,
             block_size=options.block_size, outputs=options.outputs, isolate_tenants=options.isolate_tenants,
             keep_domains=options.keep_domains, maps_domain="domain" in fields,
             by_tenant=options.tenant_field is not None and not options.isolate_tenants, stop_at_error=False,
@@ -135,7 +138,8 @@ def loaded(options: EncodingOptions) -> Encoder:
     reader = logs.open_reader("openai", [], time_unit="s")
     settings: dict[str, Any] = {
         "tokenizer": options.tokenizer, "chat_template": options.chat_template, "use_template": options.use_template,
-        "generation_prompt": options.generation_prompt, "block_size": options.block_size, "outputs": options.outputs,
+        "generation_prompt": options.generation_prompt, "render_as": options.render_as,
+        "request_templates": options.request_templates, "block_size": options.block_size, "outputs": options.outputs,
         "isolate_tenants": options.isolate_tenants, "keep_domains": options.keep_domains,
     }  # fmt: skip
     recipe = recipe_of(

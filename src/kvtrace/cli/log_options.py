@@ -38,6 +38,13 @@ PROMPTS = with_options(
     click.option("--chat-template", metavar="FILE", help="Jinja file to use instead of the tokenizer's own chat template."),
     click.option("--no-chat-template", is_flag=True, help="Do not apply a chat template: the prompts are already the text that the engine receives."),
     click.option("--generation-prompt", metavar="TEXT", help=r"Replace the template's generation prompt; \n is a newline."),
+    click.option(
+        "--render-as",
+        default="vllm",
+        metavar="ENGINE",
+        help="Engine whose form of a request the chat template gets: vllm, sglang, or raw (as logged).",
+    ),
+    click.option("--request-templates", is_flag=True, help="Render a request that brings its own chat template with it, in a sandbox."),
 )
 ALLOW_TRUNCATED = click.option("--allow-truncated", is_flag=True, help="Accept prompts that the logger cut short.")
 BAD_ROWS = with_options(

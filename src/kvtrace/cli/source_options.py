@@ -67,7 +67,7 @@ BLOCK_SIZE = click.option(
 )
 READING = with_options(LOG_FORMAT, PROMPTS, BLOCK_SIZE, ALLOW_TRUNCATED, TENANTS)
 
-ENCODING = ("tokenizer", "chat_template", "generation_prompt", "block_size", "allow_truncated", "tenant_field",
+ENCODING = ("tokenizer", "chat_template", "generation_prompt", "render_as", "request_templates", "block_size", "allow_truncated", "tenant_field",
             "isolate_tenants", "log_format", "time_unit")  # fmt: skip
 LIVE = ("upstream", "session_header", "user_header", "from_start")
 

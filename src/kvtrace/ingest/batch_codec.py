@@ -42,7 +42,7 @@ def unpacked(data: bytes) -> Batch:
     offset = HEADER_LENGTH.size + size
     values = json.loads(data[HEADER_LENGTH.size : offset])
     for name, value in values.items():
-        if isinstance(value, dict):
+        if isinstance(value, dict) and "dtype" in value:
             dtype, shape = np.dtype(value["dtype"]), value["shape"]
             values[name] = np.frombuffer(data, dtype, prod(shape), offset).reshape(shape).copy()  # aligned, writable
             offset += values[name].nbytes

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 from array import array
+from collections import Counter
 from contextlib import nullcontext
 from dataclasses import dataclass, field
 from functools import lru_cache
@@ -20,7 +21,9 @@ from ..trace.measured import MEASURED
 from .hashing import NO_CONTEXT, BlockHasher, context
 from .keys import Key
 from .logs.record import Record
+from .prompt_tokens import prompt_tokens
 
+RENDERING_VERSION = 1  # of the way in which requests become tokens; traces of other versions do not mix
 
 @dataclass(frozen=True)
 class Recipe:
@@ -36,6 +39,9 @@ class Recipe:
     tail: str
     outputs: bool  # also hash the blocks of outputs
     stop_at_error: bool
+    render_as: str = "vllm"  # the engine whose form of a request the template gets; a row of text.engine_forms.FORMS
+    request_templates: bool = False  # render a request with its own chat template, where it has one
+    rendering_version: int = RENDERING_VERSION
     isolate_tenants: bool = False  # tenants share no blocks, as in engines that salt their caches
     keep_domains: bool = False  # ids are equal where text is, and a column says who shares no blocks in the engine
     maps_domain: bool = False  # --map domain=PATH: the domain is this field alone
@@ -74,6 +80,8 @@ class Batch:
     empty: int = 0  # rows left out: empty prompt
     others: int = 0  # rows left out: not a request
     lengths_only: int = 0  # requests with lengths but no prompt
+    not_rendered: dict[str, int] = field(default_factory=dict)  # field -> requests that have it, and not in the prompt
+    unsized_media: int = 0  # media whose number of placeholder tokens is not known
     rejects: list[Reject] = field(default_factory=list)
 
     def __len__(self) -> int:
@@ -166,7 +174,9 @@ class Encoder:
         with self.template.remembering() if self.template else nullcontext():
             requests, positions = self._parse(piece, batch)
         prompts, outputs = self._tokenised(requests, positions, batch)
-        self._measure(requests, prompts, outputs, batch)
+        batch.not_rendered = dict(sorted(Counter(name for r in requests for name in r.not_rendered).items()))
+        batch.unsized_media = prompts.unsized
+        self._measure(requests, prompts.tokens, outputs, batch)
         self._hash(requests, prompts, outputs, batch)
         return batch
 
@@ -223,7 +233,7 @@ class Encoder:
         """Tokens of prompts and outputs. A request that the tokenizer refuses is rejected; the others are retried."""
         while True:
             try:
-                prompts = self._tokens([r.text or "" for r in requests], [r.token_ids for r in requests])
+                prompts = prompt_tokens(requests, self.tokenizer)
                 outputs = self._tokens([self._output_text(r) for r in requests], [r.output_ids for r in requests])
                 return prompts, outputs
             except RowError as error:
@@ -247,14 +257,30 @@ class Encoder:
         if record.messages is not None:
             if self.template is None:
                 raise RowError("the prompt is chat messages, but the tokenizer has no chat template.", hint=NO_TEMPLATE)
-            record.text = self.template.render(record.messages, record.tools, time=max(0, time_ns) / 1e9)
-            if not self.keeps_messages:
-                record.messages = record.tools = None
+            self._render(record, time_ns)
         if not record.text and not record.token_ids:
             raise EmptyPrompt("the prompt is empty.")
         if record.token_ids is None and self.tokenizer is None:
             raise RowError("the prompt is text, but no tokenizer is set.", hint="Try --tokenizer deepseek-r1.")
         return record
+
+    def _render(self, record: Record, time_ns: int) -> None:
+        """Set the text of a chat request's prompt, cut at its media, and what of the request is not in it."""
+        from ..text import chat_requests
+
+        messages, shaping = record.messages, record.shaping or {}
+        assert messages is not None
+        prompt = chat_requests.render(
+            self.template, messages, record.tools, shaping, engine=self.recipe.render_as, time=max(0, time_ns) / 1e9
+        )
+        record.not_rendered = prompt.not_rendered.union(shaping.get("invalid", ()))
+        record.text = prompt.texts[0] if len(prompt.texts) == 1 else "".join(prompt.texts)
+        if prompt.media:
+            record.texts, record.placed = prompt.texts, prompt.media
+        if self.recipe.render_as == "vllm":
+            record.add_special_tokens = shaping.get("add_special_tokens", record.add_special_tokens)
+        if not self.keeps_messages:
+            record.messages = record.tools = None
 
     def _output_text(self, record: Record) -> str:
         """The output's text if its tokens must be counted or hashed, else ''."""
@@ -314,13 +340,14 @@ class Encoder:
         if self.reader.block_size is not None:
             batch.digests, batch.offsets = self._engine_digests(requests, roots)
             return
-        batch.digests, batch.offsets = self.hasher.prompts(prompts, roots)
+        media = prompts.media
+        batch.digests, batch.offsets = self.hasher.prompts(prompts.tokens, roots, media)
         if self.recipe.outputs:
             # if the logged count differs from the text's tokens (hidden reasoning, for example), the blocks are unknown
             counted = np.diff(outputs[1])
             known = (counted > 0) & (counted == batch.output_length)
             batch.output_digests, batch.output_offsets = self.hasher.outputs(
-                prompts, (batch.digests, batch.offsets), outputs, roots, known
+                prompts.tokens, (batch.digests, batch.offsets), outputs, roots, known, media
             )
             batch.output_known = known
 

@@ -8,7 +8,9 @@ the adapter, the tokenizer, the images.
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from functools import lru_cache
+from hashlib import sha256
 
 import numpy as np
 
@@ -16,7 +18,9 @@ from .._base.offsets import offsets_of
 from .._native import siphash
 from ..trace.columns import TAILS
 from .keys import Key
+from .prompt_tokens import PlacedMedium
 
+Media = Sequence[list[PlacedMedium]]
 Ragged = tuple[np.ndarray, np.ndarray]  # rows end to end; their offsets
 NO_DIGEST = np.zeros(2, dtype=np.uint64)
 NO_CONTEXT = "{}"  # the context without parts
@@ -38,6 +42,7 @@ class BlockHasher:
         self._digest_tails = tail == "kept"  # a unique tail needs no digest: it gets a new id
         self._block_key = key.subkey("blocks")
         root_key, session_key, user_key = key.subkey("roots"), key.subkey("sessions"), key.subkey("users")
+        self._media_key = key.subkey("media")
         self._engine_key, domain_key = key.subkey("engine hashes"), key.subkey("domains")
         self._root = lru_cache(maxsize=4096)(lambda context: _digest(root_key, context))
         self._session = lru_cache(maxsize=4096)(lambda session: _digest(session_key, session))
@@ -48,12 +53,48 @@ class BlockHasher:
         """Request -> root of its chain, from its context string (see `context`)."""
         return np.array([self._root(context) for context in contexts], dtype=np.uint64).reshape(-1, 2)
 
-    def prompts(self, prompts: Ragged, roots: np.ndarray) -> Ragged:
-        """Chained digests of each prompt's blocks, and their offsets."""
-        tokens, offsets = prompts
-        return siphash.chain(self._block_key, tokens, offsets, roots, self.block_size, self._digest_tails)
+    def prompts(self, prompts: Ragged, roots: np.ndarray, media: Media = ()) -> Ragged:
+        """Chained digests of each prompt's blocks, and their offsets.
 
-    def outputs(self, prompts: Ragged, prompt_digests: Ragged, outputs: Ragged, roots, has_output) -> Ragged:
+        Args:
+            prompts: Tokens.
+            roots: Request -> root of its chain.
+            media: Prompt -> its media. An image enters the digest of the block that holds its first placeholder, as in
+                vLLM's `_gen_mm_extra_hash_keys`: blocks before it are shared, those from it on are not.
+        """
+        tokens, offsets = prompts
+        digests, ends = siphash.chain(self._block_key, tokens, offsets, roots, self.block_size, self._digest_tails)
+        for row, placed in enumerate(media):
+            if placed:
+                digests[ends[row] : ends[row + 1]] = self._around_media(
+                    tokens[offsets[row] : offsets[row + 1]], roots[row], placed
+                )
+        return digests, ends
+
+    def _around_media(self, tokens: np.ndarray, root: np.ndarray, placed: list[PlacedMedium]) -> np.ndarray:
+        """The chained digests of one prompt with media."""
+        size, parts, start = self.block_size, [], 0
+        for block in [*sorted({medium.token // size for medium in placed}), None]:
+            stop = len(tokens) if block is None else block * size
+            part, _ = siphash.chain(
+                self._block_key, np.ascontiguousarray(tokens[start:stop]), np.array([0, stop - start]), root[None],
+                size, self._digest_tails,
+            )  # fmt: skip
+            parts.append(part)
+            root = part[-1] if len(part) else root
+            if block is not None:
+                root, start = self._with_media(root, placed, block), stop
+        return np.concatenate(parts)
+
+    def _with_media(self, root: np.ndarray, placed: list[PlacedMedium], block: int) -> np.ndarray:
+        """The digest that a block with media follows: that of the block before it, and the media with their places."""
+        here = [medium for medium in placed if medium.token // self.block_size == block]
+        keys = [f"{one.token % self.block_size}:{sha256(one.identity).hexdigest()}" for one in here]
+        return _digest(self._media_key, "|".join([root.tobytes().hex(), *keys]))
+
+    def outputs(
+        self, prompts: Ragged, prompt_digests: Ragged, outputs: Ragged, roots, has_output, media: Media = ()
+    ) -> Ragged:
         """Chained digests of each output's blocks, which continue the prompt's chain after its last full block.
 
         An output's first tokens fill up the prompt's partial block.
@@ -68,6 +109,9 @@ class BlockHasher:
         full = np.diff(offsets) // self.block_size
         roots = roots.copy()
         roots[full > 0] = digests[(digest_offsets[:-1] + full - 1)[full > 0]]
+        for row, placed in enumerate(media):
+            if any(medium.token // self.block_size == full[row] for medium in placed):  # in the partial block
+                roots[row] = self._with_media(roots[row], placed, int(full[row]))
         starts = offsets[:-1] + full * self.block_size
         joined, joined_offsets = _join((tokens, starts, offsets[1:]), outputs, has_output)
         return siphash.chain(self._block_key, joined, joined_offsets, roots, self.block_size, self._digest_tails)

@@ -40,7 +40,7 @@ from .collector import Collector
 from .encoding import Batch
 from .keys import Key
 from .preparation import Inputs, LogOptions, ReleaseSettings, prepare
-from .row_counts import Progress, RowCounter, value_notes, with_known_prefixes, with_measured
+from .row_counts import Progress, RowCounter, value_notes, with_prompts, with_measured
 
 if TYPE_CHECKING:
     from .checkpoint import Checkpoint
@@ -82,6 +82,8 @@ def anonymize(
     chat_template: str | Path | None = None,
     use_template: bool = True,
     generation_prompt: str | None = None,
+    render_as: str = "vllm",
+    request_templates: bool = False,
     block_size: int | None = None,
     outputs: bool = False,
     profile: Profile | str = "standard",
@@ -117,6 +119,8 @@ def anonymize(
         chat_template: A jinja file that replaces the tokenizer's own template.
         use_template: False if prompts are already templated text.
         generation_prompt: Text that ends each prompt, instead of the template's own.
+        render_as: The engine whose form of a request the chat template gets: "vllm", "sglang", or "raw" (as logged).
+        request_templates: Render a request that brings its own chat template with it, in a sandbox.
         block_size: Tokens per block. The default is 512, or the block size of the hashes in the log.
         outputs: Also make ids for output blocks.
         profile: A release profile or its name; the next seven options replace single settings of it.
@@ -159,7 +163,8 @@ def anonymize(
     return anonymize_rows(
         inputs, log_format=log_format, field_map=field_map, time_unit=time_unit, allow_truncated=allow_truncated,
         tokenizer=tokenizer, chat_template=chat_template, use_template=use_template,
-        generation_prompt=generation_prompt, block_size=block_size, outputs=outputs, profile=profile, k=k,
+        generation_prompt=generation_prompt, render_as=render_as, request_templates=request_templates,
+        block_size=block_size, outputs=outputs, profile=profile, k=k,
         k_counts=k_counts, tail=tail, time_step_ms=time_step_ms, round_input=round_input, round_output=round_output,
         drop_sessions=drop_sessions, keep_measured=keep_measured, sample_sessions=sample_sessions,
         tenant_field=tenant_field, isolate_tenants=isolate_tenants, keep_domains=keep_domains, arrivals=arrivals,
@@ -227,7 +232,7 @@ def released_rows(
     collector: Collector, settings: ReleaseSettings, counts: Counts, *, keep_order: bool, session_share: float
 ) -> AnonymizedRows:
     """The collected rows, after the steps of the profile or in the order of the log."""
-    draft, users = collector.finish(with_known_prefixes(settings.meta, counts), keep_order=keep_order)
+    draft, users = collector.finish(with_prompts(settings.meta, counts), keep_order=keep_order)
     if keep_order:
         return _in_log_order(draft, settings.profile, counts)
     return _released(draft, users, settings, session_share, counts)
@@ -242,7 +247,7 @@ def linked_rows(
         open_index: Opens the numbers of the recording; receives the time of the first row, in nanoseconds.
     """
     ids = collector.identities()
-    draft, users = collector.finish(with_known_prefixes(settings.meta, counts), keep_order=False)
+    draft, users = collector.finish(with_prompts(settings.meta, counts), keep_order=False)
     before = Unreleased.of(draft, ids)
     rows = _released(draft, users, settings, 1.0, counts)
     account = rows.released

@@ -35,7 +35,7 @@ from .encoding_tasks import (
 from .logs import sources
 from .pipeline import REVERSED, no_requests_error, released_rows
 from .preparation import Inputs, Job, LogOptions, prepare
-from .row_counts import Progress, RowCounter, value_notes, with_known_prefixes, with_measured
+from .row_counts import Progress, RowCounter, value_notes, with_prompts, with_measured
 from .task_checkpoint import TaskCheckpoint
 
 LOG_BYTES_PER_TOKEN = 4  # a lower estimate
@@ -167,7 +167,7 @@ def _check_sources(job: Job) -> None:
 
 def _in_stages(job: Job, plan: Plan, runner: Runner, counts: Counts, measured: Sequence[str]) -> Numbered:
     """Number and release the encoded rows in tasks; `measured` are the columns of MEASURED that the log has."""
-    meta = with_known_prefixes(job.meta, counts)
+    meta = with_prompts(job.meta, counts)
     made = number(plan, runner, meta, isolated=job.recipe.isolate_tenants)
     made.account.notes[:0] = measured_notes(measured, job.profile)
     if not shares_prefixes(made.meta):

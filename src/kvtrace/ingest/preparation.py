@@ -27,6 +27,7 @@ Inputs = str | Path | Iterable[str | Path]  # paths, directories or globs
 MAX_LOOKED_AT = 8  # files whose first bytes are looked at, for a trace or a sidecar among them
 DEFAULT_BLOCK_SIZE = 512
 MAX_BLOCK_SIZE = 1 << 24  # tokens
+ENGINES = ("vllm", "sglang", "raw")  # the rows of text.engine_forms.FORMS
 
 
 @dataclass(frozen=True)
@@ -84,6 +85,8 @@ class LogOptions(TypedDict, total=False):
     chat_template: str | Path | None
     use_template: bool
     generation_prompt: str | None
+    render_as: str
+    request_templates: bool
     block_size: int | None
     outputs: bool
     profile: Profile | str
@@ -114,6 +117,8 @@ def prepare(
     chat_template: str | Path | None = None,
     use_template: bool = True,
     generation_prompt: str | None = None,
+    render_as: str = "vllm",
+    request_templates: bool = False,
     block_size: int | None = None,
     outputs: bool = False,
     profile: Profile | str = "standard",
@@ -154,7 +159,8 @@ def prepare(
     )  # fmt: skip
     recipe = recipe_of(
         reader, chosen, key or Key.random(), tokenizer=tokenizer, chat_template=chat_template,
-        use_template=use_template, generation_prompt=generation_prompt, block_size=block_size, outputs=outputs,
+        use_template=use_template, generation_prompt=generation_prompt, render_as=render_as,
+        request_templates=request_templates, block_size=block_size, outputs=outputs,
         isolate_tenants=isolate_tenants, keep_domains=keep_domains, maps_domain="domain" in (field_map or {}),
         by_tenant=tenant_field is not None and not isolate_tenants, stop_at_error=stop_at_error,
     )  # fmt: skip
@@ -172,6 +178,8 @@ def recipe_of(
     chat_template: str | Path | None,
     use_template: bool,
     generation_prompt: str | None,
+    render_as: str,
+    request_templates: bool,
     block_size: int | None,
     outputs: bool,
     isolate_tenants: bool,
@@ -185,6 +193,7 @@ def recipe_of(
     Raises:
         UsageError: the block size contradicts the hashes of the log.
     """
+    require_engine(render_as)
     size = block_size_of(block_size, reader, outputs=outputs)
     reader = reader if reader.block_size is None else replace(reader, block_size=size)
     has_tails = profile.tail != "dropped" and (reader.holds_prompts or reader.hashes_tails)
@@ -192,6 +201,7 @@ def recipe_of(
         reader=reader, tokenizer=tokenizer if reader.holds_prompts else None,
         chat_template=None if chat_template is None else str(chat_template),
         use_template=use_template, generation_prompt=generation_prompt, key=key,
+        render_as=render_as, request_templates=request_templates,
         block_size=size, tail="kept" if has_tails else "dropped",
         outputs=outputs, stop_at_error=stop_at_error, isolate_tenants=isolate_tenants,
         keep_domains=profiles.keeps_domains(profile, keep_domains), maps_domain=maps_domain, by_tenant=by_tenant,
@@ -272,6 +282,12 @@ def block_size_of(requested: int | None, reader: LogReader, *, outputs: bool = F
     return logged
 
 
+def require_engine(render_as: str) -> None:
+    """UsageError if the engine is unknown."""
+    if render_as not in ENGINES:
+        raise UsageError(f"--render-as {render_as!r} is unknown. Choose one of: {', '.join(ENGINES)}.")
+
+
 def _check_block_size(block_size):
     if isinstance(block_size, bool) or not isinstance(block_size, int) or block_size < 1:
         raise UsageError(f"--block-size is {block_size!r}; it must be a whole number of tokens, at least 1.")
@@ -285,10 +301,12 @@ def _with_tenant(field_map, tenant_field):
 
 def provenance(recipe: Recipe, encoder: Encoder, arrival_model: ArrivalModel | None = None) -> Meta:
     """How the trace was made, for its sidecar. It names no key, host, path or user."""
+    rendering = {"engine": recipe.render_as, "version": recipe.rendering_version}
     return {
         "log": recipe.reader.describe() | ({} if arrival_model is None else {"arrivals": arrival_model.describe()}),
         "tokenizer": None if encoder.tokenizer is None else encoder.tokenizer.describe(),
         "chat_template": None if encoder.template is None else encoder.template.describe(),
+        **({"rendering": rendering} if recipe.reader.holds_prompts else {}),
         "hash": "SipHash-2-4-128, keyed, chained",
         "session_mode": "cumulative",
     }

@@ -10,7 +10,7 @@ import numpy as np
 
 from .._base.errors import InputError, RowError
 from .._base.files import name_of
-from .._base.row_counts import Counts
+from .._base.row_counts import Counts, rounded
 from ..trace.meta import PREFIXES_UNKNOWN, Meta, merge
 from .encoding import Batch
 
@@ -55,6 +55,8 @@ class RowCounter:
         self.counts.others += batch.others
         self.counts.lengths_only += batch.lengths_only
         self.counts.cut += batch.cut
+        self.counts.not_rendered.update(batch.not_rendered)
+        self.counts.unsized_media += batch.unsized_media
         for name in MEASURED_COUNTS:
             setattr(self.counts, name, getattr(self.counts, name) + getattr(batch, name))
         self.tokens += int(batch.input_length.sum())
@@ -136,6 +138,20 @@ def with_measured(meta: Meta | dict[str, Any], measured: Iterable[str]) -> dict[
     return merge(meta, {"log": {**meta["log"], "measured": names}} if names else {})
 
 
-def with_known_prefixes(meta: Meta, counts: Counts) -> dict[str, Any]:
-    """The sections of a trace, with a note if its shared prefixes are unknown because the log has lengths only."""
-    return merge(meta, {"prefixes": PREFIXES_UNKNOWN} if counts.lengths_only else {})
+def with_prompts(meta: Meta, counts: Counts) -> dict[str, Any]:
+    """The sections of a trace, with what its prompts lack: all of them, in a log of lengths, or fields of requests.
+
+    >>> meta = {"rendering": {"engine": "vllm", "version": 1}}
+    >>> with_prompts(meta, Counts(not_rendered={"tools": 7}))["rendering"]
+    {'engine': 'vllm', 'version': 1, 'not_rendered': {'tools': 10}}
+    """
+    if counts.lengths_only:
+        meta = merge(meta, {"prefixes": PREFIXES_UNKNOWN})
+    if "rendering" not in meta:
+        return merge(meta, {})
+    section = dict(meta["rendering"])
+    if counts.not_rendered:
+        section["not_rendered"] = {name: rounded(count) for name, count in sorted(counts.not_rendered.items())}
+    if counts.unsized_media:
+        section["unsized_media"] = rounded(counts.unsized_media)
+    return merge(meta, {"rendering": section})

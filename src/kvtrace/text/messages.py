@@ -8,7 +8,7 @@ fields. If a template does not accept one form, it gets the other; `AcceptedCont
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,6 +19,12 @@ TEXT_PARTS = {"text": "text", "input_text": "text", "output_text": "text", "refu
 # part type of the APIs -> part type in templates
 MEDIA_PARTS = {"image_url": "image", "input_image": "image", "input_audio": "audio", "audio_url": "audio",
                "video_url": "video"}  # fmt: skip
+MEDIA_KINDS = {
+    "image_url": "image", "input_image": "image", "image": "image", "image_pil": "image", "image_embeds": "image",
+    "input_audio": "audio", "audio_url": "audio", "audio": "audio", "audio_embeds": "audio",
+    "video_url": "video", "input_video": "video", "video": "video", "video_embeds": "video",
+}  # fmt: skip
+NOT_MEDIA = frozenset((*TEXT_PARTS, "reasoning", "tool_reference", ""))
 # three names of the same field: most templates read the first, some the second; clients send any of them
 REASONING = ("reasoning_content", "thinking", "reasoning")
 
@@ -120,7 +126,7 @@ def _tool_calls(message, arguments, field):
     if not calls:  # templates treat the mere presence of the key as a call
         del message["tool_calls"]
         return
-    form = _as_object if arguments() == "objects" else _as_string
+    form = as_object if arguments() == "objects" else as_string
     message["tool_calls"] = [_tool_call(call, form, f"{field}[{index}]") for index, call in enumerate(calls)]
 
 
@@ -138,8 +144,12 @@ def _tool_call(call, form, field):
     return {**call, "function": function} if "function" in call else function
 
 
-def _as_object(arguments):
-    """The arguments as an object; None and "" are an empty object. Text that is not JSON stays as it is."""
+def as_object(arguments: Any) -> Any:
+    """Tool-call arguments as an object; None and "" are an empty object. Text that is not JSON stays as it is.
+
+    >>> as_object('{"a": 1}'), as_object(None)
+    ({'a': 1}, {})
+    """
     if not arguments:
         return {}
     if not isinstance(arguments, str):
@@ -150,7 +160,12 @@ def _as_object(arguments):
         return arguments
 
 
-def _as_string(arguments):
+def as_string(arguments: Any) -> str:
+    """Tool-call arguments as text.
+
+    >>> as_string({"a": "é"})
+    '{"a": "é"}'
+    """
     return arguments if isinstance(arguments, str) else json.dumps(arguments or {}, ensure_ascii=False)
 
 
@@ -160,3 +175,38 @@ def _reasoning(message):
     if reasoning is not None:
         for name in REASONING:
             message.setdefault(name, reasoning)
+
+
+def kind_of(piece: Mapping[str, Any]) -> str:
+    """The type of a content part; "" without one."""
+    kind = piece.get("type", "text" if isinstance(piece.get("text"), str) else None)
+    return kind if isinstance(kind, str) else ""
+
+
+def text_of(piece: Any) -> str | None:
+    """The text of a content part; None for another part.
+
+    >>> text_of({"type": "thinking", "thinking": "Boats float."})
+    'Boats float.'
+    """
+    if isinstance(piece, str):
+        return piece
+    key = TEXT_PARTS.get(kind_of(piece))
+    text = piece.get(key) if key is not None else None
+    return text if isinstance(text, str) else None
+
+
+def media_parts(message: Any) -> Iterator[dict[str, Any]]:
+    """The content parts of a message that are not text."""
+    content = message.get("content") if isinstance(message, dict) else None
+    if isinstance(content, list):
+        yield from (part for part in content if isinstance(part, dict) and is_medium(part))
+
+
+def is_medium(part: Mapping[str, Any]) -> bool:
+    """Whether a content part is an image, a sound, a video, a file or anything else that is not text.
+
+    >>> is_medium({"type": "image_url"}), is_medium({"type": "text", "text": ""})
+    (True, False)
+    """
+    return kind_of(part) not in NOT_MEDIA

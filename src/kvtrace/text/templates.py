@@ -98,6 +98,8 @@ class ChatTemplate:
             )
         self._accepted: dict[str, AcceptedContent] = {}  # role -> accepted forms
         self._probe_results: dict[str, str | None] = {}  # probe as JSON -> rendered text, None = it raised
+        self._wants_parts: dict[str, bool] = {}  # engine -> whether it gives this template lists of parts
+        self._media_texts: dict[str, str] = {}  # kind of a medium -> what the template writes for it
         self._memory: Renderer | None = None  # set inside `remembering`
         self._remembered = 0  # prompts rendered from memory
 
@@ -158,10 +160,31 @@ class ChatTemplate:
         if not isinstance(messages, list) or not messages:
             raise RowError("the list of messages is empty.", field="messages")
         shaped = reshape(messages, self.accepted_by, lambda: self.arguments)
-        if self.generation_prompt is None:
-            return self._render(shaped, tools, True, time, **variables)
-        prompt = self._render(shaped, tools, False, time, **variables)
-        return prompt + self.generation_prompt if self._appends_after(shaped[-1]["role"]) else prompt
+        return self.render_conversation(shaped, tools, variables, time=time)
+
+    def render_conversation(
+        self,
+        conversation: list[dict[str, Any]],
+        tools: list[Any] | None,
+        variables: Mapping[str, Any],
+        *,
+        time: float | datetime | None = None,
+        add_generation_prompt: bool = True,
+    ) -> str:
+        """Render messages that already have the form that the template gets (engine_forms.py); RowError.
+
+        >>> toy = ChatTemplate("{% for m in messages %}<{{ m.role }}>{{ m.content }}{% endfor %}{{ mood }}")
+        >>> toy.render_conversation([{"role": "user", "content": "Boats?"}], None, {"mood": "!"})
+        '<user>Boats?!'
+        """
+        if self.generation_prompt is None or not add_generation_prompt:
+            return self._render(conversation, tools, add_generation_prompt, time, **variables)
+        prompt = self._render(conversation, tools, False, time, **variables)
+        return prompt + self.generation_prompt if self._appends_after(conversation[-1]["role"]) else prompt
+
+    def for_tools(self, tools: list[Any] | None) -> ChatTemplate:
+        """The template of requests with these tools: some tokenizers have one of its own for tools."""
+        return self if tools is None or self._tool_use is None else self._tool_use
 
     @contextmanager
     def remembering(self) -> Iterator[None]:
@@ -182,11 +205,11 @@ class ChatTemplate:
             self._memory = None
 
     def _render(self, messages, tools, add_generation_prompt, time, **variables):
-        context = dict(
-            self.special_tokens, messages=messages, tools=tools, documents=None,
-            add_generation_prompt=add_generation_prompt, strftime_now=partial(template_jinja.strftime, time),
-            **variables,
-        )  # fmt: skip
+        context = {
+            **self.special_tokens, "documents": None, "tools": tools,
+            "strftime_now": partial(template_jinja.strftime, time), **variables,
+            "messages": messages, "add_generation_prompt": add_generation_prompt,
+        }  # fmt: skip
         text = None if self._memory is None else self._memory.render(context)
         if text is None:
             return _without_addresses(self._render_in_full(context), messages, tools)
@@ -315,6 +338,66 @@ class ChatTemplate:
             null=null is not None and null.count("None") == (empty or "").count("None"),
         )  # fmt: skip
 
+    @cached_property
+    def variables(self) -> frozenset[str]:
+        """The names that the template reads and does not define: other arguments of a request have no effect."""
+        from jinja2 import meta
+
+        try:
+            return frozenset(meta.find_undeclared_variables(template_jinja.environment().parse(self.source)))
+        except Exception:  # `_compiled` reports that the template is not valid
+            return frozenset()
+
+    @property
+    def names_developer(self) -> bool:
+        """Whether the template names the role `developer`; otherwise vLLM makes such messages system messages."""
+        return '"developer"' in self.source or "'developer'" in self.source
+
+    def wants_parts(self, engine: str) -> bool:
+        """Whether an engine gives this template lists of parts as contents, rather than texts."""
+        if engine not in self._wants_parts:
+            from jinja2 import TemplateSyntaxError
+
+            from .content_format import wants_parts
+
+            try:
+                self._wants_parts[engine] = wants_parts(template_jinja.environment(), self.source, engine)
+            except (TemplateSyntaxError, SyntaxError, RecursionError):
+                self._wants_parts[engine] = False  # `_compiled` reports the error
+        return self._wants_parts[engine]
+
+    def takes_parts(self, role: str) -> bool:
+        """Whether the template renders a list of parts as the content of a message of a role, without an error."""
+        role = "system" if role == "developer" else role if role in ROLES else "user"
+        parts = [{"type": "text", "text": "probe"}]
+        return self._probe(self._conversation_with(role, parts)) is not None
+
+    @cached_property
+    def renders_tools(self) -> bool:
+        """Whether the template writes the tools of a request: one request is rendered with a tool and without."""
+        conversations = [USER], [{"role": "system", "content": "probe"}, USER]
+        return any(PROBE_TOOL_NAME in (self._probe(messages, tools=PROBE_TOOLS) or "") for messages in conversations)
+
+    @cached_property
+    def takes_system(self) -> bool:
+        """Whether the template writes a system message."""
+        return "probe1" in (self._probe([{"role": "system", "content": "probe1"}, USER]) or "")
+
+    def media_text(self, kind: str) -> str:
+        """What the template writes for an image, a sound or a video, such as `<image>`; "" for nothing.
+
+        >>> loop = "{% for m in messages %}{% for p in m.content %}{{ p.text or '<' ~ p.type ~ '>' }}{% endfor %}{% endfor %}"
+        >>> ChatTemplate(loop).media_text("image")
+        '<image>'
+        """
+        if kind not in self._media_texts:
+            parts = [{"type": "text", "text": "probe1"}, {"type": kind}, {"type": "text", "text": "probe2"}]
+            text = self._probe([{"role": "user", "content": parts}]) or ""
+            start, stop = text.find("probe1") + len("probe1"), text.rfind("probe2")
+            written = text[start:stop] if start >= len("probe1") and stop >= start else ""
+            self._media_texts[kind] = "" if "{" in written or kind in written.split() else written.strip("\n")
+        return self._media_texts[kind]
+
     def _conversation_with(self, role, content):
         """A conversation that contains one message of that role with that content."""
         if role == "tool":
@@ -338,12 +421,12 @@ class ChatTemplate:
     def _appends(self, messages):
         return self._probe(messages) != self._probe(messages, add_generation_prompt=True)
 
-    def _probe(self, messages, add_generation_prompt=False):
+    def _probe(self, messages, add_generation_prompt=False, tools=None):
         """Render a probe; None if the template raises."""
-        key = json.dumps([messages, add_generation_prompt])
+        key = json.dumps([messages, add_generation_prompt, tools])
         if key not in self._probe_results:
             try:
-                self._probe_results[key] = self._render(messages, None, add_generation_prompt, time=0)
+                self._probe_results[key] = self._render(messages, tools, add_generation_prompt, time=0)
             except RowError:
                 self._probe_results[key] = None
         return self._probe_results[key]
@@ -359,6 +442,13 @@ def _without_addresses(text, messages, tools) -> str:
 
 
 USER = {"role": "user", "content": "probe"}
+PROBE_TOOL_NAME = "probe_tool"
+PROBE_TOOLS = [
+    {"type": "function", "function": {
+        "name": PROBE_TOOL_NAME, "description": "probe",
+        "parameters": {"type": "object", "properties": {"probe": {"type": "string", "description": "probe"}}},
+    }}
+]  # fmt: skip
 TOOL_RESULT = {"role": "tool", "content": "probe", "name": "probe", "tool_call_id": "probe0000"}
 
 

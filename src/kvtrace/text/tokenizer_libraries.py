@@ -130,6 +130,13 @@ class ReferenceLibrary(Library):
         """Like `encode`, without starting threads, so that the caller can still fork."""
         return _flat([self._loaded.encode(text, add_special_tokens=False).ids for text in texts])
 
+    def affixes(self) -> tuple[np.ndarray, np.ndarray]:
+        """The control tokens that the tokenizer puts before and after a text, if it is asked to add them."""
+        loaded = self.ready()._loaded
+        plain, whole = (loaded.encode("a", add_special_tokens=added).ids for added in (False, True))
+        start = next((at for at in range(len(whole)) if whole[at : at + len(plain)] == plain), 0)
+        return np.array(whole[:start], np.uint32), np.array(whole[start + len(plain) :], np.uint32)
+
     def control_tokens(self):
         """The texts of the control tokens."""
         return [token.content for token in self._loaded.get_added_tokens_decoder().values()]

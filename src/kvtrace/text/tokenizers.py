@@ -9,6 +9,7 @@ in 0.05-0.1 s (0.1-0.2 s with one thread); tokenizers loads in 0.35 s and encode
 from __future__ import annotations
 
 import hashlib
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -121,6 +122,24 @@ class Tokenizer:
         except BaseException as error:
             raise_unless_failure(error)
         raise self._fault(texts)
+
+    @property
+    def start_tokens(self) -> np.ndarray:
+        """The control tokens that the tokenizer puts before a text, such as BOS; engines ask for them in completions.
+
+        >>> load("deepseek-r1").start_tokens.tolist()
+        []
+        """
+        return self._affixes[0]
+
+    @property
+    def end_tokens(self) -> np.ndarray:
+        """The control tokens that the tokenizer puts after a text."""
+        return self._affixes[1]
+
+    @cached_property
+    def _affixes(self):
+        return self._reference().affixes()
 
     def _reference(self):
         if isinstance(self._library, ReferenceLibrary):

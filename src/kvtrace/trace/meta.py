@@ -18,6 +18,15 @@ class LogSection(TypedDict, total=False):
     measured: list[str]  # the columns of MEASURED that the log gave the trace
 
 
+class RenderingSection(TypedDict, total=False):
+    """`rendering`: how requests became prompts. Maker: ingest/preparation.py."""
+
+    engine: str  # whose form of a request the chat template got
+    version: int  # of kvtrace's rendering
+    not_rendered: dict[str, int]  # field of a request -> requests that have it, and not in the prompt; to two digits
+    unsized_media: int  # images, sounds and videos that count as one token each; to two digits
+
+
 class ReleaseSection(TypedDict):
     """`release`: the settings of the release profile. Maker: privacy/account.py."""
 
@@ -77,6 +86,7 @@ class Meta(TypedDict, total=False):
     log: LogSection
     tokenizer: dict[str, str] | None
     chat_template: dict[str, str] | None
+    rendering: RenderingSection  # only if the log has prompts
     hash: str
     session_mode: str
     prefixes: str  # only if the log has lengths but no prompts: shared prefixes are unknown

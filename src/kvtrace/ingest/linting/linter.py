@@ -14,7 +14,7 @@ from ..._base.errors import InputError, RowError, UsageError
 from ..encoding import Batch, Recipe
 from ..keys import Key
 from ..logs.times import NO_TIME
-from ..preparation import DEFAULT_BLOCK_SIZE, Inputs, open_log
+from ..preparation import DEFAULT_BLOCK_SIZE, Inputs, open_log, require_engine
 from ..row_counts import Progress, RowCounter
 from .chunks import ChunkTable
 from .findings import Place, decided
@@ -41,6 +41,8 @@ def lint(
     chat_template: str | Path | None = None,
     use_template: bool = True,
     generation_prompt: str | None = None,
+    render_as: str = "vllm",
+    request_templates: bool = False,
     block_size: int = DEFAULT_BLOCK_SIZE,
     max_errors: int = 0,
     on_reject: Callable[[RowError], None] | None = None,
@@ -51,7 +53,8 @@ def lint(
     Args:
         inputs: A path, a directory or a glob, or several of these.
         log_format, field_map, time_unit, allow_truncated: How the log is read, as in `anonymize`.
-        tokenizer, chat_template, use_template, generation_prompt: How prompts are rendered, as in `anonymize`.
+        tokenizer, chat_template, use_template, generation_prompt, render_as, request_templates: How prompts are
+            rendered, as in `anonymize`.
         block_size: Tokens per block, for the positions.
         max_errors: Bad rows to skip; the next one ends the run. -1 means no limit.
         on_reject: Receives the error of each bad row.
@@ -79,6 +82,7 @@ def lint(
 
     if isinstance(block_size, bool) or not isinstance(block_size, int) or block_size < 1:
         raise UsageError("--block-size must be at least 1.")
+    require_engine(render_as)
     log_sources, reader = open_log(
         inputs, log_format=log_format, field_map=field_map, time_unit=time_unit, allow_truncated=allow_truncated,
         untimed=True,
@@ -88,7 +92,8 @@ def lint(
     recipe = Recipe(
         reader=reader, tokenizer=tokenizer, chat_template=None if chat_template is None else str(chat_template),
         use_template=use_template, generation_prompt=generation_prompt, key=Key.random(), block_size=block_size,
-        tail="kept", outputs=False, stop_at_error=max_errors == 0,
+        tail="kept", outputs=False, stop_at_error=max_errors == 0, render_as=render_as,
+        request_templates=request_templates,
     )  # fmt: skip
     run = _Run(PromptReader(recipe), block_size)
     total, counter = sources.total(log_sources), RowCounter(max_errors, on_reject)

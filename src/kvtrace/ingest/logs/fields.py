@@ -19,6 +19,7 @@ from .measured import Places, put_cached, put_row, tokens_of, whole_number
 from .measured import service_in as service_in
 from .prompts import is_cut_json, opened_prompt, require_prompt
 from .record import Record
+from .shaping import shaping_of
 from .spellings import MISSING_TIME as MISSING_TIME
 
 SESSION = ("session", "session_id", "conversation_id")
@@ -78,6 +79,7 @@ def described(places: Places, time: Any = None) -> Record:
         end_time=find(row, *END)[0],
         service_s=service_in(row),
         tools=_tools(places),
+        shaping=shaping_of(places),
         output_length=count(*find(row, "output_length")),
         session=key_of(*find(places, *SESSION)),
         user=key_of(*find(places, *USER)),
@@ -161,6 +163,7 @@ def put_prompt(record: Record, value: Any, path: str) -> None:
     value, path, body = opened_prompt(value, path)
     if body:
         record.tools = record.tools or _tools([(f"{path}.", body)])
+        record.shaping = record.shaping or shaping_of([(f"{path}.", body)])
     if type(value) is str and value:
         record.text = value
         _note_if_cut(record, value, path)
@@ -179,7 +182,7 @@ def put_prompt(record: Record, value: Any, path: str) -> None:
 
 
 def put_messages(record: Record, messages: Any, path: str) -> None:
-    """Set the record's messages, and add the identities of their images, files and sounds; RowError."""
+    """Set the record's messages, each checked by `put_message`; RowError."""
     if type(messages) is not list:
         raise wrong(messages, path, "a list of messages")
     if not messages:
@@ -190,7 +193,7 @@ def put_messages(record: Record, messages: Any, path: str) -> None:
 
 
 def put_message(record: Record, message: Any, path: str) -> None:
-    """Check one message of the prompt, and add its images, files, sounds and cut texts to the record; RowError."""
+    """Check one message of the prompt, note its cut texts, and set the request's type if it has media; RowError."""
     if type(message) is not dict:
         raise wrong(message, path, "a message")
     if type(message.get("role")) is not str:
@@ -318,7 +321,7 @@ def _tools(places):
 
 
 def _put_parts(record, parts, path):
-    """Add the identity of each part that is not text, and set the request's type if it has none."""
+    """Check each part, and set the request's type if it has none and a part is not text."""
     if type(parts) is not list:
         raise wrong(parts, path, "text, a list of parts or null")
     for i, part in enumerate(parts):
@@ -334,12 +337,15 @@ def _put_parts(record, parts, path):
             if type(text := part.get(kind, part.get("text"))) is str:
                 _note_if_cut(record, text, f"{path}[{i}]")
             continue
-        record.media.append(_identity(part, f"{path}[{i}]"))
         record.type = record.type or MEDIA_PARTS.get(kind)
 
 
-def _identity(part, path):
-    """The identity of a content part: its JSON without the cache marker, which moves from turn to turn."""
+def identity_of(part: dict[str, Any], path: str) -> bytes:
+    """The identity of a medium: its part's JSON without the cache marker, which moves from turn to turn; RowError.
+
+    >>> identity_of({"type": "image", "cache_control": {}}, "")
+    b'{"type":"image"}'
+    """
     return json_bytes({key: part[key] for key in part if key != "cache_control"}, path)
 
 

@@ -45,6 +45,8 @@ def _put_prompt(record, requests):
         hint = "A Batch has its requests and responses in two files: give both."
         raise RowError("is missing. It must hold the prompt.", field=path, hint=hint)
     fields.put_prompt(record, value, path)
+    # a completion's text gets the tokenizer's start token, unless the request asks for none
+    record.add_special_tokens = record.text is not None and (record.shaping or {}).get("add_special_tokens", True)
 
 
 def _put_answer(record, responses):

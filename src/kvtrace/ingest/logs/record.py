@@ -21,7 +21,12 @@ class Record:
     invalid: set[str] = field(default_factory=set)  # measured columns whose logged value is not valid
     messages: list[dict[str, Any]] | None = None  # chat messages, to be rendered by the chat template
     tools: list[dict[str, Any]] | None = None  # tool definitions, rendered with the messages
+    shaping: dict[str, Any] | None = None  # other fields that can change the prompt (shaping.py)
     text: str | None = None  # a templated prompt
+    texts: list[str] | None = None  # the rendered prompt, cut where its media stand
+    placed: list[Any] = field(default_factory=list)  # the media between `texts`
+    add_special_tokens: bool = False  # the engine adds the tokenizer's start token to this text
+    not_rendered: frozenset[str] = frozenset()  # fields of the request that are not in the prompt as the engine has them
     token_ids: array[int] | None = None  # a tokenised prompt, uint32
     hashes: array[int] | None = None  # an engine's chained hashes, uint64 words of each block; as secret as the prompt
     block_size: int | None = None  # tokens per block of `hashes`; None = the row does not state it
@@ -38,7 +43,7 @@ class Record:
     adapter: str | None = None
     salts: list[bytes] = field(default_factory=list)  # cache_salt, extra_key: other salts, other blocks; secret
     domain: str | None = None  # isolation domain that --map names; secret likewise
-    media: list[bytes] = field(default_factory=list)  # identity of each image, audio or file part
+    media: list[bytes] = field(default_factory=list)  # identity of each image, audio or file without a place in the prompt
     prompt_tokens: int | None = None  # the log's own count, to check tokenizer and template
     id: str | None = None  # the request's id; secret like the session
     cut: str | None = None  # JSON path of a text that the logger cut short

@@ -42,6 +42,7 @@ def read(row: dict[str, Any]) -> Record:
     record = fields.common(places, *pairs.time_of(requests, responses))
     record.tools = record.tools and [_tool(tool) for tool in record.tools]
     _put_session(record, places)
+    record.add_special_tokens = True  # vLLM asks for the start token here, also after a template that writes one
     _put_prompt(record, requests, responses)
     fields.put_usage(record, pairs.usage(responses), prompt=("input_tokens",), output=("output_tokens",))
     _put_answer(record, responses)

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from ...text.messages import media_parts
 from . import fields, pairs
 from .measured import put_cached, put_measured, put_spans, seconds_of, span_s
 from .pairs import small_unit as small_unit
@@ -76,4 +77,7 @@ def _put_media(record, requests):
     messages, path = fields.find(requests, "messages")
     if messages is not None:
         fields.put_messages(record, messages, path)
+        for i, message in enumerate(messages):
+            for part in media_parts(message):
+                record.media.append(fields.identity_of(part, f"{path}[{i}].content"))
         record.messages = record.cut = None

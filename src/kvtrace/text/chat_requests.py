@@ -1,0 +1,244 @@
+"""A chat request as its engine renders it: the text of the prompt, where its media stand, and what was not rendered.
+
+The request is its messages, its tools, and the fields that can change the prompt. Its engine (engine_forms.py) decides
+what the template gets. Where the template has no place for something, it is not lost in silence: `not_rendered` names
+the field. Tools that a template does not write go into the prompt as plain JSON, because requests with other tools
+would otherwise seem to share prompts that they do not share.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from datetime import datetime
+from typing import Any, NamedTuple
+
+from .._base.errors import RowError
+from .engine_forms import FORMS, Message, tools_as_text
+from .messages import MEDIA_KINDS, is_medium, kind_of, media_parts, text_of
+from .templates import ChatTemplate
+
+PREFILL_MARK = "\ue000prefill\ue001"
+SPECIAL = re.compile(r"<[^<>\s]{1,80}>|\[[A-Z_]{2,40}\]")  # how placeholders are written
+AROUND = re.compile(r"start|begin|end|boi|eoi|bos|eos", re.IGNORECASE)  # tokens around the placeholders of a medium
+
+
+class Medium(NamedTuple):
+    """An image, a sound, a video or a file in a prompt."""
+
+    part: Message | None  # the content part; None = nothing but a cut between two texts that are tokenised apart
+    kind: str
+    placeholder: str  # the template's text for one placeholder token; "" = the template writes none
+
+
+class RenderedPrompt(NamedTuple):
+    """The text of a prompt, cut where its media stand: text, medium, text, ..."""
+
+    texts: list[str]  # one more than media
+    media: list[Medium]
+    not_rendered: frozenset[str]  # names of fields
+
+
+def render(
+    template: ChatTemplate,
+    messages: list[Message],
+    tools: list[Any] | None,
+    fields: Mapping[str, Any],
+    *,
+    engine: str = "vllm",
+    time: float | datetime | None = None,
+) -> RenderedPrompt:
+    """The prompt of one chat request.
+
+    Args:
+        template: The chat template of the model.
+        messages, tools: As the client sent them.
+        fields: The other fields of the request that can change the prompt, such as `chat_template_kwargs`.
+        engine: A row of FORMS.
+        time: Of the request, for templates that print the date: seconds since 1970, or a datetime.
+
+    Raises:
+        RowError: A message is malformed, or the template raised; without content.
+
+    >>> loop = "{% for m in messages %}<{{ m.role }}>{{ m.content }}{% endfor %}"
+    >>> prompt = render(ChatTemplate(loop), [{"role": "user", "content": "Boats?"}], [{"name": "find"}], {})
+    >>> prompt.texts, sorted(prompt.not_rendered)
+    (['<system>{"name": "find"}<user>Boats?'], ['tools'])
+    """
+    if not isinstance(messages, list) or not messages:
+        raise RowError("the list of messages is empty.", field="messages")
+    form = FORMS[engine]
+    shaped_tools = form.tools(tools, fields)
+    template = template.for_tools(shaped_tools)
+    missing = set(_without_effect(template, fields, engine))
+    if shaped_tools and not template.renders_tools:
+        missing.add("tools")
+        messages, shaped_tools = _with_tools_text(messages, shaped_tools, template), None
+    parts = [part for message in messages for part in media_parts(message)]
+    if not parts:
+        texts = _texts(template, messages, shaped_tools, fields, engine, time)
+        return RenderedPrompt(texts, [CUT] * (len(texts) - 1), frozenset(missing))
+    texts, media = _around_media(template, messages, parts, shaped_tools, fields, engine, time)
+    return RenderedPrompt(texts, media, frozenset(missing))
+
+
+CUT = Medium(None, "", "")
+
+
+def _texts(template, messages, tools, fields, engine, time) -> list[str]:
+    """The prompt, and the start of the answer if the engine tokenises it apart."""
+    form, variables = FORMS[engine], FORMS[engine].variables(fields)
+    last = messages[-1] if isinstance(messages[-1], dict) else {}
+    prefill = bool(fields.get("continue_final_message")) and (
+        not form.separate_prefill or (last.get("role") == "assistant" and isinstance(last.get("content"), str))
+    )
+    if not prefill:
+        generation = True if engine == "sglang" else fields.get("add_generation_prompt") is not False
+        conversation = form.messages(messages, template)
+        options = {"time": time, "add_generation_prompt": generation}
+        return [template.render_conversation(conversation, tools, variables, **options)]
+    if form.separate_prefill:
+        conversation = form.messages(messages[:-1], template) if len(messages) > 1 else []
+        if not conversation:
+            raise RowError("the prompt holds nothing but the answer to continue.", field="messages")
+        return [template.render_conversation(conversation, tools, variables, time=time), last["content"]]
+    return [_continued(template, form.messages(messages, template), tools, variables, time)]
+
+
+def _continued(template, conversation, tools, variables, time) -> str:
+    """The prompt up to the end of the last message, which the model continues; as transformers cuts it."""
+    last = dict(conversation[-1])
+    content = last.get("content")
+    if isinstance(content, list):
+        place = next((i for i in reversed(range(len(content))) if "text" in content[i]), None)
+        if place is None:
+            raise RowError("the last message has no text to continue (continue_final_message).", field="messages")
+        last["content"] = list(content)
+        last["content"][place] = {**content[place], "text": content[place]["text"] + PREFILL_MARK + " "}
+    else:
+        last["content"] = (content or "") + PREFILL_MARK + " "
+    text = template.render_conversation(
+        [*conversation[:-1], last], tools, variables, time=time, add_generation_prompt=False
+    )
+    end = text.rfind(PREFILL_MARK)
+    if end < 0:
+        raise RowError("the chat template does not write the message to continue (continue_final_message).")
+    kept = text[end + len(PREFILL_MARK) : end + len(PREFILL_MARK) + 1] == " "
+    return text[:end] if kept else text[:end].rstrip()
+
+
+def _without_effect(template, fields, engine) -> Iterator[str]:
+    """The fields of the request that the template, or the engine, has no place for."""
+    read = template.variables
+    arguments = fields.get("chat_template_kwargs") or {}
+    if any(name not in read for name in arguments):
+        yield "chat_template_kwargs"
+    if fields.get("documents") and ("documents" not in read or engine == "sglang"):
+        yield "documents"
+    if fields.get("reasoning_effort") is not None and not read & {"reasoning_effort", "enable_thinking", "thinking"}:
+        yield "reasoning_effort"
+    yield from (name for name in UNRENDERED if fields.get(name))
+
+
+# fields that can change a prompt, and that no engine of FORMS gives its template
+UNRENDERED = (
+    "chat_template", "response_format", "mm_processor_kwargs", "thinking", "context_management", "mcp_servers",
+    "truncate_prompt_tokens", "suffix",
+)  # fmt: skip
+
+
+def _with_tools_text(messages, tools, template) -> list[Message]:
+    """The messages, with the tools as plain JSON after the system prompt."""
+    text = tools_as_text(tools)
+    first = messages[0] if isinstance(messages[0], dict) else {}
+    if first.get("role") in ("system", "developer") or (first.get("role") == "user" and not template.takes_system):
+        return [{**first, "content": _appended(first.get("content"), text)}, *messages[1:]]
+    return [{"role": "system", "content": text}, *messages] if template.takes_system else messages
+
+
+def _appended(content, text):
+    if isinstance(content, list):
+        return [*content, {"type": "text", "text": text}]
+    return f"{content}\n\n{text}" if content else text
+
+
+# -- media ---------------------------------------------------------------------------------------------------------
+
+
+def _around_media(template, messages, parts, tools, fields, engine, time) -> tuple[list[str], list[Medium]]:
+    """The texts between the media, and the media: where the template writes them, else where their parts stand."""
+    media = [_medium(part, template) for part in parts]
+    kinds = [kind for kind in dict.fromkeys(medium.kind for medium in media)]
+    written = {kind: template.media_text(kind) for kind in kinds if kind in MEDIA_KINDS.values()}
+    if template.wants_parts(engine) and all(written.get(kind) for kind in kinds) and engine != "raw":
+        texts = _texts(template, messages, tools, fields, engine, time)
+        if (cut := _cut(texts[0], written, media)) is not None:
+            return [*cut, *texts[1:]], media + [CUT] * (len(texts) - 1)
+    marks = _marks(messages, len(media))
+    texts = _texts(template, _marked(messages, iter(marks)), tools, fields, engine, time)
+    order = sorted((place, i) for i, mark in enumerate(marks) if (place := texts[0].find(mark)) >= 0)
+    pieces, start = [], 0
+    for place, i in order:
+        before, _, after = _around(written.get(media[i].kind, ""))
+        pieces.append(texts[0][start:place] + before)
+        start = place + len(marks[i])
+        texts[0] = texts[0][:start] + after + texts[0][start:]
+    placed = [media[i] for _, i in order]
+    return [*pieces, texts[0][start:], *texts[1:]], placed + [CUT] * (len(texts) - 1)
+
+
+def _medium(part, template) -> Medium:
+    kind = MEDIA_KINDS.get(kind_of(part), "file")
+    text = template.media_text(kind) if kind != "file" else ""
+    return Medium(part, kind, _around(text)[1])
+
+
+def _around(text: str) -> tuple[str, str, str]:
+    """What a template writes for a medium: the text before its placeholder, the placeholder, and the text after it."""
+    tokens = [match for match in SPECIAL.finditer(text) if not AROUND.search(match[0])]
+    if len(tokens) != 1:
+        return "", text, ""
+    return text[: tokens[0].start()], tokens[0][0], text[tokens[0].end() :]
+
+
+def _cut(text, written, media) -> list[str] | None:
+    """The texts between the media; None if the template did not write them all, in their order."""
+    places = list(re.finditer("|".join(map(re.escape, dict.fromkeys(written.values()))), text))
+    if [match[0] for match in places] != [written[medium.kind] for medium in media]:
+        return None  # another order, or a text of the user looks like a placeholder
+    pieces, start = [], 0
+    for match in places:
+        before, placeholder, _ = _around(match[0])
+        pieces.append(text[start : match.start()] + before)
+        start = match.start() + len(before) + len(placeholder)
+    return [*pieces, text[start:]]
+
+
+def _marks(messages, count) -> list[str]:
+    """A text for each medium that no message holds."""
+    name = "media"
+    while any(f"\ue000{name}" in text for message in messages for text in _all_texts(message)):
+        name += "x"
+    return [f"\ue000{name}{i}\ue001" for i in range(count)]
+
+
+def _all_texts(message) -> Iterator[str]:
+    content = message.get("content") if isinstance(message, dict) else None
+    for piece in content if isinstance(content, list) else [content]:
+        text = text_of(piece) if isinstance(piece, (str, dict)) else None
+        if text is not None:
+            yield text
+
+
+def _marked(messages, marks: Iterator[str]) -> list[Message]:
+    """The messages with a text in place of each medium."""
+    shaped = []
+    for message in messages:
+        if any(True for _ in media_parts(message)):
+            content = [
+                {"type": "text", "text": next(marks)} if isinstance(part, dict) and is_medium(part) else part
+                for part in message["content"]
+            ]
+            message = {**message, "content": content}
+        shaped.append(message)
+    return shaped
