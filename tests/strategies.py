@@ -7,17 +7,23 @@ from kvtrace.trace.columns import Columns, replace_columns
 from kvtrace.trace.dependencies import RELATIONS, TRIGGERS, Dependencies
 from kvtrace.trace.measured import MEASURED
 from kvtrace.trace.trace import Trace
+from kvtrace.trace.unknown import UNKNOWN_LENGTH
 
 paths = st.lists(st.lists(st.integers(0, 3), max_size=6), min_size=1, max_size=12)
 
 
 @st.composite
-def traces(draw, outputs: bool | None = None, min_block_size: int = 1):
-    """A trace of random prompts over a small alphabet, so that they share prefixes; chained by construction."""
+def traces(draw, outputs: bool | None = None, min_block_size: int = 1, unknown_outputs: bool = True):
+    """A trace of random prompts over a small alphabet, so that they share prefixes; chained by construction.
+
+    With `unknown_outputs`, half of the traces have some outputs of unknown length, or all.
+    """
     block_size = draw(st.integers(min_block_size, 5))
     prompts = draw(paths)
     tails = [draw(st.integers(0, block_size - 1)) for _ in prompts]
     with_outputs = draw(st.booleans()) if outputs is None else outputs
+    shares = [[False], [False], [True, False], [True]] if unknown_outputs else [[False]]
+    is_unknown = st.sampled_from(draw(st.sampled_from(shares)))
     number: dict = {}
 
     def blocks(path, tail, first=0):
@@ -32,10 +38,11 @@ def traces(draw, outputs: bool | None = None, min_block_size: int = 1):
         hash_ids.append(blocks(path, tail))
         lengths.append(len(path) * block_size + tail)
         grown = draw(st.integers(0, 3 * block_size))
+        grown = UNKNOWN_LENGTH if draw(is_unknown) else grown
         output_lengths.append(grown)
         whole, rest = divmod(lengths[-1] + grown, block_size)
         longer = path + [9] * (whole - len(path))
-        if with_outputs and grown:
+        if with_outputs and grown > 0:
             output_ids.append(blocks(longer, rest, first=len(path)))
         else:
             output_ids.append([])

@@ -16,9 +16,9 @@ from kvtrace.capture.proxy import codings
 from kvtrace.capture.proxy.calls import source_of
 from kvtrace.capture.proxy.codings import decoded
 from kvtrace.capture.proxy.exchange import Exchange
-from kvtrace.capture.proxy.streams import anthropic, openai, responses
-from kvtrace.capture.proxy.streams.sse import events
 from kvtrace.capture.sources import SOURCES
+from kvtrace.ingest.logs.streams import anthropic, openai, responses
+from kvtrace.ingest.logs.streams.sse import events
 from tests.attacks.canary import CANARY, all_of, require_none
 from tests.capture import stub_model
 from tests.capture.recorded import record_of

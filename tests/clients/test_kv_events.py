@@ -199,3 +199,55 @@ def test_each_request_that_stores_is_a_row_with_its_path_and_its_hits(engine, fo
     assert counts.removed == counts.first + counts.again - counts.resident and counts.again > 0
     assert (counts.lost, counts.restarts, counts.unknown_parents, counts.unknown_removed) == (0, 0, 0, 0)
     assert missing < 20
+
+
+PLACEHOLDER = 8  # the token of every image
+
+
+def with_images(case, seed):
+    """The case with images in its prompts, some with the same text before them, and salts and adapters."""
+    rng = random.Random(seed)
+    for request in case["requests"]:
+        tokens, images = [], []
+        for token in request["tokens"]:
+            tokens.append(token % PLACEHOLDER)
+            if rng.random() < 0.1:
+                name = rng.choice("abc")
+                images.append([name, len(tokens), 3 if name == "c" else 6])
+                tokens += [PLACEHOLDER] * images[-1][2]
+        request |= {"tokens": tokens, "images": images}
+        request |= {name: rng.choice("xy") for name in ("salt", "adapter") if rng.random() < 0.2}
+    return case | {"capacity": 60}
+
+
+def contents_of(request, blocks):
+    """What leads to each of the first blocks of a request, as an engine hashes it."""
+    for stop in range(SIZE, (blocks + 1) * SIZE, SIZE):
+        images = [image for image in request["images"] if image[1] < stop]
+        yield json.dumps([request["tokens"][:stop], images, request.get("salt"), request.get("adapter")])
+
+
+@pytest.mark.parametrize("keys", [True, False], ids=["with keys", "hashes alone"])
+@pytest.mark.parametrize("engine", ENGINES[:1])
+def test_blocks_are_equal_where_the_engine_hashes_equal_images_and_salts(engine, keys, folder, tmp_path):
+    """Events of vLLM; then the same without their extra keys, where only hashes and parents tell images apart."""
+    seed = random.Random().randrange(1 << 32)
+    case = with_images(case_of(seed, folder, rows=80), seed)
+    case["requests"] = [request | {"more": 0} for request in case["requests"]]
+    _, lines = served(engine, folder, case)
+    batches = list(map(orjson.loads, lines))
+    for event in (event for batch in batches for event in batch["batch"][1]) if not keys else ():
+        event.pop("extra_keys", None)
+    path = tmp_path / "events.jsonl"
+    path.write_bytes(b"".join(orjson.dumps(batch) + b"\n" for batch in batches))
+    publish(kvtrace.anonymize(path, **OPTIONS), tmp_path / "trace.jsonl")
+    rows = {row["timestamp"]: row for row in map(orjson.loads, kv_events.row_lines(path.read_bytes().splitlines()))}
+    trace, contents, ids = kvtrace.read(tmp_path / "trace.jsonl"), {}, {}
+    requests = [request for request, seconds in zip(case["requests"], case["times"], strict=True) if seconds in rows]
+    assert len(requests) == len(trace) > 30
+    for row, request in enumerate(requests):
+        blocks = trace.hash_ids[trace.offsets[row] : trace.offsets[row + 1]].tolist()
+        domain = request.get("adapter"), request.get("salt") if keys else None  # a column of the trace, not in its ids
+        for one, content in zip(blocks, contents_of(request, len(blocks)), strict=True):
+            assert contents.setdefault((domain, one), content) == content, f"seed {seed}: row {row} shares too much"
+            assert ids.setdefault((domain, content), one) == one, f"seed {seed}: row {row} shares too little"

@@ -1,9 +1,9 @@
 """vLLM: its own KVCacheManager serves requests; run in vLLM's environment as CASES (a file with a JSON object a line).
 
 A case says block_size, capacity (usable blocks), grow, a schedule (kind, window, arrival, end) and requests: tokens (of
-the prompt), more (tokens generated and cached) and, if any, salt and adapter. Prints, a case a line, vLLM's version,
-each request's hit blocks, and the number of early frees. Requests, hashes, blocks and queue are vLLM's, unmodified;
-ours is the schedule.
+the prompt), more (tokens generated and cached) and, if any, salt, adapter and images ([hash, first token, tokens]).
+Prints, a case a line, vLLM's version, each request's hit blocks, and the number of early frees. Requests, hashes,
+blocks and queue are vLLM's, unmodified; ours is the schedule.
 """
 
 import json
@@ -13,6 +13,7 @@ import torch
 import vllm_absent  # noqa: F401 - before vllm
 from vllm import __version__
 from vllm.lora.request import LoRARequest
+from vllm.multimodal.inputs import MultiModalFeatureSpec, PlaceholderRange
 from vllm.sampling_params import SamplingParams
 from vllm.utils.hashing import sha256
 from vllm.v1.core.kv_cache_manager import KVCacheManager
@@ -43,6 +44,7 @@ class Server:
         request = Request(
             str(row), tokens, SamplingParams(max_tokens=1), None, block_hasher=self.hasher, cache_salt=salt,
             lora_request=adapter and LoRARequest(adapter, 1 + len(adapter), f"/{adapter}"),
+            mm_features=[image_of(*image) for image in self.rows[row].get("images", ())],
         )  # fmt: skip
         found, hit, _ = self.manager.get_computed_blocks(request)
         if self.manager.allocate_slots(request, len(tokens) - hit, hit, found) is None:
@@ -60,6 +62,11 @@ class Server:
 
     def finish(self, row):
         self.manager.free(self.live.pop(row))
+
+
+def image_of(identifier, offset, length):
+    """An image of a prompt, as vLLM's processor leaves it to the cache."""
+    return MultiModalFeatureSpec(None, "image", identifier, PlaceholderRange(offset, length))
 
 
 def serve(case, server=Server):

@@ -491,7 +491,7 @@ def test_parquet_that_is_no_trace_is_one_line(folder):
 
     sound = {"timestamp": [0], "input_length": [4], "output_length": [1], "hash_ids": [[0]]}
     for changed, said in [
-        ({"hash_ids": None}, "the column hash_ids is missing"),
+        ({"input_length": None}, "the column input_length is missing"),
         ({"hash_ids": ["0"]}, "the column hash_ids does not have a list in every row"),
         ({"hash_ids": [["0"]]}, "the column hash_ids does not have lists of integers"),
         ({"hash_ids": pa.array([None], pa.list_(pa.int64()))}, "the column hash_ids does not have a list in every row"),

@@ -71,19 +71,28 @@ def id_lists(draw, number):
 
 
 @st.composite
-def fields(draw):
-    """The fields of a row: half of them sound, else with wrong kinds, keys missing, twice or unknown."""
+def fields(draw, lengths_only=False):
+    """The fields of a row: half of them sound, else with wrong kinds, keys missing, twice or unknown.
+
+    With `lengths_only`, most sound rows have no hash_ids.
+    """
     sound = draw(st.booleans())
     small = st.integers(0, 99).map(str)
     values = {
         "timestamp": st.one_of(small, st.floats(0, 1e6).map(lambda t: repr(round(t, 3)))) if sound else decimal,
         "input_length": small if sound else whole,
-        "output_length": small if sound else whole,
+        "output_length": st.one_of(small, small, st.just("null")) if sound else whole,
         "hash_ids": id_lists(st.integers(-1, 2**64 - 1).map(str) if sound else whole),
     }
     if sound:
-        found = [(key, draw(values[key])) for key in KEYS]
-        found += draw(st.lists(st.tuples(st.sampled_from(["turn", "type", "x"]), sound_scalar), max_size=3))
+        keys = KEYS[:-1] if lengths_only and draw(st.integers(0, 9)) else KEYS
+        keys = [key for key in keys if key != "output_length" or draw(st.integers(0, 9))]
+        renamed = draw(
+            st.sampled_from([{}, {}, {}, {"input_length": "input_tokens"}, {"output_length": "output_tokens"}])
+        )
+        found = [(renamed.get(key, key), draw(values[key])) for key in keys]
+        others = st.sampled_from(["turn", "type", "x", "input_tokens"])
+        found += draw(st.lists(st.tuples(others, sound_scalar), max_size=3))
     else:
         found = [(key, draw(draw(st.sampled_from([values[key]] * 19 + [scalar])))) for key in KEYS]
         found += draw(st.lists(st.tuples(names, st.one_of(scalar, scalar, nested)), max_size=3))
@@ -95,12 +104,14 @@ def fields(draw):
 
 
 @st.composite
-def lines(draw):
+def lines(draw, lengths_only=False):
     if draw(st.integers(0, 9)) == 0:
         return draw(
             st.sampled_from([b"", b" ", b"\t\r", b"[]", b"7", b"null", b"{}", b"{", b"\xff", b"{\xc3\xa9}", b"\0"])
         )
-    inside = ",".join(f'{draw(space)}"{k}"{draw(space)}:{draw(space)}{v}{draw(space)}' for k, v in draw(fields()))
+    inside = ",".join(
+        f'{draw(space)}"{k}"{draw(space)}:{draw(space)}{v}{draw(space)}' for k, v in draw(fields(lengths_only))
+    )
     line = (draw(space) + "{" + inside + "}" + draw(space)).encode()
     if draw(st.integers(0, 19)) == 0:  # one byte lost, changed or added
         at = draw(st.integers(0, len(line) - 1))
@@ -111,7 +122,7 @@ def lines(draw):
 @st.composite
 def files(draw):
     end = draw(st.sampled_from([b"\n", b"\r\n"]))
-    data = end.join(draw(st.lists(lines(), max_size=12)))
+    data = end.join(draw(st.lists(lines(draw(st.integers(0, 3)) == 0), max_size=12)))
     bom = draw(st.sampled_from([b"", b"", b"\xef\xbb\xbf"]))
     return bom + data + draw(st.sampled_from([b"", end]))
 
@@ -217,6 +228,34 @@ def test_a_last_line_without_newline_a_bom_and_crlf_are_fine():
 def test_of_a_key_that_comes_twice_the_last_wins():
     data = row().replace(b"[7, 8]", b'[7, 8], "hash_ids": [9], "turn": 1, "turn": 2')
     assert read(data)[0][0][4:] == ([9], None, {"turn": 2})
+
+
+def test_an_output_length_that_is_null_or_missing_is_unknown():
+    without = row().replace(b'"output_length": 1, ', b"")
+    assert [found[3] for found in read(row(output_length=None) + row() + without)[0]] == [-1, 1, -1]
+    assert [found[3] for found in read(without + row(output_length=None))[0]] == [-1, -1]
+
+
+def test_tokens_are_another_name_of_lengths():
+    data = b'{"timestamp": 0, "input_tokens": 9, "output_tokens": 1}\n{"timestamp": 1, "input_length": 7}\n'
+    assert [found[2:4] for found in read(data)[0]] == [(9, 1), (7, -1)]
+
+
+def lengths(**changed):
+    values = {"timestamp": 0, "input_length": 9, "output_length": 1} | changed
+    return json.dumps(values).encode() + b"\n"
+
+
+def test_rows_of_a_file_have_ids_as_its_first_row_has():
+    assert read(lengths() + row() + lengths()) == ([read(lengths())[0][0], (3, *read(lengths())[0][0][1:])], [2])
+    assert read(row() + lengths() + row())[1] == [2]
+    assert read(b"{}\n" + lengths() + lengths(output_hash_ids=[1]))[1] == [1, 3]
+    for data, message in (
+        (lengths() + row(), "^f:2: the row has hash_ids, but the first row has none. Give all rows hash_ids, or none."),
+        (row() + lengths(), "^f:2: hash_ids is missing."),
+    ):
+        with pytest.raises(RowError, match=message):
+            jsonl_read.read_rows(io.BufferedReader(io.BytesIO(data)), "f")
 
 
 def test_what_is_nested_is_left_out_and_counted():

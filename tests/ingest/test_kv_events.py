@@ -9,12 +9,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import kvtrace
 from kvtrace._base.errors import RowError
 from kvtrace.ingest.logs import kv_events, open_reader, sources
 from kvtrace.ingest.logs.kv_batches import event_batch, is_events
 from kvtrace.ingest.logs.kv_blocks import KvBlocks, depth_of
 from kvtrace.ingest.logs.kv_counts import StoreCounts
 from kvtrace.ingest.logs.kv_publisher import KvPublisher
+from kvtrace.privacy.publishing import publish
 
 SAMPLE = Path(__file__).parents[1] / "data/logs/kv_events.jsonl"
 SIZE = 2
@@ -116,11 +118,68 @@ def test_adapters_salts_and_images_keep_prompts_apart():
     publisher = KvPublisher()
     (row,) = publisher.add([0, [stored([1, 2], lora_name="poet", extra_keys=keys)]]) + publisher.rest()
     record = kv_events.read(row)
-    assert (record.adapter, record.salts, record.media) == (
-        "poet",
-        [b'{"cache_salt":"tenant a"}'],
-        [b'["image 1","0"]'],
-    )
+    assert (record.adapter, record.salts, record.media) == ("poet", [b'{"cache_salt":"tenant a"}'], [])
+    assert record.media_at == [(2, b'"image 1"')]  # it begins in the second block
+
+
+def ids_of(batches, folder):
+    """The trace's ids of recorded batches (seconds, events)."""
+    path = folder / "events.jsonl"
+    path.write_bytes(b"".join(orjson.dumps([seconds, events]) + b"\n" for seconds, *events in batches))
+    publish(kvtrace.anonymize(path, profile=kvtrace.profile("exact"), block_size=SIZE), folder / "trace.jsonl")
+    return [orjson.loads(line)["hash_ids"] for line in (folder / "trace.jsonl").read_bytes().splitlines()]
+
+
+PROMPT = [7, 7, 5, 5, 5, 5]  # three blocks; token 5 is the placeholder of every image
+
+
+def three_requests(**keys_of_images):
+    """Requests with image A, image B and A again, after the cache lost A: block 10 is that of the text before it."""
+    keys = {name: {"extra_keys": [None, *keys]} for name, keys in keys_of_images.items()}
+    a = stored([10, 11, 12], tokens=PROMPT, **keys.get("a", {}))
+    b = stored([21, 22], 10, tokens=PROMPT[2:], **(keys and {"extra_keys": keys["b"]["extra_keys"][1:]}))
+    again = stored([11, 12], 10, tokens=PROMPT[2:], **(keys and {"extra_keys": keys["a"]["extra_keys"][1:]}))
+    return (0, a), (60, b), (100, removed(11, 12)), (120, again)
+
+
+@pytest.mark.parametrize(
+    "keys",
+    [
+        # vLLM 0.33: an image and its first token, counted from the start of the block
+        {"a": [[["image a", 0]], [["image a", -2]]], "b": [[["image b", 0]], [["image b", -2]]]},
+        {"a": [["image a"], ["image a"]], "b": [["image b"], ["image b"]]},  # older
+        {},  # events without keys: the hashes and their parents alone tell the images apart
+    ],
+    ids=["keys with places", "keys", "hashes alone"],
+)
+def test_images_with_equal_tokens_are_told_apart_as_the_parents_say(keys, tmp_path):
+    assert ids_of(three_requests(**keys), tmp_path) == [[0, 1, 2], [0, 3, 4], [0, 1, 2]]
+
+
+def test_wide_placeholders_of_sglang_are_ids_that_no_vocabulary_has():
+    """SGLang 0.5.23 writes four numbers of 62 bits, made of an image's hash, in place of its placeholders."""
+    wide = [2**61 + 5, 2**61 + 5, 2**40, 7]
+    publisher = KvPublisher()
+    (row,) = publisher.add([0, [stored([1, 2], tokens=wide)]]) + publisher.rest()
+    first, again, second, text = row["prompt_token_ids"]
+    assert first == again != second and min(first, second) >= 2**31 and max(first, second) < 2**32 and text == 7
+
+
+def test_hashes_alone_need_no_places():
+    """The engine's hash of a block covers its images."""
+    publisher = KvPublisher()
+    keys = {"tokens": [], "extra_keys": [[["image a", 0]]]}
+    (row,) = publisher.add([0, [stored([1], **keys)]]) + publisher.rest()
+    assert kv_events.read(row).media_at == kv_events.read(row).media == []
+
+
+def test_images_in_one_block_and_across_blocks_stand_where_they_begin():
+    """Image a at token 1, b at token 3 and over the third block, with its text's token after it."""
+    keys = [[["a", 1]], [["a", -1], ["b", 1]], [["b", -1]]]
+    publisher = KvPublisher()
+    rows = publisher.add([0, [stored([1, 2, 3], extra_keys=keys)]])
+    rows += publisher.add([60, [stored([4], 9, extra_keys=[[["b", -3]]])]]) + publisher.rest()
+    assert [row["media_at"] for row in rows] == [[[1, "a"], [3, "b"]], [[0, "b"]]]  # the other's beginning is unknown
 
 
 def test_events_without_tokens_give_hashes():

@@ -16,6 +16,7 @@ from kvtrace.ingest import logs
 from kvtrace.ingest.logs import READERS, fields, open_reader, sources
 from kvtrace.ingest.logs.fieldmap import TARGETS, FieldMap, find, parse_map
 from kvtrace.ingest.logs.record import Record
+from kvtrace.ingest.logs.unanswered import UNREAD
 
 HERE = Path(__file__).parents[1]
 DATA = HERE / "data" / "logs"
@@ -36,7 +37,8 @@ def records_of(name, **options):
 
 
 def read(row, name="block-hash"):
-    return READERS[name].read(row)
+    (record,) = logs.records_of(READERS[name], row)
+    return record
 
 
 def refused(row, name="block-hash"):
@@ -158,7 +160,7 @@ def test_a_row_without_optional_fields_leaves_them_empty():
         ({"input": [1, -2]}, "input: is not a list of token ids: each must be a whole number from 0 to 2^32 - 1."),
         ({"input": [1, True]}, "input: is not a list of token ids: each must be a whole number from 0 to 2^32 - 1."),
         ({"input": [1, 2**32]}, "input: is not a list of token ids: each must be a whole number from 0 to 2^32 - 1."),
-        ({"output": None}, "output: is missing, and no output length is logged. Try --map output_length=FIELD."),
+        ({"output": None, "response": "Yes"}, f"response: {UNREAD} Try --map output=response."),
         ({"output": True}, "output: is true or false; expected text, token ids or a length."),
         ({"output": -1}, "output: is negative."),
         ({"output": 1.5}, "output: is a fraction; expected a whole number of tokens."),
@@ -217,10 +219,10 @@ def test_older_completions_are_read():
     assert functions.tools == [{"type": "function", "function": {"name": "f"}}] and functions.output_text == "Hi"
 
 
-@pytest.mark.parametrize("choices", [None, [], [None], {}, [{}], "no"])
+@pytest.mark.parametrize("choices", [[], [None], {}, [{}], "no"])
 def test_a_response_without_a_choice_needs_a_count(choices):
     row = {"created": 5, "messages": [USER], "choices": choices}
-    assert refused(row, "openai").startswith("choices[0].message: is missing")
+    assert refused(row, "openai").startswith("choices: is not an answer that this log format reads.")
     assert read(row | {"usage": {"completion_tokens": 4}}, "openai").output_length == 4
 
 

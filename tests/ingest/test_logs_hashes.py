@@ -120,7 +120,7 @@ def test_any_row_with_one_value_changed_gives_a_record_or_an_error_without_conte
     try:
         reader = open_reader(EXAMPLES[name][0], [orjson.dumps(row)], time_unit="ns")
         for record in reader.records(orjson.dumps(row)):
-            assert record.hashes is not None and record.output_length is not None
+            assert record.hashes is not None and record.output_length != -1
             reader.require_blocks(record, reader.block_size or 16)
     except RowError as error:
         assert_silent(error)
@@ -215,8 +215,6 @@ def test_the_block_size_is_the_one_that_fits_or_the_option_s(tmp_path):
         (ucm([], -1), "input_length: is negative."),
         (ucm([], None), "input_length: is missing. It must hold the length of the prompt in tokens."),
         (ucm([], CANARY), "input_length: is a string; expected a whole number of tokens."),
-        (ucm([], 700, output_length=None), "output_length: is missing, and no output length is logged. "
-         "Try --map output_length=FIELD."),
         (ucm([], 700, time=None), "timestamp: is missing. A trace needs the time of each request. "
          "Try --map timestamp=FIELD."),
     ],
@@ -315,8 +313,6 @@ def test_the_block_size_is_stated_by_the_option_or_by_the_rows(tmp_path):
          "metadata.prefix_block_hashes.block_size: must be a number of tokens above 0."),
         (spend([]), "metadata.prefix_block_hashes: the prompt is empty."),
         (spend([A], None), "prompt_tokens: is missing. It must hold the length of the prompt in tokens."),
-        (spend([A], completion_tokens=None), "response: is missing, and no output length is logged. "
-         "Try --map output_length=FIELD."),
     ],
 )  # fmt: skip
 def test_a_bad_row_of_litellm_s_hashes_is_refused(row, line):

@@ -24,7 +24,7 @@ DATA = HERE / "data" / "logs"
 TINY = str(HERE / "data" / "tokenizers" / "tiny")
 CUT = "x" * 2048 + "..."
 NO_TIME = "is missing. A trace needs the time of each request. Try --map timestamp=FIELD."
-NO_OUTPUT = "is missing, and no output length is logged. Try --map output_length=FIELD."
+NO_OUTPUT = "is not an answer: it has no message, choices, content parts or text. Try --map output=FIELD."
 HASHES = "request.replay.input_sequence_hashes"
 NUMBER = "does not have one hash for each block of trace_block_size in input_length, tail block included."
 OURS = {  # example -> reader, unit of times, requests that are read without and with --allow-truncated
@@ -485,8 +485,6 @@ def test_dynamo_rows_are_read_wrapped_or_not():
         (dynamo([1], 9, block_size=0), "request.replay.trace_block_size: must be a number of tokens above 0."),
         (dynamo([1], 9, replay=None), "request.replay: is missing. It must hold the hashes of the prompt's blocks. "
          "Log request_end records with their replay hashes."),
-        (dynamo([1], 9, output_tokens=None),
-         f"request.output_tokens: {NO_OUTPUT}"),
         (dynamo([1], 9, request_received_ms=None), f"request.request_received_ms: {NO_TIME}"),
         (dynamo([1], 9) | {"request": 5}, "request: is a number; expected the request's metrics."),
     ],

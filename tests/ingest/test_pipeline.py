@@ -206,7 +206,7 @@ def test_many_files_are_one_log(tmp_path):
 def bad_log(path):
     rows = [
         {"timestamp": 0, "input": [1, 2], "output": 1},
-        {"timestamp": 1, "input": [1, 2]},
+        {"timestamp": 1, "input": [1, 2], "response": "Yes"},
         {"timestamp": 2, "input": {}, "output": 1},
         {"timestamp": 3, "input": [1, 2, 3], "output": 1},
     ]
@@ -216,7 +216,7 @@ def bad_log(path):
 
 
 def test_the_first_bad_row_stops_the_run(tmp_path):
-    with pytest.raises(RowError, match=r"log\.jsonl:2: output: is missing") as error:
+    with pytest.raises(RowError, match=r"log\.jsonl:2: response: is not an answer") as error:
         anonymized(bad_log(tmp_path / "log.jsonl"))
     assert (error.value.line, error.value.offset) == (2, 47) and error.value.status == 3
 

@@ -2,16 +2,24 @@
 
 import orjson
 
-NEEDED = {"timestamp", "input_length", "output_length", "hash_ids"}
+KNOWN = {"timestamp", "input_length", "output_length", "hash_ids", "output_hash_ids"}
+SAME = {"input_tokens": "input_length", "output_tokens": "output_length"}
 
 
 def read(data):
-    """(rows, line numbers of bad rows). A row is a line number from 1, five columns, and scalars of other keys."""
-    rows, bad = [], []
+    """(rows, line numbers of bad rows). A row is a line number from 1, five columns, and scalars of other keys.
+
+    Rows have hash_ids as the first good one does, or have none as it has none.
+    """
+    rows, bad, first = [], [], None
     for number, line in enumerate(data.removeprefix(b"\xef\xbb\xbf").split(b"\n"), 1):
         if line.strip(b" \t\r"):
             try:
-                rows.append((number, *take(orjson.loads(line))))
+                row = take(orjson.loads(line))
+                first = first or row
+                if (row[3] is None) != (first[3] is None):
+                    raise ValueError
+                rows.append((number, *row[:3], row[3] or [], *row[4:]))
             except (ValueError, KeyError, TypeError):
                 bad.append(number)
     return rows, bad
@@ -20,18 +28,21 @@ def read(data):
 def take(row):
     if not isinstance(row, dict):
         raise TypeError
+    row = {name if SAME.get(name, name) in row else SAME[name]: value for name, value in row.items()}
     if type(row["timestamp"]) not in (int, float):
         raise TypeError
-    lengths = [whole(row[name]) for name in ("input_length", "output_length")]
+    output = row.get("output_length")
+    lengths = [whole(row["input_length"]), -1 if output is None else whole(output)]
+    if output is not None and lengths[1] == -1:
+        lengths[1] = -2  # negative, not unknown
     if not all(-(2**63) <= length < 2**63 for length in lengths):
         raise ValueError
+    if "output_hash_ids" in row and "hash_ids" not in row:
+        raise ValueError
     outputs = ids(row["output_hash_ids"]) if "output_hash_ids" in row else None
-    others = {
-        key: value
-        for key, value in row.items()
-        if key not in NEEDED | {"output_hash_ids"} and not isinstance(value, (dict, list))
-    }
-    return float(row["timestamp"]), *lengths, ids(row["hash_ids"]), outputs, others
+    prompt = ids(row["hash_ids"]) if "hash_ids" in row else None
+    others = {key: value for key, value in row.items() if key not in KNOWN and not isinstance(value, (dict, list))}
+    return float(row["timestamp"]), *lengths, prompt, outputs, others
 
 
 def ids(values):

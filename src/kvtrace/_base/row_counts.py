@@ -6,7 +6,15 @@ from collections import Counter
 from dataclasses import asdict, dataclass, field
 
 # not in a sidecar: of values that stay in the house, or not numbers
-UNSTATED = ("reasons", "not_rendered", "unsized_media", "invalid_measured", "lowered_cached", "with_cached", "without_hit")
+UNSTATED = (
+    "reasons",
+    "not_rendered",
+    "unsized_media",
+    "invalid_measured",
+    "lowered_cached",
+    "with_cached",
+    "without_hit",
+)
 
 
 @dataclass
@@ -29,6 +37,7 @@ class Counts:
     with_logged_tokens: int = 0  # requests with a logged number of prompt tokens
     equal_to_logged: int = 0  # ... equal to our count
     logged_difference: int = 0  # sum of |our count - logged|
+    without_output: int = 0  # requests without an answer in the log: the length of their output is unknown
     without_output_blocks: int = 0  # with --outputs: the log has no text, or a number of tokens that does not fit it
     reasons: Counter[str] = field(default_factory=Counter)  # reason -> rejected rows
     invalid_measured: int = 0  # measured values that are not valid, and count as unknown

@@ -26,6 +26,8 @@ cdef class Scanner:
     cdef Py_ssize_t _guess  # number of the expected next key; most rows have the same order
     cdef Py_ssize_t _listed
     cdef int _has  # the fields of the current row, one bit each
+    cdef int _needed  # the fields of a row to take, among those of `_decided`
+    cdef int _decided
     cdef bint _any_outputs
 
     cdef _values(self, const long long[:, ::1] notes)

@@ -11,7 +11,7 @@ import numpy as np
 
 PAD = 32  # bytes after the data; keys are compared eight bytes at a time, so reads go past the end
 MAX_KEYS = 64  # maximum number of different other keys in one buffer
-SHORTEST_ROW = 60  # lower bound in bytes of a row with its four fields
+SHORTEST_ROW = 32  # lower bound in bytes of a row with a time and a prompt length
 EXACT_POWERS = 10.0 ** np.arange(23)  # the powers of ten that a double holds exactly
 
 # a field is identified by the length of its quoted key (all differ) and by the key's first and last 8 bytes
@@ -20,9 +20,12 @@ _INPUT_LENGTH = cython.declare(cython.int, len('"input_length"'))
 _OUTPUT_LENGTH = cython.declare(cython.int, len('"output_length"'))
 _HASH_IDS = cython.declare(cython.int, len('"hash_ids"'))
 _OUTPUT_HASH_IDS = cython.declare(cython.int, len('"output_hash_ids"'))
-_NEEDED = cython.declare(
-    cython.int, sum(1 << len(key) for key in ('"timestamp"', '"input_length"', '"output_length"', '"hash_ids"'))
+_LENGTHS = cython.declare(
+    cython.int, sum(1 << len(key) for key in ('"timestamp"', '"input_length"', '"output_length"'))
 )
+_IDS = cython.declare(cython.int, 1 << len('"hash_ids"'))
+_ALL_IDS = cython.declare(cython.int, 1 << len('"hash_ids"') | 1 << len('"output_hash_ids"'))
+_UNKNOWN = cython.declare(cython.longlong, -1)  # kvtrace.trace.unknown.UNKNOWN_LENGTH
 _W_TIMESTA = cython.declare(cython.ulonglong, int.from_bytes(b'"timesta', "little"))
 _W_MESTAMP = cython.declare(cython.ulonglong, int.from_bytes(b'mestamp"', "little"))
 _W_INPUT_L = cython.declare(cython.ulonglong, int.from_bytes(b'"input_l', "little"))
@@ -55,7 +58,13 @@ class Scanner:
     def __init__(self, room: int):
         self._powers = EXACT_POWERS
         self._keys = np.empty((MAX_KEYS, 3), dtype=np.int64)
+        self.take_lengths(False)
         self.reserve(room)
+
+    def take_lengths(self, lengths_only: cython.bint):
+        """Take the rows of a file without any hash_ids, or those with hash_ids."""
+        self._needed = _LENGTHS if lengths_only else _LENGTHS | _IDS
+        self._decided = _LENGTHS | (_ALL_IDS if lengths_only else _IDS)
 
     def reserve(self, room: int):
         """Drop all rows and reserve space for the rows of a buffer of `room` bytes. Unused space takes no memory."""
@@ -199,7 +208,7 @@ class Scanner:
         at = self._take_fields(self._spaces(at))
         if at >= 0:
             at = self._blank_line(at)
-        if at < 0 or self._has & _NEEDED != _NEEDED:
+        if at < 0 or self._has & self._decided != self._needed:
             self._ids = ids
             self._outputs = outputs
             self._note = note
@@ -288,6 +297,11 @@ class Scanner:
     def _take_length(self, at, field):
         end: cython.Py_ssize_t = self._whole_end(at)
         if end < 0:
+            if field != _OUTPUT_LENGTH or self._word(at) & _FOUR_BYTES != _W_NULL:
+                return -1
+            self._output_length[self._row] = _UNKNOWN
+            return at + 4
+        if field == _OUTPUT_LENGTH and self._data[at] == 45:  # a minus: not the unknown length
             return -1
         if field == _INPUT_LENGTH:
             self._input_length[self._row] = self._whole(at, end)

@@ -152,7 +152,11 @@ class Digester:
         if not lines:
             return []
         try:
-            return [guarded(encoder.batch, lines).value()]
+            batch = guarded(encoder.batch, lines).value()
+            if encoder.note is not None:
+                self._report(error=f"{source}: {encoder.note}")
+                encoder.note = None
+            return [batch]
         except KvtraceError as error:
             if isinstance(error, UsageError):
                 self._say_once(source, str(error))

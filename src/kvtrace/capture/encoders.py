@@ -13,6 +13,7 @@ from ..ingest.encoding import Batch, Encoder
 from ..ingest.keys import Key
 from ..ingest.logs.sources import LogPiece
 from ..ingest.preparation import provenance, recipe_of
+from ..ingest.tokenizer_choice import AUTO, DEFAULT, other_tokenizer
 from ..privacy.profiles import Profile, profile_of
 from .block_form import BlockForm
 from .source import Source
@@ -23,7 +24,7 @@ class EncodingOptions:
     """How requests become digests; the options have the meaning that they have in `anonymize`."""
 
     profile: Profile
-    tokenizer: str | None = "deepseek-r1"
+    tokenizer: str | None = AUTO  # which is the default here: a recorder loads it before its first request
     chat_template: str | Path | None = None
     use_template: bool = True
     generation_prompt: str | None = None
@@ -59,6 +60,7 @@ class SourceEncoder:
         self._encoder: Encoder | None = None
         self._settled = False
         self._place = 0  # bytes encoded so far
+        self.note: str | None = None  # on the tokenizer and the models of the first lines
         self._name = f"live/{source.name}/{secrets.token_hex(8)}"  # with the place, unique for each line
 
     @property
@@ -113,10 +115,11 @@ class SourceEncoder:
             field_map=fields if options.tenant_field is None else {**fields, "tenant": options.tenant_field},
             time_unit=options.time_unit if is_auto else source.time_unit, allow_truncated=options.allow_truncated,
         )  # fmt: skip
+        reader = replace(reader, delays=False)  # a live request has a time
         if not is_auto:  # requests that arrive now; a wrong clock must not stretch the window
             reader = replace(reader, about_ns=time.time_ns())
         recipe = recipe_of(
-            reader, options.profile, self._key, tokenizer=options.tokenizer, chat_template=options.chat_template,
+            reader, options.profile, self._key, tokenizer=_named(options), chat_template=options.chat_template,
             use_template=options.use_template, generation_prompt=options.generation_prompt,
             render_as=options.render_as, request_templates=options.request_templates,
             block_size=options.block_size, outputs=options.outputs, isolate_tenants=options.isolate_tenants,
@@ -124,6 +127,11 @@ class SourceEncoder:
             by_tenant=options.tenant_field is not None and not options.isolate_tenants, stop_at_error=False,
         )  # fmt: skip
         self._encoder = Encoder(recipe, self._like if reader.holds_prompts else None)
+        self.note = other_tokenizer(recipe.tokenizer, reader.models) if options.tokenizer == AUTO else None
+
+
+def _named(options: EncodingOptions) -> str | None:
+    return DEFAULT if options.tokenizer == AUTO else options.tokenizer
 
 
 def loaded(options: EncodingOptions) -> Encoder:
@@ -137,7 +145,7 @@ def loaded(options: EncodingOptions) -> Encoder:
     logs.open_reader("openai" if name == "auto" else name, [], time_unit="s" if unit == "auto" else unit)
     reader = logs.open_reader("openai", [], time_unit="s")
     settings: dict[str, Any] = {
-        "tokenizer": options.tokenizer, "chat_template": options.chat_template, "use_template": options.use_template,
+        "tokenizer": _named(options), "chat_template": options.chat_template, "use_template": options.use_template,
         "generation_prompt": options.generation_prompt, "render_as": options.render_as,
         "request_templates": options.request_templates, "block_size": options.block_size, "outputs": options.outputs,
         "isolate_tenants": options.isolate_tenants, "keep_domains": options.keep_domains,

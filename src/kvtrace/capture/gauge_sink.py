@@ -11,6 +11,7 @@ from ..analysis.capacities import parse_capacity
 from ..ingest.encoding import Batch
 from ..ingest.logs.kv_counts import StoreCounts
 from ..ingest.preparation import DEFAULT_BLOCK_SIZE
+from ..ingest.usage import UsageCheck
 from .block_form import BlockForm
 from .encoders import SourceEncoder
 from .gauge import Gauge
@@ -35,6 +36,7 @@ class GaugeSink:
         self._empty: Gauge | None = None  # before the first request
         self._empty_size = block_size or DEFAULT_BLOCK_SIZE
         self._warning: str | None = None
+        self._usage: UsageCheck | None = UsageCheck()  # None = they were found to differ
         self._capacity, self._kv_bytes, self._options = capacity, kv_bytes_per_token, options
         self._gauge: Gauge | None = None
         self._form: BlockForm | None = None  # of the first requests
@@ -50,6 +52,15 @@ class GaugeSink:
         if self._gauge is None:
             self._gauge, self._form = self._new_gauge(encoder.block_size), encoder.form
         self._gauge.add(batch, time.time())
+        self._compare(batch)
+
+    def _compare(self, batch: Batch) -> None:
+        """Warn once if the sources' own counts of prompt tokens contradict ours."""
+        if batch.usage is None or self._usage is None:
+            return
+        self._usage += batch.usage
+        if self._usage.is_mismatch:
+            self._warning, self._usage = self._usage.sentence, None
 
     def misfit(self, encoder: SourceEncoder) -> str | None:
         """Another block size than that of the first requests; partial blocks may be there or not."""

@@ -55,4 +55,5 @@ def sentence_of(done: Sealed) -> str | None:
         return f"{done.name}: no request was recorded; {', '.join(missing)}." if missing else None
     requests = f"{done.requests:,} request{'' if done.requests == 1 else 's'}"
     counts = ", ".join([requests, *missing])
-    return f"{done.name}: sealed; {counts}; audit {done.audit}."
+    note = f" {done.note[0].upper()}{done.note[1:]}" if done.note else ""
+    return f"{done.name}: sealed; {counts}; audit {done.audit}.{note}"

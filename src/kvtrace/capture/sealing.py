@@ -30,11 +30,12 @@ from ..ingest.collector import Collector
 from ..ingest.pipeline import linked_rows, released_rows
 from ..ingest.preparation import ReleaseSettings
 from ..ingest.row_counts import RowCounter
+from ..ingest.usage import UsageCheck
 from ..privacy.checks.finding import Audit
 from ..privacy.link_index import LinkIndex
 from ..privacy.profiles import profile_of
 from ..privacy.publishing import Published, publish
-from ..trace.meta import Meta, RecordingSection, merge
+from ..trace.meta import Meta, RecordingSection, merge, rendering_of
 from .spool import Window, read_window
 
 INDEX = "links"  # the numbers of the recording, in the folder of open windows
@@ -51,6 +52,7 @@ class Sealed:
     dropped: int = 0  # not accepted, because the queue was full
     rejected: int = 0  # rows that could not be read, and payloads that were not valid
     audit: str = ""
+    note: str | None = None  # on the requests' own counts of prompt tokens
     error: str | None = None  # why the window could not be sealed; its digests are kept
 
 
@@ -92,7 +94,7 @@ def _publish(window: Window, output: str, result: Sealed) -> Sealed:
     if not collector or not counts.requests:  # killed, or the disk was full, before the first batch
         return replace(result, rejected=result.rejected + counts.rejected)
     settings = ReleaseSettings(
-        profile_of(header["profile"]), _meta(window, result), secrets.randbits(64),
+        profile_of(header["profile"]), _meta(window, result, counter.usage), secrets.randbits(64),
         any(source["holds_hashes"] for source in window.sources.values()), header["isolate_tenants"],
     )  # fmt: skip
     if header["linked"]:
@@ -103,6 +105,7 @@ def _publish(window: Window, output: str, result: Sealed) -> Sealed:
     return Sealed(
         window.name, written.files, counts.requests - counts.unsampled, result.lost, result.dropped,
         result.rejected + counts.rejected, _verdict(written.audit),
+        counter.usage.sentence if counter.usage.is_mismatch else None,
     )  # fmt: skip
 
 
@@ -116,7 +119,8 @@ def _publish_linked(window, output, collector, settings, counts) -> Published:
     """Write the window's trace and its links to the other windows of the recording."""
 
     def open_index(start_ns: int) -> LinkIndex:
-        return LinkIndex(Path(window.path).parent / INDEX, check=window.header["key"], start_ns=start_ns)
+        path, rendering = Path(window.path).parent / INDEX, rendering_of(settings.meta)
+        return LinkIndex(path, check=window.header["key"], start_ns=start_ns, rendering=rendering)
 
     rows, links = linked_rows(collector, settings, counts, open_index=open_index)
     with appear_together():
@@ -124,13 +128,14 @@ def _publish_linked(window, output, collector, settings, counts) -> Published:
         return publish(rows.trace(), output)
 
 
-def _meta(window: Window, result: Sealed) -> Meta:
+def _meta(window: Window, result: Sealed, usage: UsageCheck) -> Meta:
     """The sections of the sidecar before the release: those of the first source, and what was recorded."""
     names = list(window.sources)
     section: RecordingSection = {
         "sources": names, "lost": rounded(result.lost), "dropped": rounded(result.dropped)
     }  # fmt: skip
-    return cast(Meta, merge(window.sources[names[0]]["meta"], {"recording": section}))
+    sections = merge(window.sources[names[0]]["meta"], {"recording": section})
+    return cast(Meta, merge(sections, usage.section() if window.header["session_share"] == 1 else {}))
 
 
 @dataclass(frozen=True)

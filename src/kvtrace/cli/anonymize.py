@@ -9,7 +9,7 @@ import click
 
 from .completion import gpus as gpu_names
 from .help import Command
-from .log_options import ALLOW_TRUNCATED, BAD_ROWS, LOG_FORMAT, LOGS, PROMPTS, bad_rows_allowed
+from .log_options import ALLOW_TRUNCATED, BAD_ROWS, LOG_FORMAT, LOGS, ON_MISMATCH, PROMPTS, bad_rows_allowed
 from .options import COSTS, RowsOption
 from .output import console, print_line
 from .release_options import chosen_profile, release_options
@@ -81,6 +81,7 @@ from .release_options import chosen_profile, release_options
     metavar="FILE",
     help="With --on-error skip: write the place and reason of each bad row to FILE, as JSON lines.",
 )
+@ON_MISMATCH
 @click.option(
     "--workers",
     type=click.IntRange(1),
@@ -220,7 +221,7 @@ def _service_model(service_time, gpu_name, gpus, costs_file):
 
 
 def _in_one_process(inputs, output, to, checkpoint, *, first_id, against=None, **options):
-    """Anonymise in this process and its workers. Returns figures, counts, release and written files."""
+    """Anonymise in this process and its workers. Returns figures, counts, usage, release and written files."""
     from ..ingest.pipeline import anonymize_rows
     from ..privacy.publishing import publish, publish_columns
     from ..trace.meta import merge
@@ -233,14 +234,14 @@ def _in_one_process(inputs, output, to, checkpoint, *, first_id, against=None, *
         written = publish_columns(rows.columns, output, **settings, **to_write)
     else:
         written = publish(trace, output, **to_write)
-    return written.figures, rows.counts, rows.released, written
+    return written.figures, rows.counts, rows.usage, rows.released, written
 
 
 def _in_tasks(
     inputs, output, to, runner, ray_address, work_dir, memory, *, quiet, first_id, checkpoint, against=None, workers=None,
     **options,
 ):
-    """Anonymise in tasks over files. Returns figures, counts, release and written files."""
+    """Anonymise in tasks over files. Returns figures, counts, usage, release and written files."""
     from .._base.memory import keep_little, parse_memory
     from .._base.temporary_files import temporary_name
     from ..ingest.pipeline_tasks import anonymize_dataset
@@ -261,14 +262,16 @@ def _in_tasks(
         with anonymize_dataset(inputs, runner=tasks, work=work, checkpoint=checkpoint, **sizes, **options) as done:
             made = done.made
             written = publish(made, output, format=to, first_id=first_id, against=against, memory=memory_bytes)
-            return made.figures, done.counts, made.account, written
+            return made.figures, done.counts, done.usage, made.account, written
 
 
-def _print_summary(screen, trace_figures, counts, account, written):
+def _print_summary(screen, trace_figures, counts, usage, account, written):
     """Print the counts of the log, the costs of the release, and the written files."""
     from ..report import release_costs, summary
 
-    screen.print(summary.closing(trace_figures, counts))
+    screen.print(summary.closing(trace_figures, counts, usage.rows()))
+    for warning in summary.not_rendered(counts):
+        print_line(screen, f"warning     {warning}")
     if account and len(account.steps) > 1:
         screen.print(release_costs.costs(account))
     for line in (*(release_costs.notes(account) if account else ()), *release_costs.audited(written)):

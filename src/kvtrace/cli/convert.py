@@ -29,6 +29,7 @@ from .output import console, print_lines
 @click.option("--sample", default=1.0, metavar="SHARE", help="Keep this share of the requests.")
 @click.option("--seed", default=0, type=click.IntRange(0), metavar="N", help="Seed of the samples.")
 @click.option("--limit", type=click.IntRange(1), metavar="N", help="Keep the first N requests.  [default: all]")
+@click.option("--assume-output", type=click.IntRange(0), metavar="TOKENS", help="Tokens of each output whose length is unknown, for clients that need one.  [default: unknown]")
 @click.option("--fold", default=1, metavar="FACTOR", help="Merge FACTOR blocks into one.")
 @click.option("--speedup-ratio", default=1.0, metavar="RATIO", help="Divide times by RATIO.")
 @FIRST_ID
@@ -38,8 +39,8 @@ from .output import console, print_lines
 def convert_command(trace, output, start, stop, sample_sessions, sample, fold, speedup_ratio, memory, quiet, **options):
     """Convert a trace to another format, block size or time span.
 
-    The steps have this order: --chain, --start and --stop, --sample-sessions, --sample, --limit, --fold,
-    --speedup-ratio. TRACE - is stdin.
+    The steps have this order: --chain, --start and --stop, --sample-sessions, --sample, --limit,
+    --assume-output, --fold, --speedup-ratio. TRACE - is stdin.
     """
     from ..formats.converting import convert_file
     from ..report.progress import CONVERT, Work

@@ -31,9 +31,9 @@ LOG_FORMAT = with_options(
 PROMPTS = with_options(
     click.option(
         "--tokenizer",
-        default="deepseek-r1",
+        default="auto",
         metavar="NAME",
-        help="Built-in name, path of a tokenizer.json or of its folder, or Hugging Face id.",
+        help="Built-in name, o200k_base or cl100k_base, path of a tokenizer.json or of its folder, or Hugging Face id. auto takes that of the log's model if it needs no download, else deepseek-r1.",
     ),
     click.option("--chat-template", metavar="FILE", help="Jinja file to use instead of the tokenizer's own chat template."),
     click.option("--no-chat-template", is_flag=True, help="Do not apply a chat template: the prompts are already the text that the engine receives."),
@@ -55,6 +55,13 @@ BAD_ROWS = with_options(
         metavar="N",
         help="With --on-error skip: stop after N bad rows.  [default: no limit]",
     ),
+)
+
+ON_MISMATCH = click.option(
+    "--on-mismatch",
+    default="stop",
+    type=click.Choice(["stop", "warn"]),
+    help="If the log's own counts of prompt tokens differ from ours by more than 2 %, though the tokenizer is known to be the model's: stop, or warn.",
 )
 
 

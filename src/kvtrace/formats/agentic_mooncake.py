@@ -19,11 +19,12 @@ from .._base.offsets import offsets_of
 from ..trace.columns import Columns, replace_columns
 from ..trace.dependencies import RELATIONS, TRIGGERS, Dependencies
 from ..trace.invariants import expected_blocks
+from ..trace.meta import shares_prefixes
 from ..trace.session_trees import session_trees
 from . import scalars
 from .agentic_read import HEAD, NO_MODEL, derived_links, is_of, read
 from .agentic_row import LINKS, RELATION, SCHEMA, VERSION
-from .jsonl_write import Field, lists, milliseconds, require_writable, text, whole, write_rows
+from .jsonl_write import Field, lengths, lists, milliseconds, require_writable, text, whole, write_rows
 from .measured_keys import measured_keys, require_other_names
 from .mooncake import domains_of
 
@@ -47,6 +48,7 @@ def write(
     Without `recorded_times`, requests that wait have the time 0, so that Dynamo does not hold them back until then.
     """
     settings = description or {}
+    meta = {**getattr(columns, "meta", {}), **settings}
     block_size = getattr(columns, "block_size", None) or settings.get("block_size")
     tail = getattr(columns, "tail", None) or settings.get("tail") or "kept"
     if block_size is None:
@@ -57,7 +59,7 @@ def write(
             f"row {empty[0]}: the prompt is empty, but agentic Mooncake needs at least one token. Use parquet."
         )
     own = own_links(columns)
-    stream.write(_json(_header(columns, block_size, tail, recorded_times, list(own))) + b"\n")
+    stream.write(_json(_header(columns, block_size, tail, recorded_times, list(own), meta)) + b"\n")
     columns = with_tails(columns, block_size)
     names = [name for name in columns.extra if (extra or name in KEPT) and name not in ("model", *LINKS)]
     more = {name: columns.extra[name] for name in names}
@@ -126,10 +128,11 @@ def with_tails(columns: Columns, block_size: int) -> Columns:
 # -- helpers -----------------------------------------------------------------------------------------------------
 
 
-def _header(columns, block_size, tail, recorded_times, links) -> dict[str, Any]:
+def _header(columns, block_size, tail, recorded_times, links, meta) -> dict[str, Any]:
     columns_or_none = {"session": columns.session, "agent": _agents(columns), "parent": columns.parent,
                        "dependencies": columns.dependencies, "service_ms": columns.service_ms}  # fmt: skip
     missing = [name for name, values in columns_or_none.items() if values is None]
+    missing += [] if shares_prefixes(meta) else ["prefixes"]
     return {
         "schema": SCHEMA,
         "version": VERSION,
@@ -138,7 +141,7 @@ def _header(columns, block_size, tail, recorded_times, links) -> dict[str, Any]:
         "source": {"format": "kvtrace", "digest": _digest(columns)},
         "kvtrace": {"tail": tail, "recorded_times": recorded_times}
         | ({"links": links} if links else {})  # columns that the rows have under keys of kvtrace's own
-        | ({"without": missing} if missing else {}),  # columns that the trace does not have
+        | ({"without": missing} if missing else {}),  # what the trace does not have
     }
 
 
@@ -162,7 +165,7 @@ def _fields(columns: Columns) -> dict[str, Field]:
         "session_id": text(lambda row: b'"session-%d/agent-%d"' % (play[row], labels[row])),
         "model": text(lambda row: _json(models[row])),
         "input_length": whole(columns.input_length),
-        "output_length": whole(columns.output_length),
+        "output_length": lengths(columns.output_length),
         "hash_ids": lists(columns.hash_ids, columns.offsets),
         "not_before_ms": milliseconds(columns.timestamp),
     }

@@ -15,6 +15,7 @@ from ..trace.columns import TAILS, Columns
 from ..trace.dependencies import COMPLETION, SEQUENCE, Dependencies, dependencies_between
 from ..trace.invariants import expected_blocks
 from ..trace.measured import MEASURED
+from ..trace.meta import PREFIXES_UNKNOWN
 from ..trace.session_trees import session_trees
 from . import scalars
 from .agentic_row import LINKS, SCHEMA, VERSION, AgenticRow, agentic_row, header_of
@@ -121,7 +122,8 @@ class _File:
         if self._header is None:
             return None
         tail = own.get("tail") if own.get("tail") in TAILS else "kept"
-        return Sidecar(self._path, block_size=self._header["block_size"], tail=tail, part="header")
+        meta = {"prefixes": PREFIXES_UNKNOWN} if "prefixes" in own.get("without", []) else {}
+        return Sidecar(self._path, block_size=self._header["block_size"], tail=tail, meta=meta, part="header")
 
 
 def derived_links(play: np.ndarray, label: np.ndarray, waits: Dependencies) -> dict[str, np.ndarray]:

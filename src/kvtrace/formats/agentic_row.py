@@ -11,7 +11,7 @@ from .._base.errors import RowError
 from ..trace.dependencies import COMPLETION, JOIN, RELATIONS, SEQUENCE, TRIGGERS
 from ..trace.measured import MEASURED
 from .block_size import MAX_TOKENS
-from .jsonl_read import id_list, time_of, whole
+from .jsonl_read import id_list, output_of, time_of, whole
 from .measured_keys import measured_number
 
 SCHEMA, VERSION = "dynamo.agentic_mooncake", 2
@@ -19,11 +19,11 @@ LINKS = ("session", "agent", "parent")  # kvtrace's own keys, where the others d
 RELATION = "kvtrace_relation"  # of a dependency that Dynamo takes as a spawn only
 SAME = {"input_tokens": "input_length", "output_tokens": "output_length", "created_time": "timestamp",
         "delay_ms": "delay"}  # fmt: skip
-NEEDED = ("request_id", "input_length", "output_length", "hash_ids")
+NEEDED = ("request_id", "input_length", "hash_ids")
 OF_VERSION_2 = ("play_id", "session_id", "model", "not_before_ms")
 CONSUMED = {*NEEDED, *LINKS, "play_id", "session_id", "source_play_ordinal", "not_before_ms", "timestamp", "domain",
-            "recorded_api_time_ms", "dependencies", "wait_for", "delay", "tool_wait_ms", "output_hash_ids",
-            *MEASURED}  # fmt: skip
+            "recorded_api_time_ms", "dependencies", "wait_for", "delay", "tool_wait_ms", "output_length",
+            "output_hash_ids", *MEASURED}  # fmt: skip
 
 Wait = tuple[str, int, int, float]  # the name of the request, trigger, relation, delay in ms
 
@@ -63,7 +63,7 @@ def agentic_row(values: dict[str, Any], version: int) -> AgenticRow:
         _text(values["request_id"], "request_id"),
         None if version == 1 else _text(values["play_id"], "play_id"),
         _text(values.get("session_id") or "agentic-session", "session_id"),
-        whole(values["input_length"], "input_length"), whole(values["output_length"], "output_length"),
+        whole(values["input_length"], "input_length"), output_of(values),
         id_list(values["hash_ids"], "hash_ids"),
         _number(values, "timestamp" if version == 1 else "not_before_ms") or 0.0,
         id_list(values["output_hash_ids"], "output_hash_ids") if "output_hash_ids" in values else None,

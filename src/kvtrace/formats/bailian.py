@@ -13,8 +13,8 @@ import numpy as np
 
 from ..trace.columns import Columns
 from ..trace.turns import previous_turn
-from .jsonl_read import OnError, Rows
-from .jsonl_write import Field, lists, require_writable, scalars, seconds, whole, write_rows
+from .jsonl_read import IDS, OnError, Rows
+from .jsonl_write import Field, lengths, lists, require_writable, scalars, seconds, whole, write_rows
 from .measured_keys import measured_keys, require_other_names, take_measured
 from .mooncake import domains_of
 from .read_result import ReadResult
@@ -33,7 +33,7 @@ def result_of(rows: Rows, path: str, on_error: OnError | None = None) -> ReadRes
         output_ids=rows.output_ids, output_offsets=rows.output_offsets,
         domain=labels(rows.others["domain"]) if "domain" in rows.others else None,
     )  # fmt: skip
-    result = ReadResult(columns, path, "bailian", lines=rows.lines, nested=rows.nested)
+    result = ReadResult(columns, path, "bailian", lines=rows.lines, nested=rows.nested, lengths_only=rows.lengths_only)
     chat, parent_chat = (_numbers(rows.others.get(name), name, result, on_error) for name in MARKS)
     columns.parent, result.lost_parents, result.repeated = link(chat, parent_chat)
     columns.session = roots(columns.parent, columns.timestamp)
@@ -41,11 +41,17 @@ def result_of(rows: Rows, path: str, on_error: OnError | None = None) -> ReadRes
     return result
 
 
-def write(stream, columns: Columns, *, first_id: int = 0, extra: bool = False, description=None) -> None:
-    """Write all keys of the format: the row is the request's name; missing `type` and `turn` get defaults."""
+def write(
+    stream, columns: Columns, *, first_id: int = 0, extra: bool = False, description=None, ids: bool = True
+) -> None:
+    """Write all keys of the format: the row is the request's name; missing `type` and `turn` get defaults.
+
+    Without `ids` no blocks.
+    """
     require_writable(columns, first_id)
     more = extra_of(columns) if extra else domains_of(columns) | measured_keys(columns)
-    write_rows(stream, columns, fields_of(columns), first_id=first_id, extra=more)
+    fields = {name: field for name, field in fields_of(columns).items() if ids or name not in IDS}
+    write_rows(stream, columns, fields, first_id=first_id, extra=more)
 
 
 def fields_of(columns: Columns) -> dict[str, Field]:
@@ -56,7 +62,7 @@ def fields_of(columns: Columns) -> dict[str, Field]:
         "parent_chat_id": whole(parent),
         "timestamp": seconds(columns.timestamp),
         "input_length": whole(columns.input_length),
-        "output_length": whole(columns.output_length),
+        "output_length": lengths(columns.output_length),
         "type": scalars(_filled(columns, "type", lambda: np.full(len(columns), "text", dtype=object))),
         "turn": scalars(_filled(columns, "turn", lambda: turns(parent))),
         "hash_ids": lists(columns.hash_ids, columns.offsets),

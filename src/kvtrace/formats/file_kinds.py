@@ -59,7 +59,7 @@ def _no_trace(name, head):
     if companion := _companion(name, head):
         return companion
     is_hashed = _HASHES.match(head)
-    if not is_hashed and (b'"hash_ids"' in head or b'"input_length"' in head or head[:4] == PARQUET):
+    if not is_hashed and (b'"hash_ids"' in head or head[:4] == PARQUET):
         return None
     if is_hashed or _LOG.match(head) or _TABLE.match(head) or _ENGINE.search(head):
         command = f"kvtrace anonymize {name} -o TRACE"

@@ -22,11 +22,15 @@ from .._base.growing_array import GrowingArray
 from .._base.input_files import size_of
 from .._base.offsets import offsets_of
 from .._native.rows import PAD, Scanner
+from ..trace.unknown import NEGATIVE, UNKNOWN_LENGTH
 from . import scalars
 
 PIECE = 1 << 21  # bytes: a piece and its columns stay in the processor's cache
-NEEDED = ("timestamp", "input_length", "output_length", "hash_ids")
-KNOWN = (*NEEDED, "output_hash_ids")
+NEEDED = ("timestamp", "input_length")
+IDS = ("hash_ids", "output_hash_ids")
+KNOWN = (*NEEDED, "output_length", *IDS)
+SAME = {"input_tokens": "input_length", "output_tokens": "output_length"}  # other names of fields, where those miss
+COLUMNS = (*NEEDED, "output_length", "hash_ids", "output_ids")
 BOM = b"\xef\xbb\xbf"
 
 OnError = Callable[[RowError], None]
@@ -38,7 +42,7 @@ class Rows:
 
     timestamp: np.ndarray  # as written, float64
     input_length: np.ndarray
-    output_length: np.ndarray
+    output_length: np.ndarray  # -1 = unknown
     hash_ids: np.ndarray  # int64; ids of 2^63 and more keep their bits
     offsets: np.ndarray
     output_ids: np.ndarray | None
@@ -46,6 +50,7 @@ class Rows:
     lines: np.ndarray | None  # row -> line from 1; None where row r is on line r + 1
     others: dict[str, np.ndarray]  # name -> column, None for rows without a value
     nested: dict[str, int]  # name -> rows with a list or an object, which are not read
+    lengths_only: bool = False  # no row has hash_ids
 
 
 def read_rows(
@@ -90,13 +95,14 @@ class RowReader:
         threads: int | None = None,
         ids: bool = True,
     ):
+        self._content = _Content()
         self._table = _Table(path, on_error, size_of(stream), ids)
         self._lines, self._threads = _Lines(stream, path), threads
-        self._new_piece = lambda: _Piece(keep, on_error is not None)
+        self._new_piece = lambda: _Piece(keep, on_error is not None, self._content)
 
     def pieces(self) -> Iterator[Scanner]:
         """The columns of consecutive rows, in order; the next piece reuses their buffers."""
-        for piece in _scanned(self._lines, self._new_piece, self._threads):
+        for piece in _scanned(self._lines, self._new_piece, self._content, self._threads):
             self._table.add(piece)
             yield piece.scanner
 
@@ -107,23 +113,36 @@ class RowReader:
 
     def rows(self) -> Rows:
         """All rows of the pieces so far."""
-        return self._table.rows()
+        rows = self._table.rows()
+        rows.lengths_only = self._content.lengths_only is True
+        return rows
 
 
 def each_piece(stream: io.BufferedReader, path: str, *, threads: int | None = None) -> Iterator[Scanner]:
     """The readable rows piece by piece, and nothing else; the next piece reuses the buffers."""
-    for piece in _scanned(_Lines(stream, path), lambda: _Piece((), True), threads):
+    content = _Content()
+    for piece in _scanned(_Lines(stream, path), lambda: _Piece((), True, content), content, threads):
         if piece.failure:
             raise piece.failure
         yield piece.scanner
 
 
-def _scanned(lines: _Lines, new_piece: Callable[[], _Piece], threads: int | None) -> Iterator[_Piece]:
+@dataclass
+class _Content:
+    """What the first readable row has, and all others must have, too."""
+
+    lengths_only: bool | None = None  # no hash_ids; None before that row
+
+
+def _scanned(
+    lines: _Lines, new_piece: Callable[[], _Piece], content: _Content, threads: int | None
+) -> Iterator[_Piece]:
     """The scanned pieces in order. Threads scan the next pieces; a piece is filled again after its turn."""
     piece = new_piece()
-    if not lines.fill(piece):
-        return
-    yield piece.scan()
+    while content.lengths_only is None:  # threads need to know
+        if not lines.fill(piece):
+            return
+        yield piece.scan()
     if lines.ended:
         return
     threads = threads or _cores()
@@ -210,8 +229,8 @@ class _Lines:
 class _Piece:
     """Some lines, and their columns after a scan."""
 
-    def __init__(self, keep, tolerant):
-        self._keep, self._tolerant = keep, tolerant
+    def __init__(self, keep, tolerant, content):
+        self._keep, self._tolerant, self._content = keep, tolerant, content
         self.room, self.buffer = 0, bytearray()
         self.failure: InputError | None = None  # the stream could not be read
         self.start = self.stop = self.offset = 0
@@ -228,12 +247,13 @@ class _Piece:
         """Fill the scanner's columns from the lines."""
         scanner, at = self.scanner, self.start
         scanner.clear()
+        scanner.take_lengths(self._content.lengths_only is True)
         self.errors: list[tuple[RowError, int, int, int]] = []  # with the line, first byte and length in the piece
         self.nested: dict[str, int] = {}
         self._odd: dict[str, tuple[list[Any], list[Any]]] = {}  # other keys of rows decoded here: name -> rows, values
         if self.failure:
             return self
-        while (at := scanner.scan(self.buffer, at, self.stop)) < self.stop:
+        while (at := self._take_rows(at)) < self.stop:
             end = self.buffer.index(b"\n", at) + 1
             try:
                 self._decode(bytes(memoryview(self.buffer)[at : end - 1]))
@@ -246,13 +266,30 @@ class _Piece:
         self.others = [chunk for chunk in self._noted() if self._keep is None or chunk[0] in self._keep]
         return self
 
+    def _take_rows(self, at: int) -> int:
+        """Scan rows from a position on; returns that of a line which the scanner cannot scan, or the end."""
+        at = self.scanner.scan(self.buffer, at, self.stop)
+        if self.scanner.rows and self._content.lengths_only is None:
+            self._content.lengths_only = False
+        return at
+
     def _decode(self, line: bytes):
         """Decode a row that the scanner cannot scan."""
         row = decode_row(line)
-        numbers = [whole(row[name], name) for name in ("input_length", "output_length")]
-        outputs = id_list(row["output_hash_ids"], "output_hash_ids") if "output_hash_ids" in row else None
-        at = self.scanner.rows
-        self.scanner.add(time_of(row["timestamp"]), *numbers, id_list(row["hash_ids"], "hash_ids"), outputs)
+        lengths_only = "hash_ids" not in row
+        if self._content.lengths_only is False and lengths_only:
+            raise RowError("hash_ids is missing.")
+        if lengths_only and "output_hash_ids" in row:
+            raise RowError("the row has output_hash_ids, but no hash_ids.")
+        if self._content.lengths_only and not lengths_only:
+            raise RowError("the row has hash_ids, but the first row has none.", hint="Give all rows hash_ids, or none.")
+        ids = [id_list(row[name], name) if name in row else None for name in IDS]
+        at, nothing = self.scanner.rows, np.empty(0, np.int64)
+        numbers = time_of(row["timestamp"]), whole(row["input_length"], "input_length"), output_of(row)
+        self.scanner.add(*numbers, nothing if ids[0] is None else ids[0], ids[1])
+        if self._content.lengths_only is None:
+            self._content.lengths_only = lengths_only
+            self.scanner.take_lengths(lengths_only)
         for name, value in row.items():
             if isinstance(value, (dict, list)):
                 if name not in KNOWN:
@@ -274,7 +311,7 @@ class _Table:
 
     def __init__(self, path, on_error, size, ids):
         self._path, self._on_error, self._size, self._ids = path, on_error, size, ids
-        self._columns = {name: GrowingArray(np.int64) for name in (*NEEDED, "output_ids")}
+        self._columns = {name: GrowingArray(np.int64) for name in COLUMNS}
         self._columns["timestamp"] = GrowingArray(np.float64)
         self._blocks, self._output_blocks = GrowingArray(np.int64), GrowingArray(np.int64)
         self._lines: list[tuple[int, np.ndarray]] = []  # rows before, and the lines of rows after a gap
@@ -316,7 +353,7 @@ class _Table:
         """All rows so far."""
         column = {name: growing.done() for name, growing in self._columns.items()}
         return Rows(
-            **{name: column[name] for name in NEEDED}, offsets=offsets_of(self._blocks.done()),
+            **{name: column[name] for name in COLUMNS[:-1]}, offsets=offsets_of(self._blocks.done()),
             output_ids=column["output_ids"] if self._any_outputs else None,
             output_offsets=offsets_of(self._output_blocks.done()) if self._any_outputs else None,
             lines=self._all_lines(),
@@ -337,8 +374,9 @@ class _Table:
 
 
 def decode_row(line: bytes) -> dict[str, Any]:
-    """The row on a line; RowError if it is not valid."""
+    """The row on a line, with the names of our fields; RowError if it is not valid."""
     row = decode_object(line)
+    row = {name if (ours := SAME.get(name, name)) in row else ours: value for name, value in row.items()}
     for name in NEEDED:
         if name not in row:
             raise RowError(f"{name} is missing.")
@@ -368,6 +406,17 @@ def _not_json(line, place) -> RowError:
         return RowError(f"the row is not UTF-8 at byte {error.start + 1:,}.", hint=hint)
     hint = "A trace has one object on each line. Try jq -c '.[]' or jq -c ." if line.strip() in (b"[", b"{") else None
     return RowError(f"the row is not JSON from character {place:,}.", hint=hint)
+
+
+def output_of(row: dict[str, Any]) -> int:
+    """The output length of a row; unknown if it is null or missing. A file's -1 is a negative length as any other.
+
+    >>> [output_of(row) for row in ({"output_length": 5}, {"output_length": None}, {}, {"output_length": -1})]
+    [5, -1, -1, -2]
+    """
+    value = row.get("output_length")
+    length = UNKNOWN_LENGTH if value is None else whole(value, "output_length")
+    return NEGATIVE if value is not None and length == UNKNOWN_LENGTH else length
 
 
 def time_of(value: Any, name: str = "timestamp") -> float:

@@ -14,6 +14,7 @@ from .._base.step_work import report_work
 from .._base.workers import thread_map
 from .._native.rows_out import IDS, MICROSECONDS, SECONDS, TEXT, WHOLE, dump
 from ..trace.columns import Columns
+from ..trace.unknown import UNKNOWN_LENGTH
 
 REFERENCES, ROWS = 1 << 17, 1 << 13  # limits of a batch, about 1 MB of text; a single row may exceed them
 MAX_MS = 10**12  # up to this, a double holds whole microseconds, and their milliseconds have no shorter text
@@ -83,6 +84,18 @@ def require_no_clash(fields: Mapping[str, Field], extra: Mapping[str, np.ndarray
 def whole(values: np.ndarray) -> Field:
     """A field of integers."""
     return lambda start, stop: (WHOLE, values[start:stop])
+
+
+def lengths(values: np.ndarray) -> Field:
+    """A field of output lengths: null where one is unknown."""
+
+    def printed(start, stop):
+        part = values[start:stop]
+        if (part != UNKNOWN_LENGTH).all():
+            return WHOLE, part
+        return TEXT, _cut([b"null" if value == UNKNOWN_LENGTH else b"%d" % value for value in part.tolist()])
+
+    return printed
 
 
 def lists(ids: np.ndarray, offsets: np.ndarray) -> Field:

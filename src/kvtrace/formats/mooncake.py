@@ -12,8 +12,8 @@ from .._base.errors import UsageError
 from ..trace.columns import Columns
 from ..trace.measured import MEASURED
 from . import scalars
-from .jsonl_read import Rows
-from .jsonl_write import Field, lists, milliseconds, require_writable, whole, write_rows
+from .jsonl_read import IDS, Rows
+from .jsonl_write import Field, lengths, lists, milliseconds, require_writable, whole, write_rows
 from .measured_keys import measured_keys, require_other_names, take_measured
 from .read_result import ReadResult
 
@@ -31,19 +31,22 @@ def result_of(rows: Rows, path: str, on_error=None) -> ReadResult:
         session=session, extra=others, output_ids=rows.output_ids, output_offsets=rows.output_offsets,
         domain=domain,
     )  # fmt: skip
-    result = ReadResult(columns, path, "mooncake", lines=rows.lines, nested=rows.nested)
+    result = ReadResult(columns, path, "mooncake", lines=rows.lines, nested=rows.nested, lengths_only=rows.lengths_only)
     take_measured(result, on_error)
     return result
 
 
-def write(stream, columns: Columns, *, first_id: int = 0, extra: bool = False, description=None) -> None:
+def write(
+    stream, columns: Columns, *, first_id: int = 0, extra: bool = False, description=None, ids: bool = True
+) -> None:
     """Write the four keys; outputs, turns, sessions, domains and measured numbers if there are any.
 
-    With `extra` also the extra columns.
+    With `extra` also the extra columns; without `ids` no blocks.
     """
     require_writable(columns, first_id)
     more = extra_of(columns) if extra else links_of(columns)
-    write_rows(stream, columns, fields_of(columns), first_id=first_id, extra=more)
+    fields = {name: field for name, field in fields_of(columns).items() if ids or name not in IDS}
+    write_rows(stream, columns, fields, first_id=first_id, extra=more)
 
 
 def fields_of(columns: Columns) -> dict[str, Field]:
@@ -51,7 +54,7 @@ def fields_of(columns: Columns) -> dict[str, Field]:
     fields = {
         "timestamp": milliseconds(columns.timestamp),
         "input_length": whole(columns.input_length),
-        "output_length": whole(columns.output_length),
+        "output_length": lengths(columns.output_length),
         "hash_ids": lists(columns.hash_ids, columns.offsets),
     }
     if columns.output_ids is not None and columns.output_offsets is not None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from io import BufferedReader
 
+from .._base.errors import InputError
 from .._base.files import is_regular
 from .._base.input_files import open_read
 from ..trace.columns import Columns
@@ -27,6 +28,11 @@ class OpenRows(OpenTrace):
                 self.growth = reader.growth
                 yield piece
         rows = reader.rows()
+        if rows.lengths_only:
+            raise InputError(
+                f"{self.name}: no row has hash_ids, so there is no release to audit. To make one: "
+                f"kvtrace anonymize {self.name} -o TRACE"
+            )
         format = format_table.FORMATS[self._format or format_table.format_of(rows.others)]
         self.result = format.result_of(rows, self.name, self.unread.append)
         self.fields = {name: getattr(rows, name) for name in KNOWN} | rows.others

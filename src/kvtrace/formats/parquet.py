@@ -22,8 +22,9 @@ from .._base.input_files import size_of
 from .._base.offsets import offsets_of
 from .._base.step_work import report_work
 from ..trace.columns import Columns, replace_columns, rows_of
-from ..trace.frames import dependency_lists, known_numbers
+from ..trace.frames import dependency_lists, known_lengths, known_numbers
 from ..trace.measured import NUMBERS, numbers_of
+from ..trace.unknown import NEGATIVE, UNKNOWN_LENGTH
 from . import scalars, sidecar
 from .arrow_dependencies import dependencies_of, numbers_in
 from .read_result import ReadResult
@@ -33,9 +34,9 @@ KEY = b"kvtrace"  # of the schema's metadata
 REFERENCES = 1 << 22  # approximate block references in a row group
 MANY_VALUES = 1 << 27  # a gigabyte of ids
 MAX_EXPANSION = 2000  # bytes in memory per byte of the file; conversations expand about 30 times
-NEEDED = ("timestamp", "input_length", "output_length", "hash_ids")
+NEEDED = ("timestamp", "input_length")
 LINKS = ("session", "parent", "domain")
-OTHERS = (*LINKS, "output_hash_ids", "dependencies", *NUMBERS, "extra")
+OTHERS = ("output_length", "hash_ids", *LINKS, "output_hash_ids", "dependencies", *NUMBERS, "extra")
 DEPENDENCY = "dependencies.list.element"  # a path inside a file
 
 
@@ -56,7 +57,10 @@ def read(stream, path: str | Path, *, extra: str = "keep") -> ReadResult:
         fault = type(error).__name__
     if fault:  # raised outside the handler: Arrow's error may quote values and must not be its context
         raise InputError(f"{name}: cannot be read as Parquet ({fault}).")
-    return ReadResult(columns, name, "parquet", sidecar=description and _sidecar(description, name))
+    return ReadResult(
+        columns, name, "parquet", sidecar=description and _sidecar(description, name),
+        lengths_only="hash_ids" not in table.column_names,
+    )  # fmt: skip
 
 
 def batches(path: str, rows: int, *, extra: str = "keep") -> Iterator[Columns]:
@@ -181,7 +185,7 @@ class RowGroups:
 
     def _open(self, arrays, schema) -> None:
         lists = [name for name in ("hash_ids", "output_hash_ids") if name in arrays]
-        plain = [name for name in arrays if name in (*NEEDED, *LINKS) and name not in (*lists, "timestamp")]
+        plain = [name for name in arrays if name in ("input_length", "output_length", *LINKS)]
         if "dependencies" in arrays:
             plain.append(f"{DEPENDENCY}.row")
         repeated = [f"extra.{name}" for name in self._extra]
@@ -203,7 +207,8 @@ class RowGroups:
 
     def _arrays(self, rows: slice, ids: Columns) -> dict[str, Any]:
         pa, columns = self._pa, self._columns
-        arrays = {name: pa.array(getattr(columns, name)[rows]) for name in NEEDED[:-1]}
+        arrays = {name: pa.array(getattr(columns, name)[rows]) for name in NEEDED}
+        arrays["output_length"] = known_lengths(pa, columns.output_length[rows])
         arrays["hash_ids"] = _list_array(pa, ids.hash_ids, ids.offsets)
         for name in LINKS:
             if (values := getattr(columns, name)) is not None:
@@ -275,16 +280,16 @@ def _columns(table, name, extra) -> Columns:
         raise InputError(f"{name}: the column {missing[0]} is missing.")
     if twice := [key for key in (*NEEDED, *OTHERS) if table.column_names.count(key) > 1]:
         raise InputError(f"{name}: the column {twice[0]} appears twice.")
-    numbers = {key: _numbers(table, key, name) for key in ("input_length", "output_length")}
-    timestamp = _numbers(table, "timestamp", name)
-    hash_ids, offsets = _lists(table, "hash_ids", name)
+    timestamp, lengths = _numbers(table, "timestamp", name), _numbers(table, "input_length", name)
+    nothing = np.empty(0, np.int64), np.zeros(len(table) + 1, np.int64)
+    hash_ids, offsets = _lists(table, "hash_ids", name) if "hash_ids" in table.column_names else nothing
     has_outputs = "output_hash_ids" in table.column_names
     output_ids, output_offsets = _lists(table, "output_hash_ids", name) if has_outputs else (None, None)
     links = {key: _numbers(table, key, name) for key in LINKS if key in table.column_names}
     has_waits = "dependencies" in table.column_names
     more = _extra(table, name) if "extra" in table.column_names and extra == "keep" else {}
     return Columns(
-        timestamp, numbers["input_length"], numbers["output_length"], hash_ids, offsets,
+        timestamp, lengths, _output_lengths(table, name), hash_ids, offsets,
         session=links.get("session"), parent=links.get("parent"), domain=links.get("domain"), extra=more,
         output_ids=output_ids, output_offsets=output_offsets,
         dependencies=dependencies_of(table.column("dependencies"), name) if has_waits else None,
@@ -302,6 +307,20 @@ def _numbers(table, key, name) -> np.ndarray:
         if not (values == np.floor(values)).all():
             raise InputError(f"{name}: the column {key} has a fraction.")
     return values
+
+
+def _output_lengths(table, name) -> np.ndarray:
+    """The output lengths; unknown where they are null, or the column is missing."""
+    if "output_length" not in table.column_names:
+        return np.full(len(table), UNKNOWN_LENGTH)
+    place = table.column_names.index("output_length")
+    known = table.column(place).is_valid().to_numpy()
+    if not known.all():
+        table = table.set_column(place, "output_length", table.column(place).fill_null(0))
+    values = _numbers(table, "output_length", name)
+    if known.all() and values.min(initial=0) >= 0:
+        return values
+    return np.where(known, np.where(values == UNKNOWN_LENGTH, NEGATIVE, values), UNKNOWN_LENGTH)
 
 
 def _lists(table, key, name) -> tuple[np.ndarray, np.ndarray]:

@@ -25,6 +25,7 @@ class ReadResult:
     repeated: np.ndarray = field(default_factory=lambda: np.empty(0, np.int64))  # rows with the name of an earlier row
     fixes: Fixes = field(default_factory=Fixes)  # changes that the reader made
     nested: dict[str, int] = field(default_factory=dict)  # field of lists or objects, which are not read -> rows
+    lengths_only: bool = False  # no row has block ids: shared prefixes are unknown
 
     def line(self, row: int) -> int:
         """The line of a row, from 1; in a Parquet file, the row from 1."""

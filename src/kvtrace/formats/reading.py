@@ -14,6 +14,7 @@ from .._base.files import name_of
 from .._base.input_files import open_read
 from ..trace.columns import STATED, Columns, replace_columns
 from ..trace.invariants import broken_dependencies, broken_numbers, broken_rules
+from ..trace.meta import PREFIXES_UNKNOWN, merge
 from ..trace.stated import uneven_prompts
 from ..trace.trace import Trace
 from . import agentic_mooncake, bailian, mooncake, parquet, weka
@@ -22,6 +23,7 @@ from .block_size import settle
 from .file_kinds import require_trace
 from .format_table import FORMATS, format_of, require_format
 from .jsonl_read import OnError, read_rows
+from .lengths_only import make_up_blocks
 from .open_pieces import names_dataset
 from .read_result import ReadResult
 from .sidecar import Sidecar, read_sidecar
@@ -41,10 +43,13 @@ def read(
 ) -> Trace:
     """Read a trace and normalise it: rows in time order, times from 0, ids 0, 1, 2, ... (`Trace.fixes` counts changes).
 
+    A file whose rows have lengths but no hash_ids is a trace whose shared prefixes are unknown (`meta["prefixes"]`).
+
     Args:
         path: a file (plain, gzip or zstd), a data set, or `-` for stdin.
         format: one of NAMES. By default inferred from the content.
-        block_size: tokens per block. By default from the sidecar, else the only size that fits all prompts.
+        block_size: tokens per block. By default from the sidecar, else the only size that fits all prompts; 512 if
+            the rows have no hash_ids.
         tail: kept, unique or dropped. By default from the sidecar, else inferred.
         extra: keep other fields as extra columns, or ignore them.
         threads: parser threads for JSON Lines.
@@ -55,6 +60,8 @@ def read(
         UsageError: an option is not valid, or contradicts the sidecar.
     """
     result = read_columns(path, format=format, extra=extra, threads=threads)
+    if result.lengths_only:
+        block_size, tail = make_up_blocks(result, block_size, tail)
     rows, sidecar = result.columns, _valid_sidecar(result, block_size, tail)
     if not len(rows):
         raise InputError(f"{result.path}: the file has no requests.")
@@ -68,7 +75,8 @@ def read(
     if sidecar.first_id:
         rows = _shifted(rows, -sidecar.first_id)
     with _file_name_in_errors(result):
-        trace = Trace.from_columns(rows, block_size=block_size, tail=tail, meta=sidecar.meta)
+        meta = merge(sidecar.meta, {"prefixes": PREFIXES_UNKNOWN} if result.lengths_only else {})
+        trace = Trace.from_columns(rows, block_size=block_size, tail=tail, meta=meta)
     trace.fixes.dangling_parents += len(result.lost_parents)
     trace.fixes.also(result.fixes)
     if tail == STATED:

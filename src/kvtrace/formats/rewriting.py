@@ -127,7 +127,7 @@ def _of_agentic(opened: OpenAgentic) -> list[Difference]:
     if sidecar is None:
         return [Difference.ROWS]
     written = io.BytesIO()
-    settings = {"block_size": sidecar.block_size, "tail": sidecar.tail}
+    settings = {"block_size": sidecar.block_size, "tail": sidecar.tail, **sidecar.meta}
     agentic_mooncake.write(written, opened.columns, extra=True, description=settings)
     with _Rewritten(opened) as plain:
         plain.stream.write(written.getvalue())

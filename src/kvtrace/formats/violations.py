@@ -26,6 +26,7 @@ from ..trace.invariants import (
     likely_tail,
 )
 from .block_size import settle
+from .lengths_only import make_up_blocks
 from .read_result import ReadResult
 from .reading import read_columns
 
@@ -92,6 +93,8 @@ def check(
     if not len(result.columns):
         listed.add("rows", "the file has no requests.")
         return listed.violations
+    if result.lengths_only:
+        block_size, tail = make_up_blocks(result, block_size, tail)
     block_size, tail = _sizes(listed, result, block_size, tail)
     for rule, rows, message in _broken_rules(result, block_size, tail):
         listed.add_rows(rule, rows[:max_per_rule], len(rows), partial(_located, result, message))

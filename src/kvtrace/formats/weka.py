@@ -107,11 +107,12 @@ def read(
         report_work(1, len(files))
     columns, section = weka_columns.columns_of(sessions, numbers.done(), names, extra=extra)
     size = sessions[0].block_size if sessions else None
-    tail = weka_columns.block_rule(columns, size) if size else None
+    lengths_only = not any(row.has_ids for session in sessions for row in session.rows)
+    tail = None if not size else "dropped" if lengths_only else weka_columns.block_rule(columns, size)
     meta = {"weka": section} if extra else {}
     sidecar = Sidecar(name, size, tail, meta=meta, part="session")
     fixes = Fixes(first_timestamp=section.get("start_ms", 0.0), rows_moved=sum(map(moved_rows, sessions)))
-    return ReadResult(columns, name, "weka", sidecar=sidecar, fixes=fixes)
+    return ReadResult(columns, name, "weka", sidecar=sidecar, fixes=fixes, lengths_only=lengths_only)
 
 
 def write(

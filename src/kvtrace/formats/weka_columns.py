@@ -21,6 +21,7 @@ from ..trace.invariants import expected_blocks
 from ..trace.meta import WekaSection
 from ..trace.recorded_dependencies import recorded_dependencies
 from ..trace.turns import previous_turn
+from ..trace.unknown import UNKNOWN_LENGTH
 from .bailian import milliseconds
 from .scalars import narrow, objects
 from .weka_session import GLOBAL, Row, Session
@@ -150,7 +151,7 @@ def _extra(rows: Sequence[Row], section: WekaSection) -> dict[str, np.ndarray]:
             values = [orjson.dumps(row.fields[name]).decode() if name in row.fields else None for row in rows]
         extra[column_of(name)] = narrow(objects(values))
     empty = [
-        [name for name, value in row.fields.items() if value is None and name not in section["json"]]
+        [name for name, value in row.fields.items() if value is None and name not in (*section["json"], "out")]
         + ([] if row.has_ids else ["hash_ids"])
         for row in rows
     ]
@@ -189,7 +190,8 @@ def column_of(field: str) -> str:
 
 
 def _whole(rows: Sequence[Row], name: str) -> np.ndarray:
-    return np.array([int(row.fields[name]) for row in rows], dtype=np.int64)
+    lengths = [row.fields[name] for row in rows]
+    return np.array([UNKNOWN_LENGTH if tokens is None else int(tokens) for tokens in lengths], dtype=np.int64)
 
 
 def _floats(rows: Sequence[Row], name: str) -> np.ndarray:

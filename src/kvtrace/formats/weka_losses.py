@@ -14,7 +14,7 @@ from .bailian import changed_times
 from .targets.losses import Losses
 from .weka_objects import SessionObjects
 
-READ_BACK = ("weka",)  # sections of the metadata that sessions hold
+READ_BACK = ("weka", "prefixes")  # sections of the metadata that sessions hold; without ids, prefixes are unknown
 
 
 def lost_in_sessions(columns: Columns, *, extra: bool = False, remedy: str = "") -> list[str]:

@@ -14,6 +14,8 @@ import orjson
 
 from .._base.errors import InputError
 from ..trace.columns import Columns
+from ..trace.meta import shares_prefixes
+from ..trace.unknown import UNKNOWN_LENGTH
 from .weka_columns import EMPTY, EXACT, FIELD, OWN, PLACE, PREFIX, SESSION, column_of, seconds_of, since
 from .weka_section import id_runs, section_of
 from .weka_session import EPSILON_S, GLOBAL, LOCAL, SUBAGENT
@@ -39,6 +41,7 @@ class SessionObjects:
         is_known = _numbers(columns, SESSION, np.int64) is not None
         self._recorded: list[dict[str, Any]] = section.get("sessions", []) if is_known else []
         self._start_ms = section.get("start_ms", 0.0)
+        self._has_ids = shares_prefixes(meta or {})
         self.session = self._sessions()
         agent = _numbers(columns, "agent", np.int64)
         self.agent = np.zeros(len(columns), np.int64) if agent is None else agent
@@ -290,13 +293,15 @@ class SessionObjects:
         if not self._is_recorded:
             fields.setdefault("type", "n")
             fields["model"] = str(fields.get("model", UNKNOWN))
-        fields |= {"t": time, "in": int(columns.input_length[row]), "out": int(columns.output_length[row])}
+        tokens = int(columns.output_length[row])
+        fields |= {"t": time, "in": int(columns.input_length[row])}
+        fields["out"] = None if tokens == UNKNOWN_LENGTH else tokens
         if not np.isnan(self._service_s[row]):
             fields["api_time"] = float(self._service_s[row])
         empty = _parsed(self._empty[row])
         empty = empty if isinstance(empty, list) else []
         fields |= {name: None for name in empty if isinstance(name, str) and name not in ("hash_ids", "t", "in", "out")}
-        return fields if "hash_ids" in empty else fields | {"hash_ids": hash_ids[row]}
+        return fields if "hash_ids" in empty or not self._has_ids else fields | {"hash_ids": hash_ids[row]}
 
 
 NULL = object()  # a JSON null that is a value

@@ -174,6 +174,8 @@ def _row(request: Any, agent: int, place: int, base_s: float, clock_s: float, wh
     for name in ("in", "out"):
         if name not in request:
             raise RowError(f"{where}.{name} is missing.")
+        if name == "out" and request[name] is None:
+            continue  # of unknown length
         if (tokens := whole(request[name], f"{where}.{name}")) < 0:
             raise RowError(f"{where}.{name} is negative.")
         if tokens > MAX_LENGTH:

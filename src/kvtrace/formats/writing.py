@@ -15,13 +15,15 @@ from .._base.files import SUFFIXES, is_regular, is_std
 from .._base.output_files import outputs_together, write_atomically, write_together
 from .._base.output_names import Content, require_name
 from ..trace.columns import Columns, require_trace
-from ..trace.meta import without_claims
+from ..trace.meta import shares_prefixes, with_unknown_prefixes, without_claims
 from ..trace.trace import Trace
 from . import dataset as datasets
 from . import parquet, weka
 from .format_table import FORMATS, require_format
+from .reading import read_columns
 from .sidecar import Counts, describe, dump, sidecar_path
 
+ROWS = ("mooncake", "bailian")  # formats whose rows may have lengths only
 CONTENT = {"parquet": Content.PARQUET, "dataset": Content.DATASET}  # format -> content; the others are JSON lines
 Inspect = Callable[..., str]  # (path, description=sidecar) -> the text of a data card
 
@@ -64,7 +66,7 @@ def write(
     if isinstance(columns, Trace):
         _require_same(columns, block_size, tail)
         block_size, tail = columns.block_size, columns.tail
-        meta = columns.meta if meta is None else meta
+        meta = columns.meta if meta is None else with_unknown_prefixes(meta, [columns.meta])
     elif block_size is None and not is_std(path):
         raise UsageError("plain columns need a block size. Pass block_size=.")
     meta = meta if inspect else _unaudited(meta)
@@ -79,10 +81,13 @@ def write(
         columns, block_size=block_size, tail=tail or "kept", first_id=first_id, format=format, meta=meta
     )
 
-    def write_rows(stream):
-        FORMATS[format].write(stream, columns, first_id=first_id, extra=extra, description=description)
+    rest = _without_ids(path, format, meta)
 
-    return _write_beside(path, write_rows, lambda: description, inspect)
+    def write_rows(stream):
+        options = {} if inspect else rest
+        FORMATS[format].write(stream, columns, first_id=first_id, extra=extra, description=description, **options)
+
+    return _write_beside(path, write_rows, lambda: description, inspect, rest)
 
 
 def write_chunks(
@@ -110,18 +115,18 @@ def write_chunks(
             for columns in chunks:
                 writer.add(columns)
         return [str(path)]
-    counts = Counts()
+    counts, rest = Counts(), _without_ids(path, format, meta)
 
     def write_rows(stream):
         for columns in chunks:
-            FORMATS[format].write(stream, columns, first_id=first_id, extra=extra)
+            FORMATS[format].write(stream, columns, first_id=first_id, extra=extra, **({} if inspect else rest))
             counts.add(columns)
 
     def description():
         values = {"block_size": block_size, "tail": tail, "first_id": first_id, "format": format, "meta": meta}
         return describe(None, **values, counts=vars(counts))
 
-    return _write_beside(path, write_rows, description, inspect)
+    return _write_beside(path, write_rows, description, inspect, rest)
 
 
 def check_output(path: str | Path, format: str | None = None) -> str:
@@ -186,14 +191,19 @@ def name_of_output(path: str | Path) -> str:
 # -- helpers -----------------------------------------------------------------------------------------------------
 
 
-def _write_beside(path, write_rows, description, inspect: Inspect | None) -> list[str]:
+def _without_ids(path, format: str, meta: Mapping[str, Any] | None) -> dict[str, bool]:
+    """The option to leave out made-up ids where no sidecar can say that shared prefixes are unknown."""
+    return {"ids": False} if format in ROWS and not is_regular(path) and not shares_prefixes(meta or {}) else {}
+
+
+def _write_beside(path, write_rows, description, inspect: Inspect | None, rest: dict[str, bool]) -> list[str]:
     """Write rows, then the sidecar and the card; all files get their names together."""
     if not is_regular(path):
         if inspect is None:
             with write_together(path) as (stream,):
                 write_rows(stream)
         else:
-            _write_inspected(path, write_rows, lambda copy: inspect(copy, description=description()))
+            _write_inspected(path, write_rows, lambda copy: inspect(copy, description=description()), rest)
         return [name_of_output(path)]
     beside = [sidecar_path(path)] + ([card_path(path)] if inspect else [])
     with outputs_together(path, beside) as (rows, sidecar, *cards):
@@ -204,15 +214,19 @@ def _write_beside(path, write_rows, description, inspect: Inspect | None) -> lis
     return [name_of_output(path), *beside]
 
 
-def _write_inspected(path, write_rows, inspect) -> None:
-    """Write and inspect a temporary file, then copy it to stdout, a pipe or a device."""
+def _write_inspected(path, write_rows, inspect, rest: dict[str, bool]) -> None:
+    """Write and inspect a temporary file, then copy it to stdout, a pipe or a device, maybe without ids."""
     with tempfile.TemporaryDirectory() as folder:
         whole = os.path.join(folder, "trace")
         with write_atomically(whole) as stream:
             write_rows(stream)
         inspect(whole)
         with open(whole, "rb") as copy, write_atomically(path) as stream:
-            shutil.copyfileobj(copy, stream)
+            if rest:
+                result = read_columns(whole)
+                FORMATS[result.format].write(stream, result.columns, extra=True, **rest)
+            else:
+                shutil.copyfileobj(copy, stream)
 
 
 def _unaudited(meta: Mapping[str, Any] | None) -> Mapping[str, Any] | None:

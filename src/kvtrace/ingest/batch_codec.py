@@ -12,6 +12,7 @@ import numpy as np
 
 from .._base.errors import RowError
 from .encoding import Batch, Reject, RowPosition
+from .usage import UsageCheck
 
 HEADER_LENGTH = struct.Struct("<I")  # bytes of the JSON header
 
@@ -31,6 +32,8 @@ def packed(batch: Batch) -> bytes:
             value = {"dtype": value.dtype.str, "shape": value.shape}
         elif name == "rejects":
             value = [_row(reject) for reject in value]
+        elif name == "usage" and value is not None:
+            value = value.to_list()
         values[name] = value
     header = json.dumps(values).encode()
     return b"".join([HEADER_LENGTH.pack(len(header)), header, *(array.tobytes() for array in arrays)])
@@ -46,6 +49,8 @@ def unpacked(data: bytes) -> Batch:
             dtype, shape = np.dtype(value["dtype"]), value["shape"]
             values[name] = np.frombuffer(data, dtype, prod(shape), offset).reshape(shape).copy()  # aligned, writable
             offset += values[name].nbytes
+    usage = values["usage"]
+    values["usage"] = None if usage is None else UsageCheck.from_list(usage)
     values["rejects"] = [_reject(row) for row in values["rejects"]]
     return Batch(**values)
 

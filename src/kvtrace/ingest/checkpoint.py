@@ -161,7 +161,7 @@ def settings_of(encoder: Encoder) -> dict[str, Any]:
     """
     recipe = encoder.recipe
     settings = {field.name: getattr(part, field.name) for part in (recipe.reader, recipe) for field in fields(part)}
-    for name in ("reader", "key", "stop_at_error", "name_detected", "unit_detected", "about_ns", "maps_domain"):
+    for name in UNSETTLED:
         del settings[name]
     settings["tokenizer"] = encoder.tokenizer and encoder.tokenizer.sha256
     settings["chat_template"] = encoder.template and encoder.template.sha256
@@ -169,6 +169,9 @@ def settings_of(encoder: Encoder) -> dict[str, Any]:
     return {f"--{OPTIONS.get(name, name).replace('_', '-')}": value for name, value in settings.items()}
 
 
+UNSETTLED = (  # fields of a reader and a recipe that batches do not depend on, or that other settings state
+    "reader", "key", "stop_at_error", "name_detected", "unit_detected", "about_ns", "maps_domain", "models", "choice",
+)  # fmt: skip
 OPTIONS = {
     "name": "log_format", "unit": "time_unit", "fields": "map", "columns": "heading", "untimed": "arrivals",
     "use_template": "no_chat_template", "by_tenant": "tenant_field",

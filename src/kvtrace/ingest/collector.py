@@ -20,7 +20,7 @@ from ..trace.measured import MEASURED, Number
 from ..trace.normalise import by_first_appearance, is_reversed
 from ..trace.turns import previous_turn, turn_numbers
 from .encoding import Batch, Recipe
-from .logs.arrival_model import ArrivalModel
+from .logs.arrival_model import ArrivalModel, require_starts, times_after_delays
 
 
 class Collector:
@@ -42,6 +42,7 @@ class Collector:
         self._columns: dict[str, list[np.ndarray]] = {}  # name -> one array a batch
         self._measured: dict[str, list[np.ndarray | int]] = {name: [] for name in MEASURED}  # number = rows without
         self._types: list[str | None] = []
+        self._has_delays = False
 
     @classmethod
     def of(cls, recipe: Recipe, arrival_model: ArrivalModel | None = None) -> Collector:
@@ -56,7 +57,7 @@ class Collector:
             time=batch.time_ns, input_length=batch.input_length, output_length=batch.output_length,
             blocks=batch.prompts + batch.outputs, prompts=batch.prompts, digests=batch.all_digests(),
             session=batch.session, account=batch.account, user=batch.user, domain=batch.domain, types=batch.type,
-            service=batch.service_ns, measured=batch.measured,
+            service=batch.service_ns, delay=batch.delay_ns, measured=batch.measured,
         )  # fmt: skip
 
     def add_rows(
@@ -69,12 +70,14 @@ class Collector:
         domain: np.ndarray | None,
         types: list[str | None],
         service: np.ndarray | None = None,
+        delay: np.ndarray | None = None,
         measured: Mapping[str, np.ndarray] | None = None,
         **columns: np.ndarray,
     ) -> None:
         """Add rows: the digests of their blocks, sessions, accounts, users and domains, their types, and plain columns.
 
         `service` has the nanoseconds from the start to the end of each request, -1 = unknown; None = all unknown.
+        `delay` has the nanoseconds from the end of the session's request before to a request without a time, -1 = none.
         `measured` has columns of MEASURED; missing ones are unknown. The plain columns are time, input_length,
         output_length, blocks (of prompt and output) and prompts (blocks).
         """
@@ -83,6 +86,8 @@ class Collector:
         keys = {"session": (self._sessions, session), "account": (self._accounts, account), "user": (self._users, user),
                 "domain": (self._domains, domain)}  # fmt: skip
         columns["service"] = np.full(count, -1) if service is None else service
+        columns["delay"] = np.full(count, -1) if delay is None else delay
+        self._has_delays = self._has_delays or delay is not None
         for name, chunks in self._measured.items():
             chunks.append((measured or {}).get(name, count))
         self._append(**{name: numbers_of_digests(*key, count) for name, key in keys.items()}, **columns)
@@ -96,7 +101,7 @@ class Collector:
     def is_reversed(self) -> bool:
         """Whether the log's times fell from row to row, in all rows or in those of each session."""
         time, session = (np.concatenate(self._columns.get(name, [np.empty(0)])) for name in ("time", "session"))
-        return self._arrival_model is None and is_reversed(time, session)
+        return self._arrival_model is None and not self._has_delays and is_reversed(time, session)
 
     def identities(self) -> Identities:
         """The digests behind the numbers of the rows that `finish` returns, by time; to be called before it."""
@@ -110,8 +115,7 @@ class Collector:
     def finish(self, meta: Mapping[str, Any], *, keep_order: bool) -> tuple[TraceDraft, Users | None]:
         """All rows, sorted by time (stably) or in the log's order; and the user of each row."""
         column = {name: np.concatenate(self._columns.pop(name)) for name in list(self._columns)}
-        if self._arrival_model is not None:
-            column["time"] = self._arrival_model.times_ns(column["time"], column["session"])
+        column["time"] = self._times(column)
         by_time = np.argsort(column["time"], kind="stable")
         order = np.arange(len(by_time)) if keep_order else by_time
         rows = Columns(
@@ -131,6 +135,16 @@ class Collector:
         if not (order[1:] > order[:-1]).all():
             blocks = blocks.take(order)
         return TraceDraft(rows, blocks, block_size=self.block_size, tail=self.tail, meta=meta), users
+
+    def _times(self, column: Mapping[str, np.ndarray]) -> np.ndarray:
+        """The times of the rows, which follow from delays or an arrival model where the log has none."""
+        times, delay = column["time"], column["delay"] if self._has_delays else None
+        if delay is not None:
+            times = times_after_delays(times, column["session"], delay, column["service"])
+        if self._arrival_model is not None:
+            return self._arrival_model.times_ns(times, column["session"], delay)
+        require_starts(times)
+        return times
 
     def _users_of(self, account: np.ndarray, user: np.ndarray) -> Users | None:
         """The accounts with their users, if the log has any; else its users."""

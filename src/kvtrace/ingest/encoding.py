@@ -18,12 +18,16 @@ import numpy as np
 from .._base.errors import EmptyPrompt, LeftOut, RowError
 from .._base.offsets import joined, offsets_of
 from ..trace.measured import MEASURED
+from ..trace.unknown import UNKNOWN_LENGTH
 from .hashing import NO_CONTEXT, BlockHasher, context
 from .keys import Key
 from .logs.record import Record
 from .prompt_tokens import prompt_tokens
+from .tokenizer_choice import NO_CHOICE, TokenizerChoice
+from .usage import UsageCheck, features_of, usage_of
 
 RENDERING_VERSION = 1  # of the way in which requests become tokens; traces of other versions do not mix
+
 
 @dataclass(frozen=True)
 class Recipe:
@@ -46,6 +50,7 @@ class Recipe:
     keep_domains: bool = False  # ids are equal where text is, and a column says who shares no blocks in the engine
     maps_domain: bool = False  # --map domain=PATH: the domain is this field alone
     by_tenant: bool = False  # k-sharing counts the tenants of --tenant-field, and no other accounts
+    choice: TokenizerChoice = NO_CHOICE  # of the tokenizer
 
 
 @dataclass(repr=False)
@@ -55,7 +60,7 @@ class Batch:
     lines: int = 0  # lines of the piece, to number the lines of the next piece
     time_ns: np.ndarray = field(default_factory=lambda: np.empty(0, np.int64))
     input_length: np.ndarray = field(default_factory=lambda: np.empty(0, np.int64))
-    output_length: np.ndarray = field(default_factory=lambda: np.empty(0, np.int64))
+    output_length: np.ndarray = field(default_factory=lambda: np.empty(0, np.int64))  # UNKNOWN_LENGTH = no answer
     digests: np.ndarray = field(default_factory=lambda: np.empty((0, 2), np.uint64))
     offsets: np.ndarray = field(default_factory=lambda: np.zeros(1, np.int64))
     output_digests: np.ndarray | None = None
@@ -65,6 +70,9 @@ class Batch:
     account: np.ndarray | None = None  # request -> digest of its tenant, account or API key, zeros = none
     user: np.ndarray | None = None  # request -> digest of its user, within the account if it has one, zeros = none
     domain: np.ndarray | None = None  # request -> digest of its isolation domain, zeros = none
+    delay_ns: np.ndarray | None = (
+        None  # request without a time -> its delay after the session's request before, -1 = none
+    )
     service_ns: np.ndarray | None = None  # request -> measured time from its start to its end, -1 = unknown
     cached_tokens: np.ndarray | None = None  # request -> prompt tokens from the service's cache, -1 = unknown
     ttft_ms: np.ndarray | None = None  # request -> measured time to its first token, NaN = unknown
@@ -76,6 +84,8 @@ class Batch:
     without_hit: int = 0  # ... that is 0
     type: list[str | None] = field(default_factory=list)
     logged_tokens: np.ndarray = field(default_factory=lambda: np.empty(0, np.int64))  # -1 = unknown
+    usage: UsageCheck | None = None  # our counts beside the log's; None = the log states none
+    other_models: int = 0  # requests to models with another tokenizer than the one that was chosen
     cut: int = 0  # requests that are incomplete in the log, taken with --allow-truncated
     empty: int = 0  # rows left out: empty prompt
     others: int = 0  # rows left out: not a request
@@ -170,6 +180,10 @@ class Encoder:
         return self.tokenizer is None or self.tokenizer.can_fork
 
     def __call__(self, piece) -> Batch:
+        return self.encoded(piece)[0]
+
+    def encoded(self, piece) -> tuple[Batch, list[Record]]:
+        """The batch of a piece, and the rendered requests that it holds."""
         batch = Batch()
         with self.template.remembering() if self.template else nullcontext():
             requests, positions = self._parse(piece, batch)
@@ -178,7 +192,7 @@ class Encoder:
         batch.unsized_media = prompts.unsized
         self._measure(requests, prompts.tokens, outputs, batch)
         self._hash(requests, prompts, outputs, batch)
-        return batch
+        return batch, requests
 
     def _parse(self, piece, batch: Batch) -> tuple[list[Record], list[RowPosition]]:
         """The requests of the piece, with rendered prompts, and their positions. Bad rows go to the batch's rejects."""
@@ -208,6 +222,9 @@ class Encoder:
         batch.cut = sum(record.cut is not None or record.lacks is not None for record in requests)
         batch.lengths_only = sum(record.input_length is not None and record.hashes is None for record in requests)
         batch.time_ns = np.array(times, dtype=np.int64)
+        if any(record.delay_ms is not None for record in requests):
+            delays = [-1 if record.delay_ms is None else round(record.delay_ms * 1e6) for record in requests]
+            batch.delay_ns = np.array(delays, dtype=np.int64)
         if any(one >= 0 for one in service):
             batch.service_ns = np.array(service, dtype=np.int64)
         batch.invalid_measured = sum(one.invalid for one in measured)
@@ -242,7 +259,7 @@ class Encoder:
                     raise
                 batch.rejects.append(Reject(positions.pop(row), error.with_traceback(None)))
                 batch.rejects.sort(key=lambda reject: reject.position.line)
-                for name in ("time_ns", "service_ns", *MEASURED):
+                for name in ("time_ns", "delay_ns", "service_ns", *MEASURED):
                     if (values := getattr(batch, name)) is not None:
                         setattr(batch, name, np.delete(values, row))
                 del requests[row]
@@ -270,13 +287,21 @@ class Encoder:
 
         messages, shaping = record.messages, record.shaping or {}
         assert messages is not None
-        prompt = chat_requests.render(
-            self.template, messages, record.tools, shaping, engine=self.recipe.render_as, time=max(0, time_ns) / 1e9
-        )
+        options = {"engine": self.recipe.render_as, "time": max(0, time_ns) / 1e9}
+        prompt = None
+        if self.recipe.request_templates and "chat_template" in shaping:
+            from ..text.request_templates import render_with_own
+
+            prompt = render_with_own(
+                self.template, shaping["chat_template"], messages, record.tools, shaping, **options
+            )
+        if prompt is None:
+            prompt = chat_requests.render(self.template, messages, record.tools, shaping, **options)
         record.not_rendered = prompt.not_rendered.union(shaping.get("invalid", ()))
         record.text = prompt.texts[0] if len(prompt.texts) == 1 else "".join(prompt.texts)
         if prompt.media:
             record.texts, record.placed = prompt.texts, prompt.media
+        record.features, record.turns = features_of(record), len(messages)
         if self.recipe.render_as == "vllm":
             record.add_special_tokens = shaping.get("add_special_tokens", record.add_special_tokens)
         if not self.keeps_messages:
@@ -308,8 +333,11 @@ class Encoder:
         batch.input_length = np.diff(prompts[1])
         if self.reader.block_size is not None:
             batch.input_length = np.array([r.input_length for r in requests], dtype=np.int64)
-        batch.output_length = np.where(logged < 0, counted, logged)
+        is_known = np.array([r.has_output for r in requests], dtype=bool)
+        batch.output_length = np.where(logged < 0, np.where(is_known, counted, UNKNOWN_LENGTH), logged)
         batch.logged_tokens = np.array([-1 if r.prompt_tokens is None else r.prompt_tokens for r in requests], np.int64)
+        batch.usage = usage_of(requests, batch.input_length, batch.output_length)
+        batch.other_models = sum(self.recipe.choice.is_other(r.model) for r in requests)
         self._bound_cached(batch)
         batch.type = [r.type for r in requests]
         if any(r.session is not None for r in requests):

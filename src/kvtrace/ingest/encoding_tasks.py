@@ -98,8 +98,11 @@ class PartitionEncoder:
         arrays = {"time" if name == "time_ns" else name: values for name, values in numbers.items()} | {"type": codes}
         arrays |= {name: values for name, values in links.items() if values is not None}
         arrays |= {} if outputs is None else {"prompts": prompts}
-        service, measured = _service_of(batches), _measured_of(batches)
+        service = _joined_or_none([batch.service_ns for batch in batches], [len(batch) for batch in batches])
+        measured = _measured_of(batches)
         arrays |= {} if service is None else {"service": service}
+        delay = _joined_or_none([batch.delay_ns for batch in batches], [len(batch) for batch in batches])
+        arrays |= {} if delay is None else {"delay": delay}
         arrays |= {f"carried {name}": values for name, values in measured.items()}
         name = f"{ENCODED}/{partition.number}"
         return EncodedPartition(
@@ -261,7 +264,7 @@ def _without_digests(batch: Batch) -> Batch:
     nothing: dict[str, Any] = dict.fromkeys(MEASURED)
     return replace(
         batch, digests=np.empty((0, 2), np.uint64), offsets=np.zeros(1, np.int64), session=None, account=None,
-        user=None, domain=None, service_ns=None, type=[], output_digests=None, output_offsets=None,
+        user=None, domain=None, delay_ns=None, service_ns=None, type=[], output_digests=None, output_offsets=None,
         **nothing,
     )  # fmt: skip
 
@@ -270,11 +273,12 @@ def _concatenated(arrays) -> np.ndarray:
     return np.concatenate([np.empty(0, np.int64), *arrays])
 
 
-def _service_of(batches: list[Batch]) -> np.ndarray | None:
-    """Row -> its measured nanoseconds, -1 = unknown; None if no row has them."""
-    if all(batch.service_ns is None for batch in batches):
+def _joined_or_none(columns: list[np.ndarray | None], rows: list[int]) -> np.ndarray | None:
+    """Row -> its nanoseconds in the columns of batches, -1 where a batch has none; None if no batch has them."""
+    if all(column is None for column in columns):
         return None
-    return np.concatenate([np.full(len(one), -1) if one.service_ns is None else one.service_ns for one in batches])
+    filled = (np.full(count, -1) if column is None else column for column, count in zip(columns, rows, strict=True))
+    return np.concatenate(list(filled))
 
 
 def _measured_of(batches: list[Batch]) -> dict[str, np.ndarray]:

@@ -11,9 +11,9 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Generator, Iterable
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Unpack
+from typing import TYPE_CHECKING, Any, Unpack, cast
 
 import numpy as np
 
@@ -39,8 +39,10 @@ from ..trace.normalise import NEWEST_FIRST
 from .collector import Collector
 from .encoding import Batch
 from .keys import Key
-from .preparation import Inputs, LogOptions, ReleaseSettings, prepare
-from .row_counts import Progress, RowCounter, value_notes, with_prompts, with_measured
+from .preparation import Inputs, Job, LogOptions, ReleaseSettings, prepare
+from .row_counts import Progress, RowCounter, value_notes, with_measured, with_prompts
+from .tokenizer_choice import AUTO
+from .usage import UsageCheck, require_choice
 
 if TYPE_CHECKING:
     from .checkpoint import Checkpoint
@@ -59,6 +61,7 @@ class AnonymizedRows:
     meta: dict[str, Any]
     counts: Counts
     released: Account | None = None  # the profile's steps and their costs; None if rows keep the log's order
+    usage: UsageCheck = field(default_factory=UsageCheck)  # our counts of prompt tokens beside the log's
 
     def trace(self) -> ReleasedTrace:
         """The rows as a verified Trace, in order of time."""
@@ -78,7 +81,7 @@ def anonymize(
     field_map: dict[str, str] | None = None,
     time_unit: str = "auto",
     allow_truncated: bool = False,
-    tokenizer: str | None = "deepseek-r1",
+    tokenizer: str | None = AUTO,
     chat_template: str | Path | None = None,
     use_template: bool = True,
     generation_prompt: str | None = None,
@@ -104,6 +107,7 @@ def anonymize(
     key: Key | None = None,
     workers: int | None = None,
     max_errors: int = 0,
+    on_mismatch: str = "stop",
     on_reject: Callable[[RowError], None] | None = None,
     on_progress: Callable[[Progress], None] | None = None,
 ) -> ReleasedTrace:
@@ -116,6 +120,7 @@ def anonymize(
         time_unit: "s", "ms", "us", "ns" or "iso"; "auto" detects it from the first rows.
         allow_truncated: Accept prompts that the logger cut short.
         tokenizer: A built-in name, a tokenizer.json or its folder, or a Hugging Face id; None for logs of hashes.
+            "auto" takes that of the log's model if it needs no download, else "deepseek-r1".
         chat_template: A jinja file that replaces the tokenizer's own template.
         use_template: False if prompts are already templated text.
         generation_prompt: Text that ends each prompt, instead of the template's own.
@@ -143,6 +148,8 @@ def anonymize(
         key: Key of the hash (see `load_key`). The default is random and never stored.
         workers: Processes; the default is one a core.
         max_errors: Bad rows to skip; the next one ends the run. -1 means no limit.
+        on_mismatch: What happens if the log's own counts of prompt tokens differ from ours by more than 2 %, though the
+            tokenizer is known to be the model's: "stop" or "warn".
         on_reject: Receives the error of each bad row.
         on_progress: Receives the progress after each batch.
 
@@ -152,6 +159,7 @@ def anonymize(
     Raises:
         UsageError: Options do not fit together.
         InputError: A log cannot be read, or has more than `max_errors` bad rows.
+        MismatchError: The log's counts of prompt tokens contradict ours.
 
     >>> import json, tempfile
     >>> rows = [{"timestamp": time, "prompt": "a b c d e f g h", "output_length": 1} for time in (0, 1)]
@@ -168,8 +176,8 @@ def anonymize(
         k_counts=k_counts, tail=tail, time_step_ms=time_step_ms, round_input=round_input, round_output=round_output,
         drop_sessions=drop_sessions, keep_measured=keep_measured, sample_sessions=sample_sessions,
         tenant_field=tenant_field, isolate_tenants=isolate_tenants, keep_domains=keep_domains, arrivals=arrivals,
-        service_model=service_model, key=key, workers=workers, max_errors=max_errors, on_reject=on_reject,
-        on_progress=on_progress,
+        service_model=service_model, key=key, workers=workers, max_errors=max_errors, on_mismatch=on_mismatch,
+        on_reject=on_reject, on_progress=on_progress,
     ).trace()  # fmt: skip
 
 
@@ -181,6 +189,7 @@ def anonymize_rows(
     keep_order: bool = False,
     workers: int | None = None,
     max_errors: int = 0,
+    on_mismatch: str = "stop",
     on_reject: Callable[[RowError], None] | None = None,
     on_progress: Callable[[Progress], None] | None = None,
     on_start: Callable[[Meta], None] | None = None,
@@ -194,13 +203,16 @@ def anonymize_rows(
     Args:
         max_errors: bad rows to skip (-1 = any number). The next bad row ends the run with its error.
         on_reject: called with the error of each bad row.
-        on_note: called with each note on fields of the log, before the work, and on rows in reverse order, after it.
+        on_mismatch: as in `anonymize`; "warn" calls `on_note`.
+        on_note: called with each note on fields of the log, before the work, and after it with those on rows in reverse
+            order and on token counts.
         checkpoint: a file of finished batches, so that the run can be resumed. It requires `key`.
     """
     from .logs import sources
 
     if checkpoint is not None and options.get("key") is None:
         raise UsageError("a checkpoint requires a key that the resumed run can use again: pass key=load_key(path).")
+    require_choice(on_mismatch)
     job = prepare(inputs, keep_order=keep_order, stop_at_error=max_errors == 0, **options)
     if on_start:
         on_start(job.meta)
@@ -223,9 +235,22 @@ def anonymize_rows(
         raise no_requests_error(job.sources, row_counter.counts)
     if on_note and not keep_order and collector.is_reversed:
         on_note(REVERSED)
-    return released_rows(
+    job = checked(job, row_counter, on_mismatch, on_note, sampled=sample_sessions != 1)
+    rows = released_rows(
         collector, job.release, row_counter.counts, keep_order=keep_order, session_share=sample_sessions
     )
+    rows.usage = row_counter.usage
+    return rows
+
+
+def checked(
+    job: Job, counter: RowCounter, on_mismatch: str, on_note: Callable[[str], None] | None, *, sampled: bool
+) -> Job:
+    """The job, after all rows, with the section on the log's counts of prompt tokens; MismatchError."""
+    warning = counter.check_tokens(job.recipe.choice, on_mismatch)
+    if warning and on_note:
+        on_note(warning)
+    return job if sampled else replace(job, meta=cast(Meta, merge(job.meta, counter.usage.section())))
 
 
 def released_rows(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Unpack
 
@@ -33,10 +33,11 @@ from .encoding_tasks import (
     with_arrivals,
 )
 from .logs import sources
-from .pipeline import REVERSED, no_requests_error, released_rows
+from .pipeline import REVERSED, checked, no_requests_error, released_rows
 from .preparation import Inputs, Job, LogOptions, prepare
-from .row_counts import Progress, RowCounter, value_notes, with_prompts, with_measured
+from .row_counts import Progress, RowCounter, value_notes, with_measured, with_prompts
 from .task_checkpoint import TaskCheckpoint
+from .usage import UsageCheck, require_choice
 
 LOG_BYTES_PER_TOKEN = 4  # a lower estimate
 MIN_PARTITION_BYTES, MAX_PARTITION_BYTES = 4 << 20, 256 << 20  # bytes of log that a task encodes
@@ -48,6 +49,7 @@ class AnonymizedDataset(Result):
 
     made: Numbered
     counts: Counts
+    usage: UsageCheck = field(default_factory=UsageCheck)  # our counts of prompt tokens beside the log's
 
     def _headline(self) -> str:
         return f"{self.made._headline()}, {self.counts.rejected:,} rows rejected"
@@ -68,6 +70,7 @@ def anonymize_dataset(
     key_file: str | None = None,
     checkpoint: TaskCheckpoint | None = None,
     max_errors: int = 0,
+    on_mismatch: str = "stop",
     on_reject: Callable[[RowError], None] | None = None,
     on_progress: Callable[[Progress], None] | None = None,
     on_start: Callable[[Meta], None] | None = None,
@@ -87,15 +90,16 @@ def anonymize_dataset(
         memory: Limit in bytes for the rows that one process must hold; see below.
         key_file: A file with the key, on each host, for a runner whose tasks run on other hosts.
         checkpoint: Records the encoded partitions, so that the run can be resumed. It requires `key`, and keeps `work`.
-        max_errors, on_reject, on_progress, sample_sessions: As in `anonymize`.
+        max_errors, on_mismatch, on_reject, on_progress, sample_sessions: As in `anonymize`.
         on_start: Receives the provenance of the trace (log, tokenizer, hash) before the work starts.
-        on_note: Receives each note on fields of the log, likewise, and a note if the rows are in reverse order of time.
+        on_note: Receives each note on fields of the log, likewise, and after the work those on the order of rows and on
+            token counts.
         keep_order: Rows keep the order of the log; requires the profile "exact".
         options: All other options of `anonymize`.
 
-    One process must see all rows to keep the order of the log, to draw a sample, to chain the hashes of an engine, and
-    to infer conversations for k-sharing. Tasks then only encode the log, and this process holds its rows as `anonymize`
-    does: 12 bytes a block reference and 40 a distinct block.
+    One process must see all rows to keep the order of the log, to draw a sample, to chain the hashes of an engine, to
+    add up delays, and to infer conversations for k-sharing. Tasks then only encode the log, and this process holds its
+    rows as `anonymize` does: 12 bytes a block reference and 40 a distinct block.
 
     Yields:
         The released rows in pieces, their figures, and the counts of the log's rows.
@@ -103,6 +107,7 @@ def anonymize_dataset(
     Raises:
         UsageError: Options do not fit together, or the rows need more than `memory`.
         InputError: A log cannot be read, or has more than `max_errors` bad rows.
+        MismatchError: The log's counts of prompt tokens contradict ours.
 
     >>> import json, tempfile, kvtrace
     >>> rows = [{"timestamp": time, "prompt": "a b c d e f g h", "output_length": 1} for time in (0, 1)]
@@ -113,6 +118,7 @@ def anonymize_dataset(
     ...         done.made.figures["distinct_blocks"]
     2
     """
+    require_choice(on_mismatch)
     job = prepare(inputs, keep_order=keep_order, stop_at_error=max_errors == 0, **options)
     _check_sources(job)
     if runner.is_far and key_file is None:
@@ -122,7 +128,7 @@ def anonymize_dataset(
     job.report_notes(on_note)
     row_counter, total = RowCounter(max_errors, on_reject), sources.total(job.sources)
     is_chained = job.recipe.reader.block_size is None  # an engine may have hashed blocks without their prefix
-    in_stages = is_chained and not keep_order and sample_sessions == 1
+    in_stages = is_chained and not keep_order and sample_sessions == 1 and not job.recipe.reader.delays
     parts = _partitions(job, runner, partitions, task_blocks, checkpoint, in_stages)
     store = Store.at(work, resume=checkpoint is not None and checkpoint.earlier is not None)
     try:
@@ -139,6 +145,7 @@ def anonymize_dataset(
             raise no_requests_error(job.sources, counts)
         if on_note and not keep_order and row_counter.is_reversed:
             on_note(REVERSED)
+        job = checked(job, row_counter, on_mismatch, on_note, sampled=sample_sessions != 1)
         spilled = sum(partition.bytes for partition in encoded)
         if in_stages and job.arrival_model is not None:
             encoded, folder = with_arrivals(encoded, job.arrival_model, store, runner)
@@ -152,7 +159,7 @@ def anonymize_dataset(
             collect(store, folder, len(encoded), collector)
             made = _in_memory(collector, job, counts, keep_order=keep_order, session_share=sample_sessions)
         made.bytes = {"encode": spilled} | made.bytes
-        yield AnonymizedDataset(made, counts)
+        yield AnonymizedDataset(made, counts, row_counter.usage)
     except BaseException:
         if checkpoint is None or not checkpoint.holds_work:
             store.remove()

@@ -18,6 +18,7 @@ from .encoding import Encoder, Recipe
 from .keys import Key
 from .logs.arrival_model import ArrivalModel
 from .logs.sources import LogSource
+from .tokenizer_choice import AUTO, TokenizerChoice, choose
 
 if TYPE_CHECKING:
     from .logs import LogReader
@@ -72,6 +73,8 @@ class Job:
             on_note(f"read {detected} (detected; --map FIELD=PATH sets another field)")
         if reader.note:
             on_note(reader.note)
+        if self.recipe.choice.note:
+            on_note(self.recipe.choice.note)
 
 
 class LogOptions(TypedDict, total=False):
@@ -113,7 +116,7 @@ def prepare(
     field_map: dict[str, str] | None = None,
     time_unit: str = "auto",
     allow_truncated: bool = False,
-    tokenizer: str | None = "deepseek-r1",
+    tokenizer: str | None = AUTO,
     chat_template: str | Path | None = None,
     use_template: bool = True,
     generation_prompt: str | None = None,
@@ -196,9 +199,10 @@ def recipe_of(
     require_engine(render_as)
     size = block_size_of(block_size, reader, outputs=outputs)
     reader = reader if reader.block_size is None else replace(reader, block_size=size)
+    choice = choose(tokenizer, reader.models) if reader.holds_prompts else TokenizerChoice(None)
     has_tails = profile.tail != "dropped" and (reader.holds_prompts or reader.hashes_tails)
     return Recipe(
-        reader=reader, tokenizer=tokenizer if reader.holds_prompts else None,
+        reader=reader, tokenizer=choice.tokenizer, choice=choice,
         chat_template=None if chat_template is None else str(chat_template),
         use_template=use_template, generation_prompt=generation_prompt, key=key,
         render_as=render_as, request_templates=request_templates,

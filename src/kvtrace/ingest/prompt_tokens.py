@@ -7,14 +7,19 @@ number of placeholders is not known counts as one.
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from .._base.errors import RowError
 from .._base.offsets import offsets_of
+from ..text.media import rule_for
 from .logs.fields import identity_of
 from .logs.record import Record
+
+if TYPE_CHECKING:
+    from ..text.chat_requests import Medium
 
 UNPRINTED = np.zeros(1, dtype=np.uint32)  # the placeholder of a medium that the template does not write
 
@@ -70,9 +75,11 @@ def _joined(requests, tokenizer, tokens, offsets) -> PromptTokens:
     """The pieces of each prompt, end to end, with the placeholders of its media between them."""
     pieces: list[np.ndarray] = []
     lengths, media, unsized, text = [], [], 0, 0
+    sizer = _Sizer(tokenizer)
     for record in requests:
         row: list[np.ndarray] = []
         placed: list[PlacedMedium] = []
+        grids = iter(_grids(record))
         if record.token_ids is not None:
             row.append(np.asarray(record.token_ids, dtype=np.uint32))
         elif record.text or record.texts:
@@ -80,7 +87,8 @@ def _joined(requests, tokenizer, tokens, offsets) -> PromptTokens:
             row.append(start)
             for place in range(len(record.texts or [record.text])):
                 if place and (medium := record.placed[place - 1]).part is not None:
-                    placeholders, is_sized = _placeholders(medium, tokenizer)
+                    grid = next(grids, None) if medium.kind == "image" else None
+                    placeholders, is_sized = sizer.placeholders(medium, record.model, grid)
                     unsized += not is_sized
                     placed.append(PlacedMedium(sum(map(len, row)), identity_of(medium.part, "messages")))
                     row.append(placeholders)
@@ -94,8 +102,35 @@ def _joined(requests, tokenizer, tokens, offsets) -> PromptTokens:
     return PromptTokens((flat, offsets_of(lengths)), media, unsized)
 
 
-def _placeholders(medium, tokenizer) -> tuple[np.ndarray, bool]:
-    """The placeholder tokens of a medium, and whether their number is known."""
-    token = tokenizer.encode(medium.placeholder)[:1] if medium.placeholder else UNPRINTED
-    count = None
-    return np.repeat(token, 1 if count is None else count), count is not None
+def _grids(record) -> list[Any]:
+    """The grids of patches that the request states for its images, in their order."""
+    shaping = record.shaping or {}
+    grids = shaping.get("image_grid_thw") or shaping.get("image_grid") or []
+    return grids if all(isinstance(grid, list) for grid in grids) else [grids]
+
+
+class _Sizer:
+    """Makes the placeholder tokens of media with one tokenizer."""
+
+    def __init__(self, tokenizer: Any) -> None:
+        self._tokenizer = tokenizer
+        self._rule = lru_cache(maxsize=256)(
+            lambda kind, placeholder, model: rule_for(
+                kind, placeholder=placeholder or None, model=model, config=tokenizer.media_config
+            )
+        )
+        self._token = lru_cache(maxsize=256)(self._token_of)
+
+    def placeholders(self, medium: Medium, model: str | None, grid: Any) -> tuple[np.ndarray, bool]:
+        """The placeholder tokens of a medium, and whether their number is known."""
+        rule = self._rule(medium.kind, medium.placeholder, model)
+        part = medium.part if grid is None else {**(medium.part or {}), "image_grid_thw": grid}
+        counts = None if rule is None else rule.pieces(part or {})
+        if not counts:
+            return self._token(medium.placeholder), False
+        return np.concatenate([np.repeat(self._token(text), number) for text, number in counts]), True
+
+    def _token_of(self, text: str) -> np.ndarray:
+        """The token of a placeholder; that of another model's vocabulary is one that no text has."""
+        tokens = self._tokenizer.encode(text) if text else UNPRINTED
+        return tokens if len(tokens) == 1 else UNPRINTED

@@ -12,7 +12,10 @@ from .._base.errors import InputError, RowError
 from .._base.files import name_of
 from .._base.row_counts import Counts, rounded
 from ..trace.meta import PREFIXES_UNKNOWN, Meta, merge
+from ..trace.unknown import UNKNOWN_LENGTH
 from .encoding import Batch
+from .tokenizer_choice import TokenizerChoice
+from .usage import UsageCheck
 
 MEASURED_COUNTS = ("invalid_measured", "lowered_cached", "with_cached", "without_hit")
 
@@ -37,9 +40,12 @@ class RowCounter:
 
     counts: Counts
     tokens: int
+    usage: UsageCheck  # our counts of prompt tokens beside the log's
+    other_models: int  # requests to models with another tokenizer
 
     def __init__(self, max_errors: int = 0, on_reject: Callable[[RowError], None] | None = None):
         self.counts, self.tokens = Counts(), 0
+        self.usage, self.other_models = UsageCheck(), 0
         self._max_errors, self._on_reject = max_errors, on_reject
         self._line = 1  # number of the first line of the next piece
         self._path: str | None = None
@@ -61,9 +67,23 @@ class RowCounter:
             setattr(self.counts, name, getattr(self.counts, name) + getattr(batch, name))
         self.tokens += int(batch.input_length.sum())
         self._compare(batch)
+        self.usage += batch.usage or UsageCheck()
+        self.other_models += batch.other_models
         self._follow(batch.time_ns)
+        is_unknown = batch.output_length == UNKNOWN_LENGTH
+        self.counts.without_output += int(is_unknown.sum())
         if batch.output_known is not None:
-            self.counts.without_output_blocks += int((~batch.output_known).sum())
+            self.counts.without_output_blocks += int((~batch.output_known & ~is_unknown).sum())
+
+    def check_tokens(self, choice: TokenizerChoice, on_mismatch: str) -> str | None:
+        """A warning if our counts of prompt tokens differ from the log's.
+
+        Raises:
+            MismatchError: They differ by more than 2 %, though the tokenizer is the model's; unless that is "warn".
+            UsageError: Some requests are to models with another tokenizer than the one that was chosen.
+        """
+        choice.require_only(self.other_models, self.counts.requests)
+        return self.usage.decide(is_of_model=choice.is_of_model, on_mismatch=on_mismatch)
 
     @property
     def is_reversed(self) -> bool:
@@ -71,7 +91,8 @@ class RowCounter:
         return self._falls and not self._rises and self.counts.requests >= 3
 
     def _follow(self, time_ns: np.ndarray) -> None:
-        """Compare the times of a batch with those before."""
+        """Compare the times of a batch with those before; rows without a time say nothing."""
+        time_ns = time_ns[time_ns >= 0]
         change = np.diff(times := np.concatenate([self._last_ns, time_ns]))
         self._rises, self._falls = self._rises or bool((change > 0).any()), self._falls or bool((change < 0).any())
         self._last_ns = times[-1:]

@@ -21,6 +21,7 @@ from ..formats.writing import card_path as card_path  # re-exported
 from ..trace.measured import MEASURED
 from ..trace.trace import Trace
 from ..trace.trace_figures import figures as figures_of
+from ..trace.trace_figures import output_words
 from .unprotected import counted_kind_of, protects_senders, unprotected
 
 if TYPE_CHECKING:
@@ -162,11 +163,39 @@ def _making(figures, meta):
         ("kvtrace", _object(meta, "kvtrace").get("version")),
         ("log", log.get("reader")), ("times", log.get("time")),
         ("tokenizer", _public(tokenizer)), ("chat template", _public(template)),
+        ("prompts", _rendering(_object(meta, "rendering"))), ("prompt lengths", _usage(_object(meta, "usage"))),
         ("hash", meta.get("hash")), ("tokens per block", figures.get("block_size") or meta.get("block_size")),
         ("last, partial block", meta.get("tail") or figures.get("tail")),
         ("service times", _service(_object(meta, "service_times"))),
     ]  # fmt: skip
     return "\n".join(f"* {name}: {_quoted(value)}" for name, value in made if value not in (None, "", {}))
+
+
+def _rendering(section) -> str | None:
+    """How prompts became tokens, and what of the requests did not."""
+    if not section:
+        return None
+    engine, version = section.get("engine"), section.get("version")
+    how = "as the log has them" if engine == "raw" else f"as {engine} renders them"
+    fields, media = _object(section, "not_rendered"), section.get("unsized_media")
+    left_out = [f"{name} ({_requests(count)})" for name, count in fields.items() if count]
+    lost = [f"not rendered: {', '.join(left_out)}"] if left_out else []
+    lost += [f"{media:,} media of unknown size"] if media else []
+    return "; ".join([f"{how} (version {version})", *lost])
+
+
+def _requests(count) -> str:
+    return f"about {count:,} request{'' if count == 1 else 's'}"
+
+
+def _usage(section) -> str | None:
+    """How our counts of prompt tokens compare with those that the log states."""
+    difference = section.get("difference")
+    if not isinstance(difference, float):
+        return None
+    side = "more than" if difference > 0 else "fewer than"
+    percent = f"{100 * abs(difference):.1f} % {side}" if difference else "as many tokens as"
+    return f"{percent} the log states (of about {_number(section, 'requests')} requests)"
 
 
 def _service(section) -> str | None:
@@ -197,6 +226,7 @@ def _words(setting) -> Any:
 
 def _figures_table(figures):
     rows = [(name.replace("_", " "), _number(figures, name)) for name in COUNTS if figures.get(name)]
+    rows += [("output tokens", output_words(figures))] if figures.get("unknown_outputs") else []
     hits = figures.get("hits") if isinstance(figures.get("hits"), Mapping) else {}
     rows += [(f"{rate.replace('_', ' ')}, without eviction", f"{hits[rate]:.4f}") for rate in RATES if rate in hits]
     rows += [] if hits else [("hit rates", "unknown: the log does not record shared prefixes")]

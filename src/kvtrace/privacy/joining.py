@@ -16,7 +16,7 @@ from ..formats import reading
 from ..formats.links import Links, fingerprint_of, links_path, read_links
 from ..trace.building import TraceBuilder
 from ..trace.columns import Columns, replace_columns
-from ..trace.meta import without_stale
+from ..trace.meta import rendering_of, rendering_words, with_unknown_prefixes, without_stale
 from ..trace.trace import Trace
 from ..trace.turns import previous_turn, turn_numbers
 from .contributors import WARNINGS, Contributors, contributors
@@ -133,6 +133,12 @@ def _require_one_recording(windows: list[_Window]) -> None:
             )
         if window is not before and window.links.window == before.links.window:
             raise UsageError(f"{before.path} and {window.path} are the same window. Name each window once.")
+        if rendering_of(window.trace.meta) != rendering_of(first.trace.meta):
+            raise UsageError(
+                f"{first.path} and {window.path} were rendered differently ({rendering_words(first.trace.meta)}, "
+                f"{rendering_words(window.trace.meta)}), so equal prompts have other blocks. Join windows of one "
+                "rendering."
+            )
         for name, value in first.kind.items():
             if window.kind[name] != value:
                 raise UsageError(f"{first.path} and {window.path} have different {name}. Join windows that agree.")
@@ -199,9 +205,23 @@ def _meta(metas: list[Mapping[str, Any]]) -> dict[str, Any]:
         log = {name: value for name, value in logs[0].items() if all(one.get(name) == value for one in logs)}
         measured = {name: None for one in logs for name in one.get("measured", [])}
         common["log"] = log | ({"measured": list(measured)} if measured else {})
+    if all("rendering" in meta for meta in metas):  # of one engine and version, as _require_one_recording verified
+        common["rendering"] = _rendering([meta["rendering"] for meta in metas])
     parts = [meta["recording"] for meta in metas if "recording" in meta]
     if parts:
         names = dict.fromkeys(name for part in parts for name in part["sources"])
         sums = {name: rounded(sum(part[name] for part in parts)) for name in ("lost", "dropped")}
         common["recording"] = {"sources": list(names), **sums}
-    return common
+    return with_unknown_prefixes(common, metas)
+
+
+def _rendering(sections: list[Mapping[str, Any]]) -> dict[str, Any]:
+    """The rendering of all windows, with the sums of what was not rendered."""
+    left_out: dict[str, int] = {}
+    for section in sections:
+        for name, count in section.get("not_rendered", {}).items():
+            left_out[name] = left_out.get(name, 0) + count
+    media = sum(section.get("unsized_media", 0) for section in sections)
+    joined = {name: value for name, value in sections[0].items() if name not in ("not_rendered", "unsized_media")}
+    joined |= {"not_rendered": {name: rounded(count) for name, count in left_out.items()}} if left_out else {}
+    return joined | ({"unsized_media": rounded(media)} if media else {})

@@ -20,11 +20,12 @@ from typing import Self
 import numpy as np
 
 from .._base.checkpoint import parsed
-from .._base.errors import InputError
+from .._base.errors import InputError, UsageError
 from .._base.file_locks import locked_file
 from .._base.output_errors import named_errors
 from .._base.output_files import append_whole
 from .._native.ids import DigestIndex
+from ..trace.meta import UNRENDERED, Rendering
 
 FORMAT = 1
 KINDS = ("shared", "own", "sessions", "domains")
@@ -32,6 +33,10 @@ FRAME = struct.Struct(f"<{len(KINDS)}Q16s")
 DIGEST_BYTES = 16
 BUSY = "{path}: another run writes this index. Wait for it."
 FOREIGN = "{path}: not the index of a recording of this version of kvtrace, or other users can read it. Move it away."
+OTHER_RENDERING = (
+    "{path}: the windows so far were rendered by another engine or version, so nothing would link to them. Move the "
+    "file away to begin another recording."
+)
 
 
 class LinkIndex:
@@ -41,9 +46,10 @@ class LinkIndex:
         path: The file; made if it is missing.
         check: A check value of the key. The file of another key is replaced: its digests say nothing about new ones.
         start_ns: When the recording starts, if the file is new.
+        rendering: Of the windows, as `rendering_of` gives it: equal prompts have other digests in another one.
 
     Raises:
-        UsageError: Another run has the file open, or others can read it.
+        UsageError: Another run has the file open, others can read it, or its windows are of another rendering.
         InputError: It is not an index of this version.
 
     >>> import tempfile
@@ -61,13 +67,13 @@ class LinkIndex:
     sessions: DigestIndex
     domains: DigestIndex
 
-    def __init__(self, path: str | Path, *, check: str, start_ns: int):
+    def __init__(self, path: str | Path, *, check: str, start_ns: int, rendering: Rendering = UNRENDERED):
         self._path, self._end = os.fspath(path), 0
         self._saved: list[int] = []
         self._handle = locked_file(self._path, busy=BUSY, foreign=FOREIGN)
         try:
             self._open({"kvtrace_links_index": FORMAT, "recording": secrets.token_hex(16), "check": check,
-                        "start_ns": start_ns})  # fmt: skip
+                        "start_ns": start_ns, "rendering": list(rendering)})  # fmt: skip
         except BaseException:
             os.close(self._handle)
             raise
@@ -105,6 +111,8 @@ class LinkIndex:
             if line.endswith(b"\n") and found.get("kvtrace_links_index") != FORMAT:
                 raise InputError(FOREIGN.format(path=self._path))
             if found.get("check") == header["check"]:
+                if found.get("rendering", list(UNRENDERED)) != header["rendering"]:
+                    raise UsageError(OTHER_RENDERING.format(path=self._path))
                 header, self._end = found, file.tell()
                 self._read(file)
         with named_errors(self._path):

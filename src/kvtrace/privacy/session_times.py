@@ -16,6 +16,7 @@ from .._base.units import NS_PER_MS
 from ..trace.columns import Columns
 from ..trace.meta import ServiceSection
 from ..trace.recorded_dependencies import recorded_dependencies
+from ..trace.unknown import known_outputs
 from .profiles import Profile
 from .steps import round_lengths
 from .trace_draft import TraceDraft
@@ -90,7 +91,8 @@ def service_times(
 ) -> np.ndarray:
     """The measured service times, and estimates for those that are unknown (NaN), if there is a model.
 
-    Estimates follow from the lengths and the hits that the release states, so that they reveal no others.
+    Estimates follow from the lengths and the hits that the release states, so that they reveal no others. The time of
+    a request whose output length is unknown stays unknown.
 
     Args:
         rows: The rows, with exact lengths.
@@ -105,7 +107,8 @@ def service_times(
         return measured
     rows = round_lengths(rows, profile.round_input, profile.round_output, block_size=block_size, tail=tail)
     cached = np.minimum(hits.astype(np.int64) * block_size, rows.input_length)
-    return np.where(unknown, estimate.milliseconds(cached, rows.input_length, rows.output_length), measured)
+    estimated = estimate.milliseconds(cached, rows.input_length, np.maximum(rows.output_length, 0))
+    return np.where(unknown, np.where(known_outputs(rows), estimated, np.nan), measured)
 
 
 def measured_ms(time_ns: np.ndarray, service_ns: np.ndarray, first_ns: int) -> np.ndarray:

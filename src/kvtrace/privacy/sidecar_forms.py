@@ -17,11 +17,13 @@ from ..formats.format_table import NAMES
 from ..formats.sidecar import FORMAT_VERSION
 from ..formats.targets import TARGETS
 from ..trace.columns import BLOCK_RULES, TAILS
+from ..trace.invariants import MAX_LENGTH
 from ..trace.measured import MEASURED
 from ..trace.meta import PREFIXES_UNKNOWN
 from .contributors import WARNINGS
 from .forms import ListOf, Section, digest, faults, fit, flag, number, one_of, pattern, rounded, whole
 from .profiles import COUNTED, PROFILES
+from .rendered_fields import ENGINES, RENDERED_FIELDS
 
 MANY = 10**12  # requests, tokens, blocks
 SMALL = 10**8  # a first id, a time step: smaller than a telephone number
@@ -32,7 +34,7 @@ TOKENS = 1 << 24  # in a block
 READERS = (
     "litellm-hashes", "litellm", "langfuse", "langsmith", "helicone", "portkey", "otel", "sglang", "vllm",
     "kv-events", "tokens", "dynamo", "ucm", "azure", "burstgpt", "conversations", "responses", "anthropic",
-    "block-hash", "openai",
+    "block-hash", "openai", "aiperf", "lengths",
 )  # fmt: skip
 LIVE_SOURCES = (  # of capture/, which a test compares
     "follow", "otlp", "litellm", "proxy-openai", "proxy-responses", "proxy-anthropic", "kv-events",
@@ -46,6 +48,7 @@ TIMES = (*UNITS, *(f"epoch {unit}" for unit in UNITS), *(f"{unit} from the start
          "ISO 8601, UTC where no zone is given")  # fmt: skip
 ORIGINS = ("detected", "stated")
 TOKENIZERS = (
+    "o200k_base", "cl100k_base",
     "deepseek-r1", "deepseek-ai/DeepSeek-R1", "deepseek-ai/DeepSeek-V3", "deepseek-ai/DeepSeek-V3.1",
     "Qwen/Qwen2.5-7B-Instruct", "Qwen/Qwen2.5-72B-Instruct", "Qwen/Qwen3-8B", "Qwen/Qwen3-32B",
     "Qwen/Qwen3-235B-A22B", "meta-llama/Llama-3.1-8B-Instruct", "meta-llama/Llama-3.1-70B-Instruct",
@@ -116,6 +119,11 @@ def two_digits(value: Any) -> bool:
     return type(value) is int and 0 <= value <= MANY and value == two_digits_of(value)
 
 
+def share(value: Any) -> bool:
+    """A share as a sidecar states it, above -1: to three decimals."""
+    return type(value) is float and -1 <= value <= 1000 and value == round(value, 3)
+
+
 META = Section({
     "log": Section({
         "reader": one_of(*_with_origin(*READERS)),
@@ -131,10 +139,14 @@ META = Section({
         "backend": pattern(r"(?:fastokens|tokenizers) \d{1,2}(?:\.\d{1,2}){1,2}"), "why": one_of(*CHOICES),
     }, nullable=True),
     "chat_template": Section({
-        "name": one_of("chat_template.jinja", "tokenizer_config.json"), "sha256": digest,
+        "name": one_of("chat_template.jinja", "tokenizer_config.json", "openai_chat.jinja"), "sha256": digest,
         "generation_prompt": one_of(None), "wants": pattern(WANTS),
     }, nullable=True),
     "hash": one_of("SipHash-2-4-128, keyed, chained"),
+    "rendering": Section({
+        "engine": one_of(*ENGINES), "version": whole(99),
+        "not_rendered": Section(dict.fromkeys(sorted(RENDERED_FIELDS), two_digits)), "unsized_media": two_digits,
+    }),
     "session_mode": one_of("cumulative"),
     "prefixes": one_of(PREFIXES_UNKNOWN),
     "profile": one_of(*PROFILES),
@@ -146,13 +158,16 @@ META = Section({
         "gpu": one_of(*GPUS), "gpus": whole(1024),
     }),
     "counts": Section({field.name: two_digits for field in fields(Counts) if field.name not in UNSTATED}),
+    "usage": Section({"requests": two_digits, "difference": share}),
     "figures": Section({
-        "requests": whole(MANY), "tokens": whole(MANY), "output_tokens": whole(MANY), "blocks": whole(MANY),
+        "requests": whole(MANY), "tokens": whole(MANY), "output_tokens": whole(MANY),
+        "known_output_tokens": whole(MANY), "unknown_outputs": whole(MANY), "blocks": whole(MANY),
         "distinct_blocks": whole(MANY), "sessions": whole(MANY), "duration_ms": number(MANY), "hits": _HITS,
         "hits_with_outputs": _HITS,
     }),
     "converted": Section({
-        "chained": flag, "folded_from": whole(TOKENS), "speedup_ratio": rounded(SMALL), "part": flag,
+        "chained": flag, "folded_from": whole(TOKENS), "speedup_ratio": rounded(SMALL),
+        "assumed_output": whole(MAX_LENGTH), "part": flag,
     }),
     "synthetic": Section({
         "method": one_of("attach", "tree", "sessions", "mixture"), "requests": whole(MANY), "sessions": whole(MANY),

@@ -10,6 +10,7 @@ import numpy as np
 from .._base.errors import UsageError
 from ..trace.columns import Columns, replace_columns
 from ..trace.measured import MEASURED, measured_of
+from ..trace.unknown import UNKNOWN_LENGTH
 from .agents import numbered_agents
 from .allowed_fields import EXTRA, MAX_AGENT, MAX_TURN, TYPES
 from .profiles import Profile, kept_measured
@@ -40,7 +41,7 @@ def round_lengths(
     return replace_columns(
         columns,
         input_length=_rounded_input(columns.input_length, round_input, block_size, tail),
-        output_length=_rounded_output(columns.output_length, round_output),
+        output_length=rounded_outputs(columns.output_length, round_output),
         output_ids=None,
         output_offsets=None,
         cached_tokens=_rounded_cached(columns.cached_tokens, round_input, block_size),
@@ -128,9 +129,16 @@ def _rounded_input(length, to, block_size, tail):
     return -(-length // step) * step
 
 
-def _rounded_output(length, to):
+def rounded_outputs(length: np.ndarray, to: str | int) -> np.ndarray:
+    """Output lengths, rounded; unknown ones stay unknown.
+
+    >>> rounded_outputs(np.array([-1, 0, 100]), "pow2"), rounded_outputs(np.array([-1, 0, 100]), 64)
+    (array([ -1,   0, 128]), array([ -1,   0, 128]))
+    """
     if to == "exact":
         return length
-    if to != "pow2":
-        return -(-length // int(to)) * int(to)
-    return np.where(length > 0, 2 ** np.round(np.log2(np.maximum(length, 1))).astype(np.int64), 0)
+    if to == "pow2":
+        rounded = np.where(length > 0, 2 ** np.round(np.log2(np.maximum(length, 1))).astype(np.int64), 0)
+    else:
+        rounded = -(-length // int(to)) * int(to)
+    return np.where(length == UNKNOWN_LENGTH, UNKNOWN_LENGTH, rounded)

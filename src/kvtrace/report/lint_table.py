@@ -41,6 +41,8 @@ def notes(report: Any) -> list[str]:
             f"{report.other_requests:,} requests share {report.other_tokens:,} more tokens behind differences of no "
             "known kind, such as another question."
         )
+    if note := report.settings.get("note"):
+        lines.append(f"{note[0].upper()}{note[1:].rstrip('.')}.")
     if report.skipped:
         lines.append(f"{report.skipped:,} requests hold no text and were left out.")
     if report.rejected:

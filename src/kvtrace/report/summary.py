@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 from rich.markup import escape
@@ -41,21 +42,26 @@ def _name(described: dict[str, str]) -> str:
     return described.get("name") or f"a file of SHA-256 {described['sha256'][:12]}..."
 
 
-def closing(figures: dict[str, Any], counts: Counts) -> Table:
-    """The figures of a run: trace size, hit rates without eviction, and the rows that were left out."""
+def closing(figures: dict[str, Any], counts: Counts, usage: Iterable[tuple[str, str, str]] = ()) -> Table:
+    """The figures of a run: trace size, hit rates without eviction, the rows that were left out.
+
+    `usage` has the lines on the log's own counts of prompt tokens.
+    """
     table = Table(box=None, show_header=False, pad_edge=False, padding=(0, 2, 0, 0))
     table.add_column(no_wrap=True)
     table.add_column(no_wrap=True, justify="right")
-    for name, value, note in (*_size(figures), *_rates(figures), *_left_out(counts)):
+    for name, value, note in (*_size(figures), *_rates(figures), *usage, *_left_out(counts)):
         table.add_row(name, value, f"[dim]{escape(note)}[/dim]")
     return table
 
 
 def _size(figures):
+    from ..trace.trace_figures import output_words
+
     yield "requests", f"{figures['requests']:,}", f"over {figures['duration_ms'] / 1000:,.0f} s"
     if figures["sessions"]:
         yield "sessions", f"{figures['sessions']:,}", ""
-    yield "tokens", f"{figures['tokens']:,}", f"in prompts; {figures['output_tokens']:,} in outputs"
+    yield "tokens", f"{figures['tokens']:,}", f"in prompts; {output_words(figures)}"
     yield "blocks", f"{figures['blocks']:,}", f"in prompts; {figures['distinct_blocks']:,} distinct"
     if _are_large(figures):
         yield "", "", "blocks are large for these prompts: --block-size 16, common in engines, shows more reuse"
@@ -77,26 +83,53 @@ def _rates(figures):
         yield "block hit rate", f"{outputs['block_hit_rate']:.3f}", "with outputs cached too"
 
 
+NOT_RENDERED = {  # field of a request -> why it is not in the prompt as the engine has it, and what to do
+    "tools": "the chat template does not write tools: they are in the prompt as plain JSON. For the prompts of the "
+    "log's own model, name its tokenizer: --tokenizer FOLDER",
+    "chat_template": "a request's own template is used with --request-templates only, within a second and 64 MB",
+    "chat_template_kwargs": "the chat template does not read all of these names",
+    "documents": "the chat template does not read them",
+    "reasoning_effort": "the chat template does not read it",
+    "response_format": "vLLM and SGLang write no schema into the prompt; another service may",
+    "mm_processor_kwargs": "other sizes of images than the model's own are not known",
+    "thinking": "vLLM and SGLang give it to no template",
+}
+OTHER = "it can change the prompt, and is not rendered"
+
+
+def not_rendered(counts: Counts) -> list[str]:
+    """Warnings about fields of requests that can change a prompt, and are not in it as the engine has them.
+
+    >>> from kvtrace._base.row_counts import Counts
+    >>> not_rendered(Counts(not_rendered={"documents": 7}))
+    ['documents of 7 requests: the chat template does not read them.']
+    """
+    warnings = [
+        f"{name} of {count:,} request{'s' if count > 1 else ''}: {NOT_RENDERED.get(name, OTHER)}."
+        for name, count in sorted(counts.not_rendered.items())
+    ]
+    if media := counts.unsized_media:
+        warnings.append(
+            f"{media:,} image{'s' if media > 1 else ''}, sounds or videos count as one token each: the log does not "
+            "state their size, or the model's rule is not known. Input lengths are too small."
+        )
+    return warnings
+
+
 def _left_out(counts):
+    if counts.without_output:
+        yield (
+            "no answer",
+            f"{counts.without_output:,}",
+            "requests of unknown output length: log the answers, or name the field of their length with "
+            "--map output_length=FIELD",
+        )
     if counts.without_output_blocks:
         yield (
             "no output blocks",
             f"{counts.without_output_blocks:,}",
             "outputs without text, or with another token count",
         )
-    if logged := counts.with_logged_tokens:
-        mean = counts.logged_difference / logged
-        yield (
-            "equal to log",
-            f"{counts.equal_to_logged:,}",
-            f"of {logged:,} prompt token counts; mean difference {mean:.1f}",
-        )
-        if 2 * counts.equal_to_logged < logged:
-            yield (
-                "",
-                "",
-                "the log's model has another tokenizer or template: name them with --tokenizer, --chat-template",
-            )
     if counts.cut:
         yield (
             "truncated",

@@ -108,9 +108,9 @@ def _content_parameters(tree: nodes.Template, macro: nodes.Macro, messages: set[
 def _reads(node: nodes.Node, name: str, key: str | None = None) -> bool:
     """Whether an expression is the variable, or its attribute `key`, perhaps filtered, tested or sliced."""
     while True:
-        if isinstance(node, (nodes.Filter, nodes.Test)) and node.node is not None:
-            node = node.node
-        elif isinstance(node, nodes.Getitem) and isinstance(node.arg, nodes.Slice):
+        if (isinstance(node, (nodes.Filter, nodes.Test)) and node.node is not None) or (
+            isinstance(node, nodes.Getitem) and isinstance(node.arg, nodes.Slice)
+        ):
             node = node.node
         else:
             break

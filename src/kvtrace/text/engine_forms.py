@@ -116,9 +116,7 @@ class Sglang:
     def messages(self, messages: list[Message], template: ChatTemplate) -> list[Message]:
         """Each message with the keys that SGLang keeps; a last answer that is not continued is the user's."""
         parts = template.wants_parts("sglang")
-        shaped = [
-            _sglang_message(message, parts, template, f"messages[{i}]") for i, message in enumerate(messages)
-        ]
+        shaped = [_sglang_message(message, parts, template, f"messages[{i}]") for i, message in enumerate(messages)]
         last = shaped[-1] if shaped else {}
         if last.get("role") == "assistant" and isinstance(last.get("content"), str):
             shaped[-1] = {"role": "user", "content": last["content"]}
@@ -204,7 +202,8 @@ def _vllm_part(piece: Any) -> Message | None:
 # of the content parts of the OpenAI API and vLLM's own; vLLM hands all other keys of a part on to the template
 KNOWN_PART_KEYS = frozenset((
     "type", "text", "image_url", "input_audio", "file", "refusal", "image_embeds", "audio_embeds", "video_embeds",
-    "image_pil", "audio_url", "video_url", "uuid", "data", "thinking", "closed", "name", "detail", "prompt_cache_breakpoint",
+    "image_pil", "audio_url", "video_url", "uuid", "data", "thinking", "closed", "name", "detail",
+    "prompt_cache_breakpoint",
 ))  # fmt: skip
 
 
@@ -248,7 +247,9 @@ def _call(call: Any, objects: bool, field: str) -> Message:
 
 def _ordered(values: Message, *first: str) -> Message:
     """The values with some keys first: pydantic writes declared keys before others, in their order."""
-    return {key: values[key] for key in (*(key for key in first if key in values), *(k for k in values if k not in first))}
+    return {
+        key: values[key] for key in (*(key for key in first if key in values), *(k for k in values if k not in first))
+    }
 
 
 def _set(values: Mapping[str, Any]) -> dict[str, Any]:
@@ -389,9 +390,9 @@ def _pieces(content: Any, field: str) -> list[Any]:
     for place, piece in enumerate(content):
         if not isinstance(piece, (str, dict)):
             raise RowError("a part of the content is not text or a JSON object.", field=f"{field}[{place}]")
-        if isinstance(piece, dict) and kind_of(piece) in SGLANG_TEXTS and not isinstance(piece.get("text"), str):
-            if piece.get("text") is not None:
-                raise RowError("the text of a part is not a string.", field=f"{field}[{place}].text")
+        text = piece.get("text") if isinstance(piece, dict) and kind_of(piece) in SGLANG_TEXTS else None
+        if text is not None and not isinstance(text, str):
+            raise RowError("the text of a part is not a string.", field=f"{field}[{place}].text")
     return [piece for piece in content if isinstance(piece, str) or kind_of(piece) not in SGLANG_TEXTS
             or piece.get("text") is not None]  # fmt: skip
 

@@ -17,6 +17,7 @@ def begin(name: str) -> None:
     from .._base.errors import KvtraceError
     from . import tokenizer_files
 
+    name = "deepseek-r1" if name == "auto" else name  # which it is for most logs
     if name not in tokenizer_files.BUILTIN:
         return  # a file of the user's is first tried in a child (tokenizer_trial.py); others must be downloaded first
     with suppress(KvtraceError):

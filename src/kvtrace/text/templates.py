@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from .._base.errors import InputError, KvtraceError, RowError, UsageError
-from . import template_jinja, tokenizer_files, trial
+from . import encodings, template_jinja, tokenizer_files, trial
 from .messages import AcceptedContent, reshape
 from .template_jinja import FILENAME
 
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from .rendering import Renderer
 
 CHECK_INTERVAL = 256  # one of this many prompts rendered from memory is rendered in full and compared
-PUBLIC_NAMES = (tokenizer_files.TEMPLATE, tokenizer_files.SETTINGS)
+PUBLIC_NAMES = (tokenizer_files.TEMPLATE, tokenizer_files.SETTINGS, encodings.TEMPLATE.name)
 TRIAL_SECONDS, TRIAL_MEMORY = 10, 1 << 30  # for a template to render probes
 MAX_PROBE_TEXT = 1 << 22  # characters that it may write for one word
 TOO_LONG = 1  # an exit status of the child
@@ -60,7 +60,9 @@ def load(
         return None
     special_tokens = files.special_tokens if files else {}
     template = ChatTemplate(source, **special_tokens, generation_prompt=generation_prompt, name=origin)
-    if path is not None or (files is not None and files.sha256 is None):  # not one that comes with a known tokenizer
+    if chat_template is not None or (
+        files is not None and files.sha256 is None
+    ):  # not one that comes with a known tokenizer
         template.require_bounded()
     return template
 
@@ -386,8 +388,8 @@ class ChatTemplate:
     def media_text(self, kind: str) -> str:
         """What the template writes for an image, a sound or a video, such as `<image>`; "" for nothing.
 
-        >>> loop = "{% for m in messages %}{% for p in m.content %}{{ p.text or '<' ~ p.type ~ '>' }}{% endfor %}{% endfor %}"
-        >>> ChatTemplate(loop).media_text("image")
+        >>> parts = "{% for part in m.content %}{{ part.text or '<' ~ part.type ~ '>' }}{% endfor %}"
+        >>> ChatTemplate(f"{{% for m in messages %}}{parts}{{% endfor %}}").media_text("image")
         '<image>'
         """
         if kind not in self._media_texts:

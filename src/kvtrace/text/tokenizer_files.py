@@ -1,6 +1,7 @@
 """Find the files of a tokenizer: its tokenizer.json, its settings, its chat template.
 
-A name is a built-in one, the path of a tokenizer.json or of its folder, or a Hugging Face id.
+A name is a built-in one, an encoding of OpenAI, the path of a tokenizer.json or of its folder, or a Hugging Face id;
+`cached:ID` is a Hugging Face id whose files are in the local cache: nothing is downloaded.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from typing import Any
 
 from .._base.errors import InputError, UsageError
 from .._base.shell import pasted
+from . import encodings
 
 TOKENIZER, SETTINGS, TEMPLATE = "tokenizer.json", "tokenizer_config.json", "chat_template.jinja"
 
@@ -38,8 +40,10 @@ BUILTIN = {
         "ecb6f9fc369894346f0511f4074ca75cee5cd5f3b06d02f1ba35fcd39f8e121d",
     ),
 }
+PROCESSORS = ("config.json", "processor_config.json", "preprocessor_config.json")  # the last one wins
 SPECIAL = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
 HUB_ID = re.compile(r"[\w.-]+/[\w.-]+")
+CACHED = "cached:"  # before a Hugging Face id
 
 
 @dataclass(frozen=True)
@@ -61,6 +65,15 @@ class TokenizerFiles:
         return {name: token for name, token in tokens.items() if token is not None}
 
     @property
+    def media_config(self) -> dict[str, Any]:
+        """The configurations of the model and its processors beside tokenizer.json, as one object; {} without them."""
+        values: dict[str, Any] = {}
+        for name in PROCESSORS:
+            path = self.tokenizer.parent / name
+            values |= _settings(path) if path.is_file() else {}
+        return values
+
+    @property
     def added_tokens(self) -> list[dict[str, Any]]:
         """The control tokens of the settings, by id. tokenizer.json may lack some of them."""
         declared = self.settings.get("added_tokens_decoder")
@@ -78,6 +91,10 @@ def find(name: str) -> TokenizerFiles:
     """
     if name in BUILTIN:
         return _builtin(name)
+    if name in encodings.ENCODINGS:
+        return _encoding(name)
+    if name.startswith(CACHED) and HUB_ID.fullmatch(name.removeprefix(CACHED)):
+        return _hub(name.removeprefix(CACHED), cached=True)
     path = Path(os.path.expanduser(name))  # os's functions: pathlib's raise for names that are too long
     if name and os.path.isdir(path):
         return _folder(path, path / TOKENIZER)
@@ -86,9 +103,27 @@ def find(name: str) -> TokenizerFiles:
     if HUB_ID.fullmatch(name) and not name.startswith("."):
         return _hub(name)
     raise UsageError(
-        f"--tokenizer {name!r} is unknown. Use a built-in name ({', '.join(BUILTIN)}), the path of a {TOKENIZER} "
-        "or of its folder, or a Hugging Face id such as org/name."
+        f"--tokenizer {name!r} is unknown. Use auto, {', '.join([*BUILTIN, *encodings.ENCODINGS])}, the path of a "
+        f"{TOKENIZER} or of its folder, or a Hugging Face id such as org/name."
     )
+
+
+def in_hub_cache(name: str) -> bool:
+    """Whether a Hugging Face repository of that name is in the local cache, with a tokenizer.json.
+
+    >>> in_hub_cache("no-such-owner/no-such-model")
+    False
+    """
+    caches = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    home = os.environ.get("HF_HOME") or os.path.join(caches, "huggingface")
+    folder = Path(os.environ.get("HF_HUB_CACHE") or os.path.join(home, "hub"), f"models--{name.replace('/', '--')}")
+    if not HUB_ID.fullmatch(name) or not folder.is_dir():  # the library takes a while to import
+        return False
+    try:
+        import huggingface_hub as hub
+    except ImportError:
+        return False
+    return isinstance(hub.try_to_load_from_cache(name, TOKENIZER), str)
 
 
 def read_text(path: Path) -> str:
@@ -110,6 +145,12 @@ def _builtin(name):
     folder = Path(spec.origin).parent
     known = {"sha256": package.sha256, "requirement": package.requirement, "is_public": True}
     return _files(name, folder / TOKENIZER, folder, **known)
+
+
+def _encoding(name):
+    path = encodings.tokenizer_file(name)
+    known = {"sha256": encodings.ENCODINGS[name].sha256, "is_public": True, "requirement": encodings.REQUIREMENT}
+    return TokenizerFiles(name, path, template=encodings.TEMPLATE, **known)
 
 
 def _folder(folder, tokenizer):
@@ -148,7 +189,7 @@ def _token(value):
 
 
 @lru_cache(maxsize=8)  # tokenizer and template ask for the same name: download once
-def _hub(name):
+def _hub(name, cached=False):
     try:
         import huggingface_hub as hub
         from huggingface_hub import errors, hf_hub_download, utils  # noqa: F401  (it imports its modules lazily)
@@ -158,19 +199,21 @@ def _hub(name):
             "Try: pip install 'kvtrace[hub]'"
         ) from None
     with _quiet(hub):
-        tokenizer = _download(hub, name, TOKENIZER)
-        settings = _download(hub, name, SETTINGS, required=False)
-        template = _download(hub, name, TEMPLATE, required=False)
+        tokenizer = _download(hub, name, TOKENIZER, cached)
+        settings = _download(hub, name, SETTINGS, cached, required=False)
+        template = _download(hub, name, TEMPLATE, cached, required=False)
     values = _settings(settings) if settings else {}
     return TokenizerFiles(name, tokenizer, settings=values, template=template, is_public=True)
 
 
-def _download(hub, name, filename, required=True):
-    """One file of a repository, from the cache or the network; None if it is missing and not required."""
+def _download(hub, name, filename, cached, required=True):
+    """One file of a repository, from the cache or (unless `cached`) the network; None if missing and not required."""
+    if cached and not required and not isinstance(hub.try_to_load_from_cache(name, filename), str):
+        return None
     errors = hub.errors
     problem = "cannot be downloaded"
     try:
-        return Path(hub.hf_hub_download(name, filename))
+        return Path(hub.hf_hub_download(name, filename, **({"local_files_only": True} if cached else {})))
     except errors.GatedRepoError:
         problem = "is gated (accept its terms on huggingface.co and log in with `hf auth login`)"
     except errors.RepositoryNotFoundError:

@@ -62,10 +62,14 @@ def remember(key: Iterable[str], verdict: bool, kind: str = "agreement") -> None
         pass
 
 
+def cache_folder() -> Path:
+    """The user's cache folder of kvtrace, which may not exist yet."""
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "kvtrace"
+
+
 def _cache_path(key, kind):
-    caches = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
     digest = hashlib.sha256(repr((SAMPLE_VERSION, *key)).encode()).hexdigest()
-    return Path(caches) / "kvtrace" / f"{kind}-{digest[:32]}"
+    return cache_folder() / f"{kind}-{digest[:32]}"
 
 
 def _same_ids(candidate, texts, expected):

@@ -89,6 +89,11 @@ class Tokenizer:
         return self._files.special_tokens
 
     @property
+    def media_config(self) -> dict[str, Any]:
+        """What the files beside the tokenizer say of the processor of images, sounds and videos."""
+        return self._files.media_config
+
+    @property
     def can_fork(self) -> bool:
         """False after this process has encoded with a library whose threads a forked child would wait for."""
         return self._library.can_fork()

@@ -27,6 +27,35 @@ def in_child(task: Callable[[], int], *, seconds: int = SECONDS, memory: int = M
     >>> in_child(lambda: 7), in_child(lambda: 1 // 0), in_child(lambda: os.kill(os.getpid(), 9))
     (7, 100, -9)
     """
+    return _run(task, seconds, memory, read=None)[0]
+
+
+def result_in_child(task: Callable[[], bytes], *, seconds: int, memory: int) -> bytes | None:
+    """What the task returns in a child; None if it raised, took longer, or took more memory. Nothing is written.
+
+    Raises:
+        UsageError: This system cannot fork (Windows).
+
+    >>> result_in_child(lambda: b"Boats", seconds=1, memory=64 << 20)
+    b'Boats'
+    >>> result_in_child(lambda: bytes(1 << 30), seconds=1, memory=64 << 20) is None
+    True
+    """
+    read, write = os.pipe()
+
+    def send() -> int:
+        os.close(read)
+        result = memoryview(task())
+        while result:
+            result = result[os.write(write, result) :]
+        return 0
+
+    status, result = _run(send, seconds, memory, read=(read, write))
+    return result if status == 0 else None
+
+
+def _run(task: Callable[[], int], seconds: int, memory: int, read: tuple[int, int] | None) -> tuple[int, bytes]:
+    """The exit status of a child that runs the task, and what it wrote into the pipe."""
     if not hasattr(os, "fork"):
         raise UsageError(
             "a tokenizer or chat template of your own is first tried in a forked child process, and this system cannot "
@@ -45,7 +74,12 @@ def in_child(task: Callable[[], int], *, seconds: int = SECONDS, memory: int = M
             status = task()
         finally:
             os._exit(status)
-    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    result = b""
+    if read is not None:
+        os.close(read[1])
+        with open(read[0], "rb") as pipe:
+            result = pipe.read()
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), result
 
 
 def why(status: int, seconds: int = SECONDS) -> str | None:

@@ -12,6 +12,7 @@ from .._base.offsets import offsets_of
 from .columns import Columns, replace_columns
 from .dependencies import join_dependencies
 from .measured import NUMBERS
+from .meta import with_unknown_prefixes
 from .trace import Trace
 
 
@@ -71,7 +72,8 @@ def concat(traces: Iterable[Trace], *, shared: bool = False, overlay: bool = Fal
         first_session += 0 if trace.session is None or not len(trace) else int(trace.session.max()) + 1
         first_domain += 0 if shared or trace.domain is None else int(trace.domain.max(initial=-1)) + 1
         first_row += len(trace)
-    return builder.finish(block_size=traces[0].block_size, tail=traces[0].tail)
+    meta = with_unknown_prefixes(None, (trace.meta for trace in traces))
+    return builder.finish(block_size=traces[0].block_size, tail=traces[0].tail, meta=meta)
 
 
 class TraceBuilder:

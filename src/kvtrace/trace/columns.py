@@ -34,7 +34,7 @@ class Columns:
 
     timestamp: np.ndarray  # request -> ms, float64
     input_length: np.ndarray  # request -> tokens, int64
-    output_length: np.ndarray  # request -> tokens, int64
+    output_length: np.ndarray  # request -> tokens, int64, -1 = unknown
     hash_ids: np.ndarray  # block reference -> id, prompts end to end, int64
     offsets: np.ndarray  # prompt r is hash_ids[offsets[r]:offsets[r + 1]], int64
     session: np.ndarray | None = None  # request -> conversation, -1 = none

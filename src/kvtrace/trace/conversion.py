@@ -1,6 +1,7 @@
 """Convert a trace: select requests, fold blocks, change the speed. Each step takes a Trace and returns a Trace.
 
-`convert` applies the steps in a fixed order: chain, window, sample (sessions, then rows), limit, fold, speed up.
+`convert` applies the steps in a fixed order: chain, window, sample (sessions, then rows), limit, assume outputs, fold,
+speed up.
 Selection comes before folding: the result is the same, and there is less to fold.
 """
 
@@ -13,8 +14,10 @@ import numpy as np
 from .._base.errors import UsageError
 from .columns import replace_columns, require_trace
 from .folding import fold
+from .invariants import MAX_LENGTH
 from .meta import ConvertedSection, merge, without_claims, without_stale
 from .trace import Trace
+from .unknown import known_outputs
 
 
 def convert(
@@ -27,10 +30,11 @@ def convert(
     row_share: float = 1.0,
     seed: int = 0,
     limit: int | None = None,
+    assume_output: int | None = None,
     factor: int = 1,
     ratio: float = 1.0,
 ) -> Trace:
-    """Convert a trace: re-chain, select, fold and speed up, in this order.
+    """Convert a trace: re-chain, select, assume outputs, fold and speed up, in this order.
 
     Args:
         trace: The trace.
@@ -41,6 +45,7 @@ def convert(
         row_share: Share of the requests to draw: above 0, at most 1.
         seed: Seed of both draws.
         limit: Number of requests to keep, from the first.
+        assume_output: Tokens of each output whose length is unknown.
         factor: Number of blocks that become one.
         ratio: Divide times by this.
 
@@ -65,6 +70,7 @@ def convert(
     if row_share != 1:
         trace = sample_rows(trace, row_share, rows_rng)
     trace = trace if limit is None else first(trace, limit)
+    trace = trace if assume_output is None else assume_outputs(trace, assume_output)
     trace = trace if factor == 1 else fold(trace, factor)
     return trace if ratio == 1 else speed_up(trace, ratio)
 
@@ -139,6 +145,30 @@ def first(trace: Trace, limit: int) -> Trace:
     return trace if limit >= len(trace) else trace[:limit]
 
 
+def assume_outputs(trace: Trace, tokens: int) -> Trace:
+    """Give each output of unknown length an assumed one; the trace's `meta` states it.
+
+    Args:
+        trace: The trace.
+        tokens: The length to assume, at least 0.
+
+    >>> trace = Trace([0, 1], [2, 2], [-1, 5], [0, 1], [0, 1, 2], block_size=2)
+    >>> assumed = assume_outputs(trace, 100)
+    >>> assumed.output_length, assumed.meta
+    (array([100,   5]), {'converted': {'assumed_output': 100}})
+    """
+    require_trace(trace)
+    if not 0 <= tokens <= MAX_LENGTH:
+        raise UsageError(f"--assume-output must be from 0 to {MAX_LENGTH:,} tokens, not {tokens:,}.")
+    known = known_outputs(trace)
+    if known.all():
+        return trace
+    columns = replace_columns(trace, output_length=np.where(known, trace.output_length, tokens))
+    converted: ConvertedSection = {**trace.meta.get("converted", {}), "assumed_output": int(tokens)}
+    meta = merge(without_stale(trace.meta), {"converted": converted})
+    return Trace(**vars(columns), block_size=trace.block_size, tail=trace.tail, meta=meta)
+
+
 def speed_up(trace: Trace, ratio: float) -> Trace:
     """Divide the times of a trace by `ratio`; they keep their fractions of a millisecond.
 
@@ -164,6 +194,8 @@ def meta_of(trace: Trace, whole: Trace, *, ratio: float = 1.0, requests: int | N
         converted["folded_from"] = whole.block_size
     if ratio != 1:
         converted["speedup_ratio"] = ratio
+    if (assumed := trace.meta.get("converted", {}).get("assumed_output")) is not None:
+        converted["assumed_output"] = assumed
     if (len(trace) if requests is None else requests) != len(whole):
         converted["part"] = True
     return merge(without_claims(without_stale(whole.meta)), {"converted": converted})

@@ -10,6 +10,7 @@ from .._base.results import headed, html_table, library
 from .columns import Columns
 from .dependencies import RELATIONS, TRIGGERS, Dependencies
 from .measured import NUMBERS, numbers_of
+from .unknown import UNKNOWN_LENGTH
 
 MAX_ROWS = 5  # requests in the HTML
 MAX_IDS = 8
@@ -23,7 +24,8 @@ def arrow(columns: Columns) -> Any:
     ['timestamp', 'input_length', 'output_length', 'hash_ids']
     """
     pa = library("pyarrow")
-    arrays = {name: pa.array(getattr(columns, name)) for name in ("timestamp", "input_length", "output_length")}
+    arrays = {name: pa.array(getattr(columns, name)) for name in ("timestamp", "input_length")}
+    arrays["output_length"] = known_lengths(pa, columns.output_length)
     arrays["hash_ids"] = _lists(pa, columns.hash_ids, columns.offsets)
     if columns.output_ids is not None:
         arrays["output_hash_ids"] = _lists(pa, columns.output_ids, columns.output_offsets)
@@ -57,6 +59,16 @@ def dependency_lists(pa: Any, waits: Dependencies) -> Any:
     return pa.LargeListArray.from_arrays(pa.array(waits.offsets), structs)
 
 
+def known_lengths(pa: Any, output_length: np.ndarray) -> Any:
+    """An Arrow array of output lengths, in which unknown ones are null.
+
+    >>> import pyarrow
+    >>> known_lengths(pyarrow, np.array([16, -1])).to_pylist()
+    [16, None]
+    """
+    return pa.array(output_length, mask=output_length == UNKNOWN_LENGTH)
+
+
 def known_numbers(pa: Any, name: str, values: np.ndarray) -> Any:
     """An Arrow array of a measured column, in which unknown numbers are null.
 
@@ -78,7 +90,7 @@ def trace_html(trace: Columns) -> str:
         (
             f"{trace.timestamp[row]:,g}",
             f"{trace.input_length[row]:,}",
-            f"{trace.output_length[row]:,}",
+            "unknown" if trace.output_length[row] == UNKNOWN_LENGTH else f"{trace.output_length[row]:,}",
             _ids(trace, row),
         )
         for row in range(min(MAX_ROWS, len(trace)))

@@ -16,6 +16,7 @@ from .._base.errors import InputError, UsageError
 from .columns import STATED, Columns
 from .dependencies import RELATIONS, TRIGGERS, Dependencies
 from .measured import MAX_TIME, NUMBERS, numbers_of
+from .unknown import UNKNOWN_LENGTH
 
 MAX_LENGTH = 1 << 26  # tokens of a prompt or an output; a larger number counts something else
 MAX_BLOCK_SIZE = 1 << 40  # tokens, longer than any prompt
@@ -41,8 +42,8 @@ def broken_rules(columns: Columns, block_size: int | None, tail: str) -> Iterato
     >>> [(rule.rule, rule.message_of(0)) for rule in broken_rules(columns, 2, "kept") if len(rule.rows)]
     [('block counts', '2 hash_ids for 5 tokens; at block size 2 there should be 3.')]
     """
-    for name in ("input_length", "output_length"):
-        yield BrokenRule(name, np.flatnonzero(getattr(columns, name) < 0), f"{name} is negative.")
+    for name, least in (("input_length", 0), ("output_length", UNKNOWN_LENGTH)):
+        yield BrokenRule(name, np.flatnonzero(getattr(columns, name) < least), f"{name} is negative.")
     if block_size is not None:
         yield _block_counts(columns, block_size, tail)
         if columns.output_offsets is not None:
@@ -172,8 +173,12 @@ def expected_blocks(tokens: np.ndarray, block_size: int, tail: str) -> np.ndarra
 def expected_output_blocks(
     input_length: np.ndarray, output_length: np.ndarray, block_size: int, tail: str
 ) -> np.ndarray:
-    """The number of blocks of each output: those of prompt and output together, less the prompt's full blocks."""
-    return expected_blocks(input_length + output_length, block_size, tail) - input_length // block_size
+    """The number of blocks of each output: those of prompt and output together, less the prompt's full blocks.
+
+    An output of unknown length has none.
+    """
+    blocks = expected_blocks(input_length + output_length, block_size, tail) - input_length // block_size
+    return np.where(output_length == UNKNOWN_LENGTH, 0, blocks)
 
 
 def likely_tail(columns: Columns, block_size: int) -> str:
@@ -199,6 +204,8 @@ def _output_blocks(columns, output_offsets, block_size, tail):
     expected = blocks if tail == STATED else expected_output_blocks(lengths, columns.output_length, block_size, tail)
 
     def message(row):
+        if columns.output_length[row] == UNKNOWN_LENGTH:
+            return f"{blocks[row]:,} output_hash_ids, but output_length is unknown."
         return (
             f"{blocks[row]:,} output_hash_ids for {columns.output_length[row]:,} tokens after {lengths[row]:,}; at "
             f"block size {block_size} there should be {expected[row]:,}."

@@ -5,7 +5,7 @@ The keys that describe the file itself (`block_size`, `requests`, `format`, ...)
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, NotRequired, TypedDict, cast
 
 
@@ -16,15 +16,6 @@ class LogSection(TypedDict, total=False):
     time: str
     arrivals: dict[str, Any]  # the arrival model of a log without times
     measured: list[str]  # the columns of MEASURED that the log gave the trace
-
-
-class RenderingSection(TypedDict, total=False):
-    """`rendering`: how requests became prompts. Maker: ingest/preparation.py."""
-
-    engine: str  # whose form of a request the chat template got
-    version: int  # of kvtrace's rendering
-    not_rendered: dict[str, int]  # field of a request -> requests that have it, and not in the prompt; to two digits
-    unsized_media: int  # images, sounds and videos that count as one token each; to two digits
 
 
 class ReleaseSection(TypedDict):
@@ -41,6 +32,18 @@ class Claims(TypedDict):
 
     profile: str  # the release profile that the trace was audited against
     release: ReleaseSection
+
+
+class RenderingSection(TypedDict, total=False):
+    """`rendering`: how the prompts of the log became tokens. Maker: ingest/.
+
+    A trace without it is of version 0: rendered before 0.1, or not from a log with prompts.
+    """
+
+    engine: str  # whose rendering it is: "vllm", "sglang" or "raw"
+    version: int  # of the renderer; block ids of other versions may differ for equal prompts
+    not_rendered: dict[str, int]  # field that changes a prompt -> requests in which it was left out, to two digits
+    unsized_media: int  # images, sounds and videos whose number of tokens is unknown, to two digits
 
 
 class ServiceSection(TypedDict, total=False):
@@ -61,6 +64,7 @@ class ConvertedSection(TypedDict, total=False):
     folded_from: int
     speedup_ratio: float
     part: bool
+    assumed_output: int  # tokens of each output whose length is unknown
 
 
 class WekaSection(TypedDict, total=False):
@@ -80,6 +84,13 @@ class RecordingSection(TypedDict):
     dropped: int  # requests that the queue had no room for; to two digits
 
 
+class UsageSection(TypedDict):
+    """`usage`: our counts of prompt tokens beside those that the log states. Maker: ingest/usage.py."""
+
+    requests: int  # that have a count, to two digits
+    difference: float  # (ours - the log's) / the log's, to three decimals
+
+
 class Meta(TypedDict, total=False):
     """All sections of `Trace.meta`. A handwritten sidecar may have others, which are kept."""
 
@@ -93,6 +104,7 @@ class Meta(TypedDict, total=False):
     profile: str  # of Claims
     release: ReleaseSection  # of Claims
     counts: dict[str, int]  # the rows of the whole log, to two digits
+    usage: UsageSection  # only if the log states counts of prompt tokens
     figures: Mapping[str, Any]  # of the whole trace
     service_times: ServiceSection  # only if the trace has service times
     converted: ConvertedSection
@@ -103,7 +115,9 @@ class Meta(TypedDict, total=False):
 
 
 PREFIXES_UNKNOWN = "unknown: the log has lengths only, so no block is shared"
-STALE = ("counts", "figures")  # they describe the whole trace, and would reveal its size beside a part of it
+Rendering = tuple[str, int]  # an engine and a version
+UNRENDERED: Rendering = ("", 0)  # before 0.1, or not from a log with prompts
+STALE = ("counts", "usage", "figures")  # they describe the whole trace, and would reveal its size beside a part of it
 CLAIMS = ("profile", "release")  # only an audited trace has them
 
 
@@ -132,6 +146,38 @@ def without_claims(meta: Mapping[str, Any]) -> dict[str, Any]:
     {'hash': 'a'}
     """
     return {name: value for name, value in meta.items() if name not in CLAIMS}
+
+
+def with_unknown_prefixes(
+    meta: Mapping[str, Any] | Meta | None, sources: Iterable[Mapping[str, Any]]
+) -> dict[str, Any]:
+    """The sections for a trace made of others: shared prefixes are unknown if they are in any of them.
+
+    >>> with_unknown_prefixes({"hash": "a"}, [{}, {"prefixes": PREFIXES_UNKNOWN}])["prefixes"]
+    'unknown: the log has lengths only, so no block is shared'
+    """
+    is_known = all(shares_prefixes(source) for source in sources)
+    return merge(meta, {} if is_known else {"prefixes": PREFIXES_UNKNOWN})
+
+
+def rendering_of(meta: Mapping[str, Any]) -> Rendering:
+    """The engine and the version of a trace's rendering; version 0 without the section.
+
+    >>> rendering_of({"rendering": {"engine": "vllm", "version": 1}}), rendering_of({})
+    (('vllm', 1), ('', 0))
+    """
+    section = meta.get("rendering") or {}
+    return str(section.get("engine") or ""), int(section.get("version") or 0)
+
+
+def rendering_words(meta: Mapping[str, Any]) -> str:
+    """The rendering of a trace in words.
+
+    >>> rendering_words({"rendering": {"engine": "vllm", "version": 1}}), rendering_words({})
+    ('vllm, version 1', 'version 0: rendered before 0.1')
+    """
+    engine, version = rendering_of(meta)
+    return f"{engine}, version {version}" if version else "version 0: rendered before 0.1"
 
 
 def shares_prefixes(meta: Mapping[str, Any] | Meta) -> bool:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any, NotRequired, TypedDict
+from typing import Any, NamedTuple, NotRequired, TypedDict
 
 from .columns import Columns
 from .hits import Hits, HitsDict, count_hits, unlimited_hits
 from .meta import shares_prefixes
 from .trace import Trace
+from .unknown import known_outputs
 
 
 class Figures(TypedDict):
@@ -16,7 +17,9 @@ class Figures(TypedDict):
 
     requests: int
     tokens: int
-    output_tokens: int
+    output_tokens: NotRequired[int]  # only if all outputs are known
+    known_output_tokens: NotRequired[int]  # of the outputs that are known, if some are not
+    unknown_outputs: NotRequired[int]  # requests whose output length is unknown
     blocks: int
     distinct_blocks: int
     sessions: int
@@ -56,7 +59,7 @@ def figures_of(
     values: Figures = {
         "requests": len(rows),
         "tokens": int(rows.input_length.sum()),
-        "output_tokens": int(rows.output_length.sum()),
+        **output_figures(*count_outputs(rows)),
         "blocks": blocks,
         "distinct_blocks": distinct,
         "sessions": 0 if rows.session is None else int(rows.session.max()) + 1,
@@ -67,3 +70,55 @@ def figures_of(
     if outputs:
         values["hits_with_outputs"] = hits(outputs=True).to_dict()
     return values
+
+
+class OutputCounts(NamedTuple):
+    """The tokens of the outputs of known length, and the requests with such an output and without one."""
+
+    tokens: int
+    known: int
+    unknown: int
+
+
+def count_outputs(rows: Columns) -> OutputCounts:
+    """Count the outputs of some rows.
+
+    >>> count_outputs(Columns([0, 1], [2, 2], [-1, 5], [], [0, 0, 0]))
+    OutputCounts(tokens=5, known=1, unknown=1)
+    """
+    lengths = rows.output_length[known_outputs(rows)]
+    return OutputCounts(int(lengths.sum()), len(lengths), len(rows) - len(lengths))
+
+
+class OutputFigures(TypedDict, total=False):
+    """The keys of Figures on outputs."""
+
+    output_tokens: int
+    known_output_tokens: int
+    unknown_outputs: int
+
+
+def output_figures(tokens: int, known: int, unknown: int) -> OutputFigures:
+    """The keys on outputs: a sum of some outputs is not named as that of all.
+
+    >>> output_figures(5, 2, 0), output_figures(5, 1, 1), output_figures(0, 0, 2)
+    ({'output_tokens': 5}, {'known_output_tokens': 5, 'unknown_outputs': 1}, {'unknown_outputs': 2})
+    """
+    if not unknown:
+        return {"output_tokens": tokens}
+    return {"known_output_tokens": tokens, "unknown_outputs": unknown} if known else {"unknown_outputs": unknown}
+
+
+def output_words(figures: Mapping[str, Any]) -> str:
+    """The output tokens of figures in words.
+
+    >>> output_words({"known_output_tokens": 1200, "unknown_outputs": 3})
+    '1,200 in the outputs that are known; 3 requests have no output length'
+    """
+    if "output_tokens" in figures:
+        return f"{figures['output_tokens']:,} in outputs"
+    known, unknown = figures.get("known_output_tokens"), figures.get("unknown_outputs")
+    if known is None or unknown is None:
+        return "output lengths are unknown"
+    requests = "1 request has" if unknown == 1 else f"{unknown:,} requests have"
+    return f"{known:,} in the outputs that are known; {requests} no output length"

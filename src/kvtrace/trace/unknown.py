@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from .columns import Columns
 
 UNKNOWN_LENGTH = -1  # the output length of a request whose log has no answer
+NEGATIVE = -2  # the output length of a row whose file says -1, where unknown is null: a fault
 PREFIXES, OUTPUTS, TIMES, SESSIONS = "prefixes", "outputs", "times", "sessions"
 
 
@@ -34,10 +35,22 @@ NEEDS: dict[str, Need] = {
         "the log has lengths only, so it is unknown which prompts share a prefix",
         "Log the prompts, or hashes of their blocks.",
     ),
-    OUTPUTS: Need("output lengths are unknown for {count} of {rows} requests", "Log the answers or their token counts."),
+    OUTPUTS: Need(
+        "output lengths are unknown for {count} of {rows} requests", "Log the answers or their token counts."
+    ),
     TIMES: Need("the log has no arrival times", "Log the time of each request."),
     SESSIONS: Need("the log has no sessions", "Name their field: --map session=FIELD."),
 }
+
+
+def known_outputs(columns: Columns) -> np.ndarray:
+    """Request -> whether the length of its output is known.
+
+    >>> from kvtrace.trace.columns import Columns
+    >>> known_outputs(Columns([0, 1], [2, 2], [-1, 5], [], [0, 0, 0]))
+    array([False,  True])
+    """
+    return columns.output_length != UNKNOWN_LENGTH
 
 
 def unknown(columns: Columns, meta: Mapping[str, Any]) -> dict[str, str]:
@@ -51,7 +64,7 @@ def unknown(columns: Columns, meta: Mapping[str, Any]) -> dict[str, str]:
     missing = {}
     if not shares_prefixes(meta):
         missing[PREFIXES] = _sentence(PREFIXES)
-    if count := int(np.count_nonzero(columns.output_length == UNKNOWN_LENGTH)):
+    if count := int(np.count_nonzero(~known_outputs(columns))):
         missing[OUTPUTS] = _sentence(OUTPUTS, count=f"{count:,}", rows=f"{len(columns):,}")
     if columns.session is None:
         missing[SESSIONS] = _sentence(SESSIONS)
@@ -77,6 +90,26 @@ prompts share a prefix. Log the prompts, or hashes of their blocks.
     for need in needs:
         if need in missing:
             raise UnknownError(f"{result} is unknown: {missing[need]}")
+
+
+def require_outputs(columns: Columns, client: str) -> None:
+    """UnknownError unless all output lengths are known; it names the option that assumes one.
+
+    Args:
+        columns: The trace.
+        client: What needs them: a client, or an option.
+
+    >>> from kvtrace.trace.columns import Columns
+    >>> require_outputs(Columns([0, 1], [2, 2], [-1, 5], [], [0, 0, 0]), "vllm")
+    Traceback (most recent call last):
+    kvtrace._base.errors.UnknownError: vllm needs the length of each output: output lengths are unknown for 1 of 2 \
+requests. Log the answers or their token counts. Or assume a length: kvtrace convert --assume-output TOKENS.
+    """
+    if missing := unknown(columns, {}).get(OUTPUTS):
+        raise UnknownError(
+            f"{client} needs the length of each output: {missing} Or assume a length: kvtrace convert "
+            "--assume-output TOKENS."
+        )
 
 
 def _sentence(need: str, **counts: str) -> str:

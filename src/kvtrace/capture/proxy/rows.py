@@ -14,9 +14,9 @@ from typing import Any
 import orjson
 
 from ..._base.errors import NotARequest, RowError
+from ...ingest.logs.streams.answer import ENDED, StreamedAnswer
 from .codings import decoded
 from .exchange import Exchange
-from .streams.answer import StreamedAnswer
 
 Assemble = Callable[[bytes], StreamedAnswer]
 
@@ -61,11 +61,10 @@ class ExchangeRows:
         return []
 
     def _require_output(self, whole):
-        if whole.finished and not whole.failed:
-            return
-        if whole.first_token is None:
-            raise NotARequest("the answer ended before its first token.")
-        self.counts["ended_early"] += 1
+        if not whole.is_answer:
+            raise NotARequest(ENDED)
+        if whole.failed or not whole.finished:
+            self.counts["ended_early"] += 1
 
 
 def _time_of(exchange, offset):

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from functools import partial
 
+from ...ingest.logs.streams import anthropic, openai, responses
 from ..proxy.app import Proxy as Proxy
 from ..proxy.app import proxy_app as proxy_app
 from ..proxy.calls import ANTHROPIC, OPENAI, RESPONSES
 from ..proxy.rows import ExchangeRows
-from ..proxy.streams import anthropic, openai, responses
 from ..source import Source
 
 SOURCES = (

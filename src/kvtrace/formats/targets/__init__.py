@@ -2,7 +2,8 @@
 
 A client's module describes the client's needs, and has `check_name` (verifies the name of the output), `adapt` (returns
 a Trace that the client can read, and the losses), `write`, `usage` (returns commands for the client), SIDECAR (whether
-the file can be read back as a trace) and, if it is not mooncake, the FORMAT in which that is.
+the file can be read back as a trace) and, if it is not mooncake, the FORMAT in which that is. It may also have
+OUTPUTS_MAY_BE_UNKNOWN (the client needs no output lengths) and NEEDS_PREFIXES (it computes nothing but hits).
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from ...trace.measured import MEASURED, measured_of
 from ...trace.meta import merge, without_claims
 from ...trace.stated import with_whole_prompts
 from ...trace.trace import Trace
+from ...trace.unknown import PREFIXES, require_known, require_outputs
 from .. import writing
 from ..sidecar import describe, dump, sidecar_path
 from . import aiperf, azure, burstgpt, dynamo, dynamo_agentic, guidellm, libcachesim, llmd, lmcache, sglang, vidur, vllm
@@ -60,6 +62,7 @@ def write(
     `-` is stdout. A file that can be read back as a trace also gets a sidecar.
     """
     target = check_output(path, to)
+    _require_known(trace, target, to)
     split = Losses()
     split.complete_prompts(trace)
     whole = split.split_domains(with_whole_prompts(trace))
@@ -90,6 +93,14 @@ def check_output(path: str | Path, to: str) -> ModuleType:
     TARGETS[to].check_name(path)
     writing.require_place(path)
     return TARGETS[to]
+
+
+def _require_known(trace: Trace, target: ModuleType, to: str) -> None:
+    """UnknownError for what the client needs, and the trace does not know."""
+    if getattr(target, "NEEDS_PREFIXES", False):
+        require_known(trace, trace.meta, f"the file for {to}", PREFIXES)
+    if not getattr(target, "OUTPUTS_MAY_BE_UNKNOWN", False):
+        require_outputs(trace, to)
 
 
 def _description(trace, to, first_id, meta):

@@ -1,7 +1,8 @@
 """AIPerf's `mooncake_trace`: NVIDIA's load generator, https://github.com/ai-dynamo/aiperf.
 
-It builds prompts from the ids. One id with two block sizes, more ids than blocks, or an output of 0 tokens is an error.
-It would treat rows with the same `session_id` as increments of one conversation.
+It builds prompts from the ids. One id with two block sizes, more ids than blocks, or an output of 0 tokens is an error;
+an output_length may be null (`MooncakeTrace` in aiperf/dataset/loader/models.py). It would treat rows with the same
+`session_id` as increments of one conversation.
 """
 
 from __future__ import annotations
@@ -13,8 +14,9 @@ from ...trace.trace import Trace
 from .portable import SIDECAR, adapt, check_name, write
 
 DEFAULT_BLOCK_SIZE = 512
+OUTPUTS_MAY_BE_UNKNOWN = True
 
-__all__ = ["SIDECAR", "adapt", "check_name", "usage", "write"]
+__all__ = ["OUTPUTS_MAY_BE_UNKNOWN", "SIDECAR", "adapt", "check_name", "usage", "write"]
 
 
 def usage(trace: Trace, path: str | Path) -> list[str]:

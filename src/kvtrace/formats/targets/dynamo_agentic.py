@@ -30,6 +30,7 @@ def adapt(trace: Trace) -> tuple[Trace, list[str]]:
     """
     losses = Losses()
     trace = losses.without_empty_prompts(trace)
+    losses.unshared_prompts(trace)
     if trace.dependencies is not None:
         waits = int(((trace.dependencies.offsets[1:] - trace.dependencies.offsets[:-1]) > 0).sum())
         rest = "left out: Dynamo would not start such a request before its time."

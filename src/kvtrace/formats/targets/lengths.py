@@ -27,7 +27,7 @@ def adapt(trace: Trace, *, sessions: bool = False) -> tuple[Trace, list[str]]:
     losses = Losses()
     trace = losses.without_empty_prompts(trace)
     columns = losses.some_output(replace_columns(trace))
-    losses.drop_blocks(columns)
+    losses.drop_blocks(columns, trace.meta)
     if not sessions:
         losses.drop_sessions(columns)
     losses.drop_extra(columns)

@@ -19,8 +19,9 @@ from ...trace.trace import Trace
 from .lengths import write_table
 from .losses import Losses
 
-__all__ = ["SIDECAR", "adapt", "check_name", "usage", "write"]
+__all__ = ["NEEDS_PREFIXES", "OUTPUTS_MAY_BE_UNKNOWN", "SIDECAR", "adapt", "check_name", "usage", "write"]
 
+NEEDS_PREFIXES = OUTPUTS_MAY_BE_UNKNOWN = True
 SIDECAR = False
 CSV_COLUMNS = ("time", "obj_id", "obj_size")  # its CSV reader has no next access: Belady needs the binary format
 NEVER = -1  # next access of a block that is not used again

@@ -23,6 +23,7 @@ def adapt(trace: Trace) -> tuple[Trace, list[str]]:
     """The trace with at least one output token in each request, and the losses; sessions become chat ids."""
     losses = Losses()
     trace = losses.without_empty_prompts(trace)
+    losses.unshared_prompts(trace)
     columns = losses.some_output(replace_columns(trace))
     losses.drop_outputs(columns)
     extra = {name: values for name, values in columns.extra.items() if name in ("type", "turn")}

@@ -18,8 +18,9 @@ from ...trace.trace import Trace
 from .losses import Losses
 from .portable import check_name
 
-__all__ = ["SIDECAR", "adapt", "check_name", "usage", "write"]
+__all__ = ["NEEDS_PREFIXES", "OUTPUTS_MAY_BE_UNKNOWN", "SIDECAR", "adapt", "check_name", "usage", "write"]
 
+NEEDS_PREFIXES = OUTPUTS_MAY_BE_UNKNOWN = True
 SIDECAR = False  # the file cannot be read back: tails are missing and times are in seconds
 MODEL = "trace"
 

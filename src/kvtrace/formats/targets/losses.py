@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 
@@ -10,6 +12,7 @@ from ..._base.errors import InputError
 from ...trace.columns import STATED, Columns
 from ...trace.domains import count_domains, in_domains
 from ...trace.measured import measured_of
+from ...trace.meta import shares_prefixes
 from ...trace.stated import uneven_prompts
 from ...trace.trace import Trace
 
@@ -44,10 +47,17 @@ class Losses:
 
     def some_output(self, columns: Columns) -> Columns:
         """The columns with outputs of at least one token."""
-        none = columns.output_length < 1
+        none = columns.output_length == 0
         self.add(int(none.sum()), "output_length was raised from 0 to 1.", "output_lengths were raised from 0 to 1.")
-        columns.output_length = np.maximum(columns.output_length, 1)
+        columns.output_length = np.where(none, 1, columns.output_length)  # unknown ones stay unknown
         return columns
+
+    def unshared_prompts(self, trace: Trace) -> None:
+        """Add that prompts share no blocks because it is unknown which they share."""
+        if not shares_prefixes(trace.meta):
+            self.sentences.append(
+                "shared prefixes are unknown: each prompt has blocks of its own, so the client's hits mean nothing."
+            )
 
     def rounded_times(self, columns: Columns) -> None:
         """Round times to whole milliseconds."""
@@ -110,7 +120,9 @@ class Losses:
         self.add(len(columns.extra), "extra column was left out.", "extra columns were left out.")
         columns.extra = {}
 
-    def drop_blocks(self, columns: Columns) -> None:
-        """Add that only lengths remain."""
+    def drop_blocks(self, columns: Columns, meta: Mapping[str, Any]) -> None:
+        """Add that only lengths remain; nothing is lost where these are all that is known."""
+        if not shares_prefixes(meta):
+            return
         self.add(len(columns.hash_ids), "hash_id was left out: shared prefixes are lost.",
                  "hash_ids were left out: shared prefixes are lost.")  # fmt: skip

@@ -33,6 +33,7 @@ def adapt(trace: Trace) -> tuple[Trace, list[str]]:
     """
     losses = Losses()
     trace = losses.without_empty_prompts(trace)
+    losses.unshared_prompts(trace)
     columns = losses.some_output(replace_columns(trace))
     losses.rounded_times(columns)
     losses.drop_outputs(columns)

@@ -61,7 +61,7 @@ class LintReport(Result):
 
     requests: int
     prompt_tokens: int
-    hit_tokens: int  # that an unlimited cache of tokens would have
+    hit_tokens: int  # in leading blocks of `block_size` tokens that an earlier prompt has, as `anonymize` counts them
     block_size: int
     findings: tuple[LintFinding, ...] = ()  # the most tokens first
     other_requests: int = 0  # that differ before a shared part in no way that is a kind, such as by a question

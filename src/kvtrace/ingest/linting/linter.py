@@ -11,11 +11,14 @@ from typing import Any
 import numpy as np
 
 from ..._base.errors import InputError, RowError, UsageError
+from ..._base.row_counts import Counts
 from ..encoding import Batch, Recipe
 from ..keys import Key
 from ..logs.times import NO_TIME
 from ..preparation import DEFAULT_BLOCK_SIZE, Inputs, open_log, require_engine
-from ..row_counts import Progress, RowCounter
+from ..row_counts import Progress, RowCounter, with_prompts
+from ..tokenizer_choice import AUTO, choose
+from .block_hits import BlockHits
 from .chunks import ChunkTable
 from .findings import Place, decided
 from .judging import Judge, Occurrence
@@ -37,7 +40,7 @@ def lint(
     field_map: dict[str, str] | None = None,
     time_unit: str = "auto",
     allow_truncated: bool = False,
-    tokenizer: str = "deepseek-r1",
+    tokenizer: str = AUTO,
     chat_template: str | Path | None = None,
     use_template: bool = True,
     generation_prompt: str | None = None,
@@ -89,8 +92,10 @@ def lint(
     )  # fmt: skip
     if not reader.holds_prompts:
         raise InputError("the log holds hashes or lengths, but no prompts. lint compares the text of prompts.")
+    choice = choose(tokenizer, reader.models)
     recipe = Recipe(
-        reader=reader, tokenizer=tokenizer, chat_template=None if chat_template is None else str(chat_template),
+        reader=reader, tokenizer=choice.tokenizer, choice=choice,
+        chat_template=None if chat_template is None else str(chat_template),
         use_template=use_template, generation_prompt=generation_prompt, key=Key.random(), block_size=block_size,
         tail="kept", outputs=False, stop_at_error=max_errors == 0, render_as=render_as,
         request_templates=request_templates,
@@ -105,7 +110,7 @@ def lint(
         run.compare()
         if not run.requests:
             raise InputError("the log has no prompt with text. lint compares the text of prompts.")
-        return run.report(counter.counts.rejected)
+        return run.report(counter.counts)
     finally:
         run.forget()  # an error's traceback holds this frame
 
@@ -119,7 +124,8 @@ class _Run:
         self._prompts: list[Prompt] = []
         self._references = 0
         self._found: dict[Place, list[Occurrence]] = defaultdict(list)
-        self.requests = self.prompt_tokens = self.hit_tokens = self.skipped = self.windows = 0
+        self._hits = BlockHits(block_size)
+        self.requests = self.prompt_tokens = self.skipped = self.windows = 0
         self.other_requests = self.other_tokens = 0
 
     def __repr__(self) -> str:
@@ -134,7 +140,9 @@ class _Run:
 
     def _add(self, piece: Any) -> Batch:
         """Add the prompts of a piece. Its records stay in this frame, which no error of a row shows."""
-        batch, records = self._reader.requests(piece)
+        batch, records = self._reader.encoded(piece)
+        self._hits.add(batch)
+        self.prompt_tokens += int(batch.input_length.sum())
         for record, time_ns in zip(records, batch.time_ns.tolist(), strict=True):
             prompt = prompt_of(record, time_ns, self._table)
             if prompt is None:
@@ -160,9 +168,6 @@ class _Run:
             self._found[place] += group
         self.other_requests += len({one.request for one in stopped})
         self.other_tokens += sum(one.tokens for one in stopped)
-        for prompt, hit in zip(self._prompts, matcher.hits, strict=True):
-            self.prompt_tokens += int(tokens[prompt.chunks].sum())
-            self.hit_tokens += int(tokens[prompt.chunks[:hit]].sum())
         self.other_requests += judge.other_requests
         self.other_tokens += judge.other_tokens
         self.windows += 1
@@ -173,20 +178,26 @@ class _Run:
         self._table.clear()
         self._table, self._prompts, self._references = ChunkTable(), [], 0
 
-    def report(self, rejected: int) -> LintReport:
+    def report(self, counts: Counts) -> LintReport:
         """The findings so far."""
+        recipe = self._reader.recipe
+        section = {"engine": recipe.render_as, "version": recipe.rendering_version}
+        rendering = with_prompts({"rendering": section}, counts)["rendering"]
         findings = [self._finding(place, group) for place, group in self._found.items()]
         reader = self._reader
+        prompt_tokens, hit_tokens = self._hits.tokens()
         return LintReport(
-            requests=self.requests, prompt_tokens=self.prompt_tokens, hit_tokens=self.hit_tokens,
+            requests=self.requests, prompt_tokens=prompt_tokens, hit_tokens=hit_tokens,
             block_size=self._block_size, findings=tuple(sorted(
                 (one for one in findings if one.tokens >= MIN_LOST), key=lambda one: (-one.tokens, one.kind, one.token)
             )),
             other_requests=self.other_requests, other_tokens=self.other_tokens, skipped=self.skipped,
-            rejected=rejected, windows=self.windows, settings={
+            rejected=counts.rejected, windows=self.windows, settings={
                 "log": reader.recipe.reader.describe(),
                 "tokenizer": None if reader.tokenizer is None else reader.tokenizer.describe(),
                 "chat_template": None if reader.template is None else reader.template.describe(),
+                "rendering": rendering,
+                "note": reader.recipe.choice.note,
             },
         )  # fmt: skip
 

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Iterator
-from contextlib import nullcontext
 from dataclasses import dataclass
+from hashlib import sha256
 from typing import Any, NamedTuple
 
 import numpy as np
 import orjson
 
-from ..encoding import Batch, Encoder
+from ..encoding import Encoder
+from ..logs.fields import identity_of
 from ..logs.record import Record
 from . import segments
 from .chunks import ChunkTable, plain
@@ -45,21 +46,14 @@ class Prompt:
 
 
 class PromptReader(Encoder):
-    """Reads pieces of a log: an Encoder that keeps the text instead of hashing it."""
+    """Encodes pieces of a log as `anonymize` does; its records keep their messages and tools."""
 
     keeps_messages = True
-
-    def requests(self, piece) -> tuple[Batch, list[Record]]:
-        """The requests of a piece, rendered, and a batch of its counts."""
-        batch = Batch()
-        with self.template.remembering() if self.template else nullcontext():
-            requests, _ = self._parse(piece, batch)
-        return batch, requests
 
 
 def prompt_of(record: Record, time_ns: int, table: ChunkTable) -> Prompt | None:
     """The prompt of a request; None if it holds no text."""
-    text = record.text
+    text = _with_media(record)
     if not text:
         return None
     if record.messages is None:
@@ -78,6 +72,22 @@ def prompt_of(record: Record, time_ns: int, table: ChunkTable) -> Prompt | None:
         _start_of(answers[-1], parts, starts) if answers else None, record.session, time_ns,
         _tools(record.tools), _answer(record.output_text), frozenset(_answers(record, parts)),
     )  # fmt: skip
+
+
+def _with_media(record: Record) -> str | None:
+    """The text of the prompt, with a word in the place of each medium, which is another one for another medium."""
+    if not record.placed:
+        return record.text
+    words = [_word(medium.part) for medium in record.placed]
+    texts = record.texts or []
+    return "".join(piece for pair in zip(texts, [*words, ""], strict=True) for piece in pair)
+
+
+def _word(part: dict[str, Any] | None) -> str:
+    if part is None:
+        return ""
+    digest = int.from_bytes(sha256(identity_of(part, "messages")).digest()[:8], "big")
+    return "\ufffc" + "".join(chr(0xE100 + (digest >> shift) % 4096) for shift in range(0, 48, 12)) + "\n"
 
 
 def _answers(record: Record, parts: list[Segment]) -> Iterator[int]:

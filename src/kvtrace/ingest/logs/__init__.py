@@ -28,6 +28,7 @@ import orjson
 
 from ..._base.errors import RowError, UsageError
 from . import (
+    aiperf,
     anthropic,
     azure,
     block_hash,
@@ -39,6 +40,7 @@ from . import (
     kv_events,
     langfuse,
     langsmith,
+    lengths,
     litellm,
     litellm_hashes,
     openai,
@@ -57,7 +59,9 @@ from .hex_hashes import fitted_size
 from .json_values import unfolded, unpacked
 from .otel import reader as otel  # fmt: skip
 from .record import Record
+from .streams.logged import with_responses
 from .times import NO_TIME, Unit
+from .unanswered import require_no_answer
 from .unknown_form import unknown_form
 
 READERS = {  # detection tries them in this order
@@ -76,11 +80,13 @@ READERS = {  # detection tries them in this order
     "ucm": ucm,
     "azure": azure,
     "burstgpt": burstgpt,
+    "aiperf": aiperf,
     "conversations": conversations,
     "responses": responses,
     "anthropic": anthropic,
     "block-hash": block_hash,
     "openai": openai,
+    "lengths": lengths,
 }
 
 
@@ -113,7 +119,7 @@ def open_reader(
     fields = FieldMap.of(field_map)
     lines = list(sample_rows)
     columns = tables.heading(lines[0]) if lines and _row_or_none(lines[0]) is None else None
-    rows = [fields.overlay(row) for line in lines if (row := _row_or_none(line, columns)) is not None]
+    rows = [fields.overlay(_with_answers(row)) for line in lines if (row := _row_or_none(line, columns)) is not None]
     chosen = name if name != "auto" else "block-hash" if "input" in fields else detect(rows)
     reader = LogReader(
         chosen, stated, fields, allow_truncated, untimed, columns,
@@ -145,6 +151,10 @@ class Measured(NamedTuple):
     invalid: int = 0  # columns whose logged value is not valid
 
 
+DELAYS = (
+    "`delay` counts from the end of the answer before it: where the log does not have that time, turns arrive earlier "
+    "than in a replay, by the times of the answers"
+)
 CLOCK_MS = 1000.0  # clocks of whole seconds tell the end of a request too early by less
 
 
@@ -163,7 +173,9 @@ class LogReader:
     name_detected: bool = False
     unit_detected: bool = False
     about_ns: int | None = field(default=None, repr=False)  # median time of the first rows; None = they hold no times
+    delays: bool = False  # requests may have a delay after their session's request before them in place of a time
     note: str | None = None  # on fields of the rows that are not used
+    models: tuple[str, ...] = field(default=(), repr=False)  # that the first rows name; values of the log
 
     def read(self, line: bytes) -> Record:
         """The only Record of a line. RowError, with JSON path and without content, if it is bad."""
@@ -234,7 +246,7 @@ class LogReader:
     def time_ns(self, record: Record) -> int:
         """The record's time in nanoseconds, or NO_TIME; RowError if it does not fit the log's unit."""
         if record.time is None:
-            if self.untimed:
+            if self.untimed or self.delays:
                 return NO_TIME
             raise RowError("the request has no time.", hint="To make up arrival times, use --arrivals rate=1/s.")
         if self.unit is None:
@@ -312,15 +324,15 @@ class LogReader:
         if "timestamp" not in mapped and rows and _lacks_times(read):
             time = spellings.spelling_of_time(rows)
             chosen |= {} if time is None else {"timestamp": time}
-            fields = replace(self.fields, spellings=(*chosen.items(),))
-            read = [_tried(reader, fields.overlay(row)) for row in rows]
+            field_map = replace(self.fields, spellings=(*chosen.items(),))
+            read = [_tried(reader, self._marked(field_map.overlay(row))) for row in rows]
         records = [record for found, _ in read for record in found]
         names, note = spellings.spellings_of(rows, records, mapped) if records else ({}, None)
         note = note or getattr(reader, "NOTE", None)
         return replace(self, fields=replace(self.fields, spellings=(*(chosen | names).items(),)), note=note)
 
     def informed_by(self, rows: list[dict[str, Any]]) -> LogReader:
-        """This reader with the unit of time, the block size and the years that these rows show."""
+        """This reader with the unit of time, the block size, the years and the models that these rows show."""
         reader = READERS[self.name]
         rows = [self._overlaid(row) for row in rows]
         records: list[Record] = []
@@ -336,7 +348,14 @@ class LogReader:
         unit = self.unit or times.detect(logged_times, default)
         about_ns = None if unit is None else times.median_ns(unit, logged_times)
         block_size, is_stated = self._block_size(records)
-        return replace(self, unit=unit, block_size=block_size, states_block_size=is_stated, about_ns=about_ns)
+        delays = any(record.delay_ms is not None for record in records)
+        note = "; ".join(filter(None, (self.note, DELAYS if delays else None))) or None
+        texts = [record for record in records if record.messages is not None or record.text is not None]
+        models = tuple(sorted({record.model for record in texts if record.model is not None}))
+        return replace(
+            self, unit=unit, block_size=block_size, states_block_size=is_stated, about_ns=about_ns, delays=delays,
+            note=note, models=models,
+        )  # fmt: skip
 
     def _block_size(self, records: list[Record]) -> tuple[int | None, bool]:
         """The block size that records with hashes state, or that fits them, None without hashes; whether stated."""
@@ -349,15 +368,17 @@ class LogReader:
     def _overlaid(self, row: dict[str, Any]) -> dict[str, Any]:
         """The row with the mapped fields; a reader whose rows hold several calls maps the fields of each."""
         if not self.fields:
-            return row
+            return self._marked(row)
         overlay = getattr(READERS[self.name], "overlay", None)
-        return self.fields.overlay(row) if overlay is None else overlay(row, self.fields)
+        return self._marked(self.fields.overlay(row) if overlay is None else overlay(row, self.fields))
+
+    def _marked(self, row: dict[str, Any]) -> dict[str, Any]:
+        return row | {fields.UNTIMED: True} if self.untimed else row
 
     def _row(self, line: bytes) -> dict[str, Any] | None:
         if self.columns is not None:
             cells = tables.row(line, self.columns)
-            cells = unfolded(cells) if cells else cells
-            return self._overlaid(cells) if cells else cells
+            return self._overlaid(with_responses(unfolded(cells))) if cells else cells
         if self.name == "vllm" and line[:1] != b"{":
             row = vllm.row_of_line(line) or {}
             return self._overlaid(row)
@@ -372,7 +393,7 @@ class LogReader:
         if type(row) is not dict:
             hint = ARRAY_HINT if _is_array(line) else "A log holds one JSON object a line."
             raise RowError("is JSON, but not an object.", hint=hint)
-        return self._overlaid(row)
+        return self._overlaid(with_responses(row))
 
 
 def _milliseconds(seconds: float | None) -> float | None:
@@ -380,8 +401,12 @@ def _milliseconds(seconds: float | None) -> float | None:
 
 
 def records_of(reader, row: dict[str, Any]) -> list[Record]:
-    """The Records of one row, by a reader module's `read_all` or `read`."""
-    return reader.read_all(row) if hasattr(reader, "read_all") else [reader.read(row)]
+    """The Records of one row, by a reader module's `read_all` or `read`; RowError if its answer cannot be read."""
+    records = reader.read_all(row) if hasattr(reader, "read_all") else [reader.read(row)]
+    for record in records:
+        if not record.has_output:
+            require_no_answer(record, row)
+    return records
 
 
 def _tried(reader, row) -> tuple[list[Record], str | None]:
@@ -406,6 +431,14 @@ def _row_or_none(line, columns=None):
     except (orjson.JSONDecodeError, RowError):
         return vllm.row_of_line(line) if columns is None else None
     return row if type(row) is dict else None
+
+
+def _with_answers(row: dict[str, Any]) -> dict[str, Any]:
+    """The row with the answers of its streams; unchanged if one is faulty, which its reader will say."""
+    try:
+        return with_responses(row)
+    except RowError:
+        return row
 
 
 def _opened(row):

@@ -29,6 +29,7 @@ ROLES = {
 REQUEST_FIELDS = (
     "timestamp", "created", "created_at", "usage", "choices", "response", "request", "body", "input", "output",
     "prompt", "prompt_token_ids", "startTime", "output_length", "system",
+    "delay", "message_mode",
 )  # fmt: skip
 
 # ShareGPT splits long conversations: the id has seven letters and digits, and the number of the segment after `_`

@@ -10,7 +10,7 @@ from typing import Any
 
 from ..._base.errors import EmptyPrompt, RowError
 from ...privacy.allowed_fields import TYPES
-from .answers import answer_text, arguments, message_text, opened_answer
+from .answers import EXPECTED, HINT, answer_text, arguments, message_text, opened_answer
 from .fieldmap import MISSING
 from .json_values import as_text as as_text
 from .json_values import json_bytes, wrong
@@ -21,6 +21,7 @@ from .prompts import is_cut_json, opened_prompt, require_prompt
 from .record import Record
 from .shaping import shaping_of
 from .spellings import MISSING_TIME as MISSING_TIME
+from .streams.logged import unstreamed
 
 SESSION = ("session", "session_id", "conversation_id")
 USER = ("user", "user_id", "safety_identifier")
@@ -44,6 +45,7 @@ MEDIA_PARTS = {
 }  # fmt: skip
 
 
+UNTIMED = "\0untimed"  # marks a row of a log whose times an arrival model makes up
 CUT_MARK = "(litellm_truncated"  # LiteLLM puts it in place of removed text
 CUT_LENGTHS = (2048, 2048 + len("..."))  # characters that LiteLLM and SGLang keep by default
 
@@ -65,10 +67,31 @@ def find(places: Places, *names: str) -> tuple[Any, str]:
 
 
 def common(places: Places, time: Any, time_path: str = "timestamp") -> Record:
-    """A Record with time, lengths, session, user, tools and model, but no prompt or output. RowError without a time."""
-    if time is None:
+    """A Record with time, lengths, session, user, tools and model, but no prompt or output. RowError without a time.
+
+    A row may have a `delay` in place of its time, and in a log without times (UNTIMED) neither.
+    """
+    row = places[0][1]
+    if time is None and "delay" not in row and UNTIMED not in row:
         raise RowError(MISSING_TIME, field=time_path, hint="Try --map timestamp=FIELD.")
-    return described(places, time)
+    record = described(places, time)
+    if time is None:
+        record.delay_ms = delay_ms(row, places[0][0])
+    return record
+
+
+def delay_ms(row: dict[str, Any], prefix: str = "") -> float | None:
+    """The milliseconds of a row's `delay`, from the end of its session's request before it; None without; RowError.
+
+    >>> delay_ms({"delay": 250}), delay_ms({})
+    (250, None)
+    """
+    value = row.get("delay")
+    if value is None:
+        return None
+    if type(value) not in (int, float) or not 0 <= value <= MAX_SERVICE_S * 1e3:
+        raise RowError("is not a number of milliseconds, from 0 to 30 days.", field=f"{prefix}delay")
+    return value
 
 
 def described(places: Places, time: Any = None) -> Record:
@@ -210,10 +233,13 @@ def put_message(record: Record, message: Any, path: str) -> None:
 
 
 def put_output(record: Record, value: Any, path: str) -> None:
-    """Set the record's output: text, token ids, a length, or an answer of any shape (answers.py); RowError.
+    """Set the record's output: text, token ids, a length, or an answer of any shape (answers.py, streams/); RowError.
 
     A logged length takes precedence over counting tokens. With a logged length, cut text is left out, not refused.
+    Without a value, the output stays unknown; `unanswered.py` says when that is an error.
     """
+    if type(value) in (str, list):
+        value = unstreamed(value, path)
     if type(value) is str:
         value = opened_answer(value)
     if type(value) is dict or (type(value) is list and value and type(value[0]) is dict):
@@ -235,13 +261,13 @@ def put_output(record: Record, value: Any, path: str) -> None:
             raise wrong(value, path, "text, token ids or a length")
         length = count(value, path)
         record.output_length = length if record.output_length is None else record.output_length
-    elif record.output_length is None:
-        raise RowError("is missing, and no output length is logged.", field=path, hint="Try --map output_length=FIELD.")
 
 
 def put_assistant_messages(record: Record, messages: list[dict[str, Any]], path: str) -> None:
     """Set the record's output to the texts of the assistant's messages, end to end."""
     texts = [message_text(message, path) for message in messages if message["role"] == "assistant"]
+    if not texts and record.output_length is None:
+        raise RowError(f"{EXPECTED}.", field=path, hint=HINT)
     put_output(record, "".join(texts) if texts else None, path)
 
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 import re
 from array import array
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -164,18 +165,22 @@ def _hashes(values, path) -> list[Hash]:
 
 
 def _tokens(values, path) -> array[int] | None:
-    """The token ids; the first of each pair, where a draft model's cache has pairs of neighbours."""
+    """The token ids; the first of each pair, where a draft model's cache has pairs of neighbours.
+
+    SGLang puts numbers of 62 bits, made of an image's hash, in place of its placeholders. They are folded into ids that
+    no vocabulary has; images whose folded numbers are equal still have blocks with other hashes.
+    """
     if values is None or values == []:
         return None
     if type(values) is list:
         if type(values[0]) is list:
             values = [pair[0] if type(pair) is list and pair else None for pair in values]
         if list(map(type, values)).count(int) == len(values):
-            try:
+            with suppress(OverflowError):
                 return array("I", values)
-            except OverflowError:
-                pass
-    raise RowError("is not a list of token ids: each must be a whole number from 0 to 2^32 - 1.", field=path)
+            if 0 <= min(values) <= max(values) < 2**63:
+                return array("I", [one if one < 2**32 else (one ^ one >> 32) % 2**31 + 2**31 for one in values])
+    raise RowError("is not a list of token ids: each must be a whole number from 0 to 2^63 - 1.", field=path)
 
 
 def _medium(event, path) -> str | None:

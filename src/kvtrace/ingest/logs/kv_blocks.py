@@ -29,6 +29,8 @@ class Segment:
     adapter: str | None = None
     salt: str | None = None
     same: Block | None = None  # of a block that was known only as a parent: where it was stored later
+    twin: Hash | None = None  # the first block's hash, if a block with another one has its path, tokens and keys
+    branches: dict[Any, Hash] | None = None  # beginnings of segments that continue this one -> their first hash
 
 
 Block = tuple[Segment, int]  # and the number of the block in it
@@ -43,6 +45,7 @@ class KvBlocks:
     _known: dict[Hash, Block] = field(default_factory=dict)
     _gone: dict[Hash, None] = field(default_factory=dict)  # known and not resident, oldest first
     _lower: dict[Hash, set[str]] = field(default_factory=dict)  # block -> tiers below GPU memory that have it
+    _roots: dict[Any, Hash] = field(default_factory=dict)  # beginnings of prompts -> their first hash
 
     def __getitem__(self, one: Hash) -> Block:
         return self._known[one]
@@ -100,7 +103,7 @@ class KvBlocks:
         """Forget all blocks, as the engine did."""
         self.counts.cleared += self.counts.resident
         self.counts.resident = 0
-        for table in (self._known, self._gone, self._lower):
+        for table in (self._known, self._gone, self._lower, self._roots):
             table.clear()
 
     def bound(self) -> None:
@@ -114,6 +117,8 @@ class KvBlocks:
                 self.counts.resident -= 1
                 segment.copies[index] = 0
             self.counts.forgotten += 1
+        if len(self._roots) > self.max_blocks:
+            self._roots.clear()
 
     def _put_known(self, one, block) -> bool:
         """Count the store of a known block; whether a lower tier had it."""
@@ -136,6 +141,7 @@ class KvBlocks:
         tokens = None if event.tokens is None else event.tokens[start * size : stop * size]
         copies = array("I", [1]) * len(hashes)
         segment = Segment(parent, size, hashes, tokens, copies, keys, event.adapter, event.salt)
+        segment.twin = self._twin(segment)
         placeholder = self._known.pop(hashes[0], None)
         if placeholder is not None:
             if _leads_to(segment, placeholder[0]):
@@ -149,6 +155,24 @@ class KvBlocks:
         self.counts.first += len(self._known) - before
         self.counts.resident += len(self._known) - before
         return segment, len(hashes) - 1
+
+    def _twin(self, segment) -> Hash | None:
+        """The first block's hash, if another block with its tokens and keys follows the same block.
+
+        They differ in what older events do not state, such as images. The engine's hashes are taken at their word.
+        """
+        if segment.tokens is None:
+            return None
+        before, index = segment.parent or (None, 0)
+        own, start = segment.hashes[0], _start(segment, 0)
+        if before is None:
+            branches = self._roots
+        else:
+            next_ = index + 1
+            if next_ < len(before.hashes) and before.hashes[next_] != own and _start(before, next_) == start:
+                return own
+            branches = before.branches = before.branches or {}
+        return None if branches.setdefault((index, start), own) == own else own
 
     def _parent(self, one) -> Block:
         """The block that a store continues; one without tokens, if it is not known."""
@@ -176,6 +200,13 @@ def path_of(block: Block) -> list[Block]:
 def depth_of(block: Block) -> int:
     """The number of known blocks on the chain that ends with a block."""
     return sum(index + 1 for segment, index in path_of(block) if segment.size)
+
+
+def _start(segment, index) -> Any:
+    """What events state of a block beside its hash and its path."""
+    tokens = None if segment.tokens is None else segment.tokens[index * segment.size : (index + 1) * segment.size]
+    keys = None if segment.keys is None else repr(segment.keys[index])
+    return tokens and tokens.tobytes(), keys, segment.adapter, segment.salt
 
 
 def _leads_to(segment, wanted) -> bool:

@@ -50,7 +50,15 @@ def read(row: dict[str, Any]) -> Record:
         record.input_length = len(hashes) * record.block_size
     else:
         fields.put_prompt(record, row.get("prompt_token_ids"), "prompt_token_ids")
+        record.media_at = _media_at(row.get("media_at", []), len(record.token_ids or ()))
     return record
+
+
+def _media_at(places, length) -> list[tuple[int, bytes]]:
+    """What tells blocks with equal tokens apart, each with its first token."""
+    if type(places) is list and all(type(one) is list and list(map(type, one)) == [int, str] for one in places):
+        return [(token, fields.json_bytes(key, "media_at")) for token, key in places if 0 <= token < length]
+    raise fields.wrong(places, "media_at", "a list of pairs of a token and a key")
 
 
 def matches(row: dict[str, Any]) -> bool:

@@ -225,14 +225,13 @@ class KvStores:
         }  # fmt: skip
         if not root.size:
             line["media"].append(f"unknown parent {_word(root.hashes[0])}")
-        for number, (segment, index) in enumerate(parts):
-            for block, keys in enumerate((segment.keys or ())[: index + 1]):
-                _put_keys(line, keys, is_first=number == block == 0)
+        salt, places = _keys_of(parts, self.counts.block_size)
+        line["cache_salt"] = line["cache_salt"] or salt
         if self._has_tokens:
             tokens = array("I")
             for segment, index in parts:
                 tokens += array("I") if segment.tokens is None else segment.tokens[: (index + 1) * segment.size]
-            line["prompt_token_ids"] = tokens.tolist()
+            line["prompt_token_ids"], line["media_at"] = tokens.tolist(), places  # hashes cover images already
         else:
             line["block_size"] = self.counts.block_size
             line["block_hashes"] = [
@@ -241,15 +240,37 @@ class KvStores:
         return {name: value for name, value in line.items() if value not in (None, [])}
 
 
-def _put_keys(line, keys, *, is_first) -> None:
-    """Add what a block's hash covers beside its tokens: the adapter, a salt (of the first block), images and others."""
-    for key in keys if type(keys) is list else ():
-        if type(key) is str and key == line["adapter"]:
-            continue
-        if type(key) is str and is_first:
-            line["cache_salt"] = line["cache_salt"] or key
-        else:
-            line["media"].append([str(part) for part in key] if type(key) is list else str(key))
+def _keys_of(parts, size) -> tuple[str | None, list[list[Any]]]:
+    """What hashes cover beside tokens: a salt, which the first block has, and images and others by their first tokens.
+
+    vLLM gives an image as its hash and its first token, counted from the start of a block, to each block that holds a
+    part of it. In older releases it gives the hash alone.
+    """
+    salt, start = None, 0
+    places: list[list[Any]] = []
+    begun: set[tuple[str, int]] = set()  # (image, its first token)
+    for segment, index in parts:
+        if segment.twin is not None:
+            places.append([start, f"hash {_word(segment.twin)}"])
+        for block, keys in enumerate((segment.keys or ())[: index + 1]):
+            for key in _keys_beside_adapter(keys, segment.adapter):
+                token = start + block * size
+                if type(key) is str and token == 0 and parts[0][0].size:
+                    salt = salt or key
+                elif type(key) is list and len(key) == 2 and type(key[1]) is int:
+                    image = (str(key[0]), token + key[1])
+                    if image not in begun:
+                        places.append([max(image[1], token), image[0]])
+                    begun.add(image)
+                else:
+                    places.append([token, repr(key)])
+        start += (index + 1) * segment.size
+    return salt, places
+
+
+def _keys_beside_adapter(keys, adapter) -> list[Any]:
+    keys = keys if type(keys) is list else []
+    return keys[1:] if keys and keys[0] == adapter else keys
 
 
 def _word(one: Hash) -> int:

@@ -12,6 +12,7 @@ class Record:
     """One request as logged. The prompt is one of `messages`, `text`, `token_ids`, `hashes` or `input_length`."""
 
     time: Any = None  # as logged: a number or a string (times.py finds its unit); None = unknown
+    delay_ms: float | None = None  # without a time: ms from the end of the session's request before it to this one
     end_time: Any = None  # when the answer was complete, as logged, in the unit of `time`; None = unknown
     service_s: float | None = None  # seconds from the start to the end, if the log has them; wins over `end_time`
     first_token: Any = None  # when the first token was there, as logged, likewise
@@ -26,10 +27,13 @@ class Record:
     texts: list[str] | None = None  # the rendered prompt, cut where its media stand
     placed: list[Any] = field(default_factory=list)  # the media between `texts`
     add_special_tokens: bool = False  # the engine adds the tokenizer's start token to this text
-    not_rendered: frozenset[str] = frozenset()  # fields of the request that are not in the prompt as the engine has them
+    not_rendered: frozenset[str] = (
+        frozenset()
+    )  # fields of the request that are not in the prompt as the engine has them
     token_ids: array[int] | None = None  # a tokenised prompt, uint32
     hashes: array[int] | None = None  # an engine's chained hashes, uint64 words of each block; as secret as the prompt
     block_size: int | None = None  # tokens per block of `hashes`; None = the row does not state it
+    media_at: list[tuple[int, bytes]] = field(default_factory=list)  # first token and identity of media in `token_ids`
     input_length: int | None = None  # prompt tokens, with `hashes` or if the log holds lengths only
     output_text: str | None = None
     output_ids: array[int] | None = None  # uint32
@@ -43,8 +47,21 @@ class Record:
     adapter: str | None = None
     salts: list[bytes] = field(default_factory=list)  # cache_salt, extra_key: other salts, other blocks; secret
     domain: str | None = None  # isolation domain that --map names; secret likewise
-    media: list[bytes] = field(default_factory=list)  # identity of each image, audio or file without a place in the prompt
+    media: list[bytes] = field(
+        default_factory=list
+    )  # identity of each image, audio or file without a place in the prompt
     prompt_tokens: int | None = None  # the log's own count, to check tokenizer and template
+    features: int = 0  # tools, media and template arguments (usage.py), once it is rendered
+    turns: int = 0  # messages of the prompt, likewise
     id: str | None = None  # the request's id; secret like the session
     cut: str | None = None  # JSON path of a text that the logger cut short
     lacks: str | None = None  # the missing part of an incomplete prompt, in words ("the system prompt")
+
+    @property
+    def has_output(self) -> bool:
+        """Whether the length of the output is known, or can be counted.
+
+        >>> Record(output_text="").has_output, Record().has_output
+        (True, False)
+        """
+        return self.output_length is not None or self.output_text is not None or self.output_ids is not None

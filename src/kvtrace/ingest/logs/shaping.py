@@ -23,6 +23,8 @@ SHAPING: dict[str, type | tuple[type, ...]] = {
     "response_format": dict,  # a JSON schema, which some services write into the prompt
     "text": dict,  # OpenAI Responses: {"format": ...}, likewise
     "mm_processor_kwargs": dict,  # vLLM: other sizes of images
+    "image_grid_thw": list,  # what a Qwen-VL processor made of the images, in their order
+    "image_grid": list,
     "truncate_prompt_tokens": int,  # vLLM
     "suffix": str,  # completions that fill in the middle
     "thinking": dict,  # Anthropic

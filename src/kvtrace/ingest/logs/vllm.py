@@ -15,7 +15,7 @@ from typing import Any
 
 import orjson
 
-from ..._base.errors import NotARequest, RowError
+from ..._base.errors import NotARequest
 from . import fields
 from .record import Record
 
@@ -61,7 +61,7 @@ def row_of_line(line: bytes) -> dict[str, Any] | None:
 
 
 def read(row: dict[str, Any]) -> Record:
-    """The Record of one line; NotARequest if it has no prompt, RowError if it has no output length.
+    """The Record of one line; NotARequest if it has no prompt.
 
     >>> read({"vllm": "request", "timestamp": "2000-06-10 23:35:35", "prompt": "Hi", "output_length": 5}).text
     'Hi'
@@ -77,9 +77,6 @@ def read(row: dict[str, Any]) -> Record:
         record.cut = path
     if record.output_length is None and row.get("ignore_eos") is True:
         record.output_length = fields.count(row.get("max_tokens"), "max_tokens")
-    if record.output_length is None:
-        hint = "To take the limit of each request: --map output_length=max_tokens"
-        raise RowError("is missing: vLLM logs no output lengths with its requests.", field="output_length", hint=hint)
     return record
 
 

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import errno
 import os
+from collections.abc import Mapping
 from contextlib import suppress
+from typing import Any
 
 import numpy as np
 import orjson
@@ -21,7 +23,9 @@ from ...formats.opened import MetadataText, parse_text
 from ...formats.sidecar import Sidecar, load, sidecar_path
 from ...trace.columns import Columns
 from ...trace.invariants import likely_tail, require_block_size, rows_that_break
+from ...trace.meta import rendering_of, rendering_words
 from ...trace.normalise import normalise
+from ...trace.trace import Trace
 from .. import profiles
 from ..contributors import Contributors
 from ..profiles import PROFILES, Profile
@@ -63,9 +67,20 @@ def collect_evidence(
     evidence.allowed_measured = allowed
     _add_requests(evidence, block_size)
     _add_contributors(evidence, users, contributors)
-    evidence.previous = None if against is None else reading.read(against, extra="ignore")
+    evidence.previous = None if against is None else _earlier_release(against, evidence.meta)
     give_back()
     return evidence
+
+
+def _earlier_release(against, meta: Mapping[str, Any]) -> Trace:
+    """The earlier release; UsageError if its prompts were rendered differently: lengths and blocks would not match."""
+    previous = reading.read(against, extra="ignore")
+    if rendering_of(previous.meta) != rendering_of(meta):
+        raise UsageError(
+            f"{name_of(against)}: rendered differently ({rendering_words(previous.meta)}) than the trace "
+            f"({rendering_words(meta)}), so --against cannot compare them. Make both with one version of kvtrace."
+        )
+    return previous
 
 
 # -- beside the file ---------------------------------------------------------------------------------------------

@@ -11,6 +11,7 @@ from __future__ import annotations
 import numpy as np
 
 from ..profiles import declared
+from ..steps import rounded_outputs
 from .block_feed import number_ids
 from .evidence import Evidence
 from .finding import Finding, failed, not_checked, passed
@@ -125,10 +126,7 @@ def _coarse(trace, rules) -> np.ndarray:
     for profile, block_size in rules:
         step = {"exact": 1, "block": block_size}.get(profile.round_input, profile.round_input)
         lengths = -(-lengths // step) * step
-        if profile.round_output == "pow2":
-            outputs = np.where(outputs > 0, 2 ** np.round(np.log2(np.maximum(outputs, 1))).astype(np.int64), 0)
-        elif profile.round_output != "exact":
-            outputs = -(-outputs // profile.round_output) * profile.round_output
+        outputs = rounded_outputs(outputs, profile.round_output)
     return lengths * (1 << 31) + outputs
 
 

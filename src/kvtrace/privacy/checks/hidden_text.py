@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from ...formats.seen_words import Words
+from ...trace.unknown import known_outputs
 from ..allowed_fields import TYPES
 from ..timing import durations_of
 from .evidence import Evidence
@@ -93,7 +94,7 @@ def _numbers(evidence: Evidence) -> Iterator[tuple[str, np.ndarray]]:
     """The numbers that a file's maker may choose."""
     columns = evidence.columns
     yield "input_length", columns.input_length
-    yield "output_length", columns.output_length
+    yield "output_length", columns.output_length[known_outputs(columns)]
     if evidence.block_size:
         yield "input_length", columns.input_length % evidence.block_size
     if (cached := columns.cached_tokens) is not None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from ...trace.invariants import rows_that_break
+from ...trace.unknown import UNKNOWN_LENGTH
 from .evidence import Evidence
 from .finding import Finding, failed, passed, warned
 
@@ -48,8 +49,9 @@ def check(evidence: Evidence) -> Finding:
 
 
 def _at_greatest(outputs) -> tuple[int, float]:
-    """Requests at the greatest output length, and the mean number at a length just below it."""
-    longest = int(outputs.max())
+    """Requests at the greatest known output length, and the mean number at a length just below it."""
+    outputs = outputs[outputs != UNKNOWN_LENGTH]
+    longest = int(outputs.max(initial=0))
     width = max(1, longest // BELOW)
     below = (outputs < longest) & (outputs >= longest - width)
     return int((outputs == longest).sum()), float(below.sum() / width)
@@ -69,7 +71,9 @@ def _bad_rows(evidence) -> dict[str, np.ndarray]:
         "wrong_block_counts": wrong,
         "wrong_output_block_counts": wrong_outputs,
         "input_lengths_not_rounded": ~negative & ~_is_rounded(lengths, profile.round_input, size, evidence.tail),
-        "output_lengths_not_rounded": ~negative & ~_is_rounded(outputs, profile.round_output, size, None),
+        "output_lengths_not_rounded": ~negative
+        & (outputs != UNKNOWN_LENGTH)
+        & ~_is_rounded(outputs, profile.round_output, size, None),
     }
 
 

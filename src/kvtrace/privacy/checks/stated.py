@@ -11,6 +11,7 @@ import numpy as np
 from ..._base.row_counts import rounded
 from ...trace.columns import Columns
 from ...trace.hits import sum_hits, unlimited_hits
+from ...trace.trace_figures import OutputFigures, count_outputs, output_figures
 from .blocks import RequestBlocks
 from .evidence import Evidence
 
@@ -32,7 +33,8 @@ def wrong_numbers(evidence: Evidence) -> Iterator[str]:
         time = columns.timestamp
         more = {
             "requests": len(columns), "tokens": int(columns.input_length.sum()), "blocks": int(columns.offsets[-1]),
-            "output_tokens": int(columns.output_length.sum()), "distinct_blocks": numbers.distinct,
+            "distinct_blocks": numbers.distinct, **dict.fromkeys(OutputFigures.__annotations__),
+            **output_figures(*count_outputs(columns)),
         }  # fmt: skip
         duration = figures.get("duration_ms", float(time.max() - time.min()))
         if not (isinstance(duration, (int, float)) and isclose(duration, time.max() - time.min(), abs_tol=1e-6)):

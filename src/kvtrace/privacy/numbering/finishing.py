@@ -9,6 +9,7 @@ import numpy as np
 from ..._base.units import NS_PER_MS
 from ...trace.columns import Columns, replace_columns
 from ...trace.measured import MEASURED, NUMBERS
+from ...trace.trace_figures import count_outputs
 from ...trace.turns import previous_turn, turn_numbers
 from ..steps import coarsened
 from .gathering import entries_of
@@ -62,7 +63,7 @@ def finish(plan: Plan, number: int) -> dict[str, Any]:
     columns, _ = coarsened(columns, plan.profile, plan.block_size, plan.tail)
     return {
         "requests": len(columns), "tokens": int(columns.input_length.sum()),
-        "output_tokens": int(columns.output_length.sum()), "blocks": len(columns.hash_ids),
+        "outputs": count_outputs(columns), "blocks": len(columns.hash_ids),
         "sessions": 0 if columns.session is None else int(columns.session.max(initial=-1)) + 1,
         "duration_ms": float(columns.timestamp.max(initial=0.0)), "unmeasured": unknown,
         "bytes": write_columns(plan, number, columns),

@@ -16,6 +16,7 @@ from ..._native.ids import DigestIndex
 from ...trace.columns import Columns
 from ...trace.hits import Hits, sum_hits
 from ...trace.meta import Meta, merge, shares_prefixes
+from ...trace.trace_figures import output_figures
 from ..account import Account, StepHits
 from ..contributors import Contributors
 from ..release_steps import ReleaseStep
@@ -198,9 +199,13 @@ def _hits(plan: Plan, step: str, lengths: str = "gathered") -> Hits:
 
 def _figures(plan: Plan, finished: list[dict[str, Any]], distinct: int, meta: dict[str, Any]) -> dict[str, Any]:
     """The figures of the whole trace, as `trace.figures` gives them."""
-    sums = {name: sum(one[name] for one in finished) for name in ("requests", "tokens", "output_tokens", "blocks")}
+    sums = {name: sum(one[name] for one in finished) for name in ("requests", "tokens", "blocks")}
+    outputs = (sum(counts) for counts in zip(*(one["outputs"] for one in finished), strict=True))
     maxima = {name: max(one[name] for one in finished) for name in ("sessions", "duration_ms")}
-    figures: dict[str, Any] = {**sums, "distinct_blocks": distinct, **maxima}
+    figures: dict[str, Any] = {
+        "requests": sums["requests"], "tokens": sums["tokens"], **output_figures(*outputs), "blocks": sums["blocks"],
+        "distinct_blocks": distinct, **maxima,
+    }  # fmt: skip
     if shares_prefixes(meta):
         step = ReleaseStep.TAILS_UNIQUE if plan.tail == "unique" else ReleaseStep.ORIGINAL
         step = step if plan.counts == "none" else ReleaseStep.K_SHARING

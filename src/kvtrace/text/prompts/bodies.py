@@ -16,7 +16,7 @@ class PromptRequest:
     text: str
     timestamp: float  # ms
     input_length: int
-    output_length: int
+    output_length: int | None  # None = unknown
     session: int  # -1 = none
     model: str | None = None
 
@@ -37,12 +37,12 @@ def openai_body(request: PromptRequest) -> dict[str, Any]:
     """The body of an OpenAI chat completion, with the text as its only message."""
     body: dict[str, Any] = {} if request.model is None else {"model": request.model}
     messages = [{"role": "user", "content": request.text}]
-    return body | {"messages": messages, "max_tokens": max(1, request.output_length)}
+    return body | {"messages": messages, "max_tokens": max(1, request.output_length or 0)}
 
 
 def vllm_line(request: PromptRequest) -> dict[str, Any]:
     """A line for vLLM's `bench serve --dataset-name custom`."""
-    return {"prompt": request.text, "output_tokens": max(1, request.output_length)}
+    return {"prompt": request.text, "output_tokens": max(1, request.output_length or 0)}
 
 
 def aiperf_line(request: PromptRequest) -> dict[str, Any]:
@@ -50,7 +50,7 @@ def aiperf_line(request: PromptRequest) -> dict[str, Any]:
     return {
         "timestamp": plain_line(request)["timestamp"],
         "text_input": request.text,
-        "output_length": max(1, request.output_length),
+        "output_length": None if request.output_length is None else max(1, request.output_length),
     }
 
 
@@ -63,6 +63,7 @@ FORMS: dict[str, Callable[[PromptRequest], dict[str, Any]]] = {
     "dag-jsonl": openai_body,  # turns of agents, which dag.py makes of the requests
 }
 DAG = "dag-jsonl"
+OUTPUTS_MAY_BE_UNKNOWN = ("prompts", "aiperf")  # forms whose lines may have null; the others limit the output
 CHAT_FORMS = {"openai", "sglang", DAG}  # the server adds its chat template to the text
 
 

@@ -14,10 +14,12 @@ from ..._base.errors import UsageError
 from ..._base.output_files import write_atomically
 from ..._base.output_names import Content, require_name
 from ...formats.writing import require_place
+from ...trace.meta import shares_prefixes
 from ...trace.trace import Trace
+from ...trace.unknown import UNKNOWN_LENGTH, require_outputs
 from ..tokenizers import Tokenizer
 from .blocks import PromptBlocks
-from .bodies import CHAT_FORMS, DAG, FORMS, PromptRequest
+from .bodies import CHAT_FORMS, DAG, FORMS, OUTPUTS_MAY_BE_UNKNOWN, PromptRequest
 from .builder import PromptBuilder
 from .dag import dag_of
 from .verifier import Verifier
@@ -63,12 +65,15 @@ def write_prompts(
     Raises:
         UsageError: unknown format or separator, or a tokenizer without stable words.
         InputError: an id has two sizes.
+        UnknownError: the format needs output lengths, and some are unknown.
     """
     if to not in FORMS:
         raise UsageError(f"--to {to!r} is unknown. Choose one of: {', '.join(FORMS)}.")
     if model is not None and to not in CHAT_FORMS:
         raise UsageError(f"--model does not work with --to {to}: its lines name no model. Try --to openai.")
     check_output(path)
+    if to not in OUTPUTS_MAY_BE_UNKNOWN:
+        require_outputs(trace, f"--to {to}")
     blocks = PromptBlocks.of_trace(trace)
     prompts = PromptBuilder(blocks, WordList.of(tokenizer, words, separator=separator), seed=seed)
     verifier, body = Verifier(blocks), FORMS[to]
@@ -77,6 +82,8 @@ def write_prompts(
         losses = _write_agents(trace, path, tokenizer, prompts, verifier, model, progress)
     else:
         _write_rows(trace, path, tokenizer, prompts, verifier, body, model, progress)
+    if not shares_prefixes(trace.meta):
+        losses.append("shared prefixes are unknown: no prompt shares a prefix with another one.")
     no_output = int((trace.output_length == 0).sum()) if to != "prompts" else 0
     return WriteSummary(
         len(trace), verifier.exact(), int(trace.input_length.sum()), len(prompts.words.texts), no_output, losses
@@ -125,9 +132,9 @@ def _check(verifier, tokenizer, start, texts):
 
 def _request(trace, row, text, model):
     session = -1 if trace.session is None else int(trace.session[row])
-    return PromptRequest(
-        text, float(trace.timestamp[row]), int(trace.input_length[row]), int(trace.output_length[row]), session, model
-    )
+    tokens = int(trace.output_length[row])
+    output = None if tokens == UNKNOWN_LENGTH else tokens
+    return PromptRequest(text, float(trace.timestamp[row]), int(trace.input_length[row]), output, session, model)
 
 
 def _batches(lengths):

@@ -292,4 +292,4 @@ def _put_output(record, span, content):
         value, path = content.output, content.output_path
     if values.is_broken(value) and record.output_length is None and path.startswith("attributes."):
         record.cut = record.cut or path
-    fields.put_output(record, value if type(value) in (str, dict, int, float, list, type(None)) else None, path)
+    fields.put_output(record, value, path)

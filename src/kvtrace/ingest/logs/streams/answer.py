@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
+ENDED = "the answer ended before its first token."
+
 
 @dataclass(repr=False)
 class StreamedAnswer:
@@ -13,7 +15,18 @@ class StreamedAnswer:
     response: dict[str, Any] = field(default_factory=dict)  # as the API gives it without streaming
     finished: bool = False  # the stream says that the answer is complete
     failed: bool = False  # the stream holds an error
-    first_token: int | None = None  # bytes of the stream up to the end of the first event with generated text
+    first_token: int | None = (
+        None  # where the first event with generated text ends: a byte of the stream, or its number
+    )
+
+    @property
+    def is_answer(self) -> bool:
+        """Whether something was generated: the stream is complete, or it ended early and after the first token.
+
+        >>> StreamedAnswer(finished=True).is_answer, StreamedAnswer(failed=True).is_answer
+        (True, False)
+        """
+        return (self.finished and not self.failed) or self.first_token is not None
 
 
 def text_of(value: Any) -> str:

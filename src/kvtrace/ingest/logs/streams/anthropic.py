@@ -6,13 +6,18 @@ index, and `message_delta` has the usage, whose counts are cumulative.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 import orjson
 
 from .answer import StreamedAnswer, index_of, object_of, text_of
-from .sse import events
+from .sse import Event, events
 
+EVENTS = frozenset(
+    ("message_start", "content_block_start", "content_block_delta", "content_block_stop", "message_delta",
+     "message_stop")
+)  # fmt: skip
 DELTAS = {  # type of a delta -> its field, and the block's field
     "text_delta": ("text", "text"),
     "thinking_delta": ("thinking", "thinking"),
@@ -29,9 +34,19 @@ def answer_of(stream: bytes) -> StreamedAnswer:
     >>> answer.response
     {'usage': {'input_tokens': 9, 'output_tokens': 1}, 'content': [{'type': 'text', 'text': 'Hi'}]}
     """
+    return assembled(events(stream))
+
+
+def assembled(events: Iterable[tuple[int, Event]]) -> StreamedAnswer:
+    """The message of events, each with its place.
+
+    >>> delta = {"type": "text_delta", "text": "Hi"}
+    >>> assembled([(1, {"type": "content_block_delta", "index": 0, "delta": delta})]).response["content"]
+    [{'type': 'text', 'text': 'Hi'}]
+    """
     answer, blocks, counted = StreamedAnswer(), {}, False
     usage: dict[str, Any] = {}
-    for end, event in events(stream):
+    for end, event in events:
         kind = event.get("type")
         if kind == "message_start":
             answer.response |= object_of(event.get("message"))
