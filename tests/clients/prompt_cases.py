@@ -26,7 +26,9 @@ SCHEMAS = (
         "$defs": {"n": {"anyOf": [{"type": "number"}, {"type": "string"}]}},
     },
 )
-ARGUMENTS = ("{}", '{"place": "Genf", "n": 1.0}', '{"b": [1, {"c": "é\\u00e9"}], "a": null}', '{"x": "<tag> & \\"q\\""}')
+ARGUMENTS = (
+    "{}", '{"place": "Genf", "n": 1.0}', '{"b": [1, {"c": "é\\u00e9"}], "a": null}', '{"x": "<tag> & \\"q\\""}',
+)  # fmt: skip
 MODEL = "model"
 
 
@@ -41,7 +43,7 @@ def cases(seed, count, *, apis=("chat", "completions", "responses", "messages"),
 
 
 def completion(draw, common):
-    prompt = draw.choice([text(draw), text(draw), [text(draw), "second"], [draw.randrange(200) for _ in range(5)]])
+    prompt = draw.choice([text(draw), text(draw), [text(draw) or "y"], [draw.randrange(200) for _ in range(5)]])
     request = {"prompt": prompt or "x"}
     if chance(draw, 0.6):
         request["add_special_tokens"] = True if common else chance(draw, 0.5)
@@ -136,10 +138,7 @@ def template_arguments(draw):
 
 def response(draw, common):
     """A request of the Responses API."""
-    if chance(draw, 0.3):
-        request = {"input": text(draw) or "x"}
-    else:
-        request = {"input": list(items(draw, common))}
+    request = {"input": (text(draw) or "x") if chance(draw, 0.3) else list(items(draw, common))}
     request |= some(draw, {"instructions": text(draw)}) | some(draw, {"reasoning": {"effort": "low"}}, 0.2)
     if chance(draw, 0.4):
         request["tools"] = [flat(tool(draw)) for _ in range(draw.randint(1, 2))]
@@ -174,7 +173,7 @@ def flat(tool):
 def anthropic(draw, common):
     """A request of Anthropic's Messages API."""
     blocks = [{"type": "text", "text": text(draw) or "x"} for _ in range(draw.randint(1, 2))]
-    request = {"max_tokens": 100, "messages": list(turns(draw))}
+    request = {"max_tokens": 4000, "messages": list(turns(draw))}
     request |= some(draw, {"system": draw.choice([text(draw), blocks])}, 0.6)
     if chance(draw, 0.4):
         request["tools"] = [

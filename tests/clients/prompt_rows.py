@@ -37,7 +37,7 @@ def answer(case, engine):
     line = json.dumps(row).encode()
     reader = open_reader(READERS[case["api"]], [line], time_unit="s")
     encoder = PromptReader(_recipe(reader, case["tokenizer"], engine), like=_loaded(case["tokenizer"], engine))
-    batch, records = encoder.requests(SimpleNamespace(read=lambda: line, path="log", start=0))
+    batch, records = encoder.encoded(SimpleNamespace(read=lambda: line, path="log", start=0))
     if batch.rejects:
         return {"error": str(batch.rejects[0].error)}
     tokens, offsets = prompt_tokens(records, encoder.tokenizer).tokens

@@ -14,29 +14,28 @@ from types import SimpleNamespace
 
 from sglang_absent import stand_in
 
-stand_in(
-    """
+ABSENT = """
     sgl_kernel flashinfer cuda triton_kernels flash_attn xgrammar outlines outlines_core datasets kernels deep_gemm
     deep_ep tilelang torch_memory_saver modelscope mooncake cutlass quack torchao flash_mla tvm_ffi nixl lmcache pynvml
     watchfiles blobfile
-    """.split(),
-    (
-        "sglang.srt.layers", "sglang.srt.distributed", "sglang.kernels", "sglang.srt.model_executor",
-        "sglang.srt.managers.tokenizer_manager", "sglang.srt.sampling.custom_logit_processor",
-    ),
+"""  # imported by SGLang, not used here
+UNUSED = (
+    "sglang.srt.layers", "sglang.srt.distributed", "sglang.kernels", "sglang.srt.model_executor",
+    "sglang.srt.managers.tokenizer_manager", "sglang.srt.sampling.custom_logit_processor",
 )  # fmt: skip
-logging.disable(logging.CRITICAL)
 
-import transformers.utils.chat_template_utils as chat_template_utils
-from sglang.srt import runtime_context
-from sglang.srt.entrypoints.anthropic.protocol import AnthropicMessagesRequest
-from sglang.srt.entrypoints.anthropic.serving import AnthropicServing
-from sglang.srt.entrypoints.openai.protocol import ChatCompletionRequest, CompletionRequest, ResponsesRequest
-from sglang.srt.entrypoints.openai.serving_completions import OpenAIServingCompletion
-from sglang.srt.entrypoints.openai.serving_responses import OpenAIServingResponses
-from sglang.srt.parser.template_manager import TemplateManager
-from sglang.srt.server_args import ServerArgs
-from sglang.srt.utils.hf_transformers_utils import get_tokenizer
+stand_in(ABSENT.split(), UNUSED)
+
+import transformers.utils.chat_template_utils as chat_template_utils  # noqa: E402
+from sglang.srt import runtime_context  # noqa: E402
+from sglang.srt.entrypoints.anthropic.protocol import AnthropicMessagesRequest  # noqa: E402
+from sglang.srt.entrypoints.anthropic.serving import AnthropicServing  # noqa: E402
+from sglang.srt.entrypoints.openai.protocol import ChatCompletionRequest, CompletionRequest, ResponsesRequest  # noqa: E402
+from sglang.srt.entrypoints.openai.serving_completions import OpenAIServingCompletion  # noqa: E402
+from sglang.srt.entrypoints.openai.serving_responses import OpenAIServingResponses  # noqa: E402
+from sglang.srt.parser.template_manager import TemplateManager  # noqa: E402
+from sglang.srt.server_args import ServerArgs  # noqa: E402
+from sglang.srt.utils.hf_transformers_utils import get_tokenizer  # noqa: E402
 
 REQUESTS = {
     "chat": ChatCompletionRequest,
@@ -118,6 +117,7 @@ async def answer(case):
 
 
 async def main(path):
+    logging.disable(logging.CRITICAL)
     with open(path) as cases:
         for line in cases:
             print(json.dumps(await answer(json.loads(line))), flush=True)

@@ -8,8 +8,6 @@ own processor is out of reach, so its placeholders are not expanded: "ids" are t
 
 import vllm_absent  # noqa: I001
 
-vllm_absent.ABSENT = tuple(name for name in vllm_absent.ABSENT if name != "openai_harmony")  # gpt-oss needs it
-
 import asyncio
 import json
 import logging
@@ -17,8 +15,6 @@ import sys
 from datetime import UTC, datetime
 from functools import lru_cache
 from types import SimpleNamespace
-
-logging.disable(logging.CRITICAL)
 
 import transformers.utils.chat_template_utils as chat_template_utils
 from vllm.entrypoints.anthropic.protocol import AnthropicMessagesRequest
@@ -124,7 +120,8 @@ def online_renderer(folder, content_format, harmony, exclude_tools):
         skip_tokenizer_init=False, allowed_local_media_path="", allowed_media_domains=None,
         get_vocab_size=lambda: 1 << 31,
     )  # fmt: skip
-    config = SimpleNamespace(model_config=model, observability_config=None, parallel_config=SimpleNamespace(_api_process_rank=0, _api_process_count=1))
+    process = SimpleNamespace(_api_process_rank=0, _api_process_count=1)
+    config = SimpleNamespace(model_config=model, observability_config=None, parallel_config=process)
     renderer = OnlineRenderer(
         model, HfRenderer(config, get_tokenizer(folder)), request_logger=None, chat_template=None,
         chat_template_content_format=content_format, trust_request_chat_template=True, enable_auto_tools=True,
@@ -175,6 +172,7 @@ async def answer(case):
 
 
 async def main(path):
+    logging.disable(logging.CRITICAL)
     without_models()
     with open(path) as cases:
         for line in cases:
