@@ -15,13 +15,12 @@ an idle server does (`on_idle`: it resets the ratio as SGLang does, then waits),
 stand-ins for parts that are off (metrics, output streams, LoRA, grammars, beams, host caches). The CPU takes no time.
 """
 
-import importlib.abc
-import importlib.machinery
 import json
-import os
 import sys
 import types
 from array import array
+
+from sglang_absent import stand_in
 
 ABSENT = """
     sgl_kernel flashinfer cuda openai triton_kernels flash_attn xgrammar llguidance outlines outlines_core datasets
@@ -38,65 +37,7 @@ DUMMY = (
     "sglang.srt.configs.internvl",
 )
 
-
-class _AnyName(type):
-    """A class of an absent package; it has every attribute."""
-
-    def __getattr__(cls, name):
-        if name.startswith("__"):
-            raise AttributeError(name)
-        return _AnyName(name, (_AnyClass,), {})
-
-    def __or__(cls, other):
-        return cls
-
-    def __ror__(cls, other):
-        return cls
-
-    def __getitem__(cls, key):
-        return cls
-
-    def __iter__(cls):
-        return iter(())
-
-
-class _AnyClass(metaclass=_AnyName):
-    def __init__(self, *_, **__):
-        pass
-
-    def __call__(self, *args, **_):
-        return args[0] if len(args) == 1 and callable(args[0]) else self
-
-    def __getattr__(self, name):
-        if name.startswith("__"):
-            raise AttributeError(name)
-        return _AnyClass()
-
-
-class _Absent(importlib.abc.MetaPathFinder, importlib.abc.Loader):
-    """Empty modules in place of packages that the scheduler does not use, and SGLang's root without its patches."""
-
-    def find_spec(self, name, path=None, target=None):
-        dummy = any(name == one or name.startswith(one + ".") for one in DUMMY)
-        if name != "sglang" and not dummy and name.partition(".")[0] not in ABSENT.split():
-            return None
-        return importlib.machinery.ModuleSpec(name, self, is_package=True)
-
-    def create_module(self, spec):
-        module = types.ModuleType(spec.name)
-        module.__version__ = "0.0.0"
-        if spec.name == "sglang":
-            module.__path__ = [path for folder in sys.path if os.path.isdir(path := os.path.join(folder, "sglang"))]
-        else:
-            module.__path__ = []
-            module.__getattr__ = lambda name: getattr(_AnyClass, name)
-        return module
-
-    def exec_module(self, module):
-        module.__spec__.submodule_search_locations = module.__path__
-
-
-sys.meta_path.insert(0, _Absent())
+stand_in(ABSENT.split(), DUMMY)
 
 from importlib.metadata import version  # noqa: E402
 

@@ -5,10 +5,13 @@ A driver that runs in vLLM's environment then needs neither these packages nor w
 
 import importlib.abc
 import importlib.machinery
+import importlib.util
 import sys
 import types
 
-ABSENT = ("uvloop", "xgrammar", "llguidance", "outlines_core", "openai_harmony")  # imported by vLLM, not used here
+ABSENT = ["uvloop", "xgrammar", "llguidance", "outlines_core"]  # imported by vLLM, not used here
+if importlib.util.find_spec("openai_harmony") is None:  # used by vllm_prompts.py alone, for gpt-oss
+    ABSENT.append("openai_harmony")
 
 
 class _AnyName(type):

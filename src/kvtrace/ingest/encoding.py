@@ -302,8 +302,8 @@ class Encoder:
         if prompt.media:
             record.texts, record.placed = prompt.texts, prompt.media
         record.features, record.turns = features_of(record), len(messages)
-        if self.recipe.render_as == "vllm":
-            record.add_special_tokens = shaping.get("add_special_tokens", record.add_special_tokens)
+        asked = shaping.get("add_special_tokens", record.add_special_tokens)
+        record.add_special_tokens = asked and self.recipe.render_as == "vllm"  # no other engine has that for chats
         if not self.keeps_messages:
             record.messages = record.tools = None
 

@@ -14,6 +14,7 @@ from datetime import datetime
 from typing import Any, NamedTuple
 
 from .._base.errors import RowError
+from .api_forms import ChatRequest, as_chat
 from .engine_forms import FORMS, Message, tools_as_text
 from .messages import MEDIA_KINDS, is_medium, kind_of, media_parts, text_of
 from .templates import ChatTemplate
@@ -53,7 +54,8 @@ def render(
     Args:
         template: The chat template of the model.
         messages, tools: As the client sent them.
-        fields: The other fields of the request that can change the prompt, such as `chat_template_kwargs`.
+        fields: The other fields of the request that can change the prompt, such as `chat_template_kwargs`, and `api`
+            ("messages" or "responses") where it was not a chat request.
         engine: A row of FORMS.
         time: Of the request, for templates that print the date: seconds since 1970, or a datetime.
 
@@ -68,8 +70,10 @@ def render(
     if not isinstance(messages, list) or not messages:
         raise RowError("the list of messages is empty.", field="messages")
     form = FORMS[engine]
+    if "api" in fields:
+        messages, tools, fields = as_chat(ChatRequest(messages, tools, fields), template, engine)
     shaped_tools = form.tools(tools, fields)
-    template = template.for_tools(shaped_tools)
+    template = template.for_tools(shaped_tools) if engine != "sglang" else template  # SGLang takes the first for all
     missing = set(_without_effect(template, fields, engine))
     if shaped_tools and not template.renders_tools:
         missing.add("tools")
@@ -94,15 +98,15 @@ def _texts(template, messages, tools, fields, engine, time) -> list[str]:
     )
     if not prefill:
         generation = True if engine == "sglang" else fields.get("add_generation_prompt") is not False
-        conversation = form.messages(messages, template)
+        conversation = form.messages(messages, template, fields)
         options = {"time": time, "add_generation_prompt": generation}
         return [template.render_conversation(conversation, tools, variables, **options)]
     if form.separate_prefill:
-        conversation = form.messages(messages[:-1], template) if len(messages) > 1 else []
+        conversation = form.messages(messages[:-1], template, fields) if len(messages) > 1 else []
         if not conversation:
             raise RowError("the prompt holds nothing but the answer to continue.", field="messages")
         return [template.render_conversation(conversation, tools, variables, time=time), last["content"]]
-    return [_continued(template, form.messages(messages, template), tools, variables, time)]
+    return [_continued(template, form.messages(messages, template, fields), tools, variables, time)]
 
 
 def _continued(template, conversation, tools, variables, time) -> str:
@@ -137,12 +141,14 @@ def _without_effect(template, fields, engine) -> Iterator[str]:
         yield "documents"
     if fields.get("reasoning_effort") is not None and not read & {"reasoning_effort", "enable_thinking", "thinking"}:
         yield "reasoning_effort"
+    if (fields.get("thinking") or {}).get("type", "disabled") != "disabled":
+        yield "thinking"
     yield from (name for name in UNRENDERED if fields.get(name))
 
 
 # fields that can change a prompt, and that no engine of FORMS gives its template
 UNRENDERED = (
-    "chat_template", "response_format", "mm_processor_kwargs", "thinking", "context_management", "mcp_servers",
+    "chat_template", "response_format", "mm_processor_kwargs", "context_management", "mcp_servers",
     "truncate_prompt_tokens", "suffix",
 )  # fmt: skip
 

@@ -35,7 +35,7 @@ class EngineForm(Protocol):
 
     separate_prefill: bool  # whether an answer to continue is tokenised by itself, after the prompt
 
-    def messages(self, messages: list[Message], template: ChatTemplate) -> list[Message]:
+    def messages(self, messages: list[Message], template: ChatTemplate, fields: Mapping[str, Any]) -> list[Message]:
         """The messages, in the engine's form; RowError for a value that is not a message."""
 
     def tools(self, tools: list[Any] | None, fields: Mapping[str, Any]) -> list[Any] | None:
@@ -50,7 +50,7 @@ class Raw:
 
     separate_prefill = False
 
-    def messages(self, messages: list[Message], template: ChatTemplate) -> list[Message]:
+    def messages(self, messages: list[Message], template: ChatTemplate, fields: Mapping[str, Any]) -> list[Message]:
         """The messages in the forms that the template accepts."""
         return reshape(messages, template.accepted_by, lambda: template.arguments)
 
@@ -75,12 +75,13 @@ class Vllm:
 
     separate_prefill = False
 
-    def messages(self, messages: list[Message], template: ChatTemplate) -> list[Message]:
+    def messages(self, messages: list[Message], template: ChatTemplate, fields: Mapping[str, Any]) -> list[Message]:
         """Each message with the keys that vLLM keeps, its content as text or parts, as the template wants it."""
         parts = template.wants_parts("vllm")
+        calls = CALL_KEYS if fields.get("api") != "responses" else ()
         shaped = messages
         for index, message in enumerate(messages):
-            new = _vllm_message(message, parts, template, f"messages[{index}]")
+            new = _vllm_message(message, parts, calls, template, f"messages[{index}]")
             if new is not message:
                 shaped = list(messages) if shaped is messages else shaped
                 shaped[index] = new
@@ -113,7 +114,7 @@ class Sglang:
 
     separate_prefill = True
 
-    def messages(self, messages: list[Message], template: ChatTemplate) -> list[Message]:
+    def messages(self, messages: list[Message], template: ChatTemplate, fields: Mapping[str, Any]) -> list[Message]:
         """Each message with the keys that SGLang keeps; a last answer that is not continued is the user's."""
         parts = template.wants_parts("sglang")
         shaped = [_sglang_message(message, parts, template, f"messages[{i}]") for i, message in enumerate(messages)]
@@ -141,6 +142,7 @@ class Sglang:
         if thinking is not None:
             for name in SWITCHES:
                 given.setdefault(name, thinking)
+        effort = fields.get("template_effort") if effort is None else effort  # Anthropic's switches nothing
         return ({} if effort is None else {"reasoning_effort": effort}) | given
 
 
@@ -150,7 +152,11 @@ FORMS: dict[str, EngineForm] = {"vllm": Vllm(), "sglang": Sglang(), "raw": Raw()
 # -- vLLM ----------------------------------------------------------------------------------------------------------
 
 
-def _vllm_message(message: Any, parts: bool, template: ChatTemplate, field: str) -> Message:
+# pydantic writes the declared keys of a call's function first; the Responses API does not go through its model
+CALL_KEYS = ("arguments", "name")
+
+
+def _vllm_message(message: Any, parts: bool, call_keys: tuple[str, ...], template: ChatTemplate, field: str) -> Message:
     role = _role(message, field)
     content = message.get("content")
     if not parts and len(message) == 2 and type(content) is str and not (role == "system" and BILLING in content):
@@ -162,7 +168,7 @@ def _vllm_message(message: Any, parts: bool, template: ChatTemplate, field: str)
     new: Message = {"role": role, "content": _vllm_content(pieces, as_parts)}
     if role == "assistant":
         if message.get("tool_calls") is not None:
-            _put_calls(new, message["tool_calls"], template, f"{field}.tool_calls")
+            _put_calls(new, message["tool_calls"], call_keys, template, f"{field}.tool_calls")
         reasoning = message.get("reasoning")
         reasoning = message.get("reasoning_content") if reasoning is None else reasoning
         if reasoning is not None:
@@ -219,16 +225,16 @@ def _without_billing(pieces: list[Any]) -> list[Any]:
     return kept
 
 
-def _put_calls(new: Message, calls: Any, template: ChatTemplate, field: str) -> None:
+def _put_calls(new: Message, calls: Any, keys: tuple[str, ...], template: ChatTemplate, field: str) -> None:
     """Set the tool calls, their arguments as objects, or as text where the template takes only that."""
     if not isinstance(calls, list):
         raise RowError("the tool calls are not a list.", field=field)
     objects = template.arguments == "objects"
     if calls:
-        new["tool_calls"] = [_call(call, objects, f"{field}[{index}]") for index, call in enumerate(calls)]
+        new["tool_calls"] = [_call(call, objects, keys, f"{field}[{index}]") for index, call in enumerate(calls)]
 
 
-def _call(call: Any, objects: bool, field: str) -> Message:
+def _call(call: Any, objects: bool, keys: tuple[str, ...], field: str) -> Message:
     if not isinstance(call, dict):
         raise RowError("a tool call is not a JSON object.", field=field)
     function = call.get("function", call)
@@ -240,7 +246,7 @@ def _call(call: Any, objects: bool, field: str) -> Message:
         arguments = parsed if isinstance(parsed, dict) else {}  # vLLM continues with an empty object
     else:
         arguments = as_string(arguments)
-    function = _ordered({**function, "arguments": arguments}, "arguments", "name")
+    function = _ordered({**function, "arguments": arguments}, *keys)
     outer = {**call, "function": function} if "function" in call else {"function": function}
     return _ordered({"type": "function", **outer}, "id", "function", "type")
 

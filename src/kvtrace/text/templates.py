@@ -385,6 +385,21 @@ class ChatTemplate:
         """Whether the template writes a system message."""
         return "probe1" in (self._probe([{"role": "system", "content": "probe1"}, USER]) or "")
 
+    @cached_property
+    def takes_inline_system(self) -> bool:
+        """Whether the template takes a system message after the user's, without an error."""
+        return self._late_system is not None
+
+    @cached_property
+    def writes_inline_system(self) -> bool:
+        """Whether the template writes a system message after the user's."""
+        return "probe2" in (self._late_system or "")
+
+    @cached_property
+    def _late_system(self):
+        first, late = ({"role": "system", "content": f"probe{number}"} for number in (1, 2))
+        return self._probe([first, USER, late, USER])
+
     def media_text(self, kind: str) -> str:
         """What the template writes for an image, a sound or a video, such as `<image>`; "" for nothing.
 

@@ -34,6 +34,7 @@ def read(row: dict[str, Any]) -> Record:
     record.tools = record.tools and [_tool(tool) for tool in record.tools]
     _put_user(record, requests)
     _put_prompt(record, requests)
+    record.shaping = (record.shaping or {}) | {"api": "messages"}
     _put_usage(record, pairs.usage(responses))
     _put_answer(record, responses)
     return record
@@ -196,7 +197,7 @@ def _tool(tool):
     """A tool definition for the template. Tools that Anthropic runs have a name but no schema."""
     if "function" in tool:
         return tool
-    known = {name: tool[name] for name in ("name", "description") if name in tool}
+    known = {name: tool[name] for name in ("name", "description", "strict", "defer_loading") if name in tool}
     schema = {"parameters": tool["input_schema"]} if "input_schema" in tool else {}
     return {"type": "function", "function": known | schema}
 

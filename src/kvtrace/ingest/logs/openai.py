@@ -44,9 +44,16 @@ def _put_prompt(record, requests):
     if value is None and "custom_id" in requests[0][1]:
         hint = "A Batch has its requests and responses in two files: give both."
         raise RowError("is missing. It must hold the prompt.", field=path, hint=hint)
+    if type(value) is list and value and type(value[0]) in (str, list) and path.endswith("prompt"):  # one or more
+        if len(value) > 1:
+            raise RowError(f"holds {len(value)} prompts; expected one.", field=path, hint=SEVERAL)
+        value = value[0]
     fields.put_prompt(record, value, path)
     # a completion's text gets the tokenizer's start token, unless the request asks for none
     record.add_special_tokens = record.text is not None and (record.shaping or {}).get("add_special_tokens", True)
+
+
+SEVERAL = "Write a row for each prompt: the engine serves each as a request of its own."
 
 
 def _put_answer(record, responses):

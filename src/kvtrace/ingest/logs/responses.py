@@ -44,6 +44,7 @@ def read(row: dict[str, Any]) -> Record:
     _put_session(record, places)
     record.add_special_tokens = True  # vLLM asks for the start token here, also after a template that writes one
     _put_prompt(record, requests, responses)
+    record.shaping = (record.shaping or {}) | {"api": "responses"}
     fields.put_usage(record, pairs.usage(responses), prompt=("input_tokens",), output=("output_tokens",))
     _put_answer(record, responses)
     return record
@@ -195,7 +196,7 @@ def _tool(tool):
     """A tool definition for the template. A server tool's name is its type."""
     if "function" in tool:
         return tool
-    known = {name: tool[name] for name in ("name", "description", "parameters") if tool.get(name) is not None}
+    known = {name: tool[name] for name in ("name", "description", "parameters", "strict") if tool.get(name) is not None}
     return {"type": "function", "function": {"name": tool.get("type")} | known}
 
 

@@ -28,10 +28,12 @@ SHAPING: dict[str, type | tuple[type, ...]] = {
     "truncate_prompt_tokens": int,  # vLLM
     "suffix": str,  # completions that fill in the middle
     "thinking": dict,  # Anthropic
+    "output_config": dict,  # Anthropic: {"effort": ...}
     "context_management": (dict, list),  # Anthropic, Responses: the server edits earlier turns
     "mcp_servers": list,  # Anthropic: the server adds tools
 }
 INNER = ("extra_body", "chat_template_kwargs")  # clients put fields of engines into the first
+OF_ANSWERS = ("reasoning", "text", "suffix", "thinking", "output_config")  # in a row, these may be of the answer
 CONTENT_FREE_FORMATS = ("text", None)  # response formats that no prompt shows
 
 
@@ -63,15 +65,13 @@ def _checked(shaping):
         value = shaping[name]
         if _has_type(value, kind) and (name != "documents" or all(type(one) is dict for one in value)):
             checked[name] = value
-        elif name not in ("reasoning", "text", "suffix", "thinking"):  # in a row, these may be of the answer
+        elif name not in OF_ANSWERS:
             invalid.append(name)
     text = checked.pop("text", None)
     if text is not None and type(text.get("format")) is dict:
         checked.setdefault("response_format", text["format"])
     if "response_format" in checked and checked["response_format"].get("type") in CONTENT_FREE_FORMATS:
         del checked["response_format"]
-    if "thinking" in checked and checked["thinking"].get("type") == "disabled":
-        del checked["thinking"]
     effort = checked.get("reasoning", {}).get("effort")
     if type(effort) is str:
         checked.setdefault("reasoning_effort", effort)
