@@ -285,18 +285,17 @@ class Encoder:
         """Set the text of a chat request's prompt, cut at its media, and what of the request is not in it."""
         from ..text import chat_requests
 
-        messages, shaping = record.messages, record.shaping or {}
-        assert messages is not None
-        options = {"engine": self.recipe.render_as, "time": max(0, time_ns) / 1e9}
+        template, messages, shaping = self.template, record.messages, record.shaping or {}
+        assert template is not None and messages is not None
+        engine, time = self.recipe.render_as, max(0, time_ns) / 1e9
         prompt = None
         if self.recipe.request_templates and "chat_template" in shaping:
             from ..text.request_templates import render_with_own
 
-            prompt = render_with_own(
-                self.template, shaping["chat_template"], messages, record.tools, shaping, **options
-            )
+            own = shaping["chat_template"]
+            prompt = render_with_own(template, own, messages, record.tools, shaping, engine=engine, time=time)
         if prompt is None:
-            prompt = chat_requests.render(self.template, messages, record.tools, shaping, **options)
+            prompt = chat_requests.render(template, messages, record.tools, shaping, engine=engine, time=time)
         record.not_rendered = prompt.not_rendered.union(shaping.get("invalid", ()))
         record.text = prompt.texts[0] if len(prompt.texts) == 1 else "".join(prompt.texts)
         if prompt.media:

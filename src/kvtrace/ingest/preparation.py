@@ -13,7 +13,7 @@ from ..formats.file_kinds import require_log
 from ..privacy import profiles
 from ..privacy.profiles import Profile
 from ..privacy.session_times import ServiceModel
-from ..trace.meta import Meta
+from ..trace.meta import Meta, RenderingSection
 from .encoding import Encoder, Recipe
 from .keys import Key
 from .logs.arrival_model import ArrivalModel
@@ -313,7 +313,7 @@ def provenance(
     """How the trace was made, for its sidecar. It names no key, host, path or user."""
     arrivals = {} if arrival_model is None else {"arrivals": arrival_model.describe()}
     sample = {} if request_sample in (None, 1) else {"request_sample": request_sample}
-    rendering = {"engine": recipe.render_as, "version": recipe.rendering_version}
+    rendering: RenderingSection = {"engine": recipe.render_as, "version": recipe.rendering_version}
     return {
         "log": recipe.reader.describe() | arrivals | sample,
         "tokenizer": None if encoder.tokenizer is None else encoder.tokenizer.describe(),

@@ -166,13 +166,12 @@ def with_prompts(meta: Meta, counts: Counts) -> dict[str, Any]:
     >>> with_prompts(meta, Counts(not_rendered={"tools": 7}))["rendering"]
     {'engine': 'vllm', 'version': 1, 'not_rendered': {'tools': 10}}
     """
-    if counts.lengths_only:
-        meta = merge(meta, {"prefixes": PREFIXES_UNKNOWN})
+    sections = merge(meta, {"prefixes": PREFIXES_UNKNOWN} if counts.lengths_only else {})
     if "rendering" not in meta:
-        return merge(meta, {})
-    section = dict(meta["rendering"])
+        return sections
+    section = meta["rendering"].copy()
     if counts.not_rendered:
         section["not_rendered"] = {name: rounded(count) for name, count in sorted(counts.not_rendered.items())}
     if counts.unsized_media:
         section["unsized_media"] = rounded(counts.unsized_media)
-    return merge(meta, {"rendering": section})
+    return merge(sections, {"rendering": section})

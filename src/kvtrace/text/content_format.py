@@ -107,13 +107,12 @@ def _content_parameters(tree: nodes.Template, macro: nodes.Macro, messages: set[
 
 def _reads(node: nodes.Node, name: str, key: str | None = None) -> bool:
     """Whether an expression is the variable, or its attribute `key`, perhaps filtered, tested or sliced."""
-    while True:
-        if (isinstance(node, (nodes.Filter, nodes.Test)) and node.node is not None) or (
-            isinstance(node, nodes.Getitem) and isinstance(node.arg, nodes.Slice)
-        ):
-            node = node.node
-        else:
-            break
+    while (isinstance(node, nodes.Getitem) and isinstance(node.arg, nodes.Slice)) or isinstance(
+        node, nodes.Filter | nodes.Test
+    ):
+        if node.node is None:
+            return False
+        node = node.node
     if key is None:
         return _is_variable(node, name)
     if isinstance(node, nodes.Getitem):

@@ -12,6 +12,7 @@ import numpy as np
 
 from ..._base.errors import InputError, RowError, UsageError
 from ..._base.row_counts import Counts
+from ...trace.meta import RenderingSection
 from ..encoding import Batch, Recipe
 from ..keys import Key
 from ..logs.times import NO_TIME
@@ -181,7 +182,7 @@ class _Run:
     def report(self, counts: Counts) -> LintReport:
         """The findings so far."""
         recipe = self._reader.recipe
-        section = {"engine": recipe.render_as, "version": recipe.rendering_version}
+        section: RenderingSection = {"engine": recipe.render_as, "version": recipe.rendering_version}
         rendering = with_prompts({"rendering": section}, counts)["rendering"]
         findings = [self._finding(place, group) for place, group in self._found.items()]
         reader = self._reader
