@@ -107,6 +107,7 @@ NOT_RENDERED = {  # field of a request -> why it is not in the prompt as the eng
     "reasoning_effort": "the chat template does not read it",
     "response_format": "vLLM and SGLang write no schema into the prompt; another service may",
     "mm_processor_kwargs": "other sizes of images than the model's own are not known",
+    "media": "the log does not state where they stand in the prompt, so they change all of its blocks",
     "thinking": "vLLM and SGLang give it to no template",
 }
 OTHER = "it can change the prompt, and is not rendered"
