@@ -496,7 +496,7 @@ def test_a_checkpoint_of_another_rendering_is_refused(place, capsys, monkeypatch
 
     if tasks:
         monkeypatch.setattr(TaskCheckpoint, "append_partition", stop)
-        assert run([*COMMAND, *tasks]) == 5
+        assert run([*COMMAND, *tasks]) == 5 and capsys.readouterr()
     else:
         stop_after(3)
 
