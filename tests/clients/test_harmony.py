@@ -7,11 +7,9 @@ the package bpe-openai. `python -m tests.clients.test_harmony` writes the vector
 
 import json
 import random
-from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
-from tokenizers import Tokenizer
 
 from kvtrace.text import encodings
 from tests.clients.in_engine import answers, needs

@@ -81,12 +81,35 @@ def render(
     if shaped_tools and not template.renders_tools:
         missing.add("tools")
         messages, shaped_tools = _with_tools_text(messages, shaped_tools, template), None
-    parts = [part for message in messages for part in media_parts(message)]
-    if not parts:
-        texts = _texts(template, messages, shaped_tools, fields, engine, time)
-        return RenderedPrompt(texts, [CUT] * (len(texts) - 1), frozenset(missing))
-    texts, media = _around_media(template, messages, parts, shaped_tools, fields, engine, time)
-    return RenderedPrompt(texts, media, frozenset(missing))
+    refusal = None
+    for candidate in _tool_forms(shaped_tools, engine):
+        try:
+            texts, media = _rendered(template, messages, candidate, fields, engine, time)
+        except RowError as error:
+            refusal = refusal or error
+        else:
+            return RenderedPrompt(texts, media, frozenset(missing))
+    assert refusal is not None
+    raise refusal
+
+
+def _tool_forms(tools: list[Any] | None, engine: str) -> Iterator[list[Any] | None]:
+    """The tools in the engine's form, and then in others, for templates that raise on it."""
+    yield tools
+    if not tools:
+        return
+    if engine == "sglang":  # as SGLang does: some templates want tools without the envelope
+        yield [tool.get("function", tool) if isinstance(tool, dict) else tool for tool in tools]
+    yield [_without_nulls(tool) for tool in tools]
+
+
+def _without_nulls(tool: Any) -> Any:
+    """A tool with an empty description and an empty schema in place of null: the engine would refuse the request."""
+    function = tool.get("function") if isinstance(tool, dict) else None
+    if not isinstance(function, dict):
+        return tool
+    empty = {"description": "", "parameters": {}}
+    return {**tool, "function": {key: empty.get(key) if value is None else value for key, value in function.items()}}
 
 
 CUT = Medium(None, "", "")
@@ -109,6 +132,15 @@ def _in_harmony(template, messages, tools, fields, time) -> RenderedPrompt:
             texts[-1] = piece
     texts[-1] += GENERATION_PROMPT if template.generation_prompt is None else template.generation_prompt
     return RenderedPrompt(texts, media, frozenset(missing))
+
+
+def _rendered(template, messages, tools, fields, engine, time) -> tuple[list[str], list[Medium]]:
+    """The texts between the media, and the media."""
+    parts = [part for message in messages for part in media_parts(message)]
+    if parts:
+        return _around_media(template, messages, parts, tools, fields, engine, time)
+    texts = _texts(template, messages, tools, fields, engine, time)
+    return texts, [CUT] * (len(texts) - 1)
 
 
 def _texts(template, messages, tools, fields, engine, time) -> list[str]:
