@@ -26,7 +26,8 @@ DEFAULTS = ("x", 'q"é', 1, 1.5, None, {"b": [True, "ü"], "a": {}})
 def schema(draw, depth=2):
     """A random schema of the kinds that Harmony writes in their own ways."""
     makers = [{}, {"type": "integer"}, {"type": ["integer", "null", "string"]}, {"type": "null"}, {"type": "array"},
-              {"type": "string", "enum": ["x", "y", 3]}, {"type": "string"}, {"enum": [1]}, {"type": "boolean"}]  # fmt: skip
+              {"type": "string", "enum": ["x", "y", 3]}, {"type": "string"}, {"enum": [1]},
+              {"type": "boolean"}]  # fmt: skip
     shaped = dict(draw.choice(makers))
     if depth and chance(draw, 0.6):
         inner = [schema(draw, depth - 1) for _ in range(draw.randint(0, 3))]
