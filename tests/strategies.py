@@ -13,7 +13,7 @@ paths = st.lists(st.lists(st.integers(0, 3), max_size=6), min_size=1, max_size=1
 
 
 @st.composite
-def traces(draw, outputs: bool | None = None, min_block_size: int = 1, unknown_outputs: bool = True):
+def traces(draw, outputs: bool | None = None, min_block_size: int = 1, unknown_outputs: bool = False):
     """A trace of random prompts over a small alphabet, so that they share prefixes; chained by construction.
 
     With `unknown_outputs`, half of the traces have some outputs of unknown length, or all.

@@ -1,6 +1,6 @@
 """What a trace does not know is never a figure: every command and every public function, on traces that lack something.
 
-COMMANDS and FUNCTIONS have a row for each; one without a row fails. docs/reference/unknown.md shows the same decisions.
+COMMANDS and FUNCTIONS have a row for each; one without a row fails. docs/analysis/unknown.md shows the same decisions.
 """
 
 import inspect
@@ -59,6 +59,7 @@ class Row(NamedTuple):
 
 
 NO_TRACE = Row("", UNUSED, UNUSED, UNUSED, UNUSED, UNUSED)
+MEASURED = f"{RECORDING} --trace TRACE --model {MODEL} --gpu h100"
 FILES = "prints counts of rows and names of files, no hit rate"
 COMMANDS = {
     "lint": NO_TRACE._replace(reason="reads logs; without prompts it stops"),
@@ -79,10 +80,8 @@ COMMANDS = {
     "sweep": Row("TRACE --capacity 4"),
     "tune": Row("TRACE --capacity 4 --policy lru,slru --pool flat"),
     "plan": Row(f"TRACE --model {MODEL} --gpu h100 --router round-robin", REFUSED, REFUSED, STATED),
-    "calibrate": Row(f"{RECORDING} --trace TRACE --model {MODEL} --gpu h100",
-                     REFUSED, NOT_RUN, NOT_RUN, NOT_RUN, NOT_RUN, "lengths and times are those of the recording"),
-    "validate": Row(f"{RECORDING} --trace TRACE --model {MODEL} --gpu h100",
-                    REFUSED, NOT_RUN, NOT_RUN, NOT_RUN, NOT_RUN, "lengths and times are those of the recording"),
+    "calibrate": Row(MEASURED, REFUSED, *[NOT_RUN] * 4, "lengths and times are those of the recording"),
+    "validate": Row(MEASURED, REFUSED, *[NOT_RUN] * 4, "lengths and times are those of the recording"),
     "models": NO_TRACE,
     "synthesize": Row("TRACE -o OUT --method attach", REFUSED, REFUSED, UNUSED, UNUSED, STATED, "has its own load"),
     "texts": Row("TRACE -o OUT --tokenizer deepseek-r1", STATED, UNUSED, UNUSED, UNUSED, STATED, FILES),

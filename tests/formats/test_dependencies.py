@@ -47,7 +47,7 @@ def table_of(trace, **columns):
     return table
 
 
-@given(waiting_traces(), st.sampled_from(["t.parquet", "t.parquet.zst"]))
+@given(waiting_traces(unknown_outputs=True), st.sampled_from(["t.parquet", "t.parquet.zst"]))
 @settings(max_examples=40, deadline=None)
 def test_a_parquet_file_keeps_all_columns(tmp_path_factory, trace, name):
     path = tmp_path_factory.mktemp("parquet") / name
@@ -59,7 +59,7 @@ def test_a_parquet_file_keeps_all_columns(tmp_path_factory, trace, name):
     assert not opened.unknown_columns and differences(opened) == []
 
 
-@given(waiting_traces(), st.integers(1, 4), st.integers(1, 40))
+@given(waiting_traces(unknown_outputs=True), st.integers(1, 4), st.integers(1, 40))
 @settings(max_examples=40, deadline=None)
 def test_a_data_set_in_parts_keeps_all_columns(tmp_path_factory, trace, rows, references):
     path = tmp_path_factory.mktemp("dataset") / "t.dataset"

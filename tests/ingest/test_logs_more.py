@@ -379,7 +379,7 @@ def test_items_become_chat_messages():
         {"id": "call_1", "type": "function", "function": {"name": "weather", "arguments": '{"town": "Jena"}'}}
     ]
     assert answer == {"role": "tool", "content": "4 degrees, rain", "tool_call_id": "call_1"}
-    assert set(first.tools[0]["function"]) == {"name", "description", "parameters"}
+    assert set(first.tools[0]["function"]) == {"name", "description", "parameters", "strict"}
     assert (third.messages[0]["role"], third.type, len(media_of(third))) == ("developer", "image", 1)
 
 

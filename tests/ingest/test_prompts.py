@@ -7,7 +7,9 @@ import pytest
 
 import kvtrace
 from kvtrace._base.errors import UsageError
-from kvtrace.text import tokenizers
+from kvtrace.ingest.logs.shaping import SHAPING
+from kvtrace.privacy.rendered_fields import RENDERED_FIELDS
+from kvtrace.text import chat_requests, tokenizers
 from kvtrace.trace.trace_figures import figures
 
 HERE = Path(__file__).resolve().parents[1]
@@ -182,6 +184,18 @@ def test_a_prompt_without_a_generation_prompt(tmp_path):
     requests = [{"messages": [USER], "add_generation_prompt": add} for add in (True, False)]
     lengths = anonymized(tmp_path, requests, template=TURNS + PROMPT).input_length
     assert lengths[0] == lengths[1] + 1
+
+
+def test_each_field_that_may_be_counted_is_on_the_list_of_the_sidecar():
+    counted = {*SHAPING, *chat_requests.UNRENDERED, "tools", "media"}
+    assert counted == RENDERED_FIELDS
+
+
+def test_media_beside_token_ids_are_counted_and_change_all_blocks(tmp_path):
+    rows = [{"prompt_token_ids": list(range(20)), "token_ids": [1], "messages": chat(image(url))["messages"]}
+            for url in ("A", "B")]  # fmt: skip
+    trace = anonymized(tmp_path, rows)
+    assert not_rendered(trace) == {"media"} and shared(trace) == 0
 
 
 # -- the start token -------------------------------------------------------------------------------------------------

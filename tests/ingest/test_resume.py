@@ -23,7 +23,7 @@ from kvtrace._base.errors import InputError, KvtraceError, RowError, StoppedErro
 from kvtrace._base.output_files import outputs_together
 from kvtrace.cli import run
 from kvtrace.ingest.batch_codec import packed, unpacked
-from kvtrace.ingest.checkpoint import FRAME_HEADER, Checkpoint
+from kvtrace.ingest.checkpoint import FRAME_HEADER, Checkpoint, settings_of
 from kvtrace.ingest.encoding import Batch, Reject, RowPosition
 from kvtrace.ingest.keys import Key, load_key
 from kvtrace.ingest.pipeline import anonymize_rows
@@ -484,6 +484,28 @@ def test_a_checkpoint_of_another_version_is_refused(place, capsys, monkeypatch):
     stop_after(3)
     monkeypatch.setattr("kvtrace.ingest.checkpoint.__version__", "99")
     assert told(run([*COMMAND, "--resume"]), 2, capsys, "another version")
+
+
+@pytest.mark.parametrize("tasks", [[], TASKS])
+def test_a_checkpoint_of_another_rendering_is_refused(place, capsys, monkeypatch, tasks):
+    append = TaskCheckpoint.append_partition
+
+    def stop(self, partition):
+        append(self, partition)
+        raise KeyboardInterrupt
+
+    if tasks:
+        monkeypatch.setattr(TaskCheckpoint, "append_partition", stop)
+        assert run([*COMMAND, *tasks]) == 5 and capsys.readouterr()
+    else:
+        stop_after(3)
+
+    def of_version_2(encoder):
+        return settings_of(encoder) | {"--rendering-version": 2}
+
+    monkeypatch.setattr("kvtrace.ingest.checkpoint.settings_of", of_version_2)
+    words = "another version of kvtrace rendered its prompts. Use that version. Or delete"
+    assert told(run([*COMMAND, *tasks, "--resume"]), 2, capsys, words)
 
 
 # -- faults ----------------------------------------------------------------------------------------------------------

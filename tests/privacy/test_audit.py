@@ -895,7 +895,7 @@ def test_an_audit_stays_below_its_bound(tmp_path, monkeypatch):
 
 
 @settings(max_examples=60, deadline=None)
-@given(traces(), st.sampled_from(["as it is", "standard", "strict"]), st.data())
+@given(traces(unknown_outputs=True), st.sampled_from(["as it is", "standard", "strict"]), st.data())
 def test_a_trace_is_audited_in_parts_as_in_one_file(tmp_path_factory, trace, name, data):
     folder, given = tmp_path_factory.mktemp("f"), {}
     columns, meta, tail = trace, {}, trace.tail
@@ -940,7 +940,7 @@ def test_what_is_released_has_no_failure(tmp_path_factory, trace, name, file, fo
 
 
 @settings(max_examples=20, deadline=None)
-@given(traces(), st.sampled_from(["standard", "strict"]))
+@given(traces(unknown_outputs=True), st.sampled_from(["standard", "strict"]))
 def test_what_users_share_is_not_exposed_to_whoever_has_the_file_of_users(tmp_path_factory, trace, name):
     folder = tmp_path_factory.mktemp("f")
     users = np.arange(len(trace)) % 4
@@ -982,7 +982,7 @@ def test_who_is_alone_is_as_the_twin_says(rows, near):
     )
 
 
-@given(traces(outputs=False))
+@given(traces(outputs=False, unknown_outputs=True))
 def test_structures_part_requests_as_the_twin_does(trace):
     prompts = [trace.prompt(row).tolist() for row in range(len(trace))]
     uses = np.bincount(trace.hash_ids, minlength=trace.distinct)
@@ -990,7 +990,7 @@ def test_structures_part_requests_as_the_twin_does(trace):
     assert reference.partition(mine) == reference.partition(reference.structures(prompts))
 
 
-@given(traces(outputs=False), traces(outputs=False))
+@given(traces(outputs=False, unknown_outputs=True), traces(outputs=False))
 def test_rows_are_found_again_as_the_twin_finds_them(old, new):
     def rows(trace):
         keys = zip(trace.input_length.tolist(), trace.output_length.tolist(), strict=True)
@@ -1023,7 +1023,7 @@ def test_parents_are_counted_as_the_twin_counts_them(prompts, ends):
     assert found.are_one == trace.is_chained
 
 
-@given(traces(outputs=True), st.integers(0, 40), st.integers(0, 3), cuts)
+@given(traces(outputs=True, unknown_outputs=True), st.integers(0, 40), st.integers(0, 3), cuts)
 def test_ids_are_chained_where_a_trace_says_so(trace, place, block, ends):
     ids, output_ids = trace.hash_ids.copy(), trace.output_ids.copy()
     for array in (ids, output_ids):  # one id is another: a block of a prompt or an output that follows two
@@ -1053,7 +1053,7 @@ def test_holders_are_counted_up_to_a_number_as_they_are_counted_at_all(trace, co
     assert found.tolist() == np.minimum(RowBlocks.of(trace).contributors(contributor), most).tolist()
 
 
-@given(traces(outputs=False), cuts)
+@given(traces(outputs=False, unknown_outputs=True), cuts)
 def test_conversations_are_inferred_in_pieces_as_at_once(trace, ends):
     found = Inference(len(trace), True, trace.distinct)
     for blocks in cut(trace, ends):

@@ -97,7 +97,7 @@ def test_all_that_a_run_documents_may_be_published():
 @st.composite
 def rich_traces(draw):
     """Traces with types and turns, too."""
-    trace = draw(traces(min_block_size=2))
+    trace = draw(traces(min_block_size=2, unknown_outputs=True))
     rows = len(trace)
     if draw(st.booleans()):
         types = draw(st.lists(st.sampled_from([None, "text", "image", "poem"]), min_size=rows, max_size=rows))

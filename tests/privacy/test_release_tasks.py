@@ -68,7 +68,7 @@ def _put(last, session, row):
 @st.composite
 def held(draw):
     """A trace that knows its sessions, or its users; no blocks of outputs."""
-    trace = draw(traces())
+    trace = draw(traces(unknown_outputs=True))
     none = dict.fromkeys(("output_ids", "output_offsets", "session", "parent"))
     columns = kvtrace.trace.columns.replace_columns(trace, extra={}, **none)
     count = len(trace)

@@ -14,9 +14,19 @@ from kvtrace.serving.models.possible_hits import ReachableHitsDict
 from kvtrace.trace.hits import HitsDict
 
 
-class Group(HitsDict):
-    """The requests of one turn or of one type."""
+class Group(TypedDict):
+    """The requests of one turn or of one type; null is what the trace does not know."""
 
+    requests: int
+    hit_blocks: int | None
+    blocks: int | None
+    hit_tokens: int | None
+    tokens: int | None
+    request_hits: float | None
+    requests_with_blocks: int | None
+    block_hit_rate: float | None
+    token_hit_rate: float | None
+    request_hit_rate: float | None
     name: str
     input_length: Distribution
     output_length: Distribution
@@ -73,30 +83,31 @@ class BasicsFile(TypedDict):
     tail: str
     requests: int
     blocks: int
-    distinct_blocks: int
-    prefix_groups: int
-    repeated_blocks: int
-    reuse_ratio: float
+    distinct_blocks: int | None
+    prefix_groups: int | None
+    repeated_blocks: int | None
+    reuse_ratio: float | None
     tokens: int
-    hit_blocks: int
-    hit_tokens: int
-    block_hit_rate: float
-    token_hit_rate: float
+    hit_blocks: int | None
+    hit_tokens: int | None
+    block_hit_rate: float | None
+    token_hit_rate: float | None
     input_length: Distribution
-    context_length: Distribution
-    unique_prompt_length: Distribution
+    context_length: Distribution | None
+    unique_prompt_length: Distribution | None
     output_length: Distribution
-    request_hit_rate: Distribution
+    request_hit_rate: Distribution | None
+    unknown: dict[str, str]
 
 
 class AnalyzeFile(BasicsFile, total=False):
     """What `kvtrace analyze --json` prints; `--basic` leaves out these keys but `domains`, which some traces have."""
 
     reachable_hits: ReachableHitsDict
-    popularity: Popularity
-    sharing_by_depth: list[DepthBand]
-    reuse_time_ms: Distribution
-    reuse_distance: Distribution
+    popularity: Popularity | None
+    sharing_by_depth: list[DepthBand] | None
+    reuse_time_ms: Distribution | None
+    reuse_distance: Distribution | None
     arrivals: Arrivals
     sessions: Sessions | None
     by_type: list[Group]

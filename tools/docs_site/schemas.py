@@ -435,11 +435,27 @@ SCHEMAS = {
 }
 
 
+WITH_REMARKS = ("analysis", "curve", "comparison", "simulation", "explanation", "plan")
+REMARKS: Schema = {
+    "type": "object",
+    "additionalProperties": {"type": "string"},
+    "description": "sentences beside the figures: what is unknown or assumed, and whether hit rates are too low",
+}
+
+
+def made(name: str) -> Schema:
+    """A schema with the remarks that a command may add."""
+    schema = SCHEMAS[name].make()
+    if name in WITH_REMARKS:
+        schema["properties"]["remarks"] = REMARKS
+    return schema
+
+
 def text_of(name: str) -> str:
     """The text of a schema's file."""
     one = SCHEMAS[name]
     head = {"$schema": "https://json-schema.org/draft/2020-12/schema", "title": one.title}
-    return json.dumps(head | one.make(), indent=1) + "\n"
+    return json.dumps(head | made(name), indent=1) + "\n"
 
 
 def write_all() -> None:

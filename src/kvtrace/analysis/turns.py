@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from ..trace.hits import Hits, count_hits
+from ..trace.hits import Hits, HitsDict, count_hits
 from ..trace.trace import Trace
 from ..trace.turns import turn_numbers
 from ..trace.unknown import UNKNOWN_LENGTH
@@ -34,8 +34,8 @@ class RequestGroup:
     def to_dict(self) -> dict[str, Any]:
         """The JSON object of docs/analysis/analyze.md."""
         lengths = {"input_length": self.input_length.to_dict(), "output_length": self.output_length.to_dict()}
-        hits = {"requests": self.requests} if self.hits is None else self.hits.to_dict()
-        return {"name": self.name, **hits, **lengths}
+        hits = dict.fromkeys(HitsDict.__annotations__) if self.hits is None else self.hits.to_dict()
+        return {"name": self.name, **hits, "requests": self.requests, **lengths}
 
 
 @dataclass(frozen=True)

@@ -271,7 +271,7 @@ def _print_summary(screen, trace_figures, counts, usage, account, written, *, re
     from ..report import release_costs, summary
 
     screen.print(summary.closing(trace_figures, counts, usage.rows(), request_sample))
-    for warning in summary.not_rendered(counts):
+    for warning in summary.not_rendered(counts.not_rendered, counts.unsized_media):
         print_line(screen, f"warning     {warning}")
     if account and len(account.steps) > 1:
         screen.print(release_costs.costs(account))

@@ -23,7 +23,7 @@ GROUPS = {  # group -> its options; a command shows them in this order
     "Sources": "--otlp --proxy --upstream --session-header --user-header --follow --from-start --kv-events",
     "Windows": "--window --for --link-windows",
     "Bad rows": "--on-error --max-errors --rejects",
-    "Text": "--tokenizer --chat-template --no-chat-template --generation-prompt --on-mismatch --separator --words",
+    "Text": "--tokenizer --chat-template --no-chat-template --generation-prompt --render-as --request-templates --on-mismatch --separator --words",
     "Blocks": "--outputs",
     "Selection": "--holdout --start --stop --limit --sample --sample-sessions --seed --seeds",
     "Changes": "--fold --speedup-ratio",

@@ -169,6 +169,7 @@ def settings_of(encoder: Encoder) -> dict[str, Any]:
     return {f"--{OPTIONS.get(name, name).replace('_', '-')}": value for name, value in settings.items()}
 
 
+RENDERING = "--rendering-version"
 UNSETTLED = (  # fields of a reader and a recipe that batches do not depend on, or that other settings state
     "reader", "key", "stop_at_error", "name_detected", "unit_detected", "about_ns", "maps_domain", "models", "choice",
 )  # fmt: skip
@@ -189,7 +190,10 @@ def _require_same(
         raise UsageError(f"{path}: made with another key. Use the same --key-file. {start_over}")
     if not is_sealed(earlier, key.subkey("resume header")):  # from here on, its values have our types
         raise UsageError(f"{path}: the checkpoint is damaged. Delete it to start over.")
-    if changed := differing(earlier.get("settings", {}), header["settings"]):
+    changed = differing(earlier.get("settings", {}), header["settings"])
+    if RENDERING in changed:  # not an option
+        raise UsageError(f"{path}: another version of kvtrace rendered its prompts. Use that version. {start_over}")
+    if changed:
         raise UsageError(f"{path}: made with another {', '.join(changed)}. Use the same options. {start_over}")
     before, now = earlier.get("inputs", []), header["inputs"]
     if [name for name, *_ in before] != [name for name, *_ in now]:

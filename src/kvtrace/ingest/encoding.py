@@ -277,6 +277,8 @@ class Encoder:
             self._render(record, time_ns)
         if not record.text and not record.token_ids:
             raise EmptyPrompt("the prompt is empty.")
+        if record.media:  # without a place, they enter the key of the whole prompt
+            record.not_rendered |= {"media"}
         if record.token_ids is None and self.tokenizer is None:
             raise RowError("the prompt is text, but no tokenizer is set.", hint="Try --tokenizer deepseek-r1.")
         return record

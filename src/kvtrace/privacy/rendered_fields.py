@@ -7,8 +7,8 @@ ENGINES = {  # whose rendering of a request -> how prompts became tokens, on a c
     "vllm": "as vLLM renders them", "sglang": "as SGLang renders them", "raw": "as the log has them",
 }  # fmt: skip
 RENDERED_FIELDS = frozenset({
-    "add_generation_prompt", "add_special_tokens", "chat_template", "chat_template_kwargs", "continue_final_message",
-    "documents", "functions", "instructions", "media", "mm_processor_kwargs", "previous_response_id",
-    "prompt_template", "reasoning_effort", "response_format", "suffix", "system", "template_fields", "thinking",
-    "tool_choice", "tools",
+    "add_generation_prompt", "add_special_tokens", "chat_template", "chat_template_kwargs", "context_management",
+    "continue_final_message", "documents", "image_grid", "image_grid_thw", "mcp_servers", "media",
+    "mm_processor_kwargs", "output_config", "reasoning", "reasoning_effort", "response_format", "suffix", "text",
+    "thinking", "tool_choice", "tools", "truncate_prompt_tokens",
 })  # fmt: skip

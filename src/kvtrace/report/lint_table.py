@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from .._base.tables import TextTable
+from .summary import not_rendered
 
 
 def table(report: Any) -> TextTable:
@@ -31,8 +32,9 @@ def notes(report: Any) -> list[str]:
     """The totals of a `LintReport`, in sentences."""
     total, hit, lost = report.prompt_tokens, report.hit_tokens, report.lost_tokens
     lines = [
-        f"{report.requests:,} requests with {total:,} prompt tokens; an unlimited cache would hit {_rate(hit, total)}"
-        + (f", and {_rate(hit + lost, total)} without the findings." if lost else "."),
+        f"{report.requests:,} requests with {total:,} prompt tokens; an unlimited cache with blocks of "
+        f"{report.block_size:,} tokens would hit {_rate(hit, total)}"
+        + (f", and {_rate(min(hit + lost, total), total)} without the findings." if lost else "."),
     ]
     if not report.findings:
         lines.append("No prompts diverge in a way that is known to break sharing.")
@@ -41,6 +43,11 @@ def notes(report: Any) -> list[str]:
             f"{report.other_requests:,} requests share {report.other_tokens:,} more tokens behind differences of no "
             "known kind, such as another question."
         )
+    rendering = report.settings.get("rendering", {})
+    lines += [
+        f"Warning: {warning}"
+        for warning in not_rendered(rendering.get("not_rendered", {}), rendering.get("unsized_media", 0))
+    ]
     if note := report.settings.get("note"):
         lines.append(f"{note[0].upper()}{note[1:].rstrip('.')}.")
     if report.skipped:

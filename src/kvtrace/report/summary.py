@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from rich.markup import escape
@@ -107,23 +107,27 @@ NOT_RENDERED = {  # field of a request -> why it is not in the prompt as the eng
     "reasoning_effort": "the chat template does not read it",
     "response_format": "vLLM and SGLang write no schema into the prompt; another service may",
     "mm_processor_kwargs": "other sizes of images than the model's own are not known",
+    "media": "the log does not state where they stand in the prompt, so they change all of its blocks",
     "thinking": "vLLM and SGLang give it to no template",
 }
 OTHER = "it can change the prompt, and is not rendered"
 
 
-def not_rendered(counts: Counts) -> list[str]:
-    """Warnings about fields of requests that can change a prompt, and are not in it as the engine has them.
+def not_rendered(fields: Mapping[str, int], media: int = 0) -> list[str]:
+    """Warnings about what of requests is not in their prompts as the engine has it.
 
-    >>> from kvtrace._base.row_counts import Counts
-    >>> not_rendered(Counts(not_rendered={"documents": 7}))
+    Args:
+        fields: Field of a request -> number of requests.
+        media: Number of images, sounds and videos whose number of tokens is not known.
+
+    >>> not_rendered({"documents": 7})
     ['documents of 7 requests: the chat template does not read them.']
     """
     warnings = [
         f"{name} of {count:,} request{'s' if count > 1 else ''}: {NOT_RENDERED.get(name, OTHER)}."
-        for name, count in sorted(counts.not_rendered.items())
+        for name, count in sorted(fields.items())
     ]
-    if media := counts.unsized_media:
+    if media:
         warnings.append(
             f"{media:,} image{'s' if media > 1 else ''}, sounds or videos count as one token each: the log does not "
             "state their size, or the model's rule is not known. Input lengths are too small."

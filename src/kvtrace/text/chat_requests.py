@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 from .._base.errors import RowError
 from .api_forms import ChatRequest, as_chat
 from .engine_forms import FORMS, Message, tools_as_text
+from .harmony import GENERATION_PROMPT, effort_of, harmony_pieces, is_harmony
 from .messages import MEDIA_KINDS, is_medium, kind_of, media_parts, text_of
 from .templates import ChatTemplate
 
@@ -69,12 +70,14 @@ def render(
     """
     if not isinstance(messages, list) or not messages:
         raise RowError("the list of messages is empty.", field="messages")
+    if engine == "vllm" and is_harmony(template):
+        return _in_harmony(template, messages, tools, fields, time)
     form = FORMS[engine]
     if "api" in fields:
         messages, tools, fields = as_chat(ChatRequest(messages, tools, fields), template, engine)
     shaped_tools = form.tools(tools, fields)
     template = template.for_tools(shaped_tools) if engine != "sglang" else template  # SGLang takes the first for all
-    missing = set(_without_effect(template, fields, engine))
+    missing = set(_without_effect(template.variables, fields, engine))
     if shaped_tools and not template.renders_tools:
         missing.add("tools")
         messages, shaped_tools = _with_tools_text(messages, shaped_tools, template), None
@@ -110,6 +113,25 @@ def _without_nulls(tool: Any) -> Any:
 
 
 CUT = Medium(None, "", "")
+
+
+def _in_harmony(template, messages, tools, fields, time) -> RenderedPrompt:
+    """The prompt of a model that is served in Harmony, whatever its template."""
+    if fields.get("api") == "messages":
+        messages, tools, fields = as_chat(ChatRequest(messages, tools, fields), template, "vllm")
+    missing = _without_effect({"reasoning_effort"} if effort_of(fields) else set(), fields, "vllm")
+    texts, media = [""], []
+    for piece in harmony_pieces(messages, tools, fields, time):
+        if isinstance(piece, dict):
+            media.append(_medium(piece, template))
+            texts.append("")
+        elif texts[-1]:
+            media.append(CUT)
+            texts.append(piece)
+        else:
+            texts[-1] = piece
+    texts[-1] += GENERATION_PROMPT if template.generation_prompt is None else template.generation_prompt
+    return RenderedPrompt(texts, media, frozenset(missing))
 
 
 def _rendered(template, messages, tools, fields, engine, time) -> tuple[list[str], list[Medium]]:
@@ -163,9 +185,8 @@ def _continued(template, conversation, tools, variables, time) -> str:
     return text[:end] if kept else text[:end].rstrip()
 
 
-def _without_effect(template, fields, engine) -> Iterator[str]:
-    """The fields of the request that the template, or the engine, has no place for."""
-    read = template.variables
+def _without_effect(read, fields, engine) -> Iterator[str]:
+    """The fields of the request that the template, which reads some variables, or the engine has no place for."""
     arguments = fields.get("chat_template_kwargs") or {}
     if any(name not in read for name in arguments):
         yield "chat_template_kwargs"

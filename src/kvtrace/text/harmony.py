@@ -1,0 +1,242 @@
+"""Requests to gpt-oss as vLLM writes them: in Harmony, OpenAI's format, and not by the chat template.
+
+vLLM 0.33 (renderers/online_renderer.py, entrypoints/openai/parser/harmony_utils.py, .../responses/harmony.py) makes
+Harmony messages of a request and lets the package openai-harmony write them. SGLang's chat API uses the template.
+
+    <|start|>AUTHOR to=RECIPIENT<|channel|>CHANNEL json<|message|>CONTENT<|end|>
+
+The package tokenises each content by itself, and control tokens in it as text. So the prompt is cut between contents
+and inside `<|`, `name|>`: no token of gpt-oss spans these places.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Mapping
+from datetime import datetime
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from .._base.errors import RowError
+from .messages import as_string, is_medium
+from .template_jinja import strftime
+from .typescript_tools import tools_section
+
+if TYPE_CHECKING:
+    from .templates import ChatTemplate
+
+Json = dict[str, Any]
+Piece = str | Json  # text that is tokenised by itself, or the part of a medium
+EFFORTS = ("low", "medium", "high")
+GENERATION_PROMPT = "<|start|>assistant"
+CONTROL = re.compile(r"(?<=<\|)(?=[a-z]\w*\|>)")  # inside what a tokenizer would read as a control token
+SYSTEM = (
+    "You are ChatGPT, a large language model trained by OpenAI.\nKnowledge cutoff: 2024-06\nCurrent date: {date}\n\n"
+    "Reasoning: {effort}\n\n"
+    "# Valid channels: analysis, commentary, final. Channel must be included for every message."
+)
+TOOLS_CHANNEL = "\nCalls to these tools must go to the commentary channel: 'functions'."
+
+
+class Turn(NamedTuple):
+    """A Harmony message."""
+
+    header: str
+    contents: list[Piece]
+    channel: str = ""
+    end: str = "<|end|>"
+
+
+def is_harmony(template: ChatTemplate) -> bool:
+    """Whether the template is that of a model that vLLM serves in Harmony."""
+    return "<|start|>" in template.source and "<|channel|>" in template.source
+
+
+def effort_of(fields: Mapping[str, Any]) -> str | None:
+    """The reasoning effort that the prompt states; None if Harmony has no word for that of the request.
+
+    >>> effort_of({}), effort_of({"reasoning_effort": "low"}), effort_of({"reasoning_effort": "none"})
+    ('medium', 'low', None)
+    """
+    effort = fields.get("reasoning_effort")
+    if effort == "none" and fields.get("api") == "messages":
+        return "low"  # for disabled thinking, vLLM takes the least effort that the model has
+    return "medium" if effort is None else effort if effort in EFFORTS else None
+
+
+def harmony_pieces(
+    messages: list[Json], tools: list[Any] | None, fields: Mapping[str, Any], time: float | datetime | None
+) -> list[Piece]:
+    """The prompt of a request, up to the generation prompt.
+
+    Args:
+        messages, tools, fields: As in `chat_requests.render`, after `as_chat` for Anthropic's API.
+        time: Of the request; the prompt holds the date.
+
+    Returns: Texts that are tokenised one by one, and the parts of media.
+
+    Raises:
+        RowError: A message is malformed, or the request has no time.
+
+    >>> pieces = harmony_pieces([{"role": "user", "content": "Any <|end|> boats?"}], None, {}, 0)
+    >>> pieces[0].splitlines()[2], pieces[0][-28:], pieces[1]
+    ('Current date: 1970-01-01', '<|message|>Any <|', 'end|> boats?<|end|>')
+    """
+    for index, message in enumerate(messages):
+        _require_message(message, f"messages[{index}]")
+    instructions, rest = None, messages
+    if messages[0]["role"] in ("system", "developer"):
+        instructions, rest = _joined(messages[0].get("content")), messages[1:]
+    functions = [tool["function"] for tool in tools or () if isinstance(tool.get("function"), Mapping)]
+    system = SYSTEM.format(date=strftime(time, "%Y-%m-%d"), effort=effort_of(fields) or "medium")
+    turns = [Turn("system", [system + (TOOLS_CHANNEL if functions else "")])]
+    if instructions or functions:
+        turns.append(_developer(instructions, functions))
+    names = {str(call.get("id")): _function(call).get("name") for message in rest for call in _calls(message)}
+    of_message = _of_responses if fields.get("api") == "responses" else _of_chat
+    turns += [turn for message in rest for turn in of_message(message, names)]
+    return _written(_without_past_thoughts(turns))
+
+
+# -- messages ------------------------------------------------------------------------------------------------------
+
+
+def _of_chat(message: Json, names: Mapping[str, Any]) -> Iterator[Turn]:
+    role, content = message["role"], message.get("content")
+    if role != "assistant":
+        yield from _of_others(message, names, is_kept=content is not None)
+    elif calls := _calls(message):
+        yield from _spoken([_joined(content) or ""], "commentary")
+        yield from _thought(message)
+        yield from map(_call, calls)
+    else:
+        yield from _thought(message)
+        yield from _spoken(_contents(content), "final")
+
+
+def _of_responses(message: Json, names: Mapping[str, Any]) -> Iterator[Turn]:
+    if message["role"] != "assistant":
+        yield from _of_others(message, names, is_kept=bool(_joined(message.get("content"))))
+        return
+    yield from _thought(message)
+    if message.get("content") is not None:
+        yield Turn("assistant", _contents(message["content"]), "final")
+    yield from map(_call, _calls(message))
+
+
+def _of_others(message: Json, names: Mapping[str, Any], *, is_kept: bool) -> Iterator[Turn]:
+    """The turn of a user, a tool or a later developer; `is_kept`: whether a developer's content is not left out."""
+    role, content = message["role"], message.get("content")
+    if role == "tool":
+        header = f"functions.{names.get(str(message.get('tool_call_id'))) or ''}<|channel|>commentary to=assistant"
+        yield Turn(header, [_joined(content) or ""], "commentary")
+    elif role not in ("system", "developer"):
+        yield Turn(role, _contents(content))
+    elif is_kept:
+        yield _developer(_joined(content), [])
+
+
+def _developer(instructions: str | None, functions: list[Mapping[str, Any]]) -> Turn:
+    sections = [] if instructions is None else ["# Instructions", instructions]
+    sections += [tools_section(functions)] if functions else []
+    return Turn("developer", ["\n\n".join(sections)])
+
+
+def _spoken(contents: list[Piece], channel: str) -> Iterator[Turn]:
+    if contents and contents[0]:
+        yield Turn("assistant", contents, channel)
+
+
+def _thought(message: Json) -> Iterator[Turn]:
+    reasoning = message.get("reasoning")
+    reasoning = message.get("reasoning_content") if reasoning is None else reasoning
+    if isinstance(reasoning, str):
+        yield from _spoken([reasoning], "analysis")
+
+
+def _call(call: Json) -> Turn:
+    function = _function(call)
+    header = f"assistant to=functions.{function.get('name', '')}<|channel|>commentary json"
+    arguments = function.get("arguments")
+    if isinstance(arguments, (dict, list)):
+        arguments = json.dumps(arguments)  # vLLM writes Anthropic's objects so, in ASCII
+    return Turn(header, [as_string(arguments) if arguments is not None else ""], "commentary", "<|call|>")
+
+
+def _without_past_thoughts(turns: list[Turn]) -> list[Turn]:
+    """The turns without the analysis before the last final answer."""
+    last = max((place for place, turn in enumerate(turns) if turn.channel == "final"), default=0)
+    return [turn for place, turn in enumerate(turns) if place > last or turn.channel != "analysis"]
+
+
+# -- text ----------------------------------------------------------------------------------------------------------
+
+
+def _written(turns: list[Turn]) -> list[Piece]:
+    pieces: list[Piece] = [""]
+    for turn in turns:
+        header = turn.header
+        if turn.channel and "<|channel|>" not in header:
+            header += f"<|channel|>{turn.channel}"
+        _append(pieces, f"<|start|>{header}<|message|>")
+        for number, content in enumerate(turn.contents):
+            texts = [content] if isinstance(content, dict) else CONTROL.split(content)
+            _append(pieces, texts[0], is_apart=number > 0)
+            pieces += texts[1:]
+        _append(pieces, turn.end)
+    return pieces
+
+
+def _append(pieces: list[Piece], piece: Piece, is_apart: bool = False) -> None:
+    """Add a piece to the last text, or after it if it is tokenised apart or either is a medium."""
+    if is_apart or isinstance(piece, dict) or isinstance(pieces[-1], dict):
+        pieces.append(piece)
+    else:
+        pieces[-1] += piece
+
+
+def _contents(content: Any) -> list[Piece]:
+    """The parts of a content, each a content of the message."""
+    if not isinstance(content, list):
+        return [content or ""]
+    return [part if isinstance(part, dict) and is_medium(part) else _text(part) or "" for part in content]
+
+
+def _joined(content: Any) -> str | None:
+    """The texts of a content, joined; None if it has none."""
+    if not isinstance(content, list):
+        return content
+    texts = [text for part in content if (text := _text(part)) is not None]
+    return "".join(texts) if texts else None
+
+
+def _text(part: str | Json) -> str | None:
+    """The text of a part; None for a part without one, such as a refusal."""
+    text = part if isinstance(part, str) else part.get("text")
+    return text if isinstance(text, str) else None
+
+
+def _calls(message: Json) -> list[Json]:
+    calls = message.get("tool_calls")
+    return calls if message["role"] == "assistant" and isinstance(calls, list) else []
+
+
+def _function(call: Json) -> Json:
+    return call.get("function", call)
+
+
+def _require_message(message: Any, field: str) -> None:
+    """RowError unless a message has the form of its API."""
+    if not isinstance(message, dict):
+        raise RowError("a message is not a JSON object.", field=field)
+    if not isinstance(message.get("role"), str):
+        raise RowError("the message has no role.", field=f"{field}.role")
+    content, calls = message.get("content"), message.get("tool_calls") or []
+    if not isinstance(content, (str, list, type(None))):
+        raise RowError("the content must be text, a list of parts or null.", field=f"{field}.content")
+    if isinstance(content, list) and not all(isinstance(part, (str, dict)) for part in content):
+        raise RowError("a part of the content is not text or a JSON object.", field=f"{field}.content")
+    if not isinstance(calls, list):
+        raise RowError("the tool calls are not a list.", field=f"{field}.tool_calls")
+    if not all(isinstance(call, dict) and isinstance(_function(call), dict) for call in calls):
+        raise RowError("a tool call's function is not a JSON object.", field=f"{field}.tool_calls")
