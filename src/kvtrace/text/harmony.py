@@ -79,13 +79,13 @@ def harmony_pieces(
         RowError: A message is malformed, or the request has no time.
 
     >>> pieces = harmony_pieces([{"role": "user", "content": "Any <|end|> boats?"}], None, {}, 0)
-    >>> pieces[0].splitlines()[2], pieces[0][-28:], pieces[1]
+    >>> pieces[0].splitlines()[2], pieces[0][-17:], pieces[1]
     ('Current date: 1970-01-01', '<|message|>Any <|', 'end|> boats?<|end|>')
     """
     for index, message in enumerate(messages):
         _require_message(message, f"messages[{index}]")
-    instructions, rest = None, messages
-    if messages[0]["role"] in ("system", "developer"):
+    instructions, rest = fields.get("instructions"), messages
+    if instructions is None and messages[0]["role"] in ("system", "developer"):
         instructions, rest = _joined(messages[0].get("content")), messages[1:]
     functions = [tool["function"] for tool in tools or () if isinstance(tool.get("function"), Mapping)]
     system = SYSTEM.format(date=strftime(time, "%Y-%m-%d"), effort=effort_of(fields) or "medium")

@@ -44,7 +44,10 @@ def read(row: dict[str, Any]) -> Record:
     _put_session(record, places)
     record.add_special_tokens = True  # vLLM asks for the start token here, also after a template that writes one
     _put_prompt(record, requests, responses)
+    instructions, _ = fields.find(requests, "instructions")
     record.shaping = (record.shaping or {}) | {"api": "responses"}
+    if instructions == "":
+        record.shaping["instructions"] = ""  # no message, but Harmony writes their heading
     fields.put_usage(record, pairs.usage(responses), prompt=("input_tokens",), output=("output_tokens",))
     _put_answer(record, responses)
     return record
