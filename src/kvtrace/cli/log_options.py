@@ -41,8 +41,8 @@ PROMPTS = with_options(
     click.option(
         "--render-as",
         default="vllm",
-        metavar="ENGINE",
-        help="Engine whose form of a request the chat template gets: vllm, sglang, or raw (as logged).",
+        type=click.Choice(["vllm", "sglang", "raw"]),
+        help="Engine whose form of a request the chat template gets; raw: as logged.",
     ),
     click.option("--request-templates", is_flag=True, help="Render a request that brings its own chat template with it, in a sandbox."),
 )

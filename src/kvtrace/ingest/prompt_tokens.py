@@ -76,7 +76,7 @@ def _joined(requests, tokenizer, tokens, offsets) -> PromptTokens:
     pieces: list[np.ndarray] = []
     lengths, media, unsized, text = [], [], 0, 0
     sizer = _Sizer(tokenizer)
-    for record in requests:
+    for number, record in enumerate(requests):
         row: list[np.ndarray] = []
         placed = [PlacedMedium(token, identity) for token, identity in record.media_at]
         grids = iter(_grids(record))
@@ -90,7 +90,7 @@ def _joined(requests, tokenizer, tokens, offsets) -> PromptTokens:
                     grid = next(grids, None) if medium.kind == "image" else None
                     placeholders, is_sized = sizer.placeholders(medium, record.model, grid)
                     unsized += not is_sized
-                    placed.append(PlacedMedium(sum(map(len, row)), identity_of(medium.part, "messages")))
+                    placed.append(PlacedMedium(sum(map(len, row)), _identity(medium.part, number)))
                     row.append(placeholders)
                 row.append(tokens[offsets[text] : offsets[text + 1]])
                 text += 1
@@ -100,6 +100,14 @@ def _joined(requests, tokenizer, tokens, offsets) -> PromptTokens:
         media.append(placed)
     flat = np.concatenate(pieces) if pieces else np.empty(0, np.uint32)
     return PromptTokens((flat, offsets_of(lengths)), media, unsized)
+
+
+def _identity(part, request: int) -> bytes:
+    try:
+        return identity_of(part, "messages")
+    except RowError as error:
+        error.index = request
+        raise
 
 
 def _grids(record) -> list[Any]:
