@@ -330,7 +330,6 @@ def test_options_that_make_no_sense_are_status_2(small, capsys, options, expecte
     ("text", "expected"),
     [
         ("", "has no requests"),
-        ('{"timestamp": 0, "input_length": 3, "output_length": 1}\n', "hash_ids is missing"),
         ('{"timestamp": 0, "input_length": 0, "output_length": 1, "hash_ids": []}\n', "no hash_ids"),
         ('{"timestamp": 0, "input_length": 4, "output_length": 1, "hash_ids": [0, 1]}\n'
          '{"timestamp": 0, "input_length": 4, "output_length": 1, "hash_ids": [2, 1]}\n', "`--chain`"),

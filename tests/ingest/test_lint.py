@@ -137,20 +137,20 @@ def test_real_chats_give_no_finding(name):
 
 def test_the_tokens_of_a_date_are_those_that_hit_without_it(tmp_path):
     rows, _ = faulty_chats.chats("dates", clean=1, with_sessions=False)
-    plain = linted(tmp_path / "plain.jsonl", rows)
+    plain = linted(tmp_path / "plain.jsonl", rows, block_size=1)
     for number, row in enumerate(rows):
         row["input"][0]["content"] = f"Today is 2031-05-02 at 09:{number:02}.\n{row['input'][0]['content']}"
-    dated = linted(tmp_path / "dated.jsonl", rows)
+    dated = linted(tmp_path / "dated.jsonl", rows, block_size=1)
     assert plain.findings == () and [one.kind for one in dated.findings] == ["date"]
     assert dated.lost_tokens + dated.hit_tokens == pytest.approx(plain.hit_tokens, rel=0.02)
     assert dated.hit_tokens < 0.5 * plain.hit_tokens
 
 
-def test_the_tokens_of_a_log_are_about_those_that_anonymize_counts(tmp_path):
+def test_the_tokens_of_a_log_are_those_that_anonymize_counts(tmp_path):
     rows, _ = faulty_chats.chats("tokens", clean=1)
     path = write(tmp_path / "log.jsonl", rows)
     trace = kvtrace.anonymize(path, **OPTIONS, profile="exact", block_size=16)
-    assert kvtrace.lint(path, **OPTIONS).prompt_tokens == pytest.approx(int(trace.input_length.sum()), rel=0.02)
+    assert kvtrace.lint(path, **OPTIONS).prompt_tokens == trace.input_length.sum()
 
 
 def test_a_log_is_compared_window_by_window(tmp_path, monkeypatch):
@@ -161,7 +161,7 @@ def test_a_log_is_compared_window_by_window(tmp_path, monkeypatch):
     parts = linted(tmp_path / "log.jsonl", rows)
     assert whole.windows == 1 < parts.windows
     assert parts.prompt_tokens == whole.prompt_tokens and parts.requests == whole.requests
-    assert {one.kind for one in parts.findings} == {"date"} and parts.hit_tokens < whole.hit_tokens
+    assert {one.kind for one in parts.findings} == {"date"} and parts.hit_tokens == whole.hit_tokens
 
 
 # -- no word gets out ------------------------------------------------------------------------------------------------

@@ -28,6 +28,7 @@ from kvtrace.ingest.encoding import Batch, Reject, RowPosition
 from kvtrace.ingest.keys import Key, load_key
 from kvtrace.ingest.pipeline import anonymize_rows
 from kvtrace.ingest.task_checkpoint import TaskCheckpoint
+from kvtrace.ingest.usage import UsageCheck
 from tests.ingest import kill_points
 
 pytestmark = pytest.mark.skipif(os.name != "posix", reason="no locks on files")
@@ -212,6 +213,8 @@ def test_every_field_of_a_batch_survives(data):
         "int": lambda: data.draw(st.integers(0, 2**62)),
         "np.ndarray": lambda: data.draw(st.sampled_from([column(np.int64), column(np.uint64, 2)])),
         "np.ndarray | None": lambda: data.draw(st.sampled_from([None, column(np.bool_), column(np.uint64, 2)])),
+        "dict[str, int]": lambda: data.draw(st.dictionaries(st.sampled_from(["tools", "media"]), st.integers(0, 9))),
+        "UsageCheck | None": lambda: data.draw(st.sampled_from([None, UsageCheck.of([{"ours": 3, "logged": 4}])])),
         "list[str | None]": lambda: data.draw(st.lists(st.none() | st.sampled_from(["text", "image"]), max_size=4)),
         "list[Reject]": lambda: [
             Reject(RowPosition(2, 31, 4), RowError("is bad.", field="a.b", hint=data.draw(st.none() | st.text()))),
@@ -526,7 +529,7 @@ def test_a_bad_row_can_be_skipped_by_the_resumption(place, capsys):
 def test_a_full_disk_leaves_the_batches_before_it(place, monkeypatch):
     import errno
 
-    write, room = os.pwrite, [6000]
+    write, room = os.pwrite, [9000]
 
     def pwrite(handle, data, at):
         if at + len(data) > room[0]:
@@ -551,14 +554,14 @@ def test_a_limit_on_the_size_of_files_leaves_the_batches_before_it(place, capsys
     import resource
 
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (6000, limits[1]))
+    resource.setrlimit(resource.RLIMIT_FSIZE, (9000, limits[1]))
     try:
         status = run(COMMAND)
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)
     message = "out.jsonl.resume: cannot be written"
     assert told(status, 5, capsys, message, "Finished work is saved: continue with --resume.")
-    assert sorted(os.listdir()) == ["key", "log.jsonl", CHECKPOINT] and Path(CHECKPOINT).stat().st_size <= 6000
+    assert sorted(os.listdir()) == ["key", "log.jsonl", CHECKPOINT] and Path(CHECKPOINT).stat().st_size <= 9000
     assert run([*COMMAND, "--resume"]) == 0
     assert written("out.jsonl") == written_anew("again.jsonl")
 

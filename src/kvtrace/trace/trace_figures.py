@@ -67,8 +67,8 @@ def figures_of(
     }
     if shares_prefixes(meta):  # otherwise shared prefixes are unknown, and rates of 0 would be wrong
         values["hits"] = hits().to_dict()
-    if outputs:
-        values["hits_with_outputs"] = hits(outputs=True).to_dict()
+        if outputs:
+            values["hits_with_outputs"] = hits(outputs=True).to_dict()
     return values
 
 
