@@ -174,7 +174,8 @@ def _reasoning(item, path):
         return None
     if type(parts) is not list or not all(type(part) is dict for part in parts):
         raise fields.wrong(parts, f"{path}.content", "a list of parts")
-    return "".join(part["text"] for part in parts if type(part.get("text")) is str) or None
+    texts = [part["text"] for part in parts if type(part.get("text")) is str]
+    return "".join(texts) if texts else None
 
 
 def _call(item, kind, path):
