@@ -34,7 +34,7 @@ ANY_PORT = Address("127.0.0.1", 0)
 TINY = str(ROOT / "tests/data/tokenizers/tiny")
 DAY_MS = 86_400_000  # times of the log and of the recorder differ by the time of a call
 PROFILE = kvtrace.profile("exact", time_step_ms=DAY_MS, keep_measured=[])
-OPTIONS = {"profile": PROFILE, "block_size": 4}
+OPTIONS = {"profile": PROFILE, "block_size": 4, "tokenizer": "deepseek-r1"}
 
 
 @contextmanager
