@@ -10,6 +10,7 @@ from .._base.errors import InputError
 from .._base.offsets import offsets_of
 from .._base.step_work import report_work
 from .._native import attach
+from ..trace.columns import require_trace
 from ..trace.domains import in_domains
 from ..trace.stated import with_whole_prompts
 from ..trace.trace import Trace
@@ -41,6 +42,7 @@ def fit(trace: Trace) -> Model:
     >>> model.bins["hits"].low[model.records["hits"]].tolist()
     [0, 2, 3]
     """
+    require_trace(trace)
     require_known(trace, trace.meta, "the model of a trace", PREFIXES, OUTPUTS)
     trace = in_domains(with_whole_prompts(trace)).require_chained()
     if not trace.input_length.any():

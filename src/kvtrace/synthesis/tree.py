@@ -21,6 +21,7 @@ from .._base.offsets import offsets_of
 from .._base.results import Result
 from .._base.step_work import report_work
 from .._native import tree as kernel
+from ..trace.columns import require_trace
 from ..trace.domains import in_domains
 from ..trace.prefix_forest import Chains, Forest, forest
 from ..trace.stated import with_whole_prompts
@@ -114,6 +115,7 @@ def fit_tree(trace: Trace) -> Tree:
     >>> tree.own_blocks
     array([1, 2])
     """
+    require_trace(trace)
     require_known(trace, trace.meta, "the model of a trace", PREFIXES, OUTPUTS)
     trace = in_domains(with_whole_prompts(trace))
     path_blocks, last_tokens = _path_blocks(trace), _last_tokens(trace)
