@@ -77,7 +77,7 @@ def render(
         messages, tools, fields = as_chat(ChatRequest(messages, tools, fields), template, engine)
     shaped_tools = form.tools(tools, fields)
     template = template.for_tools(shaped_tools) if engine != "sglang" else template  # SGLang takes the first for all
-    missing = set(_without_effect(template.variables, fields, engine))
+    missing = set(_without_effect(template.variables, fields, engine)) if fields else set()
     if shaped_tools and not template.renders_tools:
         missing.add("tools")
         messages, shaped_tools = _with_tools_text(messages, shaped_tools, template), None
@@ -136,8 +136,8 @@ def _in_harmony(template, messages, tools, fields, time) -> RenderedPrompt:
 
 def _rendered(template, messages, tools, fields, engine, time) -> tuple[list[str], list[Medium]]:
     """The texts between the media, and the media."""
-    parts = [part for message in messages for part in media_parts(message)]
-    if parts:
+    lists = [message for message in messages if type(message) is dict and type(message.get("content")) is list]
+    if parts := [part for message in lists for part in media_parts(message)]:
         return _around_media(template, messages, parts, tools, fields, engine, time)
     texts = _texts(template, messages, tools, fields, engine, time)
     return texts, [CUT] * (len(texts) - 1)

@@ -81,11 +81,13 @@ class Vllm:
         calls = CALL_KEYS if fields.get("api") != "responses" else ()
         shaped = messages
         for index, message in enumerate(messages):
+            if not parts and _is_plain(message):  # nearly all messages
+                continue
             new = _vllm_message(message, parts, calls, template, f"messages[{index}]")
             if new is not message:
                 shaped = list(messages) if shaped is messages else shaped
                 shaped[index] = new
-        if any(message["role"] == "developer" for message in shaped) and not template.names_developer:
+        if not template.names_developer and "developer" in [message["role"] for message in shaped]:
             shaped = _one_system_message([_as_system(message) for message in shaped])
         return shaped
 
@@ -256,6 +258,16 @@ def _ordered(values: Message, *first: str) -> Message:
     return {
         key: values[key] for key in (*(key for key in first if key in values), *(k for k in values if k not in first))
     }
+
+
+def _is_plain(message: Any) -> bool:
+    """Whether a message is the text of a user or an assistant, and nothing else."""
+    return (
+        type(message) is dict
+        and len(message) == 2
+        and message.get("role") in ("user", "assistant")
+        and type(message.get("content")) is str
+    )
 
 
 def _set(values: Mapping[str, Any]) -> dict[str, Any]:
