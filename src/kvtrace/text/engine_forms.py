@@ -18,13 +18,13 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Protocol
 
 from .._base.errors import RowError
+from .api_forms import BILLING
 from .messages import MEDIA_PARTS, as_object, as_string, kind_of, reshape, text_of
 
 if TYPE_CHECKING:
     from .templates import ChatTemplate
 
 Message = dict[str, Any]
-BILLING = "x-anthropic-billing-header"  # a line of Claude Code that changes with each request; vLLM removes it
 SGLANG_KEYS = ("role", "content", "tool_call_id", "name", "phase", "reasoning_content", "tool_calls", "tools", "prefix")
 SGLANG_TEXTS = ("text", "input_text")
 SWITCHES = ("thinking", "enable_thinking")  # templates read one or the other
@@ -237,11 +237,7 @@ def _put_calls(new: Message, calls: Any, keys: tuple[str, ...], template: ChatTe
 
 
 def _call(call: Any, objects: bool, keys: tuple[str, ...], field: str) -> Message:
-    if not isinstance(call, dict):
-        raise RowError("a tool call is not a JSON object.", field=field)
-    function = call.get("function", call)
-    if not isinstance(function, dict):
-        raise RowError("a tool call's function is not a JSON object.", field=f"{field}.function")
+    function = _function_of(call, field)
     arguments = function.get("arguments")
     if objects:
         parsed = as_object(arguments)
@@ -349,11 +345,7 @@ def _sglang_content(pieces: list[Any], as_parts: bool) -> Any:
 
 
 def _sglang_call(call: Any, template: ChatTemplate, field: str) -> Message:
-    if not isinstance(call, dict):
-        raise RowError("a tool call is not a JSON object.", field=field)
-    function = call.get("function", call)
-    if not isinstance(function, dict):
-        raise RowError("a tool call's function is not a JSON object.", field=f"{field}.function")
+    function = _function_of(call, field)
     arguments = function.get("arguments")
     if template.arguments != "objects":
         arguments = as_string(arguments)
@@ -396,6 +388,16 @@ def _role(message: Any, field: str) -> str:
     if not isinstance(role, str):
         raise RowError("the message has no role.", field=f"{field}.role")
     return role
+
+
+def _function_of(call: Any, field: str) -> Message:
+    """The function of a tool call, with or without the envelope around it; RowError."""
+    if not isinstance(call, dict):
+        raise RowError("a tool call is not a JSON object.", field=field)
+    function = call.get("function", call)
+    if not isinstance(function, dict):
+        raise RowError("a tool call's function is not a JSON object.", field=f"{field}.function")
+    return function
 
 
 def _pieces(content: Any, field: str) -> list[Any]:
