@@ -62,7 +62,7 @@ class Distribution(Result):
         return cls._of_figures(total, mean, std, values[0], percentiles, values[-1], quantiles)
 
     @classmethod
-    def _of_figures(cls, count, mean, std, low, percentiles, high, quantiles):
+    def _of_figures(cls, count, mean, std, low, percentiles, high, quantiles) -> Distribution:
         p25, median, p75, *rest = percentiles
         extra = dict(zip(quantiles, rest, strict=True))
         return cls(count, float(mean), float(std), float(low), p25, median, p75, float(high), extra)

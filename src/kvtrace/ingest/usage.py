@@ -73,7 +73,9 @@ class Sums:
     most_logged: int = 0
 
     @classmethod
-    def of(cls, ours: np.ndarray, logged: np.ndarray, messages: np.ndarray, extra: np.ndarray, cached: np.ndarray):
+    def of(
+        cls, ours: np.ndarray, logged: np.ndarray, messages: np.ndarray, extra: np.ndarray, cached: np.ndarray
+    ) -> Sums:
         """The sums over some requests, at least one."""
         difference = ours - logged
         d, m = difference.astype(float), messages.astype(float)  # a logged count may be anything: no overflow
