@@ -122,10 +122,10 @@ $(VENV)/built: $(SOURCES) | $(VENV)/installed
 
 $(VENV)/dev: pyproject.toml | $(VENV)/built
 	@echo "setting up $(VENV) for development: more packages from the index (about a minute) ..."
-	@$(PIP) install -qq --no-build-isolation --editable '.[dev]'
+	@$(PY) tools/requirements.py dev >$(VENV)/dev.txt && $(PIP) install -qq --requirement $(VENV)/dev.txt
 	@touch $@
 
 # the experiments' tests of a real engine skip without it; `make test` alone does not ask for it
 $(VENV)/engine: | $(VENV)/dev
-	$(PIP) install -qq torch==2.13.0
+	$(PY) tools/requirements.py engine >$(VENV)/engine.txt && $(PIP) install -qq --requirement $(VENV)/engine.txt
 	@touch $@

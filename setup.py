@@ -11,6 +11,7 @@ import re
 import shutil
 import sys
 import sysconfig
+import tomllib
 from pathlib import Path
 
 from setuptools import Extension, setup
@@ -166,5 +167,18 @@ class BuildExtensions(build_ext):
             self.build_lib = self.build_temp = f"{folder}/{sys.implementation.cache_tag}"
 
 
+def description():
+    """The README for a package index, where only absolute links lead somewhere: files are those of the repository."""
+    repository = tomllib.loads(Path("pyproject.toml").read_text())["project"]["urls"]["Repository"]
+    text = Path("README.md").read_text(encoding="utf-8")
+    text = re.sub(r"(!\[[^]]*\]\()(?!\w+:|#)", rf"\1{repository}/raw/main/", text)
+    return re.sub(r"((?<!!)\[[^]]*\]\()(?!\w+:|#)", rf"\1{repository}/blob/main/", text)
+
+
 PLACEHOLDER = Extension("kvtrace", [])  # says that there are extensions, until they are wanted
-setup(ext_modules=[PLACEHOLDER], cmdclass={"build_ext": BuildExtensions})
+setup(
+    ext_modules=[PLACEHOLDER],
+    cmdclass={"build_ext": BuildExtensions},
+    long_description=description(),
+    long_description_content_type="text/markdown",
+)

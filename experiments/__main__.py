@@ -234,7 +234,7 @@ def every(folder, requests, quick):
 
     for name, run in experiments(requests or (100 if quick else None)).items():
         if name in NEED_TORCH and find_spec("torch") is None:
-            click.echo(f"{name}: skipped, because it needs PyTorch: pip install 'kvtrace[engine]'.\n")
+            click.echo(f"{name}: skipped, because it needs PyTorch: pip install torch.\n")
             continue
         start = time.perf_counter()
         result, stem = run(), name.replace("_", "-")

@@ -12,7 +12,7 @@ def torch() -> Any:
     try:
         import torch as module
     except ImportError:
-        raise UsageError("this experiment runs a model and needs PyTorch: `pip install 'kvtrace[engine]'`.") from None
+        raise UsageError("this experiment runs a model and needs PyTorch: `pip install torch`.") from None
     return module
 
 

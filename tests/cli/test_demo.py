@@ -2,6 +2,7 @@
 
 import importlib.util
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -35,6 +36,19 @@ def test_the_demo_ends_with_a_valid_trace_and_its_hit_rates(demo):
     assert "demo-output/trace.jsonl: OK: all invariants hold." in printed
     assert "block hit rate" in printed
     assert len((folder / "demo-output/trace.jsonl").read_text().splitlines()) == 96
+
+
+def test_the_readme_names_make_demo_and_make_test_first_and_ci_runs_them(demo):
+    install = (ROOT / "README.md").read_text().partition("\n## Install\n")[2].partition("\n## ")[0]
+    first = re.search(r"^```\w*\n(.*?)^```", install, re.M | re.S)[1]
+    commands = [line.partition("#")[0].strip() for line in first.splitlines()]
+    assert commands[0].startswith("git clone ") and commands[1:] == ["make demo", "make test"]
+    stated = re.search(r"`make demo` takes .*? its last line is `(.*?)`", install.replace("\n", " "))[1]
+    assert stated == demo[2].splitlines()[-1].strip()
+    assert "`make test` takes " in install.replace("\n", " ")
+    ci = (ROOT / ".ci/run").read_text().splitlines()
+    check = re.search(r"^check:(.*?)(##|$)", (ROOT / "Makefile").read_text(), re.M)[1].split()
+    assert "make demo" in ci and "exec make check" in ci and "test" in check
 
 
 def test_the_next_steps_of_the_demo_run(demo):

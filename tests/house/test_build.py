@@ -35,6 +35,12 @@ IMPORT = "from cython.cimports.kvtrace.cache.policies.base import Policy\n\n\n"
 HEADER = "from kvtrace.cache.policies.base cimport Policy\n\ncdef class Mine(Policy):\n    pass\n"
 
 
+def put_setup(folder):
+    """Put setup.py into a folder, and what it reads."""
+    for name in ("setup.py", "pyproject.toml", "README.md", "LICENSE"):
+        shutil.copy(ROOT / name, folder)
+
+
 def cython(folder, source):
     """What Cython says of a policy of this source."""
     (folder / "mine.py").write_text(IMPORT + source)
@@ -69,7 +75,7 @@ def test_a_misspelt_verb_fails_the_build(tmp_path, right, wrong, message):
     pytest.importorskip("Cython")
     policies = tmp_path / "src/kvtrace/cache/policies"
     policies.mkdir(parents=True)
-    shutil.copy(ROOT / "setup.py", tmp_path)
+    put_setup(tmp_path)
     shutil.copy(ROOT / "src/kvtrace/cache/policies/base.pxd", policies)
     (policies / "mine.py").write_text(IMPORT + POLICY.replace(right, wrong))
     (policies / "mine.pxd").write_text(HEADER)
@@ -124,6 +130,24 @@ def test_the_workflows_run_commands_of_the_makefile_and_nothing_of_their_own():
         assert make == "make" and target in targets, command
 
 
+def test_a_package_index_gets_links_that_lead_to_the_repository(tmp_path):
+    pytest.importorskip("setuptools")
+    program = f"import os, setuptools.build_meta as backend; os.chdir({str(ROOT)!r}); "
+    program += f"backend.prepare_metadata_for_build_wheel({str(tmp_path)!r})"
+    subprocess.run([sys.executable, "-c", program], check=True, capture_output=True)
+    metadata = next(tmp_path.glob("*.dist-info/METADATA")).read_text(encoding="utf-8")
+    links = re.findall(r"\]\(([^)]*)\)", metadata)
+    assert links and not [link for link in links if not link.startswith("https://")]
+    base = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["urls"]["Repository"]
+    files = [re.sub(rf"{base}/(raw|blob)/main/", "", link) for link in links if link.startswith(f"{base}/")]
+    assert files and [file for file in files if not (ROOT / file.partition("#")[0]).exists()] == []
+
+
+def test_no_extra_brings_torch():
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    assert not [name for name, packages in extras.items() if any(line.startswith("torch") for line in packages)]
+
+
 def test_the_source_archive_names_files_that_exist():
     named = [
         name
@@ -142,7 +166,7 @@ def test_the_files_that_name_the_version_agree():
 @pytest.mark.skipif(sys.platform == "win32", reason="setuptools finds the compiler elsewhere")
 def test_a_missing_compiler_is_one_line_before_anything_is_compiled(tmp_path):
     pytest.importorskip("Cython")
-    shutil.copy(ROOT / "setup.py", tmp_path)
+    put_setup(tmp_path)
     command = [sys.executable, "setup.py", "-q", "build_ext", "--inplace"]
     environment = os.environ | {"CC": "no-such-compiler"}
     done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True)
@@ -152,7 +176,7 @@ def test_a_missing_compiler_is_one_line_before_anything_is_compiled(tmp_path):
 
 
 def test_a_missing_cython_is_one_line(tmp_path):
-    shutil.copy(ROOT / "setup.py", tmp_path)
+    put_setup(tmp_path)
     program = "import sys; sys.modules['Cython'] = None; sys.argv = ['setup.py', '-q', 'build_ext']; "
     command = [sys.executable, "-c", program + "exec(open('setup.py').read())"]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
