@@ -14,8 +14,15 @@ with contextlib.suppress(ImportError):
     import uvloop  # noqa: F401
 
 ROOT = Path(__file__).resolve().parent.parent
+
+
+def drawn(count: int) -> int:
+    """How many cases a test draws: a quarter of the count, and with KVTRACE_THOROUGH=1 (`make fuzz`) all of them."""
+    return count if os.environ.get("KVTRACE_THOROUGH") == "1" else -(-count // 4)
+
+
 # how long an example takes is the machine's, and what else it does; each run draws other examples
-settings.register_profile("kvtrace", deadline=None, max_examples=int(os.environ.get("KVTRACE_EXAMPLES", 40)))
+settings.register_profile("kvtrace", deadline=None, max_examples=int(os.environ.get("KVTRACE_EXAMPLES", drawn(40))))
 settings.load_profile("kvtrace")
 # processes of pytest-xdist have a COLUMNS, at which tables in a pipe would wrap
 os.environ.pop("COLUMNS", None)
@@ -31,3 +38,13 @@ def shared() -> Path:
     if not (folder / "data").is_dir():
         pytest.skip("no shared data beside the project")
     return folder
+
+
+@pytest.hookimpl(tryfirst=True)  # before pytest-xdist reads the groups
+def pytest_collection_modifyitems(items):
+    """Keep a file's tests in one worker where they share a fixture that is made once for the file."""
+    for item in items:
+        fixtures = getattr(item, "_fixtureinfo", None)
+        scopes = {one.scope for found in fixtures.name2fixturedefs.values() for one in found} if fixtures else ()
+        if {"module", "class", "package"}.intersection(scopes) and not item.get_closest_marker("xdist_group"):
+            item.add_marker(pytest.mark.xdist_group(item.path.name))

@@ -24,6 +24,7 @@ from kvtrace.cache.policies.workload import Workload
 from kvtrace.trace.building import toy
 from kvtrace.trace.columns import replace_columns
 from kvtrace.trace.trace import Trace
+from tests.conftest import drawn
 from tests.reference.policies import belady, lfu_da, pgdsf, priority, slru, ttl, workload
 from tests.strategies import traces
 
@@ -160,7 +161,7 @@ def test_belady_is_never_beaten(name, trace, data):
     assert sum(hits(trace, compiled, parameter=data.draw(parameters), **how)) <= best
 
 
-@settings(deadline=None, max_examples=50)
+@settings(deadline=None, max_examples=drawn(50))
 @given(traces(outputs=False).filter(lambda trace: len(trace) <= 6 and trace.distinct <= 8), st.integers(1, 4))
 def test_belady_is_the_best_of_all_choices_of_what_to_keep(trace, capacity):
     prompts = [trace.prompt(row).tolist() for row in range(len(trace))]

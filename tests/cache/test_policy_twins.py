@@ -16,6 +16,7 @@ from kvtrace.trace.columns import replace_columns
 from kvtrace.trace.trace import Trace
 from tests.cache.test_policies_classic import singles
 from tests.cache.test_policies_more import agents, how_to_run, labelled, with_columns
+from tests.conftest import drawn
 
 SPECS = [
     spec
@@ -48,7 +49,7 @@ def both(spec, trace, mode="block", *, schedule=("serial",), total=True, leaf_fi
 
 
 @pytest.mark.parametrize("spec", SPECS)
-@settings(deadline=None, max_examples=40)
+@settings(deadline=None, max_examples=drawn(40))
 @given(st.sampled_from(["block", "token", "grow"]), st.data())
 def test_a_compiled_policy_equals_its_twin(spec, mode, data):
     trace = data.draw(agents() if POLICIES[spec.partition(":")[0]].sessions else labelled())

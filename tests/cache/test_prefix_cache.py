@@ -20,6 +20,7 @@ from kvtrace.cache.live.self_check import FREE, NONE, Held, KnownBlock, Snapshot
 from kvtrace.cache.live.sequence import Sequence
 from kvtrace.cache.policies import POLICIES
 from kvtrace.cache.simulation import simulate
+from tests.conftest import drawn
 from tests.reference import heap_of_heaps, lru
 from tests.strategies import traces
 
@@ -100,7 +101,7 @@ class BesideTheReference(RuleBasedStateMachine):
 
 
 TestBesideTheReference = BesideTheReference.TestCase
-TestBesideTheReference.settings = settings(max_examples=200, stateful_step_count=40, deadline=None)
+TestBesideTheReference.settings = settings(max_examples=drawn(200), stateful_step_count=40, deadline=None)
 
 
 @given(st.lists(st.tuples(TOKENS, TOKENS), max_size=8), st.integers(1, 4))

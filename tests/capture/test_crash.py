@@ -20,9 +20,10 @@ from kvtrace.capture.windows import STATE, open_windows
 from kvtrace.privacy.publishing import publish
 from tests.capture.recording import CANARY, OPTIONS, row
 from tests.capture.windows import sealed, waited
+from tests.conftest import drawn
 from tests.docs import ROOT
 
-KILLS = int(os.environ.get("KVTRACE_KILL_POINTS", 4))
+KILLS = int(os.environ.get("KVTRACE_KILL_POINTS", drawn(4)))
 
 
 def started(folder, *, count=100_000, rate=2000, window_s=1.0, key_file=None, first=0):

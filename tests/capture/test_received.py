@@ -26,6 +26,7 @@ from tests.capture.asgi import post
 from tests.capture.exports import Telemetry
 from tests.capture.test_litellm import call
 from tests.capture.windows import sealed, waited
+from tests.conftest import drawn
 from tests.docs import ROOT
 
 TINY = {"tokenizer": str(ROOT / "tests/data/tokenizers/tiny"), "block_size": 16}
@@ -33,7 +34,7 @@ LINES = (ROOT / "examples/raw_log.jsonl").read_bytes().splitlines()
 JSON = "application/json"
 
 
-@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("seed", range(drawn(5)))
 def test_accepted_and_dropped_and_refused_are_all_that_came(seed, tmp_path):
     rng, came = random.Random(seed), 0
     intake = Intake(max_bytes=1000, ledger=Ledger(tmp_path / "counts"))

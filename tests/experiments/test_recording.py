@@ -19,6 +19,7 @@ from kvtrace.serving.schedulers.vllm import VllmScheduler
 from kvtrace.trace.building import toy
 from kvtrace.trace.columns import Columns
 from kvtrace.trace.trace import Trace
+from tests.conftest import drawn
 
 torch = pytest.importorskip("torch")
 
@@ -100,7 +101,7 @@ def largest_error(model, trace, logits):
     return worst
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", range(drawn(4)))
 @pytest.mark.parametrize(
     "options",
     [

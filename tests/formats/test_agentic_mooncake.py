@@ -18,6 +18,7 @@ from kvtrace.formats.sidecar import sidecar_path
 from kvtrace.trace.building import toy
 from kvtrace.trace.columns import replace_columns
 from kvtrace.trace.dependencies import Dependencies
+from tests.conftest import drawn
 from tests.strategies import waiting_traces
 
 HEADER = {"schema": "dynamo.agentic_mooncake", "version": 2, "block_size": 4, "hash_id_scope": "local",
@@ -54,7 +55,7 @@ def lists_of(waits):
 
 
 @given(waiting_traces(unknown_outputs=True))
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=drawn(80), deadline=None)
 def test_a_file_keeps_all_columns_without_its_sidecar(tmp_path_factory, trace):
     path = tmp_path_factory.mktemp("agentic") / "t.jsonl"
     if (trace.input_length < 1).any():
@@ -231,7 +232,7 @@ ODD = [None, True, -1, 0, 2**63, 1.5, 1e300, "", "a", "b", [], [1], ["a"], {}, {
 
 
 @given(st.data())
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=drawn(150), deadline=None)
 def test_a_file_with_an_odd_value_is_read_or_refused_in_one_line(tmp_path_factory, data):
     folder = tmp_path_factory.mktemp("odd")
     own = {"tail": "dropped", "recorded_times": True, "links": ["session", "parent"], "without": ["agent"]}

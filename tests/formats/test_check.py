@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 import kvtrace
 from kvtrace import Columns, InputError, check, toy
 from kvtrace.trace.columns import replace_columns
+from tests.conftest import drawn
 from tests.make_vectors_formats import BROKEN
 from tests.strategies import traces
 
@@ -198,7 +199,7 @@ def test_parquet_rows_are_counted_from_1(folder):
 # -- the law: the rules find exactly what a plain walk finds ---------------------------------------------------------
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=drawn(150), deadline=None)
 @given(st.lists(st.lists(st.integers(0, 5), max_size=4), min_size=1, max_size=6))
 def test_numbering_and_chains_equal_a_plain_walk(tmp_path_factory, prompts):
     path = tmp_path_factory.mktemp("f") / "t.jsonl"

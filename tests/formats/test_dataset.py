@@ -20,6 +20,7 @@ from kvtrace.formats import parquet, reading, writing
 from kvtrace.formats.dataset import MANIFEST, DatasetWriter, open_dataset
 from kvtrace.trace.building import toy
 from kvtrace.trace.columns import Columns, replace_columns, rows_of
+from tests.conftest import drawn
 from tests.strategies import traces
 
 
@@ -52,7 +53,7 @@ def day(folder):
 
 
 @given(traces(unknown_outputs=True), st.lists(st.integers(0, 12), max_size=4))
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=drawn(50), deadline=None)
 def test_what_is_written_in_any_pieces_is_the_same_files_and_comes_back(tmp_path_factory, trace, cuts):
     folder = tmp_path_factory.mktemp("parts")
     once, pieces = write(trace, folder / "once.dataset"), write(trace, folder / "pieces.dataset", cuts)
@@ -62,7 +63,7 @@ def test_what_is_written_in_any_pieces_is_the_same_files_and_comes_back(tmp_path
 
 
 @given(traces(unknown_outputs=True), st.integers(1, 40))
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=drawn(50), deadline=None)
 def test_chunks_of_any_size_are_the_rows_in_order(tmp_path_factory, trace, references):
     path = write(trace, tmp_path_factory.mktemp("parts") / "t.dataset")
     chunks = list(open_dataset(path).chunks(references))

@@ -18,6 +18,7 @@ from kvtrace.formats.rewriting import differences
 from kvtrace.trace.building import concat, toy
 from kvtrace.trace.columns import replace_columns
 from kvtrace.trace.dependencies import Dependencies
+from tests.conftest import drawn
 from tests.strategies import waiting_traces
 
 pa = pytest.importorskip("pyarrow")
@@ -48,7 +49,7 @@ def table_of(trace, **columns):
 
 
 @given(waiting_traces(unknown_outputs=True), st.sampled_from(["t.parquet", "t.parquet.zst"]))
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=drawn(40), deadline=None)
 def test_a_parquet_file_keeps_all_columns(tmp_path_factory, trace, name):
     path = tmp_path_factory.mktemp("parquet") / name
     kvtrace.write(trace, path)
@@ -60,7 +61,7 @@ def test_a_parquet_file_keeps_all_columns(tmp_path_factory, trace, name):
 
 
 @given(waiting_traces(unknown_outputs=True), st.integers(1, 4), st.integers(1, 40))
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=drawn(40), deadline=None)
 def test_a_data_set_in_parts_keeps_all_columns(tmp_path_factory, trace, rows, references):
     path = tmp_path_factory.mktemp("dataset") / "t.dataset"
     with DatasetWriter(path, block_size=trace.block_size, tail=trace.tail, rows=rows) as writer:

@@ -34,6 +34,7 @@ from kvtrace.trace.building import toy
 from kvtrace.trace.columns import Columns, replace_columns, rows_of
 from kvtrace.trace.conversion import first as first_requests
 from kvtrace.trace.conversion import speed_up
+from tests.conftest import drawn
 from tests.strategies import traces
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -68,7 +69,7 @@ def chats(requests):
 
 
 @given(traces(unknown_outputs=True), SIZES)
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=drawn(60), deadline=None)
 def test_what_is_known_of_requests_is_the_same(tmp_path_factory, trace, references):
     stream = streamed(tmp_path_factory, trace, references)
     for name in ("timestamp", "input_length", "output_length", "offsets", "session", "parent", "output_offsets"):
@@ -80,7 +81,7 @@ def test_what_is_known_of_requests_is_the_same(tmp_path_factory, trace, referenc
 
 
 @given(traces(unknown_outputs=True), SIZES, st.booleans())
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=drawn(100), deadline=None)
 def test_every_statistic_is_the_same(tmp_path_factory, trace, references, has_types):
     assume(len(trace.hash_ids))
     if has_types:
@@ -92,7 +93,7 @@ def test_every_statistic_is_the_same(tmp_path_factory, trace, references, has_ty
 
 
 @given(traces(unknown_outputs=True), SIZES)
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=drawn(60), deadline=None)
 def test_the_hit_curve_is_the_same(tmp_path_factory, trace, references):
     assume(len(trace.hash_ids))
     mine, theirs = hit_curve(streamed(tmp_path_factory, trace, references)), hit_curve(trace)
@@ -114,7 +115,7 @@ SPECS = ["ttl:3ms" if name == "ttl" else name for name in POLICIES if name not i
 
 
 @given(traces(), SIZES, st.sampled_from(SPECS), st.sampled_from(["block", "token", "grow"]), st.integers(0, 20))
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=drawn(100), deadline=None)
 def test_every_simulation_is_the_same(tmp_path_factory, trace, references, policy, mode, more):
     stream = streamed(tmp_path_factory, trace, references, ids=True)
     capacity = int((-(-(trace.input_length + trace.output_length) // trace.block_size)).max()) + 1 + more
@@ -126,7 +127,7 @@ def test_every_simulation_is_the_same(tmp_path_factory, trace, references, polic
 
 
 @given(traces(), SIZES, st.sampled_from(["vllm", "sglang", "nano-vllm", "tensorrt-llm"]))
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=drawn(40), deadline=None)
 def test_every_engine_does_the_same(tmp_path_factory, trace, references, engine):
     stream = streamed(tmp_path_factory, trace, references, ids=True)
     capacity = int(trace.prompt_blocks.max()) + 3
@@ -135,7 +136,7 @@ def test_every_engine_does_the_same(tmp_path_factory, trace, references, engine)
 
 
 @given(traces(unknown_outputs=True), st.integers(1, 12), st.sampled_from([1.0, 0.5, 3.0]), st.sampled_from(STREAMED))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=drawn(60), deadline=None)
 def test_every_conversion_is_the_same(tmp_path_factory, trace, limit, ratio, format):
     folder = tmp_path_factory.mktemp("converted")
     stream, names = streamed(tmp_path_factory, trace), [str(folder / name) for name in ("a.out", "b.out")]
@@ -153,7 +154,7 @@ def test_every_conversion_is_the_same(tmp_path_factory, trace, limit, ratio, for
 
 
 @given(traces(unknown_outputs=True), st.lists(st.integers(0, 12), max_size=4))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=drawn(60), deadline=None)
 def test_kernels_fed_in_pieces_do_as_at_once(trace, cuts):
     ends = sorted({0, len(trace), *(cut for cut in cuts if cut < len(trace))})
     some = [rows_of(trace, start, stop) for start, stop in pairwise(ends)]
@@ -199,7 +200,7 @@ def test_a_distribution_in_pieces_is_that_of_all_values(pairs, size, quantile):
 
 
 @given(traces(unknown_outputs=True))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=drawn(60), deadline=None)
 def test_reuse_times_and_distances_are_those_of_the_plain_lists(trace):
     assume(len(trace.hash_ids))
     summary = analyze(trace)

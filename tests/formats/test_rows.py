@@ -17,6 +17,7 @@ from kvtrace._native import rows as kernel
 from kvtrace._native import rows_out
 from kvtrace.formats import jsonl_read
 from kvtrace.formats.jsonl_write import milliseconds, print_rows
+from tests.conftest import drawn
 from tests.reference import rows as slow_rows
 from tests.reference import rows_out as slow_rows_out
 
@@ -169,13 +170,13 @@ def agree(data, **how):
     assert comparable(rows) == comparable(slow)
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=drawn(400), deadline=None)
 @given(files())
 def test_scanning_equals_its_twin(data):
     agree(data)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=drawn(100), deadline=None)
 @given(files(), st.integers(1, 200), st.integers(1, 3))
 def test_pieces_and_threads_change_nothing(data, piece, threads):
     agree(data, piece=piece, threads=threads)
@@ -355,7 +356,7 @@ def plain():
     return module
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=drawn(60), deadline=None)
 @given(data=files())
 def test_the_uncompiled_scanner_equals_the_twin(plain, data):
     with mock.patch.object(jsonl_read, "Scanner", plain.Scanner):

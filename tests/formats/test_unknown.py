@@ -23,6 +23,7 @@ from kvtrace.trace.conversion import assume_outputs
 from kvtrace.trace.meta import PREFIXES_UNKNOWN
 from kvtrace.trace.trace import Trace
 from kvtrace.trace.unknown import known_outputs
+from tests.conftest import drawn
 from tests.strategies import traces
 
 FORMATS = {  # file -> format
@@ -59,7 +60,7 @@ def put(text, name="t.jsonl"):
 
 
 @EACH_FORMAT
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=drawn(40), deadline=None)
 @given(trace=traces(unknown_outputs=True))
 def test_what_is_written_is_read_back_with_its_unknown_outputs(tmp_path_factory, name, trace):
     if name in ("a.jsonl", "t.sessions"):  # formats without empty prompts, or without blocks of outputs
@@ -282,7 +283,7 @@ def test_a_pipe_has_no_sidecar_and_therefore_no_made_up_ids():
         assert prefixes(trace) == PREFIXES_UNKNOWN and trace.input_length.tolist() == [5, 8, 3]
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=drawn(60), deadline=None)
 @given(st.lists(st.integers(0, 40), min_size=1, max_size=12), st.integers(1, 9))
 def test_made_up_blocks_are_of_one_prompt_each(tmp_path_factory, lengths, block_size):
     path = tmp_path_factory.mktemp("lengths") / "t.jsonl"

@@ -24,6 +24,7 @@ from kvtrace.formats import weka
 from kvtrace.formats.reading import read_columns
 from kvtrace.trace.dependencies import JOIN, SPAWN
 from kvtrace.trace.hits import count_hits, unlimited_hits
+from tests.conftest import drawn
 
 FACTS = {  # facts/agents.md: an independent count of the sessions in the shared data
     "claude-code": (158, 10_697, 19_951_113, 732_245, 19_218_868, 0.9630408, 63),
@@ -236,7 +237,7 @@ def sessions(draw):
     return {**made, "requests": draw(st.lists(entries(), max_size=6))}
 
 
-@settings(max_examples=150)
+@settings(max_examples=drawn(150))
 @given(st.lists(sessions(), min_size=1, max_size=3))
 def test_sessions_are_written_as_they_were_read(tmp_path_factory, made):
     folder = tmp_path_factory.mktemp("sessions")

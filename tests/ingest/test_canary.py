@@ -22,6 +22,7 @@ from kvtrace.ingest import logs
 from kvtrace.ingest.pipeline import anonymize_rows
 from tests.attacks import examples
 from tests.attacks.canary import CANARY, NUMBER, WORDS, all_of, locals_of, require_none
+from tests.conftest import drawn
 
 HERE = Path(__file__).resolve().parents[1]
 TINY = HERE / "data/tokenizers/tiny"
@@ -29,7 +30,7 @@ TEMPLATES = HERE / "data/tokenizers/templates"
 RAISING = (
     "{% for m in messages %}{{ raise_exception(m.content ~ m.role) if loop.last else m.nope[m.content] }}{% endfor %}"
 )
-ALL_ROWS = int(os.environ.get("KVTRACE_CANARY_ROWS", 20_000))  # of all runs; `make fuzz-short` asks for 100,000
+ALL_ROWS = int(os.environ.get("KVTRACE_CANARY_ROWS", drawn(20_000)))  # of all runs; `make fuzz-short` asks for 100,000
 
 
 @pytest.mark.parametrize("before", range(5))
@@ -346,7 +347,7 @@ def test_the_canary_is_in_no_local_variable_of_an_error_that_a_caller_gets(examp
 @pytest.mark.parametrize(("name", "make"), [("block-hash", block_hash), ("openai", openai), ("tokens", tokens)])
 def test_the_canary_is_in_no_exception(name, make, tmp_path, raising):
     draw, path, raised = random.Random(name), tmp_path / "one.jsonl", 0
-    for number in range(150):
+    for number in range(drawn(150)):
         path.write_bytes(broken(draw, make(draw)) + b"\n")
         options = {"tokenizer": str(TINY)} if number % 3 else {"tokenizer": None}
         if number % 3 == 1:
@@ -364,7 +365,7 @@ def test_the_canary_is_in_no_exception(name, make, tmp_path, raising):
 @pytest.mark.parametrize(("name", "make"), [("block-hash", block_hash), ("openai", openai)])
 def test_the_canary_is_in_no_message_of_a_run_that_stops(name, make, tmp_path, capfd, debug):
     draw, path = random.Random(name + " stop"), tmp_path / "one.jsonl"
-    for _ in range(40):
+    for _ in range(drawn(40)):
         path.write_bytes(broken(draw, make(draw)) + b"\n")
         run(["anonymize", str(path), "-o", str(tmp_path / "trace"), "--tokenizer", str(TINY), "--block-size", "4"])
     shown = capfd.readouterr()
@@ -400,7 +401,7 @@ def test_the_canary_of_a_trace_is_in_no_message(tmp_path, capfd, monkeypatch):
     monkeypatch.setenv("KVTRACE_DEBUG", "1")
     draw, path = random.Random("trace"), tmp_path / "trace.jsonl"
     side = Path(f"{path}.meta.json")
-    for number in range(250):
+    for number in range(drawn(250)):
         path.write_bytes(b"\n".join(broken(draw, trace_row(draw)) for _ in range(draw.randint(1, 4))))
         side.unlink(missing_ok=True)
         if number % 3 == 0:

@@ -8,6 +8,7 @@ import pytest
 import kvtrace
 from kvtrace._base.errors import UsageError
 from kvtrace.ingest.keys import Key
+from tests.conftest import drawn
 from tests.ingest.test_logs_gateways import finished, read
 from tests.ingest.test_pipeline import anonymized, token_log, write_log
 from tests.ingest.test_pipeline_tasks import Here, in_tasks
@@ -52,7 +53,7 @@ def random_log(path, seed, **kinds):
     return token_log(path, prompts, times=[draw.randrange(40) for _ in range(60)], **columns)
 
 
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("seed", range(drawn(6)))
 def test_without_the_column_ids_are_those_of_the_split_view(seed, tmp_path):
     log = random_log(tmp_path / "log.jsonl", seed, model=["a", "b"], adapter=[None, "p"], cache_salt=[None, "x", "y"])
     kept = anonymized(log, outputs=seed % 2 == 1)

@@ -17,6 +17,7 @@ from kvtrace.ingest.logs import READERS, fields, open_reader, sources
 from kvtrace.ingest.logs.fieldmap import TARGETS, FieldMap, find, parse_map
 from kvtrace.ingest.logs.record import Record
 from kvtrace.ingest.logs.unanswered import UNREAD
+from tests.conftest import drawn
 
 from .media import media_of
 
@@ -523,7 +524,7 @@ rows = st.dictionaries(names, values, max_size=8).map(
 )
 
 
-@settings(deadline=None, max_examples=300)
+@settings(deadline=None, max_examples=drawn(300))
 @given(rows, st.sampled_from([*READERS, "auto"]), st.booleans())
 def test_any_row_gives_a_record_or_an_error_without_content(row, name, mapped):
     line = orjson.dumps(row)
@@ -539,7 +540,7 @@ def test_any_row_gives_a_record_or_an_error_without_content(row, name, mapped):
 GOOD = [(path.stem, line) for path in sorted(DATA.glob("*.jsonl")) for line in path.read_bytes().splitlines()]
 
 
-@settings(deadline=None, max_examples=300)
+@settings(deadline=None, max_examples=drawn(300))
 @given(st.sampled_from(GOOD), values, st.data())
 def test_any_good_row_with_one_value_changed_gives_a_record_or_an_error_without_content(good, value, data):
     name, line = good

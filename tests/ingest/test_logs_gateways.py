@@ -17,6 +17,7 @@ from kvtrace._base.errors import NotARequest, RowError
 from kvtrace.ingest.logs import READERS, litellm, open_reader, records_of, sglang, sources
 from kvtrace.ingest.logs.otel import reader as otel
 from kvtrace.ingest.logs.otel import values
+from tests.conftest import drawn
 
 from .media import media_of
 
@@ -711,7 +712,7 @@ def places_in(value):
             yield from places_in(value[key])
 
 
-@settings(deadline=None, max_examples=800, suppress_health_check=[HealthCheck.too_slow])
+@settings(deadline=None, max_examples=drawn(800), suppress_health_check=[HealthCheck.too_slow])
 @given(st.sampled_from(GOOD), st.lists(anything, min_size=1, max_size=3), st.booleans(), st.data())
 def test_any_good_row_with_values_changed_gives_records_or_an_error_without_content(good, changes, allowed, data):
     name, row = good

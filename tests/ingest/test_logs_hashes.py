@@ -17,6 +17,7 @@ from kvtrace._base.errors import EmptyPrompt, InputError, NotARequest, RowError,
 from kvtrace.ingest.logs import READERS, open_reader, records_of
 from kvtrace.ingest.logs.kv_events import row_lines
 from kvtrace.ingest.pipeline import anonymize_rows
+from tests.conftest import drawn
 from tests.ingest.test_logs import assert_silent
 
 HERE = Path(__file__).parents[1]
@@ -103,7 +104,7 @@ def test_the_docs_examples_are_read_as_they_say():
             reader.time_ns(reader.read(row.encode()))
 
 
-@settings(deadline=None, max_examples=300)
+@settings(deadline=None, max_examples=drawn(300))
 @given(
     st.sampled_from([(name, row) for name in EXAMPLES for row in rows_of(name)]),
     st.sampled_from([CANARY, [CANARY], {CANARY: CANARY}, -1, 2.5, None, "", [], [CANARY * 4], True]),
@@ -160,7 +161,7 @@ def test_hashes_are_told_apart_by_all_their_bits(tmp_path):
     assert prompts(trace) == [[0], [1], [2], [0]]
 
 
-@settings(deadline=None, max_examples=50)
+@settings(deadline=None, max_examples=drawn(50))
 @given(st.lists(st.tuples(st.lists(st.integers(0, 2), max_size=5), st.integers(0, 15)), min_size=1, max_size=12))
 def test_ids_share_prefixes_exactly_as_hashes_do(tmp_path_factory, paths):
     folder = tmp_path_factory.mktemp("ucm")

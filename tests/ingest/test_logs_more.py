@@ -18,6 +18,7 @@ import kvtrace
 from kvtrace._base.errors import EmptyPrompt, InputError, NotARequest, RowError
 from kvtrace.ingest.logs import READERS, open_reader, records_of, sources, tables
 from kvtrace.ingest.pipeline import anonymize_rows
+from tests.conftest import drawn
 
 from .media import media_of
 
@@ -507,7 +508,7 @@ def chain(path, tail):
     return [int.from_bytes(hashlib.blake2b(name.encode(), digest_size=8).digest(), "little") for name in names]
 
 
-@settings(deadline=None, max_examples=50)
+@settings(deadline=None, max_examples=drawn(50))
 @given(paths, st.booleans())
 def test_texts_share_prefixes_exactly_as_ids_do(tmp_path_factory, found, signed):
     folder = tmp_path_factory.mktemp("dynamo")
@@ -658,7 +659,7 @@ values = st.recursive(
 GOOD = [(name, line) for name in OURS if name.endswith(".jsonl") for line in lines_of(name)]
 
 
-@settings(deadline=None, max_examples=600)
+@settings(deadline=None, max_examples=drawn(600))
 @given(st.sampled_from(GOOD), st.lists(values, min_size=1, max_size=3), st.booleans(), st.data())
 def test_any_good_row_with_values_changed_gives_records_or_an_error_without_content(good, changes, stated, data):
     name, line = good
@@ -678,7 +679,7 @@ def test_any_good_row_with_values_changed_gives_records_or_an_error_without_cont
         assert_silent(error)
 
 
-@settings(deadline=None, max_examples=200)
+@settings(deadline=None, max_examples=drawn(200))
 @given(st.sampled_from(["azure.csv", "burstgpt.csv"]), st.data())
 def test_any_row_of_a_table_gives_a_record_or_an_error_without_content(name, data):
     lines = lines_of(name)

@@ -22,6 +22,7 @@ from kvtrace.privacy.numbering.local_runner import LocalRunner
 from kvtrace.privacy.numbering.store import Store
 from kvtrace.privacy.numbering.task_plan import shard_of
 from kvtrace.trace.trace_figures import figures
+from tests.conftest import drawn
 
 KEY = Key(bytes(range(16)))
 TINY = str(Path(__file__).resolve().parents[1] / "data/tokenizers/tiny")
@@ -121,7 +122,7 @@ CHANGES = [
 def test_any_number_of_partitions_gives_the_same_trace_and_sidecar(log, tmp_path, profile, changed):
     path = log(rows(150, seed=5))
     expected = in_one(path, profile=profile, **changed)
-    for partitions in (1, 2, 7, 64):
+    for partitions in (1, 2, 7, 64) if not changed else (7,):
         found = in_tasks(path, tmp_path, profile=profile, partitions=partitions, **changed)
         assert found[:2] == expected[:2]
         if expected[2] is not None:
@@ -145,14 +146,13 @@ def accounts(count, seed, **kinds):
         yield row
 
 
-@pytest.mark.parametrize("seed", range(3))
 @pytest.mark.parametrize("kinds", [{}, {"users": False}, {"sessions": False}], ids=str)
 @pytest.mark.parametrize("changed", [{}, {"k": 5}, {"tail": "dropped"}, {"k_counts": "users"}], ids=str)
-def test_accounts_and_their_users_are_counted_alike_in_tasks(log, tmp_path, seed, kinds, changed):
-    path = log(accounts(150, seed, **kinds))
+def test_accounts_and_their_users_are_counted_alike_in_tasks(log, tmp_path, kinds, changed):
+    path = log(accounts(150, len(changed) + 3 * len(kinds), **kinds))
     expected = in_one(path, **changed)
     assert expected[2].kind == "accounts" and expected[2].member is not None and expected[2].unknown >= 0
-    for partitions in (1, 2, 7, 64):
+    for partitions in (1, 2, 7, 64) if not changed else (7,):
         found = in_tasks(path, tmp_path, partitions=partitions, **changed)
         assert found[:2] == expected[:2]
         for name in ("contributor", "member"):
@@ -172,7 +172,7 @@ def test_thousands_of_blocks_are_matched_too(log, tmp_path):
     assert in_tasks(path, tmp_path, partitions=3)[:2] == in_one(path)[:2]
 
 
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("seed", range(2))
 @pytest.mark.parametrize("kinds", [{"users": False}, {"sessions": False}, {"types": False}], ids=str)
 def test_whatever_a_log_knows_the_trace_is_the_same(log, tmp_path, seed, kinds):
     path = log(rows(40, seed, **kinds))
@@ -292,7 +292,7 @@ def test_modelled_arrivals_leave_logged_times(log, tmp_path):
     assert in_tasks(path, tmp_path, partitions=4, **options)[:2] == in_one(path, **options)[:2]
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", range(drawn(4)))
 @pytest.mark.parametrize("changed", [{"profile": "exact"}, *CHANGES[:3], CHANGES[5]], ids=str)
 def test_blocks_of_outputs_are_the_same_in_tasks(log, tmp_path, seed, changed):
     path = log(talks(90, seed))
@@ -369,7 +369,7 @@ def test_a_memory_limit_holds_for_one_process_too(log, tmp_path):
 # -- k-sharing -------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", range(drawn(4)))
 def test_no_block_has_two_to_k_minus_1_holders(log, tmp_path, seed):
     found, _, held = in_tasks(log(rows(80, seed)), tmp_path, k=4, partitions=9)
     prompts = [found["hash_ids"][start:stop] for start, stop in pairwise(found["offsets"])]

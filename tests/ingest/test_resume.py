@@ -29,12 +29,13 @@ from kvtrace.ingest.keys import Key, load_key
 from kvtrace.ingest.pipeline import anonymize_rows
 from kvtrace.ingest.task_checkpoint import TaskCheckpoint
 from kvtrace.ingest.usage import UsageCheck
+from tests.conftest import drawn
 from tests.ingest import kill_points
 
 pytestmark = pytest.mark.skipif(os.name != "posix", reason="no locks on files")
 HERE = Path(__file__).resolve().parents[1]
 TINY = HERE / "data/tokenizers/tiny"
-POINTS = int(os.environ.get("KVTRACE_KILL_POINTS", 20))
+POINTS = int(os.environ.get("KVTRACE_KILL_POINTS", drawn(20)))
 TASKS = ["--runner", "local", "--partitions", "5"]
 CANARY = "keeper-canary-7f3a"
 

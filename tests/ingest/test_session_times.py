@@ -20,6 +20,7 @@ from kvtrace.privacy.session_times import WITHOUT_TIMES
 from kvtrace.privacy.timing import late_starts
 from kvtrace.trace.dependencies import join_dependencies
 from kvtrace.trace.recorded_dependencies import recorded_dependencies
+from tests.conftest import drawn
 
 KEY = Key(bytes(range(16)))
 OPTIONS = {"key": KEY, "tokenizer": None, "block_size": 4}
@@ -134,7 +135,7 @@ def test_a_session_of_three_calls(log):
     assert trace.meta["service_times"] == {"measured": True, "estimated": False}
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", range(drawn(4)))
 def test_dependencies_are_those_of_the_released_blocks_and_exact_times(log, seed):
     path = log(rows(60, seed))
     exact = kvtrace.anonymize(path, profile="exact", **OPTIONS)

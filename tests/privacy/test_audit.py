@@ -52,6 +52,7 @@ from kvtrace.trace.columns import Columns, replace_columns, rows_of
 from kvtrace.trace.dependencies import Dependencies
 from kvtrace.trace.trace import Trace
 from tests import unaudited
+from tests.conftest import drawn
 from tests.reference import audit as reference
 from tests.reference import sharing as sharing_reference
 from tests.strategies import traces
@@ -894,7 +895,7 @@ def test_an_audit_stays_below_its_bound(tmp_path, monkeypatch):
         assert 0.4 * arrays < peak < arrays + 4_000_000  # a piece of so few references takes less than that
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=drawn(60), deadline=None)
 @given(traces(unknown_outputs=True), st.sampled_from(["as it is", "standard", "strict"]), st.data())
 def test_a_trace_is_audited_in_parts_as_in_one_file(tmp_path_factory, trace, name, data):
     folder, given = tmp_path_factory.mktemp("f"), {}
@@ -920,7 +921,7 @@ def test_a_trace_is_audited_in_parts_as_in_one_file(tmp_path_factory, trace, nam
 # -- what we release passes ------------------------------------------------------------------------------------------
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=drawn(60), deadline=None)
 @given(
     traces(min_block_size=2), st.sampled_from(["standard", "strict"]), st.sampled_from(["t.jsonl", "t.parquet"]),
     st.sampled_from(["mooncake", "bailian"]), st.booleans(), st.booleans(), st.integers(0, 9), st.data(),
@@ -1213,7 +1214,7 @@ places = st.sampled_from(
 metas = st.recursive(values, lambda inner: st.dictionaries(st.sampled_from(["a", "key", "name"]), inner, max_size=2))
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=drawn(150), deadline=None)
 @given(st.lists(st.tuples(st.integers(0, 23), places, values), max_size=4), st.data())
 def test_whatever_stands_in_rows_and_sidecar_is_audited_or_refused(tmp_path_factory, changes, data):
     case = Case()

@@ -27,6 +27,7 @@ from kvtrace.privacy.sidecar_forms import public
 from kvtrace.trace.building import toy
 from kvtrace.trace.columns import rows_of
 from tests import unaudited
+from tests.conftest import drawn
 from tests.strategies import traces
 
 SECTIONS = [
@@ -174,7 +175,7 @@ def files(folder):
     return {path.name: path.read_bytes() for path in Path(folder).iterdir()}
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=drawn(60), deadline=None)
 @given(
     traces(min_block_size=2), st.integers(1, 5), st.sampled_from(["standard", "strict", "exact"]), st.booleans(),
     st.integers(0, 3),

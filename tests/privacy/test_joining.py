@@ -23,6 +23,7 @@ from kvtrace.ingest.preparation import prepare
 from kvtrace.ingest.row_counts import RowCounter
 from kvtrace.privacy.link_index import LinkIndex
 from kvtrace.privacy.publishing import publish
+from tests.conftest import drawn
 
 BLOCK = 4
 KEY = Key(bytes(range(16)))
@@ -100,7 +101,7 @@ def rows_of(drawn):
 # -- laws ------------------------------------------------------------------------------------------------------------
 
 
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=drawn(60))
 @given(token_rows, cuts_of, st.sampled_from([".jsonl", ".parquet"]))
 def test_joined_exact_windows_are_the_whole_log(tmp_path_factory, drawn, cuts, suffix):
     folder, rows = tmp_path_factory.mktemp("join"), rows_of(drawn)
@@ -119,7 +120,7 @@ def test_joined_exact_windows_are_the_whole_log(tmp_path_factory, drawn, cuts, s
         assert joined.extra["turn"].tolist() == expected.extra["turn"].tolist()
 
 
-@settings(deadline=None, max_examples=80)
+@settings(deadline=None, max_examples=drawn(80))
 @given(
     token_rows,
     cuts_of,

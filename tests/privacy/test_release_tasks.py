@@ -19,6 +19,7 @@ from kvtrace.trace.building import TraceBuilder
 from kvtrace.trace.columns import Columns
 from kvtrace.trace.trace import Trace
 from kvtrace.trace.trace_figures import figures
+from tests.conftest import drawn
 from tests.ingest.test_pipeline_tasks import Here
 from tests.strategies import traces
 
@@ -87,7 +88,7 @@ def held(draw):
     return Trace.from_columns(columns, block_size=trace.block_size, tail=trace.tail), users
 
 
-NEW = settings(deadline=None, max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
+NEW = settings(deadline=None, max_examples=drawn(40), suppress_health_check=[HealthCheck.function_scoped_fixture])
 
 
 CHANGES = [{}, {"tail": "dropped"}, {"k": 2}, {"tail": "kept"}]

@@ -19,6 +19,7 @@ from kvtrace.trace.columns import Columns, replace_columns
 from kvtrace.trace.dependencies import Dependencies
 from kvtrace.trace.recorded_dependencies import recorded_dependencies
 from kvtrace.trace.trace import Trace
+from tests.conftest import drawn
 
 
 def recorded(rng, *, sessions=4, turns=12, agents=3, step=1.0):
@@ -42,7 +43,7 @@ def recorded(rng, *, sessions=4, turns=12, agents=3, step=1.0):
 
 
 @pytest.mark.parametrize("step", [1.0, 0.125, 1e-3])
-@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("seed", range(drawn(5)))
 def test_released_times_agree_and_come_in_steps(seed, step):
     columns = recorded(random.Random(seed), step=step)
     assert not len(late_starts(columns))
@@ -55,7 +56,7 @@ def test_released_times_agree_and_come_in_steps(seed, step):
         assert waits.row is columns.dependencies.row or (waits.row == columns.dependencies.row).all()
 
 
-@pytest.mark.parametrize("seed", range(10))
+@pytest.mark.parametrize("seed", range(drawn(10)))
 def test_recordings_whose_clocks_show_the_same_release_the_same(seed):
     """The attack that this excludes: to find a time within its step from sums of service times and delays."""
     rng, step = random.Random(seed), 1000

@@ -24,6 +24,7 @@ from kvtrace.trace.building import toy
 from kvtrace.trace.columns import replace_columns
 from kvtrace.trace.domains import in_domains
 from kvtrace.trace.trace import Trace
+from tests.conftest import drawn
 from tests.docs import ROOT
 from tests.serving.session_forests import random_forest
 from tests.serving.test_explain import forests
@@ -54,7 +55,7 @@ def named(done, name, **options):
 
 
 @given(forests(), st.integers(0, 3))
-@settings(max_examples=200)
+@settings(max_examples=drawn(200))
 def test_more_blocks_reach_their_shares_of_the_evicted_tokens(trace, extra):
     capacity = longest(trace) + extra
     done = explain(trace, capacity)
@@ -96,7 +97,7 @@ def test_more_blocks_of_an_engine_are_simulated(trace, engine, mode):
 
 
 @given(forests(), st.integers(0, 6000), st.integers(0, 40))
-@settings(max_examples=200)
+@settings(max_examples=drawn(200))
 def test_a_longer_time_to_live_is_simulated(trace, ttl_ms, extra):
     capacity = longest(trace) + extra
     done = explain(trace, capacity, ttl=f"{ttl_ms}ms")
@@ -154,7 +155,7 @@ def test_policies_are_simulated_and_bounded(trace, policy, extra):
 
 
 @given(forests(), st.sampled_from(["reference", "vllm", "dynamo"]), st.integers(1, 3), st.sampled_from([8, 24]))
-@settings(max_examples=100)
+@settings(max_examples=drawn(100))
 def test_cures_of_simulations_in_time_are_simulated(trace, engine, instances, capacity):
     common = {"cost": SLOW, "instances": instances}
     done = explain(trace, capacity, engine=engine, **common)
@@ -180,7 +181,7 @@ def test_cures_of_simulations_in_time_are_simulated(trace, engine, instances, ca
     forests(domains=True), st.sampled_from(sorted(ENGINES)), st.sampled_from(["block", "token", "grow"]),
     st.sampled_from(["lru", "ttl:2s", "arc"]), st.sampled_from([None, 2]), st.booleans(), st.integers(0, 5),
 )  # fmt: skip
-@settings(max_examples=200)
+@settings(max_examples=drawn(200))
 def test_every_setting_that_can_be_explained_has_cures(trace, engine, mode, policy, instances, in_time, warm_up):
     options = {"engine": engine, "mode": mode, "instances": instances, "warm_up": min(warm_up, len(trace))}
     try:

@@ -14,12 +14,12 @@ from kvtrace.serving.instances import simulate_instances
 from kvtrace.serving.schedulers.dynamo import DynamoCost, DynamoScheduler
 from kvtrace.serving.simulation import BatchLimits, StepCost, simulate_serving
 from kvtrace.trace.building import toy
-from tests.conftest import ROOT
+from tests.conftest import ROOT, drawn
 from tests.reference.dynamo_times import serve
 from tests.serving.scheduler_cases import dynamo_case, trace_of
 
 VECTORS = json.loads((ROOT / "tests/vectors/dynamo_times.json").read_text())
-CASES = int(os.environ.get("KVTRACE_EXAMPLES", 200))
+CASES = int(os.environ.get("KVTRACE_EXAMPLES", drawn(200)))
 NAMES = ("instance", "cached", "started", "first", "ended", "preempted")
 
 

@@ -22,6 +22,7 @@ from kvtrace.serving.simulation import StepCost, simulate_serving
 from kvtrace.trace.building import toy
 from kvtrace.trace.columns import fields_of, replace_columns
 from kvtrace.trace.trace import Trace
+from tests.conftest import drawn
 from tests.reference import misses as twin
 from tests.serving.session_forests import random_forest
 from tests.strategies import traces
@@ -71,7 +72,7 @@ def assert_as_twin(run, trace=None):
     forests(), st.sampled_from(sorted(ENGINES)), st.sampled_from(["block", "token", "grow"]),
     st.sampled_from(["serial", "open-loop:300", "concurrency:3"]), LARGE,
 )  # fmt: skip
-@settings(max_examples=300)
+@settings(max_examples=drawn(300))
 def test_causes_of_every_engine_mode_and_schedule_add_up(trace, engine, mode, schedule, capacity):
     capacity = max(capacity, 256 // trace.block_size) if engine == "lmcache" else capacity
     try:
@@ -116,7 +117,7 @@ def test_one_instance_leaves_no_token_to_another_instance(trace, router, instanc
 
 
 @given(forests(), st.sampled_from(TIMED), st.integers(1, 3), st.sampled_from([8, 24, UNLIMITED]))
-@settings(max_examples=300)
+@settings(max_examples=drawn(300))
 def test_simulations_in_time_add_up_and_without_a_limit_nothing_is_evicted(trace, engine, instances, capacity):
     assume(engine != "sglang" or trace.block_size in (1, 2, 4))  # its prefills are multiples of a page
     run = simulate_serving(trace, SLOW, setting=Setting(capacity, engine=engine), instances=instances)
@@ -187,7 +188,7 @@ def test_the_blocks_that_lru_needs_more_are_exact(trace):
 @pytest.mark.parametrize("engine", ["vllm", "sglang"])
 @pytest.mark.parametrize("instances", [1, 2])
 @given(trace=forests())
-@settings(max_examples=60)
+@settings(max_examples=drawn(60))
 def test_cache_groups_round_and_evict(engine, instances, trace):
     """Windows: what the groups cannot resume at any capacity is rounding, and the rest is evicted.
 

@@ -19,12 +19,12 @@ from kvtrace.serving.simulation import BatchLimits, StepCost, simulate_serving
 from kvtrace.trace.building import toy
 from kvtrace.trace.columns import replace_columns
 from kvtrace.trace.trace import Trace
-from tests.conftest import ROOT
+from tests.conftest import ROOT, drawn
 from tests.reference.sglang_scheduler import serve
 from tests.serving.scheduler_cases import exchange_and_experts, sglang_case, trace_of
 
 VECTORS = json.loads((ROOT / "tests/vectors/scheduler_sglang.json").read_text())
-CASES = int(os.environ.get("KVTRACE_EXAMPLES", 400))
+CASES = int(os.environ.get("KVTRACE_EXAMPLES", drawn(400)))
 OPTIONS = {one.name for one in fields(SglangScheduler)}
 
 

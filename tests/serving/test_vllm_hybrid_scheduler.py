@@ -14,13 +14,13 @@ from kvtrace.serving.schedulers.vllm import VllmScheduler
 from kvtrace.serving.simulation import StepCost, Tier, simulate_serving
 from kvtrace.serving.simulations import simulate_all
 from kvtrace.trace.building import toy
-from tests.conftest import ROOT
+from tests.conftest import ROOT, drawn
 from tests.reference.vllm_grouped_scheduler import serve
 from tests.serving.scheduler_cases import hybrid_case
 from tests.serving.test_vllm_scheduler import logged, require_equal, require_steps_of_vllm, require_twin
 
 VECTORS = json.loads((ROOT / "tests/vectors/scheduler_vllm_hybrid.json").read_text())
-CASES = int(os.environ.get("KVTRACE_EXAMPLES", 200))
+CASES = int(os.environ.get("KVTRACE_EXAMPLES", drawn(200)))
 
 
 @pytest.mark.parametrize("number", range(len(VECTORS["vectors"])))

@@ -14,13 +14,13 @@ from kvtrace.serving.simulation import StepCost, Tier, simulate_serving
 from kvtrace.trace.building import toy
 from kvtrace.trace.columns import replace_columns
 from kvtrace.trace.trace import Trace
-from tests.conftest import ROOT
+from tests.conftest import ROOT, drawn
 from tests.reference.vllm_offloading import serve
 from tests.serving.scheduler_cases import tier_case
 from tests.serving.test_vllm_scheduler import require_equal, require_steps_of_vllm, require_twin
 
 VECTORS = json.loads((ROOT / "tests/vectors/scheduler_vllm_tiers.json").read_text())
-CASES = int(os.environ.get("KVTRACE_EXAMPLES", 300))
+CASES = int(os.environ.get("KVTRACE_EXAMPLES", drawn(300)))
 ALONE = VllmScheduler(async_scheduling=False)
 
 

@@ -16,12 +16,12 @@ from kvtrace.serving.timeline import Timeline
 from kvtrace.trace.building import toy
 from kvtrace.trace.columns import replace_columns
 from kvtrace.trace.trace import Trace
-from tests.conftest import ROOT
+from tests.conftest import ROOT, drawn
 from tests.reference.vllm_scheduler import serve
 from tests.serving.scheduler_cases import exchange_and_experts, layout_of, options_of, tiers_of, trace_of, vllm_case
 
 VECTORS = json.loads((ROOT / "tests/vectors/scheduler_vllm.json").read_text())
-CASES = int(os.environ.get("KVTRACE_EXAMPLES", 400))
+CASES = int(os.environ.get("KVTRACE_EXAMPLES", drawn(400)))
 
 
 def served(case, timer=None):

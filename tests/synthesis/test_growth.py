@@ -5,6 +5,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kvtrace._native.growth import Growth
+from tests.conftest import drawn
 from tests.reference import growth as slow
 
 GRID = [1.0, 2.0, 3.0, 4.0, 5.0, 6.5, 8.0, 10.0, 12.0, 14.0, 17.0, 20.0, 25.0, 30.0, 35.0, 40.0]
@@ -29,7 +30,7 @@ efforts = st.sampled_from([(1, 24, 3, 0), (3, 2, 1, 0.5), (16, 24, 3, 0.3), (4, 
 corrections = st.sampled_from([ONES, [1.0, 1.5] * 8])
 
 
-@settings(max_examples=200)
+@settings(max_examples=drawn(200))
 @given(
     st.lists(st.lists(rows(), min_size=1, max_size=6), min_size=1, max_size=8), st.sampled_from([3, 10, 1000]),
     st.booleans(), corrections, st.tuples(efforts, efforts, st.sampled_from([(0, 0), (500, 2000)])),

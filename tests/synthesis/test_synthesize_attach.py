@@ -19,6 +19,7 @@ from kvtrace.synthesis.model import Model
 from kvtrace.trace.building import concat, toy
 from kvtrace.trace.columns import Columns
 from kvtrace.trace.trace import Trace
+from tests.conftest import drawn
 from tests.reference import attach as slow
 from tests.strategies import traces
 
@@ -238,7 +239,7 @@ def test_a_model_holds_no_ids_and_no_order_of_requests():
 # -- streams -----------------------------------------------------------------------------------------------------
 
 
-@settings(max_examples=60)
+@settings(max_examples=drawn(60))
 @given(traces().filter(has_prompts), st.integers(1, 60), st.integers(0, 3))
 def test_a_stream_is_sound(trace, rows, seed):
     model = fit(trace)

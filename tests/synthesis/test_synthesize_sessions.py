@@ -22,6 +22,7 @@ from kvtrace.trace.building import toy
 from kvtrace.trace.columns import fields_of, replace_columns
 from kvtrace.trace.dependencies import COMPLETION, JOIN, SEQUENCE, SPAWN, Dependencies
 from kvtrace.trace.trace import Trace
+from tests.conftest import drawn
 from tests.synthesis.session_forests import forest
 
 
@@ -193,7 +194,7 @@ def test_a_longer_sample_has_the_hits_of_a_cache_of_the_same_size_and_a_denser_o
         assert found == pytest.approx(expected, abs=0.03)
 
 
-@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("seed", range(drawn(5)))
 def test_chains_keep_the_bins_of_their_requests(source, model, seed):
     """So the distribution functions of requests of a chain meet at the edges of all bins."""
     of_source, of_made = (chains_of(trace) for trace in (source, sample(model, seed=seed)))

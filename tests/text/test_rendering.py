@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from kvtrace._base.errors import KvtraceError, RowError
 from kvtrace.text import templates
 from kvtrace.text.templates import ChatTemplate
+from tests.conftest import drawn
 
 PLAIN = """{{ bos_token }}{% for m in messages %}<{{ m.role }}>{{ m.content }}{% endfor %}
 {% if add_generation_prompt %}<a>{% endif %}"""
@@ -78,7 +79,7 @@ def test_any_template_at_hand_gives_the_same(file, requests):
     assert_same(ChatTemplate(file.read_text(encoding="utf-8"), bos_token="<s>", eos_token="</s>"), requests)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=drawn(40), deadline=None)
 @given(requests=logs())
 def test_the_built_in_tokenizer_s_template_is_proved(requests):
     template = templates.load("deepseek-r1")

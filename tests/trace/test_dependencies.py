@@ -10,6 +10,7 @@ from kvtrace.trace.building import concat, toy
 from kvtrace.trace.columns import Columns, replace_columns
 from kvtrace.trace.dependencies import Dependencies, join_dependencies
 from kvtrace.trace.trace import Trace
+from tests.conftest import drawn
 
 
 def lists_of(waits):
@@ -34,7 +35,7 @@ def random_trace(rng, rows=30):
     return Trace.from_columns(columns, block_size=1)
 
 
-@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.parametrize("seed", range(drawn(20)))
 def test_a_selection_keeps_the_dependencies_among_its_rows(seed):
     rng = random.Random(seed)
     trace = random_trace(rng)
