@@ -1,4 +1,4 @@
-"""The unfitted model against recordings of vLLM on real GPUs: the errors are those of docs/serving/serving-model.md."""
+"""The unfitted model against recordings of vLLM on real GPUs: the errors are those of docs/serving/models.md."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -17,7 +17,7 @@ from kvtrace.serving.schedulers.vllm import VllmScheduler
 from kvtrace.serving.simulation import StepCost, simulate_serving
 from tests.serving.measured import BLOCKS, FOLDERS, LIMITS, measured
 
-MANUAL = Path(__file__).parents[2] / "docs/serving/serving-model.md"
+MANUAL = Path(__file__).parents[2] / "docs/serving/models.md"
 PAGE = 16  # tokens of a block
 MODEL = model_shape("llama-3.1-8b")
 
