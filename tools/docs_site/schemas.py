@@ -244,7 +244,7 @@ def analysis() -> Schema:
     """The statistics of a trace."""
     schema = schema_of(AnalyzeFile)
     reachable = schema["properties"]["reachable_hits"]
-    schema["properties"]["reachable_hits"] = _described(reachable, descriptions("cache/hybrid.md"))
+    schema["properties"]["reachable_hits"] = _described(reachable, descriptions("cache/hybrid.md#keys"))
     null_or_sessions = schema["properties"]["sessions"]["anyOf"]
     meanings = descriptions("analysis/analyze.md#keys-of-sessions")
     schema["properties"]["sessions"]["anyOf"] = [_described(one, meanings) for one in null_or_sessions]
@@ -325,7 +325,7 @@ def audit() -> Schema:
 def simulations() -> Schema:
     """The results of `kvtrace simulate`."""
     pages = (
-        "cache/hybrid.md",
+        "cache/hybrid.md#keys",
         "serving/serving.md#keys-of-a-closed-loop",
         "serving/serving.md#keys",
         "cache/simulate.md#keys-of-instances",
