@@ -1,6 +1,5 @@
 """The unfitted model against recordings of vLLM on real GPUs: the errors are those of docs/serving/models.md."""
 
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -105,29 +104,8 @@ def test_with_its_own_blocks_the_mean_ttft_is_that_of_the_manual(recordings):
     )
 
 
-@pytest.mark.parametrize(("model", "name", "gpus", "label"), [
-    ("llama-3-70b", "rtx-pro-6000", 2, "Llama-3-70B, 2 x RTX PRO 6000"),
-    ("llama-3.1-8b", "rtx-4090", 2, "Llama-3.1-8B, 2 x RTX 4090"), ("llama-3-70b", "h100", 4, "Llama-3-70B, 4 x H100"),
-])  # fmt: skip
-def test_what_the_exchange_is_worth_is_in_the_manual(recordings, model, name, gpus, label):
-    trace, roofline = recordings["rtx-pro-6000-server"].trace, Roofline(model_shape(model), gpu(name), gpus)
-    whole = step_cost(roofline)
-    overhead_s = whole.overhead_s - roofline.exchange_s_per_step
-    costs = [whole, replace(whole, exchange_s=0.0, overhead_s=overhead_s), replace(whole, overhead_s=overhead_s)]
-    figures = []
-    for cost in costs:
-        setting = Setting(roofline.capacity_tokens(2048, 128) // PAGE, engine="vllm")
-        scheduler = VllmScheduler(max_num_batched_tokens=2048, max_num_seqs=128)
-        done = simulate_serving(trace, cost, setting=setting, scheduler=scheduler).to_dict()
-        figures += [f"{done['ttft_s']['mean']:.2f}", f"{1000 * done['tpot_s']['mean']:.1f}"]
-    assert f"| {label} | {' | '.join(figures)} |" in MANUAL.read_text(encoding="utf-8")
-
-
 def test_what_the_experts_are_worth_is_in_the_manual():
     roofline = Roofline(model_shape("qwen3-30b-a3b"), gpu("rtx-pro-6000"))
-    steps = [float(roofline.decode_step_s(batch, 500 * batch)) for batch in (1, 8, 32, 128)]
-    untouched = [(1 - roofline.model.expert_share) ** batch for batch in (1, 8, 32, 128)]
-    every = [step + roofline.seconds_for_experts * share for step, share in zip(steps, untouched, strict=True)]
-    manual = MANUAL.read_text(encoding="utf-8")
-    assert f"| ms a step | {' | '.join(f'{1000 * one:.1f}' for one in steps)} |" in manual
-    assert f"| ms a step if all experts were read | {' | '.join(f'{1000 * one:.1f}' for one in every)} |" in manual
+    alone, many = (1000 * float(roofline.decode_step_s(batch, 500 * batch)) for batch in (1, 128))
+    manual = " ".join(MANUAL.read_text(encoding="utf-8").split())
+    assert f"takes {alone:.1f} ms with one request and {many:.1f} ms with 128" in manual
