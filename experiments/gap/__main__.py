@@ -23,7 +23,7 @@ BOUNDS = ("classes in hindsight", "fine in hindsight", "dead blocks")
 @click.argument("data", type=click.Path(exists=True, file_okay=False))
 @click.option("--page", type=click.Path(dir_okay=False, exists=True), help="Also replace the tables of this page.")
 def main(data: str, page: str | None) -> None:
-    """Print the share of the gap from LRU to belady that each order closes on held-out halves, and the bounds."""
+    """Print the share of the gap from LRU to belady that each policy closes on held-out halves, and the bounds."""
     orders, bounds = [], []
     for name, trace in traces_of(Path(data)):
         click.echo(name, err=True)
@@ -33,7 +33,7 @@ def main(data: str, page: str | None) -> None:
     heads = ["trace, tokens per block", "capacity", "LRU", "belady"]
     tables = {
         "orders": table([*heads, *(f"`{one}`" for one in SHOWN)], orders),
-        "bounds": table([*heads[:2], "best order", "`reuse-density`", *BOUNDS], bounds),
+        "bounds": table([*heads[:2], "best policy", "`reuse-density`", *BOUNDS], bounds),
     }
     tables["conversation"] = tuned_table(kvtrace.read(Path(data) / CONVERSATIONS))
     for mark, text in tables.items():
