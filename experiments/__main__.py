@@ -51,7 +51,7 @@ def _options(*, of_model: bool = False, **defaults):
         ),
         click.option("--seed", default=0, type=click.IntRange(0), metavar="N", help="The first seed."),
         click.option(
-            "--json", "as_json", is_flag=True, help="Print one JSON object; docs/experiments/experiments.md lists its keys."
+            "--json", "as_json", is_flag=True, help="Print one JSON object; experiments/README.md lists its keys."
         ),
         click.option("--figure", metavar="FILE", help="Also draw it: .png, .svg or .pdf."),
         click.option("-q", "--quiet", is_flag=True, help="Print only results and errors."),

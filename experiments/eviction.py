@@ -67,7 +67,7 @@ class Eviction:
         return list(dict.fromkeys(case.pools for case in self.cases))
 
     def to_dict(self) -> dict[str, Any]:
-        """Keys as docs/experiments/experiments.md lists them."""
+        """Keys as experiments/README.md lists them."""
         mix = {name: value for name, value in asdict(self.mix).items() if name != "pools"}
         return {
             "schema": SCHEMA, "experiment": "eviction", "mix": mix, "serving": asdict(self.serving), "seed": self.seed,

@@ -59,7 +59,7 @@ class HitRates:
         return Fit.of([point.p for point in self.points], [point.rate(name).mean for point in self.points])
 
     def to_dict(self) -> dict[str, Any]:
-        """Keys as docs/experiments/experiments.md lists them."""
+        """Keys as experiments/README.md lists them."""
         mix = {name: value for name, value in asdict(self.mix).items() if name != "p"}
         return {
             "schema": SCHEMA, "experiment": "hit-rate", "mix": mix, "serving": asdict(self.serving), "seed": self.seed,

@@ -55,7 +55,7 @@ class Identical:
     cases: tuple[Case, ...]
 
     def to_dict(self) -> dict[str, Any]:
-        """Keys as docs/experiments/experiments.md lists them."""
+        """Keys as experiments/README.md lists them."""
         return {
             "schema": SCHEMA, "experiment": "identical-prompt", "prompt_length": self.prompt_length,
             "requests": self.requests, "output_length": list(self.output_length), "serving": asdict(self.serving),

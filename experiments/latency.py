@@ -46,7 +46,7 @@ class Latency:
     measured: tuple[Measured, ...]
 
     def to_dict(self) -> dict[str, Any]:
-        """Keys as docs/experiments/experiments.md lists them."""
+        """Keys as experiments/README.md lists them."""
         return {
             "schema": SCHEMA, "experiment": "latency", "requests": self.requests, "serving": asdict(self.serving),
             **self.about, "seed": self.seed, "workloads": [row.to_dict() for row in self.measured],

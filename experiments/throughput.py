@@ -96,7 +96,7 @@ class Throughput:
         return [length for length in every if len(self.over_p(length)) == longest > 1]
 
     def to_dict(self) -> dict[str, Any]:
-        """Keys as docs/experiments/experiments.md lists them."""
+        """Keys as experiments/README.md lists them."""
         mix = {name: value for name, value in asdict(self.mix).items() if name not in SWEPT}
         return {
             "schema": SCHEMA, "experiment": "throughput", "mix": mix, "serving": asdict(self.serving), **self.about,

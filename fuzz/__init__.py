@@ -1,1 +1,1 @@
-"""Harnesses that feed readers and kernels what nobody would write; docs/fuzzing.md says how to run them."""
+"""Harnesses that feed readers and kernels what nobody would write; docs/releasing.md says how to run them."""

@@ -7,7 +7,7 @@ from pathlib import Path
 from click.testing import CliRunner
 
 ROOT = Path(__file__).resolve().parent.parent
-PAGES = [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").rglob("*.md"))]
+PAGES = [page for pages in ("*.md", "docs/**/*.md", "experiments/*.md") for page in sorted(ROOT.glob(pages))]
 BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.M | re.S)
 HELP = re.compile(r"(<!-- help: (.*?) -->\n).*?(<!-- end -->)", re.S)
 

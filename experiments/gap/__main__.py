@@ -1,4 +1,4 @@
-"""`python -m experiments.gap DATA`: the tables of docs/cache/gap.md and tune.md, from a folder of shared data."""
+"""`python -m experiments.gap DATA`: the tables of experiments/gap.md, from a folder of shared data."""
 
 from __future__ import annotations
 
@@ -21,13 +21,9 @@ BOUNDS = ("classes in hindsight", "fine in hindsight", "dead blocks")
 
 @click.command()
 @click.argument("data", type=click.Path(exists=True, file_okay=False))
-@click.option(
-    "--docs",
-    type=click.Path(file_okay=False, exists=True),
-    help="Also replace the tables of gap.md and tune.md in this folder.",
-)
-def main(data: str, docs: str | None) -> None:
-    """Print the share of the gap from LRU to belady that each order closes on held-out halves, and the bounds."""
+@click.option("--page", type=click.Path(dir_okay=False, exists=True), help="Also replace the tables of this page.")
+def main(data: str, page: str | None) -> None:
+    """Print the share of the gap from LRU to belady that each policy closes on held-out halves, and the bounds."""
     orders, bounds = [], []
     for name, trace in traces_of(Path(data)):
         click.echo(name, err=True)
@@ -37,14 +33,13 @@ def main(data: str, docs: str | None) -> None:
     heads = ["trace, tokens per block", "capacity", "LRU", "belady"]
     tables = {
         "orders": table([*heads, *(f"`{one}`" for one in SHOWN)], orders),
-        "bounds": table([*heads[:2], "best order", "`reuse-density`", *BOUNDS], bounds),
+        "bounds": table([*heads[:2], "best policy", "`reuse-density`", *BOUNDS], bounds),
     }
+    tables["conversation"] = tuned_table(kvtrace.read(Path(data) / CONVERSATIONS))
     for mark, text in tables.items():
         click.echo(f"{mark}\n\n{text}\n")
-    if docs:
-        put(Path(docs) / "gap.md", tables)
-        conversations = kvtrace.read(Path(data) / CONVERSATIONS)
-        put(Path(docs) / "tune.md", {"conversation": tuned_table(conversations)})
+    if page:
+        put(Path(page), tables)
 
 
 def rows_of(name: str, trace: Trace) -> list[tuple[list[str], list[str]]]:

@@ -1,4 +1,4 @@
-"""The table of docs/cache/tune.md: `kvtrace tune` on Mooncake's conversation trace."""
+"""The table `conversation` of experiments/gap.md: `kvtrace tune` on Mooncake's conversation trace."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`python -m experiments.hints FOLDER`: the tables of docs/hints.md, from a folder of Weka sessions."""
+"""`python -m experiments.hints FOLDER`: the tables of experiments/hints.md, from a folder of Weka sessions."""
 
 from __future__ import annotations
 

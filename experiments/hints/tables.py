@@ -1,4 +1,4 @@
-"""The tables of docs/hints.md, in Markdown, between the marks that the page has."""
+"""The tables of experiments/hints.md, in Markdown, between the marks that the page has."""
 
 from __future__ import annotations
 

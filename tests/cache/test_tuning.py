@@ -88,6 +88,6 @@ def test_one_request_has_no_halves():
 
 
 def test_the_table_of_the_page_is_what_tune_gives(shared):
-    page = (ROOT / "docs/cache/tune.md").read_text(encoding="utf-8")
+    page = (ROOT / "experiments/gap.md").read_text(encoding="utf-8")
     written = re.search(r"<!-- conversation -->\n\n(.*?)\n\n<!-- end -->", page, re.S)[1]
     assert written == tuned_table(kvtrace.read(shared / "data/mooncake/conversation_trace.jsonl"))

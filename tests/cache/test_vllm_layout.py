@@ -59,7 +59,7 @@ def test_the_table_in_the_docs_has_vllms_figures():
     layouts = {vector["name"]: vector["layout"] for vector in VECTORS["vectors"]}
     rows = [line.strip("| ").split(" | ") for line in DOCS.read_text().splitlines() if line.count("|") == 5]
     rows = [row for row in rows if row[0] in layouts]
-    assert len(rows) > 20
+    assert len(rows) == 10
     for name, groups, blocks, block_bytes in rows:
         layout = layouts[name]
         assert block_bytes == f"{layout['block_bytes']:,}", name

@@ -30,14 +30,11 @@ def test_no_bound_exceeds_the_optimum():
     assert all(0 <= hits <= optimum for hits in bounds.bounds_of(LOOPS, 3).values())
 
 
-def test_the_command_replaces_the_tables_of_the_pages(tmp_path):
-    data, pages = tmp_path / "data", tmp_path / "docs"
+def test_the_command_replaces_the_tables_of_the_page(tmp_path):
+    data, page = tmp_path / "data", tmp_path / "gap.md"
     (data / "mooncake").mkdir(parents=True)
-    pages.mkdir()
     kvtrace.write(LOOPS, data / load.CONVERSATIONS)
-    (pages / "gap.md").write_text("<!-- orders -->\n<!-- end -->\n<!-- bounds -->\n<!-- end -->\n")
-    (pages / "tune.md").write_text("<!-- conversation -->\n<!-- end -->\n")
-    done = CliRunner().invoke(gap.main, [str(data), "--docs", str(pages)], catch_exceptions=False)
+    page.write_text("".join(f"<!-- {name} -->\n<!-- end -->\n" for name in ("orders", "bounds", "conversation")))
+    done = CliRunner().invoke(gap.main, [str(data), "--page", str(page)], catch_exceptions=False)
     assert done.exit_code == 0
-    assert "| conversation, 512 | 2 (40 %)" in (pages / "gap.md").read_text()
-    assert "| `lru` | both |" in (pages / "tune.md").read_text()
+    assert "| conversation, 512 | 2 (40 %)" in page.read_text() and "| `lru` | both |" in page.read_text()

@@ -1,4 +1,4 @@
-"""The tables of variants: which file, twin, vector and line in the docs each row needs. docs/how-to-add.md lists them.
+"""The tables of variants: which file, twin, vector and line in the docs each row needs. docs/design.md lists them.
 
 `missing(repository)` gives one sentence for each thing that is not there: what it is and where to put it.
 """

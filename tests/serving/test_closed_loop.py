@@ -47,7 +47,7 @@ def fitting(trace, loop):
 
 
 def moments(trace, loop, begins, ends):
-    """The first plays cut inside: the offset of each row that stays, by the rule of docs/serving/closed-loop.md."""
+    """The first plays cut inside: the offset of each row that stays, by the rule of docs/serving/serving.md."""
     share = np.random.default_rng(loop.seed).uniform(*loop.start_range, loop.lanes)
     return begins + share * (ends - begins)
 

@@ -198,7 +198,7 @@ def test_what_can_not_be_served_is_refused():
 
 def test_with_rates_near_dynamos_a_real_trace_hits_what_its_replay_hits(shared):
     trace = kvtrace.read(shared / "data/mooncake/conversation_trace.jsonl")
-    near = StepCost(token_s=1.99e-5, read_s=54.01e-3 / (5000 * 512), overhead_s=5.74e-3)  # docs/serving/dynamo.md
+    near = StepCost(token_s=1.99e-5, read_s=54.01e-3 / (5000 * 512), overhead_s=5.74e-3)  # nearly Dynamo's
     done = simulate_serving(trace, near, setting=Setting(5000, mode="grow", engine="vllm"), instances=4)
     assert done.hits.hit_blocks == pytest.approx(35_155, rel=0.002)
     assert done.ttft_s.mean() == pytest.approx(0.486, rel=0.05)

@@ -681,7 +681,7 @@ def test_prices_that_are_none_are_refused(wrong):
 
 
 def test_each_gpu_has_its_figures_in_the_manual():
-    manual = (Path(__file__).parents[2] / "docs/serving/serving-model.md").read_text(encoding="utf-8")
+    manual = (Path(__file__).parents[2] / "docs/serving/models.md").read_text(encoding="utf-8")
     for name, row in GPUS.items():
         figures = FIGURES["gpus"][name]
         fp8 = f"{row.fp8_flops / 1e12:g}" if row.fp8_flops else "-"
@@ -694,7 +694,7 @@ def test_each_gpu_has_its_figures_in_the_manual():
 
 
 def test_each_link_has_its_figures_in_the_manual():
-    manual = (Path(__file__).parents[2] / "docs/serving/serving-model.md").read_text(encoding="utf-8")
+    manual = (Path(__file__).parents[2] / "docs/serving/models.md").read_text(encoding="utf-8")
     for name, link in LINKS.items():
         line = f"| `{name}` | {link.bytes_per_s / 1e9:.1f} | {1e6 * link.latency_s:.0f} |"
         assert sum(one.startswith(line) for one in manual.splitlines()) == 1, line

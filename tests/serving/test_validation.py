@@ -27,7 +27,7 @@ from tests.conftest import ROOT
 from tests.serving.recorded import COST, recorded
 
 MADE_UP = ROOT / "examples/recording"
-MANUAL = ROOT / "docs/serving/validate.md"
+MANUAL = ROOT / "docs/serving/calibrate.md"
 REAL = {"rtx-pro-6000-server": "RTXPRO6000_Llama-3.1-8B", "rtx-4090": "RTX4090_Llama-3.1-8B"}
 LATENCIES = ("ttft_s", "tpot_s", "e2e_s")
 SECOND = StepCost(token_s=0.0, overhead_s=1.0)  # each step takes one second

@@ -14,7 +14,9 @@ sys.path[:0] = [path for path in (str(ROOT), str(ROOT / "src")) if path not in s
 from tools.docs_site import api, commands  # noqa: E402  # the builder loads this file without the root on its path
 
 COMMAND_LINK = re.compile(r"\]\((?:\.\./)*(?:cli/)?cli\.md#(kvtrace|datagen)-(\w+)\)")
-OUTSIDE_LINK = re.compile(r"\[([^\]]*)\]\((?:\.\./)+(?:contrib|examples|tests|src|benchmarks|README|CHANGELOG)[^)]*\)")
+OUTSIDE_LINK = re.compile(
+    r"\[([^\]]*)\]\((?:\.\./)+(?:contrib|examples|experiments|tests|src|benchmarks|README|CHANGELOG)[^)]*\)"
+)
 
 
 def on_config(config):

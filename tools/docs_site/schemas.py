@@ -12,6 +12,7 @@ import re
 import types
 import typing
 from collections.abc import Callable, Mapping
+from itertools import takewhile
 from pathlib import Path
 from typing import Any, Literal, NotRequired, TypedDict, get_args, get_origin, get_type_hints
 
@@ -190,12 +191,28 @@ def _distribution() -> Schema:
 def descriptions(*pages: str) -> dict[str, str]:
     """Key -> meaning, from the tables of some pages of docs/.
 
-    >>> descriptions("cache/simulate.md")["early_frees"][:12]
+    >>> descriptions("cache/simulate.md#results")["early_frees"][:12]
     'of the whole'
     """
-    rows = (row for page in pages for row in KEYS.findall((ROOT / "docs" / page).read_text(encoding="utf-8")))
+    rows = (row for page in pages for row in KEYS.findall(_section(*page.split("#"))))
     meanings = {key: _plain(text) for keys, text in rows for key in re.findall(r"`([a-z_0-9]+)`", keys)}
     return {key: text for key, text in meanings.items() if text}
+
+
+def _section(page: str, anchor: str = "") -> str:
+    """A page of docs/, or its section of that name up to the next heading of its level.
+
+    >>> _section("cache/simulate.md", "results").splitlines()[0]
+    '## Results'
+    """
+    lines = (ROOT / "docs" / page).read_text(encoding="utf-8").splitlines(keepends=True)
+    if not anchor:
+        return "".join(lines)
+    start = next(
+        row for row, line in enumerate(lines) if re.fullmatch(f"#+ {anchor.replace('-', ' ')}", line.lower().rstrip())
+    )
+    higher = re.compile(rf"#{{1,{lines[start].index(' ')}}} ")
+    return lines[start] + "".join(takewhile(lambda line: not higher.match(line), lines[start + 1 :]))
 
 
 def _plain(text: str) -> str:
@@ -227,17 +244,17 @@ def analysis() -> Schema:
     """The statistics of a trace."""
     schema = schema_of(AnalyzeFile)
     reachable = schema["properties"]["reachable_hits"]
-    schema["properties"]["reachable_hits"] = _described(reachable, descriptions("cache/hybrid.md"))
+    schema["properties"]["reachable_hits"] = _described(reachable, descriptions("cache/hybrid.md#keys"))
     null_or_sessions = schema["properties"]["sessions"]["anyOf"]
-    meanings = descriptions("analysis/sessions.md")
+    meanings = descriptions("analysis/analyze.md#keys-of-sessions")
     schema["properties"]["sessions"]["anyOf"] = [_described(one, meanings) for one in null_or_sessions]
     _describe_delivered(schema["properties"])
-    return _with_version(schema, summary.SCHEMA, "analysis/analyze.md")
+    return _with_version(schema, summary.SCHEMA, "analysis/analyze.md#keys")
 
 
 def _describe_delivered(properties: dict[str, Schema]) -> None:
     """Describe the keys of delivered hits; words that other tables explain too, such as tokens, mean others here."""
-    properties["delivered"] = _described(properties["delivered"], descriptions("analysis/delivered.md"))
+    properties["delivered"] = _described(properties["delivered"], descriptions("analysis/analyze.md#keys-of-delivered"))
 
 
 def curve() -> Schema:
@@ -280,8 +297,8 @@ class ModelsFile(TypedDict):
 
 def models() -> Schema:
     """Models of the catalog."""
-    schema = _with_version(schema_of(ModelsFile), listing.SCHEMA, "serving/models.md")
-    return _described(schema, descriptions("serving/models.md"))
+    schema = _with_version(schema_of(ModelsFile), listing.SCHEMA, "serving/models.md#keys-of-models")
+    return _described(schema, descriptions("serving/models.md#keys-of-models"))
 
 
 def sidecar() -> Schema:
@@ -308,13 +325,13 @@ def audit() -> Schema:
 def simulations() -> Schema:
     """The results of `kvtrace simulate`."""
     pages = (
-        "cache/hybrid.md",
-        "serving/closed-loop.md",
-        "serving/serving.md",
-        "serving/instances.md",
-        "cache/domains.md",
+        "cache/hybrid.md#keys",
+        "serving/serving.md#keys-of-a-closed-loop",
+        "serving/serving.md#keys",
+        "cache/simulate.md#keys-of-instances",
+        "cache/simulate.md#keys-of-isolation",
+        "cache/simulate.md#results",
     )
-    pages = (*pages, "cache/simulate.md")
     meanings = descriptions(*pages)
     schema = _described(schema_of(SimulationFile), meanings)
     _keep_optional(schema["properties"]["results"]["items"])
@@ -347,7 +364,7 @@ def sweep_row() -> Schema:
     """One row of a sweep; null where a column does not apply."""
     kinds = {name: str if name in table.TEXTS else float if name in table.REALS else int for name in cells.COLUMNS}
     hints = {name: kind | None for name, kind in kinds.items()}
-    return _described(_object(hints, [*hints]), descriptions("cache/simulate.md", "cache/sweep.md"))
+    return _described(_object(hints, [*hints]), descriptions("cache/simulate.md#results", "cache/sweep.md#the-table"))
 
 
 def sweep() -> Schema:
@@ -368,14 +385,14 @@ def plan() -> Schema:
 
 def validations() -> Schema:
     """A simulation beside a recording."""
-    schema = _described(schema_of(validation.ValidationDict), descriptions("serving/validate.md"))
+    schema = _described(schema_of(validation.ValidationDict), descriptions("serving/calibrate.md#keys-of-validate"))
     schema["properties"]["schema"] = {"const": validation.SCHEMA}
     return schema
 
 
 def calibrations() -> Schema:
     """Costs fitted to a recording, and their errors."""
-    schema = _described(schema_of(calibration.CalibrationDict), descriptions("serving/calibrate.md"))
+    schema = _described(schema_of(calibration.CalibrationDict), descriptions("serving/calibrate.md#keys-of-calibrate"))
     schema["properties"]["schema"] = {"const": calibration.SCHEMA}
     return schema
 

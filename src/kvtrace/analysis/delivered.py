@@ -52,7 +52,7 @@ class SessionTokensDict(TokensDict):
 
 
 class DeliveredDict(TokensDict):
-    """The result of `Delivered.to_dict`; docs/analysis/delivered.md explains the keys."""
+    """The result of `Delivered.to_dict`; docs/analysis/analyze.md explains the keys."""
 
     with_outputs: bool
     excess_requests: int
@@ -139,7 +139,7 @@ class Delivered(Result):
         return lines
 
     def to_dict(self) -> DeliveredDict:
-        """The JSON object of docs/analysis/delivered.md."""
+        """The JSON object of docs/analysis/analyze.md."""
         excess = self.excess
         return {
             **self.totals, "with_outputs": self.with_outputs, "excess_requests": int(np.count_nonzero(excess)),

@@ -24,7 +24,7 @@ class SessionHits:
     across_sessions: Hits
 
     def to_dict(self) -> dict[str, Any]:
-        """The JSON object of docs/analysis/sessions.md."""
+        """The JSON object of docs/analysis/analyze.md."""
         return {"same_session": self.same_session.to_dict(), "across_sessions": self.across_sessions.to_dict()}
 
 

@@ -1,6 +1,6 @@
 """The values behind the statistics of sessions: arrays over sessions, turns and requests. None is what is not known.
 
-docs/analysis/sessions.md defines each of them.
+docs/analysis/analyze.md defines each of them.
 """
 
 from __future__ import annotations

@@ -48,7 +48,7 @@ class ToolAnswers:
     other_think_ms: Distribution | None
 
     def to_dict(self) -> dict[str, Any]:
-        """The JSON object of docs/analysis/sessions.md."""
+        """The JSON object of docs/analysis/analyze.md."""
         known = {"requests": self.requests, "share": self.share}
         return known | {name: _dict(getattr(self, name)) for name in ("think_ms", "other_think_ms")}
 
@@ -63,7 +63,7 @@ class SubagentStatistics:
     calls: Distribution  # requests of each subagent
 
     def to_dict(self) -> dict[str, Any]:
-        """The JSON object of docs/analysis/sessions.md."""
+        """The JSON object of docs/analysis/analyze.md."""
         named = {name: getattr(self, name).to_dict() for name in ("per_session", "width", "calls")}
         return {"total": self.total} | named
 
@@ -97,7 +97,7 @@ class SessionStatistics:
         return {name: values for name, values in known.items() if values is not None and values.count}
 
     def to_dict(self) -> dict[str, Any]:
-        """The JSON object of docs/analysis/sessions.md."""
+        """The JSON object of docs/analysis/analyze.md."""
         counts = {"sessions": self.sessions, "requests_in_sessions": self.requests_in_sessions}
         named = (*DISTRIBUTIONS, "tool_answers", "subagents", "hits")
         return counts | {name: _dict(getattr(self, name)) for name in named} | {

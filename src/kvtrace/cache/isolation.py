@@ -51,7 +51,7 @@ class Isolation:
     hits: Mapping[str, Hits]  # view -> hits; merge and split at least
 
     def to_dict(self) -> IsolationDict:
-        """Keys as docs/cache/domains.md lists them."""
+        """Keys as docs/cache/simulate.md lists them."""
         merged, split = self.hits[MERGE], self.hits[SPLIT]
         values: IsolationDict = {
             "domains": self.domains, "view": self.view,

@@ -46,7 +46,7 @@ class TunedPolicy:
     gap_closed: float | None  # share of the gap from LRU to belady; None if there is no gap
 
     def to_dict(self) -> dict[str, Any]:
-        """Keys as docs/cache/tune.md lists them."""
+        """Keys as docs/cache/sweep.md lists them."""
         named = {name: value for name, value in vars(self).items() if name != "hits"}
         return named | self.hits.to_dict()
 
@@ -77,7 +77,7 @@ class Tuned(Result):
         return max(real, key=lambda row: row.gap_closed or 0.0, default=None)
 
     def to_dict(self) -> dict[str, Any]:
-        """Keys as docs/cache/tune.md lists them."""
+        """Keys as docs/cache/sweep.md lists them."""
         return {
             "schema": SCHEMA, "requests": self.requests, "first_half": self.first_half, "skipped": self.skipped,
             "results": [row.to_dict() for row in self.rows],

@@ -37,7 +37,7 @@ from .output import console, print_notes, print_result, print_tables
 ))
 @click.argument("trace", metavar="TRACE")
 @click.option("--model", "--model-config", "model_config", metavar="M", help="Model: a name that kvtrace models lists, or its config.json.")
-@click.option("--gpu", "gpu_name", metavar="G", cls=RowsOption, rows=completion.gpus, help="GPU: {rows}, or a JSON file; its keys are in docs/serving/serving-model.md.  [default: h100]")
+@click.option("--gpu", "gpu_name", metavar="G", cls=RowsOption, rows=completion.gpus, help="GPU: {rows}, or a JSON file; its keys are in docs/serving/models.md.  [default: h100]")
 @click.option("--gpus", type=click.IntRange(1), metavar="N", help="GPUs per instance, by tensor parallelism.  [default: 1; with --costs as many as were measured]")
 @COSTS
 @EXTRAPOLATE

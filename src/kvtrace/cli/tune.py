@@ -22,7 +22,7 @@ from .output import console, print_lines, print_notes, print_result, print_table
 @click.option("--table", "table_file", metavar="FILE", help="Table of reuse-density.  [default: one trained on the first half]")
 @click.option("--save-table", metavar="FILE", help="Also write the table of reuse-density, for --policy reuse-density:FILE.")
 @DOMAINS
-@json_option("cache/tune.md")
+@json_option("cache/sweep.md")
 @CSV
 @click.option("--workers", type=click.IntRange(1), metavar="N", help="Number of simulations at a time.  [default: one for each core]")
 @STREAMED

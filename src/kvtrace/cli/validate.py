@@ -30,7 +30,7 @@ from .output import print_json, print_lines, print_tables
 @click.option("--capacity", type=click.IntRange(1), metavar="BLOCKS", help="Blocks of the KV cache.  [default: from LOG, else what --gpu has beside the weights, else no limit]")
 @WARM_UP
 @click.option("--seed", default=0, type=click.IntRange(0), metavar="N", help="Seed of the bootstrap.")
-@json_option("serving/validate.md")
+@json_option("serving/calibrate.md")
 @click.option("--html", metavar="FILE", help="Also write the plots and tables as an HTML page.")
 @click.option("--per-request", metavar="FILE", help="Also write the measured and simulated times of each request as CSV; - writes it to stdout in place of the tables.")
 @FIGURE

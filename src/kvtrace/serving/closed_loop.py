@@ -1,6 +1,6 @@
 """The options of a closed loop: lanes that play session trees, as AIPerf's AgentX scenario and Dynamo's replay do.
 
-docs/serving/closed-loop.md states the semantics and compares them.
+docs/serving/serving.md states the semantics.
 """
 
 from __future__ import annotations

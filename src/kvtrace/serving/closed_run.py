@@ -37,7 +37,7 @@ class Plays:
 
 
 class LoopDict(TypedDict):
-    """What `ClosedRun.to_dict` says of the loop; docs/serving/closed-loop.md explains the keys."""
+    """What `ClosedRun.to_dict` says of the loop; docs/serving/serving.md explains the keys."""
 
     lanes: int
     duration_s: float | None
@@ -139,7 +139,7 @@ class ClosedRun(ServingRun):
         return inside / self.window_s if self.window_s else 0.0
 
     def to_dict(self) -> ClosedDict:
-        """Keys as docs/serving/closed-loop.md lists them."""
+        """Keys as docs/serving/serving.md lists them."""
         own, counted = super().to_dict(), self.counted
         own |= {
             "schedule": "closed-loop", "served": len(self.ended_s) - self.warm_up - self.rejected,

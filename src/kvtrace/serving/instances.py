@@ -1,6 +1,6 @@
 """A trace over several instances of a serving engine, each with its own cache, behind a router.
 
-An instance hits only blocks that it has cached itself, so the router decides what can hit. docs/serving/instances.md
+An instance hits only blocks that it has cached itself, so the router decides what can hit. docs/cache/simulate.md
 explains the routers, and why pure overlap fails if all prompts begin with the same block.
 """
 
@@ -24,7 +24,7 @@ from ..trace.trace import Trace
 from .routers import check_router
 
 # The trace's own times and output lengths decide which requests overlap. 30 ms per output token is a usual TPOT, and
-# the hits of the routers hardly depend on it (docs/serving/instances.md). One request at a time would leave every
+# the hits of the routers hardly depend on it (docs/cache/simulate.md). One request at a time would leave every
 # instance idle at each arrival, so that no router could see a load.
 OVERLAP = "open-loop:30"
 NEARLY_ALL = 0.9  # share of the requests on one instance that is worth a warning
@@ -42,7 +42,7 @@ class InstanceLoad(TypedDict):
 
 
 class FleetDict(SimulationDict):
-    """The result of `FleetSimulation.to_dict`; docs/serving/instances.md explains the keys."""
+    """The result of `FleetSimulation.to_dict`; docs/cache/simulate.md explains the keys."""
 
     router: str
     instances: int
@@ -112,7 +112,7 @@ class FleetSimulation(Simulation):
         return "Few requests overlap, so one instance may be enough for this load."
 
     def to_dict(self) -> FleetDict:
-        """Keys as docs/serving/instances.md lists them: those of a simulation, and the router's."""
+        """Keys as docs/cache/simulate.md lists them: those of a simulation, and the router's."""
         return {
             **super().to_dict(), "router": self.router, "instances": self.instances, "imbalance": self.imbalance,
             "loads": self.loads,
@@ -136,7 +136,7 @@ def simulate_instances(
     Args:
         trace: The trace.
         instances: The number of instances.
-        router: A router of docs/serving/instances.md.
+        router: A router of docs/cache/simulate.md.
         setting: The cache of each instance.
         schedule: "open-loop:MS" or "serial". The default is the schedule of the setting, or open-loop:30 if that is
             serial.

@@ -159,7 +159,7 @@ def simulate_serving(
         setting: The cache of each instance; its schedule is not used. vllm, sglang and dynamo imply mode grow. With a
             `layout`, vllm serves a hybrid model: its capacity is in blocks of the pool that the cache groups share.
         instances: The number of instances.
-        router: A router of docs/serving/instances.md.
+        router: A router of docs/cache/simulate.md.
         router_seed: Of the router dynamo, which draws among instances of equal cost.
         limits: Tokens per step and requests at once; the default is that of the scheduler.
         scheduler: A scheduler with other options, such as `VllmScheduler(watermark=0.01)`, in place of limits.

@@ -106,7 +106,7 @@ def simulate_all(
         lower: With a cost: the tiers of an instance below the first one, which has the capacities.
         inclusive: A tier also holds the blocks of the tiers above it.
         instances: Instances of a serving engine behind a router, each with a cache of its own.
-        routers: Routers of docs/serving/instances.md; the default is round-robin.
+        routers: Routers of docs/cache/simulate.md; the default is round-robin.
         router_seed: Of the router dynamo, which draws among instances of equal cost.
         cost: The time of a step: the requests are served in simulated time, by one instance or more.
         schedulers: With a cost: engine -> its scheduler; the default is `scheduler_of(engine)`.

@@ -26,7 +26,7 @@ ENGINES = ("vllm", "sglang")
 
 
 class OverTimeDict(TypedDict):
-    """The engine at some moments; docs/serving/validate.md explains the keys."""
+    """The engine at some moments; docs/serving/calibrate.md explains the keys."""
 
     seconds: list[float]
     running: list[int]
@@ -39,7 +39,7 @@ class OverTimeDict(TypedDict):
 
 
 class ValidationDict(TypedDict):
-    """The result of `Validation.to_dict`; docs/serving/validate.md explains the keys."""
+    """The result of `Validation.to_dict`; docs/serving/calibrate.md explains the keys."""
 
     schema: int
     format: str
@@ -169,7 +169,7 @@ class Validation(PlottedResult):
         ]  # fmt: skip
 
     def to_dict(self) -> ValidationDict:
-        """Keys as docs/serving/validate.md lists them."""
+        """Keys as docs/serving/calibrate.md lists them."""
         one, run = self.recording, self.run
         output, served, span = one.trace.output_length, ~np.isnan(run.ended_s), float(one.ended_s.max())
         assert run.scheduler is not None

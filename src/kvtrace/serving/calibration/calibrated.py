@@ -20,7 +20,7 @@ SIBLINGS = {"expert_token_s": "token_s", "expert_step_s": "step_s"}  # an unknow
 ATTENTION = ("pair_s", "read_s", "attention_pair_s", "attention_read_s")
 EXTRAS = (*SIBLINGS, "exchange_s")  # terms of any form where the model has experts, or the instance several GPUs
 NO_TIME = Link(1e30, 0.0)
-# Attention reads 53 % of the peak at 256 tokens a request and 66 % at 512 (docs/serving/serving-model.md): as if each
+# Attention reads 53 % of the peak at 256 tokens a request and 66 % at 512 (docs/serving/models.md): as if each
 # request had this many more tokens.
 REQUEST_TOKENS = 125
 

@@ -5,7 +5,7 @@
     roofline.py  seconds of a step, room for KV, when fetching KV beats computing it
     prices.py    the savings of hits at a provider's prices, and the time to live that pays
 
-What a model multiplies and keeps is in ../models. docs/serving/serving-model.md has each formula and assumption.
+What a model multiplies and keeps is in ../models. docs/serving/models.md has each formula and assumption.
 """
 
 from .gpus import GPUS, Gpu, gpu

@@ -1,6 +1,6 @@
 """The figures of GPUs and links in gpus.json: peaks, memory, measured shares of the peaks, prices; each has a source.
 
-No figure was fitted to a recording of a served model. docs/serving/serving-model.md has the table.
+No figure was fitted to a recording of a served model. docs/serving/models.md has the table.
 """
 
 from __future__ import annotations

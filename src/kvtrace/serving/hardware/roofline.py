@@ -7,7 +7,7 @@
 
 with p = cached tokens of a request and n = p + its new tokens; the requests of a step add up. The products overlap with
 the reading of their weights; attention, the head and the all-reduces of tensor parallelism run in kernels of their own.
-Shares of the peaks are public measurements (docs/serving/serving-model.md).
+Shares of the peaks are public measurements (docs/serving/models.md).
 """
 
 from __future__ import annotations

@@ -8,7 +8,7 @@
     shape.py            its parameters, and the FLOP and bytes of a step
     listing.py          the catalog as a table
 
-docs/serving/models.md has the fields that are read, and how to add a model.
+docs/serving/models.md has formulas and assumptions, and how to add a model.
 """
 
 from .catalog import MODELS, CatalogEntry

@@ -1,6 +1,6 @@
 """The layers of a model by kind, from its config.json: what each keeps of a token, a window or a whole prefix.
 
-docs/serving/models.md lists the fields that are read, by family.
+layer_schedule.py, attention_sizes.py and state_sizes.py read the fields of each family.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Errors of simulated times that were measured, and the interval of a time to first token that they imply.
 
 An error is simulated / measured - 1. With the roofline alone they are those of the recordings in
-docs/serving/serving-model.md; with calibrated costs, those of the requests that the calibration held out.
+docs/serving/models.md; with calibrated costs, those of the requests that the calibration held out.
 """
 
 from __future__ import annotations
