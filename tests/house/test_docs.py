@@ -53,12 +53,6 @@ def test_every_command_of_a_tutorial_runs_and_prints_what_the_page_shows(page, t
     assert shown == text or not is_public, "run `make docs`"
 
 
-def test_help_texts_are_as_the_commands_print_them():
-    page = docs.ROOT / "docs/cli/cli.md"
-    text = page.read_text(encoding="utf-8")
-    assert docs.with_help(text) == text, "run `make docs`"
-
-
 @pytest.mark.parametrize("page", docs.PAGES, ids=lambda page: page.name)
 def test_links_between_pages_lead_somewhere(page):
     for target in re.findall(r"\]\((?!https?:)([^)#]+)", page.read_text(encoding="utf-8")):

@@ -13,7 +13,7 @@ sys.path[:0] = [path for path in (str(ROOT), str(ROOT / "src")) if path not in s
 
 from tools.docs_site import api, commands  # noqa: E402  # the builder loads this file without the root on its path
 
-COMMAND_LINK = re.compile(r"\]\((?:\.\./)*(?:cli/)?cli\.md#(kvtrace|datagen)-(\w+)\)")
+HELP = re.compile(r"`((?:kvtrace|datagen) [a-z]+) --help`")
 OUTSIDE_LINK = re.compile(r"\[([^\]]*)\]\((?:\.\./)+(?:contrib|examples|tests|src|benchmarks|README|CHANGELOG)[^)]*\)")
 
 
@@ -38,16 +38,10 @@ def on_files(files, config):
 
 
 def on_page_markdown(markdown, page, config, files):
-    """Lead links to `cli.md#kvtrace-NAME` to the page of the command; files outside of docs/ become plain names."""
-    here = PurePosixPath(page.file.src_uri).parent
+    """Link `kvtrace COMMAND --help` to the page of the command; files outside of docs/ become plain names."""
     if page.file.src_uri == "index.md":
         page.meta["hide"] = ["navigation", "toc"]
-    if page.file.src_uri == "cli/cli.md":
-        page.meta["search"] = {"exclude": True}  # each command has a page of its own
 
-    def to_command(match):
-        target = PurePosixPath(commands.path_of(f"{match[1]} {match[2]}"))
-        up = "../" * len(here.parts)
-        return f"]({up}{target})"
-
-    return OUTSIDE_LINK.sub(r"\1", COMMAND_LINK.sub(to_command, markdown))
+    up = "../" * len(PurePosixPath(page.file.src_uri).parent.parts)
+    linked = HELP.sub(lambda match: f"[{match[0]}]({up}{commands.path_of(match[1])})", markdown)
+    return OUTSIDE_LINK.sub(r"\1", linked)
