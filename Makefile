@@ -78,7 +78,7 @@ image:  ## build the container image kvtrace and try it; it needs docker
 	docker run --rm --network none --read-only --tmpfs /tmp --volume "$(CURDIR):/source:ro" --entrypoint python \
 		kvtrace /source/tools/try_install.py /source
 
-docs: $(VENV)/dev $(VENV)/built  ## write the help texts, the JSON schemas and the outputs of the tutorials into docs
+docs: $(VENV)/dev $(VENV)/built  ## write the JSON schemas and the outputs of pages into docs
 	$(PY) -m tests.make_docs
 
 site: $(VENV)/dev $(VENV)/built  ## write the docs site into build/site; a warning is an error

@@ -93,7 +93,7 @@ def test_the_receiver_gets_what_litellm_logs(model, receiver, tmp_path, log_form
 
 
 PAGE = docs.ROOT / "docs/capture/record.md"
-PYTHON_CODE, PROXY_CODE = (code for _, code in docs.blocks(PAGE, "py"))
+PYTHON_CODE, PROXY_CODE = (code for _, code in docs.blocks(PAGE, "py") if "LiteLLMCallback" in code)
 ((_, CONFIG),) = docs.blocks(PAGE, "yaml")
 UPSTREAM = "http://127.0.0.1:8000/v1"
 

@@ -188,10 +188,10 @@ def test_most_keys_of_a_result_have_a_description():
 
 
 def test_the_examples_of_the_site_run():
-    from tools.docs_site import api
+    from tools.docs_site import api, metrics
     from tools.docs_site import commands as pages
 
-    modules = [api, pages, schemas]
+    modules = [api, pages, metrics, schemas]
     with suppress(ImportError):  # griffe comes with the site's packages
         from tools.docs_site import docstrings
 
