@@ -82,7 +82,7 @@ docs: $(VENV)/dev $(VENV)/built  ## write the JSON schemas and the outputs of pa
 	$(PY) -m tests.make_docs
 
 site: $(VENV)/dev $(VENV)/built  ## write the docs site into build/site; a warning is an error
-	NO_MKDOCS_2_WARNING=1 $(PY) -m mkdocs -q build
+	NO_MKDOCS_2_WARNING=1 $(PY) -m mkdocs build
 
 vectors: $(VENV)/dev $(VENV)/built  ## write the test vectors from the reference; a diff is a change of behaviour
 	for module in tests/make_vectors*.py; do $(PY) -m tests.$$(basename $$module .py); done

@@ -61,7 +61,7 @@ def site(tmp_path_factory):
     pytest.importorskip("material", reason="the site's packages are not installed")
     folder = tmp_path_factory.mktemp("site")
     done = subprocess.run(
-        [sys.executable, "-m", "mkdocs", "-q", "build", "--site-dir", str(folder)],
+        [sys.executable, "-m", "mkdocs", "build", "--site-dir", str(folder)],
         cwd=ROOT, env={"PATH": "/usr/bin:/bin", "NO_MKDOCS_2_WARNING": "1"}, capture_output=True, text=True,
     )  # fmt: skip
     assert done.returncode == 0, done.stdout + done.stderr
