@@ -78,11 +78,11 @@ image:  ## build the container image kvtrace and try it; it needs docker
 	docker run --rm --network none --read-only --tmpfs /tmp --volume "$(CURDIR):/source:ro" --entrypoint python \
 		kvtrace /source/tools/try_install.py /source
 
-docs: $(VENV)/dev $(VENV)/built  ## write the help texts, the JSON schemas and the outputs of the tutorials into docs
+docs: $(VENV)/dev $(VENV)/built  ## write the JSON schemas and the outputs of pages into docs
 	$(PY) -m tests.make_docs
 
 site: $(VENV)/dev $(VENV)/built  ## write the docs site into build/site; a warning is an error
-	NO_MKDOCS_2_WARNING=1 $(PY) -m mkdocs -q build
+	NO_MKDOCS_2_WARNING=1 $(PY) -m mkdocs build
 
 vectors: $(VENV)/dev $(VENV)/built  ## write the test vectors from the reference; a diff is a change of behaviour
 	for module in tests/make_vectors*.py; do $(PY) -m tests.$$(basename $$module .py); done

@@ -1,15 +1,12 @@
-"""What README and docs hold: their code blocks, and the --help texts that are generated into docs/cli/cli.md."""
+"""The code blocks of README and docs."""
 
 import re
 import shlex
 from pathlib import Path
 
-from click.testing import CliRunner
-
 ROOT = Path(__file__).resolve().parent.parent
 PAGES = [page for pages in ("*.md", "docs/**/*.md", "experiments/*.md") for page in sorted(ROOT.glob(pages))]
 BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.M | re.S)
-HELP = re.compile(r"(<!-- help: (.*?) -->\n).*?(<!-- end -->)", re.S)
 
 
 def blocks(page, *languages):
@@ -31,19 +28,3 @@ def commands(page):
 def is_ours(command):
     """Whether the command is one that a test can run: a pipeline that has kvtrace in it."""
     return any(word in ("kvtrace", "datagen") for word in shlex.split(command, comments=True))
-
-
-def with_help(text):
-    """A page with its --help texts as the commands print them now."""
-    from kvtrace import cli
-    from kvtrace.cli import datagen
-
-    groups = {"kvtrace": cli.commands, "datagen": datagen.commands}
-
-    def help_of(match):
-        name = match[2].split()
-        group = groups[name[0]]
-        shown = CliRunner().invoke(group, [*name[1:], "--help"], prog_name=name[0], terminal_width=118).output
-        return f"{match[1]}```text\n{shown}```\n{match[3]}"
-
-    return HELP.sub(help_of, text)

@@ -1,18 +1,14 @@
-"""Write the help texts, schemas, metrics and outputs of tutorials into docs, and the dashboard (`make docs`)."""
+"""Write the schemas and the outputs of pages into docs, and the dashboard (`make docs`)."""
 
 import tempfile
 from pathlib import Path
 
 from tests import tutorials
-from tests.docs import ROOT, with_help
 from tools import grafana_dashboard
-from tools.docs_site import metrics, schemas
+from tools.docs_site import schemas
 
 if __name__ == "__main__":
-    page = ROOT / "docs/cli/cli.md"
-    page.write_text(with_help(page.read_text(encoding="utf-8")), encoding="utf-8")
     schemas.write_all()
-    metrics.PAGE.write_text(metrics.with_table(metrics.PAGE.read_text(encoding="utf-8")), encoding="utf-8")
     grafana_dashboard.write()
     for page in tutorials.PAGES:
         text = page.read_text(encoding="utf-8")

@@ -1,4 +1,4 @@
-"""The sessions of docs/tutorials: their commands run in order, and the output below a block is what it prints.
+"""Pages that show outputs: their commands run in order, and the output below a block is what it prints.
 
 `make docs` writes the outputs. Some pages use the public conversation trace. Where it is missing, a small trace of
 the same form stands in, so that the commands still run.
@@ -14,9 +14,10 @@ import sys
 from pathlib import Path
 
 import kvtrace
+from tests.docs import PAGES as ALL
 from tests.docs import ROOT
 
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs/tutorials").glob("*.md"))]
+PAGES = [page for page in ALL if "\n```output\n" in page.read_text(encoding="utf-8")]
 PUBLIC = "conversation_trace.jsonl"
 STEP = re.compile(
     r"^```(sh|python)\n(?P<code>.*?)^```\n(?P<gap>\n```output\n)?(?(gap)(?P<output>.*?)^```\n)", re.M | re.S

@@ -516,7 +516,8 @@ def as_collector_of_calls(export):
 @pytest.mark.enable_socket
 def test_the_pages_example_records_its_call(served):
     address, queue = served
-    ((_, code),) = docs.blocks(docs.ROOT / "docs/capture/otlp.md", "py")
+    page = docs.ROOT / "docs/capture/record.md"
+    (code,) = (code for _, code in docs.blocks(page, "py") if "OTLPSpanExporter" in code)
     assert "http://127.0.0.1:4318" in code
     subprocess.run([sys.executable, "-c", code.replace("http://127.0.0.1:4318", address)], check=True, timeout=60)
     (record,) = records_of(rows_of(queue))

@@ -92,8 +92,8 @@ def test_the_receiver_gets_what_litellm_logs(model, receiver, tmp_path, log_form
     assert records == records_of((tmp_path / "callback.jsonl").read_bytes().split(b"\n"))
 
 
-PAGE = docs.ROOT / "docs/capture/litellm.md"
-PYTHON_CODE, PROXY_CODE = (code for _, code in docs.blocks(PAGE, "py"))
+PAGE = docs.ROOT / "docs/capture/record.md"
+PYTHON_CODE, PROXY_CODE = (code for _, code in docs.blocks(PAGE, "py") if "LiteLLMCallback" in code)
 ((_, CONFIG),) = docs.blocks(PAGE, "yaml")
 UPSTREAM = "http://127.0.0.1:8000/v1"
 

@@ -104,8 +104,8 @@ def policy_memory(repository, row, file):
     if module("cache.policies").POLICIES[row].block_bytes is None:
         yield f"policy `{row}` has no memory class: state block_bytes (bytes a block, or HEAPS) in its row of POLICIES."
     numbered = module("cache.policies").POLICIES[row].block_bytes not in (None, module("cache.policies").HEAPS)
-    if numbered and f"`{row}`" not in repository.read("docs/formats/large-traces.md"):
-        yield f"policy `{row}` has no line in docs/formats/large-traces.md: name it beside others of its block_bytes."
+    if numbered and f"`{row}`" not in repository.read("docs/ingest/large.md"):
+        yield f"policy `{row}` has no line in docs/ingest/large.md: name it beside others of its block_bytes."
     if not repository.exists(f"src/kvtrace/cache/policies/{file}.pxd"):
         yield f"policy `{row}` is not compiled: declare its class in src/kvtrace/cache/policies/{file}.pxd."
 
@@ -226,8 +226,7 @@ TABLES = [
     ),
     Table(
         "log reader", "src/kvtrace/ingest/logs/__init__.py:READERS", "src/kvtrace/ingest/logs", readers,
-        ("docs/ingest/logs.md", "docs/ingest/logs-gateways.md", "docs/ingest/logs-more.md",
-         "docs/ingest/logs-hashes.md", "docs/ingest/logs-tools.md"),
+        ("docs/ingest/logs.md", "docs/ingest/logs-gateways.md", "docs/ingest/logs-more.md"),
         line=lambda row: rf"^## `{re.escape(row)}`", is_row=defines("matches", "small_unit"), vector=reader_sample,
     ),
     Table(

@@ -14,7 +14,6 @@ from kvtrace.capture.metrics import Reading, registry_of
 from tests.capture.snapshots import COUNTS, snapshot
 from tests.docs import ROOT
 from tools import grafana_dashboard
-from tools.docs_site import metrics
 
 FOLDER = ROOT / "contrib/prometheus"
 RULES, ALERTS, CASES = FOLDER / "rules.yml", FOLDER / "alerts.yml", FOLDER / "tests/alerts.test.yml"
@@ -60,11 +59,6 @@ def unknown(expression, samples):
 
 def test_the_dashboard_is_what_its_table_gives():
     assert grafana_dashboard.FILE.read_text(encoding="utf-8") == grafana_dashboard.text(), "run `make docs`"
-
-
-def test_the_docs_have_the_table_of_metrics():
-    text = metrics.PAGE.read_text(encoding="utf-8")
-    assert "kvtrace_possible_hit_ratio" in text and metrics.with_table(text) == text, "run `make docs`"
 
 
 def test_every_expression_names_metrics_and_label_values_that_the_service_has(samples):

@@ -11,6 +11,7 @@ import pytest
 import kvtrace
 from tests import docs, tutorials
 
+MOST_PAGES, MOST_WORDS = 45, 60_000  # of docs; a new page replaces an old one
 MODULES = sorted(
     module.name for module in pkgutil.walk_packages(kvtrace.__path__, "kvtrace.") if module.name != "kvtrace.__main__"
 )
@@ -53,13 +54,24 @@ def test_every_command_of_a_tutorial_runs_and_prints_what_the_page_shows(page, t
     assert shown == text or not is_public, "run `make docs`"
 
 
-def test_help_texts_are_as_the_commands_print_them():
-    page = docs.ROOT / "docs/cli/cli.md"
-    text = page.read_text(encoding="utf-8")
-    assert docs.with_help(text) == text, "run `make docs`"
-
-
 @pytest.mark.parametrize("page", docs.PAGES, ids=lambda page: page.name)
 def test_links_between_pages_lead_somewhere(page):
     for target in re.findall(r"\]\((?!https?:)([^)#]+)", page.read_text(encoding="utf-8")):
         assert (page.parent / target).exists(), target
+
+
+def test_the_docs_stay_within_what_a_reader_takes():
+    words = {page: len(page.read_text(encoding="utf-8").split()) for page in (docs.ROOT / "docs").rglob("*.md")}
+    longest = sorted(words, key=words.get, reverse=True)[:10]
+    shown = ", ".join(f"{page.relative_to(docs.ROOT)} {words[page]:,}" for page in longest)
+    fits = len(words) <= MOST_PAGES and sum(words.values()) <= MOST_WORDS
+    assert fits, f"{len(words)} pages, {sum(words.values()):,} words: shorten or replace a page. The longest: {shown}"
+
+
+def test_each_door_of_the_first_page_leads_to_commands_with_their_outputs():
+    """Click a door's link: the page has the commands. No page between them."""
+    text = (docs.ROOT / "docs/index.md").read_text(encoding="utf-8")
+    doors = dict(re.findall(r"^## (I [^\n]*)\n(.*?)(?=^## )", text, re.M | re.S))
+    assert [*doors] == ["I run a service", "I have a trace", "I build an engine"]
+    targets = [target for door in doors.values() for target in re.findall(r"^\| .*\]\(([^)#]+).*\) \|$", door, re.M)]
+    assert len(targets) > 8 and {docs.ROOT / "docs" / target for target in targets} <= {*tutorials.PAGES}

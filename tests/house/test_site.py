@@ -9,7 +9,7 @@ import click
 import pytest
 
 import kvtrace
-from tests.docs import HELP, ROOT
+from tests.docs import ROOT
 from tests.report.browser import chromium
 from tools.docs_site import api, commands
 
@@ -39,10 +39,8 @@ def test_a_page_of_a_command_has_each_of_its_options_once(name):
     assert len(terms) >= len(expected) > 0
 
 
-def test_every_command_has_a_page_of_explanations_and_its_help_in_the_docs():
+def test_every_command_has_a_page_of_explanations():
     assert {*commands.PAGES} == {*ALL}
-    helps = {match[1] for match in HELP.findall((ROOT / "docs/cli/cli.md").read_text(encoding="utf-8"))}
-    assert {*ALL} <= helps
 
 
 @pytest.mark.parametrize("name", ALL)
@@ -63,7 +61,7 @@ def site(tmp_path_factory):
     pytest.importorskip("material", reason="the site's packages are not installed")
     folder = tmp_path_factory.mktemp("site")
     done = subprocess.run(
-        [sys.executable, "-m", "mkdocs", "-q", "build", "--site-dir", str(folder)],
+        [sys.executable, "-m", "mkdocs", "build", "--site-dir", str(folder)],
         cwd=ROOT, env={"PATH": "/usr/bin:/bin", "NO_MKDOCS_2_WARNING": "1"}, capture_output=True, text=True,
     )  # fmt: skip
     assert done.returncode == 0, done.stdout + done.stderr

@@ -15,6 +15,7 @@ from kvtrace._base.errors import RowError, UsageError
 from kvtrace.ingest import logs
 from kvtrace.ingest.logs import READERS, fields, open_reader, sources
 from kvtrace.ingest.logs.fieldmap import TARGETS, FieldMap, find, parse_map
+from kvtrace.ingest.logs.kv_events import row_lines
 from kvtrace.ingest.logs.record import Record
 from kvtrace.ingest.logs.unanswered import UNREAD
 from tests.conftest import drawn
@@ -89,17 +90,21 @@ def test_each_form_is_recognised_and_reads_to_its_end(name, reader, time):
         assert record.output_length is not None or record.output_text is not None
 
 
-def test_the_docs_examples_are_read_as_they_say():
-    docs = (HERE.parent / "docs/ingest" / "logs.md").read_text()
-    sections = re.findall(r"^## `([\w-]+)`\n(.*?)(?=^## |\Z)", docs, re.M | re.S)
-    assert [name for name, _ in sections] == ["block-hash", "openai", "tokens"]
+@pytest.mark.parametrize("page", ["logs", "logs-gateways", "logs-more"])
+def test_the_docs_examples_are_read_as_they_say(page):
+    text = (HERE.parent / "docs/ingest" / f"{page}.md").read_text()
+    sections = re.findall(r"^## `([\w-]+)`\n(.*?)(?=^## |\Z)", text, re.M | re.S)
+    assert len(sections) > 2
     for name, section in sections:
-        rows = [line for block in re.findall(r"```json\n(.*?)```", section, re.S) for line in block.splitlines()]
-        assert rows
-        for row in rows:
-            reader = open_reader("auto", [row.encode()])
-            assert reader.name == name
-            reader.time_ns(reader.read(row.encode()))
+        blocks = re.findall(r"^```(json|csv|)\n(.*?)^```$", section, re.M | re.S)
+        assert blocks, name
+        for kind, block in blocks:
+            lines = block.encode().splitlines()
+            lines = [*row_lines(lines)] if name == "kv-events" else lines
+            for case in [lines] if kind == "csv" else [[line] for line in lines]:
+                reader = open_reader("auto", case, untimed=True)
+                assert reader.name == name
+                assert all(reader.time_ns(record) is not None for line in case for record in reader.records(line))
 
 
 # -- block-hash ------------------------------------------------------------------------------------------------------

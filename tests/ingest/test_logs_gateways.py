@@ -2,7 +2,6 @@
 
 import copy
 import pickle
-import re
 import traceback
 from array import array
 from pathlib import Path
@@ -94,21 +93,6 @@ def test_each_example_becomes_a_trace(name):
     trace = kvtrace.anonymize(DATA / f"{name}.jsonl", tokenizer=str(TINY), block_size=2, profile="exact")
     assert len(trace) == EXAMPLES[name][1] and trace.is_chained
     assert (trace.input_length > 0).all()
-
-
-def test_the_docs_examples_are_read_as_they_say():
-    docs = (HERE.parent / "docs/ingest" / "logs-gateways.md").read_text()
-    sections = re.findall(r"^## `([\w-]+)`\n(.*?)(?=^## |\Z)", docs, re.M | re.S)
-    assert [name for name, _ in sections] == ["litellm", "otel", "sglang", "vllm"]
-    for name, section in sections:
-        blocks = re.findall(r"```(?:json)?\n(.*?)```", section, re.S)
-        rows = [line.encode() for block in blocks for line in block.splitlines()]
-        assert len(rows) > 1 or name == "vllm"
-        for row in rows:
-            reader = open_reader("auto", [row])
-            assert reader.name == name
-            (record,) = reader.records(row)
-            reader.time_ns(record)
 
 
 @pytest.mark.parametrize(

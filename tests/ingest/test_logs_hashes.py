@@ -15,7 +15,6 @@ from hypothesis import strategies as st
 import kvtrace
 from kvtrace._base.errors import EmptyPrompt, InputError, NotARequest, RowError, UsageError
 from kvtrace.ingest.logs import READERS, open_reader, records_of
-from kvtrace.ingest.logs.kv_events import row_lines
 from kvtrace.ingest.pipeline import anonymize_rows
 from tests.conftest import drawn
 from tests.ingest.test_logs import assert_silent
@@ -88,20 +87,6 @@ def test_each_form_is_recognised_and_becomes_a_trace(name):
     assert {open_reader("auto", [line]).name for line in lines[:requests]} == {reader}
     rows = anonymize_rows(DATA / name, tokenizer=None, profile="exact")
     assert (rows.counts.requests, rows.counts.others) == (requests, others) and rows.trace().is_chained
-
-
-def test_the_docs_examples_are_read_as_they_say():
-    docs = (HERE.parent / "docs/ingest/logs-hashes.md").read_text()
-    sections = re.findall(r"^## `([\w-]+)`\n(.*?)(?=^## |\Z)", docs, re.M | re.S)
-    assert [name for name, _ in sections] == ["ucm", "litellm-hashes", "kv-events"]
-    for name, section in sections:
-        rows = [line for block in re.findall(r"```json\n(.*?)```", section, re.S) for line in block.splitlines()]
-        rows = [line.decode() for line in row_lines([row.encode() for row in rows])] if name == "kv-events" else rows
-        assert rows
-        for row in rows:
-            reader = open_reader("auto", [row.encode()])
-            assert reader.name == name
-            reader.time_ns(reader.read(row.encode()))
 
 
 @settings(deadline=None, max_examples=drawn(300))

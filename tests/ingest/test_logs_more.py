@@ -3,7 +3,6 @@
 import hashlib
 import json
 import pickle
-import re
 import traceback
 from array import array
 from importlib import import_module
@@ -111,21 +110,6 @@ def test_each_example_becomes_a_trace(name):
     assert rows.counts.requests == whole
     assert all("the prompt is incomplete: it lacks" in str(error) for error in counted)
     assert bool(counted) == (whole < all_of_it)
-
-
-def test_the_docs_examples_are_read_as_they_say():
-    docs = (HERE.parent / "docs/ingest" / "logs-more.md").read_text()
-    sections = dict(re.findall(r"^## `([\w-]+)`\n(.*?)(?=^## |\Z)", docs, re.M | re.S))
-    assert set(sections) == {reader for reader, *_ in OURS.values()}
-    for name, section in sections.items():
-        blocks = re.findall(r"```(json|csv)\n(.*?)```", section, re.S)
-        assert blocks
-        for kind, block in blocks:
-            lines = block.encode().splitlines()
-            for case in [lines] if kind == "csv" else [[line] for line in lines]:
-                reader = open_reader("auto", case, untimed=True)
-                assert reader.name == name
-                assert all(reader.time_ns(record) is not None for line in case for record in reader.records(line))
 
 
 # -- conversations ---------------------------------------------------------------------------------------------------

@@ -84,19 +84,18 @@ def test_the_docs_name_the_measured_fields_of_each_format():
     )
     shared, _, rows = section.partition("| format |")
     table = dict(re.findall(r"^\| `([a-z-]+)` \|(.*)$", rows, re.MULTILINE))
-    assert set(table) == set(READERS)
     for example in EXAMPLES:
         for one in example["measured"].values():
             field = ".".join(name for name in one["path"].split(".") if not name.isdigit())
             words = [field.removeprefix("attributes."), field.rpartition(".")[2]]
             if field.startswith("attributes."):
                 words = words[:1]
-            cells = table[example["reader"]] + shared
+            cells = table.get(example["reader"], "") + shared
             assert field in SHARED or any(re.search(rf"[`.]{re.escape(word)}`", cells) for word in words), field
     none = {one["reader"] for one in EXAMPLES} - {
         one["reader"] for one in EXAMPLES if one["measured"] and "no field of its own" not in one["about"]
     }
-    assert none == {name for name, cells in table.items() if set(cells) <= set(" -|")}
+    assert {*table} == {*READERS} - none
 
 
 SHARED = ("latency_ms", "duration_s", "end_time")  # of "Ends and durations"

@@ -20,7 +20,7 @@ PAGES = {  # command -> its page of explanations and examples, in docs/
     "kvtrace watch": "capture/watch.md",
     "kvtrace audit": "privacy/audit.md",
     "kvtrace release": "privacy/privacy.md",
-    "kvtrace join": "capture/windows.md",
+    "kvtrace join": "capture/record.md",
     "kvtrace check": "formats/formats.md",
     "kvtrace analyze": "analysis/analyze.md",
     "kvtrace curve": "analysis/curve.md",
@@ -36,13 +36,13 @@ PAGES = {  # command -> its page of explanations and examples, in docs/
     "kvtrace tune": "cache/sweep.md",
     "kvtrace synthesize": "synthesis/synthesize.md",
     "kvtrace compare": "analysis/compare.md",
-    "kvtrace texts": "text/texts.md",
-    "kvtrace completion": "cli/cli.md",
-    "datagen analyze": "cli/cli.md",
+    "kvtrace texts": "text/tokenizers.md",
+    "kvtrace completion": "reference.md",
+    "datagen analyze": "reference.md",
     "datagen synthesize": "synthesis/synthesize.md",
 }
 MAX_EXAMPLES = 4
-DOCS_PATH = re.compile(r"docs/([a-z-]+/[a-z-]+\.md)")
+DOCS_PATH = re.compile(r"docs/((?:[a-z-]+/)?[a-z-]+\.md)")
 DEFAULT = re.compile(r"\s*\[(?P<notes>[^\[\]]*)\]$")
 SHELL = re.compile(r"^```sh\n(.*?)^```$", re.M | re.S)
 
@@ -83,7 +83,7 @@ def page(name: str, command: click.Command) -> str:
     usage = command.get_usage(context).removeprefix("Usage: ")
     sections = [f"# {name}", _escaped(inspect.cleandoc(command.help or "")), f"```text\n{usage}\n```"]
     if own := PAGES.get(name):
-        sections.append(f"[Explanations and examples](../../{own}) · [Exit statuses](../../cli/cli.md#exit-status)")
+        sections.append(f"[Explanations and examples](../../{own}) · [Exit statuses](../../reference.md#exit-status)")
     if examples := examples_of(name, command):
         lines = "\n".join(examples)
         sections.append(f"## Examples\n\nA test runs each of these commands.\n\n```sh\n{lines}\n```")

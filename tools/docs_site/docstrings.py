@@ -23,9 +23,9 @@ def with_links(text: str) -> str:
     """A docstring whose pages of docs/ are links, as seen from reference/api/.
 
     >>> with_links("See docs/cache/sweep.md.")
-    'See [cache/sweep](../../cache/sweep.html).'
+    'See [cache/sweep](../../cache/sweep.md).'
     """
-    return PAGE.sub(r"[\1](../../\1.html\2)", text)
+    return PAGE.sub(r"[\1](../../\1.md\2)", text)
 
 
 class Docstrings(griffe.Extension):

@@ -11,9 +11,9 @@ from mkdocs.structure.files import File
 ROOT = Path(__file__).resolve().parents[2]
 sys.path[:0] = [path for path in (str(ROOT), str(ROOT / "src")) if path not in sys.path]
 
-from tools.docs_site import api, commands  # noqa: E402  # the builder loads this file without the root on its path
+from tools.docs_site import api, commands, metrics  # noqa: E402  # the builder loads this file without the root on its path
 
-COMMAND_LINK = re.compile(r"\]\((?:\.\./)*(?:cli/)?cli\.md#(kvtrace|datagen)-(\w+)\)")
+HELP = re.compile(r"`((?:kvtrace|datagen) [a-z]+) --help`")
 OUTSIDE_LINK = re.compile(
     r"\[([^\]]*)\]\((?:\.\./)+(?:contrib|examples|experiments|tests|src|benchmarks|README|CHANGELOG)[^)]*\)"
 )
@@ -27,29 +27,24 @@ def on_config(config):
             part["Commands"] += [{name: commands.path_of(name)} for name in commands.all_commands()]
         elif isinstance(part, dict) and "Python" in part:
             part["Python"] = [{title: api.path_of(room)} for room, title in api.ROOMS.items()]
+    reference.append({"Metrics": metrics.PATH})
     return config
 
 
 def on_files(files, config):
-    """Add a page for each command and for each room of the API."""
+    """Add a page for each command and each room of the API, and one of the metrics."""
     for name, command in commands.all_commands().items():
         files.append(File.generated(config, commands.path_of(name), content=commands.page(name, command)))
+    files.append(File.generated(config, metrics.PATH, content=metrics.page()))
     for room in api.ROOMS:
         files.append(File.generated(config, api.path_of(room), content=api.page(room)))
     return files
 
 
 def on_page_markdown(markdown, page, config, files):
-    """Lead links to `cli.md#kvtrace-NAME` to the page of the command; files outside of docs/ become plain names."""
-    here = PurePosixPath(page.file.src_uri).parent
+    """Link `kvtrace COMMAND --help` to the page of the command; files outside of docs/ become plain names."""
     if page.file.src_uri == "index.md":
         page.meta["hide"] = ["navigation", "toc"]
-    if page.file.src_uri == "cli/cli.md":
-        page.meta["search"] = {"exclude": True}  # each command has a page of its own
-
-    def to_command(match):
-        target = PurePosixPath(commands.path_of(f"{match[1]} {match[2]}"))
-        up = "../" * len(here.parts)
-        return f"]({up}{target})"
-
-    return OUTSIDE_LINK.sub(r"\1", COMMAND_LINK.sub(to_command, markdown))
+    up = "../" * len(PurePosixPath(page.file.src_uri).parent.parts)
+    linked = HELP.sub(lambda match: f"[{match[0]}]({up}{commands.path_of(match[1])})", markdown)
+    return OUTSIDE_LINK.sub(r"\1", linked)

@@ -1,20 +1,21 @@
-"""The table of Prometheus metrics in docs/capture/watch.md, from the rows that the code exposes (`make docs`)."""
+"""The page of Prometheus metrics, from the rows that the code exposes."""
 
 from __future__ import annotations
 
-import re
-from pathlib import Path
-
 from kvtrace.capture.metric_table import METRICS, Metric
 
-PAGE = Path(__file__).resolve().parents[2] / "docs/capture/watch.md"
-PLACE = re.compile(r"(<!-- metrics -->\n).*?(<!-- end -->)", re.S)
+PATH = "reference/metrics.md"
 
 
-def with_table(text: str) -> str:
-    """A page with the table between its two marks."""
+def page() -> str:
+    """The Markdown of the page.
+
+    >>> "`kvtrace_possible_hit_ratio` | gauge | `span`, `per` |" in page()
+    True
+    """
     rows = ["| metric | type | labels | meaning |", "|---|---|---|---|", *map(_row, METRICS)]
-    return PLACE.sub(lambda match: match[1] + "\n".join(rows) + f"\n{match[2]}", text)
+    explained = "[Watch live traffic](../capture/watch.md#prometheus-and-grafana) explains the labels."
+    return "\n".join(["# Metrics", "", explained, "", *rows]) + "\n"
 
 
 def _row(metric: Metric) -> str:

@@ -22,7 +22,7 @@ SHARES = (0.125, 0.25, 0.5, 1.0)  # of the working set, where no capacity is kno
 
 
 class Gauge:
-    """Measures live traffic in fixed memory; the law is that of `kvtrace curve` (docs/capture/live-curve.md).
+    """Measures live traffic in fixed memory; the law is that of `kvtrace curve` (docs/capture/watch.md).
 
     Args:
         block_size: Tokens of a block.

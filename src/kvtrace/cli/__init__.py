@@ -48,7 +48,7 @@ CONTEXT: dict[str, Any] = {"help_option_names": HELP_NAMES, "max_content_width":
 
 
 def main(command: click.Command | None = None, name: str = "kvtrace") -> None:
-    """Run the command of a console script. Each failure prints one line on stderr; docs/cli/cli.md lists exit statuses."""
+    """Run the command of a console script. Each failure prints one line on stderr; docs/reference.md lists exit statuses."""
     if not sys.warnoptions:
         warnings.simplefilter("ignore")  # warnings of libraries, which a user cannot act on
     forbid_core_dumps()

@@ -1,6 +1,6 @@
 """The memory that each command needs for a data set: a bound computed from its manifest, before any row is read.
 
-Each term counts the bytes of the arrays that the command allocates. docs/formats/large-traces.md lists them, and a test
+Each term counts the bytes of the arrays that the command allocates. docs/ingest/large.md lists them, and a test
 compares the bounds with the peaks of processes.
 """
 
