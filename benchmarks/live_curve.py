@@ -90,7 +90,8 @@ def snapshot() -> float:
 def stream(name: str, share: float) -> Trace:
     """A trace of agents, of drifting topics, or of blocks that are all new."""
     if name == "agents":
-        return kvtrace.read(str(SESSIONS))
+        trace = kvtrace.read(str(SESSIONS))
+        return trace[: round(len(trace) * share)]
     if name == "drifting":
         return drifting(round(REQUESTS * share))
     blocks, requests = 20, round(200_000 * share)

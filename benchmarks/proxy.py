@@ -31,8 +31,7 @@ class Measured:
     """What one load was like."""
 
     load: Load
-    cpu_s: float  # of the proxy
-    recorded: int
+    cpu_s: float  # of the server
     dropped: int
 
     def figures(self) -> list[float]:
@@ -62,7 +61,7 @@ def serve_relay(pipe, port: int) -> None:
         server = await loop.create_server(lambda: Relay(port), "127.0.0.1", 0, backlog=4096)
         pipe.send(server.sockets[0].getsockname()[1])
         while await loop.run_in_executor(None, pipe.recv):
-            pipe.send((time.process_time(), 0, 0, []))
+            pipe.send((time.process_time(), 0, []))
 
     uvloop.run(run())
 
@@ -80,7 +79,7 @@ def serve_proxy(pipe, upstream: str) -> None:
     with Servers([Listener("proxy", app, Address("127.0.0.1", 0))], faults.append) as servers:
         pipe.send(servers.addresses["proxy"].port)
         while pipe.recv():
-            pipe.send((time.process_time(), app.counts.recorded, app.counts.dropped, faults))
+            pipe.send((time.process_time(), app.counts.dropped, faults))
 
 
 def drain(intake) -> None:
@@ -103,7 +102,7 @@ def process(target, *arguments):
 
 
 def measured(port: int, proxy, rate: float, seconds: float, seed: int) -> Measured:
-    """The load at a port; `proxy` is the pipe of the proxy, or None without one."""
+    """The load at a port; `proxy` is the pipe of the proxy or relay, or None without one."""
     import uvloop
 
     before = counts_of(proxy)
@@ -113,14 +112,14 @@ def measured(port: int, proxy, rate: float, seconds: float, seed: int) -> Measur
     return Measured(load, *(late - early for early, late in zip(before, after, strict=True)))
 
 
-def counts_of(proxy) -> tuple[float, int, int]:
-    """CPU seconds, recorded and dropped requests so far."""
+def counts_of(proxy) -> tuple[float, int]:
+    """CPU seconds and dropped requests so far."""
     if proxy is None:
-        return 0.0, 0, 0
+        return 0.0, 0
     proxy.send(1)
-    cpu_s, recorded, dropped, faults = proxy.recv()
+    cpu_s, dropped, faults = proxy.recv()
     assert not faults, faults
-    return cpu_s, recorded, dropped
+    return cpu_s, dropped
 
 
 def lines(folder: str, share: float) -> Iterator[Line]:
