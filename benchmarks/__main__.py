@@ -17,6 +17,9 @@ logs and traces are made up. KVTRACE_CLIENTS names a folder with environments of
 libcachesim), `dynamo` (ai-dynamo-runtime), and `rivals` (aiperf llmtrafficlens kvcache-simulator libcachesim). A line
 without its rival is "not measured", which is no failure. The status is 1 if a line failed or a promise is broken;
 with --quick, promises about time are not checked, since so little data says nothing about speed.
+
+Studies of accuracy and of clusters print tables of their own: benchmarks.dynamo_replay, fidelity, kv_event_trace,
+inferred_conversations, live_accuracy and tasks, as `python -m benchmarks.fidelity`.
 """
 
 from __future__ import annotations
@@ -29,14 +32,13 @@ import tempfile
 from collections import Counter
 from collections.abc import Iterator
 
-from .measuring import SIZES, TIMES, Line, wait_for_quiet
+from .measuring import SHARED, SIZES, TIMES, WIDTH, Line, wait_for_quiet
 
 PARTS = [
     "anonymize", "reading", "commands", "curve", "simulate", "policies", "prefix_cache", "synthesize",
     "serving", "live_curve", "capture", "proxy", "rivals",
 ]  # fmt: skip
 QUICK = 0.03  # of the data
-WIDTH = 62  # of a name
 
 
 def main() -> None:
@@ -47,8 +49,8 @@ def main() -> None:
     options = parser.parse_args()
     if unknown := set(options.parts) - set(PARTS):
         parser.error(f"there is no part {', '.join(sorted(unknown))}")
-    load = wait_for_quiet(0 if options.quick else 60)
-    print(f"{len(os.sched_getaffinity(0))} cores, load {load:.1f} before", flush=True)
+    load, logs = wait_for_quiet(0 if options.quick else 60), "real logs" if SHARED.is_dir() else "logs made up"
+    print(f"{logs}; {len(os.sched_getaffinity(0))} cores, load {load:.1f} before", flush=True)
     print(f"{'':{WIDTH}}{'ours':>13}{'rival':>13}{'ratio':>8}{'wanted':>8}  holds?", flush=True)
     verdicts: Counter[str] = Counter()
     for name in options.parts or PARTS:
@@ -79,15 +81,16 @@ def judged(line: Line | tuple[str, Exception], rounds: int, quick: bool) -> tupl
         return "failed", failed(line.name, error)
     scale = (TIMES | SIZES)[line.unit]
     ours_text, rival_text = ("" if one is None else f"{one * scale:,.2f} {line.unit}" for one in (ours, rival))
-    text = f"{line.name:{WIDTH}}{ours_text:>13}{rival_text:>13}"
+    text = f"{line.name:{WIDTH}}{ours_text:>13}"
     if line.needs:
         return "not measured", f"{text}  not measured: needs {line.needs}"
+    text += f"{rival_text:>13}"
     if ours is None or rival is None:
         return "without a rival", text
     text += f"{ours / rival:8.3f}"
     if line.most is None:
         return "without a promise", text
-    verdict = "yes" if ours / rival <= line.most else "too little data" if quick and line.is_time else "NO"
+    verdict = "yes" if ours / rival <= line.most else "not checked" if quick and line.is_time else "NO"
     return verdict, f"{text}{line.most:8.3f}  {verdict}"
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import random
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -16,8 +15,9 @@ from kvtrace.formats import writing
 from kvtrace.trace.columns import Columns, replace_columns
 from kvtrace.trace.trace import Trace
 
+from .measuring import SHARED
+
 BLOCK = 512
-SHARED = Path(os.environ.get("KVTRACE_SHARED", Path(__file__).parents[2] / "shared"))
 CHATS, AGENT = SHARED / "data/chats/intercode.jsonl", SHARED / "data/agent_logs/miniswe.jsonl"
 CONVERSATIONS = SHARED / "data/mooncake/conversation_trace.jsonl"  # 12,031 requests, 288,500 block references
 SESSIONS = SHARED / "data/agents/claude-code"
@@ -63,8 +63,8 @@ def one_request(folder: str) -> str:
     return str(path)
 
 
-def repeated(path: str, count: int, again: bool = False) -> Counts:
-    """Write so many copies of the conversation trace, as rows or as a data set; returns what it holds."""
+def repeated(path: str, count: int, again: bool = False) -> int:
+    """Write so many copies of the conversation trace, as rows or as a data set; returns its block references."""
     once, copies = conversations(), list[int]()
     for number in range(count):  # every fourth copy may have the ids of one from halfway back
         copies.append(copies[number // 2] if again and number % 4 == 3 else number)
@@ -76,21 +76,7 @@ def repeated(path: str, count: int, again: bool = False) -> Counts:
     )
     kind = "dataset" if path.endswith(".dataset") else "mooncake"
     writing.write_chunks(chunks, path, block_size=BLOCK, tail=once.tail, format=kind)
-    return Counts(count * len(once), count * len(once.hash_ids), len(starts) * once.distinct)
-
-
-@dataclass(frozen=True)
-class Counts:
-    """The size of a trace, from which the limits of memory follow."""
-
-    requests: int
-    references: int
-    distinct: int
-
-    @property
-    def bytes(self) -> int:
-        """A request's columns, a reference's ids, and a distinct block's place in tables."""
-        return 100 * self.requests + 12 * self.references + 40 * self.distinct
+    return count * len(once.hash_ids)
 
 
 def large(folder: str, megabytes: float) -> str:

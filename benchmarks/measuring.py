@@ -22,6 +22,8 @@ TIMES = {"s": 1, "ms": 1e3, "us": 1e6, "ns": 1e9}  # of a second
 SIZES = {"MB": 1e-6, "bytes": 1}  # of a byte
 FRESH = multiprocessing.get_context("forkserver")  # forks of a process that has done nothing but these imports
 FRESH.set_forkserver_preload(["kvtrace.ingest.pipeline", "kvtrace.cache.simulation", "kvtrace.serving.simulation"])
+WIDTH = 58  # of a name
+SHARED = Path(os.environ.get("KVTRACE_SHARED", Path(__file__).parents[2] / "shared"))
 CLIENTS = Path(os.environ.get("KVTRACE_CLIENTS", "no-such-folder"))
 
 
@@ -35,6 +37,10 @@ class Line:
     rival: tuple | float | None = None
     most: float | None = None  # the largest ours / rival that we promise
     needs: str = ""  # what the rival lacks here, or ours if that is None
+
+    def __post_init__(self):
+        if len(self.name) > WIDTH:
+            raise ValueError(f"{self.name!r} is longer than {WIDTH} characters")
 
     @property
     def is_time(self) -> bool:
@@ -73,7 +79,7 @@ def wait_for_quiet(seconds: float = 60) -> float:
 def client(name: str) -> tuple[Path, str]:
     """The programs of a rival's environment in KVTRACE_CLIENTS, and what is missing."""
     programs = CLIENTS / name / "bin"
-    return programs, "" if programs.exists() else f"an environment {name} in KVTRACE_CLIENTS"
+    return programs, "" if programs.exists() else f"KVTRACE_CLIENTS/{name}"
 
 
 # -- whole commands ------------------------------------------------------------------------------------------------
@@ -125,8 +131,8 @@ def peak(*arguments: str) -> float:
 
 
 def python_start() -> float:
-    """Seconds of a process that starts Python and imports NumPy."""
-    return spent(sys.executable, "-c", "import numpy").wall_s
+    """Processor seconds of a process that starts Python and imports NumPy."""
+    return spent(sys.executable, "-c", "import numpy").processor_s
 
 
 def python_step(steps: int = 1) -> float:

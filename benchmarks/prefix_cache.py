@@ -57,7 +57,7 @@ def lines(folder: str, share: float) -> Iterator[Line]:
         yield Line("... a new block / Python step", "ns", new, (python_step,), 5 if promise else None)
         yield Line("... a block, 4 of 5 hit / Python step", "ns", hit, (python_step,))
         yield Line("... a token appended / Python step", "ns", token, (python_step,), 3 if promise else None)
-        yield Line("... a token appended after a prompt of 4,096 / Python step", "ns", after, (python_step,))
+        yield Line("... a token after a prompt of 4,096 / Python step", "ns", after, (python_step,))
 
 
 def blocks(requests: int, hashing: str, hit: bool = False) -> float:

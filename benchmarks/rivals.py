@@ -46,7 +46,7 @@ def lines(folder: str, share: float) -> Iterator[Line]:
         ("analyze / AIPerf analyze-trace", analyze, aiperf),
         ("curve, all capacities / llmtrafficlens profile, 6", curve, lens),
         ("curve, all capacities / libCacheSim LRU, 5", curve, libcachesim),
-        ("simulate vLLM's cache, 5 capacities / kvcache-simulator run", simulate, simulator),
+        ("simulate vLLM's cache, 5 capacities / kvcache-simulator", simulate, simulator),
     ):
         rival = (seconds, folder, f"{programs}/{program}", *options)
         yield Line(name, "s", (seconds, folder, *command), rival, 1, needs)

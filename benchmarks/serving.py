@@ -23,7 +23,7 @@ from .measuring import Line, client, look_up
 
 FEW, MANY = 10_000, 1_000_000  # requests
 LANES = (10, 1_000)
-ENGINES = (("vLLM", "vllm", None, 1.2), ("SGLang", "sglang", 512, 1), ("SGLang, pages of 16", "sglang", 16, 1))
+ENGINES = (("vLLM's", "vllm", None, 1.2), ("SGLang's", "sglang", 512, 1), ("SGLang's, pages of 16,", "sglang", 16, 1))
 WORKERS, BLOCKS = 4, 5_000  # of Dynamo's replay
 RATES = StepCost(7.1e-6, 1e-10, 0.004, 1e-8, 0.002)
 
@@ -31,14 +31,14 @@ RATES = StepCost(7.1e-6, 1e-10, 0.004, 1e-8, 0.002)
 def lines(folder: str, share: float) -> Iterator[Line]:
     """A request beside look-ups, a million requests beside ten thousand, many lanes beside few, and Dynamo's replay."""
     few, many = FEW, round(MANY * share)
-    yield Line(f"serve {few:,} on 4 instances, a request / 1,000 look-ups", "us", (fleet, few), (look_up, 1000), 0.8)
+    yield Line(f"serve {few:,} on 4 instances / 1,000 look-ups", "us", (fleet, few), (look_up, 1000), 0.8)
     yield Line(f"serve {many:,}, a request / of {few:,}", "us", (fleet, many), (fleet, few), 2)
     for name, engine, page, most in ENGINES:
         ours = (steps, few, engine, page)
-        yield Line(f"serve {few:,} in steps of {name}, a request / 1,000 look-ups", "us", ours, (look_up, 1000), most)
+        yield Line(f"serve {few:,} in {name} steps / 1,000 look-ups", "us", ours, (look_up, 1000), most)
     for lanes in LANES:
         yield Line(
-            f"a request of a closed loop, {lanes:,} lanes / 1,000 look-ups",
+            f"closed loop, a request, {lanes:,} lanes / 1,000 look-ups",
             "us",
             (loop, few, lanes),
             (look_up, 1000),

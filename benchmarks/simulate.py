@@ -66,11 +66,11 @@ def lines(folder: str, share: float) -> Iterator[Line]:
     yield Line("the curve of all capacities, a block / look-up", "ns", (curve,), (look_up,), 4)
     for policy, pool, most in (
         ("lru", "flat", None),
-        ("reuse-density", "flat", 24),
-        ("reuse-density", "leaf-first", 24),
+        ("reuse-density", "flat", 30),
+        ("reuse-density", "leaf-first", 30),
     ):
         ours = (dense, round(TURNS * share), policy, pool)
-        yield Line(f"{policy}, {pool}, on made-up turns, a block / look-up", "ns", ours, (look_up,), most)
+        yield Line(f"{policy}, {pool}, made-up turns, a block / look-up", "ns", ours, (look_up,), most)
     whole = (hybrid, None)
     for model in HYBRIDS:
         yield Line(f"vLLM's cache groups of {model} / full attention", "ns", (hybrid, model), whole, 3)

@@ -27,13 +27,11 @@ def lines(folder: str, share: float) -> Iterator[Line]:
     ours, rival = (written, model, folder, rows), (dumped, folder, model, rows)
     yield Line(f"sample and write {rows:,} rows, a row / json.dumps", "us", ours, rival, 0.4)
     ours, rival = ((written, model, folder, count) for count in (2 * rows, few))
-    yield Line(f"sample, a row of {2 * rows:,} / of {few:,}, without start-up", "us", ours, rival, 2)
+    yield Line(f"sample, a row of {2 * rows:,} / of {few:,}", "us", ours, rival, 2)
     ours, rival = (peak, model, folder, rows), (allowed, model, folder, few, rows)
     yield Line(f"sample {rows:,} rows: peak memory / 1 kB each", "MB", ours, rival, 1)
     held = apart(repeated, many, max(1, round(COPIES * share)))
-    yield Line(
-        f"fit {held.requests:,} requests / reading them by json.loads", "s", (fit_seconds, many), (loaded, many), 1
-    )
+    yield Line(f"fit {held:,} block references / json.loads of them", "s", (fit_seconds, many), (loaded, many), 1)
 
 
 def fitted(path: str) -> None:
