@@ -21,7 +21,6 @@ def lines(folder: str, share: float) -> Iterator[Line]:
     log, small = large(folder, megabytes), agent(folder, share)
     name, ours = f"anonymise {megabytes:.0f} MB", (pipeline, log)
     yield Line(f"{name} / tokenizers alone", "s", ours, (rival, log), 1 / 8)
-    yield Line(f"{name} / own stages, {cores} cores", "s", ours, (sum_of_stages, log, cores), 2)
     yield Line(f"{name} as standard / as exact", "s", ours, (pipeline, log, "exact"), 1.15)
     yield Line(f"{name}, resumable / not", "s", (resumable, log), ours, 1.1)
     out = os.path.join(folder, "out.jsonl")
@@ -35,7 +34,9 @@ def lines(folder: str, share: float) -> Iterator[Line]:
     yield Line("anonymise: growth of the peak / 12 bytes a reference", "MB", (growth, *logs), allowed, 1.2)
     once = large(folder, megabytes / 10)
     yield Line("anonymise: peak without ids, ten times the text / once", "MB", (text_peak, log), (text_peak, once), 1.2)
-    for stage, seconds in apart(stages, log).items():
+    taken = apart(stages, log)
+    yield Line(f"{name} / own stages, {cores} cores", "s", ours, sum(taken.values()) / cores, 2)
+    for stage, seconds in taken.items():
         yield Line(f"{name} on one core, {stage}", "s", seconds)
 
 
@@ -106,11 +107,6 @@ def rendered(log: str) -> list[str]:
     with open(log, "rb") as file, template.remembering():
         inputs = [orjson.loads(line)["input"] for line in file]
         return [text if type(text) is str else template.render(text) for text in inputs if text]
-
-
-def sum_of_stages(log: str, cores: int) -> float:
-    """Seconds of all stages, one after the other on one core, shared out among the cores."""
-    return sum(stages(log).values()) / cores
 
 
 def stages(log: str) -> dict[str, float]:

@@ -50,8 +50,8 @@ def lines(folder: str, share: float) -> Iterator[Line]:
     held = apart(repeated, parts, round(PARTS * share), True)
     for command, options in ON_PARTS.items():
         name = f"{command} a data set, {held:,} references, peak / its bound"
-        call = (command, parts, *options)
-        yield Line(name, "MB", (peak, *call, "-q"), (bound, *call), 1)
+        used = apart(kvtrace, command, parts, *options)
+        yield Line(name, "MB", used.peak, bound(used.notes), 1)
 
 
 def bare(path: str) -> float:
@@ -68,8 +68,9 @@ def allowed(size: float, *command: str) -> float:
     return peak(*command) + 25e6 + size
 
 
-def bound(*command: str) -> float:
+def bound(notes: str) -> float:
     """The memory that a command on a data set states beforehand."""
-    stated = re.search(r"needs at most ([\d,]+) MB", kvtrace(*command).notes)
-    assert stated, "the command states no bound"
+    stated = re.search(r"needs at most ([\d,]+) MB", notes)
+    if not stated:
+        raise ValueError(f"no bound in {notes!r}")
     return 1e6 * int(stated[1].replace(",", ""))

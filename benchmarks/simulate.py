@@ -70,7 +70,7 @@ def lines(folder: str, share: float) -> Iterator[Line]:
         ("reuse-density", "leaf-first", 30),
     ):
         ours = (dense, round(TURNS * share), policy, pool)
-        yield Line(f"{policy}, {pool}, made-up turns, a block / look-up", "ns", ours, (look_up,), most)
+        yield Line(f"{policy}, {pool}, a block / look-up", "ns", ours, (look_up,), most)
     whole = (hybrid, None)
     for model in HYBRIDS:
         yield Line(f"vLLM's cache groups of {model} / full attention", "ns", (hybrid, model), whole, 3)
