@@ -23,7 +23,11 @@ from .measuring import Line, client, look_up
 
 FEW, MANY = 10_000, 1_000_000  # requests
 LANES = (10, 1_000)
-ENGINES = (("vLLM's", "vllm", None, 1.2), ("SGLang's", "sglang", 512, 1), ("SGLang's, pages of 16,", "sglang", 16, 1))
+ENGINES = (
+    ("vLLM's steps", "vllm", None, 1.2),
+    ("SGLang's steps", "sglang", 512, 1),
+    ("SGLang's steps, pages of 16", "sglang", 16, 1),
+)
 WORKERS, BLOCKS = 4, 5_000  # of Dynamo's replay
 RATES = StepCost(7.1e-6, 1e-10, 0.004, 1e-8, 0.002)
 
@@ -35,7 +39,7 @@ def lines(folder: str, share: float) -> Iterator[Line]:
     yield Line(f"serve {many:,}, a request / of {few:,}", "us", (fleet, many), (fleet, few), 2)
     for name, engine, page, most in ENGINES:
         ours = (steps, few, engine, page)
-        yield Line(f"serve {few:,} in {name} steps / 1,000 look-ups", "us", ours, (look_up, 1000), most)
+        yield Line(f"serve {few:,}, {name} / 1,000 look-ups", "us", ours, (look_up, 1000), most)
     for lanes in LANES:
         yield Line(
             f"closed loop, a request, {lanes:,} lanes / 1,000 look-ups",
