@@ -49,7 +49,7 @@ def lines(folder: str, share: float) -> Iterator[Line]:
 
     held = apart(repeated, parts, round(PARTS * share), True)
     for command, options in ON_PARTS.items():
-        name = f"{command} a data set, {held:,} references, peak / its bound"
+        name = f"{command} {held / 1e6:.0f} M references as a data set, peak / bound"
         used = apart(kvtrace, command, parts, *options)
         yield Line(name, "MB", used.peak, bound(used.notes), 1)
 

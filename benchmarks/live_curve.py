@@ -19,7 +19,7 @@ from .measuring import Line, best, look_up, python_step
 
 REQUESTS = 60_000  # of the drifting stream: 3.6 million block references
 SHORT, LONG = 20, 2_000  # blocks of a request
-ADDED = 2_000  # requests
+ADDED, FULL = 2_000, 1_500_000  # requests, and blocks that fill the tables
 TIMES = 5  # a measurement, of which the median counts
 
 
@@ -67,7 +67,7 @@ def request(blocks: int, known: bool, added: int) -> float:
     """Processor seconds to add one request with so many blocks, as a batch of its own, to full tables."""
     rng = np.random.default_rng(0)
     curve, offsets, tokens = LiveCurve(16), np.array([0, blocks]), np.array([16 * blocks])
-    full = rng.integers(0, 2**64, (1_500_000, 2), dtype=np.uint64)
+    full = rng.integers(0, 2**64, (FULL * added // ADDED // 100 * 100, 2), dtype=np.uint64)
     curve.add(full, np.arange(0, len(full) + 1, 100), np.full(len(full) // 100, 1600), 0.0)
     made = rng.integers(0, 2**64, (added, blocks, 2), dtype=np.uint64)
     requests = made[: 10 if known else added]
@@ -82,7 +82,7 @@ def request(blocks: int, known: bool, added: int) -> float:
 def snapshot() -> float:
     """Processor seconds of a snapshot of a gauge with full tables, as an object for JSON."""
     gauge = Gauge(16, capacity_blocks=100_000)
-    full = np.random.default_rng(0).integers(0, 2**64, (1_500_000, 2), dtype=np.uint64)
+    full = np.random.default_rng(0).integers(0, 2**64, (FULL, 2), dtype=np.uint64)
     gauge._curve.add(full, np.arange(0, len(full) + 1, 100), np.full(len(full) // 100, 1600), 0.0)
     return best(lambda: gauge.snapshot(1.0).to_dict())
 

@@ -123,7 +123,7 @@ def counts_of(proxy) -> tuple[float, int]:
 
 
 def lines(folder: str, share: float) -> Iterator[Line]:
-    """The first token through the proxy beside that through the relay, and the processor time of both."""
+    """The first token beside that without the proxy, and the processor time a request beside the relay's."""
     with (
         process(serve_model) as (_, model),
         process(serve_relay, model) as (relay_pipe, relay),
@@ -136,7 +136,7 @@ def lines(folder: str, share: float) -> Iterator[Line]:
             )
             if lost := ours.load.failed + ours.dropped:
                 raise ValueError(f"{lost} requests failed or were not recorded at {rate}/s")
-            for what, *seconds in zip(WHAT, *(one.figures() for one in (direct, theirs, ours)), strict=True):
-                before, relayed, proxied = seconds
-                name = f"proxy, {rate}/s, {what} / a relay of bytes"
-                yield Line(name, "ms", proxied - before, relayed - before)
+            for place, what in enumerate(WHAT):
+                before, relayed, proxied = (one.figures()[place] for one in (direct, theirs, ours))
+                name, rival = ("a relay's", relayed) if what == "processor time" else ("without it", before)
+                yield Line(f"proxy, {rate}/s, {what} / {name}", "ms", proxied, rival)
