@@ -11,7 +11,7 @@ FUZZ_SECONDS ?= 3600
 PY := $(VENV)/bin/python
 PIP := $(PY) -m pip --disable-pip-version-check
 .DEFAULT_GOAL := help
-.PHONY: help demo build test check lint types stubs wheel wheels sdist oldest image release-ready debug fuzz-short fuzz docs site vectors bench experiments check-pythons clean
+.PHONY: help demo build test check lint types stubs wheel wheels sdist oldest image release-ready debug fuzz-short fuzz docs site vectors bench bench-quick experiments check-pythons clean
 
 help:  ## list the commands
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "%-14s %s\n", $$1, $$2}'
@@ -25,7 +25,7 @@ test: $(VENV)/dev $(VENV)/built  ## run the tests; TESTS="tests/cache -k sieve" 
 	$(PY) -m pytest -n $(TEST_JOBS) --dist loadgroup $(TESTS)
 
 check: $(VENV)/engine lint types test  ## all that CI runs, PyTorch's tests among it
-	@$(MAKE) --no-print-directory -j 2 --output-sync=target debug fuzz-short wheel
+	@$(MAKE) --no-print-directory -j 2 --output-sync=target debug fuzz-short bench-quick wheel
 
 lint: $(VENV)/dev  ## ruff: style and formatting of the code
 	$(PY) -m ruff check .
@@ -89,6 +89,9 @@ vectors: $(VENV)/dev $(VENV)/built  ## write the test vectors from the reference
 
 bench: $(VENV)/dev $(VENV)/built  ## measure, with the rivals in the same run
 	$(PY) -m benchmarks
+
+bench-quick: $(VENV)/dev $(VENV)/built  ## run each part of the bench on little data: promises of time are not checked
+	$(PY) -m benchmarks --quick
 
 experiments: $(VENV)/engine $(VENV)/built  ## Lin's report again, 7 minutes, into build/experiments; REQUESTS=100 tries it in one
 	$(PY) -m experiments all build/experiments $(if $(REQUESTS),--requests $(REQUESTS))

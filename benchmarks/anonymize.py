@@ -1,35 +1,64 @@
-"""Anonymising beside the `tokenizers` library alone, which only encodes the same prompts, and beside its own stages."""
+"""Anonymising beside `tokenizers` alone, which only encodes the same prompts, and beside its own stages; its memory."""
 
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
+import resource
 import time
+from collections.abc import Iterator
 
-from .apart import medians
-from .raw_logs import agent, large
-from .table import Claim
+from .inputs import agent, large, token_ids
+from .measuring import Line, apart, wall
 
 TOKENIZER = "deepseek-r1"
+REQUESTS, TOKENS, SMALL = 10_000, 4000, 4  # prompts, their tokens, and tokens a block
+PIECES = 16e6  # bytes of text in work
 
 
-def claims(folder: str, megabytes: float, rounds: int) -> list[Claim]:
-    """The speed of the pipeline and of the whole command."""
-    log, small, cores = large(folder, megabytes), agent(folder), len(os.sched_getaffinity(0))
-    taken = medians({
-        "ours": (pipeline, log), "exact": (pipeline, log, "exact"),
-        "resumable": (resumable, log), "stages": (sum_of_stages, log),
-        "rival": (rival, log), "command": (command, small, folder), "rival, small": (rival, small),
-    }, rounds)  # fmt: skip
-    size = os.path.getsize(log) / 1e6
-    return [
-        Claim(f"anonymise {size:.0f} MB / tokenizers alone", taken["ours"], taken["rival"], "s", 1 / 8),
-        Claim(f"anonymise {size:.0f} MB / own stages, {cores} cores", taken["ours"], taken["stages"] / cores, "s", 2),
-        Claim(f"anonymise {size:.0f} MB as standard / as exact", taken["ours"], taken["exact"], "s", 1.15),
-        Claim(f"anonymise {size:.0f} MB, resumable / not", taken["resumable"], taken["ours"], "s", 1.03),
-        Claim("whole command, 10 MB / tokenizers alone", taken["command"], taken["rival, small"], "s", 1 / 3),
-    ]
+def lines(folder: str, share: float) -> Iterator[Line]:
+    """The speed of the pipeline and of the whole command, and the growth of the peak."""
+    megabytes, cores = 110 * share, len(os.sched_getaffinity(0))
+    log, small = large(folder, megabytes), agent(folder, share)
+    name, ours = f"anonymise {megabytes:.0f} MB", (pipeline, log)
+    yield Line(f"{name} / tokenizers alone", "s", ours, (rival, log), 1 / 8)
+    yield Line(f"{name} as standard / as exact", "s", ours, (pipeline, log, "exact"), 1.15)
+    yield Line(f"{name}, resumable / not", "s", (resumable, log), ours, 1.1)
+    out = os.path.join(folder, "out.jsonl")
+    yield Line(
+        f"anonymise {10 * share:.1f} MB, whole command / tokenizers alone", "s",
+        (wall, "anonymize", small, "-o", out, "-q"), (rival, small), 1,
+    )  # fmt: skip
+    few = round(REQUESTS * share)
+    logs = [token_ids(folder, count, TOKENS) for count in (few, 3 * few)]
+    allowed = 12 * 2 * few * TOKENS / SMALL + PIECES
+    yield Line("anonymise: growth of the peak / 12 bytes a reference", "MB", (growth, *logs), allowed, 1.2)
+    once = large(folder, megabytes / 10)
+    yield Line("anonymise: peak without ids, ten times the text / once", "MB", (text_peak, log), (text_peak, once), 1.2)
+    taken = apart(stages, log)
+    yield Line(f"{name} / own stages, {cores} cores", "s", ours, sum(taken.values()) / cores, 2)
+    for stage, seconds in taken.items():
+        yield Line(f"{name} on one core, {stage}", "s", seconds)
+
+
+def growth(few: str, many: str) -> float:
+    """Bytes that the peak grows by."""
+    less, more = (apart(peak, log, None, SMALL)[0] for log in (few, many))
+    return more - less
+
+
+def text_peak(log: str) -> float:
+    """The peak without what the trace itself keeps."""
+    found, held = peak(log, TOKENIZER, 512)
+    return found - held
+
+
+def peak(log: str, tokenizer: str | None, block_size: int) -> tuple[float, float]:
+    """The largest resident memory of any process (bytes), and what the trace itself has to keep."""
+    from kvtrace.ingest.pipeline import anonymize_rows
+
+    trace = anonymize_rows(log, tokenizer=tokenizer, block_size=block_size).trace()
+    used = [resource.getrusage(who).ru_maxrss * 1024 for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
+    return max(used), 100 * len(trace) + 12 * len(trace.hash_ids) + 40 * trace.distinct
 
 
 def resumable(log: str) -> float:
@@ -50,14 +79,6 @@ def pipeline(log: str, profile: str = "standard", **options) -> float:
     tokenizers.load = lambda name: tokenizer  # type: ignore[assignment]
     start = time.perf_counter()
     anonymize_rows(log, tokenizer=TOKENIZER, profile=profile, **options)
-    return time.perf_counter() - start
-
-
-def command(log: str, folder: str) -> float:
-    """Seconds of the command line, from nothing to two files."""
-    out = os.path.join(folder, "out.jsonl")
-    start = time.perf_counter()
-    subprocess.run([sys.executable, "-m", "kvtrace", "anonymize", log, "-o", out, "-q"], check=True)
     return time.perf_counter() - start
 
 
@@ -86,11 +107,6 @@ def rendered(log: str) -> list[str]:
     with open(log, "rb") as file, template.remembering():
         inputs = [orjson.loads(line)["input"] for line in file]
         return [text if type(text) is str else template.render(text) for text in inputs if text]
-
-
-def sum_of_stages(log: str) -> float:
-    """Seconds of all stages, one after the other on one core."""
-    return sum(stages(log).values())
 
 
 def stages(log: str) -> dict[str, float]:

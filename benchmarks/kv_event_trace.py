@@ -17,7 +17,7 @@ from kvtrace.ingest.logs.kv_publisher import KvPublisher
 from kvtrace.trace.columns import Columns
 from kvtrace.trace.trace import Trace
 
-from .simulate import conversations
+from .inputs import conversations
 
 SHARES = (0.02, 0.05, 0.1, 0.25, 0.5, 1.0)  # of the working set: the capacity of the engine
 CURVE = np.geomspace(0.002, 1, 25)  # of the working set: the capacities that curves are compared at

@@ -23,9 +23,8 @@ from kvtrace.analysis.span_curve import SpanCurve
 from kvtrace.trace.columns import Columns
 from kvtrace.trace.trace import Trace
 
-from .apart import apart
-from .raw_logs import SHARED
-from .simulate import conversations
+from .inputs import SESSIONS, conversations
+from .measuring import apart
 
 SHARES = np.geomspace(0.002, 1, 25)  # of the working set
 FACTORS = (0.5, 1, 2, 4)  # of today's capacity, a tenth of the working set
@@ -61,7 +60,7 @@ def main() -> None:
 
 def streams(held_out: bool) -> Iterator[tuple[str, Trace]]:
     """The real traces, or their halves, and a stream of our own with a much larger working set."""
-    talks, agents = conversations(), kvtrace.read(str(SHARED / "data/agents/claude-code"))
+    talks, agents = conversations(), kvtrace.read(str(SESSIONS))
     if held_out:
         half, session = len(talks) // 2, agents.session
         assert session is not None

@@ -1,19 +1,16 @@
 """Eviction orders beside libCacheSim's, on one-block requests by Zipf's law: nanoseconds a request, and equal hits.
 
 The rival is libCacheSim's wheel in an environment of its own: KVTRACE_CLIENTS names a folder, `libcachesim` is the
-environment in it. Where there is none, ours stands alone. Run alone: python -m benchmarks.policies [requests [rounds]].
+environment in it.
 """
 
 from __future__ import annotations
 
 import json
 import os
-import statistics
 import subprocess
-import sys
-import tempfile
 import time
-from pathlib import Path
+from collections.abc import Iterator
 from types import SimpleNamespace
 
 import numpy as np
@@ -22,10 +19,8 @@ from kvtrace.cache.core.pool import Pool
 from kvtrace.cache.policies import make as policy
 from kvtrace.cache.policies.base import Context
 
-from .apart import apart
-from .table import Claim, show
+from .measuring import Line, apart, client
 
-RIVAL = Path(os.environ.get("KVTRACE_CLIENTS", "no-such-folder")) / "libcachesim/bin/python"
 NAMES = {
     "lru": "LRU",
     "fifo": "FIFO",
@@ -47,36 +42,14 @@ print(json.dumps([requests - round(misses * requests), time.perf_counter() - sta
 """
 
 
-def claims(folder: str, requests: int, rounds: int) -> list[Claim]:
-    """Nanoseconds a request beside the rival's, which must be four times as many; nothing where there is no rival."""
-    if not RIVAL.exists():
-        return []
-    found = measured(folder, requests, rounds)
-    for name, (ours, theirs, _, _) in found.items():
-        if ours != theirs:
-            raise SystemExit(f"{name}: {ours:,} hits, libCacheSim finds {theirs:,}")
-    return [
-        Claim(
-            f"{name} / libCacheSim, {ours:,} hits each",
-            1e9 * here / requests, 1e9 * there / requests, "ns/request", 0.25,
-        )
-        for name, (ours, _, here, there) in found.items()
-    ]  # fmt: skip
-
-
-def measured(folder: str, requests: int, rounds: int) -> dict[str, tuple]:
-    """Our hits and the rival's (None where it is missing), our median seconds and its, for each policy."""
+def lines(folder: str, share: float) -> Iterator[Line]:
+    """A request beside the rival's, which must take four times as long."""
+    programs, needs = client("libcachesim")
+    requests = round(REQUESTS * share)
     apart(make, folder, requests)
-    found = {}
     for name in NAMES:
-        ours, theirs = [], []
-        for _ in range(rounds):  # in turn: what else the machine does meets both
-            ours.append(apart(run, folder, name))
-            theirs.append(rival(folder, name, requests))
-        found[name] = (
-            ours[0][0], theirs[0][0], statistics.median(s for _, s in ours), statistics.median(s for _, s in theirs)
-        )  # fmt: skip
-    return found
+        ours, theirs = (run, folder, name), (rival, f"{programs}/python", folder, name, requests)
+        yield Line(f"{name}, one-block requests / libCacheSim", "ns", ours, theirs, 0.25, needs)
 
 
 def make(folder: str, requests: int) -> None:
@@ -89,15 +62,18 @@ def make(folder: str, requests: int) -> None:
     number[seen[np.argsort(first)]] = np.arange(len(seen))
     ids = number[ranks]
     np.save(os.path.join(folder, "ids.npy"), ids)
-    if RIVAL.exists():
-        records = np.zeros(requests, dtype=RECORD)
-        records["time"], records["id"], records["size"], records["next"] = np.arange(requests) // 1000, ids, 1, -2
-        records["id"] += 1
-        records.tofile(os.path.join(folder, "ids.bin"))
+    records = np.zeros(requests, dtype=RECORD)
+    records["time"], records["id"], records["size"], records["next"] = np.arange(requests) // 1000, ids + 1, 1, -2
+    records.tofile(os.path.join(folder, "ids.bin"))
 
 
-def run(folder: str, name: str) -> tuple[int, float]:
-    """Our hits and seconds: one request at a time, all blocks count, a flat pool."""
+def run(folder: str, name: str) -> float:
+    """Our seconds a request: one request at a time, all blocks count, a flat pool."""
+    return simulated(folder, name)[1]
+
+
+def simulated(folder: str, name: str) -> tuple[int, float]:
+    """Our hits, and our seconds a request."""
     ids = np.load(os.path.join(folder, "ids.npy"))
     requests, capacity = len(ids), _capacity(len(ids))
     one, no, none = np.ones(requests, np.int32), np.zeros(requests, np.int8), np.zeros(requests, np.int32)
@@ -107,35 +83,23 @@ def run(folder: str, name: str) -> tuple[int, float]:
     )  # fmt: skip
     context = Context(int(ids.max()) + 1, capacity, None, demand)
     engine = Pool(context, demand, policy(name, context))
-    start = time.perf_counter()
+    start = time.process_time()
     engine.advance(requests)
-    seconds = time.perf_counter() - start
+    seconds = time.process_time() - start
     engine.close()
-    return int(engine.hits.sum()), seconds
+    return int(engine.hits.sum()), seconds / requests
 
 
-def rival(folder: str, name: str, requests: int) -> tuple[int | None, float]:
-    """The rival's hits and seconds."""
-    if not RIVAL.exists():
-        return None, float("nan")
+def rival(python: str, folder: str, name: str, requests: int) -> float:
+    """The rival's seconds a request; ValueError unless its hits are ours."""
     path, capacity = os.path.join(folder, "ids.bin"), str(_capacity(requests))
-    command = [str(RIVAL), "-c", SIMULATE, path, NAMES[name], capacity, str(requests)]
-    hits, seconds = json.loads(
-        subprocess.run(command, check=True, capture_output=True, text=True).stdout.splitlines()[-1]
-    )
-    return hits, seconds
+    command = [python, "-c", SIMULATE, path, NAMES[name], capacity, str(requests)]
+    printed = subprocess.run(command, check=True, capture_output=True, text=True).stdout
+    hits, seconds = json.loads(printed.splitlines()[-1])
+    if hits != (ours := simulated(folder, name)[0]):
+        raise ValueError(f"{ours:,} hits, libCacheSim finds {hits:,}")
+    return seconds / requests
 
 
 def _capacity(requests: int) -> int:
     return round(requests * SHARES[0] * SHARES[1])
-
-
-if __name__ == "__main__":
-    asked_for = [int(text) for text in sys.argv[1:]]
-    requests, rounds = (*asked_for, *(REQUESTS, 3)[len(asked_for) :])
-    with tempfile.TemporaryDirectory() as folder:
-        if RIVAL.exists():
-            show(claims(folder, requests, rounds))
-        else:
-            for name, (hits, _, seconds, _) in measured(folder, requests, rounds).items():
-                print(f"{name:8}{requests / seconds / 1e6:8.2f} M requests/s{hits:15,} hits")

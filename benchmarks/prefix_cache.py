@@ -1,19 +1,18 @@
-"""The live prefix cache: time a block and a token, beside one in plain Python; run alone, it prints the docs' table."""
+"""The live prefix cache: time a block and a token, beside one in plain Python."""
 
 from __future__ import annotations
 
 import time
 from collections import OrderedDict
+from collections.abc import Iterator
 
 import numpy as np
 
 from kvtrace.cache.live.prefix_cache import PrefixCache
 
-from .apart import apart, medians
-from .table import Claim, show
+from .measuring import Line, python_step
 
 SLOTS, BLOCK, PROMPT, OUTPUT, REQUESTS = 100_000, 16, 64, 16, 1_000  # the latter four in tokens, blocks, blocks, times
-PROMISED = {"block": 1_000, "token": 500}  # ns: 1 M blocks and 2 M appended tokens a second
 
 
 class Plain:
@@ -46,79 +45,64 @@ class Plain:
                 self.pool[name] = None
 
 
-def claims(rounds: int) -> list[Claim]:
-    """Nanoseconds a block and a token beside plain Python's, and beside what was promised."""
-    taken = medians(
-        {"blocks": (blocks, "hierarchical"), "tokens": (appends, "hierarchical"), "plain": (plain,)}, rounds
-    )
-    return [
-        Claim("PrefixCache / plain Python, allocate and free", taken["blocks"], taken["plain"], "ns/block", 0.2),
-        Claim("allocate, append_many, free / promised", taken["blocks"], PROMISED["block"], "ns/block", 1),
-        Claim("append / promised", taken["tokens"], PROMISED["token"], "ns/token", 1),
-    ]
+def lines(folder: str, share: float) -> Iterator[Line]:
+    """A block and a token beside plain Python's and a Python step, under both ways to hash."""
+    requests = round(REQUESTS * share)
+    for hashing in ("hierarchical", "direct"):
+        new, hit, token = (blocks, requests, hashing), (blocks, requests, hashing, True), (appends, requests, hashing)
+        after, promise = (*token, 4_096), hashing == "hierarchical"
+        yield Line(
+            f"PrefixCache, {hashing}, new blocks / plain Python", "ns", new, (plain, requests), 0.2 if promise else None
+        )
+        yield Line("... a new block / Python step", "ns", new, (python_step,), 5 if promise else None)
+        yield Line("... a block, 4 of 5 hit / Python step", "ns", hit, (python_step,))
+        yield Line("... a token appended / Python step", "ns", token, (python_step,), 3 if promise else None)
+        yield Line("... a token after a prompt of 4,096 / Python step", "ns", after, (python_step,))
 
 
-def blocks(hashing: str, hit: bool = False) -> float:
-    """ns a block of allocate, append_many and free together, in a full cache; with `hit` all prompts are cached."""
+def blocks(requests: int, hashing: str, hit: bool = False) -> float:
+    """Seconds a block of allocate, append_many and free in a full cache; with `hit` all prompts are cached."""
     cache = PrefixCache(SLOTS, BLOCK, hashing=hashing)
-    warm, measured = prompts(7, 2 * SLOTS // PROMPT), prompts(8, REQUESTS)
-    outputs = prompts(9, REQUESTS, OUTPUT)
+    warm, measured = prompts(7, 2 * SLOTS // PROMPT), prompts(8, requests)
+    outputs = prompts(9, requests, OUTPUT)
     for prompt in [*warm, *(measured if hit else [])]:
         cache.free(cache.allocate(prompt))
-    start = time.perf_counter()
+    start = time.process_time()
     for prompt, output in zip(measured, outputs, strict=True):
         sequence = cache.allocate(prompt)
         cache.append_many(sequence, output)
         cache.free(sequence)
-    return 1e9 * (time.perf_counter() - start) / (REQUESTS * (PROMPT + OUTPUT))
+    return (time.process_time() - start) / (requests * (PROMPT + OUTPUT))
 
 
-def appends(hashing: str, prompt_tokens: int = 0) -> float:
-    """ns a token of append, 256 at a time after a prompt."""
+def appends(requests: int, hashing: str, prompt_tokens: int = 0) -> float:
+    """Seconds a token of append, 256 at a time after a prompt."""
     cache, count = PrefixCache(SLOTS, BLOCK, hashing=hashing), 0
     seconds = 0.0
     append = cache.append
-    for number in range(200):
+    for number in range(max(5, requests // 5)):
         sequence = cache.allocate(np.full(prompt_tokens, number, dtype=np.int32))
-        start = time.perf_counter()
+        start = time.process_time()
         for token in range(256 * number, 256 * number + 256):
             append(sequence, token)
-        seconds += time.perf_counter() - start
+        seconds += time.process_time() - start
         count += 256
         cache.free(sequence)
-    return 1e9 * seconds / count
+    return seconds / count
 
 
-def plain() -> float:
-    """ns a block of the rival, in a cache that is full."""
+def plain(requests: int) -> float:
+    """Seconds a block of the rival, in a cache that is full."""
     cache = Plain(SLOTS, BLOCK)
     for prompt in prompts(7, 2 * SLOTS // PROMPT):
         cache.free(cache.allocate(prompt.tolist()))
-    measured = [prompt.tolist() for prompt in prompts(8, REQUESTS, PROMPT + OUTPUT)]
-    start = time.perf_counter()
+    measured = [prompt.tolist() for prompt in prompts(8, requests, PROMPT + OUTPUT)]
+    start = time.process_time()
     for prompt in measured:
         cache.free(cache.allocate(prompt))
-    return 1e9 * (time.perf_counter() - start) / (REQUESTS * (PROMPT + OUTPUT))
+    return (time.process_time() - start) / (requests * (PROMPT + OUTPUT))
 
 
 def prompts(seed: int, count: int, length: int = PROMPT) -> list[np.ndarray]:
     """Random prompts of so many blocks."""
     return list(np.random.default_rng(seed).integers(0, 100_000, (count, length * BLOCK), dtype=np.int32))
-
-
-def costs() -> None:
-    """Print the table of docs/cache/prefix-cache.md."""
-    rows = {
-        "a new block: allocate or append_many, an eviction, free": (blocks,),
-        "a block, 4 of 5 hit": (blocks, True),
-        "a token appended": (appends,),
-        "a token appended after a prompt of 4,096": (appends, 4_096),
-    }
-    for name, (function, *arguments) in rows.items():
-        both = (apart(function, hashing, *arguments) for hashing in ("hierarchical", "direct"))
-        print(f"| {name} | {' | '.join(f'{ns:,.0f} ns' for ns in both)} |")
-
-
-if __name__ == "__main__":
-    costs()
-    show(claims(3))

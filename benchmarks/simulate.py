@@ -1,32 +1,35 @@
-"""Simulation of Mooncake's conversation trace: nanoseconds a block for engines, orders, and an order in Python.
-
-Where the trace is missing, one of its size is made up. Run alone, it prints what each order and engine takes too.
-"""
+"""Simulations of Mooncake's conversation trace: a block of engines and orders, and what `explain` adds."""
 
 from __future__ import annotations
 
 import statistics
 import time
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from typing import Any
 
 import numpy as np
 
 import kvtrace
 from kvtrace.cache.engines import ENGINES
+from kvtrace.cache.simulation import Setting
 
-from .apart import apart, medians
-from .curve import CONVERSATIONS, REFERENCES
-from .read_write import synthetic
-from .table import Claim, show
+from .inputs import conversations
+from .measuring import Line, apart, look_up, python_step
 
 CAPACITY = 10_000  # blocks
-ORDERS = ["lru", "fifo", "mru", "lfu", "lfu-da", "slru", "sieve", "s3fifo", "arc", "pgdsf", "belady"]  # need no column
-IN_PYTHON = "benchmarks.simulate:Ordered"
+ORDERS = ["fifo", "mru", "lfu", "lfu-da", "slru", "sieve", "s3fifo", "arc", "pgdsf", "belady"]  # need no column
 HYBRIDS = ("gpt-oss-120b", "gemma-3-27b", "qwen3-next-80b-a3b")  # two groups, seven and four
-PROMISED = {  # ns a block: 1 M, 10 M and 20 M blocks a second
-    "LRU as a Python class": 1_000, "vLLM's cache": 100, "the curve of all capacities": 50,
-}  # fmt: skip
+TURNS = 200_000  # requests of the conversations that reuse-density evicts from
+RATES = kvtrace.StepCost(token_s=7.1e-5, step_s=0.013)
+EXPLAINED: dict[str, dict[str, Any]] = {
+    "LRU": {},
+    "vLLM's cache": {"engine": "vllm"},
+    "SGLang's cache": {"engine": "sglang"},
+    "four instances": {"instances": 4, "router": "sticky"},
+    "two tiers": {"tiers": {"hbm": CAPACITY, "dram": 4 * CAPACITY}},
+    "vLLM's steps": {"engine": "vllm", "cost": RATES},
+}
 
 
 class Ordered:
@@ -55,66 +58,110 @@ class Ordered:
         del self.order[block]
 
 
-def claims(rounds: int) -> list[Claim]:
-    """Nanoseconds a block beside what was promised: an order in Python, vLLM's cache, the curve of all capacities."""
-    contenders = {
-        "LRU as a Python class": (simulation, {"policy": IN_PYTHON}),
-        "vLLM's cache": (simulation, {"engine": "vllm"}),
-        "the curve of all capacities": (curve,),
-    }
-    groups = {f"vLLM's cache groups of {model}": (hybrid, model) for model in HYBRIDS}
-    taken = medians(contenders | {"vLLM's cache, token": (hybrid, None)} | groups, rounds)
-    return [
-        *(Claim(f"{name} / promised", taken[name], PROMISED[name], "ns/block", 1) for name in contenders),
-        *(
-            Claim(f"{name} / full attention", taken[name], taken["vLLM's cache, token"], "ns/block", 3)
-            for name in groups
-        ),
-    ]
+def lines(folder: str, share: float) -> Iterator[Line]:
+    """Seconds a block beside the reference loops, groups of layers beside full attention, `explain` beside itself."""
+    python = (simulation, {"policy": f"{__name__}:Ordered"})
+    yield Line("LRU as a Python class, a block / Python step", "ns", python, (python_step,), 12)
+    yield Line("vLLM's cache, a block / look-up", "ns", (simulation, {"engine": "vllm"}), (look_up,), 6)
+    yield Line("the curve of all capacities, a block / look-up", "ns", (curve,), (look_up,), 4)
+    for policy, pool, most in (
+        ("lru", "flat", None),
+        ("reuse-density", "flat", 30),
+        ("reuse-density", "leaf-first", 30),
+    ):
+        ours = (dense, round(TURNS * share), policy, pool)
+        yield Line(f"{policy}, {pool}, a block / look-up", "ns", ours, (look_up,), most)
+    whole = (hybrid, None)
+    for model in HYBRIDS:
+        yield Line(f"vLLM's cache groups of {model} / full attention", "ns", (hybrid, model), whole, 3)
+    for name in EXPLAINED:
+        yield Line(f"explain {name} / simulate", "ms", (explained, name), (simulated, name), 3)
+    options = [{"engine": engine} for engine in ENGINES] + [{"policy": policy} for policy in ORDERS]
+    for option, seconds in zip(options, apart(each, options), strict=True):
+        yield Line(f"{' '.join(*option.items())}, a block", "ns", seconds)
+
+
+def each(options: list[dict[str, str]]) -> list[float]:
+    """Seconds a block of several simulations."""
+    return [simulation(option) for option in options]
 
 
 def simulation(options: dict[str, str]) -> float:
-    """ns a block of a simulation, from a trace in memory to its hits."""
-    return _each_block(lambda trace: kvtrace.simulate(trace, CAPACITY, **options))
+    """Seconds a block of a simulation, from a trace in memory to its hits."""
+    return _seconds(lambda trace: kvtrace.simulate(trace, CAPACITY, **options)) / len(conversations().hash_ids)
 
 
 def hybrid(model: str | None) -> float:
-    """ns a block of the trace in the cache groups of a model, with the memory of CAPACITY blocks of all its layers."""
+    """Seconds a block in the cache groups of a model, with the memory of CAPACITY blocks of all its layers."""
     layout = kvtrace.cache_layout(model, block_size=512) if model else None
     blocks = CAPACITY if layout is None else int(CAPACITY * 512 / layout.tokens_per_block)
-    return _each_block(lambda trace: kvtrace.simulate(trace, blocks, engine="vllm", mode="token", layout=layout))
+    options: dict[str, Any] = {"engine": "vllm", "mode": "token", "layout": layout}
+    return _seconds(lambda trace: kvtrace.simulate(trace, blocks, **options)) / len(conversations().hash_ids)
 
 
 def curve() -> float:
-    """ns a block of the hit curve."""
-    return _each_block(lambda trace: kvtrace.hit_curve(trace).to_dict())
+    """Seconds a block of the hit curve."""
+    return _seconds(lambda trace: kvtrace.hit_curve(trace).to_dict()) / len(conversations().hash_ids)
 
 
-def conversations():
-    if CONVERSATIONS.exists():
-        return kvtrace.read(CONVERSATIONS)
-    return kvtrace.Trace.from_columns(synthetic(REFERENCES // 24, np.random.default_rng(7)), block_size=512)
+def explained(name: str) -> float:
+    """Seconds to simulate a setting and to explain it."""
+    capacity = None if "tiers" in EXPLAINED[name] else CAPACITY
+    return _seconds(lambda trace: kvtrace.explain(trace, capacity, **EXPLAINED[name]))
 
 
-def _each_block(run: Callable) -> float:
-    """ns a block of run(trace), the median of five traces: a trace remembers some of what was asked."""
+def simulated(name: str) -> float:
+    """Seconds to simulate a setting."""
+    options = dict(EXPLAINED[name])
+    setting = Setting(CAPACITY, engine=options.pop("engine", "reference"))
+    if "cost" in options:
+        return _seconds(lambda trace: kvtrace.simulate_serving(trace, setting=setting, **options))
+    if "instances" in options:
+        return _seconds(lambda trace: kvtrace.simulate_instances(trace, setting=setting, **options))
+    if "tiers" in options:
+        return _seconds(lambda trace: kvtrace.simulate_tiers(trace, **options))
+    return _seconds(lambda trace: kvtrace.simulate(trace, CAPACITY, engine=setting.engine))
+
+
+def _seconds(run: Callable[[kvtrace.Trace], object]) -> float:
+    """Processor seconds of run(trace), the median of three traces after a first one: a trace remembers its forest."""
     taken = []
-    for _ in range(5):
+    for _ in range(4):
         trace = conversations()
-        start = time.perf_counter()
+        start = time.process_time()
         run(trace)
-        taken.append(1e9 * (time.perf_counter() - start) / len(trace.hash_ids))
-    return statistics.median(taken)
+        taken.append(time.process_time() - start)
+    return statistics.median(taken[1:])
 
 
-def figures() -> None:
-    """Print nanoseconds a block of each engine under LRU, and of the reference one under each order."""
-    for engine in ENGINES:
-        print(f"{engine:24}{apart(simulation, {'engine': engine}):8.1f} ns/block")
-    for policy in [*ORDERS, IN_PYTHON]:
-        print(f"{policy:24}{apart(simulation, {'policy': policy}):8.1f} ns/block")
+def dense(requests: int, policy: str, pool: str) -> float:
+    """Processor seconds a block at a tenth of the working set of conversations that are made up."""
+    trace = turns(requests)
+    options: dict[str, Any] = {"pool": pool} if pool != "flat" else {}
+    kvtrace.simulate(trace[:100], 100, policy, **options)  # imports
+    start = time.process_time()
+    kvtrace.simulate(trace, trace.working_set // 10, policy, **options)
+    return (time.process_time() - start) / len(trace.hash_ids)
 
 
-if __name__ == "__main__":
-    figures()
-    show(claims(3))
+def turns(requests: int, seed: int = 0) -> kvtrace.Trace:
+    """Conversations of 1 to 8 turns; a turn adds 1 to 15 blocks, and the next one comes a minute later on average."""
+    rng = np.random.default_rng(seed)
+    turns = np.minimum(rng.geometric(0.5, requests), 8)
+    turns = turns[: np.searchsorted(np.cumsum(turns), requests) + 1]
+    conversation = np.repeat(np.arange(len(turns)), turns)
+    first = np.cumsum(turns) - turns
+    new = rng.integers(1, 16, len(conversation))
+    total = np.cumsum(new)
+    start = np.repeat(total[first] - new[first], turns)  # the first block of the conversation
+    length = total - start
+    began = np.sort(rng.uniform(0, 100.0 * len(turns), len(turns)))
+    waits = rng.exponential(60_000, len(conversation))
+    elapsed = np.cumsum(waits) - np.repeat(np.cumsum(waits)[first], turns)
+    order = np.argsort(began[conversation] + elapsed, kind="stable")
+    ids = np.concatenate([np.arange(start[row], start[row] + length[row]) for row in order.tolist()])
+    columns = kvtrace.Columns(
+        timestamp=(began[conversation] + elapsed)[order], input_length=16 * length[order],
+        output_length=np.full(len(order), 100), hash_ids=ids, offsets=np.append(0, np.cumsum(length[order])),
+    )  # fmt: skip
+    return kvtrace.Trace.from_columns(columns, block_size=16)

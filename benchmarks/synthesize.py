@@ -6,66 +6,50 @@ import json
 import os
 import resource
 import time
+from collections.abc import Iterator
 
 import kvtrace
+from kvtrace.synthesis.fitting import fit
+from kvtrace.synthesis.model import Model
+from kvtrace.synthesis.sampling import sample, write_sample
 
-from .apart import apart, medians
-from .curve import BLOCK, _once, repeated
-from .table import Claim
+from .inputs import BLOCK, conversations, repeated
+from .measuring import Line, apart
 
 ROWS, COPIES = 500_000, 100
 
 
-def claims(folder: str, rows: int, rounds: int) -> list[Claim]:
-    """Seconds to sample and write so many rows, peak memory, the cost a row as they grow, and seconds to fit."""
-    model = os.path.join(folder, "model.json")
+def lines(folder: str, share: float) -> Iterator[Line]:
+    """Seconds to sample and write rows, the cost a row as they grow, peak memory, and seconds to fit."""
+    model, many = (os.path.join(folder, name) for name in ("model.json", "many.jsonl"))
+    rows, few = round(ROWS * share), round(ROWS * share / 50)
     apart(fitted, model)
-    copies = max(1, round(COPIES * rows / ROWS))
-    many = apart(repeated, folder, copies)
-    taken = medians(
-        {
-            "few": (written, model, folder, rows // 50), "most": (written, model, folder, 2 * rows),
-            "ours": (written, model, folder, rows),
-            "rival": (dumped, folder, model, rows), "fit": (fit, many),
-        },
-        rounds,
-    )  # fmt: skip
-    few, most = taken["few"] / (rows // 50), taken["most"] / (2 * rows)
-    peak = apart(memory, model, folder, rows)
-    return [
-        Claim(f"sample and write {rows:,} rows / json.dumps of the same", taken["ours"], taken["rival"], "s", 0.4),
-        Claim(f"peak memory of {rows:,} rows / 600 MB", peak / 1e6, 600, "MB", 1),
-        Claim(f"us a row, {2 * rows:,} rows / {rows // 50:,}, without start-up", 1e6 * most, 1e6 * few, "us", 2),
-        Claim(f"fit {copies} copies of the conversation trace / 10 s", taken["fit"], 10, "s", 1),
-    ]
+    ours, rival = (written, model, folder, rows), (dumped, folder, model, rows)
+    yield Line(f"sample and write {rows:,} rows, a row / json.dumps", "us", ours, rival, 0.4)
+    ours, rival = ((written, model, folder, count) for count in (2 * rows, few))
+    yield Line(f"sample, a row of {2 * rows:,} / of {few:,}", "us", ours, rival, 2)
+    ours, rival = (peak, model, folder, rows), (allowed, model, folder, few, rows)
+    yield Line(f"sample {rows:,} rows: peak memory / 1 kB each", "MB", ours, rival, 1)
+    held = apart(repeated, many, max(1, round(COPIES * share)))
+    yield Line(f"fit {held:,} block references / json.loads of them", "s", (fit_seconds, many), (loaded, many), 1)
 
 
 def fitted(path: str) -> None:
-    """Save the model of the conversation trace, or of one that is made up."""
-    from kvtrace.synthesis.fitting import fit
-
-    once = _once()
-    trace = once if isinstance(once, kvtrace.Trace) else kvtrace.Trace.from_columns(once, block_size=BLOCK)
-    fit(trace).save(path)
+    """Save the model of the conversation trace."""
+    fit(conversations()).save(path)
 
 
 def written(model: str, folder: str, rows: int) -> float:
-    """Seconds to sample and write so many rows, in a process that is up."""
-    from kvtrace.synthesis.model import Model
-    from kvtrace.synthesis.sampling import write_sample
-
+    """Seconds a row to sample and write so many, in a process that is up."""
     loaded, path = Model.load(model), os.path.join(folder, "sample.jsonl")
     write_sample(loaded, 1, path, seed=7, scale="rate")  # what a first call imports
     start = time.perf_counter()
     write_sample(loaded, rows, path, seed=7, scale="rate")
-    return time.perf_counter() - start
+    return (time.perf_counter() - start) / rows
 
 
 def dumped(folder: str, model: str, rows: int) -> float:
-    """Seconds of a loop of json.dumps that writes the same rows."""
-    from kvtrace.synthesis.model import Model
-    from kvtrace.synthesis.sampling import sample
-
+    """Seconds a row of a loop of json.dumps that writes the same rows."""
     trace = sample(Model.load(model), rows, seed=7, scale="rate")
     columns = [column.tolist() for column in (trace.timestamp, trace.input_length, trace.output_length, trace.offsets)]
     ids = trace.hash_ids.tolist()
@@ -78,20 +62,32 @@ def dumped(folder: str, model: str, rows: int) -> float:
                 "hash_ids": ids[offsets[row] : offsets[row + 1]],
             }  # fmt: skip
             stream.write(json.dumps(values) + "\n")
-    return time.perf_counter() - start
+    return (time.perf_counter() - start) / rows
 
 
-def fit(path: str) -> float:
+def fit_seconds(path: str) -> float:
     """Seconds to fit a trace in memory."""
-    from kvtrace.synthesis.fitting import fit as fit_model
-
     trace = kvtrace.read(path, block_size=BLOCK)
     start = time.perf_counter()
-    fit_model(trace)
+    fit(trace)
     return time.perf_counter() - start
 
 
-def memory(model: str, folder: str, rows: int) -> int:
-    """Peak bytes of a process that samples and writes."""
+def loaded(path: str) -> float:
+    """Seconds of a loop of json.loads over its rows."""
+    start = time.perf_counter()
+    with open(path, "rb") as file:
+        for line in file:
+            json.loads(line)
+    return time.perf_counter() - start
+
+
+def peak(model: str, folder: str, rows: int) -> float:
+    """The peak of a process that samples and writes."""
     written(model, folder, rows)
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+
+
+def allowed(model: str, folder: str, few: int, rows: int) -> float:
+    """The peak for few rows, 25 MB for windows, and 1 kB for each row."""
+    return apart(peak, model, folder, few) + 25e6 + 1000 * rows

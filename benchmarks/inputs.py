@@ -1,4 +1,4 @@
-"""Raw logs to measure with: chats request by request, and an agent's long prompts; made up where no real ones are."""
+"""Logs and traces to measure with, the real ones repeated; made up where they are missing."""
 
 from __future__ import annotations
 
@@ -7,11 +7,76 @@ import random
 from collections.abc import Iterator
 from pathlib import Path
 
+import numpy as np
 import orjson
 
-SHARED = Path(os.environ.get("KVTRACE_SHARED", Path(__file__).parents[2] / "shared"))
+import kvtrace
+from kvtrace.formats import writing
+from kvtrace.trace.columns import Columns, replace_columns
+from kvtrace.trace.trace import Trace
+
+from .measuring import SHARED
+
+BLOCK = 512
 CHATS, AGENT = SHARED / "data/chats/intercode.jsonl", SHARED / "data/agent_logs/miniswe.jsonl"
+CONVERSATIONS = SHARED / "data/mooncake/conversation_trace.jsonl"  # 12,031 requests, 288,500 block references
+SESSIONS = SHARED / "data/agents/claude-code"
+ONE = '{"timestamp": 0, "input_length": 512, "output_length": 1, "hash_ids": [0]}\n'
 WORDS = ["the", "a", "of", "to", "in", "is", "that", "file", "error", "line", "test", "list", "sort", "value", "boat"]
+
+
+def conversations() -> Trace:
+    """The conversation trace of Mooncake, or one of its size that is made up."""
+    if CONVERSATIONS.exists():
+        return kvtrace.read(CONVERSATIONS)
+    return Trace.from_columns(synthetic(12_000), block_size=BLOCK)
+
+
+def synthetic(requests: int, turns: int = 8) -> Columns:
+    """Conversations of eight turns that share one system block; each turn adds some blocks to the one before."""
+    rng = np.random.default_rng(7)
+    added = 1 + rng.geometric(0.2, size=(-(-requests // turns), turns))
+    ends = np.cumsum(added.ravel()).reshape(added.shape)
+    starts = ends[:, :1] - added[:, :1]
+    blocks = (1 + ends - starts).ravel()[:requests]
+    offsets = np.concatenate([[0], np.cumsum(blocks)])
+    first = np.repeat(np.broadcast_to(starts, ends.shape).ravel()[:requests], blocks)
+    place = np.arange(offsets[-1]) - np.repeat(offsets[:-1], blocks)
+    hash_ids = np.where(place == 0, 0, first + place)  # 0 is the system block
+    return Columns(
+        np.cumsum(rng.integers(0, 600, requests)).astype(float),
+        blocks * BLOCK - rng.integers(0, BLOCK, requests), rng.integers(1, 2000, requests), hash_ids, offsets,
+    )  # fmt: skip
+
+
+def synthetic_file(folder: str, megabytes: float) -> str:
+    """A synthetic trace of so many megabytes."""
+    path = os.path.join(folder, f"synthetic-{megabytes:g}.jsonl")
+    kvtrace.write(synthetic(max(1, int(megabytes * 1e6 / 325))), path, block_size=BLOCK)
+    return path
+
+
+def one_request(folder: str) -> str:
+    """A trace of one request."""
+    path = Path(folder, "one.jsonl")
+    path.write_text(ONE)
+    return str(path)
+
+
+def repeated(path: str, count: int, again: bool = False) -> int:
+    """Write so many copies of the conversation trace, as rows or as a data set; returns its block references."""
+    once, copies = conversations(), list[int]()
+    for number in range(count):  # every fourth copy may have the ids of one from halfway back
+        copies.append(copies[number // 2] if again and number % 4 == 3 else number)
+    starts = {copy: place * once.distinct for place, copy in enumerate(dict.fromkeys(copies))}
+    later = float(once.timestamp[-1]) + 1000
+    chunks = (
+        replace_columns(once, timestamp=once.timestamp + number * later, hash_ids=once.hash_ids + starts[copy])
+        for number, copy in enumerate(copies)
+    )
+    kind = "dataset" if path.endswith(".dataset") else "mooncake"
+    writing.write_chunks(chunks, path, block_size=BLOCK, tail=once.tail, format=kind)
+    return count * len(once.hash_ids)
 
 
 def large(folder: str, megabytes: float) -> str:
@@ -41,13 +106,11 @@ def mixed(copy: int) -> Iterator[dict]:
             yield {"timestamp": 1000 * number, "input": f"{copy} {again}\n{prompt}", "output": 100}
 
 
-def agent(folder: str) -> str:
-    """A log of 10 MB of an agent's prompts, as text."""
-    if AGENT.exists():
-        return str(AGENT)
-    path = os.path.join(folder, "agent.jsonl")
+def agent(folder: str, share: float) -> str:
+    """A log of an agent's prompts as text, 10 MB or a share of it."""
+    path, prompts = os.path.join(folder, "agent.jsonl"), [*_agent_prompts()]
     with open(path, "wb") as file:
-        for number, prompt in enumerate(_agent_prompts()):
+        for number, prompt in enumerate(prompts[: round(len(prompts) * share)]):
             row = {"timestamp": 1000 * number, "input": prompt, "output": 100}
             file.write(orjson.dumps(row, option=orjson.OPT_APPEND_NEWLINE))
     return path
