@@ -12,6 +12,7 @@ RUN apt-get update \
 WORKDIR /source
 COPY pyproject.toml setup.py README.md LICENSE ./
 COPY src src
+COPY tools/kernel_stubs.py tools/
 ARG EXTRAS=parquet,report
 # hadolint ignore=DL3013
 RUN python -m venv --without-pip /opt/kvtrace \

@@ -11,15 +11,16 @@ FUZZ_SECONDS ?= 3600
 PY := $(VENV)/bin/python
 PIP := $(PY) -m pip --disable-pip-version-check
 .DEFAULT_GOAL := help
-.PHONY: help demo build test check lint types stubs wheel wheels sdist oldest image release-ready debug fuzz-short fuzz docs site vectors bench bench-quick experiments check-pythons clean
+include tools/times.mk
+.PHONY: help demo build test check lint types wheel wheels sdist oldest image release-ready debug fuzz-short fuzz docs site vectors bench bench-quick times experiments check-pythons clean
 
 help:  ## list the commands
-	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "%-14s %s\n", $$1, $$2}'
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "%-14s %s\n", $$1, $$2}'
 
 demo: $(VENV)/built  ## set up, then turn a raw log of our own into a trace and check it
 	@sh examples/demo.sh $(VENV)/bin/kvtrace
 
-build: $(VENV)/built  ## compile what changed: a policy takes about 3 s, all of it 40 s on 2 processors
+build: $(VENV)/built  ## compile what changed
 
 test: $(VENV)/dev $(VENV)/built  ## run the tests; TESTS="tests/cache -k sieve" runs some of them
 	$(PY) -m pytest -n $(TEST_JOBS) --dist loadgroup $(TESTS)
@@ -34,9 +35,6 @@ lint: $(VENV)/dev  ## ruff: style and formatting of the code
 types: $(VENV)/dev $(VENV)/built  ## mypy over the package, and the share of its types that pyright knows
 	$(PY) -m mypy
 	$(PY) tools/type_completeness.py 0.95
-
-stubs: $(VENV)/dev $(VENV)/built  ## write the .pyi of compiled modules, which type checkers read
-	$(PY) tools/kernel_stubs.py
 
 debug: $(VENV)/dev  ## the kernels' tests against a build with bounds checks
 	sh tools/debug_build.sh $(PY)
@@ -93,6 +91,9 @@ bench: $(VENV)/dev $(VENV)/built  ## measure, with the rivals in the same run
 bench-quick: $(VENV)/dev $(VENV)/built  ## run each part of the bench on little data: promises of time are not checked
 	$(PY) -m benchmarks --quick
 
+times: $(VENV)/dev  ## measure in a fresh clone what set-up and build take, and write it into tools/times.mk
+	$(PY) tools/times.py
+
 experiments: $(VENV)/engine $(VENV)/built  ## Lin's report again, 7 minutes, into build/experiments; REQUESTS=100 tries it in one
 	$(PY) -m experiments all build/experiments $(if $(REQUESTS),--requests $(REQUESTS))
 
@@ -108,23 +109,26 @@ $(VENV)/installed: pyproject.toml
 	@test -x $(PY) || $(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
 	 { echo "kvtrace needs Python 3.11 or newer, and this is $$($(PYTHON) --version). Try: make $(MAKECMDGOALS) PYTHON=python3.12"; exit 1; }
 	@test -x $(PY) || $(PYTHON) -m venv $(VENV)
-	@echo "setting up $(VENV): packages from the index, and the kernels compiled (about 50 s on 2 processors) ..."
+	@echo "setting up $(VENV): packages from the index, and the kernels compiled (about $(DEMO_S) s on 2 processors) ..."
 	@$(PY) tools/requirements.py build >$(VENV)/build.txt && $(PIP) install -qq --requirement $(VENV)/build.txt
 	@$(PY) setup.py -q build_ext --inplace & compiling=$$!; \
 	 $(PY) tools/requirements.py run >$(VENV)/run.txt && $(PIP) install -qq --requirement $(VENV)/run.txt && wait $$compiling
-	@$(PIP) install -qq --no-build-isolation --no-deps --editable .
-	@touch $@
+	@KVTRACE_IS_BUILT=1 $(PIP) install -qq --no-build-isolation --no-deps --editable .
+	@touch $@ $(VENV)/built
 
 # each .pyx, each .pxd, and each .py that has a .pxd beside it; a plain Python file is not among them
 DECLARED := $(shell find src -name '*.pxd')
 SOURCES := setup.py $(DECLARED) $(wildcard $(DECLARED:.pxd=.py)) $(shell find src -name '*.pyx')
 
+# the set-up has compiled all of it; find fails, and says so, where it did not
 $(VENV)/built: $(SOURCES) | $(VENV)/installed
-	@$(PY) setup.py -q build_ext --inplace
+	@test -z "$$(find $(SOURCES) -newer $@ 2>&1)" || { \
+	 echo "compiling what changed (a policy takes about $(POLICY_CPU_S) s, all of it $(BUILD_S) s on 2 processors) ..."; \
+	 $(PY) setup.py -q build_ext --inplace; }
 	@touch $@
 
 $(VENV)/dev: pyproject.toml | $(VENV)/built
-	@echo "setting up $(VENV) for development: more packages from the index (about a minute) ..."
+	@echo "setting up $(VENV) for development: more packages from the index (about $(DEV_S) s) ..."
 	@$(PY) tools/requirements.py dev >$(VENV)/dev.txt && $(PIP) install -qq --requirement $(VENV)/dev.txt
 	@touch $@
 

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 import numpy as np
 
 import kvtrace
-from kvtrace._native.ids import DigestIndex
-from kvtrace._native.reuse import segments
+from kvtrace._native.numbering import DigestIndex
+from kvtrace._native.recency import segments
 from kvtrace.analysis.live_curve import LiveCurve
 from kvtrace.capture.gauge import Gauge
 from kvtrace.trace.trace import Trace

@@ -21,8 +21,10 @@ import numpy as np
 
 from fuzz.mutate import mutate
 from fuzz.seeds import session_files, trace_files
-from kvtrace._native import chat_texts, forest, ids, ragged, recorded, rows_out, session_ids, sharing, siphash
-from kvtrace._native.merge_ids import merge_ids
+from kvtrace._native import forest, numbering, sharing
+from kvtrace._native import rows as scanner
+from kvtrace._native import texts as printer
+from kvtrace._native.numbering import merge_ids
 from kvtrace._native.rows import PAD
 from kvtrace.formats import jsonl_read
 from tests.formats.test_rows import as_rows, comparable
@@ -103,12 +105,12 @@ def printing(draw):
     lists = [[draw.choice([0, 1, -1, 2**62, -(2**62)]) for _ in range(draw.randrange(5))] for _ in range(rows)]
     more = [[draw.randrange(9999) for _ in range(draw.randrange(3))] for _ in range(rows)]
     fields = [
-        (b'{"n": ', rows_out.WHOLE, np.array(numbers, dtype=np.int64)),
-        (b', "s": ', rows_out.SECONDS, np.array(times, dtype=np.int64)),
-        (b', "ms": ', rows_out.MICROSECONDS, np.array(times, dtype=np.int64)),
-        (b', "text": ', rows_out.TEXT, _join([list(text) for text in texts], np.uint8)),
-        (b', "ids": ', rows_out.IDS, _join(lists)),
-        (b', "more": ', rows_out.IDS, _join(more)),
+        (b'{"n": ', printer.WHOLE, np.array(numbers, dtype=np.int64)),
+        (b', "s": ', printer.SECONDS, np.array(times, dtype=np.int64)),
+        (b', "ms": ', printer.MICROSECONDS, np.array(times, dtype=np.int64)),
+        (b', "text": ', printer.TEXT, _join([list(text) for text in texts], np.uint8)),
+        (b', "ids": ', printer.IDS, _join(lists)),
+        (b', "more": ', printer.IDS, _join(more)),
     ]
     slow = [
         {
@@ -121,18 +123,18 @@ def printing(draw):
         }
         for row in range(rows)
     ]
-    assert bytes(rows_out.dump(fields, rows, first_id)) == slow_rows_out.dump(slow, first_id)
+    assert bytes(printer.dump(fields, rows, first_id)) == slow_rows_out.dump(slow, first_id)
 
 
 def copying_texts(draw):
     texts = ["".join(draw.choices("ab\0ßÿ烤🍞\U0010ffff"[: draw.choice([3, 5, 6, 8])], k=draw.choice([0, 1, 7, 300])))
              for _ in range(draw.randrange(9))]  # fmt: skip
-    assert chat_texts.joined_texts(texts) == slow_chat_texts.joined_texts(texts)
+    assert printer.joined_texts(texts) == slow_chat_texts.joined_texts(texts)
     kinds = [lambda text: {"role": "user", "content": text}, lambda text: text, lambda text: {"content": text},
              lambda text: {"role": 1, "content": [text]},
              lambda text: {"role": text, "content": text, "id": 1}]  # fmt: skip
     messages = [draw.choice(kinds)(text) for text in texts]
-    assert chat_texts.chat_texts(messages) == slow_chat_texts.chat_texts(messages)
+    assert printer.chat_texts(messages) == slow_chat_texts.chat_texts(messages)
 
 
 # -- digests and ids -------------------------------------------------------------------------------------------------
@@ -140,7 +142,7 @@ def copying_texts(draw):
 
 def hashing(draw):
     key, message = draw.randbytes(16), draw.randbytes(draw.choice([0, 1, 7, 8, 9, 15, 16, 63, 255, 256, 257]))
-    assert siphash.siphash128(key, message) == slow_siphash.siphash128(key, message)
+    assert numbering.siphash128(key, message) == slow_siphash.siphash128(key, message)
 
 
 def chaining_digests(draw):
@@ -149,19 +151,19 @@ def chaining_digests(draw):
     roots = [draw.randbytes(16) for _ in prompts]
     tokens, offsets = _join(prompts, np.uint32)
     words = np.frombuffer(b"".join(roots), dtype=np.uint64)
-    digests, block_offsets = siphash.chain(key, tokens, offsets, words, block_size, tail)
+    digests, block_offsets = numbering.chain(key, tokens, offsets, words, block_size, tail)
     found = [[digest.tobytes() for digest in row] for row in _cut(digests, block_offsets)]
     assert found == slow_siphash.chain(key, prompts, roots, block_size, tail)
 
 
-def numbering(draw):
+def renumbering(draw):
     values = [_number(draw) for _ in range(draw.choice([0, 1, 5, 300, 3000]))]
-    numbered, distinct = ids.renumber(np.array(values, dtype=np.int64))
+    numbered, distinct = numbering.renumber(np.array(values, dtype=np.int64))
     assert (numbered.tolist(), distinct) == slow_ids.renumber(values)
 
 
 def indexing_digests(draw):
-    index, found, seen = ids.DigestIndex(), [], []
+    index, found, seen = numbering.DigestIndex(), [], []
     for _ in range(draw.randrange(4)):
         # digests that share half of their bits meet in the table; one of zeros alone stands for none
         batch = [(draw.choice([1, 2, draw.getrandbits(64) | 1]), draw.getrandbits(draw.choice([1, 64])))
@@ -177,7 +179,7 @@ def indexing_digests(draw):
 def taking(draw):
     prompts, _, _ = _forest(draw)
     chosen = [draw.randrange(len(prompts)) for _ in range(draw.randrange(9))]
-    values, offsets = ragged.take(*_join(prompts), np.array(chosen, dtype=np.int64))
+    values, offsets = numbering.take(*_join(prompts), np.array(chosen, dtype=np.int64))
     assert _cut(values.tolist(), offsets) == slow_ragged.take(prompts, chosen)
 
 
@@ -213,7 +215,7 @@ def walking(draw):
 
 def finding_lists(draw):
     text = mutate(draw, draw.choice(session_files()), draw.choice([1, 3, 30]))
-    spans, offsets, found = session_ids.find_lists(text + bytes(PAD), len(text))
+    spans, offsets, found = scanner.find_lists(text + bytes(PAD), len(text))
     lists = _cut(found.tolist(), offsets)
     assert [(*span, values) for span, values in zip(spans.tolist(), lists, strict=True)] == slow_session_ids.find_lists(
         text
@@ -226,7 +228,7 @@ def numbering_rows(draw):
     rows = [[draw.randrange(len(keys[number])) for _ in range(draw.randrange(5))] for number in session]
     numbers, offsets = _join(rows, np.int32)
     table, first = _join(keys)
-    found = session_ids.number_rows(numbers, offsets[:-1], np.diff(offsets), first[session], table, 4)
+    found = scanner.number_rows(numbers, offsets[:-1], np.diff(offsets), first[session], table, 4)
     slow = slow_session_ids.number_rows(
         [[(None, keys[number][place]) for place in row] for number, row in zip(session, rows, strict=True)]
     )
@@ -241,7 +243,7 @@ def waiting(draw):
     number: dict = {}
     paths = [[draw.randrange(2) for _ in range(draw.randrange(5))] for _ in range(count)]
     prompts = [[number.setdefault(tuple(path[: i + 1]), len(number)) for i in range(len(path))] for path in paths]
-    row, completed = recorded.longest_prefixes(
+    row, completed = forest.longest_prefixes(
         np.arange(count), np.array([0, count]), np.array(start), np.array(start) + np.array(service), *_join(prompts)
     )
     slow = slow_recorded.recorded_dependencies(start, service, prompts, [0] * count, [0] * count)
@@ -352,7 +354,7 @@ def _cut(values, offsets):
 KERNELS = {
     function.__name__.replace("_", " "): function
     for function in (
-        scanning, printing, copying_texts, hashing, chaining_digests, numbering, indexing_digests, taking, merging,
+        scanning, printing, copying_texts, hashing, chaining_digests, renumbering, indexing_digests, taking, merging,
         verifying, walking, finding_lists, numbering_rows, waiting, counting_holders, splitting, inferring,
     )
 }  # fmt: skip

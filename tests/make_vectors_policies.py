@@ -1,18 +1,17 @@
 """Write tests/vectors/policies.json from the plain twins (`make vectors`); a diff is a change of behaviour."""
 
 import json
-from importlib import import_module
 from pathlib import Path
 
 import numpy as np
 
-from kvtrace.cache.core.pool import Pool
-from kvtrace.cache.core.python_policy import PythonPolicy
+from kvtrace.cache.core.pool import Pool, PythonPolicy
 from kvtrace.cache.demand import block_demand
 from kvtrace.cache.policies import POLICIES, make
 from kvtrace.cache.policies.base import Context
 from kvtrace.trace.columns import Columns
 from kvtrace.trace.trace import Trace
+from tests.reference.policies import twin_of
 
 CAPACITIES = (12, 20, 40)
 SPECS = {"ttl": "ttl:400ms", "priority": "priority:1s"}  # those whose parameter matters
@@ -61,7 +60,7 @@ def twin(name, context):
     """The plain twin of a policy: the class of the same name in tests/reference/policies/<module>.py."""
     name, _, text = name.partition(":")
     row = POLICIES[name]
-    cls = getattr(import_module(f"tests.reference.policies.{row.module}"), row.cls)
+    cls = twin_of(name, row.cls)
     return cls(context, row.parameter(text)) if text else cls(context)
 
 

@@ -5,7 +5,7 @@ python=$(cd "$(dirname "$1")" && pwd)/$(basename "$1")
 seconds=${2:-20}
 copy=$(mktemp -d)
 trap 'rm -rf "$copy"' EXIT
-cp -r setup.py pyproject.toml README.md LICENSE src tests fuzz "$copy"
+cp -r setup.py pyproject.toml README.md LICENSE src tests fuzz tools "$copy"
 cd "$copy"
 find . -name '*.so' -delete
 rm -r src/kvtrace/cache src/kvtrace/serving  # they parse no bytes, and take three quarters of the time to build

@@ -4,7 +4,7 @@ set -eu
 python=$(cd "$(dirname "$1")" && pwd)/$(basename "$1")
 copy=$(mktemp -d)
 trap 'rm -rf "$copy"' EXIT
-cp -r setup.py pyproject.toml README.md LICENSE src tests docs "$copy"
+cp -r setup.py pyproject.toml README.md LICENSE src tests docs tools "$copy"
 find "$copy" -name '*.so' -delete
 cd "$copy"
 KVTRACE_DEBUG_KERNELS=1 "$python" setup.py --quiet build_ext --inplace >build.log 2>&1 || { cat build.log; exit 1; }

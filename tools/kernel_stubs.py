@@ -1,87 +1,90 @@
 """Write the .pyi of compiled modules: what Python sees of them. A type checker cannot read their C declarations.
 
-`python tools/kernel_stubs.py` writes those that are out of date; a stub without MARK in it is written by hand and kept.
-The methods are those of the .py, the attributes those of the compiled class, with their types in the .pxd.
+The build runs this, so it reads sources only. A module whose stub is in git is left out: that one is written by hand.
+Functions, methods and constants are those of the .py, without those that the .pxd declares for C alone; attributes are
+the public and readonly ones of the .pxd.
 """
 
 import ast
-import importlib
-import inspect
 import re
-import subprocess
-import sys
 from pathlib import Path
 
-PACKAGE = Path(__file__).resolve().parents[1] / "src/kvtrace"
 FOLDERS = ("cache/core", "cache/live", "cache/policies", "cache/structures", "serving/core")
-MARK = "Written by tools/kernel_stubs.py"
-TYPES = {"int": "int", "long": "int", "double": "float", "bint": "bool", "str": "str", "list": "list[Any]",
-         "dict": "dict[str, Any]", "tuple": "tuple[Any, ...]", "bytes": "bytes"}  # fmt: skip
+BY_HAND = ("cache/live/prefix_cache", "cache/policies/base")
+TYPES = {"int": "int", "long long": "int", "Py_ssize_t": "int", "double": "float", "bint": "bool", "str": "str",
+         "list": "list[Any]", "dict": "dict[str, Any]", "tuple": "tuple[Any, ...]", "bytes": "bytes"}  # fmt: skip
 PLAIN = {"int", "float", "bool", "str", "None", "bytes"}  # annotations that need no import
 
 
-def names() -> list[str]:
-    """The compiled modules whose stubs are not written by hand, as `cache/policies/lru`."""
-    found = [path.with_suffix("") for folder in FOLDERS for path in (PACKAGE / folder).glob("*.pxd")]
-    modules = [path for path in found if path.with_suffix(".py").exists() and not by_hand(path.with_suffix(".pyi"))]
-    return sorted(path.relative_to(PACKAGE).as_posix() for path in modules)
+def write_stubs(package: Path, target: Path) -> None:
+    """Write the stubs of a package's compiled modules below a folder, where they differ from what is there."""
+    for name in names(package):
+        path, text = target / f"{name}.pyi", stub_of(package, name)
+        if not path.exists() or path.read_text(encoding="utf-8") != text:
+            path.write_text(text, encoding="utf-8")
 
 
-def by_hand(stub: Path) -> bool:
-    """Whether a stub was written by a person."""
-    return stub.exists() and MARK not in stub.read_text(encoding="utf-8")
+def names(package: Path) -> list[str]:
+    """The compiled modules whose stubs are made here, as `cache/policies/classic`."""
+    headers = [path.with_suffix("") for folder in FOLDERS for path in (package / folder).glob("*.pxd")]
+    modules = {path.relative_to(package).as_posix() for path in headers if path.with_suffix(".py").exists()}
+    return sorted(modules.difference(BY_HAND))
 
 
-def stub_of(name: str) -> str:
+def stub_of(package: Path, name: str) -> str:
     """The text of a module's stub."""
-    module = importlib.import_module(f"kvtrace.{name.replace('/', '.')}")
-    tree = ast.parse((PACKAGE / f"{name}.py").read_text(encoding="utf-8"))
-    declared = (PACKAGE / f"{name}.pxd").read_text(encoding="utf-8")
-    visible = {node.name for node in tree.body if isinstance(node, ast.ClassDef | ast.FunctionDef)} & vars(
-        module
-    ).keys()
-    parts, imports = [], {}
+    tree = ast.parse((package / f"{name}.py").read_text(encoding="utf-8"))
+    header = (package / f"{name}.pxd").read_text(encoding="utf-8")
+    hidden = {*re.findall(r"^cdef [^(\n]*?(\w+)(?:\(|$)", header, re.M)}
+    parts, bases = [], set()
     for node in tree.body:
-        if isinstance(node, ast.ClassDef) and node.name in visible:
-            kind = getattr(module, node.name)
-            base = kind.__mro__[1]
-            if base is not object and base.__module__ != module.__name__:
-                imports[base.__name__] = base.__module__
-            own = declared.partition(f"cdef class {node.name}")[2].partition("cdef class ")[0]
-            parts.append("\n".join(_class(node, kind, base, own)))
-        elif isinstance(node, ast.FunctionDef) and node.name in visible and not node.name.startswith("_"):
+        if isinstance(node, ast.ClassDef):
+            bases.update(base.id for base in node.bases if isinstance(base, ast.Name))
+            parts.append(_class(package, name, node))
+        elif isinstance(node, ast.FunctionDef) and not node.name.startswith("_") and node.name not in hidden:
             parts.append(f"{_signature(node)}: ...")
-    lines = [f"from {module} import {base}" for base, module in sorted(imports.items(), key=lambda item: item[1])]
-    body = "\n\n".join(parts)
-    text = f'"""{MARK}: what Python sees of {name.rpartition("/")[2]}.py, which is compiled."""\n\n'
-    if "Any" in body:
-        text += "from typing import Any\n\n"
-    return text + "".join(f"{line}\n" for line in lines) + f"\n{body}\n"
+        elif isinstance(node, ast.Assign) and not ast.unparse(node.value).startswith("cython.declare("):
+            parts += [f"{one.id}: Any" for one in node.targets if isinstance(one, ast.Name) and one.id not in hidden]
+    lines = ["from typing import Any"] if re.search(r"\bAny\b", "\n".join(parts)) else []
+    for node in tree.body:
+        if isinstance(node, ast.ImportFrom):
+            used = [alias.name for alias in node.names if alias.name in bases]
+            if used:
+                module = "." * node.level + (node.module or "").removeprefix("cython.cimports.")
+                lines.append(f"from {module} import {', '.join(used)}")
+    body = "\n\n".join(["\n".join(lines), *parts] if lines else parts)
+    return (
+        f'"""Written by the build: what Python sees of {name.rpartition("/")[2]}.py, which is compiled."""\n\n{body}\n'
+    )
 
 
-def is_current(name: str) -> bool:
-    """Whether a module's stub says what the module has now; its format does not count."""
-    stub = PACKAGE / f"{name}.pyi"
-    return stub.exists() and ast.dump(ast.parse(stub.read_text(encoding="utf-8"))) == ast.dump(ast.parse(stub_of(name)))
+def _class(package, name, node):
+    """A class: its attributes, then the methods that Python can call."""
+    attributes, hidden = _declared(package, name, node.name)
+    methods = [one for one in node.body if isinstance(one, ast.FunctionDef)]
+    shown = [one for one in methods if not one.name.startswith("_") and one.name not in hidden]
+    lines = [f"    {attribute}: {kind}" for attribute, kind in attributes.items()]
+    lines += [f"    {one.name}: Any" for one in shown if one.decorator_list]
+    lines += [f"    {_signature(one)}: ..." for one in methods if one.name == "__init__"]
+    lines += [f"    {_signature(one)}: ..." for one in shown if not one.decorator_list]
+    bases = ", ".join(map(ast.unparse, node.bases))
+    return "\n".join([f"class {node.name}{f'({bases})' if bases else ''}:{'' if lines else ' ...'}", *lines])
 
 
-def _class(node, kind, base, declared):
-    """The lines of a class: its attributes, then the methods that Python can call."""
-    parent = "" if base is object else f"({base.__name__})"
-    visible = {name: value for name, value in vars(kind).items() if not name.startswith("_")}
-    methods = {one.name: one for one in node.body if isinstance(one, ast.FunctionDef)}
-    attributes = [name for name in visible if name not in methods or inspect.isdatadescriptor(visible[name])]
-    lines = [f"    {name}: {_type(name, declared)}" for name in attributes]
-    constructor = [methods["__init__"]] if "__init__" in methods else []
-    called = [one for name, one in methods.items() if name in visible and name not in attributes]
-    lines += [f"    {_signature(one)}: ..." for one in (*constructor, *called)]
-    return [f"class {node.name}{parent}:{'' if lines else ' ...'}", *lines]
-
-
-def _type(name, declared):
-    """The type of a public attribute, from its declaration in the .pxd."""
-    match = re.search(rf"cdef (?:public|readonly) ([\w.]+) (?:\w+, )*{name}\b", declared)
-    return TYPES.get(match[1], "Any") if match else "Any"
+def _declared(package, name, cls):
+    """The attributes of a class that Python sees, with their types, and the methods of it and its bases for C alone."""
+    header = (package / f"{name}.pxd").read_text(encoding="utf-8")
+    match = re.search(rf"^cdef class {cls}(?:\((\w+)\))?:\n((?:[ \n].*\n?|\n)*)", header, re.M)
+    if match is None:
+        return {}, set()
+    attributes = {}
+    for kind, listed in re.findall(r"^    cdef (?:public|readonly) (.+?) (\w+(?:, \w+)*)(?: *#.*)?$", match[2], re.M):
+        attributes.update(dict.fromkeys(listed.split(", "), TYPES.get(kind, "Any")))
+    hidden = {*re.findall(r"^    cdef [^(\n]*?(\w+)\(", match[2], re.M)}
+    if match[1]:
+        source = re.search(rf"^from kvtrace\.([\w.]+) cimport .*\b{match[1]}\b", header, re.M)
+        hidden |= _declared(package, source[1].replace(".", "/") if source else name, match[1])[1]
+    return attributes, hidden
 
 
 def _signature(node):
@@ -96,13 +99,3 @@ def _signature(node):
 def _annotation(node):
     text = "Any" if node is None else ast.unparse(node)
     return text if set(re.findall(r"[\w.]+", text)) <= PLAIN else "Any"
-
-
-if __name__ == "__main__":
-    old = [module_name for module_name in names() if not is_current(module_name)]
-    for module_name in old:
-        (PACKAGE / f"{module_name}.pyi").write_text(stub_of(module_name), encoding="utf-8")
-        sys.stdout.write(f"wrote {module_name}.pyi\n")
-    if old:
-        files = [str(PACKAGE / f"{module_name}.pyi") for module_name in old]
-        subprocess.run([sys.executable, "-m", "ruff", "format", "--quiet", *files], check=True)

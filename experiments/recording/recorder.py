@@ -95,9 +95,8 @@ def serve(
 
 def served_by(scheduler: VllmScheduler, trace: Trace, blocks: int) -> tuple[Any, Any, Any, Any]:
     """A run of a trace on one instance, the instance, whose `step_timer` is to be set, its requests and its cache."""
-    from kvtrace.serving.core.requests import Requests
-    from kvtrace.serving.core.router import Router
-    from kvtrace.serving.core.serving import Serving
+    from kvtrace.serving.core.instance import Requests
+    from kvtrace.serving.core.serving import Router, Serving
 
     setting = scheduler.setting_of(Setting(blocks, engine="vllm"))
     demand = block_demand(trace, *setting.demand_options)

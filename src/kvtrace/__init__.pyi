@@ -31,7 +31,7 @@ from .cache.layout import CacheLayout as CacheLayout
 from .cache.layout import LayerKind as LayerKind
 from .cache.live.prefix_cache import OutOfBlocks as OutOfBlocks
 from .cache.live.prefix_cache import PrefixCache as PrefixCache
-from .cache.live.sequence import Sequence as Sequence
+from .cache.live.prefix_cache import Sequence as Sequence
 from .cache.policies.base import Context as Context
 from .cache.schedules import Schedule as Schedule
 from .cache.schedules import parse_schedule as parse_schedule

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 import kvtrace
 from kvtrace import cli
-from kvtrace._native import uses as kernel
+from kvtrace._native import forest as kernel
 from kvtrace.analysis import popularity, tables, turns
 from kvtrace.analysis.arrivals import arrival_statistics, dispersion
 from kvtrace.analysis.block_sizes import by_block_size, each_block_size

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 import kvtrace
 from kvtrace import UsageError
 from kvtrace._base.mixing import split_mix
-from kvtrace._native.reuse import segments
+from kvtrace._native.recency import segments
 from kvtrace.analysis.curves import hit_curve
 from kvtrace.analysis.live_curve import SLICES, LiveCurve
 from kvtrace.trace.columns import Columns
@@ -191,7 +191,7 @@ GROWTH = """
 import resource, sys
 import numpy as np
 from kvtrace.analysis.live_curve import LiveCurve
-from kvtrace._native import live_recency, rank_sums
+from kvtrace._native.recency import segments
 peak = lambda: resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
 rng = np.random.default_rng(0)
 make = lambda: rng.integers(0, 2**64, (2000, 2), dtype=np.uint64)

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import kvtrace
-from kvtrace._native import reuse as kernel
+from kvtrace._native import recency as kernel
 from kvtrace.analysis.curves import hit_curve
 from kvtrace.analysis.piecewise_linear import PiecewiseLinear
 from kvtrace.analysis.reuse import find_segments, reuse_distances, reuse_times

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from kvtrace._native import tour
+from kvtrace._native import forest
 from kvtrace.analysis.session_hits import own_session_blocks, session_hits
 from kvtrace.analysis.session_tables import session_tables
 from kvtrace.analysis.session_values import session_values
@@ -160,7 +160,7 @@ def test_own_blocks_are_those_of_sets(trace, rng):
 @given(st.lists(st.integers(0, 7), max_size=30), st.randoms(use_true_random=False))
 def test_the_compiled_tour_equals_its_twin(steps, rng):
     parent = [max(-1, block - 1 - step) for block, step in enumerate(steps)]
-    assert tour.preorder(np.array(parent)).tolist() == slow.preorder(parent)
+    assert forest.preorder(np.array(parent)).tolist() == slow.preorder(parent)
     tips = [rng.randrange(-1, len(parent)) for _ in range(20)]
     group, paths = [rng.randrange(-1, 3) for _ in tips], []
     for tip in tips:
@@ -170,7 +170,7 @@ def test_the_compiled_tour_equals_its_twin(steps, rng):
             tip = parent[tip]
         paths.append(path)
     depth = np.array([len(path) for path in paths])
-    found = tour.shared_with_earlier(np.array(parent), np.array(tips), depth, np.array(group))
+    found = forest.shared_with_earlier(np.array(parent), np.array(tips), depth, np.array(group))
     assert found.tolist() == slow.shared_with_earlier(paths, group)
 
 
@@ -181,7 +181,7 @@ def test_the_compiled_tour_equals_its_twin(steps, rng):
 )  # fmt: skip
 def test_the_tour_refuses_what_is_no_forest(parent, tip, depth, message):
     with pytest.raises(ValueError, match=message):
-        tour.shared_with_earlier(np.array(parent), np.array(tip), np.array(depth), np.zeros(len(tip)))
+        forest.shared_with_earlier(np.array(parent), np.array(tip), np.array(depth), np.zeros(len(tip)))
 
 
 @given(traces())

@@ -20,7 +20,7 @@ from itertools import product
 import numpy as np
 import xxhash
 
-from kvtrace._native import siphash
+from kvtrace._native import numbering
 
 Scheme = Callable[[list[int], int], list[bytes]]  # tokens, block size -> a digest a block
 
@@ -52,8 +52,8 @@ def of_words(words: Iterable[str]) -> dict[bytes, str]:
             found[xxhash.xxh3_128_digest(data, seed)] = "XXH3-128 of a text"
         for key in GUESSED_KEYS:
             for purpose in (b"", b"sessions", b"users", b"roots"):
-                subkey = siphash.siphash128(key, purpose) if purpose else key
-                found[siphash.siphash128(subkey, data)] = "SipHash of a text, key guessed"
+                subkey = numbering.siphash128(key, purpose) if purpose else key
+                found[numbering.siphash128(subkey, data)] = "SipHash of a text, key guessed"
     return found
 
 
@@ -166,9 +166,9 @@ def ours(key, purpose):
     """Our own chain, its root all zeros, under a master key or the subkey made of it."""
 
     def chained(tokens, size):
-        subkey = siphash.siphash128(key, purpose) if purpose else key
+        subkey = numbering.siphash128(key, purpose) if purpose else key
         offsets, root = np.array([0, len(tokens)]), np.zeros((1, 2), np.uint64)
-        return [digest.tobytes() for digest in siphash.chain(subkey, tokens, offsets, root, size, True)[0]]
+        return [digest.tobytes() for digest in numbering.chain(subkey, tokens, offsets, root, size, True)[0]]
 
     return chained
 

@@ -10,9 +10,7 @@ from hypothesis import strategies as st
 
 from kvtrace import read, unlimited_hits
 from kvtrace._base.errors import UsageError
-from kvtrace.cache.core.chunks import Chunks
-from kvtrace.cache.core.pool import Pool
-from kvtrace.cache.core.python_policy import PythonPolicy
+from kvtrace.cache.core.pool import Chunks, Pool, PythonPolicy
 from kvtrace.cache.demand import block_demand
 from kvtrace.cache.engines import lmcache
 from kvtrace.cache.policies import make

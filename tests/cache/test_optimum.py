@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 import kvtrace
 from kvtrace.analysis.reuse import find_segments
-from kvtrace.cache.core.optimum import retained
+from kvtrace.cache.core.pool import retained
 from kvtrace.cache.demand import block_demand
 from kvtrace.cache.optimum import Optimum
 from kvtrace.cache.simulation import Setting, build, run

@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 
 from kvtrace._base.errors import UsageError
+from kvtrace.cache.policies.adaptive import TwoQ
 from kvtrace.cache.policies.base import Context
-from kvtrace.cache.policies.lhd import LHD
-from kvtrace.cache.policies.two_q import TwoQ
+from kvtrace.cache.policies.learned import LHD
 from kvtrace.cache.simulation import simulate
 from tests.cache.test_policies_classic import singles
 

@@ -7,15 +7,11 @@ from hypothesis import strategies as st
 
 import kvtrace
 from kvtrace._base.errors import UsageError
-from kvtrace.cache.core.pool import Pool
-from kvtrace.cache.core.python_policy import PythonPolicy
+from kvtrace.cache.core.pool import Pool, PythonPolicy
 from kvtrace.cache.demand import block_demand
-from kvtrace.cache.policies.arc import ARC
+from kvtrace.cache.policies.adaptive import ARC, S3FIFO
 from kvtrace.cache.policies.base import Context
-from kvtrace.cache.policies.fifo import FIFO
-from kvtrace.cache.policies.lfu import LFU
-from kvtrace.cache.policies.s3fifo import S3FIFO
-from kvtrace.cache.policies.sieve import Sieve
+from kvtrace.cache.policies.classic import FIFO, LFU, Sieve
 from kvtrace.trace.building import toy
 from kvtrace.trace.columns import Columns
 from kvtrace.trace.trace import Trace

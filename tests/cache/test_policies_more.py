@@ -9,18 +9,12 @@ from hypothesis import strategies as st
 
 import kvtrace
 from kvtrace._base.errors import InputError, UsageError
-from kvtrace.cache.core.pool import Pool
-from kvtrace.cache.core.python_policy import PythonPolicy
+from kvtrace.cache.core.pool import Pool, PythonPolicy
 from kvtrace.cache.demand import block_demand
+from kvtrace.cache.policies.adaptive import LFUDA, PGDSF
 from kvtrace.cache.policies.base import Context
-from kvtrace.cache.policies.belady import Belady
-from kvtrace.cache.policies.lfu_da import LFUDA
-from kvtrace.cache.policies.lru import LRU
-from kvtrace.cache.policies.pgdsf import PGDSF
-from kvtrace.cache.policies.priority import Priority
-from kvtrace.cache.policies.slru import SLRU
-from kvtrace.cache.policies.ttl import TTL
-from kvtrace.cache.policies.workload import Workload
+from kvtrace.cache.policies.classic import LRU, SLRU, TTL, Belady, Priority
+from kvtrace.cache.policies.learned import Workload
 from kvtrace.trace.building import toy
 from kvtrace.trace.columns import replace_columns
 from kvtrace.trace.trace import Trace

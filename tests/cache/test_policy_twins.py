@@ -1,14 +1,11 @@
 """Every row of POLICIES equals its plain twin: the class of the same name in tests/reference/policies/."""
 
-from importlib import import_module
-
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kvtrace.cache.core.pool import Pool
-from kvtrace.cache.core.python_policy import PythonPolicy
+from kvtrace.cache.core.pool import Pool, PythonPolicy
 from kvtrace.cache.demand import block_demand
 from kvtrace.cache.policies import POLICIES, make
 from kvtrace.cache.policies.base import Context
@@ -17,6 +14,7 @@ from kvtrace.trace.trace import Trace
 from tests.cache.test_policies_classic import singles
 from tests.cache.test_policies_more import agents, how_to_run, labelled, with_columns
 from tests.conftest import drawn
+from tests.reference.policies import twin_of
 
 SPECS = [
     spec
@@ -30,7 +28,7 @@ def twin(spec, context):
     """The plain class of a policy, with the parameter that its row makes of the text after the colon."""
     name, _, text = spec.partition(":")
     row = POLICIES[name]
-    cls = getattr(import_module(f"tests.reference.policies.{row.module}"), row.cls)
+    cls = twin_of(name, row.cls)
     return PythonPolicy(context, cls(context, row.parameter(text)) if text else cls(context))
 
 

@@ -15,9 +15,8 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 import kvtrace
 from kvtrace._base.errors import KvtraceError, UsageError
 from kvtrace.cache.live import self_check as recount
-from kvtrace.cache.live.prefix_cache import OutOfBlocks, PrefixCache
+from kvtrace.cache.live.prefix_cache import OutOfBlocks, PrefixCache, Sequence
 from kvtrace.cache.live.self_check import FREE, NONE, Held, KnownBlock, Snapshot
-from kvtrace.cache.live.sequence import Sequence
 from kvtrace.cache.policies import POLICIES
 from kvtrace.cache.simulation import simulate
 from tests.conftest import drawn

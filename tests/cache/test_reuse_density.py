@@ -8,8 +8,8 @@ import pytest
 import kvtrace
 from kvtrace.cache import reuse_training
 from kvtrace.cache.demand import block_demand
+from kvtrace.cache.policies.learned import cells
 from kvtrace.cache.reuse_training import indices, train
-from kvtrace.cache.structures.path_state import cells
 from kvtrace.cache.structures.reuse_table import Bounds, ReuseTable, default_table, read_table
 from kvtrace.trace.building import toy
 from kvtrace.trace.columns import replace_columns
@@ -99,7 +99,7 @@ def hits_of(trace, capacity, policy, table):
     from kvtrace.cache.core.pool import Pool
     from kvtrace.cache.policies import make
     from kvtrace.cache.policies.base import Context
-    from kvtrace.cache.policies.reuse_density import ReuseDensity
+    from kvtrace.cache.policies.learned import ReuseDensity
 
     demand = block_demand(trace)
     context = Context(demand.blocks, capacity, trace, demand)

@@ -10,8 +10,7 @@ from hypothesis import strategies as st
 import kvtrace
 from kvtrace._base.errors import UsageError
 from kvtrace.analysis.curves import hit_curve
-from kvtrace.cache.core.pool import Pool
-from kvtrace.cache.core.python_policy import PythonPolicy
+from kvtrace.cache.core.pool import Pool, PythonPolicy
 from kvtrace.cache.demand import MODES, block_demand
 from kvtrace.cache.engines import ENGINES
 from kvtrace.cache.many_settings import settings_of, simulate_settings

@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 from kvtrace import InputError, Trace, UsageError
 from kvtrace._base.memory import Need, parse_memory
 from kvtrace._native import forest as forest_kernel
-from kvtrace._native import reuse as reuse_kernel
-from kvtrace._native import uses as uses_kernel
+from kvtrace._native import forest as uses_kernel
+from kvtrace._native import recency as reuse_kernel
 from kvtrace.analysis.curves import hit_curve
 from kvtrace.analysis.distribution import Distribution
 from kvtrace.analysis.reuse import find_segments, reuse_distances, reuse_times

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from kvtrace._base.errors import InputError, RowError
 from kvtrace._native import rows as kernel
-from kvtrace._native import rows_out
+from kvtrace._native import texts
 from kvtrace.formats import jsonl_read
 from kvtrace.formats.jsonl_write import milliseconds, print_rows
 from tests.conftest import drawn
@@ -389,19 +389,19 @@ def ragged(lists, dtype=np.int64):
 def test_printing_equals_its_twin(rows, first_id):
     column = {key: [found[key] for found in rows] for key in rows[0]}
     fields = [
-        (b'{"n": ', rows_out.WHOLE, np.array(column["n"], dtype=np.int64)),
-        (b', "s": ', rows_out.SECONDS, np.array(column["ms"], dtype=np.int64)),
-        (b', "t": ', rows_out.MICROSECONDS, np.array(column["ms"], dtype=np.int64)),
-        (b', "text": ', rows_out.TEXT, ragged(column["text"], np.uint8)),
-        (b', "ids": ', rows_out.IDS, ragged(column["ids"])),
-        (b', "more": ', rows_out.IDS, ragged(column["more"])),
+        (b'{"n": ', texts.WHOLE, np.array(column["n"], dtype=np.int64)),
+        (b', "s": ', texts.SECONDS, np.array(column["ms"], dtype=np.int64)),
+        (b', "t": ', texts.MICROSECONDS, np.array(column["ms"], dtype=np.int64)),
+        (b', "text": ', texts.TEXT, ragged(column["text"], np.uint8)),
+        (b', "ids": ', texts.IDS, ragged(column["ids"])),
+        (b', "more": ', texts.IDS, ragged(column["more"])),
     ]
     slow = [
         {"n": r["n"], "s": r["ms"] / 1000, "t": whole_or_not(r["ms"] / 1000), "text": r["text"], "ids": r["ids"],
          "more": r["more"]}
         for r in rows
     ]  # fmt: skip
-    assert bytes(rows_out.dump(fields, len(rows), first_id)) == slow_rows_out.dump(slow, first_id)
+    assert bytes(texts.dump(fields, len(rows), first_id)) == slow_rows_out.dump(slow, first_id)
 
 
 def whole_or_not(time):
@@ -421,28 +421,28 @@ def test_times_are_printed_as_python_prints_them(values):
 @pytest.mark.parametrize("first", [0, 7, 95, 9_990, 99_999_990, 10**8, 10**18 - 5, -5])
 def test_ids_that_count_up_are_printed_as_by_the_twin(first):
     ids = [*range(first, first + 25), first, first + 1, first + 1, first]
-    fields = [(b'{"ids": ', rows_out.IDS, (np.array(ids), np.array([0, 20, 20, len(ids)])))]
+    fields = [(b'{"ids": ', texts.IDS, (np.array(ids), np.array([0, 20, 20, len(ids)])))]
     slow = [{"ids": ids[:20]}, {"ids": []}, {"ids": ids[20:]}]
     for first_id in (0, 3):
-        assert bytes(rows_out.dump(fields, 3, first_id)) == slow_rows_out.dump(slow, first_id)
+        assert bytes(texts.dump(fields, 3, first_id)) == slow_rows_out.dump(slow, first_id)
 
 
 def test_a_part_of_longer_columns_is_printed():
     ids = np.arange(9), np.array([0, 2, 5, 9])
-    fields = [(b'{"n": ', rows_out.WHOLE, np.array([4])), (b', "ids": ', rows_out.IDS, (ids[0], ids[1][1:3]))]
-    assert bytes(rows_out.dump(fields, 1)) == b'{"n": 4, "ids": [2, 3, 4]}\n'
+    fields = [(b'{"n": ', texts.WHOLE, np.array([4])), (b', "ids": ', texts.IDS, (ids[0], ids[1][1:3]))]
+    assert bytes(texts.dump(fields, 1)) == b'{"n": 4, "ids": [2, 3, 4]}\n'
 
 
 def test_columns_that_do_not_fit_are_refused():
     # the loops have no bounds checks, so what is handed to them is looked at first
-    one = (b'{"n": ', rows_out.WHOLE, np.array([4]))
+    one = (b'{"n": ', texts.WHOLE, np.array([4]))
     wrong = [np.array([0]), np.array([0, 5]), np.array([2, 0]), np.array([-1, 2])]
     for offsets in wrong:
         with pytest.raises(IndexError):
-            rows_out.dump([one, (b', "ids": ', rows_out.IDS, (np.arange(3), offsets))], 1)
+            texts.dump([one, (b', "ids": ', texts.IDS, (np.arange(3), offsets))], 1)
     with pytest.raises(IndexError):
-        rows_out.dump([one], 2)
+        texts.dump([one], 2)
     with pytest.raises(OverflowError):
-        rows_out.dump([(b'{"i": ', rows_out.IDS, (np.array([2**63 - 1]), np.array([0, 1])))], 1, first_id=1)
+        texts.dump([(b'{"i": ', texts.IDS, (np.array([2**63 - 1]), np.array([0, 1])))], 1, first_id=1)
     with pytest.raises(ValueError):
-        rows_out.dump([(b"", rows_out.IDS, (np.arange(1), np.array([0, 1])))] * 3, 1)
+        texts.dump([(b"", texts.IDS, (np.arange(1), np.array([0, 1])))] * 3, 1)

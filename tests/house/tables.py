@@ -11,6 +11,8 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from tests.reference.policies import file_of
+
 ROOT = Path(__file__).resolve().parents[2]
 
 
@@ -87,7 +89,7 @@ def policies() -> dict[str, str]:
 
 
 def policy_twin(repository, row, file):
-    path = f"tests/reference/policies/{file}.py"
+    path = f"tests/reference/policies/{file_of(row)}.py"
     if not repository.exists(path):
         cls = module("cache.policies").POLICIES[row].cls
         yield f"policy `{row}` has no twin: write the class {cls} in plain Python in {path}."
@@ -106,8 +108,9 @@ def policy_memory(repository, row, file):
     numbered = module("cache.policies").POLICIES[row].block_bytes not in (None, module("cache.policies").HEAPS)
     if numbered and f"`{row}`" not in repository.read("docs/ingest/large.md"):
         yield f"policy `{row}` has no line in docs/ingest/large.md: name it beside others of its block_bytes."
-    if not repository.exists(f"src/kvtrace/cache/policies/{file}.pxd"):
-        yield f"policy `{row}` is not compiled: declare its class in src/kvtrace/cache/policies/{file}.pxd."
+    header, cls = f"src/kvtrace/cache/policies/{file}.pxd", module("cache.policies").POLICIES[row].cls
+    if f"cdef class {cls}(" not in repository.read(header):
+        yield f"policy `{row}` is not compiled: declare its class {cls} in {header}."
 
 
 def engines() -> dict[str, str]:
@@ -115,12 +118,13 @@ def engines() -> dict[str, str]:
 
 
 def engine_twin(repository, row, file):
-    """The twin of each kind of cache in cache/core that the engine's file imports."""
+    """The twin of each kind of cache in cache/core that the engine's file imports: FreeQueue's is free_queue.py."""
     path = f"src/kvtrace/cache/engines/{file}.py"
     if not repository.exists(path):
         return
-    names = [node.module for node in ast.walk(ast.parse(repository.read(path))) if isinstance(node, ast.ImportFrom)]
-    for core in sorted(name.removeprefix("core.") for name in names if name and name.startswith("core.")):
+    imports = [node for node in ast.walk(ast.parse(repository.read(path))) if isinstance(node, ast.ImportFrom)]
+    names = {alias.name for node in imports if (node.module or "").startswith("core.") for alias in node.names}
+    for core in sorted(re.sub("(?<=[a-z])(?=[A-Z])", "_", name).lower() for name in names):
         if not repository.exists(f"tests/reference/{core}.py"):
             yield f"engine `{row}` has no twin: write its cache in plain Python in tests/reference/{core}.py."
 

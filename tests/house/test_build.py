@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import runpy
 import shutil
 import subprocess
 import sys
@@ -31,6 +32,10 @@ POLICY = """class Mine(Policy):
     def remove(self, block):
         return 0
 """
+# what the build may grow to; more, and gcc takes long again: put a new kernel into a module of its family
+MODULES = 34
+LINES_OF_C = 720_000
+TIMES = ROOT / "tools/times.mk"
 IMPORT = "from cython.cimports.kvtrace.cache.policies.base import Policy\n\n\n"
 HEADER = "from kvtrace.cache.policies.base cimport Policy\n\ncdef class Mine(Policy):\n    pass\n"
 
@@ -66,9 +71,13 @@ def test_a_verb_with_a_wrong_signature_fails_the_build(tmp_path, right, wrong):
 @pytest.mark.parametrize(
     "right, wrong, message",
     [
-        ("victim", "victm", "mine.py: the policy lacks victim. Required: insert, use, release, victim, remove."),
-        ("insert", "_insert", "mine.py: the policy lacks insert. "),
-        ("    def use", "    def expird(self):\n        return -2\n\n    def use", "mine.py: no engine calls expird. "),
+        ("victim", "victm", "mine.py: Mine lacks victim. Required: insert, use, release, victim, remove."),
+        ("insert", "_insert", "mine.py: Mine lacks insert. "),
+        (
+            "    def use",
+            "    def expird(self):\n        return -2\n\n    def use",
+            "mine.py: no engine calls expird of Mine. ",
+        ),
     ],
 )
 def test_a_misspelt_verb_fails_the_build(tmp_path, right, wrong, message):
@@ -82,6 +91,31 @@ def test_a_misspelt_verb_fails_the_build(tmp_path, right, wrong, message):
     command = [sys.executable, "setup.py", "-q", "build_ext", "--inplace"]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
     assert done.returncode != 0 and message in done.stderr
+
+
+def test_the_compiled_code_keeps_within_its_budget():
+    setup = runpy.run_path(str(ROOT / "setup.py"), run_name="settings")
+    modules = [path.relative_to(ROOT) for path in setup["compiled_files"](ROOT / setup["SOURCE"])]
+    assert len(modules) + 1 <= MODULES  # with the helpers that they share
+    built = [path for path in ROOT.glob("build/cython-*") if all(map(Path.exists, c_files(path, modules)))]
+    if built:  # an installed copy's sources of C are gone
+        newest = max(built, key=lambda path: path.stat().st_mtime)
+        lines = sum(path.read_bytes().count(b"\n") for path in c_files(newest, modules))
+        assert 100_000 < lines <= LINES_OF_C
+
+
+def c_files(folder, modules):
+    return [folder / path.with_suffix(".c") for path in (*modules, Path("src/kvtrace/_native/_shared.c"))]
+
+
+def test_messages_about_times_come_from_one_file():
+    figures = dict(re.findall(r"^(\w+) := ([\d.]+)$", TIMES.read_text(), re.M))
+    makefile = (ROOT / "Makefile").read_text()
+    assert {*re.findall(r"\$\((\w+_S)\)", makefile)} <= figures.keys()
+    assert re.findall(r"\d+ (?:s|seconds)\b|a minute", makefile) == []
+    texts = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").rglob("*.md")]
+    stated = re.findall(r"`make (demo|build)`[^.\n]*?(\d+) s\b", "\n".join(map(Path.read_text, texts)))
+    assert [(target, value) for target, value in stated if value != figures[f"{target.upper()}_S"]] == []
 
 
 @pytest.mark.parametrize(

@@ -51,10 +51,6 @@ def test_a_missing_line_in_the_docs_is_named(table):
             "policy `sieve` has no twin: write the class Sieve in plain Python in tests/reference/policies/sieve.py.",
         ),
         (
-            "policy", "src/kvtrace/cache/policies/sieve.pxd",
-            "policy `sieve` is not compiled: declare its class in src/kvtrace/cache/policies/sieve.pxd.",
-        ),
-        (
             "engine", "tests/reference/radix.py",
             "engine `sglang` has no twin: write its cache in plain Python in tests/reference/radix.py.",
         ),
@@ -71,6 +67,13 @@ def test_a_missing_line_in_the_docs_is_named(table):
 )  # fmt: skip
 def test_a_missing_twin_or_sample_is_named(kind, path, sentence):
     assert [*of(kind).missing(Repository(hidden=[path]))] == [sentence]
+
+
+def test_a_policy_that_is_not_compiled_is_named():
+    header = "src/kvtrace/cache/policies/classic.pxd"
+    assert [*of("policy").missing(Repository(without={header: "cdef class Sieve("}))] == [
+        f"policy `sieve` is not compiled: declare its class Sieve in {header}."
+    ]
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kvtrace._native.chat_texts import chat_texts, joined_texts
+from kvtrace._native.texts import chat_texts, joined_texts
 from tests.reference import chat_texts as slow
 
 text = st.one_of(

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kvtrace._native import forest, ids, ragged, siphash
-from kvtrace._native.merge_ids import merge_ids
+from kvtrace._native import forest, numbering
+from kvtrace._native.numbering import merge_ids
 from tests.reference import forest as slow_forest
 from tests.reference import ids as slow_ids
 from tests.reference import ragged as slow_ragged
@@ -33,7 +33,7 @@ def join(rows, dtype=np.int64):
 # -- SipHash -----------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("hashed", [siphash.siphash128, slow_siphash.siphash128])
+@pytest.mark.parametrize("hashed", [numbering.siphash128, slow_siphash.siphash128])
 def test_the_official_vectors_pass(hashed):
     # key 00 01 ... 0f, message of n bytes 00 01 ...: the 64 vectors of SipHash's authors
     key = bytes.fromhex(VECTORS["key"])
@@ -48,13 +48,13 @@ def test_the_vectors_are_the_published_ones():
 
 @given(st.binary(min_size=16, max_size=16), st.binary(max_size=300))
 def test_siphash_equals_its_twin(key, message):
-    assert siphash.siphash128(key, message) == slow_siphash.siphash128(key, message)
+    assert numbering.siphash128(key, message) == slow_siphash.siphash128(key, message)
 
 
 @pytest.mark.parametrize("length", [127, 128, 255, 256, 257, 4096])
 def test_siphash_equals_its_twin_where_the_length_byte_turns(length):
     message = bytes(n % 251 for n in range(length))
-    assert siphash.siphash128(bytes(16), message) == slow_siphash.siphash128(bytes(16), message)
+    assert numbering.siphash128(bytes(16), message) == slow_siphash.siphash128(bytes(16), message)
 
 
 @given(
@@ -66,7 +66,7 @@ def test_siphash_equals_its_twin_where_the_length_byte_turns(length):
 def test_chains_equal_their_twin(key, prompts, block_size, tail):
     tokens, offsets = join(prompts, np.uint32)
     roots = [bytes([row]) * 16 for row in range(len(prompts))]
-    digests, block_offsets = siphash.chain(
+    digests, block_offsets = numbering.chain(
         key, tokens, offsets, np.frombuffer(b"".join(roots), np.uint64), block_size, tail
     )
     found = [[d.tobytes() for d in row] for row in cut(digests, block_offsets)]
@@ -76,7 +76,7 @@ def test_chains_equal_their_twin(key, prompts, block_size, tail):
 @pytest.mark.parametrize("case", VECTORS["chains"], ids=lambda case: f"{case['tokens']}-tokens")
 def test_chains_at_boundary_lengths_are_as_recorded(case):
     tokens = np.arange(case["tokens"], dtype=np.uint32)
-    digests, _ = siphash.chain(
+    digests, _ = numbering.chain(
         bytes.fromhex(VECTORS["key"]), tokens, np.array([0, len(tokens)]), np.zeros((1, 2), np.uint64), 16, True
     )
     assert [d.tobytes().hex() for d in digests] == case["digests"]
@@ -85,16 +85,16 @@ def test_chains_at_boundary_lengths_are_as_recorded(case):
 def test_equal_prefixes_and_only_they_have_equal_digests():
     #  a a b   and   a a c   share two blocks;   b a a   shares none though its blocks' tokens are the same
     tokens = np.array([1, 1, 2, 1, 1, 3, 2, 1, 1], dtype=np.uint32)
-    digests, _ = siphash.chain(bytes(16), tokens, np.array([0, 3, 6, 9]), np.zeros((3, 2), np.uint64), 1, True)
+    digests, _ = numbering.chain(bytes(16), tokens, np.array([0, 3, 6, 9]), np.zeros((3, 2), np.uint64), 1, True)
     number, _ = slow_ids.renumber([d.tobytes() for d in digests])
     assert number == [0, 1, 2, 0, 1, 3, 4, 5, 6]
 
 
 def test_wrong_shapes_are_refused():
     with pytest.raises(ValueError):
-        siphash.chain(bytes(16), np.zeros(3, np.uint32), np.array([0, 4]), np.zeros((1, 2), np.uint64), 2, True)
+        numbering.chain(bytes(16), np.zeros(3, np.uint32), np.array([0, 4]), np.zeros((1, 2), np.uint64), 2, True)
     with pytest.raises(ValueError):
-        siphash.siphash128(b"short", b"")
+        numbering.siphash128(b"short", b"")
 
 
 # -- numbering ---------------------------------------------------------------------------------------------------
@@ -102,25 +102,25 @@ def test_wrong_shapes_are_refused():
 
 @given(st.lists(int64) | st.lists(st.integers(0, 9)))
 def test_renumbering_equals_its_twin(values):
-    numbered, distinct = ids.renumber(np.array(values, dtype=np.int64))
+    numbered, distinct = numbering.renumber(np.array(values, dtype=np.int64))
     assert (numbered.tolist(), distinct) == slow_ids.renumber(values)
 
 
 def test_renumbering_grows_past_its_first_table():
     values = np.random.default_rng(1).integers(-(2**62), 2**62, 5000)
     values = np.concatenate([values, values[::-1]])
-    assert ids.renumber(values)[0].tolist() == slow_ids.renumber(values.tolist())[0]
+    assert numbering.renumber(values)[0].tolist() == slow_ids.renumber(values.tolist())[0]
 
 
 @given(st.lists(st.lists(st.tuples(st.integers(0, 5), st.integers(0, 2**64 - 1)), max_size=400), max_size=4))
 def test_the_digest_index_equals_its_twin_across_batches(batches):
-    index = ids.DigestIndex()
+    index = numbering.DigestIndex()
     found = [n for batch in batches for n in index.add(np.array(batch, dtype=np.uint64).reshape(-1, 2)).tolist()]
     assert (found, index.distinct) == slow_ids.renumber([digest for batch in batches for digest in batch])
 
 
 def test_digests_are_found_once_they_were_added():
-    index, digests = ids.DigestIndex(), np.random.default_rng(4).integers(1, 2**63, (3000, 2)).astype(np.uint64)
+    index, digests = numbering.DigestIndex(), np.random.default_rng(4).integers(1, 2**63, (3000, 2)).astype(np.uint64)
     added = index.add(digests[:2000])
     found = index.find(np.concatenate([digests[::-1], digests[:1] ^ np.uint64(1)]))
     assert found.tolist() == [-1] * 1000 + added[::-1].tolist() + [-1]
@@ -128,7 +128,7 @@ def test_digests_are_found_once_they_were_added():
 
 
 def test_the_digest_index_grows_around_fresh_numbers():
-    index, digests = ids.DigestIndex(), np.random.default_rng(2).integers(1, 2**63, (3000, 2)).astype(np.uint64)
+    index, digests = numbering.DigestIndex(), np.random.default_rng(2).integers(1, 2**63, (3000, 2)).astype(np.uint64)
     first = index.add(digests[:500])
     fresh = index.fresh(1000)
     rest = index.add(digests[500:])
@@ -139,7 +139,7 @@ def test_the_digest_index_grows_around_fresh_numbers():
 @given(st.lists(st.integers(0, 9)))
 def test_renumbering_in_place_equals_its_twin(values):
     blocks = np.array(values, dtype=np.int32)
-    former = ids.by_first_appearance(blocks, 10)
+    former = numbering.by_first_appearance(blocks, 10)
     assert (blocks.tolist(), len(former)) == slow_ids.renumber(values)
     assert former[blocks].tolist() == values
 
@@ -172,7 +172,7 @@ def test_ids_and_rows_that_no_stream_has_are_not_merged():
 @given(st.lists(st.integers(-1, 4)), st.integers(0, 3), st.sampled_from([0, -7, 2**62]))
 def test_ids_that_count_on_are_counted_as_by_the_twin(steps, distinct, first):
     ids_seen = [first + step for step in steps]
-    assert ids.count_on(np.array(ids_seen, dtype=np.int64), first, distinct) == slow_ids.count_on(
+    assert numbering.count_on(np.array(ids_seen, dtype=np.int64), first, distinct) == slow_ids.count_on(
         ids_seen, first, distinct
     )
 
@@ -183,7 +183,7 @@ def test_ids_that_count_on_are_counted_as_by_the_twin(steps, distinct, first):
 @given(st.lists(st.lists(int64, max_size=4), min_size=1), st.data())
 def test_taking_rows_equals_its_twin(rows, data):
     chosen = data.draw(st.lists(st.integers(0, len(rows) - 1)))
-    values, offsets = ragged.take(*join(rows), np.array(chosen, dtype=np.int64))
+    values, offsets = numbering.take(*join(rows), np.array(chosen, dtype=np.int64))
     assert cut(values.tolist(), offsets) == slow_ragged.take(rows, chosen)
 
 
@@ -191,18 +191,18 @@ def test_taking_rows_equals_its_twin(rows, data):
 def test_hashes_of_rows_equal_their_twin(rows, skipped):
     values, offsets = join(rows)
     skip = np.isin(values, sorted(skipped)) if skipped else None
-    assert ragged.hash_rows(values, offsets, skip).tolist() == slow_ragged.hash_rows(rows, skipped)
+    assert numbering.hash_rows(values, offsets, skip).tolist() == slow_ragged.hash_rows(rows, skipped)
 
 
 def test_a_row_that_is_not_there_is_refused():
     with pytest.raises(IndexError):
-        ragged.take(np.array([1]), np.array([0, 1]), np.array([1]))
+        numbering.take(np.array([1]), np.array([0, 1]), np.array([1]))
 
 
 @given(st.lists(st.tuples(st.integers(-9, 9), st.integers(0, 5))))
 def test_ranges_equal_their_twin(pairs):
     first, lengths = [start for start, _ in pairs], [length for _, length in pairs]
-    assert ragged.ranges(np.array(first), np.array(lengths)).tolist() == slow_ragged.ranges(first, lengths)
+    assert numbering.ranges(np.array(first), np.array(lengths)).tolist() == slow_ragged.ranges(first, lengths)
 
 
 # -- the forest --------------------------------------------------------------------------------------------------

@@ -5,8 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kvtrace._native import reuse
-from kvtrace._native.live_recency import MARKS, LiveRecency, sampled_positions
+from kvtrace._native.recency import MARKS, LiveRecency, sampled_positions, segments
 from tests.reference import reuse as slow_reuse
 from tests.reference.live_recency import LiveRecency as SlowRecency
 from tests.strategies import traces
@@ -51,7 +50,7 @@ def test_it_is_the_front_of_the_list_of_the_whole_trace(trace, capacity, slots):
 def test_a_list_with_room_for_all_blocks_has_the_runs_of_the_whole_trace(trace):
     recency = LiveRecency(trace.distinct + int(trace.prompt_blocks.max()) + 1)
     runs, _ = recency.found(keys_of(trace.hash_ids), trace.offsets)
-    row, _, blocks, rank = reuse.segments(trace.hash_ids, trace.offsets, trace.distinct)
+    row, _, blocks, rank = segments(trace.hash_ids, trace.offsets, trace.distinct)
     assert runs[:3].tolist() == [row.tolist(), blocks.tolist(), rank.tolist()]
     assert not recency.dropped and recency.held == trace.working_set
 

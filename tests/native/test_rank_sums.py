@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kvtrace._native.rank_sums import add_runs, add_sample
+from kvtrace._native.recency import add_runs, add_sample
 from tests.reference import rank_sums as slow
 
 edges = st.lists(st.integers(1, 60), min_size=1, max_size=8, unique=True).map(sorted)

@@ -5,8 +5,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from kvtrace._native.rows import PAD
-from kvtrace._native.session_ids import find_lists, number_ids, number_rows
+from kvtrace._native.rows import PAD, find_lists, number_ids, number_rows
 from tests.reference import ids as slow_ids
 from tests.reference import session_ids as slow
 

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kvtrace._base.offsets import offsets_of
-from kvtrace._native import sessions
+from kvtrace._native import synthesis
 from tests.reference import sessions as slow
 
 
@@ -28,7 +28,7 @@ def test_a_deal_equals_its_twin(data, seed, slots, cells):
     kind = data.draw(st.lists(st.integers(0, 2), min_size=slots, max_size=slots))
     classes = [[slot for slot in range(slots) if kind[slot] == number] for number in range(3)]
     item = np.arange(slots)
-    sessions.deal(values, targets, weights, cell, item, flat(classes), offsets_of([*map(len, classes)]), seed, 30)
+    synthesis.deal(values, targets, weights, cell, item, flat(classes), offsets_of([*map(len, classes)]), seed, 30)
     assert item.tolist() == slow.deal(values, targets, weights, cell, range(slots), classes, seed, 30)
     assert sorted(item.tolist()) == list(range(slots))
     assert all(kind[slot] == kind[number] for slot, number in enumerate(item.tolist()))
@@ -41,7 +41,7 @@ chains = st.lists(st.lists(st.integers(-40, 40), max_size=6), min_size=1, max_si
 def test_contexts_equal_their_twin(nets, least):
     net, starts = flat(nets), offsets_of([*map(len, nets)])
     item, first = np.arange(len(net)), np.full(len(nets), least + 3)
-    tokens = sessions.contexts(starts, first, net, item, least)
+    tokens = synthesis.contexts(starts, first, net, item, least)
     items = [list(range(start, stop)) for start, stop in pairwise(starts.tolist())]
     expected, reordered = slow.contexts(items, first.tolist(), net.tolist(), least)
     assert tokens.tolist() == expected and item.tolist() == flat(reordered).tolist()
@@ -68,7 +68,7 @@ def waits(draw):
 @given(waits())
 def test_arrivals_equal_their_twin(drawn):
     base, completion, delay, service, start, joins = drawn
-    found = sessions.arrivals(base, completion, delay, service, start, offsets_of([*map(len, joins)]), flat(joins))
+    found = synthesis.arrivals(base, completion, delay, service, start, offsets_of([*map(len, joins)]), flat(joins))
     assert found.tolist() == slow.arrivals(base, completion, delay, service, start, joins)
 
 
@@ -81,7 +81,7 @@ def test_paths_equal_their_twin(data, rows):
         keep.append(data.draw(st.integers(0, min(lengths[row], lengths[source[row]] if source[row] >= 0 else 6))))
         tree = data.draw(st.integers(0, 2))
         root.append([6 * tree + depth for depth in range(6)] if source[row] < 0 else [])
-    found = sessions.paths(offsets_of(lengths), source, keep, offsets_of([*map(len, root)])[:-1], flat(root), 18)
+    found = synthesis.paths(offsets_of(lengths), source, keep, offsets_of([*map(len, root)])[:-1], flat(root), 18)
     expected = slow.paths(lengths, source, keep, root)
     assert found.tolist() == flat(expected).tolist()
 
@@ -89,18 +89,18 @@ def test_paths_equal_their_twin(data, rows):
 @pytest.mark.parametrize(
     ("kernel", "arguments"),
     [
-        (sessions.deal, ([[1.0]], [[1.0]], [[1.0]], [1], np.array([0]), [0], [0, 1], 1, 1)),  # a cell that is not there
-        (sessions.deal, ([[1.0]], [[1.0]], [[1.0]], [0], np.array([3]), [0], [0, 1], 1, 1)),  # an item
-        (sessions.deal, ([[1.0]], [[1.0, 2.0]], [[1.0]], [0], np.array([0]), [0], [0, 1], 1, 1)),
-        (sessions.contexts, ([0, 2], [1], [1], np.array([0]), 1)),
-        (sessions.contexts, ([0, 1], [1], [1], np.array([1]), 1)),
-        (sessions.arrivals, ([0], [0], [0], [0], [0], [0, 0], [])),  # waits for itself
-        (sessions.arrivals, ([-1], [0], [0], [0], [0], [0, 1], [0])),
-        (sessions.arrivals, ([-1], [0, 1], [0], [0], [0], [0, 0], [])),
-        (sessions.paths, ([0, 2], [0], [1], [0], [], 0)),  # takes blocks of itself
-        (sessions.paths, ([0, 2], [-1], [3], [0], [0, 1, 2], 3)),  # keeps more than it has
-        (sessions.paths, ([0, 2], [-1], [2], [0], [0], 3)),
-        (sessions.paths, ([0, 1, 2], [-1, 0], [0, 1], [0, 0], [], -1)),
+        (synthesis.deal, ([[1.0]], [[1.0]], [[1.0]], [1], np.array([0]), [0], [0, 1], 1, 1)),  # a missing cell
+        (synthesis.deal, ([[1.0]], [[1.0]], [[1.0]], [0], np.array([3]), [0], [0, 1], 1, 1)),  # an item
+        (synthesis.deal, ([[1.0]], [[1.0, 2.0]], [[1.0]], [0], np.array([0]), [0], [0, 1], 1, 1)),
+        (synthesis.contexts, ([0, 2], [1], [1], np.array([0]), 1)),
+        (synthesis.contexts, ([0, 1], [1], [1], np.array([1]), 1)),
+        (synthesis.arrivals, ([0], [0], [0], [0], [0], [0, 0], [])),  # waits for itself
+        (synthesis.arrivals, ([-1], [0], [0], [0], [0], [0, 1], [0])),
+        (synthesis.arrivals, ([-1], [0, 1], [0], [0], [0], [0, 0], [])),
+        (synthesis.paths, ([0, 2], [0], [1], [0], [], 0)),  # takes blocks of itself
+        (synthesis.paths, ([0, 2], [-1], [3], [0], [0, 1, 2], 3)),  # keeps more than it has
+        (synthesis.paths, ([0, 2], [-1], [2], [0], [0], 3)),
+        (synthesis.paths, ([0, 1, 2], [-1, 0], [0, 1], [0, 0], [], -1)),
     ],
 )
 def test_what_does_not_fit_is_refused(kernel, arguments):

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 import kvtrace
 from kvtrace._base.errors import InputError, UsageError
-from kvtrace._native.ids import renumber
+from kvtrace._native.numbering import renumber
 from kvtrace._native.sharing import Inference
 from kvtrace.cli import run
 from kvtrace.formats import bailian, dataset, jsonl_read, open_parquet, opened

@@ -1,6 +1,6 @@
 """LMCache's chunk store in plain Python: a list of keys, least recent first, and each policy's choice of a victim.
 
-Twin of src/kvtrace/cache/core/chunks.py. Times are in ms.
+Twin of src/kvtrace/cache/core/pool.py. Times are in ms.
 """
 
 

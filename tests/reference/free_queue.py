@@ -1,4 +1,4 @@
-"""vLLM's block pool over lists and dicts: the definition of the compiled one (cache/core/free_queue.py).
+"""vLLM's block pool over lists and dicts: the definition of the compiled one (cache/core/blocks.py).
 
 Free physical blocks, including those that still have a hash, are in one queue. An allocation takes the first of them
 and drops its hash. A block that is computed twice has two physical copies under one hash.

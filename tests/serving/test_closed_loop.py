@@ -9,8 +9,8 @@ import pytest
 from kvtrace._base.errors import UsageError
 from kvtrace.cache.simulation import Setting
 from kvtrace.serving.closed_loop import ClosedLoop
-from kvtrace.serving.core import requests
-from kvtrace.serving.core.requests import Requests
+from kvtrace.serving.core import instance
+from kvtrace.serving.core.instance import Requests
 from kvtrace.serving.routers import ROUTERS
 from kvtrace.serving.schedulers.recorded import RecordedScheduler
 from kvtrace.serving.simulation import BatchLimits, StepCost, Tier, simulate_serving
@@ -109,7 +109,7 @@ def test_requests_arrive_as_the_twin_says(number, engine, instances):
 
 def opened(done, **how):
     """The open loop on the arrivals of a closed one, to the bit: in milliseconds some of them would be rounded."""
-    with mock.patch.object(requests, "Requests", lambda _, *rest: Requests(done.arrival_s, *rest)):
+    with mock.patch.object(instance, "Requests", lambda _, *rest: Requests(done.arrival_s, *rest)):
         return simulate_serving(done.trace, COST, **how)
 
 

@@ -25,9 +25,8 @@ NAMES = ("instance", "cached", "started", "first", "ended", "preempted")
 
 def served(trace, capacity, scheduler, workers, router, winner=None):
     """The outcomes in our kernel, one row a request, and the ties; `winner` has the worker that wins each tie."""
-    from kvtrace.serving.core.dynamo_router import DynamoRouter
-    from kvtrace.serving.core.requests import Requests
-    from kvtrace.serving.core.serving import Serving
+    from kvtrace.serving.core.instance import Requests
+    from kvtrace.serving.core.serving import DynamoRouter, Serving
     from kvtrace.serving.instances import make_router
 
     setting = scheduler.setting_of(Setting(capacity, engine="dynamo"))

@@ -11,9 +11,8 @@ import pytest
 from kvtrace._base.errors import UsageError
 from kvtrace.cache.demand import block_demand
 from kvtrace.cache.simulation import Setting
-from kvtrace.serving.core.requests import Requests
-from kvtrace.serving.core.router import Router
-from kvtrace.serving.core.serving import Serving
+from kvtrace.serving.core.instance import Requests
+from kvtrace.serving.core.serving import Router, Serving
 from kvtrace.serving.schedulers.sglang import SglangScheduler
 from kvtrace.serving.simulation import BatchLimits, StepCost, simulate_serving
 from kvtrace.trace.building import toy

@@ -28,9 +28,8 @@ def served(case, timer=None):
     """The instance, the requests and the cache of a case, after our kernel has served it."""
     from dataclasses import asdict
 
-    from kvtrace.serving.core.requests import Requests
-    from kvtrace.serving.core.router import Router
-    from kvtrace.serving.core.serving import Serving
+    from kvtrace.serving.core.instance import Requests
+    from kvtrace.serving.core.serving import Router, Serving
 
     trace, (cost, scheduler) = trace_of(case), options_of(case)
     setting = scheduler.setting_of(Setting(case["capacity"], engine="vllm", layout=layout_of(case)))

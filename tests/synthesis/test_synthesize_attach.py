@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 import kvtrace
 from kvtrace._base.errors import InputError, UsageError
-from kvtrace._native import attach as kernel
+from kvtrace._native import growth as kernel
 from kvtrace.analysis.arrivals import dispersion
 from kvtrace.synthesis.arrivals import ArrivalClock, Pace, step_arrivals
 from kvtrace.synthesis.attach import AttachStream

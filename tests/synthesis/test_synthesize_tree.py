@@ -6,8 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import kvtrace
-from kvtrace._native import stretch as stretch_kernel
-from kvtrace._native import tree as tree_kernel
+from kvtrace._native import synthesis as stretch_kernel
+from kvtrace._native import synthesis as tree_kernel
 from kvtrace.synthesis.draft import Draft
 from kvtrace.synthesis.stretch import StretchState, scaled, stretched
 from kvtrace.synthesis.tree import TreeStream, fit_tree
@@ -397,7 +397,7 @@ def test_paths_through_a_tree_equal_their_twin(walk):
     node, own, parent, length = walk
     first = np.full(len(parent), -1, dtype=np.int32)
     arrays = (np.array(values, dtype=np.int64) for values in (node, own, parent, length))
-    blocks, offsets, fresh = tree_kernel.paths(*arrays, first, 0)
+    blocks, offsets, fresh = tree_kernel.core_paths(*arrays, first, 0)
     found = [blocks[offsets[row] : offsets[row + 1]].tolist() for row in range(len(node))]
     assert found == slow_tree.paths(node, own, parent, length)
     assert fresh == len({block for path in found for block in path})
@@ -406,9 +406,9 @@ def test_paths_through_a_tree_equal_their_twin(walk):
 def test_kernels_refuse_arrays_that_do_not_fit():
     one = np.zeros(1, dtype=np.int32)
     with pytest.raises(IndexError):
-        tree_kernel.paths(np.array([1]), one, np.array([-1]), one, one, 0)
+        tree_kernel.core_paths(np.array([1]), one, np.array([-1]), one, one, 0)
     with pytest.raises(ValueError):
-        tree_kernel.paths(one, one, np.array([-1, 0]), one, one, 0)
+        tree_kernel.core_paths(one, one, np.array([-1, 0]), one, one, 0)
     with pytest.raises(IndexError):
         stretch_kernel.core_blocks(np.array([1]), np.array([0, 1]), np.array([True]))
 

@@ -1,12 +1,14 @@
-"""Walks over the rows of a trace: check that ids form a forest, find parents, and make ids that form one.
-
-Each row's prompt comes first, then its output, whose blocks follow the prompt's last FULL block.
-Twin: tests/reference/forest.py.
-"""
+"""Walks over prompts and their parents: forests of ids, shared beginnings, uses of blocks."""
 
 import cython
 import numpy as np
 from cython.cimports.kvtrace._native.mixing import mix_once
+
+# Walks over the rows of a trace: check that ids form a forest, find parents, and make ids that form one.
+#
+# Each row's prompt comes first, then its output, whose blocks follow the prompt's last FULL block. Twin:
+# tests/reference/forest.py.
+
 
 UNSEEN = -2  # parent of an id that has not appeared yet
 
@@ -205,3 +207,286 @@ def _chain_on(ids, start, stop, before, distinct, fresh, keys, numbers, chained)
         fresh += before == fresh
         chained[i] = before
     return fresh
+
+
+# Paths in a forest: a preorder of its blocks, and the longest beginning that a path shares with earlier paths.
+#
+# Sorted in preorder, paths with long common beginnings are neighbours, and what two paths share is the least that two
+# neighbours between them share. So only neighbours are compared, block by block. Twin: tests/reference/tour.py.
+
+
+def preorder(parent):
+    """The place of each block in a walk from the roots that takes a block before its children (int32).
+
+    Parents come before their children, -1 = root. Children are taken in the order of their numbers.
+
+    >>> preorder(np.array([-1, 0, 0, 1, -1]))
+    array([0, 1, 3, 2, 4], dtype=int32)
+    """
+    parent = _checked(parent)
+    place, below = np.empty(len(parent), dtype=np.int32), np.ones(len(parent), dtype=np.int32)
+    _preorder(parent, place, below)
+    return place
+
+
+def shared_with_earlier(parent, tip, depth, group):
+    """The blocks that each path shares with one of the paths before it in its group (int64), from the root.
+
+    A path ends at the block `tip`, which has `depth` blocks from the root to itself. `group` is -1 for a path that is
+    compared with none, and `tip` is -1 for an empty path.
+
+    >>> shared_with_earlier(np.array([-1, 0, 0, 1]), np.array([3, 2, 3]), np.array([3, 2, 3]), np.array([0, 0, 0]))
+    array([0, 1, 3])
+    """
+    parent = _checked(parent)
+    tip, depth, group = (np.ascontiguousarray(values, dtype=np.int64) for values in (tip, depth, group))
+    if not len(tip) == len(depth) == len(group):
+        raise ValueError("tip, depth and group have different lengths")
+    if len(tip) and not (-1 <= tip.min() and tip.max() < len(parent)):
+        raise ValueError("a tip is not a block")
+    shared, compared = np.zeros(len(tip), dtype=np.int64), np.flatnonzero((tip >= 0) & (group >= 0))
+    if not len(compared):
+        return shared
+    order = compared[np.lexsort((preorder(parent)[tip[compared]], group[compared]))]
+    gap = np.zeros(len(order), dtype=np.int64)  # place -> blocks shared with the next place, -1 = another group
+    _neighbours(parent, tip[order], depth[order], group[order], gap)
+    place = np.argsort(order)  # of the paths in their own order
+    before, after = np.arange(-1, len(order) - 1), np.arange(1, len(order) + 1)
+    found = np.zeros(len(order), dtype=np.int64)
+    _remove_latest(place, before, after, gap, found)
+    shared[order] = found
+    return shared
+
+
+def _checked(parent):
+    parent = np.ascontiguousarray(parent, dtype=np.int32)
+    if len(parent) and (parent.min() < -1 or (parent >= np.arange(len(parent), dtype=np.int32)).any()):
+        raise ValueError("parent: a block does not come after its parent")
+    return parent
+
+
+def _preorder(parent, place, below):
+    block: cython.Py_ssize_t
+    roots: cython.int = 0
+    with cython.nogil:
+        for block in range(parent.shape[0] - 1, -1, -1):  # blocks below each one, and itself
+            if parent[block] >= 0:
+                below[parent[block]] += below[block]
+        for block in range(parent.shape[0]):  # from here on, `below` is the place of the next child
+            if parent[block] >= 0:
+                place[block] = below[parent[block]]
+                below[parent[block]] += below[block]
+            else:
+                place[block] = roots
+                roots += below[block]
+            below[block] = place[block] + 1
+
+
+def _neighbours(parent, tip, depth, group, gap):
+    i: cython.Py_ssize_t
+    one: cython.longlong
+    other: cython.longlong
+    shared: cython.longlong
+    with cython.nogil:
+        for i in range(tip.shape[0]):
+            if i + 1 == tip.shape[0] or group[i] != group[i + 1]:
+                gap[i] = -1
+                continue
+            one = tip[i]
+            other = tip[i + 1]
+            shared = depth[i]
+            while one != other:  # the later block is not above the other one
+                if one > other:
+                    one = parent[one]
+                    shared -= 1
+                else:
+                    other = parent[other]
+            gap[i] = shared
+
+
+def _remove_latest(place, before, after, gap, found):
+    """From the last path to the first: its neighbours are earlier paths; then it leaves the list."""
+    i: cython.Py_ssize_t
+    at: cython.longlong
+    left: cython.longlong
+    right: cython.longlong
+    most: cython.longlong
+    with cython.nogil:
+        for i in range(place.shape[0] - 1, -1, -1):
+            at = place[i]
+            left = before[at]
+            right = after[at]
+            most = max(gap[at], 0)
+            if left >= 0:
+                most = max(most, gap[left])
+                gap[left] = min(gap[left], gap[at])
+                after[left] = right
+            if right < before.shape[0]:
+                before[right] = left
+            found[at] = most
+
+
+# One walk over all prompts: uses of each block, hits of a cache that never evicts, and sharing by depth.
+#
+# Depths are in bands whose width doubles: band b is depths 2^(b-1)+1 to 2^b, and band 0 the roots. Twin:
+# tests/reference/uses.py.
+
+
+BANDS = 64
+
+
+def walk(hash_ids, offsets, distinct):
+    """Uses of each block (int32), leading blocks of each prompt seen in earlier prompts, and counts by depth.
+
+    The counts are an array of three rows with one value per band: distinct blocks, references, and blocks used more
+    than once. Ids must form a forest, so that a block has one depth and is at most once in a prompt.
+
+    >>> uses, hits, bands = walk(np.array([0, 1, 2, 0, 1, 3]), np.array([0, 3, 6]), 4)
+    >>> uses, hits, bands[:, :3].tolist()
+    (array([2, 2, 1, 1], dtype=int32), array([0, 2]), [[1, 1, 2], [2, 2, 2], [1, 1, 0]])
+    """
+    uses, bands = np.zeros(distinct, dtype=np.int32), np.zeros((3, BANDS), dtype=np.int64)
+    return uses, walk_on(hash_ids, offsets, uses, bands), bands
+
+
+def walk_on(hash_ids, offsets, uses, bands):
+    """Walk the next prompts of a trace that comes in pieces; returns their hits and updates `uses` and `bands`.
+
+    >>> uses, bands = np.array([1, 1, 1, 0], dtype=np.int32), np.zeros((3, BANDS), dtype=np.int64)
+    >>> walk_on(np.array([0, 1, 3]), np.array([0, 3]), uses, bands), uses
+    (array([2]), array([2, 2, 1, 1], dtype=int32))
+    """
+    hash_ids, offsets = _checked_rows(hash_ids, offsets, len(uses))
+    hits = np.zeros(len(offsets) - 1, dtype=np.int64)
+    _count_uses(hash_ids, offsets, uses, hits, bands)
+    return hits
+
+
+def repeated(hash_ids, offsets, uses):
+    """Number of leading blocks of each prompt that are used more than once; in a forest, all such blocks are leading.
+
+    >>> repeated(np.array([0, 1, 2, 0, 1, 3]), np.array([0, 3, 6]), np.array([2, 2, 1, 1], dtype=np.int32))
+    array([2, 2])
+    """
+    hash_ids, offsets = _checked_rows(hash_ids, offsets, len(uses))
+    blocks = np.zeros(len(offsets) - 1, dtype=np.int64)
+    _repeated(hash_ids, offsets, np.ascontiguousarray(uses, dtype=np.int32), blocks)
+    return blocks
+
+
+def _checked_rows(hash_ids, offsets, distinct):
+    hash_ids, offsets = np.ascontiguousarray(hash_ids, np.int64), np.ascontiguousarray(offsets, np.int64)
+    if len(hash_ids) and not (0 <= hash_ids.min() and hash_ids.max() < distinct):
+        raise ValueError("hash_ids: an id is negative, or not below the number of distinct ids")
+    return hash_ids, offsets
+
+
+def _count_uses(hash_ids, offsets, uses, hits, bands):
+    row: cython.Py_ssize_t
+    i: cython.Py_ssize_t
+    start: cython.Py_ssize_t
+    band: cython.Py_ssize_t
+    end: cython.Py_ssize_t  # end of the band, within the row
+    block: cython.longlong
+    leading: cython.bint
+    with cython.nogil:
+        for row in range(offsets.shape[0] - 1):
+            start = offsets[row]
+            band = 0
+            end = 1
+            leading = True
+            for i in range(start, offsets[row + 1]):
+                if i - start == end:
+                    band += 1
+                    end += end
+                block = hash_ids[i]
+                if uses[block] == 0:
+                    leading = False
+                    bands[0, band] += 1
+                elif leading:
+                    hits[row] += 1
+                if uses[block] == 1:
+                    bands[2, band] += 1
+                bands[1, band] += 1
+                uses[block] += 1
+
+
+def _repeated(hash_ids, offsets, uses, blocks):
+    row: cython.Py_ssize_t
+    i: cython.Py_ssize_t
+    with cython.nogil:
+        for row in range(offsets.shape[0] - 1):
+            i = offsets[row]
+            while i < offsets[row + 1] and uses[hash_ids[i]] > 1:
+                i += 1
+            blocks[row] = i - offsets[row]
+
+
+# For each request of an agent: which earlier request, completed by its start, shares the longest prefix with it.
+#
+# Twin: tests/reference/recorded.py.
+
+
+def longest_prefixes(order, bounds, start, end, hash_ids, offsets):
+    """The request that each request continues, and whether that had completed by its start.
+
+    `order` lists requests agent by agent, each in the order of their starts; agent g is order[bounds[g]:bounds[g + 1]].
+    Of the requests of its agent that end by its start, a request continues the one that shares the most leading blocks
+    with it, and of several the one that ended last. If none had ended, it is the one before it; -1 for the first.
+    Ids must be numbers from 0 of a forest, so that two prompts with a common block share all blocks before it.
+
+    >>> longest_prefixes(np.array([0, 1, 2]), np.array([0, 3]), np.array([0.0, 5.0, 9.0]), np.array([4.0, 8.0, 9.0]),
+    ...                  np.array([0, 1, 2, 0, 1, 3]), np.array([0, 2, 3, 6]))
+    (array([-1,  0,  0]), array([False,  True,  True]))
+    """
+    order = np.ascontiguousarray(order, dtype=np.int64)
+    bounds = np.ascontiguousarray(bounds, dtype=np.int64)
+    hash_ids, offsets = np.ascontiguousarray(hash_ids, np.int64), np.ascontiguousarray(offsets, np.int64)
+    place = np.arange(len(order))
+    group = np.repeat(np.arange(len(bounds) - 1), np.diff(bounds))
+    start, end = np.ascontiguousarray(start[order], np.float64), np.ascontiguousarray(end[order], np.float64)
+    ended = np.ascontiguousarray(np.lexsort((place, end, group)))  # places, agent by agent in the order of their ends
+    if len(hash_ids) and hash_ids.min() < 0:
+        raise ValueError("hash_ids: an id is negative")
+    holder = np.full(int(hash_ids.max(initial=-1)) + 1, -1, dtype=np.int64)  # block -> place of the last that ended
+    found = np.full(len(order), -1, dtype=np.int64)
+    completed = np.zeros(len(order), dtype=np.uint8)
+    _longest_prefixes(order, bounds, start, end, ended, hash_ids, offsets, holder, found, completed)
+    return np.where(found >= 0, order[found], -1), completed.astype(bool)
+
+
+def _longest_prefixes(order, bounds, start, end, ended, hash_ids, offsets, holder, found, completed):
+    group: cython.Py_ssize_t
+    k: cython.Py_ssize_t
+    i: cython.Py_ssize_t
+    next_end: cython.Py_ssize_t
+    j: cython.Py_ssize_t
+    last: cython.longlong
+    low: cython.longlong
+    high: cython.longlong
+    middle: cython.longlong
+    first: cython.longlong
+    with cython.nogil:
+        for group in range(bounds.shape[0] - 1):
+            next_end = bounds[group]
+            last = -1
+            for k in range(bounds[group], bounds[group + 1]):
+                while next_end < bounds[group + 1] and ended[next_end] < k and end[ended[next_end]] <= start[k]:
+                    j = ended[next_end]
+                    for i in range(offsets[order[j]], offsets[order[j] + 1]):
+                        holder[hash_ids[i]] = j
+                    last = j
+                    next_end += 1
+                if last < 0:
+                    found[k] = k - 1 if k > bounds[group] else -1
+                    continue
+                first = low = offsets[order[k]]  # blocks before `low` are held, the one at `high` is not
+                high = offsets[order[k] + 1]
+                while low < high:
+                    middle = (low + high) // 2
+                    if holder[hash_ids[middle]] >= bounds[group]:
+                        low = middle + 1
+                    else:
+                        high = middle
+                found[k] = holder[hash_ids[low - 1]] if low > first else last
+                completed[k] = 1

@@ -1,3 +1,5 @@
+"""What Python sees of rows.py, which is compiled."""
+
 import numpy as np
 
 PAD: int
@@ -42,3 +44,18 @@ class Scanner:
     def output_offsets(self) -> np.ndarray: ...
     @property
     def lines(self) -> np.ndarray: ...
+
+SHORTEST: int
+
+def find_lists(
+    data: bytes | bytearray, size: int, room: np.ndarray | None = None
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]: ...
+def number_ids(ids: np.ndarray) -> tuple[np.ndarray, np.ndarray]: ...
+def number_rows(
+    numbers: np.ndarray,
+    starts: np.ndarray,
+    lengths: np.ndarray,
+    first_keys: np.ndarray,
+    keys: np.ndarray,
+    distinct: int,
+) -> np.ndarray: ...

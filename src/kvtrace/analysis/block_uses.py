@@ -31,7 +31,7 @@ def count_uses(trace: Trace) -> BlockUses:
     >>> counts.uses, counts.hit_blocks, counts.repeated_blocks
     (array([2, 2, 1, 1], dtype=int32), array([0, 2]), array([2, 2]))
     """
-    from .._native import uses as kernel
+    from .._native import forest as kernel
 
     trace.require_chained()
     uses, by_depth = np.zeros(trace.distinct, dtype=np.int32), np.zeros((3, kernel.BANDS), dtype=np.int64)

@@ -1,6 +1,6 @@
 """The hit curve of a stream of requests in fixed memory: since the start, in a moving window, and decayed.
 
-Two recency lists work together (`_native/live_recency.py`). The near one has the most recently used blocks, a million
+Two recency lists work together (`_native/recency.py`). The near one has the most recently used blocks, a million
 by default: hits of caches up to this size are exact. The far one has a sample of the blocks, chosen by their hash
 (SHARDS, Waldspurger et al., FAST'15), and only gives the hits that the near one does not have. Each of these stands
 for 1 / sample blocks. Two numbers that the near list knows exactly reduce the sampling error:
@@ -78,7 +78,7 @@ class LiveCurve:
         capacities: Iterable[int] = (),
         seed: int = 0,
     ):
-        from .._native.live_recency import LiveRecency
+        from .._native.recency import LiveRecency
 
         if block_size < 1 or near_blocks < 0 or far_blocks < 1 or not 0 <= sample <= 1 or not near_blocks + sample:
             raise UsageError("block_size, near_blocks, far_blocks or sample is not valid.")
@@ -143,7 +143,7 @@ class LiveCurve:
 
     def _add_near(self, keys, offsets, blocks, tokens):
         """Known leading blocks of each row, and its anchors: the length of the list, and its sampled blocks."""
-        from .._native.rank_sums import add_runs
+        from .._native.recency import add_runs
 
         assert self.near is not None
         runs, rows = self.near.found(keys, offsets)
@@ -152,8 +152,7 @@ class LiveCurve:
 
     def _add_far(self, keys, offsets, blocks, tokens, known, anchors):
         """Hit tokens of each row beyond the near list, and what of the sample is beyond it, each 1 / sample times."""
-        from .._native.live_recency import sampled_positions
-        from .._native.rank_sums import add_sample
+        from .._native.recency import add_sample, sampled_positions
 
         assert self.far is not None
         positions = sampled_positions(keys, self.sample, self._seed)

@@ -39,9 +39,9 @@ def find_segments(trace: Trace) -> Segments:
     >>> find_segments(toy("0 1", "2", "0 1")).rank
     array([2])
     """
-    from .._native import reuse
+    from .._native.recency import Recency
 
-    recency = reuse.Recency(len(trace.require_chained()), trace.distinct)
+    recency = Recency(len(trace.require_chained()), trace.distinct)
     pieces = [recency.found(piece.hash_ids, piece.offsets) for _, piece in trace.pieces()]
     return Segments(*(pieces[0] if len(pieces) == 1 else map(np.concatenate, zip(*pieces, strict=True))))
 
@@ -91,10 +91,10 @@ class ReuseAccumulator:
     """
 
     def __init__(self, trace: Trace):
-        from .._native import reuse
+        from .._native.recency import Recency
 
         references, self._timestamp = int(trace.offsets[-1]), trace.timestamp
-        self._recency = reuse.Recency(len(trace.require_chained()), trace.distinct)
+        self._recency = Recency(len(trace.require_chained()), trace.distinct)
         max_segments = (
             references - trace.working_set
         )  # all but first uses; the system allocates pages when they are written
@@ -173,12 +173,12 @@ def partial_blocks(trace: Trace) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     >>> [values.tolist() for values in partial_blocks(Trace([0.0], [6], [1], [0, 1], [0, 2], block_size=4))]
     [[0], [1], [2]]
     """
-    from .._native import ragged
+    from .._native import numbering
 
     blocks, size, tokens = trace.prompt_blocks, trace.block_size, trace.input_length
     rows = np.flatnonzero(blocks * size > tokens)  # mostly prompts with a tail; stated blocks may be beyond the tokens
     counts = blocks[rows] - tokens[rows] // size
     row = np.repeat(rows, counts)
-    places = ragged.ranges(trace.offsets[rows] + tokens[rows] // size, counts)
+    places = numbering.ranges(trace.offsets[rows] + tokens[rows] // size, counts)
     covered = np.clip(tokens[row] - (places - trace.offsets[row]) * size, 0, size)
     return row, places, size - covered

@@ -88,11 +88,11 @@ class _SampleCurve:
     """The curve of one sample, scaled up to the whole trace."""
 
     def __init__(self, trace, references, ids, every):
-        from .._native import reuse
+        from .._native import recency
 
         self._every, blocks = every, trace.prompt_blocks
         offsets = np.searchsorted(references, trace.offsets)  # row -> its first reference in the sample
-        segments = Segments(*reuse.segments(ids, offsets, trace.distinct // every + 1))
+        segments = Segments(*recency.segments(ids, offsets, trace.distinct // every + 1))
         start, shares = segments.rank, 1 / blocks[segments.row]
         self._full_blocks = PiecewiseLinear(
             start, start + segments.blocks, np.array([np.full(len(start), trace.block_size), shares])

@@ -62,7 +62,7 @@ def own_session_blocks(trace: Trace, session: np.ndarray) -> np.ndarray:
     >>> own_session_blocks(toy("0 1", "0 1 2", "0 1 2"), np.array([0, 1, 0]))
     array([0, 0, 2])
     """
-    from .._native import forest, tour
+    from .._native import forest
 
     trace.require_chained()
     parent = np.full(trace.distinct, forest.UNSEEN, dtype=np.int32)
@@ -73,7 +73,7 @@ def own_session_blocks(trace: Trace, session: np.ndarray) -> np.ndarray:
             piece.output_ids, piece.output_offsets, parent, distinct,
         )  # fmt: skip
         tip[rows] = _last_blocks(piece)
-    return tour.shared_with_earlier(parent, tip, trace.prompt_blocks, session)
+    return forest.shared_with_earlier(parent, tip, trace.prompt_blocks, session)
 
 
 def _last_blocks(piece: Columns) -> np.ndarray:

@@ -46,6 +46,6 @@ class Optimum:
 
     def hit_blocks(self, capacity: int) -> np.ndarray:
         """Request -> hit blocks at a capacity in blocks, which counts idle blocks; int64."""
-        from .core.optimum import retained
+        from .core.pool import retained
 
         return retained(self.next_row, self.blocks, self.first, capacity).astype(np.int64)

@@ -1,6 +1,6 @@
 """Training of `reuse-density`: from the reuse times of a trace's blocks to a ReuseTable.
 
-1. Each use of a block has a cell (structures/path_state.py) and a time until the next use; the time of a use without a
+1. Each use of a block has a cell (policies/learned.py) and a time until the next use; the time of a use without a
    next one is censored at the end of the trace.
 2. `hazards`: the chance that a block is reused in an age bucket if it was not before, for each cell. Few cells have
    many uses, so it is a product: the hazard of the cell's group (tail by turn, shared by uses, private by turn and
@@ -83,7 +83,7 @@ class Uses:
 
 def observed(demand: BlockDemand, bounds: Bounds, start: int, stop: int) -> Uses:
     """The uses of blocks by the requests `start` to `stop`."""
-    from .structures.path_state import cells
+    from .policies.learned import cells
 
     row = np.repeat(np.arange(len(demand)), demand.full)
     order = np.lexsort((row, demand.ids))

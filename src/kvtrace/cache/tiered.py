@@ -111,7 +111,7 @@ def simulate_tiers(
 
 def tiered(setting: Setting, demand: BlockDemand, capacities: list[int]):
     """Build the engine of exclusive tiers; UsageError if tiers do not support the engine or policy of the setting."""
-    from .core.tiers import Tiers
+    from .core.pool import Tiers
     from .policies.base import Context
 
     if setting.engine != "reference" or setting.engine_options or setting.bound:

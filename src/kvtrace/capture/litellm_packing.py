@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from functools import cache
 from typing import Any
 
-from .._native.chat_texts import chat_texts, joined_texts
+from .._native.texts import chat_texts, joined_texts
 
 LONG = 4096  # characters of all texts of a call; fewer are encoded as fast in UTF-8
 ORDER = "le" if sys.byteorder == "little" else "be"

@@ -15,7 +15,7 @@ def own_policies():
     try:
         yield
     except Exception as error:
-        from ..cache.core.python_policy import failure
+        from ..cache.core.pool import failure
 
         if (failed := failure(error)) is None:
             raise

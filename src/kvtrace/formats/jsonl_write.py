@@ -12,7 +12,7 @@ from .._base.errors import InputError, UsageError
 from .._base.offsets import offsets_of
 from .._base.step_work import report_work
 from .._base.workers import thread_map
-from .._native.rows_out import IDS, MICROSECONDS, SECONDS, TEXT, WHOLE, dump
+from .._native.texts import IDS, MICROSECONDS, SECONDS, TEXT, WHOLE, dump
 from ..trace.columns import Columns
 from ..trace.unknown import UNKNOWN_LENGTH
 

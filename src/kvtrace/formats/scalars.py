@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import orjson
 
-from .._native import ids
+from .._native import numbering
 
 Chunk = tuple[np.ndarray, Any]  # rows, and their values: int64, or a list of scalars
 
@@ -59,7 +59,7 @@ def labels(values: np.ndarray) -> np.ndarray:
     """
     if values.dtype == np.int64:  # the kernel gives the same numbers, faster
         numbered, inside = np.full(len(values), -1, dtype=np.int64), values != -1
-        numbered[inside] = ids.renumber(values[inside])[0]
+        numbered[inside] = numbering.renumber(values[inside])[0]
         return numbered
     number: dict[Any, int] = {None: -1, -1: -1}
     return np.array([number.setdefault(value, len(number) - 2) for value in values.tolist()], dtype=np.int64)

@@ -22,7 +22,7 @@ class Words:
     MAX_WORDS = 10_000
 
     def __init__(self) -> None:
-        from .._native.words import WordFinder
+        from .._native.texts import WordFinder
 
         self._finder = WordFinder(IN_WORDS)
         self._words: set[bytes] = set()

@@ -209,6 +209,6 @@ def _distinct(columns: Columns) -> int:
         for array in arrays:
             seen[array] = True
         return int(np.count_nonzero(seen))
-    from .._native import ids
+    from .._native import numbering
 
-    return ids.renumber(np.concatenate(arrays))[1] if arrays else 0
+    return numbering.renumber(np.concatenate(arrays))[1] if arrays else 0

@@ -14,8 +14,8 @@ import numpy as np
 import orjson
 
 from .._base.offsets import offsets_of
-from .._native import ids as numbering
-from .._native import session_ids
+from .._native import numbering
+from .._native.rows import number_rows
 from ..trace.columns import STATED, Columns
 from ..trace.invariants import expected_blocks
 from ..trace.meta import WekaSection
@@ -113,7 +113,7 @@ def _numbered(
     starts = [one.offsets[:-1] + references[number] for number, one in enumerate(sessions)]
     blocks = np.concatenate([np.diff(one.offsets) for one in sessions] or [nothing])[order]
     first = np.concatenate(starts or [nothing])[order]
-    return session_ids.number_rows(numbers, first, blocks, tables[session], keys, len(keys)), blocks
+    return number_rows(numbers, first, blocks, tables[session], keys, len(keys)), blocks
 
 
 # -- fields ------------------------------------------------------------------------------------------------------

@@ -130,9 +130,9 @@ class SessionObjects:
 
     def _references(self, rows: np.ndarray) -> tuple[np.ndarray, list[int]]:
         """The ids of some rows end to end, and the blocks of each."""
-        from .._native import ragged
+        from .._native import numbering
 
-        ids, offsets = ragged.take(self._columns.hash_ids, self._columns.offsets, rows)
+        ids, offsets = numbering.take(self._columns.hash_ids, self._columns.offsets, rows)
         return ids, np.diff(offsets).tolist()
 
     def _recorded_ids(self, number: int, ids: np.ndarray) -> np.ndarray | None:
@@ -180,7 +180,7 @@ class SessionObjects:
         """The written ids of a session's blocks."""
         if self._names is not None and self._scope[number] == GLOBAL:
             return self._names[ids]
-        from .._native import ids as numbering
+        from .._native import numbering
 
         numbers, distinct = numbering.renumber(ids)
         names = self._recorded_ids(number, ids)

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from .._base.errors import RowError
-from .._native import session_ids
+from .._native import rows
 from ..trace.invariants import MAX_LENGTH
 from ..trace.measured import MAX_TIME
 from .block_size import MAX_TOKENS
@@ -79,7 +79,7 @@ def parse_session(text: bytes, room: Room | None = None) -> Session:
         if lists.are_used():
             break  # else a list is inside of an unknown field, which is kept as it is
     ids, session.offsets = lists.done()
-    session.numbers, session.values = session_ids.number_ids(ids)
+    session.numbers, session.values = rows.number_ids(ids)
     return session
 
 

@@ -13,9 +13,8 @@ import orjson
 
 from .._base.errors import RowError
 from .._base.offsets import offsets_of
-from .._native import ragged
-from .._native.rows import PAD
-from .._native.session_ids import find_lists
+from .._native import numbering
+from .._native.rows import PAD, find_lists
 from .jsonl_read import BOM, id_list
 
 
@@ -85,7 +84,7 @@ class IdLists:
             return self._ids, self._offsets
         ids = np.concatenate([self._ids, *self._decoded])
         counts = [*np.diff(self._offsets).tolist(), *map(len, self._decoded)]
-        return ragged.take(ids, offsets_of(counts), np.array(self._order, dtype=np.int64))
+        return numbering.take(ids, offsets_of(counts), np.array(self._order, dtype=np.int64))
 
 
 def _ids(value: Any, where: str) -> np.ndarray:

@@ -9,7 +9,7 @@ import numpy as np
 
 from .._base.offsets import offsets_of
 from .._base.units import NS_PER_MS
-from .._native.ids import DigestIndex
+from .._native.numbering import DigestIndex
 from ..privacy.contributors import Users
 from ..privacy.linking import Identities
 from ..privacy.row_blocks import RowBlocks

@@ -11,7 +11,7 @@ import numpy as np
 
 from .._base.errors import UsageError
 from .._base.offsets import offsets_of
-from .._native.ids import DigestIndex
+from .._native.numbering import DigestIndex
 from ..privacy.numbering.run import Runner
 from ..privacy.numbering.store import Store
 from ..privacy.numbering.task_plan import DOMAINS, ENCODED, digests_of_rows, firsts_of, sample_times

@@ -15,7 +15,7 @@ from hashlib import sha256
 import numpy as np
 
 from .._base.offsets import offsets_of
-from .._native import siphash
+from .._native import numbering
 from ..trace.columns import TAILS
 from .keys import Key
 from .prompt_tokens import PlacedMedium
@@ -63,7 +63,7 @@ class BlockHasher:
                 vLLM's `_gen_mm_extra_hash_keys`: blocks before it are shared, those from it on are not.
         """
         tokens, offsets = prompts
-        digests, ends = siphash.chain(self._block_key, tokens, offsets, roots, self.block_size, self._digest_tails)
+        digests, ends = numbering.chain(self._block_key, tokens, offsets, roots, self.block_size, self._digest_tails)
         for row, placed in enumerate(media):
             if placed:
                 digests[ends[row] : ends[row + 1]] = self._around_media(
@@ -76,7 +76,7 @@ class BlockHasher:
         size, parts, start = self.block_size, [], 0
         for block in [*sorted({medium.token // size for medium in placed}), None]:
             stop = len(tokens) if block is None else block * size
-            part, _ = siphash.chain(
+            part, _ = numbering.chain(
                 self._block_key, np.ascontiguousarray(tokens[start:stop]), np.array([0, stop - start]), root[None],
                 size, self._digest_tails,
             )  # fmt: skip
@@ -114,7 +114,7 @@ class BlockHasher:
                 roots[row] = self._with_media(roots[row], placed, int(full[row]))
         starts = offsets[:-1] + full * self.block_size
         joined, joined_offsets = _join((tokens, starts, offsets[1:]), outputs, has_output)
-        return siphash.chain(self._block_key, joined, joined_offsets, roots, self.block_size, self._digest_tails)
+        return numbering.chain(self._block_key, joined, joined_offsets, roots, self.block_size, self._digest_tails)
 
     def engine_hashes(self, hashes: Ragged, roots: np.ndarray) -> np.ndarray:
         """Keyed digests of an engine's own hashes, which already cover a block with its prefix.
@@ -126,7 +126,7 @@ class BlockHasher:
         words = np.ascontiguousarray(values, dtype="<u8").reshape(-1).view("<u4")
         root_of_hash = np.repeat(roots, np.diff(offsets), axis=0)  # each hash is a chain of one block
         starts = np.arange(0, len(words) + 1, size)
-        return siphash.chain(self._engine_key, words, starts, root_of_hash, size, False)[0]
+        return numbering.chain(self._engine_key, words, starts, root_of_hash, size, False)[0]
 
     def sessions(self, keys: list[str | None]) -> np.ndarray:
         """Request -> keyed digest of its session key; two zeros = no session."""
@@ -156,7 +156,7 @@ def _digests(digest, keys) -> np.ndarray:
 
 
 def _digest(key: bytes, text: str) -> np.ndarray:
-    return np.frombuffer(siphash.siphash128(key, text.encode("utf-8", "surrogatepass")), dtype="<u8")
+    return np.frombuffer(numbering.siphash128(key, text.encode("utf-8", "surrogatepass")), dtype="<u8")
 
 
 def _join(prompts, outputs, has_output):

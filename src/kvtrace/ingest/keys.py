@@ -14,7 +14,7 @@ from .._base.errors import UsageError
 from .._base.file_locks import HAS_USERS, current_user
 from .._base.folder_handle import PLAIN
 from .._base.output_errors import unwritable
-from .._native.siphash import siphash128
+from .._native.numbering import siphash128
 
 KEY_BYTES = 16
 DIGITS = 2 * KEY_BYTES

@@ -148,9 +148,9 @@ def _with_unknown(values: np.ndarray, kind: str, members: np.ndarray) -> Contrib
 
 def _distinct(values: np.ndarray) -> int:
     """The number of distinct values."""
-    from .._native import ids
+    from .._native import numbering
 
-    return ids.renumber(values)[1]
+    return numbering.renumber(values)[1]
 
 
 def _numbered(*choices):

@@ -24,7 +24,7 @@ from .._base.errors import InputError, UsageError
 from .._base.file_locks import locked_file
 from .._base.output_errors import named_errors
 from .._base.output_files import append_whole
-from .._native.ids import DigestIndex
+from .._native.numbering import DigestIndex
 from ..trace.meta import UNRENDERED, Rendering
 
 FORMAT = 1

@@ -20,8 +20,8 @@ import numpy as np
 
 from .._base.errors import UsageError
 from .._base.units import NS_PER_MS
-from .._native import ragged
-from .._native.ids import DigestIndex
+from .._native import numbering
+from .._native.numbering import DigestIndex
 from ..formats.links import Links, fingerprint_of
 from ..trace.columns import Columns
 from .contributors import Contributors
@@ -112,7 +112,7 @@ def _references(before: Unreleased, released: RowBlocks) -> np.ndarray:
     if (prompts > before.prompts).any() or (outputs > np.diff(before.offsets) - before.prompts).any():
         raise UsageError(SAMPLED)
     first = np.stack([starts, starts + before.prompts], axis=1).ravel()
-    return ragged.ranges(first, np.stack([prompts, outputs], axis=1).ravel())
+    return numbering.ranges(first, np.stack([prompts, outputs], axis=1).ravel())
 
 
 class _Numbers:

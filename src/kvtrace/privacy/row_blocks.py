@@ -11,7 +11,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from .._base.offsets import batches, in_first, joined, offsets_of
-from .._native import ids, ragged, sharing
+from .._native import numbering, sharing
 from ..trace.columns import Columns
 from ..trace.trace import Trace
 
@@ -73,7 +73,7 @@ class RowBlocks:
 
     def take(self, rows: np.ndarray) -> RowBlocks:
         """The blocks of some rows, in their order."""
-        number, offsets = ragged.take(self.number, self.offsets, rows)
+        number, offsets = numbering.take(self.number, self.offsets, rows)
         prompts = self.prompts[rows] if self.has_outputs else None
         return RowBlocks(number, offsets, distinct=self.distinct, prompts=prompts, lengths=self.lengths)
 
@@ -163,9 +163,9 @@ class RowBlocks:
         first = self.offsets[:-1] + starts
         rows = np.flatnonzero(first < self.offsets[1:])
         lengths = self.offsets[1:][rows] - first[rows]
-        references = ragged.ranges(first[rows], lengths)
+        references = numbering.ranges(first[rows], lengths)
         number = self.number[references]
-        former = ids.by_first_appearance(number, self.distinct)
+        former = numbering.by_first_appearance(number, self.distinct)
         assert self.lengths is not None
         part = RowBlocks(number, offsets_of(lengths), distinct=len(former), lengths=self.lengths[former])
         return part, references, former
@@ -234,7 +234,7 @@ class RowBlocks:
 
     def by_first_appearance(self) -> np.ndarray:
         """Number the blocks by first appearance; returns the former number of each."""
-        former = ids.by_first_appearance(self.number, self.distinct)
+        former = numbering.by_first_appearance(self.number, self.distinct)
         self.distinct = len(former)
         self.lengths = None if self.lengths is None else self.lengths[former]
         return former
@@ -259,7 +259,7 @@ class RowBlocks:
         if self.lengths is not None:
             first_ids = offsets_of(self.lengths) if first_ids is None else first_ids
             lengths = self.lengths[self.number]
-            ids = ragged.ranges(first_ids[self.number], lengths)
+            ids = numbering.ranges(first_ids[self.number], lengths)
             return {"hash_ids": ids, "offsets": offsets_of(lengths)[self.offsets]}
         if not self.has_outputs:
             return {"hash_ids": self.number.astype(np.int64), "offsets": self.offsets}

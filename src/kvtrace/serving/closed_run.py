@@ -189,8 +189,8 @@ def run_closed(
 
 def _run(fleet: Fleet, played: PlayedTrace, loop: ClosedLoop, demand, on_progress) -> ClosedRun | None:
     """One run; None if a lane found no tree before the end of the duration."""
-    from .core.closed_loop import ClosedLoop as CompiledLoop
-    from .core.closed_serving import ClosedServing
+    from .core.instance import ClosedLoop as CompiledLoop
+    from .core.serving import ClosedServing
 
     deployed = fleet.deploy(played.trace, demand)
     compiled = CompiledLoop(

@@ -41,8 +41,8 @@ class Fleet:
 
     def deploy(self, trace: Trace, demand: BlockDemand | None = None) -> Deployed:
         """The compiled instances and their router, ready for the requests of a trace."""
-        from .core.dynamo_router import DynamoRouter
-        from .core.requests import Requests
+        from .core.instance import Requests
+        from .core.serving import DynamoRouter
 
         demand = demand or block_demand(trace, *self.setting.demand_options)
         tokens, output = self.scheduler.lengths(demand.trace)

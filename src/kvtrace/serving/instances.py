@@ -154,7 +154,7 @@ def simulate_instances(
     >>> done.hit_blocks.tolist(), done.instance.tolist(), round(done.imbalance, 2)
     ([0, 0, 2], [0, 1, 0], 1.33)
     """
-    from .core.fleet import Fleet
+    from .core.serving import Fleet
 
     trace = in_domains(trace)
     check_router(router, in_time=False)
@@ -180,7 +180,7 @@ def simulate_instances(
 
 def make_router(trace: Trace, name: str, engines: list[Any]):
     """The compiled router of a name, for a trace and the engines of its instances."""
-    from .core.router import Router
+    from .core.serving import Router
 
     return Router(engines, name, _keys(trace), trace.input_length, trace.block_size)
 

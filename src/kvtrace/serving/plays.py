@@ -91,7 +91,7 @@ def _cut(trace: Trace, loop: ClosedLoop, recorded: np.ndarray, play: np.ndarray,
 
 
 def _arrays(trace: Trace, loop: ClosedLoop, play: np.ndarray, after_ms: np.ndarray, plays: int) -> dict[str, Any]:
-    """The arrays of the kernel (core/closed_loop.py)."""
+    """The arrays of the kernel (core/instance.py)."""
     waits = trace.dependencies
     assert waits is not None
     request = waits.request

@@ -1,4 +1,4 @@
-"""The routers, by name. docs/cache/simulate.md explains them; core/router.py computes their choices."""
+"""The routers, by name. docs/cache/simulate.md explains them; core/serving.py computes their choices."""
 
 from __future__ import annotations
 

@@ -3,7 +3,7 @@
     service = the steps of the prompt's uncached tokens, at most STEP_TOKENS each + a step for each output token but the
               first, which reads one token more than the step before
 
-Each step takes what `step_seconds` in core/step_time.py gives for a batch of one request. Nothing waits: queues, other
+Each step takes what `step_seconds` in core/instance.py gives for a batch of one request. Nothing waits: queues, other
 requests in the batch and the network are not part of it, so measured times are longer.
 """
 

@@ -10,8 +10,7 @@ import numpy as np
 
 from .._base.errors import InputError
 from .._base.offsets import offsets_of
-from .._native.attach import FULL_KINDS
-from .._native.growth import Growth
+from .._native.growth import FULL_KINDS, Growth
 from .arrivals import ArrivalClock, shuffled
 from .draft import Draft
 from .model import RECORDED, Model

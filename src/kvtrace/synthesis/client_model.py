@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from .._base.offsets import offsets_of
-from .._native import ragged
+from .._native import numbering
 from .bins import Bins
 from .model import Model
 
@@ -38,7 +38,7 @@ def at_speed(model: Model | Tree, speed: float, rng: np.random.Generator) -> Mod
         rows[rng.integers(len(rows))] = 1
     kept = rows > 0
     sizes = np.diff(model.starts)[kept]
-    records = ragged.ranges(model.starts[:-1][kept], sizes)
+    records = numbering.ranges(model.starts[:-1][kept], sizes)
     return replace(
         model, records={name: column[records] for name, column in model.records.items()}, starts=offsets_of(sizes),
         window_rows=rows[kept], working_set=max(1, round(model.working_set * speed)),

@@ -9,7 +9,7 @@ import numpy as np
 from .._base.errors import InputError
 from .._base.offsets import offsets_of
 from .._base.step_work import report_work
-from .._native import attach
+from .._native import growth
 from ..trace.columns import require_trace
 from ..trace.domains import in_domains
 from ..trace.stated import with_whole_prompts
@@ -70,10 +70,10 @@ def _values(trace, length, recency):
     size = trace.block_size
     blocks = -(-length // size)
     unseen = blocks - trace.prompt_blocks  # 1 where the partial block was dropped
-    hits, kind, continues = attach.walk(trace.hash_ids, trace.offsets, unseen, _parents(trace), trace.distinct)
+    hits, kind, continues = growth.walk(trace.hash_ids, trace.offsets, unseen, _parents(trace), trace.distinct)
     partial = length % size > 0
     at_tail = (hits == blocks) & partial  # the partial block is hit too: its kind is one of three
-    kind = np.where(at_tail, attach.FULL_KINDS + kind % 3, kind)
+    kind = np.where(at_tail, growth.FULL_KINDS + kind % 3, kind)
     types, which = _types(trace)
     return {
         "hits": hits, "new": blocks - hits, "distance": recency.distance, "fork": recency.fork,

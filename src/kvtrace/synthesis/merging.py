@@ -9,8 +9,8 @@ import numpy as np
 
 from .._base.errors import UsageError
 from .._base.offsets import offsets_of
-from .._native import ids
-from .._native.merge_ids import merge_ids
+from .._native import numbering
+from .._native.numbering import merge_ids
 from ..trace.columns import Columns
 from .draft import Draft
 from .drawing import Stream, joined
@@ -97,7 +97,7 @@ def _without_tails(draft, block_size):
     partial = draft.tail < block_size
     keep = np.ones(len(draft.blocks), dtype=bool)
     keep[draft.offsets[1:][partial] - 1] = False
-    return offsets_of(draft.path_blocks - partial), ids.renumber(draft.blocks[keep])[0]
+    return offsets_of(draft.path_blocks - partial), numbering.renumber(draft.blocks[keep])[0]
 
 
 def _unit(gap_ms, model, knobs):

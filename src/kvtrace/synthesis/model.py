@@ -14,8 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from .._native.attach import KINDS
-from .._native.growth import CAPACITIES
+from .._native.growth import CAPACITIES, KINDS
 from .arrivals import MAX_WINDOW_ROWS, Pace
 from .bins import Bins, InvalidModelError, integers
 from .fidelity import Fidelity
@@ -38,7 +37,7 @@ class Model(SavedModel):
     """How the requests of a trace attach to earlier requests.
 
     Records are grouped by window and sorted by value, and their values are bins. `hits`: leading blocks seen before;
-    `new`: the other blocks; `distance`, `fork`, `fork_distance`: see recency.py; `kind`: see _native/attach.py;
+    `new`: the other blocks; `distance`, `fork`, `fork_distance`: see recency.py; `kind`: see _native/growth.py;
     `tail`: tokens in the last block, less one; `continues`: 1 for a further turn; `type`: index into `types`.
     """
 

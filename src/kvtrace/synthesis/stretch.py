@@ -12,7 +12,7 @@ import numpy as np
 
 from .._base.errors import InputError, UsageError
 from .._base.offsets import offsets_of
-from .._native import stretch as kernel
+from .._native import synthesis as kernel
 from .draft import Draft
 
 NUMBERS = 1 << 31  # block numbers that a draft can hold

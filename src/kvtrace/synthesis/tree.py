@@ -20,7 +20,7 @@ from .._base.errors import InputError
 from .._base.offsets import offsets_of
 from .._base.results import Result
 from .._base.step_work import report_work
-from .._native import tree as kernel
+from .._native import synthesis as kernel
 from ..trace.columns import require_trace
 from ..trace.domains import in_domains
 from ..trace.prefix_forest import Chains, Forest, forest
@@ -184,7 +184,7 @@ class TreeStream:
         tree = self._tree
         if self._fresh + int((tree.depth[node] + own).sum()) >= NUMBERS:
             raise InputError(f"the sample has more than {NUMBERS:,} distinct blocks. Try fewer requests.")
-        blocks, offsets, self._fresh = kernel.paths(node, own, tree.parent, tree.length, self._first, self._fresh)
+        blocks, offsets, self._fresh = kernel.core_paths(node, own, tree.parent, tree.length, self._first, self._fresh)
         none = np.full(len(node), -1, dtype=np.int64)
         return Draft(
             arrival, offsets, blocks, last.astype(np.int32), self._drawn("output_length", len(node)), none, none.copy()

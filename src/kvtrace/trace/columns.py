@@ -169,9 +169,9 @@ def _column(values, dtype) -> np.ndarray:
 
 
 def _take_ragged(values, offsets, rows):
-    from .._native import ragged
+    from .._native import numbering
 
-    return ragged.take(values, offsets, rows)
+    return numbering.take(values, offsets, rows)
 
 
 def _moved_parents(parent, rows):

@@ -80,17 +80,17 @@ def _split(columns, trace, shared_blocks) -> None:
 
     In a chained trace an id is a block with its whole prefix, so equal pairs are equal chains of one domain.
     """
-    from .._native import ids
+    from .._native import numbering
 
     prompts, starts = trace.prompt_blocks, trace.domain + 2  # 1 and up: 0 marks a shared block
     columns.hash_ids = _pairs(trace.hash_ids, prompts, starts, np.zeros_like(prompts), shared_blocks, trace.distinct)
     if trace.output_ids is None or trace.output_offsets is None:
-        columns.hash_ids = ids.renumber(columns.hash_ids)[0]
+        columns.hash_ids = numbering.renumber(columns.hash_ids)[0]
         return
     outputs = np.diff(trace.output_offsets)
     depth = np.minimum(trace.full_blocks, prompts)  # an output continues after the last full block
     pairs = _pairs(trace.output_ids, outputs, starts, depth, shared_blocks, trace.distinct)
-    blocks = ids.renumber(joined((columns.hash_ids, prompts), (pairs, outputs)))[0]
+    blocks = numbering.renumber(joined((columns.hash_ids, prompts), (pairs, outputs)))[0]
     in_prompt = in_first(prompts, outputs)
     columns.hash_ids, columns.output_ids = blocks[in_prompt], blocks[~in_prompt]
 

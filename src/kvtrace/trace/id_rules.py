@@ -12,7 +12,7 @@ import numpy as np
 
 from .._base.offsets import in_first, joined, offsets_of
 from .._base.step_work import report_work
-from .._native import ids
+from .._native import numbering
 from .columns import STATED, Columns
 from .invariants import BrokenRule
 
@@ -50,7 +50,7 @@ class _Walk:
             self.is_output = ~in_first(prompt, output)
             self.row = np.repeat(np.arange(len(columns)), prompt + output)
         self.starts = offsets_of(prompt + output)
-        self.number, self.distinct = ids.renumber(self.ids)
+        self.number, self.distinct = numbering.renumber(self.ids)
 
     def rows(self, unreadable: np.ndarray) -> np.ndarray:
         """The rows of the marked references."""

@@ -120,27 +120,27 @@ def is_reversed(timestamp: np.ndarray, session: np.ndarray | None = None) -> boo
 
 def by_first_appearance(numbers: np.ndarray) -> np.ndarray:
     """Sessions or domains renumbered 0, 1, 2, ... by first appearance; -1 stays."""
-    from .._native import ids
+    from .._native import numbering
 
     inside = numbers >= 0
     numbered = np.full(len(numbers), -1, dtype=np.int64)
-    numbered[inside] = ids.renumber(numbers[inside])[0]
+    numbered[inside] = numbering.renumber(numbers[inside])[0]
     return numbered
 
 
 def renumber(columns: Columns) -> bool:
     """Renumber the ids by first appearance, each row's prompt before its output; True if any changed."""
-    from .._native import ids
+    from .._native import numbering
 
     if columns.output_ids is None or columns.output_offsets is None:
-        if ids.is_numbered(columns.hash_ids):
+        if numbering.is_numbered(columns.hash_ids):
             return False  # without a second array of all ids
-        columns.hash_ids = ids.renumber(columns.hash_ids)[0]
+        columns.hash_ids = numbering.renumber(columns.hash_ids)[0]
         return True
     prompts, outputs = np.diff(columns.offsets), np.diff(columns.output_offsets)
     blocks = joined((columns.hash_ids, prompts), (columns.output_ids, outputs))
-    if ids.is_numbered(blocks):
+    if numbering.is_numbered(blocks):
         return False
-    numbered, in_prompt = ids.renumber(blocks)[0], in_first(prompts, outputs)
+    numbered, in_prompt = numbering.renumber(blocks)[0], in_first(prompts, outputs)
     columns.hash_ids, columns.output_ids = numbered[in_prompt], numbered[~in_prompt]
     return True

@@ -87,15 +87,17 @@ class _Runs:
 
     def continued(self) -> tuple[np.ndarray, np.ndarray]:
         """Request -> the request that it waits for, -1 = none, and whether it waits for its completion."""
-        from .._native import forest, ids, recorded
+        from .._native import forest, numbering
 
         columns = self._columns
-        hash_ids = columns.hash_ids if ids.is_numbered(columns.hash_ids) else ids.renumber(columns.hash_ids)[0]
+        hash_ids = columns.hash_ids
+        if not numbering.is_numbered(hash_ids):
+            hash_ids, _ = numbering.renumber(hash_ids)
         full = np.diff(columns.offsets)
         distinct, _, fork = forest.verify(hash_ids, columns.offsets, full)
         if fork >= 0:  # the blocks were hashed without their prefix
             hash_ids, _ = forest.chain(hash_ids, columns.offsets, full, None, None, distinct)
-        place, completed = recorded.longest_prefixes(
+        place, completed = forest.longest_prefixes(
             self.order, self.bounds, self.start, self.end, hash_ids, columns.offsets
         )
         row = np.full(len(columns), NONE, dtype=np.int64)

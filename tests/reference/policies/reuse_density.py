@@ -46,7 +46,7 @@ class ReuseDensity:
 
 
 class PathState:
-    """What an engine knows about the blocks of a request; see src/kvtrace/cache/structures/path_state.py."""
+    """What an engine knows about the blocks of a request; see src/kvtrace/cache/policies/learned.py."""
 
     def __init__(self, context, bounds):
         self.demand, self.bounds = context.demand, bounds

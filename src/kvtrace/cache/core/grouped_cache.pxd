@@ -1,6 +1,7 @@
 cimport cython
-from kvtrace.cache.core.block_pool cimport BlockPool
-from kvtrace.cache.core.engine cimport Engine
+from kvtrace.cache.core.blocks cimport BlockPool
+from kvtrace.cache.core.engine cimport Engine, StepCache
+
 
 cdef enum:
     FULL = 0
@@ -102,3 +103,15 @@ cdef class GroupedCache(Engine):
     cdef long long next_freed(self, long long tokens) noexcept nogil
     cdef int _open(self, Py_ssize_t row) except -1 nogil
     cdef int _new_slot(self, int power) except -1
+
+
+@cython.final
+cdef class GroupedSteps(StepCache):
+    cdef readonly GroupedCache groups
+    cdef long long in_flight  # the most tokens of a request whose step has not ended
+    # row -> tokens: for which it has blocks; after which the next ones are freed, or can be listed
+    cdef long long[::1] room, next_freed, next_listed
+
+    cdef bint _awaits_state(self, Py_ssize_t row, long long hit) noexcept
+    cdef long long _reserved(self, Py_ssize_t row, long long hit, long long tokens) noexcept
+    cdef bint has_room(self, Py_ssize_t row, long long start, long long end) noexcept nogil

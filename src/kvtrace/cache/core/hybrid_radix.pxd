@@ -38,3 +38,23 @@ cdef class HybridRadix(Radix):
     cdef int _insert(self, Py_ssize_t row, long long blocks) except -1 nogil
     cdef int _overlap(self, Py_ssize_t row, int node, long long begin, long long end) except -1 nogil
     cdef int _add_rest(self, Py_ssize_t row, int parent, long long blocks) except -1 nogil
+
+
+cdef class StateRadix(HybridRadix):
+    cdef long long every  # blocks between two states that a prefill can record
+
+    cdef int _publish(self, Py_ssize_t row, long long blocks) except -1 nogil
+    cdef int _lock_both(self, int node) except -1 nogil
+    cdef int _unlock_both(self, int node) except -1 nogil
+
+
+cdef class WindowRadix(HybridRadix):
+    cdef long long window  # blocks that a request must have before it to resume
+    cdef long long[::1] freed  # row -> leading blocks whose windows the request has freed, or left to the tree
+    cdef long long[::1] locked_from  # row -> the block where its lock of windows begins
+
+    cdef int _refresh(self, int node) noexcept nogil
+    cdef int _lock_window(self, Py_ssize_t row) noexcept nogil
+    cdef int _unlock_window(self, Py_ssize_t row) noexcept nogil
+    cdef int _free_outside(self, Py_ssize_t row, long long blocks, bint partial) noexcept nogil
+    cdef int _publish(self, Py_ssize_t row, long long blocks) except -1 nogil

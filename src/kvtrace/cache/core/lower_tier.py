@@ -1,23 +1,210 @@
-"""The tier below vLLM's cache (0.33.0, vllm/v1/kv_offload/cpu): blocks of prompts, written as they are computed.
-
-A tier holds copies: a block stays in the cache above it. Blocks that are being written or read cannot be evicted. The
-order of eviction is one of vLLM's two, `lru` and `arc`. Twin: tests/reference/vllm_offloading.py.
-"""
+"""The tier below vLLM's cache: its blocks, the orders in which it evicts them, and its transfers."""
 
 import cython
 import numpy as np
 from cython.cimports.kvtrace.cache.core.engine import Engine
-from cython.cimports.kvtrace.cache.core.tier_blocks import (
-    ABSENT,
-    IDLE,
-    MISSED,
-    REUSED,
-    SEEN,
-    STORED,
-    WRITING,
-    TierBlocks,
-)
-from cython.cimports.kvtrace.cache.core.tier_orders import AdaptiveReplacement, LeastRecent
+from cython.cimports.kvtrace.cache.structures.heaps import Heaps
+
+
+class TierBlocks:
+    """The blocks of the tier below vLLM's cache: where each one is, and whether it can be evicted."""
+
+    def __init__(self, blocks):
+        self.state = np.zeros(blocks, dtype=np.int32)
+        self.given = np.zeros(blocks, dtype=np.int32)
+        self.offers = 0
+
+    def is_evictable(self, block):
+        """Whether a block is idle, and not among those given."""
+        return self.state[block] == IDLE and self.given[block] != self.offers
+
+
+class TierOrder:
+    """The orders in which vLLM's lower tier evicts blocks (0.33.0, vllm/v1/kv_offload/cpu/policies).
+
+    `lru`: a request has one rank from its first use of the tier to its end; its blocks have that rank, tails before
+    heads, and at its end the newest ranks. `arc`: a block enters T1; a request that reuses it moves it to T2 at its
+    end; blocks that were evicted leave ghosts, which move the target size of T1 when they are stored again. Twins:
+    tests/reference/vllm_offloading.py.
+    """
+
+    def miss(self, block):
+        """A block that is not in the tier is going to be stored, if there is room."""
+        return 0
+
+    def insert(self, row, block, place):
+        """A request stores a block; it is pinned until it is written."""
+        return 0
+
+    def access(self, row, block, place, present):
+        """A request uses a block for the first time."""
+        return 0
+
+    def finish(self, block, marks):
+        """A request that used a block has ended; `marks` says how (lower_tier.pxd)."""
+        return 0
+
+    def pin(self, block):
+        """A block is going to be read."""
+        return 0
+
+    def unpin(self, block):
+        """A block can be evicted from now on."""
+        return 0
+
+    def victims(self, count, tier):
+        """Remove `count` evictable blocks and return them; if there are fewer, return [] and change nothing."""
+        return []
+
+
+class LeastRecent(TierOrder):
+    """vLLM's LRUCachePolicy. Idle blocks are in a heap by (rank, -place)."""
+
+    def __init__(self, demand, capacity, blocks):
+        self.heap = Heaps(blocks)
+        self.rank_of = np.zeros(len(demand.full), dtype=np.int64)
+        self.ranks = 0
+
+    def insert(self, row, block, place):
+        self.heap.key[block] = self._rank(row)
+        self.heap.tiebreak[block] = -place
+        return 0
+
+    def access(self, row, block, place, present):
+        rank: cython.double = self._rank(row)
+        if present and rank > self.heap.key[block]:
+            self._move(block, rank, -place)
+        return 0
+
+    def finish(self, block, marks):
+        self.ranks += 1
+        return self._move(block, self.ranks, 0)
+
+    def pin(self, block):
+        return self.heap.drop(block)
+
+    def unpin(self, block):
+        return self.heap.put(0, block, self.heap.key[block], self.heap.tiebreak[block])
+
+    def victims(self, count, tier: TierBlocks):
+        block: cython.int = self.heap.first(0)
+        chosen: list = []
+        spared: list = []
+        while block >= 0 and len(chosen) < count:
+            self.heap.drop(block)
+            (chosen if tier.is_evictable(block) else spared).append(block)
+            block = self.heap.first(0)
+        if len(chosen) < count:
+            spared += chosen
+            chosen = []
+        for item in spared:
+            self.unpin(item)
+        return chosen
+
+    def _rank(self, row):
+        if self.rank_of[row] == 0:
+            self.ranks += 1
+            self.rank_of[row] = self.ranks
+        return self.rank_of[row]
+
+    def _move(self, block, rank, tiebreak):
+        if self.heap.holds(block):
+            self.heap.drop(block)
+            return self.heap.put(0, block, rank, tiebreak)
+        self.heap.key[block], self.heap.tiebreak[block] = rank, tiebreak
+        return 0
+
+
+class AdaptiveReplacement(TierOrder):
+    """vLLM's ARCCachePolicy: T1, T2 and their ghosts B1, B2, each a circular list that begins at a sentinel."""
+
+    def __init__(self, demand, capacity, blocks):
+        self.capacity, self.blocks, self.target = capacity, blocks, 0.0
+        self.next = np.zeros(blocks + 4, dtype=np.int32)
+        self.previous = np.zeros(blocks + 4, dtype=np.int32)
+        self.list_of = np.zeros(blocks, dtype=np.int8)
+        self.size = np.zeros(4, dtype=np.int64)
+        end: cython.int
+        for end in range(self.blocks, self.blocks + 4):
+            self.next[end] = self.previous[end] = end
+
+    def miss(self, block):
+        ghosts: cython.int = self.list_of[block] - 1
+        once: cython.double = cython.cast(cython.double, self.size[GHOSTS_ONCE])
+        often: cython.double = cython.cast(cython.double, self.size[GHOSTS_OFTEN])
+        if ghosts == GHOSTS_ONCE:
+            self.target = min(self.target + max(1.0, often / once), cython.cast(cython.double, self.capacity))
+            self._append(ghosts, block)
+        elif ghosts == GHOSTS_OFTEN:
+            self.target = max(self.target - max(1.0, once / often), 0.0)
+            self._append(ghosts, block)
+        return 0
+
+    def insert(self, row, block, place):
+        return self._append(ONCE, block)
+
+    def finish(self, block, marks):
+        if marks & REUSED:
+            return self._append(OFTEN, block)
+        return self._append(self.list_of[block] - 1, block) if marks & STORED else 0
+
+    def victims(self, count, tier: TierBlocks):
+        once: cython.int = self._evictable_from(self.next[self.blocks + ONCE], tier)
+        often: cython.int = self._evictable_from(self.next[self.blocks + OFTEN], tier)
+        left: cython.longlong = self.size[ONCE]
+        block: cython.int
+        chosen: list = []
+        while len(chosen) < count and (once < self.blocks or often < self.blocks):
+            if once < self.blocks and (left >= cython.cast(cython.longlong, self.target) or often >= self.blocks):
+                chosen.append(once)
+                left -= 1
+                once = self._evictable_from(self.next[once], tier)
+            else:
+                chosen.append(often)
+                often = self._evictable_from(self.next[often], tier)
+        if len(chosen) < count:
+            return []
+        for item in chosen:
+            block = item
+            self._append(GHOSTS_ONCE if self.list_of[block] - 1 == ONCE else GHOSTS_OFTEN, block)
+        self._trim(GHOSTS_ONCE)
+        self._trim(GHOSTS_OFTEN)
+        return chosen
+
+    def _evictable_from(self, block, tier):
+        """The first block of a list from one on that the tier can evict, or the list's sentinel."""
+        while block < self.blocks and not tier.is_evictable(block):
+            block = self.next[block]
+        return block
+
+    def _trim(self, ghosts):
+        while self.size[ghosts] > self.capacity:
+            self._leave(self.next[self.blocks + ghosts])
+
+    def _append(self, name, block):
+        """Move a block to the end of a list."""
+        end: cython.int = self.blocks + name
+        if self.list_of[block]:
+            self._leave(block)
+        self.list_of[block] = cython.cast(cython.schar, name + 1)
+        self.size[name] += 1
+        self.next[block], self.previous[block] = end, self.previous[end]
+        self.next[self.previous[end]] = block
+        self.previous[end] = block
+        return 0
+
+    def _leave(self, block):
+        self.size[self.list_of[block] - 1] -= 1
+        self.list_of[block] = 0
+        self.next[self.previous[block]] = self.next[block]
+        self.previous[self.next[block]] = self.previous[block]
+
+
+# The tier below vLLM's cache (0.33.0, vllm/v1/kv_offload/cpu): blocks of prompts, written as they are computed.
+#
+# A tier holds copies: a block stays in the cache above it. Blocks that are being written or read cannot be evicted. The
+# order of eviction is one of vLLM's two, `lru` and `arc`. Twin: tests/reference/vllm_offloading.py.
+
 
 ORDERS = {"lru": LeastRecent, "arc": AdaptiveReplacement}
 

@@ -1,4 +1,48 @@
-from kvtrace.cache.core.locked_tree cimport LockedTree
+cimport cython
+from kvtrace.cache.core.engine cimport Engine
+
+
+cdef class Leaves:
+    cdef long long[::1] key  # one value a node
+    cdef long long[::1] used
+    cdef int[::1] place  # node -> position in the heap, -1 = not in it
+    cdef int[::1] heap
+    cdef int count
+
+    cdef int put(self, int node, long long key, long long used) except -1 nogil
+    cdef int drop(self, int node) except -1 nogil
+    cdef bint _before(self, int node, int other) noexcept nogil
+    cdef int _set(self, int place, int node) except -1 nogil
+    cdef int _rise(self, int place) except -1 nogil
+    cdef int _sink(self, int place) except -1 nogil
+
+
+cdef enum:
+    ROOT = 0
+
+
+cdef class LockedTree(Engine):
+    # one value per node; the root is node 0
+    cdef int[::1] length  # blocks, or pages; 0 = the node number is unused
+    cdef int[::1] parent
+    cdef int[::1] children  # number of children
+    cdef int[::1] locks  # number of live requests whose path contains it
+    cdef long long[::1] used  # time of the last use, by a clock that ticks at each use
+    cdef int[::1] unused  # a stack of unused node numbers
+    cdef Py_ssize_t unused_nodes
+    cdef Leaves leaves  # the unlocked leaves
+    cdef public long long free  # blocks, or pages, of no node
+    cdef public long long evictable  # those of unlocked nodes
+    cdef long long clock
+    cdef long long matched  # blocks, or pages, that the last walk matched
+
+    cdef int lock(self, int node, int above) except -1 nogil
+    cdef int unlock(self, int node) except -1 nogil
+    cdef long long _tick(self) noexcept nogil
+    cdef int _settle(self, int node) except -1 nogil
+    cdef long long _key(self, int node) noexcept nogil
+    cdef int _remove(self, int node) except -1 nogil
+
 
 cdef enum:
     LRU = 0
@@ -32,3 +76,34 @@ cdef class Radix(LockedTree):
     cdef int _number(self) noexcept nogil
     cdef bint _take(self, long long blocks) noexcept nogil
     cdef int _evict(self, int node) except -1 nogil
+
+
+@cython.final
+cdef class PagedRadix(LockedTree):
+    cdef readonly long long page_size, block_size
+    cdef readonly long long pages
+    cdef long long own  # the name of request 0's own pages; the others follow
+    cdef const long long[::1] tokens  # row -> tokens of the prompt
+    cdef const long long[::1] named  # row -> leading tokens of it that have a block id
+    # one value per node, beside those of LockedTree
+    cdef int[::1] row_of  # a request with its pages
+    cdef long long[::1] first  # the place of its first page in that request
+    cdef int[::1] following  # a node whose first page has the same name, at another place
+    cdef int[::1] head  # name -> a node whose first page has it, -1 = none
+    cdef int created
+    cdef long long evicted  # pages
+
+    cdef long long token_name(self, Py_ssize_t row, long long token) noexcept nogil
+    cdef int match(self, Py_ssize_t row, long long pages) except -1 nogil
+    cdef int insert(self, Py_ssize_t row, long long pages) except -1 nogil
+    cdef int make_room(self, long long pages) except -1 nogil
+    cdef int _child(self, Py_ssize_t row, long long page) noexcept nogil
+    cdef long long _name(self, Py_ssize_t row, long long page) noexcept nogil
+    cdef int _common(self, int node, Py_ssize_t row, long long pages) noexcept nogil
+    cdef int _divide(self, int node, int pages) except -1 nogil
+    cdef int _add(self, int parent, Py_ssize_t row, long long page, long long pages) except -1 nogil
+    cdef int _evict(self, int node) except -1 nogil
+    cdef int _list(self, int node) noexcept nogil
+    cdef int _unlist(self, int node) noexcept nogil
+    cdef int _number(self) except -1 nogil
+    cdef _enlarge(self)

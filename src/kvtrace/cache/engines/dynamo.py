@@ -6,7 +6,7 @@ Checked against Dynamo's offline replay: each request's hits on the Mooncake con
 
 from __future__ import annotations
 
-from ..core.free_queue import FreeQueue
+from ..core.blocks import FreeQueue
 from ..demand import BlockDemand
 from ..policies.base import Context
 

@@ -26,7 +26,7 @@ storage in parts, and the server's policy ARC.
 from __future__ import annotations
 
 from ..._base.errors import UsageError
-from ..core.chunks import Chunks
+from ..core.pool import Chunks
 from ..demand import BlockDemand
 from ..policies import make
 from ..policies.base import Context

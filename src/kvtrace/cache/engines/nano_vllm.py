@@ -13,7 +13,7 @@ this model ends the oldest active request early.
 
 from __future__ import annotations
 
-from ..core.free_queue import FreeQueue
+from ..core.blocks import FreeQueue
 from ..demand import BlockDemand
 from ..policies.base import Context
 

@@ -21,9 +21,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from ..._base.errors import UsageError
-from ..core.hybrid_radix import HybridRadix
-from ..core.state_radix import StateRadix
-from ..core.window_radix import WindowRadix
+from ..core.hybrid_radix import HybridRadix, StateRadix, WindowRadix
 from ..demand import BlockDemand
 from ..layout import STEP_TOKENS, CacheGroup, CacheLayout, LayerKind
 from ..policies.base import Context

@@ -20,7 +20,7 @@ time hits.
 from __future__ import annotations
 
 from ..._base.errors import UsageError
-from ..core.free_queue import FreeQueue
+from ..core.blocks import FreeQueue
 from ..core.grouped_cache import GroupedCache
 from ..demand import BlockDemand
 from ..layout import CacheLayout

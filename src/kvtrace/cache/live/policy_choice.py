@@ -17,7 +17,7 @@ def live_policy(policy: Any, context: Context) -> Any:
     >>> live_policy("lru", Context(blocks=4, capacity=2)).keeps_parents
     True
     """
-    from ..core.python_policy import PythonPolicy
+    from ..core.pool import PythonPolicy
 
     if isinstance(policy, str):
         row = policies.POLICIES.get(policy.partition(":")[0])

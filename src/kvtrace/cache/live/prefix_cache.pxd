@@ -1,10 +1,38 @@
 cimport cython
-from kvtrace.cache.live.block_table cimport BlockTable
-from kvtrace.cache.live.listener cimport Listener
-from kvtrace.cache.live.sequence cimport Sequence
-from kvtrace.cache.live.slot_pool cimport SlotPool
-from kvtrace.cache.live.tokens_in cimport Tokens
+from kvtrace.cache.live.slots cimport BlockTable, SlotPool, Tokens
 from kvtrace.cache.policies.base cimport Context
+
+
+@cython.final
+cdef class Sequence:
+    cdef object cache
+    cdef int* slots
+    cdef Py_ssize_t count
+    cdef Py_ssize_t room
+    cdef int root
+    cdef readonly Py_ssize_t length
+    cdef readonly Py_ssize_t hit_blocks
+    cdef readonly Py_ssize_t hit_tokens
+    cdef readonly bint live
+
+    cdef int reserve(self, Py_ssize_t count) except -1
+
+
+@cython.final
+cdef class Listener:
+    cdef Py_ssize_t block_size
+    cdef object on_read
+    cdef object on_write
+    cdef object on_evict
+    cdef object on_copy
+    cdef bint reports_growth
+    cdef bint in_callback
+
+    cdef int evicted(self, SlotPool pool) except -1
+    cdef int allocated(self, SlotPool pool, Sequence sequence) except -1
+    cdef int extended(self, SlotPool pool, Sequence sequence, Py_ssize_t first, int shared) except -1
+    cdef int _report_writes(self, Sequence sequence, Py_ssize_t first) except -1
+
 
 @cython.final
 cdef class PrefixCache:

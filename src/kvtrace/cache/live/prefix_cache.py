@@ -1,36 +1,123 @@
-"""The live prefix cache: the table, reference counts and pool of Lin's report, token by token, for an engine.
-
-A slot is a place for a block's KV. A block is its content: its own tokens after the block before it. This file has the
-verbs; block_table.py finds blocks by tokens, slot_pool.py assigns and evicts slots, listener.py calls the engine's
-callbacks, and self_check.py checks the counts.
-
-Twin: tests/reference/heap_of_heaps.py.
-"""
+"""The live prefix cache: the table, reference counts and pool of Lin's report, token by token, for an engine."""
 
 from operator import index
 from time import monotonic
 
 import cython
-from cython.cimports.kvtrace.cache.live.block_table import NONE, SPARE, BlockTable
-from cython.cimports.kvtrace.cache.live.buffers import zeros
-from cython.cimports.kvtrace.cache.live.listener import Listener
-from cython.cimports.kvtrace.cache.live.sequence import Sequence
-from cython.cimports.kvtrace.cache.live.slot_pool import SlotPool
-from cython.cimports.kvtrace.cache.live.tokens_in import Tokens, token_in
+from cython.cimports.kvtrace.cache.live.slots import NONE, SPARE, BlockTable, SlotPool, Tokens, resized, token_in, zeros
 from cython.cimports.kvtrace.cache.policies.base import Context
 from cython.cimports.libc.stdlib import free as give_back
 from cython.cimports.libc.string import memcpy
 
 from kvtrace._base.errors import KvtraceError, UsageError
 from kvtrace.cache.live import self_check
-from kvtrace.cache.live.listener import checked_callback
 from kvtrace.cache.live.policy_choice import live_policy
+
+# The slots of one live request in the live cache.
+
+
+class Sequence:
+    """The blocks that one live request holds in a PrefixCache: `allocate` makes it, `append` grows it, `free` ends it.
+
+    `length` is in tokens; `hit_blocks` and `hit_tokens` count the prefix that was cached when it was allocated.
+    """
+
+    def __dealloc__(self):
+        give_back(self.slots)
+
+    @property
+    def blocks(self):
+        """The slot of each block, in order: an engine's block table. Copy-on-write may change the last one."""
+        return [self.slots[i] for i in range(self.count)]
+
+    def reserve(self, count):
+        """Make room for `count` blocks in total."""
+        if count > self.room:
+            room: cython.Py_ssize_t = max(count, 2 * self.room)
+            self.slots = cython.cast(cython.p_int, resized(self.slots, room * cython.sizeof(cython.int)))
+            self.room = room
+        return 0
+
+
+class Listener:
+    """The callbacks of the live cache. They run after each change, evictions first."""
+
+    def __cinit__(self, block_size, on_read, on_write, on_evict, on_copy):
+        self.block_size = block_size
+        self.on_read, self.on_write = checked_callback("on_read", on_read), checked_callback("on_write", on_write)
+        self.on_evict, self.on_copy = checked_callback("on_evict", on_evict), checked_callback("on_copy", on_copy)
+        self.reports_growth = on_evict is not None or on_write is not None or on_copy is not None
+
+    def evicted(self, pool):
+        """Report the slots that the pool evicted since the last report."""
+        if pool.evicted:
+            evicted, pool.evicted, self.in_callback = pool.evicted, [], True
+            try:
+                for slot in evicted:
+                    self.on_evict(slot)
+            finally:
+                self.in_callback = False
+        return 0
+
+    def allocated(self, pool, sequence):
+        """Report the blocks that a new sequence reuses, and the tokens to compute for it."""
+        i: cython.Py_ssize_t
+        self.evicted(pool)
+        if self.on_read is None and self.on_write is None:
+            return 0
+        self.in_callback = True
+        try:
+            if self.on_read is not None:
+                for i in range(sequence.hit_blocks):
+                    self.on_read(sequence.slots[i], i * self.block_size)
+            self._report_writes(sequence, sequence.hit_tokens)
+        finally:
+            self.in_callback = False
+        return 0
+
+    def extended(self, pool, sequence, first, shared):
+        """Report new tokens from position `first` on. Their partial block may be a copy of slot `shared`."""
+        self.evicted(pool)
+        filled: cython.Py_ssize_t = first % self.block_size
+        self.in_callback = True
+        try:
+            if shared != NONE and self.on_copy is None:
+                first -= filled
+            elif shared != NONE:
+                self.on_copy(shared, sequence.slots[first // self.block_size], filled)
+            self._report_writes(sequence, first)
+        finally:
+            self.in_callback = False
+        return 0
+
+    def _report_writes(self, sequence, first):
+        stop: cython.Py_ssize_t
+        while self.on_write is not None and first < sequence.length:
+            stop = min(sequence.length, first - first % self.block_size + self.block_size)
+            self.on_write(sequence.slots[first // self.block_size], first, stop - first)
+            first = stop
+        return 0
+
+
+def checked_callback(name, call):
+    """Check a callback: a callable or None; else UsageError."""
+    if call is not None and not callable(call):
+        raise UsageError(f"{name} must be callable, not {type(call).__name__}.")
+    return call
+
 
 HASHINGS = ("hierarchical", "direct")
 
 
 class OutOfBlocks(KvtraceError):
-    """A call needs more blocks than are free or idle. Nothing was changed."""
+    """The live prefix cache: the table, reference counts and pool of Lin's report, token by token, for an engine.
+
+    A slot is a place for a block's KV. A block is its content: its own tokens after the block before it. This file has
+    the verbs; `BlockTable` finds blocks by tokens, `SlotPool` assigns and evicts slots, `Listener` calls the
+    engine's callbacks, and self_check.py checks the counts.
+
+    Twin: tests/reference/heap_of_heaps.py.
+    """
 
 
 class PrefixCache:

@@ -1,4 +1,4 @@
-"""What a type checker sees of prefix_cache.py, which is compiled; tests/house/test_types.py compares the two."""
+"""What Python sees of prefix_cache.py, which is compiled."""
 
 from collections.abc import Callable
 from collections.abc import Sequence as Ordered
@@ -7,9 +7,20 @@ import numpy as np
 
 from ..._base.errors import KvtraceError
 from ..policies.base import Context
-from .block_table import BlockTable
 from .self_check import Snapshot
-from .sequence import Sequence
+from .slots import BlockTable
+
+class Sequence:
+    @property
+    def blocks(self) -> list[int]: ...
+    @property
+    def length(self) -> int: ...
+    @property
+    def hit_blocks(self) -> int: ...
+    @property
+    def hit_tokens(self) -> int: ...
+    @property
+    def live(self) -> bool: ...
 
 Tokens = Ordered[int] | np.ndarray  # whole numbers of 32 bits
 

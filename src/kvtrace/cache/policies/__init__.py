@@ -1,4 +1,4 @@
-"""Eviction policies: one file and one row each. A user's own policy is a Python class, named `module:Class`."""
+"""Eviction policies: one class and one row each. A user's own policy is a Python class, named `module:Class`."""
 
 from __future__ import annotations
 
@@ -66,73 +66,73 @@ class Row:
 
 
 POLICIES: dict[str, Row] = {
-    "lru": Row("lru", "LRU", "least recently used", 8),
-    "fifo": Row("fifo", "FIFO", "first in, first out", 8, roots_first=True),
-    "mru": Row("mru", "MRU", "most recently used", 16),
-    "lfu": Row("lfu", "LFU", "least frequently used, ties by least recently used", 16),
-    "lfu-da": Row("lfu_da", "LFUDA", "LFU with dynamic aging", HEAPS),
+    "lru": Row("classic", "LRU", "least recently used", 8),
+    "fifo": Row("classic", "FIFO", "first in, first out", 8, roots_first=True),
+    "mru": Row("classic", "MRU", "most recently used", 16),
+    "lfu": Row("classic", "LFU", "least frequently used, ties by least recently used", 16),
+    "lfu-da": Row("adaptive", "LFUDA", "LFU with dynamic aging", HEAPS),
     "slru": Row(
-        "slru", "SLRU", "segmented LRU: a protected segment for blocks that were hit", 8, _share, "slru:0.8",
+        "classic", "SLRU", "segmented LRU: a protected segment for blocks that were hit", 8, _share, "slru:0.8",
         ("0.2", "0.5", "0.7", "0.8", "0.9"),
     ),
     "sieve": Row(
-        "sieve", "Sieve", "SIEVE: one FIFO queue, one hand, one visited bit per block", 16, roots_first=True
+        "classic", "Sieve", "SIEVE: one FIFO queue, one hand, one visited bit per block", 16, roots_first=True
     ),
     "s3fifo": Row(
-        "s3fifo", "S3FIFO", "S3-FIFO: a small, a main and a ghost queue", 16, _share, "s3fifo:0.1",
+        "adaptive", "S3FIFO", "S3-FIFO: a small, a main and a ghost queue", 16, _share, "s3fifo:0.1",
         ("0.05", "0.1", "0.2", "0.4", "0.7"), ghosts=True, roots_first=True,
     ),
     "2q": Row(
-        "two_q", "TwoQ", "2Q: a queue of new blocks, ghosts, an LRU main queue", HEAPS, _share, "2q:0.25",
+        "adaptive", "TwoQ", "2Q: a queue of new blocks, ghosts, an LRU main queue", HEAPS, _share, "2q:0.25",
         ("0.1", "0.25", "0.5", "0.75", "0.9"), ghosts=True, roots_first=True,
     ),
-    "arc": Row("arc", "ARC", "adapts between recency and frequency", 16, ghosts=True),
+    "arc": Row("adaptive", "ARC", "adapts between recency and frequency", 16, ghosts=True),
     "ttl": Row(
-        "ttl", "TTL", "evicts blocks not used for a given time", HEAPS, milliseconds, "ttl:5m",
+        "classic", "TTL", "evicts blocks not used for a given time", HEAPS, milliseconds, "ttl:5m",
         ("1m", "5m", "15m", "1h"), required=True,
     ),
     "priority": Row(
-        "priority", "Priority", "lowest request priority first, as in the trace", HEAPS, milliseconds, "priority:10m",
+        "classic", "Priority", "lowest request priority first, as in the trace", HEAPS, milliseconds, "priority:10m",
         ("", "1m", "10m", "1h"),
     ),
     "pgdsf": Row(
-        "pgdsf", "PGDSF", "prefix-aware greedy dual size frequency (RAGCache)", HEAPS, _whole, "pgdsf:30000",
+        "adaptive", "PGDSF", "prefix-aware greedy dual size frequency (RAGCache)", HEAPS, _whole, "pgdsf:30000",
         ("3000", "30000", "300000"),
     ),
     "workload": Row(
-        "workload", "Workload", "least likely reuse, learned per category (ATC'25)", HEAPS, milliseconds,
+        "learned", "Workload", "least likely reuse, learned per category (ATC'25)", HEAPS, milliseconds,
         "workload:10m", ("10s", "1m", "10m", "1h"),
     ),
     "lhd": Row(
-        "lhd", "LHD", "least hit density, by depth and use count (NSDI'18)", HEAPS, _whole, "lhd:64",
+        "learned", "LHD", "least hit density, by depth and use count (NSDI'18)", HEAPS, _whole, "lhd:64",
         ("16", "64", "256"),
     ),
     "reuse-density": Row(
-        "reuse_density", "ReuseDensity", "least chance of reuse per second, by a table learned before", HEAPS, _table,
+        "learned", "ReuseDensity", "least chance of reuse per second, by a table learned before", HEAPS, _table,
         "reuse-density",
     ),
-    "session-end": Row("session_end", "SessionEnd", "blocks of closed sessions first, then LRU", HEAPS, sessions=True),
+    "session-end": Row("hinted", "SessionEnd", "blocks of closed sessions first, then LRU", HEAPS, sessions=True),
     "superseded": Row(
-        "superseded", "Superseded", "blocks outside every agent's newest context first, then LRU", HEAPS, sessions=True
+        "hinted", "Superseded", "blocks outside every agent's newest context first, then LRU", HEAPS, sessions=True
     ),
     "tool-ttl": Row(
-        "tool_ttl", "ToolTTL", "keeps blocks while a tool runs, up to a quantile of the times so far", HEAPS, _quantile,
+        "hinted", "ToolTTL", "keeps blocks while a tool runs, up to a quantile of the times so far", HEAPS, _quantile,
         "tool-ttl:P90", ("P50", "P90", "P99"), sessions=True,
     ),
     "retain": Row(
-        "retain", "Retain", "lowest priority first, by role and turn of the agent", HEAPS, milliseconds, "retain:10m",
+        "hinted", "Retain", "lowest priority first, by role and turn of the agent", HEAPS, milliseconds, "retain:10m",
         ("", "1m", "10m", "1h"), sessions=True,
     ),
     "agent-hints": Row(
-        "agent_hints", "AgentHints", "session-end, superseded and tool-ttl together", HEAPS, _quantile,
+        "hinted", "AgentHints", "session-end, superseded and tool-ttl together", HEAPS, _quantile,
         "agent-hints:P90", ("P50", "P90", "P99"), sessions=True,
     ),
     "oracle-session": Row(
-        "oracle_session", "OracleSession", "knows when sessions resume: the last one to resume first", HEAPS,
+        "hinted", "OracleSession", "knows when sessions resume: the last one to resume first", HEAPS,
         sessions=True,
     ),
-    "belady": Row("belady", "Belady", "offline optimum: farthest next use first", HEAPS, bound=True),
-    "unlimited": Row("lru", "LRU", "never evicts", 8, bound=True),
+    "belady": Row("classic", "Belady", "offline optimum: farthest next use first", HEAPS, bound=True),
+    "unlimited": Row("classic", "LRU", "never evicts", 8, bound=True),
 }  # fmt: skip
 VERBS = ("insert", "use", "release", "victim", "remove")
 
@@ -201,7 +201,7 @@ def _shipped(name, colon, text, context):
 
 
 def _users(module, name, context):
-    from ..core.python_policy import PythonPolicy, users_function
+    from ..core.pool import PythonPolicy, users_function
 
     spec = f"{module}:{name}"
     if ":" in name:

@@ -34,7 +34,7 @@ class Policy:
 
     A subclass defines five verbs: `insert`, `use`, `release`, `victim` and `remove`. The build checks that it does. The
     other verbs are optional and have defaults. The C signatures are in base.pxd; overrides inherit them. Verbs run
-    without the interpreter lock. core/python_policy.py runs a policy that is written in Python.
+    without the interpreter lock. core/pool.py runs a policy that is written in Python.
     """
 
     def __init__(self, context: Context):

@@ -1,7 +1,7 @@
 """The table of `reuse-density`: a class for each cell of a block, and a level for each class and age.
 
 `Bounds` says how turns, uses, new blocks and times are put into buckets; the bucket of a value is the number of bounds
-that are at most the value. A cell is numbered as experiments/reuse-density.md and structures/path_state.py say. The
+that are at most the value. A cell is numbered as experiments/reuse-density.md and policies/learned.py say. The
 table has no ids and no text: it is counts, turned into small whole numbers.
 """
 

@@ -35,7 +35,7 @@ COLUMNS: tuple[str, ...] = (
 
 def row_of(cell: Cell, trace: Trace, demand: BlockDemand | None = None, on_progress: OnProgress | None = None) -> Row:
     """Simulate a cell; a value for each column, None where the column does not apply or the cell failed."""
-    from ..core.python_policy import failure
+    from ..core.pool import failure
 
     fault: str | None = None
     try:

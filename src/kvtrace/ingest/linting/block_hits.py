@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from ..._native.ids import DigestIndex
+from ..._native.numbering import DigestIndex
 from ..encoding import Batch
 from ..logs.times import NO_TIME
 

@@ -90,17 +90,17 @@ def shapes(uses: np.ndarray, offsets: np.ndarray) -> np.ndarray:
     >>> same == alike, same == other
     (True, False)
     """
-    from ..._native import ragged
+    from ..._native import numbering
 
-    return ragged.hash_rows(uses, offsets, skip=uses < 2)
+    return numbering.hash_rows(uses, offsets, skip=uses < 2)
 
 
 def numbered(values) -> np.ndarray:
     """A number for each distinct value."""
-    from ..._native import ids
+    from ..._native import numbering
 
     values = values + 0.0 if values.dtype.kind == "f" else values  # -0.0 becomes 0.0
-    return ids.renumber(np.ascontiguousarray(values).view(np.int64))[0]
+    return numbering.renumber(np.ascontiguousarray(values).view(np.int64))[0]
 
 
 def group_of(first, second) -> np.ndarray:

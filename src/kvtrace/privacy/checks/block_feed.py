@@ -86,9 +86,9 @@ def of_requests(whole: RequestBlocks) -> RequestBlocks:
 
 def take_rows(blocks: RequestBlocks, rows: np.ndarray) -> RequestBlocks:
     """The blocks of some rows, in the given order."""
-    from ..._native import ragged
+    from ..._native import numbering
 
-    arrays = [array for numbers, offsets in blocks.segments() for array in ragged.take(numbers, offsets, rows)]
+    arrays = [array for numbers, offsets in blocks.segments() for array in numbering.take(numbers, offsets, rows)]
     return RequestBlocks(blocks.requests[rows], *arrays)
 
 

@@ -100,12 +100,12 @@ def lists(ids: np.ndarray, offsets: np.ndarray) -> np.ndarray:
     >>> len(lists(np.array([0, 1, 2, 3, 0, 1, 2, 9]), np.array([0, 4, 8])))
     1
     """
-    from ..._native import ragged
+    from ..._native import numbering
 
     blocks = np.diff(offsets)
     rows = np.flatnonzero(blocks >= MIN_BLOCKS)
     rows = rows[ids[offsets[rows + 1] - 1] - ids[offsets[rows]] + 1 != blocks[rows]]
-    return ragged.hash_rows(ids, offsets)[rows]
+    return numbering.hash_rows(ids, offsets)[rows]
 
 
 def _lists_of(evidence) -> np.ndarray:

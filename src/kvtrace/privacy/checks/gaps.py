@@ -36,10 +36,10 @@ def _unused(values) -> int:
     if values is None:
         return 0
     if values.dtype.kind in "iu":
-        from ..._native import ids
+        from ..._native import numbering
 
         numbers = values[values != -1]
-        return int(numbers.max()) - int(numbers.min()) + 1 - ids.renumber(numbers)[1] if len(numbers) else 0
+        return int(numbers.max()) - int(numbers.min()) + 1 - numbering.renumber(numbers)[1] if len(numbers) else 0
     known = {value for value in values.tolist() if value is not None and value != -1}
     if not known or any(type(value) is not int for value in known):
         return 0

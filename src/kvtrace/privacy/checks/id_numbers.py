@@ -56,7 +56,7 @@ class IdNumbers:
             return np.empty(0, dtype=np.int64)
         if not self.distinct:
             self._first = self.smallest = self.largest = ids.item(0)
-        from ..._native.ids import count_on
+        from ..._native.numbering import count_on
 
         before = self.distinct
         if self._index is None:
@@ -85,7 +85,7 @@ class IdNumbers:
         return numbers + np.int64(self._first)
 
     def _make_index(self):
-        from ..._native.ids import DigestIndex
+        from ..._native.numbering import DigestIndex
 
         self._require_memory()
         self._index = DigestIndex()

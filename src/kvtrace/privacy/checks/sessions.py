@@ -86,9 +86,9 @@ def _shape(columns: Columns, rows: np.ndarray, offsets: np.ndarray) -> np.ndarra
 
 
 def _hashes(values: np.ndarray, offsets: np.ndarray) -> np.ndarray:
-    from ..._native import ragged
+    from ..._native import numbering
 
-    return ragged.hash_rows(values, offsets)
+    return numbering.hash_rows(values, offsets)
 
 
 def _sizes(hashes: np.ndarray) -> np.ndarray:

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from ..._base.offsets import offsets_of
-from ..._native import ids as numbering
+from ..._native import numbering
 from ...trace.measured import MEASURED
 from ..row_blocks import RowBlocks
 from .store import StoredArrays

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from ..._base.offsets import offsets_of
-from ..._native import ids as numbering
+from ..._native import numbering
 from .task_plan import MANY, UNKNOWN, Plan, firsts_of, numbers_of
 
 TAIL = 2**62  # in place of a contributor: unique tail blocks

@@ -12,7 +12,7 @@ import numpy as np
 
 from ..._base.results import Result, columns_of
 from ..._base.step_work import report_work
-from ..._native.ids import DigestIndex
+from ..._native.numbering import DigestIndex
 from ...trace.columns import Columns
 from ...trace.hits import Hits, sum_hits
 from ...trace.meta import Meta, merge, shares_prefixes

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from ..._base.offsets import offsets_of
-from ..._native import ragged
+from ..._native import numbering
 from ...trace.columns import Columns, replace_columns
 from ...trace.dependencies import Dependencies, dependencies_between
 from ...trace.recorded_dependencies import recorded_dependencies
@@ -32,7 +32,7 @@ def write_session_rows(plan: Plan, number: int, columns: Columns, time_ns: np.nd
     inside = np.flatnonzero(columns.session >= 0)
     shard = columns.session[inside] % plan.shards
     rows = inside[np.argsort(shard, kind="stable")]
-    ids, offsets = ragged.take(columns.hash_ids, columns.offsets, rows)
+    ids, offsets = numbering.take(columns.hash_ids, columns.offsets, rows)
     starts = np.searchsorted(np.sort(shard), np.arange(plan.shards + 1))
     plan.store.write(
         f"sessions/{number}", timestamp=columns.timestamp[rows], service_ms=columns.service_ms[rows],

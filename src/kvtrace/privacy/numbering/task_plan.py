@@ -9,8 +9,8 @@ import numpy as np
 
 from ..._base.mixing import split_mix
 from ..._base.offsets import offsets_of
-from ..._native import ragged
-from ..._native.ids import DigestIndex
+from ..._native import numbering
+from ..._native.numbering import DigestIndex
 from ..contributors import counted_kind
 from ..profiles import Profile
 from ..session_times import ServiceModel
@@ -131,7 +131,7 @@ def digests_of_rows(digests: np.ndarray, offsets: np.ndarray, rows: np.ndarray) 
     >>> digests_of_rows(np.array([[1, 1], [2, 2], [3, 3]]), np.array([0, 1, 3]), np.array([1, 0]))[0].tolist()
     [[2, 2], [3, 3], [1, 1]]
     """
-    place, taken_offsets = ragged.take(np.arange(len(digests)), offsets, rows)
+    place, taken_offsets = numbering.take(np.arange(len(digests)), offsets, rows)
     return digests[place], taken_offsets
 
 

@@ -1,16 +1,33 @@
-"""Written by tools/kernel_stubs.py: what Python sees of instance.py, which is compiled."""
+"""Written by the build: what Python sees of instance.py, which is compiled."""
 
 from typing import Any
+
+class Requests:
+    outcomes: Any
+    def __init__(self, arrival: Any, tokens: Any, output: Any, need: Any, priority: Any=None) -> None: ...
+
+class ClosedLoop:
+    outcome: Any
+    due: Any
+    def __init__(self, requests: Any, plays: Any, lanes: Any, several: Any, primers: Any, warm_up: Any, duration: Any, idle_cap: Any, tree_cap: Any) -> None: ...
+
+NO_POLYNOMIAL: Any
 
 class Instance:
     engine: Any
     now: float
     busy: float
-    steps: Any
-    load: Any
-    prefill: Any
-    blocks: Any
+    steps: int
+    load: int
+    prefill: int
+    blocks: int
     timeline: list[Any]
     loop: Any
     def __init__(self, engine: Any, requests: Any, cost: Any) -> None: ...
     def watch(self) -> Any: ...
+
+class RecordedInstance(Instance):
+    def __init__(self, engine: Any, requests: Any, cost: Any, service: Any) -> None: ...
+
+class ReservingInstance(Instance):
+    def __init__(self, engine: Any, requests: Any, cost: Any, limits: Any, prefetches: Any=True) -> None: ...

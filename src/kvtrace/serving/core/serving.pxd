@@ -1,5 +1,67 @@
-from kvtrace.serving.core.requests cimport Requests
-from kvtrace.serving.core.router cimport Router
+cimport cython
+from kvtrace.cache.core.engine cimport Engine
+from kvtrace.serving.core.instance cimport ClosedLoop, Instance, Requests
+
+
+cdef enum:
+    TURNS = 0  # the kinds of router: round robin,
+    KEYED = 1  # by a key of the request,
+    OVERLAP = 2  # most hit blocks,
+    LOADED = 3  # fewest prompt tokens of requests that have not ended,
+    AWARE = 4  # fewest blocks to compute plus live blocks,
+    METRIC = 5  # or least product of tokens to compute and active requests + 1
+
+
+cdef class Router:
+    cdef list engines
+    cdef int count, kind
+    cdef long long size
+    cdef const long long[::1] key
+    cdef const long long[::1] tokens
+    cdef Py_ssize_t turn  # requests that have arrived before
+    cdef long long[::1] load
+    cdef long long[::1] waiting
+    cdef long long[::1] sent
+    cdef long long[::1] active
+    cdef double[::1] blocks
+    cdef int send(self, Py_ssize_t row) except -1
+    cdef double _cost(self, Py_ssize_t row, int i) except? -1
+
+
+@cython.final
+cdef class DynamoRouter(Router):
+    cdef Requests requests
+    cdef unsigned long long seed
+    cdef const int[::1] winner  # request -> engine that wins ties, -1 = drawn
+    cdef int[:, ::1] uses  # engine, block -> active prompts that have the block
+    cdef long long[::1] distinct  # engine -> blocks that active prompts have
+    cdef long long[::1] uncomputed  # engine -> prompt tokens of requests without a first token, less their hits
+    cdef long long[::1] brought  # request -> its part of `uncomputed`
+    cdef readonly long long[::1] least  # request -> its least cost, in tokens
+    cdef int[::1] newest  # engine -> its newest active request, linked by `older`
+    cdef int[::1] older
+    cdef readonly long long ties  # requests for which engines had the least cost together
+
+    cdef int _settle(self, int i, double now) except -1
+    cdef int _enter(self, Py_ssize_t row, int i) except -1
+    cdef int _leave(self, Py_ssize_t row, int i) except -1
+    cdef Py_ssize_t _tokens(self, Py_ssize_t row, int i) except -1
+    cdef Py_ssize_t _new_tokens(self, Py_ssize_t row, Engine engine) except -1
+    cdef unsigned long long _draw(self, int i) noexcept
+
+
+@cython.final
+cdef class Fleet:
+    cdef list engines
+    cdef Router router
+    cdef const long long[::1] held  # request -> tokens of its prompt, which a router knows
+    cdef int[::1] instance  # request -> index of its engine, -1 = not routed yet
+    cdef readonly Py_ssize_t row
+
+    cdef _retire(self, Py_ssize_t row, Engine first)
+    cdef _end(self, Py_ssize_t row)
+    cdef _recount_load(self, int chosen)
+    cdef _update_router(self)
 
 
 cdef class Serving:
@@ -10,3 +72,15 @@ cdef class Serving:
     cdef readonly Py_ssize_t row  # requests that have arrived
     cdef int _arrive(self, Py_ssize_t row) except -1
     cdef _update_router(self, double now)
+
+
+cdef class ClosedServing(Serving):
+    cdef ClosedLoop loop
+    cdef readonly bint over
+    # of several instances: the time before which each causes no arrival, and when that was found
+    cdef double[::1] horizon, looked
+    cdef int[::1] newest  # instance -> its newest request, linked by `older`
+    cdef int[::1] older
+    cdef int _reach_next_arrival(self) except -1
+    cdef double _horizon(self, int i, Instance one, double begin) except? -1
+    cdef int _watch(self, Py_ssize_t row) except -1

@@ -1,19 +1,280 @@
-"""Serving simulation: instances, each with a scheduler and a prefix cache, behind a router.
-
-Hits shorten prefills, which changes when requests end, which changes the hits; the simulation follows this loop event
-by event. A request is routed at its arrival, when all instances have taken the steps that began before it.
-"""
+"""Routers, and the simulations of several caches or instances behind one."""
 
 import cython
-from cython.cimports.kvtrace.serving.core.instance import Instance
-from cython.cimports.kvtrace.serving.core.requests import Requests
-from cython.cimports.kvtrace.serving.core.router import Router
+import numpy as np
+from cython.cimports.kvtrace._native.mixing import mix
+from cython.cimports.kvtrace.cache.core.engine import SERIAL, Engine
+from cython.cimports.kvtrace.serving.core.instance import ClosedLoop, Instance, Requests
+from cython.cimports.libc.math import nextafter
+
+# Routing: sends each request to one of several engines, in turn, by prefix overlap, or by load.
+#
+# The caller (a Fleet or a Serving) keeps each engine's load up to date. The router reads the loads and the caches.
+
+
+KINDS = {"round-robin": TURNS, "sticky": KEYED, "overlap": OVERLAP, "least-loaded": LOADED, "kv-aware": AWARE,
+         "lmetric": METRIC}  # fmt: skip
+
+
+class Router:
+    """Sends requests to engines. The caller keeps four counts of each engine up to date:
+
+    `load` (prompt tokens of requests that have not ended), `waiting` (prompt tokens still to compute), `blocks` (live
+    blocks) and `active` (requests that have not ended).
+    """
+
+    def __init__(self, engines, kind, key, tokens, size):
+        count = len(engines)
+        self.engines, self.count, self.kind, self.size = engines, count, KINDS[kind], size
+        self.key = np.ascontiguousarray(key, dtype=np.int64)
+        self.tokens = np.ascontiguousarray(tokens, dtype=np.int64)
+        self.load = np.zeros(count, dtype=np.int64)
+        self.waiting = np.zeros(count, dtype=np.int64)
+        self.sent = np.zeros(count, dtype=np.int64)
+        self.active = np.zeros(count, dtype=np.int64)
+        self.blocks = np.zeros(count)
+        self.turn = 0
+
+    def send(self, row):
+        """Route a request to the engine with the least cost. Ties: the first; least-loaded: fewest requests sent."""
+        best: cython.int = 0
+        i: cython.int
+        cost: cython.double
+        lowest: cython.double = 0
+        if self.kind == TURNS:
+            best = cython.cast(cython.int, self.turn % self.count)
+        elif self.kind == KEYED:
+            best = cython.cast(cython.int, self.key[row] % self.count)
+        else:
+            for i in range(self.count):
+                cost = self._cost(row, i)
+                if (
+                    i == 0
+                    or cost < lowest
+                    or (cost == lowest and self.kind == LOADED and self.sent[i] < self.sent[best])
+                ):
+                    best, lowest = i, cost
+        self.sent[best] += 1
+        return best
+
+    def _cost(self, row, i):
+        engine: Engine
+        hit: cython.longlong
+        size: cython.double = self.size
+        if self.kind == LOADED:
+            return self.load[i]
+        engine = self.engines[i]
+        hit = engine.peek(row)
+        if self.kind == OVERLAP:
+            return -hit
+        if self.kind == AWARE:
+            return max(0.0, (self.waiting[i] + self.tokens[row]) / size - hit) + self.blocks[i]
+        return cython.cast(cython.double, max(0, self.tokens[row] - hit * self.size)) * (self.active[i] + 1)
+
+
+NOBODY = cython.declare(cython.int, -1)
+
+
+class DynamoRouter(Router):
+    """Dynamo's KV router (ai-dynamo-runtime 1.6.1, lib/kv-router/src/scheduling/selector): the worker of least cost.
+
+    The cost of a worker, in blocks: (prompt tokens there that wait for their prefill + prompt tokens of the request
+    that do not hit) / block size + distinct full blocks of active prompts, with those of the request. Ties are drawn at
+    random. The router learns of a step's blocks, first tokens and ends when the step ends; requests of one instant are
+    routed before any of them is cached. Twin: tests/reference/dynamo_times.py.
+    """
+
+    def __init__(self, engines, requests: Requests, blocks, size, seed=0, winner=None):
+        rows: cython.Py_ssize_t = requests.tokens.shape[0]
+        Router.__init__(self, engines, "round-robin", np.zeros(rows, np.int64), requests.tokens, size)
+        self.requests, self.seed = requests, seed
+        self.winner = np.full(rows, -1, np.int32) if winner is None else np.ascontiguousarray(winner, np.int32)
+        self.uses = np.zeros((self.count, max(1, blocks)), np.int32)
+        self.distinct, self.uncomputed = np.zeros((2, self.count), np.int64)
+        self.brought, self.least = np.zeros((2, rows), np.int64)
+        self.newest, self.older = np.full(self.count, -1, np.int32), np.full(rows, -1, np.int32)
+        self.ties = 0
+        for engine in engines:
+            if hasattr(engine, "watch"):
+                engine.watch()
+
+    def send(self, row):
+        """Route a request to the engine with the least cost."""
+        best: cython.int = 0
+        i: cython.int
+        tied: cython.int = 0
+        cost: cython.longlong
+        lowest: cython.longlong = 0
+        for i in range(self.count):
+            self._settle(i, self.requests.arrival[row])
+            cost = self._tokens(row, i)
+            if i == 0 or cost < lowest:
+                best, lowest, tied = i, cost, 1
+            elif cost == lowest:
+                tied += 1
+                if i == self.winner[row] or (best != self.winner[row] and self._draw(i) < self._draw(best)):
+                    best = i
+        self.ties += tied > 1
+        self.least[row] = lowest
+        self._enter(row, best)
+        self.sent[best] += 1
+        return best
+
+    def _tokens(self, row, i):
+        """The cost of an engine in tokens: whole numbers, so that equal costs are equal."""
+        engine: Engine = self.engines[i]
+        k: cython.Py_ssize_t
+        start: cython.Py_ssize_t = engine.start[row]
+        blocks: cython.longlong = self.distinct[i]
+        for k in range(start, start + engine.full[row]):
+            blocks += self.uses[i, engine.ids[k]] == 0
+        return self.uncomputed[i] + self._new_tokens(row, engine) + blocks * self.size
+
+    def _new_tokens(self, row, engine):
+        """The prompt tokens of a request that would not hit. All blocks of a prompt may hit, the last one too."""
+        return max(0, self.tokens[row] - engine.peek_ended(row, self.requests.arrival[row]) * self.size)
+
+    def _draw(self, i):
+        """The number that the request of this turn draws for an engine; the lowest wins a tie."""
+        return mix(self.seed + mix(cython.cast(cython.ulonglong, self.turn) * self.count + i + 1))
+
+    def _settle(self, i, now):
+        """Forget the prompts that were computed by now, and the requests that have ended."""
+        requests: Requests = self.requests
+        row: cython.int = self.newest[i]
+        newer: cython.int = NOBODY
+        while row != NOBODY:
+            if requests.first[row] <= now:  # false for NaN: no token yet
+                self.uncomputed[i] -= self.brought[row]
+                self.brought[row] = 0
+            if requests.ended[row] <= now:
+                self._leave(row, i)
+                if newer == NOBODY:
+                    self.newest[i] = self.older[row]
+                else:
+                    self.older[newer] = self.older[row]
+            else:
+                newer = row
+            row = self.older[row]
+        return 0
+
+    def _enter(self, row, i):
+        """A request is active at an engine from now on."""
+        engine: Engine = self.engines[i]
+        k: cython.Py_ssize_t
+        start: cython.Py_ssize_t = engine.start[row]
+        for k in range(start, start + engine.full[row]):
+            self.distinct[i] += self.uses[i, engine.ids[k]] == 0
+            self.uses[i, engine.ids[k]] += 1
+        self.brought[row] = self._new_tokens(row, engine)
+        self.uncomputed[i] += self.brought[row]
+        self.older[row] = self.newest[i]
+        self.newest[i] = cython.cast(cython.int, row)
+        return 0
+
+    def _leave(self, row, i):
+        """A request has ended."""
+        engine: Engine = self.engines[i]
+        k: cython.Py_ssize_t
+        start: cython.Py_ssize_t = engine.start[row]
+        for k in range(start, start + engine.full[row]):
+            self.uses[i, engine.ids[k]] -= 1
+            self.distinct[i] -= self.uses[i, engine.ids[k]] == 0
+        return 0
+
+
+class Fleet:
+    """Several caches behind a router; requests run one at a time, or each is live for a known time.
+
+    Twin: tests/reference/fleet.py.
+    """
+
+    def __init__(self, engines, router, held):
+        self.engines, self.router = engines, router
+        self.held = np.ascontiguousarray(held, dtype=np.int64)
+        self.instance = np.full(len(held), -1, dtype=np.int32)
+        self.row = 0
+
+    @property
+    def instances(self):
+        """The index of each request's engine."""
+        return np.asarray(self.instance)
+
+    def advance(self, rows):
+        """Run the next `rows` requests."""
+        row: cython.Py_ssize_t
+        stop: cython.Py_ssize_t = min(self.row + rows, self.instance.shape[0])
+        chosen: cython.int
+        engine: Engine
+        first: Engine = self.engines[0]
+        while self.row < stop:
+            row = self.row
+            self._retire(row, first)
+            self._update_router()
+            self.router.turn = row
+            chosen = self.router.send(row)
+            engine = self.engines[chosen]
+            engine.context.request = engine.context.order = row
+            engine.context.now = engine.arrival[row]
+            self.instance[row] = chosen
+            self.router.load[chosen] += self.held[row]
+            before = engine.early_frees
+            engine.serve(row)
+            if engine.early_frees != before:
+                self._recount_load(chosen)
+            if first.kind == SERIAL:
+                self._end(row)
+            self.row = row + 1
+
+    def close(self):
+        """Finish all live requests and self-check each engine."""
+        for engine in self.engines:
+            engine.close()
+
+    def _retire(self, row, first):
+        """Finish the requests that end before a request arrives, on all engines."""
+        ending: cython.Py_ssize_t
+        engine: Engine
+        while first.ended < first.by_end.shape[0]:
+            ending = first.by_end[first.ended]
+            if first.end[ending] > first.arrival[row] or ending >= row:
+                break
+            first.ended += 1
+            engine = self.engines[self.instance[ending]]
+            if engine.admitted[ending]:
+                self._end(ending)
+
+    def _end(self, row):
+        engine: Engine = self.engines[self.instance[row]]
+        self.router.load[self.instance[row]] -= self.held[row]
+        engine._end(row)
+
+    def _recount_load(self, chosen):
+        """Recount the live tokens of an engine that freed requests early."""
+        engine: Engine = self.engines[chosen]
+        live = (np.asarray(engine.admitted) == 1) & (np.asarray(self.instance) == chosen)
+        self.router.load[chosen] = int(np.asarray(self.held)[live].sum())
+
+    def _update_router(self):
+        """Update the router's counts. No request waits here, and live blocks are estimated from their prompts."""
+        i: cython.int
+        engine: Engine
+        router: Router = self.router
+        for i in range(router.count):
+            engine = self.engines[i]
+            router.active[i] = engine.live
+            router.blocks[i] = router.load[i] / cython.cast(cython.double, router.size)
+
 
 NEVER = cython.declare(cython.double, 1e300)
 
 
 class Serving:
-    """The requests, in order of arrival, on instances that hold `capacity` blocks each."""
+    """Serving simulation: instances, each with a scheduler and a prefix cache, behind a router.
+
+    Hits shorten prefills, which changes when requests end, which changes the hits; the simulation follows this loop
+    event by event. A request is routed at its arrival, when all instances have taken the steps that began before it.
+    """
 
     def __init__(self, instances, router: Router, requests: Requests, capacity):
         self.instances, self.router, self.requests, self.capacity = instances, router, requests, capacity
@@ -71,3 +332,104 @@ class Serving:
             else:
                 router.load[i], router.waiting[i] = one.load, one.prefill
                 router.blocks[i], router.active[i] = one.blocks, one.active()
+
+
+IN_FLIGHT = cython.declare(cython.longlong, 2)  # steps that can have begun whose tokens are not counted yet
+
+
+class ClosedServing(Serving):
+    """Serving simulation in a closed loop: the ends of requests decide when others arrive.
+
+    No instance runs past an arrival that an end can still cause. One instance runs up to the next arrival that is
+    known, and its ends can only bring that forward. Of several, the one that is furthest behind runs, up to its first
+    end or to the first arrival that another one can cause: an end there, after the steps that its tokens still need,
+    and then a delay. So routers see what they see in the open loop with the same arrivals.
+    """
+
+    def __init__(self, instances, router: Router, requests: Requests, capacity, loop: ClosedLoop):
+        Serving.__init__(self, instances, router, requests, capacity)
+        self.loop, self.over = loop, False
+        self.horizon, self.looked = np.full((2, len(instances)), -1.0)
+        self.newest = np.full(len(instances), NOBODY, dtype=np.int32)
+        self.older = np.full(requests.tokens.shape[0] if loop.several else 0, NOBODY, dtype=np.int32)
+        for one in instances:
+            one.loop = loop
+
+    def advance(self, rows):
+        """Let the next `rows` requests arrive; `over` is true after the last one."""
+        row: cython.Py_ssize_t
+        while rows > 0 and not self.over:
+            self._reach_next_arrival()
+            if self.loop.next_arrival() >= NEVER:
+                self.over = True
+                break
+            row = self.loop.take()
+            if not self._arrive(row):  # who waits for a rejected request goes on at once
+                self.loop.complete(row, self.requests.arrival[row])
+            elif self.loop.several:
+                self._watch(row)
+            rows -= 1
+
+    def _reach_next_arrival(self):
+        """Run all steps that begin before the next arrival, which may be one that these steps cause."""
+        i: cython.int
+        behind: cython.int
+        begin: cython.double
+        earliest: cython.double = 0
+        bound: cython.double  # before which no other instance causes an arrival
+        following: cython.double
+        one: Instance
+        while earliest < NEVER:
+            earliest = bound = NEVER
+            behind = 0
+            for i in range(len(self.instances)):
+                one = self.instances[i]
+                begin = one.next_turn()
+                following = begin
+                if self.loop.several and begin < NEVER:
+                    following = self._horizon(i, one, begin)
+                if begin < earliest:
+                    bound = min(bound, self.horizon[behind]) if earliest < NEVER else bound
+                    earliest, behind = begin, i
+                else:
+                    bound = min(bound, following)
+            if self.loop.settle(earliest):
+                earliest = 0
+            elif earliest >= self.loop.next_arrival():
+                return 0
+            else:
+                one = self.instances[behind]
+                one.run(min(self.loop.next_event(), max(bound, nextafter(earliest, NEVER))))
+        return 0
+
+    def _horizon(self, i, one, begin):
+        """The time before which an instance causes no arrival. It is computed anew when that has passed."""
+        row: cython.int = self.newest[i]
+        newer: cython.int = NOBODY
+        steps: cython.longlong
+        if self.horizon[i] > begin or self.looked[i] == begin:
+            return self.horizon[i]
+        self.looked[i], self.horizon[i] = begin, NEVER
+        while row != NOBODY:
+            if self.requests.ended[row] == self.requests.ended[row]:  # not NaN: it has ended
+                if newer == NOBODY:
+                    self.newest[i] = self.older[row]
+                else:
+                    self.older[newer] = self.older[row]
+            else:
+                steps = max(0, one.steps_left(row) - IN_FLIGHT)
+                self.horizon[i] = min(self.horizon[i], begin + steps * one.least_step_s + self.loop.lead[row])
+                newer = row
+            row = self.older[row]
+        return self.horizon[i]
+
+    def _watch(self, row):
+        """A request was sent to an instance."""
+        i: cython.int = self.requests.instance[row]
+        one: Instance = self.instances[i]
+        at: cython.double = self.requests.arrival[row]
+        steps: cython.longlong = max(0, self.requests.output[row] - IN_FLIGHT)
+        self.older[row], self.newest[i] = self.newest[i], cython.cast(cython.int, row)
+        self.horizon[i] = min(self.horizon[i], at + steps * one.least_step_s + self.loop.lead[row])
+        self.looked[i] = -1
+        return 0

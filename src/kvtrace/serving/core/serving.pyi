@@ -1,10 +1,32 @@
-"""Written by tools/kernel_stubs.py: what Python sees of serving.py, which is compiled."""
+"""Written by the build: what Python sees of serving.py, which is compiled."""
 
 from typing import Any
 
+KINDS: Any
+
+class Router:
+    def __init__(self, engines: Any, kind: Any, key: Any, tokens: Any, size: Any) -> None: ...
+
+class DynamoRouter(Router):
+    least: Any
+    ties: int
+    def __init__(self, engines: Any, requests: Any, blocks: Any, size: Any, seed: Any=0, winner: Any=None) -> None: ...
+
+class Fleet:
+    row: int
+    instances: Any
+    def __init__(self, engines: Any, router: Any, held: Any) -> None: ...
+    def advance(self, rows: Any) -> Any: ...
+    def close(self) -> Any: ...
+
 class Serving:
+    row: int
     busy: Any
-    row: Any
     def __init__(self, instances: Any, router: Any, requests: Any, capacity: Any) -> None: ...
     def advance(self, rows: Any) -> Any: ...
     def close(self) -> Any: ...
+
+class ClosedServing(Serving):
+    over: bool
+    def __init__(self, instances: Any, router: Any, requests: Any, capacity: Any, loop: Any) -> None: ...
+    def advance(self, rows: Any) -> Any: ...

@@ -1,4 +1,27 @@
-from kvtrace.serving.core.sglang_scheduler cimport SglangScheduler
+from kvtrace.serving.core.sglang_prefill cimport SglangPrefill
+
+
+cdef class SglangScheduler(SglangPrefill):
+    cdef int _turn(self) except -1
+    cdef bint _plan(self) except -1
+    cdef int _merge(self) except -1
+    cdef int _remove_ended(self) noexcept
+    cdef int _mix(self) except -1
+    cdef bint _plan_decode(self) except -1
+    cdef int _remove_finishing(self) noexcept
+    cdef bint _decode_fits(self) except -1
+    cdef long long _new_pages(self) noexcept
+    cdef int _add_decodes(self) except -1
+    cdef int _retract(self) except -1
+    cdef int _sort_by_progress(self) except -1
+    cdef int _launch(self) except -1
+    cdef int _pass_until(self, double begin, double seconds) noexcept
+    cdef double _seconds_of_parts(self) noexcept
+    cdef long long _used(self) noexcept
+    cdef int _note_state(self, double at) except -1
+    cdef int _learn(self, int side) except -1
+    cdef int _end(self, Py_ssize_t row) except -1
+    cdef _log_parts(self, double begin)
 
 
 cdef class SglangInstance(SglangScheduler):

@@ -1,16 +1,307 @@
-"""SGLang's scheduler, where steps in which all running requests decode and none ends are taken together.
-
-Such a run ends before a request ends or arrives, or the pages run out; `make_room` evicts the same leaves then as step
-by step. sglang_scheduler.py has the rules, and takes each step separately.
-"""
+"""SGLang's scheduler: prefill and decode batches, retraction, and steps that are taken together."""
 
 import cython
-from cython.cimports.kvtrace.serving.core.requests import Requests
-from cython.cimports.kvtrace.serving.core.sglang_queue import DECODE
-from cython.cimports.kvtrace.serving.core.sglang_scheduler import SglangScheduler
-from cython.cimports.kvtrace.serving.core.step_time import decode_seconds
+from cython.cimports.kvtrace.serving.core.instance import (
+    Requests,
+    StepWork,
+    add_part,
+    begin_work,
+    decode_seconds,
+    step_seconds,
+)
+from cython.cimports.kvtrace.serving.core.sglang_prefill import DECODE, MIXED, NOTHING, PREFILL, SglangPrefill
 
 from kvtrace._base.errors import UsageError
+
+NOBODY = cython.declare(cython.int, -1)
+KINDS = {PREFILL: "prefill", MIXED: "mixed", DECODE: "decode"}
+
+
+class SglangScheduler(SglangPrefill):
+    """SGLang's scheduler (0.5.23, srt/managers/scheduler.py): prefill batches first, decode batches, retraction.
+
+    A turn plans a batch, begins it, and processes a result: its own, or with `overlap` that of the batch before. A plan
+    lets the requests of the last prefill join those that run, then makes a prefill batch if there is one, else a decode
+    batch. If the next tokens do not fit, requests are retracted: they give up their pages and wait again.
+    """
+
+    def _turn(self):
+        """Plan a batch, begin it, and process a result."""
+        planned: cython.bint = self._plan()
+        before: cython.int = self.side
+        flew: cython.bint = self.flying
+        if planned:
+            self._launch()
+        elif not flew:
+            if self.head == self.tail and self.count == 0 and self.chunked == NOBODY:
+                self.ratio = self.limits.first_ratio
+            elif not self.retried:
+                self.retried, self.last_kind = True, NOTHING
+                return 0
+            self.asleep = True  # until the next arrival
+        self.last_kind = self.kind if planned else NOTHING
+        if self.limits.overlap:
+            self.flying = planned
+            if flew:
+                self._learn(before)
+        elif planned:
+            self._learn(self.side)
+        self.blocks = self._used()
+        if self.active() == 0:
+            self._note_state(self.now)
+        return 0
+
+    def _used(self):
+        """Blocks that requests hold."""
+        return (self.cache.pages - self.cache.free - self.cache.evictable) * self.page // self.cache.block_size
+
+    def _note_state(self, at):
+        """Add the present state to the time line."""
+        return self._note(at, self.live, self.tail - self.head, self._used())
+
+    def _plan(self):
+        """Plan the next batch; False if there is none."""
+        self._merge()
+        self.parts = 0
+        if self._plan_prefill():
+            if self.limits.mixed and self.count:
+                self._mix()
+            return True
+        return self.count > 0 and self._plan_decode()
+
+    def _merge(self):
+        """The requests of the last prefill join those that run; ended ones leave."""
+        i: cython.int
+        row: cython.int
+        joined: cython.int = 0
+        if self.chunked != NOBODY and self.end[self.chunked] > self.prefix[self.chunked]:
+            self._checkpoint(self.chunked)
+        if self.last_kind == PREFILL or self.last_kind == MIXED:
+            for i in range(self.size[self.side]):
+                row = self.batch_row[self.side, i]
+                if not self.finished[row] and row != self.chunked and row != self.last_chunked:
+                    self.running[self.count + joined] = row
+                    joined += 1
+            if joined < self.size[self.side] or (joined and self.count == 0):
+                self.full = False
+            self.count += joined
+        if self._remove_ended():
+            self.full = False
+        return 0
+
+    def _remove_ended(self):
+        """The number of ended requests that leave those that run."""
+        i: cython.int
+        stay: cython.int = 0
+        gone: cython.int
+        for i in range(self.count):
+            if not self.finished[self.running[i]]:
+                self.running[stay] = self.running[i]
+                stay += 1
+        gone = self.count - stay
+        self.count = stay
+        return gone
+
+    def _mix(self):
+        """Requests that run decode in the same step, if their tokens have room."""
+        i: cython.int
+        row: cython.Py_ssize_t
+        if self._remove_finishing():
+            self.full = False
+        if self.count == 0 or not self._decode_fits():
+            return 0
+        self._add_decodes()
+        for i in range(self.count):
+            row = self.running[i]
+            self.fill[row], self.end[row] = self._known(row), self.held[row]
+        self.kind, self.count = MIXED, 0
+        return 0
+
+    def _plan_decode(self):
+        """Plan a decode batch; False if there is none."""
+        finishing: cython.int = self._remove_finishing()
+        if finishing:
+            self.full = False
+        if self.count == 0:
+            return False
+        if self._decode_fits():
+            self.ratio = max(self.ratio - self.limits.decay, self.limits.least_ratio)
+        elif finishing:
+            return False
+        else:
+            self._retract()
+        self.kind, self.decodes_from[1 - self.side] = DECODE, 0
+        self._add_decodes()
+        return True
+
+    def _remove_finishing(self):
+        """Remove the requests whose last token is under way from those that run; returns their number."""
+        i: cython.int
+        row: cython.int
+        stay: cython.int = 0
+        gone: cython.int
+        if not self.flying:
+            return 0
+        for i in range(self.count):
+            row = self.running[i]
+            if self.launched[row] != self.steps or self.outputs[row] + 1 < self.limit[row]:
+                self.running[stay] = row
+                stay += 1
+        gone = self.count - stay
+        self.count = stay
+        return gone
+
+    def _decode_fits(self):
+        """Whether the next tokens of those that run fit, after eviction."""
+        need: cython.longlong = self._new_pages()
+        self.cache.make_room(need)
+        return self.cache.free >= need
+
+    def _new_pages(self):
+        """Pages that a decode step takes."""
+        i: cython.int
+        need: cython.longlong = 0
+        for i in range(self.count):
+            need += self.held[self.running[i]] % self.page == 0
+        return need
+
+    def _add_decodes(self):
+        """Add a token of each request that runs to the batch."""
+        i: cython.int
+        row: cython.Py_ssize_t
+        self.cache.make_room(self.count)
+        self._take_pages(self._new_pages())
+        for i in range(self.count):
+            row = self.running[i]
+            self._add_part(row, self.held[row], 1)
+            self.held[row] += 1
+        return 0
+
+    def _retract(self):
+        """Those with the fewest outputs, of these the longest prompt, give back their pages and wait again, last."""
+        i: cython.int
+        row: cython.Py_ssize_t
+        outputs: cython.longlong = 0
+        limits: cython.longlong = 0
+        gone: list = []
+        self._sort_by_progress()
+        while self.count > 1 and (not gone or not self._decode_fits()):
+            self.count -= 1
+            row = self.running[self.count]
+            gone.append(row)
+            self._drop(row, self.count)
+        if self.count == 1 and not self._decode_fits():
+            raise UsageError("SGLang would abort a request that does not fit alone. Try a larger --capacity.")
+        self.full = False
+        for i in range(self.count):
+            outputs += self.outputs[self.running[i]]
+            limits += self.limit[self.running[i]]
+        expected: cython.double = outputs + self.limits.retract_steps * self.count
+        self.ratio = min(1.0, expected / (limits + 1))
+        for one in gone:
+            self._wait(one)
+        return 0
+
+    def _sort_by_progress(self):
+        """Sort those that run: who is retracted first is last."""
+        requests: Requests = self.requests
+        i: cython.int
+        row: cython.Py_ssize_t
+        rank: cython.longlong
+        order: list = []
+        for i in range(self.count):
+            row = self.running[i]
+            rank = self._rank(row) if self.limits.retract_by_priority else 0
+            order.append((rank, -self.outputs[row], requests.tokens[row], i, row))
+        order.sort()
+        for i in range(self.count):
+            self.running[i] = order[i][4]
+        return 0
+
+    def _launch(self):
+        """Begin the planned batch."""
+        requests: Requests = self.requests
+        i: cython.int
+        row: cython.Py_ssize_t
+        begin: cython.double = max(self.free_at, self.now)
+        seconds: cython.double = self._seconds_of_parts()
+        self.side = 1 - self.side
+        self.size[self.side] = self.parts
+        self.steps += 1
+        for i in range(self.parts):
+            row = self.batch_row[self.side, i]
+            self.launched[row] = self.steps
+            if requests.started[row] != requests.started[row]:  # NaN: its first step
+                requests.started[row], requests.cached[row] = begin, self.part_before[i]
+                self.cache.hit[row] = cython.cast(cython.int, self.part_before[i] // self.cache.block_size)
+            self.prefill -= max(
+                0, min(self.part_before[i] + self.part_tokens[i], requests.tokens[row]) - self.part_before[i]
+            )
+        if self.logs:
+            self._log_parts(begin)
+        self._note_state(begin)
+        self.dropped = []
+        self._pass_until(begin, seconds)
+        self.settled, self.retried = self.kind == DECODE, False
+        return 0
+
+    def _pass_until(self, begin, seconds):
+        """The model computes for `seconds` from `begin`."""
+        self.busy += seconds
+        self.free_at = begin + seconds
+        self.ends[self.side] = self.free_at
+        return 0
+
+    def _seconds_of_parts(self):
+        """Seconds of the planned step."""
+        i: cython.int
+        prompt: cython.longlong
+        before: cython.longlong
+        work: StepWork
+        begin_work(cython.address(work))
+        for i in range(self.parts):
+            before, prompt = self.part_before[i], self.requests.tokens[self.batch_row[1 - self.side, i]]
+            add_part(cython.address(work), before, self.part_tokens[i], prompt, before + 1 if before >= prompt else 0)
+        return step_seconds(cython.address(self.cost), cython.address(work))
+
+    def _learn(self, side):
+        """The tokens of a batch become known."""
+        requests: Requests = self.requests
+        i: cython.int
+        row: cython.Py_ssize_t
+        self.now = max(self.now, self.ends[side])
+        for i in range(self.size[side]):
+            row = self.batch_row[side, i]
+            if self.retracted[row] or (self.finished[row] and self.middle[row] <= 0):
+                continue
+            if self.middle[row] > 0:
+                self.middle[row] -= 1
+                continue
+            self.outputs[row] += 1
+            if self.outputs[row] == 1:
+                requests.first[row] = self.now
+            if self.outputs[row] == requests.output[row] or self.outputs[row] >= self.limit[row]:
+                self._end(row)
+            elif i < self.decodes_from[side]:
+                self._checkpoint(row)
+        return 0
+
+    def _end(self, row):
+        """A request has its last token."""
+        requests: Requests = self.requests
+        self._ended(row, self.now)
+        self.load -= requests.tokens[row]
+        self.finished[row], self.settled = True, False
+        self._publish(row, min(self.held[row], self._known(row)))
+        return self._release(row)
+
+    def _log_parts(self, begin):
+        i: cython.int
+        parts: list = []
+        for i in range(self.parts):
+            parts.append([self.batch_row[self.side, i], self.part_before[i], self.part_tokens[i]])
+        self.log.append([begin, 1, KINDS[self.kind], parts, self.dropped])
+
 
 NEVER = cython.declare(cython.double, 1e300)
 NOTED = cython.declare(cython.longlong, 16)  # of the steps that only decode, one in 16 has a row of the time line
@@ -18,7 +309,11 @@ LAST = cython.declare(cython.longlong, 1 << 62)  # a key after all others
 
 
 class SglangInstance(SglangScheduler):
-    """One instance of SGLang."""
+    """SGLang's scheduler, where steps in which all running requests decode and none ends are taken together.
+
+    Such a run ends before a request ends or arrives, or the pages run out; `make_room` evicts the same leaves then as
+    step by step. `SglangScheduler` has the rules, and takes each step separately.
+    """
 
     def take(self, row):
         requests: Requests = self.requests

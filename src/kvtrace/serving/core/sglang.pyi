@@ -1,5 +1,10 @@
-"""Written by tools/kernel_stubs.py: what Python sees of sglang.py, which is compiled."""
+"""Written by the build: what Python sees of sglang.py, which is compiled."""
 
-from kvtrace.serving.core.sglang_scheduler import SglangScheduler
+from typing import Any
+from kvtrace.serving.core.sglang_prefill import SglangPrefill
+
+KINDS: Any
+
+class SglangScheduler(SglangPrefill): ...
 
 class SglangInstance(SglangScheduler): ...

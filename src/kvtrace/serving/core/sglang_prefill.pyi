@@ -1,5 +1,12 @@
-"""Written by tools/kernel_stubs.py: what Python sees of sglang_prefill.py, which is compiled."""
+"""Written by the build: what Python sees of sglang_prefill.py, which is compiled."""
 
-from kvtrace.serving.core.sglang_pages import SglangPages
+from typing import Any
+from kvtrace.serving.core.instance import Instance
+
+class SglangQueue(Instance):
+    log: list[Any]
+    def __init__(self, engine: Any, requests: Any, cost: Any, settings: Any, most: Any, log: Any=False) -> None: ...
+
+class SglangPages(SglangQueue): ...
 
 class SglangPrefill(SglangPages): ...

@@ -1,22 +1,469 @@
-"""vLLM's scheduler, where steps in which all running requests decode are taken together.
+"""vLLM's scheduler: who gets tokens in a step, who is preempted, and steps that are taken together."""
 
-Such a run of steps ends before the next one in which a request ends or needs a block, or which may admit a request.
-vllm_scheduler.py has the rules, and takes each step separately.
-"""
+from heapq import heappop, heappush
 
 import cython
 import numpy as np
-from cython.cimports.kvtrace.cache.core.step_cache import StepCache
-from cython.cimports.kvtrace.serving.core.requests import Requests
-from cython.cimports.kvtrace.serving.core.step_time import decode_seconds
-from cython.cimports.kvtrace.serving.core.vllm_scheduler import VllmScheduler
+from cython.cimports.kvtrace.cache.core.engine import FITS, NO_BLOCKS, StepCache
+from cython.cimports.kvtrace.serving.core.instance import (
+    Instance,
+    Requests,
+    StepWork,
+    add_part,
+    begin_work,
+    decode_seconds,
+    step_seconds,
+)
+
+# vLLM's scheduler (0.33.0, vllm/v1/core/sched/scheduler.py): who gets tokens in a step, and who is preempted.
+#
+# Requests that run get tokens first, in order of admission; then waiting requests are admitted while tokens are left
+# and their blocks fit. If blocks run out, the last admitted request is preempted: it gives up its blocks and starts
+# over at the head of the queue. With `asynchronous`, a step is planned while the one before it runs.
+#
+# Twin: tests/reference/vllm_scheduler.py.
+
+
+NEVER = cython.declare(cython.double, 1e300)
+
+
+class VllmScheduler(Instance):
+    """An instance of vLLM, step by step; `limits` is a dict of the fields of VllmLimits (vllm.pxd).
+
+    `waiting` is a heap of (priority, order, row). Rows of `running` are prefilling, decoding, or draining: their last
+    token is planned, but not known yet. With `log`, each step is recorded as (begin, times, parts, preempted).
+
+    `step_timer` takes the place of the cost: it gets the begin of each step and its parts (row, tokens before, chunk,
+    goal), and returns its seconds. So a program can execute the steps, and time passes as it measures.
+    """
+
+    def __init__(self, engine: StepCache, requests: Requests, cost, limits, log=False):
+        Instance.__init__(self, engine, requests, cost)
+        self.cache, self.slides, self.splits, self.limits = engine, engine.slides, engine.splits, limits
+        self.block_size = engine.demand.trace.block_size
+        self.log, self.logs = [], log
+        never_taken: cython.longlong = engine.context.capacity - engine.size  # free for ever
+        self.limits.watermark = max(0, self.limits.watermark - never_taken)
+        seats: cython.Py_ssize_t = min(self.limits.requests, requests.tokens.shape[0])
+        self.waiting, self.appended, self.prepended = [], 0, 0
+        self.running, self.part_row = np.empty((2, seats + 1), dtype=np.int32)
+        self.part_chunk = np.empty(seats + 1, dtype=np.int64)
+        self.count = self.prefilling = self.draining = self.parts = self.cursor = 0
+        self.blocked = self.flying = False
+        self.free_at = 0
+        self.first_tokens, self.last_tokens, self.preempted = [], [], []
+        rows: cython.Py_ssize_t = requests.tokens.shape[0] if engine.slides else 0
+        self.last_step, self.last_chunk = np.full((2, rows), -1, dtype=np.int64)
+
+    def active(self):
+        return len(self.waiting) + self.count
+
+    def take(self, row):
+        requests: Requests = self.requests
+        if not self._is_busy():
+            self.now = max(self.now, requests.arrival[row])
+        requests.goal[row] = requests.tokens[row]
+        self.load += requests.tokens[row]
+        self.prefill += requests.tokens[row]
+        self.appended += 1
+        if self.limits.by_priority:
+            heappush(self.waiting, (requests.priority[row], requests.arrival[row], row))
+        else:
+            heappush(self.waiting, (0, self.appended, row))
+        if self.limits.by_priority or not self.limits.whole_prompt:  # another head, or a smaller chunk of the head
+            self.blocked = False
+        return 0
+
+    def run(self, until):
+        self.until = until
+        while self.now < self.until and self._is_busy():
+            self._begin_turn()
+            self._plan()
+        return 0
+
+    def next_turn(self):
+        return self.now if self._is_busy() else NEVER
+
+    def _is_busy(self):
+        """Whether there is a step to plan, or one whose output is not known yet."""
+        return self.active() or self.flying
+
+    # ---- planning a step
+
+    def _plan(self):
+        """Plan a step and run it."""
+        budget: cython.longlong = self.limits.step_tokens
+        first: list = []
+        last: list = []
+        self.cache.begin_step()
+        self.parts, self.preempted = 0, []
+        self._schedule_running(cython.address(budget))
+        if not self.preempted:
+            self._schedule_waiting(cython.address(budget))
+        seconds: cython.double = self._seconds_of_parts()
+        if self.logs and (self.parts or self.preempted):
+            self._log_planned()
+        if self.parts:
+            self._advance_parts(first, last)
+            return self._execute(seconds, first, last)
+        if self.flying:
+            self.flying = False
+            return self._learn(self.free_at, self.first_tokens, self.last_tokens)
+        self.now = NEVER  # unreachable: a request that was sent here fits into an empty cache
+        return 0
+
+    def _schedule_running(self, budget):
+        """Give tokens to the requests that run, in order of admission; preempt others if blocks run out."""
+        requests: Requests = self.requests
+        row: cython.Py_ssize_t
+        chunk: cython.longlong
+        long_prefill: cython.longlong = self._long_prefill()
+        self.cursor = 0
+        while self.cursor < self.count and budget[0] > 0:
+            row = self.running[self.cursor]
+            if self._drains(row):
+                self.cursor += 1
+                continue
+            chunk = self._chunk(row, requests.done[row], long_prefill, budget[0])
+            if self.splits:
+                chunk = self.cache.chunk_end(row, requests.done[row], requests.done[row] + chunk) - requests.done[row]
+                if chunk == 0:
+                    self.cursor += 1
+                    continue
+            if self._make_room(row, chunk, budget):
+                self._schedule(row, chunk)
+                budget[0] -= chunk
+                self.cursor += 1
+            elif not self.limits.by_priority or self._runs(row):
+                break
+        self.cursor = 0
+        return 0
+
+    def _make_room(self, row, chunk, budget):
+        """Preempt requests until a chunk of a request fits; False if it cannot, or is preempted itself."""
+        victim: cython.Py_ssize_t
+        done: cython.longlong = self.requests.done[row]
+        if self.slides:
+            self.cache.slide(row, done - self._in_flight(row))
+        while not self.cache.fits(row, done, done + chunk):
+            victim = self._victim()
+            if not self._may_preempt(victim):
+                return False
+            self._preempt(victim, budget)
+            if victim == row:
+                return False
+        return True
+
+    def _may_preempt(self, row):
+        """Whether a running request can be preempted in this step."""
+        return True
+
+    def _schedule_waiting(self, budget):
+        """Admit waiting requests in order, while tokens are left and their blocks fit."""
+        requests: Requests = self.requests
+        cache: StepCache = self.cache
+        row: cython.Py_ssize_t
+        room: cython.int
+        goal: cython.longlong
+        done: cython.longlong
+        chunk: cython.longlong
+        long_prefill: cython.longlong = self._long_prefill()
+        self.blocked = False
+        while self.waiting and budget[0] > 0 and self.count < self.limits.requests:
+            row = self.waiting[0][2]
+            goal = requests.goal[row]
+            done = cache.find(row, goal)
+            chunk = self._chunk(row, done, long_prefill, budget[0])
+            if self.splits:
+                chunk = cache.chunk_end(row, done, done + chunk) - done
+                if chunk == 0:
+                    break
+            room = cache.admission(
+                row, done, done + chunk, goal if self.limits.whole_prompt else 0,
+                self.limits.watermark if self.count else 0,
+            )  # fmt: skip
+            if room != FITS:
+                self.blocked = room == NO_BLOCKS
+                break
+            heappop(self.waiting)
+            cache.open(row, done)
+            requests.done[row] = done
+            if requests.preempted[row]:
+                requests.recomputed[row] += goal - done
+            else:
+                requests.started[row] = max(self.now, self.free_at)
+                requests.cached[row] = done
+                cache.hit[row] = cython.cast(cython.int, done // self.block_size)
+            self.prefill -= min(done, requests.tokens[row])
+            self.running[self.count] = cython.cast(cython.int, row)
+            self.count += 1
+            self._schedule(row, chunk)
+            budget[0] -= chunk
+        return 0
+
+    def _chunk(self, row, done, long_prefill, budget):
+        """The tokens that a request gets in the step, with `done` tokens computed."""
+        chunk: cython.longlong = self.requests.goal[row] - done
+        return min(chunk if not long_prefill else min(chunk, long_prefill), budget)
+
+    def _long_prefill(self):
+        """The largest chunk of a prompt in this step, 0 = no limit: a request alone has none."""
+        alive: cython.longlong = self.active()
+        if not self.limits.long_prefill or alive < 2:
+            return 0
+        if self.limits.adaptive_long_prefill:
+            return max(self.limits.long_prefill, self.limits.step_tokens // alive)
+        return self.limits.long_prefill
+
+    def _schedule(self, row, chunk):
+        """Add a chunk of a request to the step. The full blocks of its prompt can be found from now on."""
+        requests: Requests = self.requests
+        done: cython.longlong = requests.done[row]
+        self.cache.extend(row, done, done + chunk)
+        if self.slides:
+            self.cache.publish(row, self._published(row, chunk))
+        elif done < requests.tokens[row]:  # else at its end: nobody else has these blocks
+            self.cache.publish(row, min(done + chunk, requests.tokens[row]))
+        self.part_row[self.parts] = cython.cast(cython.int, row)
+        self.part_chunk[self.parts] = chunk
+        self.parts += 1
+        return 0
+
+    def _victim(self):
+        """The running request to preempt: the last admitted, or the one of the lowest priority that came last."""
+        requests: Requests = self.requests
+        i: cython.int
+        row: cython.int
+        worst: cython.int = self.running[self.count - 1]
+        if not self.limits.by_priority:
+            return worst
+        worst = self.running[0]
+        for i in range(1, self.count):
+            row = self.running[i]
+            if requests.priority[row] > requests.priority[worst] or (
+                requests.priority[row] == requests.priority[worst] and requests.arrival[row] > requests.arrival[worst]
+            ):
+                worst = row
+        return worst
+
+    def _preempt(self, row, budget):
+        """Take all blocks of a running request; it starts over at the head of the queue."""
+        requests: Requests = self.requests
+        chunk: cython.longlong = self._unschedule(row)
+        budget[0] += chunk
+        self.cache.publish(row, self._published(row, chunk))
+        self.cache.release(row)
+        self._remove(row)
+        self.blocked = False
+        self.preempted.append(row)
+        requests.preempted[row] += 1
+        self.prefill += min(requests.done[row], requests.tokens[row])
+        if self._drains(row):  # its last token is on the way
+            self.draining -= 1
+            return 0
+        requests.done[row] = 0
+        self.prepended += 1
+        if self.limits.by_priority:
+            heappush(self.waiting, (requests.priority[row], requests.arrival[row], row))
+        else:
+            heappush(self.waiting, (0, -self.prepended, row))
+        return 0
+
+    def _unschedule(self, row):
+        """Take a request out of the step; returns the tokens that it had."""
+        i: cython.int
+        chunk: cython.longlong
+        for i in range(self.parts):
+            if self.part_row[i] == row:
+                chunk = self.part_chunk[i]
+                self.parts -= 1
+                while i < self.parts:
+                    self.part_row[i], self.part_chunk[i] = self.part_row[i + 1], self.part_chunk[i + 1]
+                    i += 1
+                return chunk
+        return 0
+
+    # ---- running a step
+
+    def _seconds_of_parts(self):
+        """Seconds of the planned step."""
+        requests: Requests = self.requests
+        work: StepWork
+        i: cython.int
+        row: cython.Py_ssize_t
+        if self.step_timer is not None:
+            return self._timed()
+        begin_work(cython.address(work))
+        for i in range(self.parts):
+            row = self.part_row[i]
+            add_part(
+                cython.address(work), requests.done[row], self.part_chunk[i], requests.tokens[row], requests.goal[row]
+            )
+        return step_seconds(cython.address(self.cost), cython.address(work))
+
+    def _timed(self):
+        """Seconds of the planned step, from `step_timer`."""
+        requests: Requests = self.requests
+        i: cython.int
+        row: cython.Py_ssize_t
+        parts: list = []
+        for i in range(self.parts):
+            row = self.part_row[i]
+            parts.append((row, requests.done[row], self.part_chunk[i], requests.goal[row]))
+        return self.step_timer(max(self.now, self.free_at), parts) if parts else 0.0
+
+    def _advance_parts(self, first, last):
+        """Count the tokens of the planned step; list the requests whose first and last output tokens it gives."""
+        requests: Requests = self.requests
+        i: cython.int
+        row: cython.Py_ssize_t
+        prompt: cython.longlong
+        for i in range(self.parts):
+            row = self.part_row[i]
+            prompt = requests.tokens[row]
+            self.prefill -= max(0, min(requests.done[row] + self.part_chunk[i], prompt) - requests.done[row])
+            requests.done[row] += self.part_chunk[i]
+            if requests.done[row] == requests.goal[row]:
+                if requests.goal[row] == prompt and requests.first[row] != requests.first[row]:  # NaN: none yet
+                    first.append(row)
+                requests.goal[row] += 1
+                requests.sampled_before[row], requests.sampled[row] = requests.sampled[row], self.steps
+                if self._drains(row):
+                    last.append(row)
+                    self.draining += 1
+            if self.slides:
+                self.last_step[row], self.last_chunk[row] = self.steps, self.part_chunk[i]
+        self.prefilling = 0
+        for i in range(self.count):
+            row = self.running[i]
+            self.prefilling += not (self._decodes(row) or self._drains(row)) or (
+                self.slides and not self._is_steady(row)
+            )
+        return 0
+
+    def _is_steady(self, row):
+        """Whether the next step frees the blocks behind one more token: so it is after a step with one token."""
+        if not self.limits.asynchronous or self._drains(row):
+            return True
+        return self.last_step[row] == self.steps and self.last_chunk[row] == 1
+
+    def _execute(self, seconds, first, last):
+        """Run a step, which gives some requests their first and last tokens; learn its output, or that of the last."""
+        begin: cython.double = max(self.now, self.free_at)
+        self._note_state(begin)
+        self.steps += 1
+        self.busy += seconds
+        self.cache.step_ends = begin + seconds
+        if not self.limits.asynchronous:
+            self.now = begin + seconds
+            return self._learn(self.now, first, last)
+        known_at: cython.double = self.free_at
+        known_first: list = self.first_tokens
+        known_last: list = self.last_tokens
+        was_flying: cython.bint = self.flying
+        self.first_tokens, self.last_tokens = first, last
+        self.free_at, self.flying = begin + seconds, True
+        return self._learn(known_at, known_first, known_last) if was_flying else 0
+
+    def _learn(self, at, first, last):
+        """The output of a step that ended at a time becomes known."""
+        row: cython.Py_ssize_t
+        self.now = at
+        for item in first:
+            row = item
+            self.requests.first[row] = at
+        for item in last:
+            row = item
+            self._end(row, at)
+        if last and self.active() == 0:
+            self._note_state(at)
+        self.blocks = self.cache.size - self.cache.free()
+        return 0
+
+    def _note_state(self, at):
+        """Add the present state to the time line."""
+        return self._note(at, self.count, self.active() - self.count, self.cache.size - self.cache.free())
+
+    def _end(self, row, at):
+        """A request has its last token."""
+        self._ended(row, at)
+        self.load -= self.requests.tokens[row]
+        if self._runs(row):  # else it was preempted while its last token was on the way
+            self.cache.publish(row, self.requests.done[row])
+            self.cache.release(row)
+            self._remove(row)
+            self.draining -= 1
+            self.blocked = False
+        return 0
+
+    def _remove(self, row):
+        """Take a request out of those that run."""
+        i: cython.int = 0
+        while self.running[i] != row:
+            i += 1
+        if i < self.cursor:
+            self.cursor -= 1
+        self.count -= 1
+        while i < self.count:
+            self.running[i] = self.running[i + 1]
+            i += 1
+        return 0
+
+    # ---- the state of a request
+
+    def steps_left(self, row):
+        return self.requests.tokens[row] + self.requests.output[row] - self.requests.goal[row]
+
+    def _runs(self, row):
+        """Whether a request is among those that run."""
+        i: cython.int = 0
+        while i < self.count and self.running[i] != row:
+            i += 1
+        return i < self.count
+
+    def _drains(self, row):
+        """Whether the last output token of a request is planned, and not known yet."""
+        return self.requests.goal[row] == self.requests.tokens[row] + self.requests.output[row]
+
+    def _decodes(self, row):
+        """Whether the next token of a request is all that it needs for an output token."""
+        done: cython.longlong = self.requests.done[row]
+        return done >= self.requests.tokens[row] and done == self.requests.goal[row] - 1
+
+    def _in_flight(self, row):
+        """The tokens of a request in the step before, if that has not ended."""
+        return self.last_chunk[row] if self.flying and self.last_step[row] == self.steps - 1 else 0
+
+    def _published(self, row, chunk):
+        """The tokens of a request, with a chunk in the planned step, whose full blocks have their hashes by now.
+
+        A block gets its hash when the step that fills it is planned, if its tokens are known then. Asynchronous: the
+        output token of the step before is not known, and was not when that step was planned.
+        """
+        requests: Requests = self.requests
+        unknown: cython.bint = self.flying and requests.sampled[row] == self.steps - 1
+        if chunk:
+            return min(requests.done[row] + chunk, requests.goal[row] - unknown)
+        return requests.done[row] - (unknown and requests.sampled_before[row] == self.steps - 2)
+
+    def _log_planned(self):
+        i: cython.int
+        parts: list = []
+        for i in range(self.parts):
+            parts.append([self.part_row[i], self.requests.done[self.part_row[i]], self.part_chunk[i]])
+        self.log.append([max(self.now, self.free_at), 1, parts, self.preempted])
+
 
 NOBODY = cython.declare(cython.int, -1)
 CALENDAR = 1024  # steps; a request without an event for longer is looked at in between
 
 
 class VllmInstance(VllmScheduler):
-    """One instance of vLLM. While `decoding`, the computed tokens of a running row are `done` + `steps`."""
+    """vLLM's scheduler, where steps in which all running requests decode are taken together.
+
+    Such a run of steps ends before the next one in which a request ends or needs a block, or which may admit a request.
+    `VllmScheduler` has the rules, and takes each step separately.
+    """
 
     def __init__(self, engine: StepCache, requests: Requests, cost, limits, log=False):
         VllmScheduler.__init__(self, engine, requests, cost, limits, log)

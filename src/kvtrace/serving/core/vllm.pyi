@@ -1,8 +1,14 @@
-"""Written by tools/kernel_stubs.py: what Python sees of vllm.py, which is compiled."""
+"""Written by the build: what Python sees of vllm.py, which is compiled."""
 
 from typing import Any
+from kvtrace.serving.core.instance import Instance
 
-from kvtrace.serving.core.vllm_scheduler import VllmScheduler
+class VllmScheduler(Instance):
+    log: list[Any]
+    step_timer: Any
+    def __init__(self, engine: Any, requests: Any, cost: Any, limits: Any, log: Any=False) -> None: ...
+
+CALENDAR: Any
 
 class VllmInstance(VllmScheduler):
-    def __init__(self, engine: Any, requests: Any, cost: Any, limits: Any, log: Any = False) -> None: ...
+    def __init__(self, engine: Any, requests: Any, cost: Any, limits: Any, log: Any=False) -> None: ...

@@ -1,6 +1,6 @@
 cimport cython
+from kvtrace.cache.core.blocks cimport PagedCache
 from kvtrace.cache.core.lower_tier cimport LowerTier
-from kvtrace.cache.core.paged_cache cimport PagedCache
 from kvtrace.serving.core.vllm cimport VllmInstance
 
 

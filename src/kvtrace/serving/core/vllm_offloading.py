@@ -11,10 +11,9 @@ from heapq import heappop, heappush
 
 import cython
 import numpy as np
-from cython.cimports.kvtrace.cache.core.lower_tier import LowerTier
-from cython.cimports.kvtrace.cache.core.paged_cache import PagedCache
-from cython.cimports.kvtrace.cache.core.tier_blocks import ABSENT, IDLE
-from cython.cimports.kvtrace.serving.core.requests import Requests
+from cython.cimports.kvtrace.cache.core.blocks import PagedCache
+from cython.cimports.kvtrace.cache.core.lower_tier import ABSENT, IDLE, LowerTier
+from cython.cimports.kvtrace.serving.core.instance import Requests
 from cython.cimports.kvtrace.serving.core.vllm import VllmInstance
 
 from kvtrace._base.errors import KvtraceError

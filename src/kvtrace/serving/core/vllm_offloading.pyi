@@ -1,7 +1,6 @@
-"""Written by tools/kernel_stubs.py: what Python sees of vllm_offloading.py, which is compiled."""
+"""Written by the build: what Python sees of vllm_offloading.py, which is compiled."""
 
 from typing import Any
-
 from kvtrace.serving.core.vllm import VllmInstance
 
 class Transfer:
@@ -11,4 +10,4 @@ class Link:
     def __init__(self, seconds: Any) -> None: ...
 
 class OffloadingInstance(VllmInstance):
-    def __init__(self, engine: Any, requests: Any, cost: Any, limits: Any, log: Any = False) -> None: ...
+    def __init__(self, engine: Any, requests: Any, cost: Any, limits: Any, log: Any=False) -> None: ...

@@ -12,7 +12,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from ..._base.offsets import offsets_of
-from ..._native import ragged, reuse
+from ..._native import numbering
+from ..._native.recency import Recency
 from ...analysis.reuse import Segments
 from ...cache import engines
 from ...cache.demand import BlockDemand, block_demand
@@ -83,7 +84,7 @@ def _on_instances(simulation: Simulation, demand: BlockDemand, order: np.ndarray
     instance, parts = instance_of(simulation)[order], []
     for number in range(_instances(simulation)):
         rows = order if _instances(simulation) == 1 else order[instance == number]
-        recency = reuse.Recency(len(rows), demand.trace.distinct)
+        recency = Recency(len(rows), demand.trace.distinct)
         row, last_row, blocks, rank = recency.found(*_paths(demand, rows))
         parts.append((rows[row], rows[last_row], blocks, rank, _first_blocks(row, blocks)))
     row, last_row, blocks, rank, start = map(np.concatenate, zip(*parts, strict=True))
@@ -104,7 +105,7 @@ def _paths(demand: BlockDemand, rows: np.ndarray) -> tuple[np.ndarray, np.ndarra
     offsets = offsets_of(counts)
     if len(rows) == len(demand) and offsets[-1] == len(demand.ids) and (np.diff(rows) == 1).all():
         return demand.ids, offsets
-    return demand.ids[ragged.ranges(demand.start[rows], counts)], offsets
+    return demand.ids[numbering.ranges(demand.start[rows], counts)], offsets
 
 
 def _seen(columns: Columns, order: np.ndarray) -> np.ndarray:

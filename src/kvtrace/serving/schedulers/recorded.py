@@ -56,7 +56,7 @@ class RecordedScheduler(Scheduler):
 
     def instance(self, engine: Any, requests: Any, cost: dict[str, float], *, prefetch: bool) -> Any:
         """An instance that takes as long as was recorded."""
-        from ..core.recorded import RecordedInstance
+        from ..core.instance import RecordedInstance
 
         return RecordedInstance(engine, requests, cost, self._service_s(engine.context.trace))
 

@@ -51,7 +51,7 @@ class ReserveScheduler(Scheduler):
 
     def instance(self, engine: Any, requests: Any, cost: dict[str, float], *, prefetch: bool) -> Any:
         """An instance that reserves blocks."""
-        from ..core.reserving import ReservingInstance
+        from ..core.instance import ReservingInstance
 
         context = engine.context
         limits = asdict(self.batch) | {"blocks": context.capacity, "block_size": context.trace.block_size}

@@ -130,7 +130,7 @@ class SglangScheduler(Scheduler):
 
     def cache(self, demand: BlockDemand, tokens: int) -> Any:
         """SGLang's tree with a pool of `tokens` tokens."""
-        from ...cache.core.paged_radix import PagedRadix
+        from ...cache.core.radix import PagedRadix
         from ...cache.policies.base import Context
 
         page, block = self._page_size(demand.trace.block_size), demand.trace.block_size

@@ -104,7 +104,7 @@ class VllmScheduler(Scheduler):
 
     def engine(self, setting: Setting, demand: BlockDemand, tiers: Sequence[Tier]) -> Any:
         """vLLM's cache, which gives out blocks one by one."""
-        from ...cache.core.paged_cache import PagedCache
+        from ...cache.core.blocks import PagedCache
         from ...cache.engines.vllm import verify
         from ...cache.policies.base import Context
 
@@ -120,7 +120,7 @@ class VllmScheduler(Scheduler):
 
     def _grouped(self, context: Any, demand: BlockDemand, layout: CacheLayout, tiers: Sequence[Tier]) -> Any:
         """vLLM's cache for groups of layers. UsageError for what it does not support."""
-        from ...cache.core.grouped_steps import GroupedSteps
+        from ...cache.core.grouped_cache import GroupedSteps
 
         if tiers:
             raise UsageError("Lower tiers do not support cache groups. Leave out the tiers, or the cache groups.")

@@ -10,10 +10,9 @@ import numpy as np
 
 from ..._base.errors import UsageError
 from ..._base.offsets import offsets_of
-from ..._native import ragged
-from ..._native import sessions as kernel
-from ..._native.attach import FULL_KINDS
-from ..._native.growth import CAPACITIES, Growth
+from ..._native import numbering
+from ..._native import synthesis as kernel
+from ..._native.growth import CAPACITIES, FULL_KINDS, Growth
 from ...trace.columns import Columns
 from ...trace.dependencies import COMPLETION, JOIN, SEQUENCE, SPAWN, Dependencies, dependencies_between
 from ...trace.normalise import by_first_appearance
@@ -227,7 +226,7 @@ def _roots(model, plan, row, length):
     main = plan.agent[row] == 0
     for which in (np.flatnonzero(main), np.flatnonzero(~main)):
         blocks = _grown(model, plan, row[which], length[which])
-        numbers[ragged.ranges(offsets[which], length[which])] = blocks + used
+        numbers[numbering.ranges(offsets[which], length[which])] = blocks + used
         used += int(blocks.max(initial=-1)) + 1
     return numbers
 

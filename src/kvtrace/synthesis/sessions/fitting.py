@@ -9,7 +9,7 @@ import numpy as np
 from ..._base.errors import InputError
 from ..._base.offsets import offsets_of
 from ..._base.step_work import report_work
-from ..._native import attach
+from ..._native import growth
 from ...trace.dependencies import COMPLETION
 from ...trace.domains import in_domains
 from ...trace.hits import unlimited_hits
@@ -213,7 +213,7 @@ def _attachments(trace, rows):
     order = np.argsort(rows, kind="stable")
     roots = trace[rows[order]]
     blocks, none = _blocks(roots), np.full(len(roots), -1)
-    hits, kind, _ = attach.walk(roots.hash_ids, roots.offsets, np.zeros(len(roots)), none, roots.distinct)
+    hits, kind, _ = growth.walk(roots.hash_ids, roots.offsets, np.zeros(len(roots)), none, roots.distinct)
     recency, place = recency_of(roots), np.argsort(order, kind="stable")
     columns = {
         "hits": np.minimum(hits, blocks), "distance": recency.distance, "fork": np.minimum(recency.fork, blocks),

@@ -43,7 +43,7 @@ CHAINS: dict[str, str | int] = {
     "hits": "blocks",  # blocks of the first prompt that earlier sessions had
     "distance": "distance",  # distinct blocks of first prompts used since then
     "fork": "blocks", "fork_distance": "distance",  # see synthesis/recency.py
-    "use": 18,  # kind of that attachment (_native/attach.py)
+    "use": 18,  # kind of that attachment (_native/growth.py)
 }  # fmt: skip
 PARTS: dict[str, str | int] = {  # of a chain, in order
     "grown": "growth", "shrunk": "growth",  # growth of the context in tokens; one of both is 0

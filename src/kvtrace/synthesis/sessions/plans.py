@@ -11,8 +11,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from ..._base.offsets import offsets_of
-from ..._native import ragged
-from ..._native import sessions as kernel
+from ..._native import numbering
+from ..._native import synthesis as kernel
 from ...trace.dependencies import COMPLETION
 from .chains import FORKED, MAIN, ROOT, SPAWNED
 from .fitting import at_most, cuts
@@ -111,7 +111,7 @@ def _groups(model, mains, session, rng):
         int(rng.integers(1 << 62)), SWAPS * len(item),
     )  # fmt: skip
     first = offsets_of(group["width"])
-    record = record[ragged.ranges(first[item], group["width"][item])]
+    record = record[numbering.ranges(first[item], group["width"][item])]
     return {name: column[item] for name, column in group.items()}, record
 
 
@@ -161,7 +161,7 @@ def _resampled(records, size, rng):
 def _deal(model, record, child, turns, parts, starts, rng):
     """The values of the turn in each slot of the chains; a slot is between two requests."""
     slots = int(starts[-1])
-    part = ragged.ranges(model.starts[record], parts)
+    part = numbering.ranges(model.starts[record], parts)
     _, size = cuts(turns - 1, parts)
     cell = np.repeat(np.arange(len(part)), size)
     target = model.draw("parts", part, rng)

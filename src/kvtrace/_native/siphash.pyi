@@ -1,6 +1,0 @@
-import numpy as np
-
-def siphash128(key: bytes, message: bytes) -> bytes: ...
-def chain(
-    key: bytes, tokens: np.ndarray, offsets: np.ndarray, roots: np.ndarray, block_size: int, tail: bool
-) -> tuple[np.ndarray, np.ndarray]: ...

@@ -1,2 +1,0 @@
-class BlockTable:
-    digest_mask: int

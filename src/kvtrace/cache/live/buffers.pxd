@@ -1,2 +1,0 @@
-cdef void* zeros(size_t size) except *
-cdef void* resized(void* memory, size_t size) except *

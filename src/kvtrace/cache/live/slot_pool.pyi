@@ -1,3 +1,0 @@
-"""Written by tools/kernel_stubs.py: what Python sees of slot_pool.py, which is compiled."""
-
-class SlotPool: ...

@@ -1,3 +1,0 @@
-"""Written by tools/kernel_stubs.py: what Python sees of tokens_in.py, which is compiled."""
-
-class Tokens: ...

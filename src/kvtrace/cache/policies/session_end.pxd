@@ -1,7 +1,0 @@
-cimport cython
-from kvtrace.cache.structures.session_hints cimport SessionHints
-
-
-@cython.final
-cdef class SessionEnd(SessionHints):
-    pass

@@ -1,9 +1,0 @@
-"""Written by tools/kernel_stubs.py: what Python sees of sglang_queue.py, which is compiled."""
-
-from typing import Any
-
-from kvtrace.serving.core.instance import Instance
-
-class SglangQueue(Instance):
-    log: list[Any]
-    def __init__(self, engine: Any, requests: Any, cost: Any, settings: Any, most: Any, log: Any = False) -> None: ...

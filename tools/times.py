@@ -1,0 +1,96 @@
+"""Measure what a fresh clone takes to set up, and rewrite tools/times.mk, which has all such figures (`make times`).
+
+It clones the last commit into a temporary folder, so it needs the package index and some minutes. The times of a slow
+machine differ; the cost of a compiled module with one empty class is measured beside them, for comparison.
+"""
+
+import os
+import resource
+import runpy
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+PLACE = Path("tools/times.mk")
+LARGEST_POLICIES = "src/kvtrace/cache/policies/classic.py"
+MEANING = "# Written by `make times`: how long things take here, beside what an empty compiled module costs. CPU_S is "
+
+
+def main() -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        clone = Path(folder, "kvtrace")
+        subprocess.run(["git", "clone", "--quiet", ROOT, clone], check=True)
+        os.chdir(clone)
+        figures = measured()
+    text = f"{MEANING}processor time.\n" + "".join(f"{name} := {value:g}\n" for name, value in figures.items())
+    (ROOT / PLACE).write_text(text, encoding="utf-8")
+    sys.stdout.write(text)
+
+
+def measured() -> dict[str, float]:
+    """The figures of the clone in the current folder."""
+    build = [".venv/bin/python", "setup.py", "-q", "build_ext", "--inplace"]
+    demo_s, _ = timed(["make", "demo"], PIP_NO_CACHE_DIR="1")
+    dev_s, _ = timed(["make", ".venv/dev"])
+    shutil.rmtree("build")
+    for module in Path("src").rglob("*.so"):
+        module.unlink()
+    build_s, build_cpu_s = timed(build)
+    os.utime(LARGEST_POLICIES)
+    _, policy_cpu_s = timed(build)
+    setup = runpy.run_path("setup.py", run_name="settings")
+    sources = [path for path in Path("build").rglob("*.c") if "src/kvtrace" in path.as_posix()]
+    gcc_cpu_s = sum(gcc(setup, path) for path in sources)
+    empty_cpu_s = min(gcc(setup, empty(setup)) for _ in range(5))
+    return {
+        "EMPTY_MODULE_CPU_S": round(empty_cpu_s, 2),
+        "GCC_CPU_S": round(gcc_cpu_s),
+        "GCC_IN_EMPTY_MODULES": round(gcc_cpu_s / empty_cpu_s),
+        "CYTHON_CPU_S": round(max(build_cpu_s - gcc_cpu_s, 0)),
+        "POLICY_CPU_S": round(policy_cpu_s, 1),
+        "LINES_OF_C": sum(path.read_bytes().count(b"\n") for path in sources),
+        "MODULES": len(sources),
+        "BUILD_S": round(build_s),
+        "DEMO_S": round(demo_s),
+        "DEV_S": round(dev_s),
+    }
+
+
+def timed(command: list[str], **environment: str) -> tuple[float, float]:
+    """The seconds of a command, and of all processors that it used."""
+    before, start = resource.getrusage(resource.RUSAGE_CHILDREN), time.perf_counter()
+    subprocess.run(command, check=True, stdout=subprocess.DEVNULL, env=os.environ | environment)
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    cpu_s = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+    return time.perf_counter() - start, cpu_s
+
+
+def empty(setup: dict) -> Path:
+    """The C file of a compiled module with one empty class."""
+    folder = Path("build/empty")
+    folder.mkdir(exist_ok=True)
+    (folder / "empty.py").write_text("class Empty:\n    pass\n")
+    (folder / "empty.pxd").write_text("cdef class Empty:\n    pass\n")
+    directives = [f"--directive={name}={value}" for name, value in setup["DIRECTIVES"].items()]
+    shared = f"--shared={setup['SHARED']}"
+    subprocess.run([".venv/bin/cython", *directives, shared, "empty.py"], cwd=folder, check=True)
+    return folder / "empty.c"
+
+
+def gcc(setup: dict, path: Path) -> float:
+    """The processor time in which a C file is compiled as setup.py does."""
+    from setuptools._distutils.ccompiler import new_compiler
+    from setuptools._distutils.sysconfig import customize_compiler, get_python_inc
+
+    compiler = new_compiler()
+    customize_compiler(compiler)
+    command = [*compiler.compiler_so, f"-I{get_python_inc()}", *setup["flags"](path.as_posix()), "-c", str(path)]
+    return timed([*command, "-o", os.devnull])[1]
+
+
+if __name__ == "__main__":
+    main()
