@@ -135,6 +135,6 @@ def test_the_stub_of_a_compiled_module_has_the_attributes_of_its_classes(name):
             assert names - {"__init__"} == own, declared.name
 
 
-@pytest.mark.parametrize("name", kernel_stubs.names())
-def test_a_generated_stub_says_what_its_compiled_module_has(name):
-    assert kernel_stubs.is_current(name), "Run `make stubs`."
+def test_a_generated_stub_says_what_its_compiled_module_has():
+    names = kernel_stubs.names()
+    assert names and [name for name in names if not kernel_stubs.is_current(name)] == [], "Run `make stubs`."
