@@ -3,6 +3,7 @@
 import contextlib
 import os
 import signal
+import sys
 from pathlib import Path
 
 import pytest
@@ -17,6 +18,9 @@ ROOT = Path(__file__).resolve().parent.parent
 # how long an example takes is the machine's, and what else it does; each run draws other examples
 settings.register_profile("kvtrace", deadline=None, max_examples=int(os.environ.get("KVTRACE_EXAMPLES", 40)))
 settings.load_profile("kvtrace")
+# each worker would rewrite the asserts of all tests again, and each command that a test starts compile its sources
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+sys.dont_write_bytecode = False
 # processes of pytest-xdist have a COLUMNS, at which tables in a pipe would wrap
 os.environ.pop("COLUMNS", None)
 # `nohup` ignores SIGHUP, and a shell's background job SIGINT; the commands that tests start would ignore them, too

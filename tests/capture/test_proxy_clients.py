@@ -1,7 +1,6 @@
 """The SDKs of OpenAI and Anthropic through the proxy: they see what they see without it, and a row has it all."""
 
-import anthropic
-import openai
+import lazy_loader
 import orjson
 import pytest
 
@@ -10,6 +9,7 @@ from tests.capture import stub_model
 from tests.capture.recorded import line_of, record_of, row_as_logged, without_clock
 from tests.capture.stub_model import ARGUMENTS, CACHED, OUTPUT, PROMPT, TEXT, THINKING
 
+anthropic, openai = map(lazy_loader.load, ("anthropic", "openai"))  # seconds of each collection
 pytestmark = [pytest.mark.enable_socket, pytest.mark.allow_hosts(["127.0.0.1"])]
 
 SYSTEM = "Be brief."

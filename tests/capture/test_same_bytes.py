@@ -7,8 +7,7 @@ from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 
-import anthropic
-import openai
+import lazy_loader
 import pytest
 from google.protobuf.json_format import MessageToDict
 from opentelemetry.exporter.otlp.proto.http import Compression
@@ -28,6 +27,7 @@ from tests.capture.recorded import row_as_logged
 from tests.capture.windows import sealed, waited
 from tests.conftest import ROOT
 
+anthropic, openai = map(lazy_loader.load, ("anthropic", "openai"))  # seconds of each collection
 pytestmark = [pytest.mark.enable_socket, pytest.mark.allow_hosts(["127.0.0.1"])]
 
 ANY_PORT = Address("127.0.0.1", 0)

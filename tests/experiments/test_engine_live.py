@@ -1,5 +1,8 @@
 """The small engine: its KV lies in the blocks that the cache names, and what is reused is what would be computed."""
 
+from importlib.util import find_spec
+
+import lazy_loader
 import numpy as np
 import pytest
 
@@ -10,7 +13,8 @@ from experiments.serving import serve
 from experiments.settings import Serving
 from kvtrace._base.errors import UsageError
 
-torch = pytest.importorskip("torch")
+torch = lazy_loader.load("torch")  # seconds of each collection
+pytestmark = pytest.mark.skipif(find_spec("torch") is None, reason="PyTorch is not installed")
 
 SHAPE = Shape(layers=2, heads=2, head_dim=8, vocabulary=97)
 TOLERANCE = 1e-10  # of logits, in float64; they are about 1

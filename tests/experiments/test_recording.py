@@ -1,7 +1,9 @@
 """The recorder: its steps compute what a plain pass computes, and its folder is a recording that kvtrace reads."""
 
 import json
+from importlib.util import find_spec
 
+import lazy_loader
 import numpy as np
 import pytest
 
@@ -20,7 +22,8 @@ from kvtrace.trace.building import toy
 from kvtrace.trace.columns import Columns
 from kvtrace.trace.trace import Trace
 
-torch = pytest.importorskip("torch")
+torch = lazy_loader.load("torch")  # seconds of each collection
+pytestmark = pytest.mark.skipif(find_spec("torch") is None, reason="PyTorch is not installed")
 
 SHAPE = Shape(layers=2, heads=4, head_dim=8, vocabulary=97, kv_heads=2, intermediate=48)
 TOLERANCE = {"float64": 1e-10, "float32": 1e-4, "bfloat16": 0.1}  # of logits, which are about 1
