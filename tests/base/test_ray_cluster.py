@@ -77,7 +77,6 @@ print("all true")
 """
 
 
-@pytest.mark.slow
 def test_tasks_on_a_cluster_of_one_machine(tmp_path):
     pytest.importorskip("ray")
     paths = os.pathsep.join([str(ROOT / "src"), os.environ.get("PYTHONPATH", "")])

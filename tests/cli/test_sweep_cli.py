@@ -262,7 +262,6 @@ def test_without_ray_there_is_one_line(folder, capsys, monkeypatch):
     assert not list(folder.glob("table*"))
 
 
-@pytest.mark.slow
 @pytest.mark.xdist_group("ray")
 def test_ray_gives_the_same_bytes_and_tries_a_lost_task_again(folder, whole, capsys):
     pytest.importorskip("ray")
@@ -276,7 +275,6 @@ def test_ray_gives_the_same_bytes_and_tries_a_lost_task_again(folder, whole, cap
     assert Path("there.csv").read_bytes() == Path("here.csv").read_bytes()
 
 
-@pytest.mark.slow
 @pytest.mark.xdist_group("ray")
 def test_a_sweep_on_ray_that_was_stopped_goes_on_here(folder, whole, capsys):
     pytest.importorskip("ray")

@@ -1,7 +1,7 @@
 """The rooms of the package (its folders), and what each file imports. docs/design.md draws them."""
 
 import ast
-from functools import cached_property
+from functools import cache, cached_property
 from pathlib import Path
 
 PACKAGE = Path(__file__).resolve().parents[2] / "src/kvtrace"
@@ -74,7 +74,8 @@ def is_ours(name):
     return name.startswith("kvtrace.")
 
 
-def files_of(package=PACKAGE) -> dict[str, Source]:
+@cache
+def files_of_the_package() -> dict[str, Source]:
     """Every file of the package by its name."""
-    paths = {path.relative_to(package).with_suffix("").as_posix(): path for path in package.rglob("*.py")}
+    paths = {path.relative_to(PACKAGE).with_suffix("").as_posix(): path for path in PACKAGE.rglob("*.py")}
     return {name: Source(name, path.read_text(encoding="utf-8")) for name, path in paths.items()}

@@ -7,9 +7,9 @@ import sys
 import pytest
 
 import kvtrace
-from tests.house.rooms import ALONE, ROOMS, Source, files_of, is_ours, room_of
+from tests.house.rooms import ALONE, ROOMS, Source, files_of_the_package, is_ours, room_of
 
-FILES = files_of()
+FILES = files_of_the_package()
 SIDE_BY_SIDE = {
     ("cache", "ingest"),
     ("ingest", "serving"),

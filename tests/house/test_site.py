@@ -71,7 +71,6 @@ def site(tmp_path_factory):
     return folder
 
 
-@pytest.mark.slow
 @pytest.mark.xdist_group("site")
 def test_the_site_has_every_page_and_names_no_script_of_another_host(site):
     assert all((site / commands.path_of(name)).with_suffix(".html").exists() for name in ALL)
@@ -82,7 +81,6 @@ def test_the_site_has_every_page_and_names_no_script_of_another_host(site):
         )
 
 
-@pytest.mark.slow
 @pytest.mark.xdist_group("site")
 @pytest.mark.skipif(not chromium.executable(), reason="no Chromium")
 def test_pages_load_without_the_network_search_and_fit_a_telephone(site, tmp_path):
