@@ -7,7 +7,6 @@ from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 
-import lazy_loader
 import pytest
 from google.protobuf.json_format import MessageToDict
 from opentelemetry.exporter.otlp.proto.http import Compression
@@ -27,7 +26,6 @@ from tests.capture.recorded import row_as_logged
 from tests.capture.windows import sealed, waited
 from tests.conftest import ROOT
 
-anthropic, openai = map(lazy_loader.load, ("anthropic", "openai"))  # seconds of each collection
 pytestmark = [pytest.mark.enable_socket, pytest.mark.allow_hosts(["127.0.0.1"])]
 
 ANY_PORT = Address("127.0.0.1", 0)
@@ -130,6 +128,8 @@ def with_question(request, number):
 
 @pytest.mark.parametrize("is_streamed", [False, True], ids=["whole", "streamed"])
 def test_the_openai_sdk_through_the_proxy(is_streamed, upstream, tmp_path):
+    import openai
+
     rows = []
     with (
         recording(tmp_path / "recorded", 6, proxy=ANY_PORT, upstream=upstream) as addresses,
@@ -146,6 +146,8 @@ def test_the_openai_sdk_through_the_proxy(is_streamed, upstream, tmp_path):
 
 @pytest.mark.parametrize("is_streamed", [False, True], ids=["whole", "streamed"])
 def test_the_anthropic_sdk_through_the_proxy(is_streamed, upstream, tmp_path):
+    import anthropic
+
     rows = []
     with (
         recording(tmp_path / "recorded", 6, proxy=ANY_PORT, upstream=upstream) as addresses,
