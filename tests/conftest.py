@@ -1,6 +1,7 @@
 """Fixtures that all tests share."""
 
 import contextlib
+import gc
 import os
 import signal
 import sys
@@ -36,6 +37,16 @@ SLOW = {*(ROOT / "tests/slow.txt").read_text().split()}
 def pytest_addoption(parser):
     parser.addoption("--one-case", action="append", default=[], metavar="FOLDER",
                      help="run one case only of each test in this folder (`make quick`)")  # fmt: skip
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection():
+    """Look for no garbage among thousands of tests while they are made, nor later."""
+    gc.disable()
+    result = yield
+    gc.enable()
+    gc.freeze()
+    return result
 
 
 @pytest.hookimpl(tryfirst=True)  # before `-m "not slow"` chooses
