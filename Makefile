@@ -6,13 +6,12 @@ TESTS ?= tests
 # tests that start processes wait for them, so one job more than there are processors
 TEST_JOBS ?= $(shell expr $$(getconf _NPROCESSORS_ONLN) + 1)
 CIBUILDWHEEL ?= pipx run cibuildwheel==4.3.3
-FUZZ_SHORT ?= 20
 FUZZ_SECONDS ?= 3600
 PY := $(VENV)/bin/python
 PIP := $(PY) -m pip --disable-pip-version-check
 .DEFAULT_GOAL := help
 include tools/times.mk
-.PHONY: help demo build test check lint types wheel wheels sdist oldest image release-ready debug fuzz-short fuzz docs site vectors bench bench-quick times experiments check-pythons clean
+.PHONY: help demo build test quick check lint types wheel wheels sdist oldest image release-ready debug fuzz-short fuzz docs site vectors bench bench-quick times experiments check-pythons clean
 
 help:  ## list the commands
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "%-14s %s\n", $$1, $$2}'
@@ -23,7 +22,10 @@ demo: $(VENV)/built  ## set up, then turn a raw log of our own into a trace and 
 build: $(VENV)/built  ## compile what changed
 
 test: $(VENV)/dev $(VENV)/built  ## run the tests; TESTS="tests/cache -k sieve" runs some of them
-	$(PY) -m pytest -n $(TEST_JOBS) --dist loadgroup $(TESTS)
+	$(PY) -m pytest -n $(TEST_JOBS) --dist loadgroup --randomly-seed=1 $(TESTS)
+
+quick: $(VENV)/dev $(VENV)/built  ## run the fast tests of what you changed, a few minutes; ROOMS="cache text" names the rooms
+	paths=$$($(PY) -m tests.quick $(ROOMS)) && KVTRACE_EXAMPLES=5 $(PY) -m pytest -n $(TEST_JOBS) --dist loadgroup -m "not slow" $$paths
 
 check: $(VENV)/engine lint types test  ## all that CI runs, PyTorch's tests among it
 	@$(MAKE) --no-print-directory -j 2 --output-sync=target debug fuzz-short bench-quick wheel
@@ -39,18 +41,19 @@ types: $(VENV)/dev $(VENV)/built  ## mypy over the package, and the share of its
 debug: $(VENV)/dev  ## the kernels' tests against a build with bounds checks
 	sh tools/debug_build.sh $(PY)
 
-fuzz-short: $(VENV)/dev $(VENV)/built  ## fuzzers for FUZZ_SHORT seconds each, the kernels' with AddressSanitizer; 100,000 canaries
-	$(PY) -m fuzz.readers --seconds $(FUZZ_SHORT)
-	$(PY) -m fuzz.scanner --seconds $(FUZZ_SHORT)
-	$(PY) -m fuzz.files --seconds $(FUZZ_SHORT)
-	sh tools/asan_build.sh $(PY) $(FUZZ_SHORT)
+fuzz-short: $(VENV)/dev $(VENV)/built  ## the fuzzers on the same inputs each time, the kernels' with AddressSanitizer; 100,000 canaries
+	PYTHONHASHSEED=0 $(PY) -m fuzz.readers --seed 1 --cases 20000
+	PYTHONHASHSEED=0 $(PY) -m fuzz.scanner --seed 1 --cases 8000
+	$(PY) -m fuzz.files --seed 1 --cases 200
+	sh tools/asan_build.sh $(PY) --seed 1 --cases 20000
 	KVTRACE_CANARY_ROWS=100000 $(PY) -m pytest tests/ingest/test_canary.py -k nothing_that_a_run_leaves
 
-fuzz: $(VENV)/dev $(VENV)/built  ## fuzzers for FUZZ_SECONDS each (an hour), what they find kept in build/fuzz; a million canaries, 200 kills each
+fuzz: $(VENV)/dev $(VENV)/built  ## fuzzers for FUZZ_SECONDS each (an hour), what they find kept in build/fuzz; more examples, a million canaries, 200 kills each
 	$(PY) -m fuzz.readers --seconds $(FUZZ_SECONDS) build/fuzz/readers
 	$(PY) -m fuzz.scanner --seconds $(FUZZ_SECONDS) build/fuzz/scanner
 	$(PY) -m fuzz.files --seconds $(FUZZ_SECONDS)
-	sh tools/asan_build.sh $(PY) $(FUZZ_SECONDS)
+	sh tools/asan_build.sh $(PY) --seconds $(FUZZ_SECONDS)
+	KVTRACE_RANDOM=1 KVTRACE_EXAMPLES=400 $(PY) -m pytest -n $(TEST_JOBS) --dist loadgroup -m hypothesis
 	KVTRACE_CANARY_ROWS=1000000 $(PY) -m pytest tests/ingest/test_canary.py -k nothing_that_a_run_leaves
 	KVTRACE_KILL_POINTS=200 $(PY) -m pytest tests/ingest/test_resume.py -k killed_its_resumption
 	KVTRACE_KILL_POINTS=200 $(PY) -m pytest tests/capture/test_crash.py

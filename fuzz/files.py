@@ -29,7 +29,7 @@ import numpy as np
 
 import kvtrace
 from fuzz.mutate import mutate
-from fuzz.seeds import HERE, LOGS, session_files
+from fuzz.seeds import FINDS, HERE, LOGS, session_files
 from kvtrace.cli import run
 from kvtrace.formats.links import Links, fingerprint_of, write_links
 from kvtrace.formats.reading import read
@@ -175,8 +175,22 @@ def case(folder: Path, seed: int, number: int) -> str | None:
     draw = random.Random(f"{seed} {number}")
     name = draw.choice(list(COMMANDS))
     command = draw.choice(COMMANDS[name]).replace("{}", name)
+    return _tried(folder, name, changed(draw, name, (folder / name).read_bytes()), command)
+
+
+def found_before(folder: Path) -> Iterator[str | None]:
+    """Run each past find: what is wrong with what its command does, or None."""
+    for find in map(json.loads, (FINDS / "files.jsonl").read_text().splitlines()):
+        value = whole = json.loads((folder / find["file"]).read_bytes())
+        for key in find["at"][:-1]:
+            value = value[key]
+        value[find["at"][-1]] = find["value"]
+        yield _tried(folder, find["file"], json.dumps(whole).encode(), find["command"])
+
+
+def _tried(folder, name, data, command) -> str | None:
     whole = (folder / name).read_bytes()
-    (folder / name).write_bytes(changed(draw, name, whole))
+    (folder / name).write_bytes(data)
     try:
         status = trial.in_child(lambda: _run(folder, command.split()), seconds=SECONDS, memory=MEMORY)
         text = (folder / "said.txt").read_text(errors="replace")
@@ -211,17 +225,22 @@ def _fault(status, text, command) -> str | None:
 
 
 def main() -> int:
-    """Run cases until the time is over; the status is 1 if any found a fault."""
+    """Run cases until the time or their number is over; the status is 1 if any found a fault."""
     parser = argparse.ArgumentParser(prog="python -m fuzz.files", description=__doc__)
     parser.add_argument("--seconds", type=int, default=30)
+    parser.add_argument("--cases", type=int, help="how many, in place of a time")
     parser.add_argument("--seed", type=int, default=random.SystemRandom().randrange(10**6))
     parser.add_argument("--case", type=int, help="run this one only")
     chosen = parser.parse_args()
-    faults, number, stop = 0, 0, time.monotonic() + chosen.seconds
+    faults, number = 0, 0
+    stop = float("inf") if chosen.cases else time.monotonic() + chosen.seconds
     with tempfile.TemporaryDirectory() as folder:
         prepare(Path(folder))
         import_all()
-        for number in [chosen.case] if chosen.case is not None else iter(range(10**9)):
+        for fault in filter(None, found_before(Path(folder)) if chosen.case is None else ()):
+            faults += 1
+            print(f"a past find: {fault}", flush=True)
+        for number in [chosen.case] if chosen.case is not None else range(chosen.cases or 10**9):
             if fault := case(Path(folder), chosen.seed, number):
                 faults += 1
                 print(f"--seed {chosen.seed} --case {number}: {fault}", flush=True)

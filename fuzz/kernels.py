@@ -40,9 +40,10 @@ from tests.reference import siphash as slow_siphash
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run cases until the time is over; 1 where one was wrong, and its number is told."""
+    """Run cases until the time or their number is over; 1 where one was wrong, and its number is told."""
     parser = argparse.ArgumentParser(prog="python -m fuzz.kernels", description=__doc__.splitlines()[0])
     parser.add_argument("--seconds", type=float, default=20)
+    parser.add_argument("--cases", type=int, help="how many, in place of a time")
     parser.add_argument("--seed", type=int, default=int(time.time()))
     parser.add_argument("--case", type=int, help="run this one only")
     parser.add_argument("--last", default=os.devnull, help="file that holds the number of the case under way")
@@ -52,8 +53,9 @@ def main(arguments: list[str] | None = None) -> int:
     sys.unraisablehook = lambda told: faults.append(f"{type(told.exc_value).__name__}: {told.exc_value}")
     last = os.open(chosen.last, os.O_WRONLY | os.O_CREAT, 0o600)
     print(f"fuzzing {len(KERNELS)} kernels with --seed {chosen.seed}", flush=True)
-    counts, end, number = dict.fromkeys(KERNELS, 0), time.monotonic() + chosen.seconds, chosen.case or 0
-    while time.monotonic() < end:
+    counts, number = dict.fromkeys(KERNELS, 0), chosen.case or 0
+    end = float("inf") if chosen.cases else time.monotonic() + chosen.seconds
+    while time.monotonic() < end and number != chosen.cases:
         os.pwrite(last, b"--seed %d --case %-12d" % (chosen.seed, number), 0)
         name = run(chosen.seed, number)
         counts[name] += 1

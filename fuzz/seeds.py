@@ -8,6 +8,7 @@ from pathlib import Path
 
 HERE = Path(__file__).resolve().parent.parent / "tests"
 LOGS = HERE / "data/logs"
+FINDS = Path(__file__).parent / "finds"  # what fuzzers found, for good
 ROW = b'{"timestamp": 0, "input_length": 9, "output_length": 1, "hash_ids": [7, 8]}'
 ROWS = [
     ROW, ROW.replace(b"0,", b"61.114,", 1), ROW.replace(b", ", b" ,\t").replace(b"{", b" { "), ROW + b"\n" + ROW,
@@ -44,8 +45,8 @@ def session_files() -> tuple[bytes, ...]:
 
 @cache
 def log_lines() -> tuple[bytes, ...]:
-    """All lines of the example logs, and rows with what a service measured."""
-    files = sorted(path for path in LOGS.iterdir() if path.is_file())
+    """All lines of the example logs, rows with what a service measured, and lines that a fuzzer once found."""
+    files = [*sorted(path for path in LOGS.iterdir() if path.is_file()), FINDS / "logs.txt"]
     measured = map(json.loads, (HERE / "data/measured_logs.jsonl").read_text().splitlines())
     return (
         *(line for path in files for line in path.read_bytes().splitlines() if line.strip()),

@@ -1,8 +1,10 @@
 """Fixtures that all tests share."""
 
 import contextlib
+import gc
 import os
 import signal
+import sys
 from pathlib import Path
 
 import pytest
@@ -21,14 +23,54 @@ def drawn(count: int) -> int:
     return count if os.environ.get("KVTRACE_THOROUGH") == "1" else -(-count // 4)
 
 
-# how long an example takes is the machine's, and what else it does; each run draws other examples
-settings.register_profile("kvtrace", deadline=None, max_examples=int(os.environ.get("KVTRACE_EXAMPLES", drawn(40))))
+# how long an example takes depends on the machine and its load; `make fuzz` draws other examples each time
+settings.register_profile("kvtrace", deadline=None, max_examples=int(os.environ.get("KVTRACE_EXAMPLES", drawn(40))),
+                          derandomize="KVTRACE_RANDOM" not in os.environ)  # fmt: skip
 settings.load_profile("kvtrace")
+# each worker would rewrite the asserts of all tests again, and each command that a test starts compile its sources
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+sys.dont_write_bytecode = False
 # processes of pytest-xdist have a COLUMNS, at which tables in a pipe would wrap
 os.environ.pop("COLUMNS", None)
 # `nohup` ignores SIGHUP, and a shell's background job SIGINT; the commands that tests start would ignore them, too
 signal.signal(signal.SIGHUP, signal.SIG_DFL)
 signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+# tests, or files of tests, whose cases take two seconds or more together (`pytest --durations=0` tells)
+SLOW = {*(ROOT / "tests/slow.txt").read_text().split()}
+
+
+def pytest_addoption(parser):
+    parser.addoption("--one-case", action="append", default=[], metavar="FOLDER",
+                     help="run one case only of each test in this folder (`make quick`)")  # fmt: skip
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection():
+    """Look for no garbage among thousands of tests while they are made, nor later."""
+    gc.disable()
+    result = yield
+    gc.enable()
+    gc.freeze()
+    return result
+
+
+@pytest.hookimpl(tryfirst=True)  # before `-m "not slow"` chooses
+def pytest_collection_modifyitems(config, items):
+    """Mark what is slow or reads much real data, and leave out cases as --one-case says."""
+    cases: dict[str, list[str]] = {}
+    for item in items:
+        test = item.nodeid.partition("[")[0]
+        cases.setdefault(test, []).append(item.nodeid)
+        if not SLOW.isdisjoint((test, test.partition("::")[0])) or "shared" in item.fixturenames:
+            item.add_marker("slow")
+    folders = tuple(f"{folder}/" for folder in config.getoption("--one-case"))
+    chosen = {min(ids) for ids in cases.values()}
+    left_out = [item for item in items if item.nodeid.startswith(folders) and item.nodeid not in chosen]
+    if folders and left_out:
+        config.hook.pytest_deselected(items=left_out)
+        items[:] = [item for item in items if item not in {*left_out}]
 
 
 @pytest.fixture(scope="session")

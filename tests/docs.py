@@ -17,6 +17,11 @@ def blocks(page, *languages):
             yield text.count("\n", 0, match.start()) + 2, match[2]
 
 
+def has_code(page):
+    """Whether the page has commands of ours or Python to run."""
+    return any(blocks(page, "python")) or any(map(is_ours, commands(page)))
+
+
 def commands(page):
     """The shell commands of a page, one a line, continuation lines joined; comments left out."""
     for _, code in blocks(page, "sh"):

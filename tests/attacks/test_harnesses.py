@@ -83,6 +83,12 @@ def test_commands_pass_a_few_damaged_files(tmp_path):
     assert [fault for number in range(4) if (fault := files.case(tmp_path, 5, number))] == []
 
 
+def test_commands_pass_the_past_finds(tmp_path):
+    files.prepare(tmp_path)
+    faults = [*files.found_before(tmp_path)]
+    assert faults == [None] * len(faults) and len(faults) > 5
+
+
 @pytest.mark.parametrize(
     ("status", "text", "fault"),
     [

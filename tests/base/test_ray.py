@@ -22,7 +22,6 @@ from kvtrace.privacy.numbering.store import Store
 
 pytestmark = [
     pytest.mark.xdist_group("ray"),  # one cluster at a time
-    pytest.mark.slow,
     pytest.mark.skipif(importlib.util.find_spec("ray") is None, reason="no Ray"),
     pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="no /proc"),
 ]

@@ -1,6 +1,7 @@
 """Tasks on Ray: results in order, a bounded number under way, lost workers replaced, errors without content."""
 
 import os
+import re
 import subprocess
 import sys
 
@@ -77,7 +78,6 @@ print("all true")
 """
 
 
-@pytest.mark.slow
 def test_tasks_on_a_cluster_of_one_machine(tmp_path):
     pytest.importorskip("ray")
     paths = os.pathsep.join([str(ROOT / "src"), os.environ.get("PYTHONPATH", "")])
@@ -86,7 +86,12 @@ def test_tasks_on_a_cluster_of_one_machine(tmp_path):
         [sys.executable, str(tmp_path / "facts.py"), str(tmp_path)], env=os.environ | {"PYTHONPATH": paths},
         capture_output=True, text=True, timeout=120,
     )  # fmt: skip
-    assert (done.stdout, done.stderr) == ("all true\n", "")
+    assert (done.stdout, without_rays_lines(done.stderr)) == ("all true\n", "")
+
+
+def without_rays_lines(text):
+    """What was printed but for what Ray's core logs by itself, as when a process of it ends late."""
+    return re.sub(r"^\[[-0-9: ,]+ [EW] .*\.cc:\d+: .*\n", "", text, flags=re.MULTILINE)
 
 
 @pytest.mark.parametrize("address", ["127.0.0.1:1", "here", "ray://127.0.0.1:1", "host:99999999"])

@@ -64,7 +64,7 @@ def row_as_logged(request, response):
     return orjson.dumps({"timestamp": time.time_ns(), "request": request, "response": response})
 
 
-def wait_until(condition, seconds=10.0):
+def wait_until(condition, seconds=60.0):
     """Wait until the condition holds."""
     end = time.monotonic() + seconds
     while not condition():

@@ -1,7 +1,5 @@
 """The SDKs of OpenAI and Anthropic through the proxy: they see what they see without it, and a row has it all."""
 
-import anthropic
-import openai
 import orjson
 import pytest
 
@@ -39,6 +37,9 @@ CODINGS = ("gzip", "deflate", "br")  # that the SDKs ask for
 
 
 def client(kind, url):
+    import anthropic  # here, because both take seconds of each collection
+    import openai
+
     if kind.startswith("message"):
         return anthropic.Anthropic(base_url=url, api_key="sk-CanaryQz7xKw", max_retries=0)
     return openai.OpenAI(base_url=f"{url}/v1", api_key="sk-CanaryQz7xKw", max_retries=0)
@@ -102,6 +103,9 @@ def test_a_compressed_answer_goes_through_as_it_is_and_is_read(kind, is_streamed
 @pytest.mark.parametrize("kind", ["chat", "message", "response"])
 @pytest.mark.parametrize("status", [400, 401, 404, 413, 429, 500, 503, 529])
 def test_an_error_of_the_server_reaches_the_client_and_is_not_recorded(kind, status, upstream, proxied, queue):
+    import anthropic
+    import openai
+
     app, errors = proxied(), []
     for url in (upstream, app.url):
         with pytest.raises((openai.APIStatusError, anthropic.APIStatusError)) as raised:

@@ -7,8 +7,6 @@ from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 
-import anthropic
-import openai
 import pytest
 from google.protobuf.json_format import MessageToDict
 from opentelemetry.exporter.otlp.proto.http import Compression
@@ -130,6 +128,8 @@ def with_question(request, number):
 
 @pytest.mark.parametrize("is_streamed", [False, True], ids=["whole", "streamed"])
 def test_the_openai_sdk_through_the_proxy(is_streamed, upstream, tmp_path):
+    import openai
+
     rows = []
     with (
         recording(tmp_path / "recorded", 6, proxy=ANY_PORT, upstream=upstream) as addresses,
@@ -146,6 +146,8 @@ def test_the_openai_sdk_through_the_proxy(is_streamed, upstream, tmp_path):
 
 @pytest.mark.parametrize("is_streamed", [False, True], ids=["whole", "streamed"])
 def test_the_anthropic_sdk_through_the_proxy(is_streamed, upstream, tmp_path):
+    import anthropic
+
     rows = []
     with (
         recording(tmp_path / "recorded", 6, proxy=ANY_PORT, upstream=upstream) as addresses,

@@ -1,5 +1,7 @@
 """The small engine: its KV lies in the blocks that the cache names, and what is reused is what would be computed."""
 
+from importlib.util import find_spec
+
 import numpy as np
 import pytest
 
@@ -10,7 +12,7 @@ from experiments.serving import serve
 from experiments.settings import Serving
 from kvtrace._base.errors import UsageError
 
-torch = pytest.importorskip("torch")
+pytestmark = pytest.mark.skipif(find_spec("torch") is None, reason="PyTorch is not installed")
 
 SHAPE = Shape(layers=2, heads=2, head_dim=8, vocabulary=97)
 TOLERANCE = 1e-10  # of logits, in float64; they are about 1
@@ -19,6 +21,8 @@ TOLERANCE = 1e-10  # of logits, in float64; they are about 1
 @pytest.fixture(scope="module", autouse=True)
 def one_thread():
     """Threads that wait for each other are slow where others use the machine."""
+    import torch  # in functions, because it takes seconds of each collection
+
     before = torch.get_num_threads()
     torch.set_num_threads(1)
     yield
@@ -32,6 +36,8 @@ def model():
 
 def without_blocks(model, sequence):
     """The logits after each token of one sequence, computed at once, with nothing cached: the definition."""
+    import torch
+
     count = len(sequence)
     past = torch.ones(count, count, dtype=torch.bool).tril()
 
@@ -203,6 +209,8 @@ def test_measurements_have_tables_notes_a_figure_and_json(measured, tmp_path):
 
 
 def test_the_number_of_threads_is_as_before_afterwards(monkeypatch):
+    import torch
+
     from experiments.measure import Bench, Machine
 
     before = torch.get_num_threads()

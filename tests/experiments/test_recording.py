@@ -1,6 +1,7 @@
 """The recorder: its steps compute what a plain pass computes, and its folder is a recording that kvtrace reads."""
 
 import json
+from importlib.util import find_spec
 
 import numpy as np
 import pytest
@@ -21,7 +22,7 @@ from kvtrace.trace.columns import Columns
 from kvtrace.trace.trace import Trace
 from tests.conftest import drawn
 
-torch = pytest.importorskip("torch")
+pytestmark = pytest.mark.skipif(find_spec("torch") is None, reason="PyTorch is not installed")
 
 SHAPE = Shape(layers=2, heads=4, head_dim=8, vocabulary=97, kv_heads=2, intermediate=48)
 TOLERANCE = {"float64": 1e-10, "float32": 1e-4, "bfloat16": 0.1}  # of logits, which are about 1
@@ -29,6 +30,8 @@ TOLERANCE = {"float64": 1e-10, "float32": 1e-4, "bfloat16": 0.1}  # of logits, w
 
 @pytest.fixture(scope="module", autouse=True)
 def one_thread():
+    import torch  # in functions, because it takes seconds of each collection
+
     before = torch.get_num_threads()
     torch.set_num_threads(1)
     yield
@@ -61,6 +64,8 @@ def conversations(seed=0, block_size=4, rows=24, gap_ms=4.0):
 
 def plain(model, tokens):
     """The logits after each token of one sequence, in one pass without blocks: the definition."""
+    import torch
+
     count, shape = len(tokens), model.shape
     past = torch.ones(count, count, dtype=torch.bool).tril()
 
@@ -242,7 +247,7 @@ def test_the_folder_is_a_recording_that_kvtrace_reads(tmp_path):
         replayed(recording, steps | {"tokens": steps["tokens"] + 1})
     assert model_shape(folder / "config.json").layers == SIZES["tiny"].layers and gpu(folder / "gpu.json").flops > 0
     with pytest.raises(UsageError, match="no GPU"):
-        if torch.cuda.is_available():
+        if pytest.importorskip("torch").cuda.is_available():
             raise UsageError("no GPU is missing here")
         command.main(["--device", "cuda", *arguments], standalone_mode=False)
 

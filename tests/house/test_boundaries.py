@@ -1,20 +1,15 @@
-"""The rooms of the package: who may import whom, and what each file may do. docs/design.md draws them."""
+"""Who may import whom, and what each file may do: each rule lists the files that break it."""
 
 import ast
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
 import kvtrace
+from tests.house.rooms import ALONE, ROOMS, Source, files_of_the_package, is_ours, room_of
 
-PACKAGE = Path(kvtrace.__file__).parent
-FILES = {path.relative_to(PACKAGE).with_suffix("").as_posix(): path for path in PACKAGE.rglob("*.py")}
-
-# from the basement up: a room imports from rooms that stand before it, and from nowhere else
-ROOMS = ("_base", "_native", "trace", "formats", "text", "analysis", "synthesis", "privacy", "cache", "ingest",
-         "serving", "report", "capture", "cli")  # fmt: skip
+FILES = files_of_the_package()
 SIDE_BY_SIDE = {
     ("cache", "ingest"),
     ("ingest", "serving"),
@@ -27,116 +22,151 @@ SEE_TEXT = {"ingest", "text", "capture"}  # the privacy wall: these three and th
 HEAVY = {"tokenizers", "fastokens", "pyarrow", "plotly", "ray", "torch", "transformers", "pandas", "polars",
          "huggingface_hub", "scipy", "opentelemetry", "google", "litellm", "aiohttp", "multidict",
          "yarl", "uvicorn", "uvloop", "brotli"}  # fmt: skip
-ALONE = {"__init__", "__main__"}
+COMPILED = ("_native", "cache/core", "cache/live", "cache/policies", "cache/structures", "serving/core")
+RULES = {}
 
 
-def imports(path, *, inside_functions=True):
-    """(absolute name) of each import in a file, kvtrace's own as `kvtrace.x.y`; those for types count, too."""
-    here = ("kvtrace", *path.relative_to(PACKAGE).parent.parts)
-    tree = ast.parse(path.read_text())
-    deferred = {node for f in ast.walk(tree) if isinstance(f, ast.FunctionDef) for node in ast.walk(f)}
-    for node in ast.walk(tree):
-        if node in deferred and not inside_functions:
-            continue
-        if isinstance(node, ast.Import):
-            yield from (alias.name for alias in node.names)
-        elif isinstance(node, ast.ImportFrom):
-            base = here[: len(here) - node.level + 1] if node.level else ()
-            module = ".".join((*base, *(node.module or "").split("."))).strip(".").removeprefix("cython.cimports.")
-            yield module
-            yield from (f"{module}.{alias.name}" for alias in node.names)
+def rule(function):
+    """A function that takes the files, and yields a sentence for each offence."""
+    RULES[function.__name__] = function
+    return function
 
 
-def room_of(name):
-    """The room of a file or of an imported name: `kvtrace.cache.core.pool` is of `cache`."""
-    return name.removeprefix("kvtrace.").replace("/", ".").split(".")[0]
+@rule
+def a_file_stands_in_a_room(files):
+    for file in files.values():
+        if file.name not in ALONE and (file.room not in ROOMS or file.name == file.room):
+            yield f"{file.name} stands in no room"
 
 
-def modules_of(path):
-    """The files of ours that a file imports: of `from . import x` the file x, where there is one."""
-    names = [name.removeprefix("kvtrace.").replace(".", "/") for name in imports(path) if name.startswith("kvtrace.")]
-    parents = {name.rpartition("/")[0] for name in names if name in FILES or f"{name}/__init__" in FILES}
-    for name in names:
-        if name in FILES:
-            yield name
-        elif f"{name}/__init__" in FILES and name not in parents:
-            yield f"{name}/__init__"
-
-
-def test_every_module_has_a_room_and_every_room_says_what_it_is_for():
-    assert {name for name in FILES if "/" not in name} == ALONE
-    assert {room_of(name) for name in FILES} - ALONE == set(ROOMS)
+@rule
+def a_room_says_what_it_is_for(files):
     for room in ROOMS:
-        assert ast.get_docstring(ast.parse(FILES[f"{room}/__init__"].read_text())), room
+        if f"{room}/__init__" not in files or not ast.get_docstring(files[f"{room}/__init__"].tree):
+            yield f"{room}/__init__ has no docstring"
 
 
-@pytest.mark.parametrize("name", sorted(set(FILES) - ALONE))
-def test_a_room_imports_from_the_rooms_below_it(name):
-    room = room_of(name)
-    for other in {room_of(module) for module in modules_of(FILES[name])} - {room, *ALONE}:
-        assert ROOMS.index(other) < ROOMS.index(room), f"{name} imports from {other}/, which stands above {room}/"
-        assert (other, room) not in SIDE_BY_SIDE, f"{name} imports from {other}/, which stands beside {room}/"
+@rule
+def a_room_imports_from_the_rooms_below_it(files):
+    for file in files.values():
+        for other in {room_of(module) for module in file.modules(files)} & {*ROOMS} - {file.room}:
+            if file.room in ROOMS and ROOMS.index(other) > ROOMS.index(file.room):
+                yield f"{file.name} imports from {other}/, which stands above {file.room}/"
+            if (other, file.room) in SIDE_BY_SIDE:
+                yield f"{file.name} imports from {other}/, which stands beside {file.room}/"
 
 
-@pytest.mark.parametrize("name", sorted(set(FILES) - ALONE))
-def test_the_privacy_wall(name):
-    if room_of(name) not in SEE_TEXT | {"cli"}:
-        behind = {module for module in imports(FILES[name]) if room_of(module) in SEE_TEXT}
-        assert not {module for module in behind if module.startswith("kvtrace.")}
+@rule
+def only_some_rooms_see_text(files):
+    for file in files.values():
+        behind = {module for module in file.imports if is_ours(module) and room_of(module) in SEE_TEXT}
+        if behind and file.room not in SEE_TEXT | {"cli"} and file.name not in ALONE:
+            yield f"{file.name} imports {sorted(behind)}, which see text"
 
 
-def test_no_imports_run_in_a_circle():
-    graph = {name: set(modules_of(path)) - {name} for name, path in FILES.items()}
+@rule
+def no_imports_run_in_a_circle(files):
+    graph = {name: file.modules(files) - {name} for name, file in files.items()}
     while free := [name for name, needed in graph.items() if not needed & graph.keys()]:
         for name in free:
             del graph[name]
-    circle = {name: needed & graph.keys() for name, needed in graph.items()}
-    assert not circle, f"these import each other, or what does: {circle}"
+    for name, needed in graph.items():
+        yield f"{name} and {sorted(needed & graph.keys())} import each other, or what does"
 
 
-def test_no_public_name_is_a_module_too():
+@rule
+def no_public_name_is_a_module_too(files):
     rows = ("cli/", "report/plots/", "_native/")  # a row's file has the row's name, a kernel's that of its caller
-    names = [name for name in FILES if not name.startswith(rows)]
-    modules = {Path(name).name for name in names} | {Path(name).parent.name for name in names}
-    assert not modules & set(kvtrace.__all__)
+    for name in files:
+        for taken in {*name.split("/")[-2:]} & set(kvtrace.__all__):
+            if not name.startswith(rows):
+                yield f"{name} is a module, and kvtrace.{taken} another thing"
 
 
-def test_the_trace_imports_numpy_and_nothing_else():
-    for name in (name for name in FILES if name.startswith("trace/")):
-        outside = {module.split(".")[0] for module in imports(FILES[name])} - sys.stdlib_module_names
-        assert outside <= {"numpy", "kvtrace"}, name
+@rule
+def the_trace_imports_numpy_and_nothing_else(files):
+    for file in files.values():
+        outside = {module.split(".")[0] for module in file.imports} - sys.stdlib_module_names - {"numpy", "kvtrace"}
+        if file.room == "trace" and outside:
+            yield f"{file.name} imports {sorted(outside)}"
 
 
-@pytest.mark.parametrize("name", sorted(FILES))
-def test_heavy_libraries_are_imported_where_they_are_needed(name):
-    assert not {module.split(".")[0] for module in imports(FILES[name], inside_functions=False)} & HEAVY
+@rule
+def heavy_libraries_are_imported_where_they_are_needed(files):
+    for file in files.values():
+        if heavy := {module.split(".")[0] for module in file.imports_at_once} & HEAVY:
+            yield f"{file.name} imports {sorted(heavy)} outside a function"
 
 
-@pytest.mark.parametrize("name", sorted(name for name in FILES if room_of(name) not in {"cli", "__main__"}))
-def test_only_the_command_line_prints_reads_argv_or_exits(name):
-    tree = ast.parse(FILES[name].read_text())
-    called = {ast.unparse(node.func) for node in ast.walk(tree) if isinstance(node, ast.Call)}
-    named = {ast.unparse(node) for node in ast.walk(tree) if isinstance(node, ast.Attribute)}
-    assert not called & {"print", "exit", "quit", "sys.exit", "click.echo"} and "sys.argv" not in named
+@rule
+def only_the_command_line_prints_reads_argv_or_exits(files):
+    for file in files.values():
+        wrong = file.calls & {"print", "exit", "quit", "sys.exit", "click.echo"} | file.attributes & {"sys.argv"}
+        if wrong and file.room not in {"cli", "__main__"}:
+            yield f"{file.name} uses {sorted(wrong)}"
 
 
-COMPILED = ("_native", "cache/core", "cache/live", "cache/policies", "cache/structures", "serving/core")
+@rule
+def only_some_folders_hold_compiled_code(files):
+    for file in files.values():
+        if "cython" in file.imports and file.name.rpartition("/")[0] not in COMPILED:
+            yield f"{file.name} is compiled"
 
 
-@pytest.mark.parametrize("name", sorted(FILES))
-def test_only_some_folders_hold_compiled_code(name):
-    if "cython" in set(imports(FILES[name])):
-        assert name.rpartition("/")[0] in COMPILED
+@rule
+def a_policy_imports_its_base_class_and_the_shared_structures(files):
+    allowed = ("kvtrace.cache.policies", "kvtrace.cache.structures", "kvtrace._base")
+    for file in files.values():
+        wrong = {module for module in file.imports if is_ours(module) and not module.startswith(allowed)}
+        policy = file.name.startswith(("cache/policies/", "cache/structures/")) and not file.name.endswith("__init__")
+        if wrong and policy:
+            yield f"{file.name} imports {sorted(wrong)}"
 
 
-@pytest.mark.parametrize("name", sorted(name for name in FILES if name.startswith(("cache/policies/", "cache/struct"))))
-def test_a_policy_imports_its_base_class_and_the_shared_structures(name):
-    if not name.endswith("__init__"):
-        ours = {module for module in imports(FILES[name]) if module.startswith("kvtrace")}
-        assert all(
-            module.startswith(("kvtrace.cache.policies", "kvtrace.cache.structures", "kvtrace._base"))
-            for module in ours
-        )
+@pytest.mark.parametrize("name", RULES)
+def test_every_file_keeps_the_rule(name):
+    assert [*RULES[name](FILES)] == []
+
+
+@pytest.mark.parametrize(
+    ("name", "file", "text", "offence"),
+    [
+        ("a_file_stands_in_a_room", "attic/x", "", "attic/x stands in no room"),
+        ("a_file_stands_in_a_room", "cache", "", "cache stands in no room"),
+        ("a_room_says_what_it_is_for", "cache/__init__", "import numpy", "cache/__init__ has no docstring"),
+        ("a_room_imports_from_the_rooms_below_it", "trace/x", "def f():\n    from ..cache.core import pool",
+         "trace/x imports from cache/, which stands above trace/"),
+        ("a_room_imports_from_the_rooms_below_it", "serving/x", "from kvtrace.ingest import logs",
+         "serving/x imports from ingest/, which stands beside serving/"),
+        ("only_some_rooms_see_text", "cache/x", "from .. import text",
+         "cache/x imports ['kvtrace.text'], which see text"),
+        ("no_imports_run_in_a_circle", "trace/x", "from . import x", None),
+        ("no_public_name_is_a_module_too", "trace/read", "", "trace/read is a module, and kvtrace.read another thing"),
+        ("no_public_name_is_a_module_too", "read/x", "", "read/x is a module, and kvtrace.read another thing"),
+        ("no_public_name_is_a_module_too", "cli/read", "", None),
+        ("the_trace_imports_numpy_and_nothing_else", "trace/x", "import orjson", "trace/x imports ['orjson']"),
+        ("heavy_libraries_are_imported_where_they_are_needed", "formats/x", "class A:\n    import pandas.core",
+         "formats/x imports ['pandas'] outside a function"),
+        ("heavy_libraries_are_imported_where_they_are_needed", "formats/x", "def f():\n    import pandas", None),
+        ("only_the_command_line_prints_reads_argv_or_exits", "trace/x", "print(1)", "trace/x uses ['print']"),
+        ("only_the_command_line_prints_reads_argv_or_exits", "trace/x", "a = sys.argv", "trace/x uses ['sys.argv']"),
+        ("only_the_command_line_prints_reads_argv_or_exits", "cli/x", "print(1)", None),
+        ("only_some_folders_hold_compiled_code", "cache/x", "import cython", "cache/x is compiled"),
+        ("a_policy_imports_its_base_class_and_the_shared_structures", "cache/policies/x",
+         "from cython.cimports.kvtrace._native import maths",
+         "cache/policies/x imports ['kvtrace._native', 'kvtrace._native.maths']"),
+    ],
+)  # fmt: skip
+def test_a_file_that_breaks_the_rule_is_listed(name, file, text, offence):
+    offences = [*RULES[name](FILES | {file: Source(file, text)})]
+    assert offences == ([offence] if offence else [])
+
+
+def test_files_of_a_circle_are_listed_and_what_imports_them():
+    lines = {"a": "from . import b", "b": "from .c import f", "c": "import kvtrace.trace.a", "d": "from . import a"}
+    files = {f"trace/{name}": Source(f"trace/{name}", line) for name, line in (lines | {"e": ""}).items()}
+    listed = [sentence.split()[0] for sentence in RULES["no_imports_run_in_a_circle"](files)]
+    assert listed == ["trace/a", "trace/b", "trace/c", "trace/d"]
 
 
 def loaded_by(code):

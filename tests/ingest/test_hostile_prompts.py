@@ -51,7 +51,6 @@ def hostile_templates():
     yield from (wrapper % attack for wrapper, attack in itertools.islice(pairs, 198))
 
 
-@pytest.mark.slow
 def test_200_hostile_templates_end_in_a_second_each_and_break_nothing():
     own, count = ChatTemplate("{{ messages[0].content }}"), 0
     for source in hostile_templates():

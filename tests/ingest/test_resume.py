@@ -708,8 +708,10 @@ def test_a_run_that_is_killed_leaves_no_process_and_no_lock(place, slow_run):
     assert workers
     process.kill()
     process.wait()
-    time.sleep(1)
-    assert not [worker for worker in workers if is_alive(worker)]
+    deadline = time.monotonic() + 60
+    while any(map(is_alive, workers)):
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
     assert resumed() == made()
 
 

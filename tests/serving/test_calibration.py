@@ -165,7 +165,6 @@ def test_arguments_are_checked():
         calibrate(recorded(), LLAMA, GPU, holdout=0.01)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("name", MEASURED)
 def test_the_second_half_of_a_real_recording_is_predicted(shared, name):
     recording = measured(shared, name)

@@ -203,13 +203,9 @@ def test_the_report_page_holds_the_plan(tmp_path, capsys, trace):
     assert 'id="plan"' not in (tmp_path / "p.html").read_text()
 
 
-def test_on_a_real_trace_the_plan_takes_seconds(shared):
-    import time
-
+def test_on_a_real_trace_the_plan_has_the_hit_rate_of_an_unlimited_cache(shared):
     trace = kvtrace.read(shared / "data/mooncake/conversation_trace.jsonl")
-    start = time.perf_counter()
     found = plan(trace, Roofline(model_shape(MODEL), gpu("h100")), PlanTarget(routers=("sticky", "lmetric")))
-    assert time.perf_counter() - start < 60
     assert found.memory.unlimited_block_hit_rate == pytest.approx(0.3664, abs=1e-4)
 
 

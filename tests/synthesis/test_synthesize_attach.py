@@ -370,7 +370,6 @@ def spearman(trace):
     return np.corrcoef(rank(trace.input_length), rank(trace.output_length))[0, 1]
 
 
-@pytest.mark.slow
 def test_the_conversation_trace_is_drawn_faithfully(conversation, model):
     capacities, spread = [2000, 10_000, 50_000], []
     wanted = kvtrace.hit_curve(conversation)
@@ -388,7 +387,6 @@ def test_the_conversation_trace_is_drawn_faithfully(conversation, model):
     assert spread == pytest.approx([bursts] * 5, rel=0.3)
 
 
-@pytest.mark.slow
 def test_hit_rates_do_not_drift_with_the_number_of_requests(conversation, model):
     found = trace_of(model, stream(model, 10 * len(conversation)))
     assert_same_lengths(found, conversation, mean=0.007, spread=0.02)
@@ -418,7 +416,6 @@ def with_sessions(trace):
     return Columns(trace.timestamp, trace.input_length, trace.output_length, trace.hash_ids, trace.offsets, session)
 
 
-@pytest.mark.slow
 def test_no_row_and_no_session_is_copied(conversation, model):
     def pairs(input_length, output_length):
         return list(zip(input_length.tolist(), output_length.tolist(), strict=True))
@@ -438,7 +435,6 @@ def test_no_row_and_no_session_is_copied(conversation, model):
     assert len(ours) == pytest.approx(len(theirs), rel=0.15)
 
 
-@pytest.mark.slow
 def test_the_model_of_the_conversation_trace_is_small(model, tmp_path):
     model.save(tmp_path / "model.json")
     assert (tmp_path / "model.json").stat().st_size < 300_000

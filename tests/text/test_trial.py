@@ -86,6 +86,13 @@ def test_a_child_is_bounded_in_time_and_in_memory():
     assert trial.in_child(lambda: os.write(2, b"")) == 0
 
 
+def test_a_child_that_aborts_prints_nothing():
+    copied = "import faulthandler, os; faulthandler.enable(open(os.dup(2), 'w'))"  # as pytest does
+    code = f"{copied}; from kvtrace.text import trial; print(trial.in_child(os.abort))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert (done.stdout, done.stderr) == ("-6\n", "")
+
+
 def test_a_trial_may_use_no_more_memory_than_its_own_process():
     def limit():
         return resource.getrlimit(resource.RLIMIT_AS)[0]

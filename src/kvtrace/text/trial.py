@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import faulthandler
 import os
 import signal
 import warnings
@@ -74,6 +75,7 @@ def _run(
     if child == 0:
         status = FAILED
         try:
+            faulthandler.disable()  # it may write into a copy of stderr, as pytest's does
             with suppress(OSError):
                 os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
             _limit(seconds, memory, cpu)
