@@ -7,6 +7,8 @@ TESTS ?= tests
 TEST_JOBS ?= $(shell expr $$(getconf _NPROCESSORS_ONLN) + 1)
 CIBUILDWHEEL ?= pipx run cibuildwheel==4.3.3
 FUZZ_SECONDS ?= 3600
+# folders where a wheel may lie that has these sources compiled
+WHEELS ?= dist ../wheels
 PY := $(VENV)/bin/python
 PIP := $(PY) -m pip --disable-pip-version-check
 .DEFAULT_GOAL := help
@@ -53,9 +55,9 @@ fuzz: $(VENV)/dev $(VENV)/built  ## fuzzers for FUZZ_SECONDS each (an hour), wha
 	$(PY) -m fuzz.scanner --seconds $(FUZZ_SECONDS) build/fuzz/scanner
 	$(PY) -m fuzz.files --seconds $(FUZZ_SECONDS)
 	sh tools/asan_build.sh $(PY) --seconds $(FUZZ_SECONDS)
-	KVTRACE_RANDOM=1 KVTRACE_EXAMPLES=400 $(PY) -m pytest -n $(TEST_JOBS) --dist loadgroup -m hypothesis
+	KVTRACE_RANDOM=1 KVTRACE_THOROUGH=1 KVTRACE_EXAMPLES=400 $(PY) -m pytest -n $(TEST_JOBS) --dist loadgroup tests
 	KVTRACE_CANARY_ROWS=1000000 $(PY) -m pytest tests/ingest/test_canary.py -k nothing_that_a_run_leaves
-	KVTRACE_KILL_POINTS=200 $(PY) -m pytest tests/ingest/test_resume.py -k killed_its_resumption
+	KVTRACE_KILL_POINTS=200 $(PY) -m pytest tests/ingest/test_resume.py -k killed_at_any_point
 	KVTRACE_KILL_POINTS=200 $(PY) -m pytest tests/capture/test_crash.py
 
 wheel: $(VENV)/dev  ## build a wheel and try it in a bare environment
@@ -114,7 +116,7 @@ $(VENV)/installed: pyproject.toml
 	@test -x $(PY) || $(PYTHON) -m venv $(VENV)
 	@echo "setting up $(VENV): packages from the index, and the kernels compiled (about $(DEMO_S) s on 2 processors) ..."
 	@$(PY) tools/requirements.py build >$(VENV)/build.txt && $(PIP) install -qq --requirement $(VENV)/build.txt
-	@$(PY) setup.py -q build_ext --inplace & compiling=$$!; \
+	@{ $(PY) tools/prebuilt.py $(WHEELS) || $(PY) setup.py -q build_ext --inplace; } & compiling=$$!; \
 	 $(PY) tools/requirements.py run >$(VENV)/run.txt && $(PIP) install -qq --requirement $(VENV)/run.txt && wait $$compiling
 	@KVTRACE_IS_BUILT=1 $(PIP) install -qq --no-build-isolation --no-deps --editable .
 	@touch $@ $(VENV)/built

@@ -56,15 +56,20 @@ def pytest_collection():
     return result
 
 
-@pytest.hookimpl(tryfirst=True)  # before `-m "not slow"` chooses
+@pytest.hookimpl(tryfirst=True)  # before `-m "not slow"` chooses, and pytest-xdist reads the groups
 def pytest_collection_modifyitems(config, items):
-    """Mark what is slow or reads much real data, and leave out cases as --one-case says."""
+    """Mark what is slow or reads much real data, keep tests that share a fixture of their file in one worker, and leave
+    out cases as --one-case says."""
     cases: dict[str, list[str]] = {}
     for item in items:
         test = item.nodeid.partition("[")[0]
         cases.setdefault(test, []).append(item.nodeid)
         if not SLOW.isdisjoint((test, test.partition("::")[0])) or "shared" in item.fixturenames:
             item.add_marker("slow")
+        fixtures = getattr(item, "_fixtureinfo", None)
+        scopes = {one.scope for each in fixtures.name2fixturedefs.values() for one in each} if fixtures else set()
+        if scopes & {"module", "class", "package"} and not item.get_closest_marker("xdist_group"):
+            item.add_marker(pytest.mark.xdist_group(item.path.name))
     folders = tuple(f"{folder}/" for folder in config.getoption("--one-case"))
     chosen = {min(ids) for ids in cases.values()}
     left_out = [item for item in items if item.nodeid.startswith(folders) and item.nodeid not in chosen]
@@ -80,13 +85,3 @@ def shared() -> Path:
     if not (folder / "data").is_dir():
         pytest.skip("no shared data beside the project")
     return folder
-
-
-@pytest.hookimpl(tryfirst=True)  # before pytest-xdist reads the groups
-def pytest_collection_modifyitems(items):
-    """Keep a file's tests in one worker where they share a fixture that is made once for the file."""
-    for item in items:
-        fixtures = getattr(item, "_fixtureinfo", None)
-        scopes = {one.scope for found in fixtures.name2fixturedefs.values() for one in found} if fixtures else ()
-        if {"module", "class", "package"}.intersection(scopes) and not item.get_closest_marker("xdist_group"):
-            item.add_marker(pytest.mark.xdist_group(item.path.name))
