@@ -60,7 +60,7 @@ fuzz: $(VENV)/dev $(VENV)/built  ## fuzzers for FUZZ_SECONDS each (an hour), wha
 	KVTRACE_KILL_POINTS=200 $(PY) -m pytest tests/ingest/test_resume.py -k killed_at_any_point
 	KVTRACE_KILL_POINTS=200 $(PY) -m pytest tests/capture/test_crash.py
 
-wheel: $(VENV)/dev  ## build a wheel and try it in a bare environment
+wheel: $(VENV)/built  ## build a wheel into dist, and try it in a bare environment
 	sh tools/smoke_wheel.sh $(PY)
 
 sdist: $(VENV)/dev  ## build the source archive into dist, and try it outside of git

@@ -50,7 +50,7 @@ def compiled_files(source=SOURCE):
 def build_folder(cython_version):
     """A folder for these settings: with other ones all is compiled again."""
     settings = [cython_version, DIRECTIVES, SHARED, CALLED_OFTEN, FASTEST, flags(SHARED)]
-    settings += [os.environ.get("CC"), os.environ.get("CFLAGS")]
+    settings += [os.environ.get(name) for name in ("CC", "CFLAGS", "LDFLAGS")]
     return f"build/cython-{hashlib.sha256(repr(settings).encode()).hexdigest()[:12]}"
 
 
@@ -196,8 +196,20 @@ class BuildExtensions(build_ext):
         if self.distribution.ext_modules == [PLACEHOLDER]:
             self.distribution.ext_modules[:] = extensions(folder)
         super().finalize_options()
+        self.compiled = Path(folder, sys.implementation.cache_tag)
         if self.inplace or self.editable_mode:  # not in a temporary folder: the next run compiles only what changed
-            self.build_lib = self.build_temp = f"{folder}/{sys.implementation.cache_tag}"
+            self.build_lib = self.build_temp = str(self.compiled)
+
+    def build_extension(self, extension):
+        """Compile a module, or take the one for a wheel that these settings have compiled in place."""
+        module = self.compiled / self.get_ext_filename(extension.name)
+        target = Path(self.get_ext_fullpath(extension.name))
+        changed = max(Path(source).stat().st_mtime for source in extension.sources)
+        if self.inplace or self.editable_mode or not module.exists() or module.stat().st_mtime < changed:
+            super().build_extension(extension)
+        else:
+            target.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy(module, target)
 
     def run(self):
         """Compile, and write the stubs beside the modules that type checkers cannot read."""

@@ -1,5 +1,5 @@
 #!/bin/sh
-# With each Python from 3.11 to 3.14 that is installed: build, demo, and the tests that are not slow.
+# With each Python from 3.11 to 3.14 that is installed: build, demo, a wheel (into dist), and the tests that are not slow.
 # The arguments are tests to run in place of all; an interpreter that is missing is named at the end.
 set -eu
 root=$(pwd)
@@ -16,6 +16,9 @@ for version in 3.11 3.12 3.13 3.14; do
     cd "$copy"
     export KVTRACE_SHARED="${KVTRACE_SHARED:-$root/../shared}"
     make --no-print-directory demo PYTHON="$python"
+    make --no-print-directory wheel PYTHON="$python"
+    mkdir -p "$root/dist"
+    cp dist/kvtrace-*.whl "$root/dist"
     make --no-print-directory test PYTHON="$python" TESTS="${*:-tests -m 'not slow'}"
     cd "$root"
 done

@@ -8,6 +8,7 @@ import shutil
 import subprocess
 import sys
 import tomllib
+import zipfile
 from importlib.machinery import EXTENSION_SUFFIXES
 from pathlib import Path
 
@@ -175,6 +176,26 @@ def test_a_package_index_gets_links_that_lead_to_the_repository(tmp_path):
     base = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["urls"]["Repository"]
     files = [re.sub(rf"{base}/(raw|blob)/main/", "", link) for link in links if link.startswith(f"{base}/")]
     assert files and [file for file in files if not (ROOT / file.partition("#")[0]).exists()] == []
+
+
+@pytest.mark.parametrize(
+    "fault, status", [(None, 0), ("another source", 1), ("no module", 1), ("another Python", 1)], ids=str
+)
+def test_kernels_come_from_a_wheel_of_the_same_sources_alone(tmp_path, fault, status):
+    package = tmp_path / "src/kvtrace"
+    package.mkdir(parents=True)
+    (tmp_path / "tools").mkdir()
+    shutil.copy(ROOT / "tools/prebuilt.py", tmp_path / "tools")
+    suffix = ".cpython-12-other.so" if fault == "another Python" else EXTENSION_SUFFIXES[0]
+    with zipfile.ZipFile(tmp_path / "kvtrace-0.1-py3.whl", "w") as wheel:
+        for name in ("loop.py", "loop.pxd", "types.pxd"):
+            (package / name).write_text(name)
+            wheel.writestr(f"kvtrace/{name}", "other" if fault == "another source" else name)
+        if fault != "no module":
+            wheel.writestr(f"kvtrace/loop{suffix}", "compiled")
+    done = subprocess.run([sys.executable, "tools/prebuilt.py", "nowhere", "."], cwd=tmp_path, capture_output=True)
+    assert (done.returncode, done.stderr) == (status, b"")
+    assert [path.read_text() for path in package.glob("*.so")] == ["compiled"] * (1 - status)
 
 
 def test_no_extra_brings_torch():
