@@ -339,7 +339,7 @@ def test_without_torch_the_engine_says_what_to_install(monkeypatch):
     from experiments.throughput import throughput
 
     monkeypatch.setitem(sys.modules, "torch", None)
-    with pytest.raises(UsageError, match=r"pip install 'kvtrace\[engine\]'"):
+    with pytest.raises(UsageError, match=r"pip install torch"):
         throughput()
 
 
