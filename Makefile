@@ -97,7 +97,7 @@ bench-quick: $(VENV)/dev $(VENV)/built  ## run each part of the bench on little 
 	$(PY) -m benchmarks --quick
 
 times: $(VENV)/dev  ## measure in a fresh clone what set-up and build take, and write it into tools/times.mk
-	$(PY) tools/times.py
+	$(PY) -m tools.times
 
 experiments: $(VENV)/engine $(VENV)/built  ## Lin's report again, 7 minutes, into build/experiments; REQUESTS=100 tries it in one
 	$(PY) -m experiments all build/experiments $(if $(REQUESTS),--requests $(REQUESTS))

@@ -5,40 +5,41 @@
 It ends with status 1, and changes nothing, where no folder holds a wheel for this Python and these sources.
 """
 
+import os
+import runpy
 import sys
 import zipfile
 from importlib.machinery import EXTENSION_SUFFIXES
 from pathlib import Path
 
-SOURCE = Path(__file__).resolve().parents[1] / "src"
-
-
-def matches(wheel: zipfile.ZipFile) -> bool:
-    """Whether a wheel has a module for this Python for each that is compiled, made from the same source."""
-    names = {*wheel.namelist()}
-    for header in SOURCE.rglob("*.pxd"):
-        for path in (header, header.with_suffix(".py")):
-            name = path.relative_to(SOURCE).as_posix()
-            if path.exists() and (name not in names or wheel.read(name) != path.read_bytes()):
-                return False
-        module = header.with_suffix(EXTENSION_SUFFIXES[0]).relative_to(SOURCE).as_posix()
-        if header.with_suffix(".py").exists() and module not in names:
-            return False
-    return True
+ROOT = Path(__file__).resolve().parents[1]
 
 
 def main(folders: list[str]) -> int:
-    """Put the modules of the first wheel that fits, and their stubs, beside their sources."""
-    for path in (path for folder in folders for path in sorted(Path(folder).glob("kvtrace-*.whl"))):
+    """Put the modules of the first wheel that fits beside their sources, and write their stubs."""
+    wheels = [path.resolve() for folder in folders for path in sorted(Path(folder).glob("kvtrace-*.whl"))]
+    os.chdir(ROOT / "src")
+    setup = runpy.run_path("../setup.py", run_name="settings")
+    compiled = setup["compiled_files"](Path("kvtrace"))
+    sources = [*compiled, *Path("kvtrace").rglob("*.pxd")]
+    names = [*(path.with_suffix("").as_posix() for path in compiled), setup["SHARED"].replace(".", "/")]
+    for path in wheels:
         with zipfile.ZipFile(path) as wheel:
-            if not matches(wheel):
-                continue
-            for name in wheel.namelist():
-                if name.endswith((EXTENSION_SUFFIXES[0], ".pyi")) and not (SOURCE / name).exists():
-                    (SOURCE / name).write_bytes(wheel.read(name))
-        print(f"the kernels are those of {path.name}; nothing is compiled")
-        return 0
+            if fits(wheel, sources, [name + EXTENSION_SUFFIXES[0] for name in names]):
+                for name in names:
+                    Path(name + EXTENSION_SUFFIXES[0]).write_bytes(wheel.read(name + EXTENSION_SUFFIXES[0]))
+                runpy.run_path("../tools/kernel_stubs.py")["write_stubs"](Path("kvtrace"), Path("kvtrace"))
+                print(f"the kernels are those of {path.name}; nothing is compiled")
+                return 0
     return 1
+
+
+def fits(wheel: zipfile.ZipFile, sources: list[Path], modules: list[str]) -> bool:
+    """Whether a wheel holds these modules, made from the same sources."""
+    held = {*wheel.namelist()}
+    if not held.issuperset(modules) or not held.issuperset(map(Path.as_posix, sources)):
+        return False
+    return all(wheel.read(path.as_posix()) == path.read_bytes() for path in sources)
 
 
 if __name__ == "__main__":

@@ -5,14 +5,14 @@ machine differ; the cost of a compiled module with one empty class is measured b
 """
 
 import os
-import resource
 import runpy
 import shutil
 import subprocess
 import sys
 import tempfile
-import time
 from pathlib import Path
+
+from benchmarks.measuring import spent
 
 ROOT = Path(__file__).resolve().parents[1]
 PLACE = Path("tools/times.mk")
@@ -34,14 +34,14 @@ def main() -> None:
 def measured() -> dict[str, float]:
     """The figures of the clone in the current folder."""
     build = [".venv/bin/python", "setup.py", "-q", "build_ext", "--inplace"]
-    demo_s, _ = timed(["make", "demo"], PIP_NO_CACHE_DIR="1")
-    dev_s, _ = timed(["make", ".venv/dev"])
+    os.environ["PIP_NO_CACHE_DIR"] = "1"
+    demo, dev = spent("make", "demo"), spent("make", ".venv/dev")
     shutil.rmtree("build")
     for module in Path("src").rglob("*.so"):
         module.unlink()
-    build_s, build_cpu_s = timed(build)
+    whole = spent(*build)
     os.utime(LARGEST_POLICIES)
-    _, policy_cpu_s = timed(build)
+    policy = spent(*build)
     setup = runpy.run_path("setup.py", run_name="settings")
     sources = [path for path in Path("build").rglob("*.c") if "src/kvtrace" in path.as_posix()]
     gcc_cpu_s = sum(gcc(setup, path) for path in sources)
@@ -50,23 +50,14 @@ def measured() -> dict[str, float]:
         "EMPTY_MODULE_CPU_S": round(empty_cpu_s, 2),
         "GCC_CPU_S": round(gcc_cpu_s),
         "GCC_IN_EMPTY_MODULES": round(gcc_cpu_s / empty_cpu_s),
-        "CYTHON_CPU_S": round(max(build_cpu_s - gcc_cpu_s, 0)),
-        "POLICY_CPU_S": round(policy_cpu_s, 1),
+        "CYTHON_CPU_S": round(max(whole.processor_s - gcc_cpu_s, 0)),
+        "POLICY_CPU_S": round(policy.processor_s, 1),
         "LINES_OF_C": sum(path.read_bytes().count(b"\n") for path in sources),
         "MODULES": len(sources),
-        "BUILD_S": round(build_s),
-        "DEMO_S": round(demo_s),
-        "DEV_S": round(dev_s),
+        "BUILD_S": round(whole.wall_s),
+        "DEMO_S": round(demo.wall_s),
+        "DEV_S": round(dev.wall_s),
     }
-
-
-def timed(command: list[str], **environment: str) -> tuple[float, float]:
-    """The seconds of a command, and of all processors that it used."""
-    before, start = resource.getrusage(resource.RUSAGE_CHILDREN), time.perf_counter()
-    subprocess.run(command, check=True, stdout=subprocess.DEVNULL, env=os.environ | environment)
-    after = resource.getrusage(resource.RUSAGE_CHILDREN)
-    cpu_s = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
-    return time.perf_counter() - start, cpu_s
 
 
 def empty(setup: dict) -> Path:
@@ -89,7 +80,7 @@ def gcc(setup: dict, path: Path) -> float:
     compiler = new_compiler()
     customize_compiler(compiler)
     command = [*compiler.compiler_so, f"-I{get_python_inc()}", *setup["flags"](path.as_posix()), "-c", str(path)]
-    return timed([*command, "-o", os.devnull])[1]
+    return spent(*command, "-o", os.devnull).processor_s
 
 
 if __name__ == "__main__":

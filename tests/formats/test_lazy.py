@@ -159,7 +159,7 @@ def test_kernels_fed_in_pieces_do_as_at_once(trace, cuts):
     ends = sorted({0, len(trace), *(cut for cut in cuts if cut < len(trace))})
     some = [rows_of(trace, start, stop) for start, stop in pairwise(ends)]
     recency = reuse_kernel.Recency(len(trace), trace.distinct)
-    found = [recency.found(piece.hash_ids, piece.offsets) for piece in some]
+    found = [recency.runs(piece.hash_ids, piece.offsets) for piece in some]
     for mine, theirs in zip(zip(*found, strict=True), vars(find_segments(trace)).values(), strict=True):
         assert np.concatenate(mine).tolist() == theirs.tolist()
     counted, bands = np.zeros(trace.distinct, np.int32), np.zeros((3, uses_kernel.BANDS), np.int64)
@@ -178,9 +178,9 @@ def test_kernels_fed_in_pieces_do_as_at_once(trace, cuts):
 def test_more_rows_than_were_said_are_refused():
     recency = reuse_kernel.Recency(1, 1)
     with pytest.raises(ValueError, match="more than"):
-        recency.found(np.array([0, 0]), np.array([0, 1, 2]))
+        recency.runs(np.array([0, 0]), np.array([0, 1, 2]))
     with pytest.raises(ValueError, match="not below"):
-        recency.found(np.array([1]), np.array([0, 1]))
+        recency.runs(np.array([1]), np.array([0, 1]))
 
 
 @given(st.lists(st.tuples(st.integers(0, 9), st.integers(1, 4)), max_size=30), st.integers(1, 7), st.floats(0, 1))

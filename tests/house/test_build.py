@@ -182,20 +182,22 @@ def test_a_package_index_gets_links_that_lead_to_the_repository(tmp_path):
     "fault, status", [(None, 0), ("another source", 1), ("no module", 1), ("another Python", 1)], ids=str
 )
 def test_kernels_come_from_a_wheel_of_the_same_sources_alone(tmp_path, fault, status):
-    package = tmp_path / "src/kvtrace"
-    package.mkdir(parents=True)
-    (tmp_path / "tools").mkdir()
-    shutil.copy(ROOT / "tools/prebuilt.py", tmp_path / "tools")
-    suffix = ".cpython-12-other.so" if fault == "another Python" else EXTENSION_SUFFIXES[0]
+    package, (suffix, *_) = tmp_path / "src/kvtrace", EXTENSION_SUFFIXES
+    package.joinpath("_native").mkdir(parents=True)
+    (package / f"loop{suffix}").write_text("compiled from other sources")
+    put_setup(tmp_path)
+    shutil.copytree(ROOT / "tools", tmp_path / "tools")
     with zipfile.ZipFile(tmp_path / "kvtrace-0.1-py3.whl", "w") as wheel:
         for name in ("loop.py", "loop.pxd", "types.pxd"):
             (package / name).write_text(name)
             wheel.writestr(f"kvtrace/{name}", "other" if fault == "another source" else name)
-        if fault != "no module":
-            wheel.writestr(f"kvtrace/loop{suffix}", "compiled")
+        for name in ("_native/_shared", "loop")[: 1 if fault == "no module" else 2]:
+            ending = ".cpython-12-other.so" if fault == "another Python" else suffix
+            wheel.writestr(f"kvtrace/{name}{ending}", "compiled")
     done = subprocess.run([sys.executable, "tools/prebuilt.py", "nowhere", "."], cwd=tmp_path, capture_output=True)
     assert (done.returncode, done.stderr) == (status, b"")
-    assert [path.read_text() for path in package.glob("*.so")] == ["compiled"] * (1 - status)
+    assert (package / f"loop{suffix}").read_text() == ("compiled" if status == 0 else "compiled from other sources")
+    assert len([*package.rglob(f"*{suffix}")]) == (2 if status == 0 else 1)
 
 
 def test_no_extra_brings_torch():

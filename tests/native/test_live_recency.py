@@ -28,7 +28,7 @@ def test_the_kernel_equals_its_twin(trace, capacity, slots, batch):
     for first in range(0, len(trace), batch):
         rows = range(first, min(first + batch, len(trace)))
         offsets = trace.offsets[first : rows.stop + 1]
-        runs, known = fast.found(keys_of(trace.hash_ids[offsets[0] : offsets[-1]]), offsets - offsets[0])
+        runs, known = fast.runs(keys_of(trace.hash_ids[offsets[0] : offsets[-1]]), offsets - offsets[0])
         expected = [slow.request(prompts_of(trace)[row]) for row in rows]
         assert known[:2].T.tolist() == [[known, len(before)] for _, known, before in expected]
         assert runs.T.tolist() == [[row, *run] for row, (hits, _, _) in enumerate(expected) for run in hits]
@@ -37,7 +37,7 @@ def test_the_kernel_equals_its_twin(trace, capacity, slots, batch):
 
 @given(traces(), capacities, slots)
 def test_it_is_the_front_of_the_list_of_the_whole_trace(trace, capacity, slots):
-    runs, rows = LiveRecency(capacity, slots=slots).found(keys_of(trace.hash_ids), trace.offsets)
+    runs, rows = LiveRecency(capacity, slots=slots).runs(keys_of(trace.hash_ids), trace.offsets)
     near = {(row, depth + i): rank + i for row, blocks, rank, depth in runs.T for i in range(blocks)}
     places, depth = {}, [0] * len(trace)
     for row, _, _, rank in slow_reuse.places(prompts_of(trace)):
@@ -49,7 +49,7 @@ def test_it_is_the_front_of_the_list_of_the_whole_trace(trace, capacity, slots):
 @given(traces())
 def test_a_list_with_room_for_all_blocks_has_the_runs_of_the_whole_trace(trace):
     recency = LiveRecency(trace.distinct + int(trace.prompt_blocks.max()) + 1)
-    runs, _ = recency.found(keys_of(trace.hash_ids), trace.offsets)
+    runs, _ = recency.runs(keys_of(trace.hash_ids), trace.offsets)
     row, _, blocks, rank = segments(trace.hash_ids, trace.offsets, trace.distinct)
     assert runs[:3].tolist() == [row.tolist(), blocks.tolist(), rank.tolist()]
     assert not recency.dropped and recency.held == trace.working_set
@@ -58,7 +58,7 @@ def test_a_list_with_room_for_all_blocks_has_the_runs_of_the_whole_trace(trace):
 @given(traces(), capacities, slots, st.integers(0, 2**64 - 1), st.floats(0.05, 1))
 def test_it_counts_the_sampled_blocks_that_it_holds(trace, capacity, slots, seed, sample):
     recency, slow = LiveRecency(capacity, slots=slots, sample=sample, seed=seed), SlowRecency(capacity, slots)
-    _, rows = recency.found(keys_of(trace.hash_ids), trace.offsets)
+    _, rows = recency.runs(keys_of(trace.hash_ids), trace.offsets)
     before = [slow.request(prompt)[2] for prompt in prompts_of(trace)]
     assert rows[2].tolist() == [len(sampled_positions(keys_of(blocks), sample, seed)) for blocks in before]
     assert recency.sampled == len(sampled_positions(keys_of(slow.blocks), sample, seed))
@@ -72,7 +72,7 @@ def test_marks_count_the_distinct_blocks_used_since(trace, capacity, slots, data
             number = data.draw(st.integers(0, 3))
             recency.mark(number)
             marked[number] = row
-        recency.found(keys_of(prompt), np.array([0, len(prompt)]))
+        recency.runs(keys_of(prompt), np.array([0, len(prompt)]))
         for number, first in marked.items():
             blocks, is_all = recency.used_since(number)
             distinct = len({block for prompt in prompts_of(trace)[first : row + 1] for block in prompt})
@@ -84,29 +84,29 @@ def test_marks_count_the_distinct_blocks_used_since(trace, capacity, slots, data
 def test_prompts_that_are_no_forest_do_not_break_the_counts(prompts, capacity, slots):
     recency = LiveRecency(capacity, slots=slots)
     for prompt in prompts:
-        recency.found(keys_of(prompt), np.array([0, len(prompt)]))
+        recency.runs(keys_of(prompt), np.array([0, len(prompt)]))
         assert 0 <= recency.held <= recency.room
         recency.mark(0)
     blocks = {block for prompt in prompts for block in prompt}
     assert recency.held <= len(blocks)
-    recency.found(keys_of(sorted(blocks)), np.array([0, len(blocks)]))
+    recency.runs(keys_of(sorted(blocks)), np.array([0, len(blocks)]))
     assert recency.held == min(len(blocks), capacity) if len(blocks) > capacity else recency.held <= len(blocks)
 
 
 def test_a_request_longer_than_the_list_keeps_its_first_blocks():
     recency = LiveRecency(4)
-    recency.found(keys_of([50, 51]), np.array([0, 2]))
-    recency.found(keys_of(range(9)), np.array([0, 9]))
-    runs, rows = recency.found(keys_of([50, *range(9)]), np.array([0, 1, 10]))
+    recency.runs(keys_of([50, 51]), np.array([0, 2]))
+    recency.runs(keys_of(range(9)), np.array([0, 9]))
+    runs, rows = recency.runs(keys_of([50, *range(9)]), np.array([0, 1, 10]))
     assert rows[0].tolist() == [0, 4] and runs.T.tolist() == [[1, 4, 2, 0]]
 
 
 def test_a_long_stream_keeps_its_last_blocks():
     recency, rng = LiveRecency(1000), np.random.default_rng(1)
     keys = rng.integers(0, 2**64, 50_000, dtype=np.uint64)
-    recency.found(keys, np.arange(0, 50_001, 10))
+    recency.runs(keys, np.arange(0, 50_001, 10))
     assert recency.dropped and 1000 <= recency.reach <= recency.held <= recency.room == 1250
-    _, rows = recency.found(keys[-1000:], np.arange(0, 1001, 10))
+    _, rows = recency.runs(keys[-1000:], np.arange(0, 1001, 10))
     assert rows[0].sum() == 1000
 
 
@@ -124,6 +124,6 @@ def test_arguments_that_are_not_valid():
     with pytest.raises(ValueError, match="slots"):
         LiveRecency(1, slots=1)
     with pytest.raises(ValueError, match="inconsistent"):
-        LiveRecency(1).found(np.zeros(2, np.uint64), np.array([0, 3]))
+        LiveRecency(1).runs(np.zeros(2, np.uint64), np.array([0, 3]))
     with pytest.raises(IndexError):
         LiveRecency(1).mark(MARKS)

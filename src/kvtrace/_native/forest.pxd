@@ -22,7 +22,7 @@ cdef _preorder(const int[::1] parent, int[::1] place, int[::1] below)
 cdef _neighbours(const int[::1] parent, const long long[::1] tip, const long long[::1] depth,
                  const long long[::1] group, long long[::1] gap)
 cdef _remove_latest(const long long[::1] place, long long[::1] before, long long[::1] after, long long[::1] gap,
-                    long long[::1] found)
+                    long long[::1] blocks)
 
 
 cdef _count_uses(const long long[::1] hash_ids, const long long[::1] offsets, int[::1] uses, long long[::1] hits,
@@ -32,5 +32,5 @@ cdef _repeated(const long long[::1] hash_ids, const long long[::1] offsets, cons
 
 cdef _longest_prefixes(const long long[::1] order, const long long[::1] bounds, const double[::1] start,
                        const double[::1] end, const long long[::1] ended, const long long[::1] hash_ids,
-                       const long long[::1] offsets, long long[::1] holder, long long[::1] found,
+                       const long long[::1] offsets, long long[::1] holder, long long[::1] latest,
                        unsigned char[::1] completed)

@@ -252,9 +252,9 @@ def shared_with_earlier(parent, tip, depth, group):
     _neighbours(parent, tip[order], depth[order], group[order], gap)
     place = np.argsort(order)  # of the paths in their own order
     before, after = np.arange(-1, len(order) - 1), np.arange(1, len(order) + 1)
-    found = np.zeros(len(order), dtype=np.int64)
-    _remove_latest(place, before, after, gap, found)
-    shared[order] = found
+    blocks = np.zeros(len(order), dtype=np.int64)  # place -> blocks shared with an earlier path
+    _remove_latest(place, before, after, gap, blocks)
+    shared[order] = blocks
     return shared
 
 
@@ -304,7 +304,7 @@ def _neighbours(parent, tip, depth, group, gap):
             gap[i] = shared
 
 
-def _remove_latest(place, before, after, gap, found):
+def _remove_latest(place, before, after, gap, blocks):
     """From the last path to the first: its neighbours are earlier paths; then it leaves the list."""
     i: cython.Py_ssize_t
     at: cython.longlong
@@ -323,7 +323,7 @@ def _remove_latest(place, before, after, gap, found):
                 after[left] = right
             if right < before.shape[0]:
                 before[right] = left
-            found[at] = most
+            blocks[at] = most
 
 
 # One walk over all prompts: uses of each block, hits of a cache that never evicts, and sharing by depth.
@@ -449,13 +449,13 @@ def longest_prefixes(order, bounds, start, end, hash_ids, offsets):
     if len(hash_ids) and hash_ids.min() < 0:
         raise ValueError("hash_ids: an id is negative")
     holder = np.full(int(hash_ids.max(initial=-1)) + 1, -1, dtype=np.int64)  # block -> place of the last that ended
-    found = np.full(len(order), -1, dtype=np.int64)
+    latest = np.full(len(order), -1, dtype=np.int64)
     completed = np.zeros(len(order), dtype=np.uint8)
-    _longest_prefixes(order, bounds, start, end, ended, hash_ids, offsets, holder, found, completed)
-    return np.where(found >= 0, order[found], -1), completed.astype(bool)
+    _longest_prefixes(order, bounds, start, end, ended, hash_ids, offsets, holder, latest, completed)
+    return np.where(latest >= 0, order[latest], -1), completed.astype(bool)
 
 
-def _longest_prefixes(order, bounds, start, end, ended, hash_ids, offsets, holder, found, completed):
+def _longest_prefixes(order, bounds, start, end, ended, hash_ids, offsets, holder, latest, completed):
     group: cython.Py_ssize_t
     k: cython.Py_ssize_t
     i: cython.Py_ssize_t
@@ -478,7 +478,7 @@ def _longest_prefixes(order, bounds, start, end, ended, hash_ids, offsets, holde
                     last = j
                     next_end += 1
                 if last < 0:
-                    found[k] = k - 1 if k > bounds[group] else -1
+                    latest[k] = k - 1 if k > bounds[group] else -1
                     continue
                 first = low = offsets[order[k]]  # blocks before `low` are held, the one at `high` is not
                 high = offsets[order[k] + 1]
@@ -488,5 +488,5 @@ def _longest_prefixes(order, bounds, start, end, ended, hash_ids, offsets, holde
                         low = middle + 1
                     else:
                         high = middle
-                found[k] = holder[hash_ids[low - 1]] if low > first else last
+                latest[k] = holder[hash_ids[low - 1]] if low > first else last
                 completed[k] = 1

@@ -11,7 +11,7 @@ cdef _renumber_sparse(const long long[::1] ids, Py_ssize_t done, long long disti
                       long long[::1] numbers, long long[::1] out)
 cdef _place(const long long[::1] keys, const long long[::1] numbers, long long[::1] into_keys,
             long long[::1] into_numbers)
-cdef _number(const unsigned long long[:, ::1] digests, Py_ssize_t done, int distinct,
+cdef _number(const unsigned long long[:, ::1] digests, Py_ssize_t count, int distinct,
              unsigned long long[:, ::1] store, int[::1] table, int[::1] out)
 cdef _find(const unsigned long long[:, ::1] digests, const unsigned long long[:, ::1] store, const int[::1] table,
            int[::1] out)

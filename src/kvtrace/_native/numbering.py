@@ -177,10 +177,10 @@ class DigestIndex:
         """The number of each digest, int32; new digests get the next numbers."""
         digests = np.ascontiguousarray(digests, dtype=np.uint64).reshape(-1, 2)
         numbers = np.empty(len(digests), dtype=np.int32)
-        done = 0
+        count = 0  # digests that have their number
         while True:
-            done, self.distinct = _number(digests, done, self.distinct, self._digests, self._table, numbers)
-            if done == len(digests):
+            count, self.distinct = _number(digests, count, self.distinct, self._digests, self._table, numbers)
+            if count == len(digests):
                 return numbers
             self._grow()
 
@@ -222,8 +222,8 @@ class DigestIndex:
         _index(self._digests, self.distinct, self._table)
 
 
-def _number(digests, done, distinct, store, table, out):
-    i: cython.Py_ssize_t = done
+def _number(digests, count, distinct, store, table, out):
+    i: cython.Py_ssize_t = count
     slot: cython.ulonglong
     mask: cython.ulonglong = table.shape[0] - 1
     number: cython.int

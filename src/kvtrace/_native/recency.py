@@ -23,16 +23,16 @@ def segments(hash_ids, offsets, distinct):
     >>> [part.tolist() for part in segments(np.array([0, 1, 2, 0, 1]), np.array([0, 2, 3, 5]), 3)]
     [[2], [0], [2], [2]]
     """
-    return Recency(len(offsets) - 1, distinct).found(hash_ids, offsets)
+    return Recency(len(offsets) - 1, distinct).runs(hash_ids, offsets)
 
 
 class Recency:
     """The recency list of a trace of `rows` rows and `distinct` blocks, which can come in pieces.
 
     >>> recency = Recency(3, 3)
-    >>> [part.tolist() for part in recency.found(np.array([0, 1, 2]), np.array([0, 2, 3]))]
+    >>> [part.tolist() for part in recency.runs(np.array([0, 1, 2]), np.array([0, 2, 3]))]
     [[], [], [], []]
-    >>> [part.tolist() for part in recency.found(np.array([0, 1]), np.array([0, 2]))]
+    >>> [part.tolist() for part in recency.runs(np.array([0, 1]), np.array([0, 2]))]
     [[2], [0], [2], [2]]
     """
 
@@ -42,7 +42,7 @@ class Recency:
         self._weight = np.zeros(rows + 1, dtype=np.int64)  # Fenwick tree: row -> blocks last used by it
         self._first = self._active = 0  # the first row of the next piece; number of blocks in the list
 
-    def found(self, hash_ids, offsets):
+    def runs(self, hash_ids, offsets):
         """The runs of the next rows, as in `segments`. Raises ValueError if the trace has more than `rows` rows."""
         hash_ids, offsets = np.ascontiguousarray(hash_ids, np.int64), np.ascontiguousarray(offsets, np.int64)
         rows = len(offsets) - 1
@@ -51,22 +51,22 @@ class Recency:
         if self._first + rows > self._rows:
             raise ValueError(f"the trace has more than {self._rows:,} rows")
         longest = int(np.diff(offsets).max()) if rows else 0
-        found = np.empty((4, max(2 * rows, longest, 1)), dtype=np.int64)
+        runs = np.empty((4, max(2 * rows, longest, 1)), dtype=np.int64)
         row, count = 0, 0
         while True:
             row, self._active, count = _segments(
-                hash_ids, offsets, row, self._first, self._active, count, self._last_use, self._weight, found
+                hash_ids, offsets, row, self._first, self._active, count, self._last_use, self._weight, runs
             )
             if row == rows:
                 self._first += rows
-                return tuple(found[:, :count])
-            grown = np.empty((4, 2 * found.shape[1]), dtype=np.int64)
-            grown[:, :count] = found[:, :count]
-            found = grown
+                return tuple(runs[:, :count])
+            grown = np.empty((4, 2 * runs.shape[1]), dtype=np.int64)
+            grown[:, :count] = runs[:, :count]
+            runs = grown
 
 
-def _segments(hash_ids, offsets, row, first, active, count, last_use, weight, found):
-    """Walk rows to the end, or until `found` may be too small; returns (row, active blocks, count).
+def _segments(hash_ids, offsets, row, first, active, count, last_use, weight, runs):
+    """Walk rows to the end, or until `runs` may be too small; returns (row, active blocks, count).
 
     The first row is row `first` of the trace.
     """
@@ -86,7 +86,7 @@ def _segments(hash_ids, offsets, row, first, active, count, last_use, weight, fo
             trace_row = cython.cast(cython.int, first + row)
             start = offsets[row]
             stop = offsets[row + 1]
-            if count + (stop - start) > found.shape[1]:
+            if count + (stop - start) > runs.shape[1]:
                 break
             i = start
             taken = 0
@@ -101,10 +101,10 @@ def _segments(hash_ids, offsets, row, first, active, count, last_use, weight, fo
                 while k > 0:
                     before -= weight[k]
                     k -= k & -k
-                found[0, count] = trace_row
-                found[1, count] = run
-                found[2, count] = i - begin
-                found[3, count] = before + 1  # a path takes a run from its first block on
+                runs[0, count] = trace_row
+                runs[1, count] = run
+                runs[2, count] = i - begin
+                runs[3, count] = before + 1  # a path takes a run from its first block on
                 count += 1
                 taken += i - begin
                 active -= i - begin
@@ -150,7 +150,7 @@ class LiveRecency:
 
     >>> recency = LiveRecency(4)
     >>> keys, offsets = np.array([7, 8, 9, 7, 8], np.uint64), np.array([0, 2, 3, 5])
-    >>> runs, rows = recency.found(keys, offsets)
+    >>> runs, rows = recency.runs(keys, offsets)
     >>> runs.tolist()  # row 2 has two blocks of one earlier request, at ranks 2 and 3; the first has depth 0
     [[2], [2], [2], [0]]
     >>> rows.tolist()  # leading known blocks; blocks in the list before the row; of them in the sample
@@ -181,7 +181,7 @@ class LiveRecency:
         """The bytes of its arrays."""
         return self._keys.nbytes + self._last.nbytes + self._tree.nbytes
 
-    def found(self, keys, offsets):
+    def runs(self, keys, offsets):
         """The hit blocks of the next requests, as runs with one last use, and three numbers for each request.
 
         Returns:
@@ -224,7 +224,7 @@ class LiveRecency:
 
         >>> recency = LiveRecency(4)
         >>> recency.mark(0)
-        >>> runs, rows = recency.found(np.array([7, 8], np.uint64), np.array([0, 2]))
+        >>> runs, rows = recency.runs(np.array([7, 8], np.uint64), np.array([0, 2]))
         >>> recency.used_since(0)
         (2, True)
         """
@@ -483,7 +483,7 @@ def _sample(keys, seed, threshold, positions):
 
 
 def add_runs(sums, edges, into, weights, runs, blocks, tokens, block_size):
-    """Add runs of `LiveRecency.found` to the sums.
+    """Add runs of `LiveRecency.runs` to the sums.
 
     Args:
         sums: (column, 3, bin) float64, changed in place.

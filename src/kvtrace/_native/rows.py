@@ -129,13 +129,13 @@ class Scanner:
     def others(self):
         """Values of other keys: a list of (name, rows, values), with values as int64 or as a JSON array in bytes."""
         notes = np.asarray(self._notes)[: self._note]
-        found = []
+        others = []
         for key in range(self._known):
             of_key = notes[notes[:, 1] == key]
             if len(of_key):
                 name = bytes(self._data[self._keys[key, 0] : self._keys[key, 1]])
-                found.append((name, of_key[:, 0].copy(), self._values(of_key)))
-        return found
+                others.append((name, of_key[:, 0].copy(), self._values(of_key)))
+        return others
 
     def _values(self, notes):
         """The values of notes: int64 if all are integers, else the bytes of a JSON array."""

@@ -146,7 +146,7 @@ class LiveCurve:
         from .._native.recency import add_runs
 
         assert self.near is not None
-        runs, rows = self.near.found(keys, offsets)
+        runs, rows = self.near.runs(keys, offsets)
         add_runs(self._sums[0], self._edges, self._into, self._weights, runs, blocks, tokens, self.block_size)
         return rows[0], rows[1:]
 
@@ -157,7 +157,7 @@ class LiveCurve:
         assert self.far is not None
         positions = sampled_positions(keys, self.sample, self._seed)
         sampled_offsets = np.searchsorted(positions, offsets)
-        runs, _ = self.far.found(keys[positions], sampled_offsets)
+        runs, _ = self.far.runs(keys[positions], sampled_offsets)
         row = np.repeat(np.arange(len(blocks)), np.diff(sampled_offsets))
         depth = positions - offsets[row]
         missed = depth >= known[row]

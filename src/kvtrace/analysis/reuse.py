@@ -42,7 +42,7 @@ def find_segments(trace: Trace) -> Segments:
     from .._native.recency import Recency
 
     recency = Recency(len(trace.require_chained()), trace.distinct)
-    pieces = [recency.found(piece.hash_ids, piece.offsets) for _, piece in trace.pieces()]
+    pieces = [recency.runs(piece.hash_ids, piece.offsets) for _, piece in trace.pieces()]
     return Segments(*(pieces[0] if len(pieces) == 1 else map(np.concatenate, zip(*pieces, strict=True))))
 
 
@@ -109,7 +109,7 @@ class ReuseAccumulator:
 
     def add(self, columns) -> None:
         """Add the next rows."""
-        row, last_row, blocks, rank = self._recency.found(columns.hash_ids, columns.offsets)
+        row, last_row, blocks, rank = self._recency.runs(columns.hash_ids, columns.offsets)
         segments = self._segments[self._count : self._count + len(row)]
         segments.real = self._timestamp[row] - self._timestamp[last_row]
         segments.imag = blocks

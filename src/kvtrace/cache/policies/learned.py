@@ -434,14 +434,14 @@ def cells(demand, bounds):
     context: Context = Context(demand.blocks, demand.blocks, demand.trace, demand)
     state: PathState = PathState(context, bounds, Recency(context))
     arrival: cython.const[cython.double][::1] = demand.arrival
-    found = np.zeros(len(demand.ids), dtype=np.int32)
-    cell: cython.int[::1] = found
+    numbers = np.zeros(len(demand.ids), dtype=np.int32)
+    cell: cython.int[::1] = numbers
     with cython.nogil:
         for row in range(state.full.shape[0]):
             state.begin(row, arrival[row])
             for k in range(state.start[row], state.start[row] + state.full[row]):
                 cell[k] = state.use(state.ids[k])
-    return found
+    return numbers
 
 
 EMPTY = cython.declare(cython.int, 1 << 30)  # the level of a class without evictable blocks

@@ -85,7 +85,7 @@ def _on_instances(simulation: Simulation, demand: BlockDemand, order: np.ndarray
     for number in range(_instances(simulation)):
         rows = order if _instances(simulation) == 1 else order[instance == number]
         recency = Recency(len(rows), demand.trace.distinct)
-        row, last_row, blocks, rank = recency.found(*_paths(demand, rows))
+        row, last_row, blocks, rank = recency.runs(*_paths(demand, rows))
         parts.append((rows[row], rows[last_row], blocks, rank, _first_blocks(row, blocks)))
     row, last_row, blocks, rank, start = map(np.concatenate, zip(*parts, strict=True))
     seen = np.bincount(row, weights=blocks, minlength=len(demand)).astype(np.int64)
