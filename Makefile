@@ -18,8 +18,10 @@ include tools/times.mk
 help:  ## list the commands
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "%-14s %s\n", $$1, $$2}'
 
-demo: $(VENV)/built  ## set up, then turn a raw log of our own into a trace and check it
+# what the demo needs is compiled first, and the rest once it has run; later on, what changed is compiled before it
+demo: $(or $(wildcard $(VENV)/built),$(VENV)/installed)  ## set up, then turn a raw log of our own into a trace and check it
 	@sh examples/demo.sh $(VENV)/bin/kvtrace
+	@$(MAKE) --no-print-directory build
 
 build: $(VENV)/built  ## compile what changed
 
@@ -114,21 +116,23 @@ $(VENV)/installed: pyproject.toml
 	@test -x $(PY) || $(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
 	 { echo "kvtrace needs Python 3.11 or newer, and this is $$($(PYTHON) --version). Try: make $(MAKECMDGOALS) PYTHON=python3.12"; exit 1; }
 	@test -x $(PY) || $(PYTHON) -m venv $(VENV)
-	@echo "setting up $(VENV): packages from the index, and the kernels compiled (about $(DEMO_S) s on 2 processors) ..."
+	@echo "setting up $(VENV): packages from the index, and kernels to compile (about $(DEMO_S) s on 2 processors) ..."
 	@$(PY) tools/requirements.py build >$(VENV)/build.txt && $(PIP) install -qq --requirement $(VENV)/build.txt
-	@{ $(PY) tools/prebuilt.py $(WHEELS) || $(PY) setup.py -q build_ext --inplace; } & compiling=$$!; \
+	@{ $(PY) tools/prebuilt.py $(WHEELS) && touch $(VENV)/built || KVTRACE_ONLY=_native $(PY) setup.py -q build_ext --inplace; } & \
+	 compiling=$$!; \
 	 $(PY) tools/requirements.py run >$(VENV)/run.txt && $(PIP) install -qq --requirement $(VENV)/run.txt && wait $$compiling
 	@KVTRACE_IS_BUILT=1 $(PIP) install -qq --no-build-isolation --no-deps --editable .
-	@touch $@ $(VENV)/built
+	@touch $@
 
 # each .pyx, each .pxd, and each .py that has a .pxd beside it; a plain Python file is not among them
 DECLARED := $(shell find src -name '*.pxd')
 SOURCES := setup.py $(DECLARED) $(wildcard $(DECLARED:.pxd=.py)) $(shell find src -name '*.pyx')
 
-# the set-up has compiled all of it; find fails, and says so, where it did not
+# a wheel's kernels are new already; find fails, and says so, where nothing but _native was compiled
 $(VENV)/built: $(SOURCES) | $(VENV)/installed
 	@test -z "$$(find $(SOURCES) -newer $@ 2>&1)" || { \
-	 echo "compiling what changed (a policy takes about $(POLICY_CPU_S) s, all of it $(BUILD_S) s on 2 processors) ..."; \
+	 if test -f $@; then echo "compiling what changed (a policy takes about $(POLICY_CPU_S) s, all of it $(BUILD_S) s on 2 processors) ..."; \
+	 else echo "compiling what simulations need (about $(REST_S) s on 2 processors) ..."; fi; \
 	 $(PY) setup.py -q build_ext --inplace; }
 	@touch $@
 

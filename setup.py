@@ -2,15 +2,17 @@
 
 `python setup.py build_ext --inplace` (`make build`) compiles only what changed. Settings from the environment:
 KVTRACE_DEBUG_KERNELS=1 compiles with bounds checks (`make debug`), KVTRACE_BUILD_JOBS=1 uses one processor,
-KVTRACE_IS_BUILT=1 compiles nothing.
+KVTRACE_ONLY=_native compiles the modules of one folder of the package, KVTRACE_IS_BUILT=1 compiles nothing.
 """
 
+import functools
 import hashlib
 import multiprocessing
 import os
 import re
 import runpy
 import shutil
+import subprocess
 import sys
 import sysconfig
 import tomllib
@@ -22,13 +24,17 @@ from setuptools.command.build_ext import build_ext
 SOURCE = Path("src/kvtrace")
 # Helpers that Cython would otherwise write into each module; compiled once, as a module of its own.
 SHARED = "kvtrace._native._shared"
-# Compiled with -O3, where it was measured to make a policy faster: lhd. Elsewhere -O2 is as fast, and compiles sooner.
-FASTEST = "cache/policies/learned"
-# Modules with loops or methods that Python calls often.
-CALLED_OFTEN = ("kvtrace._native", "kvtrace.cache.live")
+LEVELS_ARE_SET = "/* levels of optimisation are set */\n"
+# gcc takes -O2 for the functions that we wrote, and -O1 for what Cython writes around them, three quarters of the C:
+# all compiles in two thirds of the time, and what runs for each block is the same machine code.
+# In these modules -O2 is for functions that Python calls, too: they have loops.
+LOOPS_IN_PYTHON = ("kvtrace._native", "kvtrace.cache.live")
+# Compiled with -O3, where it was measured to make a policy faster: lhd.
+FASTEST = "kvtrace.cache.policies.learned"
 
 IS_WINDOWS = sys.platform == "win32"
 DEBUG = os.environ.get("KVTRACE_DEBUG_KERNELS") == "1"
+ONLY = os.environ.get("KVTRACE_ONLY", "")
 JOBS = int(os.environ.get("KVTRACE_BUILD_JOBS") or os.cpu_count() or 1)
 DIRECTIVES = {
     "language_level": 3,
@@ -49,7 +55,7 @@ def compiled_files(source=SOURCE):
 
 def build_folder(cython_version):
     """A folder for these settings: with other ones all is compiled again."""
-    settings = [cython_version, DIRECTIVES, SHARED, CALLED_OFTEN, FASTEST, flags(SHARED)]
+    settings = [cython_version, DIRECTIVES, SHARED, LOOPS_IN_PYTHON, FASTEST, flags()]
     settings += [os.environ.get(name) for name in ("CC", "CFLAGS", "LDFLAGS")]
     return f"build/cython-{hashlib.sha256(repr(settings).encode()).hexdigest()[:12]}"
 
@@ -70,17 +76,14 @@ def extensions(folder):
     Options.warning_errors = True
     if not IS_WINDOWS:
         multiprocessing.set_start_method("fork", force=True)  # Cython's worker processes must keep these two settings
-    shared = Extension(SHARED, ["src/" + SHARED.replace(".", "/") + ".c"], extra_compile_args=flags(SHARED))
+    shared = Extension(SHARED, ["src/" + SHARED.replace(".", "/") + ".c"], extra_compile_args=flags())
     modules = cythonize(
         [
             shared,
             *(
-                Extension(
-                    ".".join(path.with_suffix("").parts[1:]),
-                    [str(path)],
-                    extra_compile_args=flags(path.as_posix()),
-                )
+                Extension(".".join(path.with_suffix("").parts[1:]), [str(path)], extra_compile_args=flags())
                 for path in compiled_files()
+                if path.is_relative_to(SOURCE / ONLY)
             ),
         ],
         build_dir=folder,
@@ -90,21 +93,23 @@ def extensions(folder):
         compiler_directives=DIRECTIVES,
         shared_utility_qualified_name=SHARED,
     )
-    for module in modules:
-        if not (IS_WINDOWS or module.name.startswith(CALLED_OFTEN)):
-            mark_cold(Path(module.sources[0]))
+    if takes_levels():
+        for module in modules:
+            if module.name != SHARED:
+                set_levels(Path(module.sources[0]), module.name)
     return modules
 
 
-def mark_cold(path):
-    """Ask gcc for small code of what Python calls: four fifths of a module, which compile a quarter sooner for it.
-
-    These are constructors, and methods that run once in a simulation. What runs for each block is called from C.
-    """
+def set_levels(path, module):
+    """Write beside each function of a C file how far gcc optimises it; the level of all others is that of `flags`."""
     text = path.read_text()
-    marked = re.sub(r"^static (?=(?:PyObject \*|int )__pyx_p[fw]_)", "static __attribute__((cold)) ", text, flags=re.M)
-    if marked != text:
-        path.write_text(marked)
+    if text.endswith(LEVELS_ARE_SET):
+        return
+    level = 3 if module == FASTEST else 2
+    ours = "(?:f|pf)" if module.startswith(LOOPS_IN_PYTHON) else "f"
+    text = re.sub(rf"^static (?=[^=;({{]*\b__pyx_{ours}_\w+\()", f'static __attribute__((optimize("O{level}"))) ', text,
+                  flags=re.M)  # fmt: skip
+    path.write_text(text + LEVELS_ARE_SET)
 
 
 def check_policies():
@@ -146,25 +151,40 @@ def check_policies():
                 )
 
 
-def flags(path):
-    """The C compiler's options for a source file."""
+def flags():
+    """The C compiler's options."""
     if IS_WINDOWS:
         return ["/Od", "/Zi"] if DEBUG else ["/O2"]
     if DEBUG:
         return ["-O1", "-g"]
-    return ["-O3" if FASTEST in path else "-O2", "-g0"]
+    return ["-O1" if takes_levels() else "-O2", "-g0"]
+
+
+@functools.cache
+def takes_levels():
+    """Whether the compiler takes a level of optimisation for each function: gcc does, clang knows none."""
+    if IS_WINDOWS or DEBUG:
+        return False
+    command = [compiler_command(), "-dM", "-E", "-x", "c", os.devnull]
+    macros = subprocess.run(command, capture_output=True, text=True).stdout
+    return "__GNUC__" in macros and "__clang__" not in macros
+
+
+def compiler_command():
+    """The C compiler's name or path."""
+    from setuptools._distutils.ccompiler import new_compiler
+    from setuptools._distutils.sysconfig import customize_compiler
+
+    compiler = new_compiler()
+    customize_compiler(compiler)
+    return compiler.compiler[0]
 
 
 def require_compiler():
     """End with one line where a C compiler or Python's headers are missing; setuptools would give pages later on."""
-    from setuptools._distutils.ccompiler import new_compiler
-    from setuptools._distutils.sysconfig import customize_compiler
-
     if IS_WINDOWS:
         return  # setuptools finds the compiler in the registry, and names what to install
-    compiler = new_compiler()
-    customize_compiler(compiler)
-    command = compiler.compiler[0]
+    command = compiler_command()
     if shutil.which(command) is None:
         raise SystemExit(
             f"kvtrace: no C compiler: {command} is not installed. Install it (Debian: `apt install gcc libc6-dev`, "
@@ -205,7 +225,8 @@ class BuildExtensions(build_ext):
         module = self.compiled / self.get_ext_filename(extension.name)
         target = Path(self.get_ext_fullpath(extension.name))
         changed = max(Path(source).stat().st_mtime for source in extension.sources)
-        if self.inplace or self.editable_mode or not module.exists() or module.stat().st_mtime < changed:
+        in_place = module.absolute() == target.absolute()  # setuptools hides self.inplace here
+        if in_place or not module.exists() or module.stat().st_mtime < changed:
             super().build_extension(extension)
         else:
             target.parent.mkdir(parents=True, exist_ok=True)

@@ -13,6 +13,20 @@ import pytest
 import kvtrace
 from tests.docs import ROOT
 
+# `kvtrace`, which leaves the names of the compiled modules that it loaded in a file
+COMMAND = """import atexit, sys
+
+def write_loaded():
+    loaded = [name for name, module in sys.modules.items() if str(getattr(module, "__file__", "")).endswith(".so")]
+    with open("loaded.txt", "a") as file:
+        file.writelines(f"{name}\\n" for name in loaded if name.startswith("kvtrace."))
+
+atexit.register(write_loaded)
+from kvtrace.cli import main
+sys.argv[0] = "kvtrace"
+sys.exit(main())
+"""
+
 
 @pytest.fixture(scope="module")
 def demo(tmp_path_factory):
@@ -21,13 +35,14 @@ def demo(tmp_path_factory):
     shutil.copytree(ROOT / "examples", folder / "examples")
     command = folder / ".venv/bin/kvtrace"
     command.parent.mkdir(parents=True)
-    command.write_text(f'#!/bin/sh\nexec "{sys.executable}" -m kvtrace "$@"\n')
+    command.write_text(f"#!{sys.executable}\n{COMMAND}")
     command.chmod(0o755)
     environment = os.environ | {"PYTHONPATH": str(Path(kvtrace.__file__).parent.parent)}
     done = subprocess.run(
         ["sh", "examples/demo.sh", ".venv/bin/kvtrace"], cwd=folder, env=environment, capture_output=True, text=True
     )
     assert (done.returncode, done.stderr) == (0, "")
+    (folder / "loaded.txt").rename(folder / "loaded-by-the-demo.txt")
     return folder, environment | {"PATH": f"{command.parent}{os.pathsep}{os.environ['PATH']}"}, done.stdout
 
 
@@ -38,12 +53,18 @@ def test_the_demo_ends_with_a_valid_trace_and_its_hit_rates(demo):
     assert len((folder / "demo-output/trace.jsonl").read_text().splitlines()) == 96
 
 
+def test_the_demo_needs_no_more_than_what_is_compiled_first(demo):
+    loaded = {name.rpartition(".")[0] for name in (demo[0] / "loaded-by-the-demo.txt").read_text().split()}
+    first = re.search(r"KVTRACE_ONLY=(\w+) ", (ROOT / "Makefile").read_text())[1]
+    assert loaded == {f"kvtrace.{first}"}
+
+
 def test_the_readme_names_make_demo_and_make_test_first_and_ci_runs_them(demo):
     install = (ROOT / "README.md").read_text().partition("\n## Install\n")[2].partition("\n## ")[0]
     first = re.search(r"^```\w*\n(.*?)^```", install, re.M | re.S)[1]
     commands = [line.partition("#")[0].strip() for line in first.splitlines()]
     assert commands[0].startswith("git clone ") and commands[1:] == ["make demo", "make test"]
-    stated = re.search(r"`make demo` takes .*? its last line is `(.*?)`", install.replace("\n", " "))[1]
+    stated = re.search(r"`make demo` takes .*? the demo's last line, `(.*?)`", install.replace("\n", " "))[1]
     assert stated == demo[2].splitlines()[-1].strip()
     assert "`make test` takes " in install.replace("\n", " ")
     ci = (ROOT / ".ci/run").read_text().splitlines()

@@ -94,6 +94,32 @@ def test_a_misspelt_verb_fails_the_build(tmp_path, right, wrong, message):
     assert done.returncode != 0 and message in done.stderr
 
 
+def test_what_changed_is_compiled_again_in_place_and_nothing_else(tmp_path):
+    pytest.importorskip("Cython")
+    put_setup(tmp_path)
+    shutil.copytree(ROOT / "tools", tmp_path / "tools")
+    folders = [tmp_path / "src/kvtrace" / name for name in ("_native", "cache")]
+    for folder in folders:
+        folder.mkdir(parents=True)
+        (folder / "count.py").write_text("class Count:\n    pass\n")
+        (folder / "count.pxd").write_text("cdef class Count:\n    cdef public int value\n")
+
+    def built(**environment):
+        command = [sys.executable, "setup.py", "-q", "build_ext", "--inplace"]
+        subprocess.run(command, cwd=tmp_path, env=os.environ | environment, capture_output=True, check=True)
+        return {path.relative_to(tmp_path / "src/kvtrace").as_posix().partition(".")[0]: path.stat().st_mtime_ns
+                for path in tmp_path.glob("src/**/*.so")}  # fmt: skip
+
+    first = built(KVTRACE_ONLY="_native")
+    assert first.keys() == {"_native/count", "_native/_shared"}
+    whole = built()
+    assert whole.keys() == {*first, "cache/count"}
+    source = folders[1] / "count.py"
+    source.write_text(source.read_text() + "\nSTEP = 1\n")
+    changed = built()
+    assert {name for name in whole if changed[name] != whole[name]} == {"cache/count"}
+
+
 def test_the_compiled_code_keeps_within_its_budget():
     setup = runpy.run_path(str(ROOT / "setup.py"), run_name="settings")
     modules = [path.relative_to(ROOT) for path in setup["compiled_files"](ROOT / setup["SOURCE"])]

@@ -38,7 +38,6 @@ def curve_command(trace, capacity, points, as_json, as_csv, png, svg, sample, se
     from ..formats.memory_needs import curving, sampled
     from ..report import curve_tables
     from ..report.progress import CURVE, Work
-    from ..serving.models.engine_layout import has_groups
     from ..serving.models.kv_bytes import chosen
 
     require_one(as_json, as_csv)
@@ -59,6 +58,14 @@ def curve_command(trace, capacity, points, as_json, as_csv, png, svg, sample, se
     remarks = remarks_of(loaded, "prefixes")
     if not print_result(values | view, remarks, as_json=as_json, as_csv=curve_tables.as_csv(values) if as_csv else None):
         print_tables([curve_tables.curve_table(values)])
-        groups = [FULL_ATTENTION] if model_config and has_groups(model_config) else []
-        print_notes([*curve_tables.notes(values), *groups, *view_notes, *remarks.values(), *filter(None, [hint_on_commas(capacity, values["longest"])])])
+        print_notes([*curve_tables.notes(values), *notes_on(model_config), *view_notes, *remarks.values(), *filter(None, [hint_on_commas(capacity, values["longest"])])])
     write_figure(curve, kv_bytes_per_token=kv_bytes)
+
+
+def notes_on(model):
+    """What the curve of a model leaves out; without one, the cache's kernels need not be loaded."""
+    if model is None:
+        return []
+    from ..serving.models.engine_layout import has_groups
+
+    return [FULL_ATTENTION] if has_groups(model) else []
