@@ -212,12 +212,13 @@ def anonymize_command(
 def _service_model(service_time, gpu_name, gpus, costs_file):
     """The model that estimates service times; None without --service-time and --costs."""
     from .._base.errors import UsageError
-    from ..serving.service_times import service_model
 
     if service_time is None and costs_file is None:
         if gpu_name is not None or gpus is not None:
             raise UsageError("--gpu and --gpus need --service-time MODEL.")
         return None
+    from ..serving.service_times import service_model
+
     return service_model(service_time, gpu_name, gpus=gpus, costs=costs_file)
 
 
