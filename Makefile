@@ -24,6 +24,7 @@ demo: $(or $(wildcard $(VENV)/built),$(VENV)/installed)  ## set up, then turn a 
 	@$(MAKE) --no-print-directory build
 
 build: $(VENV)/built  ## compile what changed
+	@:
 
 test: $(VENV)/dev $(VENV)/built  ## run the tests; TESTS="tests/cache -k sieve" runs some of them
 	$(PY) -m pytest -n $(TEST_JOBS) --dist loadgroup --randomly-seed=1 $(TESTS)
@@ -132,7 +133,7 @@ SOURCES := setup.py $(DECLARED) $(wildcard $(DECLARED:.pxd=.py)) $(shell find sr
 $(VENV)/built: $(SOURCES) | $(VENV)/installed
 	@test -z "$$(find $(SOURCES) -newer $@ 2>&1)" || { \
 	 if test -f $@; then echo "compiling what changed (a policy takes about $(POLICY_CPU_S) s, all of it $(BUILD_S) s on 2 processors) ..."; \
-	 else echo "compiling what simulations need (about $(REST_S) s on 2 processors) ..."; fi; \
+	 else echo; echo "Compiling what simulations need (about $(REST_S) s on 2 processors) ..."; fi; \
 	 $(PY) setup.py -q build_ext --inplace; }
 	@touch $@
 
