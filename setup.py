@@ -26,9 +26,9 @@ SOURCE = Path("src/kvtrace")
 SHARED = "kvtrace._native._shared"
 LEVELS_ARE_SET = "/* levels of optimisation are set */\n"
 # gcc takes -O2 for the functions that we wrote, and -O1 for what Cython writes around them, three quarters of the C:
-# all compiles in two thirds of the time, and what runs for each block is the same machine code.
-# In these modules -O2 is for functions that Python calls, too: they have loops.
-LOOPS_IN_PYTHON = ("kvtrace._native", "kvtrace.cache.live")
+# it compiles in two thirds of the time, and what runs for each block is the same machine code. Functions of Python get
+# -O2 where their names begin with _, as the loops of _native do, and where Python calls them for each request.
+OFTEN_FROM_PYTHON = "kvtrace.cache.live"
 # Compiled with -O3, where it was measured to make a policy faster: lhd.
 FASTEST = "kvtrace.cache.policies.learned"
 
@@ -55,7 +55,7 @@ def compiled_files(source=SOURCE):
 
 def build_folder(cython_version):
     """A folder for these settings: with other ones all is compiled again."""
-    settings = [cython_version, DIRECTIVES, SHARED, LOOPS_IN_PYTHON, FASTEST, flags()]
+    settings = [cython_version, DIRECTIVES, SHARED, OFTEN_FROM_PYTHON, FASTEST, flags()]
     settings += [os.environ.get(name) for name in ("CC", "CFLAGS", "LDFLAGS")]
     return f"build/cython-{hashlib.sha256(repr(settings).encode()).hexdigest()[:12]}"
 
@@ -106,9 +106,11 @@ def set_levels(path, module):
     if text.endswith(LEVELS_ARE_SET):
         return
     level = 3 if module == FASTEST else 2
-    ours = "(?:f|pf)" if module.startswith(LOOPS_IN_PYTHON) else "f"
-    text = re.sub(rf"^static (?=[^=;({{]*\b__pyx_{ours}_\w+\()", f'static __attribute__((optimize("O{level}"))) ', text,
-                  flags=re.M)  # fmt: skip
+    place = "_".join(f"{len(part)}{part}" for part in module.split("."))
+    from_python = r"\w+" if module.startswith(OFTEN_FROM_PYTHON) else r"(?:\d+[A-Z]\w*_)?\d*_[a-z]\w*"
+    ours = rf"__pyx_(?:f_\w+|pf_{place}_{from_python})(?<!__)\("
+    attribute = f'static __attribute__((optimize("O{level}"))) '
+    text = re.sub(rf"^static (?=[^=;({{]*?\b{ours})", attribute, text, flags=re.M)
     path.write_text(text + LEVELS_ARE_SET)
 
 
