@@ -26,9 +26,9 @@ SOURCE = Path("src/kvtrace")
 SHARED = "kvtrace._native._shared"
 LEVELS_ARE_SET = "/* levels of optimisation are set */\n"
 # gcc takes -O2 for the functions that we wrote, and -O1 for what Cython writes around them, three quarters of the C:
-# it compiles in two thirds of the time, and what runs for each block is the same machine code. Functions of Python get
-# -O2 where their names begin with _, as the loops of _native do, and where Python calls them for each request.
-OFTEN_FROM_PYTHON = "kvtrace.cache.live"
+# it compiles in two thirds of the time. Functions of Python get -O2 where their names begin with _, as the loops of
+# _native do. These modules are -O2 as a whole: their loops use Python's objects, and were 5 to 35 % slower.
+WHOLE = ("kvtrace.cache.live.", "kvtrace.cache.policies.adaptive", "kvtrace.serving.core.vllm")
 # Compiled with -O3, where it was measured to make a policy faster: lhd.
 FASTEST = "kvtrace.cache.policies.learned"
 
@@ -55,7 +55,7 @@ def compiled_files(source=SOURCE):
 
 def build_folder(cython_version):
     """A folder for these settings: with other ones all is compiled again."""
-    settings = [cython_version, DIRECTIVES, SHARED, OFTEN_FROM_PYTHON, FASTEST, flags()]
+    settings = [cython_version, DIRECTIVES, SHARED, WHOLE, FASTEST, flags(SHARED)]
     settings += [os.environ.get(name) for name in ("CC", "CFLAGS", "LDFLAGS")]
     return f"build/cython-{hashlib.sha256(repr(settings).encode()).hexdigest()[:12]}"
 
@@ -76,12 +76,12 @@ def extensions(folder):
     Options.warning_errors = True
     if not IS_WINDOWS:
         multiprocessing.set_start_method("fork", force=True)  # Cython's worker processes must keep these two settings
-    shared = Extension(SHARED, ["src/" + SHARED.replace(".", "/") + ".c"], extra_compile_args=flags())
+    shared = Extension(SHARED, ["src/" + SHARED.replace(".", "/") + ".c"], extra_compile_args=flags(SHARED))
     modules = cythonize(
         [
             shared,
             *(
-                Extension(".".join(path.with_suffix("").parts[1:]), [str(path)], extra_compile_args=flags())
+                Extension(name := ".".join(path.with_suffix("").parts[1:]), [str(path)], extra_compile_args=flags(name))
                 for path in compiled_files()
                 if path.is_relative_to(SOURCE / ONLY)
             ),
@@ -93,10 +93,9 @@ def extensions(folder):
         compiler_directives=DIRECTIVES,
         shared_utility_qualified_name=SHARED,
     )
-    if takes_levels():
-        for module in modules:
-            if module.name != SHARED:
-                set_levels(Path(module.sources[0]), module.name)
+    for module in modules:
+        if takes_levels() and module.name != SHARED and not module.name.startswith(WHOLE):
+            set_levels(Path(module.sources[0]), module.name)
     return modules
 
 
@@ -107,8 +106,7 @@ def set_levels(path, module):
         return
     level = 3 if module == FASTEST else 2
     place = "_".join(f"{len(part)}{part}" for part in module.split("."))
-    from_python = r"\w+" if module.startswith(OFTEN_FROM_PYTHON) else r"(?:\d+[A-Z]\w*_)?\d*_[a-z]\w*"
-    ours = rf"__pyx_(?:f_\w+|pf_{place}_{from_python})(?<!__)\("
+    ours = rf"__pyx_(?:f_\w+|pf_{place}_(?:\d+[A-Z]\w*_)?\d*_[a-z]\w*(?<!__))\("
     attribute = f'static __attribute__((optimize("O{level}"))) '
     text = re.sub(rf"^static (?=[^=;({{]*?\b{ours})", attribute, text, flags=re.M)
     path.write_text(text + LEVELS_ARE_SET)
@@ -153,13 +151,13 @@ def check_policies():
                 )
 
 
-def flags():
-    """The C compiler's options."""
+def flags(module):
+    """The C compiler's options for a module."""
     if IS_WINDOWS:
         return ["/Od", "/Zi"] if DEBUG else ["/O2"]
     if DEBUG:
         return ["-O1", "-g"]
-    return ["-O1" if takes_levels() else "-O2", "-g0"]
+    return ["-O1" if takes_levels() and not module.startswith(WHOLE) else "-O2", "-g0"]
 
 
 @functools.cache

@@ -45,7 +45,7 @@ def measured() -> dict[str, float]:
     policy = spent(*build)
     setup = runpy.run_path("setup.py", run_name="settings")
     sources = [path for path in Path("build").rglob("*.c") if "src/kvtrace" in path.as_posix()]
-    gcc_cpu_s = sum(gcc(path, setup["flags"]()) for path in sources)
+    gcc_cpu_s = sum(gcc(path, setup["flags"](".".join(path.with_suffix("").parts[3:]))) for path in sources)
     empty_cpu_s = min(gcc(empty(setup), ["-O2", "-g0"]) for _ in range(5))  # as when the goals were set
     return {
         "EMPTY_MODULE_CPU_S": round(empty_cpu_s, 2),
