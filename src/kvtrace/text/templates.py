@@ -250,7 +250,7 @@ class ChatTemplate:
 
         environment = template_jinja.environment()
         try:
-            code = environment.compile(self.source, filename=FILENAME)
+            code = template_jinja.code_of(self.source)
         except jinja2.TemplateSyntaxError as error:
             message = f"{self.name}:{error.lineno}: the chat template is not valid Jinja: {error.message}"
         except Exception as error:  # jinja2 checks less than Python's compiler
