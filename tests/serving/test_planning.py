@@ -205,7 +205,7 @@ def test_the_report_page_holds_the_plan(tmp_path, capsys, trace):
 
 def test_on_a_real_trace_the_plan_has_the_hit_rate_of_an_unlimited_cache(shared):
     trace = kvtrace.read(shared / "data/mooncake/conversation_trace.jsonl")
-    found = plan(trace, Roofline(model_shape(MODEL), gpu("h100")), PlanTarget(routers=("sticky", "lmetric")))
+    found = plan(trace, Roofline(model_shape(MODEL), gpu("h100")), PlanTarget(ttft_s=1000.0, routers=("round-robin",)))
     assert found.memory.unlimited_block_hit_rate == pytest.approx(0.3664, abs=1e-4)
 
 
