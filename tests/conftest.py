@@ -80,6 +80,15 @@ def pytest_collection_modifyitems(config, items):
         items[:] = [item for item in items if item not in {*left_out}]
 
 
+@pytest.hookimpl(tryfirst=True)  # before pytest-xdist sends the ids
+def pytest_collection_finish(session):
+    """Put the groups into the ids: pytest-xdist 3.8 writes them to `_nodeid`, which pytest 9.2 does not read."""
+    for item in session.items:
+        written = getattr(item, "_nodeid", item.nodeid)
+        if written != item.nodeid:
+            item._id = type(item._id).parse(written)
+
+
 @pytest.fixture(scope="session")
 def shared() -> Path:
     """The folder of real data beside the project; tests that want it skip where it is missing."""
