@@ -2,10 +2,12 @@
 
 import contextlib
 import gc
+import hashlib
 import os
 import signal
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import settings
@@ -78,6 +80,15 @@ def pytest_collection_modifyitems(config, items):
         items[:] = [item for item in items if item not in {*left_out}]
 
 
+@pytest.hookimpl(tryfirst=True)  # before pytest-xdist sends the ids
+def pytest_collection_finish(session):
+    """Put the groups into the ids: pytest-xdist 3.8 writes them to `_nodeid`, which pytest 9.2 does not read."""
+    for item in session.items:
+        written = getattr(item, "_nodeid", item.nodeid)
+        if written != item.nodeid:
+            item._id = type(item._id).parse(written)
+
+
 @pytest.fixture(scope="session")
 def shared() -> Path:
     """The folder of real data beside the project; tests that want it skip where it is missing."""
@@ -85,3 +96,39 @@ def shared() -> Path:
     if not (folder / "data").is_dir():
         pytest.skip("no shared data beside the project")
     return folder
+
+
+LOADED: dict[tuple[Any, ...], Any] = {}  # library, file, its digest, added tokens -> the tokenizer
+
+
+@pytest.fixture(scope="session", autouse=True)
+def loaded_tokenizers():
+    """Load each tokenizer once in a process: that of DeepSeek takes 1.4 s, and each run of a command loads it."""
+    from kvtrace.text import preload, tokenizer_libraries
+
+    load, run = tokenizer_libraries.Library._load, preload._Loading.run
+
+    def load_once(library):
+        path = library._files.tokenizer
+        key = (library.module, str(path), hashlib.sha256(path.read_bytes()).digest(), repr(library._files.added_tokens))
+        if key not in LOADED:
+            tokenizer = load(library)
+            if len(LOADED) >= 6:
+                del LOADED[next(iter(LOADED))]
+            LOADED[key] = tokenizer
+        return LOADED[key]
+
+    def run_once(loading):
+        if not any(key[:2] == ("fastokens", loading.path) for key in LOADED):
+            run(loading)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(tokenizer_libraries.Library, "_load", load_once)
+        patch.setattr(preload._Loading, "run", run_once)
+        yield
+
+
+@pytest.fixture
+def no_loaded_tokenizers(monkeypatch):
+    """For tests of the loading itself."""
+    monkeypatch.setattr(sys.modules[__name__], "LOADED", {})

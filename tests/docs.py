@@ -4,6 +4,8 @@ import re
 import shlex
 from pathlib import Path
 
+from tests.shell import lines_of
+
 ROOT = Path(__file__).resolve().parent.parent
 PAGES = [page for pages in ("*.md", "docs/**/*.md", "experiments/*.md") for page in sorted(ROOT.glob(pages))]
 BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.M | re.S)
@@ -25,9 +27,7 @@ def has_code(page):
 def commands(page):
     """The shell commands of a page, one a line, continuation lines joined; comments left out."""
     for _, code in blocks(page, "sh"):
-        for line in code.replace("\\\n", " ").splitlines():
-            if line.strip() and not line.lstrip().startswith("#"):
-                yield line
+        yield from lines_of(code)
 
 
 def is_ours(command):

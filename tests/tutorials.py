@@ -4,16 +4,18 @@
 the same form stands in, so that the commands still run.
 """
 
+import contextlib
 import json
 import os
 import random
 import re
 import shutil
-import subprocess
 import sys
 from pathlib import Path
+from unittest.mock import patch
 
 import kvtrace
+from tests import shell
 from tests.docs import PAGES as ALL
 from tests.docs import ROOT
 
@@ -68,24 +70,29 @@ def put_trace(text, folder):
 
 def with_outputs(text, folder):
     """A page with the outputs of its blocks, as they are now; a block without an output block below it runs, too."""
-    environment = {**os.environ, **make_workplace(folder), "NO_COLOR": "1"}
-    environment.pop("COLUMNS", None)  # a pipe without it gets every column
 
     def step(match):
-        command = ["sh", "-e", "-c"] if match[1] == "sh" else [sys.executable, "-c"]
-        done = subprocess.run(
-            [*command, match["code"]],
-            cwd=folder,
-            env=environment,
-            text=True,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-        )
-        assert done.returncode == 0, f"{match['code']}\n{done.stdout}"
+        printed = _printed_by_lines(match["code"]) if match[1] == "sh" else _printed_by_python(match["code"])
         if match["gap"] is None:
             return match[0]
-        lines = TOKENIZER.sub("by fastokens", done.stdout).rstrip().splitlines()
+        lines = TOKENIZER.sub("by fastokens", printed).rstrip().splitlines()
         output = "".join(line.rstrip() + "\n" for line in lines)
         return f"```{match[1]}\n{match['code']}```\n{match['gap']}{output}```\n"
 
-    return STEP.sub(step, text)
+    with contextlib.chdir(folder), patch.dict(os.environ, {**make_workplace(folder), "NO_COLOR": "1"}):
+        os.environ.pop("COLUMNS", None)  # a pipe without it gets every column
+        return STEP.sub(step, text)
+
+
+def _printed_by_lines(code):
+    printed = ""
+    for line in shell.lines_of(code):
+        status, text = shell.called(line)
+        printed += text
+        assert status == 0, f"{line}\n{text}"
+    return printed
+
+
+def _printed_by_python(code):
+    _, _, printed = shell.in_process(lambda: exec(compile(code, "the page", "exec"), {"__name__": "__main__"}))
+    return printed.decode()

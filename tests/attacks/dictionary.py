@@ -14,7 +14,9 @@ from __future__ import annotations
 
 import hashlib
 import pickle
+import struct
 from collections.abc import Callable, Iterable, Iterator
+from functools import cache
 from itertools import product
 
 import numpy as np
@@ -68,7 +70,7 @@ def blocks(tokens: list[int], size: int) -> Iterator[list[int]]:
 
 def words(tokens: list[int], width: int = 4) -> bytes:
     """Tokens as little-endian words."""
-    return b"".join(token.to_bytes(width, "little") for token in tokens)
+    return struct.pack(f"<{len(tokens)}{'IQ'[width == 8]}", *tokens)
 
 
 def dynamo_local(tokens, size, seed=1337):
@@ -155,9 +157,12 @@ def plain(name, prefix):
     """A digest of each block alone, or of all up to its end."""
 
     def hashed(tokens, size):
-        ends = [min(start + size, len(tokens)) for start in range(0, len(tokens), size)]
-        starts = [0] * len(ends) if prefix else range(0, len(tokens), size)
-        return [hashlib.new(name, words(tokens[start:end])).digest() for start, end in zip(starts, ends, strict=True)]
+        digests, running = [], hashlib.new(name)
+        for block in blocks(tokens, size):
+            running = running if prefix else hashlib.new(name)
+            running.update(words(block))
+            digests.append(running.digest())
+        return digests
 
     return hashed
 
@@ -195,6 +200,7 @@ def cbor(value) -> bytes:
     return _head(4, len(value)) + b"".join(map(cbor, value))
 
 
+@cache
 def _head(major, number):
     if number < 24:
         return bytes([major << 5 | number])

@@ -20,7 +20,7 @@ BLOCK_SIZE = 16
 WORDS = ["harbour", "lamp", "river", "seven", "copper", "window", "morning", "letter", "quiet", "garden", "engine"]
 
 
-def chats(rows=60):
+def chats(rows=30):
     """A log of conversations that share a long system prompt, each turn with a text of its own."""
     draw = random.Random("chats")
     system = " ".join(draw.choices(WORDS, k=60))
@@ -240,5 +240,5 @@ def test_the_schemes_give_the_digests_that_engines_give():
 
 
 def test_what_an_attacker_knows_of_a_log_is_what_a_run_makes_of_it(log, known):
-    assert isinstance(known, Known) and len(known.prompts) == 3 * 60
+    assert isinstance(known, Known) and len(known.prompts) == 3 * 30
     assert "ada@mail.example" in known.words and Path(log).name not in known.words

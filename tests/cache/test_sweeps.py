@@ -165,8 +165,10 @@ def test_block_sizes_are_multiples_or_tokens_and_each_comes_once(folder):
         ("one.jsonl", 64), ("one.jsonl", 32), ("two.jsonl", 64), ("two.jsonl", 128)]  # fmt: skip
 
 
-@pytest.mark.parametrize("kept", [0, 1, 5, 30])
-@pytest.mark.parametrize("torn", ["", '{"cell": 3, "ro', "\0\0\0\0", '{"cell": 0}\n{"cell": 1, "row": {}}\n'])
+@pytest.mark.parametrize(
+    ("kept", "torn"),
+    [(0, ""), (1, '{"cell": 3, "ro'), (5, ""), (5, "\0\0\0\0"), (30, '{"cell": 0}\n{"cell": 1, "row": {}}\n')],
+)
 def test_what_a_journal_holds_is_not_run_again_and_its_torn_end_is(folder, monkeypatch, kept, torn):
     wanted = sweep(GRID, "whole.csv").rows
     ran = stop_after(monkeypatch, kept)

@@ -1,14 +1,17 @@
 """kvtrace calibrate and --costs: what they print and write, and one sentence with the exit status for each fault."""
 
+import contextlib
 import json
 import shutil
 
 import pytest
+from click.testing import CliRunner
 
-from kvtrace.cli import run
+from kvtrace.cli import commands, run
 from kvtrace.serving.calibration.costs import read_costs
 from kvtrace.serving.calibration.operating_range import OperatingRange
 from tests.docs import ROOT
+from tests.serving.quick_fits import quick_fits
 
 MODEL = ["--model", "llama-3.1-8b", "--gpu", "h100"]
 SMALL = ["--gpu", "h100", "--model", "llama-3.1-8b"]
@@ -16,21 +19,22 @@ SMALL = ["--gpu", "h100", "--model", "llama-3.1-8b"]
 
 @pytest.fixture(scope="module")
 def written(tmp_path_factory):
-    """The costs of the example."""
-    path = tmp_path_factory.mktemp("costs") / "costs.json"
-    assert run(["calibrate", str(ROOT / "examples/recording"), *MODEL, "-o", str(path), "--json", "--quiet"]) == 0
-    return path
+    """A folder with the example, its costs, what the command that wrote them printed, and a trace."""
+    folder = tmp_path_factory.mktemp("costs")
+    shutil.copytree(ROOT / "examples/recording", folder / "recording")
+    with contextlib.chdir(folder):
+        line = ["calibrate", "recording", *MODEL, "-o", "costs.json", "--json", "--quiet"]
+        (folder / "printed.json").write_text(CliRunner().invoke(commands, line, catch_exceptions=False).stdout)
+        log = str(ROOT / "examples/raw_log.jsonl")
+        assert run(["anonymize", log, "-o", "trace.jsonl", "--block-size", "16", "-q"]) == 0
+    return folder
 
 
 @pytest.fixture
 def folder(tmp_path, monkeypatch, written):
-    """A folder with the example, its costs, and a trace."""
-    shutil.copytree(ROOT / "examples/recording", tmp_path / "recording")
-    shutil.copy(written, tmp_path / "costs.json")
+    """A copy of that folder to work in."""
+    shutil.copytree(written, tmp_path, dirs_exist_ok=True)
     monkeypatch.chdir(tmp_path)
-    assert (
-        run(["anonymize", str(ROOT / "examples/raw_log.jsonl"), "-o", "trace.jsonl", "--block-size", "16", "-q"]) == 0
-    )
     return tmp_path
 
 
@@ -44,11 +48,13 @@ def refused(capsys, *line, status=2):
 
 
 def test_the_tables_hold_errors_terms_forms_and_range(folder, capsys):
-    assert run(["calibrate", "recording", *MODEL, "--holdout", "30%"]) == 0
+    with quick_fits():
+        assert run(["calibrate", "recording", *MODEL, "--holdout", "30%"]) == 0
     captured = capsys.readouterr()
     for words in ("Held-out requests", "90 % interval", "unfitted", "worth", "sum-request", "requests at once"):
         assert words in captured.out
-    assert run(["calibrate", "recording", *MODEL, "--holdout", "0"]) == 0
+    with quick_fits(worth=False):
+        assert run(["calibrate", "recording", *MODEL, "--holdout", "0"]) == 0
     captured = capsys.readouterr()
     assert "Fitted requests" in captured.out and "no request is held out" in captured.err
 
@@ -56,15 +62,21 @@ def test_the_tables_hold_errors_terms_forms_and_range(folder, capsys):
 @pytest.mark.parametrize("width", ["80", "120"])
 def test_tables_fit_the_terminal(folder, capsys, monkeypatch, width):
     monkeypatch.setenv("COLUMNS", width)
-    assert run(["calibrate", "recording", *MODEL]) == 0
+    with quick_fits():
+        assert run(["calibrate", "recording", *MODEL]) == 0
     assert max(map(len, capsys.readouterr().out.splitlines())) <= int(width)
 
 
-def test_json_and_the_file_agree(folder, capsys):
-    assert run(["calibrate", "recording", *MODEL, "--json", "-o", "again.json", "--quiet"]) == 0
-    values = json.loads(capsys.readouterr().out)
-    assert values["costs"] == json.loads((folder / "again.json").read_text())
-    assert read_costs("again.json") == read_costs("costs.json")  # the same seed, the same costs
+def test_the_same_seed_gives_the_same_costs(folder):
+    with quick_fits(worth=False):
+        for name in ("one.json", "two.json"):
+            assert run(["calibrate", "recording", *MODEL, "--seed", "3", "-o", name, "--quiet"]) == 0
+    assert read_costs("one.json") == read_costs("two.json")
+
+
+def test_json_and_the_file_agree(folder):
+    values = json.loads((folder / "printed.json").read_text())
+    assert values["costs"] == json.loads((folder / "costs.json").read_text())
     assert (values["requests"], values["held_out"], values["left_out"]) == (80, 40, 0)
     assert all(one["interval"][0] <= one["interval"][1] for one in values["errors"])
     assert (
@@ -155,5 +167,6 @@ def test_failed_requests_are_counted_in_a_warning(folder, capsys):
     rows = [json.loads(line) for line in path.read_text().splitlines()]
     rows[0]["last_token_ts"] = None
     path.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    assert run(["calibrate", "recording", *MODEL]) == 0
+    with quick_fits(worth=False):
+        assert run(["calibrate", "recording", *MODEL]) == 0
     assert "1 requests failed and are left out" in capsys.readouterr().err

@@ -25,6 +25,7 @@ from kvtrace.serving.recordings import read_recording
 from kvtrace.synthesis.sessions.fitting import fit_sessions
 from tests.capture.windows import sealed, waited
 from tests.docs import ROOT
+from tests.serving.quick_fits import quick_fits
 from tests.synthesis.session_forests import forest
 
 COMMANDS = {name: command for name, command in cli.commands.commands.items() if isinstance(command, Command)}
@@ -75,7 +76,8 @@ def files(tmp_path_factory):
     shutil.copy(ROOT / "tests/data/models/llama-3.1-8b.json", folder / "config.json")
     shutil.copytree(ROOT / "examples/recording", folder / "recording")
     recording = read_recording(folder / "recording")
-    calibrate(recording, "llama-3.1-8b", "h100").costs.save(folder / "costs.json")
+    with quick_fits(worth=False):
+        calibrate(recording, "llama-3.1-8b", "h100").costs.save(folder / "costs.json")
     fit_sessions(forest(3)).save(folder / "sessions.json")
     make_windows(folder / "windows")
     with contextlib.chdir(folder):
@@ -113,7 +115,8 @@ def test_each_example_runs(name, example, files, tmp_path, capsys):
             arguments += ["--for", "1s"]  # a service runs until it is stopped
             for address in {"--otlp", "--proxy", "--metrics"}.intersection(arguments):
                 arguments += [address, "0"]  # any free port: other tests and programs may hold the example's
-        assert run(arguments) == 0, capsys.readouterr().err
+        with quick_fits():
+            assert run(arguments) == 0, capsys.readouterr().err
     assert 2 <= len(COMMANDS[name].examples) <= 4
 
 

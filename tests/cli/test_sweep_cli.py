@@ -264,16 +264,14 @@ def test_without_ray_there_is_one_line(folder, capsys, monkeypatch):
 
 
 @pytest.mark.xdist_group("ray")
-def test_ray_gives_the_same_bytes_and_tries_a_lost_task_again(folder, whole, capsys):
+def test_ray_gives_the_same_bytes_and_tries_a_lost_task_again(folder, capsys):
     pytest.importorskip("ray")
     died = str(folder / "died")
-    status, said = ended(child(*SLOW, "-o", "table.csv", "--runner", "ray", DIE_AT="12", DIED=died))
-    assert (status, without_rays_lines(said)) == (0, "") and Path(died).exists()
-    assert Path("table.csv").read_bytes() == whole
-    grid = ["model.json", "one.jsonl", "--seed", "0,1", "--block-size", "1x,2x", "--policy", "lru,arc,belady", "-q"]
+    grid = ["model.json", "one.jsonl", "--seed", "0,1", "--block-size", "1x,2x", "--capacity", "50%,12"]
+    grid += ["--policy", "orders_that_die:Lru,lru,arc,belady", "-q"]
     shown(capsys, *grid, "-o", "here.csv")
-    status, said = ended(child(*grid, "-o", "there.csv", "--runner", "ray"))
-    assert (status, without_rays_lines(said)) == (0, "")
+    status, said = ended(child(*grid, "-o", "there.csv", "--runner", "ray", DIE_AT="12", DIED=died))
+    assert (status, without_rays_lines(said)) == (0, "") and Path(died).exists()
     assert Path("there.csv").read_bytes() == Path("here.csv").read_bytes()
 
 

@@ -10,6 +10,11 @@ import kvtrace
 from tests.house.rooms import ALONE, ROOMS, Source, files_of_the_package, is_ours, room_of
 
 FILES = files_of_the_package()
+FEW = {
+    name: file
+    for name, file in FILES.items()
+    if name.endswith("__init__") or name in ("cache/core/pool", "_native/maths")
+}
 SIDE_BY_SIDE = {
     ("cache", "ingest"),
     ("ingest", "serving"),
@@ -158,7 +163,7 @@ def test_every_file_keeps_the_rule(name):
     ],
 )  # fmt: skip
 def test_a_file_that_breaks_the_rule_is_listed(name, file, text, offence):
-    offences = [*RULES[name](FILES | {file: Source(file, text)})]
+    offences = [*RULES[name](FEW | {file: Source(file, text)})]
     assert offences == ([offence] if offence else [])
 
 

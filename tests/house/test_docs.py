@@ -4,12 +4,12 @@ import doctest
 import importlib
 import pkgutil
 import re
-import subprocess
 
 import pytest
 
-from tests import docs, tutorials
+from tests import docs, shell, tutorials
 from tests.house.rooms import ROOMS
+from tests.serving.quick_fits import quick_fits
 
 MOST_PAGES, MOST_WORDS = 45, 60_000  # of docs; a new page replaces an old one
 SOME = [page for page in docs.PAGES if page not in tutorials.PAGES and docs.has_code(page)]
@@ -38,8 +38,9 @@ def workplace(tmp_path, monkeypatch):
 @pytest.mark.parametrize("page", SOME, ids=lambda page: page.name)
 def test_every_command_and_python_block_runs(page, workplace):
     for command in filter(docs.is_ours, docs.commands(page)):
-        done = subprocess.run(["sh", "-c", command], capture_output=True, text=True)
-        assert done.returncode == 0, f"{command}\n{done.stderr}"
+        with quick_fits():
+            status, printed = shell.called(command)
+        assert status == 0, f"{command}\n{printed}"
     for line, code in docs.blocks(page, "python"):
         if ">>>" in code:
             test = doctest.DocTestParser().get_doctest(code, {}, page.name, str(page), line)

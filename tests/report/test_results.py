@@ -15,6 +15,7 @@ from kvtrace.privacy.checks.finding import failed
 from kvtrace.trace.columns import replace_columns
 from kvtrace.trace.dependencies import Dependencies
 from tests.docs import ROOT
+from tests.serving.quick_fits import quick_fits
 from tests.synthesis.session_forests import forest
 
 PUBLIC = {name: value for name in kvtrace.__all__ if inspect.isclass(value := getattr(kvtrace, name))}
@@ -88,7 +89,8 @@ def results(tmp_path_factory):
         big_curve(), plan(trace),
     ]  # fmt: skip
     recording = kvtrace.read_recording(ROOT / "examples/recording")
-    made += [recording, kvtrace.validate(recording, cost), kvtrace.calibrate(recording, "llama-3.1-8b", "h100")]
+    with quick_fits():
+        made += [recording, kvtrace.validate(recording, cost), kvtrace.calibrate(recording, "llama-3.1-8b", "h100")]
     if "pyarrow" in sys.modules or pytest.importorskip("pyarrow"):
         kvtrace.write(trace, folder / "day.dataset", format="dataset")
         made.append(kvtrace.open_dataset(folder / "day.dataset"))

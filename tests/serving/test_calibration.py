@@ -16,6 +16,7 @@ from kvtrace.serving.latencies import Latencies, errors_of
 from kvtrace.serving.models.shape import model_shape
 from kvtrace.serving.validation import validate
 from tests.serving.measured import measured
+from tests.serving.quick_fits import quick_fits
 from tests.serving.recorded import COST, SETTINGS, made_up, recorded
 
 GPU = Gpu("toy", 300e12, 1.2e12, 48e9, 1.0)
@@ -51,13 +52,14 @@ def test_a_calibration_serves_other_requests_of_the_engine(calibrated):
     assert within(validate(other, calibrated.costs).errors, limits)
 
 
-def test_the_held_out_times_decide_nothing(calibrated):
-    recording = recorded()
-    late = np.arange(len(recording)) >= 60
+def test_the_held_out_times_decide_nothing():
+    recording = recorded(trace=made_up(rows=60))
+    late = np.arange(len(recording)) >= 30
     other = replace(recording, ended_s=recording.ended_s + 7.0 * late, first_s=recording.first_s + 3.0 * late)
-    again = calibrate(other, LLAMA, GPU)
-    assert again.costs.terms == calibrated.costs.terms
-    assert again.forms == calibrated.forms and again.errors != calibrated.errors
+    with quick_fits():
+        first, again = calibrate(recording, LLAMA, GPU), calibrate(other, LLAMA, GPU)
+    assert again.costs.terms == first.costs.terms
+    assert again.forms == first.forms and again.errors != first.errors
 
 
 def test_costs_are_written_and_read_back(calibrated, tmp_path):
@@ -168,7 +170,8 @@ def test_arguments_are_checked():
 @pytest.mark.parametrize("name", MEASURED)
 def test_the_second_half_of_a_real_recording_is_predicted(shared, name):
     recording = measured(shared, name)
-    done = calibrate(recording, LLAMA, MEASURED[name])
+    with quick_fits(forms=["sum"], worth=False):
+        done = calibrate(recording, LLAMA, MEASURED[name])
     limits = {"ttft_s mean": 0.03, "ttft_s p50": 0.05, "ttft_s p90": 0.05, "tpot_s mean": 0.02, "e2e_s mean": 0.02}
     assert within(done.errors, limits)
     assert validate(recording, done.costs).rank_correlation["ttft_s"] > 0.98

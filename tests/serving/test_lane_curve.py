@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from kvtrace.serving.closed_loop import ClosedLoop
 from kvtrace.serving.hardware import Roofline, gpu
 from kvtrace.serving.models import model_shape
+from kvtrace.serving.planning import lane_curve
 from kvtrace.serving.planning.lane_curve import lanes_plan, most_lanes
 from kvtrace.serving.planning.plan_runs import PlanTarget, capacity_blocks, served, step_cost
 from kvtrace.serving.simulation import simulate_serving
@@ -31,7 +32,13 @@ def test_bisection_finds_the_largest_number(limit, largest):
     assert max(tried) <= largest and len(tried) <= 2 * largest.bit_length() + 2
 
 
-def test_the_lanes_of_a_plan_are_those_of_simulations():
+@pytest.fixture
+def few_lanes(monkeypatch):
+    """A plan tries at most 64 lanes."""
+    monkeypatch.setattr(lane_curve, "MAX_LANES", 64)
+
+
+def test_the_lanes_of_a_plan_are_those_of_simulations(few_lanes):
     blocks, loop = capacity_blocks(TRACE, ROOFLINE, PlanTarget().limits), ClosedLoop(duration_s=20.0)
     for ttft_s in (0.0095, 0.02):
         target = PlanTarget(ttft_s=ttft_s, quantile=0.5, loop=loop)
@@ -45,6 +52,7 @@ def test_the_lanes_of_a_plan_are_those_of_simulations():
             assert point.sessions_per_hour == run.sessions_completed * 180.0 == again.sessions_completed * 180.0
             assert point.meets == (point.ttft_s <= ttft_s)
         assert part.lanes is None or part.best.meets
+        assert (part.lanes == 64) == (ttft_s == 0.02)  # all lanes meet the second target
 
 
 def test_a_plan_says_if_even_one_lane_misses():
@@ -58,7 +66,7 @@ def test_the_open_loop_has_no_lanes():
 
 
 @pytest.mark.parametrize("words", [["--duration", "1m", "--warm-up", "1"], ["--start-inside", "--seed", "3"]])
-def test_the_command_plans_lanes(monkeypatch, capsys, words):
+def test_the_command_plans_lanes(few_lanes, monkeypatch, capsys, words):
     from kvtrace.cli import run
     from kvtrace.formats import reading
 

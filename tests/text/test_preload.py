@@ -7,7 +7,7 @@ from kvtrace.text import preload, tokenizer_files
 fastokens = pytest.importorskip("fastokens")
 
 
-def test_a_preloaded_tokenizer_is_taken_once():
+def test_a_preloaded_tokenizer_is_taken_once(no_loaded_tokenizers):
     path = str(tokenizer_files.find("deepseek-r1").tokenizer)
     preload.begin("deepseek-r1")
     assert isinstance(preload.take(path), fastokens.Tokenizer)

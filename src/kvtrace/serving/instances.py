@@ -182,7 +182,8 @@ def make_router(trace: Trace, name: str, engines: list[Any]):
     """The compiled router of a name, for a trace and the engines of its instances."""
     from .core.serving import Router
 
-    return Router(engines, name, _keys(trace), trace.input_length, trace.block_size)
+    keys = _keys(trace) if name == "sticky" else np.zeros(len(trace), dtype=np.int64)  # the others do not read them
+    return Router(engines, name, keys, trace.input_length, trace.block_size)
 
 
 def _keys(trace: Trace) -> np.ndarray:

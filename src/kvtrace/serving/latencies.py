@@ -105,6 +105,21 @@ def mean_error(errors: list[StatisticError]) -> float:
     return float(np.nanmean([abs(error.error) for error in errors]))
 
 
+def mean_error_of(measured: Latencies, simulated: Latencies) -> float:
+    """As `mean_error(errors_of(measured, simulated))`, without the intervals, which take most of the time.
+
+    >>> one = Latencies(*[np.arange(1.0, 51.0)] * 3)
+    >>> round(mean_error_of(one, Latencies(*[np.arange(2.0, 101.0, 2)] * 3)), 9)
+    1.0
+    """
+    return mean_error(
+        [
+            _error_of(latency, name, getattr(measured, latency), getattr(simulated, latency), [])
+            for latency, name in TARGETS
+        ]
+    )
+
+
 def _error_of(latency: str, name: str, measured: np.ndarray, simulated: np.ndarray, draws) -> StatisticError:
     known = ~(np.isnan(measured) | np.isnan(simulated))
     if not known.any():  # each request has one output token
@@ -113,7 +128,7 @@ def _error_of(latency: str, name: str, measured: np.ndarray, simulated: np.ndarr
     statistic = STATISTICS[name]
     drawn = [rows for rows in draws if known[rows].any()]
     ratios = [statistic(simulated[rows]) / statistic(measured[rows]) - 1 for rows in drawn]
-    low, high = np.quantile(ratios, INTERVAL)
+    low, high = np.quantile(ratios, INTERVAL) if ratios else (np.nan, np.nan)
     return StatisticError(
         latency, name, float(statistic(measured)), float(statistic(simulated)), float(low), float(high)
     )

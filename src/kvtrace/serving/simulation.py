@@ -7,7 +7,7 @@ that loop step by step; the hit curve of one pass is a quick estimate. docs/serv
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from typing import overload
 
 from .._base.errors import UsageError
@@ -62,7 +62,7 @@ class StepCost:
 
     def terms(self, cache_tokens: int) -> dict[str, float]:
         """The terms of the kernel. The size of the cache, in tokens, has no part in them."""
-        return asdict(self)
+        return {**vars(self)}
 
 
 @overload

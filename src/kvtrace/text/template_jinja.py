@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 from datetime import UTC, datetime, timedelta
 from functools import lru_cache
+from types import CodeType
 
 from .._base.errors import RowError
 
@@ -40,6 +41,12 @@ def environment():
     jinja.globals["raise_exception"] = raise_exception
     jinja.globals["lipsum"], jinja.filters["random"] = _random("lipsum"), _random("random")
     return jinja
+
+
+@lru_cache(maxsize=16)
+def code_of(source: str) -> CodeType:
+    """The compiled code of a template; raises what jinja2 and Python's compiler raise."""
+    return environment().compile(source, filename=FILENAME)
 
 
 def _random(name):

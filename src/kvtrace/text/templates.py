@@ -37,6 +37,7 @@ MAX_PROBE_TEXT = 1 << 22  # characters that it may write for one word
 TOO_LONG = 1  # an exit status of the child
 ADDRESS = " at 0x"  # in the text of most objects of Python
 ROLES = ("system", "user", "assistant", "tool")
+_BOUNDED: set[tuple[str, str, str | None]] = set()  # digest, special tokens, generation prompt: templates that passed
 
 
 def load(
@@ -249,7 +250,7 @@ class ChatTemplate:
 
         environment = template_jinja.environment()
         try:
-            code = environment.compile(self.source, filename=FILENAME)
+            code = template_jinja.code_of(self.source)
         except jinja2.TemplateSyntaxError as error:
             message = f"{self.name}:{error.lineno}: the chat template is not valid Jinja: {error.message}"
         except Exception as error:  # jinja2 checks less than Python's compiler
@@ -261,14 +262,19 @@ class ChatTemplate:
     def require_bounded(self) -> None:
         """InputError if the template takes too much time or memory for a few words, or writes too much.
 
-        It is rendered in a child process first, since a template can run for ever or take all memory.
+        It is rendered in a child process first, since a template can run for ever or take all memory. A template that
+        passed is not tried again in this process.
         """
+        key = (self.sha256, repr(self.special_tokens), self.generation_prompt)
+        if key in _BOUNDED:
+            return
         status = trial.in_child(self._try, seconds=TRIAL_SECONDS, memory=TRIAL_MEMORY)
         fault = trial.why(status, TRIAL_SECONDS)
         if status in (TOO_LONG, trial.FAILED):
             fault = f"writes more than {MAX_PROBE_TEXT:,} characters or takes more than {TRIAL_MEMORY >> 30} GiB"
         if fault:
             raise InputError(f"{self.name}: this chat template cannot be used: for a message of one word, it {fault}.")
+        _BOUNDED.add(key)
 
     def _try(self) -> int:
         try:

@@ -20,6 +20,7 @@ import re
 import threading
 import weakref
 from contextlib import suppress
+from functools import cache
 from typing import Any, Self
 
 import numpy as np
@@ -206,7 +207,8 @@ def _flat(rows):
     return ids, offsets
 
 
-def version_of(module):
+@cache
+def version_of(module: str) -> str:
     """The installed version of a package, in words."""
     from importlib.metadata import PackageNotFoundError, version
 

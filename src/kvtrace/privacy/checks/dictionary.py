@@ -95,7 +95,7 @@ def vllm(blocks) -> list[int]:
     """vLLM's sha256_cbor with PYTHONHASHSEED=0; events contain its last 64 bits."""
     digests, parent = [], hashlib.sha256(cbor("0")).digest()
     for block in blocks:
-        parent = hashlib.sha256(cbor([parent, list(block), None])).digest()
+        parent = hashlib.sha256(cbor([parent, block, None])).digest()
         digests.append(int.from_bytes(parent[-8:], "big"))
     return digests
 
@@ -143,10 +143,10 @@ def cbor(value) -> bytes:
     >>> cbor([1, [500], None]).hex()
     '8301811901f4f6'
     """
-    if value is None:
-        return b"\xf6"
     if isinstance(value, int):
         return _head(0, value)
+    if value is None:
+        return b"\xf6"
     if isinstance(value, (bytes, str)):
         data = value.encode() if isinstance(value, str) else value
         return _head(3 if isinstance(value, str) else 2, len(data)) + data
@@ -155,9 +155,9 @@ def cbor(value) -> bytes:
 
 def _head(major, number) -> bytes:
     if number < 24:
-        return bytes([major << 5 | number])
-    size = next(size for size in range(4) if number < 1 << (8 << size))
-    return bytes([major << 5 | 24 + size]) + number.to_bytes(1 << size, "big")
+        return bytes((major << 5 | number,))
+    size = (number > 0xFF) + (number > 0xFFFF) + (number > 0xFFFFFFFF)
+    return bytes((major << 5 | 24 + size,)) + number.to_bytes(1 << size, "big")
 
 
 def _words(block) -> bytes:
@@ -167,7 +167,7 @@ def _words(block) -> bytes:
 def _numbered_chain(blocks, digest, parent) -> list[int]:
     digests = []
     for block in blocks:
-        parent = digest(cbor([parent, list(block), None]))
+        parent = digest(cbor([parent, block, None]))
         digests.append(parent)
     return digests
 

@@ -21,7 +21,7 @@ from ...cache.simulation import Setting
 from ..hardware.gpus import Gpu
 from ..hardware.gpus import gpu as gpu_of
 from ..hardware.roofline import Roofline
-from ..latencies import Latencies, StatisticError, StatisticErrorDict, errors_of, mean_error
+from ..latencies import Latencies, StatisticError, StatisticErrorDict, errors_of, mean_error, mean_error_of
 from ..models.shape import ModelShape, model_shape
 from ..recordings.recording import Recording
 from ..roofline_cost import roofline_cost
@@ -221,6 +221,10 @@ class Served:
         """The errors of some requests under these costs."""
         return errors_of(self.measured.take(rows), self.simulated(terms).take(rows))
 
+    def mean_error(self, terms: Mapping[str, float], rows: np.ndarray) -> float:
+        """The mean of the absolute errors of some requests under these costs."""
+        return mean_error_of(self.measured.take(rows), self.simulated(terms).take(rows))
+
     def _columns(self, terms: Mapping[str, float]) -> tuple[ServingRun, tuple[np.ndarray, ...]]:
         """A run under some costs, and the recording's lengths with its cached tokens, those of the run by default."""
         one, trace, run = self.recording, self.recording.trace, self.run(terms)
@@ -340,10 +344,7 @@ def _counted(
 def _worth(served: Served, fitted: np.ndarray, held: np.ndarray, terms: Mapping[str, float]) -> dict[str, float]:
     """The mean error of the held-out requests without each term, the others fitted again."""
     others = {name: tuple(one for one in terms if one != name) for name in terms}
-    return {
-        name: mean_error(served.errors(_fit_terms(served, fitted, rest, at=terms), held))
-        for name, rest in others.items()
-    }
+    return {name: served.mean_error(_fit_terms(served, fitted, rest, at=terms), held) for name, rest in others.items()}
 
 
 def _costs_of(
