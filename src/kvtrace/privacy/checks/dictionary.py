@@ -154,10 +154,14 @@ def cbor(value) -> bytes:
 
 
 def _head(major, number) -> bytes:
+    kind = major << 5
     if number < 24:
-        return bytes([major << 5 | number])
-    size = next(size for size in range(4) if number < 1 << (8 << size))
-    return bytes([major << 5 | 24 + size]) + number.to_bytes(1 << size, "big")
+        return bytes((kind | number,))
+    if number < 1 << 8:
+        return bytes((kind | 24, number))
+    if number < 1 << 16:
+        return struct.pack(">BH", kind | 25, number)
+    return struct.pack(">BI", kind | 26, number) if number < 1 << 32 else struct.pack(">BQ", kind | 27, number)
 
 
 def _words(block) -> bytes:
