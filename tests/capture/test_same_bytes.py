@@ -32,7 +32,10 @@ ANY_PORT = Address("127.0.0.1", 0)
 TINY = str(ROOT / "tests/data/tokenizers/tiny")
 DAY_MS = 86_400_000  # times of the log and of the recorder differ by the time of a call
 PROFILE = kvtrace.profile("exact", time_step_ms=DAY_MS, keep_measured=[])
-OPTIONS = {"profile": PROFILE, "block_size": 4, "tokenizer": "deepseek-r1"}
+OPTIONS = {
+    "profile": PROFILE, "block_size": 4, "tokenizer": TINY,
+    "chat_template": ROOT / "tests/data/tokenizers/templates/objects.jinja",
+}  # fmt: skip
 
 
 @contextmanager
@@ -99,7 +102,7 @@ def test_events_of_the_sdk(tmp_path):
 @pytest.mark.parametrize("route", ["traces", "logs"])
 def test_tenants_of_spans_and_events(route, tmp_path):
     """`--tenant-field` names an attribute of the call; tenants share no blocks here."""
-    options = OPTIONS | {"isolate_tenants": True, "tenant_field": "app.team", "tokenizer": TINY}
+    options = OPTIONS | {"isolate_tenants": True, "tenant_field": "app.team"}
     telemetry, is_event = Telemetry(), route == "logs"
     for number in range(6):
         team = {"app.team": f"team-{number % 2}"}
@@ -170,11 +173,12 @@ def written(folder, rows) -> Path:
 def test_a_growing_log(tmp_path):
     log, lines = tmp_path / "app.jsonl", [json.dumps(row) for row in chats(40)]
     log.write_text("\n".join(lines[:10]) + "\n" + lines[10][:25])
-    with recording(tmp_path / "recorded", 40, follow=(log,), from_start=True), log.open("a") as file:
+    options = OPTIONS | {"tokenizer": "deepseek-r1", "chat_template": None}  # the default
+    with recording(tmp_path / "recorded", 40, options, follow=(log,), from_start=True), log.open("a") as file:
         file.write(lines[10][25:] + "\n")
         file.flush()
         file.write("\n".join(lines[11:]) + "\n")
-    assert_same(tmp_path / "recorded", log)
+    assert_same(tmp_path / "recorded", log, **options)
 
 
 def test_a_rotated_log(tmp_path):

@@ -17,6 +17,7 @@ from kvtrace.ingest.logs.sources import LogPiece
 from kvtrace.text import chat_requests, request_templates
 from kvtrace.text.engine_forms import FORMS
 from kvtrace.text.templates import ChatTemplate
+from tests.conftest import drawn
 
 HERE = Path(__file__).resolve().parents[1]
 TINY, TEMPLATES = HERE / "data/tokenizers/tiny", HERE / "data/tokenizers/templates"
@@ -45,19 +46,20 @@ WRAPPERS = (
 
 
 def hostile_templates():
-    """200 templates: each attack in each wrapper, and two that never end."""
+    """Each attack in a quarter of the wrappers (in all of them when it is thorough), and two that never end."""
     yield from HANGS
-    pairs = itertools.product(WRAPPERS, ATTACKS)
-    yield from (wrapper % attack for wrapper, attack in itertools.islice(pairs, 198))
+    pairs = itertools.product(enumerate(WRAPPERS), enumerate(ATTACKS))
+    every = 4 // drawn(4)
+    yield from (wrapper % attack for (row, wrapper), (column, attack) in pairs if (row + column) % every == 0)
 
 
-def test_200_hostile_templates_end_in_a_second_each_and_break_nothing():
+def test_hostile_templates_end_in_a_second_each_and_break_nothing():
     own, count = ChatTemplate("{{ messages[0].content }}"), 0
     for source in hostile_templates():
         prompt = request_templates.render_with_own(own, source, ASK, None, {})
         assert prompt is None or sum(map(len, prompt.texts)) < request_templates.MEMORY
         count += 1
-    assert count >= 190
+    assert count >= 2 + 2 * len(ATTACKS)
 
 
 def test_a_hostile_template_that_hangs_is_ended():

@@ -15,6 +15,7 @@ from kvtrace.cli import run
 from kvtrace.text import tokenizers
 from tests.attacks import examples
 from tests.attacks.canary import CANARY, all_of, locals_of, require_none
+from tests.conftest import drawn
 
 from . import faulty_chats, sound_chats, test_canary
 
@@ -25,7 +26,7 @@ TEN_SEED = "ten faults"
 EXPECTED = HERE / "vectors/lint.json"  # the ten faults and their findings; python -m tests.ingest.test_lint writes it
 SHARED = Path(os.environ.get("KVTRACE_SHARED", "none")) / "data"
 OPTIONS = {"tokenizer": str(TINY), "chat_template": TEMPLATE}
-SEEDS = 4
+SEEDS = 2 * drawn(2)
 
 
 def write(path, rows):
@@ -104,7 +105,7 @@ def test_several_faults_of_one_prompt_are_all_found(form, tmp_path):
 @pytest.mark.parametrize("form", ["messages", "text", "one session"])
 @pytest.mark.parametrize("pattern", sound_chats.PATTERNS)
 def test_sound_chats_give_no_finding(pattern, form, tmp_path):
-    for seed in range(2):
+    for seed in range(drawn(2)):
         rows = sound_chats.rows(pattern, seed)
         for row in rows:
             if form == "text":

@@ -169,7 +169,7 @@ def test_the_published_example_from_its_own_text(tmp_path, shared):
 # -- many workers, one result ------------------------------------------------------------------------------------
 
 
-def long_log(path, rows=3000):
+def long_log(path, rows=1000):
     rng = np.random.default_rng(5)
     stems = [rng.integers(0, 50, rng.integers(1, 400)).tolist() for _ in range(40)]
     prompts = [stems[rng.integers(40)] + rng.integers(0, 50, rng.integers(0, 30)).tolist() for _ in range(rows)]

@@ -37,7 +37,7 @@ MAX_PROBE_TEXT = 1 << 22  # characters that it may write for one word
 TOO_LONG = 1  # an exit status of the child
 ADDRESS = " at 0x"  # in the text of most objects of Python
 ROLES = ("system", "user", "assistant", "tool")
-_BOUNDED: set[tuple[str, str, str | None]] = set()  # digest, special tokens, generation prompt: templates that passed
+_BOUNDED: set[tuple[Any, ...]] = set()  # sources, special tokens, generation prompt of templates that passed the trial
 
 
 def load(
@@ -265,7 +265,8 @@ class ChatTemplate:
         It is rendered in a child process first, since a template can run for ever or take all memory. A template that
         passed is not tried again in this process.
         """
-        key = (self.sha256, repr(self.special_tokens), self.generation_prompt)
+        tool_use = self._tool_use and self._tool_use.source
+        key = (self.source, tool_use, repr(self.special_tokens), self.generation_prompt)
         if key in _BOUNDED:
             return
         status = trial.in_child(self._try, seconds=TRIAL_SECONDS, memory=TRIAL_MEMORY)
