@@ -53,7 +53,9 @@ class BlockQueue:
         cached = np.flatnonzero(copy != NOTHING)
         if (holds[copy[cached]] != cached).any():
             return "a hash maps to a block that does not have it"
-        if not self.newest_copy and len(cached) != len(np.unique(holds[holds != NOTHING])):
+        held = np.zeros(len(copy), dtype=bool)
+        held[holds[holds != NOTHING]] = True
+        if not self.newest_copy and len(cached) != np.count_nonzero(held):
             return "a cached block is missing from the hash table"
         return None
 
