@@ -120,9 +120,8 @@ $(VENV)/installed: pyproject.toml
 	@echo "setting up $(VENV): packages from the index, and kernels to compile (about $(DEMO_S) s on 2 processors) ..."
 	@$(PY) tools/requirements.py build >$(VENV)/build.txt && $(PIP) install -qq --requirement $(VENV)/build.txt
 	@{ $(PY) tools/prebuilt.py $(WHEELS) && touch $(VENV)/built || KVTRACE_ONLY=_native $(PY) setup.py -q build_ext --inplace; } & \
-	 compiling=$$!; \
-	 $(PY) tools/requirements.py run >$(VENV)/run.txt && $(PIP) install -qq --requirement $(VENV)/run.txt && wait $$compiling
-	@KVTRACE_IS_BUILT=1 $(PIP) install -qq --no-build-isolation --no-deps --editable .
+	 compiling=$$!; $(PY) tools/requirements.py run >$(VENV)/run.txt && $(PIP) install -qq --requirement $(VENV)/run.txt && \
+	 KVTRACE_IS_BUILT=1 $(PIP) install -qq --no-build-isolation --no-deps --editable . && wait $$compiling
 	@touch $@
 
 # each .pyx, each .pxd, and each .py that has a .pxd beside it; a plain Python file is not among them
