@@ -70,7 +70,7 @@ def empty(setup: dict) -> Path:
     (folder / "empty.pxd").write_text("cdef class Empty:\n    pass\n")
     directives = [f"--directive={name}={value}" for name, value in setup["DIRECTIVES"].items()]
     shared = f"--shared={setup['SHARED']}"
-    subprocess.run([".venv/bin/cython", *directives, shared, "empty.py"], cwd=folder, check=True)
+    subprocess.run([Path(".venv/bin/cython").absolute(), *directives, shared, "empty.py"], cwd=folder, check=True)
     return folder / "empty.c"
 
 
