@@ -51,7 +51,6 @@ def measured() -> dict[str, float]:
         "EMPTY_MODULE_CPU_S": round(empty_cpu_s, 2),
         "GCC_CPU_S": round(gcc_cpu_s),
         "GCC_IN_EMPTY_MODULES": round(gcc_cpu_s / empty_cpu_s),
-        "CYTHON_CPU_S": round(max(whole.processor_s - gcc_cpu_s, 0)),
         "POLICY_CPU_S": round(policy.processor_s, 1),
         "LINES_OF_C": sum(path.read_bytes().count(b"\n") for path in sources),
         "MODULES": len(sources),
