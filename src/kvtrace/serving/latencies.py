@@ -78,7 +78,12 @@ class StatisticError:
 
 
 def errors_of(
-    measured: Latencies, simulated: Latencies, pairs: tuple[tuple[str, str], ...] = TARGETS, *, seed: int = 0
+    measured: Latencies,
+    simulated: Latencies,
+    pairs: tuple[tuple[str, str], ...] = TARGETS,
+    *,
+    seed: int = 0,
+    intervals: bool = True,
 ) -> list[StatisticError]:
     """The errors of statistics; both have the same requests, in order of arrival.
 
@@ -87,13 +92,14 @@ def errors_of(
         simulated: What was simulated.
         pairs: The names of a latency and of a statistic.
         seed: Of the bootstrap.
+        intervals: Whether the bootstrap is run, which takes most of the time; without it the intervals are nan.
 
     >>> one = Latencies(*[np.arange(1.0, 51.0)] * 3)
     >>> twice = Latencies(*[np.arange(2.0, 101.0, 2)] * 3)
     >>> [(round(error.error, 9), error.low, error.high) for error in errors_of(one, twice)][:2]
     [(1.0, 1.0, 1.0), (1.0, 1.0, 1.0)]
     """
-    draws = _draws(len(measured.ttft_s), seed)
+    draws = _draws(len(measured.ttft_s), seed) if intervals else []
     return [
         _error_of(latency, name, getattr(measured, latency), getattr(simulated, latency), draws)
         for latency, name in pairs
@@ -103,21 +109,6 @@ def errors_of(
 def mean_error(errors: list[StatisticError]) -> float:
     """The mean of the absolute errors."""
     return float(np.nanmean([abs(error.error) for error in errors]))
-
-
-def mean_error_of(measured: Latencies, simulated: Latencies) -> float:
-    """As `mean_error(errors_of(measured, simulated))`, without the intervals, which take most of the time.
-
-    >>> one = Latencies(*[np.arange(1.0, 51.0)] * 3)
-    >>> round(mean_error_of(one, Latencies(*[np.arange(2.0, 101.0, 2)] * 3)), 9)
-    1.0
-    """
-    return mean_error(
-        [
-            _error_of(latency, name, getattr(measured, latency), getattr(simulated, latency), [])
-            for latency, name in TARGETS
-        ]
-    )
 
 
 def _error_of(latency: str, name: str, measured: np.ndarray, simulated: np.ndarray, draws) -> StatisticError:

@@ -15,6 +15,7 @@ import hashlib
 import json
 import os
 import re
+from collections import deque
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from datetime import datetime
@@ -37,7 +38,8 @@ MAX_PROBE_TEXT = 1 << 22  # characters that it may write for one word
 TOO_LONG = 1  # an exit status of the child
 ADDRESS = " at 0x"  # in the text of most objects of Python
 ROLES = ("system", "user", "assistant", "tool")
-_BOUNDED: set[tuple[Any, ...]] = set()  # sources, special tokens, generation prompt of templates that passed the trial
+# sources, special tokens and generation prompt of the templates that passed their trial last
+_PASSED: deque[tuple[Any, ...]] = deque(maxlen=16)
 
 
 def load(
@@ -263,11 +265,11 @@ class ChatTemplate:
         """InputError if the template takes too much time or memory for a few words, or writes too much.
 
         It is rendered in a child process first, since a template can run for ever or take all memory. A template that
-        passed is not tried again in this process.
+        passed is not tried again soon in this process.
         """
         tool_use = self._tool_use and self._tool_use.source
         key = (self.source, tool_use, repr(self.special_tokens), self.generation_prompt)
-        if key in _BOUNDED:
+        if key in (*_PASSED,):  # a copy, as another thread may append
             return
         status = trial.in_child(self._try, seconds=TRIAL_SECONDS, memory=TRIAL_MEMORY)
         fault = trial.why(status, TRIAL_SECONDS)
@@ -275,7 +277,7 @@ class ChatTemplate:
             fault = f"writes more than {MAX_PROBE_TEXT:,} characters or takes more than {TRIAL_MEMORY >> 30} GiB"
         if fault:
             raise InputError(f"{self.name}: this chat template cannot be used: for a message of one word, it {fault}.")
-        _BOUNDED.add(key)
+        _PASSED.append(key)
 
     def _try(self) -> int:
         try:

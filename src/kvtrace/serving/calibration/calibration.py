@@ -21,7 +21,7 @@ from ...cache.simulation import Setting
 from ..hardware.gpus import Gpu
 from ..hardware.gpus import gpu as gpu_of
 from ..hardware.roofline import Roofline
-from ..latencies import Latencies, StatisticError, StatisticErrorDict, errors_of, mean_error, mean_error_of
+from ..latencies import Latencies, StatisticError, StatisticErrorDict, errors_of, mean_error
 from ..models.shape import ModelShape, model_shape
 from ..recordings.recording import Recording
 from ..roofline_cost import roofline_cost
@@ -217,13 +217,9 @@ class Served:
         run = self.run(terms)
         return Latencies.of(self.recording.arrival_s, run.first_s, run.ended_s, run.trace.output_length)
 
-    def errors(self, terms: Mapping[str, float], rows: np.ndarray) -> list[StatisticError]:
+    def errors(self, terms: Mapping[str, float], rows: np.ndarray, *, intervals: bool = True) -> list[StatisticError]:
         """The errors of some requests under these costs."""
-        return errors_of(self.measured.take(rows), self.simulated(terms).take(rows))
-
-    def mean_error(self, terms: Mapping[str, float], rows: np.ndarray) -> float:
-        """The mean of the absolute errors of some requests under these costs."""
-        return mean_error_of(self.measured.take(rows), self.simulated(terms).take(rows))
+        return errors_of(self.measured.take(rows), self.simulated(terms).take(rows), intervals=intervals)
 
     def _columns(self, terms: Mapping[str, float]) -> tuple[ServingRun, tuple[np.ndarray, ...]]:
         """A run under some costs, and the recording's lengths with its cached tokens, those of the run by default."""
@@ -344,7 +340,8 @@ def _counted(
 def _worth(served: Served, fitted: np.ndarray, held: np.ndarray, terms: Mapping[str, float]) -> dict[str, float]:
     """The mean error of the held-out requests without each term, the others fitted again."""
     others = {name: tuple(one for one in terms if one != name) for name in terms}
-    return {name: served.mean_error(_fit_terms(served, fitted, rest, at=terms), held) for name, rest in others.items()}
+    fits = {name: _fit_terms(served, fitted, rest, at=terms) for name, rest in others.items()}
+    return {name: mean_error(served.errors(fit, held, intervals=False)) for name, fit in fits.items()}
 
 
 def _costs_of(
