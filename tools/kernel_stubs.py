@@ -17,11 +17,13 @@ PLAIN = {"int", "float", "bool", "str", "None", "bytes"}  # annotations that nee
 
 
 def write_stubs(package: Path, target: Path) -> None:
-    """Write the stubs of a package's compiled modules below a folder, where they differ from what is there."""
+    """Write the stubs of compiled modules below a folder, where they are older than a source or this file."""
     for name in names(package):
-        path, text = target / f"{name}.pyi", stub_of(package, name)
-        if not path.exists() or path.read_text(encoding="utf-8") != text:
-            path.write_text(text, encoding="utf-8")
+        path = target / f"{name}.pyi"
+        sources = [Path(package, name + suffix) for suffix in (".py", ".pxd")]
+        changed = max(source.stat().st_mtime for source in (*sources, Path(__file__)))
+        if not path.exists() or path.stat().st_mtime < changed:
+            path.write_text(stub_of(package, name), encoding="utf-8")
 
 
 def names(package: Path) -> list[str]:
