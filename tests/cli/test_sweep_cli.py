@@ -59,13 +59,18 @@ def child(*arguments, **environment):
     """kvtrace in a process of its own, which may open sockets and may be killed."""
     paths = os.pathsep.join([str(ROOT / "src"), os.environ.get("PYTHONPATH", "")])
     return subprocess.Popen(
-        [sys.executable, "-m", "kvtrace", "sweep", *arguments], stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+        [sys.executable, "-X", "faulthandler", "-m", "kvtrace", "sweep", *arguments],
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE,
         env=os.environ | {"PYTHONPATH": paths, "DIED": os.devnull} | environment, text=True,
     )  # fmt: skip
 
 
 def ended(process):
-    said = process.communicate(timeout=120)
+    try:
+        said = process.communicate(timeout=120)
+    except subprocess.TimeoutExpired:
+        process.send_signal(signal.SIGABRT)  # faulthandler prints where each thread is
+        raise AssertionError(process.communicate()[1]) from None
     return process.returncode, said[1]
 
 
