@@ -165,26 +165,28 @@ def takes_levels():
     """Whether the compiler takes a level of optimisation for each function: gcc does, clang knows none."""
     if IS_WINDOWS or DEBUG:
         return False
-    command = [compiler_command(), "-dM", "-E", "-x", "c", os.devnull]
-    macros = subprocess.run(command, capture_output=True, text=True).stdout
+    command = compiler_command()
+    if shutil.which(command[0]) is None:  # a source archive needs none
+        return False
+    macros = subprocess.run([*command, "-dM", "-E", "-x", "c", os.devnull], capture_output=True, text=True).stdout
     return "__GNUC__" in macros and "__clang__" not in macros
 
 
 def compiler_command():
-    """The C compiler's name or path."""
+    """The C compiler with its options, which may begin with another program, such as ccache."""
     from setuptools._distutils.ccompiler import new_compiler
     from setuptools._distutils.sysconfig import customize_compiler
 
     compiler = new_compiler()
     customize_compiler(compiler)
-    return compiler.compiler[0]
+    return compiler.compiler
 
 
 def require_compiler():
     """End with one line where a C compiler or Python's headers are missing; setuptools would give pages later on."""
     if IS_WINDOWS:
         return  # setuptools finds the compiler in the registry, and names what to install
-    command = compiler_command()
+    command = compiler_command()[0]
     if shutil.which(command) is None:
         raise SystemExit(
             f"kvtrace: no C compiler: {command} is not installed. Install it (Debian: `apt install gcc libc6-dev`, "

@@ -120,6 +120,19 @@ def test_what_changed_is_compiled_again_in_place_and_nothing_else(tmp_path):
     assert {name for name in whole if changed[name] != whole[name]} == {"cache/count"}
 
 
+def test_without_a_compiler_a_source_archive_is_made_and_a_build_says_so_in_one_line(tmp_path):
+    pytest.importorskip("Cython")
+    put_setup(tmp_path)
+    (tmp_path / "src/kvtrace/_native").mkdir(parents=True)
+    for command, status in (("sdist", 0), ("build_ext", 1)):
+        line = [sys.executable, "setup.py", "-q", command]
+        run = subprocess.run(
+            line, cwd=tmp_path, env=os.environ | {"CC": "no-such-compiler"}, capture_output=True, text=True
+        )
+        assert run.returncode == status, run.stderr
+    assert run.stderr.splitlines()[-1].startswith("kvtrace: no C compiler: no-such-compiler is not installed.")
+
+
 def test_the_compiled_code_keeps_within_its_budget():
     setup = runpy.run_path(str(ROOT / "setup.py"), run_name="settings")
     modules = [path.relative_to(ROOT) for path in setup["compiled_files"](ROOT / setup["SOURCE"])]
