@@ -34,6 +34,12 @@ LINES = (ROOT / "examples/raw_log.jsonl").read_bytes().splitlines()
 JSON = "application/json"
 
 
+def stopped(recorder):
+    """Stop the digester; what it is sent afterwards, it does not read."""
+    os.kill(recorder._feeder.pid, signal.SIGSTOP)
+    os.waitid(os.P_PID, recorder._feeder.pid, os.WSTOPPED)
+
+
 @pytest.mark.parametrize("seed", range(drawn(5)))
 def test_accepted_and_dropped_and_refused_are_all_that_came(seed, tmp_path):
     rng, came = random.Random(seed), 0
@@ -123,13 +129,18 @@ def test_what_a_dead_digester_had_not_digested_is_counted_as_lost(tmp_path):
     with Recorder(tmp_path, on_message=said.append, **TINY) as recorder:
         for line in LINES:
             recorder.put("follow", line)
+        waited(lambda: recorder.counts().digested == len(LINES))
+        stopped(recorder)
+        for line in LINES[:3]:
+            recorder.put("follow", line)
+        waited(lambda: not recorder.counts().waiting_bytes)  # they are in the digester's pipe
         os.kill(recorder._feeder.pid, signal.SIGKILL)
         waited(lambda: recorder.counts().restarts == 1)
         for line in LINES:
             recorder.put("follow", line)
     counts, (window,) = recorder.counts(), sealed(tmp_path)
-    assert counts.lost > 0 and len(kvtrace.read(window)) + counts.lost == counts.accepted == 2 * len(LINES)
-    assert f"{counts.lost} lost" in said[-1]
+    assert (counts.lost, counts.accepted, len(kvtrace.read(window))) == (3, 2 * len(LINES) + 3, 2 * len(LINES))
+    assert "3 lost" in said[-1]
 
 
 @pytest.mark.parametrize("written", [b"", b'{"kvtrace_window": 1, "name": "win'])
@@ -148,7 +159,7 @@ def test_a_digester_that_dies_before_it_ends_a_window_ends_it_when_it_starts_aga
     with Recorder(tmp_path, window_s=10, clock=lambda: clock[0], **TINY) as recorder:
         recorder.put("follow", LINES[0])
         waited(lambda: recorder.counts().digested == 1)
-        os.kill(recorder._feeder.pid, signal.SIGSTOP)
+        stopped(recorder)
         clock[0] = 1001.0  # the message that ends the window waits
         waited(lambda: recorder._until > 1001)
         os.kill(recorder._feeder.pid, signal.SIGKILL)

@@ -16,7 +16,8 @@ from typing import Any
 
 from .core_dumps import forbid_core_dumps
 from .errors import StoppedError, UsageError
-from .workers import guarded
+from .signals import uninterrupted
+from .workers import Pool, guarded
 
 TIMEOUT_S = 10  # for a cluster to accept a connection
 
@@ -78,20 +79,20 @@ def ordered(
     call = ray.remote(num_cpus=1, max_retries=retries)(_in_task)
     waiting: deque[Any] = deque()
     # call Ray in another thread: in the main thread, exceptions from signal handlers would be lost in its compiled code
-    with ThreadPoolExecutor(1) as aside:
-        shared = aside.submit(ray.put, function).result()
+    with Pool(ThreadPoolExecutor(1)) as aside:
+        shared = aside.result(aside.submit(ray.put, function))
         try:
             for task in tasks:
-                waiting.append(aside.submit(call.remote, shared, task).result())
+                waiting.append(aside.result(aside.submit(call.remote, shared, task)))
                 if len(waiting) >= in_flight:
-                    yield _result(ray, waiting.popleft()).value()
+                    yield _result(ray, aside, waiting.popleft()).value()
             while waiting:
-                yield _result(ray, waiting.popleft()).value()
+                yield _result(ray, aside, waiting.popleft()).value()
         finally:
             # a generator that is closed late may outlive the connection: `cancel` would start a new cluster
             for reference in waiting if ray.is_initialized() else ():
                 with suppress(Exception):
-                    aside.submit(ray.cancel, reference, force=True).result()
+                    aside.result(aside.submit(ray.cancel, reference, force=True))
 
 
 def _in_task(function, item):
@@ -123,11 +124,13 @@ def _is_reachable(address: str) -> bool:
         return False
 
 
-def _result(ray, reference):
+def _result(ray, pool, reference):
     """The result of a task, awaited in Python so that signals are handled at once."""
     fault: str | None = None
+    with uninterrupted():
+        task = pool.watch(reference.future())
     try:
-        return reference.future().result()
+        return pool.result(task)
     except ray.exceptions.RayError as error:
         fault = type(error).__name__.partition("(")[0]  # its message may contain the task's data
     raise StoppedError(

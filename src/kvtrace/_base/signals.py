@@ -29,14 +29,27 @@ def uninterrupted() -> Iterator[None]:
         return
     arrived: list[int] = []
     before = {number: signal.getsignal(number) for number in STOPPING}
-    ours = [number for number, handler in before.items() if handler not in (None, signal.SIG_IGN)]
-    for number in ours:
-        signal.signal(number, lambda number, _frame: arrived.append(number))
+    before = {number: handler for number, handler in before.items() if handler not in (None, signal.SIG_IGN)}
+    held = True
+
+    def handle(number, frame):
+        """Also right if one signal ends the block while the handlers of the others are set or restored."""
+        if held:
+            arrived.append(number)
+        elif callable(before[number]):
+            before[number](number, frame)
+        else:
+            signal.signal(number, before[number])
+            signal.raise_signal(number)
+
     try:
+        for number in before:
+            signal.signal(number, handle)
         yield
     finally:
-        for number in ours:
-            signal.signal(number, before[number])
+        held = False
+        for number, handler in before.items():
+            signal.signal(number, handler)
         for number in arrived[:1]:
             signal.raise_signal(number)
 

@@ -8,16 +8,18 @@ import signal
 import sys
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator
-from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
+from concurrent.futures import Executor, Future, ProcessPoolExecutor, ThreadPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from itertools import islice
-from threading import Event
+from itertools import chain, islice
+from queue import Empty, SimpleQueue
+from threading import Event, Thread
 from typing import Any
 
 from .core_dumps import forbid_core_dumps, prctl
 from .errors import KvtraceError, StoppedError
+from .signals import STOPPING, uninterrupted
 
 PR_SET_PDEATHSIG = 1
 
@@ -25,6 +27,66 @@ PR_SET_PDEATHSIG = 1
 def cores() -> int:
     """The number of cores that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+class Pool:
+    """An executor that a signal can stop at any instruction of the main thread.
+
+    The exception of a signal handler can leave a lock taken inside `Executor.submit`, `Future.result` or `wait`, and
+    then the pool never ends. Here signals are handled before or after these, or while the main thread waits for a queue
+    that ended tasks fill.
+
+    >>> with Pool(ThreadPoolExecutor(2)) as pool:
+    ...     task = pool.submit(abs, -3)
+    ...     pool.result(task)
+    3
+    """
+
+    def __init__(self, executor: Executor):
+        self._executor = executor
+        self._queue: SimpleQueue[Future] = SimpleQueue()  # of ended tasks
+        self._ended: set[Future] = set()  # taken from it, and not asked for
+        self.running = 0  # tasks that neither `result` nor `ended` returned
+
+    def __enter__(self) -> Pool:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        end = Thread(target=self._executor.shutdown, kwargs={"cancel_futures": True})
+        with uninterrupted():
+            end.start()
+        end.join()
+
+    def submit(self, function: Callable[..., Any], *arguments: Any, **options: Any) -> Future:
+        """Run function(*arguments, **options) in a worker."""
+        with uninterrupted(), _blocked_in_children():
+            return self.watch(self._executor.submit(function, *arguments, **options))
+
+    def watch(self, task: Future) -> Future:
+        """Count a task of another executor among those of this one; to be called within `uninterrupted`."""
+        self.running += 1
+        task.add_done_callback(self._queue.put)
+        return task
+
+    def result(self, task: Future) -> Any:
+        """The result of a task, or its exception, when it has ended."""
+        while task not in self._ended:
+            self._ended.add(self._queue.get())
+        self._ended.remove(task)
+        self.running -= 1
+        with uninterrupted():
+            return task.result()
+
+    def ended(self, *, wait: bool) -> Iterator[Any]:
+        """The results of the tasks that have ended, the first to end first; with `wait`, of one at least."""
+        with suppress(Empty):
+            while True:
+                task = self._queue.get(block=wait)
+                wait = False
+                self.running -= 1
+                with uninterrupted():
+                    result = task.result()
+                yield result
 
 
 def ordered_map(function: Callable[..., Any], items: Iterable[Any], workers: int) -> Generator[Any, Any, Any]:
@@ -39,23 +101,19 @@ def ordered_map(function: Callable[..., Any], items: Iterable[Any], workers: int
         for item in items:
             yield guarded(function, item).value()
         return
-    with ProcessPoolExecutor(
-        workers, mp_context=_context(), initializer=_start, initargs=(function, os.getpid())
-    ) as pool:
+    with _processes(function, workers) as pool:
         waiting: deque[Any] = deque()
         try:
             for item in items:
                 waiting.append(pool.submit(_run, item))
                 if len(waiting) > 2 * workers:
-                    yield waiting.popleft().result().value()
+                    yield pool.result(waiting.popleft()).value()
             while waiting:
-                yield waiting.popleft().result().value()
+                yield pool.result(waiting.popleft()).value()
         except BrokenProcessPool:
             raise StoppedError(
                 "a worker process was killed, perhaps for lack of memory; nothing was written. Use fewer --workers."
             ) from None
-        finally:
-            pool.shutdown(wait=True, cancel_futures=True)
 
 
 def retrying_map(
@@ -68,23 +126,18 @@ def retrying_map(
     left = deque(items)
     tried = 0
     while left:
-        with ProcessPoolExecutor(
-            workers, mp_context=_context(), initializer=_start, initargs=(function, os.getpid())
-        ) as pool:
+        with _processes(function, workers) as pool:
             waiting: deque[Any] = deque()
             try:
                 while left:
                     while len(waiting) < min(2 * workers, len(left)):
                         waiting.append(pool.submit(_run, left[len(waiting)]))
-                    result = waiting[0].result()
-                    waiting.popleft()
+                    result = pool.result(waiting.popleft())
                     left.popleft()
                     tried = 0
                     yield result.value()
             except BrokenProcessPool:
                 tried += 1
-            finally:
-                pool.shutdown(wait=True, cancel_futures=True)
         if tried >= attempts:
             raise StoppedError(
                 f"a worker process was killed {tried} times on the same task, perhaps for lack of memory; nothing "
@@ -95,27 +148,30 @@ def retrying_map(
 def thread_map(function: Callable[..., Any], items: Iterable[Any], threads: int | None = None) -> Iterator[Any]:
     """function(item) for each item, in order, computed by threads (default: one per core) a few items ahead.
 
-    For functions that release the interpreter lock most of the time. The first item is computed without threads.
+    For functions that release the interpreter lock most of the time. A single item is computed without threads.
 
     >>> list(thread_map(abs, [1, -2, 3]))
     [1, 2, 3]
     """
-    left, threads = iter(items), threads or cores()
-    yield from map(function, islice(left, 1))
+    items, threads = iter(items), threads or cores()
+    first = list(islice(items, 2))
+    if len(first) < 2 or threads == 1:
+        yield from map(function, chain(first, items))
+        return
     waiting: deque[Any] = deque()
-    with ThreadPoolExecutor(threads) as pool:  # it starts a thread for each of its first items
-        for item in left:
+    with Pool(ThreadPoolExecutor(threads)) as pool:
+        for item in chain(first, items):
             waiting.append(pool.submit(function, item))
             if len(waiting) > 2 * threads:
-                yield waiting.popleft().result()
+                yield pool.result(waiting.popleft())
         while waiting:
-            yield waiting.popleft().result()
+            yield pool.result(waiting.popleft())
 
 
 @contextmanager
 def stoppable_threads(
     threads: int | None, on_progress: Callable[[int], None] | None
-) -> Iterator[tuple[ThreadPoolExecutor, Callable[[int], None]]]:
+) -> Iterator[tuple[Pool, Callable[[int], None]]]:
     """A pool of threads, and the function by which their work reports progress: it stops them after the first error."""
     stopped = Event()
 
@@ -125,12 +181,11 @@ def stoppable_threads(
         if on_progress:
             on_progress(done)
 
-    with ThreadPoolExecutor(threads) as pool:
+    with Pool(ThreadPoolExecutor(threads)) as pool:
         try:
             yield pool, report
         except BaseException:
             stopped.set()
-            pool.shutdown(cancel_futures=True)
             raise
 
 
@@ -172,6 +227,25 @@ def place_of(error: BaseException) -> str:
     return f"{type(error).__name__} at {os.path.basename(frame.tb_frame.f_code.co_filename)}:{frame.tb_lineno}"
 
 
+def _processes(function, workers) -> Pool:
+    """A pool of processes for _run."""
+    start = (_start, (function, os.getpid()))
+    return Pool(ProcessPoolExecutor(workers, _context(), *start))
+
+
+@contextmanager
+def _blocked_in_children():
+    """Signals wait in processes that are started in the block, until _start has set what they do."""
+    if not hasattr(signal, "pthread_sigmask"):
+        yield
+        return
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, STOPPING)
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
 def _context():
     """Fork on Linux: workers start in a millisecond and share the parent's memory."""
     return multiprocessing.get_context("fork" if sys.platform == "linux" else "spawn")
@@ -185,6 +259,8 @@ def _start(function, parent):
     for stop in (number for number in signal.Signals if number.name in ("SIGINT", "SIGHUP")):
         signal.signal(stop, signal.SIG_IGN)  # the parent handles these
     signal.signal(signal.SIGTERM, signal.SIG_DFL)  # not the handler inherited from the parent
+    if hasattr(signal, "pthread_sigmask"):
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, STOPPING)
     forbid_core_dumps()
     _die_with(parent)
     _function = function

@@ -49,7 +49,7 @@ def simulate_settings(
 
         compiled = {setting: pool.submit(one, setting) for setting in settings if not setting.in_python}
         in_python = {setting: one(setting) for setting in settings if setting.in_python}
-        return [in_python[key] if key.in_python else compiled[key].result() for key in settings]
+        return [in_python[key] if key.in_python else pool.result(compiled[key]) for key in settings]
 
 
 def settings_of(

@@ -145,13 +145,15 @@ def _scanned(
         yield piece.scan()
     if lines.ended:
         return
-    threads = threads or _cores()
+    from .._base.workers import Pool, cores  # of processes, too: a small file is read without them
+
+    threads = threads or cores()
     if threads == 1:
         while lines.fill(piece):
             yield piece.scan()
         return
     free, waiting, more = [piece], deque[Future[_Piece]](), threads  # a small file needs no further pieces
-    with ThreadPoolExecutor(threads) as pool:
+    with Pool(ThreadPoolExecutor(threads)) as pool:
         while True:
             while not lines.ended and (free or more):
                 more -= not free
@@ -160,15 +162,9 @@ def _scanned(
                     waiting.append(pool.submit(piece.scan))
             if not waiting:
                 return
-            scanned = waiting.popleft().result()
+            scanned = pool.result(waiting.popleft())
             yield scanned
             free.append(scanned)
-
-
-def _cores() -> int:
-    from .._base.workers import cores
-
-    return cores()
 
 
 class _Lines:

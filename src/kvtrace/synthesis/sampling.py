@@ -7,15 +7,14 @@ each with its own forest, multiply the requests per second. Session trees have f
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from .._base.errors import InputError, UsageError
+from .._base.workers import thread_map
 from ..trace.columns import Columns
 from ..trace.trace import Trace
 from .drawing import chunks_of, draw_stream, reported
@@ -149,8 +148,7 @@ def _sample_columns(
         return columns, {}
     mixture = _as_mixture(model)
     streams = streams_of(mixture, n, seed, scale, knobs.rates)
-    with ThreadPoolExecutor(workers or os.cpu_count()) as pool:  # the kernels release the GIL
-        parts = list(pool.map(lambda stream: draw_stream(stream, knobs, on_progress), streams))
+    parts = list(thread_map(lambda stream: draw_stream(stream, knobs, on_progress), streams, workers))
     merge_rng = np.random.default_rng(np.random.SeedSequence(seed).spawn(1)[0])
     columns = merged(parts, streams, model, knobs, merge_rng)
     return columns, request_counts(model, streams) if model is mixture else {}

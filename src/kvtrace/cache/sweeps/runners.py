@@ -5,8 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable, Iterator
-from concurrent.futures import FIRST_COMPLETED, Future, wait
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from itertools import groupby
 from typing import Any
@@ -32,26 +31,23 @@ def local(work: Work, threads: int, on_progress: Callable[[int], None] | None = 
 
     A policy in Python runs in the calling thread, which Ctrl-C interrupts.
     """
-    running: set[Future] = set()
     with stoppable_threads(threads, on_progress) as (pool, served):
         for number, cell, trace, demand in _prepared(work):
-            while len(running) > threads:  # one cell is queued, so that no thread idles
-                ended, running = wait(running, return_when=FIRST_COMPLETED)
-                yield from (one.result() for one in ended)
+            while pool.running > threads:  # one cell is queued, so that no thread idles
+                yield from pool.ended(wait=True)
             if cell.setting.in_python:
-                ended, running = wait(running, timeout=0)  # saved before a policy that may not return
-                yield from (one.result() for one in ended)
+                yield from pool.ended(wait=False)  # saved before a policy that may not return
                 try:
                     row = _numbered(number, cell, trace, demand, served)
                 except BaseException:  # Ctrl-C: the cells that threads finished meanwhile are not lost
-                    yield from (one.result() for one in running if one.done() and one.exception() is None)
+                    with suppress(Exception):
+                        yield from pool.ended(wait=False)
                     raise
                 yield row
                 continue
-            running.add(pool.submit(_numbered, number, cell, trace, demand, served))
-        while running:
-            ended, running = wait(running, return_when=FIRST_COMPLETED)
-            yield from (one.result() for one in ended)
+            pool.submit(_numbered, number, cell, trace, demand, served)
+        while pool.running:
+            yield from pool.ended(wait=True)
 
 
 def _prepared(work: Work) -> Iterator[tuple[int, Cell, Trace, BlockDemand]]:

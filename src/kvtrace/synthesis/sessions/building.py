@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 
 from ..._base.errors import UsageError
 from ..._base.offsets import offsets_of
+from ..._base.workers import thread_map
 from ..._native import numbering
 from ..._native import synthesis as kernel
 from ..._native.growth import CAPACITIES, FULL_KINDS, Growth
@@ -85,8 +84,7 @@ def _plan(model, sessions, seed, workers):
         wanted = min(model.sessions, sessions - number * model.sessions)
         return draw_plan(model, _mains(model, wanted, rng), rng)
 
-    with ThreadPoolExecutor(workers or os.cpu_count()) as pool:  # the kernels release the GIL
-        return _joined(list(pool.map(draw, range(rounds))), model.sessions)
+    return _joined(list(thread_map(draw, range(rounds), workers)), model.sessions)
 
 
 def _mains(model, sessions, rng):

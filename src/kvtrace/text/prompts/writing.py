@@ -13,6 +13,7 @@ import orjson
 from ..._base.errors import UsageError
 from ..._base.output_files import write_atomically
 from ..._base.output_names import Content, require_name
+from ..._base.workers import Pool
 from ...formats.writing import require_place
 from ...trace.meta import shares_prefixes
 from ...trace.trace import Trace
@@ -106,18 +107,18 @@ def _write_agents(trace, path, tokenizer, prompts, verifier, model, progress) ->
 
 def _write_rows(trace, path, tokenizer, prompts, verifier, body, model, progress) -> None:
     """Write a line for each request."""
-    with write_atomically(path) as stream, ThreadPoolExecutor(1) as executor:
+    with write_atomically(path) as stream, Pool(ThreadPoolExecutor(1)) as pool:
         checking: Future | None = None  # the previous batch is verified while this one is built
         for start, stop in _batches(trace.input_length):
             texts = [prompts.text(row) for row in range(start, stop)]
             if checking is not None:
-                checking.result()
-            checking = executor.submit(_check, verifier, tokenizer, start, texts)
+                pool.result(checking)
+            checking = pool.submit(_check, verifier, tokenizer, start, texts)
             for row, text in zip(range(start, stop), texts, strict=True):
                 stream.write(orjson.dumps(body(_request(trace, row, text, model)), option=orjson.OPT_APPEND_NEWLINE))
             progress(stop - start)
         if checking is not None:
-            checking.result()
+            pool.result(checking)
 
 
 def check_output(path: str | Path) -> None:
