@@ -110,9 +110,11 @@ def loaded_tokenizers():
 
     def load_once(library):
         path = library._files.tokenizer
-        if not path.exists():  # a test has left its folder, while a thread still loads for it
+        try:
+            digest = hashlib.sha256(path.read_bytes()).digest()
+        except OSError:  # a test has left its folder, while a thread still loads for it
             return load(library)
-        key = (library.module, str(path), hashlib.sha256(path.read_bytes()).digest(), repr(library._files.added_tokens))
+        key = (library.module, str(path), digest, repr(library._files.added_tokens))
         if key not in LOADED:
             tokenizer = load(library)
             if len(LOADED) >= 6:
