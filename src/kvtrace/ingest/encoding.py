@@ -11,7 +11,7 @@ from collections import Counter
 from contextlib import nullcontext
 from dataclasses import dataclass, field
 from functools import lru_cache
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -127,8 +127,7 @@ class Batch:
         return joined((self.digests, self.prompts), (self.output_digests, self.outputs))
 
 
-@dataclass(frozen=True)
-class RowPosition:
+class RowPosition(NamedTuple):
     """The position of a row in its piece."""
 
     line: int  # from 0
@@ -161,6 +160,10 @@ class Encoder:
             self.template, self.tokenizer = (
                 _loaded(recipe, recipe.tokenizer) if like is None else (like.template, like.tokenizer)
             )
+        if self.template is not None:
+            from ..text.chat_requests import render  # not where it is called, once for each request
+
+            self._rendered_chat = render
         self._root = {
             "tokenizer": self.tokenizer and self.tokenizer.sha256,
             "template": self.template and self.template.sha256,
@@ -285,8 +288,6 @@ class Encoder:
 
     def _render(self, record: Record, time_ns: int) -> None:
         """Set the text of a chat request's prompt, cut at its media, and what of the request is not in it."""
-        from ..text import chat_requests
-
         template, messages, shaping = self.template, record.messages, record.shaping or {}
         assert template is not None and messages is not None
         engine, time = self.recipe.render_as, max(0, time_ns) / 1e9
@@ -297,7 +298,7 @@ class Encoder:
             own = shaping["chat_template"]
             prompt = render_with_own(template, own, messages, record.tools, shaping, engine=engine, time=time)
         if prompt is None:
-            prompt = chat_requests.render(template, messages, record.tools, shaping, engine=engine, time=time)
+            prompt = self._rendered_chat(template, messages, record.tools, shaping, engine=engine, time=time)
         record.not_rendered = prompt.not_rendered.union(shaping.get("invalid", ()))
         record.text = prompt.texts[0] if len(prompt.texts) == 1 else "".join(prompt.texts)
         if prompt.media:

@@ -79,15 +79,22 @@ class Vllm:
         """Each message with the keys that vLLM keeps, its content as text or parts, as the template wants it."""
         parts = template.wants_parts("vllm")
         calls = CALL_KEYS if fields.get("api") != "responses" else ()
-        shaped = messages
+        shaped, plain = messages, True
         for index, message in enumerate(messages):
-            if not parts and _is_plain(message):  # nearly all messages
+            if (  # nearly all messages: the text of a user or an assistant, and nothing else
+                not parts
+                and type(message) is dict
+                and len(message) == 2
+                and type(message.get("content")) is str
+                and message.get("role") in ("user", "assistant")
+            ):
                 continue
+            plain = False
             new = _vllm_message(message, parts, calls, template, f"messages[{index}]")
             if new is not message:
                 shaped = list(messages) if shaped is messages else shaped
                 shaped[index] = new
-        if not template.names_developer and "developer" in [message["role"] for message in shaped]:
+        if not plain and not template.names_developer and "developer" in [message["role"] for message in shaped]:
             shaped = _one_system_message([_as_system(message) for message in shaped])
         return shaped
 
@@ -97,6 +104,8 @@ class Vllm:
 
     def variables(self, fields: Mapping[str, Any]) -> dict[str, Any]:
         """The request's arguments; its own fields win, and a reasoning effort also switches thinking on or off."""
+        if not fields:  # as most requests
+            return {}
         given = _set(fields.get("chat_template_kwargs") or {})
         effort = fields.get("reasoning_effort")
         own = {"documents": fields.get("documents"), "reasoning_effort": effort}
@@ -254,16 +263,6 @@ def _ordered(values: Message, *first: str) -> Message:
     return {
         key: values[key] for key in (*(key for key in first if key in values), *(k for k in values if k not in first))
     }
-
-
-def _is_plain(message: Any) -> bool:
-    """Whether a message is the text of a user or an assistant, and nothing else."""
-    return (
-        type(message) is dict
-        and len(message) == 2
-        and message.get("role") in ("user", "assistant")
-        and type(message.get("content")) is str
-    )
 
 
 def _set(values: Mapping[str, Any]) -> dict[str, Any]:

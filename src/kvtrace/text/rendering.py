@@ -21,7 +21,7 @@ that raise are rendered in full by jinja2.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from jinja2 import Environment, Template, nodes
@@ -40,6 +40,10 @@ from .rendering_proof import (
 )  # fmt: skip
 
 ATOMS = (str, int, bool, type(None))  # not floats: 0.0 equals -0.0 and prints otherwise
+Outer = tuple[
+    dict[str, Any] | None, Sequence[str], Any
+]  # a namespace's values and those that count, or any other's atom
+PLAIN = ("role", "content")  # the keys of nearly all messages
 NAME_PREFIX = "kvtrace_"  # of the names that this module adds to a template
 MARKER = "".join(("<", "mark", ">"))  # compared by identity, so that an equal text is not a marker
 MIN_RUNS = 32  # runs that are allowed before the renderer gives up
@@ -103,17 +107,26 @@ class Renderer:
 
     def _text(self, variables):
         messages = variables["messages"]
-        keys = [_message_key(message) for message in messages]
+        keys = [  # role and content of nearly all messages; else the repr, in which 1 differs from True
+            (message["role"], message["content"])
+            if type(message) is dict
+            and tuple(message) == PLAIN
+            and str is type(message["role"]) is type(message["content"])
+            else _message_key(message)
+            for message in messages
+        ]
         start = tuple([_variable_key(variables[name]) if name in variables else None for name in self._names])
         if (run := self._starts.get(start)) is None:
             run = self._starts[start] = self._run(variables, [])
         pieces = [run.text]
+        add = pieces.append
         while (state := run.state) is not None:
             for position, key in enumerate(keys):
-                if (step := state.steps.get(key)) is None:
+                step = state.steps.get(key)
+                if step is None:
                     step = state.steps[key] = run.feed(state, messages[position], position)
-                pieces.append(step[0])
-                state = step[1]
+                text, state = step
+                add(text)
             if (after := run.after.get(state)) is None:
                 after = run.after[state] = self._run(variables, [*run.ends, state])
             run = after
@@ -140,7 +153,7 @@ class TemplateRun:
         self.state: LoopState | None = None
         self._skipped_loops = iter(ends)
         self._loop: Any = None
-        self._outer: tuple[Any, ...] = ()
+        self._outer: tuple[Outer, ...] = ()
         self._current: LoopState | None = None  # current values of the namespaces
         self._batch: list[Any] = []
         self._written: list[str] = []
@@ -172,6 +185,7 @@ class TemplateRun:
         """The loop of the rewritten template: generates batches of messages, with a marker each."""
 
         def enter(_, *outer) -> Iterator[list[Any]]:
+            outer = loop.opened(outer)
             if (end := next(self._skipped_loops, None)) is not None:
                 loop.restore(outer, end)
                 self._written.clear()
@@ -229,16 +243,25 @@ class MessageLoop:
         site.body = [inner, nodes.Output([nodes.Name(mark, "load")])]
         site.set_lineno(site.lineno)
 
-    def state(self, outer: tuple[Any, ...], position: int) -> LoopState:
-        """The state of these outer values."""
-        values: list[Any] = []
+    def opened(self, outer: tuple[Any, ...]) -> tuple[Outer, ...]:
+        """The outer values as what `state` reads of them, once for a run; Unprovable."""
+        opened: list[Outer] = []
         for value, attributes in zip(outer, self._attributes, strict=True):
             if type(value) is not Namespace:
-                values.append(self._atom(value))
+                opened.append((None, (), self._atom(value)))
             elif attributes is None or sum(value is another for another in outer) > 1:
                 raise Unprovable
             else:
-                namespace = value._Namespace__attrs  # type: ignore[attr-defined]
+                opened.append((object.__getattribute__(value, "_Namespace__attrs"), attributes, None))
+        return tuple(opened)
+
+    def state(self, outer: tuple[Outer, ...], position: int) -> LoopState:
+        """The state of these outer values."""
+        values: list[Any] = []
+        for namespace, attributes, atom in outer:
+            if namespace is None:
+                values.append(atom)
+            else:
                 values += [self._atom(namespace[name]) if name in namespace else None for name in attributes]
         if self.positions:
             values.append(min(position, 1) if self.positions == {"first"} else position)
@@ -247,14 +270,13 @@ class MessageLoop:
             state = self.states[key] = LoopState(key)
         return state
 
-    def restore(self, outer: tuple[Any, ...], state: LoopState) -> None:
+    def restore(self, outer: tuple[Outer, ...], state: LoopState) -> None:
         """Set the namespaces to their values in that state."""
         values = iter(state.values)
-        for value, attributes in zip(outer, self._attributes, strict=True):
-            if type(value) is not Namespace or attributes is None:
+        for namespace, attributes, _ in outer:
+            if namespace is None:
                 next(values)
                 continue
-            namespace = value._Namespace__attrs  # type: ignore[attr-defined]
             for name in attributes:
                 if (atom := next(values)) is None:
                     namespace.pop(name, None)
@@ -274,13 +296,9 @@ class MessageLoop:
 
 
 def _message_key(message):
-    """A hashable key of a message: role and content if it has nothing else, else its repr (1 differs from True)."""
+    """A hashable key of a message that is not plain."""
     if type(message) is not dict:
         raise Unprovable
-    if len(message) == 2:
-        (first, role), (second, content) = message.items()
-        if first == "role" and second == "content" and type(role) is str and type(content) is str:
-            return role, content
     return repr(message)
 
 

@@ -359,7 +359,7 @@ class ChatTemplate:
         except Exception:  # `_compiled` reports that the template is not valid
             return frozenset()
 
-    @property
+    @cached_property
     def names_developer(self) -> bool:
         """Whether the template names the role `developer`; otherwise vLLM makes such messages system messages."""
         return '"developer"' in self.source or "'developer'" in self.source

@@ -151,6 +151,7 @@ class Measured(NamedTuple):
     invalid: int = 0  # columns whose logged value is not valid
 
 
+NOT_MEASURED = Measured()
 DELAYS = (
     "`delay` counts from the end of the answer before it: where the log does not have that time, turns arrive earlier "
     "than in a replay, by the times of the answers"
@@ -276,6 +277,9 @@ class LogReader:
         A first token at the very end means that the answer was not streamed. A first token after the end, by more than
         clocks of whole seconds explain, and a longer time in the queue are mistakes of the log, often of a unit.
         """
+        nothing = record.service_s is record.end_time is record.first_token is record.cached_tokens is None
+        if nothing and record.ttft_s is record.queue_s is None and not record.invalid:
+            return NOT_MEASURED
         invalid = set(record.invalid)
         service_ns, ttft_ms = self.service_ns(record, time_ns), _milliseconds(record.ttft_s)
         e2e_ms = None if service_ns == NO_TIME else round(service_ns / 1e6, 3)

@@ -15,7 +15,7 @@ from .fieldmap import MISSING
 from .json_values import as_text as as_text
 from .json_values import json_bytes, wrong
 from .measured import MAX_SERVICE_S as MAX_SERVICE_S
-from .measured import Places, put_cached, put_row, tokens_of, whole_number
+from .measured import SERVICE, Places, put_cached, put_row, tokens_of, whole_number
 from .measured import service_in as service_in
 from .prompts import is_cut_json, opened_prompt, require_prompt
 from .record import Record
@@ -31,10 +31,17 @@ TENANT = (
     "tenant", "tenant_id", "organization_id", "organization", "org_id", "workspace_id", "project_id", "project",
     "team_id",
 )  # fmt: skip
+TOOLS = ("tools", "functions")
 ID = ("id", "request_id", "custom_id")
 ADAPTER = ("adapter", "lora_name", "lora_path")
 END = ("end_time", "endTime", "ended_at", "endedAt", "finished_at", "finishedAt")  # of the row alone
 SALTS = ("cache_salt", "extra_key")  # of vLLM and SGLang: requests with different values share no blocks
+
+_APART = frozenset((*ACCOUNT, *TENANT, *ADAPTER, *SALTS, "domain"))
+_TIMES = frozenset((*END, *SERVICE))
+_DESCRIBING = (
+    frozenset((*TOOLS, *SESSION, *USER, *ID, "type", "model", "output_length", "prompt_tokens")) | _APART | _TIMES
+)
 
 TEXT_PARTS = frozenset(("text", "input_text", "output_text", "refusal", "thinking", "reasoning"))
 MEDIA_PARTS = {
@@ -97,26 +104,36 @@ def delay_ms(row: dict[str, Any], prefix: str = "") -> float | None:
 def described(places: Places, time: Any = None) -> Record:
     """Like `common`, with an optional time."""
     row = places[:1]  # lengths and types of nested objects mean something else
-    record = Record(
-        time=time,
-        end_time=find(row, *END)[0],
-        service_s=service_in(row),
-        tools=_tools(places),
-        shaping=shaping_of(places),
-        output_length=count(*find(row, "output_length")),
-        session=key_of(*find(places, *SESSION)),
-        user=key_of(*find(places, *USER)),
-        account=plain_key(places[0][1], *ACCOUNT),
-        tenant=plain_key(places[0][1], *TENANT),
-        type=_type(*find(row, "type")),
-        model=key_of(*find(places, "model")),
-        adapter=key_of(*find(places, "adapter"))
-        or next(filter(None, (plain_key(one, *ADAPTER) for _, one in places)), None),
-        salts=[salt for prefix, place in places for salt in salts_of(place, prefix)],
-        domain=key_of(*find(row, "domain")) if row[0][1].get("domain") is not None else None,
-        prompt_tokens=count(*find(row, "prompt_tokens")),
-        id=key_of(*find(places, *ID)),
-    )
+    present = {name for _, place in places for name in place if name in _DESCRIBING}  # a row has few of them
+    record = Record(time=time)
+    if not present.isdisjoint(TOOLS):
+        record.tools = _tools(places)
+    record.shaping = shaping_of(places)
+    if "output_length" in present:
+        record.output_length = count(*find(row, "output_length"))
+    if not present.isdisjoint(SESSION):
+        record.session = key_of(*find(places, *SESSION))
+    if not present.isdisjoint(USER):
+        record.user = key_of(*find(places, *USER))
+    if "type" in present:
+        record.type = _type(*find(row, "type"))
+    if "model" in present:
+        record.model = key_of(*find(places, "model"))
+    if not present.isdisjoint(_APART):
+        record.account = plain_key(places[0][1], *ACCOUNT)
+        record.tenant = plain_key(places[0][1], *TENANT)
+        record.adapter = key_of(*find(places, "adapter")) or next(
+            filter(None, (plain_key(place, *ADAPTER) for _, place in places)), None
+        )
+        record.salts = [salt for prefix, place in places for salt in salts_of(place, prefix)]
+        record.domain = key_of(*find(row, "domain")) if row[0][1].get("domain") is not None else None
+    if "prompt_tokens" in present:
+        record.prompt_tokens = count(*find(row, "prompt_tokens"))
+    if not present.isdisjoint(ID):
+        record.id = key_of(*find(places, *ID))
+    if not present.isdisjoint(_TIMES):
+        record.end_time = find(row, *END)[0]
+        record.service_s = service_in(row)
     put_row(record, row[0][1])
     return record
 
@@ -211,6 +228,15 @@ def put_messages(record: Record, messages: Any, path: str) -> None:
     if not messages:
         raise EmptyPrompt("the prompt is empty.", field=path)
     for i, message in enumerate(messages):
+        if (  # nearly all messages need no more
+            type(message) is dict
+            and type(message.get("role")) is str
+            and type(content := message.get("content")) is str
+            and "tool_calls" not in message
+            and CUT_MARK not in content
+            and len(content) not in CUT_LENGTHS
+        ):
+            continue
         put_message(record, message, f"{path}[{i}]")
     record.messages = messages
 
@@ -336,7 +362,7 @@ def plain_key(place: dict[str, Any], *names: str) -> str | None:
 
 
 def _tools(places):
-    tools, path = find(places, "tools", "functions")
+    tools, path = find(places, *TOOLS)
     if tools is None:
         return None
     if type(tools) is not list or not all(type(tool) is dict for tool in tools):

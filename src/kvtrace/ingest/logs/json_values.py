@@ -56,6 +56,6 @@ def unfolded(row: dict[str, Any]) -> dict[str, Any]:
     >>> unfolded({"messages": '[{"role": "user"}]', "input": "[1]"})
     {'messages': [{'role': 'user'}], 'input': '[1]'}
     """
-    texts = [name for name in FOLDED if type(row.get(name)) is str]
+    texts = [name for name in FOLDED if name in row and type(row[name]) is str]
     opened = {name: value for name in texts if (value := unpacked(row[name])) is not None}
     return row | opened if opened else row
