@@ -214,11 +214,12 @@ class Encoder:
                     if self.recipe.stop_at_error:
                         break
                 else:
-                    requests += [record for record, _ in parsed]
-                    times += [time_ns for _, time_ns in parsed]
-                    service += [self.reader.service_ns(record, time_ns) for record, time_ns in parsed]
-                    measured += [self.reader.measured(record, time_ns) for record, time_ns in parsed]
-                    positions += [position] * len(parsed)
+                    for record, time_ns in parsed:
+                        requests.append(record)
+                        times.append(time_ns)
+                        service.append(self.reader.service_ns(record, time_ns))
+                        measured.append(self.reader.measured(record, time_ns))
+                        positions.append(position)
             batch.lines += 1
             offset += len(line) + 1
         batch.lines -= 1  # the text after the last newline is not a line
@@ -299,7 +300,9 @@ class Encoder:
             prompt = render_with_own(template, own, messages, record.tools, shaping, engine=engine, time=time)
         if prompt is None:
             prompt = self._rendered_chat(template, messages, record.tools, shaping, engine=engine, time=time)
-        record.not_rendered = prompt.not_rendered.union(shaping.get("invalid", ()))
+        record.not_rendered = (
+            prompt.not_rendered.union(shaping["invalid"]) if "invalid" in shaping else prompt.not_rendered
+        )
         record.text = prompt.texts[0] if len(prompt.texts) == 1 else "".join(prompt.texts)
         if prompt.media:
             record.texts, record.placed = prompt.texts, prompt.media
@@ -409,8 +412,7 @@ class Encoder:
         """The isolation domain: the mapped field, else tenant, adapter, salts and model; None if the log has none."""
         if self.recipe.maps_domain:
             return record.domain
-        salts = list(map(_sha256, record.salts))
-        known = context(tenant=record.tenant, adapter=record.adapter, model=record.model, salts=salts)
+        known = _domain_of(record.tenant, record.adapter, record.model, *map(_sha256, record.salts))
         return None if known == NO_CONTEXT else known
 
     def _context(self, record: Record) -> str:
@@ -433,6 +435,11 @@ def _loaded(recipe: Recipe, tokenizer: str) -> tuple[Any, Any]:
             tokenizer, chat_template=recipe.chat_template, generation_prompt=recipe.generation_prompt
         )
     return template, tokenizers.load(tokenizer)
+
+
+@lru_cache(maxsize=4096)
+def _domain_of(tenant: str | None, adapter: str | None, model: str | None, *salts: str) -> str:
+    return context(tenant=tenant, adapter=adapter, model=model, salts=list(salts))
 
 
 def _sha256(part: bytes) -> str:

@@ -29,9 +29,11 @@ class TokenizerChoice:
 
     def is_other(self, model: str | None) -> bool:
         """Whether a model is known to have another tokenizer than the models that this one was chosen for."""
+        if not self.families or model is None:
+            return False
         from ..text.model_families import family_of
 
-        family = family_of(model) if self.families and model is not None else None
+        family = family_of(model)
         return family is not None and family.name not in self.families
 
     def require_only(self, others: int, requests: int) -> None:

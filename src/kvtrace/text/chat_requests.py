@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 from .._base.errors import RowError
 from .api_forms import ChatRequest, as_chat
 from .engine_forms import FORMS, Message, tools_as_text
-from .harmony import GENERATION_PROMPT, effort_of, harmony_pieces, is_harmony
+from .harmony import GENERATION_PROMPT, effort_of, harmony_pieces
 from .messages import MEDIA_KINDS, is_medium, kind_of, media_parts, text_of
 from .templates import ChatTemplate
 
@@ -70,7 +70,7 @@ def render(
     """
     if not isinstance(messages, list) or not messages:
         raise RowError("the list of messages is empty.", field="messages")
-    if engine == "vllm" and is_harmony(template):
+    if engine == "vllm" and template.is_harmony:
         return _in_harmony(template, messages, tools, fields, time)
     form = FORMS[engine]
     if "api" in fields:

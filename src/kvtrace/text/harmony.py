@@ -15,15 +15,12 @@ import json
 import re
 from collections.abc import Iterator, Mapping
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from .._base.errors import RowError
 from .messages import as_string, is_medium
 from .template_jinja import strftime
 from .typescript_tools import tools_section
-
-if TYPE_CHECKING:
-    from .templates import ChatTemplate
 
 Json = dict[str, Any]
 Piece = str | Json  # text that is tokenised by itself, or the part of a medium
@@ -45,11 +42,6 @@ class Turn(NamedTuple):
     contents: list[Piece]
     channel: str = ""
     end: str = "<|end|>"
-
-
-def is_harmony(template: ChatTemplate) -> bool:
-    """Whether the template is that of a model that vLLM serves in Harmony."""
-    return "<|start|>" in template.source and "<|channel|>" in template.source
 
 
 def effort_of(fields: Mapping[str, Any]) -> str | None:

@@ -364,6 +364,11 @@ class ChatTemplate:
         """Whether the template names the role `developer`; otherwise vLLM makes such messages system messages."""
         return '"developer"' in self.source or "'developer'" in self.source
 
+    @cached_property
+    def is_harmony(self) -> bool:
+        """Whether the template is that of a model that vLLM serves in Harmony (harmony.py)."""
+        return "<|start|>" in self.source and "<|channel|>" in self.source
+
     def wants_parts(self, engine: str) -> bool:
         """Whether an engine gives this template lists of parts as contents, rather than texts."""
         if engine not in self._wants_parts:
