@@ -134,9 +134,10 @@ def _chats() -> Iterator[list[dict]]:
             yield from (orjson.loads(line)["messages"] for line in file)
         return
     rng = random.Random(7)
+    systems = [_words(rng, 40) for _ in range(20)]  # of as many applications
     for _ in range(8000):
         turns = [{"role": role, "content": _words(rng, 30)} for _ in range(6) for role in ("user", "assistant")]
-        yield [{"role": "system", "content": _words(rng, 40)}, *turns]
+        yield [{"role": "system", "content": rng.choice(systems)}, *turns]
 
 
 def _agent_prompts() -> Iterator[str]:
