@@ -11,6 +11,7 @@ import numpy as np
 import orjson
 
 import kvtrace
+from kvtrace._base.offsets import offsets_of
 from kvtrace.formats import writing
 from kvtrace.trace.columns import Columns, replace_columns
 from kvtrace.trace.trace import Trace
@@ -32,20 +33,24 @@ def conversations() -> Trace:
     return Trace.from_columns(synthetic(12_000), block_size=BLOCK)
 
 
-def synthetic(requests: int, turns: int = 8) -> Columns:
-    """Conversations of eight turns that share one system block; each turn adds some blocks to the one before."""
+def synthetic(requests: int) -> Columns:
+    """Conversations, many at a time, that share one system block; each turn adds some blocks to the one before."""
     rng = np.random.default_rng(7)
-    added = 1 + rng.geometric(0.2, size=(-(-requests // turns), turns))
-    ends = np.cumsum(added.ravel()).reshape(added.shape)
-    starts = ends[:, :1] - added[:, :1]
-    blocks = (1 + ends - starts).ravel()[:requests]
-    offsets = np.concatenate([[0], np.cumsum(blocks)])
-    first = np.repeat(np.broadcast_to(starts, ends.shape).ravel()[:requests], blocks)
+    turns = rng.geometric(0.55, size=requests)  # of each conversation: there are enough of them
+    session = np.repeat(np.arange(requests), turns)[:requests]
+    ends = np.cumsum(1 + rng.geometric(0.07, size=requests))  # each turn's last block, all turns end to end
+    first = np.flatnonzero(np.diff(session, prepend=-1))  # turn -> the first one of its conversation
+    start = np.concatenate([[0], ends[:-1]])[first][session]
+    passed = np.cumsum(rng.exponential(60_000, requests))  # a minute between two turns
+    times = (rng.random(requests) * 300 * requests)[session] + passed - passed[first][session]
+    order = np.argsort(times, kind="stable")
+    blocks = (1 + ends - start)[order]
+    offsets = offsets_of(blocks)
     place = np.arange(offsets[-1]) - np.repeat(offsets[:-1], blocks)
-    hash_ids = np.where(place == 0, 0, first + place)  # 0 is the system block
+    hash_ids = np.where(place == 0, 0, np.repeat(start[order], blocks) + place)  # 0 is the system block
     return Columns(
-        np.cumsum(rng.integers(0, 600, requests)).astype(float),
-        blocks * BLOCK - rng.integers(0, BLOCK, requests), rng.integers(1, 2000, requests), hash_ids, offsets,
+        times[order], blocks * BLOCK - rng.integers(0, BLOCK, requests), rng.integers(1, 2000, requests), hash_ids,
+        offsets,
     )  # fmt: skip
 
 
