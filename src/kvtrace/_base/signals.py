@@ -28,8 +28,8 @@ def uninterrupted() -> Iterator[None]:
         yield  # Python handles signals in the main thread
         return
     arrived: list[int] = []
-    before = {number: signal.getsignal(number) for number in STOPPING}
-    before = {number: handler for number, handler in before.items() if handler not in (None, signal.SIG_IGN)}
+    handlers = ((number, signal.getsignal(number)) for number in STOPPING)
+    before = {number: handler for number, handler in handlers if handler not in (None, signal.SIG_IGN)}
     held = True
 
     def handle(number, frame):

@@ -229,8 +229,8 @@ def place_of(error: BaseException) -> str:
 
 def _processes(function, workers) -> Pool:
     """A pool of processes for _run."""
-    start = (_start, (function, os.getpid()))
-    return Pool(ProcessPoolExecutor(workers, _context(), *start))
+    arguments = (function, os.getpid())
+    return Pool(ProcessPoolExecutor(workers, mp_context=_context(), initializer=_start, initargs=arguments))
 
 
 @contextmanager

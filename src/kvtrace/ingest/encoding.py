@@ -173,6 +173,11 @@ class Encoder:
                 **self._root, model=model, adapter=adapter, tenant=tenant, domain=domain, media=list(media)
             )
         )
+        self._domain_of = lru_cache(maxsize=4096)(
+            lambda tenant, adapter, model, *salts: context(
+                tenant=tenant, adapter=adapter, model=model, salts=list(salts)
+            )
+        )
 
     def __reduce__(self) -> tuple[Any, ...]:  # a worker that is not forked loads tokenizer and template itself
         return Encoder, (self.recipe,)
@@ -412,8 +417,8 @@ class Encoder:
         """The isolation domain: the mapped field, else tenant, adapter, salts and model; None if the log has none."""
         if self.recipe.maps_domain:
             return record.domain
-        known = _domain_of(record.tenant, record.adapter, record.model, *map(_sha256, record.salts))
-        return None if known == NO_CONTEXT else known
+        domain = self._domain_of(record.tenant, record.adapter, record.model, *map(_sha256, record.salts))
+        return None if domain == NO_CONTEXT else domain
 
     def _context(self, record: Record) -> str:
         """What the blocks depend on beside their text. With a column of domains, it says what else keeps them apart."""
@@ -435,11 +440,6 @@ def _loaded(recipe: Recipe, tokenizer: str) -> tuple[Any, Any]:
             tokenizer, chat_template=recipe.chat_template, generation_prompt=recipe.generation_prompt
         )
     return template, tokenizers.load(tokenizer)
-
-
-@lru_cache(maxsize=4096)
-def _domain_of(tenant: str | None, adapter: str | None, model: str | None, *salts: str) -> str:
-    return context(tenant=tenant, adapter=adapter, model=model, salts=list(salts))
 
 
 def _sha256(part: bytes) -> str:

@@ -40,9 +40,8 @@ from .rendering_proof import (
 )  # fmt: skip
 
 ATOMS = (str, int, bool, type(None))  # not floats: 0.0 equals -0.0 and prints otherwise
-Outer = tuple[
-    dict[str, Any] | None, Sequence[str], Any
-]  # a namespace's values and those that count, or any other's atom
+# of a value outside of a loop: a namespace's attributes and the names of those that count, or the atom of another value
+Outer = tuple[dict[str, Any] | None, Sequence[str], Any]
 PLAIN = ("role", "content")  # the keys of nearly all messages
 NAME_PREFIX = "kvtrace_"  # of the names that this module adds to a template
 MARKER = "".join(("<", "mark", ">"))  # compared by identity, so that an equal text is not a marker
@@ -119,14 +118,13 @@ class Renderer:
         if (run := self._starts.get(start)) is None:
             run = self._starts[start] = self._run(variables, [])
         pieces = [run.text]
-        add = pieces.append
         while (state := run.state) is not None:
             for position, key in enumerate(keys):
                 step = state.steps.get(key)
                 if step is None:
                     step = state.steps[key] = run.feed(state, messages[position], position)
                 text, state = step
-                add(text)
+                pieces.append(text)
             if (after := run.after.get(state)) is None:
                 after = run.after[state] = self._run(variables, [*run.ends, state])
             run = after
