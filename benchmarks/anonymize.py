@@ -54,9 +54,9 @@ def text_peak(log: str) -> float:
 
 def peak(log: str, tokenizer: str | None, block_size: int) -> tuple[float, float]:
     """The largest resident memory of any process (bytes), and what the trace itself has to keep."""
-    from kvtrace.ingest.pipeline import anonymize_rows
+    import kvtrace
 
-    trace = anonymize_rows(log, tokenizer=tokenizer, block_size=block_size).trace()
+    trace = kvtrace.anonymize(log, tokenizer=tokenizer, block_size=block_size)
     used = [resource.getrusage(who).ru_maxrss * 1024 for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
     return max(used), 100 * len(trace) + 12 * len(trace.hash_ids) + 40 * trace.distinct
 
@@ -72,13 +72,16 @@ def resumable(log: str) -> float:
 
 def pipeline(log: str, profile: str = "standard", **options) -> float:
     """Seconds from a log to released rows on all cores, with a tokenizer that is loaded."""
+    from kvtrace.ingest.encoding_options import EncodingOptions
     from kvtrace.ingest.pipeline import anonymize_rows
+    from kvtrace.privacy.release_options import ReleaseOptions
     from kvtrace.text import tokenizers
 
     tokenizer = tokenizers.load(TOKENIZER).wait()
     tokenizers.load = lambda name: tokenizer  # type: ignore[assignment]
     start = time.perf_counter()
-    anonymize_rows(log, tokenizer=TOKENIZER, profile=profile, **options)
+    release = ReleaseOptions(profile=profile)  # type: ignore[arg-type]
+    anonymize_rows(log, EncodingOptions(tokenizer=TOKENIZER), release, **options)
     return time.perf_counter() - start
 
 
@@ -117,13 +120,16 @@ def stages(log: str) -> dict[str, float]:
     from kvtrace._base.errors import EmptyPrompt
     from kvtrace.ingest import logs
     from kvtrace.ingest.collector import Collector
-    from kvtrace.ingest.encoding import Batch, Encoder, Recipe
+    from kvtrace.ingest.encoding import Batch, Encoder
+    from kvtrace.ingest.encoding_options import EncodingOptions
     from kvtrace.ingest.keys import Key
     from kvtrace.ingest.logs import sources
+    from kvtrace.ingest.preparation import recipe_of
+    from kvtrace.privacy.profiles import PROFILES
 
     files = sources.find(log)
     reader = logs.open_reader("auto", sources.sample(files))
-    recipe = Recipe(reader, TOKENIZER, None, True, None, Key.random(), 512, "kept", False, True)
+    recipe = recipe_of(reader, EncodingOptions(tokenizer=TOKENIZER), PROFILES["exact"], Key.random())
     encoder, collector = Encoder(recipe), Collector.of(recipe)
     encoder.tokenizer.wait()
     watch = Watch()

@@ -56,12 +56,14 @@ from .formats.reading import read as read
 from .formats.violations import Violation as Violation
 from .formats.violations import check as check
 from .formats.writing import write as write
+from .ingest.encoding_options import EncodingOptions as EncodingOptions
 from .ingest.keys import Key as Key
 from .ingest.keys import load_key as load_key
 from .ingest.linting.lint_report import LintReport as LintReport
 from .ingest.linting.linter import lint as lint
 from .ingest.pipeline import anonymize as anonymize
 from .ingest.pipeline_tasks import AnonymizedDataset as AnonymizedDataset
+from .ingest.pipeline_tasks import TaskOptions as TaskOptions
 from .ingest.pipeline_tasks import anonymize_dataset as anonymize_dataset
 from .ingest.row_counts import Progress as Progress
 from .privacy.account import StepHits as StepHits
@@ -80,6 +82,7 @@ from .privacy.profiles import Profile as Profile
 from .privacy.profiles import profile as profile
 from .privacy.publishing import Published as Published
 from .privacy.publishing import publish as publish
+from .privacy.release_options import ReleaseOptions as ReleaseOptions
 from .privacy.release_tasks import release_dataset as release_dataset
 from .privacy.released_trace import ReleasedTrace as ReleasedTrace
 from .privacy.releases import Released as Released

@@ -12,8 +12,10 @@ import numpy as np
 from kvtrace._base.errors import RowError
 from kvtrace.ingest import logs
 from kvtrace.ingest.encoding import Encoder, Recipe
+from kvtrace.ingest.encoding_options import EncodingOptions
 from kvtrace.ingest.hashing import BlockHasher
 from kvtrace.ingest.keys import Key
+from kvtrace.ingest.tokenizer_choice import TokenizerChoice
 from tests.attacks import dictionary, examples
 
 TINY = Path(__file__).resolve().parent.parent / "data/tokenizers/tiny"
@@ -61,10 +63,9 @@ def know(path: Path, block_size: int) -> Known:
     maps = examples.MAPS.get(path.name)
     reader = logs.open_reader("auto", lines, field_map=maps, allow_truncated=True, untimed=True)
     known = Known(block_size=reader.block_size or block_size)
-    encoder = Encoder(Recipe(
-        reader=reader, tokenizer=str(TINY), chat_template=None, use_template=True, generation_prompt=None,
-        key=Key(bytes(16)), block_size=known.block_size, tail="kept", outputs=True, stop_at_error=False,
-    ))  # fmt: skip
+    choice = TokenizerChoice(str(TINY))
+    options = EncodingOptions(outputs=True, max_errors=-1)
+    encoder = Encoder(Recipe(reader, options, Key(bytes(16)), block_size=known.block_size, tail="kept", choice=choice))
     for line in lines:
         try:
             records = [record for record, _ in encoder._requests_of(line, "here")]

@@ -16,6 +16,7 @@ import pytest
 
 from kvtrace._base.errors import UsageError
 from kvtrace.ingest.encoding import Recipe
+from kvtrace.ingest.encoding_options import EncodingOptions
 from kvtrace.ingest.encoding_tasks import Partition, PartitionEncoder, RemoteEncoder
 from kvtrace.ingest.keys import Key, load_key
 from kvtrace.privacy.numbering.store import Store
@@ -78,7 +79,7 @@ def test_nothing_of_the_key_is_in_what_ray_is_sent():
     import pickle
 
     secret = bytes(range(100, 116))
-    recipe = Recipe(None, None, None, True, None, Key(secret), 4, "kept", False, True)
+    recipe = Recipe(None, EncodingOptions(), Key(secret), 4, "kept")
     sent = pickle.dumps(
         RemoteEncoder.of(PartitionEncoder(type("Encoder", (), {"recipe": recipe})(), Store("work")), "key")
     )
@@ -87,7 +88,7 @@ def test_nothing_of_the_key_is_in_what_ray_is_sent():
 
 def test_a_host_without_the_key_or_with_another_one_ends_the_run(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    recipe = Recipe(None, None, None, True, None, load_key("key"), 4, "kept", False, True)
+    recipe = Recipe(None, EncodingOptions(), load_key("key"), 4, "kept")
     there = RemoteEncoder.of(PartitionEncoder(type("Encoder", (), {"recipe": recipe})(), Store("work")), "key")
     os.rename("key", "elsewhere")
     with pytest.raises(UsageError, match="the key file does not exist on this host"):

@@ -4,11 +4,13 @@ import json
 from functools import lru_cache
 from types import SimpleNamespace
 
-from kvtrace.ingest.encoding import Recipe
+from kvtrace.ingest.encoding_options import EncodingOptions
 from kvtrace.ingest.keys import Key
 from kvtrace.ingest.linting.prompts import PromptReader
 from kvtrace.ingest.logs import open_reader
+from kvtrace.ingest.preparation import recipe_of
 from kvtrace.ingest.prompt_tokens import prompt_tokens
+from kvtrace.privacy.profiles import PROFILES
 
 READERS = {"chat": "openai", "completions": "openai", "responses": "responses", "messages": "anthropic"}
 ANSWERS = {
@@ -25,10 +27,8 @@ def _loaded(tokenizer, engine):
 
 
 def _recipe(reader, tokenizer, engine):
-    return Recipe(
-        reader=reader, tokenizer=tokenizer, chat_template=None, use_template=True, generation_prompt=None,
-        key=Key.random(), block_size=16, tail="kept", outputs=False, stop_at_error=False, render_as=engine,
-    )  # fmt: skip
+    options = EncodingOptions(tokenizer=tokenizer, block_size=16, render_as=engine, max_errors=-1)
+    return recipe_of(reader, options, PROFILES["exact"], Key.random())
 
 
 def answer(case, engine):

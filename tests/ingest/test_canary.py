@@ -19,10 +19,10 @@ from kvtrace._base.errors import KvtraceError
 from kvtrace.cli import run
 from kvtrace.formats.violations import check
 from kvtrace.ingest import logs
-from kvtrace.ingest.pipeline import anonymize_rows
 from tests.attacks import examples
 from tests.attacks.canary import CANARY, NUMBER, WORDS, all_of, locals_of, require_none
 from tests.conftest import drawn
+from tests.ingest.flat import anonymize_rows
 
 HERE = Path(__file__).resolve().parents[1]
 TINY = HERE / "data/tokenizers/tiny"

@@ -10,10 +10,13 @@ import orjson
 import pytest
 
 from kvtrace._base.errors import RowError
-from kvtrace.ingest.encoding import Encoder, Recipe
+from kvtrace.ingest.encoding import Encoder
+from kvtrace.ingest.encoding_options import EncodingOptions
 from kvtrace.ingest.keys import Key
 from kvtrace.ingest.logs import open_reader
 from kvtrace.ingest.logs.sources import LogPiece
+from kvtrace.ingest.preparation import recipe_of
+from kvtrace.privacy.profiles import PROFILES
 from kvtrace.text import chat_requests, request_templates
 from kvtrace.text.engine_forms import FORMS
 from kvtrace.text.templates import ChatTemplate
@@ -126,11 +129,10 @@ def mutated(rng):
 
 def encoder(template, engine):
     reader = open_reader("openai", [], time_unit="s")
-    recipe = Recipe(
-        reader=reader, tokenizer=str(TINY), chat_template=str(template), use_template=True, generation_prompt=None,
-        key=Key(bytes(16)), block_size=4, tail="kept", outputs=False, stop_at_error=False, render_as=engine,
-    )  # fmt: skip
-    return Encoder(recipe)
+    options = EncodingOptions(
+        tokenizer=str(TINY), chat_template=str(template), block_size=4, render_as=engine, max_errors=-1
+    )
+    return Encoder(recipe_of(reader, options, PROFILES["exact"], Key(bytes(16))))
 
 
 @pytest.mark.parametrize("engine", sorted(FORMS))

@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 import kvtrace
 from kvtrace._base.errors import EmptyPrompt, InputError, NotARequest, RowError, UsageError
 from kvtrace.ingest.logs import READERS, open_reader, records_of
-from kvtrace.ingest.pipeline import anonymize_rows
 from tests.conftest import drawn
+from tests.ingest.flat import anonymize_rows
 from tests.ingest.test_logs import assert_silent
 
 HERE = Path(__file__).parents[1]

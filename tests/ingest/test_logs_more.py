@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 import kvtrace
 from kvtrace._base.errors import EmptyPrompt, InputError, NotARequest, RowError
 from kvtrace.ingest.logs import READERS, open_reader, records_of, sources, tables
-from kvtrace.ingest.pipeline import anonymize_rows
 from tests.conftest import drawn
+from tests.ingest.flat import anonymize_rows
 
 from .media import media_of
 

@@ -17,11 +17,10 @@ from kvtrace.ingest.keys import Key
 from kvtrace.ingest.logs import READERS, open_reader
 from kvtrace.ingest.logs.fieldmap import find
 from kvtrace.ingest.logs.json_values import unpacked
-from kvtrace.ingest.pipeline import anonymize_rows
-from kvtrace.ingest.pipeline_tasks import anonymize_dataset
 from kvtrace.ingest.task_checkpoint import TaskCheckpoint
 from kvtrace.trace.measured import MEASURED, measured_of
 from tests.attacks.canary import CANARY, NUMBER, require_none
+from tests.ingest.flat import anonymize_dataset, anonymize_rows
 
 HERE = Path(__file__).parents[1]
 TINY = HERE / "data/tokenizers/tiny"

@@ -11,9 +11,9 @@ import kvtrace
 from kvtrace._base.errors import InputError, RowError, UsageError
 from kvtrace.ingest.keys import Key
 from kvtrace.ingest.logs import sources
-from kvtrace.ingest.pipeline import anonymize_rows
 from kvtrace.trace.trace_figures import figures
 from tests import unaudited
+from tests.ingest.flat import anonymize_rows
 
 # the example that the block-hash form was published with: five requests, and what becomes of them
 PUBLISHED_LOG = [

@@ -16,13 +16,12 @@ from kvtrace._base.workers import retrying_map
 from kvtrace.ingest.encoding_tasks import partitions_of
 from kvtrace.ingest.keys import Key
 from kvtrace.ingest.logs import sources
-from kvtrace.ingest.pipeline import anonymize_rows
-from kvtrace.ingest.pipeline_tasks import anonymize_dataset
 from kvtrace.privacy.numbering.local_runner import LocalRunner
 from kvtrace.privacy.numbering.store import Store
 from kvtrace.privacy.numbering.task_plan import shard_of
 from kvtrace.trace.trace_figures import figures
 from tests.conftest import drawn
+from tests.ingest.flat import anonymize_dataset, anonymize_rows
 
 KEY = Key(bytes(range(16)))
 TINY = str(Path(__file__).resolve().parents[1] / "data/tokenizers/tiny")

@@ -26,11 +26,11 @@ from kvtrace.ingest.batch_codec import packed, unpacked
 from kvtrace.ingest.checkpoint import FRAME_HEADER, Checkpoint, settings_of
 from kvtrace.ingest.encoding import Batch, Reject, RowPosition
 from kvtrace.ingest.keys import Key, load_key
-from kvtrace.ingest.pipeline import anonymize_rows
 from kvtrace.ingest.task_checkpoint import TaskCheckpoint
 from kvtrace.ingest.usage import UsageCheck
 from tests.conftest import drawn
 from tests.ingest import kill_points
+from tests.ingest.flat import anonymize_rows
 
 pytestmark = pytest.mark.skipif(os.name != "posix", reason="no locks on files")
 HERE = Path(__file__).resolve().parents[1]

@@ -13,14 +13,13 @@ from kvtrace.ingest.checkpoint import Checkpoint
 from kvtrace.ingest.encoding_tasks import EncodedPartition
 from kvtrace.ingest.keys import Key
 from kvtrace.ingest.logs import open_reader
-from kvtrace.ingest.pipeline import anonymize_rows
-from kvtrace.ingest.pipeline_tasks import anonymize_dataset
 from kvtrace.ingest.task_checkpoint import packed_partition, unpacked_partition
 from kvtrace.privacy.session_times import WITHOUT_TIMES
 from kvtrace.privacy.timing import late_starts
 from kvtrace.trace.dependencies import join_dependencies
 from kvtrace.trace.recorded_dependencies import recorded_dependencies
 from tests.conftest import drawn
+from tests.ingest.flat import anonymize_dataset, anonymize_rows
 
 KEY = Key(bytes(range(16)))
 OPTIONS = {"key": KEY, "tokenizer": None, "block_size": 4}

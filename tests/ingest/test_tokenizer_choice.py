@@ -12,10 +12,10 @@ import pytest
 import kvtrace
 from kvtrace._base.errors import UsageError
 from kvtrace.capture.recorder import Recorder
-from kvtrace.ingest.pipeline import anonymize_rows
 from kvtrace.ingest.tokenizer_choice import choose
 from kvtrace.text import encodings, tokenizer_files
 from kvtrace.text.model_families import family_of
+from tests.ingest.flat import anonymize_rows
 
 TINY = Path(__file__).parents[1] / "data/tokenizers/tiny"
 OPTIONS = {"block_size": 4, "profile": "exact"}

@@ -11,12 +11,11 @@ from kvtrace.capture.recorder import Recorder
 from kvtrace.cli import run
 from kvtrace.ingest.batch_codec import packed, unpacked
 from kvtrace.ingest.encoding import Batch
-from kvtrace.ingest.pipeline import anonymize_rows
-from kvtrace.ingest.pipeline_tasks import anonymize_dataset
 from kvtrace.ingest.usage import ARGUMENTS, MEDIA, TOOLS, UsageCheck
 from kvtrace.privacy.publishing import publish
 from kvtrace.privacy.sidecar_forms import public
 from tests.capture.windows import sealed
+from tests.ingest.flat import anonymize_dataset, anonymize_rows
 
 TINY = str(Path(__file__).parents[1] / "data/tokenizers/tiny")
 OPTIONS = {"block_size": 4, "profile": "exact"}

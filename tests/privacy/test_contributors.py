@@ -11,7 +11,6 @@ import kvtrace
 from kvtrace._base.errors import AuditError, UsageError
 from kvtrace.cli import run
 from kvtrace.ingest.logs.fields import plain_key
-from kvtrace.ingest.pipeline import anonymize_rows
 from kvtrace.privacy.contributors import WARNINGS, Users, contributors
 from kvtrace.privacy.data_card import card
 from kvtrace.privacy.profiles import PROFILES, profile
@@ -21,6 +20,7 @@ from kvtrace.privacy.weaker_settings import satisfied_name, weaker_settings
 from kvtrace.trace.building import toy
 from kvtrace.trace.trace import Trace
 from tests import unaudited
+from tests.ingest.flat import anonymize_rows
 from tests.reference import release as slow_release
 from tests.strategies import traces
 

@@ -19,11 +19,11 @@ from kvtrace.ingest.collector import Collector
 from kvtrace.ingest.keys import Key
 from kvtrace.ingest.logs import sources
 from kvtrace.ingest.pipeline import linked_rows
-from kvtrace.ingest.preparation import prepare
 from kvtrace.ingest.row_counts import RowCounter
 from kvtrace.privacy.link_index import LinkIndex
 from kvtrace.privacy.publishing import publish
 from tests.conftest import drawn
+from tests.ingest.flat import prepare
 
 BLOCK = 4
 KEY = Key(bytes(range(16)))

@@ -22,7 +22,7 @@ from ..ingest.encoding import Batch, Reject, RowPosition
 from ..ingest.keys import Key
 from .channel import END, DigesterEnd
 from .digester_counts import DigesterCounts
-from .encoders import EncodingOptions, SourceEncoder, loaded, options_of
+from .encoders import LiveEncoding, SourceEncoder, loaded
 from .intake import Mark, Payload
 from .sink import Sink
 from .sinks import sink_of
@@ -50,9 +50,9 @@ class _Pending:
 class Digester:
     """Encodes what arrives on a channel, and gives the batches to a sink."""
 
-    def __init__(self, channel: DigesterEnd, options: EncodingOptions, sink: Sink):
-        self._channel, self._options, self._sink = channel, options, sink
-        self._like = loaded(options)
+    def __init__(self, channel: DigesterEnd, encoding: LiveEncoding, sink: Sink):
+        self._channel, self._encoding, self._sink = channel, encoding, sink
+        self._like = loaded(encoding)
         self._key = Key.random()
         self._rows: dict[str, Rows] = {}
         self._encoders: dict[str, SourceEncoder] = {}
@@ -144,7 +144,7 @@ class Digester:
 
     def _encoder_of(self, source: str) -> SourceEncoder:
         if source not in self._encoders:
-            self._encoders[source] = SourceEncoder(SOURCES[source], self._options, self._key, self._like)
+            self._encoders[source] = SourceEncoder(SOURCES[source], self._encoding, self._key, self._like)
         return self._encoders[source]
 
     def _batches(self, encoder: SourceEncoder, source: str, lines: list[bytes]) -> list[Batch]:
@@ -205,7 +205,7 @@ def run(handle: int) -> None:
         return
     try:
         settings = first.message
-        digester = Digester(channel, options_of(settings["options"]), sink_of(settings["sink"]))
+        digester = Digester(channel, LiveEncoding.from_message(settings["options"]), sink_of(settings["sink"]))
     except KvtraceError as error:
         channel.report(error=str(error), status=error.status)
         return

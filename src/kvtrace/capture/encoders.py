@@ -4,59 +4,64 @@ from __future__ import annotations
 
 import secrets
 import time
-from dataclasses import asdict, dataclass, field, replace
-from pathlib import Path
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from ..ingest import logs
-from ..ingest.encoding import Batch, Encoder
+from ..ingest.encoding import Batch, Encoder, Recipe
+from ..ingest.encoding_options import EncodingOptions
 from ..ingest.keys import Key
 from ..ingest.logs.sources import LogPiece
-from ..ingest.preparation import provenance, recipe_of
+from ..ingest.preparation import check_options, provenance, recipe_of
 from ..ingest.tokenizer_choice import AUTO, DEFAULT, other_tokenizer
 from ..privacy.profiles import Profile, profile_of
+from ..privacy.release_options import ReleaseOptions
 from .block_form import BlockForm
 from .source import Source
 
 
-@dataclass(frozen=True, kw_only=True)
-class EncodingOptions:
-    """How requests become digests; the options have the meaning that they have in `anonymize`."""
+@dataclass(frozen=True)
+class LiveEncoding:
+    """How live requests become digests."""
 
+    options: EncodingOptions  # log_format, field_map and time_unit are those of followed files
     profile: Profile
-    tokenizer: str | None = AUTO  # which is the default here: a recorder loads it before its first request
-    chat_template: str | Path | None = None
-    use_template: bool = True
-    generation_prompt: str | None = None
-    render_as: str = "vllm"
-    request_templates: bool = False
-    block_size: int | None = None
-    outputs: bool = False
-    isolate_tenants: bool = False
     keep_domains: bool | None = None
-    tenant_field: str | None = None
-    allow_truncated: bool = False
-    log_format: str = "auto"  # of followed files
-    field_map: dict[str, str] = field(default_factory=dict)  # of followed files
-    time_unit: str = "auto"  # of followed files
 
+    @classmethod
+    def of(cls, options: EncodingOptions, release: ReleaseOptions) -> LiveEncoding:
+        """The encoding for a release. A bad row never ends a recording.
 
-def to_message(options: EncodingOptions) -> dict[str, Any]:
-    """The options as a JSON object, for the digester."""
-    values = asdict(options)
-    return values | {"chat_template": None if options.chat_template is None else str(options.chat_template)}
+        Raises:
+            UsageError: an option is not valid.
+        """
+        profile = release.chosen()
+        check_options(options.block_size, profile, keep_order=False, outputs=options.outputs)
+        return cls(replace(options, max_errors=-1), profile, release.keep_domains)
 
+    def to_message(self) -> dict[str, Any]:
+        """A JSON object, for the digester."""
+        values, template = asdict(self), self.options.chat_template
+        values["options"]["chat_template"] = None if template is None else str(template)
+        return values
 
-def options_of(values: dict[str, Any]) -> EncodingOptions:
-    """The options that `to_message` made a JSON object of."""
-    return EncodingOptions(**{**values, "profile": profile_of(values["profile"])})
+    def recipe(self, reader: logs.LogReader, options: EncodingOptions, key: Key) -> Recipe:
+        """The settings of an encoder. `auto` is the default tokenizer: a recorder loads it before its first request."""
+        named = replace(options, tokenizer=DEFAULT) if options.tokenizer == AUTO else options
+        return recipe_of(reader, named, self.profile, key, keep_domains=self.keep_domains)
+
+    @classmethod
+    def from_message(cls, values: Mapping[str, Any]) -> LiveEncoding:
+        """The encoding that `to_message` made a JSON object of."""
+        return cls(EncodingOptions(**values["options"]), profile_of(values["profile"]), values["keep_domains"])
 
 
 class SourceEncoder:
     """Encodes the lines of one source. The first lines with a request tell what a reader detects."""
 
-    def __init__(self, source: Source, options: EncodingOptions, key: Key, like: Encoder | None = None):
-        self._source, self._options, self._key, self._like = source, options, key, like
+    def __init__(self, source: Source, encoding: LiveEncoding, key: Key, like: Encoder | None = None):
+        self._source, self._encoding, self._key, self._like = source, encoding, key, like
         self._encoder: Encoder | None = None
         self._settled = False
         self._place = 0  # bytes encoded so far
@@ -103,54 +108,34 @@ class SourceEncoder:
         recipe = self._encoder.recipe
         return {
             "meta": provenance(recipe, self._encoder), "block_size": recipe.block_size, "tail": recipe.tail,
-            "outputs": recipe.outputs, "holds_hashes": recipe.reader.block_size is not None,
+            "outputs": recipe.options.outputs, "holds_hashes": recipe.reader.block_size is not None,
         }  # fmt: skip
 
     def _open(self, lines: list[bytes]) -> None:
-        source, options = self._source, self._options
+        source, options = self._source, self._encoding.options
         is_auto = source.log_format == "auto"
-        fields = options.field_map if is_auto else {}
+        if not is_auto:
+            options = replace(options, log_format=source.log_format, field_map=None, time_unit=source.time_unit)
         reader = logs.open_reader(
-            options.log_format if is_auto else source.log_format, lines,
-            field_map=fields if options.tenant_field is None else {**fields, "tenant": options.tenant_field},
-            time_unit=options.time_unit if is_auto else source.time_unit, allow_truncated=options.allow_truncated,
+            options.log_format, lines, field_map=options.fields, time_unit=options.time_unit,
+            allow_truncated=options.allow_truncated,
         )  # fmt: skip
         reader = replace(reader, delays=False)  # a live request has a time
         if not is_auto:  # requests that arrive now; a wrong clock must not stretch the window
             reader = replace(reader, about_ns=time.time_ns())
-        recipe = recipe_of(
-            reader, options.profile, self._key, tokenizer=_named(options), chat_template=options.chat_template,
-            use_template=options.use_template, generation_prompt=options.generation_prompt,
-            render_as=options.render_as, request_templates=options.request_templates,
-            block_size=options.block_size, outputs=options.outputs, isolate_tenants=options.isolate_tenants,
-            keep_domains=options.keep_domains, maps_domain="domain" in fields,
-            by_tenant=options.tenant_field is not None and not options.isolate_tenants, stop_at_error=False,
-        )  # fmt: skip
+        recipe = self._encoding.recipe(reader, options, self._key)
         self._encoder = Encoder(recipe, self._like if reader.holds_prompts else None)
-        self.note = other_tokenizer(recipe.tokenizer, reader.models) if options.tokenizer == AUTO else None
+        self.note = other_tokenizer(recipe.choice.tokenizer, reader.models) if options.tokenizer == AUTO else None
 
 
-def _named(options: EncodingOptions) -> str | None:
-    return DEFAULT if options.tokenizer == AUTO else options.tokenizer
-
-
-def loaded(options: EncodingOptions) -> Encoder:
+def loaded(encoding: LiveEncoding) -> Encoder:
     """An encoder whose tokenizer and template the encoders of all sources use. It encodes nothing itself.
 
     Raises:
         UsageError: an option is not valid.
         InputError: the tokenizer or the template cannot be read.
     """
-    name, unit = options.log_format, options.time_unit  # checked now: a followed file may have its first line later
+    name, unit = encoding.options.log_format, encoding.options.time_unit
+    # checked now: a followed file may have its first line later
     logs.open_reader("openai" if name == "auto" else name, [], time_unit="s" if unit == "auto" else unit)
-    reader = logs.open_reader("openai", [], time_unit="s")
-    settings: dict[str, Any] = {
-        "tokenizer": _named(options), "chat_template": options.chat_template, "use_template": options.use_template,
-        "generation_prompt": options.generation_prompt, "render_as": options.render_as,
-        "request_templates": options.request_templates, "block_size": options.block_size, "outputs": options.outputs,
-        "isolate_tenants": options.isolate_tenants, "keep_domains": options.keep_domains,
-    }  # fmt: skip
-    recipe = recipe_of(
-        reader, options.profile, Key.random(), maps_domain=False, by_tenant=False, stop_at_error=False, **settings
-    )  # fmt: skip
-    return Encoder(recipe)
+    return Encoder(encoding.recipe(logs.open_reader("openai", [], time_unit="s"), encoding.options, Key.random()))

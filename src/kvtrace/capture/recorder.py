@@ -15,13 +15,13 @@ from typing import Any, Self
 
 from .._base.errors import UsageError
 from .._base.file_locks import locked_file
+from .._base.options import split_options
 from .._base.output_errors import unwritable
+from ..ingest.encoding_options import EncodingOptions
 from ..ingest.keys import Key
-from ..ingest.preparation import check_options
-from ..privacy import profiles
 from ..privacy.linking import SAMPLED
-from ..privacy.profiles import Profile
-from .encoders import EncodingOptions, to_message
+from ..privacy.release_options import ReleaseOptions
+from .encoders import LiveEncoding
 from .feeder import Feeder
 from .intake import QUEUE_BYTES, Intake
 from .ledger import Ledger
@@ -50,13 +50,11 @@ class Recorder:
         key: The key of the digests. With a key, a recorder that starts again goes on with the open window. The default
             is a random key for each window, which is forgotten when the window ends.
         link_windows: Use one key for all windows, and write which blocks they share.
-        profile: The release profile of each window, or its name.
-        sample_sessions: Share of the sessions that a window's trace has, each whole.
         suffix: The end of the names of traces: ".jsonl", ".jsonl.zst" or ".parquet".
         queue_bytes: Limit of the payloads that wait.
         on_message: Receives sentences for an operator, without content.
         clock: The time in seconds since 1970.
-        options: Those of `EncodingOptions`.
+        options: Those of `EncodingOptions`, and those of `ReleaseOptions` for the release of each window.
 
     Raises:
         UsageError: An option is not valid, or another recorder writes to the folder.
@@ -78,8 +76,6 @@ class Recorder:
         window_s: float = 3600.0,
         key: Key | None = None,
         link_windows: bool = False,
-        profile: Profile | str = "standard",
-        sample_sessions: float = 1.0,
         suffix: str = ".jsonl",
         queue_bytes: int = QUEUE_BYTES,
         on_message: Callable[[str], None] | None = None,
@@ -89,13 +85,13 @@ class Recorder:
         if suffix not in SUFFIXES:
             raise UsageError(f"--suffix {suffix!r} is not one of {', '.join(SUFFIXES)}.")
         self.folder = Path(folder)
-        self._window_s, share = require_window(window_s), _share(sample_sessions)
+        encoding, release = split_options(options, EncodingOptions, ReleaseOptions)
+        self._window_s, share = require_window(window_s), _share(release.sample_sessions)
         if link_windows and share != 1:
             raise UsageError(SAMPLED)
-        encoding = EncodingOptions(profile=profiles.profile(profile), **options)
-        check_options(encoding.block_size, encoding.profile, keep_order=False, outputs=encoding.outputs)
         base = key or (Key.random() if link_windows else None)
-        self._settings = WindowSettings(encoding, base, key is not None, link_windows, suffix, share)
+        live = LiveEncoding.of(encoding, release)
+        self._settings = WindowSettings(live, base, key is not None, link_windows, suffix, share)
         self._say, self._clock = on_message or (lambda sentence: None), clock
         self.proxy = ProxyCounts()  # of the proxy that feeds this recorder, if there is one
         self._totals = RecorderCounts()
@@ -182,7 +178,7 @@ class Recorder:
         ledger = Ledger(self.state / "counts")
         self._before = {name: getattr(ledger, name) for name in RECEIVED}  # by earlier recorders
         self._intake = Intake(queue_bytes, ledger=ledger)
-        settings = {"options": to_message(self._settings.options), "sink": {"kind": "window"}}
+        settings = {"options": self._settings.encoding.to_message(), "sink": {"kind": "window"}}
         self._feeder = Feeder(
             self._intake, settings, on_report=self._on_report, on_message=self._say,
             lost="; what it had not digested is lost.", keep=(self._lock,),

@@ -8,9 +8,10 @@ from collections.abc import Callable
 from dataclasses import asdict
 from typing import Any, Self
 
+from ..ingest.encoding_options import EncodingOptions
 from ..ingest.keys import Key
-from ..privacy import profiles
-from .encoders import EncodingOptions, to_message
+from ..privacy.release_options import ReleaseOptions
+from .encoders import LiveEncoding
 from .feeder import Feeder
 from .intake import QUEUE_BYTES, Intake
 from .proxy.setup import ProxyCounts
@@ -24,7 +25,7 @@ class Watcher:
         gauge: Options of the gauge (capture/gauge.py).
         queue_bytes: Limit of the payloads that wait.
         on_message: Receives sentences for an operator, without content.
-        options: Those of `EncodingOptions`, without the profile: nothing is released.
+        options: Those of `EncodingOptions`.
     """
 
     def __init__(
@@ -35,11 +36,11 @@ class Watcher:
         on_message: Callable[[str], None] | None = None,
         **options: Any,
     ):
-        encoding = EncodingOptions(profile=profiles.PROFILES["exact"], **options)
+        encoding = LiveEncoding.of(EncodingOptions(**options), ReleaseOptions(profile="exact"))  # nothing is released
         self._intake, self.proxy = Intake(queue_bytes), ProxyCounts()
         self._snapshot: dict[str, Any] | None = None
         self._stopping = threading.Event()
-        settings = {"options": to_message(encoding), "sink": {"kind": "gauge", **gauge}}
+        settings = {"options": encoding.to_message(), "sink": {"kind": "gauge", **gauge}}
         self._feeder = Feeder(
             self._intake, settings, on_report=self._on_report, on_message=on_message or (lambda sentence: None),
             lost=": the curve begins anew.",

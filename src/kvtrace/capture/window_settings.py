@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ..ingest.keys import Key
-from .encoders import EncodingOptions, to_message
+from .encoders import LiveEncoding
 from .spool import Window
 
 
@@ -15,7 +15,7 @@ from .spool import Window
 class WindowSettings:
     """How windows are keyed, encoded and released."""
 
-    options: EncodingOptions
+    encoding: LiveEncoding
     base: Key | None = field(repr=False)  # of the keys of all windows; None = each has a random one
     keeps_key: bool  # the user has the key, so that a recorder that starts again can go on
     linked: bool  # one key for all windows
@@ -30,12 +30,13 @@ class WindowSettings:
 
     def header(self, name: str, until_s: float, key: Key) -> dict[str, Any]:
         """The header of a window's file: what its release depends on, and what a recorder that goes on must have."""
-        options = to_message(self.options)
+        values = self.encoding.to_message()
+        profile = values.pop("profile")
         return {
             "name": name, "until": until_s, "suffix": self.suffix, "linked": self.linked,
-            "profile": options.pop("profile"), "session_share": self.session_share,
-            "isolate_tenants": self.options.isolate_tenants, "key": key.subkey("window check").hex(),
-            "options": key.subkey(f"options {sorted(options.items())!r}").hex(),
+            "profile": profile, "session_share": self.session_share,
+            "isolate_tenants": self.encoding.options.isolate_tenants, "key": key.subkey("window check").hex(),
+            "options": key.subkey(f"options {sorted(values.items())!r}").hex(),
         }  # fmt: skip
 
     def continues(self, window: Window, now_s: float) -> bool:

@@ -7,15 +7,16 @@ import os
 
 import click
 
+from ..ingest.encoding_options import EncodingOptions
+from ..privacy.release_options import ReleaseOptions
 from .completion import gpus as gpu_names
 from .help import Command
-from .log_options import ALLOW_TRUNCATED, BAD_ROWS, LOG_FORMAT, LOGS, ON_MISMATCH, PROMPTS, bad_rows_allowed
-from .options import COSTS, RowsOption
+from .log_options import BAD_ROWS, LOGS, bad_rows_allowed
+from .options import COSTS, RowsOption, record_options, taken, taken_release
 from .output import console, print_line
-from .release_options import chosen_profile, release_options
 
 
-@click.command("anonymize", cls=Command, groups={"--block-size": "Blocks", "--first-id": "Blocks", "--sample-sessions": "Privacy", "--resume": "Large inputs", "--gpu": "Input", "--gpus": "Input", "--costs": "Input", "--request-sample": "Input"}, examples=(
+@click.command("anonymize", cls=Command, groups={"--first-id": "Blocks", "--resume": "Large inputs", "--gpu": "Input", "--gpus": "Input", "--costs": "Input"}, examples=(
     "kvtrace anonymize log.jsonl -o trace.jsonl",
     "kvtrace anonymize log.jsonl -o fine.jsonl.gz --block-size 16 --profile strict",
     "kvtrace anonymize 'logs/*.jsonl' -o day.dataset --runner local --memory 8GB",
@@ -34,29 +35,10 @@ from .release_options import chosen_profile, release_options
     metavar="NAME",
     help="Trace format: mooncake, bailian or parquet.  [default: from the file name, else mooncake]",
 )
-@LOG_FORMAT
-@PROMPTS
-@click.option(
-    "--block-size",
-    type=int,
-    metavar="TOKENS",
-    help="Tokens per block.  [default: 512, or the block size of the log's hashes]",
-)
+@record_options(ReleaseOptions)
+@record_options(EncodingOptions, without=("outputs", "allow_truncated", "on_mismatch"))
 @click.option("--first-id", default=0, metavar="N", type=click.IntRange(0), help="First block id in the output.")
-@click.option("--outputs", is_flag=True, help="Also write the ids of the output's blocks.")
-@release_options
-@click.option("--tenant-field", metavar="PATH", help="Path of the tenant in a row; k-sharing then counts tenants.")
-@click.option(
-    "--isolate-tenants",
-    is_flag=True,
-    help="Share no block between tenants, as in engines with a separate cache for each tenant.",
-)
-@click.option(
-    "--arrivals",
-    metavar="MODEL",
-    help="Generate arrival times for a log without times, such as rate=2/s,think=30s,seed=1.",
-)
-@click.option("--request-sample", type=float, metavar="SHARE", help="The log is a sample by request of this share, such as 1%: every hit rate is then marked as too low.")
+@record_options(EncodingOptions, only=("outputs",))
 @click.option(
     "--service-time",
     metavar="MODEL",
@@ -69,7 +51,7 @@ from .release_options import chosen_profile, release_options
 @click.option(
     "--keep-order", is_flag=True, help="With --profile exact: keep the log's order instead of sorting by time."
 )
-@ALLOW_TRUNCATED
+@record_options(EncodingOptions, only=("allow_truncated", "on_mismatch"))
 @click.option(
     "--key-file",
     metavar="FILE",
@@ -82,7 +64,6 @@ from .release_options import chosen_profile, release_options
     metavar="FILE",
     help="With --on-error skip: write the place and reason of each bad row to FILE, as JSON lines.",
 )
-@ON_MISMATCH
 @click.option(
     "--workers",
     type=click.IntRange(1),
@@ -121,10 +102,8 @@ def anonymize_command(
     inputs,
     output,
     to,
-    maps,
     key_file,
     resume,
-    no_chat_template,
     on_error,
     max_errors,
     rejects,
@@ -139,6 +118,10 @@ def anonymize_command(
     gpu_name,
     gpus,
     costs_file,
+    first_id,
+    against,
+    keep_order,
+    workers,
     **options,
 ):
     """Turn raw logs into a trace of block ids, without text.
@@ -158,7 +141,7 @@ def anonymize_command(
     from ..formats import writing
     from ..formats.sidecar import sidecar_path
     from ..ingest.keys import load_key
-    from ..ingest.logs.fieldmap import parse_map
+    from ..ingest.pipeline import Listeners
     from ..report import summary
     from ..report.progress import Bar
 
@@ -169,9 +152,10 @@ def anonymize_command(
         writing.require_place(rejects)
     if runner is None and (ray_address, partitions, memory, work_dir) != (None,) * 4:
         raise UsageError("--ray-address, --partitions, --memory and --work-dir require --runner.")
-    options["service_model"] = _service_model(service_time, gpu_name, gpus, costs_file)
+    estimate = _service_model(service_time, gpu_name, gpus, costs_file)
     checkpoint = _checkpoint(inputs, output, key_file, resume, in_tasks=runner is not None)
-    options["profile"] = chosen_profile(options)
+    release = taken_release(options)
+    encoding = taken(EncodingOptions, options, max_errors=bad_rows_allowed(on_error, max_errors))
     screen = console()
 
     def start(meta):
@@ -190,23 +174,20 @@ def anonymize_command(
         RejectsFile(rejects) as bad_rows,
         Bar(screen, quiet) as bar,
     ):
-        common = {name: value for name, value in options.items() if value is not None} | {
-            "field_map": parse_map(maps),
-            "use_template": not no_chat_template,
-            "key": load_key(key_file) if key_file else None,
-            "max_errors": bad_rows_allowed(on_error, max_errors),
-            "on_reject": bad_rows.add,
-            "on_start": start,
-            "on_note": note,
-            "on_progress": bar.update,
-        }
+        listeners = Listeners(on_start=start, on_note=note, on_progress=bar.update, on_reject=bad_rows.add)
+        common = {
+            "key": load_key(key_file) if key_file else None, "service_model": estimate, "keep_order": keep_order,
+            "checkpoint": checkpoint, "listeners": listeners,
+        }  # fmt: skip
+        to_write = {"format": to, "first_id": first_id, "against": against}
         if runner is None:
-            results = _in_one_process(inputs, output, to, checkpoint, **common)
+            results = _in_one_process(inputs, output, to_write, encoding, release, workers=workers, **common)
         else:
-            tasks = {"partitions": partitions, "key_file": key_file, "checkpoint": checkpoint, "quiet": quiet}
-            results = _in_tasks(inputs, output, to, runner, ray_address, work_dir, memory, **tasks, **common)
+            with _tasks(runner, ray_address, workers) as tasks:
+                options = _task_options(tasks, output, work_dir, memory, partitions, key_file, checkpoint, quiet)
+                results = _in_tasks(inputs, output, to_write, encoding, release, tasks=options, **common)
     if not quiet:
-        _print_summary(screen, *results, request_sample=options["request_sample"])
+        _print_summary(screen, *results, request_sample=encoding.request_sample)
 
 
 def _service_model(service_time, gpu_name, gpus, costs_file):
@@ -222,16 +203,16 @@ def _service_model(service_time, gpu_name, gpus, costs_file):
     return service_model(service_time, gpu_name, gpus=gpus, costs=costs_file)
 
 
-def _in_one_process(inputs, output, to, checkpoint, *, first_id, against=None, **options):
+def _in_one_process(inputs, output, to_write, encoding, release, **options):
     """Anonymise in this process and its workers. Returns figures, counts, usage, release and written files."""
     from ..ingest.pipeline import anonymize_rows
     from ..privacy.publishing import publish, publish_columns
     from ..trace.meta import merge
     from ..trace.trace_figures import figures
 
-    rows = anonymize_rows(inputs, checkpoint=checkpoint, **options)
-    trace, to_write = rows.trace(), {"format": to, "first_id": first_id, "against": against}
-    if options.get("keep_order"):  # rows in the order of the log are no Trace
+    rows = anonymize_rows(inputs, encoding, release, **options)
+    trace = rows.trace()
+    if options["keep_order"]:  # rows in the order of the log are no Trace
         settings = {"meta": merge(rows.meta, {"figures": figures(trace)}), "block_size": rows.block_size, "tail": rows.tail}
         written = publish_columns(rows.columns, output, **settings, **to_write)
     else:
@@ -239,32 +220,41 @@ def _in_one_process(inputs, output, to, checkpoint, *, first_id, against=None, *
     return written.figures, rows.counts, rows.usage, rows.released, written
 
 
-def _in_tasks(
-    inputs, output, to, runner, ray_address, work_dir, memory, *, quiet, first_id, checkpoint, against=None, workers=None,
-    **options,
-):
-    """Anonymise in tasks over files. Returns figures, counts, usage, release and written files."""
-    from .._base.memory import keep_little, parse_memory
-    from .._base.temporary_files import temporary_name
-    from ..ingest.pipeline_tasks import anonymize_dataset
-    from ..privacy.numbering.bound import blocks_within, require_folder, running
+def _tasks(runner, ray_address, workers):
+    """The runner of --runner, as a context manager."""
+    from .._base.memory import keep_little
     from ..privacy.numbering.local_runner import LocalRunner
     from ..privacy.numbering.ray_runner import on_ray
-    from ..privacy.publishing import publish
-    from .large import require_memory
 
     keep_little()
+    return contextlib.nullcontext(LocalRunner(workers)) if runner == "local" else on_ray(ray_address, workers)
+
+
+def _task_options(tasks, output, work_dir, memory, partitions, key_file, checkpoint, quiet):
+    """Where tasks work, and how much they hold."""
+    from .._base.memory import parse_memory
+    from .._base.temporary_files import temporary_name
+    from ..ingest.pipeline_tasks import TaskOptions
+    from ..privacy.numbering.bound import blocks_within, require_folder, running
+    from .large import require_memory
+
     memory_bytes = None if memory is None else parse_memory(memory)
     require_folder(memory_bytes, output)
     work = work_dir or (checkpoint.work if checkpoint else temporary_name(os.path.realpath(output)))
-    with contextlib.nullcontext(LocalRunner(workers)) if runner == "local" else on_ray(ray_address, workers) as tasks:
-        blocks = blocks_within(memory_bytes, tasks.workers)
-        require_memory(running(tasks.workers, blocks), memory_bytes, quiet)
-        sizes = {"task_blocks": blocks, "memory": memory_bytes}
-        with anonymize_dataset(inputs, runner=tasks, work=work, checkpoint=checkpoint, **sizes, **options) as done:
-            made = done.made
-            written = publish(made, output, format=to, first_id=first_id, against=against, memory=memory_bytes)
-            return made.figures, done.counts, done.usage, made.account, written
+    blocks = blocks_within(memory_bytes, tasks.workers)
+    require_memory(running(tasks.workers, blocks), memory_bytes, quiet)
+    return TaskOptions(tasks, work, partitions, task_blocks=blocks, memory=memory_bytes, key_file=key_file)
+
+
+def _in_tasks(inputs, output, to_write, encoding, release, *, tasks, **options):
+    """Anonymise in tasks over files. Returns figures, counts, usage, release and written files."""
+    from ..ingest.pipeline_tasks import anonymize_dataset
+    from ..privacy.publishing import publish
+
+    with anonymize_dataset(inputs, encoding, release, tasks=tasks, **options) as done:
+        made = done.made
+        written = publish(made, output, memory=tasks.memory, **to_write)
+        return made.figures, done.counts, done.usage, made.account, written
 
 
 def _print_summary(screen, trace_figures, counts, usage, account, written, *, request_sample):

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import click
 
+from ..privacy.release_options import listed
 from .help import Command
 from .large import MEMORY
 from .options import BLOCK_SIZE
 from .output import console, print_json, print_notes, print_tables
-from .release_options import listed
 
 
 @click.command("audit", cls=Command, groups={"--format": "Input"}, examples=(
@@ -52,7 +52,7 @@ def audit_command(trace, against, users, profile, allow_measured, block_size, fo
     with Work(console(), "audit", AUDIT, quiet or as_json) as work:
         work.requests = 0 if dataset is None else len(dataset)
         work.step("read")
-        result = run_checks(trace, against=against, users=users, profile=profile, memory=max_bytes, on_step=work.step, allow_measured=listed(allow_measured) or (), **options)
+        result = run_checks(trace, against=against, users=users, profile=profile, memory=max_bytes, on_step=work.step, allow_measured=listed(allow_measured) if allow_measured else (), **options)
     if card_file is not None:
         write_card(result, trace, card_file, **options)
     if as_json:

@@ -1,7 +1,7 @@
 """Commands whose --help groups the options and ends with examples, and a list of commands in the order of the work.
 
-An option has one row in `GROUPS`, and perhaps one in `TYPES`; a command that uses it for another purpose states this in
-`groups`. Every number may be written as 1,000, and shells complete names and files.
+An option that is the field of a record states its group there; any other has one row in `GROUPS`. It may have one in
+`TYPES`. A command that uses it for another purpose states this in `groups`. Every number may be written as 1,000, and shells complete names and files.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from .amounts import Amount, as_amount
 
 FILES = {"LOG", "TRACE", "TRACE2", "[TRACE2]", "TRACE...", "LOG...", "WINDOW...", "FILE", "FOLDER", "DIR", "PREVIOUS"}  # metavars of paths
 GROUPS = {  # group -> its options; a command shows them in this order
-    "Input": "--input-file --log-format --map --time-unit --arrivals --service-time --allow-truncated --users --block-size "
-    "--trace-block-size --chain --assume-output --request-sample --recording-format --model-config --model --kv-bytes-per-token",
+    "Input": "--input-file --service-time --users --block-size "
+    "--trace-block-size --chain --assume-output --recording-format --model-config --model --kv-bytes-per-token",
     "Sources": "--otlp --proxy --upstream --session-header --user-header --follow --from-start --kv-events",
     "Windows": "--window --for --link-windows",
     "Bad rows": "--on-error --max-errors --rejects",
-    "Text": "--tokenizer --chat-template --no-chat-template --generation-prompt --render-as --request-templates --on-mismatch --separator --words",
-    "Blocks": "--outputs",
+    "Text": "--tokenizer --separator --words",
+    "Blocks": "",
     "Selection": "--holdout --start --stop --limit --sample --sample-sessions --seed --seeds",
     "Changes": "--fold --speedup-ratio",
     "Cache": "--half-life --policy --ttl --capacity --points --engine --mode --schedule --warm-up --tiers --inclusive --write-through "
@@ -37,9 +37,7 @@ GROUPS = {  # group -> its options; a command shows them in this order
     "Size and load": "--requests --num-requests --sessions --method --scale --tenants --tenant-skew --tenant-cv --step-rates --rates --rates-period --max-rejections",
     "Shape": "--prefix-len-multiplier --prefix-root-multiplier --prompt-len-multiplier --osl-multiplier --min-isl "
     "--max-isl --min-osl --max-osl",
-    "Privacy": "--profile --k --k-counts --tail --time-step --round-input --round-output --drop-sessions --keep-domains "
-    "--keep-measured --allow-measured "
-    "--tenant-field --isolate-tenants --against --key-file",
+    "Privacy": "--profile --allow-measured --isolate-tenants --against --key-file",
     "Output": "--output --output-file --suffix --metrics --interval --once --format --to --first-id --extra --keep-order --json --csv --html --png --svg --title --card --basic "
     "--quantiles --fail --ms-per-token --over-time --by-session --per-request --no-gap --no-cures --check --save-model --max --verbose --quiet",
     "Large inputs": "--queue --workers --memory --runner --ray-address --partitions --work-dir --resume",
@@ -94,6 +92,14 @@ def _unbroken(text: str) -> str:
     return re.sub(r"(?<=\w)-(?=\w)", HYPHEN, text)
 
 
+class RecordOption(click.Option):
+    """An option that is the field of a record, with its group in --help."""
+
+    def __init__(self, *arguments: Any, group: str, **options: Any):
+        super().__init__(*arguments, **options)
+        self.group = group
+
+
 class Command(click.Command):
     """A command with grouped options and examples.
 
@@ -123,7 +129,9 @@ class Command(click.Command):
     def group_of(self, option: click.Parameter) -> str:
         """The group of an option in --help."""
         names = [name for name in option.opts if name.startswith("--")]
-        return next((self.groups.get(name) or GROUP_OF[name] for name in names if name in {*self.groups, *GROUP_OF}), OTHERS)
+        own = dict.fromkeys(names, option.group) if isinstance(option, RecordOption) else {}
+        by_name = {**GROUP_OF, **own, **self.groups}
+        return next((by_name[name] for name in names if name in by_name), OTHERS)
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the options, group by group."""

@@ -6,9 +6,10 @@ import os
 
 import click
 
+from ..ingest.encoding_options import EncodingOptions
 from .help import Command
 from .log_options import ALLOW_TRUNCATED, BAD_ROWS, LOG_FORMAT, LOGS, PROMPTS, bad_rows_allowed
-from .options import json_option
+from .options import json_option, taken
 from .output import console, print_json, print_notes, print_tables
 
 
@@ -25,7 +26,7 @@ from .output import console, print_json, print_notes, print_tables
 @click.option("--fail", is_flag=True, help="Exit with status 3 if there is a finding.")
 @json_option("ingest/lint.md")
 @click.option("-q", "--quiet", is_flag=True, help="Print only the report and errors.")
-def lint_command(inputs, maps, no_chat_template, on_error, max_errors, fail, as_json, quiet, **options):
+def lint_command(inputs, on_error, max_errors, fail, as_json, quiet, **options):
     """Find what breaks the sharing of prefixes in a raw log.
 
     It compares prompts that nearly agree, but diverge early. A LOG is a file, a directory or a glob, also .gz and .zst; - is stdin. The report has positions, kinds, counts and
@@ -37,18 +38,15 @@ def lint_command(inputs, maps, no_chat_template, on_error, max_errors, fail, as_
     if any(map(os.path.exists, inputs)):  # else an error follows, which should not wait for the tokenizer
         preload.begin(options["tokenizer"])
     from .._base.errors import UsageError
-    from ..ingest.linting.linter import lint
-    from ..ingest.logs.fieldmap import parse_map
+    from ..ingest.linting.linter import lint_log
     from ..report.lint_table import notes, table
     from ..report.progress import Bar
 
     if on_error == "stop" and max_errors is not None:
         raise UsageError("--max-errors requires --on-error skip.")
     with Bar(console(), quiet or as_json, "reading") as bar:
-        report = lint(
-            inputs, field_map=parse_map(maps), use_template=not no_chat_template,
-            max_errors=bad_rows_allowed(on_error, max_errors), on_progress=bar.update, **options,
-        )  # fmt: skip
+        encoding = taken(EncodingOptions, options, max_errors=bad_rows_allowed(on_error, max_errors))
+        report = lint_log(inputs, encoding, on_progress=bar.update)
     if as_json:
         print_json(report.to_dict())
     else:

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import Field, fields
 from typing import Any
 
 import click
 
+from .._base.options import Record
+from ..privacy.release_options import ReleaseOptions
+from .help import RecordOption
 from .large import MEMORY
 
 Decorator = Callable[[Any], Any]  # of a command
@@ -181,3 +185,55 @@ def extrapolations(costs: Any, runs: list[Any], *, allowed: bool) -> list[str]:
             costs.require_seen(run)
     over = [costs.extrapolation(run) for run in runs]
     return [f"the run goes beyond what the costs were measured for ({excess(one)})." for one in over if one]
+
+
+def record_options(record: type[Any], *, only: Sequence[str] = (), without: Sequence[str] = ()) -> Decorator:
+    """The options that the fields of a record are, in the order of the fields.
+
+    Args:
+        record: A record whose fields were made by `_base.options.option`; other fields are no options.
+        only, without: Names of fields.
+    """
+    parts = (part for part in fields(record) if part.metadata)
+    return with_options(*(_option_of(part) for part in parts if part.name not in without and (not only or part.name in only)))
+
+
+def _option_of(part: Field[Any]) -> Decorator:
+    about, flag = part.metadata, str(part.type).startswith("bool")
+    name = about["name"] or part.name.replace("_", "-")
+    settings: dict[str, Any] = {"help": about["help"], "metavar": about["metavar"], "cls": RecordOption, "group": about["group"]}
+    if flag:
+        return click.option(f"--{name}", part.name, is_flag=True, default=None, **settings)
+    if about["choices"]:
+        settings["type"] = click.Choice(about["choices"])
+    elif about["minimum"] is not None:
+        settings["type"] = click.IntRange(about["minimum"])
+    elif str(part.type).startswith(("int", "float")):
+        settings["type"] = int if str(part.type).startswith("int") else float
+    return click.option(f"--{name}", part.name, multiple=about["many"], default=() if about["many"] else part.default, **settings)
+
+
+def taken(record: type[Record], options: dict[str, Any], **others: Any) -> Record:
+    """The record that the options make up; they are taken from the options. `others` are fields that are no options."""
+    values = dict(others)
+    for part in fields(record):  # type: ignore[arg-type]
+        value = options.pop(part.name, None)
+        if value in (None, ()) or not part.metadata:
+            continue
+        if str(part.type).startswith("bool"):
+            value = value != (part.metadata["name"] or "").startswith("no-")
+        values[part.name] = part.metadata["parse"](value) if part.metadata["parse"] else value
+    return record(**values)
+
+
+def taken_release(options: dict[str, Any]) -> ReleaseOptions:
+    """The release that the options make up, as `taken`; AuditError if a setting promises less than the profile's name."""
+    from .._base.errors import AuditError
+    from ..privacy.weaker_settings import refusal, weaker_settings
+
+    release = taken(ReleaseOptions, options)
+    profile = release.chosen()
+    if weaker := weaker_settings(profile):
+        fault, remedy = refusal(profile, weaker)
+        raise AuditError(f"{fault}. {remedy}")
+    return release

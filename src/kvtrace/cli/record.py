@@ -7,17 +7,18 @@ import threading
 import click
 
 from .._base.errors import StoppedError
+from ..ingest.encoding_options import EncodingOptions
+from ..privacy.release_options import ReleaseOptions
 from .help import Command
-from .options import QUIET_ERRORS
+from .options import QUIET_ERRORS, record_options, taken, taken_release
 from .output import console, print_line, rejected
-from .release_options import chosen_profile, release_options
-from .source_options import READING, SOURCES, encoding_options, live_options, queue_bytes
+from .source_options import READING, SOURCES, live_options, queue_bytes
 from .stopping import stop_event
 
 PROXY = {"failed": "without a complete answer of the upstream", "left": "left by the client"}  # count -> its words
 
 
-@click.command("record", cls=Command, groups={"--block-size": "Blocks", "--sample-sessions": "Privacy", "--metrics": "Output"}, examples=(
+@click.command("record", cls=Command, groups={"--block-size": "Blocks", "--metrics": "Output"}, examples=(
     "kvtrace record -o recordings --otlp",
     "kvtrace record -o recordings --proxy 8001 --upstream http://127.0.0.1:8000",
     "kvtrace record -o recordings --follow log.jsonl --from-start --for 2s",
@@ -29,8 +30,8 @@ PROXY = {"failed": "without a complete answer of the upstream", "left": "left by
 @click.option("--link-windows", is_flag=True, help="Use one key for all windows, and write beside each which blocks it shares with others; kvtrace join makes one trace of them.")
 @click.option("--suffix", default=".jsonl", metavar="SUFFIX", help="End of the traces' names: .jsonl, .jsonl.gz, .jsonl.zst or .parquet.")
 @READING
-@click.option("--outputs", is_flag=True, help="Also write the ids of the output's blocks.")
-@release_options
+@record_options(EncodingOptions, only=("outputs",))
+@record_options(ReleaseOptions)
 @click.option("--key-file", metavar="FILE", help="Key file (mode 0600), created if it does not exist: a recorder that starts again goes on with the open window.  [default: a random key for each window, never stored]")
 @QUIET_ERRORS
 def record_command(output, window, for_ms, link_windows, suffix, key_file, quiet, **options):
@@ -45,10 +46,7 @@ def record_command(output, window, for_ms, link_windows, suffix, key_file, quiet
     from ..report.watch_view import duration
 
     live = live_options(options)
-    settings = {"queue_bytes": queue_bytes(options), **encoding_options(options)}
-    sample = options.pop("sample_sessions")
-    settings["profile"] = chosen_profile(options)
-    settings |= {name: value for name, value in options.items() if value is not None}
+    settings = {"queue_bytes": queue_bytes(options), **vars(taken(EncodingOptions, options)), **vars(taken_release(options))}
     screen, lock = console(), threading.Lock()
 
     def say(sentence: str) -> None:
@@ -57,7 +55,7 @@ def record_command(output, window, for_ms, link_windows, suffix, key_file, quiet
 
     recorder = Recorder(
         output, window_s=window / 1000, key=load_key(key_file) if key_file else None, link_windows=link_windows,
-        sample_sessions=sample, suffix=suffix, on_message=say, **settings,
+        suffix=suffix, on_message=say, **settings,
     )  # fmt: skip
     with stop_event() as stopped, recorder:
         with Live(live, recorder, state=recorder.state, metrics=_metrics(recorder) if live.metrics else None, on_message=say) as running:

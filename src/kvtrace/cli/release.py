@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import click
 
+from ..privacy.release_options import ReleaseOptions
 from .help import Command
+from .options import record_options, taken_release
 from .output import console, print_line
-from .release_options import chosen_profile, release_options
 
 
-@click.command("release", cls=Command, groups={"--sample-sessions": "Privacy", "--seed": "Privacy"}, examples=(
+@click.command("release", cls=Command, groups={"--seed": "Privacy"}, examples=(
     "kvtrace release trace.jsonl -o public.jsonl",
     "kvtrace release trace.jsonl -o public.jsonl --profile strict --sample-sessions 50%",
 ))
@@ -17,7 +18,7 @@ from .release_options import chosen_profile, release_options
 @click.option("-o", "--output", required=True, metavar="FILE", help="File to write; - is stdout. The name may end in .gz, .zst, .parquet or .dataset.")
 @click.option("--format", "to", metavar="NAME", help="Trace format: mooncake, bailian or parquet.  [default: from the file name, else mooncake]")
 @click.option("--block-size", type=click.IntRange(1), metavar="TOKENS", help="Tokens per block of TRACE.  [default: from the sidecar, else inferred]")
-@release_options
+@record_options(ReleaseOptions)
 @click.option("--users", metavar="FILE", help="File with one user per line, one line for each row of TRACE; an empty line is an unknown user.")
 @click.option("--isolate-tenants", is_flag=True, help="With --users: share no block between users.")
 @click.option("--seed", type=click.IntRange(0), metavar="N", help="Seed of the sample.  [default: random]")
@@ -26,7 +27,7 @@ from .release_options import chosen_profile, release_options
 @click.option("--memory", metavar="SIZE", help="Memory limit for a data set, such as 2GB; FILE must be a data set, too.")
 @click.option("--first-id", default=0, metavar="N", type=click.IntRange(0), help="First block id in the output.")
 @click.option("-q", "--quiet", is_flag=True, help="Print errors only.")
-def release_command(trace, output, to, block_size, sample_sessions, keep_domains, users, isolate_tenants, seed, against, workers, memory, first_id, quiet, **options):
+def release_command(trace, output, to, block_size, users, isolate_tenants, seed, against, workers, memory, first_id, quiet, **options):
     """Coarsen a trace for publication, audit it, and write it.
 
     A data card and a sidecar are written beside FILE. The cost of each step in hits is printed, but never
@@ -39,9 +40,10 @@ def release_command(trace, output, to, block_size, sample_sessions, keep_domains
     from ..formats.sidecar import sidecar_path
     from ..report import release_costs
 
-    profile = chosen_profile(options)
+    release = taken_release(options)
+    profile = release.chosen()
     writing.check_output(output, to)
-    common = {"users": users, "share": sample_sessions, "isolate": isolate_tenants, "seed": seed, "keep_domains": keep_domains}
+    common = {"users": users, "share": release.sample_sessions, "isolate": isolate_tenants, "seed": seed, "keep_domains": release.keep_domains}
     write_options = {"format": to, "first_id": first_id, "against": against}
     with only_writer(output, (sidecar_path(output), writing.card_path(output))):
         if datasets.is_dataset(trace):

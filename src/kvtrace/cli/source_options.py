@@ -7,8 +7,9 @@ from typing import Any
 
 import click
 
+from ..ingest.encoding_options import EncodingOptions
 from .log_options import ALLOW_TRUNCATED, LOG_FORMAT, PROMPTS
-from .options import with_options
+from .options import record_options, with_options
 
 SOURCES = with_options(
     click.option(
@@ -51,14 +52,7 @@ SOURCES = with_options(
         help="Memory for requests that wait. When it is full, further ones are dropped and counted.",
     ),
 )
-TENANTS = with_options(
-    click.option("--tenant-field", metavar="PATH", help="Path of the tenant in a row; k-sharing then counts tenants."),
-    click.option(
-        "--isolate-tenants",
-        is_flag=True,
-        help="Share no block between tenants, as in engines with a separate cache for each tenant.",
-    ),
-)
+TENANTS = record_options(EncodingOptions, only=("tenant_field", "isolate_tenants"))
 BLOCK_SIZE = click.option(
     "--block-size",
     type=click.IntRange(1),
@@ -67,8 +61,6 @@ BLOCK_SIZE = click.option(
 )
 READING = with_options(LOG_FORMAT, PROMPTS, BLOCK_SIZE, ALLOW_TRUNCATED, TENANTS)
 
-ENCODING = ("tokenizer", "chat_template", "generation_prompt", "render_as", "request_templates", "block_size", "allow_truncated", "tenant_field",
-            "isolate_tenants", "log_format", "time_unit")  # fmt: skip
 LIVE = ("upstream", "session_header", "user_header", "from_start")
 
 
@@ -87,14 +79,6 @@ def live_options(options: dict[str, Any]):
     live.require_source()
     live.require_libraries()
     return live
-
-
-def encoding_options(options: dict[str, Any]) -> dict[str, Any]:
-    """The options of capture.encoders.EncodingOptions, without the profile; they are taken from the options."""
-    from ..ingest.logs.fieldmap import parse_map
-
-    values = {name: options.pop(name) for name in ENCODING}
-    return values | {"field_map": parse_map(options.pop("maps")), "use_template": not options.pop("no_chat_template")}
 
 
 def queue_bytes(options: dict[str, Any]) -> int:

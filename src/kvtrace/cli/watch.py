@@ -12,10 +12,11 @@ from typing import Any
 import click
 
 from .._base.errors import InputError, UsageError
+from ..ingest.encoding_options import EncodingOptions
 from .help import Command
-from .options import KV_BYTES, MODEL_CONFIG, QUIET
+from .options import KV_BYTES, MODEL_CONFIG, QUIET, taken
 from .output import console, print_json_line, print_line, print_tables, rejected
-from .source_options import READING, SOURCES, encoding_options, live_options, queue_bytes
+from .source_options import READING, SOURCES, live_options, queue_bytes
 from .stopping import stop_event
 
 IDLE_S = 1.0  # --once: nothing has come for so long
@@ -56,9 +57,9 @@ def watch_command(capacity, model_config, kv_bytes_per_token, window, half_life,
     from ..serving.models.kv_bytes import chosen
 
     live = live_options(options)
-    settings = {"queue_bytes": queue_bytes(options), **encoding_options(options)}
+    encoding, queue = taken(EncodingOptions, options), queue_bytes(options)
     kv_bytes = chosen(model_config, kv_bytes_per_token)
-    block_size = known_block_size(live, settings)
+    block_size = known_block_size(live, encoding)
     gauge = {
         "capacity": require_capacity(capacity, kv_bytes, block_size), "kv_bytes_per_token": kv_bytes, "block_size": block_size,
         "window_s": window / 1000, "half_life_s": half_life / 1000, "sample": sample,
@@ -73,7 +74,7 @@ def watch_command(capacity, model_config, kv_bytes_per_token, window, half_life,
     def read() -> Reading:
         return Reading(watcher.snapshot(), watcher.counts())
 
-    watcher, sources, show = Watcher(gauge, on_message=say, **settings), sources_of(live), None
+    watcher, sources, show = Watcher(gauge, queue_bytes=queue, on_message=say, **vars(encoding)), sources_of(live), None
     with ExitStack() as display:
         with watcher, Live(live, watcher, metrics=_metrics(read) if live.metrics else None, on_message=say) as running, stop_event() as stopped:
             if not quiet:

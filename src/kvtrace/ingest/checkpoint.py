@@ -160,9 +160,11 @@ def settings_of(encoder: Encoder) -> dict[str, Any]:
     with a bad row is saved only if the row was skipped.
     """
     recipe = encoder.recipe
-    settings = {field.name: getattr(part, field.name) for part in (recipe.reader, recipe) for field in fields(part)}
+    parts = (recipe.reader, recipe, recipe.options)
+    settings = {field.name: getattr(part, field.name) for part in parts for field in fields(part)}
     for name in UNSETTLED:
         del settings[name]
+    settings["block_size"] = recipe.block_size
     settings["tokenizer"] = encoder.tokenizer and encoder.tokenizer.sha256
     settings["chat_template"] = encoder.template and encoder.template.sha256
     settings["piece_bytes"] = sources.PIECE_BYTES
@@ -171,11 +173,12 @@ def settings_of(encoder: Encoder) -> dict[str, Any]:
 
 RENDERING = "--rendering-version"
 UNSETTLED = (  # fields of a reader and a recipe that batches do not depend on, or that other settings state
-    "reader", "key", "stop_at_error", "name_detected", "unit_detected", "about_ns", "maps_domain", "models", "choice",
+    "reader", "options", "key", "name_detected", "unit_detected", "about_ns", "models", "choice",
+    "log_format", "time_unit", "field_map", "arrivals", "request_sample", "max_errors", "on_mismatch",
 )  # fmt: skip
 OPTIONS = {
     "name": "log_format", "unit": "time_unit", "fields": "map", "columns": "heading", "untimed": "arrivals",
-    "use_template": "no_chat_template", "by_tenant": "tenant_field",
+    "use_template": "no_chat_template",
 }  # fmt: skip
 
 

@@ -48,7 +48,7 @@ class Collector:
     def of(cls, recipe: Recipe, arrival_model: ArrivalModel | None = None) -> Collector:
         """The collector of rows that were encoded with this recipe."""
         return cls(
-            block_size=recipe.block_size, tail=recipe.tail, outputs=recipe.outputs, arrival_model=arrival_model
+            block_size=recipe.block_size, tail=recipe.tail, outputs=recipe.options.outputs, arrival_model=arrival_model
         )  # fmt: skip
 
     def add(self, batch: Batch) -> None:

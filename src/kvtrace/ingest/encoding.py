@@ -19,6 +19,7 @@ from .._base.errors import EmptyPrompt, LeftOut, RowError
 from .._base.offsets import joined, offsets_of
 from ..trace.measured import MEASURED
 from ..trace.unknown import UNKNOWN_LENGTH
+from .encoding_options import EncodingOptions
 from .hashing import NO_CONTEXT, BlockHasher, context
 from .keys import Key
 from .logs.record import Record
@@ -34,23 +35,13 @@ class Recipe:
     """The settings that a worker needs to encode pieces of a log. It can be pickled; its repr does not show the key."""
 
     reader: Any  # logs.LogReader
-    tokenizer: str | None  # name or path; None = all prompts are token ids
-    chat_template: str | None  # a file; None = the tokenizer's own template
-    use_template: bool
-    generation_prompt: str | None
+    options: EncodingOptions
     key: Key = field(repr=False)
-    block_size: int
+    block_size: int  # of the run
     tail: str
-    outputs: bool  # also hash the blocks of outputs
-    stop_at_error: bool
-    render_as: str = "vllm"  # the engine whose form of a request the template gets; a row of text.engine_forms.FORMS
-    request_templates: bool = False  # render a request with its own chat template, where it has one
-    rendering_version: int = RENDERING_VERSION
-    isolate_tenants: bool = False  # tenants share no blocks, as in engines that salt their caches
-    keep_domains: bool = False  # ids are equal where text is, and a column says who shares no blocks in the engine
-    maps_domain: bool = False  # --map domain=PATH: the domain is this field alone
-    by_tenant: bool = False  # k-sharing counts the tenants of --tenant-field, and no other accounts
     choice: TokenizerChoice = NO_CHOICE  # of the tokenizer
+    keep_domains: bool = False  # ids are equal where text is, and a column says who shares no blocks in the engine
+    rendering_version: int = RENDERING_VERSION
 
 
 @dataclass(repr=False)
@@ -156,9 +147,9 @@ class Encoder:
         self.reader = recipe.reader
         self.hasher = BlockHasher(recipe.key, block_size=recipe.block_size, tail=recipe.tail)
         self.tokenizer = self.template = None
-        if recipe.tokenizer is not None:
+        if recipe.choice.tokenizer is not None:
             self.template, self.tokenizer = (
-                _loaded(recipe, recipe.tokenizer) if like is None else (like.template, like.tokenizer)
+                _loaded(recipe.options, recipe.choice.tokenizer) if like is None else (like.template, like.tokenizer)
             )
         if self.template is not None:
             from ..text.chat_requests import render  # not where it is called, once for each request
@@ -216,7 +207,7 @@ class Encoder:
                 except (RowError, RecursionError) as error:
                     row_error = error if isinstance(error, RowError) else RowError("is nested too deeply.")
                     batch.rejects.append(Reject(position, row_error.with_traceback(None)))
-                    if self.recipe.stop_at_error:
+                    if not self.recipe.options.max_errors:
                         break
                 else:
                     for record, time_ns in parsed:
@@ -296,9 +287,9 @@ class Encoder:
         """Set the text of a chat request's prompt, cut at its media, and what of the request is not in it."""
         template, messages, shaping = self.template, record.messages, record.shaping or {}
         assert template is not None and messages is not None
-        engine, time = self.recipe.render_as, max(0, time_ns) / 1e9
+        engine, time = self.recipe.options.render_as, max(0, time_ns) / 1e9
         prompt = None
-        if self.recipe.request_templates and "chat_template" in shaping:
+        if self.recipe.options.request_templates and "chat_template" in shaping:
             from ..text.request_templates import render_with_own
 
             own = shaping["chat_template"]
@@ -313,7 +304,7 @@ class Encoder:
             record.texts, record.placed = prompt.texts, prompt.media
         record.features, record.turns = features_of(record), len(messages)
         asked = shaping.get("add_special_tokens", record.add_special_tokens)
-        record.add_special_tokens = asked and self.recipe.render_as == "vllm"  # no other engine has that for chats
+        record.add_special_tokens = asked and engine == "vllm"  # no other engine has that for chats
         if not self.keeps_messages:
             record.messages = record.tools = None
 
@@ -321,7 +312,7 @@ class Encoder:
         """The output's text if its tokens must be counted or hashed, else ''."""
         if record.output_ids is not None or record.output_text is None:
             return ""
-        return record.output_text if self.recipe.outputs or record.output_length is None else ""
+        return record.output_text if self.recipe.options.outputs or record.output_length is None else ""
 
     def _tokens(self, texts, ids) -> tuple[np.ndarray, np.ndarray]:
         """The tokens of all rows, end to end (uint32), and their offsets. Token ids of the log are used unchanged."""
@@ -380,7 +371,7 @@ class Encoder:
             return
         media = prompts.media
         batch.digests, batch.offsets = self.hasher.prompts(prompts.tokens, roots, media)
-        if self.recipe.outputs:
+        if self.recipe.options.outputs:
             # if the logged count differs from the text's tokens (hidden reasoning, for example), the blocks are unknown
             counted = np.diff(outputs[1])
             known = (counted > 0) & (counted == batch.output_length)
@@ -405,7 +396,7 @@ class Encoder:
         """The account that k-sharing counts, which a client cannot choose: the tenant, else the account or API key."""
         if record.tenant is not None:
             return f"tenant\0{record.tenant}"
-        return None if self.recipe.by_tenant or record.account is None else f"account\0{record.account}"
+        return None if self.recipe.options.by_tenant or record.account is None else f"account\0{record.account}"
 
     def _user(self, record: Record) -> str | None:
         """The user within the account: the account of a tenant, else the name that the client sets."""
@@ -415,29 +406,31 @@ class Encoder:
 
     def _domain(self, record: Record) -> str | None:
         """The isolation domain: the mapped field, else tenant, adapter, salts and model; None if the log has none."""
-        if self.recipe.maps_domain:
+        if self.recipe.options.maps_domain:
             return record.domain
         domain = self._domain_of(record.tenant, record.adapter, record.model, *map(_sha256, record.salts))
         return None if domain == NO_CONTEXT else domain
 
     def _context(self, record: Record) -> str:
         """What the blocks depend on beside their text. With a column of domains, it says what else keeps them apart."""
-        tenant = record.tenant if self.recipe.isolate_tenants else None
-        if self.recipe.keep_domains and not self.recipe.maps_domain:
+        tenant = record.tenant if self.recipe.options.isolate_tenants else None
+        if self.recipe.keep_domains and not self.recipe.options.maps_domain:
             return self._context_of(None, None, tenant, None, *map(_sha256, record.media))
         domain = None if self.recipe.keep_domains else record.domain
         media = map(_sha256, record.media + record.salts)
         return self._context_of(record.model, record.adapter, tenant, domain, *media)
 
 
-def _loaded(recipe: Recipe, tokenizer: str) -> tuple[Any, Any]:
-    """The chat template and the tokenizer of a recipe."""
+def _loaded(options: EncodingOptions, tokenizer: str) -> tuple[Any, Any]:
+    """The chat template of the options, and the tokenizer."""
     from ..text import templates, tokenizers
 
     template = None
-    if recipe.use_template:  # first: it may be tried in a child, and a fork waits for a tokenizer that loads
+    if options.use_template:  # first: it may be tried in a child, and a fork waits for a tokenizer that loads
         template = templates.load(
-            tokenizer, chat_template=recipe.chat_template, generation_prompt=recipe.generation_prompt
+            tokenizer,
+            chat_template=options.chat_template and str(options.chat_template),
+            generation_prompt=options.generation_prompt,
         )
     return template, tokenizers.load(tokenizer)
 

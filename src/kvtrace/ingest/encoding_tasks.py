@@ -78,7 +78,7 @@ class PartitionEncoder:
             batch = self.encoder(piece)
             summaries.append((replace(piece, data=None), _without_digests(batch)))
             batches.append(batch)
-            if batch.rejects and self.encoder.recipe.stop_at_error:
+            if batch.rejects and not self.encoder.recipe.options.max_errors:
                 break
         return self._write(partition, summaries, batches)
 
@@ -87,7 +87,7 @@ class PartitionEncoder:
                    for name in ("time_ns", "input_length", "output_length")}  # fmt: skip
         prompts = _concatenated([batch.prompts for batch in batches])
         outputs = None
-        if self.encoder.recipe.outputs:
+        if self.encoder.recipe.options.outputs:
             outputs = _concatenated([batch.outputs for batch in batches])
         digests = np.concatenate([np.empty((0, 2), np.uint64), *(batch.all_digests() for batch in batches)])
         offsets = offsets_of(prompts if outputs is None else prompts + outputs)

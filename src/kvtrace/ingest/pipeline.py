@@ -13,12 +13,13 @@ from collections.abc import Callable, Generator, Iterable
 from contextlib import closing
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Unpack, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
 from .._base.errors import InputError, RowError, UsageError
 from .._base.files import name_of
+from .._base.options import record_of
 from .._base.row_counts import Counts
 from .._base.workers import cores, ordered_map
 from ..formats.links import Links
@@ -27,6 +28,7 @@ from ..privacy.contributors import Users
 from ..privacy.link_index import LinkIndex
 from ..privacy.linking import Unreleased, links_of
 from ..privacy.profiles import Profile
+from ..privacy.release_options import Counted, ProfileName, ReleaseOptions, Tail
 from ..privacy.released_trace import ReleasedTrace
 from ..privacy.releases import release_draft, released_draft
 from ..privacy.session_times import ServiceModel, SessionTimes
@@ -38,11 +40,12 @@ from ..trace.meta import Meta, ReleaseSection, merge, shares_prefixes
 from ..trace.normalise import NEWEST_FIRST
 from .collector import Collector
 from .encoding import Batch
+from .encoding_options import EncodingOptions, OnMismatch, RenderAs
 from .keys import Key
-from .preparation import Inputs, Job, LogOptions, ReleaseSettings, prepare
+from .preparation import Inputs, Job, ReleaseSettings, prepare
 from .row_counts import Progress, RowCounter, value_notes, with_measured, with_prompts
 from .tokenizer_choice import AUTO
-from .usage import UsageCheck, require_choice
+from .usage import UsageCheck
 
 if TYPE_CHECKING:
     from .checkpoint import Checkpoint
@@ -74,6 +77,24 @@ class AnonymizedRows:
         return trace
 
 
+@dataclass(frozen=True, kw_only=True)
+class Listeners:
+    """What a run calls as it goes."""
+
+    on_start: Callable[[Meta], None] | None = None  # the provenance of the trace, before the work
+    on_note: Callable[[str], None] | None = None  # each note: on fields before the work, on rows and tokens after it
+    on_progress: Callable[[Progress], None] | None = None  # after each batch
+    on_reject: Callable[[RowError], None] | None = None  # the error of each bad row
+
+    def note(self, text: str | None) -> None:
+        """Pass on a note, if there is one."""
+        if text and self.on_note:
+            self.on_note(text)
+
+
+NO_LISTENERS = Listeners()
+
+
 def anonymize(
     inputs: Inputs,
     *,
@@ -85,14 +106,14 @@ def anonymize(
     chat_template: str | Path | None = None,
     use_template: bool = True,
     generation_prompt: str | None = None,
-    render_as: str = "vllm",
+    render_as: RenderAs = "vllm",
     request_templates: bool = False,
     block_size: int | None = None,
     outputs: bool = False,
-    profile: Profile | str = "standard",
+    profile: Profile | ProfileName = "standard",
     k: int | None = None,
-    k_counts: str | None = None,
-    tail: str | None = None,
+    k_counts: Counted | None = None,
+    tail: Tail | None = None,
     time_step_ms: int | None = None,
     round_input: str | int | None = None,
     round_output: str | int | None = None,
@@ -108,7 +129,7 @@ def anonymize(
     key: Key | None = None,
     workers: int | None = None,
     max_errors: int = 0,
-    on_mismatch: str = "stop",
+    on_mismatch: OnMismatch = "stop",
     on_reject: Callable[[RowError], None] | None = None,
     on_progress: Callable[[Progress], None] | None = None,
 ) -> ReleasedTrace:
@@ -171,58 +192,44 @@ def anonymize(
     ...     anonymize(log.name, block_size=4, profile="exact")
     Trace(2 requests, 4 blocks, 2 distinct, block_size=4, tail=kept)
     """
+    options = dict(locals())
     return anonymize_rows(
-        inputs, log_format=log_format, field_map=field_map, time_unit=time_unit, allow_truncated=allow_truncated,
-        tokenizer=tokenizer, chat_template=chat_template, use_template=use_template,
-        generation_prompt=generation_prompt, render_as=render_as, request_templates=request_templates,
-        block_size=block_size, outputs=outputs, profile=profile, k=k,
-        k_counts=k_counts, tail=tail, time_step_ms=time_step_ms, round_input=round_input, round_output=round_output,
-        drop_sessions=drop_sessions, keep_measured=keep_measured, sample_sessions=sample_sessions,
-        tenant_field=tenant_field, isolate_tenants=isolate_tenants, keep_domains=keep_domains, arrivals=arrivals,
-        request_sample=request_sample, service_model=service_model, key=key, workers=workers, max_errors=max_errors,
-        on_mismatch=on_mismatch,
-        on_reject=on_reject, on_progress=on_progress,
+        inputs, record_of(EncodingOptions, options), record_of(ReleaseOptions, options), service_model=service_model,
+        key=key, workers=workers, listeners=Listeners(on_reject=on_reject, on_progress=on_progress),
     ).trace()  # fmt: skip
 
 
 def anonymize_rows(
     inputs: Inputs,
+    encoding: EncodingOptions,
+    release: ReleaseOptions,
     *,
-    sample_sessions: float = 1.0,
-    checkpoint: Checkpoint | None = None,
+    key: Key | None = None,
+    service_model: ServiceModel | None = None,
     keep_order: bool = False,
     workers: int | None = None,
-    max_errors: int = 0,
-    on_mismatch: str = "stop",
-    on_reject: Callable[[RowError], None] | None = None,
-    on_progress: Callable[[Progress], None] | None = None,
-    on_start: Callable[[Meta], None] | None = None,
-    on_note: Callable[[str], None] | None = None,
-    **options: Unpack[LogOptions],
+    checkpoint: Checkpoint | None = None,
+    listeners: Listeners = NO_LISTENERS,
 ) -> AnonymizedRows:
     """Anonymise raw logs and return the rows with their counts.
 
-    The other options are those of `anonymize`.
-
     Args:
-        max_errors: bad rows to skip (-1 = any number). The next bad row ends the run with its error.
-        on_reject: called with the error of each bad row.
-        on_mismatch: as in `anonymize`; "warn" calls `on_note`.
-        on_note: called with each note on fields of the log, before the work, and after it with those on rows in reverse
-            order and on token counts.
+        inputs, encoding, release, key, service_model, workers: as in `anonymize`.
+        keep_order: rows keep the order of the log; requires the profile "exact".
         checkpoint: a file of finished batches, so that the run can be resumed. It requires `key`.
+        listeners: what is called as the run goes.
     """
     from .logs import sources
 
-    if checkpoint is not None and options.get("key") is None:
+    if checkpoint is not None and key is None:
         raise UsageError("a checkpoint requires a key that the resumed run can use again: pass key=load_key(path).")
-    require_choice(on_mismatch)
-    job = prepare(inputs, keep_order=keep_order, stop_at_error=max_errors == 0, **options)
-    if on_start:
-        on_start(job.meta)
-    job.report_notes(on_note)
+    job = prepare(inputs, encoding, release, key=key, service_model=service_model, keep_order=keep_order)
+    if listeners.on_start:
+        listeners.on_start(job.meta)
+    job.report_notes(listeners.on_note)
     total = sources.total(job.sources)
-    collector, row_counter = Collector.of(job.recipe, job.arrival_model), RowCounter(max_errors, on_reject)
+    collector = Collector.of(job.recipe, job.arrival_model)
+    row_counter = RowCounter(encoding.max_errors, listeners.on_reject)
     pending: deque[sources.LogPiece] = deque()  # pieces whose batches have not come back yet
     pieces = _noted(sources.pieces(job.sources), pending)
     processes = 1 if 0 < total < SMALL or not job.encoder.can_fork else workers or cores()
@@ -233,27 +240,23 @@ def anonymize_rows(
             piece = pending.popleft()
             row_counter.add(batch, piece)
             collector.add(batch)
-            if on_progress:
-                on_progress(Progress(piece.done, total, row_counter.counts.requests, row_counter.tokens))
+            if listeners.on_progress:
+                listeners.on_progress(Progress(piece.done, total, row_counter.counts.requests, row_counter.tokens))
     if not row_counter.counts.requests:
         raise no_requests_error(job.sources, row_counter.counts)
-    if on_note and not keep_order and collector.is_reversed:
-        on_note(REVERSED)
-    job = checked(job, row_counter, on_mismatch, on_note, sampled=sample_sessions != 1)
+    if not keep_order and collector.is_reversed:
+        listeners.note(REVERSED)
+    job = checked(job, row_counter, listeners, sampled=release.sample_sessions != 1)
     rows = released_rows(
-        collector, job.release, row_counter.counts, keep_order=keep_order, session_share=sample_sessions
+        collector, job.release, row_counter.counts, keep_order=keep_order, session_share=release.sample_sessions
     )
     rows.usage = row_counter.usage
     return rows
 
 
-def checked(
-    job: Job, counter: RowCounter, on_mismatch: str, on_note: Callable[[str], None] | None, *, sampled: bool
-) -> Job:
+def checked(job: Job, counter: RowCounter, listeners: Listeners, *, sampled: bool) -> Job:
     """The job, after all rows, with the section on the log's counts of prompt tokens; MismatchError."""
-    warning = counter.check_tokens(job.recipe.choice, on_mismatch)
-    if warning and on_note:
-        on_note(warning)
+    listeners.note(counter.check_tokens(job.recipe.choice, job.recipe.options.on_mismatch))
     return job if sampled else replace(job, meta=cast(Meta, merge(job.meta, counter.usage.section())))
 
 

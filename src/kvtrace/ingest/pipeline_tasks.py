@@ -6,9 +6,9 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Unpack
+from typing import Any
 
-from .._base.errors import RowError, UsageError
+from .._base.errors import UsageError
 from .._base.results import Result
 from .._base.row_counts import Counts
 from ..privacy.account import Account
@@ -17,11 +17,14 @@ from ..privacy.numbering.run import Numbered, Runner, number
 from ..privacy.numbering.store import Store
 from ..privacy.numbering.task_plan import BLOCKS, ENCODED, Plan, cuts, split_by
 from ..privacy.profiles import kept_measured
+from ..privacy.release_options import ReleaseOptions
 from ..privacy.releases import measured_notes
+from ..privacy.session_times import ServiceModel
 from ..trace.measured import MEASURED
-from ..trace.meta import Meta, merge, shares_prefixes
+from ..trace.meta import merge, shares_prefixes
 from ..trace.trace_figures import figures
 from .collector import Collector
+from .encoding_options import EncodingOptions
 from .encoding_tasks import (
     EncodedPartition,
     Partition,
@@ -32,12 +35,13 @@ from .encoding_tasks import (
     partitions_of,
     with_arrivals,
 )
+from .keys import Key
 from .logs import sources
-from .pipeline import REVERSED, checked, no_requests_error, released_rows
-from .preparation import Inputs, Job, LogOptions, prepare
+from .pipeline import NO_LISTENERS, REVERSED, Listeners, checked, no_requests_error, released_rows
+from .preparation import Inputs, Job, prepare
 from .row_counts import Progress, RowCounter, value_notes, with_measured, with_prompts
 from .task_checkpoint import TaskCheckpoint
-from .usage import UsageCheck, require_choice
+from .usage import UsageCheck
 
 LOG_BYTES_PER_TOKEN = 4  # a lower estimate
 MIN_PARTITION_BYTES, MAX_PARTITION_BYTES = 4 << 20, 256 << 20  # bytes of log that a task encodes
@@ -58,44 +62,42 @@ class AnonymizedDataset(Result):
         return self.made._columns() | {"rejected": [self.counts.rejected]}
 
 
+@dataclass(frozen=True)
+class TaskOptions:
+    """Where the tasks of a run work, and how much they hold."""
+
+    runner: Runner  # a `LocalRunner`, or the runner of `on_ray`
+    work: str | Path  # a new or empty folder, or a URL, for intermediate files; removed when the run ends
+    partitions: int | None = None  # of the log, and tasks of each stage; None = by the size of the log
+    task_blocks: int = BLOCKS  # block references that a task holds, where `partitions` is None
+    memory: int | None = None  # bytes that the rows may take which one process must hold
+    key_file: str | None = None  # a file with the key on each host, for tasks on other hosts
+
+
 @contextmanager
 def anonymize_dataset(
     inputs: Inputs,
+    encoding: EncodingOptions,
+    release: ReleaseOptions,
     *,
-    runner: Runner,
-    work: str | Path,
-    partitions: int | None = None,
-    task_blocks: int = BLOCKS,
-    memory: int | None = None,
-    key_file: str | None = None,
-    checkpoint: TaskCheckpoint | None = None,
-    max_errors: int = 0,
-    on_mismatch: str = "stop",
-    on_reject: Callable[[RowError], None] | None = None,
-    on_progress: Callable[[Progress], None] | None = None,
-    on_start: Callable[[Meta], None] | None = None,
-    on_note: Callable[[str], None] | None = None,
+    tasks: TaskOptions,
+    key: Key | None = None,
+    service_model: ServiceModel | None = None,
     keep_order: bool = False,
-    sample_sessions: float = 1.0,
-    **options: Unpack[LogOptions],
+    checkpoint: TaskCheckpoint | None = None,
+    listeners: Listeners = NO_LISTENERS,
 ) -> Iterator[AnonymizedDataset]:
     """Anonymise raw logs by tasks of a runner, in bounded memory; the trace is that of `anonymize`.
 
     Args:
         inputs: Paths, directories or globs of files that can be read more than once.
-        runner: Runs the tasks: a `LocalRunner`, or the runner of `on_ray`.
-        work: A new or empty folder, or a URL, for intermediate files; removed when the `with` block ends.
-        partitions: Partitions of the log, and tasks of each stage; the default follows from the size of the log.
-        task_blocks: Block references that a task holds, when `partitions` is None.
-        memory: Limit in bytes for the rows that one process must hold; see below.
-        key_file: A file with the key, on each host, for a runner whose tasks run on other hosts.
-        checkpoint: Records the encoded partitions, so that the run can be resumed. It requires `key`, and keeps `work`.
-        max_errors, on_mismatch, on_reject, on_progress, sample_sessions: As in `anonymize`.
-        on_start: Receives the provenance of the trace (log, tokenizer, hash) before the work starts.
-        on_note: Receives each note on fields of the log, likewise, and after the work those on the order of rows and on
-            token counts.
+        encoding, release: How rows become blocks, and what is coarsened; `anonymize` describes their fields.
+        tasks: Where tasks run, and how much they hold.
+        key, service_model: As in `anonymize`.
         keep_order: Rows keep the order of the log; requires the profile "exact".
-        options: All other options of `anonymize`.
+        checkpoint: Records the encoded partitions, so that the run can be resumed. It requires `key`, and keeps the
+            folder of the tasks.
+        listeners: What is called as the run goes.
 
     One process must see all rows to keep the order of the log, to draw a sample, to chain the hashes of an engine, to
     add up delays, and to infer conversations for k-sharing. Tasks then only encode the log, and this process holds its
@@ -113,51 +115,53 @@ def anonymize_dataset(
     >>> rows = [{"timestamp": time, "prompt": "a b c d e f g h", "output_length": 1} for time in (0, 1)]
     >>> with tempfile.TemporaryDirectory() as folder:
     ...     _ = Path(f"{folder}/log.jsonl").write_text("".join(json.dumps(row) + "\\n" for row in rows))
-    ...     options = {"runner": kvtrace.LocalRunner(1), "work": f"{folder}/work"}
-    ...     with anonymize_dataset(f"{folder}/log.jsonl", block_size=4, profile="exact", **options) as done:
+    ...     encoding, release = kvtrace.EncodingOptions(block_size=4), kvtrace.ReleaseOptions(profile="exact")
+    ...     tasks = kvtrace.TaskOptions(kvtrace.LocalRunner(1), f"{folder}/work")
+    ...     with anonymize_dataset(f"{folder}/log.jsonl", encoding, release, tasks=tasks) as done:
     ...         done.made.figures["distinct_blocks"]
     2
     """
-    require_choice(on_mismatch)
-    job = prepare(inputs, keep_order=keep_order, stop_at_error=max_errors == 0, **options)
+    job = prepare(inputs, encoding, release, key=key, service_model=service_model, keep_order=keep_order)
     _check_sources(job)
-    if runner.is_far and key_file is None:
+    runner = tasks.runner
+    if runner.is_far and tasks.key_file is None:
         raise UsageError("tasks on other hosts require --key-file: each host reads the key from its own copy.")
-    if on_start:
-        on_start(job.meta)
-    job.report_notes(on_note)
-    row_counter, total = RowCounter(max_errors, on_reject), sources.total(job.sources)
+    if listeners.on_start:
+        listeners.on_start(job.meta)
+    job.report_notes(listeners.on_note)
+    row_counter, total = RowCounter(encoding.max_errors, listeners.on_reject), sources.total(job.sources)
+    session_share = release.sample_sessions
     is_chained = job.recipe.reader.block_size is None  # an engine may have hashed blocks without their prefix
-    in_stages = is_chained and not keep_order and sample_sessions == 1 and not job.recipe.reader.delays
-    parts = _partitions(job, runner, partitions, task_blocks, checkpoint, in_stages)
-    store = Store.at(work, resume=checkpoint is not None and checkpoint.earlier is not None)
+    in_stages = is_chained and not keep_order and session_share == 1 and not job.recipe.reader.delays
+    parts = _partitions(job, tasks, checkpoint, in_stages)
+    store = Store.at(tasks.work, resume=checkpoint is not None and checkpoint.earlier is not None)
     try:
         local = PartitionEncoder(job.encoder, store, in_stages)
-        encode = RemoteEncoder.of(local, key_file) if runner.is_far and key_file else local
+        encode = RemoteEncoder.of(local, tasks.key_file) if runner.is_far and tasks.key_file else local
         encoded, folder = [], ENCODED
         for partition in _encoded(parts, encode, runner, store, checkpoint, row_counter):
             encoded.append(partition)
-            if on_progress:
+            if listeners.on_progress:
                 done = sum(part.size for part in parts[: len(encoded)])
-                on_progress(Progress(done, total, row_counter.counts.requests, row_counter.tokens))
+                listeners.on_progress(Progress(done, total, row_counter.counts.requests, row_counter.tokens))
         counts = row_counter.counts
         if not counts.requests:
             raise no_requests_error(job.sources, counts)
-        if on_note and not keep_order and row_counter.is_reversed:
-            on_note(REVERSED)
-        job = checked(job, row_counter, on_mismatch, on_note, sampled=sample_sessions != 1)
+        if not keep_order and row_counter.is_reversed:
+            listeners.note(REVERSED)
+        job = checked(job, row_counter, listeners, sampled=session_share != 1)
         spilled = sum(partition.bytes for partition in encoded)
         if in_stages and job.arrival_model is not None:
             encoded, folder = with_arrivals(encoded, job.arrival_model, store, runner)
-        plan = _plan(job, store, folder, encoded, partitions, task_blocks, in_stages)
+        plan = _plan(job, store, folder, encoded, tasks, in_stages)
         if in_stages and plan.counts != "inferred":
             made = _in_stages(job, plan, runner, counts, _measured(encoded))
         else:
             blocks = sum(int(partition.blocks.sum()) for partition in encoded)
-            in_one_process(counts.requests, blocks).require(memory)
+            in_one_process(counts.requests, blocks).require(tasks.memory)
             collector = Collector.of(job.recipe, None if in_stages else job.arrival_model)
             collect(store, folder, len(encoded), collector)
-            made = _in_memory(collector, job, counts, keep_order=keep_order, session_share=sample_sessions)
+            made = _in_memory(collector, job, counts, keep_order=keep_order, session_share=session_share)
         made.bytes = {"encode": spilled} | made.bytes
         yield AnonymizedDataset(made, counts, row_counter.usage)
     except BaseException:
@@ -175,7 +179,7 @@ def _check_sources(job: Job) -> None:
 def _in_stages(job: Job, plan: Plan, runner: Runner, counts: Counts, measured: Sequence[str]) -> Numbered:
     """Number and release the encoded rows in tasks; `measured` are the columns of MEASURED that the log has."""
     meta = with_prompts(job.meta, counts)
-    made = number(plan, runner, meta, isolated=job.recipe.isolate_tenants)
+    made = number(plan, runner, meta, isolated=job.recipe.options.isolate_tenants)
     made.account.notes[:0] = measured_notes(measured, job.profile)
     if not shares_prefixes(made.meta):
         made.account.drop_costs()
@@ -197,11 +201,12 @@ def _in_memory(collector: Collector, job: Job, counts: Counts, **options: Any) -
 # -- the stages --------------------------------------------------------------------------------------------------
 
 
-def _partitions(job, runner, partitions, task_blocks, checkpoint, by_time) -> list[Partition]:
+def _partitions(job, tasks, checkpoint, by_time) -> list[Partition]:
     """The partitions of the log; a resumed run has those of the earlier run."""
     total = sources.total(job.sources)
-    size = min(max(MIN_PARTITION_BYTES, task_blocks * LOG_BYTES_PER_TOKEN * job.recipe.block_size), MAX_PARTITION_BYTES)
-    count = partitions or max(runner.workers, -(-total // size))
+    usual = tasks.task_blocks * LOG_BYTES_PER_TOKEN * job.recipe.block_size
+    size = min(max(MIN_PARTITION_BYTES, usual), MAX_PARTITION_BYTES)
+    count = tasks.partitions or max(tasks.runner.workers, -(-total // size))
     if checkpoint is not None:
         count = checkpoint.begin_tasks(job.encoder, job.sources, partitions=count, by_time=by_time)
     return partitions_of(job.sources, count)
@@ -236,13 +241,12 @@ def _plan(
     store: Store,
     folder: str,
     encoded: list[EncodedPartition],
-    partitions: int | None,
-    task_blocks: int,
+    options: TaskOptions,
     in_stages: bool,
 ) -> Plan:
     """The plan of the later stages, from the sizes and times of the encoded partitions."""
     blocks = sum(int(partition.blocks.sum()) for partition in encoded)
-    tasks = partitions or max(1, -(-blocks // task_blocks))
+    tasks = options.partitions or max(1, -(-blocks // options.task_blocks))
     accounts, users = (
         any(getattr(partition, f"has_{name}") for partition in encoded) for name in ("accounts", "users")
     )
@@ -255,7 +259,7 @@ def _plan(
         cuts=cuts([partition.times for partition in encoded], [partition.blocks for partition in encoded], tasks),
         first_time=min(partition.first_time for partition in encoded if partition.first_time is not None),
         has_sessions=sessions, has_types=any(partition.has_types for partition in encoded),
-        has_outputs=job.recipe.outputs, has_service=measured, service_model=job.service_model,
+        has_outputs=job.recipe.options.outputs, has_service=measured, service_model=job.service_model,
         session_times=sessions and not job.profile.drop_sessions and (measured or job.service_model is not None),
         carried=(
             *(["domain"] if in_stages and number_domains(encoded, store, folder) else []),

@@ -7,13 +7,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields, replace
-from typing import Any, NotRequired, TypedDict
+from typing import Any, NotRequired, TypedDict, get_args
 
 from .._base.errors import UsageError
 from ..trace.columns import TAILS
 from ..trace.measured import MEASURED
+from .release_options import Counted, ProfileName, Tail
 
-COUNTED = ("auto", "users", "sessions", "requests")
+COUNTED = get_args(Counted)
 LARGEST = 2**31 - 1  # of a setting that is a number: more than any number of contributors, and 24 days in milliseconds
 
 
@@ -70,11 +71,11 @@ PROFILES = {
 
 
 def profile(
-    name: Profile | str,
+    name: Profile | ProfileName,
     *,
     k: int | None = None,
-    k_counts: str | None = None,
-    tail: str | None = None,
+    k_counts: Counted | None = None,
+    tail: Tail | None = None,
     time_step_ms: int | None = None,
     round_input: str | int | None = None,
     round_output: str | int | None = None,

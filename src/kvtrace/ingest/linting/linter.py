@@ -11,14 +11,17 @@ from typing import Any
 import numpy as np
 
 from ..._base.errors import InputError, RowError, UsageError
+from ..._base.options import record_of
 from ..._base.row_counts import Counts
+from ...privacy.profiles import PROFILES
 from ...trace.meta import RenderingSection
-from ..encoding import Batch, Recipe
+from ..encoding import Batch
+from ..encoding_options import EncodingOptions, RenderAs
 from ..keys import Key
 from ..logs.times import NO_TIME
-from ..preparation import DEFAULT_BLOCK_SIZE, Inputs, open_log, require_engine
+from ..preparation import DEFAULT_BLOCK_SIZE, Inputs, open_log, recipe_of
 from ..row_counts import Progress, RowCounter, with_prompts
-from ..tokenizer_choice import AUTO, choose
+from ..tokenizer_choice import AUTO
 from .block_hits import BlockHits
 from .chunks import ChunkTable
 from .findings import Place, decided
@@ -41,11 +44,11 @@ def lint(
     field_map: dict[str, str] | None = None,
     time_unit: str = "auto",
     allow_truncated: bool = False,
-    tokenizer: str = AUTO,
+    tokenizer: str | None = AUTO,
     chat_template: str | Path | None = None,
     use_template: bool = True,
     generation_prompt: str | None = None,
-    render_as: str = "vllm",
+    render_as: RenderAs = "vllm",
     request_templates: bool = False,
     block_size: int = DEFAULT_BLOCK_SIZE,
     max_errors: int = 0,
@@ -82,27 +85,29 @@ def lint(
     ...     [(finding.kind, finding.requests) for finding in lint(log.name).findings]
     [('date', 5)]
     """
+    options = record_of(EncodingOptions, locals())
+    return lint_log(inputs, options, on_reject=on_reject, on_progress=on_progress)
+
+
+def lint_log(
+    inputs: Inputs,
+    options: EncodingOptions,
+    *,
+    on_reject: Callable[[RowError], None] | None = None,
+    on_progress: Callable[[Progress], None] | None = None,
+) -> LintReport:
+    """As `lint`."""
     from ..logs import sources
 
+    block_size = options.block_size
     if isinstance(block_size, bool) or not isinstance(block_size, int) or block_size < 1:
         raise UsageError("--block-size must be at least 1.")
-    require_engine(render_as)
-    log_sources, reader = open_log(
-        inputs, log_format=log_format, field_map=field_map, time_unit=time_unit, allow_truncated=allow_truncated,
-        untimed=True,
-    )  # fmt: skip
+    log_sources, reader = open_log(inputs, options, untimed=True)
     if not reader.holds_prompts:
         raise InputError("the log holds hashes or lengths, but no prompts. lint compares the text of prompts.")
-    choice = choose(tokenizer, reader.models)
-    recipe = Recipe(
-        reader=reader, tokenizer=choice.tokenizer, choice=choice,
-        chat_template=None if chat_template is None else str(chat_template),
-        use_template=use_template, generation_prompt=generation_prompt, key=Key.random(), block_size=block_size,
-        tail="kept", outputs=False, stop_at_error=max_errors == 0, render_as=render_as,
-        request_templates=request_templates,
-    )  # fmt: skip
+    recipe = recipe_of(reader, options, PROFILES["exact"], Key.random())
     run = _Run(PromptReader(recipe), block_size)
-    total, counter = sources.total(log_sources), RowCounter(max_errors, on_reject)
+    total, counter = sources.total(log_sources), RowCounter(options.max_errors, on_reject)
     try:
         for piece in sources.pieces(log_sources):
             run.read(piece, counter)
@@ -182,7 +187,7 @@ class _Run:
     def report(self, counts: Counts) -> LintReport:
         """The findings so far."""
         recipe = self._reader.recipe
-        section: RenderingSection = {"engine": recipe.render_as, "version": recipe.rendering_version}
+        section: RenderingSection = {"engine": recipe.options.render_as, "version": recipe.rendering_version}
         rendering = with_prompts({"rendering": section}, counts)["rendering"]
         findings = [self._finding(place, group) for place, group in self._found.items()]
         reader = self._reader

@@ -1,0 +1,71 @@
+"""Options that are the fields of a frozen record, which is passed whole.
+
+A command makes its options from the fields (`cli/options.py`), so that name, default, help and unit stand in one place.
+A public function spells them in its signature; `tests/house/test_options.py` holds it against the fields.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import field, fields
+from typing import Any, TypeVar
+
+Record = TypeVar("Record")
+
+
+def option(
+    default: Any,
+    help: str,
+    *,
+    group: str,
+    name: str | None = None,
+    metavar: str | None = None,
+    choices: Sequence[str] = (),
+    minimum: int | None = None,
+    many: bool = False,
+    parse: Callable[[Any], Any] | None = None,
+) -> Any:
+    """A field of a record that is an option of a command.
+
+    Args:
+        default: The default of the field, and of the option.
+        help: What the option does, as `--help` prints it.
+        group: The group of the option in `--help`.
+        name: The name of the option; the default is that of the field. `--no-NAME` is a flag that unsets the field.
+        metavar: What stands for the value in `--help`.
+        choices: The values that the option takes, if these are few.
+        minimum: The smallest value of a number.
+        many: Whether the option can be repeated.
+        parse: The field's value, from the option's text.
+    """
+    about = {
+        "help": help, "group": group, "name": name, "metavar": metavar, "choices": choices, "minimum": minimum,
+        "many": many, "parse": parse,
+    }  # fmt: skip
+    return field(default=default, metadata=about)
+
+
+def record_of(record: type[Record], values: Mapping[str, Any]) -> Record:
+    """The record whose fields are among these values; a public function passes its arguments, `locals()`.
+
+    >>> from dataclasses import dataclass
+    >>> @dataclass(frozen=True)
+    ... class Sample:
+    ...     share: float = option(1.0, "Share of the rows.", group="Selection")
+    >>> record_of(Sample, {"path": "log.jsonl", "share": 0.5})
+    Sample(share=0.5)
+    """
+    return record(**{name: values[name] for name in names_of(record) if name in values})
+
+
+def split_options(options: Mapping[str, Any], *records: type[Any]) -> list[Any]:
+    """The records that options by name make up; TypeError for an option that is a field of none of them."""
+    known = {name for record in records for name in names_of(record)}
+    if unknown := sorted(options.keys() - known):
+        raise TypeError(f"{unknown[0]!r} is not an option. Choose from {', '.join(sorted(known))}.")
+    return [record_of(record, options) for record in records]
+
+
+def names_of(record: type[Any]) -> list[str]:
+    """The names of a record's fields."""
+    return [part.name for part in fields(record)]

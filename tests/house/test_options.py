@@ -1,0 +1,40 @@
+"""An option is written once: a public function spells the fields of the records that it builds, with their defaults."""
+
+import inspect
+from dataclasses import fields
+
+import pytest
+
+import kvtrace
+from kvtrace.cli import commands
+from kvtrace.ingest.encoding_options import EncodingOptions
+from kvtrace.privacy.release_options import ReleaseOptions
+
+FUNCTIONS = {  # function -> its records, and the fields that it does not have
+    "anonymize": ((EncodingOptions, ReleaseOptions), set()),
+    "lint": (
+        (EncodingOptions,),
+        {"outputs", "tenant_field", "isolate_tenants", "arrivals", "request_sample", "on_mismatch"},
+    ),
+}
+COMMANDS = {"anonymize": (EncodingOptions, ReleaseOptions), "release": (ReleaseOptions,), "record": (ReleaseOptions,)}
+OTHER_DEFAULTS = {("lint", "block_size")}
+
+
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_a_public_function_has_the_options_of_its_records(name):
+    records, absent = FUNCTIONS[name]
+    signature = inspect.signature(getattr(kvtrace, name)).parameters
+    for part in (part for record in records for part in fields(record) if part.name not in absent):
+        assert part.name in signature, f"add {part.name} to the signature of {name}"
+        if (name, part.name) not in OTHER_DEFAULTS:
+            assert signature[part.name].default == part.default, part.name
+            assert signature[part.name].annotation == part.type, part.name
+    assert not absent & signature.keys()
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_a_command_has_the_options_of_its_records(name):
+    options = {option for param in commands.commands[name].params for option in param.opts}
+    for part in (part for record in COMMANDS[name] for part in fields(record) if part.metadata):
+        assert f"--{part.metadata['name'] or part.name.replace('_', '-')}" in options
