@@ -78,10 +78,10 @@ from .privacy.numbering.ray_runner import on_ray as on_ray
 from .privacy.numbering.run import Numbered as Numbered
 from .privacy.numbering.run import Runner as Runner
 from .privacy.profiles import PROFILES as PROFILES
-from .privacy.profiles import Profile as Profile
 from .privacy.profiles import profile as profile
 from .privacy.publishing import Published as Published
 from .privacy.publishing import publish as publish
+from .privacy.release_options import Profile as Profile
 from .privacy.release_options import ReleaseOptions as ReleaseOptions
 from .privacy.release_tasks import release_dataset as release_dataset
 from .privacy.released_trace import ReleasedTrace as ReleasedTrace

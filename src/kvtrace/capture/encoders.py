@@ -15,8 +15,8 @@ from ..ingest.keys import Key
 from ..ingest.logs.sources import LogPiece
 from ..ingest.preparation import check_options, provenance, recipe_of
 from ..ingest.tokenizer_choice import AUTO, DEFAULT, other_tokenizer
-from ..privacy.profiles import Profile, profile_of
-from ..privacy.release_options import ReleaseOptions
+from ..privacy.profiles import chosen_profile, profile_of
+from ..privacy.release_options import Profile, ReleaseOptions
 from .block_form import BlockForm
 from .source import Source
 
@@ -36,7 +36,7 @@ class LiveEncoding:
         Raises:
             UsageError: an option is not valid.
         """
-        profile = release.chosen()
+        profile = chosen_profile(release)
         check_options(options.block_size, profile, keep_order=False, outputs=options.outputs)
         return cls(replace(options, max_errors=-1), profile, release.keep_domains)
 

@@ -229,10 +229,11 @@ def taken(record: type[Record], options: dict[str, Any], **others: Any) -> Recor
 def taken_release(options: dict[str, Any]) -> ReleaseOptions:
     """The release that the options make up, as `taken`; AuditError if a setting promises less than the profile's name."""
     from .._base.errors import AuditError
+    from ..privacy.profiles import chosen_profile
     from ..privacy.weaker_settings import refusal, weaker_settings
 
     release = taken(ReleaseOptions, options)
-    profile = release.chosen()
+    profile = chosen_profile(release)
     if weaker := weaker_settings(profile):
         fault, remedy = refusal(profile, weaker)
         raise AuditError(f"{fault}. {remedy}")

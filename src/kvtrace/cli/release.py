@@ -38,10 +38,11 @@ def release_command(trace, output, to, block_size, users, isolate_tenants, seed,
     from ..formats import dataset as datasets
     from ..formats import writing
     from ..formats.sidecar import sidecar_path
+    from ..privacy.profiles import chosen_profile
     from ..report import release_costs
 
     release = taken_release(options)
-    profile = release.chosen()
+    profile = chosen_profile(release)
     writing.check_output(output, to)
     common = {"users": users, "share": release.sample_sessions, "isolate": isolate_tenants, "seed": seed, "keep_domains": release.keep_domains}
     write_options = {"format": to, "first_id": first_id, "against": against}

@@ -27,8 +27,7 @@ from ..privacy.account import Account
 from ..privacy.contributors import Users
 from ..privacy.link_index import LinkIndex
 from ..privacy.linking import Unreleased, links_of
-from ..privacy.profiles import Profile
-from ..privacy.release_options import Counted, ProfileName, ReleaseOptions, Tail
+from ..privacy.release_options import Counted, Profile, ProfileName, ReleaseOptions, Tail
 from ..privacy.released_trace import ReleasedTrace
 from ..privacy.releases import release_draft, released_draft
 from ..privacy.session_times import ServiceModel, SessionTimes

@@ -11,8 +11,7 @@ from .._base.errors import InputError, RowError, UsageError
 from .._base.files import name_of
 from ..formats.file_kinds import require_log
 from ..privacy import profiles
-from ..privacy.profiles import Profile
-from ..privacy.release_options import ReleaseOptions
+from ..privacy.release_options import Profile, ReleaseOptions
 from ..privacy.session_times import ServiceModel
 from ..trace.meta import Meta, RenderingSection
 from .encoding import Encoder, Recipe
@@ -100,7 +99,7 @@ def prepare(
     share = encoding.request_sample
     if share is not None and not 0 < share <= 1:
         raise UsageError(f"--request-sample must be above 0 and at most 1, not {share:g}. Example: 1%.")
-    profile = release.chosen()
+    profile = profiles.chosen_profile(release)
     check_options(encoding.block_size, profile, keep_order=keep_order, outputs=encoding.outputs)
     if service_model is not None and profile.drop_sessions:
         raise UsageError(

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from ..trace.hits import Hits
 from ..trace.meta import Claims, ReleaseSection
 from .contributors import Contributors
-from .profiles import Profile
+from .release_options import Profile
 from .release_steps import ReleaseStep
 from .trace_draft import TraceDraft
 

@@ -26,7 +26,7 @@ from ..formats.links import Links, fingerprint_of
 from ..trace.columns import Columns
 from .contributors import Contributors
 from .link_index import LinkIndex
-from .profiles import Profile
+from .release_options import Profile
 from .row_blocks import RowBlocks
 from .trace_draft import TraceDraft
 

@@ -6,59 +6,16 @@ docs/privacy/privacy.md explains the settings and their costs.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, fields, replace
-from typing import Any, NotRequired, TypedDict, get_args
+from dataclasses import fields, replace
+from typing import Any, get_args
 
 from .._base.errors import UsageError
 from ..trace.columns import TAILS
 from ..trace.measured import MEASURED
-from .release_options import Counted, ProfileName, Tail
+from .release_options import Counted, Profile, ProfileName, ReleaseOptions, Tail
 
 COUNTED = get_args(Counted)
 LARGEST = 2**31 - 1  # of a setting that is a number: more than any number of contributors, and 24 days in milliseconds
-
-
-class ProfileSettings(TypedDict):
-    """The result of `Profile.settings`."""
-
-    tail: str
-    k: int
-    k_counts: str
-    time_step_ms: int
-    round_input: str | int
-    round_output: str | int
-    drop_sessions: bool
-    keep_measured: NotRequired[list[str]]  # where they were asked for by name
-
-
-@dataclass(frozen=True)
-class Profile:
-    """The settings of a release. The defaults coarsen nothing."""
-
-    name: str
-    tail: str = "kept"  # one of TAILS
-    k: int = 1  # split blocks with fewer contributors, one copy each; 1 = never
-    k_counts: str = "auto"  # the contributors: users, sessions or requests; auto = the first that the log knows
-    time_step_ms: int = 0  # round times down to multiples of this; 0 = exact
-    round_input: str | int = "exact"  # round input lengths up to a multiple of this many tokens, or of a `block`
-    round_output: str | int = "exact"  # round output lengths up to a multiple, or to the nearest power of two (`pow2`)
-    drop_sessions: bool = False  # write no session, turn or parent
-    keep_measured: tuple[str, ...] | None = None  # measured columns to write; None = none if any setting coarsens
-
-    @property
-    def coarsens(self) -> bool:
-        """Whether any setting changes the requests of a trace; measured columns are beside them."""
-        return replace(self, keep_measured=None).settings() != Profile(self.name).settings()
-
-    def settings(self) -> ProfileSettings:
-        """The settings without the name, as a sidecar file states them; measured columns only if asked for by name."""
-        settings: ProfileSettings = {
-            "tail": self.tail, "k": self.k, "k_counts": self.k_counts, "time_step_ms": self.time_step_ms,
-            "round_input": self.round_input, "round_output": self.round_output, "drop_sessions": self.drop_sessions,
-        }  # fmt: skip
-        if self.keep_measured is not None:
-            settings["keep_measured"] = list(self.keep_measured)
-        return settings
 
 
 PROFILES = {
@@ -116,6 +73,19 @@ def profile(
     chosen = replace(own, **{key: value for key, value in given.items() if value is not None})
     _verify(chosen)
     return chosen
+
+
+def chosen_profile(release: ReleaseOptions) -> Profile:
+    """The profile of a release, with the settings that replace its own.
+
+    Raises:
+        UsageError: The profile is unknown, or a setting is out of range.
+    """
+    return profile(
+        release.profile, k=release.k, k_counts=release.k_counts, tail=release.tail, time_step_ms=release.time_step_ms,
+        round_input=release.round_input, round_output=release.round_output, drop_sessions=release.drop_sessions,
+        keep_measured=release.keep_measured,
+    )  # fmt: skip
 
 
 def profile_of(values: Mapping[str, Any]) -> Profile:

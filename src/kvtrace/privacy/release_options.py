@@ -3,18 +3,58 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from dataclasses import dataclass, replace
+from typing import Literal, NotRequired, TypedDict
 
 from .._base.options import option
 from .._base.units import milliseconds
 
-if TYPE_CHECKING:
-    from .profiles import Profile
-
 ProfileName = Literal["exact", "standard", "strict"]  # the rows of profiles.PROFILES
 Tail = Literal["kept", "unique", "dropped"]
 Counted = Literal["auto", "users", "sessions", "requests"]
+
+
+class ProfileSettings(TypedDict):
+    """The result of `Profile.settings`."""
+
+    tail: str
+    k: int
+    k_counts: str
+    time_step_ms: int
+    round_input: str | int
+    round_output: str | int
+    drop_sessions: bool
+    keep_measured: NotRequired[list[str]]  # where they were asked for by name
+
+
+@dataclass(frozen=True)
+class Profile:
+    """The settings of a release. The defaults coarsen nothing."""
+
+    name: str
+    tail: str = "kept"  # one of TAILS
+    k: int = 1  # split blocks with fewer contributors, one copy each; 1 = never
+    k_counts: str = "auto"  # the contributors: users, sessions or requests; auto = the first that the log knows
+    time_step_ms: int = 0  # round times down to multiples of this; 0 = exact
+    round_input: str | int = "exact"  # round input lengths up to a multiple of this many tokens, or of a `block`
+    round_output: str | int = "exact"  # round output lengths up to a multiple, or to the nearest power of two (`pow2`)
+    drop_sessions: bool = False  # write no session, turn or parent
+    keep_measured: tuple[str, ...] | None = None  # measured columns to write; None = none if any setting coarsens
+
+    @property
+    def coarsens(self) -> bool:
+        """Whether any setting changes the requests of a trace; measured columns are beside them."""
+        return replace(self, keep_measured=None).settings() != Profile(self.name).settings()
+
+    def settings(self) -> ProfileSettings:
+        """The settings without the name, as a sidecar file states them; measured columns only if asked for by name."""
+        settings: ProfileSettings = {
+            "tail": self.tail, "k": self.k, "k_counts": self.k_counts, "time_step_ms": self.time_step_ms,
+            "round_input": self.round_input, "round_output": self.round_output, "drop_sessions": self.drop_sessions,
+        }  # fmt: skip
+        if self.keep_measured is not None:
+            settings["keep_measured"] = list(self.keep_measured)
+        return settings
 
 
 def listed(names: str) -> list[str]:
@@ -101,17 +141,3 @@ class ReleaseOptions:
         metavar="SHARE",
         group="Privacy",
     )
-
-    def chosen(self) -> Profile:
-        """The profile, with the settings that replace its own.
-
-        Raises:
-            UsageError: The profile is unknown, or a setting is out of range.
-        """
-        from . import profiles
-
-        return profiles.profile(
-            self.profile, k=self.k, k_counts=self.k_counts, tail=self.tail, time_step_ms=self.time_step_ms,
-            round_input=self.round_input, round_output=self.round_output, drop_sessions=self.drop_sessions,
-            keep_measured=self.keep_measured,
-        )  # fmt: skip

@@ -30,7 +30,8 @@ from .numbering.bound import in_one_process
 from .numbering.run import Numbered, Runner, number
 from .numbering.store import Store
 from .numbering.task_plan import BLOCKS, ENCODED, Plan, cuts, sample_times, split_by
-from .profiles import Profile, kept_measured
+from .profiles import kept_measured
+from .release_options import Profile
 from .release_steps import ReleaseStep
 from .releases import drawn, left_out, measured_notes, release_in_pieces
 from .steps import are_turns

@@ -20,7 +20,8 @@ from .allowed_fields import MAX_TURN
 from .contributors import Contributors, Users, contributors
 from .k_sharing import share_by_k
 from .numbering.run import Numbered
-from .profiles import LARGEST, Profile, keeps_domains, kept_measured
+from .profiles import LARGEST, keeps_domains, kept_measured
+from .release_options import Profile
 from .release_steps import TAIL_STEPS, ReleaseStep
 from .released_trace import ReleasedTrace
 from .steps import coarsened

@@ -17,7 +17,7 @@ from ..trace.columns import Columns
 from ..trace.meta import ServiceSection
 from ..trace.recorded_dependencies import recorded_dependencies
 from ..trace.unknown import known_outputs
-from .profiles import Profile
+from .release_options import Profile
 from .steps import round_lengths
 from .trace_draft import TraceDraft
 

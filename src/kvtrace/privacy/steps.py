@@ -13,7 +13,8 @@ from ..trace.measured import MEASURED, measured_of
 from ..trace.unknown import UNKNOWN_LENGTH
 from .agents import numbered_agents
 from .allowed_fields import EXTRA, MAX_AGENT, MAX_TURN, TYPES
-from .profiles import Profile, kept_measured
+from .profiles import kept_measured
+from .release_options import Profile
 from .timing import step_times
 
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from .contributors import WORDS
-from .profiles import Profile
+from .release_options import Profile
 
 STRONG = ("accounts", "users")  # kinds of contributors that one sender cannot multiply
 SEVERAL = {  # kind -> how one sender counts as k contributors

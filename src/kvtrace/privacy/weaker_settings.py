@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from ..trace.columns import TAILS
-from .profiles import PROFILES, Profile
+from .profiles import PROFILES
+from .release_options import Profile
 
 WEAK_COUNTS = ("sessions", "requests")  # one account can have several
 OPTIONS = {"time_step_ms": "--time-step"}  # setting -> its option, if that has another name

@@ -28,7 +28,8 @@ from ...trace.normalise import normalise
 from ...trace.trace import Trace
 from .. import profiles
 from ..contributors import Contributors
-from ..profiles import PROFILES, Profile
+from ..profiles import PROFILES
+from ..release_options import Profile
 from ..users import numbered
 from .block_feed import KeptNumbers, number_ids
 from .blocks import AuditedRequests

@@ -19,7 +19,8 @@ from ...formats.sidecar import Sidecar
 from ...trace.columns import Columns
 from ...trace.trace import Trace
 from ..contributors import Contributors
-from ..profiles import PROFILES, Profile
+from ..profiles import PROFILES
+from ..release_options import Profile
 from .block_feed import KeptNumbers, blocks_of, join_in_order, of_requests, take_rows
 from .block_sums import BlockSums
 from .blocks import AuditedRequests, RequestBlocks

@@ -6,7 +6,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from ..._base.results import Result, columns_of, headed, html_table
-from ..profiles import Profile
+from ..release_options import Profile
 
 PEOPLE = ("accounts", "users", "client_users")  # contributors that no trace shows
 LEVELS = ("PASS", "WARN", "FAIL")  # from good to bad

@@ -12,7 +12,7 @@ from ..._base.offsets import offsets_of
 from ..._native import numbering
 from ..._native.numbering import DigestIndex
 from ..contributors import counted_kind
-from ..profiles import Profile
+from ..release_options import Profile
 from ..session_times import ServiceModel
 from .store import Store
 
