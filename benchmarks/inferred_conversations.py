@@ -22,7 +22,7 @@ import numpy as np
 
 import kvtrace
 from kvtrace.privacy.contributors import Contributors
-from kvtrace.privacy.k_sharing import share_by_k
+from kvtrace.privacy.releases import share_by_k
 from kvtrace.privacy.trace_draft import TraceDraft
 from kvtrace.trace.trace import Trace
 

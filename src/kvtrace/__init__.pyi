@@ -59,13 +59,14 @@ from .formats.writing import write as write
 from .ingest.encoding_options import EncodingOptions as EncodingOptions
 from .ingest.keys import Key as Key
 from .ingest.keys import load_key as load_key
-from .ingest.linting.lint_report import LintReport as LintReport
+from .ingest.linting.findings import LintReport as LintReport
 from .ingest.linting.linter import lint as lint
 from .ingest.pipeline import anonymize as anonymize
 from .ingest.pipeline_tasks import AnonymizedDataset as AnonymizedDataset
 from .ingest.pipeline_tasks import TaskOptions as TaskOptions
 from .ingest.pipeline_tasks import anonymize_dataset as anonymize_dataset
 from .ingest.row_counts import Progress as Progress
+from .privacy.account import ReleasedTrace as ReleasedTrace
 from .privacy.account import StepHits as StepHits
 from .privacy.checks import audit as audit
 from .privacy.checks.finding import Audit as Audit
@@ -73,10 +74,10 @@ from .privacy.checks.finding import Finding as Finding
 from .privacy.contributors import Contributors as Contributors
 from .privacy.data_card import write_card as write_card
 from .privacy.joining import join_windows as join_windows
-from .privacy.numbering.local_runner import LocalRunner as LocalRunner
-from .privacy.numbering.ray_runner import on_ray as on_ray
+from .privacy.numbering.run import LocalRunner as LocalRunner
 from .privacy.numbering.run import Numbered as Numbered
 from .privacy.numbering.run import Runner as Runner
+from .privacy.numbering.run import on_ray as on_ray
 from .privacy.profiles import PROFILES as PROFILES
 from .privacy.profiles import profile as profile
 from .privacy.publishing import Published as Published
@@ -84,7 +85,6 @@ from .privacy.publishing import publish as publish
 from .privacy.release_options import Profile as Profile
 from .privacy.release_options import ReleaseOptions as ReleaseOptions
 from .privacy.release_tasks import release_dataset as release_dataset
-from .privacy.released_trace import ReleasedTrace as ReleasedTrace
 from .privacy.releases import Released as Released
 from .privacy.releases import release as release
 from .report.html_page import write_report as write_report

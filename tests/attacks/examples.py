@@ -11,7 +11,7 @@ from pathlib import Path
 
 from kvtrace._base.errors import RowError
 from kvtrace.ingest import logs
-from kvtrace.ingest.logs import sources, tables, vllm
+from kvtrace.ingest.logs import layouts, sources, vllm
 
 LOGS = Path(__file__).resolve().parent.parent / "data/logs"
 MAPS = {
@@ -53,11 +53,11 @@ def by_reader() -> dict[str, list[Path]]:
 def rows(path: Path) -> Iterator[dict]:
     """The rows of a log as readers see them."""
     given = lines(path)
-    columns = None if given[0][:1] == b"{" else tables.heading(given[0])
+    columns = None if given[0][:1] == b"{" else layouts.heading(given[0])
     for line in given:
         if path.suffix == ".log":
             row = vllm.row_of_line(line)
         else:
-            row = tables.row(line, columns) if columns is not None else json.loads(line)
+            row = layouts.row(line, columns) if columns is not None else json.loads(line)
         if isinstance(row, dict):
             yield row

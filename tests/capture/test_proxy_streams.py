@@ -17,8 +17,8 @@ from kvtrace.capture.proxy.calls import source_of
 from kvtrace.capture.proxy.codings import decoded
 from kvtrace.capture.proxy.exchange import Exchange
 from kvtrace.capture.sources import SOURCES
-from kvtrace.ingest.logs.streams import anthropic, openai, responses
-from kvtrace.ingest.logs.streams.sse import events
+from kvtrace.ingest.logs import streamed
+from kvtrace.ingest.logs.sse import events
 from tests.attacks.canary import CANARY, all_of, require_none
 from tests.capture import stub_model
 from tests.capture.recorded import record_of
@@ -31,8 +31,8 @@ TOOLS = {
     stub_model.completion: None,
 }
 ANSWER_OF = {
-    stub_model.chat: openai.answer_of, stub_model.completion: openai.answer_of,
-    stub_model.response: responses.answer_of, stub_model.message: anthropic.answer_of,
+    stub_model.chat: streamed.chat_answer, stub_model.completion: streamed.chat_answer,
+    stub_model.response: streamed.responses_answer, stub_model.message: streamed.anthropic_answer,
 }  # fmt: skip
 SOURCE_OF = {
     stub_model.chat: "proxy-openai", stub_model.completion: "proxy-openai",
@@ -64,7 +64,7 @@ def delta(value, index=0, finish=None):
 
 
 def message_of(*chunks):
-    return openai.answer_of(sse(*chunks)).response["choices"][0]["message"]
+    return streamed.chat_answer(sse(*chunks)).response["choices"][0]["message"]
 
 
 def payload(request=b"{}", answer=b"{}", **values):
@@ -139,7 +139,7 @@ JUNK = st.recursive(
     ), inner, max_size=5), max_leaves=12,
 )  # fmt: skip
 KINDS = st.sampled_from(
-    [*responses.FIRST, *responses.LAST, *responses.PARTS, *responses.CALLS, "response.output_item.added",
+    [*streamed.FIRST, *streamed.LAST, *streamed.PARTS, *streamed.CALLS, "response.output_item.added",
      "message_start", "content_block_start", "content_block_delta", "content_block_stop", "message_delta",
      "text_delta", "input_json_delta", "error"]
 )  # fmt: skip
@@ -191,14 +191,14 @@ def test_older_function_calls_refusals_and_parts_are_read():
 
 def test_usage_of_each_chunk_counts_as_far_as_it_came():
     chunks = [delta({"content": "a"}) | {"usage": {"completion_tokens": n}} for n in (1, 2, 3)]
-    answer = openai.answer_of(sse(*chunks))
+    answer = streamed.chat_answer(sse(*chunks))
     assert answer.response["usage"] == {"completion_tokens": 3} and not answer.finished
 
 
 def test_the_first_token_is_the_first_text_and_not_the_role():
     role, text = sse(delta({"role": "assistant", "content": ""})), sse(delta({"content": "a"}))
-    assert openai.answer_of(role).first_token is None
-    assert openai.answer_of(role + text + text).first_token == len(role + text)
+    assert streamed.chat_answer(role).first_token is None
+    assert streamed.chat_answer(role + text + text).first_token == len(role + text)
 
 
 # -- Anthropic's events ----------------------------------------------------------------------------------------------
@@ -207,9 +207,12 @@ def test_the_first_token_is_the_first_text_and_not_the_role():
 def test_a_message_that_is_cut_does_not_count_the_tokens_of_its_start():
     start = {"type": "message_start", "message": {"usage": {"input_tokens": 9, "output_tokens": 1}}}
     piece = {"type": "content_block_delta", "index": 0, "delta": {"type": "text_delta", "text": "Hi"}}
-    assert anthropic.answer_of(sse(start, piece)).response["usage"] == {"input_tokens": 9}
+    assert streamed.anthropic_answer(sse(start, piece)).response["usage"] == {"input_tokens": 9}
     end = {"type": "message_delta", "delta": {"stop_reason": "end_turn"}, "usage": {"output_tokens": 7}}
-    assert anthropic.answer_of(sse(start, piece, end)).response["usage"] == {"input_tokens": 9, "output_tokens": 7}
+    assert streamed.anthropic_answer(sse(start, piece, end)).response["usage"] == {
+        "input_tokens": 9,
+        "output_tokens": 7,
+    }
 
 
 # -- rows ------------------------------------------------------------------------------------------------------------

@@ -5,11 +5,11 @@ from functools import lru_cache
 from types import SimpleNamespace
 
 from kvtrace.ingest.encoding_options import EncodingOptions
+from kvtrace.ingest.hashing import prompt_tokens
 from kvtrace.ingest.keys import Key
 from kvtrace.ingest.linting.prompts import PromptReader
 from kvtrace.ingest.logs import open_reader
 from kvtrace.ingest.preparation import recipe_of
-from kvtrace.ingest.prompt_tokens import prompt_tokens
 from kvtrace.privacy.profiles import PROFILES
 
 READERS = {"chat": "openai", "completions": "openai", "responses": "responses", "messages": "anthropic"}

@@ -190,6 +190,11 @@ def defines(*names: str) -> Callable[[str], bool]:
     return is_row
 
 
+def has_check(source: str) -> bool:
+    """Whether a source defines an audit check: `check`, or `check_NAME` beside others."""
+    return re.search(r"^def check(_\w+)?\(evidence: Evidence\)", source, re.M) is not None
+
+
 def in_words(row: str) -> str:
     """The first or second cell of a table's line: the row in words, or as code."""
     words = "[-_ ]".join(map(re.escape, re.split("[-_ ]", row)))
@@ -206,13 +211,13 @@ def check_fault(repository, row, file):
 
 def steps() -> dict[str, str]:
     """The steps of a release, which are members of one enum, in one file."""
-    return {step.value: "release_steps" for step in module("privacy.release_steps").ReleaseStep}
+    return {step.value: "account" for step in module("privacy.account").ReleaseStep}
 
 
 def step_label_and_test(repository, row, file):
-    names = module("privacy.release_steps")
+    names = module("privacy.account")
     if names.ReleaseStep(row) not in names.LABELS:
-        yield f"release step `{row}` has no label: add one to LABELS in src/kvtrace/privacy/release_steps.py."
+        yield f"release step `{row}` has no label: add one to LABELS in src/kvtrace/privacy/account.py."
     if f'"{row}": ' not in repository.read("tests/privacy/test_release.py"):
         yield f"release step `{row}` has no test: add a release with it to STEPS in tests/privacy/test_release.py."
 
@@ -252,11 +257,11 @@ TABLES = [
     ),
     Table(
         "audit check", "src/kvtrace/privacy/checks/__init__.py:CHECKS", "src/kvtrace/privacy/checks",
-        modules_of("privacy.checks", "CHECKS"), ("docs/privacy/audit.md",), line=in_words, is_row=defines("check"),
+        modules_of("privacy.checks", "CHECKS"), ("docs/privacy/audit.md",), line=in_words, is_row=has_check,
         vector=check_fault,
     ),
     Table(
-        "release step", "src/kvtrace/privacy/release_steps.py:ReleaseStep", "src/kvtrace/privacy", steps,
+        "release step", "src/kvtrace/privacy/account.py:ReleaseStep", "src/kvtrace/privacy", steps,
         ("docs/privacy/privacy.md",), line=lambda row: rf"(^\d\. \*\*|^A run prints).*`{row}`",
         is_row=lambda source: "class ReleaseStep" in source, more=step_label_and_test,
     ),

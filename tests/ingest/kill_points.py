@@ -90,7 +90,7 @@ def child(last, report, arguments):
     from kvtrace._base import checkpoint as checkpoints
     from kvtrace._base import output_files
     from kvtrace.ingest import checkpoint as checkpoint
-    from kvtrace.ingest import task_checkpoint
+    from kvtrace.ingest import encoding_tasks
     from kvtrace.ingest.logs import sources
     from kvtrace.privacy import publishing as publish
     from kvtrace.privacy.numbering.store import Store
@@ -106,7 +106,7 @@ def child(last, report, arguments):
         (output_files.Output, "finish"),
         (anonymize.Collector, "add"), (anonymize.Collector, "finish"), (anonymize, "released_draft"),
         (publish, "audit"), (publish, "card"), (checkpoint.Checkpoint, "begin"),
-        (task_checkpoint.TaskCheckpoint, "append_partition"),
+        (encoding_tasks.TaskCheckpoint, "append_partition"),
         (Store, "write"), (Store, "remove"),
     ):  # fmt: skip
         events.before_and_after(owner, name)

@@ -13,8 +13,7 @@ from hypothesis import strategies as st
 import kvtrace
 from kvtrace._base.errors import RowError, UsageError
 from kvtrace.ingest.logs import sources
-from kvtrace.ingest.logs.arrival_model import ArrivalModel
-from kvtrace.ingest.logs.times import NO_TIME
+from kvtrace.ingest.logs.times import NO_TIME, ArrivalModel
 from tests.reference import arrival_model as reference
 
 TINY = str(Path(__file__).parents[1] / "data/tokenizers/tiny")

@@ -12,10 +12,9 @@ from hypothesis import strategies as st
 import kvtrace
 from kvtrace._base.errors import RowError
 from kvtrace.ingest.logs import kv_events, open_reader, sources
-from kvtrace.ingest.logs.kv_batches import event_batch, is_events
+from kvtrace.ingest.logs.kv_batches import KvEventCounts, event_batch, is_events
 from kvtrace.ingest.logs.kv_blocks import KvBlocks, depth_of
-from kvtrace.ingest.logs.kv_counts import StoreCounts
-from kvtrace.ingest.logs.kv_publisher import KvPublisher
+from kvtrace.ingest.logs.kv_stores import KvPublisher
 from kvtrace.privacy.publishing import publish
 
 SAMPLE = Path(__file__).parents[1] / "data/logs/kv_events.jsonl"
@@ -425,7 +424,7 @@ def test_each_rank_numbers_its_batches():
 
 
 def test_blocks_by_hand():
-    blocks = KvBlocks(StoreCounts())
+    blocks = KvBlocks(KvEventCounts())
     batch = event_batch([0, [stored([1, 2]), stored([3], 2)]])
     assert [blocks.put(event) for event in batch.events] == [0, 0]
     assert depth_of(blocks[3]) == 3 and blocks.is_resident(3) and not blocks.is_resident(4)

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kvtrace._base.errors import InputError
-from kvtrace.ingest.logs import layouts, open_reader, sources, tables
+from kvtrace.ingest.logs import layouts, open_reader, sources
 
 TEXTS = st.text(alphabet='ab"\\\n\r[]{},: é', max_size=12)
 ROWS = st.lists(
@@ -100,9 +100,9 @@ def test_a_row_longer_than_the_limit_is_refused(monkeypatch):
 @pytest.mark.parametrize("line", [b'"a,b', b'a,"b" c', b"\xff,b"])
 def test_a_broken_record_is_a_bad_row_of_its_table(line):
     (heading, found) = layouts.table_lines([b"one,two\n" + line], "log.csv")
-    columns = tables.heading(heading)
+    columns = layouts.heading(heading)
     with pytest.raises(Exception, match="is not a CSV row in UTF-8"):
-        tables.row(found, columns)
+        layouts.row(found, columns)
 
 
 def test_tables_of_lengths_keep_one_row_a_line():

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from kvtrace._base.errors import NotARequest, RowError
 from kvtrace.ingest.logs import open_reader
-from kvtrace.ingest.logs.streams.logged import unstreamed, with_responses
+from kvtrace.ingest.logs.logged_streams import unstreamed, with_responses
 from tests.attacks.canary import CANARY, all_of, require_none
 from tests.capture import stub_model
 from tests.capture.stub_model import CACHED, OUTPUT, PROMPT, STREAMS

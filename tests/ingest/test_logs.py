@@ -16,8 +16,8 @@ from kvtrace.ingest import logs
 from kvtrace.ingest.logs import READERS, fields, open_reader, sources
 from kvtrace.ingest.logs.fieldmap import TARGETS, FieldMap, find, parse_map
 from kvtrace.ingest.logs.kv_events import row_lines
+from kvtrace.ingest.logs.pairs import UNREAD
 from kvtrace.ingest.logs.record import Record
-from kvtrace.ingest.logs.unanswered import UNREAD
 from tests.conftest import drawn
 
 from .media import media_of

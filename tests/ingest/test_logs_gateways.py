@@ -13,9 +13,8 @@ from hypothesis import strategies as st
 
 import kvtrace
 from kvtrace._base.errors import NotARequest, RowError
-from kvtrace.ingest.logs import READERS, litellm, open_reader, records_of, sglang, sources
-from kvtrace.ingest.logs.otel import reader as otel
-from kvtrace.ingest.logs.otel import values
+from kvtrace.ingest.logs import READERS, litellm, open_reader, otel_values, records_of, sglang, sources
+from kvtrace.ingest.logs import otel_spans as otel
 from tests.conftest import drawn
 
 from .media import media_of
@@ -290,7 +289,7 @@ def test_otlp_values_of_every_type_are_plain():
     pairs = [{"key": "list", "value": {"arrayValue": {"values": [{"intValue": 5}, {"boolValue": True}, {}]}}},
              {"key": "map", "value": {"kvlistValue": {"values": [{"key": "x", "value": {"doubleValue": 0.5}}]}}},
              {"key": "snake", "value": {"string_value": "s"}}, {"key": "none"}]  # fmt: skip
-    assert values.attributes(pairs) == {"list": [5, True, None], "map.x": 0.5, "snake": "s", "none": None}
+    assert otel_values.attributes(pairs) == {"list": [5, True, None], "map.x": 0.5, "snake": "s", "none": None}
 
 
 leaves = st.one_of(st.integers(), st.booleans(), st.text("ab", max_size=3))
@@ -316,7 +315,7 @@ def test_numbered_attributes_become_lists(items):
             flat[name] = value
 
     spread(items, "a.b")
-    assert values.gathered(dict(reversed(flat.items())), "a.b") == (items, True)
+    assert otel_values.gathered(dict(reversed(flat.items())), "a.b") == (items, True)
 
 
 def test_spans_of_one_line_are_no_conversation(tmp_path):
@@ -348,8 +347,8 @@ TENANT_PATHS = {  # path -> tenants of two spans; the field `tenant.id` is read 
 @pytest.mark.parametrize("as_pairs", [False, True], ids=["objects", "pairs"])
 @pytest.mark.parametrize("path", TENANT_PATHS)
 def test_the_path_of_a_tenant_names_an_attribute_of_each_span(path, as_pairs):
-    def attributes(values):
-        return [{"key": k, "value": {"stringValue": v}} for k, v in values.items()] if as_pairs else values
+    def attributes(texts):
+        return [{"key": k, "value": {"stringValue": v}} for k, v in texts.items()] if as_pairs else texts
 
     call = {"gen_ai.operation.name": "chat", "gen_ai.input.messages": orjson.dumps([USER]).decode(),
             "gen_ai.output.messages": orjson.dumps([USER | {"role": "assistant"}]).decode()}  # fmt: skip

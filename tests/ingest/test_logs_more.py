@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 import kvtrace
 from kvtrace._base.errors import EmptyPrompt, InputError, NotARequest, RowError
-from kvtrace.ingest.logs import READERS, open_reader, records_of, sources, tables
+from kvtrace.ingest.logs import READERS, layouts, open_reader, records_of, sources
 from tests.conftest import drawn
 from tests.ingest.flat import anonymize_rows
 
@@ -596,7 +596,7 @@ def written_for(client, trace, folder):
     ],
 )  # fmt: skip
 def test_a_heading_is_names_of_columns(line, names):
-    assert tables.heading(line) == names
+    assert layouts.heading(line) == names
 
 
 @pytest.mark.parametrize(

@@ -13,11 +13,10 @@ import kvtrace
 from kvtrace.cli import run
 from kvtrace.ingest.checkpoint import Checkpoint
 from kvtrace.ingest.encoding import Batch
+from kvtrace.ingest.encoding_tasks import TaskCheckpoint
 from kvtrace.ingest.keys import Key
 from kvtrace.ingest.logs import READERS, open_reader
-from kvtrace.ingest.logs.fieldmap import find
-from kvtrace.ingest.logs.json_values import unpacked
-from kvtrace.ingest.task_checkpoint import TaskCheckpoint
+from kvtrace.ingest.logs.fieldmap import find, unpacked
 from kvtrace.trace.measured import MEASURED, measured_of
 from tests.attacks.canary import CANARY, NUMBER, require_none
 from tests.ingest.flat import anonymize_dataset, anonymize_rows

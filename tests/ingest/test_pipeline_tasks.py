@@ -16,7 +16,7 @@ from kvtrace._base.workers import retrying_map
 from kvtrace.ingest.encoding_tasks import partitions_of
 from kvtrace.ingest.keys import Key
 from kvtrace.ingest.logs import sources
-from kvtrace.privacy.numbering.local_runner import LocalRunner
+from kvtrace.privacy.numbering.run import LocalRunner
 from kvtrace.privacy.numbering.store import Store
 from kvtrace.privacy.numbering.task_plan import shard_of
 from kvtrace.trace.trace_figures import figures

@@ -7,8 +7,8 @@ import pytest
 
 import kvtrace
 from kvtrace._base.errors import UsageError
-from kvtrace.ingest.logs.shaping import SHAPING
-from kvtrace.privacy.rendered_fields import RENDERED_FIELDS
+from kvtrace.ingest.logs.contents import SHAPING
+from kvtrace.privacy.allowed_values import RENDERED_FIELDS
 from kvtrace.text import chat_requests, tokenizers
 from kvtrace.trace.trace_figures import figures
 

@@ -22,11 +22,10 @@ from kvtrace._base.checkpoint import CONTINUES
 from kvtrace._base.errors import InputError, KvtraceError, RowError, StoppedError, UsageError
 from kvtrace._base.output_files import outputs_together
 from kvtrace.cli import run
-from kvtrace.ingest.batch_codec import packed, unpacked
-from kvtrace.ingest.checkpoint import FRAME_HEADER, Checkpoint, settings_of
+from kvtrace.ingest.checkpoint import FRAME_HEADER, Checkpoint, packed, settings_of, unpacked
 from kvtrace.ingest.encoding import Batch, Reject, RowPosition
+from kvtrace.ingest.encoding_tasks import TaskCheckpoint
 from kvtrace.ingest.keys import Key, load_key
-from kvtrace.ingest.task_checkpoint import TaskCheckpoint
 from kvtrace.ingest.usage import UsageCheck
 from tests.conftest import drawn
 from tests.ingest import kill_points

@@ -10,12 +10,11 @@ import kvtrace
 from kvtrace._base.errors import UsageError
 from kvtrace.cli import run
 from kvtrace.ingest.checkpoint import Checkpoint
-from kvtrace.ingest.encoding_tasks import EncodedPartition
+from kvtrace.ingest.encoding_tasks import EncodedPartition, packed_partition, unpacked_partition
 from kvtrace.ingest.keys import Key
 from kvtrace.ingest.logs import open_reader
-from kvtrace.ingest.task_checkpoint import packed_partition, unpacked_partition
 from kvtrace.privacy.session_times import WITHOUT_TIMES
-from kvtrace.privacy.timing import late_starts
+from kvtrace.privacy.steps import late_starts
 from kvtrace.trace.dependencies import join_dependencies
 from kvtrace.trace.recorded_dependencies import recorded_dependencies
 from tests.conftest import drawn

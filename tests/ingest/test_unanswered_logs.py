@@ -10,12 +10,12 @@ from rich.console import Console
 
 from kvtrace._base.errors import EmptyPrompt, NotARequest, RowError
 from kvtrace._base.row_counts import Counts
-from kvtrace.ingest.batch_codec import packed, unpacked
+from kvtrace.ingest.checkpoint import packed, unpacked
 from kvtrace.ingest.collector import Collector
 from kvtrace.ingest.encoding import Batch
 from kvtrace.ingest.logs import NO_TIME, READERS, open_reader, records_of
-from kvtrace.ingest.logs.arrival_model import ArrivalModel, times_after_delays
 from kvtrace.ingest.logs.sources import LogPiece
+from kvtrace.ingest.logs.times import ArrivalModel, times_after_delays
 from kvtrace.ingest.row_counts import RowCounter
 from kvtrace.report.summary import closing
 from kvtrace.trace.unknown import UNKNOWN_LENGTH

@@ -9,7 +9,7 @@ import kvtrace
 from kvtrace._base.errors import MismatchError, UsageError
 from kvtrace.capture.recorder import Recorder
 from kvtrace.cli import run
-from kvtrace.ingest.batch_codec import packed, unpacked
+from kvtrace.ingest.checkpoint import packed, unpacked
 from kvtrace.ingest.encoding import Batch
 from kvtrace.ingest.usage import ARGUMENTS, MEDIA, TOOLS, UsageCheck
 from kvtrace.privacy.publishing import publish

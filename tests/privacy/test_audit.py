@@ -23,6 +23,7 @@ from kvtrace.formats.dataset import DatasetWriter, open_dataset
 from kvtrace.formats.read_result import ReadResult
 from kvtrace.formats.reading import read_columns
 from kvtrace.formats.sidecar import describe, dump
+from kvtrace.privacy import allowed_values
 from kvtrace.privacy.checks import (
     CHECKS,
     anonymity,
@@ -30,22 +31,17 @@ from kvtrace.privacy.checks import (
     block_feed,
     block_sums,
     collecting,
-    contributor_counts,
     dictionary,
     earlier_release,
     evidence,
-    marks,
-    parents,
     sessions,
-    xxh3,
 )
-from kvtrace.privacy.checks.blocks import RequestBlocks
-from kvtrace.privacy.checks.id_numbers import ID_BYTES, IdNumbers
+from kvtrace.privacy.checks.block_feed import ID_BYTES, IdNumbers, RequestBlocks
 from kvtrace.privacy.contributors import Contributors
 from kvtrace.privacy.profiles import PROFILES, profile
 from kvtrace.privacy.releases import release
-from kvtrace.privacy.row_blocks import RowBlocks
 from kvtrace.privacy.sidecar_forms import SIDECAR, public
+from kvtrace.privacy.trace_draft import RowBlocks
 from kvtrace.report.audit_table import table
 from kvtrace.trace.building import toy
 from kvtrace.trace.columns import Columns, replace_columns, rows_of
@@ -188,7 +184,7 @@ def broken_row(case):
 
 def raw_digests(case):
     for row in case.rows:
-        row["hash_ids"] = [xxh3.xxh3_64(bytes([block])) for block in row["hash_ids"]]
+        row["hash_ids"] = [dictionary.xxh3_64(bytes([block])) for block in row["hash_ids"]]
 
 
 def out_of_order(case):
@@ -732,7 +728,7 @@ def stream(patch):
     patch.setattr(open_parquet, "REFERENCES", 8)
     patch.setattr(open_parquet, "ROWS", 3)
     patch.setattr(evidence, "REFERENCES", 5)
-    patch.setattr(contributor_counts, "TABLE", 64)
+    patch.setattr("kvtrace.privacy.checks.block_sums.TABLE", 64)
     patch.setattr(jsonl_read, "PIECE", 400)
 
 
@@ -1017,7 +1013,7 @@ def test_parents_are_counted_as_the_twin_counts_them(prompts, ends):
     if not any(prompts):
         return
     trace = toy(*(" ".join(map(str, prompt)) for prompt in prompts))
-    found = parents.BlockParents(trace.distinct, trace.full_blocks)
+    found = block_sums.BlockParents(trace.distinct, trace.full_blocks)
     for blocks in cut(trace, ends):
         found.take(blocks)
     assert found.several == reference.several_parents([trace.prompt(row).tolist() for row in range(len(trace))])
@@ -1032,7 +1028,7 @@ def test_ids_are_chained_where_a_trace_says_so(trace, place, block, ends):
             array[place % len(array)] = block
     columns = replace_columns(trace, hash_ids=ids, output_ids=output_ids)
     trace = Trace.from_columns(columns, block_size=trace.block_size)
-    found = parents.BlockParents(trace.distinct, trace.full_blocks)
+    found = block_sums.BlockParents(trace.distinct, trace.full_blocks)
     for blocks in cut(trace, ends):
         found.take(blocks)
     assert found.are_one == trace.is_chained
@@ -1043,12 +1039,12 @@ def test_ids_are_chained_where_a_trace_says_so(trace, place, block, ends):
 )
 def test_holders_are_counted_up_to_a_number_as_they_are_counted_at_all(trace, contributor, most, ends, room):
     contributor, parts = np.array(contributor[: len(trace)]), list(cut(trace, ends))
-    uses = block_sums.BlockUses(trace.distinct)
+    uses = block_sums.UseCounts(trace.distinct)
     for blocks in parts:
         uses.take(blocks)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(contributor_counts, "TABLE", room)
-        found = contributor_counts.count_up_to(
+        patch.setattr("kvtrace.privacy.checks.block_sums.TABLE", room)
+        found = block_sums.count_up_to(
             most, lambda take: [take(blocks) for blocks in parts], contributor, uses.anywhere
         )
     assert found.tolist() == np.minimum(RowBlocks.of(trace).contributors(contributor), most).tolist()
@@ -1123,13 +1119,13 @@ def test_xxh3_gives_what_the_library_gives():
     vectors = json.loads(VECTORS.read_text())
     for one in vectors["digests"]:
         data = bytes((i * 131 + 7) % 256 for i in range(one["bytes"]))
-        assert f"{xxh3.xxh3_64(data, one['seed']):016x}" == one["digest"], one
+        assert f"{dictionary.xxh3_64(data, one['seed']):016x}" == one["digest"], one
 
 
 @given(st.lists(st.integers(0, 2**32 - 1), min_size=1, max_size=5), st.integers(0, 2**64 - 1))
 def test_xxh3_of_words_is_xxh3_of_their_bytes(words, seed):
-    expected = [xxh3.xxh3_64(word.to_bytes(4, "little"), seed) for word in words]
-    assert xxh3.xxh3_64_of_words(np.array(words, dtype=np.uint32), seed).tolist() == expected
+    expected = [dictionary.xxh3_64(word.to_bytes(4, "little"), seed) for word in words]
+    assert dictionary.xxh3_64_of_words(np.array(words, dtype=np.uint32), seed).tolist() == expected
 
 
 def test_each_engines_digests_of_public_openings_are_inverted(tmp_path):
@@ -1162,7 +1158,7 @@ def test_raw_digests_of_one_token_blocks_are_told_as_inverted(tmp_path):
     ],
 )  # fmt: skip
 def test_marks_are_seen(text, kind):
-    assert kind in marks.kinds(text) and kind in marks.kinds(f"before {text} after")
+    assert kind in allowed_values.kinds(text) and kind in allowed_values.kinds(f"before {text} after")
 
 
 @pytest.mark.parametrize(
@@ -1172,7 +1168,7 @@ def test_marks_are_seen(text, kind):
      "hit blocks / blocks", "tokenizers 0.20.1", "<|im_start|>assistant\n", "unknown: no block is shared"],
 )  # fmt: skip
 def test_plain_words_bear_no_mark(text):
-    assert marks.kinds(text) == []
+    assert allowed_values.kinds(text) == []
 
 
 def test_a_name_that_is_content_is_not_shown(tmp_path):

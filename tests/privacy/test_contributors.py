@@ -13,10 +13,8 @@ from kvtrace.cli import run
 from kvtrace.ingest.logs.fields import plain_key
 from kvtrace.privacy.contributors import WARNINGS, Users, contributors
 from kvtrace.privacy.data_card import card
-from kvtrace.privacy.profiles import PROFILES, profile
+from kvtrace.privacy.profiles import PROFILES, profile, satisfied_name, unprotected, weaker_settings
 from kvtrace.privacy.releases import release
-from kvtrace.privacy.unprotected import unprotected
-from kvtrace.privacy.weaker_settings import satisfied_name, weaker_settings
 from kvtrace.trace.building import toy
 from kvtrace.trace.trace import Trace
 from tests import unaudited

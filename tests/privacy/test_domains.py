@@ -117,7 +117,7 @@ def test_an_audit_of_strict_fails_a_column_of_domains(tmp_path):
 
 
 def test_a_data_set_is_released_alike(tmp_path):
-    from kvtrace.privacy.numbering.local_runner import LocalRunner
+    from kvtrace.privacy.numbering.run import LocalRunner
 
     trace = trace_with_domains()
     kvtrace.write(trace, tmp_path / "day.dataset")

@@ -20,7 +20,7 @@ from kvtrace.ingest.keys import Key
 from kvtrace.ingest.logs import sources
 from kvtrace.ingest.pipeline import linked_rows
 from kvtrace.ingest.row_counts import RowCounter
-from kvtrace.privacy.link_index import LinkIndex
+from kvtrace.privacy.linking import LinkIndex
 from kvtrace.privacy.publishing import publish
 from tests.conftest import drawn
 from tests.ingest.flat import prepare

@@ -12,10 +12,10 @@ import kvtrace
 from kvtrace._base.errors import AuditError, UsageError
 from kvtrace.cli import run
 from kvtrace.formats.dataset import DatasetWriter
-from kvtrace.privacy.numbering.local_runner import LocalRunner
+from kvtrace.privacy.numbering.run import LocalRunner
 from kvtrace.privacy.profiles import PROFILES, kept_measured, profile
 from kvtrace.privacy.releases import release
-from kvtrace.privacy.timing import finer_than
+from kvtrace.privacy.steps import finer_than
 from kvtrace.trace.building import toy
 from kvtrace.trace.columns import replace_columns, rows_of
 from kvtrace.trace.measured import MEASURED, measured_of

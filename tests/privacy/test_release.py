@@ -12,15 +12,11 @@ from hypothesis import strategies as st
 import kvtrace
 from kvtrace._base.errors import UsageError
 from kvtrace._native import sharing as kernel
-from kvtrace.privacy import row_blocks
 from kvtrace.privacy.contributors import contributors
-from kvtrace.privacy.k_sharing import share_by_k
 from kvtrace.privacy.profiles import PROFILES, declared, profile
-from kvtrace.privacy.releases import NO_TURNS, release, release_in_pieces
-from kvtrace.privacy.row_blocks import RowBlocks
-from kvtrace.privacy.steps import drop_sessions, keep_allowed, round_lengths
-from kvtrace.privacy.timing import step_times
-from kvtrace.privacy.trace_draft import TraceDraft
+from kvtrace.privacy.releases import NO_TURNS, release, release_in_pieces, share_by_k
+from kvtrace.privacy.steps import drop_sessions, keep_allowed, round_lengths, step_times
+from kvtrace.privacy.trace_draft import RowBlocks, TraceDraft
 from kvtrace.trace.building import TraceBuilder, toy
 from kvtrace.trace.columns import Columns
 from kvtrace.trace.trace import Trace
@@ -90,7 +86,7 @@ def held(draw, **options):
 def test_a_release_in_pieces_is_that_of_a_whole_trace(trace, name):
     whole = release(trace, profile(name))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(row_blocks, "REFERENCES", 4)
+        patch.setattr("kvtrace.privacy.trace_draft.REFERENCES", 4)
         pieces = release_in_pieces(trace, profile(name))
         chunks = list(pieces.columns())
     assert len(chunks) > 1 or len(whole.trace.hash_ids) <= 4 or len(whole.trace) == 1

@@ -7,13 +7,11 @@ import numpy as np
 import pytest
 
 from kvtrace._base.errors import UsageError
-from kvtrace.privacy.agents import agents_in_order, numbered_agents
 from kvtrace.privacy.checks.fields import ALLOWED
 from kvtrace.privacy.profiles import PROFILES, profile
 from kvtrace.privacy.publishing import publish
 from kvtrace.privacy.releases import release
-from kvtrace.privacy.steps import keep_allowed
-from kvtrace.privacy.timing import late_starts, step_times
+from kvtrace.privacy.steps import agents_in_order, keep_allowed, late_starts, numbered_agents, step_times
 from kvtrace.trace.building import toy
 from kvtrace.trace.columns import Columns, replace_columns
 from kvtrace.trace.dependencies import Dependencies

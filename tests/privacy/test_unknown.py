@@ -12,7 +12,7 @@ from kvtrace.cli import run
 from kvtrace.formats import writing
 from kvtrace.formats.dataset import open_dataset
 from kvtrace.formats.links import Links, fingerprint_of, write_links
-from kvtrace.privacy.link_index import LinkIndex
+from kvtrace.privacy.linking import LinkIndex
 from kvtrace.privacy.release_tasks import release_dataset
 from kvtrace.privacy.session_times import service_times
 from kvtrace.privacy.sidecar_forms import public

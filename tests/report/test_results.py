@@ -10,7 +10,7 @@ import pytest
 import kvtrace
 from kvtrace._base.results import PlottedResult, Result, column_table, columns_of
 from kvtrace.cache.sweeps.cells import COLUMNS
-from kvtrace.ingest.linting.lint_report import LintFinding
+from kvtrace.ingest.linting.findings import LintFinding
 from kvtrace.privacy.checks.finding import failed
 from kvtrace.trace.columns import replace_columns
 from kvtrace.trace.dependencies import Dependencies

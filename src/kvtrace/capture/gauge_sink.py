@@ -9,7 +9,7 @@ from typing import Any
 from .._base.errors import UsageError
 from ..analysis.capacities import parse_capacity
 from ..ingest.encoding import Batch
-from ..ingest.logs.kv_counts import StoreCounts
+from ..ingest.logs.kv_batches import KvEventCounts
 from ..ingest.preparation import DEFAULT_BLOCK_SIZE
 from ..ingest.usage import UsageCheck
 from .block_form import BlockForm
@@ -84,7 +84,7 @@ class GaugeSink:
             values["error"], self._warning = self._warning, None
         return values
 
-    def stores(self, total: StoreCounts) -> None:
+    def stores(self, total: KvEventCounts) -> None:
         """Take what engines stored and removed since the start."""
         self._stores = {"first_stored": total.first, "stored_again": total.again, "removed": total.removed}
 

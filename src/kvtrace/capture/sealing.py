@@ -32,7 +32,7 @@ from ..ingest.preparation import ReleaseSettings
 from ..ingest.row_counts import RowCounter
 from ..ingest.usage import UsageCheck
 from ..privacy.checks.finding import Audit
-from ..privacy.link_index import LinkIndex
+from ..privacy.linking import LinkIndex
 from ..privacy.profiles import profile_of
 from ..privacy.publishing import Published, publish
 from ..trace.meta import Meta, RecordingSection, merge, rendering_of

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, Protocol
 
 from ..ingest.encoding import Batch
-from ..ingest.logs.kv_counts import StoreCounts
+from ..ingest.logs.kv_batches import KvEventCounts
 from .encoders import SourceEncoder
 
 
@@ -32,7 +32,7 @@ class Sink(Protocol):
         """Called twice a second; returns values to report."""
         ...
 
-    def stores(self, total: StoreCounts) -> None:
+    def stores(self, total: KvEventCounts) -> None:
         """Take what engines stored and removed since the start; called if a source has KV events."""
         ...
 

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
-from ..ingest.logs.kv_counts import StoreCounts
+from ..ingest.logs.kv_batches import KvEventCounts
 
 Put = Callable[[str, bytes, int], bool]
 """Puts a payload into the queue: (name of the source, payload, its number of requests).
@@ -40,7 +40,7 @@ class Rows(Protocol):
 class StoreRows(Rows, Protocol):
     """Rows of a source that shows what caches store and remove."""
 
-    def stores(self) -> StoreCounts:
+    def stores(self) -> KvEventCounts:
         """What all caches stored and removed since the start."""
         ...
 

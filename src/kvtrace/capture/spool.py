@@ -3,7 +3,7 @@
     header   one line of JSON: the window, its release settings, a check value of its key
     frames   kind, length and checksum, then the data:
              SOURCE   how the requests of a source are read and hashed
-             BATCH    the requests that a batch answers for, and the batch (ingest/batch_codec.py)
+             BATCH    the requests that a batch answers for, and the batch (ingest/checkpoint.py)
              END      the requests accepted and dropped when the window ended
 
 The file has neither text nor the key, and only its owner can read it. A kill may leave an incomplete frame at its end,
@@ -26,7 +26,7 @@ from .._base.errors import InputError
 from .._base.folder_handle import PLAIN
 from .._base.output_errors import named_errors, unwritable
 from .._base.output_files import append_whole
-from ..ingest.batch_codec import packed, unpacked
+from ..ingest.checkpoint import packed, unpacked
 from ..ingest.encoding import Batch
 
 SUFFIX = ".window"

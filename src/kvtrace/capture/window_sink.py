@@ -7,7 +7,7 @@ import time
 from typing import Any
 
 from ..ingest.encoding import Batch
-from ..ingest.logs.kv_counts import StoreCounts
+from ..ingest.logs.kv_batches import KvEventCounts
 from .block_form import BlockForm
 from .encoders import SourceEncoder
 from .spool import WindowFile, read_window
@@ -62,7 +62,7 @@ class WindowSink:
             self._synced = time.monotonic()
         return {}
 
-    def stores(self, total: StoreCounts) -> None:
+    def stores(self, total: KvEventCounts) -> None:
         """Nothing: a window has requests only."""
 
     def close(self) -> None:

@@ -223,8 +223,7 @@ def _in_one_process(inputs, output, to_write, encoding, release, **options):
 def _tasks(runner, ray_address, workers):
     """The runner of --runner, as a context manager."""
     from .._base.memory import keep_little
-    from ..privacy.numbering.local_runner import LocalRunner
-    from ..privacy.numbering.ray_runner import on_ray
+    from ..privacy.numbering.run import LocalRunner, on_ray
 
     keep_little()
     return contextlib.nullcontext(LocalRunner(workers)) if runner == "local" else on_ray(ray_address, workers)
@@ -235,7 +234,7 @@ def _task_options(tasks, output, work_dir, memory, partitions, key_file, checkpo
     from .._base.memory import parse_memory
     from .._base.temporary_files import temporary_name
     from ..ingest.pipeline_tasks import TaskOptions
-    from ..privacy.numbering.bound import blocks_within, require_folder, running
+    from ..privacy.numbering.task_plan import blocks_within, require_folder, running
     from .large import require_memory
 
     memory_bytes = None if memory is None else parse_memory(memory)
@@ -274,7 +273,7 @@ def _checkpoint(inputs, output, key_file, resume, *, in_tasks):
     """The checkpoint of the run; None if the run cannot be resumed. UsageError if it cannot but --resume is given."""
     from .._base.errors import UsageError
     from ..ingest.checkpoint import Checkpoint, path_beside, why_not_resumable
-    from ..ingest.task_checkpoint import TaskCheckpoint
+    from ..ingest.encoding_tasks import TaskCheckpoint
 
     reason = why_not_resumable(inputs, output, key_file)
     if reason is None:

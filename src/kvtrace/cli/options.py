@@ -229,8 +229,7 @@ def taken(record: type[Record], options: dict[str, Any], **others: Any) -> Recor
 def taken_release(options: dict[str, Any]) -> ReleaseOptions:
     """The release that the options make up, as `taken`; AuditError if a setting promises less than the profile's name."""
     from .._base.errors import AuditError
-    from ..privacy.profiles import chosen_profile
-    from ..privacy.weaker_settings import refusal, weaker_settings
+    from ..privacy.profiles import chosen_profile, refusal, weaker_settings
 
     release = taken(ReleaseOptions, options)
     profile = chosen_profile(release)

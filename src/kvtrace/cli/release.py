@@ -68,11 +68,11 @@ def _release_dataset(trace, output, profile, block_size, workers, memory, quiet,
     import numpy as np
 
     from .._base.temporary_files import temporary_name
-    from ..privacy.numbering.bound import blocks_within, require_folder, running
-    from ..privacy.numbering.local_runner import LocalRunner
+    from ..privacy.contributors import numbered
+    from ..privacy.numbering.run import LocalRunner
+    from ..privacy.numbering.task_plan import blocks_within, require_folder, running
     from ..privacy.publishing import publish
     from ..privacy.release_tasks import release_dataset
-    from ..privacy.users import numbered
     from ..report.progress import RELEASE_DATASET, Work
     from .large import opened, require_memory
 
@@ -96,9 +96,9 @@ def _release_file(trace, output, profile, block_size, quiet, write_options, *, u
     """Release a trace file in memory; returns the account, the figures, the block size and the written files."""
     import numpy as np
 
+    from ..privacy.contributors import read_with_users
     from ..privacy.publishing import publish
     from ..privacy.releases import release_in_pieces
-    from ..privacy.users import read_with_users
     from ..report.progress import RELEASE, Work
 
     with Work(console(), "release", RELEASE, quiet) as work:

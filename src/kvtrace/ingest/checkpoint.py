@@ -1,7 +1,8 @@
 """The checkpoint of `kvtrace anonymize`: the finished batches of a run, in a file beside its output.
 
     header   versions, a check value of the key, the settings that batches depend on, the inputs
-    frames   one a batch, in input order: length and keyed digest of the batch, then the batch (batch_codec.py)
+    frames   one a batch, in input order: length and keyed digest of the batch, then the batch (a JSON header for plain
+             values and rejects, then the bytes of its arrays; no pickle)
 
 Batches are a pure function of inputs, settings and key. A resumed run therefore writes the same bytes as an undisturbed
 one. The file holds keyed digests, lengths and times, but neither text nor the key, and only its owner can read it. A
@@ -12,23 +13,80 @@ after it are cut off. `_base/checkpoint.py` has what all checkpoints share.
 from __future__ import annotations
 
 import importlib.util
+import json
 import os
 import struct
 from collections.abc import Iterator, Mapping
 from dataclasses import fields
 from hashlib import blake2b
 from hmac import compare_digest
+from math import prod
 from typing import Any, BinaryIO
+
+import numpy as np
 
 from .. import __version__
 from .._base.checkpoint import CheckpointFile, CheckpointKind, differing, is_sealed, sealed
-from .._base.errors import InputError, UsageError
+from .._base.errors import InputError, RowError, UsageError
 from .._base.files import is_regular
 from .._base.input_files import unreadable
-from .batch_codec import packed, unpacked
-from .encoding import Batch, Encoder
+from .encoding import Batch, Encoder, Reject, RowPosition
 from .keys import Key
 from .logs import sources
+from .usage import UsageCheck
+
+HEADER_LENGTH = struct.Struct("<I")  # bytes of the JSON header
+
+
+def packed(batch: Batch) -> bytes:
+    """Serialise a batch: the header's length, the header (with each array's type and shape), the arrays end to end.
+
+    >>> len(unpacked(packed(Batch(lines=7, type=["text", None])))), unpacked(packed(Batch(lines=7))).lines
+    (0, 7)
+    """
+    values: dict[str, Any] = {}
+    arrays: list[np.ndarray] = []
+    for name in (field.name for field in fields(Batch)):
+        value = getattr(batch, name)
+        if isinstance(value, np.ndarray):
+            arrays.append(value)
+            value = {"dtype": value.dtype.str, "shape": value.shape}
+        elif name == "rejects":
+            value = [_row(reject) for reject in value]
+        elif name == "usage" and value is not None:
+            value = value.to_list()
+        values[name] = value
+    header = json.dumps(values).encode()
+    return b"".join([HEADER_LENGTH.pack(len(header)), header, *(array.tobytes() for array in arrays)])
+
+
+def unpacked(data: bytes) -> Batch:
+    """The batch that `packed` serialised."""
+    (size,) = HEADER_LENGTH.unpack_from(data)
+    offset = HEADER_LENGTH.size + size
+    values = json.loads(data[HEADER_LENGTH.size : offset])
+    for name, value in values.items():
+        if isinstance(value, dict) and "dtype" in value:
+            dtype, shape = np.dtype(value["dtype"]), value["shape"]
+            values[name] = np.frombuffer(data, dtype, prod(shape), offset).reshape(shape).copy()  # aligned, writable
+            offset += values[name].nbytes
+    usage = values["usage"]
+    values["usage"] = None if usage is None else UsageCheck.from_list(usage)
+    values["rejects"] = [_reject(row) for row in values["rejects"]]
+    return Batch(**values)
+
+
+def _row(reject: Reject) -> dict[str, Any]:
+    position, error = reject.position, reject.error
+    return {
+        "place": [position.line, position.offset, position.length], "error": [error.reason, error.field, error.hint]
+    }  # fmt: skip
+
+
+def _reject(row: dict[str, Any]) -> Reject:
+    reason, field, hint = row["error"]
+    return Reject(RowPosition(*row["place"]), RowError(reason, field=field, hint=hint))
+
 
 FORMAT = 3
 DIGEST_BYTES = 16

@@ -12,15 +12,14 @@ from .._base.units import NS_PER_MS
 from .._native.numbering import DigestIndex
 from ..privacy.contributors import Users
 from ..privacy.linking import Identities
-from ..privacy.row_blocks import RowBlocks
 from ..privacy.session_times import measured_ms
-from ..privacy.trace_draft import TraceDraft
+from ..privacy.trace_draft import RowBlocks, TraceDraft
 from ..trace.columns import Columns
 from ..trace.measured import MEASURED, Number
 from ..trace.normalise import by_first_appearance, is_reversed
 from ..trace.turns import previous_turn, turn_numbers
 from .encoding import Batch, Recipe
-from .logs.arrival_model import ArrivalModel, require_starts, times_after_delays
+from .logs.times import ArrivalModel, require_starts, times_after_delays
 
 
 class Collector:

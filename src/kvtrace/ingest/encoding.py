@@ -20,10 +20,9 @@ from .._base.offsets import joined, offsets_of
 from ..trace.measured import MEASURED
 from ..trace.unknown import UNKNOWN_LENGTH
 from .encoding_options import EncodingOptions
-from .hashing import NO_CONTEXT, BlockHasher, context
+from .hashing import NO_CONTEXT, BlockHasher, context, prompt_tokens
 from .keys import Key
 from .logs.record import Record
-from .prompt_tokens import prompt_tokens
 from .tokenizer_choice import NO_CHOICE, TokenizerChoice
 from .usage import UsageCheck, features_of, usage_of
 

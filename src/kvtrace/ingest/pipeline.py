@@ -23,14 +23,12 @@ from .._base.options import record_of
 from .._base.row_counts import Counts
 from .._base.workers import cores, ordered_map
 from ..formats.links import Links
-from ..privacy.account import Account
+from ..privacy.account import Account, ReleasedTrace
 from ..privacy.contributors import Users
-from ..privacy.link_index import LinkIndex
-from ..privacy.linking import Unreleased, links_of
+from ..privacy.linking import LinkIndex, Unreleased, links_of
 from ..privacy.release_options import Counted, Profile, ProfileName, ReleaseOptions, Tail
-from ..privacy.released_trace import ReleasedTrace
 from ..privacy.releases import release_draft, released_draft
-from ..privacy.session_times import ServiceModel, SessionTimes
+from ..privacy.session_times import ServiceEstimate, SessionTimes
 from ..privacy.steps import keep_measured
 from ..privacy.trace_draft import TraceDraft
 from ..trace.columns import Columns, fields_of
@@ -91,7 +89,7 @@ class Listeners:
             self.on_note(text)
 
 
-NO_LISTENERS = Listeners()
+NO_LISTENERS: Listeners = Listeners()
 
 
 def anonymize(
@@ -124,7 +122,7 @@ def anonymize(
     keep_domains: bool | None = None,
     arrivals: str | None = None,
     request_sample: float | None = None,
-    service_model: ServiceModel | None = None,
+    service_model: ServiceEstimate | None = None,
     key: Key | None = None,
     workers: int | None = None,
     max_errors: int = 0,
@@ -204,7 +202,7 @@ def anonymize_rows(
     release: ReleaseOptions,
     *,
     key: Key | None = None,
-    service_model: ServiceModel | None = None,
+    service_model: ServiceEstimate | None = None,
     keep_order: bool = False,
     workers: int | None = None,
     checkpoint: Checkpoint | None = None,

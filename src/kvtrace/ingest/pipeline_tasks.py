@@ -12,14 +12,13 @@ from .._base.errors import UsageError
 from .._base.results import Result
 from .._base.row_counts import Counts
 from ..privacy.account import Account
-from ..privacy.numbering.bound import in_one_process
 from ..privacy.numbering.run import Numbered, Runner, number
 from ..privacy.numbering.store import Store
-from ..privacy.numbering.task_plan import BLOCKS, ENCODED, Plan, cuts, split_by
+from ..privacy.numbering.task_plan import BLOCKS, ENCODED, TaskPlan, cuts, in_one_process, split_by
 from ..privacy.profiles import kept_measured
 from ..privacy.release_options import ReleaseOptions
 from ..privacy.releases import measured_notes
-from ..privacy.session_times import ServiceModel
+from ..privacy.session_times import ServiceEstimate
 from ..trace.measured import MEASURED
 from ..trace.meta import merge, shares_prefixes
 from ..trace.trace_figures import figures
@@ -30,6 +29,7 @@ from .encoding_tasks import (
     Partition,
     PartitionEncoder,
     RemoteEncoder,
+    TaskCheckpoint,
     collect,
     number_domains,
     partitions_of,
@@ -40,7 +40,6 @@ from .logs import sources
 from .pipeline import NO_LISTENERS, REVERSED, Listeners, checked, no_requests_error, released_rows
 from .preparation import Inputs, Job, prepare
 from .row_counts import Progress, RowCounter, value_notes, with_measured, with_prompts
-from .task_checkpoint import TaskCheckpoint
 from .usage import UsageCheck
 
 LOG_BYTES_PER_TOKEN = 4  # a lower estimate
@@ -82,7 +81,7 @@ def anonymize_dataset(
     *,
     tasks: TaskOptions,
     key: Key | None = None,
-    service_model: ServiceModel | None = None,
+    service_model: ServiceEstimate | None = None,
     keep_order: bool = False,
     checkpoint: TaskCheckpoint | None = None,
     listeners: Listeners = NO_LISTENERS,
@@ -176,7 +175,7 @@ def _check_sources(job: Job) -> None:
         raise UsageError("--runner requires files as inputs: stdin and pipes cannot be read twice.")
 
 
-def _in_stages(job: Job, plan: Plan, runner: Runner, counts: Counts, measured: Sequence[str]) -> Numbered:
+def _in_stages(job: Job, plan: TaskPlan, runner: Runner, counts: Counts, measured: Sequence[str]) -> Numbered:
     """Number and release the encoded rows in tasks; `measured` are the columns of MEASURED that the log has."""
     meta = with_prompts(job.meta, counts)
     made = number(plan, runner, meta, isolated=job.recipe.options.isolate_tenants)
@@ -243,7 +242,7 @@ def _plan(
     encoded: list[EncodedPartition],
     options: TaskOptions,
     in_stages: bool,
-) -> Plan:
+) -> TaskPlan:
     """The plan of the later stages, from the sizes and times of the encoded partitions."""
     blocks = sum(int(partition.blocks.sum()) for partition in encoded)
     tasks = options.partitions or max(1, -(-blocks // options.task_blocks))
@@ -253,7 +252,7 @@ def _plan(
     sessions = any(partition.has_sessions for partition in encoded)
     measured = any(partition.has_service for partition in encoded)
     counts = split_by(job.profile, "accounts" if accounts else "client_users" if users else None, sessions)
-    return Plan(
+    return TaskPlan(
         store=store, rows=folder, parts=len(encoded), shards=tasks, block_size=job.recipe.block_size,
         tail=job.profile.tail, profile=job.profile, counts=counts,
         cuts=cuts([partition.times for partition in encoded], [partition.blocks for partition in encoded], tasks),

@@ -12,13 +12,13 @@ from .._base.files import name_of
 from ..formats.file_kinds import require_log
 from ..privacy import profiles
 from ..privacy.release_options import Profile, ReleaseOptions
-from ..privacy.session_times import ServiceModel
+from ..privacy.session_times import ServiceEstimate
 from ..trace.meta import Meta, RenderingSection
 from .encoding import Encoder, Recipe
 from .encoding_options import EncodingOptions, RenderAs
 from .keys import Key
-from .logs.arrival_model import ArrivalModel
 from .logs.sources import LogSource
+from .logs.times import ArrivalModel
 from .tokenizer_choice import TokenizerChoice, choose
 from .usage import require_choice
 
@@ -42,7 +42,7 @@ class ReleaseSettings:
     seed: int  # of the sample of sessions; as hard to guess as the key
     holds_hashes: bool = False  # an engine hashed the blocks, perhaps without their prefix
     isolate_tenants: bool = False
-    service_model: ServiceModel | None = None  # estimates service times that the log does not have
+    service_model: ServiceEstimate | None = None  # estimates service times that the log does not have
 
 
 @dataclass(frozen=True)
@@ -55,7 +55,7 @@ class Job:
     profile: Profile
     arrival_model: ArrivalModel | None
     meta: Meta  # provenance, for the sidecar
-    service_model: ServiceModel | None = None  # estimates service times that the log does not have
+    service_model: ServiceEstimate | None = None  # estimates service times that the log does not have
 
     @property
     def release(self) -> ReleaseSettings:
@@ -85,7 +85,7 @@ def prepare(
     release: ReleaseOptions,
     *,
     key: Key | None = None,
-    service_model: ServiceModel | None = None,
+    service_model: ServiceEstimate | None = None,
     keep_order: bool = False,
 ) -> Job:
     """Prepare the anonymisation of raw logs. `anonymize` describes the options.

@@ -1,15 +1,54 @@
-"""The account of a release: its profile, the contributors that k counted, the hits after each step, and notes."""
+"""The account of a release: its profile, the contributors that k counted, the hits after each step, and notes.
+
+ReleaseStep names the steps that cost hits. A ReleasedTrace is a Trace that knows its account, which `publish` passes to
+the audit.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any
 
 from ..trace.hits import Hits
 from ..trace.meta import Claims, ReleaseSection
+from ..trace.trace import Trace
 from .contributors import Contributors
 from .release_options import Profile
-from .release_steps import ReleaseStep
 from .trace_draft import TraceDraft
+
+
+class ReleaseStep(StrEnum):
+    """One step of a release; its value is its key in code.
+
+    >>> ReleaseStep.K_SHARING, ReleaseStep("tails_unique").label
+    (<ReleaseStep.K_SHARING: 'k_sharing'>, 'tails unique')
+    """
+
+    ORIGINAL = "original"  # before all steps
+    CHAINED = "chained"
+    SAMPLED = "sampled"
+    TAILS_UNIQUE = "tails_unique"
+    TAILS_DROPPED = "tails_dropped"
+    TENANTS_ISOLATED = "tenants_isolated"
+    K_SHARING = "k_sharing"
+
+    @property
+    def label(self) -> str:
+        """The words for tables."""
+        return LABELS[self]
+
+
+LABELS = {
+    ReleaseStep.ORIGINAL: "original",
+    ReleaseStep.CHAINED: "chained",
+    ReleaseStep.SAMPLED: "sampled",
+    ReleaseStep.TAILS_UNIQUE: "tails unique",
+    ReleaseStep.TAILS_DROPPED: "tails dropped",
+    ReleaseStep.TENANTS_ISOLATED: "tenants isolated",
+    ReleaseStep.K_SHARING: "k-sharing",
+}
+TAIL_STEPS = {"unique": ReleaseStep.TAILS_UNIQUE, "dropped": ReleaseStep.TAILS_DROPPED}  # tail -> step
 
 
 @dataclass(frozen=True)
@@ -71,3 +110,13 @@ class Account:
     def meta(self) -> Claims:
         """The keys of a sidecar that declare a profile."""
         return {"profile": self.profile.name, "release": self.describe()}
+
+
+class ReleasedTrace(Trace):
+    """A Trace as `release` and `anonymize` return it. Parts and conversions of it are plain Traces."""
+
+    account: Account | None = None  # in memory only: contributors are never written
+
+    def __getstate__(self) -> dict[str, Any]:
+        """The state for pickle: all but the account."""
+        return {name: value for name, value in vars(self).items() if name != "account"}

@@ -23,8 +23,8 @@ from ..trace.trace import Trace
 from ..trace.trace_figures import figures as figures_of
 from ..trace.trace_figures import output_words
 from ..trace.unknown import TOO_LOW
-from .rendered_fields import ENGINES
-from .unprotected import counted_kind_of, protects_senders, unprotected
+from .allowed_values import ENGINES
+from .profiles import counted_kind_of, protects_senders, unprotected
 
 if TYPE_CHECKING:
     from .checks.finding import Audit
@@ -293,7 +293,7 @@ def _object(meta, key) -> Mapping[str, Any]:
 
 def _public(described) -> str:
     """The name and digest of a tokenizer or template, without a name that is a path."""
-    from .checks.marks import kinds
+    from .allowed_values import kinds
 
     name, digest = str(described.get("name") or ""), str(described.get("sha256") or "")
     named = "" if set(kinds(name)) - {"host name"} or name.count("/") > 1 else name

@@ -20,9 +20,9 @@ from ..trace.meta import rendering_of, rendering_words, with_unknown_prefixes, w
 from ..trace.trace import Trace
 from ..trace.turns import previous_turn, turn_numbers
 from .contributors import WARNINGS, Contributors, contributors
-from .k_sharing import share_by_k
 from .profiles import profile_of
 from .release_options import Profile
+from .releases import share_by_k
 from .trace_draft import TraceDraft
 
 KINDS = [None, *WARNINGS]  # what k counts, from the strongest to the weakest; None = nothing was counted

@@ -1,17 +1,18 @@
-"""Release profiles: how much a release coarsens a trace. Each profile is one row of PROFILES.
+"""Release profiles: how much a release coarsens a trace, what weakens a profile, and what it does not protect.
 
-docs/privacy/privacy.md explains the settings and their costs.
+Each profile is one row of PROFILES. docs/privacy/privacy.md explains the settings and their costs.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import fields, replace
 from typing import Any, get_args
 
 from .._base.errors import UsageError
 from ..trace.columns import TAILS
 from ..trace.measured import MEASURED
+from .contributors import WORDS
 from .release_options import Counted, Profile, ProfileName, ReleaseOptions, Tail
 
 COUNTED = get_args(Counted)
@@ -180,3 +181,164 @@ def _verify(chosen: Profile) -> None:
 def _verify_number(rule, value, minimum):
     if type(value) is not int or not minimum <= value <= LARGEST:
         raise UsageError(f"{rule} a whole number from {minimum} to {LARGEST:,}, not {value!r}.")
+
+
+WEAK_COUNTS = ("sessions", "requests")  # one account can have several
+OPTIONS = {"time_step_ms": "--time-step"}  # setting -> its option, if that has another name
+
+
+def weaker_settings(profile: Profile, *, name: str | None = None, block_size: int | None = None) -> list[str]:
+    """The settings that reveal more than those of a named profile; the default is the profile's own name.
+
+    Without `block_size`, input lengths that are rounded to a number of tokens may be rounded to blocks.
+
+    >>> from .profiles import profile
+    >>> weaker_settings(profile("strict", k=3)), weaker_settings(profile("standard", k=10))
+    (['k'], [])
+    """
+    usual = PROFILES[name or profile.name]
+    weaker = {
+        "tail": TAILS.index(profile.tail) < TAILS.index(usual.tail),
+        "k": profile.k < usual.k,
+        "k_counts": usual.k > 1 and profile.k_counts in WEAK_COUNTS,
+        "time_step_ms": profile.time_step_ms < usual.time_step_ms,
+        "round_input": _is_finer(profile.round_input, usual.round_input, block_size or 1),
+        "round_output": _is_finer(profile.round_output, usual.round_output),
+        "drop_sessions": usual.drop_sessions and not profile.drop_sessions,
+        "block_size": block_size == 1 and usual.tail != "kept",  # no tail is partial, and no length is rounded
+    }
+    return [name for name, is_weaker in weaker.items() if is_weaker]
+
+
+def satisfied_name(profile: Profile, block_size: int | None = None) -> str:
+    """The strictest profile whose promises these settings keep.
+
+    >>> from .profiles import profile
+    >>> satisfied_name(profile("strict", k=3)), satisfied_name(profile("strict", tail="kept"))
+    ('standard', 'exact')
+    """
+    names = (name for name in reversed(PROFILES) if not weaker_settings(profile, name=name, block_size=block_size))
+    return next(names, "exact")
+
+
+def refusal(profile: Profile, weaker: list[str], block_size: int | None = None) -> tuple[str, str]:
+    """A sentence on the weaker settings, and a remedy.
+
+    >>> from .profiles import profile
+    >>> refusal(profile("standard", k=1), ["k"])[0]
+    'the trace declares standard but has weaker settings: k is 1 (standard: 3)'
+    """
+    own: dict[str, Any] = {**profile.settings(), "block_size": block_size}
+    usual: dict[str, Any] = {**PROFILES[profile.name].settings(), "block_size": "16 or more"}
+    listed = [f"{name} is {_shown(own[name])} ({profile.name}: {_shown(usual[name])})" for name in weaker]
+    options = ", ".join(OPTIONS.get(name, f"--{name.replace('_', '-')}") for name in weaker)
+    remedy = "Use larger blocks" if weaker == ["block_size"] else f"Leave out {options}"
+    return (
+        f"the trace declares {profile.name} but has weaker settings: {'; '.join(listed)}",
+        f"{remedy}, or declare the profile that these settings satisfy: --profile "
+        f"{satisfied_name(profile, block_size)}.",
+    )
+
+
+def _is_finer(own: str | int, usual: str | int, block_size: int | None = None) -> bool:
+    """Whether a rounding is finer than the profile's; a number of tokens is, unless it is a whole block."""
+    if usual == "exact" or own == usual:
+        return False
+    return own == "exact" or block_size is None or int(own) < block_size
+
+
+def _shown(value) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+STRONG = ("accounts", "users")  # kinds of contributors that one sender cannot multiply
+SEVERAL = {  # kind -> how one sender counts as k contributors
+    "client_users": "k counts users that the client names, and one account can send {k} names",
+    "sessions": "k counts sessions, and one account can open {k}",
+    "inferred": "k counts inferred conversations, and a guess that extends a prompt counts as the same conversation",
+    "requests": "k counts requests, and one account can send {k}",
+}
+
+
+def counted_kind_of(release: Any) -> str | None:
+    """The kind of contributors that the section `release` of a sidecar names; None if it names no known one."""
+    kind = release.get("k_counted") if isinstance(release, Mapping) else None
+    return kind if isinstance(kind, str) and kind in WORDS else None
+
+
+def protects_senders(profile: Profile, counted: str | None) -> bool:
+    """Whether a guessed prompt does not reveal its other senders; `counted` is the kind of contributors that k counted.
+
+    >>> from .profiles import PROFILES
+    >>> protects_senders(PROFILES["strict"], "users"), protects_senders(PROFILES["strict"], "inferred")
+    (True, False)
+    """
+    return profile.k > 1 and counted in STRONG
+
+
+def unprotected(
+    profile: Profile, counted: str | None = None, *, domains: bool = False, waits: bool = False, service: bool = False,
+    measured: Sequence[str] = (),
+) -> list[str]:  # fmt: skip
+    """The facts that others can still learn under this profile.
+
+    `counted` is the kind of contributors that k counted; `domains` says whether rows name their isolation domain,
+    `waits` whether they name what they wait for, and `service` whether they have service times; `measured` names the
+    measured columns that they have.
+
+    >>> from .profiles import PROFILES
+    >>> unprotected(PROFILES["strict"])[3]
+    'when requests arrived, to 60 s, and so the load pattern of the service'
+    """
+    times = f"to {profile.time_step_ms / 1000:g} s" if profile.time_step_ms > 1 else "to the millisecond"
+    exact = [
+        name for name, rule in (("input", profile.round_input), ("output", profile.round_output)) if rule == "exact"
+    ]
+    sharers = f"at least {profile.k} contributors" if profile.k > 1 else "at least two requests"
+    listed = [f"which requests share a prefix, and its length, if {sharers} share it"]
+    if profile.k > 1:
+        listed.append(_of_guesses(profile, counted))
+    if profile.tail == "kept":
+        listed.append("whether the last few tokens are equal, which can be guessed")
+    listed.append(f"exact {' and '.join(exact)} lengths" if exact else "rounded lengths")
+    listed.append(f"when requests arrived, {times}, and so the load pattern of the service")
+    if not profile.drop_sessions:
+        listed.append("which requests are turns of one conversation, if sessions are written")
+    else:
+        listed.append("conversations, as far as shared blocks reveal them")
+    if waits:
+        listed.append(
+            f"what each turn waits for and how long people and tools took to think, {times}; who waits for whom also "
+            "says which of two events within a step was first"
+        )
+    if service:
+        listed.append(
+            f"how long each request took, {times}, and so the speed of the service and about how much it wrote"
+        )
+    if "cached_tokens" in measured:
+        listed.append(
+            "how much of each prompt the service had in its cache (cached_tokens), and so whether another sender had "
+            "sent it; k does not hide that"
+        )
+    if fast := [name for name in measured if name != "cached_tokens"]:
+        listed.append(
+            f"how fast the service answered each request ({', '.join(fast)}), {times}, and so its load, and which "
+            "prompts it had in its cache"
+        )
+    if domains:
+        listed.append(
+            "which requests are of one tenant, adapter, salt or model, and so the volume, times and lengths of each; "
+            "k does not hide a tenant"
+        )
+    if profile.k > 1 and counted == "accounts":
+        listed.append("which requests of one account share a prefix, if the log does not name its users")
+    return [
+        *listed,
+        "that a request was made, if an observer knows its lengths, its minute and how its prefix is shared",
+    ]
+
+
+def _of_guesses(profile: Profile, counted: str | None) -> str:
+    if counted in SEVERAL:
+        return f"whether another sender sent a guessed prompt: {SEVERAL[counted].format(k=profile.k)}"
+    return f"the same for a guessed prompt, if one attacker sends it from {profile.k - 1} or more accounts"

@@ -24,15 +24,13 @@ from ..trace.hits import Hits, sum_hits, unlimited_hits
 from ..trace.measured import MEASURED, measured_of
 from ..trace.meta import merge, shares_prefixes, without_stale
 from ..trace.stated import require_rule
-from .account import StepHits
-from .allowed_fields import EXTRA
-from .numbering.bound import in_one_process
+from .account import ReleaseStep, StepHits
+from .allowed_values import EXTRA
 from .numbering.run import Numbered, Runner, number
 from .numbering.store import Store
-from .numbering.task_plan import BLOCKS, ENCODED, Plan, cuts, sample_times, split_by
+from .numbering.task_plan import BLOCKS, ENCODED, TaskPlan, cuts, in_one_process, sample_times, split_by
 from .profiles import kept_measured
 from .release_options import Profile
-from .release_steps import ReleaseStep
 from .releases import drawn, left_out, measured_notes, release_in_pieces
 from .steps import are_turns
 
@@ -258,11 +256,11 @@ class _Encoder:
         self.blocks.append(blocks)
 
 
-def _plan(dataset, profile, encode, partitions, task_blocks, tail, whole) -> Plan:
+def _plan(dataset, profile, encode, partitions, task_blocks, tail, whole) -> TaskPlan:
     count = encode.run()
     tasks = partitions or max(1, -(-sum(int(blocks.sum()) for blocks in encode.blocks) // task_blocks))
     users, sessions = _kind_of(encode.users, encode.rows), _any_known(whole.session, encode.rows)
-    return Plan(
+    return TaskPlan(
         store=encode.store, parts=count, shards=tasks, block_size=dataset.block_size, tail=tail, profile=profile,
         counts=split_by(profile, users, sessions), cuts=cuts(encode.times, encode.blocks, tasks),
         first_time=None, has_types="type" in encode.names,

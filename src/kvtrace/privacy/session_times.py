@@ -27,7 +27,7 @@ WITHOUT_TIMES = (
 )
 
 
-class ServiceModel(Protocol):
+class ServiceEstimate(Protocol):
     """Estimates how long requests take; `kvtrace.service_model` makes one."""
 
     @property
@@ -45,7 +45,7 @@ class SessionTimes:
     """Adds service times and dependencies to a draft, and remembers where they come from."""
 
     profile: Profile
-    estimate: ServiceModel | None = None
+    estimate: ServiceEstimate | None = None
     section: ServiceSection | None = None  # of the sidecar; None if the rows have no dependencies
     notes: list[str] = field(default_factory=list)
 
@@ -84,7 +84,7 @@ def service_times(
     measured: np.ndarray,
     hits: np.ndarray,
     profile: Profile,
-    estimate: ServiceModel | None,
+    estimate: ServiceEstimate | None,
     *,
     block_size: int,
     tail: str,

@@ -20,10 +20,23 @@ from ..trace.columns import BLOCK_RULES, TAILS
 from ..trace.invariants import MAX_LENGTH
 from ..trace.measured import MEASURED
 from ..trace.meta import PREFIXES_UNKNOWN
+from .allowed_values import (
+    ENGINES,
+    RENDERED_FIELDS,
+    ListOf,
+    Section,
+    digest,
+    faults,
+    fit,
+    flag,
+    number,
+    one_of,
+    pattern,
+    rounded,
+    whole,
+)
 from .contributors import WARNINGS
-from .forms import ListOf, Section, digest, faults, fit, flag, number, one_of, pattern, rounded, whole
 from .profiles import COUNTED, PROFILES
-from .rendered_fields import ENGINES, RENDERED_FIELDS
 
 MANY = 10**12  # requests, tokens, blocks
 SMALL = 10**8  # a first id, a time step: smaller than a telephone number

@@ -14,7 +14,7 @@ from typing import Any
 import orjson
 
 from ..._base.errors import NotARequest, RowError
-from ...ingest.logs.streams.answer import ENDED, StreamedAnswer
+from ...ingest.logs.sse import ENDED, StreamedAnswer
 from .codings import decoded
 from .exchange import Exchange
 

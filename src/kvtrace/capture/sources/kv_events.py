@@ -1,7 +1,7 @@
 """KV events of vLLM and SGLang, as their sockets publish them: what a prefix cache stores and removes.
 
 `follow_events` subscribes to one publisher and puts each batch into the queue, unread. The digester decodes it and
-keeps the state of each publisher, as it does for recorded batches (ingest/logs/kv_publisher.py), so that both make the
+keeps the state of each publisher, as it does for recorded batches (ingest/logs/kv_stores.py), so that both make the
 same rows. Batches hold token ids: they are in memory only, in the queue and as the blocks that a cache has, and are
 hashed when their row is complete.
 """
@@ -17,8 +17,8 @@ from threading import Event
 from typing import Any
 
 from ..._base.errors import RowError, UsageError
-from ...ingest.logs.kv_counts import StoreCounts
-from ...ingest.logs.kv_publisher import KvPublisher
+from ...ingest.logs.kv_batches import KvEventCounts
+from ...ingest.logs.kv_stores import KvPublisher
 from ..source import Put, Source
 
 NAME = "kv-events"
@@ -95,9 +95,9 @@ class KvEventRows:
 
         return [orjson.dumps(row) for publisher in self._publishers.values() for row in publisher.rest()]
 
-    def stores(self) -> StoreCounts:
+    def stores(self) -> KvEventCounts:
         """What all caches stored and removed since the start, and hold now."""
-        total = StoreCounts()
+        total = KvEventCounts()
         for publisher in self._publishers.values():
             total += publisher.counts()
         return total

@@ -15,7 +15,7 @@ from typing import Any
 import orjson
 
 from ..._base.errors import RowError
-from ...ingest.logs.otel import events, flat, genai, log_records, openinference
+from ...ingest.logs import otel_conventions, otel_spans
 from ..http.litellm import litellm_routes
 from ..http.otlp import JSON_TRACES, PROTOBUF_LOGS, PROTOBUF_TRACES, otlp_routes
 from ..http.routes import MAX_BODY, TIMEOUT_S, App, routed
@@ -23,8 +23,13 @@ from ..otlp_json import pairs, record_object, span_object
 from ..source import Put, Source
 
 CALLS = ("gen_ai.", "llm.", "openinference.", "traceloop.")  # attributes of calls of models begin so
-PROMPTS = (genai.INPUT, openinference.INPUT, openinference.PROMPTS, *flat.PROMPTS)
-PROMPT_EVENTS = frozenset((*events.ROLES, events.PROMPT, genai.DETAILS))
+PROMPTS = (
+    otel_conventions.GENAI_INPUT,
+    otel_conventions.OI_INPUT,
+    otel_conventions.OI_PROMPTS,
+    *otel_conventions.FLAT_PROMPTS,
+)
+PROMPT_EVENTS = frozenset((*otel_conventions.ROLES, otel_conventions.PROMPT, otel_conventions.DETAILS))
 MAX_CALLS = 1 << 16  # the last calls, to find those that come twice
 MAX_OPEN, MAX_OPEN_BYTES = 1 << 12, 1 << 26  # calls whose answer is not there yet, and their messages
 SPANS = ("resourceSpans", "scopeSpans", "spans")
@@ -97,12 +102,12 @@ class OtlpRows:
         return None if self._in_records else _line(SPANS, resource, [_dumped(span)])
 
     def _line_of_record(self, record, resource) -> bytes | None:
-        name = log_records.event_name(record)
-        if name in log_records.MESSAGES:
+        name = otel_spans.event_name(record)
+        if name in otel_spans.MESSAGES:
             return self._line_of_message(record, resource, name)
-        if name != genai.DETAILS:
+        if name != otel_conventions.DETAILS:
             return None
-        if genai.INPUT in _attribute_names(record):
+        if otel_conventions.GENAI_INPUT in _attribute_names(record):
             self._in_records = True
             return _line(RECORDS, resource, [_dumped(record)]) if self._is_new(_call(record)) else None
         return None if self._in_spans else _line(RECORDS, resource, [_dumped(record)])
@@ -111,9 +116,9 @@ class OtlpRows:
         """The line of a call's messages, if this is its answer."""
         call = _call(record)
         if not call[1] or call in self._known:
-            self.repeated += bool(call[1]) and name == events.CHOICE
+            self.repeated += bool(call[1]) and name == otel_conventions.CHOICE
             return None
-        if name != events.CHOICE:
+        if name != otel_conventions.CHOICE:
             self._keep_open(call, _dumped(record))
             return None
         messages = self._open.pop(call, [])
@@ -170,8 +175,8 @@ def protobuf_records(body: bytes) -> Iterator[Item]:
         resource = None
         for scope in batch.scope_logs:
             for record in scope.log_records:
-                if record.event_name in log_records.CALL_EVENTS or any(
-                    pair.key == log_records.EVENT_NAME for pair in record.attributes
+                if record.event_name in otel_spans.CALL_EVENTS or any(
+                    pair.key == otel_spans.EVENT_NAME for pair in record.attributes
                 ):
                     resource = resource or _resource(batch)
                     yield resource, record_object(record)

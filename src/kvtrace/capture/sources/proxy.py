@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from functools import partial
 
-from ...ingest.logs.streams import anthropic, openai, responses
+from ...ingest.logs import streamed
 from ..proxy.app import Proxy as Proxy
 from ..proxy.app import proxy_app as proxy_app
 from ..proxy.calls import ANTHROPIC, OPENAI, RESPONSES
@@ -16,7 +16,7 @@ from ..proxy.rows import ExchangeRows
 from ..source import Source
 
 SOURCES = (
-    Source(OPENAI, log_format="openai", time_unit="ns", rows=partial(ExchangeRows, openai.answer_of)),
-    Source(RESPONSES, log_format="responses", time_unit="ns", rows=partial(ExchangeRows, responses.answer_of)),
-    Source(ANTHROPIC, log_format="anthropic", time_unit="ns", rows=partial(ExchangeRows, anthropic.answer_of)),
+    Source(OPENAI, log_format="openai", time_unit="ns", rows=partial(ExchangeRows, streamed.chat_answer)),
+    Source(RESPONSES, log_format="responses", time_unit="ns", rows=partial(ExchangeRows, streamed.responses_answer)),
+    Source(ANTHROPIC, log_format="anthropic", time_unit="ns", rows=partial(ExchangeRows, streamed.anthropic_answer)),
 )

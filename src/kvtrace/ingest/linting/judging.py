@@ -1,4 +1,7 @@
-"""Judge the spans in which two prompts differ: occurrences of a kind, or a difference that is to be expected."""
+"""Judge the spans in which two prompts differ: occurrences of a kind of finding, or a difference that is expected.
+
+A kind of finding has a name, what it is, and what to change.
+"""
 
 from __future__ import annotations
 
@@ -9,11 +12,32 @@ import numpy as np
 
 from . import shapes
 from .alignment import Span
-from .kinds import DATE, ID, LOST_HISTORY, METADATA, TOOL_ORDER
-from .matching import MIN_TOKENS, Match
-from .prompts import Prompt
-from .segments import HISTORY, SYSTEM, TEXT, is_markup
+from .prompts import HISTORY, MIN_TOKENS, SYSTEM, TEXT, Match, Prompt, is_markup
 from .shapes import words_of
+
+DATE, ID, TOOL_ORDER, METADATA, DRIFT, LOST_HISTORY = "date", "id", "tool_order", "metadata", "drift", "lost_history"
+
+KINDS = {  # kind -> what it is
+    DATE: "a date or time",
+    ID: "an id or a number",
+    TOOL_ORDER: "tools in another order",
+    METADATA: "data of the request or the user",
+    DRIFT: "two versions of one text",
+    LOST_HISTORY: "a turn that does not extend the one before",
+}
+
+REMEDIES = {  # form of a finding -> what to change
+    "date": "Move the date or time behind the part that all requests share, or make it coarser.",
+    "id": "Move the id behind the part that all requests share, or leave it out.",
+    "order": "Send the tools in one fixed order, with the keys of each in one fixed order.",
+    "value": "Move the data of the request behind the part that all requests share.",
+    "white_space": "Send one version of the text: make white space and line ends the same in all requests.",
+    "wording": "Send one version of the text: the versions alternate, and each fills the cache anew.",
+    "dropped": "Keep earlier turns, or drop many at once and rarely: after a dropped turn nothing behind it hits.",
+    "rewritten": "Leave earlier messages as they were sent: after a changed message nothing behind it hits.",
+    "inserted": "Add messages at the end: after an inserted message nothing behind it hits.",
+}
+
 
 CONTINUED = {shapes.SPACE, "order"}  # forms of which one fault is in many lines
 UNDECIDED = "undecided"  # words or numbers: the values at the place, over all requests, decide

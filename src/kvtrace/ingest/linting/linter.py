@@ -1,4 +1,7 @@
-"""Lint a log: read its prompts, match each with an earlier one, judge the differences, and gather the findings."""
+"""Lint a log: read its prompts, match each with an earlier one, judge the differences, and gather the findings.
+
+It counts the hit blocks of prompts as `anonymize` does, in a cache that never evicts.
+"""
 
 from __future__ import annotations
 
@@ -13,6 +16,7 @@ import numpy as np
 from ..._base.errors import InputError, RowError, UsageError
 from ..._base.options import record_of
 from ..._base.row_counts import Counts
+from ..._native.numbering import DigestIndex
 from ...privacy.profiles import PROFILES
 from ...trace.meta import RenderingSection
 from ..encoding import Batch
@@ -22,14 +26,10 @@ from ..logs.times import NO_TIME
 from ..preparation import DEFAULT_BLOCK_SIZE, Inputs, open_log, recipe_of
 from ..row_counts import Progress, RowCounter, with_prompts
 from ..tokenizer_choice import AUTO
-from .block_hits import BlockHits
-from .chunks import ChunkTable
-from .findings import Place, decided
-from .judging import Judge, Occurrence
-from .kinds import LOST_HISTORY
-from .lint_report import LintFinding, LintReport
-from .matching import Matcher
-from .prompts import Prompt, PromptReader, prompt_of
+from .alignment import ChunkTable
+from .findings import FindingPlace, LintFinding, LintReport, decided
+from .judging import LOST_HISTORY, Judge, Occurrence
+from .prompts import Matcher, Prompt, PromptReader, prompt_of
 
 WINDOW_CHUNKS = 20_000_000  # of all prompts that are compared with each other
 WINDOW_CHARACTERS = 200_000_000  # of their distinct text
@@ -129,7 +129,7 @@ class _Run:
         self._table = ChunkTable()
         self._prompts: list[Prompt] = []
         self._references = 0
-        self._found: dict[Place, list[Occurrence]] = defaultdict(list)
+        self._found: dict[FindingPlace, list[Occurrence]] = defaultdict(list)
         self._hits = BlockHits(block_size)
         self.requests = self.prompt_tokens = self.skipped = self.windows = 0
         self.other_requests = self.other_tokens = 0
@@ -207,7 +207,7 @@ class _Run:
             },
         )  # fmt: skip
 
-    def _finding(self, place: Place, group: list[Occurrence]) -> LintFinding:
+    def _finding(self, place: FindingPlace, group: list[Occurrence]) -> LintFinding:
         tokens = sorted(one.token for one in group)
         token = median_low(tokens)
         values = {value for one in group for value in one.values}
@@ -229,3 +229,43 @@ class _Run:
             np.diff(tokenizer.encode_batch(texts[start : start + BATCH])[1]) for start in range(0, len(texts), BATCH)
         ]
         return np.concatenate(sizes) if sizes else np.zeros(0, np.int64)
+
+
+class BlockHits:
+    """Gathers the blocks of batches; 4 bytes a block reference and 40 a distinct block are in memory.
+
+    Args:
+        block_size: Tokens of a block.
+    """
+
+    def __init__(self, block_size: int):
+        self._block_size, self._index = block_size, DigestIndex()
+        self._numbers: list[np.ndarray] = []
+        self._blocks: list[np.ndarray] = []
+        self._lengths: list[np.ndarray] = []
+        self._times: list[np.ndarray] = []
+
+    def add(self, batch: Batch) -> None:
+        """Add the prompts of a batch."""
+        self._numbers.append(np.frombuffer(self._index.add(batch.digests).data, np.int32))
+        self._blocks.append(batch.prompts)
+        self._lengths.append(batch.input_length)
+        self._times.append(batch.time_ns)
+
+    def tokens(self) -> tuple[int, int]:
+        """The tokens of all prompts, and those in their leading blocks that an earlier prompt has."""
+        lengths, times = _joined(self._lengths), _joined(self._times)
+        order = range(len(times)) if (times == NO_TIME).any() else np.argsort(times, kind="stable").tolist()
+        rows = np.split(_joined(self._numbers), np.cumsum(_joined(self._blocks))[:-1])
+        is_resident = np.zeros(1 + max((int(row.max()) for row in rows if len(row)), default=0), dtype=bool)
+        hit = 0
+        for row in order:
+            resident = is_resident[rows[row]]
+            leading = len(resident) if resident.all() else int(np.argmin(resident))
+            hit += min(leading * self._block_size, int(lengths[row]))
+            is_resident[rows[row]] = True
+        return int(lengths.sum()), hit
+
+
+def _joined(arrays: list[np.ndarray]) -> np.ndarray:
+    return np.concatenate([np.empty(0, np.int64), *arrays])

@@ -40,6 +40,7 @@ from . import (
     kv_events,
     langfuse,
     langsmith,
+    layouts,
     lengths,
     litellm,
     litellm_hashes,
@@ -48,21 +49,18 @@ from . import (
     responses,
     sglang,
     spellings,
-    tables,
     times,
     tokens,
     ucm,
     vllm,
 )
-from .fieldmap import FieldMap
-from .hex_hashes import fitted_size
-from .json_values import unfolded, unpacked
-from .otel import reader as otel  # fmt: skip
-from .record import Record
-from .streams.logged import with_responses
+from . import otel_spans as otel  # fmt: skip
+from .fieldmap import FieldMap, unfolded, unpacked
+from .logged_streams import with_responses
+from .pairs import require_no_answer
+from .record import Record, fitted_size
+from .spellings import unknown_form
 from .times import NO_TIME, Unit
-from .unanswered import require_no_answer
-from .unknown_form import unknown_form
 
 READERS = {  # detection tries them in this order
     "litellm-hashes": litellm_hashes,
@@ -118,7 +116,7 @@ def open_reader(
     stated = None if time_unit == "auto" else times.stated(time_unit)
     fields = FieldMap.of(field_map)
     lines = list(sample_rows)
-    columns = tables.heading(lines[0]) if lines and _row_or_none(lines[0]) is None else None
+    columns = layouts.heading(lines[0]) if lines and _row_or_none(lines[0]) is None else None
     rows = [fields.overlay(_with_answers(row)) for line in lines if (row := _row_or_none(line, columns)) is not None]
     chosen = name if name != "auto" else "block-hash" if "input" in fields else detect(rows)
     reader = LogReader(
@@ -381,7 +379,7 @@ class LogReader:
 
     def _row(self, line: bytes) -> dict[str, Any] | None:
         if self.columns is not None:
-            cells = tables.row(line, self.columns)
+            cells = layouts.row(line, self.columns)
             return self._overlaid(with_responses(unfolded(cells))) if cells else cells
         if self.name == "vllm" and line[:1] != b"{":
             row = vllm.row_of_line(line) or {}
@@ -429,7 +427,7 @@ def _lacks_times(read):
 def _row_or_none(line, columns=None):
     try:
         if columns is not None:
-            cells = tables.row(line, columns)
+            cells = layouts.row(line, columns)
             return unfolded(cells) if cells else cells
         row = _opened(orjson.loads(line))
     except (orjson.JSONDecodeError, RowError):

@@ -12,9 +12,8 @@ from typing import Any
 
 from ..._base.errors import EmptyPrompt
 from . import fields, pairs
-from .measured import put_cached, tokens_of
 from .pairs import small_unit as small_unit
-from .record import Record
+from .record import Record, put_cached, tokens_of
 
 CALLS = frozenset(("tool_use", "server_tool_use", "mcp_tool_use"))
 UNREADABLE = frozenset(("redacted_thinking",))  # encrypted: its tokens are unknown

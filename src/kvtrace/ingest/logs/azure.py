@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 from ..._base.errors import EmptyPrompt
-from . import fields, tables
+from . import fields, layouts
 from .record import Record
 
 PROMPTS = False  # lengths only
@@ -23,8 +23,8 @@ def read(row: dict[str, Any]) -> Record:
     """
     time, path = fields.find([("", row)], "timestamp", "TIMESTAMP")
     record = fields.common([("", row)], time, path)
-    record.input_length = tables.token_count(row, "ContextTokens")
-    record.output_length = tables.token_count(row, "GeneratedTokens")
+    record.input_length = layouts.token_count(row, "ContextTokens")
+    record.output_length = layouts.token_count(row, "GeneratedTokens")
     record.type = record.type or "text"
     if not record.input_length:
         raise EmptyPrompt("the prompt is empty.", field="ContextTokens")

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 from ..._base.errors import EmptyPrompt, NotARequest
-from . import fields, tables
+from . import fields, layouts
 from .record import Record
 
 PROMPTS = False  # lengths only
@@ -23,8 +23,8 @@ def read(row: dict[str, Any]) -> Record:
     """
     places = [("", {"session": row.get("Session ID"), "model": row.get("Model")} | row)]
     record = fields.common(places, *fields.find(places, "timestamp", "Timestamp"))
-    record.input_length = tables.token_count(row, "Request tokens")
-    record.output_length = tables.token_count(row, "Response tokens")
+    record.input_length = layouts.token_count(row, "Request tokens")
+    record.output_length = layouts.token_count(row, "Response tokens")
     record.type = record.type or "text"
     if not record.input_length:
         raise EmptyPrompt("the prompt is empty.", field="Request tokens")

@@ -13,8 +13,7 @@ from typing import Any
 
 from ..._base.errors import NotARequest, RowError
 from . import fields
-from .measured import clear_measured
-from .record import Record
+from .record import Record, clear_measured
 
 # speaker in ShareGPT and the data sets derived from it -> role in chat templates
 ROLES = {

@@ -13,8 +13,7 @@ from typing import Any
 
 from ..._base.errors import EmptyPrompt, NotARequest, RowError
 from . import fields
-from .measured import put_measured
-from .record import Record
+from .record import Record, put_measured
 
 SCHEMA = "dynamo.request.trace.v1"
 NO_HASHES = "Log request_end records with their replay hashes."

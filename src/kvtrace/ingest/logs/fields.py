@@ -9,19 +9,26 @@ from array import array
 from typing import Any
 
 from ..._base.errors import EmptyPrompt, RowError
-from ...privacy.allowed_fields import TYPES
-from .answers import EXPECTED, HINT, answer_text, arguments, message_text, opened_answer
-from .fieldmap import MISSING
-from .json_values import as_text as as_text
-from .json_values import json_bytes, wrong
-from .measured import MAX_SERVICE_S as MAX_SERVICE_S
-from .measured import SERVICE, Places, put_cached, put_row, tokens_of, whole_number
-from .measured import service_in as service_in
-from .prompts import is_cut_json, opened_prompt, require_prompt
-from .record import Record
-from .shaping import shaping_of
+from ...privacy.allowed_values import TYPES
+from .contents import (
+    EXPECTED,
+    HINT,
+    answer_text,
+    arguments,
+    is_cut_json,
+    message_text,
+    opened_answer,
+    opened_prompt,
+    require_prompt,
+    shaping_of,
+)
+from .fieldmap import MISSING, json_bytes, wrong
+from .fieldmap import as_text as as_text
+from .logged_streams import unstreamed
+from .record import MAX_SERVICE_S as MAX_SERVICE_S
+from .record import SERVICE, Places, Record, put_cached, put_row, tokens_of, whole_number
+from .record import service_in as service_in
 from .spellings import MISSING_TIME as MISSING_TIME
-from .streams.logged import unstreamed
 
 SESSION = ("session", "session_id", "conversation_id")
 USER = ("user", "user_id", "safety_identifier")

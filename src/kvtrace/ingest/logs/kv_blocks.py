@@ -10,14 +10,13 @@ from array import array
 from dataclasses import dataclass, field
 from typing import Any
 
-from .kv_batches import Hash, Stored
-from .kv_counts import StoreCounts
+from .kv_batches import Hash, KvEventCounts, Stored
 
 MAX_BLOCKS = 1 << 21  # blocks that are known at once, resident or removed; about 200 bytes and their tokens each
 
 
 @dataclass(eq=False, slots=True, repr=False)
-class Segment:
+class BlockRun:
     """Consecutive blocks of a chain that became known at once."""
 
     parent: Block | None  # None = they begin a prompt
@@ -34,14 +33,14 @@ class Segment:
     branches: dict[int, Hash] | None = None  # the same of all, once there are several
 
 
-Block = tuple[Segment, int]  # and the number of the block in it
+Block = tuple[BlockRun, int]  # and the number of the block in it
 
 
 @dataclass(repr=False)
 class KvBlocks:
     """The known blocks of one prefix cache. `counts` is kept up to date."""
 
-    counts: StoreCounts
+    counts: KvEventCounts
     max_blocks: int = MAX_BLOCKS
     _known: dict[Hash, Block] = field(default_factory=dict)
     _gone: dict[Hash, None] = field(default_factory=dict)  # known and not resident, oldest first
@@ -141,7 +140,7 @@ class KvBlocks:
         keys = None if event.keys is None or not any(event.keys[start:stop]) else event.keys[start:stop]
         tokens = None if event.tokens is None else event.tokens[start * size : stop * size]
         copies = array("I", [1]) * len(hashes)
-        segment = Segment(parent, size, hashes, tokens, copies, keys, event.adapter, event.salt)
+        segment = BlockRun(parent, size, hashes, tokens, copies, keys, event.adapter, event.salt)
         segment.twin = self._twin(segment)
         placeholder = self._known.pop(hashes[0], None)
         if placeholder is not None:
@@ -182,7 +181,7 @@ class KvBlocks:
         """The block that a store continues; one without tokens, if it is not known."""
         block = self._known.get(one)
         if block is None:
-            block = self._known[one] = (Segment(None, 0, [one], None, array("I", [0])), 0)
+            block = self._known[one] = (BlockRun(None, 0, [one], None, array("I", [0])), 0)
             self._gone[one] = None
         if not block[0].size:
             self.counts.unknown_parents += 1

@@ -17,7 +17,7 @@ import orjson
 from ..._base.errors import RowError
 from . import fields
 from .kv_batches import HINT
-from .kv_publisher import KvPublisher
+from .kv_stores import KvPublisher
 from .record import Record
 
 SPELLINGS = False  # the fields are ours

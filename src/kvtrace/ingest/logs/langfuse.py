@@ -12,11 +12,10 @@ from __future__ import annotations
 from typing import Any
 
 from ..._base.errors import NotARequest
-from . import fields, langchain
+from . import bodies, fields
 from .bodies import number
-from .json_values import unpacked
-from .measured import USAGE_CACHED, put_cached, put_measured, tokens_of
-from .record import Record
+from .fieldmap import unpacked
+from .record import USAGE_CACHED, Record, put_cached, put_measured, tokens_of
 
 SPELLINGS = False  # the reader knows all names, and `projectId` is the project of the log's owner
 CONVERSATION = False  # the observations of a trace are steps, not turns
@@ -84,18 +83,16 @@ def _record(row, trace, prefix) -> Record:
     )  # fmt: skip
     value, path = fields.find([(prefix, row)], "input")
     _put_tools(record, unpacked(value), row)
-    langchain.put_prompt(record, value, path)
+    bodies.put_prompt(record, value, path)
     put_measured(record, [(prefix, row)], ttft={"timeToFirstToken": 1.0, "time_to_first_token": 1.0})
     answer, path = fields.find([(prefix, row)], "output")
-    fields.put_output(record, langchain.chat_message(unpacked(answer)) if _is_lc(answer) else answer, path)
+    fields.put_output(record, bodies.chat_message(unpacked(answer)) if _is_lc(answer) else answer, path)
     return record
 
 
 def _is_lc(answer):
     parsed = unpacked(answer)
-    return (
-        type(parsed) is dict and "role" not in parsed and ("kwargs" in parsed or parsed.get("type") in langchain.ROLES)
-    )
+    return type(parsed) is dict and "role" not in parsed and ("kwargs" in parsed or parsed.get("type") in bodies.ROLES)
 
 
 def _put_counts(record, row, prefix):

@@ -13,11 +13,10 @@ from __future__ import annotations
 from typing import Any
 
 from ..._base.errors import NotARequest
-from . import fields, langchain
+from . import bodies, fields
 from .bodies import number
-from .json_values import unpacked
-from .measured import put_cached
-from .record import Record
+from .fieldmap import unpacked
+from .record import Record, put_cached
 
 SPELLINGS = False  # the reader knows all names
 THREAD = ("session_id", "thread_id", "conversation_id")
@@ -83,7 +82,7 @@ def _put_prompt(record, row, invocation):
             value, path = value[0], "inputs.prompts[0]"
         elif path == "inputs.messages" and inputs.get("system") is not None:  # Anthropic's
             value, path = inputs, "inputs"
-    langchain.put_prompt(record, value, path)
+    bodies.put_prompt(record, value, path)
 
 
 def _put_answer(record, row):
@@ -99,10 +98,10 @@ def _put_answer(record, row):
         while type(generation) is list and generation:
             generation, path = generation[0], "outputs.generations"
         if type(generation) is dict:
-            put_cached(record, [("", langchain.usage_of(generation.get("message")))])
-            message = langchain.chat_message(generation.get("message"))
+            put_cached(record, [("", bodies.usage_of(generation.get("message")))])
+            message = bodies.chat_message(generation.get("message"))
             value = message if type(message) is dict and "role" in message else generation
         else:
-            put_cached(record, [("", langchain.usage_of(value))])
-            value = langchain.chat_message(value)
+            put_cached(record, [("", bodies.usage_of(value))])
+            value = bodies.chat_message(value)
     fields.put_output(record, value, path)

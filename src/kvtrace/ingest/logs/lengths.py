@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import Any
 
 from ..._base.errors import EmptyPrompt
-from . import fields, tables
+from . import fields, layouts
 from .record import Record
 
 PROMPTS = False  # lengths only
@@ -39,7 +39,7 @@ def read(row: dict[str, Any]) -> Record:
     """
     record = fields.common([("", row)], *fields.find([("", row)], *TIME))
     record.prompt_tokens = None  # it is the length itself
-    record.input_length = tables.token_count(row, *INPUT)
+    record.input_length = layouts.token_count(row, *INPUT)
     if record.output_length is None:
         record.output_length = fields.count(*fields.find([("", row)], *OUTPUT))
     record.type = record.type or "text"

@@ -13,8 +13,7 @@ from typing import Any
 
 from ..._base.errors import NotARequest, RowError
 from . import anthropic, fields, pairs, responses
-from .measured import put_cached
-from .record import Record
+from .record import Record, put_cached
 
 REQUESTS = frozenset(
     ("completion", "acompletion", "text_completion", "atext_completion", "anthropic_messages", "responses",

@@ -15,8 +15,7 @@ from typing import Any
 
 from ..._base.errors import EmptyPrompt, RowError
 from . import fields, litellm, pairs
-from .hex_hashes import hex_hashes, is_hashes
-from .record import Record
+from .record import Record, hex_hashes, is_hashes
 
 DIGITS = 16
 HASHES = "prefix_block_hashes"

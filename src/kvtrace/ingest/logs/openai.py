@@ -12,7 +12,7 @@ from __future__ import annotations
 from typing import Any
 
 from ..._base.errors import RowError
-from . import answers, fields, pairs
+from . import contents, fields, pairs
 from .pairs import small_unit as small_unit
 from .record import Record
 
@@ -71,9 +71,9 @@ def _other_answer(responses):
     if type(row.get("response")) is str and len(responses) == 1:
         return row["response"], "response"
     for prefix, place in reversed(responses):
-        for name in answers.TEXTS:
+        for name in contents.TEXTS:
             if type(place.get(name)) is str:
                 return place[name], prefix + name
     prefix, response = responses[-1]
-    is_answer = answers.is_assistant(response) or type(response.get("message")) is dict
+    is_answer = contents.is_assistant(response) or type(response.get("message")) is dict
     return (response, prefix.rstrip(".")) if is_answer and len(responses) > 1 else None

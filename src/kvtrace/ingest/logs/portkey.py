@@ -13,7 +13,7 @@ from typing import Any
 from ..._base.errors import NotARequest, RowError
 from . import fields
 from .bodies import number, read_bodies
-from .json_values import unpacked
+from .fieldmap import unpacked
 from .record import Record
 
 SPELLINGS = False  # the reader knows all names

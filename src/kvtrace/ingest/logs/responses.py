@@ -11,7 +11,7 @@ from __future__ import annotations
 from typing import Any
 
 from ..._base.errors import EmptyPrompt, NotARequest
-from . import answers, fields, pairs
+from . import contents, fields, pairs
 from .pairs import small_unit as small_unit
 from .record import Record
 
@@ -62,7 +62,7 @@ def matches(row: dict[str, Any]) -> bool:
     return (
         fields.find(responses, "object")[0] == "response"
         or fields.find(requests, "instructions", "previous_response_id")[0] is not None
-        or (type(output) is list and bool(output) and answers.is_item(output[0]))
+        or (type(output) is list and bool(output) and contents.is_item(output[0]))
         or (bool(usage) and "input_tokens" in usage[0][1] and "output_tokens" in usage[0][1])
     )
 

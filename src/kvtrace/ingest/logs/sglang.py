@@ -15,8 +15,7 @@ from typing import Any
 
 from ..._base.errors import NotARequest, RowError
 from . import fields, times
-from .measured import put_measured, put_spans
-from .record import Record
+from .record import Record, put_measured, put_spans
 
 CONVERSATION = False  # the prompts of a batch are independent
 LEVEL_HINT = "Log with --log-requests-level 3."

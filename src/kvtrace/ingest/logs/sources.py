@@ -2,6 +2,10 @@
 
 A piece of a plain file is a byte range, which the worker reads itself. A piece of a compressed file, a pipe or stdin
 carries its bytes, since these can only be read from the front.
+
+OpenAI's Batch (platform.openai.com/docs/guides/batch) has a file of requests and one of responses, joined by
+`custom_id`. Responses can be in any order. A first pass records where each of them begins, in about 150 bytes of
+memory; then each request is read with its response. The joined rows are in the order of the requests.
 """
 
 from __future__ import annotations
@@ -12,11 +16,14 @@ import stat
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from itertools import chain
+from typing import Any
+
+import orjson
 
 from ..._base.errors import InputError, UsageError
 from ..._base.files import MAX_LINE, SUFFIXES, name_of
 from ..._base.input_files import bytes_read, form_of, open_read, size_of, unreadable
-from . import batch_files, kv_events
+from . import kv_events
 from .layouts import HEAD, json_lines, layout_of, physical_lines, table_lines
 
 STDIN = "-"
@@ -84,7 +91,7 @@ def _with_responses(sources: list[LogSource]) -> list[LogSource]:
     """The sources; if some hold requests of a Batch and others their responses, the requests name the responses."""
     if len(sources) < 2 or not all(source.form == "plain" and source.layout == "lines" for source in sources):
         return sources
-    kinds = [batch_files.kind_of(batch_files.first_line(source.path)) for source in sources]
+    kinds = [kind_of(first_line(source.path)) for source in sources]
     if not {"requests", "responses"} <= {*kinds}:
         return sources
     responses = tuple(source.path for source, kind in zip(sources, kinds, strict=True) if kind == "responses")
@@ -228,7 +235,7 @@ def _pieces_of_rows(source, stream, size, layout, first=b""):
     chunks = chain([first] if first else [], iter(lambda: stream.read1(size), b""))
     name = name_of(source.path)
     if layout == "batch":
-        lines = batch_files.joined_lines(physical_lines(chunks, name), source.responses)
+        lines = joined_lines(physical_lines(chunks, name), source.responses)
     elif layout == "kv-events":
         lines = kv_events.row_lines(physical_lines(chunks, name))
     else:
@@ -286,3 +293,73 @@ def _text_start(head, path):
     if head[:2] in (b"\xff\xfe", b"\xfe\xff"):
         raise InputError(f"{name_of(path)}: is UTF-16, but logs must be UTF-8. Convert it: iconv -f UTF-16 -t UTF-8.")
     return 3 if head[:3] == b"\xef\xbb\xbf" else 0
+
+
+def kind_of(line: bytes) -> str | None:
+    """The content of a line of a Batch: `requests`, `responses`, or None if it holds both or is of another log.
+
+    >>> kind_of(b'{"custom_id": "a", "body": {}}'), kind_of(b'{"custom_id": "a", "response": {}}'), kind_of(b"{}")
+    ('requests', 'responses', None)
+    """
+    row = _row(line)
+    if "custom_id" not in row or ("body" in row) == ("response" in row):
+        return None
+    return "requests" if "body" in row else "responses"
+
+
+def first_line(path: str) -> bytes:
+    """The first line of a file, at most a megabyte of it."""
+    with open_read(path) as stream:
+        return stream.readline(1 << 20)
+
+
+def joined_lines(lines: Iterable[bytes], paths: Iterable[str]) -> Iterator[bytes]:
+    """The lines of requests, each with its response from these files; InputError if a `custom_id` has two responses."""
+    places = _places(paths)
+    streams: dict[str, Any] = {}
+    try:
+        for line in lines:
+            row = _row(line)
+            identity = row.get("custom_id")
+            place = places.get(identity) if type(identity) is str else None
+            if place is None:
+                yield line
+                continue
+            if place.path not in streams:
+                streams[place.path] = open_read(place.path)
+            stream = streams[place.path]
+            stream.seek(place.start)
+            yield orjson.dumps(row | {"response": _row(stream.readline(MAX_LINE)).get("response")})
+    finally:
+        for stream in streams.values():
+            stream.close()
+
+
+@dataclass(frozen=True, slots=True)
+class _ResponsePlace:
+    path: str
+    start: int  # bytes
+
+
+def _places(paths) -> dict[str, _ResponsePlace]:
+    """custom_id -> the place of its response."""
+    places: dict[str, _ResponsePlace] = {}
+    for path in paths:
+        with open_read(path) as stream:
+            start = 0
+            while line := stream.readline(MAX_LINE):
+                identity = _row(line).get("custom_id")
+                if type(identity) is str:
+                    if identity in places:
+                        raise InputError(f"{name_of(path)}: a custom_id has two responses. Run each batch by itself.")
+                    places[identity] = _ResponsePlace(path, start)
+                start += len(line)
+    return places
+
+
+def _row(line) -> dict[str, Any]:
+    try:
+        row = orjson.loads(line)
+    except orjson.JSONDecodeError:
+        return {}
+    return row if type(row) is dict else {}

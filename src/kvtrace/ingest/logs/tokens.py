@@ -12,10 +12,9 @@ from typing import Any
 
 from ...text.messages import media_parts
 from . import fields, pairs
-from .json_values import unpacked
-from .measured import put_cached, put_measured, put_spans, seconds_of, span_s
+from .fieldmap import unpacked
 from .pairs import small_unit as small_unit
-from .record import Record
+from .record import Record, put_cached, put_measured, put_spans, seconds_of, span_s
 
 
 def read(row: dict[str, Any]) -> Record:

@@ -12,8 +12,7 @@ from typing import Any
 
 from ..._base.errors import EmptyPrompt, RowError
 from . import fields
-from .hex_hashes import hex_hashes, is_hashes
-from .record import Record
+from .record import Record, hex_hashes, is_hashes
 
 DIGITS = 32  # of an MD5
 HASH_WORDS = 2

@@ -1,7 +1,7 @@
 """The audit: checks that a trace file must pass before it is published, graded against the profile it declares.
 
-A check is one file in this folder and one row in CHECKS: a function from Evidence to a Finding. docs/privacy/audit.md
-explains each.
+A check is one row in CHECKS and one function from Evidence to a Finding: `check` in a file of its own, or
+`check_NAME` beside checks of the same columns. docs/privacy/audit.md explains each.
 """
 
 from __future__ import annotations
@@ -14,28 +14,20 @@ from typing import Any
 from ..contributors import Contributors
 from . import (
     anonymity,
-    block_size,
-    canonical,
+    block_ids,
     card,
-    chains,
-    durations,
     earlier_release,
     fields,
-    gaps,
     hidden_text,
     k_sharing,
     lengths,
-    measured,
-    not_protected,
-    numbering,
     session_links,
     sessions,
     sidecar,
-    tails,
+    still_visible,
     times,
-    volume,
 )
-from .bound import audit_memory
+from .block_sums import audit_memory
 from .collecting import collect_evidence
 from .evidence import Evidence
 from .finding import Audit, Finding
@@ -43,26 +35,26 @@ from .finding import Audit, Finding
 __all__ = ["CHECKS", "Audit", "Evidence", "Finding", "audit", "audit_memory"]
 
 CHECKS: dict[str, Callable[[Evidence], Finding]] = {  # name -> check, in the order of the report
-    "canonical": canonical.check,
-    "fields": fields.check,
-    "numbering": numbering.check,
-    "gaps": gaps.check,
-    "chains": chains.check,
-    "tails": tails.check,
-    "block_size": block_size.check,
+    "canonical": fields.check_canonical,
+    "fields": fields.check_fields,
+    "numbering": block_ids.check_numbering,
+    "gaps": block_ids.check_gaps,
+    "chains": block_ids.check_chains,
+    "tails": block_ids.check_tails,
+    "block_size": block_ids.check_block_size,
     "anonymity": anonymity.check,
     "k_sharing": k_sharing.check,
-    "times": times.check,
-    "durations": durations.check,
-    "measured": measured.check,
+    "times": times.check_times,
+    "durations": times.check_durations,
+    "measured": times.check_measured,
     "session_links": session_links.check,
     "sessions": sessions.check,
     "lengths": lengths.check,
     "hidden_text": hidden_text.check,
     "earlier_release": earlier_release.check,
     "sidecar": sidecar.check,
-    "volume": volume.check,
-    "not_protected": not_protected.check,
+    "volume": still_visible.check_volume,
+    "not_protected": still_visible.check_not_protected,
 }
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from .blocks import RequestBlocks
+from .block_feed import RequestBlocks
 from .evidence import Evidence
 from .finding import Finding, not_checked, passed, warned
 

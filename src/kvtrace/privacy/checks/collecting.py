@@ -27,15 +27,12 @@ from ...trace.meta import rendering_of, rendering_words
 from ...trace.normalise import normalise
 from ...trace.trace import Trace
 from .. import profiles
-from ..contributors import Contributors
+from ..contributors import Contributors, numbered
 from ..profiles import PROFILES
 from ..release_options import Profile
-from ..users import numbered
-from .block_feed import KeptNumbers, number_ids
-from .blocks import AuditedRequests
-from .bound import AuditMemory
+from .block_feed import AuditedRequests, IdNumbers, KeptNumbers, number_ids
+from .block_sums import AuditMemory
 from .evidence import Evidence
-from .id_numbers import IdNumbers
 
 SHARED = ("timestamp", "input_length", "output_length", "session", "parent")
 

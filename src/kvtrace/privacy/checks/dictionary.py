@@ -1,7 +1,10 @@
 """A dictionary attack on raw digests: hash known texts with the engines' public functions and look for the digests.
 
-The dictionary contains every block of one token, and the openings of common chat templates at common block sizes. It
-is small on purpose: if it inverts some digests, a larger dictionary inverts many more.
+The dictionary contains every block of one token, and the openings of common chat templates at common block sizes. It is
+small on purpose: if it inverts some digests, a larger dictionary inverts many more.
+
+Dynamo hashes blocks with XXH3-64 and a seed: one input of any length, or many inputs of four bytes at once
+(https://github.com/Cyan4973/xxHash/blob/dev/doc/xxhash_spec.md; the tests have the library's vectors).
 """
 
 from __future__ import annotations
@@ -14,12 +17,9 @@ from itertools import chain
 
 import numpy as np
 
-from .xxh3 import xxh3_64, xxh3_64_of_words
-
 TOKENS = 1 << 17  # the ids of most vocabularies
 BLOCK_SIZES = (1, 16, 64, 512)
 SEED = 1337  # Dynamo's
-M64 = (1 << 64) - 1
 FNV_BASIS, FNV_PRIME = 0xCBF29CE484222325, 0x100000001B3
 OPENINGS = (  # token ids at the start of common prompts
     (151644, 872, 198),  # Qwen: user, and a newline
@@ -174,3 +174,147 @@ def _numbered_chain(blocks, digest, parent) -> list[int]:
 
 def _low_sha256(data) -> int:
     return int.from_bytes(hashlib.sha256(data).digest()[-8:], "big")
+
+
+M64 = (1 << 64) - 1
+P32 = (0x9E3779B1, 0x85EBCA77, 0xC2B2AE3D)
+P64 = (0x9E3779B185EBCA87, 0xC2B2AE3D27D4EB4F, 0x165667B19E3779F9, 0x85EBCA77C2B2AE63, 0x27D4EB2F165667C5)
+MX1, MX2 = 0x165667919E3779F9, 0x9FB21C651E98DF25
+SECRET = bytes.fromhex(
+    "b8fe6c3923a44bbe7c01812cf721ad1cded46de9839097db7240a4a4b7b3671fcb79e64eccc0e578825ad07dccff7221b8084674f743248e"
+    "e03590e6813a264c3c2852bb91c300cb88d0658b1b532ea371644897a20df94e3819ef46a9deacd8a8fa763fe39c343ff9dcbbc7c70b4f1d8a"
+    "51e04bcdb45931c89f7ec9d9787364eac5ac8334d3ebc3c581a0fffa1363eb170ddd51b7f0da49d316552629d4689e2b16be587d47a1fc8f"
+    "f8b8d17ad031ce45cb3a8f95160428afd7fbcabb4b407e"
+)
+
+
+def xxh3_64(data: bytes, seed: int = 0) -> int:
+    """The digest of some bytes.
+
+    >>> f"{xxh3_64(b''):016x}"
+    '2d06800538d394c2'
+    """
+    size = len(data)
+    if size <= 16:
+        return _short(data, size, seed)
+    if size <= 128:
+        return _to_128(data, size, seed)
+    return _to_240(data, size, seed) if size <= 240 else _long(data, size, seed)
+
+
+def xxh3_64_of_words(words: np.ndarray, seed: int = 0) -> np.ndarray:
+    """The digest of each 32-bit word's four bytes (uint64).
+
+    >>> int(xxh3_64_of_words(np.array([7]), 1337)[0]) == xxh3_64(bytes([7, 0, 0, 0]), 1337)
+    True
+    """
+    seed ^= int.from_bytes((seed & 0xFFFFFFFF).to_bytes(4, "little")[::-1], "little") << 32
+    words = words.astype(np.uint64)
+    flip = np.uint64(((_u64(SECRET, 8) ^ _u64(SECRET, 16)) - seed) & M64)
+    return _rrmxmx(words + (words << np.uint64(32)) ^ flip)
+
+
+def _rrmxmx(x: np.ndarray) -> np.ndarray:
+    one = np.uint64
+    x = x ^ (x << one(49) | x >> one(15)) ^ (x << one(24) | x >> one(40))
+    x = x * one(MX2)
+    x = x ^ ((x >> one(35)) + one(4))
+    x = x * one(MX2)
+    return x ^ (x >> one(28))
+
+
+def _short(data, size, seed) -> int:
+    if size == 0:
+        return _avalanche64(seed ^ _u64(SECRET, 56) ^ _u64(SECRET, 64))
+    if size <= 3:
+        combined = data[0] << 16 | data[size >> 1] << 24 | data[-1] | size << 8
+        return _avalanche64(combined ^ ((_u32(SECRET, 0) ^ _u32(SECRET, 4)) + seed & M64))
+    if size <= 8:
+        seed ^= int.from_bytes((seed & 0xFFFFFFFF).to_bytes(4, "little")[::-1], "little") << 32
+        words = _u32(data, size - 4) + (_u32(data, 0) << 32)
+        x = words ^ (_u64(SECRET, 8) ^ _u64(SECRET, 16)) - seed & M64
+        x ^= _rotl(x, 49) ^ _rotl(x, 24)
+        x = x * MX2 & M64
+        x = (x ^ (x >> 35) + size) * MX2 & M64
+        return x ^ x >> 28
+    low = _u64(data, 0) ^ (_u64(SECRET, 24) ^ _u64(SECRET, 32)) + seed & M64
+    high = _u64(data, size - 8) ^ (_u64(SECRET, 40) ^ _u64(SECRET, 48)) - seed & M64
+    return _avalanche(size + int.from_bytes(low.to_bytes(8, "big"), "little") + high + _folded(low, high) & M64)
+
+
+def _to_128(data, size, seed) -> int:
+    total = size * P64[0]
+    for i in range((size - 1) // 32, -1, -1):
+        total += _mix16(data, 16 * i, 32 * i, seed) + _mix16(data, size - 16 * (i + 1), 32 * i + 16, seed)
+    return _avalanche(total & M64)
+
+
+def _to_240(data, size, seed) -> int:
+    total = size * P64[0] + sum(_mix16(data, 16 * i, 16 * i, seed) for i in range(8))
+    total = _avalanche(total & M64)
+    total += sum(_mix16(data, 16 * i, 16 * (i - 8) + 3, seed) for i in range(8, size // 16))
+    return _avalanche(total + _mix16(data, size - 16, 136 - 17, seed) & M64)
+
+
+def _long(data, size, seed) -> int:
+    secret = _seeded(seed)
+    lanes = [P32[2], P64[0], P64[1], P64[2], P64[3], P32[1], P64[4], P32[0]]
+    stripes = (len(secret) - 64) // 8  # stripes of 64 bytes between two scrambles
+    last = (size - 1) // 64
+    for stripe in range(last):
+        at = stripe % stripes
+        _accumulate(lanes, data, 64 * stripe, secret, 8 * at)
+        if at == stripes - 1:
+            for i in range(8):
+                lanes[i] = (lanes[i] ^ lanes[i] >> 47 ^ _u64(secret, len(secret) - 64 + 8 * i)) * P32[0] & M64
+    _accumulate(lanes, data, size - 64, secret, len(secret) - 64 - 7)
+    total = size * P64[0]
+    for i in range(4):
+        total += _folded(lanes[2 * i] ^ _u64(secret, 11 + 16 * i), lanes[2 * i + 1] ^ _u64(secret, 19 + 16 * i))
+    return _avalanche(total & M64)
+
+
+def _seeded(seed) -> bytes:
+    words = struct.unpack("<24Q", SECRET)
+    return struct.pack("<24Q", *((w - seed if i % 2 else w + seed) & M64 for i, w in enumerate(words)))
+
+
+def _accumulate(lanes, data, at, secret, place):
+    for i in range(8):
+        value = _u64(data, at + 8 * i)
+        keyed = value ^ _u64(secret, place + 8 * i)
+        lanes[i ^ 1] = lanes[i ^ 1] + value & M64
+        lanes[i] = lanes[i] + (keyed & 0xFFFFFFFF) * (keyed >> 32) & M64
+
+
+def _mix16(data, at, place, seed) -> int:
+    low = _u64(data, at) ^ _u64(SECRET, place) + seed & M64
+    return _folded(low, _u64(data, at + 8) ^ _u64(SECRET, place + 8) - seed & M64)
+
+
+def _folded(a, b) -> int:
+    product = a * b
+    return (product ^ product >> 64) & M64
+
+
+def _avalanche(x) -> int:
+    x = (x ^ x >> 37) * MX1 & M64
+    return x ^ x >> 32
+
+
+def _avalanche64(x) -> int:
+    x = (x ^ x >> 33) * P64[1] & M64
+    x = (x ^ x >> 29) * P64[2] & M64
+    return x ^ x >> 32
+
+
+def _rotl(x, by) -> int:
+    return (x << by | x >> 64 - by) & M64
+
+
+def _u32(data, at) -> int:
+    return int.from_bytes(data[at : at + 4], "little")
+
+
+def _u64(data, at) -> int:
+    return int.from_bytes(data[at : at + 8], "little")

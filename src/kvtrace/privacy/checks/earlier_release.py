@@ -12,10 +12,9 @@ import numpy as np
 
 from ..profiles import declared
 from ..steps import rounded_outputs
-from .block_feed import number_ids
+from .block_feed import IdNumbers, number_ids
 from .evidence import Evidence
 from .finding import Finding, failed, not_checked, passed
-from .id_numbers import IdNumbers
 
 MAX_MATCHING = 0.05  # share of matching rows beyond chance above which the check fails
 SIGMAS = 10.0  # ... and the matches must exceed chance by this many of its standard deviations

@@ -21,11 +21,17 @@ from ...trace.trace import Trace
 from ..contributors import Contributors
 from ..profiles import PROFILES
 from ..release_options import Profile
-from .block_feed import KeptNumbers, blocks_of, join_in_order, of_requests, take_rows
-from .block_sums import BlockSums
-from .blocks import AuditedRequests, RequestBlocks
-from .contributor_counts import count_up_to
-from .id_numbers import IdNumbers
+from .block_feed import (
+    AuditedRequests,
+    IdNumbers,
+    KeptNumbers,
+    RequestBlocks,
+    blocks_of,
+    join_in_order,
+    of_requests,
+    take_rows,
+)
+from .block_sums import BlockSums, count_up_to
 
 SIDECARS = ("the sidecar", "metadata kvtrace")
 REFERENCES = 1 << 20  # block references that are sorted by time at once

@@ -10,8 +10,8 @@ import numpy as np
 
 from ...formats.seen_words import Words
 from ...trace.unknown import known_outputs
-from ..allowed_fields import TYPES
-from ..timing import durations_of
+from ..allowed_values import TYPES
+from ..steps import durations_of
 from .evidence import Evidence
 from .fields import ALLOWED
 from .finding import Finding, failed, passed, warned

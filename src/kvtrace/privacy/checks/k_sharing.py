@@ -13,9 +13,9 @@ import numpy as np
 
 from ...trace.columns import Columns
 from ..contributors import WARNINGS, WORDS, Contributors, contributors
-from ..unprotected import counted_kind_of
-from .blocks import RequestBlocks
-from .bound import USUAL_K
+from ..profiles import counted_kind_of
+from .block_feed import RequestBlocks
+from .block_sums import USUAL_K
 from .evidence import Evidence
 from .finding import PEOPLE, Finding, failed, not_checked, passed, warned
 

@@ -1,18 +1,27 @@
-"""sidecar: the files beside a trace state known names with known values, which are true, and nothing else."""
+"""sidecar: the files beside a trace state known names with known values, which are true, and nothing else.
+
+Numbers are compared with the rows: a free number could be a telephone number.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from math import isclose
 from typing import Any
 
+import numpy as np
+
+from ..._base.row_counts import rounded
 from ...formats.opened import MetadataText
 from ...formats.rewriting import same_text
-from ..forms import Place, faults, fit
+from ...trace.columns import Columns
+from ...trace.hits import sum_hits, unlimited_hits
+from ...trace.trace_figures import OutputFigures, count_outputs, output_figures
+from ..allowed_values import Place, faults, fit, kinds, shown
 from ..sidecar_forms import SIDECAR
+from .block_feed import RequestBlocks
 from .evidence import Evidence
 from .finding import Finding, failed, passed, warned
-from .marks import kinds, shown
-from .stated import wrong_numbers
 
 OURS = ("the sidecar", "metadata kvtrace")
 REMEDY = "Publish the trace again with `kvtrace release`, which writes known names and values only."
@@ -88,3 +97,113 @@ def _dotted(place: Place) -> str:
 
 def _at(place: str) -> str:
     return f", {place}" if place else ""
+
+
+def wrong_numbers(evidence: Evidence) -> Iterator[str]:
+    """The names of stated numbers that are not those of the file."""
+    if evidence.sidecar is None or evidence.source.unread:  # there is none, or rows that it counts are missing
+        return
+    values = evidence.texts_of_sidecar
+    columns, numbers = evidence.columns, evidence.numbers
+    counts = {
+        "requests": len(columns), "blocks": int(columns.offsets[-1]),
+        "output_blocks": None if columns.output_offsets is None else int(columns.output_offsets[-1]),
+        "distinct_blocks": numbers.distinct,
+    } | ({"first_id": numbers.smallest} if numbers.distinct else {})  # fmt: skip
+    yield from _differing(values, counts, "")
+    figures = values.get("figures")
+    if isinstance(figures, Mapping):
+        time = columns.timestamp
+        more = {
+            "requests": len(columns), "tokens": int(columns.input_length.sum()), "blocks": int(columns.offsets[-1]),
+            "distinct_blocks": numbers.distinct, **dict.fromkeys(OutputFigures.__annotations__),
+            **output_figures(*count_outputs(columns)),
+        }  # fmt: skip
+        duration = figures.get("duration_ms", float(time.max() - time.min()))
+        if not (isinstance(duration, (int, float)) and isclose(duration, time.max() - time.min(), abs_tol=1e-6)):
+            yield "figures.duration_ms"  # seconds in Bailian's rows have no more digits
+        yield from _differing(figures, more, "figures.")
+        if _above(figures.get("sessions"), len(columns)):
+            yield "figures.sessions"
+        for name in ("hits", "hits_with_outputs"):
+            if isinstance(hits := figures.get(name), Mapping):
+                yield from (f"figures.{name}.{wrong}" for wrong in _wrong_hits(hits, more))
+        if isinstance(hits := figures.get("hits"), Mapping) and (true := _true_hits(evidence)) is not None:
+            stated = ((name, hits.get(name)) for name in true)
+            yield from (
+                f"figures.hits.{name}" for name, value in stated
+                if not isinstance(value, (int, float)) or not isclose(value, true[name], rel_tol=1e-9)
+            )  # fmt: skip
+    if isinstance(counts_of_log := values.get("counts"), Mapping):
+        yield from (f"counts.{name}" for name in _wrong_counts(counts_of_log, len(columns)))
+
+
+PARTS = {  # count -> the count that it is a part of
+    "others": "filtered", "lengths_only": "requests", "cut": "requests", "with_logged_tokens": "requests",
+    "equal_to_logged": "with_logged_tokens", "without_output_blocks": "requests",
+}  # fmt: skip
+
+
+def _wrong_counts(counts: Mapping[str, Any], requests: int) -> Iterator[str]:
+    """The counts of the log that contradict each other or the rows."""
+    number = {name: value if isinstance(value, int) else 0 for name, value in counts.items()}
+    if "requests" in number and number["requests"] != rounded(requests):
+        yield "requests"
+    if "rows" in number and number["rows"] < number.get("requests", 0):
+        yield "rows"
+    yield from (name for name, whole in PARTS.items() if number.get(name, 0) > number.get(whole, 0))
+
+
+def _differing(stated: Mapping[str, Any], true: Mapping[str, Any], place: str) -> Iterator[str]:
+    for name, number in true.items():
+        if (name in stated and number is not None and stated[name] != number) or (
+            name in stated and number is None and stated[name] != 0
+        ):
+            yield f"{place}{name}"
+
+
+def _wrong_hits(hits: Mapping[str, Any], figures: Mapping[str, Any]) -> Iterator[str]:
+    """The names of hits that contradict the figures or each other."""
+    yield from _differing(hits, {name: figures[name] for name in ("requests", "blocks", "tokens")}, "")
+    for name, limit in (("hit_blocks", "blocks"), ("hit_tokens", "tokens"), ("requests_with_blocks", "requests"),
+                        ("request_hits", "requests")):  # fmt: skip
+        if _above(hits.get(name), figures[limit]):
+            yield name
+    for rate, part, whole in (
+        ("block_hit_rate", "hit_blocks", "blocks"), ("token_hit_rate", "hit_tokens", "tokens"),
+        ("request_hit_rate", "request_hits", "requests_with_blocks"),
+    ):  # fmt: skip
+        if rate in hits and not _is_rate(hits, rate, part, whole):
+            yield rate
+
+
+def _true_hits(evidence: Evidence) -> Mapping[str, Any] | None:
+    """The hits of a cache that never evicts; None if rows are not requests in order, or outputs have blocks."""
+    requests, columns = evidence.requests, evidence.columns
+    if requests is None or len(requests) < len(columns) or not requests.in_order or columns.output_offsets is not None:
+        return None
+    hits: list[np.ndarray] = []
+    seen = 0
+
+    def take(blocks: RequestBlocks) -> None:
+        nonlocal seen
+        rows = np.zeros(len(blocks.requests))
+        hits.append(unlimited_hits(Columns(rows, rows, rows, blocks.numbers, blocks.offsets), seen=seen))
+        seen = max(seen, int(blocks.numbers.max(initial=-1)) + 1)
+
+    evidence.feed(take)
+    chunk = np.concatenate([np.empty(0, np.int64), *hits]), np.diff(columns.offsets), columns.input_length
+    return sum_hits([chunk], requests.block_size).to_dict()
+
+
+def _above(value: Any, limit: float) -> bool:
+    return isinstance(value, (int, float)) and value > limit
+
+
+def _is_rate(values: Mapping[str, Any], rate: str, part: str, whole: str) -> bool:
+    """Whether a rate is part / whole, to the last digit that a double has."""
+    one = [values.get(name) for name in (rate, part, whole)]
+    if not all(isinstance(value, (int, float)) and np.isfinite(value) for value in one):
+        return False
+    stated, parts, all_of = (float(value) for value in one if value is not None)
+    return isclose(stated, parts / all_of if all_of else 0.0, rel_tol=1e-12)

@@ -1,4 +1,7 @@
-"""Finish: write one range's rows of the trace, coarsened by the profile."""
+"""The last stages: find what the requests of sessions waited for, and write the rows, coarsened by the profile.
+
+A task of `link` has a share of the sessions, a task of `finish` one range's rows.
+"""
 
 from __future__ import annotations
 
@@ -6,21 +9,99 @@ from typing import Any
 
 import numpy as np
 
+from ..._base.offsets import offsets_of
 from ..._base.units import NS_PER_MS
+from ..._native import numbering
 from ...trace.columns import Columns, replace_columns
+from ...trace.dependencies import Dependencies, dependencies_between
 from ...trace.measured import MEASURED, NUMBERS
+from ...trace.recorded_dependencies import recorded_dependencies
 from ...trace.trace_figures import count_outputs
 from ...trace.turns import previous_turn, turn_numbers
-from ..steps import coarsened
-from .gathering import entries_of
-from .session_linking import write_session_rows
-from .task_plan import Plan
+from ..account import ReleaseStep
+from ..session_times import measured_ms, service_times
+from ..steps import coarsened, step_times
+from .stages import entries_of
+from .task_plan import TaskPlan
+
+ROWS = ("timestamp", "service_ms", "session", "row", "blocks")
+
+
+def write_session_rows(
+    plan: TaskPlan, number: int, columns: Columns, time_ns: np.ndarray, service_ns: np.ndarray
+) -> int:
+    """Set the service times of a range's rows, and write `sessions/<number>`: the rows with a session, by shard.
+
+    Returns the number of rows whose service time the log did not measure.
+    """
+    assert columns.session is not None and plan.first_time is not None
+    measured = measured_ms(time_ns, service_ns, plan.first_time)
+    with plan.store.open(f"ranked/{number}") as ranked:
+        hits = ranked[f"hits {_last_step(plan).value}"]
+    columns.service_ms = service_times(
+        columns, measured, hits, plan.profile, plan.service_model, block_size=plan.block_size, tail=plan.tail
+    )
+    inside = np.flatnonzero(columns.session >= 0)
+    shard = columns.session[inside] % plan.shards
+    rows = inside[np.argsort(shard, kind="stable")]
+    ids, offsets = numbering.take(columns.hash_ids, columns.offsets, rows)
+    starts = np.searchsorted(np.sort(shard), np.arange(plan.shards + 1))
+    plan.store.write(
+        f"sessions/{number}", timestamp=columns.timestamp[rows], service_ms=columns.service_ms[rows],
+        session=columns.session[rows], row=rows + plan.rows_before[number], blocks=np.diff(offsets), ids=ids,
+        shards=starts, shard_blocks=offsets[starts],
+    )  # fmt: skip
+    return int(np.isnan(measured).sum())
+
+
+def link(plan: TaskPlan, shard: int) -> dict[str, int]:
+    """Write `linked/<shard>`: the dependencies of the requests of a share of the sessions, with coarse delays."""
+    rows: dict[str, list[np.ndarray]] = {name: [] for name in (*ROWS, "ids")}
+    for number in range(plan.ranges):
+        with plan.store.open(f"sessions/{number}") as stored:
+            start, stop = stored["shards", shard : shard + 2].tolist()
+            first, last = stored["shard_blocks", shard : shard + 2].tolist()
+            for name in ROWS:
+                rows[name].append(stored[name, start:stop])
+            rows["ids"].append(stored["ids", first:last])
+    time, service, session, row, blocks, ids = (np.concatenate(values) for values in rows.values())
+    nothing = np.zeros(len(row), dtype=np.int64)
+    columns = Columns(time, nothing, nothing, ids, offsets_of(blocks), session=session, service_ms=service)
+    waits = recorded_dependencies(columns)
+    coarse = step_times(replace_columns(columns, dependencies=waits), plan.profile.time_step_ms).dependencies
+    assert coarse is not None
+    request = row[coarse.request]  # ascending, as the rows are
+    written = plan.store.write(
+        f"linked/{shard}", request=request, row=row[coarse.row], trigger=coarse.trigger, relation=coarse.relation,
+        delay_ms=coarse.delay_ms, bounds=np.searchsorted(request, [*plan.rows_before, np.iinfo(np.int64).max]),
+    )  # fmt: skip
+    return {"dependencies": len(request), "bytes": written}
+
+
+def linked_dependencies(plan: TaskPlan, number: int, rows: int) -> Dependencies:
+    """The dependencies of a range's rows, on rows of the whole."""
+    parts: dict[str, list[np.ndarray]] = {name: [] for name in ("request", "row", "trigger", "relation", "delay_ms")}
+    for shard in range(plan.shards):
+        with plan.store.open(f"linked/{shard}") as stored:
+            start, stop = stored["bounds", number : number + 2].tolist()
+            for name, values in parts.items():
+                values.append(stored[name, start:stop])
+    request, row, trigger, relation, delay_ms = (np.concatenate(values) for values in parts.values())
+    return dependencies_between(request - plan.rows_before[number], row, trigger, relation, delay_ms, rows)
+
+
+def _last_step(plan: TaskPlan) -> ReleaseStep:
+    """The last step that changed the hits."""
+    if plan.counts != "none":
+        return ReleaseStep.K_SHARING
+    return ReleaseStep.TAILS_UNIQUE if plan.tail == "unique" else ReleaseStep.ORIGINAL
+
 
 COLUMNS = ("timestamp", "input_length", "output_length", "hash_ids", "offsets")
 OPTIONAL = ("session", "parent", "output_ids", "output_offsets", "domain", *NUMBERS)
 
 
-def finish(plan: Plan, number: int) -> dict[str, Any]:
+def finish(plan: TaskPlan, number: int) -> dict[str, Any]:
     """Write `finished/<number>`, the columns of its rows; returns their sums, and the last time and session."""
     with plan.store.open(f"gathered/{number}") as gathered:
         rows = {name: gathered[name] for name in ("time", "input_length", "output_length")}
@@ -70,14 +151,14 @@ def finish(plan: Plan, number: int) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _timestamp(plan: Plan, time) -> np.ndarray:
+def _timestamp(plan: TaskPlan, time) -> np.ndarray:
     """Milliseconds since the first request."""
     if plan.first_time is None:
         return time
     return ((time - plan.first_time) // NS_PER_MS).astype(np.float64)
 
 
-def _link(columns: Columns, plan: Plan, number: int, local, sessions) -> None:
+def _link(columns: Columns, plan: TaskPlan, number: int, local, sessions) -> None:
     """Set each row's session, the row of its previous turn, and its turn, from 1."""
     known = np.flatnonzero(local >= 0)
     session = local[known]
@@ -94,7 +175,7 @@ def _link(columns: Columns, plan: Plan, number: int, local, sessions) -> None:
 # -- columns in a file -------------------------------------------------------------------------------------------
 
 
-def write_columns(plan: Plan, number: int, columns: Columns) -> int:
+def write_columns(plan: TaskPlan, number: int, columns: Columns) -> int:
     """Write `finished/<number>`; returns its size in bytes."""
     arrays = {name: getattr(columns, name) for name in COLUMNS}
     arrays |= {name: values for name in OPTIONAL if (values := getattr(columns, name)) is not None}
@@ -106,7 +187,7 @@ def write_columns(plan: Plan, number: int, columns: Columns) -> int:
     return plan.store.write(f"finished/{number}", {"words": words}, **arrays)
 
 
-def read_columns(plan: Plan, number: int) -> Columns:
+def read_columns(plan: TaskPlan, number: int) -> Columns:
     """Read the columns that write_columns wrote."""
     with plan.store.open(f"finished/{number}") as arrays:
         time, inputs, outputs, ids, offsets = (arrays[name] for name in COLUMNS)

@@ -1,9 +1,13 @@
-"""Run the stages in order, from encoded parts to the rows of a trace, and collect its figures."""
+"""Run the stages in order, from encoded parts to the rows of a trace, and collect its figures.
+
+LocalRunner has one process for each worker; a task runs again if its worker died. RayRunner runs one task at a time on
+a CPU of a Ray cluster; the tasks of a lost worker or node run again.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Protocol, cast
@@ -12,22 +16,18 @@ import numpy as np
 
 from ..._base.results import Result, columns_of
 from ..._base.step_work import report_work
+from ..._base.workers import cores, retrying_map
 from ..._native.numbering import DigestIndex
 from ...trace.columns import Columns
 from ...trace.hits import Hits, sum_hits
 from ...trace.meta import Meta, merge, shares_prefixes
 from ...trace.trace_figures import output_figures
-from ..account import Account, StepHits
+from ..account import Account, ReleaseStep, StepHits
 from ..contributors import Contributors
-from ..release_steps import ReleaseStep
 from ..session_times import WITHOUT_TIMES, SessionTimes
-from .finishing import finish, read_columns
-from .gathering import gather
-from .matching import match
-from .ranking import rank
-from .resolving import resolve
-from .session_linking import link, linked_dependencies
-from .task_plan import UNKNOWN, Plan, sums_before
+from .finishing import finish, link, linked_dependencies, read_columns
+from .stages import gather, match, rank, resolve
+from .task_plan import UNKNOWN, TaskPlan, sums_before
 
 
 class Runner(Protocol):
@@ -75,7 +75,7 @@ class Numbered(Result):
 
 
 def number(
-    plan: Plan,
+    plan: TaskPlan,
     runner: Runner,
     meta: dict[str, Any],
     *,
@@ -131,7 +131,7 @@ def number(
     )  # fmt: skip
 
 
-def _with_session_times(plan: Plan, meta: dict[str, Any], account: Account, finished, linked) -> dict[str, Any]:
+def _with_session_times(plan: TaskPlan, meta: dict[str, Any], account: Account, finished, linked) -> dict[str, Any]:
     """The sidecar's values with the source of the service times; notes go to the account."""
     if not plan.session_times:
         if plan.has_sessions and not plan.profile.drop_sessions:
@@ -144,7 +144,7 @@ def _with_session_times(plan: Plan, meta: dict[str, Any], account: Account, fini
     return merge(meta, cast(Meta, {"service_times": times.section}))
 
 
-def _columns(plan: Plan) -> Iterator[Columns]:
+def _columns(plan: TaskPlan) -> Iterator[Columns]:
     """The rows that the last stage wrote."""
     for number in range(plan.ranges):
         columns = read_columns(plan, number)
@@ -154,7 +154,7 @@ def _columns(plan: Plan) -> Iterator[Columns]:
             yield columns
 
 
-def _contributors(plan: Plan) -> Contributors | None:
+def _contributors(plan: TaskPlan) -> Contributors | None:
     """The contributor of each request, numbered over all ranges."""
     if plan.counts == "none":
         return None
@@ -172,7 +172,7 @@ def _contributors(plan: Plan) -> Contributors | None:
 # -- figures -----------------------------------------------------------------------------------------------------
 
 
-def _record_steps(done: Account, plan: Plan, before: Sequence[StepHits], first_step, changes_tails: bool) -> None:
+def _record_steps(done: Account, plan: TaskPlan, before: Sequence[StepHits], first_step, changes_tails: bool) -> None:
     """Record the counted contributors and the hits after each step."""
     steps = {ReleaseStep.ORIGINAL: first_step}  # step of the stages -> step of the release
     if plan.tail == "unique" and changes_tails:
@@ -183,7 +183,7 @@ def _record_steps(done: Account, plan: Plan, before: Sequence[StepHits], first_s
     done.steps = [*before, *(StepHits(step, _hits(plan, counted)) for counted, step in steps.items())]
 
 
-def _hits(plan: Plan, step: str, lengths: str = "gathered") -> Hits:
+def _hits(plan: TaskPlan, step: str, lengths: str = "gathered") -> Hits:
     """The hits of the prompts without eviction after a step, or at the end with the blocks of outputs."""
 
     def ranges():
@@ -197,7 +197,7 @@ def _hits(plan: Plan, step: str, lengths: str = "gathered") -> Hits:
     return sum_hits(ranges(), plan.block_size)
 
 
-def _figures(plan: Plan, finished: list[dict[str, Any]], distinct: int, meta: dict[str, Any]) -> dict[str, Any]:
+def _figures(plan: TaskPlan, finished: list[dict[str, Any]], distinct: int, meta: dict[str, Any]) -> dict[str, Any]:
     """The figures of the whole trace, as `trace.figures` gives them."""
     sums = {name: sum(one[name] for one in finished) for name in ("requests", "tokens", "blocks")}
     outputs = (sum(counts) for counts in zip(*(one["outputs"] for one in finished), strict=True))
@@ -213,3 +213,52 @@ def _figures(plan: Plan, finished: list[dict[str, Any]], distinct: int, meta: di
     if plan.has_outputs:
         figures["hits_with_outputs"] = _hits(plan, "with outputs", "finished").to_dict()
     return figures
+
+
+class LocalRunner:
+    """Runs tasks in processes of this machine.
+
+    >>> list(LocalRunner(workers=1).map(abs, [-2, 3]))
+    [2, 3]
+    """
+
+    is_far: bool = False
+    workers: int
+
+    def __init__(self, workers: int | None = None) -> None:
+        self.workers = workers or cores()
+
+    def map(self, function: Callable[..., Any], items: Sequence[Any]) -> Iterator[Any]:
+        """function(item) for each item, in order."""
+        return retrying_map(function, items, self.workers)
+
+
+RETRIES = 5
+
+
+class RayRunner:
+    """Runs tasks on the cluster that `on_ray` connected to."""
+
+    is_far: bool = True
+    workers: int
+
+    def __init__(self, workers: int):
+        self.workers = workers
+
+    def map(self, function: Callable[..., Any], items: Sequence[Any]) -> Iterator[Any]:
+        """function(item) for each item, in order."""
+        from ..._base.ray_cluster import ordered
+
+        return ordered(function, items, in_flight=2 * self.workers, retries=RETRIES)
+
+
+@contextmanager
+def on_ray(address: str | None = None, workers: int | None = None) -> Iterator[RayRunner]:
+    """A runner on the cluster at an address, or on a local cluster that stops when the block ends.
+
+    `workers` is the maximum number of concurrent tasks; by default all CPUs of the cluster.
+    """
+    from ..._base.ray_cluster import connected
+
+    with connected(address) as ray:
+        yield RayRunner(workers or max(1, int(ray.cluster_resources().get("CPU", 1))))

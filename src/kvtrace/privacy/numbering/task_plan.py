@@ -1,4 +1,7 @@
-"""The constants of a run that all its tasks share, and helpers for digests, ranges and shards."""
+"""The plan of a run: constants that all tasks share, helpers for digests, ranges and shards, a bound of memory.
+
+The bound is computed before the stages start, with the task size that fits this machine.
+"""
 
 from __future__ import annotations
 
@@ -7,13 +10,15 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from ..._base.errors import UsageError
+from ..._base.memory import PROGRAM, Need
 from ..._base.mixing import split_mix
 from ..._base.offsets import offsets_of
 from ..._native import numbering
 from ..._native.numbering import DigestIndex
 from ..contributors import counted_kind
 from ..release_options import Profile
-from ..session_times import ServiceModel
+from ..session_times import ServiceEstimate
 from .store import Store
 
 BLOCKS = 1 << 20  # approximate block references in memory for one task
@@ -26,7 +31,7 @@ MANY = np.array([0, 2**64 - 2], dtype=np.uint64)  # in place of a contributor: k
 
 
 @dataclass(frozen=True)
-class Plan:
+class TaskPlan:
     """The constants of a run. It can be pickled, and contains neither text nor key."""
 
     store: Store
@@ -44,7 +49,7 @@ class Plan:
     has_outputs: bool = False  # rows have blocks of outputs after those of prompts
     has_service: bool = False  # rows have measured service times
     session_times: bool = False  # find what the requests of sessions waited for
-    service_model: ServiceModel | None = None  # estimates the service times that are not measured
+    service_model: ServiceEstimate | None = None  # estimates the service times that are not measured
     carried: Sequence[str] = ()  # those of session, parent, turn and measured columns that the rows have, and domain
     rows_before: Sequence[int] = ()  # range -> requests in earlier ranges
     blocks_before: Sequence[int] = ()  # range -> new blocks in earlier ranges
@@ -55,7 +60,7 @@ class Plan:
         """The number of time ranges."""
         return len(self.cuts) + 1
 
-    def updated(self, **values) -> Plan:
+    def updated(self, **values) -> TaskPlan:
         """The plan with values that are known now."""
         return replace(self, **values)
 
@@ -145,3 +150,53 @@ def firsts_of(numbers) -> np.ndarray:
         return np.empty(0, dtype=np.int64)
     greatest = np.maximum.accumulate(numbers)
     return np.flatnonzero(np.concatenate([[True], greatest[1:] > greatest[:-1]]))
+
+
+BLOCK = 200  # bytes a block reference in a task: digests, contributors, and their sorts
+ROW_BLOCK, ROW = 53, 310  # bytes a block reference (each may be a distinct block) and a request in one process
+MIN_BLOCKS = 1 << 16  # smaller tasks would mostly open files
+
+
+def running(workers: int, blocks: int = BLOCKS) -> Need:
+    """The memory of the workers and of the main process.
+
+    >>> running(2).total
+    719430400
+    """
+    return Need({
+        f"for {workers + 1} processes": (workers + 1) * PROGRAM,
+        f"for {blocks:,} blocks in each of {workers} tasks at once": workers * BLOCK * blocks,
+    }, remedy="Try fewer --workers")  # fmt: skip
+
+
+def in_one_process(requests: int, blocks: int) -> Need:
+    """The memory to number and release rows without stages, after they were encoded.
+
+    >>> in_one_process(1_000_000, 30_000_000).total
+    2000000000
+    """
+    return Need({
+        "for this process": PROGRAM,
+        f"for {blocks:,} block references": ROW_BLOCK * blocks,
+        f"for {requests:,} requests": ROW * requests,
+    }, remedy="One process holds all rows for these options: give it more memory, or choose other options")  # fmt: skip
+
+
+def blocks_within(memory: int | None, workers: int) -> int:
+    """The blocks in each task that keep all workers within `memory` bytes; UsageError if it is too small.
+
+    >>> blocks_within(None, 2) == BLOCKS, blocks_within(500_000_000, 2)
+    (True, 500000)
+    """
+    if memory is None:
+        return BLOCKS
+    running(workers, MIN_BLOCKS).require(memory)
+    return min(BLOCKS, (memory - (workers + 1) * PROGRAM) // (workers * BLOCK))
+
+
+def require_folder(memory: int | None, output) -> None:
+    """UsageError if memory is limited and the output is not a data set: other audits have no memory bound."""
+    from ...formats.dataset import has_dataset_name
+
+    if memory is not None and not has_dataset_name(output):
+        raise UsageError("--memory needs a data set as output. Try -o FOLDER.dataset.")

@@ -1,16 +1,95 @@
-"""The generated text of an answer, in the shapes that logs have.
+"""The contents of a request, in the shapes that logs have: prompt, answer, and fields that can change the prompt.
 
-A message, a completion with `choices`, the items of the Responses API, content parts, or an object with one text. An
-object of another shape is an error that names its JSON path: read as an empty answer, it would have 0 tokens.
+Loggers write messages as a string, the whole request body in place of its messages, or each message as a string. A text
+that is such JSON is read as messages: as text, it would have other tokens than the engine saw.
+
+An answer is a message, a completion with `choices`, the items of the Responses API, content parts, or an object with
+one text. An object of another shape is an error that names its JSON path: read as an empty answer, it would have 0
+tokens.
+
+SHAPING lists the other fields for all APIs, with the type that the API gives each. A value of another type has no
+meaning for the engine, and is counted as not rendered. `text/chat_requests.py` decides what the template gets of them.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from typing import Any
 
 from ..._base.errors import RowError
-from .json_values import as_text, unpacked, wrong
+from .fieldmap import as_text, unpacked, wrong
+from .record import Places
+
+_BODY = ("messages", "prompt")  # fields of a request body that hold its prompt
+# how messages start that no longer parse, and messages of str() instead of json.dumps()
+_CUT = re.compile(r'\s*(\[\s*\{\s*"(role|content|type)"|\{\s*"messages")\s*:')
+_PYTHON = re.compile(r"\s*(\[\s*\{\s*'(role|content)'|\{\s*'messages')\s*:")
+
+
+def opened_prompt(value: Any, path: str) -> tuple[Any, str, dict[str, Any]]:
+    """The prompt inside a value, its JSON path, and the request body that holds it ({} = none); RowError.
+
+    >>> opened_prompt('{"messages": [{"role": "user", "content": "Hi"}]}', "input")[:2]
+    ([{'role': 'user', 'content': 'Hi'}], 'input.messages')
+    >>> opened_prompt('{"a": 1}', "input")[0]
+    '{"a": 1}'
+    """
+    if type(value) is str:
+        value = _opened_text(value, path)
+    if type(value) is dict:
+        name = next((name for name in _BODY if value.get(name) is not None), None)
+        if name is not None:
+            inner, inner_path, _ = opened_prompt(value[name], f"{path}.{name}")
+            return inner, inner_path, value
+        if is_message(value):
+            return [value], path, {}
+    if type(value) is list and value and type(value[0]) is str:
+        messages = [unpacked(text) for text in value]
+        if all(map(is_message, messages)):
+            return messages, path, {}
+    return value, path, {}
+
+
+def is_message(value: Any) -> bool:
+    """Whether the value is a chat message.
+
+    >>> is_message({"role": "user", "content": "Hi"}), is_message({"role": 5})
+    (True, False)
+    """
+    return type(value) is dict and type(value.get("role")) is str
+
+
+def is_cut_json(text: str) -> bool:
+    """Whether the text is messages that a logger cut: they start as JSON, but do not end as JSON.
+
+    >>> is_cut_json('[{"role": "user", "content": "He'), is_cut_json("[see below]")
+    (True, False)
+    """
+    return _CUT.match(text) is not None and unpacked(text) is None
+
+
+def _opened_text(text, path):
+    """The messages that a text holds as JSON, else the text itself."""
+    parsed = unpacked(text)
+    if parsed == []:
+        return []
+    if type(parsed) is list and all(map(is_message, parsed)):
+        return parsed
+    if type(parsed) is dict and (is_message(parsed) or type(parsed.get("messages")) in (list, str)):
+        return parsed
+    if parsed is None and _PYTHON.match(text):
+        hint = "Log them with json.dumps, not with str."
+        raise RowError("holds messages as Python writes them, which is not JSON.", field=path, hint=hint)
+    return text
+
+
+def require_prompt(value: Any, path: str) -> None:
+    """RowError for a value that is not a prompt of any shape."""
+    if type(value) is list and value:
+        raise wrong(value[0], f"{path}[0]", "a message or a token id")
+    raise wrong(value, path, "messages, text or token ids")
+
 
 MESSAGE = frozenset(("content", "reasoning_content", "reasoning", "tool_calls", "function_call", "refusal"))
 TEXTS = ("text", "output_text", "completion", "generated_text")  # an object with one of these has no other answer
@@ -170,3 +249,76 @@ def _part_texts(parts, path) -> list[str]:
     if parts and not texts:
         raise RowError("has no part with text.", field=path, hint=HINT)
     return texts
+
+
+SHAPING: dict[str, type | tuple[type, ...]] = {
+    "chat_template_kwargs": dict,  # vLLM, SGLang: variables of the template
+    "reasoning_effort": (str, int, float),  # OpenAI chat, vLLM, SGLang
+    "reasoning": dict,  # OpenAI Responses, OpenRouter, SGLang: {"effort": ...}
+    "documents": list,  # vLLM: of retrieval templates
+    "add_generation_prompt": bool,  # vLLM
+    "continue_final_message": bool,  # vLLM, SGLang
+    "add_special_tokens": bool,  # vLLM
+    "chat_template": str,  # vLLM: a template of the request's own
+    "tool_choice": (str, dict),
+    "response_format": dict,  # a JSON schema, which some services write into the prompt
+    "text": dict,  # OpenAI Responses: {"format": ...}, likewise
+    "mm_processor_kwargs": dict,  # vLLM: other sizes of images
+    "image_grid_thw": list,  # what a Qwen-VL processor made of the images, in their order
+    "image_grid": list,
+    "truncate_prompt_tokens": int,  # vLLM
+    "suffix": str,  # completions that fill in the middle
+    "thinking": dict,  # Anthropic
+    "output_config": dict,  # Anthropic: {"effort": ...}
+    "context_management": (dict, list),  # Anthropic, Responses: the server edits earlier turns
+    "mcp_servers": list,  # Anthropic: the server adds tools
+}
+INNER = ("extra_body", "chat_template_kwargs")  # clients put fields of engines into the first
+OF_ANSWERS = ("reasoning", "text", "suffix", "thinking", "output_config")  # in a row, these may be of the answer
+CONTENT_FREE_FORMATS = ("text", None)  # response formats that no prompt shows
+
+
+def shaping_of(places: Places) -> dict[str, Any] | None:
+    """The fields of a request that can change its prompt, and `invalid`: names of those with another type; else None.
+
+    >>> shaping_of([("", {"reasoning_effort": "low", "documents": "a"})])
+    {'reasoning_effort': 'low', 'invalid': ['documents']}
+    >>> shaping_of([("", {"model": "m"})]) is None
+    True
+    """
+    shaping: dict[str, Any] = {}
+    for _, place in places:
+        inner = place.get("extra_body")
+        for source in (place, inner) if type(inner) is dict else (place,):
+            for name in SHAPING.keys() & source.keys():
+                if source[name] is not None:
+                    shaping.setdefault(name, source[name])
+    return _checked(shaping) if shaping else None
+
+
+def _checked(shaping):
+    """The fields that have their API's type, in the order of SHAPING, those of the Responses API under chat's names."""
+    checked: dict[str, Any] = {}
+    invalid = []
+    for name, kind in SHAPING.items():
+        if name not in shaping:
+            continue
+        value = shaping[name]
+        if _has_type(value, kind) and (name != "documents" or all(type(one) is dict for one in value)):
+            checked[name] = value
+        elif name not in OF_ANSWERS:
+            invalid.append(name)
+    text = checked.pop("text", None)
+    if text is not None and type(text.get("format")) is dict:
+        checked.setdefault("response_format", text["format"])
+    if "response_format" in checked and checked["response_format"].get("type") in CONTENT_FREE_FORMATS:
+        del checked["response_format"]
+    effort = checked.get("reasoning", {}).get("effort")
+    if type(effort) is str:
+        checked.setdefault("reasoning_effort", effort)
+    return (checked | ({"invalid": invalid} if invalid else {})) or None
+
+
+def _has_type(value, kind):
+    kinds = kind if isinstance(kind, tuple) else (kind,)
+    return type(value) in kinds

@@ -1,6 +1,6 @@
 """Event streams that a log holds in place of an answer: as text, as lines or pieces of it, or as a list of chunks.
 
-They are put together as the API gives the answer without streaming. Only chunks of the APIs of this folder count: a
+They are put together as the API gives the answer without streaming. Only chunks of the APIs in streamed.py count: a
 text that a model wrote may begin with `data:`, and a list may hold messages or content parts. All work is linear.
 """
 
@@ -13,11 +13,10 @@ from typing import Any
 
 import orjson
 
-from ...._base.errors import NotARequest, RowError
-from ..json_values import ENCODINGS, unpacked
-from . import anthropic, openai, responses
-from .answer import ENDED, StreamedAnswer
-from .sse import DONE, Event, EventStream, event_of
+from ..._base.errors import NotARequest, RowError
+from . import streamed
+from .fieldmap import ENCODINGS, unpacked
+from .sse import DONE, ENDED, Event, EventStream, StreamedAnswer, event_of
 
 Events = Iterable[tuple[int, Event]]
 Assemble = Callable[[Events], StreamedAnswer]
@@ -265,15 +264,15 @@ def _api_of(event: Event, *, is_framed: bool) -> Assemble | None:
     """What puts the chunks of the API together that this one is of; None if it may be of several, or of none."""
     kind = event.get("type")
     if type(kind) is str and kind.startswith("response."):
-        return responses.assembled
-    if type(kind) is str and kind in anthropic.EVENTS:
-        return anthropic.assembled
+        return streamed.assembled_responses
+    if type(kind) is str and kind in streamed.EVENTS:
+        return streamed.assembled_anthropic
     choices = event.get("choices")
     if type(choices) is not list:
         return None
     names = ("delta", "text", "message") if is_framed else ("delta", "text")
     has_piece = any(type(choice) is dict and any(name in choice for name in names) for choice in choices)
-    return openai.assembled if has_piece or event.get("object") in CHUNKS else None
+    return streamed.assembled_chat if has_piece or event.get("object") in CHUNKS else None
 
 
 def _is_neutral(event: Event) -> bool:

@@ -1,30 +1,39 @@
-"""OpenTelemetry spans of model calls, one or several a line (OTLP JSON files), in any convention of this folder.
-
-Log records that are events of the GenAI conventions hold calls, too (log_records.py).
+"""OpenTelemetry spans of model calls, one or several a line (OTLP JSON files), in any of otel_conventions.py.
 
 A span is an object with `attributes`, a start time and optional `events`. SDKs print one span a line; the Collector's
 file exporter writes a batch a line, `resourceSpans[].scopeSpans[].spans[]`. Spans of tools, agents and other work are
 left out. Sessions and users are attributes of the span or of its resource. A span's end is the end of its request.
 Cached tokens and times have names of OpenTelemetry (opentelemetry.io/docs/specs/semconv/registry/attributes/gen-ai),
 vLLM (vllm/tracing), OpenLLMetry, OpenInference, Sentry and Langfuse.
+
+Log records that are events of the GenAI conventions hold calls, too (`resourceLogs[].scopeLogs[].logRecords[]`, or one
+record a line); each call becomes a span with the events. `gen_ai.client.inference.operation.details` (conventions 1.37)
+is one call. It is logged when the call ends, and has no start. In the conventions 1.27 to 1.36 each message is an
+event, and so is the answer, `gen_ai.choice`: the events of one line with the same trace and span are one call, which
+began with the first of them and ended with its answer. Calls whose events are in several lines are left out.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
 from typing import Any
 
-from ...._base.errors import NotARequest, RowError
-from .. import fields
-from ..fieldmap import MISSING, FieldMap, find
-from ..measured import put_measured
-from ..pairs import unpacked
-from ..record import Record
-from . import events as events_convention
-from . import flat, genai, log_records, openinference, values
-from .span_content import SpanContent
+from ..._base.errors import NotARequest, RowError
+from . import fields, otel_conventions, otel_values
+from . import otel_conventions as event_convention
+from .fieldmap import MISSING, FieldMap, as_text, find
+from .otel_conventions import DETAILS
+from .otel_values import SpanContent
+from .pairs import unpacked
+from .record import Record, put_measured
 
 CONVERSATION = False  # the spans of a line only ended at about the same time
-CONVENTIONS = (genai, openinference, flat, events_convention)  # in this order: a span may use several
+CONVENTIONS = (
+    otel_conventions.genai_content,
+    otel_conventions.openinference_content,
+    otel_conventions.flat_content,
+    event_convention.events_content,
+)  # in this order: a span may use several
 
 CONTAINERS = ("resourceSpans", "resource_spans")
 SCOPES = ("scopeSpans", "scope_spans", "instrumentationLibrarySpans")
@@ -104,7 +113,7 @@ def overlay(row: dict[str, Any], fields: FieldMap) -> dict[str, Any]:
 
 def matches(row: dict[str, Any]) -> bool:
     """Whether the row has this format."""
-    if any(type(row.get(name)) is list for name in (*CONTAINERS, *log_records.CONTAINERS)):
+    if any(type(row.get(name)) is list for name in (*CONTAINERS, *LOG_CONTAINERS)):
         return True
     has_attributes = type(row.get("attributes")) in (dict, list, str)
     return has_attributes and (any(row.get(name) is not None for name in STARTS) or _is_event(row))
@@ -112,30 +121,30 @@ def matches(row: dict[str, Any]) -> bool:
 
 def small_unit(row: dict[str, Any]) -> str | None:
     """Nanoseconds if the name of the field states them, else None."""
-    names = (*NANOSECONDS, *CONTAINERS, *log_records.CONTAINERS, *log_records.TIMES[:4])
+    names = (*NANOSECONDS, *CONTAINERS, *LOG_CONTAINERS, *TIMES[:4])
     return "ns" if any(name in row for name in names) else None
 
 
 def _calls(row):
     """The spans of a row and the calls in its log records, each with its JSON path and its resource's attributes."""
-    if not any(name in row for name in (*CONTAINERS, *log_records.CONTAINERS)):
+    if not any(name in row for name in (*CONTAINERS, *LOG_CONTAINERS)):
         resource = _resource(row, "")
-        spans = log_records.calls([(row, "")]) if _is_event(row) else [(row, "")]
+        spans = calls([(row, "")]) if _is_event(row) else [(row, "")]
         yield from ((span, path, resource) for span, path in spans)
         return
     for batch, batch_path in _objects(row, CONTAINERS, ""):
         resource = _resource(batch, batch_path)
         yield from ((span, path, resource) for span, path in _in_scopes(batch, batch_path, SCOPES, ("spans",)))
-    for batch, batch_path in _objects(row, log_records.CONTAINERS, ""):
+    for batch, batch_path in _objects(row, LOG_CONTAINERS, ""):
         resource = _resource(batch, batch_path)
-        records = _in_scopes(batch, batch_path, log_records.SCOPES, log_records.RECORDS)
-        yield from ((span, path, resource) for span, path in log_records.calls(records))
+        records = _in_scopes(batch, batch_path, LOG_SCOPES, RECORDS)
+        yield from ((span, path, resource) for span, path in calls(records))
 
 
 def _is_event(row):
     """Whether a row is a log record with an event of a call."""
     is_span = any(row.get(name) is not None for name in STARTS)
-    return not is_span and log_records.event_name(row) in log_records.CALL_EVENTS
+    return not is_span and event_name(row) in CALL_EVENTS
 
 
 def _in_scopes(batch, path, scopes, names):
@@ -160,12 +169,12 @@ def _resource(parent, path):
     resource = parent.get("resource")
     if type(resource) is not dict:
         return {}
-    return values.attributes(resource.get("attributes"), f"{path}resource.attributes")
+    return otel_values.attributes(resource.get("attributes"), f"{path}resource.attributes")
 
 
 def _mapped(span, resource, mapped):
     """Target -> value at its path in the span, or of the attribute of this name: the span's, else its resource's."""
-    attributes, values_of = values.attributes(span.get("attributes")), {}
+    attributes, values_of = otel_values.attributes(span.get("attributes")), {}
     for target, path in mapped.paths:
         value = find(span, path)
         places = (resource,) if path.startswith(OF_RESOURCE) else (attributes, resource)
@@ -180,7 +189,7 @@ def _mapped(span, resource, mapped):
 
 
 def _record(span, resource) -> Record:
-    attributes = values.attributes(span.get("attributes"))
+    attributes = otel_values.attributes(span.get("attributes"))
     if not _is_call(attributes):
         raise NotARequest("is not the span of a model call.")
     mapped, path = fields.find([("", span)], "input")
@@ -212,7 +221,7 @@ def _time(span):
 
 
 def _content(attributes, events) -> SpanContent | None:
-    contents = (convention.span_content(attributes, events) for convention in CONVENTIONS)
+    contents = (content_of(attributes, events) for content_of in CONVENTIONS)
     return next((content for content in contents if content is not None), None)
 
 
@@ -230,7 +239,7 @@ def _is_call(attributes):
 def _events(span):
     """The names and attributes of the span's events of this convention, in order."""
     return [
-        (event["name"], values.attributes(event.get("attributes"), f"events[{i}].attributes"))
+        (event["name"], otel_values.attributes(event.get("attributes"), f"events[{i}].attributes"))
         for i, event in _all_events(span)
         if event["name"].startswith("gen_ai.")
     ]
@@ -257,9 +266,9 @@ def _has_failed(span, attributes, content):
 def _hint(attributes):
     """The setting that turns on content capture, for the convention of the span."""
     if any(name.startswith(("openinference.", "llm.token_count.")) for name in attributes):
-        return openinference.HINT
+        return otel_conventions.OI_HINT
     is_flat = any(name.startswith(("traceloop.", "llm.")) for name in attributes)
-    return flat.HINT if is_flat else genai.HINT
+    return otel_conventions.FLAT_HINT if is_flat else otel_conventions.GENAI_HINT
 
 
 def _first_token(span):
@@ -282,7 +291,7 @@ def _put_prompt(record, content):
 
 def _dropped_attributes(span):
     """The missing part of the prompt, if the SDK dropped attributes (by default it keeps 128 a span), else None."""
-    count = next((span[name] for name in log_records.DROPPED if span.get(name)), None)
+    count = next((span[name] for name in DROPPED if span.get(name)), None)
     return None if count in (None, "0") else "attributes that the SDK dropped (OTEL_SPAN_ATTRIBUTE_COUNT_LIMIT)"
 
 
@@ -290,6 +299,87 @@ def _put_output(record, span, content):
     value, path = fields.find([("", span)], "output")
     if value is None:
         value, path = content.output, content.output_path
-    if values.is_broken(value) and record.output_length is None and path.startswith("attributes."):
+    if otel_values.is_broken(value) and record.output_length is None and path.startswith("attributes."):
         record.cut = record.cut or path
     fields.put_output(record, value, path)
+
+
+LOG_CONTAINERS = ("resourceLogs", "resource_logs")
+LOG_SCOPES = ("scopeLogs", "scope_logs")
+RECORDS = ("logRecords", "log_records")
+EVENT_NAMES = ("eventName", "event_name")
+EVENT_NAME = "event.name"  # the attribute that named an event before records had a field for it
+TIMES = ("timeUnixNano", "time_unix_nano", "observedTimeUnixNano", "observed_time_unix_nano", "timestamp",
+         "observed_timestamp")  # fmt: skip
+TRACE, SPAN = ("traceId", "trace_id"), ("spanId", "span_id")
+MESSAGES = frozenset((*otel_conventions.ROLES, otel_conventions.CHOICE))
+CALL_EVENTS = MESSAGES | {DETAILS}
+DROPPED = ("droppedAttributesCount", "dropped_attributes_count")
+
+
+def calls(records: Iterable[tuple[dict[str, Any], str]]) -> Iterator[tuple[dict[str, Any], str]]:
+    """The calls among log records, each as a span; records and spans come with their JSON paths.
+
+    Messages without an answer, or an answer without messages, are no call: the rest is in another line.
+
+    >>> record = {"eventName": DETAILS, "timeUnixNano": "5", "attributes": {"gen_ai.input.messages": "Hi"}}
+    >>> [(span["startTimeUnixNano"], path) for span, path in calls([(record, "logRecords[0].")])]
+    [('5', 'logRecords[0].')]
+    """
+    messages: dict[tuple[str, str], list[tuple[str, dict[str, Any], str]]] = {}  # trace and span -> those of one call
+    for record, path in records:
+        name = event_name(record)
+        if name == DETAILS:
+            yield _span_of_details(record), path
+        elif name in MESSAGES and (span := _first(record, SPAN)) is not None:
+            messages.setdefault((str(_first(record, TRACE)), str(span)), []).append((name, record, path))
+    for call in messages.values():
+        if 0 < sum(name == otel_conventions.CHOICE for name, _, _ in call) < len(call):
+            yield _span_of_messages(call), call[0][2]
+
+
+def event_name(record: dict[str, Any]) -> str | None:
+    """The name of the event that a log record is; None if it is none.
+
+    >>> event_name({"attributes": [{"key": "event.name", "value": {"stringValue": "gen_ai.choice"}}]})
+    'gen_ai.choice'
+    """
+    name = _first(record, EVENT_NAMES)
+    if name is None:
+        attributes = record.get("attributes")
+        if type(attributes) is list:
+            pairs = [pair for pair in attributes if type(pair) is dict and pair.get("key") == EVENT_NAME]
+            name = otel_values.attributes(pairs[:1]).get(EVENT_NAME) if pairs else None
+        elif type(attributes) is dict:
+            name = attributes.get(EVENT_NAME)
+    return name if type(name) is str else None
+
+
+def _span_of_details(record):
+    span = {"startTimeUnixNano": _first(record, TIMES), "attributes": record.get("attributes")}
+    return span | {name: record[name] for name in DROPPED if name in record}
+
+
+def _span_of_messages(call):
+    first, answers = call[0][1], [record for name, record, _ in call if name == otel_conventions.CHOICE]
+    return {
+        "startTimeUnixNano": _first(first, TIMES),
+        "endTimeUnixNano": _first(answers[-1], TIMES),
+        "attributes": {"gen_ai.operation.name": "chat"} | otel_values.attributes(first.get("attributes")),
+        "events": [
+            {"name": name, "attributes": {otel_conventions.BODY: _body(record, path)}} for name, record, path in call
+        ],
+    }
+
+
+def _body(record, path):
+    """The body of a message as JSON text: an object, of which a text is the content."""
+    body = otel_values.plain(record.get("body"), f"{path}body")
+    if type(body) is not dict:
+        body = {} if body is None else {"content": body}
+    return as_text(body, f"{path}body")
+
+
+def _first(record, names):
+    """The value of the first of these names that is set; OTLP writes 0 for an unknown time."""
+    return next((record[name] for name in names if record.get(name) not in (None, "", "0", 0)), None)

@@ -1,1 +1,0 @@
-"""OpenTelemetry spans: `reader.py`, and one file for each naming convention of span attributes."""

@@ -1,1 +1,0 @@
-"""Streamed answers of each API, put together as the answers that the API gives without streaming."""
