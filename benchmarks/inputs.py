@@ -11,7 +11,7 @@ import numpy as np
 import orjson
 
 import kvtrace
-from kvtrace._base.offsets import offsets_of
+from kvtrace._base.arrays import offsets_of
 from kvtrace.formats import writing
 from kvtrace.trace.columns import Columns, replace_columns
 from kvtrace.trace.trace import Trace

@@ -12,7 +12,7 @@ from __future__ import annotations
 import numpy as np
 
 import kvtrace
-from kvtrace._base.offsets import offsets_of
+from kvtrace._base.arrays import offsets_of
 from kvtrace.ingest.logs.kv_stores import KvPublisher
 from kvtrace.trace.columns import Columns
 from kvtrace.trace.trace import Trace

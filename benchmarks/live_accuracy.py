@@ -14,8 +14,7 @@ from itertools import pairwise
 import numpy as np
 
 import kvtrace
-from kvtrace._base.mixing import split_mix
-from kvtrace._base.offsets import offsets_of
+from kvtrace._base.arrays import offsets_of, split_mix
 from kvtrace.analysis.exact_curve import HitCurve
 from kvtrace.analysis.live_curve import SLICES, LiveCurve
 from kvtrace.analysis.reuse import find_segments

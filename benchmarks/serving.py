@@ -15,8 +15,8 @@ from kvtrace.serving.schedulers.sglang import SglangScheduler
 from kvtrace.serving.simulation import StepCost, simulate_serving
 from kvtrace.trace.columns import Columns, replace_columns
 from kvtrace.trace.dependencies import COMPLETION, SEQUENCE, dependencies_between
+from kvtrace.trace.session_trees import previous_turn
 from kvtrace.trace.trace import Trace
-from kvtrace.trace.turns import previous_turn
 
 from .inputs import CONVERSATIONS
 from .measuring import Line, client, look_up

@@ -119,7 +119,7 @@ def hit_rate(probabilities, identical, prompt_length, seeds, seed, **options):
     """Figure 1: hit rate against the probability of a frequent sequence; --identical for the repeated prompt."""
     from experiments import figures, hit_rate, tables
     from experiments import identical as repeated
-    from kvtrace._base.lists import quantiles
+    from kvtrace._base.units import quantiles
 
     with _Shown(options) as shown:
         common = {"serving": shown.serving(), "seeds": seeds, "seed": seed, "progress": shown.progress}
@@ -158,7 +158,7 @@ def throughput(probabilities, lengths, at_lengths, at_probabilities, repeats, se
     """Figure 2: items per second with and without caching, by a small transformer whose KV lives in the cache."""
     from experiments import figures, tables
     from experiments import throughput as measured
-    from kvtrace._base.lists import factors, quantiles
+    from kvtrace._base.units import factors, quantiles
 
     with _Shown(options) as shown:
         result = measured.throughput(
@@ -189,7 +189,7 @@ def eviction(policies, idles, pools, probability, seeds, seed, **options):
     """Future work 2: eviction by frequency against eviction by recency, over K."""
     from experiments import eviction as compared
     from experiments import figures, tables
-    from kvtrace._base.lists import factors, names
+    from kvtrace._base.units import factors, names
 
     with _Shown(options) as shown:
         result = compared.eviction(
@@ -208,7 +208,7 @@ def latency(workloads, repeats, seed, **options):
     """Future work 3: more prompts, time to first token, and prompt tokens that need not be computed."""
     from experiments import figures, tables
     from experiments import latency as measured
-    from kvtrace._base.lists import names
+    from kvtrace._base.units import names
 
     with _Shown(options) as shown:
         result = measured.latency(

@@ -3,9 +3,8 @@
 import numpy as np
 from hypothesis import strategies as st
 
-from kvtrace.trace.columns import Columns, replace_columns
+from kvtrace.trace.columns import MEASURED, Columns, replace_columns
 from kvtrace.trace.dependencies import RELATIONS, TRIGGERS, Dependencies
-from kvtrace.trace.measured import MEASURED
 from kvtrace.trace.trace import Trace
 from kvtrace.trace.unknown import UNKNOWN_LENGTH
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from kvtrace._base.mixing import split_mix
+from kvtrace._base.arrays import split_mix
 from kvtrace.trace.trace import Trace
 
 PER_BLOCK = np.int64(1) << 20  # more than the tokens of a block

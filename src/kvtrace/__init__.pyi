@@ -51,7 +51,7 @@ from .formats.converting import Converted as Converted
 from .formats.converting import convert_file as convert_file
 from .formats.dataset import Dataset as Dataset
 from .formats.dataset import open_dataset as open_dataset
-from .formats.opening import open_trace as open_trace
+from .formats.lazy import open_trace as open_trace
 from .formats.reading import read as read
 from .formats.violations import Violation as Violation
 from .formats.violations import check as check
@@ -163,12 +163,12 @@ from .trace.building import toy as toy
 from .trace.columns import Columns as Columns
 from .trace.conversion import assume_outputs as assume_outputs
 from .trace.conversion import convert as convert
+from .trace.conversion import fold as fold
 from .trace.conversion import sample_rows as sample_rows
 from .trace.conversion import sample_sessions as sample_sessions
 from .trace.conversion import speed_up as speed_up
 from .trace.domains import count_domains as count_domains
 from .trace.domains import in_domains as in_domains
-from .trace.folding import fold as fold
 from .trace.hits import Hits as Hits
 from .trace.hits import count_hits as count_hits
 from .trace.hits import unlimited_hits as unlimited_hits

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 import kvtrace
 from kvtrace import UsageError
-from kvtrace._base.mixing import split_mix
+from kvtrace._base.arrays import split_mix
 from kvtrace._native.recency import segments
 from kvtrace.analysis.curves import hit_curve
 from kvtrace.analysis.live_curve import SLICES, LiveCurve

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 import kvtrace
 from kvtrace import UsageError
-from kvtrace._base.mixing import split_mix
+from kvtrace._base.arrays import split_mix
 from kvtrace.analysis import sampled_curve as shards
 from kvtrace.analysis.curves import hit_curve
 from kvtrace.analysis.exact_curve import RATES

@@ -14,7 +14,7 @@ from types import SimpleNamespace
 from kvtrace._base import workers
 from kvtrace.cache.sweeps import runners
 
-FILES = ("_base/workers.py", "_base/signals.py", "concurrent/futures/", "threading.py", "sweeps/runners.py")
+FILES = ("_base/workers.py", "_base/process.py", "concurrent/futures/", "threading.py", "sweeps/runners.py")
 DEADLINE_S = 30
 
 

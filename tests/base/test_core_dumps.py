@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 import kvtrace
-from kvtrace._base import core_dumps
+from kvtrace._base import process
 from kvtrace._base.workers import ordered_map, retrying_map
 
 pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="limits of Linux")
@@ -66,8 +66,8 @@ def test_tasks_of_ray_forbid_core_dumps():
 
 def test_a_system_without_limits_is_left_as_it_is(monkeypatch):
     calls = []
-    monkeypatch.setattr(core_dumps.sys, "platform", "darwin")
-    monkeypatch.setattr(core_dumps, "prctl", lambda *arguments: calls.append(arguments))
+    monkeypatch.setattr(process.sys, "platform", "darwin")
+    monkeypatch.setattr("kvtrace._base.process.prctl", lambda *arguments: calls.append(arguments))
     monkeypatch.setitem(sys.modules, "resource", None)
-    core_dumps.forbid_core_dumps()
+    process.forbid_core_dumps()
     assert not calls

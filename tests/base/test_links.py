@@ -12,7 +12,7 @@ import kvtrace
 from kvtrace._base.errors import InputError, RowError, UsageError
 from kvtrace._base.folder_handle import FolderHandle
 from kvtrace._base.output_files import Role, outputs_together, write_atomically
-from kvtrace._base.rejects import RejectsFile
+from kvtrace._base.row_counts import RejectsFile
 from kvtrace.cli import run
 from kvtrace.privacy.numbering.store import Store
 
@@ -84,7 +84,7 @@ def test_files_appear_in_the_folder_that_was_opened_even_if_its_path_changes():
 
 @pytest.mark.parametrize("role", [Role.ASIDE, Role.BESIDE])
 def test_a_temporary_file_is_never_one_that_exists(monkeypatch, role):
-    monkeypatch.setattr("kvtrace._base.temporary_files.secrets.token_hex", lambda _: "0123456789ab")
+    monkeypatch.setattr("kvtrace._base.file_locks.secrets.token_hex", lambda _: "0123456789ab")
     os.symlink("victim", ".day.0123456789ab.part")
     with pytest.raises(Exception, match="cannot be written"), outputs_together("day", role=role):
         pass

@@ -9,9 +9,8 @@ import pytest
 
 import kvtrace
 from kvtrace._base.errors import UsageError
+from kvtrace._base.file_locks import only_writer, remove_stale, temporary_name
 from kvtrace._base.output_files import Output, write_atomically
-from kvtrace._base.output_lock import only_writer
-from kvtrace._base.temporary_files import remove_stale, temporary_name
 from kvtrace.formats.dataset import DatasetWriter
 
 pytestmark = pytest.mark.skipif(os.name != "posix", reason="no locks on files")
@@ -21,7 +20,7 @@ pytestmark = pytest.mark.skipif(os.name != "posix", reason="no locks on files")
 def place(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("kvtrace._base.file_locks.LOCK_TIMEOUT_S", 0.05)
-    monkeypatch.setattr("kvtrace._base.temporary_files.LOCK_TIMEOUT_S", 0.05)
+    monkeypatch.setattr("kvtrace._base.file_locks.LOCK_TIMEOUT_S", 0.05)
     return tmp_path
 
 
@@ -146,7 +145,7 @@ def test_an_unfinished_data_set_is_its_owner_s_alone():
 def held(block):
     """A process that is inside a block, until it is killed."""
     code = (
-        "import time\nfrom kvtrace._base.output_lock import only_writer\n"
+        "import time\nfrom kvtrace._base.file_locks import only_writer\n"
         f"from kvtrace._base.output_files import write_atomically\n{block}:\n"
         "    print('in', flush=True)\n    time.sleep(60)"
     )

@@ -18,7 +18,7 @@ from kvtrace.cache.policies.base import Context
 from kvtrace.cache.schedules import parse_schedule
 from kvtrace.trace.building import toy
 from kvtrace.trace.columns import Columns
-from kvtrace.trace.folding import fold
+from kvtrace.trace.conversion import fold
 from kvtrace.trace.trace import Trace
 from tests.reference import chunks as slow
 from tests.reference import pool as slow_pool

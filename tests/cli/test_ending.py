@@ -10,7 +10,7 @@ import pytest
 
 import kvtrace
 from kvtrace._base.output_files import appear_together, write_atomically
-from kvtrace._base.signals import uninterrupted
+from kvtrace._base.process import uninterrupted
 
 pytestmark = pytest.mark.skipif(os.name != "posix", reason="signals")
 WAIT = "import sys, time, atexit\ndef wait():\n    print('here', flush=True)\n    time.sleep(30)\n"

@@ -9,7 +9,7 @@ import pytest
 
 from kvtrace.text import tokenizers
 from kvtrace.text.prompts import write_prompts
-from kvtrace.text.prompts.dag import dag_of
+from kvtrace.text.prompts.writing import dag_of
 from tests.clients.test_dynamo_agentic import sessions
 from tests.conftest import ROOT
 from tests.text.test_dag import TOKENIZER, tree

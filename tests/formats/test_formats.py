@@ -18,9 +18,8 @@ from kvtrace import Columns, InputError, Trace, UsageError
 from kvtrace._base.errors import KvtraceError, RowError
 from kvtrace.cli import run
 from kvtrace.formats import bailian, block_size, format_table, scalars, sidecar
-from kvtrace.formats.read_result import ReadResult
 from kvtrace.formats.reading import read_columns
-from kvtrace.formats.sidecar import sidecar_path
+from kvtrace.formats.sidecar import ReadResult, sidecar_path
 from kvtrace.trace.building import concat, toy
 from kvtrace.trace.columns import TAILS
 from kvtrace.trace.invariants import expected_blocks

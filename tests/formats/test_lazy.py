@@ -15,7 +15,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from kvtrace import InputError, Trace, UsageError
-from kvtrace._base.memory import Need, parse_memory
+from kvtrace._base.memory import MemoryNeed, parse_memory
 from kvtrace._native import forest as forest_kernel
 from kvtrace._native import forest as uses_kernel
 from kvtrace._native import recency as reuse_kernel
@@ -28,8 +28,8 @@ from kvtrace.cache.policies import POLICIES
 from kvtrace.cache.simulation import simulate
 from kvtrace.cli import run
 from kvtrace.formats import reading, writing
+from kvtrace.formats.converting import STREAMED, convert_dataset
 from kvtrace.formats.dataset import DatasetWriter, open_dataset
-from kvtrace.formats.dataset_conversion import STREAMED, convert_dataset
 from kvtrace.formats.lazy import LazyTrace
 from kvtrace.trace.building import toy
 from kvtrace.trace.columns import Columns, replace_columns, rows_of
@@ -361,9 +361,9 @@ def test_sizes_of_memory_are_read():
     for text in ("", "2", "2 blocks", "GB", "-1GB", "1e3GB"):
         with pytest.raises(UsageError, match="not a memory size"):
             parse_memory(text)
-    Need({"here": 5}).require(5)
+    MemoryNeed({"here": 5}).require(5)
     with pytest.raises(UsageError, match="1 MB here"):
-        Need({"here": 10**6}).require(5)
+        MemoryNeed({"here": 10**6}).require(5)
 
 
 # -- memory --------------------------------------------------------------------------------------------------------

@@ -19,10 +19,9 @@ from kvtrace.formats.memory_needs import analyzing
 from kvtrace.formats.open_pieces import open_pieces
 from kvtrace.formats.rewriting import differences
 from kvtrace.formats.targets import TARGETS
-from kvtrace.text.prompts.dag import dag_of
+from kvtrace.text.prompts.writing import dag_of
 from kvtrace.trace.building import toy
-from kvtrace.trace.columns import replace_columns
-from kvtrace.trace.measured import MEASURED, measured_of
+from kvtrace.trace.columns import MEASURED, measured_of, replace_columns
 from kvtrace.trace.trace import Trace
 from tests.strategies import measured_traces
 

@@ -8,7 +8,7 @@ import pytest
 
 import kvtrace
 from kvtrace.cli import run
-from kvtrace.formats.left_out import LeftOut, left_out
+from kvtrace.formats.left_out import MissingColumns, left_out
 from kvtrace.trace.columns import rows_of
 
 CLIENTS = ("aiperf", "vllm", "sglang", "guidellm", "dynamo")  # rows of a session are increments, or cumulative, to some
@@ -119,7 +119,7 @@ def test_parents_that_a_session_does_not_give_are_said_to_be_lost(folder, capsys
 @pytest.mark.parametrize("size", [1, 2, 5])
 def test_chunks_lose_what_the_whole_trace_loses(size):
     tree = branching()
-    done = LeftOut("mooncake")
+    done = MissingColumns("mooncake")
     parts = [rows_of(tree, start, min(start + size, 5)) for start in range(0, 5, size)]
     assert len(list(done.watch(parts))) == len(parts)
     assert done.sentences() == left_out(tree, "mooncake")

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from kvtrace._base.built import require_built
+from kvtrace._base.process import require_built
 
 ROOT = Path(__file__).resolve().parents[2]
 POLICY = """class Mine(Policy):

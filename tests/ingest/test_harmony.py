@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from kvtrace.text.chat_requests import CUT, render
+from kvtrace.text.harmony import tools_section
 from kvtrace.text.templates import ChatTemplate
-from kvtrace.text.typescript_tools import tools_section
 from tests.clients import tiny_tokenizers
 from tests.clients.prompt_rows import answer
 

@@ -17,7 +17,7 @@ from kvtrace.ingest.logs import open_reader
 from kvtrace.ingest.logs.sources import LogPiece
 from kvtrace.ingest.preparation import recipe_of
 from kvtrace.privacy.profiles import PROFILES
-from kvtrace.text import chat_requests, request_templates
+from kvtrace.text import chat_requests
 from kvtrace.text.engine_forms import FORMS
 from kvtrace.text.templates import ChatTemplate
 from tests.conftest import drawn
@@ -59,15 +59,15 @@ def hostile_templates():
 def test_hostile_templates_end_in_a_second_each_and_break_nothing():
     own, count = ChatTemplate("{{ messages[0].content }}"), 0
     for source in hostile_templates():
-        prompt = request_templates.render_with_own(own, source, ASK, None, {})
-        assert prompt is None or sum(map(len, prompt.texts)) < request_templates.MEMORY
+        prompt = chat_requests.render_with_own(own, source, ASK, None, {})
+        assert prompt is None or sum(map(len, prompt.texts)) < chat_requests.MEMORY
         count += 1
     assert count >= 2 + 2 * len(ATTACKS)
 
 
 def test_a_hostile_template_that_hangs_is_ended():
     own = ChatTemplate("{{ messages[0].content }}")
-    assert request_templates.render_with_own(own, HANGS[0], ASK, None, {}) is None
+    assert chat_requests.render_with_own(own, HANGS[0], ASK, None, {}) is None
 
 
 # -- mutated requests ------------------------------------------------------------------------------------------------

@@ -17,7 +17,7 @@ from kvtrace.ingest.encoding_tasks import TaskCheckpoint
 from kvtrace.ingest.keys import Key
 from kvtrace.ingest.logs import READERS, open_reader
 from kvtrace.ingest.logs.fieldmap import find, unpacked
-from kvtrace.trace.measured import MEASURED, measured_of
+from kvtrace.trace.columns import MEASURED, measured_of
 from tests.attacks.canary import CANARY, NUMBER, require_none
 from tests.ingest.flat import anonymize_dataset, anonymize_rows
 

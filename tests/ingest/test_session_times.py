@@ -16,7 +16,7 @@ from kvtrace.ingest.logs import open_reader
 from kvtrace.privacy.session_times import WITHOUT_TIMES
 from kvtrace.privacy.steps import late_starts
 from kvtrace.trace.dependencies import join_dependencies
-from kvtrace.trace.recorded_dependencies import recorded_dependencies
+from kvtrace.trace.session_trees import recorded_dependencies
 from tests.conftest import drawn
 from tests.ingest.flat import anonymize_dataset, anonymize_rows
 

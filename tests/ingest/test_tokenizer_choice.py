@@ -14,7 +14,7 @@ from kvtrace._base.errors import UsageError
 from kvtrace.capture.recorder import Recorder
 from kvtrace.ingest.tokenizer_choice import choose
 from kvtrace.text import encodings, tokenizer_files
-from kvtrace.text.model_families import family_of
+from kvtrace.text.tokenizer_files import family_of
 from tests.ingest.flat import anonymize_rows
 
 TINY = Path(__file__).parents[1] / "data/tokenizers/tiny"

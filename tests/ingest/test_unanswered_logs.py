@@ -9,7 +9,7 @@ import pytest
 from rich.console import Console
 
 from kvtrace._base.errors import EmptyPrompt, NotARequest, RowError
-from kvtrace._base.row_counts import Counts
+from kvtrace._base.row_counts import RowCounts
 from kvtrace.ingest.checkpoint import packed, unpacked
 from kvtrace.ingest.collector import Collector
 from kvtrace.ingest.encoding import Batch
@@ -121,10 +121,10 @@ def test_the_summary_says_how_many_answers_are_missing_and_what_to_do():
     figures = {"requests": 2, "duration_ms": 0, "sessions": 0, "tokens": 4, "output_tokens": 1, "blocks": 0,
                "distinct_blocks": 0}  # fmt: skip
     console = Console(width=200, record=True, file=StringIO())
-    console.print(closing(figures, Counts(requests=2, without_output=1)))
+    console.print(closing(figures, RowCounts(requests=2, without_output=1)))
     (line,) = [line for line in console.export_text().splitlines() if line.startswith("no answer")]
     assert " 1 " in line and "unknown output length" in line and "--map output_length=FIELD" in line
-    assert "without_output" in Counts().to_dict()
+    assert "without_output" in RowCounts().to_dict()
 
 
 # -- logs of lengths -------------------------------------------------------------------------------------------------

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kvtrace._base.offsets import offsets_of
+from kvtrace._base.arrays import offsets_of
 from kvtrace._native import synthesis
 from tests.reference import sessions as slow
 

@@ -18,11 +18,10 @@ from kvtrace._base.errors import InputError, UsageError
 from kvtrace._native.numbering import renumber
 from kvtrace._native.sharing import Inference
 from kvtrace.cli import run
-from kvtrace.formats import bailian, dataset, jsonl_read, open_parquet, opened
+from kvtrace.formats import bailian, dataset, jsonl_read
 from kvtrace.formats.dataset import DatasetWriter, open_dataset
-from kvtrace.formats.read_result import ReadResult
 from kvtrace.formats.reading import read_columns
-from kvtrace.formats.sidecar import describe, dump
+from kvtrace.formats.sidecar import ReadResult, describe, dump
 from kvtrace.privacy import allowed_values
 from kvtrace.privacy.checks import (
     CHECKS,
@@ -723,10 +722,10 @@ def test_holders_that_the_caller_knows_are_counted(tmp_path):
 
 def stream(patch):
     """Nothing is kept, pieces are small, and what can be done in several passes is."""
-    patch.setattr(opened, "CACHED", 0)
+    patch.setattr("kvtrace.formats.open_pieces.CACHED", 0)
     patch.setattr(collecting, "KeptNumbers", lambda *_: block_feed.KeptNumbers(0))
-    patch.setattr(open_parquet, "REFERENCES", 8)
-    patch.setattr(open_parquet, "ROWS", 3)
+    patch.setattr("kvtrace.formats.open_pieces.REFERENCES", 8)
+    patch.setattr("kvtrace.formats.open_pieces.ROWS", 3)
     patch.setattr(evidence, "REFERENCES", 5)
     patch.setattr("kvtrace.privacy.checks.block_sums.TABLE", 64)
     patch.setattr(jsonl_read, "PIECE", 400)
@@ -868,8 +867,8 @@ def test_a_table_of_ids_that_do_not_follow_each_other_has_to_fit(tmp_path):
 def test_an_audit_stays_below_its_bound(tmp_path, monkeypatch):
     import tracemalloc
 
-    monkeypatch.setattr(opened, "CACHED", 0)
-    monkeypatch.setattr(open_parquet, "REFERENCES", 1 << 14)
+    monkeypatch.setattr("kvtrace.formats.open_pieces.CACHED", 0)
+    monkeypatch.setattr("kvtrace.formats.open_pieces.REFERENCES", 1 << 14)
     rows, blocks = 80_000, 10  # each prompt comes twice
     columns = Columns(
         np.arange(rows) * 1000.0, np.full(rows, blocks * BLOCK), np.arange(rows) % 500,

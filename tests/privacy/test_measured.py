@@ -17,8 +17,7 @@ from kvtrace.privacy.profiles import PROFILES, kept_measured, profile
 from kvtrace.privacy.releases import release
 from kvtrace.privacy.steps import finer_than
 from kvtrace.trace.building import toy
-from kvtrace.trace.columns import replace_columns, rows_of
-from kvtrace.trace.measured import MEASURED, measured_of
+from kvtrace.trace.columns import MEASURED, measured_of, replace_columns, rows_of
 from kvtrace.trace.trace import Trace
 from tests import unaudited
 from tests.privacy.test_audit import flagged

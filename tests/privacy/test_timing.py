@@ -15,7 +15,7 @@ from kvtrace.privacy.steps import agents_in_order, keep_allowed, late_starts, nu
 from kvtrace.trace.building import toy
 from kvtrace.trace.columns import Columns, replace_columns
 from kvtrace.trace.dependencies import Dependencies
-from kvtrace.trace.recorded_dependencies import recorded_dependencies
+from kvtrace.trace.session_trees import recorded_dependencies
 from kvtrace.trace.trace import Trace
 from tests.conftest import drawn
 

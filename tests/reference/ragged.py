@@ -1,6 +1,6 @@
 """Gathering rows of unequal length, and ranges of numbers, with lists."""
 
-from kvtrace._base.mixing import WORD, mix_number
+from kvtrace._base.arrays import WORD, mix_number
 
 
 def take(rows, chosen):

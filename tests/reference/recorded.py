@@ -1,4 +1,4 @@
-"""What requests of agents waited for, request by request, as trace/recorded_dependencies.py says it in words."""
+"""What requests of agents waited for, request by request, as trace/session_trees.py says it in words."""
 
 import math
 

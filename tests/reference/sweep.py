@@ -4,7 +4,7 @@ from kvtrace._base.errors import InputError, UsageError
 from kvtrace.cache.engines import ENGINES
 from kvtrace.cache.policies import POLICIES
 from kvtrace.cache.simulation import simulate
-from kvtrace.trace.folding import fold
+from kvtrace.trace.conversion import fold
 
 
 def rows(traces, *, factors, engines, modes, schedules, policies, capacities, engine_options=None):

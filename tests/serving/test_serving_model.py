@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kvtrace import InputError, UsageError
-from kvtrace._base.json_objects import MAX_BYTES
+from kvtrace._base.input_files import MAX_BYTES
 from kvtrace.serving.hardware import GPUS, LINKS, Gpu, Link, Prices, Roofline, gpu
 from kvtrace.serving.hardware.gpu_figures import FIGURES
 from kvtrace.serving.models import model_shape

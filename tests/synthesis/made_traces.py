@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from kvtrace._base.offsets import offsets_of
+from kvtrace._base.arrays import offsets_of
 from kvtrace.trace.columns import Columns
 from kvtrace.trace.trace import Trace
 

@@ -10,7 +10,7 @@ from kvtrace.cli import run
 from kvtrace.formats import writing
 from kvtrace.text import tokenizers
 from kvtrace.text.prompts import write_prompts
-from kvtrace.text.prompts.dag import Spawn, dag_of
+from kvtrace.text.prompts.writing import Spawn, dag_of
 from kvtrace.trace.building import toy
 from kvtrace.trace.columns import replace_columns
 from kvtrace.trace.dependencies import Dependencies

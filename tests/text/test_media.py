@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kvtrace.text.media import RULES, MediaRule, rule_for, size_of
-from kvtrace.text.media_sizes import grid_of, samples_of
+from kvtrace.text.media_counts import grid_of, samples_of
 
 VECTORS = json.loads((Path(__file__).parent.parent / "vectors/media.json").read_text())
 QWEN = rule_for("image", placeholder=None, model="Qwen2.5-VL-7B", config=None)

@@ -13,9 +13,8 @@ from kvtrace import InputError, Trace, UsageError, read, toy
 from kvtrace.text.prompts import PromptBuilder, hashes_to_texts, texts_to_hashes
 from kvtrace.text.prompts.blocks import PromptBlocks
 from kvtrace.text.prompts.bodies import DAG, FORMS
-from kvtrace.text.prompts.verifier import Verifier
 from kvtrace.text.prompts.words import LOREM, WordList
-from kvtrace.text.prompts.writing import write_prompts
+from kvtrace.text.prompts.writing import Verifier, write_prompts
 from kvtrace.text.tokenizers import load
 from kvtrace.trace.columns import Columns
 from tests.conftest import ROOT

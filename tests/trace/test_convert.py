@@ -15,8 +15,7 @@ from kvtrace._base.units import milliseconds
 from kvtrace.cli import run
 from kvtrace.trace.building import toy
 from kvtrace.trace.columns import TAILS, Columns, replace_columns
-from kvtrace.trace.conversion import convert, first, sample_rows, sample_sessions, speed_up, window
-from kvtrace.trace.folding import fold
+from kvtrace.trace.conversion import convert, first, fold, sample_rows, sample_sessions, speed_up, window
 from kvtrace.trace.trace import Trace
 from tests import unaudited
 from tests.strategies import traces

@@ -8,10 +8,9 @@ from hypothesis import strategies as st
 from kvtrace import convert, fold
 from kvtrace._base.errors import InputError
 from kvtrace.trace.building import TraceBuilder, concat, toy
-from kvtrace.trace.columns import Columns, replace_columns, rows_of
+from kvtrace.trace.columns import MEASURED, NUMBERS, Columns, measured_of, numbers_of, replace_columns, rows_of
 from kvtrace.trace.conversion import speed_up
 from kvtrace.trace.domains import in_domains
-from kvtrace.trace.measured import MEASURED, NUMBERS, measured_of, numbers_of
 from kvtrace.trace.trace import Trace
 
 

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 import kvtrace
 from kvtrace import Columns, UsageError
 from kvtrace.trace.dependencies import COMPLETION, DISPATCH, JOIN, SEQUENCE, SPAWN, TRIGGERS
-from kvtrace.trace.recorded_dependencies import recorded_dependencies
+from kvtrace.trace.session_trees import recorded_dependencies
 from tests.reference import recorded as slow
 
 

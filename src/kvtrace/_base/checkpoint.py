@@ -18,9 +18,8 @@ from hashlib import blake2b
 from hmac import compare_digest
 from typing import Any, BinaryIO, ClassVar, Self, TypeVar
 
-from .errors import UsageError
+from .errors import UsageError, named_errors
 from .file_locks import locked_file
-from .output_errors import named_errors
 from .output_files import append_whole
 
 CONTINUES = "finished work is saved: continue with --resume."

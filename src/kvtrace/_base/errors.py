@@ -1,9 +1,16 @@
-"""The kinds of errors, and their exit statuses.
+"""The kinds of errors with their exit statuses, and what their messages share.
 
 Every message is one line: where, what is wrong, what to do. No message contains content of a log: a prompt, an output,
-a key or any of their values.
+a key or any of their values. Names of files in a suggested command can be pasted into a shell.
 """
 
+from __future__ import annotations
+
+import errno
+import shlex
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
 from typing import Self
 
 
@@ -97,3 +104,36 @@ class EmptyPrompt(LeftOut):
 
 class NotARequest(LeftOut):
     """A row that is not a request, such as another event or span; `reason` says which."""
+
+
+FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)  # no space: on the disk, for this user, in this file
+
+
+def unwritable(path: str | Path, error: OSError, rest: str = "") -> KvtraceError:
+    """The error for a file that cannot be written; a StoppedError if the disk is full, because that can be fixed.
+
+    >>> raise unwritable("day.jsonl", OSError(errno.ENOSPC, "No space left on device"))
+    Traceback (most recent call last):
+    kvtrace._base.errors.StoppedError: day.jsonl: cannot be written (No space left on device).
+    """
+    kind = StoppedError if error.errno in FULL else KvtraceError
+    return kind(f"{path}: cannot be written ({error.strerror or type(error).__name__}).{rest}")
+
+
+@contextmanager
+def named_errors(path: str | Path) -> Iterator[None]:
+    """Turn errors of a file that is written into errors with its name."""
+    try:
+        yield
+    except OSError as error:
+        raise unwritable(path, error) from None
+
+
+def pasted(path: str | Path) -> str:
+    """A path as one word of a shell command.
+
+    >>> print(pasted("day.jsonl"), pasted("my logs/day 1.jsonl"), pasted("-x.jsonl"), pasted("-"))
+    day.jsonl 'my logs/day 1.jsonl' ./-x.jsonl -
+    """
+    text = str(path)
+    return shlex.quote(f"./{text}" if text.startswith("-") and text != "-" else text)

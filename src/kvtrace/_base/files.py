@@ -1,13 +1,26 @@
-"""Names of files: `-` for stdin and stdout, and suffixes of compressed files."""
+"""Names of files: `-` for stdin and stdout, suffixes of compressed files, and names that a run refuses.
+
+The suffix of an output's name states its content: a name that states another content is refused. A name without a
+suffix, or with one that is not in NAMED, is valid for any content.
+
+No run overwrites its own input: a file that it writes is not one that it reads, nor another one that it writes. Two
+names are the same file if they lead to it through links, relative paths or hard links. A folder that is read or written
+as a whole, such as a data set, takes all files in it.
+"""
 
 from __future__ import annotations
 
 import os
 import stat
+import sys
+from collections.abc import Iterable
+from contextlib import suppress
+from dataclasses import dataclass
+from enum import Enum
 from math import isfinite
 from pathlib import Path
 
-from .errors import UsageError
+from .errors import UsageError, pasted
 
 SUFFIXES = {".gz": "gzip", ".zst": "zstd"}
 BUFFER = 1 << 20  # bytes
@@ -75,3 +88,172 @@ def share_of(text: str) -> tuple[str, float]:
     if not (isfinite(share) and share > 0):
         raise UsageError(f"{text}: the share must be above 0. Example: {path}:0.3.")
     return path, share
+
+
+class Content(Enum):
+    """The content of an output: its name in messages, and its suffixes, the usual one first."""
+
+    JSON_LINES = ("JSON lines", (".jsonl", ".ndjson"))
+    JSON = ("JSON", (".json",))
+    CSV = ("CSV", (".csv",))
+    PARQUET = ("Parquet", (".parquet", ".pq"))
+    HTML = ("HTML", (".html", ".htm"))
+    MARKDOWN = ("Markdown", (".md", ".markdown"))
+    DATASET = ("a data set", (".dataset",))
+    SESSIONS = ("a folder of sessions", (".sessions",))
+    ORACLE_GENERAL = ("oracleGeneral", (".oracleGeneral", ".oraclegeneral"))
+
+    def __init__(self, words: str, suffixes: tuple[str, ...]) -> None:
+        self.words, self.suffixes = words, suffixes
+
+
+OTHERS = {
+    ".tsv": "tab-separated values", ".xlsx": "Excel", ".xls": "Excel", ".pdf": "PDF", ".png": "PNG", ".svg": "SVG",
+    ".jpg": "JPEG", ".jpeg": "JPEG", ".arrow": "Arrow", ".feather": "Arrow", ".avro": "Avro", ".orc": "ORC",
+    ".xml": "XML", ".yaml": "YAML", ".yml": "YAML", ".toml": "TOML", ".pickle": "pickle", ".pkl": "pickle",
+    ".npy": "NumPy", ".npz": "NumPy", ".sqlite": "SQLite", ".db": "a database", ".docx": "Word",
+}  # fmt: skip
+NAMED = {suffix: content.words for content in Content for suffix in content.suffixes} | OTHERS
+PACKED = {
+    ".gz": ".gz", ".gzip": ".gz", ".tgz": ".gz", ".zst": ".zst", ".zstd": ".zst", ".bz2": ".gz", ".xz": ".gz",
+    ".lz4": ".zst", ".br": ".gz", ".lzma": ".gz", ".zip": ".gz", ".7z": ".gz", ".tar": ".gz", ".rar": ".gz",
+}  # fmt: skip
+
+
+def require_name(path: str | Path, content: Content, writer: str, *, option: str = "-o") -> None:
+    """UsageError if the suffix of a name states another content, or a compression that would not happen.
+
+    Args:
+        path: The name of an output.
+        content: What it will hold.
+        writer: What writes that, as the subject of a sentence: "the format parquet", "a report".
+        option: The option that names the output.
+
+    Raises:
+        UsageError: The name contradicts the content; the message has a name that does not.
+
+    >>> require_name("day.jsonl", Content.PARQUET, "the format parquet")
+    Traceback (most recent call last):
+    kvtrace._base.errors.UsageError: day.jsonl: the suffix stands for JSON lines, but the format parquet is Parquet. \
+Use -o day.parquet.
+    """
+    if not (is_regular(path) or os.path.isdir(path)):  # stdout, a pipe or a device
+        return
+    folder, base = os.path.split(str(path).rstrip(os.sep))
+    stem, suffix = os.path.splitext(base)
+    packing = suffix if suffix.lower() in PACKED else ""
+    plain, inner = os.path.splitext(stem) if packing else (stem, suffix)
+    stated = NAMED.get(inner.lower())
+    if stated is not None and inner.lower() not in content.suffixes:
+        packing = "" if content is Content.DATASET else packing and PACKED[packing.lower()]
+        name = _free(os.path.join(folder, plain), content.suffixes[0] + packing)
+        raise UsageError(
+            f"{path}: the suffix stands for {stated}, but {writer} is {content.words}. Use {option} {pasted(name)}."
+        )
+    if packing and content is Content.DATASET:
+        name = os.path.join(folder, stem)
+        raise UsageError(f"{path}: a data set is a folder, which is not compressed. Use {option} {pasted(name)}.")
+    if packing and packing not in SUFFIXES:
+        name = _free(os.path.join(folder, plain), (inner or content.suffixes[0]) + PACKED[packing.lower()])
+        raise UsageError(f"{path}: the file would not be compressed as {packing}. Use {option} {pasted(name)}.")
+
+
+def _free(stem: str, suffix: str) -> str:
+    """A name that no file has: it could be the input."""
+    number, name = 1, stem + suffix
+    while os.path.exists(name):
+        number += 1
+        name = f"{stem}-{number}{suffix}"
+    return name
+
+
+@dataclass(frozen=True)
+class NamedFile:
+    """A file of a run, by the option that names it.
+
+    >>> NamedFile("-o", "day.jsonl").words, NamedFile("-o", "day.jsonl.meta.json", part="sidecar").words
+    ('-o day.jsonl', 'the sidecar of -o (day.jsonl.meta.json)')
+    """
+
+    option: str
+    path: str | Path
+    part: str = ""  # what the file is to the one that the option names, such as its sidecar
+    is_whole: bool = False  # a folder that is read, replaced or removed with all files in it
+
+    @property
+    def words(self) -> str:
+        """The file in a message."""
+        return f"the {self.part} of {self.option} ({self.path})" if self.part else f"{self.option} {self.path}"
+
+
+def require_distinct(inputs: Iterable[NamedFile], outputs: Iterable[NamedFile]) -> None:
+    """UsageError if an output is the same file as an input or as another output.
+
+    Args:
+        inputs: The files that are read. Those that do not exist are ignored.
+        outputs: The files that are written, whether they exist or not.
+
+    Raises:
+        UsageError: An output would overwrite an input, or another output.
+
+    >>> require_distinct([], [NamedFile("-o", "day.jsonl"), NamedFile("--rejects", "./day.jsonl")])
+    Traceback (most recent call last):
+    kvtrace._base.errors.UsageError: --rejects ./day.jsonl is the same file as -o day.jsonl. Choose another name for \
+--rejects.
+    """
+    read = [_place(file) for file in inputs if not is_std(file.path)]
+    taken = [(place, False) for place in read if place is not None and place.number is not None]
+    for file in outputs:
+        place = _place(file)
+        if place is None:
+            continue
+        for other, is_output in taken:
+            if relation := place.relation(other):
+                raise UsageError(_message(file, relation, other.file, is_output))
+        taken.append((place, True))
+
+
+@dataclass(frozen=True)
+class _Place:
+    """The place to which the name of a file leads."""
+
+    file: NamedFile
+    path: str
+    number: tuple[int, int] | None  # device and inode; None if the file does not exist
+
+    def relation(self, other: _Place) -> str:
+        """The relation of this place to another one, in words; empty if they do not overlap."""
+        if self.path == other.path or (self.number is not None and self.number == other.number):
+            return "is the same file as"
+        if other.file.is_whole and _is_inside(self.path, other.path):
+            return "is inside"
+        return "contains" if self.file.is_whole and _is_inside(other.path, self.path) else ""
+
+
+def _place(file: NamedFile) -> _Place | None:
+    """The place of a file; None for a pipe, a device and a URL."""
+    number = None
+    if is_std(file.path):
+        with suppress(OSError, ValueError, AttributeError):  # no stdout, or a test's
+            number = _number(os.fstat(sys.stdout.fileno()))  # `>> day.jsonl`
+        return _Place(file, "-", number)
+    if "://" in str(file.path) or not (is_regular(file.path) or os.path.isdir(file.path)):
+        return None
+    with suppress(OSError):
+        number = _number(os.stat(file.path))
+    return _Place(file, os.path.realpath(file.path), number)
+
+
+def _number(status: os.stat_result) -> tuple[int, int] | None:
+    return (status.st_dev, status.st_ino) if stat.S_ISREG(status.st_mode) or stat.S_ISDIR(status.st_mode) else None
+
+
+def _is_inside(path: str, folder: str) -> bool:
+    return path.startswith(folder.rstrip(os.sep) + os.sep)
+
+
+def _message(file: NamedFile, relation: str, other: NamedFile, is_output: bool) -> str:
+    if is_std(file.path) and is_std(other.path):
+        return f"{file.option} and {other.option} both write to stdout. Name a file for one of them."
+    fate = "" if is_output else " and would overwrite it" if relation == "is the same file as" else ""
+    return f"{file.words} {relation} {other.words}{fate}. Choose another name for {file.option}."

@@ -1,23 +1,164 @@
-"""Read files by name, gzip and zstd files as if they were plain; `-` is stdin."""
+"""Read files by name, gzip and zstd files as if they were plain; `-` is stdin.
+
+A reader can look at the bytes that pass by: digests compare two files without a second copy of either. Small JSON files
+are read whole; each of their errors is one line and shows none of the file's values.
+"""
 
 from __future__ import annotations
 
 import errno
+import hashlib
 import io
 import os
 import stat
 import sys
 import zlib
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, Protocol
 
-from .digests import SeenBytes
-from .errors import InputError
+import numpy as np
+
+from .errors import InputError, KvtraceError, UsageError
 from .files import BUFFER, SUFFIXES, is_std, name_of
 from .folder_handle import PLAIN
+
+
+class ByteSink(Protocol):
+    """An object that takes bytes."""
+
+    def write(self, data: Any, /) -> int:
+        """Take some bytes; returns their number."""
+
+
+class ByteDigest(io.RawIOBase):
+    """A stream that keeps the number and the digest of the bytes written to it, and not the bytes.
+
+    >>> one, other = ByteDigest(), ByteDigest()
+    >>> one.write(b"ab"), other.write(b"a"), other.write(b"b"), one.equals(other), one.size
+    (2, 1, 1, True, 2)
+    """
+
+    size: int
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._hash, self.size = hashlib.blake2b(), 0
+
+    def writable(self) -> bool:
+        """True, as for any output."""
+        return True
+
+    def write(self, data) -> int:
+        """Add bytes."""
+        self._hash.update(data)
+        size = memoryview(data).nbytes
+        self.size += size
+        return size
+
+    def tell(self) -> int:
+        """The number of bytes so far."""
+        return self.size
+
+    def equals(self, other: ByteDigest) -> bool:
+        """Whether the same bytes were written to both."""
+        return (self.size, self._hash.digest()) == (other.size, other._hash.digest())
+
+
+class SameBytes(io.RawIOBase):
+    """A stream that compares the bytes written to it with those of another stream, which it closes.
+
+    >>> same = SameBytes(io.BytesIO(b"abc"))
+    >>> same.write(b"ab"), same.write(b"c"), same.is_complete()
+    (2, 1, True)
+    """
+
+    def __init__(self, other: BinaryIO) -> None:
+        super().__init__()
+        self._other, self._is_same, self._size = other, True, 0
+        self._buffer = bytearray()
+
+    def writable(self) -> bool:
+        """True, as for any output."""
+        return True
+
+    def write(self, data) -> int:
+        """Compare bytes with the next ones of the other stream."""
+        view = memoryview(data).cast("B")
+        if self._is_same:
+            self._is_same = np.array_equal(
+                np.frombuffer(self._next(len(view)), np.uint8), np.frombuffer(view, np.uint8)
+            )
+        self._size += len(view)
+        return len(view)
+
+    def tell(self) -> int:
+        """The number of bytes so far."""
+        return self._size
+
+    def is_complete(self) -> bool:
+        """Whether all bytes of the other stream were written, and no others; to be called once, at the end."""
+        return self._is_same and not self._other.read(1)
+
+    def close(self) -> None:
+        """Close the other stream."""
+        self._other.close()
+        super().close()
+
+    def _next(self, size: int) -> memoryview:
+        if len(self._buffer) < size:
+            self._buffer = bytearray(size)
+        view, have = memoryview(self._buffer)[:size], 0
+        while have < size and (more := self._other.readinto(view[have:])):  # type: ignore[attr-defined]
+            have += more
+        return view[:have]
+
+
+class SeenBytes:
+    """Objects that take the bytes of a file: as they are in the file (`packed`), and decompressed (`plain`)."""
+
+    def __init__(self, packed: ByteSink | None = None, plain: ByteSink | None = None) -> None:
+        self.form: str | None = None  # gzip, zstd or None
+        self.packed, self.plain = packed, plain
+
+
+MAX_BYTES = 1 << 24  # a description is a page or two; a log given by mistake is not read to its end
+UNREAD = object()
+
+
+def read_object(path: str | Path, wrong: type[KvtraceError], hint: str) -> dict[str, Any]:
+    """Read the JSON object of a file.
+
+    Args:
+        path: The file.
+        wrong: The error if the file holds something else.
+        hint: What to try; it ends each message.
+
+    Raises:
+        UsageError: The file does not exist.
+    """
+    import orjson
+
+    text, value, reason = b"", UNREAD, None
+    try:
+        with open(path, "rb") as file:
+            text = file.read(MAX_BYTES + 1)
+    except OSError as error:
+        reason = error.strerror or "cannot be read"
+    except ValueError:  # a name that no file can have
+        reason = "cannot be read"
+    if reason:
+        raise UsageError(f"{path}: {reason}. {hint}")
+    with suppress(orjson.JSONDecodeError):
+        value = orjson.loads(text)
+    if len(text) > MAX_BYTES or value is UNREAD:  # raised here, without orjson's error, which holds the text
+        raise wrong(f"{path}: not valid JSON of a page or two. {hint}")
+    if not isinstance(value, dict):
+        raise wrong(f"{path}: not a JSON object. {hint}")
+    return value
+
 
 MAGIC = {b"\x1f\x8b\x08": "gzip", b"\x28\xb5\x2f\xfd": "zstd"}
 HEAD = 1 << 12  # bytes that are read first: the compression, and of a pipe also what a reader may peek at

@@ -14,7 +14,7 @@ PIECE = 100 * MB  # a decompressed piece of the trace, and arrays derived from i
 
 
 @dataclass(frozen=True)
-class Need:
+class MemoryNeed:
     """A memory bound: bytes for each purpose; `beyond` names a part without a known bound."""
 
     terms: dict[str, int]

@@ -14,10 +14,9 @@ from contextlib import contextmanager, suppress
 from types import ModuleType
 from typing import Any
 
-from .core_dumps import forbid_core_dumps
 from .errors import StoppedError, UsageError
-from .signals import uninterrupted
-from .workers import Pool, guarded
+from .process import forbid_core_dumps, uninterrupted
+from .workers import WorkerPool, guarded
 
 TIMEOUT_S = 10  # for a cluster to accept a connection
 
@@ -79,7 +78,7 @@ def ordered(
     call = ray.remote(num_cpus=1, max_retries=retries)(_in_task)
     waiting: deque[Any] = deque()
     # call Ray in another thread: in the main thread, exceptions from signal handlers would be lost in its compiled code
-    with Pool(ThreadPoolExecutor(1)) as aside:
+    with WorkerPool(ThreadPoolExecutor(1)) as aside:
         shared = aside.result(aside.submit(ray.put, function))
         try:
             for task in tasks:

@@ -1,9 +1,19 @@
-"""Counts of the rows of a log: taken, filtered, rejected."""
+"""Counts of the rows of a log (taken, filtered, rejected), and the file of the rejected ones.
+
+The rejects file has the place of each bad row and the reason, one JSON object a line; never its content.
+"""
 
 from __future__ import annotations
 
+import json
 from collections import Counter
+from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import BinaryIO
+
+from .errors import RowError
+from .output_files import Role, write_atomically
 
 # not in a sidecar: of values that stay in the house, or not numbers
 UNSTATED = (
@@ -18,7 +28,7 @@ UNSTATED = (
 
 
 @dataclass
-class Counts:
+class RowCounts:
     """Counts of the rows of a log: rows = requests + filtered + rejected.
 
     A row with several requests, such as a whole conversation, counts once for each.
@@ -48,7 +58,7 @@ class Counts:
     def to_dict(self) -> dict[str, int]:
         """The counts by name, for a sidecar: rounded up to two digits, since they count rows that are not released.
 
-        >>> counts = Counts(rows=12_345, requests=12_338, rejected=7).to_dict()
+        >>> counts = RowCounts(rows=12_345, requests=12_338, rejected=7).to_dict()
         >>> counts["rows"], counts["requests"], counts["rejected"], counts["cut"]
         (13000, 13000, 10, 0)
         """
@@ -63,3 +73,28 @@ def rounded(count: int) -> int:
     """
     unit = 10 ** max(0, len(str(count)) - 2)
     return max(-(-count // unit) * unit, 10 if count else 0)
+
+
+class RejectsFile:
+    """Collects rejects in a temporary file, which gets its name when the run ends, also after a failure."""
+
+    def __init__(self, path: str | Path | None):
+        self._output: AbstractContextManager[BinaryIO] | None = (
+            None if path is None else write_atomically(path, Role.ASIDE)
+        )
+        self._stream: BinaryIO | None = None
+
+    def __enter__(self) -> RejectsFile:
+        if self._output is not None:
+            self._stream = self._output.__enter__()
+        return self
+
+    def add(self, error: RowError) -> None:
+        """Add one bad row."""
+        if self._stream is not None:
+            row = {name: getattr(error, name) for name in ("path", "line", "offset", "length", "field", "reason")}
+            self._stream.write(json.dumps(row).encode() + b"\n")
+
+    def __exit__(self, *_):
+        if self._output is not None:
+            self._output.__exit__(None, None, None)  # also after a failure: the rejects may explain it

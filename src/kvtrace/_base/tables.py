@@ -1,11 +1,15 @@
-"""Tables of text, independent of their display.
+"""Tables of text, independent of their display, and CSV that spreadsheets open as data.
 
-A rich console prints them (`__rich__`); a notebook shows them as HTML.
+A rich console prints a table (`__rich__`); a notebook shows it as HTML. In CSV, a cell whose text begins with =, +, -,
+@, a tab or a carriage return gets an apostrophe before it, as OWASP recommends, so that no text becomes a formula
+(https://owasp.org/www-community/attacks/CSV_Injection). Numbers are written unchanged.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+import csv
+import io
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from html import escape
 from typing import Any
@@ -171,3 +175,30 @@ def number(value: float | None) -> str:
     if value == int(value):
         return f"{int(value):,}"
     return f"{value:,.1f}" if abs(value) >= 100 else f"{value:,.4f}" if abs(value) < 1 else f"{value:,.2f}"
+
+
+FORMULA_STARTS = ("=", "+", "-", "@", "\t", "\r")
+
+
+def csv_text(rows: Iterable[Mapping[str, Any]], names: Iterable[str] = ()) -> str:
+    """A header of `names` and the other keys of the rows, and one line for each row; a missing value is empty.
+
+    >>> csv_text([{"policy": "=lru()", "gap": -1.5}, {"policy": "fifo"}], ["gap"])
+    "gap,policy\\n-1.5,'=lru()\\n,fifo\\n"
+    """
+    rows = list(rows)
+    columns = list(dict.fromkeys([*names, *(name for row in rows for name in row)]))
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow([cell(name) for name in columns])
+    writer.writerows([cell(row.get(name)) for name in columns] for row in rows)
+    return text.getvalue()
+
+
+def cell(value: Any) -> Any:
+    """A value as a cell: text that a spreadsheet would run gets an apostrophe before it.
+
+    >>> cell("@SUM(A1)"), cell(-3)
+    ("'@SUM(A1)", -3)
+    """
+    return f"'{value}" if isinstance(value, str) and value.startswith(FORMULA_STARTS) else value

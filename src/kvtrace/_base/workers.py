@@ -17,9 +17,8 @@ from queue import Empty, SimpleQueue
 from threading import Event, Thread
 from typing import Any
 
-from .core_dumps import forbid_core_dumps, prctl
 from .errors import KvtraceError, StoppedError
-from .signals import STOPPING, uninterrupted
+from .process import STOPPING, forbid_core_dumps, prctl, uninterrupted
 
 PR_SET_PDEATHSIG = 1
 
@@ -29,14 +28,14 @@ def cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-class Pool:
+class WorkerPool:
     """An executor that a signal can stop at any instruction of the main thread.
 
     The exception of a signal handler can leave a lock taken inside `Executor.submit`, `Future.result` or `wait`, and
     then the pool never ends. Here signals are handled before or after these, or while the main thread waits for a queue
     that ended tasks fill.
 
-    >>> with Pool(ThreadPoolExecutor(2)) as pool:
+    >>> with WorkerPool(ThreadPoolExecutor(2)) as pool:
     ...     task = pool.submit(abs, -3)
     ...     pool.result(task)
     3
@@ -48,7 +47,7 @@ class Pool:
         self._ended: set[Future] = set()  # taken from it, and not asked for
         self.running = 0  # tasks that neither `result` nor `ended` returned
 
-    def __enter__(self) -> Pool:
+    def __enter__(self) -> WorkerPool:
         return self
 
     def __exit__(self, *error: object) -> None:
@@ -159,7 +158,7 @@ def thread_map(function: Callable[..., Any], items: Iterable[Any], threads: int 
         yield from map(function, chain(first, items))
         return
     waiting: deque[Any] = deque()
-    with Pool(ThreadPoolExecutor(threads)) as pool:
+    with WorkerPool(ThreadPoolExecutor(threads)) as pool:
         for item in chain(first, items):
             waiting.append(pool.submit(function, item))
             if len(waiting) > 2 * threads:
@@ -171,7 +170,7 @@ def thread_map(function: Callable[..., Any], items: Iterable[Any], threads: int 
 @contextmanager
 def stoppable_threads(
     threads: int | None, on_progress: Callable[[int], None] | None
-) -> Iterator[tuple[Pool, Callable[[int], None]]]:
+) -> Iterator[tuple[WorkerPool, Callable[[int], None]]]:
     """A pool of threads, and the function by which their work reports progress: it stops them after the first error."""
     stopped = Event()
 
@@ -181,7 +180,7 @@ def stoppable_threads(
         if on_progress:
             on_progress(done)
 
-    with Pool(ThreadPoolExecutor(threads)) as pool:
+    with WorkerPool(ThreadPoolExecutor(threads)) as pool:
         try:
             yield pool, report
         except BaseException:
@@ -227,10 +226,10 @@ def place_of(error: BaseException) -> str:
     return f"{type(error).__name__} at {os.path.basename(frame.tb_frame.f_code.co_filename)}:{frame.tb_lineno}"
 
 
-def _processes(function, workers) -> Pool:
+def _processes(function, workers) -> WorkerPool:
     """A pool of processes for _run."""
     arguments = (function, os.getpid())
-    return Pool(ProcessPoolExecutor(workers, mp_context=_context(), initializer=_start, initargs=arguments))
+    return WorkerPool(ProcessPoolExecutor(workers, mp_context=_context(), initializer=_start, initargs=arguments))
 
 
 @contextmanager

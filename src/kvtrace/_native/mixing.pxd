@@ -1,4 +1,4 @@
-# SplitMix64 (Steele et al., 2014) for the hash tables and the random choices of kernels. `_base/mixing.py` has the same in Python.
+# SplitMix64 (Steele et al., 2014) for the hash tables and the random choices of kernels. `_base/arrays.py` has the same in Python.
 
 
 cdef inline unsigned long long mix(unsigned long long x) noexcept nogil:

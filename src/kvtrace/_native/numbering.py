@@ -5,7 +5,7 @@ import numpy as np
 from cython.cimports.kvtrace._native.mixing import mix
 from cython.cimports.libc.stdlib import free, malloc
 
-from .._base.offsets import offsets_of
+from .._base.arrays import offsets_of
 
 # Numbering by first appearance, for 64-bit ids and for batches of 128-bit digests.
 #

@@ -10,8 +10,8 @@ import numpy as np
 
 from .._base.results import Result, columns_of
 from .._base.tables import TextTable
+from ..trace.conversion import fold
 from ..trace.domains import in_domains
-from ..trace.folding import fold
 from ..trace.hits import Hits, count_hits, unlimited_hits
 from ..trace.trace import Trace
 from ..trace.unknown import PREFIXES, require_known

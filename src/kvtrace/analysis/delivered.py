@@ -14,11 +14,9 @@ import numpy as np
 from .._base.errors import InputError
 from .._base.results import Result
 from .._base.tables import TextTable
-from ..trace.columns import require_trace
+from ..trace.columns import MEASURED, require_trace
 from ..trace.domains import in_domains
-from ..trace.hits import leading_tokens, unlimited_hits
-from ..trace.measured import MEASURED
-from ..trace.row_groups import session_groups, time_windows
+from ..trace.hits import leading_tokens, session_groups, time_windows, unlimited_hits
 from ..trace.trace import Trace
 from ..trace.unknown import PREFIXES, require_known
 

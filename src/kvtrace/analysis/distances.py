@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from .._base.offsets import offsets_of
+from .._base.arrays import offsets_of
 
 WeightedValues = tuple[np.ndarray, np.ndarray | None]  # values, and the count of each value (None: 1)
 

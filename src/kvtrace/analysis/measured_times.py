@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from .._base.tables import TextTable
-from ..trace.measured import MEASURED, measured_of
+from ..trace.columns import MEASURED, measured_of
 from ..trace.trace import Trace
 from .distribution import Distribution
 from .tables import distribution_table, scaled

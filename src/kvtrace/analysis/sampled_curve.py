@@ -15,8 +15,8 @@ from typing import Any
 
 import numpy as np
 
+from .._base.arrays import split_mix
 from .._base.errors import UsageError
-from .._base.mixing import split_mix
 from ..trace.hits import Hits
 from ..trace.trace import Trace
 from .capacities import whole_blocks

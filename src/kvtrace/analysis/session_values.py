@@ -10,8 +10,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from ..trace.dependencies import COMPLETION, SPAWN
+from ..trace.session_trees import previous_turn
 from ..trace.trace import Trace
-from ..trace.turns import previous_turn
 from .sessions import SessionLinks, agents
 from .subagents import Subagents, subagents
 

@@ -9,8 +9,8 @@ import numpy as np
 from .._base.results import Result
 from ..trace.columns import require_trace
 from ..trace.dependencies import SEQUENCE, SPAWN
+from ..trace.session_trees import previous_turn, turn_numbers
 from ..trace.trace import Trace
-from ..trace.turns import previous_turn, turn_numbers
 from ..trace.unknown import PREFIXES, require_known
 
 

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 
 from ..trace.hits import Hits, HitsDict, count_hits
+from ..trace.session_trees import turn_numbers
 from ..trace.trace import Trace
-from ..trace.turns import turn_numbers
 from ..trace.unknown import UNKNOWN_LENGTH
 from .distribution import Distribution
 from .session_hits import SessionHits, session_hits

@@ -3,7 +3,7 @@
 The mode sets how closely lengths are modelled:
 block: each id is a full block. token: true lengths; a partial last block takes room and has no hash. grow: as token;
 the output's tokens, except the last one, are cached too, and their full blocks have hashes that no other request has.
-Where block counts are stated (trace/stated.py), token and grow add blocks of the request alone up to its length.
+Where block counts are stated (trace/building.py), token and grow add blocks of the request alone up to its length.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from functools import cached_property
 import numpy as np
 
 from .._base.errors import InputError, UsageError
-from ..trace.stated import with_whole_prompts
+from ..trace.building import with_whole_prompts
 from ..trace.trace import Trace
 from ..trace.unknown import OUTPUTS, PREFIXES, require_known
 from .optimum import Optimum

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from .._base.offsets import offsets_of
+from .._base.arrays import offsets_of
 from ..analysis.reuse import Segments, find_segments
 from ..trace.trace import Trace
 

@@ -18,8 +18,7 @@ from .._base.errors import UsageError
 from .._base.results import PlottedResult
 from ..formats.lazy import LazyTrace
 from ..trace.domains import in_domains
-from ..trace.hits import Hits, HitsDict, count_hits
-from ..trace.row_groups import time_windows
+from ..trace.hits import Hits, HitsDict, count_hits, time_windows
 from ..trace.trace import Trace
 from . import engines
 from .demand import BlockDemand, block_demand

@@ -14,9 +14,8 @@ import time
 from dataclasses import dataclass, field
 from typing import Any
 
-from .._base.core_dumps import forbid_core_dumps
 from .._base.errors import KvtraceError, NotARequest, RowError, UsageError
-from .._base.signals import STOPPING
+from .._base.process import STOPPING, forbid_core_dumps
 from .._base.workers import guarded
 from ..ingest.encoding import Batch, Reject, RowPosition
 from ..ingest.keys import Key

@@ -7,9 +7,9 @@ import os
 from contextlib import suppress
 from pathlib import Path
 
+from .._base.errors import unwritable
 from .._base.file_locks import is_own
 from .._base.folder_handle import PLAIN
-from .._base.output_errors import unwritable
 
 BYTES = 8 * 5  # a new count goes to the end: the files of earlier versions have the first ones
 

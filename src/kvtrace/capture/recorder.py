@@ -13,10 +13,9 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Self
 
-from .._base.errors import UsageError
+from .._base.errors import UsageError, unwritable
 from .._base.file_locks import locked_file
 from .._base.options import split_options
-from .._base.output_errors import unwritable
 from ..ingest.encoding_options import EncodingOptions
 from ..ingest.keys import Key
 from ..privacy.linking import SAMPLED

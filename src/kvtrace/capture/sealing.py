@@ -16,12 +16,11 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import cast
 
-from .._base.core_dumps import forbid_core_dumps
 from .._base.errors import KvtraceError
+from .._base.file_locks import only_writer
 from .._base.output_files import appear_together
-from .._base.output_lock import only_writer
+from .._base.process import STOPPING, forbid_core_dumps
 from .._base.row_counts import rounded
-from .._base.signals import STOPPING
 from .._base.workers import guarded
 from ..formats.links import links_path, write_links
 from ..formats.sidecar import sidecar_path

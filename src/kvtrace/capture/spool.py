@@ -22,9 +22,8 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from .._base.checkpoint import parsed
-from .._base.errors import InputError
+from .._base.errors import InputError, named_errors, unwritable
 from .._base.folder_handle import PLAIN
-from .._base.output_errors import named_errors, unwritable
 from .._base.output_files import append_whole
 from ..ingest.checkpoint import packed, unpacked
 from ..ingest.encoding import Batch

@@ -15,8 +15,7 @@ from typing import Any
 import click
 
 from .. import __version__
-from .._base.core_dumps import forbid_core_dumps
-from .._base.signals import STOPPING, forget_handlers
+from .._base.process import STOPPING, forbid_core_dumps, forget_handlers
 from .analyze import analyze_command
 from .anonymize import anonymize_command
 from .audit import audit_command
@@ -153,7 +152,7 @@ def _forget_stdout() -> None:
 
 
 def _fail_system(error: OSError) -> int:
-    from .._base.output_errors import FULL
+    from .._base.errors import FULL
     from .._base.workers import place_of
 
     message = f"{error.strerror or 'system error'} ({place_of(error)}); {_results()}"

@@ -33,14 +33,14 @@ def analyze_command(trace, basic, as_json, png, svg, quantiles, factors, ms_per_
 
     The hit rates are those of a cache that never evicts. TRACE - is stdin.
     """
-    from .._base.lists import factors as parse_factors
-    from .._base.lists import quantiles as parse_quantiles
+    from .._base.units import factors as parse_factors
+    from .._base.units import quantiles as parse_quantiles
     from ..analysis.block_sizes import block_size_table, by_block_size
     from ..analysis.summary import analyze, basics
     from ..formats.memory_needs import ANALYZED, analyzing
     from ..report.progress import ANALYZE, Work
     from ..serving.models.kv_bytes import chosen
-    from ..trace.stated import stated_note
+    from ..trace.building import stated_note
 
     write_figure = figure_writer(png, svg, quiet)
     if (engine and not model_config) or (capacity and not engine):

@@ -130,14 +130,14 @@ def anonymize_command(
     an audit checks it before the file appears. Two files are written beside the trace: TRACE.meta.json records how it
     was made, and TRACE.card.md is a data card to publish with it.
     """
-    from ..text import panics, preload
+    from ..text import preload, trial
 
-    panics.hidden = True
+    trial.hides_panics = True
     if any(map(os.path.exists, inputs)):  # else an error follows, which should not wait for the tokenizer
         preload.begin(options["tokenizer"])
     from .._base.errors import UsageError
-    from .._base.output_lock import only_writer
-    from .._base.rejects import RejectsFile
+    from .._base.file_locks import only_writer
+    from .._base.row_counts import RejectsFile
     from ..formats import writing
     from ..formats.sidecar import sidecar_path
     from ..ingest.keys import load_key
@@ -231,8 +231,8 @@ def _tasks(runner, ray_address, workers):
 
 def _task_options(tasks, output, work_dir, memory, partitions, key_file, checkpoint, quiet):
     """Where tasks work, and how much they hold."""
+    from .._base.file_locks import temporary_name
     from .._base.memory import parse_memory
-    from .._base.temporary_files import temporary_name
     from ..ingest.pipeline_tasks import TaskOptions
     from ..privacy.numbering.task_plan import blocks_within, require_folder, running
     from .large import require_memory

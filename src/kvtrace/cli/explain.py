@@ -73,8 +73,8 @@ def explain_command(trace, assume_output, capacity, policy, ttl, engine, tiers, 
     new, and each change that would make more of them hits has a value. TRACE - is stdin.
     """
     from .._base.errors import UsageError
-    from .._base.lists import leading_rows
     from .._base.output_files import write_atomically
+    from .._base.units import leading_rows
     from ..formats import reading
     from ..report import explanation as explanation_report
     from ..report.progress import RequestProgress

@@ -64,8 +64,7 @@ Choose another name for -o.
     """
     if not any(values.get(name) for name in OUTPUTS):
         return
-    from .._base.distinct_files import require_distinct
-    from .._base.output_names import Content, require_name
+    from .._base.files import Content, require_distinct, require_name
 
     options: dict[Any, str] = {parameter.name: option_of(parameter) for parameter in command.params}
     require_distinct(_inputs(options, values), _outputs(command.name, options, values))
@@ -87,7 +86,7 @@ def option_of(parameter: click.Parameter) -> str:
 
 
 def _inputs(options: dict[Any, str], values: dict[str, Any]) -> Iterator[Any]:
-    from .._base.distinct_files import NamedFile
+    from .._base.files import NamedFile
 
     for name in INPUTS:
         for path in _paths(values.get(name), of_logs=name == "inputs", with_shares=name == "mixed"):
@@ -109,7 +108,7 @@ def _files_inside(path: str) -> list[str]:
 
 
 def _outputs(command: str | None, options: dict[Any, str], values: dict[str, Any]) -> Iterator[Any]:
-    from .._base.distinct_files import NamedFile
+    from .._base.files import NamedFile
 
     for name in OUTPUTS:
         for path in _paths(values.get(name)):

@@ -23,7 +23,7 @@ def join_command(traces, output, to, quiet):
     beside it. Blocks and sessions that the links equate are one again; times count from the first window's start.
     A data card and a sidecar are written beside FILE, if the audit passes.
     """
-    from .._base.output_lock import only_writer
+    from .._base.file_locks import only_writer
     from ..formats import writing
     from ..formats.sidecar import sidecar_path
     from ..privacy.joining import join_windows

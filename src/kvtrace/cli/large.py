@@ -14,14 +14,14 @@ MEMORY = click.option("--memory", metavar="SIZE", help="Stop if a data set may n
 
 def load(path: str, memory: str | None, quiet: bool, need: Callable[[Any], Any], **options: Any) -> Any:
     """The trace of a command, which needs `need(dataset)` for a data set; `options` are those of `open_trace`."""
-    from ..formats.opening import open_trace
+    from ..formats.lazy import open_trace
 
     return open_trace(path, memory=size_of(memory), need=need, on_need=None if quiet else print_need, **options)
 
 
 def opened(path: str, memory: str | None, block_size: int | None = None) -> tuple[Any, int | None]:
     """The data set at a path and the memory limit in bytes; (None, None) for any other trace."""
-    from ..formats.opening import dataset_at
+    from ..formats.lazy import dataset_at
 
     max_bytes = size_of(memory)
     return dataset_at(path, block_size=block_size, memory=max_bytes), max_bytes
@@ -29,9 +29,9 @@ def opened(path: str, memory: str | None, block_size: int | None = None) -> tupl
 
 def require_memory(need: Any, max_bytes: int | None, quiet: bool) -> None:
     """UsageError if the need exceeds the limit; otherwise print the need."""
-    from ..formats import opening
+    from ..formats import lazy
 
-    opening.require_memory(need, max_bytes, None if quiet else print_need)
+    lazy.require_memory(need, max_bytes, None if quiet else print_need)
 
 
 def size_of(memory: str | None) -> int | None:

@@ -32,9 +32,9 @@ def lint_command(inputs, on_error, max_errors, fail, as_json, quiet, **options):
     It compares prompts that nearly agree, but diverge early. A LOG is a file, a directory or a glob, also .gz and .zst; - is stdin. The report has positions, kinds, counts and
     the tokens that would hit otherwise. It shows no text of the log, and no file is written.
     """
-    from ..text import panics, preload
+    from ..text import preload, trial
 
-    panics.hidden = True
+    trial.hides_panics = True
     if any(map(os.path.exists, inputs)):  # else an error follows, which should not wait for the tokenizer
         preload.begin(options["tokenizer"])
     from .._base.errors import UsageError

@@ -66,7 +66,7 @@ def plan_command(trace, model_config, gpu_name, gpus, costs_file, extrapolate, t
 
     Each table lists its assumptions. The last ones show what changes if an assumption changes. TRACE - is stdin.
     """
-    from .._base.lists import names
+    from .._base.units import names
     from ..formats import reading
     from ..report import planning
     from ..report.progress import Work, plan_shares

@@ -34,7 +34,7 @@ def release_command(trace, output, to, block_size, users, isolate_tenants, seed,
     written. Users are counted, but never written. TRACE - is stdin.
     """
     from .._base.errors import UsageError
-    from .._base.output_lock import only_writer
+    from .._base.file_locks import only_writer
     from ..formats import dataset as datasets
     from ..formats import writing
     from ..formats.sidecar import sidecar_path
@@ -67,7 +67,7 @@ def _release_dataset(trace, output, profile, block_size, workers, memory, quiet,
 
     import numpy as np
 
-    from .._base.temporary_files import temporary_name
+    from .._base.file_locks import temporary_name
     from ..privacy.contributors import numbered
     from ..privacy.numbering.run import LocalRunner
     from ..privacy.numbering.task_plan import blocks_within, require_folder, running

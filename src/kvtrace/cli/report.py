@@ -52,8 +52,8 @@ def report_command(trace, other, assume_output, output, png, title, policies, ca
     The page needs no network. With TRACE2 it compares the two traces.
     """
     from .._base.files import base_names
-    from .._base.lists import names as policy_names
     from .._base.tables import printable
+    from .._base.units import names as policy_names
     from ..formats import reading
     from ..report import html_page, interactive
     from ..report.progress import COMPARED, REPORT, Work

@@ -68,7 +68,7 @@ def times_of(
     step_tokens: int | None, max_requests: int | None, scheduler_options: str | None, loop: str, warm_up: str, router_seed: int | None, **closed: Any,
 ) -> Times:  # fmt: skip
     """The engines and the times of a command's options; UsageError if they do not fit together."""
-    from .._base.lists import names
+    from .._base.units import names
     from ..serving.models.engine_layout import LAYOUTS, has_groups
 
     timed = bool(gpu_name or costs_file)

@@ -73,8 +73,8 @@ def simulate_command(trace, assume_output, as_json, as_csv, png, svg, verbose, p
     has step times of its own, those of Dynamo's offline replay, and needs no --gpu. TRACE - is stdin.
     """
     from .._base.errors import UsageError
-    from .._base.lists import leading_rows
     from .._base.output_files import write_atomically
+    from .._base.units import leading_rows
     from ..report import simulation as simulation_report
     from ..report.loops import compare_loops, loop_tables
     from ..report.progress import RequestProgress
@@ -128,7 +128,7 @@ def simulate_command(trace, assume_output, as_json, as_csv, png, svg, verbose, p
 
 def _memory_need(dataset, *, times, policies, capacity, mode, schedule, tiers, no_gap, workers, inclusive, per_request, over_time, instances, routers, router_seed, **engine_options):
     """The memory that the simulations need. It depends on the number of capacities, not on their values."""
-    from .._base.lists import names
+    from .._base.units import names
     from ..cache.engines import non_default
     from ..cache.many_settings import optimum_of, settings_of
     from ..cache.schedules import parse_schedule
@@ -144,7 +144,7 @@ def _memory_need(dataset, *, times, policies, capacity, mode, schedule, tiers, n
 
 def _simulate_all(trace, units, bar, times, *, policies, capacity, tiers, routers, no_gap, router_seed, **options):
     """Parse names and capacities, and run the simulations."""
-    from .._base.lists import names
+    from .._base.units import names
     from ..serving.simulations import simulate_all
 
     with hint_on_commas(trace, capacity):

@@ -7,7 +7,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from .._base.signals import STOPPING, forget_handlers
+from .._base.process import STOPPING, forget_handlers
 
 
 @contextmanager

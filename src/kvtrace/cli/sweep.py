@@ -76,7 +76,7 @@ def sweep_command(traces, output, resume, runner, ray_address, workers, as_json,
 
 def _grid(traces, *, policies, engines, modes, schedules, block_sizes, seeds, model_config, kv_bytes_per_token, **others):
     """The grid of the options."""
-    from .._base.lists import names
+    from .._base.units import names
     from ..cache.engines import DEFAULTS, non_default
     from ..cache.sweeps import Grid
     from ..serving.models.kv_bytes import chosen
@@ -92,7 +92,7 @@ def _grid(traces, *, policies, engines, modes, schedules, block_sizes, seeds, mo
 def _seeds(text):
     """Parse a comma-separated list of seeds and ranges such as 0:5."""
     from .._base.errors import UsageError
-    from .._base.lists import names
+    from .._base.units import names
 
     seeds = []
     for part in names(text):

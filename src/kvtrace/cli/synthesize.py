@@ -58,9 +58,9 @@ def synthesize_command(mixed, n, sessions, output, method, scale, tenants, tenan
     requests that each draws. Shares need not sum to 1; the default is equal shares.
     """
     from .._base.errors import UsageError
+    from .._base.file_locks import only_writer
     from .._base.files import base_names, share_of
     from .._base.output_files import appear_together
-    from .._base.output_lock import only_writer
     from ..formats import writing
     from ..formats.sidecar import sidecar_path
     from ..report.progress import FIT, RequestProgress, Work

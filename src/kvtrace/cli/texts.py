@@ -31,12 +31,12 @@ def texts_command(trace, output, tokenizer, to, separator, words, model, block_s
     """
     from ..formats import reading
     from ..report.progress import Steps
-    from ..text import panics, tokenizers
+    from ..text import tokenizers, trial
     from ..text.prompts import write_prompts
     from ..text.prompts.words import read_words
     from ..text.prompts.writing import check_output
 
-    panics.hidden = True
+    trial.hides_panics = True
     check_output(output)
     loaded = tokenizers.load(tokenizer)
     vocabulary = None if words is None else read_words(words)

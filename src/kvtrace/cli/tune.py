@@ -33,7 +33,7 @@ def tune_command(trace, capacity, policies, pools, table_file, save_table, domai
     the share of the gap from lru to belady that each policy closes. TRACE - is stdin.
     """
     from .._base.errors import UsageError
-    from .._base.lists import names
+    from .._base.units import names
     from ..analysis.capacities import parse_capacities
     from ..cache.structures.reuse_table import read_table
     from ..cache.tuning import POOLS, tune

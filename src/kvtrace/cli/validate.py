@@ -42,8 +42,8 @@ def validate_command(log, recording_format, trace, block_size, model_config, gpu
     Its requests are simulated under the costs of --gpu or --costs.
     """
     from .._base.errors import UsageError
-    from .._base.lists import leading_rows
     from .._base.output_files import write_atomically
+    from .._base.units import leading_rows
     from ..formats import reading
     from ..report import validation as validation_report
     from ..serving.recordings import read_recording

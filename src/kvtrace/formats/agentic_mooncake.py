@@ -14,19 +14,17 @@ from typing import Any
 
 import numpy as np
 
+from .._base.arrays import offsets_of
 from .._base.errors import InputError, UsageError
-from .._base.offsets import offsets_of
 from ..trace.columns import Columns, replace_columns
 from ..trace.dependencies import RELATIONS, TRIGGERS, Dependencies
 from ..trace.invariants import expected_blocks
 from ..trace.meta import shares_prefixes
 from ..trace.session_trees import session_trees
 from . import scalars
-from .agentic_read import HEAD, NO_MODEL, derived_links, is_of, read
-from .agentic_row import LINKS, RELATION, SCHEMA, VERSION
+from .agentic_read import HEAD, LINKS, NO_MODEL, RELATION, SCHEMA, VERSION, derived_links, is_of, read
 from .jsonl_write import Field, lengths, lists, milliseconds, require_writable, text, whole, write_rows
-from .measured_keys import measured_keys, require_other_names
-from .mooncake import domains_of
+from .mooncake import domains_of, measured_keys, require_other_names
 
 __all__ = ["HEAD", "KEPT", "is_of", "read", "write"]
 

@@ -12,20 +12,19 @@ from typing import Any
 import numpy as np
 
 from ..trace.columns import Columns
-from ..trace.turns import previous_turn
-from .jsonl_read import IDS, OnError, Rows
+from ..trace.session_trees import previous_turn
+from .jsonl_read import IDS, JsonRows, OnError
 from .jsonl_write import Field, lengths, lists, require_writable, scalars, seconds, whole, write_rows
-from .measured_keys import measured_keys, require_other_names, take_measured
-from .mooncake import domains_of
-from .read_result import ReadResult
+from .mooncake import domains_of, measured_keys, require_other_names, take_measured
 from .scalars import labels
+from .sidecar import ReadResult
 
 KEYS: tuple[str, ...] = ("chat_id", "parent_chat_id", "timestamp", "input_length", "output_length", "type", "turn",
         "hash_ids", "output_hash_ids", "domain")  # fmt: skip
 MARKS = ("chat_id", "parent_chat_id")  # keys that identify the format; always read
 
 
-def result_of(rows: Rows, path: str, on_error: OnError | None = None) -> ReadResult:
+def result_of(rows: JsonRows, path: str, on_error: OnError | None = None) -> ReadResult:
     """JSON rows as Qwen-Bailian's columns: times in ms, parents as rows, sessions as roots."""
     columns = Columns(
         milliseconds(rows.timestamp), rows.input_length, rows.output_length, rows.hash_ids, rows.offsets,

@@ -17,14 +17,13 @@ import orjson
 from .._base.errors import InputError, UsageError
 from .._base.files import is_std
 from .._base.input_files import read_unfollowed
-from .._base.output_folder import OutputFolder, require_folder_place
+from .._base.output_files import OutputFolder, require_folder_place
 from .._base.results import Result, columns_of
 from ..trace.building import TraceBuilder
 from ..trace.columns import Columns, rows_of
 from ..trace.trace import Trace
 from . import parquet
-from .read_result import ReadResult
-from .sidecar import FORMAT_VERSION, Counts, Sidecar, describe, dump, load
+from .sidecar import FORMAT_VERSION, Counts, ReadResult, Sidecar, describe, dump, load
 
 ROWS = 65_536  # requests in a part
 REFERENCES = 1 << 20  # approximate block references in a chunk

@@ -1,11 +1,126 @@
-"""The trace formats: each is one file of this folder, and one row of FORMATS, or of FOLDERS if it is no stream."""
+"""The trace formats, and the kind of a file that is none of them.
+
+Each format is one file of this folder, and one row of FORMATS, or of FOLDERS if it is no stream. An unexpected file is
+a raw log given as a trace, a trace as a raw log, or a sidecar as either. Its first bytes decide, and only what is
+certain counts: a damaged trace stays a trace, and its own error names the row.
+"""
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
 from types import ModuleType
 
-from .._base.errors import UsageError
+from .._base.errors import InputError, UsageError
+from .._base.files import is_regular, name_of
+from .._base.input_files import open_read
 from . import agentic_mooncake, bailian, mooncake, parquet
+
+HEAD = 1 << 16  # bytes that decide
+_TRACE = re.compile(rb'\s*\{[^\n]*"hash_ids"\s*:')  # a first row with block ids
+_HASHES = re.compile(rb'\s*\{[^\n]*"hash_ids"\s*:\s*\[\s*"[0-9a-f]{32}"')  # of UCM: MD5, whose rows are a log
+_SIDECAR = re.compile(rb'\s*\{\s*"kvtrace"\s*:\s*\{\s*"version"')
+_MODEL = re.compile(rb'\s*\{\s*"schema"\s*:\s*\d+\s*,\s*"what"\s*:\s*"kvtrace ')
+_PAGE = re.compile(rb"\s*(<!doctype html|<html)", re.IGNORECASE)
+_LOG = re.compile(  # fields of logs that no trace has
+    rb'\s*\[?\s*\{[\s\S]{0,4000}?"(messages|input|prompt|prompt_token_ids|request|response|request_body|body|conversations?|choices'
+    rb'|resourceSpans|attributes|run_type|traceId|event|call_type)"\s*:'
+)
+_TABLE = re.compile(rb"[^\n{]*\b(prompt|input|completion|output|ContextTokens|Request tokens)\b[^\n{]*,|[^\n{]*,\s*"
+                    rb"(prompt|input|completion|output|ContextTokens|Request tokens)\b", re.IGNORECASE)  # fmt: skip
+_ENGINE = re.compile(rb"(?m)^[^\n{]*Received request \S+: ")
+PARQUET = b"PAR1"
+
+
+def require_trace(path: str | Path) -> None:
+    """InputError, with the command that is meant, if the file is certainly something other than a trace.
+
+    >>> import tempfile
+    >>> with tempfile.NamedTemporaryFile("w", suffix=".jsonl") as file:
+    ...     _ = file.write('{"timestamp": 0, "prompt": "Hello"}'), file.flush()
+    ...     require_trace(file.name)
+    Traceback (most recent call last):
+    kvtrace._base.errors.InputError: ...: is a raw log, not a trace. To make a trace of it: kvtrace anonymize ...
+    """
+    _raise(_no_trace(name_of(path), _head(path)))
+
+
+def require_log(path: str | Path) -> None:
+    """InputError, with the command that is meant, if the file is certainly something other than a raw log.
+
+    >>> import tempfile
+    >>> with tempfile.NamedTemporaryFile("w", suffix=".jsonl") as file:
+    ...     _ = file.write('{"timestamp": 0, "input_length": 4, "output_length": 1, "hash_ids": [0]}'), file.flush()
+    ...     require_log(file.name)
+    Traceback (most recent call last):
+    kvtrace._base.errors.InputError: ...: is a trace, not a raw log. To release it: kvtrace release ... -o TRACE
+    """
+    _raise(_no_log(name_of(path), _head(path)))
+
+
+def _no_trace(name, head):
+    """The error for a file with this head, if it is certainly something other than a trace."""
+    if companion := _companion(name, head):
+        return companion
+    is_hashed = _HASHES.match(head)
+    if not is_hashed and (b'"hash_ids"' in head or head[:4] == PARQUET):
+        return None
+    if is_hashed or _LOG.match(head) or _TABLE.match(head) or _ENGINE.search(head):
+        command = f"kvtrace anonymize {name} -o TRACE"
+        return InputError(f"{name}: is a raw log, not a trace. To make a trace of it: {command}")
+    return None
+
+
+def _no_log(name, head):
+    """The error for a file with this head, if it is certainly something other than a raw log."""
+    if companion := _companion(name, head):
+        return companion
+    if _TRACE.match(head) and b'"input_length"' in head and not _HASHES.match(head):
+        return InputError(f"{name}: is a trace, not a raw log. To release it: kvtrace release {name} -o TRACE")
+    if head[:4] == PARQUET:
+        return InputError(
+            f"{name}: is a Parquet file. A log is JSON Lines, a JSON array or CSV; to release a trace: kvtrace release "
+            f"{name} -o TRACE"
+        )
+    return None
+
+
+def _raise(error: InputError | None) -> None:
+    """Raise the error, if there is one, from a frame that does not hold the head of a log: trackers show variables."""
+    if error is not None:
+        raise error
+
+
+def _companion(name, head) -> InputError | None:
+    """The error for a sidecar, a data card, a model or a report: files that kvtrace writes beside traces."""
+    if _SIDECAR.match(head) and b'"format_version"' in head:
+        return InputError(f"{name}: is the sidecar of a trace. Give the trace itself{_trace_of(name, '.meta.json')}.")
+    if head[:2] == b"# " and b"\n## Licence and citation" in head:
+        return InputError(f"{name}: is the data card of a trace. Give the trace itself{_trace_of(name, '.card.md')}.")
+    if _MODEL.match(head):
+        return InputError(
+            f"{name}: is a model, not a trace. To draw a trace from it: kvtrace synthesize {name} -o TRACE"
+        )
+    if _PAGE.match(head):
+        return InputError(f"{name}: is an HTML page, such as kvtrace report writes. Give the trace that it shows.")
+    return None
+
+
+def _trace_of(name, suffix):
+    """The name of the trace that a companion stands beside, in a sentence."""
+    return f": {name.removesuffix(suffix)}" if name.endswith(suffix) and name != suffix else ""
+
+
+def _head(path) -> bytes:
+    """The first bytes of a regular file; none of a pipe, which is read once, or of a file that cannot be read."""
+    if not is_regular(path):
+        return b""
+    try:
+        with open_read(path) as stream:
+            return stream.read(HEAD)
+    except InputError:
+        return b""  # its reader raises the error
+
 
 FORMATS: dict[str, ModuleType] = {
     "mooncake": mooncake,

@@ -16,11 +16,10 @@ from typing import Any
 import numpy as np
 import orjson
 
+from .._base.arrays import GrowingArray, offsets_of
 from .._base.errors import InputError, RowError
 from .._base.files import MAX_LINE
-from .._base.growing_array import GrowingArray
 from .._base.input_files import size_of
-from .._base.offsets import offsets_of
 from .._native.rows import PAD, Scanner
 from ..trace.unknown import NEGATIVE, UNKNOWN_LENGTH
 from . import scalars
@@ -37,7 +36,7 @@ OnError = Callable[[RowError], None]
 
 
 @dataclass
-class Rows:
+class JsonRows:
     """The content of JSON rows: the keys of every trace as columns, other keys by name."""
 
     timestamp: np.ndarray  # as written, float64
@@ -60,7 +59,7 @@ def read_rows(
     keep: Collection[str] | None = None,
     on_error: OnError | None = None,
     threads: int | None = None,
-) -> Rows:
+) -> JsonRows:
     """Read all rows of a stream of JSON Lines.
 
     Args:
@@ -96,9 +95,9 @@ class RowReader:
         ids: bool = True,
     ):
         self._content = _Content()
-        self._table = _Table(path, on_error, size_of(stream), ids)
+        self._table = _PieceTable(path, on_error, size_of(stream), ids)
         self._lines, self._threads = _Lines(stream, path), threads
-        self._new_piece = lambda: _Piece(keep, on_error is not None, self._content)
+        self._new_piece = lambda: _ScannedPiece(keep, on_error is not None, self._content)
 
     def pieces(self) -> Iterator[Scanner]:
         """The columns of consecutive rows, in order; the next piece reuses their buffers."""
@@ -111,7 +110,7 @@ class RowReader:
         """The ratio of the whole file to the pieces so far; 1 if the file's size is not known."""
         return self._table.growth
 
-    def rows(self) -> Rows:
+    def rows(self) -> JsonRows:
         """All rows of the pieces so far."""
         rows = self._table.rows()
         rows.lengths_only = self._content.lengths_only is True
@@ -121,7 +120,7 @@ class RowReader:
 def each_piece(stream: io.BufferedReader, path: str, *, threads: int | None = None) -> Iterator[Scanner]:
     """The readable rows piece by piece, and nothing else; the next piece reuses the buffers."""
     content = _Content()
-    for piece in _scanned(_Lines(stream, path), lambda: _Piece((), True, content), content, threads):
+    for piece in _scanned(_Lines(stream, path), lambda: _ScannedPiece((), True, content), content, threads):
         if piece.failure:
             raise piece.failure
         yield piece.scanner
@@ -135,8 +134,8 @@ class _Content:
 
 
 def _scanned(
-    lines: _Lines, new_piece: Callable[[], _Piece], content: _Content, threads: int | None
-) -> Iterator[_Piece]:
+    lines: _Lines, new_piece: Callable[[], _ScannedPiece], content: _Content, threads: int | None
+) -> Iterator[_ScannedPiece]:
     """The scanned pieces in order. Threads scan the next pieces; a piece is filled again after its turn."""
     piece = new_piece()
     while content.lengths_only is None:  # threads need to know
@@ -145,15 +144,15 @@ def _scanned(
         yield piece.scan()
     if lines.ended:
         return
-    from .._base.workers import Pool, cores  # of processes, too: a small file is read without them
+    from .._base.workers import WorkerPool, cores  # of processes, too: a small file is read without them
 
     threads = threads or cores()
     if threads == 1:
         while lines.fill(piece):
             yield piece.scan()
         return
-    free, waiting, more = [piece], deque[Future[_Piece]](), threads  # a small file needs no further pieces
-    with Pool(ThreadPoolExecutor(threads)) as pool:
+    free, waiting, more = [piece], deque[Future[_ScannedPiece]](), threads  # a small file needs no further pieces
+    with WorkerPool(ThreadPoolExecutor(threads)) as pool:
         while True:
             while not lines.ended and (free or more):
                 more -= not free
@@ -176,7 +175,7 @@ class _Lines:
         self._offset = 0
         self.ended = False  # the stream is at its end
 
-    def fill(self, piece: _Piece) -> bool:
+    def fill(self, piece: _ScannedPiece) -> bool:
         """Put the next lines into a piece; False at the end of the stream.
 
         A read error is raised in the piece's turn, so that earlier errors are reported first.
@@ -222,7 +221,7 @@ class _Lines:
         return have
 
 
-class _Piece:
+class _ScannedPiece:
     """Some lines, and their columns after a scan."""
 
     def __init__(self, keep, tolerant, content):
@@ -239,7 +238,7 @@ class _Piece:
             self.room, self.buffer = room, self.buffer[: self.room] + bytearray(room - self.room + 1 + PAD)
             self.scanner.reserve(room + 1)
 
-    def scan(self) -> _Piece:
+    def scan(self) -> _ScannedPiece:
         """Fill the scanner's columns from the lines."""
         scanner, at = self.scanner, self.start
         scanner.clear()
@@ -281,7 +280,7 @@ class _Piece:
             raise RowError("the row has hash_ids, but the first row has none.", hint="Give all rows hash_ids, or none.")
         ids = [id_list(row[name], name) if name in row else None for name in IDS]
         at, nothing = self.scanner.rows, np.empty(0, np.int64)
-        numbers = time_of(row["timestamp"]), whole(row["input_length"], "input_length"), output_of(row)
+        numbers = time_of(row["timestamp"]), whole_number(row["input_length"], "input_length"), output_of(row)
         self.scanner.add(*numbers, nothing if ids[0] is None else ids[0], ids[1])
         if self._content.lengths_only is None:
             self._content.lengths_only = lengths_only
@@ -302,7 +301,7 @@ class _Piece:
             yield name, np.array(rows, dtype=np.int64), values
 
 
-class _Table:
+class _PieceTable:
     """Joins scanned pieces."""
 
     def __init__(self, path, on_error, size, ids):
@@ -316,7 +315,7 @@ class _Table:
         self._rows, self._line, self._any_outputs = 0, 0, False
         self.growth = 1.0  # ratio of the whole file to the part read so far
 
-    def add(self, piece: _Piece):
+    def add(self, piece: _ScannedPiece):
         """Append a piece; its first bad row is raised, or all are passed to on_error."""
         if piece.failure:
             raise piece.failure
@@ -345,10 +344,10 @@ class _Table:
         if self._lines or self._line != self._rows or (len(lines) and lines[-1] != len(lines) - 1):
             self._lines.append((self._rows, lines + self._line + 1))
 
-    def rows(self) -> Rows:
+    def rows(self) -> JsonRows:
         """All rows so far."""
         column = {name: growing.done() for name, growing in self._columns.items()}
-        return Rows(
+        return JsonRows(
             **{name: column[name] for name in COLUMNS[:-1]}, offsets=offsets_of(self._blocks.done()),
             output_ids=column["output_ids"] if self._any_outputs else None,
             output_offsets=offsets_of(self._output_blocks.done()) if self._any_outputs else None,
@@ -411,7 +410,7 @@ def output_of(row: dict[str, Any]) -> int:
     [5, -1, -1, -2]
     """
     value = row.get("output_length")
-    length = UNKNOWN_LENGTH if value is None else whole(value, "output_length")
+    length = UNKNOWN_LENGTH if value is None else whole_number(value, "output_length")
     return NEGATIVE if value is not None and length == UNKNOWN_LENGTH else length
 
 
@@ -422,7 +421,7 @@ def time_of(value: Any, name: str = "timestamp") -> float:
     return float(value)
 
 
-def whole(value: Any, name: str) -> int:
+def whole_number(value: Any, name: str) -> int:
     """A signed 64-bit integer; `1e3` is valid, 1.5 is not."""
     number = _integer(value)
     if number is None or not -(2**63) <= number < 2**63:

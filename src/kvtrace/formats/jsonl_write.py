@@ -8,8 +8,8 @@ from typing import Any, BinaryIO
 
 import numpy as np
 
+from .._base.arrays import offsets_of
 from .._base.errors import InputError, UsageError
-from .._base.offsets import offsets_of
 from .._base.step_work import report_work
 from .._base.workers import thread_map
 from .._native.texts import IDS, MICROSECONDS, SECONDS, TEXT, WHOLE, dump

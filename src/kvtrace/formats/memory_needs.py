@@ -10,18 +10,18 @@ import os
 from collections.abc import Iterable
 from typing import Any
 
-from .._base.memory import PIECE, PROGRAM, Need
-from ..trace.measured import NUMBERS
+from .._base.memory import PIECE, PROGRAM, MemoryNeed
+from ..trace.columns import NUMBERS
 from .dataset import ROWS, Dataset
 
 DEPENDENCY = 120  # bytes: its four values, once in a piece and once in the whole, the request that it belongs to, masks
 ANALYZED = ("type", "agent", "input_types", "stop")  # the extra columns that `analyze` reads
 
 
-def analyzing(dataset: Dataset) -> Need:
+def analyzing(dataset: Dataset) -> MemoryNeed:
     """The memory of `analyze`: uses, last uses and distances of distinct blocks, their places, and reused runs."""
     has_sessions = "session" in dataset.names()
-    return Need({
+    return MemoryNeed({
         "for the program and a piece": PROGRAM + PIECE,
         f"for {len(dataset):,} requests": len(dataset) * (_columns(dataset, ANALYZED) + 220 + 160 * has_sessions),
         f"for {dataset.distinct:,} distinct blocks": (12 + 13 * has_sessions) * dataset.distinct,
@@ -29,14 +29,14 @@ def analyzing(dataset: Dataset) -> Need:
     })  # fmt: skip
 
 
-def curving(dataset: Dataset, sample: float | None) -> Need:
+def curving(dataset: Dataset, sample: float | None) -> MemoryNeed:
     """The memory of `curve`: for all reused runs, or for a sample of the blocks."""
     requests = len(dataset) * (_columns(dataset, ()) + 160)
     if sample is None:
         purpose, runs = "for reused runs", 300 * _reuses(dataset)
     else:
         purpose, runs = "for a sample of up to twice its share", 160 * sampled(dataset, sample)
-    return Need({
+    return MemoryNeed({
         "for the program and a piece": PROGRAM + PIECE,
         f"for {len(dataset):,} requests": requests,
         f"for {dataset.distinct:,} distinct blocks": 8 * dataset.distinct,
@@ -56,7 +56,7 @@ def simulating(
     *,
     per_request=False,
     beyond: str | None = None,
-) -> Need:
+) -> MemoryNeed:
     """The memory of `simulate`: all ids as 32-bit numbers, and the state of the caches that run at once."""
     settings = list(settings)
     states = sorted((_state(dataset, setting) for setting in settings), reverse=True)
@@ -65,7 +65,7 @@ def simulating(
     unknown = next(filter(None, map(_unknown, settings)), None)
     each = _columns(dataset) + 40 + 75 * demands + 24 * len(settings)
     each += (40 * (5 + len(settings))) if per_request else 0
-    return Need({
+    return MemoryNeed({
         "for the program and a piece": PROGRAM + PIECE,
         f"for {len(dataset):,} requests": len(dataset) * each,
         f"for {dataset.blocks:,} ids": 4 * dataset.blocks,
@@ -94,11 +94,11 @@ def _unknown(setting) -> str | None:
     return f"policy {setting.policy}" if setting.row.block_bytes is None else None
 
 
-def converting(dataset: Dataset) -> Need:
+def converting(dataset: Dataset) -> MemoryNeed:
     """The memory of a streamed `convert`: a piece, and the part that it writes."""
     rows = min(ROWS, len(dataset))
     references = -(-rows * (dataset.blocks + dataset.output_blocks) // max(1, len(dataset)))
-    return Need({
+    return MemoryNeed({
         "for the program and a piece": PROGRAM + PIECE,
         f"for {len(dataset):,} requests": len(dataset) * (_columns(dataset) + 60),
         f"for {dataset.distinct:,} distinct blocks": 8 * dataset.distinct,
@@ -106,11 +106,11 @@ def converting(dataset: Dataset) -> Need:
     })  # fmt: skip
 
 
-def whole(dataset: Dataset, what: str) -> Need:
+def whole(dataset: Dataset, what: str) -> MemoryNeed:
     """The memory of a command that reads the whole data set; `what` names the option that needs it."""
     references = dataset.blocks + dataset.output_blocks
     each = 128 if what == "--chain" else 72
-    return Need({
+    return MemoryNeed({
         "for the program": PROGRAM,
         f"for the whole trace, which {what} needs": each * references + 40 * dataset.distinct,
         f"for {len(dataset):,} requests": len(dataset) * (2 * _columns(dataset) + 400),

@@ -16,18 +16,16 @@ from typing import Any
 import numpy as np
 import orjson
 
+from .._base.arrays import offsets_of
 from .._base.errors import InputError, KvtraceError, UsageError
 from .._base.files import name_of
 from .._base.input_files import size_of
-from .._base.offsets import offsets_of
 from .._base.step_work import report_work
-from ..trace.columns import Columns, replace_columns, rows_of
-from ..trace.frames import dependency_lists, known_lengths, known_numbers
-from ..trace.measured import NUMBERS, numbers_of
+from ..trace.columns import NUMBERS, Columns, numbers_of, replace_columns, rows_of
+from ..trace.frames import dependencies_of, dependency_lists, known_lengths, known_numbers, numbers_in
 from ..trace.unknown import NEGATIVE, UNKNOWN_LENGTH
 from . import scalars, sidecar
-from .arrow_dependencies import dependencies_of, numbers_in
-from .read_result import ReadResult
+from .sidecar import ReadResult
 
 MAGIC = b"PAR1"
 KEY = b"kvtrace"  # of the schema's metadata

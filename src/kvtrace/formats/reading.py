@@ -12,21 +12,18 @@ import numpy as np
 from .._base.errors import InputError, RowError, UsageError
 from .._base.files import name_of
 from .._base.input_files import open_read
+from ..trace.building import uneven_prompts
 from ..trace.columns import STATED, Columns, replace_columns
 from ..trace.invariants import broken_dependencies, broken_numbers, broken_rules
 from ..trace.meta import PREFIXES_UNKNOWN, merge
-from ..trace.stated import uneven_prompts
 from ..trace.trace import Trace
 from . import agentic_mooncake, bailian, mooncake, parquet, weka
 from . import dataset as datasets
-from .block_size import settle
-from .file_kinds import require_trace
-from .format_table import FORMATS, format_of, require_format
+from .block_size import make_up_blocks, settle
+from .format_table import FORMATS, format_of, require_format, require_trace
 from .jsonl_read import OnError, read_rows
-from .lengths_only import make_up_blocks
 from .open_pieces import names_dataset
-from .read_result import ReadResult
-from .sidecar import Sidecar, read_sidecar
+from .sidecar import ReadResult, Sidecar, read_sidecar
 
 EXTRA = ("keep", "ignore")
 

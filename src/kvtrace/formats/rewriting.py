@@ -14,20 +14,16 @@ from typing import Any, Self
 
 import numpy as np
 
-from .._base.digests import ByteDigest, SameBytes
 from .._base.errors import KvtraceError
 from .._base.files import BUFFER
-from .._base.input_files import open_read
+from .._base.input_files import ByteDigest, SameBytes, open_read
 from .._base.output_files import packed_stream
 from ..trace.columns import Columns, replace_columns, rows_of
 from . import agentic_mooncake, parquet
 from . import dataset as datasets
 from .format_table import FORMATS
 from .jsonl_write import all_fields, lists, print_rows, require_writable
-from .open_agentic import OpenAgentic
-from .open_parquet import OpenColumns, OpenDataset, Source
-from .open_rows import OpenRows
-from .opened import OpenTrace, Piece
+from .open_pieces import OpenAgentic, OpenColumns, OpenDataset, OpenRows, OpenTrace, Piece, Source
 from .sidecar import dump
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from .._base.digests import ByteDigest, SeenBytes
+from .._base.input_files import ByteDigest, SeenBytes
 
 IN_WORDS = np.arange(256) >= 128  # byte -> whether words have it
 IN_WORDS[[*b"abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ_\\"]] = True

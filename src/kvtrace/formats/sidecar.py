@@ -1,7 +1,8 @@
-"""The sidecar `<trace>.meta.json`: values that a trace's rows cannot express.
+"""The sidecar `<trace>.meta.json`, with values that a trace's rows cannot express, and what a reader returns.
 
-It contains the versions of kvtrace and of the format, `block_size`, `tail`, counts that show whether the two files
-belong together, `first_id`, `format`, and any other values of the trace's maker.
+A sidecar contains the versions of kvtrace and of the format, `block_size`, `tail`, counts that show whether the two
+files belong together, `first_id`, `format`, and any other values of the trace's maker. A `ReadResult` is the rows and
+the sidecar of a trace file, before they are normalised or verified.
 """
 
 from __future__ import annotations
@@ -15,11 +16,12 @@ import numpy as np
 import orjson
 
 from .. import __version__
-from .._base.errors import InputError, UsageError
+from .._base.errors import InputError, RowError, UsageError
 from .._base.files import is_regular
 from .._base.input_files import read_unfollowed, unreadable
 from ..trace.columns import BLOCK_RULES, Columns
 from ..trace.invariants import MAX_BLOCK_SIZE
+from ..trace.normalise import Fixes
 from ..trace.trace import Trace
 
 FORMAT_VERSION = 1
@@ -212,3 +214,27 @@ def _distinct(columns: Columns) -> int:
     from .._native import numbering
 
     return numbering.renumber(np.concatenate(arrays))[1] if arrays else 0
+
+
+@dataclass
+class ReadResult:
+    """The columns of a file, and the line of each row."""
+
+    columns: Columns
+    path: str
+    format: str
+    lines: np.ndarray | None = None  # row -> line, from 1; None = row r is on line r + 1
+    sidecar: Sidecar | None = None
+    lost_parents: np.ndarray = field(default_factory=lambda: np.empty(0, np.int64))  # rows whose parent does not exist
+    repeated: np.ndarray = field(default_factory=lambda: np.empty(0, np.int64))  # rows with the name of an earlier row
+    fixes: Fixes = field(default_factory=Fixes)  # changes that the reader made
+    nested: dict[str, int] = field(default_factory=dict)  # field of lists or objects, which are not read -> rows
+    lengths_only: bool = False  # no row has block ids: shared prefixes are unknown
+
+    def line(self, row: int) -> int:
+        """The line of a row, from 1; in a Parquet file, the row from 1."""
+        return int(row) + 1 if self.lines is None else int(self.lines[row])
+
+    def error(self, row: int, reason: str, hint: str | None = None) -> RowError:
+        """An error in a row, with its file and line."""
+        return RowError(reason, hint=hint).at(self.path, self.line(row))

@@ -17,22 +17,19 @@ from typing import Any
 import numpy as np
 import orjson
 
+from .._base.arrays import GrowingArray
 from .._base.errors import InputError, RowError, UsageError
 from .._base.files import is_regular, is_std, name_of
-from .._base.growing_array import GrowingArray
 from .._base.input_files import open_read, unreadable
-from .._base.output_files import write_together
-from .._base.output_folder import OutputFolder, require_folder_place
+from .._base.output_files import OutputFolder, require_folder_place, write_together
 from .._base.step_work import report_work
 from ..trace.columns import Columns
 from ..trace.normalise import Fixes
 from . import weka_columns
 from .jsonl_read import OnError
-from .read_result import ReadResult
-from .sidecar import Sidecar
+from .sidecar import ReadResult, Sidecar
 from .weka_objects import SessionObjects
-from .weka_session import Session, moved_rows, parse_session
-from .weka_text import Room
+from .weka_session import Room, Session, moved_rows, parse_session
 
 NAME = re.compile(r"[^.].*\.json(\.gz|\.zst)?\Z")
 SAFE = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9_.-]{0,200}")

@@ -2,29 +2,30 @@
 
 Requests are in the order of their starts, each on the clock of its session. The columns `agent`, `parent`, `session`,
 `service_ms` and `dependencies` are those of any trace with agents. All other fields of requests are extra columns:
-scalars as they are, lists and objects as JSON. The section `weka` holds the fields of sessions and of subagents.
+scalars as they are, lists and objects as JSON. The section `weka` holds the fields of sessions and of subagents. It is
+verified when it is used: a sidecar may hold anything.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import orjson
 
-from .._base.offsets import offsets_of
+from .._base.arrays import offsets_of
+from .._base.errors import InputError
 from .._native import numbering
 from .._native.rows import number_rows
-from ..trace.columns import STATED, Columns
+from ..trace.columns import MAX_TIME, STATED, Columns
 from ..trace.invariants import expected_blocks
 from ..trace.meta import WekaSection
-from ..trace.recorded_dependencies import recorded_dependencies
-from ..trace.turns import previous_turn
+from ..trace.session_trees import previous_turn, recorded_dependencies
 from ..trace.unknown import UNKNOWN_LENGTH
 from .bailian import milliseconds
 from .scalars import narrow, objects
-from .weka_session import GLOBAL, Row, Session
+from .weka_session import GLOBAL, LOCAL, Session, WekaRequest
 
 PREFIX = "weka_"  # of extra columns that only a round trip needs
 SESSION = PREFIX + "session"  # the place of the request's session in the section `weka`
@@ -136,7 +137,7 @@ def _described(session: Session, file: str) -> dict[str, Any]:
     return described | {"ids": runs.tolist()} | ({"agents": agents} if agents else {})
 
 
-def _extra(rows: Sequence[Row], section: WekaSection) -> dict[str, np.ndarray]:
+def _extra(rows: Sequence[WekaRequest], section: WekaSection) -> dict[str, np.ndarray]:
     """The other fields of all requests as columns; the section lists their names."""
     names = list(dict.fromkeys(name for row in rows for name in row.fields))
     section["fields"] = names
@@ -160,7 +161,7 @@ def _extra(rows: Sequence[Row], section: WekaSection) -> dict[str, np.ndarray]:
     return extra
 
 
-def _exact(columns: Columns, rows: Sequence[Row], section: WekaSection) -> dict[str, np.ndarray]:
+def _exact(columns: Columns, rows: Sequence[WekaRequest], section: WekaSection) -> dict[str, np.ndarray]:
     """The columns of times as written, and of places, where the trace does not give them back."""
     assert columns.session is not None and columns.service_ms is not None
     extra: dict[str, np.ndarray] = {}
@@ -189,11 +190,88 @@ def column_of(field: str) -> str:
     return FIELD + field if field in OWN or field.startswith(PREFIX) else field
 
 
-def _whole(rows: Sequence[Row], name: str) -> np.ndarray:
+def _whole(rows: Sequence[WekaRequest], name: str) -> np.ndarray:
     lengths = [row.fields[name] for row in rows]
     return np.array([UNKNOWN_LENGTH if tokens is None else int(tokens) for tokens in lengths], dtype=np.int64)
 
 
-def _floats(rows: Sequence[Row], name: str) -> np.ndarray:
+def _floats(rows: Sequence[WekaRequest], name: str) -> np.ndarray:
     """A field of numbers, NaN where it is missing or null."""
     return np.array([np.nan if (value := row.fields.get(name)) is None else value for row in rows], dtype=np.float64)
+
+
+BROKEN = "the section weka of the trace's sidecar is not as kvtrace writes it. Delete that section."
+MAX_ID = 1 << 64
+
+
+def section_of(meta: Mapping[str, Any] | None) -> WekaSection:
+    """The section of some metadata, empty if there is none; InputError if it is not valid.
+
+    >>> section_of({"weka": {"sessions": 5}})
+    Traceback (most recent call last):
+    kvtrace._base.errors.InputError: the section weka of the trace's sidecar is not as kvtrace writes it. Delete that \
+section.
+    """
+    section = (meta or {}).get("weka")
+    if section is None:
+        return {}
+    if not (
+        isinstance(section, dict)
+        and _is_list(section.get("sessions"), _is_session)
+        and _is_list(section.get("fields", []), _is_text)
+        and _is_list(section.get("json", []), _is_text)
+        and _is_time(section.get("start_ms", 0))
+    ):
+        raise InputError(BROKEN)
+    return section  # type: ignore[return-value]
+
+
+def id_runs(session: Mapping[str, Any], distinct: int) -> np.ndarray | None:
+    """The ids of a session by first appearance, as uint64; None unless there are as many as `distinct`."""
+    runs = [(int(first), int(count)) for first, count in session.get("ids", [])]
+    if sum(count for _, count in runs) != distinct:
+        return None
+    names = [np.uint64(first % MAX_ID) + np.arange(count, dtype=np.uint64) for first, count in runs if count]
+    return np.concatenate(names or [np.empty(0, dtype=np.uint64)])
+
+
+def _is_session(value: Any) -> bool:
+    return (
+        isinstance(value, dict)
+        and isinstance(value.get("fields"), dict)
+        and value["fields"].get("hash_id_scope", LOCAL) in (LOCAL, GLOBAL)
+        and _is_count(value.get("requests"))
+        and isinstance(value.get("file", ""), str)
+        and _is_list(value.get("ids", []), _is_run)
+        and _is_list(value.get("agents", []), _is_agent)
+    )
+
+
+def _is_agent(value: Any) -> bool:
+    return (
+        isinstance(value, dict)
+        and isinstance(value.get("fields"), dict)
+        and _is_time(value["fields"].get("t"))
+        and _is_count(value.get("place"))
+        and type(value.get("relative")) is bool
+    )
+
+
+def _is_run(value: Any) -> bool:
+    return _is_list(value, lambda one: type(one) is int) and len(value) == 2 and value[1] >= 0
+
+
+def _is_count(value: Any) -> bool:
+    return type(value) is int and value >= 0
+
+
+def _is_time(value: Any) -> bool:
+    return type(value) in (int, float) and 0 <= value <= MAX_TIME
+
+
+def _is_text(value: Any) -> bool:
+    return isinstance(value, str)
+
+
+def _is_list(value: Any, is_valid: Any) -> bool:
+    return isinstance(value, list) and all(map(is_valid, value))

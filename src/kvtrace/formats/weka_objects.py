@@ -16,8 +16,20 @@ from .._base.errors import InputError
 from ..trace.columns import Columns
 from ..trace.meta import shares_prefixes
 from ..trace.unknown import UNKNOWN_LENGTH
-from .weka_columns import EMPTY, EXACT, FIELD, OWN, PLACE, PREFIX, SESSION, column_of, seconds_of, since
-from .weka_section import id_runs, section_of
+from .weka_columns import (
+    EMPTY,
+    EXACT,
+    FIELD,
+    OWN,
+    PLACE,
+    PREFIX,
+    SESSION,
+    column_of,
+    id_runs,
+    seconds_of,
+    section_of,
+    since,
+)
 from .weka_session import EPSILON_S, GLOBAL, LOCAL, SUBAGENT
 
 USUAL = ("type", "model", "input_types", "output_types", "stop", "think_time", "ttft")  # fields of the format

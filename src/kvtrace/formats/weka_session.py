@@ -1,10 +1,13 @@
 """One session of an agent in Weka's JSON: an object with the requests of the main agent and of its subagents.
 
-Its keys are `id`, `models`, `block_size`, `hash_id_scope` ("local" or "global"), `tool_tokens`, `system_tokens` and
+Its keys are `id`, `models`, `block_size`, `hash_id_scope` ('local' or 'global'), `tool_tokens`, `system_tokens` and
 `requests`. A request has `t` and `api_time` in seconds, `in` and `out` in tokens, `hash_ids`, and others. An entry of
-type "subagent" has `t` and `requests` of its own, whose times are absolute, or relative to the subagent's start where
+type 'subagent' has `t` and `requests` of its own, whose times are absolute, or relative to the subagent's start where
 they are less than its `t`. That `t` is its start, or its end `duration_ms` later: see `clocks_of`.
 https://github.com/callanjfox/kv-cache-tester, and AIPerf's loader/weka_trace_models.py.
+
+A kernel takes the lists of ids out of the text, and orjson decodes the rest. A list that was taken out is replaced by a
+list with its number alone, such as [3]. No other list of integers is left under that key, so both are told apart.
 """
 
 from __future__ import annotations
@@ -14,15 +17,106 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
+import orjson
 
+from .._base.arrays import offsets_of
 from .._base.errors import RowError
-from .._native import rows
+from .._native import numbering, rows
+from .._native.rows import PAD, find_lists
+from ..trace.columns import MAX_TIME
 from ..trace.invariants import MAX_LENGTH
-from ..trace.measured import MAX_TIME
 from .block_size import MAX_TOKENS
-from .jsonl_read import whole
+from .jsonl_read import BOM, id_list, whole_number
 from .sidecar import MAX_DEPTH, is_deep
-from .weka_text import IdLists, Room, load
+
+
+class Room:
+    """Memory for the ids of one text after another."""
+
+    def __init__(self) -> None:
+        self._ids = np.empty(0, dtype=np.int64)
+
+    def of(self, count: int) -> np.ndarray:
+        """An array for so many ids, in place of the one before."""
+        if count > len(self._ids):
+            self._ids = np.empty(count, dtype=np.int64)
+        return self._ids
+
+
+def load(text: bytes, *, lifted: bool = True, room: Room | None = None) -> tuple[Any, IdLists]:
+    """The values of a JSON text, and its lists of ids; with `lifted=False` the lists are decoded in place.
+
+    The lists are valid until `room` is used for the next text.
+
+    >>> values, lists = load(b'{"hash_ids": [7, 8]}')
+    >>> values, lists.add(values["hash_ids"], "hash_ids"), lists.done()
+    ({'hash_ids': [0]}, None, (array([7, 8]), array([0, 2])))
+    """
+    text = text.removeprefix(BOM)
+    if not lifted:
+        return _decoded(text), IdLists(np.zeros(1, dtype=np.int64), np.empty(0, dtype=np.int64))
+    spans, offsets, ids = find_lists(text + bytes(PAD), len(text), room.of(len(text) // 2 + 1) if room else None)
+    pieces, end = [], 0
+    for number, (start, stop) in enumerate(spans.tolist()):
+        pieces += [text[end:start], b"[%d]" % number]
+        end = stop
+    short = b"".join([*pieces, text[end:]])
+    try:
+        return orjson.loads(short), IdLists(offsets, ids)
+    except orjson.JSONDecodeError:
+        pass
+    return load(text, lifted=False)  # for the place of the error
+
+
+class IdLists:
+    """The lists of ids of a session's requests, in the order in which they are added."""
+
+    def __init__(self, offsets: np.ndarray, ids: np.ndarray):
+        self._offsets, self._ids = offsets, ids
+        self._order: list[int] = []  # of lists, those that were decoded in Python after those of the kernel
+        self._decoded: list[np.ndarray] = []
+        self._lifted = len(offsets) - 1
+
+    def add(self, value: Any, where: str) -> None:
+        """Add the list of the next request; RowError if it is not a list of 64-bit integers."""
+        if self._lifted and type(value) is list and len(value) == 1 and type(value[0]) is int:
+            self._order.append(value[0])
+            return
+        self._order.append(self._lifted + len(self._decoded))
+        self._decoded.append(_ids(value, where))
+
+    def are_used(self) -> bool:
+        """Whether each list that the kernel found was added once."""
+        lifted = [number for number in self._order if number < self._lifted]
+        return sorted(lifted) == list(range(self._lifted))
+
+    def done(self) -> tuple[np.ndarray, np.ndarray]:
+        """The ids end to end, and the offsets of the lists."""
+        if self._order == list(range(self._lifted)):
+            return self._ids, self._offsets
+        ids = np.concatenate([self._ids, *self._decoded])
+        counts = [*np.diff(self._offsets).tolist(), *map(len, self._decoded)]
+        return numbering.take(ids, offsets_of(counts), np.array(self._order, dtype=np.int64))
+
+
+def _ids(value: Any, where: str) -> np.ndarray:
+    if type(value) is list and any(type(one) in (int, float) and one < 0 for one in value):
+        raise RowError(f"{where} has a negative id.")  # its bits could be those of an id from 2^63
+    return id_list(value, where)
+
+
+def _decoded(text: bytes) -> Any:
+    place = 0
+    try:
+        return orjson.loads(text)
+    except orjson.JSONDecodeError as error:
+        place = error.pos
+    if place >= len(text.rstrip()):  # raised outside the handler: orjson's error contains the text
+        raise RowError("the JSON ends early; the file is truncated.")
+    if any(word in text[max(0, place - 2) : place + 10] for word in (b"NaN", b"Infinity")):
+        raise RowError(f"a number is NaN or infinite at character {place + 1:,}, which JSON does not have.")
+    raise RowError(f"the file is not JSON from character {place + 1:,}.")
+
 
 LOCAL, GLOBAL = "local", "global"
 SUBAGENT = "subagent"
@@ -30,7 +124,7 @@ EPSILON_S = 1e-6  # an inner time that is less than its subagent's by this littl
 
 
 @dataclass
-class Row:
+class WekaRequest:
     """A request."""
 
     agent: int  # 0 = the main agent; 1, 2, ... = the subagents in the order of their entries
@@ -42,7 +136,7 @@ class Row:
 
 
 @dataclass
-class Agent:
+class WekaAgent:
     """The entry of a subagent."""
 
     fields: dict[str, Any]  # all but `requests`
@@ -56,8 +150,8 @@ class Session:
     fields: dict[str, Any]  # all but `requests`
     block_size: int
     scope: str
-    agents: list[Agent] = field(default_factory=list)
-    rows: list[Row] = field(default_factory=list)  # in the order of the file
+    agents: list[WekaAgent] = field(default_factory=list)
+    rows: list[WekaRequest] = field(default_factory=list)  # in the order of the file
     numbers: np.ndarray = field(default_factory=lambda: np.empty(0, np.int32))
     offsets: np.ndarray = field(default_factory=lambda: np.zeros(1, np.int64))
     values: np.ndarray = field(default_factory=lambda: np.empty(0, np.int64))  # the ids by first appearance
@@ -156,7 +250,7 @@ def _add_subagent(
     requests = entry.get("requests")
     if not isinstance(requests, list):
         raise RowError(f"{where}.requests is not a list.")
-    session.agents.append(Agent(_without(entry, "requests"), place))
+    session.agents.append(WekaAgent(_without(entry, "requests"), place))
     for inner, request in enumerate(requests):
         if isinstance(request, dict) and request.get("type") == SUBAGENT:
             raise RowError(f"{where}.requests[{inner}] is a subagent of a subagent, which is not supported.")
@@ -164,7 +258,9 @@ def _add_subagent(
         session.rows.append(row)
 
 
-def _row(request: Any, agent: int, place: int, base_s: float, clock_s: float, where: str, lists: IdLists) -> Row:
+def _row(
+    request: Any, agent: int, place: int, base_s: float, clock_s: float, where: str, lists: IdLists
+) -> WekaRequest:
     if not isinstance(request, dict):
         raise RowError(f"{where} is not an object.")
     start = _seconds(request, "t", where)
@@ -176,13 +272,13 @@ def _row(request: Any, agent: int, place: int, base_s: float, clock_s: float, wh
             raise RowError(f"{where}.{name} is missing.")
         if name == "out" and request[name] is None:
             continue  # of unknown length
-        if (tokens := whole(request[name], f"{where}.{name}")) < 0:
+        if (tokens := whole_number(request[name], f"{where}.{name}")) < 0:
             raise RowError(f"{where}.{name} is negative.")
         if tokens > MAX_LENGTH:
             raise RowError(f"{where}.{name} is more than {MAX_LENGTH:,} tokens.")
     lists.add(request.get("hash_ids", []), f"{where}.hash_ids")
     start += clock_s if is_relative else 0.0
-    return Row(agent, place, start, is_relative, _without(request, "hash_ids"), "hash_ids" in request)
+    return WekaRequest(agent, place, start, is_relative, _without(request, "hash_ids"), "hash_ids" in request)
 
 
 def _seconds(values: dict[str, Any], name: str, where: str) -> float:

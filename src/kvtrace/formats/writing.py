@@ -11,9 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from .._base.errors import KvtraceError, UsageError
-from .._base.files import SUFFIXES, is_regular, is_std
+from .._base.files import SUFFIXES, Content, is_regular, is_std, require_name
 from .._base.output_files import outputs_together, write_atomically, write_together
-from .._base.output_names import Content, require_name
 from ..trace.columns import Columns, require_trace
 from ..trace.meta import shares_prefixes, with_unknown_prefixes, without_claims
 from ..trace.trace import Trace

@@ -7,17 +7,16 @@ from typing import Any
 
 import numpy as np
 
-from .._base.offsets import offsets_of
+from .._base.arrays import offsets_of
 from .._base.units import NS_PER_MS
 from .._native.numbering import DigestIndex
 from ..privacy.contributors import Users
 from ..privacy.linking import Identities
 from ..privacy.session_times import measured_ms
 from ..privacy.trace_draft import RowBlocks, TraceDraft
-from ..trace.columns import Columns
-from ..trace.measured import MEASURED, Number
+from ..trace.columns import MEASURED, Columns, Number
 from ..trace.normalise import by_first_appearance, is_reversed
-from ..trace.turns import previous_turn, turn_numbers
+from ..trace.session_trees import previous_turn, turn_numbers
 from .encoding import Batch, Recipe
 from .logs.times import ArrivalModel, require_starts, times_after_delays
 

@@ -15,9 +15,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from .._base.arrays import joined, offsets_of
 from .._base.errors import EmptyPrompt, LeftOut, RowError
-from .._base.offsets import joined, offsets_of
-from ..trace.measured import MEASURED
+from ..trace.columns import MEASURED
 from ..trace.unknown import UNKNOWN_LENGTH
 from .encoding_options import EncodingOptions
 from .hashing import NO_CONTEXT, BlockHasher, context, prompt_tokens
@@ -289,7 +289,7 @@ class Encoder:
         engine, time = self.recipe.options.render_as, max(0, time_ns) / 1e9
         prompt = None
         if self.recipe.options.request_templates and "chat_template" in shaping:
-            from ..text.request_templates import render_with_own
+            from ..text.chat_requests import render_with_own
 
             own = shaping["chat_template"]
             prompt = render_with_own(template, own, messages, record.tools, shaping, engine=engine, time=time)

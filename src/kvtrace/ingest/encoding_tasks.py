@@ -18,14 +18,14 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from .._base.arrays import offsets_of
 from .._base.checkpoint import CheckpointKind
 from .._base.errors import UsageError
-from .._base.offsets import offsets_of
 from .._native.numbering import DigestIndex
 from ..privacy.numbering.run import Runner
 from ..privacy.numbering.store import Store
 from ..privacy.numbering.task_plan import DOMAINS, ENCODED, digests_of_rows, firsts_of, sample_times
-from ..trace.measured import MEASURED
+from ..trace.columns import MEASURED
 from .checkpoint import CHECKPOINT, Checkpoint, packed, unpacked
 from .collector import Collector, numbers_of_digests
 from .encoding import Batch, Encoder, Recipe

@@ -19,8 +19,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+from .._base.arrays import offsets_of
 from .._base.errors import RowError
-from .._base.offsets import offsets_of
 from .._native import numbering
 from ..text.media import rule_for
 from ..trace.columns import TAILS

@@ -10,10 +10,9 @@ from contextlib import suppress
 from itertools import pairwise
 from pathlib import Path
 
-from .._base.errors import UsageError
+from .._base.errors import UsageError, unwritable
 from .._base.file_locks import HAS_USERS, current_user
 from .._base.folder_handle import PLAIN
-from .._base.output_errors import unwritable
 from .._native.numbering import siphash128
 
 KEY_BYTES = 16

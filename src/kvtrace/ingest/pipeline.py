@@ -20,7 +20,7 @@ import numpy as np
 from .._base.errors import InputError, RowError, UsageError
 from .._base.files import name_of
 from .._base.options import record_of
-from .._base.row_counts import Counts
+from .._base.row_counts import RowCounts
 from .._base.workers import cores, ordered_map
 from ..formats.links import Links
 from ..privacy.account import Account, ReleasedTrace
@@ -31,8 +31,7 @@ from ..privacy.releases import release_draft, released_draft
 from ..privacy.session_times import ServiceEstimate, SessionTimes
 from ..privacy.steps import keep_measured
 from ..privacy.trace_draft import TraceDraft
-from ..trace.columns import Columns, fields_of
-from ..trace.measured import measured_of
+from ..trace.columns import Columns, fields_of, measured_of
 from ..trace.meta import Meta, ReleaseSection, merge, shares_prefixes
 from ..trace.normalise import NEWEST_FIRST
 from .collector import Collector
@@ -59,7 +58,7 @@ class AnonymizedRows:
     block_size: int
     tail: str
     meta: dict[str, Any]
-    counts: Counts
+    counts: RowCounts
     released: Account | None = None  # the profile's steps and their costs; None if rows keep the log's order
     usage: UsageCheck = field(default_factory=UsageCheck)  # our counts of prompt tokens beside the log's
 
@@ -258,7 +257,7 @@ def checked(job: Job, counter: RowCounter, listeners: Listeners, *, sampled: boo
 
 
 def released_rows(
-    collector: Collector, settings: ReleaseSettings, counts: Counts, *, keep_order: bool, session_share: float
+    collector: Collector, settings: ReleaseSettings, counts: RowCounts, *, keep_order: bool, session_share: float
 ) -> AnonymizedRows:
     """The collected rows, after the steps of the profile or in the order of the log."""
     draft, users = collector.finish(with_prompts(settings.meta, counts), keep_order=keep_order)
@@ -268,7 +267,7 @@ def released_rows(
 
 
 def linked_rows(
-    collector: Collector, settings: ReleaseSettings, counts: Counts, *, open_index: Callable[[int], LinkIndex]
+    collector: Collector, settings: ReleaseSettings, counts: RowCounts, *, open_index: Callable[[int], LinkIndex]
 ) -> tuple[AnonymizedRows, Links]:
     """As `released_rows`, for a window of a recording, with its links to the other windows.
 
@@ -286,7 +285,7 @@ def linked_rows(
     return rows, links
 
 
-def no_requests_error(log_sources, counts: Counts) -> InputError:
+def no_requests_error(log_sources, counts: RowCounts) -> InputError:
     """The error for a log without a single usable request; it names the most frequent reason."""
     where = name_of(log_sources[0].path) if len(log_sources) == 1 else f"{len(log_sources)} files"
     if not counts.rows:
@@ -303,7 +302,7 @@ def no_requests_error(log_sources, counts: Counts) -> InputError:
 
 
 def _released(
-    draft: TraceDraft, users: Users | None, settings: ReleaseSettings, session_share: float, counts: Counts
+    draft: TraceDraft, users: Users | None, settings: ReleaseSettings, session_share: float, counts: RowCounts
 ) -> AnonymizedRows:
     """The rows after the release profile. The counts of the whole log are left out if the release is a sample."""
     whole, done = len(draft), Account(settings.profile)
@@ -332,7 +331,7 @@ def _released(
     return AnonymizedRows(columns, draft.block_size, tail, meta, counts, done)
 
 
-def _in_log_order(draft: TraceDraft, profile: Profile, counts: Counts) -> AnonymizedRows:
+def _in_log_order(draft: TraceDraft, profile: Profile, counts: RowCounts) -> AnonymizedRows:
     """The rows in the log's order. They are not a Trace, so the only release step is that of the tails."""
     draft.set_tail(profile.tail)
     draft.rows = keep_measured(draft.rows, profile)

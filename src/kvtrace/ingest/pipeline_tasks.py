@@ -10,7 +10,7 @@ from typing import Any
 
 from .._base.errors import UsageError
 from .._base.results import Result
-from .._base.row_counts import Counts
+from .._base.row_counts import RowCounts
 from ..privacy.account import Account
 from ..privacy.numbering.run import Numbered, Runner, number
 from ..privacy.numbering.store import Store
@@ -19,7 +19,7 @@ from ..privacy.profiles import kept_measured
 from ..privacy.release_options import ReleaseOptions
 from ..privacy.releases import measured_notes
 from ..privacy.session_times import ServiceEstimate
-from ..trace.measured import MEASURED
+from ..trace.columns import MEASURED
 from ..trace.meta import merge, shares_prefixes
 from ..trace.trace_figures import figures
 from .collector import Collector
@@ -51,7 +51,7 @@ class AnonymizedDataset(Result):
     """A released trace in pieces, and the counts of the log's rows."""
 
     made: Numbered
-    counts: Counts
+    counts: RowCounts
     usage: UsageCheck = field(default_factory=UsageCheck)  # our counts of prompt tokens beside the log's
 
     def _headline(self) -> str:
@@ -175,7 +175,7 @@ def _check_sources(job: Job) -> None:
         raise UsageError("--runner requires files as inputs: stdin and pipes cannot be read twice.")
 
 
-def _in_stages(job: Job, plan: TaskPlan, runner: Runner, counts: Counts, measured: Sequence[str]) -> Numbered:
+def _in_stages(job: Job, plan: TaskPlan, runner: Runner, counts: RowCounts, measured: Sequence[str]) -> Numbered:
     """Number and release the encoded rows in tasks; `measured` are the columns of MEASURED that the log has."""
     meta = with_prompts(job.meta, counts)
     made = number(plan, runner, meta, isolated=job.recipe.options.isolate_tenants)
@@ -189,7 +189,7 @@ def _in_stages(job: Job, plan: TaskPlan, runner: Runner, counts: Counts, measure
     return made
 
 
-def _in_memory(collector: Collector, job: Job, counts: Counts, **options: Any) -> Numbered:
+def _in_memory(collector: Collector, job: Job, counts: RowCounts, **options: Any) -> Numbered:
     """Number and release the encoded rows in this process."""
     rows = released_rows(collector, job.release, counts, **options)
     account = rows.released or Account(job.profile)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, get_args
 
 from .._base.errors import InputError, RowError, UsageError
 from .._base.files import name_of
-from ..formats.file_kinds import require_log
+from ..formats.format_table import require_log
 from ..privacy import profiles
 from ..privacy.release_options import Profile, ReleaseOptions
 from ..privacy.session_times import ServiceEstimate

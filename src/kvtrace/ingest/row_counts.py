@@ -10,7 +10,7 @@ import numpy as np
 
 from .._base.errors import InputError, RowError
 from .._base.files import name_of
-from .._base.row_counts import Counts, rounded
+from .._base.row_counts import RowCounts, rounded
 from ..trace.meta import PREFIXES_UNKNOWN, Meta, merge
 from ..trace.unknown import UNKNOWN_LENGTH
 from .encoding import Batch
@@ -38,13 +38,13 @@ class RowCounter:
         on_reject: called with the error of each bad row.
     """
 
-    counts: Counts
+    counts: RowCounts
     tokens: int
     usage: UsageCheck  # our counts of prompt tokens beside the log's
     other_models: int  # requests to models with another tokenizer
 
     def __init__(self, max_errors: int = 0, on_reject: Callable[[RowError], None] | None = None):
-        self.counts, self.tokens = Counts(), 0
+        self.counts, self.tokens = RowCounts(), 0
         self.usage, self.other_models = UsageCheck(), 0
         self._max_errors, self._on_reject = max_errors, on_reject
         self._line = 1  # number of the first line of the next piece
@@ -125,10 +125,10 @@ class RowCounter:
         self.counts.logged_difference += int(difference.sum())
 
 
-def value_notes(counts: Counts) -> list[str]:
+def value_notes(counts: RowCounts) -> list[str]:
     """Notes on what the service measured, for a trace that has it.
 
-    >>> value_notes(Counts(requests=9, invalid_measured=1, with_cached=4, without_hit=2))
+    >>> value_notes(RowCounts(requests=9, invalid_measured=1, with_cached=4, without_hit=2))
     ['1 measured value is not valid: it counts as unknown.']
     """
     notes = []
@@ -159,11 +159,11 @@ def with_measured(meta: Meta | dict[str, Any], measured: Iterable[str]) -> dict[
     return merge(meta, {"log": {**meta["log"], "measured": names}} if names else {})
 
 
-def with_prompts(meta: Meta, counts: Counts) -> dict[str, Any]:
+def with_prompts(meta: Meta, counts: RowCounts) -> dict[str, Any]:
     """The sections of a trace, with what its prompts lack: all of them, in a log of lengths, or fields of requests.
 
     >>> meta = {"rendering": {"engine": "vllm", "version": 1}}
-    >>> with_prompts(meta, Counts(not_rendered={"tools": 7}))["rendering"]
+    >>> with_prompts(meta, RowCounts(not_rendered={"tools": 7}))["rendering"]
     {'engine': 'vllm', 'version': 1, 'not_rendered': {'tools': 10}}
     """
     sections = merge(meta, {"prefixes": PREFIXES_UNKNOWN} if counts.lengths_only else {})

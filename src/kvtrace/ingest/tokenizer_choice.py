@@ -31,7 +31,7 @@ class TokenizerChoice:
         """Whether a model is known to have another tokenizer than the models that this one was chosen for."""
         if not self.families or model is None:
             return False
-        from ..text.model_families import family_of
+        from ..text.tokenizer_files import family_of
 
         family = family_of(model)
         return family is not None and family.name not in self.families
@@ -72,7 +72,7 @@ def other_tokenizer(tokenizer: str | None, models: Collection[str]) -> str | Non
     prompts are counted with deepseek-r1's tokenizer, but requests are to other models (Qwen3). Name theirs: \
 --tokenizer NAME.
     """
-    from ..text.model_families import family_of
+    from ..text.tokenizer_files import family_of
 
     if tokenizer is None or not models or _is_of_all(tokenizer, models):
         return None
@@ -85,7 +85,7 @@ def other_tokenizer(tokenizer: str | None, models: Collection[str]) -> str | Non
 
 
 def _of_models(models: Collection[str]) -> TokenizerChoice:
-    from ..text.model_families import family_of, local_tokenizer
+    from ..text.tokenizer_files import family_of, local_tokenizer
 
     families = {model: family_of(model) for model in models}
     names = tuple(sorted({family.name for family in families.values() if family is not None}))
@@ -113,6 +113,6 @@ def _missing(names: tuple[str, ...]) -> str:
 
 
 def _is_of_all(tokenizer: str, models: Collection[str]) -> bool:
-    from ..text.model_families import is_of
+    from ..text.tokenizer_files import is_of
 
     return bool(models) and all(is_of(tokenizer, model) for model in models)

@@ -10,15 +10,14 @@ from typing import TYPE_CHECKING, Any
 
 import orjson
 
-from .._base.distinct_files import NamedFile, require_distinct
+from .._base.files import Content, NamedFile, require_distinct, require_name
 from .._base.input_files import read_unfollowed
 from .._base.output_files import Role, write_atomically
-from .._base.output_names import Content, require_name
 from ..formats import reading
 from ..formats.dataset import MANIFEST, is_dataset
 from ..formats.sidecar import sidecar_path
 from ..formats.writing import card_path as card_path  # re-exported
-from ..trace.measured import MEASURED
+from ..trace.columns import MEASURED
 from ..trace.trace import Trace
 from ..trace.trace_figures import figures as figures_of
 from ..trace.trace_figures import output_words

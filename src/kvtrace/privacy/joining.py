@@ -17,8 +17,8 @@ from ..formats.links import Links, fingerprint_of, links_path, read_links
 from ..trace.building import TraceBuilder
 from ..trace.columns import Columns, replace_columns
 from ..trace.meta import rendering_of, rendering_words, with_unknown_prefixes, without_stale
+from ..trace.session_trees import previous_turn, turn_numbers
 from ..trace.trace import Trace
-from ..trace.turns import previous_turn, turn_numbers
 from .contributors import WARNINGS, Contributors, contributors
 from .profiles import profile_of
 from .release_options import Profile

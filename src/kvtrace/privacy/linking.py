@@ -35,9 +35,8 @@ from typing import Self
 import numpy as np
 
 from .._base.checkpoint import parsed
-from .._base.errors import InputError, UsageError
+from .._base.errors import InputError, UsageError, named_errors
 from .._base.file_locks import locked_file
-from .._base.output_errors import named_errors
 from .._base.output_files import append_whole
 from .._base.units import NS_PER_MS
 from .._native import numbering

@@ -10,8 +10,7 @@ from dataclasses import fields, replace
 from typing import Any, get_args
 
 from .._base.errors import UsageError
-from ..trace.columns import TAILS
-from ..trace.measured import MEASURED
+from ..trace.columns import MEASURED, TAILS
 from .contributors import WORDS
 from .release_options import Counted, Profile, ProfileName, ReleaseOptions, Tail
 

@@ -8,11 +8,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from .._base.distinct_files import NamedFile, require_distinct
 from .._base.errors import AuditError, UsageError
+from .._base.files import NamedFile, require_distinct
 from .._base.results import Result, columns_of
 from ..formats import writing
-from ..formats.left_out import LeftOut
+from ..formats.left_out import MissingColumns
 from ..formats.left_out import left_out as left_out_of
 from ..trace.building import TraceBuilder
 from ..trace.columns import Columns
@@ -168,7 +168,7 @@ def publish_chunks(
         return publish_columns(_joined(chunks), path, **common, **write_options)
     write_options["meta"], left_out = _stated(meta, format), count_private(meta)
     inspect, audits = _inspector(path, contributors, against, memory, on_step)
-    left_out_columns = LeftOut(format, extra=options.get("extra", False))
+    left_out_columns = MissingColumns(format, extra=options.get("extra", False))
     files = writing.write_chunks(left_out_columns.watch(chunks), path, inspect=inspect, **write_options)
     return Published(files, audits[0], meta.get("figures", {}), left_out_columns.sentences(), left_out)
 

@@ -14,16 +14,14 @@ from typing import Any, cast
 
 import numpy as np
 
-from .._base.mixing import split_mix
-from .._base.offsets import offsets_of
+from .._base.arrays import offsets_of, split_mix
 from .._base.step_work import report_work
 from ..formats.dataset import Dataset
 from ..formats.lazy import LazyTrace
-from ..trace.columns import TAILS, Columns
+from ..trace.building import require_rule
+from ..trace.columns import MEASURED, TAILS, Columns, measured_of
 from ..trace.hits import Hits, sum_hits, unlimited_hits
-from ..trace.measured import MEASURED, measured_of
 from ..trace.meta import merge, shares_prefixes, without_stale
-from ..trace.stated import require_rule
 from .account import ReleaseStep, StepHits
 from .allowed_values import EXTRA
 from .numbering.run import Numbered, Runner, number

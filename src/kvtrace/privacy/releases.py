@@ -14,9 +14,8 @@ import numpy as np
 
 from .._base.errors import UsageError
 from .._base.results import PlottedResult, drawing
-from ..trace.columns import Columns
+from ..trace.columns import Columns, measured_of
 from ..trace.domains import in_domains
-from ..trace.measured import measured_of
 from ..trace.meta import merge, shares_prefixes, without_stale
 from ..trace.trace import Trace
 from .account import TAIL_STEPS, Account, ReleasedTrace, ReleaseStep

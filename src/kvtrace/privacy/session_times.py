@@ -1,6 +1,6 @@
 """What the requests of a log's sessions waited for, and how long each took: measured by the log, or estimated.
 
-The dependencies follow from starts, ends and blocks by the rule of `trace/recorded_dependencies.py`. The blocks are
+The dependencies follow from starts, ends and blocks by the rule of `trace/session_trees.py`. The blocks are
 those that the release states, after k-sharing, so that dependencies reveal no other shared prefix.
 """
 
@@ -15,7 +15,7 @@ import numpy as np
 from .._base.units import NS_PER_MS
 from ..trace.columns import Columns
 from ..trace.meta import ServiceSection
-from ..trace.recorded_dependencies import recorded_dependencies
+from ..trace.session_trees import recorded_dependencies
 from ..trace.unknown import known_outputs
 from .release_options import Profile
 from .steps import round_lengths

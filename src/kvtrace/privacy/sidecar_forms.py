@@ -10,15 +10,14 @@ from dataclasses import fields
 from itertools import product
 from typing import Any
 
-from .._base.row_counts import UNSTATED, Counts
+from .._base.row_counts import UNSTATED, RowCounts
 from .._base.row_counts import rounded as two_digits_of
 from .._base.units import UNITS as DURATION_UNITS
 from ..formats.format_table import NAMES
 from ..formats.sidecar import FORMAT_VERSION
 from ..formats.targets import TARGETS
-from ..trace.columns import BLOCK_RULES, TAILS
+from ..trace.columns import BLOCK_RULES, MEASURED, TAILS
 from ..trace.invariants import MAX_LENGTH
-from ..trace.measured import MEASURED
 from ..trace.meta import PREFIXES_UNKNOWN
 from .allowed_values import (
     ENGINES,
@@ -171,7 +170,7 @@ META = Section({
         "measured": flag, "estimated": flag, "costs": one_of("roofline", "calibrated"), "model": one_of(*MODELS),
         "gpu": one_of(*GPUS), "gpus": whole(1024),
     }),
-    "counts": Section({field.name: two_digits for field in fields(Counts) if field.name not in UNSTATED}),
+    "counts": Section({field.name: two_digits for field in fields(RowCounts) if field.name not in UNSTATED}),
     "usage": Section({"requests": two_digits, "difference": share}),
     "figures": Section({
         "requests": whole(MANY), "tokens": whole(MANY), "output_tokens": whole(MANY),

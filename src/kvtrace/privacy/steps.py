@@ -18,9 +18,8 @@ from typing import Any
 import numpy as np
 
 from .._base.errors import UsageError
-from ..trace.columns import Columns, replace_columns
+from ..trace.columns import MEASURED, Columns, measured_of, numbers_of, replace_columns
 from ..trace.dependencies import COMPLETION
-from ..trace.measured import MEASURED, measured_of, numbers_of
 from ..trace.unknown import UNKNOWN_LENGTH
 from .allowed_values import EXTRA, MAX_AGENT, MAX_TURN, TYPES
 from .profiles import kept_measured

@@ -11,12 +11,12 @@ from typing import Any
 
 import numpy as np
 
-from .._base.offsets import batches, in_first, joined, offsets_of
+from .._base.arrays import batches, in_first, joined, offsets_of
 from .._native import numbering, sharing
+from ..trace.building import require_rule
 from ..trace.columns import TAILS, Columns, replace_columns, rows_of
 from ..trace.hits import Hits, sum_hits
 from ..trace.normalise import by_first_appearance
-from ..trace.stated import require_rule
 from ..trace.trace import Trace
 from ..trace.trace_figures import Figures, figures_of
 

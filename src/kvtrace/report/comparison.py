@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from .._base.csv_text import csv_text
+from .._base.tables import csv_text
 
 if TYPE_CHECKING:
     from ..analysis.comparison import Comparison

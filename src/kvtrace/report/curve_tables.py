@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from .._base.csv_text import csv_text
-from .._base.tables import TextTable
+from .._base.tables import TextTable, csv_text
 
 GIB = 1 << 30
 RATES = {"block_hit_rate": "block", "token_hit_rate": "token", "request_hit_rate": "request"}

@@ -9,8 +9,7 @@ from typing import Any, BinaryIO
 
 import numpy as np
 
-from .._base.csv_text import csv_text
-from .._base.tables import Column, TextTable, printable
+from .._base.tables import Column, TextTable, csv_text, printable
 from ..serving.misses.causes import CAUSES
 from ..serving.misses.cure import BASES, duration
 from ..serving.misses.cures import TOGETHER, Cures

@@ -12,10 +12,8 @@ from typing import Any
 
 import orjson
 
-from .._base.distinct_files import NamedFile, require_distinct
-from .._base.files import is_std
+from .._base.files import Content, NamedFile, is_std, require_distinct, require_name
 from .._base.output_files import write_atomically
-from .._base.output_names import Content, require_name
 from .._base.tables import TextTable, printable
 from .._base.units import short
 from ..analysis.comparison import Comparison, compare_prepared

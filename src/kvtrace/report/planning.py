@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from .._base.csv_text import csv_text
-from .._base.tables import TextTable
+from .._base.tables import TextTable, csv_text
 from ..serving.planning.plan_result import (
     BlockSizesPlan,
     CurvePoint,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from .._base.shell import pasted
+from .._base.errors import pasted
 from .._base.tables import TextTable
 from ..privacy.account import Account
 from ..privacy.contributors import WORDS

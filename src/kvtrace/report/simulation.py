@@ -9,8 +9,7 @@ from collections.abc import Callable, Iterable, Iterator
 from math import lcm
 from typing import Any, BinaryIO
 
-from .._base.csv_text import cell, csv_text
-from .._base.tables import Column, TextTable
+from .._base.tables import Column, TextTable, cell, csv_text
 from ..cache.engines import DEFAULTS
 from ..cache.isolation import Isolation, sentence
 from ..cache.many_settings import gap_to

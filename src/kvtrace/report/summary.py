@@ -11,7 +11,7 @@ from rich.table import Table
 from ..trace.unknown import NEEDS, PREFIXES, SESSIONS, TOO_LOW, sentence
 
 if TYPE_CHECKING:
-    from .._base.row_counts import Counts
+    from .._base.row_counts import RowCounts
 
 RATES = {
     "block": "hit blocks / blocks",
@@ -46,7 +46,7 @@ def _name(described: dict[str, str]) -> str:
 
 def closing(
     figures: dict[str, Any],
-    counts: Counts,
+    counts: RowCounts,
     usage: Iterable[tuple[str, str, str]] = (),
     request_sample: float | None = None,
 ) -> Table:

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
-from .._base.csv_text import csv_text
-from .._base.tables import TextTable
+from .._base.tables import TextTable, csv_text
 from ..cache.tuning import Tuned, TunedPolicy, looks_ahead
 
 

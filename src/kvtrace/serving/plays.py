@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
+from .._base.arrays import offsets_of
 from .._base.errors import UsageError
-from .._base.offsets import offsets_of
 from ..trace.building import concat
 from ..trace.columns import Columns, replace_columns
 from ..trace.dependencies import COMPLETION, Dependencies

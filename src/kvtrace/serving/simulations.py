@@ -9,8 +9,8 @@ from math import ceil
 from typing import Any, Unpack
 
 from .._base.errors import UsageError
-from .._base.lists import require_lists
 from .._base.results import PlottedResult, columns_of
+from .._base.units import require_lists
 from ..analysis.capacities import log_spaced
 from ..cache.demand import block_demand
 from ..cache.engines import non_default

@@ -13,8 +13,8 @@ from typing import Any
 
 import numpy as np
 
+from .._base.arrays import offsets_of
 from .._base.errors import UsageError
-from .._base.offsets import offsets_of
 from .._base.units import decimal, milliseconds
 from .bins import Bins, InvalidModelError, integers
 

@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
+from .._base.arrays import offsets_of
 from .._base.errors import InputError
-from .._base.offsets import offsets_of
 from .._native.growth import FULL_KINDS, Growth
 from .arrivals import ArrivalClock, shuffled
 from .draft import Draft

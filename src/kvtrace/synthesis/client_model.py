@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from .._base.offsets import offsets_of
+from .._base.arrays import offsets_of
 from .._native import numbering
 from .bins import Bins
 from .model import Model

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from .._base.offsets import offsets_of
+from .._base.arrays import offsets_of
 from ..trace.building import join_extra
 from .draft import Draft
 from .knobs import Knobs

@@ -6,15 +6,15 @@ from itertools import pairwise
 
 import numpy as np
 
+from .._base.arrays import offsets_of
 from .._base.errors import InputError
-from .._base.offsets import offsets_of
 from .._base.step_work import report_work
 from .._native import growth
+from ..trace.building import with_whole_prompts
 from ..trace.columns import require_trace
 from ..trace.domains import in_domains
-from ..trace.stated import with_whole_prompts
+from ..trace.session_trees import previous_turn
 from ..trace.trace import Trace
-from ..trace.turns import previous_turn
 from ..trace.unknown import OUTPUTS, PREFIXES, require_known
 from .arrivals import Pace, stratified_sample
 from .bins import Bins

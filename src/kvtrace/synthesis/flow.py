@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from .._base.offsets import offsets_of
+from .._base.arrays import offsets_of
 
 if TYPE_CHECKING:
     from .arrivals import Pace

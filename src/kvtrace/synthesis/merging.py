@@ -7,8 +7,8 @@ from dataclasses import replace
 
 import numpy as np
 
+from .._base.arrays import offsets_of
 from .._base.errors import UsageError
-from .._base.offsets import offsets_of
 from .._native import numbering
 from .._native.numbering import merge_ids
 from ..trace.columns import Columns

@@ -9,10 +9,9 @@ from pathlib import Path
 from typing import Any, ClassVar, Self
 
 from .._base.errors import InputError
-from .._base.files import name_of
+from .._base.files import Content, name_of, require_name
 from .._base.input_files import open_read
 from .._base.output_files import write_atomically
-from .._base.output_names import Content, require_name
 from .._base.results import Result
 from .bins import InvalidModelError
 from .fidelity import Fidelity

@@ -10,8 +10,8 @@ from __future__ import annotations
 
 import numpy as np
 
+from .._base.arrays import offsets_of
 from .._base.errors import InputError, UsageError
-from .._base.offsets import offsets_of
 from .._native import synthesis as kernel
 from .draft import Draft
 

@@ -16,15 +16,15 @@ from functools import cached_property
 
 import numpy as np
 
+from .._base.arrays import offsets_of
 from .._base.errors import InputError
-from .._base.offsets import offsets_of
 from .._base.results import Result
 from .._base.step_work import report_work
 from .._native import synthesis as kernel
+from ..trace.building import with_whole_prompts
 from ..trace.columns import require_trace
 from ..trace.domains import in_domains
 from ..trace.prefix_forest import Chains, Forest, forest
-from ..trace.stated import with_whole_prompts
 from ..trace.trace import Trace
 from ..trace.unknown import OUTPUTS, PREFIXES, require_known
 from .draft import Draft

@@ -14,8 +14,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from . import media_counts as counts
-from .media_counts import Part, Pieces, Settings
-from .media_sizes import size_of
+from .media_counts import Part, Pieces, Settings, size_of
 
 __all__ = ["RULES", "MediaRule", "rule_for", "size_of"]
 

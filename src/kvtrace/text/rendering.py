@@ -6,7 +6,7 @@ the body of such a loop depends only on the message and a few outer values, the 
 the final states of the earlier loops. All of these results are cached. A missing result is computed by a run of the
 template that is suspended in its loop, or by a new run.
 
-rendering_proof.py proves on the syntax tree that a template qualifies:
+template_syntax.py proves on the syntax tree that a template qualifies:
 
 * It reads `messages` only in loops over all of them.
 * The loops' bodies read only the position from `loop` (`first`, `index`, `index0`), so they do not depend on later
@@ -27,7 +27,7 @@ from typing import Any
 from jinja2 import Environment, Template, nodes
 from jinja2.utils import Namespace
 
-from .rendering_proof import (
+from .template_syntax import (  # fmt: skip
     PURE_FUNCTIONS,
     is_over_messages,
     is_pure,
@@ -37,7 +37,7 @@ from .rendering_proof import (
     namespace_attributes,
     outer_names,
     own_loop_names,
-)  # fmt: skip
+)
 
 ATOMS = (str, int, bool, type(None))  # not floats: 0.0 equals -0.0 and prints otherwise
 # of a value outside of a loop: a namespace's attributes and the names of those that count, or the atom of another value

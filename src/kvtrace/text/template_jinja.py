@@ -7,11 +7,13 @@ jinja2's immutable sandbox, with trimmed blocks, `break` and `continue`, a `tojs
 from __future__ import annotations
 
 import json
+import re
+from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
 from functools import lru_cache
 from types import CodeType
 
-from .._base.errors import RowError
+from .._base.errors import RowError, UsageError
 
 FILENAME = "<chat template>"  # of compiled templates, in tracebacks
 
@@ -70,3 +72,29 @@ def strftime(time, format):
     if not isinstance(time, datetime):
         time = datetime(1970, 1, 1, tzinfo=UTC) + timedelta(seconds=time)
     return (time if time.tzinfo is None else time.astimezone(UTC)).strftime(format)
+
+
+ADDRESS = " at 0x"  # in the text of most objects of Python
+
+
+def without_addresses(text, messages, tools) -> str:
+    """The text; RowError if it shows the memory address of an object of jinja2, which differs in each run."""
+    if ADDRESS in text:
+        request = f"{messages} {tools}"
+        if any(address not in request for address in set(re.findall(f"{ADDRESS}[0-9a-f]+", text))):
+            raise RowError("the chat template prints an object (a function or an iterator) in place of its text.")
+    return text
+
+
+def named_sources(source, name):
+    """(default, tool_use) of a single source or of several named ones."""
+    if isinstance(source, str):
+        return source, None
+    if isinstance(source, list):
+        source = {row.get("name"): row.get("template") for row in source if isinstance(row, Mapping)}
+    texts = {key: text for key, text in source.items() if isinstance(text, str)} if isinstance(source, Mapping) else {}
+    if "default" not in texts:
+        raise UsageError(
+            f"{name}: none of the {len(texts)} chat templates is named default. Set one with --chat-template FILE."
+        )
+    return texts["default"], texts.get("tool_use")

@@ -14,7 +14,6 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import re
 from collections import deque
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -23,10 +22,10 @@ from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from .._base.errors import InputError, KvtraceError, RowError, UsageError
+from .._base.errors import InputError, KvtraceError, RowError
 from . import encodings, template_jinja, tokenizer_files, trial
 from .messages import AcceptedContent, reshape
-from .template_jinja import FILENAME
+from .template_jinja import FILENAME, named_sources, without_addresses
 
 if TYPE_CHECKING:
     from .rendering import Renderer
@@ -36,7 +35,6 @@ PUBLIC_NAMES = (tokenizer_files.TEMPLATE, tokenizer_files.SETTINGS, encodings.TE
 TRIAL_SECONDS, TRIAL_MEMORY = 10, 1 << 30  # for a template to render probes
 MAX_PROBE_TEXT = 1 << 22  # characters that it may write for one word
 TOO_LONG = 1  # an exit status of the child
-ADDRESS = " at 0x"  # in the text of most objects of Python
 ROLES = ("system", "user", "assistant", "tool")
 # sources, special tokens and generation prompt of the templates that passed their trial last
 _PASSED: deque[tuple[Any, ...]] = deque(maxlen=16)
@@ -92,7 +90,7 @@ class ChatTemplate:
         self, source: str | Mapping[str, Any] | list[Any], *, generation_prompt: str | None = None,
         name: str = "chat template", **special_tokens: str | None,
     ):  # fmt: skip
-        self.source, tool_use = _named(source, name)
+        self.source, tool_use = named_sources(source, name)
         self.name = name
         self.special_tokens = {key: token for key, token in special_tokens.items() if token is not None}
         self.generation_prompt = None if generation_prompt is None else generation_prompt.replace("\\n", "\n")
@@ -217,13 +215,13 @@ class ChatTemplate:
         }  # fmt: skip
         text = None if self._memory is None else self._memory.render(context)
         if text is None:
-            return _without_addresses(self._render_in_full(context), messages, tools)
+            return without_addresses(self._render_in_full(context), messages, tools)
         self._remembered += 1
         if self._remembered % CHECK_INTERVAL == 0 and text != self._render_in_full(context):
             raise KvtraceError(
                 f"{self.name}: a prompt rendered from memory differs from the full rendering. Please report this bug."
             )
-        return _without_addresses(text, messages, tools)
+        return without_addresses(text, messages, tools)
 
     def _render_in_full(self, context):
         compiled = self._compiled
@@ -374,7 +372,7 @@ class ChatTemplate:
         if engine not in self._wants_parts:
             from jinja2 import TemplateSyntaxError
 
-            from .content_format import wants_parts
+            from .template_syntax import wants_parts
 
             try:
                 self._wants_parts[engine] = wants_parts(template_jinja.environment(), self.source, engine)
@@ -463,15 +461,6 @@ class ChatTemplate:
         return self._probe_results[key]
 
 
-def _without_addresses(text, messages, tools) -> str:
-    """The text; RowError if it shows the memory address of an object of jinja2, which differs in each run."""
-    if ADDRESS in text:
-        request = f"{messages} {tools}"
-        if any(address not in request for address in set(re.findall(f"{ADDRESS}[0-9a-f]+", text))):
-            raise RowError("the chat template prints an object (a function or an iterator) in place of its text.")
-    return text
-
-
 USER = {"role": "user", "content": "probe"}
 PROBE_TOOL_NAME = "probe_tool"
 PROBE_TOOLS = [
@@ -494,17 +483,3 @@ def _reopen(source, tool_use, generation_prompt, name, special_tokens):
     template = ChatTemplate(source, name=name, **special_tokens)
     template.generation_prompt, template._tool_use = generation_prompt, tool_use
     return template
-
-
-def _named(source, name):
-    """(default, tool_use) of a single source or of several named ones."""
-    if isinstance(source, str):
-        return source, None
-    if isinstance(source, list):
-        source = {row.get("name"): row.get("template") for row in source if isinstance(row, Mapping)}
-    texts = {key: text for key, text in source.items() if isinstance(text, str)} if isinstance(source, Mapping) else {}
-    if "default" not in texts:
-        raise UsageError(
-            f"{name}: none of the {len(texts)} chat templates is named default. Set one with --chat-template FILE."
-        )
-    return texts["default"], texts.get("tool_use")

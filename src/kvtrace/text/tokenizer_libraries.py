@@ -25,9 +25,9 @@ from typing import Any, Self
 
 import numpy as np
 
+from .._base.arrays import offsets_of
 from .._base.errors import InputError
-from .._base.offsets import offsets_of
-from . import panics, preload
+from . import preload, trial
 from .tokenizer_files import TokenizerFiles
 
 
@@ -65,7 +65,7 @@ class Library:
             thread.join()
             self._thread = None
         if self._loaded is None:
-            with panics.hide():
+            with trial.panics_hidden():
                 self._loaded = self._load()
         return self
 
@@ -123,7 +123,7 @@ class ReferenceLibrary(Library):
 
     def encode(self, texts: list[str]) -> tuple[np.ndarray, np.ndarray]:
         loaded = self.ready()._loaded
-        with panics.hide():
+        with trial.panics_hidden():
             rows = loaded.encode_batch_fast(texts, add_special_tokens=False)
         return _flat([row.ids for row in rows])
 
@@ -173,7 +173,7 @@ class FastokensLibrary(Library):
     def encode(self, texts: list[str]) -> tuple[np.ndarray, np.ndarray]:
         loaded = self.ready()._loaded
         FastokensLibrary.used_by = FastokensLibrary.used_by or os.getpid()
-        with panics.hide():
+        with trial.panics_hidden():
             ids, offsets = loaded.encode_batch_flat(texts)
         return np.frombuffer(ids, "<u4"), np.frombuffer(offsets, "<i8")
 

@@ -1,7 +1,7 @@
 """Tokenizers: encode texts to token ids, batch by batch, in flat arrays.
 
 Two libraries read the same tokenizer.json (tokenizer_libraries.py). `tokenizers` is the reference. `fastokens` is about
-fifty times as fast; it is used if it accepts the tokenizer and agrees with the reference (tokenizer_parity.py).
+fifty times as fast; it is used if it accepts the tokenizer and agrees with the reference (tokenizer_trial.py).
 DeepSeek-R1's tokenizer, 9.7 M characters in 402 prompts of an agent, on two cores: fastokens loads in 0.9 s and encodes
 in 0.05-0.1 s (0.1-0.2 s with one thread); tokenizers loads in 0.35 s and encodes in 3.0-3.7 s.
 """
@@ -14,9 +14,8 @@ from typing import Any
 
 import numpy as np
 
-from .._base.errors import InputError, KvtraceError, RowError, UsageError
-from .._base.shell import pasted
-from . import tokenizer_files, tokenizer_parity, tokenizer_trial
+from .._base.errors import InputError, KvtraceError, RowError, UsageError, pasted
+from . import tokenizer_files, tokenizer_trial
 from .tokenizer_files import BUILTIN, TokenizerFiles
 from .tokenizer_libraries import FastokensLibrary, Library, ReferenceLibrary, raise_unless_failure, version_of
 
@@ -203,10 +202,10 @@ def _choose(files, sha256, check):
     if not fast.usable():
         return ReferenceLibrary(files).ready(), "fastokens was used before this process was forked"
     key = (sha256, repr(files.added_tokens), version_of("fastokens"), version_of("tokenizers"))
-    verdict = None if check else tokenizer_parity.recall(key)
+    verdict = None if check else tokenizer_trial.recall(key)
     if verdict is None:
         verdict = _compare(ReferenceLibrary(files), fast)
-        tokenizer_parity.remember(key, verdict)
+        tokenizer_trial.remember(key, verdict)
     elif verdict:
         fast.start()
     if verdict:
@@ -218,13 +217,13 @@ def _choose(files, sha256, check):
 
 def _compare(reference, fast):
     reference.ready()
-    texts = tokenizer_parity.sample(reference.control_tokens())
+    texts = tokenizer_trial.sample(reference.control_tokens())
     try:
         fast.ready()
     except InputError:
         return False
     unused = FastokensLibrary.used_by is None  # else its threads are running, and a forked child would wait for them
     try:
-        return tokenizer_parity.agree(reference.encode_singly, fast.encode, texts, in_child=unused)
+        return tokenizer_trial.agree(reference.encode_singly, fast.encode, texts, in_child=unused)
     except Exception:  # the reference fails on a text of the sample: it may have no token for unknown words
         return False

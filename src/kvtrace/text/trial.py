@@ -1,16 +1,44 @@
-"""Try what a file of the user's may do in a forked child, which may crash, hang, or take all memory instead of us."""
+"""Guards against code that is not ours: a trial in a forked child, and panics of Rust libraries kept off stderr.
+
+The child tries what a file of the user's may do; it may crash, hang, or take all memory instead of us. The message of a
+panic may quote the text that was being tokenised.
+"""
 
 from __future__ import annotations
 
 import faulthandler
+import multiprocessing
 import os
 import signal
 import warnings
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from .._base.errors import UsageError
+
+hides_panics = False  # set by the command line: other programs may write to stderr from their own threads
+
+
+@contextmanager
+def panics_hidden() -> Iterator[None]:
+    """Inside the `with` block, what is written to stderr is lost, in commands and in worker processes only."""
+    if not (hides_panics or multiprocessing.parent_process()):
+        yield
+        return
+    saved = None
+    with suppress(OSError):  # stderr is closed
+        saved = os.dup(2)
+        null = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(null, 2)
+        os.close(null)
+    try:
+        yield
+    finally:
+        if saved is not None:
+            os.dup2(saved, 2)
+            os.close(saved)
+
 
 SECONDS = 20
 MEMORY = 4 << 30  # bytes beyond what the process has mapped already

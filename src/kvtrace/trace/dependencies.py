@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 
+from .._base.arrays import offsets_of
 from .._base.errors import InputError, UsageError
-from .._base.offsets import offsets_of
 
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import numpy as np
 
+from .._base.arrays import in_first, joined, offsets_of
 from .._base.errors import UsageError
-from .._base.offsets import in_first, joined, offsets_of
 from .columns import fields_of, replace_columns, require_trace
 from .trace import Trace
 

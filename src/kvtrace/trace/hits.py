@@ -1,6 +1,7 @@
-"""Hit counts, and the three hit rates derived from them; names and tables always say which rate.
+"""Hit counts, the three hit rates derived from them, and the groups of requests that they are counted for.
 
-A hit is the leading run of a prompt's blocks that are resident. Counts can be added over requests, parts and days.
+Names and tables always say which rate. A hit is the leading run of a prompt's blocks that are resident. Counts can be
+added over requests, parts and days. Groups are windows of time, or sessions.
 """
 
 from __future__ import annotations
@@ -8,16 +9,61 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from fractions import Fraction
-from typing import Any, TypedDict
+from typing import Any, NamedTuple, TypedDict
 
 import numpy as np
 
-from .._base.offsets import batches, joined
+from .._base.arrays import batches, joined
+from .._base.errors import UsageError
 from .._base.results import Result, columns_of
 from .._native import sharing
 from .columns import Columns, require_trace
 from .trace import Trace
 from .unknown import PREFIXES, require_known
+
+
+class RequestGroups(NamedTuple):
+    """Rows in groups; the rows of a group stand side by side in `order`."""
+
+    order: np.ndarray  # the rows, int64
+    starts: np.ndarray  # group -> the place of its first row in `order`
+    labels: np.ndarray  # group -> the start of its window in ms, or its session
+
+
+def time_windows(timestamp: np.ndarray, window_ms: float, example: str = "--over-time 60s") -> RequestGroups:
+    """The windows of `window_ms` milliseconds that have requests.
+
+    Args:
+        timestamp: Request -> ms, never falling.
+        window_ms: Length of a window.
+        example: A valid window, for the error.
+
+    Raises:
+        UsageError: The window is not longer than 0 ms.
+
+    >>> windows = time_windows(np.array([0.0, 60.0, 120.0]), 100)
+    >>> windows.starts.tolist(), windows.labels.tolist()
+    ([0, 2], [0.0, 100.0])
+    """
+    if not window_ms > 0:
+        raise UsageError(f"A window must be longer than 0 ms. Try {example}.")
+    number = timestamp // window_ms  # of the window, as a float: short windows exceed int64
+    starts = np.flatnonzero(np.diff(number, prepend=-1))
+    return RequestGroups(np.arange(len(timestamp)), starts, number[starts] * window_ms)
+
+
+def session_groups(session: np.ndarray | None, requests: int) -> RequestGroups:
+    """The requests of each session, in order of its number; all requests are session -1 if a trace has no sessions.
+
+    >>> groups = session_groups(np.array([1, -1, 1]), 3)
+    >>> groups.order.tolist(), groups.starts.tolist(), groups.labels.tolist()
+    ([1, 0, 2], [0, 1], [-1, 1])
+    """
+    numbers = np.full(requests, -1) if session is None else session
+    order = np.argsort(numbers, kind="stable")
+    starts = np.flatnonzero(np.diff(numbers[order], prepend=-2))
+    return RequestGroups(order, starts, numbers[order][starts])
+
 
 REFERENCES = 1 << 20  # block references in a batch
 DIGITS = 26  # so that 2^37 requests add up in 64 bits

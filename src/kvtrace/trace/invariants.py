@@ -1,7 +1,7 @@
 """The invariants of a trace's rows: each broken rule is a finding. A Trace raises the first, `check` lists all.
 
 Block counts fit the lengths; times start at 0 and never decrease; parents and dependencies come earlier. The rules for
-ids are in id_rules.py.
+ids are in formats/violations.py.
 """
 
 from __future__ import annotations
@@ -13,9 +13,8 @@ from typing import NamedTuple
 import numpy as np
 
 from .._base.errors import InputError, UsageError
-from .columns import STATED, Columns
+from .columns import MAX_TIME, NUMBERS, STATED, Columns, numbers_of
 from .dependencies import RELATIONS, TRIGGERS, Dependencies
-from .measured import MAX_TIME, NUMBERS, numbers_of
 from .unknown import UNKNOWN_LENGTH
 
 MAX_LENGTH = 1 << 26  # tokens of a prompt or an output; a larger number counts something else

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from .._base.offsets import in_first, joined
+from .._base.arrays import in_first, joined
 from .._base.results import Result, columns_of
 from .columns import Columns, replace_columns
 from .invariants import require_dependencies, require_offsets

@@ -12,10 +12,9 @@ import numpy as np
 
 from .._base.errors import InputError, UsageError
 from .._base.results import PlottedResult, drawing
-from .columns import BLOCK_RULES, STATED, Columns, fields_of, replace_columns
+from .columns import BLOCK_RULES, NUMBERS, STATED, Columns, fields_of, replace_columns
 from .dependencies import DTYPES
 from .invariants import require_block_size, require_offsets, require_rows
-from .measured import NUMBERS
 from .normalise import Fixes, by_first_appearance, normalise, renumber
 
 

@@ -1,5 +1,5 @@
 """The compiled core of the cache simulation: the engine loop, and one file per kind of cache."""
 
-from ..._base.built import require_built
+from ..._base.process import require_built
 
 require_built(__file__)

@@ -1,5 +1,5 @@
 """The live `PrefixCache`, compiled: a token-level cache for a serving engine."""
 
-from ..._base.built import require_built
+from ..._base.process import require_built
 
 require_built(__file__)

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from importlib import import_module
 from typing import Any
 
-from ..._base.built import require_built
 from ..._base.errors import InputError, UsageError
+from ..._base.process import require_built
 from ..._base.units import milliseconds
 
 require_built(__file__)

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from ..._base.errors import InputError, UsageError
-from ..._base.json_objects import read_object
+from ..._base.input_files import read_object
 from ..._base.output_files import write_atomically
 
 FORMAT = 1  # version of the file

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from ..._base.errors import InputError, KvtraceError, UsageError
-from ..._base.lists import leading_rows
+from ..._base.units import leading_rows
 from ..._base.workers import place_of
 from ...trace.trace import Trace
 from ...trace.unknown import PREFIXES, remarks

@@ -15,7 +15,7 @@ from typing import Any, BinaryIO
 from ... import __version__
 from ..._base.checkpoint import CheckpointFile, CheckpointKind, differing, is_sealed, parsed, sealed
 from ..._base.errors import InputError, UsageError
-from ..._base.temporary_files import remove_stale
+from ..._base.file_locks import remove_stale
 from .cells import COLUMNS, Row
 
 FORMAT = 3  # version of the lines

@@ -8,7 +8,7 @@ from itertools import product
 
 from ..._base.errors import KvtraceError, UsageError
 from ..._base.files import base_names
-from ..._base.lists import leading_rows, require_lists
+from ..._base.units import leading_rows, require_lists
 from ...analysis.capacities import log_spaced, parse_capacities
 from ...trace.building import toy
 from ...trace.trace import Trace

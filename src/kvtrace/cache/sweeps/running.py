@@ -9,9 +9,8 @@ from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
-from ..._base.distinct_files import NamedFile, require_distinct
 from ..._base.errors import UsageError
-from ..._base.files import is_regular
+from ..._base.files import NamedFile, is_regular, require_distinct
 from ..._base.workers import cores
 from ..policies import POLICIES
 from .cells import Row, with_gaps

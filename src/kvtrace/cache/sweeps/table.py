@@ -8,11 +8,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ..._base.csv_text import csv_text
 from ..._base.errors import UsageError
 from ..._base.files import SUFFIXES, is_std
 from ..._base.output_files import write_atomically
 from ..._base.results import PlottedResult
+from ..._base.tables import csv_text
 from ...formats import parquet, writing
 from .cells import COLUMNS, ENGINE_OPTIONS, SETTINGS, Row
 

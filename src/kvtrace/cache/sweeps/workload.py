@@ -18,8 +18,8 @@ from ...formats.reading import read
 from ...formats.sidecar import sidecar_path
 from ...synthesis.models import is_model, load_model
 from ...synthesis.sampling import sample
+from ...trace.conversion import fold
 from ...trace.domains import in_domains
-from ...trace.folding import fold
 from ...trace.trace import Trace
 from ...trace.unknown import PREFIXES, require_known
 

@@ -10,10 +10,9 @@ from hashlib import blake2b
 from pathlib import Path
 from typing import BinaryIO
 
-from ..._base.errors import UsageError
+from ..._base.errors import UsageError, unwritable
 from ..._base.files import MAX_LINE
 from ..._base.folder_handle import PLAIN
-from ..._base.output_errors import unwritable
 from ..source import Lines, Put, Source
 
 SOURCE = Source("follow", log_format="auto", time_unit="auto", rows=Lines)

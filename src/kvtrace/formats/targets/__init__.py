@@ -17,10 +17,9 @@ from typing import Any
 from ..._base.errors import UsageError
 from ..._base.files import is_regular, is_std
 from ..._base.output_files import write_together
-from ...trace.columns import replace_columns
-from ...trace.measured import MEASURED, measured_of
+from ...trace.building import with_whole_prompts
+from ...trace.columns import MEASURED, measured_of, replace_columns
 from ...trace.meta import merge, without_claims
-from ...trace.stated import with_whole_prompts
 from ...trace.trace import Trace
 from ...trace.unknown import PREFIXES, require_known, require_outputs
 from .. import writing

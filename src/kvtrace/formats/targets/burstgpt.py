@@ -8,7 +8,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import BinaryIO
 
-from ..._base.shell import pasted
+from ..._base.errors import pasted
 from ...trace.trace import Trace
 from . import lengths
 from .lengths import SIDECAR, check_name, number, rows_of, write_table

@@ -8,10 +8,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import BinaryIO
 
-from ..._base.errors import UsageError
-from ..._base.files import is_std
-from ..._base.output_names import Content, require_name
-from ..._base.shell import pasted
+from ..._base.errors import UsageError, pasted
+from ..._base.files import Content, is_std, require_name
 from ...trace.trace import Trace
 from ..jsonl_write import lists, seconds, whole, write_rows
 from .portable import adapt, require_small_ids

@@ -7,7 +7,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from ..._base.output_names import Content, require_name
+from ..._base.files import Content, require_name
 from ..._base.step_work import report_work
 from ...trace.columns import replace_columns
 from ...trace.trace import Trace

@@ -11,9 +11,8 @@ from typing import BinaryIO
 
 import numpy as np
 
-from ..._base.files import SUFFIXES
-from ..._base.output_names import Content, require_name
-from ..._base.shell import pasted
+from ..._base.errors import pasted
+from ..._base.files import SUFFIXES, Content, require_name
 from ...trace.columns import replace_columns
 from ...trace.trace import Trace
 from .lengths import write_table

@@ -11,7 +11,7 @@ from typing import BinaryIO
 
 import orjson
 
-from ..._base.shell import pasted
+from ..._base.errors import pasted
 from ..._base.step_work import report_work
 from ...trace.columns import replace_columns
 from ...trace.trace import Trace

@@ -9,11 +9,10 @@ from typing import Any
 import numpy as np
 
 from ..._base.errors import InputError
-from ...trace.columns import STATED, Columns
+from ...trace.building import uneven_prompts
+from ...trace.columns import STATED, Columns, measured_of
 from ...trace.domains import count_domains, in_domains
-from ...trace.measured import measured_of
 from ...trace.meta import shares_prefixes
-from ...trace.stated import uneven_prompts
 from ...trace.trace import Trace
 
 

@@ -11,9 +11,9 @@ from typing import BinaryIO
 
 import numpy as np
 
+from ..._base.arrays import offsets_of
 from ..._base.errors import UsageError
-from ..._base.offsets import offsets_of
-from ..._base.output_names import PACKED, Content, require_name
+from ..._base.files import PACKED, Content, require_name
 from ...trace.columns import replace_columns
 from ...trace.normalise import normalise
 from ...trace.trace import Trace

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from ..._base.shell import pasted
+from ..._base.errors import pasted
 from ...trace.trace import Trace
 from .portable import SIDECAR, adapt, check_name, write
 

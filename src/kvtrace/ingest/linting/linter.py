@@ -15,7 +15,7 @@ import numpy as np
 
 from ..._base.errors import InputError, RowError, UsageError
 from ..._base.options import record_of
-from ..._base.row_counts import Counts
+from ..._base.row_counts import RowCounts
 from ..._native.numbering import DigestIndex
 from ...privacy.profiles import PROFILES
 from ...trace.meta import RenderingSection
@@ -184,7 +184,7 @@ class _Run:
         self._table.clear()
         self._table, self._prompts, self._references = ChunkTable(), [], 0
 
-    def report(self, counts: Counts) -> LintReport:
+    def report(self, counts: RowCounts) -> LintReport:
         """The findings so far."""
         recipe = self._reader.recipe
         section: RenderingSection = {"engine": recipe.options.render_as, "version": recipe.rendering_version}

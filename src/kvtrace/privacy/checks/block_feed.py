@@ -12,10 +12,8 @@ from typing import Any
 
 import numpy as np
 
+from ..._base.arrays import GrowingArray, mix, offsets_of
 from ..._base.errors import InputError, UsageError
-from ..._base.growing_array import GrowingArray
-from ..._base.mixing import mix
-from ..._base.offsets import offsets_of
 from ...trace.columns import Columns
 from ..allowed_values import IDENTIFIER
 

@@ -18,12 +18,12 @@ from typing import Any
 import numpy as np
 
 from ..._base.errors import UsageError
-from ..._base.memory import PIECE, PROGRAM, Need
+from ..._base.memory import PIECE, PROGRAM, MemoryNeed
 from ...formats import dataset as datasets
 from ...formats import parquet
 from ...formats.memory_needs import whole
 from ...privacy import profiles
-from ...trace.measured import NUMBERS
+from ...trace.columns import NUMBERS
 from ..profiles import PROFILES
 from .block_feed import ID_BYTES, AuditedRequests, IdNumbers, RequestBlocks
 
@@ -289,7 +289,7 @@ def audit_memory(
     users: bool = False,
     against: str | Path | None = None,
     distinct: int | None = None,
-) -> Need:
+) -> MemoryNeed:
     """The maximum memory that the audit of a data set uses.
 
     Args:
@@ -314,7 +314,7 @@ def audit_memory(
     if against is not None and is_known:
         terms["for the earlier release"] = whole(datasets.open_dataset(against), "--against").total
     remedy = "Try it without --against" if against is not None else "Try a machine with more memory"
-    return Need(terms, remedy=remedy, beyond=None if is_known else "the earlier release")
+    return MemoryNeed(terms, remedy=remedy, beyond=None if is_known else "the earlier release")
 
 
 def _k(dataset, profile) -> int:

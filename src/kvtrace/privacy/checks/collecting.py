@@ -18,8 +18,7 @@ from ..._base.memory import give_back
 from ...formats import format_table, reading, writing
 from ...formats.block_size import settle
 from ...formats.dataset import CARD
-from ...formats.open_pieces import names_dataset, open_pieces
-from ...formats.opened import MetadataText, parse_text
+from ...formats.open_pieces import MetadataText, names_dataset, open_pieces, parse_text
 from ...formats.sidecar import Sidecar, load, sidecar_path
 from ...trace.columns import Columns
 from ...trace.invariants import likely_tail, require_block_size, rows_that_break

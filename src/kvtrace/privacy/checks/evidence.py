@@ -13,9 +13,8 @@ from typing import Any
 import numpy as np
 
 from ..._base.errors import InputError
-from ...formats.opened import MetadataText, OpenTrace, Piece
-from ...formats.read_result import ReadResult
-from ...formats.sidecar import Sidecar
+from ...formats.open_pieces import MetadataText, OpenTrace, Piece
+from ...formats.sidecar import ReadResult, Sidecar
 from ...trace.columns import Columns
 from ...trace.trace import Trace
 from ..contributors import Contributors

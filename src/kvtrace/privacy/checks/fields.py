@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from ...formats.rewriting import Difference, differences
-from ...trace.measured import MEASURED, NUMBERS
+from ...trace.columns import MEASURED, NUMBERS
 from ...trace.normalise import by_first_appearance
 from ..allowed_values import EXTRA, IDENTIFIER, MAX_AGENT, MAX_TURN, TYPES, is_epoch, kinds, shown
 from ..steps import agents_in_order

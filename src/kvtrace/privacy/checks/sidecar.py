@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from ..._base.row_counts import rounded
-from ...formats.opened import MetadataText
+from ...formats.open_pieces import MetadataText
 from ...formats.rewriting import same_text
 from ...trace.columns import Columns
 from ...trace.hits import sum_hits, unlimited_hits

@@ -6,7 +6,7 @@
 
 from __future__ import annotations
 
-from ...trace.measured import measured_of
+from ...trace.columns import measured_of
 from ...trace.meta import without_rendering_counts
 from ..profiles import counted_kind_of, refusal, unprotected, weaker_settings
 from .evidence import Evidence

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from ...trace.measured import MEASURED, measured_of
+from ...trace.columns import MEASURED, measured_of
 from ..allowed_values import is_epoch
 from ..profiles import kept_measured
 from ..steps import cached_step, finer_than, late_starts

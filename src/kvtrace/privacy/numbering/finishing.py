@@ -9,15 +9,13 @@ from typing import Any
 
 import numpy as np
 
-from ..._base.offsets import offsets_of
+from ..._base.arrays import offsets_of
 from ..._base.units import NS_PER_MS
 from ..._native import numbering
-from ...trace.columns import Columns, replace_columns
+from ...trace.columns import MEASURED, NUMBERS, Columns, replace_columns
 from ...trace.dependencies import Dependencies, dependencies_between
-from ...trace.measured import MEASURED, NUMBERS
-from ...trace.recorded_dependencies import recorded_dependencies
+from ...trace.session_trees import previous_turn, recorded_dependencies, turn_numbers
 from ...trace.trace_figures import count_outputs
-from ...trace.turns import previous_turn, turn_numbers
 from ..account import ReleaseStep
 from ..session_times import measured_ms, service_times
 from ..steps import coarsened, step_times

@@ -15,9 +15,9 @@ from typing import Any
 
 import numpy as np
 
-from ..._base.offsets import offsets_of
+from ..._base.arrays import offsets_of
 from ..._native import numbering
-from ...trace.measured import MEASURED
+from ...trace.columns import MEASURED
 from ..account import ReleaseStep
 from ..trace_draft import RowBlocks
 from .store import StoredArrays

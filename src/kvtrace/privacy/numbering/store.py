@@ -16,10 +16,9 @@ from typing import Any, BinaryIO
 
 import numpy as np
 
-from ..._base.errors import KvtraceError, UsageError
+from ..._base.errors import KvtraceError, UsageError, unwritable
 from ..._base.file_locks import is_own
 from ..._base.folder_handle import FolderHandle
-from ..._base.output_errors import unwritable
 
 HEAD = struct.Struct("<I")  # size of the JSON that describes the arrays
 

@@ -10,10 +10,9 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from ..._base.arrays import offsets_of, split_mix
 from ..._base.errors import UsageError
-from ..._base.memory import PROGRAM, Need
-from ..._base.mixing import split_mix
-from ..._base.offsets import offsets_of
+from ..._base.memory import PROGRAM, MemoryNeed
 from ..._native import numbering
 from ..._native.numbering import DigestIndex
 from ..contributors import counted_kind
@@ -157,25 +156,25 @@ ROW_BLOCK, ROW = 53, 310  # bytes a block reference (each may be a distinct bloc
 MIN_BLOCKS = 1 << 16  # smaller tasks would mostly open files
 
 
-def running(workers: int, blocks: int = BLOCKS) -> Need:
+def running(workers: int, blocks: int = BLOCKS) -> MemoryNeed:
     """The memory of the workers and of the main process.
 
     >>> running(2).total
     719430400
     """
-    return Need({
+    return MemoryNeed({
         f"for {workers + 1} processes": (workers + 1) * PROGRAM,
         f"for {blocks:,} blocks in each of {workers} tasks at once": workers * BLOCK * blocks,
     }, remedy="Try fewer --workers")  # fmt: skip
 
 
-def in_one_process(requests: int, blocks: int) -> Need:
+def in_one_process(requests: int, blocks: int) -> MemoryNeed:
     """The memory to number and release rows without stages, after they were encoded.
 
     >>> in_one_process(1_000_000, 30_000_000).total
     2000000000
     """
-    return Need({
+    return MemoryNeed({
         "for this process": PROGRAM,
         f"for {blocks:,} block references": ROW_BLOCK * blocks,
         f"for {requests:,} requests": ROW * requests,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from ..._base.offsets import offsets_of
+from ..._base.arrays import offsets_of
 from ...trace.trace import first_seen
 from .plot import NO_DURATION, Axis, Panel, Plot, Series, Study, time_bins, time_unit
 

@@ -14,7 +14,7 @@ from typing import Any
 import orjson
 
 from ..._base.errors import InputError, UsageError
-from ..._base.json_objects import read_object
+from ..._base.input_files import read_object
 from ..._base.output_files import write_atomically
 from ..hardware.gpus import Gpu
 from ..hardware.links import Link

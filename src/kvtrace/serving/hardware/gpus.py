@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from ..._base.errors import UsageError
-from ..._base.json_objects import read_object
+from ..._base.input_files import read_object
 from .columns import number
 from .gpu_figures import FIGURES
 from .links import LINKS, PCIE, Link, link_of

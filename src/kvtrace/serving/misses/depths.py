@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ..._base.offsets import offsets_of
+from ..._base.arrays import offsets_of
 from ..._native import numbering
 from ..._native.recency import Recency
 from ...analysis.reuse import Segments

@@ -11,7 +11,7 @@ import numpy as np
 from ..._base.results import PlottedResult
 from ...analysis.delivered import Delivered, DeliveredDict, delivered_hits
 from ...cache.simulation import Simulation, SimulationDict
-from ...trace.row_groups import RowGroups, session_groups, time_windows
+from ...trace.hits import RequestGroups, session_groups, time_windows
 from ...trace.trace import Trace
 from .causes import CAUSES, Causes
 from .setup import Setup
@@ -165,7 +165,7 @@ class Explanation(PlottedResult):
     def _sums(self, rows: slice) -> dict[str, int]:
         return {name: int(self.causes.tokens[name][rows].sum()) for name in CAUSES}
 
-    def _grouped(self, groups: RowGroups) -> list[GroupDict]:
+    def _grouped(self, groups: RequestGroups) -> list[GroupDict]:
         """Requests, tokens and causes of groups of rows."""
         rows, starts, _ = groups
         if not len(rows):

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from ..._base.errors import InputError, UsageError
-from ..._base.json_objects import read_object
+from ..._base.input_files import read_object
 from .catalog import MODELS, model_name, near_models
 
 HINT = "Try a name that kvtrace models lists, or the path of a model's config.json."

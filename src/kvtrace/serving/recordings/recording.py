@@ -8,8 +8,8 @@ from typing import TypedDict
 
 import numpy as np
 
+from ..._base.arrays import offsets_of
 from ..._base.errors import InputError, UsageError
-from ..._base.offsets import offsets_of
 from ..._base.results import Result
 from ...cache.simulation import Setting
 from ...trace.columns import Columns

@@ -6,8 +6,8 @@ from collections.abc import Callable
 
 import numpy as np
 
+from ..._base.arrays import offsets_of
 from ..._base.errors import UsageError
-from ..._base.offsets import offsets_of
 from ..._base.workers import thread_map
 from ..._native import numbering
 from ..._native import synthesis as kernel
@@ -15,7 +15,7 @@ from ..._native.growth import CAPACITIES, FULL_KINDS, Growth
 from ...trace.columns import Columns
 from ...trace.dependencies import COMPLETION, JOIN, SEQUENCE, SPAWN, Dependencies, dependencies_between
 from ...trace.normalise import by_first_appearance
-from ...trace.turns import previous_turn
+from ...trace.session_trees import previous_turn
 from ..arrivals import ArrivalClock
 from ..knobs import Knobs
 from ..recency import capacity_grid

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from ...trace.dependencies import COMPLETION, JOIN, SEQUENCE, SPAWN, Dependencies
+from ...trace.session_trees import previous_turn
 from ...trace.trace import Trace
-from ...trace.turns import previous_turn
 
 MAIN, SPAWNED, FORKED, ROOT = range(4)  # kinds of chains
 

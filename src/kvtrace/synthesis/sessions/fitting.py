@@ -6,14 +6,14 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from ..._base.arrays import offsets_of
 from ..._base.errors import InputError
-from ..._base.offsets import offsets_of
 from ..._base.step_work import report_work
 from ..._native import growth
+from ...trace.building import with_whole_prompts
 from ...trace.dependencies import COMPLETION
 from ...trace.domains import in_domains
 from ...trace.hits import unlimited_hits
-from ...trace.stated import with_whole_prompts
 from ...trace.trace import Trace
 from ...trace.unknown import OUTPUTS, PREFIXES, require_known
 from ..arrivals import Pace, rounded, stratified_sample

@@ -3,17 +3,14 @@
 As in Lin's report, `texts_to_hashes` splits the tokens of each text into blocks and gives equal prefixes equal ids, and
 `hashes_to_texts` turns ids into texts, with fixed tokens for each id. `write_prompts` writes those of a whole trace.
 
-    blocks.py      the blocks of a trace: size, parent, rank among siblings
     words.py       words whose tokens do not depend on their neighbours
-    builder.py     the text of a block and of a row
-    verifier.py    tokenise the texts again and compare them with the ids
+    blocks.py      the blocks of a trace (size, parent, rank among siblings), the text of a block and of a row
     round_trip.py  texts -> ids, ids -> texts
     bodies.py      output formats: plain prompts, OpenAI bodies, lines for vLLM, SGLang and AIPerf
-    dag.py         the agents of sessions, their turns and what they spawn, for AIPerf's dag_jsonl
-    writing.py     write, verify and count the prompts of a trace
+    writing.py     write, verify and count the prompts of a trace, or the agents of its sessions (dag_jsonl)
 """
 
-from .builder import PromptBuilder
+from .blocks import PromptBuilder
 from .round_trip import hashes_to_texts, texts_to_hashes
 from .writing import WriteSummary, write_prompts
 

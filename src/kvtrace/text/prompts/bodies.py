@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from ..._base.shell import pasted
+from ..._base.errors import pasted
 
 
 @dataclass(frozen=True)
@@ -60,7 +60,7 @@ FORMS: dict[str, Callable[[PromptRequest], dict[str, Any]]] = {
     "vllm": vllm_line,
     "aiperf": aiperf_line,
     "sglang": openai_body,  # `bench_serving --dataset-name openai` reads chat bodies
-    "dag-jsonl": openai_body,  # turns of agents, which dag.py makes of the requests
+    "dag-jsonl": openai_body,  # turns of agents, which writing.py makes of the requests
 }
 DAG = "dag-jsonl"
 OUTPUTS_MAY_BE_UNKNOWN = ("prompts", "aiperf")  # forms whose lines may have null; the others limit the output

@@ -6,11 +6,10 @@ from collections.abc import Iterable, Sequence
 
 import numpy as np
 
+from ..._base.arrays import offsets_of
 from ..._base.errors import InputError, UsageError
-from ..._base.offsets import offsets_of
 from ..tokenizers import Tokenizer, load
-from .blocks import PromptBlocks
-from .builder import PromptBuilder
+from .blocks import PromptBlocks, PromptBuilder
 from .words import WordList
 
 
