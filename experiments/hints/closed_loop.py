@@ -8,10 +8,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from kvtrace.cache.simulation import Setting
+from kvtrace.serving.calibration.costs import roofline_cost
 from kvtrace.serving.closed_loop import ClosedLoop
 from kvtrace.serving.hardware import Roofline, gpu
 from kvtrace.serving.models import model_shape
-from kvtrace.serving.roofline_cost import roofline_cost
 from kvtrace.serving.schedulers.base import Tier
 from kvtrace.serving.simulation import simulate_serving
 from kvtrace.trace.trace import Trace

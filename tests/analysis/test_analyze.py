@@ -21,7 +21,7 @@ from kvtrace.analysis.block_uses import count_uses
 from kvtrace.analysis.distribution import FIGURES, Distribution
 from kvtrace.analysis.summary import DISTRIBUTIONS, analyze, basics
 from kvtrace.cli import datagen
-from kvtrace.serving.models.kv_bytes import chosen, kv_bytes_per_token
+from kvtrace.serving.models.layers import chosen, kv_bytes_per_token
 from kvtrace.trace.building import toy
 from kvtrace.trace.columns import Columns, replace_columns
 from kvtrace.trace.hits import unlimited_hits

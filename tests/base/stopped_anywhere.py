@@ -12,7 +12,7 @@ import time
 from types import SimpleNamespace
 
 from kvtrace._base import workers
-from kvtrace.cache.sweeps import runners
+from kvtrace.cache.sweeps import running
 
 FILES = ("_base/workers.py", "_base/process.py", "concurrent/futures/", "threading.py", "sweeps/runners.py")
 DEADLINE_S = 30
@@ -25,11 +25,11 @@ def briefly(item):
 
 def sweep():
     """Cells of a sweep, each second one with a policy in Python."""
-    runners._prepared = lambda work: (
+    running._prepared = lambda work: (
         (n, SimpleNamespace(setting=SimpleNamespace(in_python=n % 2)), 0, 0) for n in work
     )
-    runners._numbered = lambda number, *_: (number, briefly(number))
-    assert sorted(runners.local(range(6), 1)) == [(n, n) for n in range(6)]
+    running._numbered = lambda number, *_: (number, briefly(number))
+    assert sorted(running.local(range(6), 1)) == [(n, n) for n in range(6)]
 
 
 CALLS = {

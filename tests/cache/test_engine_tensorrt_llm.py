@@ -10,10 +10,9 @@ from hypothesis import strategies as st
 
 from kvtrace import read, unlimited_hits
 from kvtrace._base.errors import InputError
-from kvtrace.cache.demand import MODES, block_demand
+from kvtrace.cache.demand import MODES, block_demand, parse_schedule
 from kvtrace.cache.engines import tensorrt_llm
 from kvtrace.cache.policies.base import Context
-from kvtrace.cache.schedules import parse_schedule
 from kvtrace.trace.building import toy
 from kvtrace.trace.columns import Columns, replace_columns
 from kvtrace.trace.trace import Trace

@@ -12,7 +12,7 @@ from kvtrace import read, unlimited_hits
 from kvtrace._base.errors import UsageError
 from kvtrace.cache import engines
 from kvtrace.cache.demand import block_demand
-from kvtrace.cache.engines import nano_vllm, vllm
+from kvtrace.cache.engines import vllm
 from kvtrace.cache.policies.base import Context
 from kvtrace.trace.building import toy
 from kvtrace.trace.columns import Columns
@@ -24,7 +24,7 @@ VECTORS = json.loads((Path(__file__).parents[1] / "vectors/engine_vllm.json").re
 KINDS = {  # name -> how the engine is built, and its twin
     "vllm": (vllm.build, {}, {}),
     "vllm before May 2026": (vllm.build, {"free_order": "append"}, {"unhashed_first": False}),
-    "nano-vllm": (nano_vllm.build, {}, {"unhashed_first": False, "newest_copy": True}),
+    "nano-vllm": (vllm.build_nano_vllm, {}, {"unhashed_first": False, "newest_copy": True}),
 }
 
 

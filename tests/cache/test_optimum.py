@@ -8,8 +8,7 @@ from hypothesis import strategies as st
 import kvtrace
 from kvtrace.analysis.reuse import find_segments
 from kvtrace.cache.core.pool import retained
-from kvtrace.cache.demand import block_demand
-from kvtrace.cache.optimum import Optimum
+from kvtrace.cache.demand import Optimum, block_demand
 from kvtrace.cache.simulation import Setting, build, run
 from kvtrace.trace.building import toy
 from tests.strategies import traces

@@ -16,7 +16,7 @@ import kvtrace
 from kvtrace._base.errors import KvtraceError, UsageError
 from kvtrace.cache.live import self_check as recount
 from kvtrace.cache.live.prefix_cache import OutOfBlocks, PrefixCache, Sequence
-from kvtrace.cache.live.self_check import FREE, NONE, Held, KnownBlock, Snapshot
+from kvtrace.cache.live.self_check import FREE, NONE, CacheSnapshot, Held, KnownBlock
 from kvtrace.cache.policies import POLICIES
 from kvtrace.cache.simulation import simulate
 from tests.conftest import drawn
@@ -396,7 +396,7 @@ def a_small_cache():
 
 def test_the_books_of_a_small_cache():
     cache, held = a_small_cache()
-    assert cache.snapshot() == Snapshot(
+    assert cache.snapshot() == CacheSnapshot(
         block_size=1, most_idle=1, sequences=[Held(True, 2, held.blocks, root=0)], pins=[1, 1, 0, FREE],
         block=[1, 2, 3, NONE], unused=[3], idle_count=1,
         known={

@@ -11,13 +11,11 @@ import kvtrace
 from kvtrace._base.errors import UsageError
 from kvtrace.analysis.curves import hit_curve
 from kvtrace.cache.core.pool import Pool, PythonPolicy
-from kvtrace.cache.demand import MODES, block_demand
+from kvtrace.cache.demand import MODES, block_demand, parse_schedule
 from kvtrace.cache.engines import ENGINES
-from kvtrace.cache.many_settings import settings_of, simulate_settings
 from kvtrace.cache.policies import POLICIES, make
 from kvtrace.cache.policies.base import Context
-from kvtrace.cache.schedules import parse_schedule
-from kvtrace.cache.simulation import Setting, build, simulate
+from kvtrace.cache.simulation import Setting, build, settings_of, simulate, simulate_settings
 from kvtrace.cache.tiered import simulate_tiers
 from kvtrace.trace.building import toy
 from kvtrace.trace.columns import Columns

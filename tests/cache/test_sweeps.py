@@ -14,10 +14,9 @@ from hypothesis import strategies as st
 import kvtrace
 from kvtrace._base.errors import InputError, StoppedError, UsageError
 from kvtrace.cache.sweeps import Grid, SweepTable, plan, sweep
-from kvtrace.cache.sweeps.cells import COLUMNS, GAP, row_of
-from kvtrace.cache.sweeps.checkpoint import SweepCheckpoint
-from kvtrace.cache.sweeps.runners import Task, local, rows_of
-from kvtrace.cache.sweeps.workload import digest, forget, trace_of
+from kvtrace.cache.sweeps.grid import digest, forget, trace_of
+from kvtrace.cache.sweeps.running import SweepCheckpoint, Task, local, rows_of
+from kvtrace.cache.sweeps.table import COLUMNS, GAP, row_of
 from kvtrace.synthesis.fitting import fit
 from kvtrace.synthesis.sampling import sample
 from kvtrace.trace.building import toy
@@ -412,7 +411,7 @@ def test_a_fault_of_ours_is_no_row(folder, monkeypatch):
     def fault(*_):
         raise RuntimeError("ours")
 
-    monkeypatch.setattr("kvtrace.cache.sweeps.cells.run", fault)
+    monkeypatch.setattr("kvtrace.cache.sweeps.table.run", fault)
     with pytest.raises(RuntimeError):
         sweep(GRID, threads=2)
 

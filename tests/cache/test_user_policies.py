@@ -9,8 +9,7 @@ import time
 import pytest
 
 import kvtrace
-from kvtrace.cache.many_settings import simulate_settings
-from kvtrace.cache.simulation import Setting
+from kvtrace.cache.simulation import Setting, simulate_settings
 from kvtrace.cli import run
 from kvtrace.trace.building import toy
 from tests.unaudited import write

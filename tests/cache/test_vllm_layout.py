@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from kvtrace._base.errors import UsageError
-from kvtrace.cache.engines.vllm_layout import vllm_layout
+from kvtrace.cache.engines.cache_groups import vllm_layout
 from kvtrace.cache.layout import CacheGroup, LayerKind
 
 DOCS = Path(__file__).parent.parent.parent / "docs/cache/hybrid.md"

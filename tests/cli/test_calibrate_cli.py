@@ -8,8 +8,7 @@ import pytest
 from click.testing import CliRunner
 
 from kvtrace.cli import commands, run
-from kvtrace.serving.calibration.costs import read_costs
-from kvtrace.serving.calibration.operating_range import OperatingRange
+from kvtrace.serving.calibration.costs import OperatingRange, read_costs
 from tests.docs import ROOT
 from tests.serving.quick_fits import quick_fits
 

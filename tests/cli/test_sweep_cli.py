@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 import kvtrace
-from kvtrace.cache.sweeps.cells import GAP
+from kvtrace.cache.sweeps.table import GAP
 from kvtrace.cli import run
 from kvtrace.synthesis.fitting import fit
 from kvtrace.trace.building import toy

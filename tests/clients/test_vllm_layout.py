@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 
-from kvtrace.cache.engines.vllm_layout import STATE_KERNELS, vllm_layout
+from kvtrace.cache.engines.cache_groups import STATE_KERNELS, vllm_layout
 from kvtrace.cache.layout import LayerKind
 from tests.cache.test_vllm_layout import VECTORS, layers_of, ours
 from tests.clients.in_vllm import answers, needs_vllm

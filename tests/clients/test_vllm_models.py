@@ -5,7 +5,7 @@ KVTRACE_CLIENTS names a folder of environments (see test_load.py), `vllm` among 
 
 import pytest
 
-from kvtrace.cache.engines.vllm_layout import vllm_layout
+from kvtrace.cache.engines.cache_groups import vllm_layout
 from tests.cache.test_vllm_layout import layers_of, ours
 from tests.clients.in_vllm import answers, needs_vllm
 from tests.clients.test_vllm_layout import MODELS, model_case, wanted

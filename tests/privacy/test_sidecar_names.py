@@ -2,11 +2,11 @@
 
 from kvtrace.privacy.sidecar_forms import GPUS, MODELS, public
 from kvtrace.serving.hardware import gpus
-from kvtrace.serving.models import catalog
+from kvtrace.serving.models import config
 
 
 def test_models_and_gpus_of_service_times_are_those_of_the_catalog():
-    assert set(MODELS) == set(catalog.MODELS) and set(GPUS) == set(gpus.GPUS)
+    assert set(MODELS) == set(config.MODELS) and set(GPUS) == set(gpus.GPUS)
 
 
 def test_other_names_and_words_are_left_out():

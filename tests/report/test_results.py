@@ -9,7 +9,7 @@ import pytest
 
 import kvtrace
 from kvtrace._base.results import PlottedResult, Result, column_table, columns_of
-from kvtrace.cache.sweeps.cells import COLUMNS
+from kvtrace.cache.sweeps.table import COLUMNS
 from kvtrace.ingest.linting.findings import LintFinding
 from kvtrace.privacy.checks.finding import failed
 from kvtrace.trace.columns import replace_columns

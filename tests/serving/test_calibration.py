@@ -7,11 +7,9 @@ import pytest
 
 from kvtrace import InputError, UsageError
 from kvtrace.serving.calibration.calibration import calibrate
-from kvtrace.serving.calibration.costs import TERMS, read_costs
+from kvtrace.serving.calibration.costs import TERMS, OperatingRange, read_costs
 from kvtrace.serving.calibration.fitting import fit
-from kvtrace.serving.calibration.operating_range import OperatingRange
-from kvtrace.serving.hardware.gpus import Gpu
-from kvtrace.serving.hardware.links import Link
+from kvtrace.serving.hardware.gpus import Gpu, Link
 from kvtrace.serving.latencies import Latencies, errors_of
 from kvtrace.serving.models.shape import model_shape
 from kvtrace.serving.validation import validate

@@ -10,9 +10,9 @@ import pytest
 import kvtrace
 from kvtrace import InputError, UsageError
 from kvtrace.cli import run
+from kvtrace.serving.calibration.costs import roofline_cost
 from kvtrace.serving.hardware import Roofline, gpu
 from kvtrace.serving.models import MODELS, ModelShape, kv_bytes_per_token, layer_kinds, model_shape
-from kvtrace.serving.roofline_cost import roofline_cost
 
 WITH_TIMES = [model for model in kvtrace.list_models() if model.shape]
 HYBRIDS = ("gpt-oss-20b", "gpt-oss-120b", "gemma-3-27b", "llama-4-scout", "qwen3-next-80b-a3b", "mistral-7b-v0.1",

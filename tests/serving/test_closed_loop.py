@@ -12,7 +12,7 @@ from kvtrace.serving.closed_loop import ClosedLoop
 from kvtrace.serving.core import instance
 from kvtrace.serving.core.instance import Requests
 from kvtrace.serving.routers import ROUTERS
-from kvtrace.serving.schedulers.recorded import RecordedScheduler
+from kvtrace.serving.schedulers.simple import RecordedScheduler
 from kvtrace.serving.simulation import BatchLimits, StepCost, Tier, simulate_serving
 from kvtrace.trace.building import toy
 from kvtrace.trace.session_trees import session_trees

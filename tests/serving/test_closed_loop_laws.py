@@ -10,7 +10,7 @@ import kvtrace
 from kvtrace._base.errors import InputError, UsageError
 from kvtrace.cache.simulation import Setting
 from kvtrace.serving.closed_loop import ClosedLoop
-from kvtrace.serving.schedulers.recorded import RecordedScheduler
+from kvtrace.serving.schedulers.simple import RecordedScheduler
 from kvtrace.serving.simulation import BatchLimits, StepCost, simulate_serving
 from kvtrace.trace.building import toy
 from kvtrace.trace.columns import replace_columns

@@ -13,11 +13,11 @@ from kvtrace.cache.simulation import Setting, simulate
 from kvtrace.cache.tiered import simulate_tiers
 from kvtrace.report.explanation import cure_notes
 from kvtrace.serving.closed_loop import ClosedLoop
+from kvtrace.serving.deployment import simulate_instances
 from kvtrace.serving.hardware import roofline_of
-from kvtrace.serving.instances import simulate_instances
 from kvtrace.serving.misses.baseline import prefill_by_cause
 from kvtrace.serving.misses.cures import cures_of
-from kvtrace.serving.misses.explaining import explain
+from kvtrace.serving.misses.explanation import explain
 from kvtrace.serving.schedulers.base import Tier
 from kvtrace.serving.simulation import StepCost, simulate_serving
 from kvtrace.trace.building import toy

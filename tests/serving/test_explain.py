@@ -13,9 +13,9 @@ from kvtrace.cache.layout import CacheGroup, CacheLayout
 from kvtrace.cache.simulation import Setting, simulate
 from kvtrace.cache.tiered import simulate_tiers
 from kvtrace.serving.closed_loop import ClosedLoop
-from kvtrace.serving.instances import simulate_instances
+from kvtrace.serving.deployment import simulate_instances
 from kvtrace.serving.misses.causes import CAUSES, causes_of, lifetime_ms
-from kvtrace.serving.misses.explaining import explain
+from kvtrace.serving.misses.explanation import explain
 from kvtrace.serving.routers import ROUTERS
 from kvtrace.serving.schedulers.base import Tier
 from kvtrace.serving.simulation import StepCost, simulate_serving

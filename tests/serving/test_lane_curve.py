@@ -10,9 +10,8 @@ from hypothesis import strategies as st
 from kvtrace.serving.closed_loop import ClosedLoop
 from kvtrace.serving.hardware import Roofline, gpu
 from kvtrace.serving.models import model_shape
-from kvtrace.serving.planning import lane_curve
-from kvtrace.serving.planning.lane_curve import lanes_plan, most_lanes
 from kvtrace.serving.planning.plan_runs import PlanTarget, capacity_blocks, served, step_cost
+from kvtrace.serving.planning.sizing import lanes_plan, most_lanes
 from kvtrace.serving.simulation import simulate_serving
 from tests.serving.session_forests import random_forest
 
@@ -35,7 +34,7 @@ def test_bisection_finds_the_largest_number(limit, largest):
 @pytest.fixture
 def few_lanes(monkeypatch):
     """A plan tries at most 64 lanes."""
-    monkeypatch.setattr(lane_curve, "MAX_LANES", 64)
+    monkeypatch.setattr("kvtrace.serving.planning.sizing.MAX_LANES", 64)
 
 
 def test_the_lanes_of_a_plan_are_those_of_simulations(few_lanes):

@@ -14,10 +14,9 @@ from kvtrace.analysis.curves import hit_curve
 from kvtrace.cache.simulation import Setting, simulate
 from kvtrace.cli import run
 from kvtrace.report.planning import tables as tables_of
-from kvtrace.serving.bootstrap import quantile_interval
 from kvtrace.serving.hardware import GPUS, Roofline, gpu
+from kvtrace.serving.latencies import quantile_interval
 from kvtrace.serving.models import MODELS, model_shape
-from kvtrace.serving.planning.instance_curve import least_gpus_for, prefill_floor
 from kvtrace.serving.planning.plan_result import UnmetTarget
 from kvtrace.serving.planning.plan_runs import capacity_blocks, fitting_gpus, prefill_alone_s
 from kvtrace.serving.planning.planning import (
@@ -33,6 +32,7 @@ from kvtrace.serving.planning.planning import (
     tiers,
 )
 from kvtrace.serving.planning.sensitivity import with_unshared
+from kvtrace.serving.planning.sizing import least_gpus_for, prefill_floor
 from kvtrace.serving.routers import ROUTERS
 from kvtrace.serving.simulation import BatchLimits, Tier, simulate_serving
 from kvtrace.trace.building import toy

@@ -4,7 +4,7 @@ import pytest
 
 from kvtrace._base.errors import UsageError
 from kvtrace.serving.schedulers import BatchLimits, scheduler_of
-from kvtrace.serving.schedulers.options import with_options
+from kvtrace.serving.schedulers.base import with_options
 from kvtrace.serving.schedulers.sglang import SglangScheduler
 from kvtrace.serving.schedulers.vllm import VllmScheduler
 

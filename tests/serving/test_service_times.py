@@ -5,8 +5,8 @@ import pytest
 
 from kvtrace._base.errors import UsageError
 from kvtrace.cache.simulation import Setting
+from kvtrace.serving.calibration.costs import roofline_cost
 from kvtrace.serving.hardware.roofline import roofline_of
-from kvtrace.serving.roofline_cost import roofline_cost
 from kvtrace.serving.service_times import ServiceModel, service_model
 from kvtrace.serving.simulation import BatchLimits, StepCost, simulate_serving
 from kvtrace.trace.columns import Columns

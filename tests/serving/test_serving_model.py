@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 from kvtrace import InputError, UsageError
 from kvtrace._base.input_files import MAX_BYTES
 from kvtrace.serving.hardware import GPUS, LINKS, Gpu, Link, Prices, Roofline, gpu
-from kvtrace.serving.hardware.gpu_figures import FIGURES
+from kvtrace.serving.hardware.gpus import FIGURES
 from kvtrace.serving.models import model_shape
-from kvtrace.serving.models.kv_bytes import kv_bytes_per_token
+from kvtrace.serving.models.layers import kv_bytes_per_token
 from tests.reference import serving_model as plain
 
 MODELS = {path.stem: path for path in sorted((Path(__file__).parents[1] / "data/models").glob("*.json"))}

@@ -9,15 +9,12 @@ from hypothesis import strategies as st
 
 from kvtrace import toy
 from kvtrace.cache.simulation import Setting
-from kvtrace.serving.calibration.calibrated import start_terms, terms_of
-from kvtrace.serving.calibration.costs import Costs
-from kvtrace.serving.calibration.operating_range import OperatingRange
+from kvtrace.serving.calibration.costs import Costs, OperatingRange, start_terms, terms_of
 from kvtrace.serving.hardware import Link, Roofline, gpu
 from kvtrace.serving.models import model_shape
-from kvtrace.serving.planning.instance_curve import InstanceRuns
 from kvtrace.serving.planning.plan_runs import PlanTarget, prefill_alone_s, step_cost
 from kvtrace.serving.planning.planning import instances
-from kvtrace.serving.planning.time_errors import TimeErrors, held_out_errors, limit_interval, time_interval
+from kvtrace.serving.planning.sizing import InstanceRuns, TimeErrors, held_out_errors, limit_interval, time_interval
 from kvtrace.serving.schedulers.vllm import VllmScheduler
 from kvtrace.serving.simulation import BatchLimits, StepCost, simulate_serving
 from kvtrace.trace.columns import replace_columns

@@ -11,7 +11,7 @@ from kvtrace.serving.hardware.roofline import LIBRARY_BYTES
 from kvtrace.serving.latencies import TARGETS, Latencies, errors_of
 from kvtrace.serving.models import model_shape
 from kvtrace.serving.planning.plan_runs import step_cost
-from kvtrace.serving.planning.time_errors import UNFITTED
+from kvtrace.serving.planning.sizing import UNFITTED
 from kvtrace.serving.schedulers.vllm import VllmScheduler
 from kvtrace.serving.simulation import simulate_serving
 from tests.serving.measured import BLOCKS, FOLDERS, LIMITS, measured

@@ -10,15 +10,14 @@ import kvtrace
 from kvtrace import InputError, UsageError
 from kvtrace.cache.simulation import Setting
 from kvtrace.report.validation import tables, warnings
+from kvtrace.serving.deployment import Timeline
 from kvtrace.serving.hardware import Roofline, gpu
 from kvtrace.serving.models import model_shape
 from kvtrace.serving.planning.plan_runs import step_cost
 from kvtrace.serving.recordings import read_recording
-from kvtrace.serving.recordings.gauges import Gauges, read_gauges
-from kvtrace.serving.recordings.recording import EngineSettings, RequestTimes, recording_of
+from kvtrace.serving.recordings.recording import EngineSettings, Gauges, RequestTimes, read_gauges, recording_of
 from kvtrace.serving.schedulers import DynamoScheduler, SglangScheduler, VllmScheduler
 from kvtrace.serving.simulation import StepCost, simulate_serving
-from kvtrace.serving.timeline import Timeline
 from kvtrace.serving.validation import validate
 from kvtrace.trace.building import toy
 from kvtrace.trace.columns import replace_columns

@@ -10,9 +10,9 @@ import pytest
 from kvtrace._base.errors import UsageError
 from kvtrace.cache.demand import block_demand
 from kvtrace.cache.simulation import Setting
+from kvtrace.serving.deployment import Timeline
 from kvtrace.serving.schedulers.vllm import VllmScheduler
 from kvtrace.serving.simulation import BatchLimits, StepCost, simulate_serving
-from kvtrace.serving.timeline import Timeline
 from kvtrace.trace.building import toy
 from kvtrace.trace.columns import replace_columns
 from kvtrace.trace.trace import Trace

@@ -19,15 +19,15 @@ from typing import Any, Literal, NotRequired, TypedDict, get_args, get_origin, g
 from kvtrace.analysis import comparison, delivered, exact_curve, summary
 from kvtrace.analysis.distribution import FIGURES, Distribution
 from kvtrace.cache import isolation, simulation, tiered
-from kvtrace.cache.sweeps import cells, table
+from kvtrace.cache.sweeps import table
 from kvtrace.capture import snapshot
 from kvtrace.formats import format_table
 from kvtrace.privacy.checks import CHECKS, finding
 from kvtrace.privacy.profiles import PROFILES
 from kvtrace.serving import validation
 from kvtrace.serving.calibration import calibration
-from kvtrace.serving.closed_run import LoopDict
-from kvtrace.serving.misses import causes, cure, explanation
+from kvtrace.serving.closed_loop import LoopDict
+from kvtrace.serving.misses import baseline, causes, explanation
 from kvtrace.serving.models import listing
 from kvtrace.serving.planning import plan_result
 from kvtrace.serving.serving_run import ServingDict
@@ -128,7 +128,7 @@ class ExplainFile(TypedDict):
     possible_tokens: int
     delivered: NotRequired[delivered.DeliveredDict]
     prefill_s: NotRequired[dict[str, float]]
-    cures: NotRequired[list[cure.CureDict]]
+    cures: NotRequired[list[baseline.CureDict]]
     over_time: NotRequired[list[explanation.WindowCausesDict]]
     by_session: NotRequired[list[explanation.SessionCausesDict]]
 
@@ -355,14 +355,14 @@ def explanations() -> Schema:
         schema["properties"][name]["items"]["properties"]["causes"]["propertyNames"] = names
     for name in ("causes", "prefill_s"):
         schema["properties"][name]["propertyNames"] = names
-    schema["properties"]["cures"]["items"]["properties"]["basis"]["enum"] = [*cure.BASES]
+    schema["properties"]["cures"]["items"]["properties"]["basis"]["enum"] = [*baseline.BASES]
     schema["properties"]["schema"] = {"const": explanation.SCHEMA}
     return schema
 
 
 def sweep_row() -> Schema:
     """One row of a sweep; null where a column does not apply."""
-    kinds = {name: str if name in table.TEXTS else float if name in table.REALS else int for name in cells.COLUMNS}
+    kinds = {name: str if name in table.TEXTS else float if name in table.REALS else int for name in table.COLUMNS}
     hints = {name: kind | None for name, kind in kinds.items()}
     return _described(_object(hints, [*hints]), descriptions("cache/simulate.md#results", "cache/sweep.md#the-table"))
 

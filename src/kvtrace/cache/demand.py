@@ -1,23 +1,123 @@
-"""The block demand of each request of a trace, as arrays: its path, an unhashed tail, the blocks of its output.
+"""What the requests of a trace ask of a cache, as arrays, when they are active, and what an optimum makes of them.
 
 The mode sets how closely lengths are modelled:
+
 block: each id is a full block. token: true lengths; a partial last block takes room and has no hash. grow: as token;
 the output's tokens, except the last one, are cached too, and their full blocks have hashes that no other request has.
-Where block counts are stated (trace/building.py), token and grow add blocks of the request alone up to its length.
+
+Where block counts are stated (trace/stated.py), token and grow add blocks of the request alone up to its length.
+
+The offline optimum (belady, one request at a time) works on runs of blocks: what one request uses next of the blocks
+that another one used last, as the exact hit curve has them (analysis/reuse.py). A trace has far fewer runs than blocks,
+and all capacities share them.
 """
 
 from __future__ import annotations
 
+import contextlib
+import re
 from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
 
+from .._base.arrays import offsets_of
 from .._base.errors import InputError, UsageError
+from .._base.units import in_milliseconds
+from ..analysis.reuse import Segments, find_segments
 from ..trace.building import with_whole_prompts
 from ..trace.trace import Trace
 from ..trace.unknown import OUTPUTS, PREFIXES, require_known
-from .optimum import Optimum
+
+
+@dataclass(frozen=True, eq=False)
+class Optimum:
+    """The runs of a trace, sorted by the request that used them last.
+
+    >>> from kvtrace.trace.building import toy
+    >>> optimum = Optimum.of(toy("0 1", "2", "0 1"))
+    >>> [optimum.hit_blocks(capacity).tolist() for capacity in (1, 2)]
+    [[0, 0, 1], [0, 0, 2]]
+    """
+
+    next_row: np.ndarray  # run -> the request that uses its blocks next, int32
+    blocks: np.ndarray  # run -> number of blocks, int32
+    first: np.ndarray  # request -> its first run; the last entry is the number of runs
+
+    @classmethod
+    def of(cls, trace: Trace, segments: Segments | None = None) -> Optimum:
+        """The runs of a trace; `segments` are those of `find_segments`, if they are known.
+
+        Raises:
+            InputError: The ids do not form a forest.
+        """
+        segments = segments or find_segments(trace)
+        order = np.argsort(segments.last_row, kind="stable")
+        return cls(
+            segments.row[order].astype(np.int32),
+            segments.blocks[order].astype(np.int32),
+            offsets_of(np.bincount(segments.last_row, minlength=len(trace))),
+        )
+
+    def hit_blocks(self, capacity: int) -> np.ndarray:
+        """Request -> hit blocks at a capacity in blocks, which counts idle blocks; int64."""
+        from .core.pool import retained
+
+        return retained(self.next_row, self.blocks, self.first, capacity).astype(np.int64)
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """When requests end.
+
+    serial: each request ends before the next one arrives.
+    concurrency: `value` requests are active at once; the oldest one ends before the next one arrives.
+    open-loop: a request ends `value` milliseconds per output token after its arrival.
+    """
+
+    kind: str
+    value: float = 1
+
+    def __str__(self) -> str:
+        return self.kind if self.kind == "serial" else f"{self.kind}:{self.value:g}"
+
+    def ends(self, trace: Trace) -> np.ndarray | None:
+        """The end of each request in ms, if the schedule is open-loop.
+
+        >>> from kvtrace.trace.building import toy
+        >>> parse_schedule("open-loop:30").ends(toy("0", "1", gap_ms=100)).tolist()
+        [30.0, 130.0]
+        """
+        if self.kind != "open-loop":
+            return None
+        require_known(trace, trace.meta, "the end of each request (--schedule open-loop)", OUTPUTS)
+        return trace.timestamp + self.value * trace.output_length
+
+
+SERIAL = Schedule("serial")
+
+
+def parse_schedule(text: str) -> Schedule:
+    """Parse `serial`, `concurrency:N` or `open-loop:MS`; UsageError for any other text.
+
+    >>> parse_schedule("concurrency:8")
+    Schedule(kind='concurrency', value=8)
+    >>> parse_schedule("open-loop:30ms")
+    Schedule(kind='open-loop', value=30.0)
+    """
+    if text == "serial":
+        return SERIAL
+    if match := re.fullmatch(r"concurrency:([1-9]\d{0,8})", text):
+        return Schedule("concurrency", int(match[1]))
+    if text.startswith("open-loop:"):
+        with contextlib.suppress(UsageError):
+            per_token_ms = in_milliseconds(text.removeprefix("open-loop:"))
+            if 0 <= per_token_ms < 1e9:
+                return Schedule("open-loop", per_token_ms)
+    raise UsageError(
+        f"{text!r} is not a schedule. Try serial, concurrency:8 (requests) or open-loop:30 (ms per output token)."
+    )
+
 
 MODES = ("block", "token", "grow")
 MAX_BLOCKS = (1 << 31) - 1  # block numbers are int32 in the compiled core

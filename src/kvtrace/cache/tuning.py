@@ -20,10 +20,9 @@ from ..trace.hits import Hits, count_hits
 from ..trace.trace import Trace
 from ..trace.unknown import PREFIXES, require_known
 from .demand import BlockDemand, block_demand
-from .many_settings import simulate_settings
 from .policies import POLICIES, make
 from .reuse_training import train
-from .simulation import Setting, whole_blocks
+from .simulation import Setting, simulate_settings, whole_blocks
 from .structures.reuse_table import ReuseTable
 
 SCHEMA = 1  # version of the keys and values of to_dict

@@ -39,7 +39,7 @@ def analyze_command(trace, basic, as_json, png, svg, quantiles, factors, ms_per_
     from ..analysis.summary import analyze, basics
     from ..formats.memory_needs import ANALYZED, analyzing
     from ..report.progress import ANALYZE, Work
-    from ..serving.models.kv_bytes import chosen
+    from ..serving.models.layers import chosen
     from ..trace.building import stated_note
 
     write_figure = figure_writer(png, svg, quiet)

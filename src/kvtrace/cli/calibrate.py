@@ -45,7 +45,7 @@ def calibrate_command(log, recording_format, trace, block_size, model_config, gp
     from ..serving.hardware import gpu
     from ..serving.models import model_shape
     from ..serving.recordings import read_recording
-    from ..serving.schedulers.options import with_options
+    from ..serving.schedulers.base import with_options
 
     scipy_optimize()  # fails early if SciPy is not installed
     shape, device = model_shape(model_config), gpu(gpu_name)

@@ -38,7 +38,7 @@ def curve_command(trace, capacity, points, as_json, as_csv, png, svg, sample, se
     from ..formats.memory_needs import curving, sampled
     from ..report import curve_tables
     from ..report.progress import CURVE, Work
-    from ..serving.models.kv_bytes import chosen
+    from ..serving.models.layers import chosen
 
     require_one(as_json, as_csv)
     write_figure = figure_writer(png, svg, quiet)

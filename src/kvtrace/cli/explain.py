@@ -81,8 +81,8 @@ def explain_command(trace, assume_output, capacity, policy, ttl, engine, tiers, 
     from ..serving.hardware import Prices
     from ..serving.misses.baseline import prefill_by_cause
     from ..serving.misses.cures import cures_of
-    from ..serving.misses.explaining import explain
-    from ..serving.models.kv_bytes import chosen
+    from ..serving.misses.explanation import explain
+    from ..serving.models.layers import chosen
     from ..trace.domains import in_domains
 
     require_one(as_json, as_csv)

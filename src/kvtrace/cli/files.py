@@ -159,7 +159,7 @@ def _checkpoint(command: str | None, path: str) -> dict[str, str]:
 
         return {"checkpoint": checkpoint.path_beside(path)}
     if command == "sweep":
-        from ..cache.sweeps import checkpoint as cells
+        from ..cache.sweeps import running as cells
 
         return {"list of cells": cells.path_beside(path)}
     return {}

@@ -57,7 +57,7 @@ def report_command(trace, other, assume_output, output, png, title, policies, ca
     from ..formats import reading
     from ..report import html_page, interactive
     from ..report.progress import COMPARED, REPORT, Work
-    from ..serving.models.kv_bytes import chosen
+    from ..serving.models.layers import chosen
     from ..serving.planning.planning import PlanTarget, plan
     from ..serving.simulation import BatchLimits
     from ..trace.domains import in_domains

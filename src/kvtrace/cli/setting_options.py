@@ -99,7 +99,7 @@ def caches_of(trace: Any, times: Times, units: dict[str, Any], layouts: dict[str
     """The options of `simulate_all` that hold blocks: capacities of each engine, tiers, and schedulers."""
     from ..analysis.capacities import parse_capacities, parse_capacity
     from ..cache.tiered import parse_tiers
-    from ..serving.timed_tiers import parse_timed_tiers
+    from ..serving.schedulers.base import parse_timed_tiers
 
     roofline = times.roofline
     lower: Sequence[Any] = ()
@@ -134,7 +134,7 @@ def _step_cost(roofline, engines):
 def _schedulers(engines, costs, step_tokens, max_requests, scheduler_options):
     """Engine -> its scheduler with the options of the command."""
     from ..serving.schedulers import BatchLimits, scheduler_of
-    from ..serving.schedulers.options import with_options
+    from ..serving.schedulers.base import with_options
 
     made = {}
     for engine in engines:

@@ -79,7 +79,7 @@ def simulate_command(trace, assume_output, as_json, as_csv, png, svg, verbose, p
     from ..report.loops import compare_loops, loop_tables
     from ..report.progress import RequestProgress
     from ..serving.models.engine_layout import counted_as_full
-    from ..serving.models.kv_bytes import chosen
+    from ..serving.models.layers import chosen
     from ..trace.domains import in_domains
 
     require_one(as_json, as_csv)
@@ -129,9 +129,9 @@ def simulate_command(trace, assume_output, as_json, as_csv, png, svg, verbose, p
 def _memory_need(dataset, *, times, policies, capacity, mode, schedule, tiers, no_gap, workers, inclusive, per_request, over_time, instances, routers, router_seed, **engine_options):
     """The memory that the simulations need. It depends on the number of capacities, not on their values."""
     from .._base.units import names
+    from ..cache.demand import parse_schedule
     from ..cache.engines import non_default
-    from ..cache.many_settings import optimum_of, settings_of
-    from ..cache.schedules import parse_schedule
+    from ..cache.simulation import optimum_of, settings_of
     from ..formats.memory_needs import simulating
 
     count = 10 if capacity == "auto" else len(names(capacity))

@@ -79,7 +79,7 @@ def _grid(traces, *, policies, engines, modes, schedules, block_sizes, seeds, mo
     from .._base.units import names
     from ..cache.engines import DEFAULTS, non_default
     from ..cache.sweeps import Grid
-    from ..serving.models.kv_bytes import chosen
+    from ..serving.models.layers import chosen
 
     engine_options = non_default({name: others.pop(name) for name in DEFAULTS})
     lists = {"policies": policies, "engines": engines, "modes": modes, "schedules": schedules, "block_sizes": block_sizes}

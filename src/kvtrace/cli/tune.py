@@ -39,7 +39,7 @@ def tune_command(trace, capacity, policies, pools, table_file, save_table, domai
     from ..cache.tuning import POOLS, tune
     from ..report import tune_tables
     from ..report.progress import RequestProgress
-    from ..serving.models.kv_bytes import chosen
+    from ..serving.models.layers import chosen
     from ..trace.domains import in_domains
 
     require_one(as_json, as_csv)

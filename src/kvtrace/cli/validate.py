@@ -47,7 +47,7 @@ def validate_command(log, recording_format, trace, block_size, model_config, gpu
     from ..formats import reading
     from ..report import validation as validation_report
     from ..serving.recordings import read_recording
-    from ..serving.schedulers.options import with_options
+    from ..serving.schedulers.base import with_options
     from ..serving.validation import validate
 
     if (html == "-" and per_request == "-") or (as_json and "-" in (html, per_request)):

@@ -54,7 +54,7 @@ def watch_command(capacity, model_config, kv_bytes_per_token, window, half_life,
     from ..capture.live import Live
     from ..capture.metrics import Reading
     from ..capture.watcher import Watcher
-    from ..serving.models.kv_bytes import chosen
+    from ..serving.models.layers import chosen
 
     live = live_options(options)
     encoding, queue = taken(EncodingOptions, options), queue_bytes(options)

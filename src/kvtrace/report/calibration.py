@@ -7,7 +7,7 @@ from itertools import groupby
 
 from .._base.tables import TextTable, number
 from ..serving.calibration.calibration import Calibration
-from ..serving.calibration.operating_range import LABELS
+from ..serving.calibration.costs import LABELS
 from .validation import UNITS, signed
 
 

@@ -10,10 +10,10 @@ from typing import Any, BinaryIO
 import numpy as np
 
 from .._base.tables import Column, TextTable, csv_text, printable
+from ..serving.misses.baseline import BASES, duration
 from ..serving.misses.causes import CAUSES
-from ..serving.misses.cure import BASES, duration
 from ..serving.misses.cures import TOGETHER, Cures
-from ..serving.misses.explanation import Explanation, GroupDict, SessionCausesDict, WindowCausesDict
+from ..serving.misses.explanation import CauseGroupDict, Explanation, SessionCausesDict, WindowCausesDict
 from .plots.causes import title_of
 
 SESSIONS = 20  # in a table
@@ -33,7 +33,7 @@ def cause_table(explanation: Explanation, prefill_s: Mapping[str, float] | None 
         explanation: The explanation.
         prefill_s: Cause -> seconds of prefill of its tokens, for one more column.
 
-    >>> from kvtrace.serving.misses.explaining import explain
+    >>> from kvtrace.serving.misses.explanation import explain
     >>> from kvtrace.trace.building import toy
     >>> for row in cause_table(explain(toy("0 1", "2 3", "0 1"), 2)).rows:
     ...     print(row)
@@ -127,13 +127,13 @@ def session_table(sessions: Sequence[SessionCausesDict]) -> TextTable:
     return table
 
 
-def loss(group: GroupDict) -> int:
+def loss(group: CauseGroupDict) -> int:
     """Tokens that repeat what an earlier request had, and were not hits."""
     causes = group["causes"]
     return group["tokens"] - sum(causes[name] for name in ("hit", "first_use", "not_served"))
 
 
-def _group_table(title: str, first: str, groups: Sequence[tuple[str, GroupDict]]) -> TextTable:
+def _group_table(title: str, first: str, groups: Sequence[tuple[str, CauseGroupDict]]) -> TextTable:
     shown = [cause for cause in CAUSES if cause in ALWAYS or any(group["causes"][cause] for _, group in groups)]
     table = TextTable(title, remedy="use --csv or a wider terminal")
     table.add_column(first, right=True)

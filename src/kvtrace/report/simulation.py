@@ -12,9 +12,8 @@ from typing import Any, BinaryIO
 from .._base.tables import Column, TextTable, cell, csv_text
 from ..cache.engines import DEFAULTS
 from ..cache.isolation import Isolation, sentence
-from ..cache.many_settings import gap_to
-from ..cache.simulation import ROOTS_FIRST, SCHEMA, Simulation, evicts_roots_first
-from ..serving.instances import FleetSimulation
+from ..cache.simulation import ROOTS_FIRST, SCHEMA, Simulation, evicts_roots_first, gap_to
+from ..serving.deployment import FleetSimulation
 from ..trace.trace import Trace
 from .curve_tables import GIB, RATES
 

@@ -8,8 +8,7 @@ from typing import Any
 
 from .._base.tables import Column, TextTable
 from ..cache.engines import DEFAULTS
-from ..cache.sweeps.cells import SETTINGS
-from ..cache.sweeps.table import SweepTable
+from ..cache.sweeps.table import SETTINGS, SweepTable
 from .curve_tables import GIB
 from .simulation import ENDED_EARLY, MEANINGS, CellOf, ColumnOf, in_words, rate_columns
 

@@ -11,7 +11,7 @@ import numpy as np
 
 from .._base.tables import TextTable, number, printable
 from ..analysis.tables import UNKNOWN
-from ..serving.calibration.operating_range import LABELS
+from ..serving.calibration.costs import LABELS
 from ..serving.latencies import StatisticError
 from ..serving.validation import Validation, ValidationDict
 

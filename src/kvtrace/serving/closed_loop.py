@@ -1,15 +1,29 @@
-"""The options of a closed loop: lanes that play session trees, as AIPerf's AgentX scenario and Dynamo's replay do.
+"""A closed loop: lanes that play session trees, as AIPerf's AgentX scenario and Dynamo's replay do.
 
-docs/serving/serving.md states the semantics.
+Its options, the plays of a trace's session trees as arrays for the kernel, and its result: the requests in order of
+arrival, the plays, and the window. docs/serving/serving.md states the semantics.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from math import inf, isfinite
 from numbers import Integral
+from typing import Any, TypedDict
 
-from .._base.errors import UsageError
+import numpy as np
+
+from .._base.arrays import offsets_of
+from .._base.errors import KvtraceError, UsageError
+from ..cache.demand import BlockDemand
+from ..trace.building import concat
+from ..trace.columns import Columns, replace_columns
+from ..trace.dependencies import COMPLETION, Dependencies
+from ..trace.session_trees import session_trees
+from ..trace.trace import Trace
+from .deployment import CHUNK, Deployed, Deployment
+from .serving_run import ServingDict, ServingRun, served_only
 
 STARTS = ("beginning", "inside")  # where the first tree of each lane starts
 NEVER = 1e300  # a time of the kernels that does not come
@@ -54,3 +68,334 @@ class ClosedLoop:
                               ("tree-idle-cap", self.tree_idle_cap_s)):  # fmt: skip
             if seconds is not None and not (seconds > 0 and isfinite(seconds)):
                 raise UsageError(f"--{name} must be longer than 0 s.")
+
+
+def require_dependencies(trace: Columns) -> None:
+    """UsageError for a trace that cannot run in a closed loop."""
+    if trace.dependencies is None or not len(trace.dependencies.row):
+        raise UsageError(
+            "The trace has no dependencies: it does not state what each request waits for, so it cannot run in a "
+            "closed loop. Use a trace of agent sessions, or simulate it in the open loop."
+        )
+
+
+@dataclass(frozen=True, eq=False)
+class PlayedTrace:
+    """A trace as often as its trees can be played, and who waits for whom; rows are those of the longer trace."""
+
+    trace: Trace
+    row: np.ndarray  # row -> row of the trace that was given
+    tree: np.ndarray  # play -> its tree
+    arrays: dict[str, np.ndarray]  # of the kernel
+    primers: np.ndarray  # rows that prepare the caches, with one output token
+    primer_lane: np.ndarray
+
+
+def played_trace(trace: Trace, loop: ClosedLoop, laps: int = 1) -> PlayedTrace:
+    """The plays of all trees, `laps` times one after another; each lap has blocks of its own.
+
+    Raises:
+        UsageError: The trace has no dependencies, or fewer trees than there are lanes.
+    """
+    require_dependencies(trace)
+    tree = session_trees(trace)
+    trees = int(tree.max()) + 1
+    if loop.lanes > trees * laps:
+        raise UsageError(
+            f"--lanes {loop.lanes:,} needs {loop.lanes:,} sessions; the trace has {trees:,}. Try --lanes {trees}, or a "
+            "--duration: then sessions are played again."
+        )
+    rows = len(trace)
+    recorded = np.tile(trace.timestamp, laps)
+    play = (tree + trees * np.arange(laps)[:, None]).ravel()
+    begin = np.full(trees * laps, np.inf)
+    np.minimum.at(begin, play, recorded)
+    if laps > 1:
+        trace = concat([trace] * laps)
+    primers, lanes = np.empty(0, dtype=np.int64), np.empty(0, dtype=np.int64)
+    if loop.start == "inside":
+        begin, play, primers, lanes = _cut(trace, loop, recorded, play, begin)
+        output = trace.output_length.copy()
+        output[primers] = 1
+        columns = replace_columns(trace, output_length=output, output_ids=None, output_offsets=None)
+        trace = Trace.from_columns(columns, block_size=trace.block_size, tail=trace.tail)
+    arrays = _arrays(trace, loop, play, recorded - begin[np.maximum(play, 0)], trees * laps)
+    return PlayedTrace(trace, np.tile(np.arange(rows), laps), np.tile(np.arange(trees), laps), arrays, primers, lanes)
+
+
+def _cut(trace: Trace, loop: ClosedLoop, recorded: np.ndarray, play: np.ndarray, begin: np.ndarray):
+    """Cut the first tree of each lane at a random moment: where each play begins, its rows, and the primers.
+
+    The last request of each agent before that moment is a primer, if the agent has later ones.
+    """
+    last = np.zeros(len(begin))
+    np.maximum.at(last, play, recorded)
+    share = np.zeros(len(begin))
+    share[: loop.lanes] = np.random.default_rng(loop.seed).uniform(*loop.start_range, loop.lanes)
+    begin = begin + share * (last - begin)
+    late = recorded >= begin[play]
+    agent = trace.extra.get("agent", np.zeros(len(trace), dtype=np.int64))
+    order = np.lexsort((recorded, agent, play))  # the requests of an agent one after another
+    follows = (play[order][1:] == play[order][:-1]) & (agent[order][1:] == agent[order][:-1])
+    crosses = follows & late[order][1:] & ~late[order][:-1]
+    primers = np.sort(order[:-1][crosses])
+    lanes = play[primers]
+    return begin, np.where(late, play, -1), primers, lanes
+
+
+def _arrays(trace: Trace, loop: ClosedLoop, play: np.ndarray, after_ms: np.ndarray, plays: int) -> dict[str, Any]:
+    """The arrays of the kernel (core/instance.py)."""
+    waits = trace.dependencies
+    assert waits is not None
+    request = waits.request
+    kept = (play[request] >= 0) & (play[waits.row] >= 0)
+    order = np.flatnonzero(kept)[np.argsort(waits.row[kept], kind="stable")]
+    played = np.flatnonzero(play >= 0)
+    return {
+        "first": offsets_of(np.bincount(play[played], minlength=plays)),
+        "rows": played[np.argsort(play[played], kind="stable")].astype(np.int32),
+        "play": play.astype(np.int32),
+        "offset": after_ms * (loop.think_scale / 1000),
+        "waits": np.bincount(request[kept], minlength=len(play)),
+        "start": offsets_of(np.bincount(waits.row[kept], minlength=len(play))),
+        "waiting": request[order].astype(np.int32),
+        "trigger": waits.trigger[order],
+        "delay": waits.delay_ms[order] * (loop.think_scale / 1000),
+        "lead": _leads(waits, kept, loop, len(play)),
+    }
+
+
+def _leads(waits: Dependencies, kept: np.ndarray, loop: ClosedLoop, rows: int) -> np.ndarray:
+    """Row -> the least seconds from its end to an arrival that it can cause; 0 if it can be the last of its tree."""
+    on_end = kept & (waits.trigger == COMPLETION)
+    lead = np.full(rows, np.inf)
+    np.minimum.at(lead, waits.row[on_end], waits.delay_ms[on_end] * (loop.think_scale / 1000))
+    caps = [cap for cap in (loop.idle_cap_s, loop.tree_idle_cap_s) if cap is not None]
+    return np.minimum(np.where(np.isinf(lead), 0.0, lead), min(caps, default=np.inf))
+
+
+ROW_POLICIES = ("workload",)  # policies that read the arrivals of the trace
+
+
+@dataclass(frozen=True, eq=False)
+class Plays:
+    """The session trees that lanes have taken, in this order; one value for each play in each array."""
+
+    tree: np.ndarray  # of the trace, numbered by first appearance
+    lane: np.ndarray
+    begin_s: np.ndarray  # when its lane took it
+    end_s: np.ndarray  # when its last request ended; NaN: the run was over before
+    requests: np.ndarray  # requests of the play
+    served: np.ndarray  # those of them that have ended, or were rejected
+
+    def __len__(self) -> int:
+        return len(self.tree)
+
+
+class LoopDict(TypedDict):
+    """What `ClosedRun.to_dict` says of the loop; docs/serving/serving.md explains the keys."""
+
+    lanes: int
+    duration_s: float | None
+    warm_up: int
+    start: str
+    start_range: list[float]
+    think_scale: float
+    idle_cap_s: float | None
+    tree_idle_cap_s: float | None
+    seed: int
+    trees: int
+    plays: int
+    primers: int
+    window_s: float
+    sessions_completed: int
+    sessions_per_hour: float
+    progress: float
+    idle_skipped_s: float
+
+
+class ClosedDict(ServingDict):
+    """The result of `ClosedRun.to_dict`: that of `ServingRun.to_dict` for the requests of the window, and the loop."""
+
+    loop: LoopDict
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class ClosedRun(ServingRun):
+    """The requests of a closed loop in order of arrival. `trace` has them with the arrivals that the loop gave them.
+
+    The first `warm_up` requests arrived before the window opened; counts and times leave them out.
+    """
+
+    row: np.ndarray = None  # type: ignore[assignment]  # request -> its row in the trace that was given
+    play: np.ndarray = None  # type: ignore[assignment]  # request -> its play, -1 = a primer
+    arrival_s: np.ndarray = None  # type: ignore[assignment]
+    completed: np.ndarray = None  # type: ignore[assignment]  # requests in the order in which they ended
+    plays: Plays = None  # type: ignore[assignment]
+    loop: ClosedLoop = None  # type: ignore[assignment]
+    trees: int = 0
+    window: tuple[float, float] = (0.0, 0.0)  # seconds; requests that arrive in it count
+    idle_skipped_s: float = 0.0  # time without a request that the caps left out
+
+    def _headline(self) -> str:
+        return f"{super()._headline()}, lanes={self.loop.lanes}, sessions_completed={self.sessions_completed}"
+
+    @property
+    def counted(self) -> slice:
+        """The requests of the window."""
+        return slice(self.warm_up, None)
+
+    @property
+    def rejected(self) -> int:
+        """Requests of the window that do not fit into an instance."""
+        return int(np.isnan(self.ended_s[self.counted]).sum())
+
+    @property
+    def queued_s(self) -> np.ndarray:
+        """Time from arrival to admission, of the requests of the window that were served."""
+        return served_only((self.started_s - self.arrival_s)[self.counted])
+
+    @property
+    def ttft_s(self) -> np.ndarray:
+        """Time to first token, from arrival, of the requests of the window that were served."""
+        return served_only((self.first_s - self.arrival_s)[self.counted])
+
+    @property
+    def tpot_s(self) -> np.ndarray:
+        """Time per output token after the first, of the served requests of the window with two or more."""
+        later = np.maximum(self.trace.output_length - 1, 1)
+        tpot = np.where(self.trace.output_length > 1, (self.ended_s - self.first_s) / later, np.nan)
+        return served_only(tpot[self.counted])
+
+    @property
+    def e2e_s(self) -> np.ndarray:
+        """Time from arrival to the last token, of the requests of the window that were served."""
+        return served_only((self.ended_s - self.arrival_s)[self.counted])
+
+    @property
+    def window_s(self) -> float:
+        """The length of the window in seconds."""
+        return self.window[1] - self.window[0]
+
+    @property
+    def sessions_completed(self) -> int:
+        """Plays that ended in the window."""
+        begin, end = self.window
+        return int(((self.plays.end_s > begin) & (self.plays.end_s <= end)).sum())
+
+    @property
+    def progress(self) -> float:
+        """Requests that have ended, as a share of the requests of the plays that began."""
+        return float(self.plays.served.sum() / max(1, self.plays.requests.sum()))
+
+    @property
+    def requests_per_s(self) -> float:
+        """Requests that arrived and ended in the window, for each of its seconds."""
+        inside = int((self.ended_s[self.counted] <= self.window[1]).sum())
+        return inside / self.window_s if self.window_s else 0.0
+
+    def to_dict(self) -> ClosedDict:
+        """Keys as docs/serving/serving.md lists them."""
+        own, counted = super().to_dict(), self.counted
+        own |= {
+            "schedule": "closed-loop", "served": len(self.ended_s) - self.warm_up - self.rejected,
+            "cached_tokens": int(self.cached_tokens[counted].sum()), "requests_per_s": self.requests_per_s,
+            "preemptions": int(self.preemptions[counted].sum()),
+            "recomputed_tokens": int(self.recomputed_tokens[counted].sum()),
+        }  # fmt: skip
+        loop, window = self.loop, self.window_s
+        return {
+            **own,
+            "loop": {
+                "lanes": loop.lanes, "duration_s": loop.duration_s, "warm_up": loop.warm_up, "start": loop.start,
+                "start_range": list(loop.start_range), "think_scale": loop.think_scale, "idle_cap_s": loop.idle_cap_s,
+                "tree_idle_cap_s": loop.tree_idle_cap_s, "seed": loop.seed, "trees": self.trees,
+                "plays": len(self.plays), "primers": int((self.play < 0).sum()), "window_s": window,
+                "sessions_completed": self.sessions_completed,
+                "sessions_per_hour": 3600 * self.sessions_completed / window if window else 0.0,
+                "progress": self.progress, "idle_skipped_s": self.idle_skipped_s,
+            },
+        }  # fmt: skip
+
+
+def run_closed(
+    fleet: Deployment,
+    trace: Trace,
+    loop: ClosedLoop,
+    demand: BlockDemand | None,
+    on_progress: Callable[[int], None] | None,
+) -> ClosedRun:
+    """Run a trace in a closed loop. If its trees run out before the duration is over, more laps are tried."""
+    if fleet.setting.policy.partition(":")[0] in ROW_POLICIES:
+        raise UsageError(
+            f"Policy {fleet.setting.policy} reads recorded arrivals, which a closed loop does not have. "
+            "Try another --policy."
+        )
+    laps = 1
+    if loop.duration_s is not None:
+        require_dependencies(trace)
+        laps = -(-loop.lanes // (int(session_trees(trace).max()) + 1))
+    while True:
+        played = played_trace(trace, loop, laps)
+        done = _run(fleet, played, loop, demand if played.trace is trace else None, on_progress)
+        if done is not None:
+            return done
+        laps *= 2
+
+
+def _run(fleet: Deployment, played: PlayedTrace, loop: ClosedLoop, demand, on_progress) -> ClosedRun | None:
+    """One run; None if a lane found no tree before the end of the duration."""
+    from .core.instance import ClosedLoop as CompiledLoop
+    from .core.serving import ClosedServing
+
+    deployed = fleet.deploy(played.trace, demand)
+    compiled = CompiledLoop(
+        deployed.requests, played.arrays, loop.lanes, fleet.instances > 1,
+        (played.primers.tolist(), played.primer_lane.tolist()), loop.warm_up,
+        *(NEVER if one is None else one for one in (loop.duration_s, loop.idle_cap_s, loop.tree_idle_cap_s)),
+    )  # fmt: skip
+    run = ClosedServing(deployed.instances, deployed.router, deployed.requests, fleet.setting.capacity, compiled)
+    for engine in deployed.engines:
+        engine.context.set_due(compiled.due)
+    while not run.over:
+        before = run.row
+        run.advance(CHUNK)
+        if on_progress:
+            on_progress(run.row - before)
+    run.close()
+    outcome = compiled.outcome
+    if loop.duration_s is not None and outcome["exhausted"]:
+        return None
+    if loop.duration_s is None and outcome["unfinished"]:
+        raise KvtraceError("internal error in the simulation: a request of a closed loop never arrives. Please report.")
+    return _result(deployed, played, loop, outcome)
+
+
+def _result(deployed: Deployed, played: PlayedTrace, loop: ClosedLoop, outcome) -> ClosedRun:
+    rows = outcome["rows"].astype(np.int64)
+    fields = deployed.results(rows)
+    arrival = np.asarray(deployed.requests.outcomes["arrival"])[rows]
+    columns = replace_columns(played.trace, output_ids=None, output_offsets=None).take(rows)
+    columns.timestamp = arrival * 1000
+    play = played.arrays["play"][rows].astype(np.int64)
+    columns.session, columns.service_ms = play, (fields["ended_s"] - arrival) * 1000
+    trace = Trace.from_columns(columns, block_size=played.trace.block_size, tail=played.trace.tail)
+    count = outcome["plays"]
+    gone = ~np.isnan(fields["ended_s"]) | (fields["instance"] < 0)
+    served = np.bincount(play[(play >= 0) & gone], minlength=count)
+    plays = Plays(
+        played.tree[:count], outcome["lane"][:count].copy(), outcome["begins"][:count].copy(),
+        outcome["ends"][:count].copy(), np.diff(played.arrays["first"])[:count], served,
+    )  # fmt: skip
+    last = float(np.nanmax(fields["ended_s"], initial=0.0))
+    begin = outcome["window_start"] if outcome["window_start"] >= 0 else last
+    end = begin + loop.duration_s if loop.duration_s is not None else last
+    opened = outcome["window_start"] >= 0
+    place = np.empty(len(played.row), dtype=np.int64)  # row -> its place in order of arrival
+    place[rows] = np.arange(len(rows))
+    return ClosedRun(
+        **fields, trace=trace, warm_up=outcome["window_from"] if opened else len(rows), row=played.row[rows], play=play,
+        arrival_s=arrival, completed=place[outcome["completed"]], plays=plays, loop=loop,
+        trees=int(played.tree.max()) + 1, window=(float(begin), max(float(end), float(begin))),
+        idle_skipped_s=float(outcome["idle_s"] + outcome["tree_idle_s"]),
+    )  # fmt: skip

@@ -16,8 +16,8 @@ from typing import Any
 import numpy as np
 
 from .._base.errors import UsageError
+from .calibration.costs import roofline_cost
 from .hardware.roofline import roofline_of
-from .roofline_cost import roofline_cost
 from .simulation import StepCost
 
 STEP_TOKENS = 8192  # of a prompt in one step, as in vLLM
@@ -136,7 +136,7 @@ def service_model(
 def _named(model: Any, gpu: Any, gpus: int) -> dict[str, Any]:
     """The names that are no paths."""
     from .hardware.gpus import GPUS
-    from .models.catalog import model_name
+    from .models.config import model_name
 
     names = {"model": model_name(model), "gpu": gpu if isinstance(gpu, str) and gpu in GPUS else None}
     return {name: value for name, value in names.items() if value is not None} | {"gpus": gpus}

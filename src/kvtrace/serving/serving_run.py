@@ -8,9 +8,8 @@ from typing import TypedDict
 import numpy as np
 
 from ..cache.tiered import TierDict
-from .instances import FleetDict, FleetSimulation
+from .deployment import FleetDict, FleetSimulation, Timeline
 from .schedulers.base import Scheduler, Tier
-from .timeline import Timeline
 
 FIRST_TIER = "hbm"
 

@@ -12,20 +12,17 @@ from .._base.errors import UsageError
 from .._base.results import PlottedResult, columns_of
 from .._base.units import require_lists
 from ..analysis.capacities import log_spaced
-from ..cache.demand import block_demand
+from ..cache.demand import block_demand, parse_schedule
 from ..cache.engines import non_default
 from ..cache.isolation import Isolation
 from ..cache.layout import CacheLayout
-from ..cache.many_settings import gap_to, optimum_of, settings_of, simulate_settings
-from ..cache.schedules import parse_schedule
-from ..cache.simulation import EngineOptions, Setting, Simulation
+from ..cache.simulation import EngineOptions, Setting, Simulation, gap_to, optimum_of, settings_of, simulate_settings
 from ..cache.tiered import simulate_tiers
 from ..trace.columns import require_trace
 from ..trace.domains import MERGE, SPLIT, count_domains, in_domains
 from ..trace.trace import Trace
-from .closed_loop import ClosedLoop
-from .closed_run import ClosedRun
-from .instances import OVERLAP, simulate_instances
+from .closed_loop import ClosedLoop, ClosedRun
+from .deployment import OVERLAP, simulate_instances
 from .schedulers.base import Scheduler, Tier
 from .simulation import DynamoCost, StepCost, simulate_serving
 

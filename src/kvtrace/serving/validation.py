@@ -11,8 +11,7 @@ import numpy as np
 from .._base.errors import UsageError
 from .._base.results import PlottedResult
 from ..cache.simulation import Setting
-from .calibration.costs import Costs
-from .calibration.operating_range import active_at
+from .calibration.costs import Costs, active_at
 from .latencies import STATISTICS, Latencies, StatisticError, StatisticErrorDict, errors_of
 from .recordings.recording import BLOCKS, Recording
 from .schedulers import Scheduler

@@ -1,4 +1,4 @@
-"""The prefix caches of serving engines: one file and one row for each."""
+"""The prefix caches of serving engines: one row for each; engines with one kind of cache share a file."""
 
 from __future__ import annotations
 
@@ -13,10 +13,11 @@ from ..policies import is_users
 
 
 @dataclass(frozen=True)
-class Row:
+class EngineRow:
     """The module of an engine's model, and the options that it supports."""
 
     module: str
+    builder: str  # the function of the module that builds the cache
     about: str
     recompute_last: bool = False  # a prompt's last token is always computed, for its logits: the n - 1 rule
     policies: tuple[str, ...] | None = None  # eviction policies; None = all
@@ -26,25 +27,29 @@ class Row:
     layouts: bool = False  # it models windows and states, not only full attention
 
 
-ENGINES: dict[str, Row] = {
-    "reference": Row(
-        "reference", "one hash table, reference counts, a policy",
+ENGINES: dict[str, EngineRow] = {
+    "reference": EngineRow(
+        "reference", "build", "one hash table, reference counts, a policy",
         options={"capacity_counts": ("total", "idle"), "pool": ("flat", "leaf-first")},
     ),
-    "vllm": Row(
-        "vllm", "vLLM 0.33.0", recompute_last=True, policies=("lru",), layouts=True,
+    "vllm": EngineRow(
+        "vllm", "build", "vLLM 0.33.0", recompute_last=True, policies=("lru",), layouts=True,
         options={"free_order": ("prepend", "append")},
     ),
-    "dynamo": Row("dynamo", "the mocked engine of Dynamo 1.6.1", recompute_last=True, policies=("lru",)),
-    "nano-vllm": Row("nano_vllm", "nano-vllm", recompute_last=True, policies=("lru",)),
-    "sglang": Row(
-        "sglang", "SGLang 0.5.23", recompute_last=True,
+    "dynamo": EngineRow(
+        "vllm", "build_dynamo", "the mocked engine of Dynamo 1.6.1", recompute_last=True, policies=("lru",),
+    ),
+    "nano-vllm": EngineRow("vllm", "build_nano_vllm", "nano-vllm", recompute_last=True, policies=("lru",)),
+    "sglang": EngineRow(
+        "sglang", "build", "SGLang 0.5.23", recompute_last=True,
         policies=("lru", "lfu", "fifo", "mru", "filo", "slru", "priority"), options={"tree": ("unified", "radix")},
         layouts=True,
     ),
-    "tensorrt-llm": Row("tensorrt_llm", "TensorRT-LLM 1.3", recompute_last=True, policies=("lru", "priority")),
-    "lmcache": Row(
-        "lmcache", "LMCache 0.5.6", policies=("lru", "lfu", "fifo", "mru"), any_capacity=True,
+    "tensorrt-llm": EngineRow(
+        "tensorrt_llm", "build", "TensorRT-LLM 1.3", recompute_last=True, policies=("lru", "priority"),
+    ),
+    "lmcache": EngineRow(
+        "lmcache", "build", "LMCache 0.5.6", policies=("lru", "lfu", "fifo", "mru"), any_capacity=True,
         chunk_tokens=256, options={"watermark": ("off", "on")},
     ),
 }  # fmt: skip
@@ -53,7 +58,7 @@ ENGINES: dict[str, Row] = {
 DEFAULTS = {name: values[0] for row in ENGINES.values() for name, values in row.options.items()}
 
 
-def find(name: str) -> Row:
+def find(name: str) -> EngineRow:
     """The row of an engine; UsageError for an unknown name."""
     if name not in ENGINES:
         raise UsageError(f"{name!r} is not an engine. Try {', '.join(ENGINES)}.")
@@ -101,4 +106,5 @@ def build(name: str, demand, context, policy: str, layout: CacheLayout | None = 
             able = " or ".join(name for name, row in ENGINES.items() if row.layouts)
             raise UsageError(f"Engine {name} models full attention only. For windows and states use --engine {able}.")
         extra["layout"] = layout
-    return import_module(f".{row.module}", __name__).build(demand, context, policy, **extra)
+    module = import_module(f".{row.module}", __name__)
+    return getattr(module, row.builder)(demand, context, policy, **extra)

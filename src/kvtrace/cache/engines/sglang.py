@@ -1,4 +1,4 @@
-"""SGLang's prefix cache: a radix tree of pages that evicts whole unlocked leaves.
+"""SGLang's prefix cache: a radix tree of pages that evicts whole unlocked leaves, with one pool or two.
 
 Semantics: SGLang 0.5.23, UnifiedRadixCache with full attention, the tree of a default server since
 (srt/mem_cache/registry.py, unified_cache/unified_tree_core.py), and its eviction policies (evict_policy.py). With
@@ -10,6 +10,20 @@ tests/vectors/engine_sglang.json).
 Not modelled: spare pages (at page sizes above 1 SGLang evicts as if each request took one page more); chunked prefill,
 which splits nodes at chunk ends; waiting requests, which refresh the blocks they will hit; host memory (HiCache); the
 policy tlru. If blocks run out, SGLang lets a request wait; this model ends the oldest active request early.
+
+A model of two kinds of layers has a pool for each: UnifiedRadixCache with the components FULL and SWA, or FULL and
+MAMBA (srt/mem_cache/unified_cache/components). With windows: SWATokenToKVPoolAllocator and the frees of
+srt/mem_cache/common.py, as for gpt-oss, Gemma 4 and Llama 4 (for Gemma 3, SGLang builds the tree of full attention).
+With states: HybridReqToTokenPool and the strategy extra_buffer, as for Qwen3-Next and Nemotron-H. Checked: against the
+unmodified code, with both cores of the tree (Rust and Python), in the same way (tests/clients/test_sglang_hybrid.py,
+tests/vectors/engine_sglang_hybrid.json).
+
+`context.capacity` counts blocks of the first pool. The second one has `second_ratio` blocks of windows, or states, for
+each of them. With states, SGLang runs a request for each five of them at most.
+
+Not modelled with two pools: outputs (mode grow), with the windows that they free and the states that they record; two
+lengths of windows, windows and states together, and models without full attention; the strategies no_buffer and
+extra_buffer_lazy; one shared pool (--enable-unified-memory).
 """
 
 from __future__ import annotations
@@ -18,11 +32,12 @@ import numpy as np
 
 from ..._base.errors import UsageError
 from ...trace.trace import Trace
+from ..core.hybrid_radix import HybridRadix, StateRadix, WindowRadix
 from ..core.radix import Radix
 from ..demand import BlockDemand
-from ..layout import CacheLayout
+from ..layout import CacheGroup, CacheLayout
 from ..policies.base import Context
-from .sglang_hybrid import hybrid_tree
+from .cache_groups import WINDOW_RATIO
 
 
 def build(
@@ -68,3 +83,63 @@ def priorities(trace: Trace) -> np.ndarray:
     if column.dtype.kind not in "if" or not np.isfinite(column).all() or (column != np.trunc(column)).any():
         raise UsageError("The trace's column 'priority' must hold whole numbers. Try another --policy.")
     return column.astype(np.int64)
+
+
+RESERVED = 5  # states for each request that runs
+
+
+def hybrid_tree(demand: BlockDemand, context: Context, policy: str, priority, layout: CacheLayout) -> HybridRadix:
+    """SGLang's tree for a layout of full attention and one other kind; UsageError if there is none or it is too small.
+
+    >>> from kvtrace.cache.demand import block_demand
+    >>> from kvtrace.trace.building import toy
+    >>> demand = block_demand(toy("0 1 2 3", "0 1 4", "0 1 4 5"), recompute_last=True)
+    >>> layout = CacheLayout((CacheGroup("full", 18, 1), CacheGroup("window", 18, 1, 2)))
+    >>> cache = hybrid_tree(demand, Context(blocks=demand.blocks, capacity=10, demand=demand), "lru", None, layout)
+    >>> cache.advance(3)
+    >>> cache.hits.tolist()
+    [0, 0, 3]
+    """
+    size, (full, other) = demand.trace.block_size, _two_groups(layout)
+    if demand.grows:
+        raise UsageError("Engine sglang models the outputs of full attention only. Try --mode token.")
+    if full.block_size != size or other.block_size % size:
+        raise UsageError(
+            f"SGLang's blocks must be as long as the trace's ({size} tokens), and those of states a multiple of them."
+        )
+    step = max(layout.step_tokens // size, 1) if layout.step_tokens else 0
+    if other.kind == "state":
+        number = int(context.capacity * layout.second_ratio)
+        if number < RESERVED:
+            raise UsageError(
+                f"SGLang needs {RESERVED} states to run a request; these are {number}. Raise the capacity."
+            )
+        return StateRadix(context, demand, number, other.block_size // size, step, policy, priority)
+    number = int(context.capacity * (layout.second_ratio or WINDOW_RATIO))
+    longest = int(demand.max_blocks.max()) if len(demand) else 0
+    needed = min(longest, step or longest)
+    if number < needed:
+        raise UsageError(
+            f"A step of the longest request needs {needed:,} blocks of windows; the second pool has {number:,}. Raise "
+            "the capacity, or give the layout a larger second_ratio or a smaller step_tokens."
+        )
+    return WindowRadix(context, demand, number, window_blocks(other, size), step, policy, priority)
+
+
+def _two_groups(layout: CacheLayout) -> tuple[CacheGroup, CacheGroup]:
+    """The group of full attention and the other one; groups of the same kind and window are one pool in SGLang."""
+    full = [group for group in layout.groups if group.kind == "full"]
+    others = [group for group in layout.groups if group.kind != "full"]
+    if not full or len({(group.kind, group.window, group.block_size) for group in others}) > 1:
+        raise UsageError("SGLang's tree has full attention and one other kind of layers. Try a layout of these.")
+    return full[0], others[0]
+
+
+def window_blocks(group: CacheGroup, block_size: int) -> int:
+    """Blocks that a request must have before it to resume: SGLang looks back one token less than a sliding window.
+
+    >>> window_blocks(CacheGroup("window", 18, 16, 128), 16), window_blocks(CacheGroup("chunk", 36, 16, 8192), 16)
+    (8, 512)
+    """
+    tokens = max(group.window - (group.kind == "window"), 1)
+    return -(-tokens // block_size)

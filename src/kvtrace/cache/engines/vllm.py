@@ -1,9 +1,9 @@
-"""vLLM's prefix cache: a queue of free blocks, cached or not, and a table from hashes to blocks.
+"""vLLM's prefix cache, and those of Dynamo's mocker and nano-vllm: a queue of free blocks, and a table of hashes.
 
-Semantics: vLLM 0.33.0, one group of full attention (vllm/v1/core/kv_cache_manager.py, block_pool.py). Checked: against
-the unmodified code: every request's hits and all early frees, on the Mooncake conversation trace and on random traces,
-in each mode and schedule (tests/clients/test_vllm_cache.py, tests/vectors/engine_vllm.json); the older free order
-against vLLM 0.20.2, on the conversation trace.
+vLLM. Semantics: vLLM 0.33.0, one group of full attention (vllm/v1/core/kv_cache_manager.py, block_pool.py). Checked:
+against the unmodified code: every request's hits and all early frees, on the Mooncake conversation trace and on random
+traces, in each mode and schedule (tests/clients/test_vllm_cache.py, tests/vectors/engine_vllm.json); the older free
+order against vLLM 0.20.2, on the conversation trace.
 
 `capacity` counts usable blocks: vLLM's num_gpu_blocks is one more, for its null block. Since May 2026 a freed block
 without a hash is allocated next (free order "prepend"); before, it joined the end of the queue ("append").
@@ -15,6 +15,19 @@ explains it. Prompts are then computed in chunks of `layout.step_tokens`, as vLL
 Not modelled: the watermark. If blocks run out, vLLM lets the newest request wait or start over; this model ends the
 oldest active request early. Full attention is modelled without chunks: they would not change what one request at a
 time hits.
+
+Dynamo's mocked engine (ai-dynamo-runtime 1.6.1) has vLLM's cache, and all its blocks are usable. Checked against
+Dynamo's offline replay: each request's hits on the Mooncake conversation trace, one request at a time
+(tests/clients/test_dynamo_replay.py), and in time (tests/clients/test_dynamo_times.py).
+
+nano-vllm, as of 2026, its BlockManager (nanovllm/engine/block_manager.py): the newest copy of a block wins, and each
+freed block joins the queue's end. It looks up all blocks of a prompt except the last one. A hash names the block that
+was registered last, until that block is allocated again. Checked: once, against that class from a public copy with its
+hash function replaced: every request's hits and all early frees on 900 random cases, in all modes and schedules; in
+each test run, against the twin tests/reference/free_queue.py. In block mode with the serial schedule it has vLLM's hits
+on the Mooncake conversation trace. Not modelled: nano-vllm registers the hashes of a prompt after its prefill, so
+prompts of one batch do not hit each other's blocks; here they are registered at admission. If blocks run out, nano-vllm
+lets the newest request start over; this model ends the oldest active request early.
 """
 
 from __future__ import annotations
@@ -70,3 +83,31 @@ def verify(layout: CacheLayout, block_size: int, free_order: str = "prepend") ->
     interval = layout.retention_interval
     if interval is not None and (interval < 0 or interval % align):
         raise UsageError(f"the retention interval must be 0 or a multiple of {align:,} tokens, not {interval:,}.")
+
+
+def build_dynamo(demand: BlockDemand, context: Context, policy: str = "lru") -> FreeQueue:
+    """Build the cache of `context.capacity` blocks; its one policy is lru, by the order of the queue.
+
+    >>> from kvtrace.cache.demand import block_demand
+    >>> from kvtrace.trace.building import toy
+    >>> demand = block_demand(toy("0 1 2", "3", "0 1 2"), recompute_last=True)
+    >>> cache = build_dynamo(demand, Context(blocks=demand.blocks, capacity=4, demand=demand))
+    >>> cache.advance(3)
+    >>> cache.hits.tolist()
+    [0, 0, 2]
+    """
+    return FreeQueue(context, demand)
+
+
+def build_nano_vllm(demand: BlockDemand, context: Context, policy: str = "lru") -> FreeQueue:
+    """Build nano-vllm's cache of `context.capacity` blocks; its one policy is lru, by the order of the queue.
+
+    >>> from kvtrace.cache.demand import block_demand
+    >>> from kvtrace.trace.building import toy
+    >>> demand = block_demand(toy("0 1", "0 1", "0 1 2"), recompute_last=True)
+    >>> cache = build_nano_vllm(demand, Context(blocks=demand.blocks, capacity=4, demand=demand))
+    >>> cache.advance(3)
+    >>> cache.hits.tolist()
+    [0, 1, 2]
+    """
+    return FreeQueue(context, demand, unhashed_first=False, newest_copy=True)

@@ -11,7 +11,7 @@ from cython.cimports.libc.string import memcpy
 
 from kvtrace._base.errors import KvtraceError, UsageError
 from kvtrace.cache.live import self_check
-from kvtrace.cache.live.policy_choice import live_policy
+from kvtrace.cache.policies import live_policy
 
 # The slots of one live request in the live cache.
 
@@ -327,7 +327,7 @@ class PrefixCache:
         self_check.check(self.snapshot())
 
     def snapshot(self):
-        """A copy of all counts, for `check`: a self_check.Snapshot.
+        """A copy of all counts, for `check`: a self_check.CacheSnapshot.
 
         >>> PrefixCache(2).snapshot().unused
         [1, 0]
@@ -346,7 +346,7 @@ class PrefixCache:
                     self.table.blocks[b].parent, self.table.blocks[b].slot, self.table.blocks[b].holders,
                     self.table.found_as(b),
                 )  # fmt: skip
-        return self_check.Snapshot(
+        return self_check.CacheSnapshot(
             block_size=self.block_size, most_idle=self.most_idle, sequences=held,
             pins=[self.pool.pins[i] for i in range(self.slots)],
             block=[self.pool.block[i] for i in range(self.slots)],

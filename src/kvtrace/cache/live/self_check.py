@@ -12,7 +12,7 @@ NONE = -1  # no block, no slot
 
 
 @dataclass
-class Snapshot:
+class CacheSnapshot:
     """A copy of all counts of a PrefixCache, without tokens; slots and blocks are numbers."""
 
     block_size: int
@@ -50,14 +50,14 @@ class KnownBlock:
     found_as: int  # the block that is found by its tokens; NONE for a root
 
 
-def check(snapshot: Snapshot) -> None:
+def check(snapshot: CacheSnapshot) -> None:
     """Raise KvtraceError if the counts of the snapshot disagree; the error names the first fault."""
     broken = broken_pins(snapshot) or broken_slots(snapshot) or broken_table(snapshot)
     if broken:
         raise KvtraceError(f"internal error in the prefix cache: {broken}.")
 
 
-def broken_pins(snapshot: Snapshot) -> str | None:
+def broken_pins(snapshot: CacheSnapshot) -> str | None:
     """The first fault of the pins, counted from the live sequences, or None."""
     for held in snapshot.sequences:
         if not held.live or len(held.slots) != -(-held.length // snapshot.block_size):
@@ -69,7 +69,7 @@ def broken_pins(snapshot: Snapshot) -> str | None:
     return None
 
 
-def broken_slots(snapshot: Snapshot) -> str | None:
+def broken_slots(snapshot: CacheSnapshot) -> str | None:
     """The first fault of the slots, or None: each is pinned, idle or free, and has a block unless it is free."""
     unused = sorted(snapshot.unused)
     if unused != [slot for slot, pins in enumerate(snapshot.pins) if pins == FREE]:
@@ -84,7 +84,7 @@ def broken_slots(snapshot: Snapshot) -> str | None:
     return None
 
 
-def broken_table(snapshot: Snapshot) -> str | None:
+def broken_table(snapshot: CacheSnapshot) -> str | None:
     """The first fault of the table, or None: each block is found by its tokens, and its count of holders is right."""
     holders = Counter(block for block in snapshot.block if block != NONE)
     holders.update(held.root for held in snapshot.sequences)

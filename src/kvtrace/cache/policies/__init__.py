@@ -6,11 +6,15 @@ import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from importlib import import_module
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ..._base.errors import InputError, UsageError
 from ..._base.process import require_built
 from ..._base.units import milliseconds
+
+if TYPE_CHECKING:
+    from .base import Context
+
 
 require_built(__file__)
 
@@ -48,7 +52,7 @@ HEAPS = 0  # the memory class of policies with heaps or lookahead: formats/memor
 
 
 @dataclass(frozen=True)
-class Row:
+class PolicyRow:
     """The module and class of a policy, and the parameter that may follow its name after a colon."""
 
     module: str
@@ -65,74 +69,74 @@ class Row:
     bound: bool = False  # the policy looks ahead or never evicts: an upper bound that no engine can implement
 
 
-POLICIES: dict[str, Row] = {
-    "lru": Row("classic", "LRU", "least recently used", 8),
-    "fifo": Row("classic", "FIFO", "first in, first out", 8, roots_first=True),
-    "mru": Row("classic", "MRU", "most recently used", 16),
-    "lfu": Row("classic", "LFU", "least frequently used, ties by least recently used", 16),
-    "lfu-da": Row("adaptive", "LFUDA", "LFU with dynamic aging", HEAPS),
-    "slru": Row(
+POLICIES: dict[str, PolicyRow] = {
+    "lru": PolicyRow("classic", "LRU", "least recently used", 8),
+    "fifo": PolicyRow("classic", "FIFO", "first in, first out", 8, roots_first=True),
+    "mru": PolicyRow("classic", "MRU", "most recently used", 16),
+    "lfu": PolicyRow("classic", "LFU", "least frequently used, ties by least recently used", 16),
+    "lfu-da": PolicyRow("adaptive", "LFUDA", "LFU with dynamic aging", HEAPS),
+    "slru": PolicyRow(
         "classic", "SLRU", "segmented LRU: a protected segment for blocks that were hit", 8, _share, "slru:0.8",
         ("0.2", "0.5", "0.7", "0.8", "0.9"),
     ),
-    "sieve": Row(
+    "sieve": PolicyRow(
         "classic", "Sieve", "SIEVE: one FIFO queue, one hand, one visited bit per block", 16, roots_first=True
     ),
-    "s3fifo": Row(
+    "s3fifo": PolicyRow(
         "adaptive", "S3FIFO", "S3-FIFO: a small, a main and a ghost queue", 16, _share, "s3fifo:0.1",
         ("0.05", "0.1", "0.2", "0.4", "0.7"), ghosts=True, roots_first=True,
     ),
-    "2q": Row(
+    "2q": PolicyRow(
         "adaptive", "TwoQ", "2Q: a queue of new blocks, ghosts, an LRU main queue", HEAPS, _share, "2q:0.25",
         ("0.1", "0.25", "0.5", "0.75", "0.9"), ghosts=True, roots_first=True,
     ),
-    "arc": Row("adaptive", "ARC", "adapts between recency and frequency", 16, ghosts=True),
-    "ttl": Row(
+    "arc": PolicyRow("adaptive", "ARC", "adapts between recency and frequency", 16, ghosts=True),
+    "ttl": PolicyRow(
         "classic", "TTL", "evicts blocks not used for a given time", HEAPS, milliseconds, "ttl:5m",
         ("1m", "5m", "15m", "1h"), required=True,
     ),
-    "priority": Row(
+    "priority": PolicyRow(
         "classic", "Priority", "lowest request priority first, as in the trace", HEAPS, milliseconds, "priority:10m",
         ("", "1m", "10m", "1h"),
     ),
-    "pgdsf": Row(
+    "pgdsf": PolicyRow(
         "adaptive", "PGDSF", "prefix-aware greedy dual size frequency (RAGCache)", HEAPS, _whole, "pgdsf:30000",
         ("3000", "30000", "300000"),
     ),
-    "workload": Row(
+    "workload": PolicyRow(
         "learned", "Workload", "least likely reuse, learned per category (ATC'25)", HEAPS, milliseconds,
         "workload:10m", ("10s", "1m", "10m", "1h"),
     ),
-    "lhd": Row(
+    "lhd": PolicyRow(
         "learned", "LHD", "least hit density, by depth and use count (NSDI'18)", HEAPS, _whole, "lhd:64",
         ("16", "64", "256"),
     ),
-    "reuse-density": Row(
+    "reuse-density": PolicyRow(
         "learned", "ReuseDensity", "least chance of reuse per second, by a table learned before", HEAPS, _table,
         "reuse-density",
     ),
-    "session-end": Row("hinted", "SessionEnd", "blocks of closed sessions first, then LRU", HEAPS, sessions=True),
-    "superseded": Row(
+    "session-end": PolicyRow("hinted", "SessionEnd", "blocks of closed sessions first, then LRU", HEAPS, sessions=True),
+    "superseded": PolicyRow(
         "hinted", "Superseded", "blocks outside every agent's newest context first, then LRU", HEAPS, sessions=True
     ),
-    "tool-ttl": Row(
+    "tool-ttl": PolicyRow(
         "hinted", "ToolTTL", "keeps blocks while a tool runs, up to a quantile of the times so far", HEAPS, _quantile,
         "tool-ttl:P90", ("P50", "P90", "P99"), sessions=True,
     ),
-    "retain": Row(
+    "retain": PolicyRow(
         "hinted", "Retain", "lowest priority first, by role and turn of the agent", HEAPS, milliseconds, "retain:10m",
         ("", "1m", "10m", "1h"), sessions=True,
     ),
-    "agent-hints": Row(
+    "agent-hints": PolicyRow(
         "hinted", "AgentHints", "session-end, superseded and tool-ttl together", HEAPS, _quantile,
         "agent-hints:P90", ("P50", "P90", "P99"), sessions=True,
     ),
-    "oracle-session": Row(
+    "oracle-session": PolicyRow(
         "hinted", "OracleSession", "knows when sessions resume: the last one to resume first", HEAPS,
         sessions=True,
     ),
-    "belady": Row("classic", "Belady", "offline optimum: farthest next use first", HEAPS, bound=True),
-    "unlimited": Row("classic", "LRU", "never evicts", 8, bound=True),
+    "belady": PolicyRow("classic", "Belady", "offline optimum: farthest next use first", HEAPS, bound=True),
+    "unlimited": PolicyRow("classic", "LRU", "never evicts", 8, bound=True),
 }  # fmt: skip
 VERBS = ("insert", "use", "release", "victim", "remove")
 
@@ -224,3 +228,27 @@ def _users(module, name, context):
     if missing:
         raise UsageError(f"Policy {spec} lacks {', '.join(missing)}. A policy needs {', '.join(VERBS)}.")
     return PythonPolicy(context, users_function(cls, spec, name)(context), spec)
+
+
+def live_policy(policy: Any, context: Context) -> Any:
+    """The order that a name or a user's class stands for, for the slots of a live cache.
+
+    UsageError where it is none, or a live cache can't have it.
+
+    >>> from kvtrace.cache.policies.base import Context
+    >>> live_policy("lru", Context(blocks=4, capacity=2)).keeps_parents
+    True
+    """
+    from ..core.pool import PythonPolicy
+
+    if isinstance(policy, str):
+        row = POLICIES.get(policy.partition(":")[0])
+        if row is not None and row.bound:
+            raise UsageError(f"{policy} is an upper bound that needs the future; a live cache cannot use it. Try lru.")
+        if row is not None and row.ghosts:
+            raise UsageError(f"{policy} remembers evicted blocks, but a live cache reuses their slots. Try lru.")
+        return make(policy, context)
+    missing = [verb for verb in VERBS if not callable(getattr(policy, verb, None))]
+    if missing or not callable(policy):
+        raise UsageError(f"a policy is a name or a class with the verbs {', '.join(VERBS)}; see the docs.")
+    return PythonPolicy(context, policy(context))

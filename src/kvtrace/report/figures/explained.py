@@ -11,7 +11,7 @@ from ..plots.plot import Plot
 def plot(explanation: Explanation) -> Plot:
     """The waterfall, and the share of each cause over time.
 
-    >>> from kvtrace.serving.misses.explaining import explain
+    >>> from kvtrace.serving.misses.explanation import explain
     >>> from kvtrace.trace.building import toy
     >>> [panel.title for panel in plot(explain(toy("0 1", "2 3", "0 1"), 2)).panels]
     ['From all tokens to the hits', 'Share of prompt tokens by cause']

@@ -8,7 +8,7 @@ import numpy as np
 
 from ...cache.simulation import Simulation
 from ...cache.tiered import TieredSimulation
-from ...serving.instances import FleetSimulation
+from ...serving.deployment import FleetSimulation
 from ...serving.serving_run import ServingRun
 from ...serving.simulations import Simulations
 from ...trace.hits import count_hits, unlimited_hits

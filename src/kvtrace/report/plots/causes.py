@@ -36,7 +36,7 @@ class Part:
 def parts(explanation: Explanation) -> list[Part]:
     """The parts of the prompt tokens that are not empty, hits first, by tier where there are several.
 
-    >>> from kvtrace.serving.misses.explaining import explain
+    >>> from kvtrace.serving.misses.explanation import explain
     >>> from kvtrace.trace.building import toy
     >>> [part.name for part in parts(explain(toy("0 1", "2 3", "0 1"), 2))]
     ['hit', 'evicted', 'first use']
@@ -57,7 +57,7 @@ def _parts(explanation: Explanation) -> Iterator[Part]:
 def title_of(explanation: Explanation) -> str:
     """The setting that was simulated, for titles and sentences.
 
-    >>> from kvtrace.serving.misses.explaining import explain
+    >>> from kvtrace.serving.misses.explanation import explain
     >>> from kvtrace.trace.building import toy
     >>> title_of(explain(toy("0 1", "2 3", "0 1"), 2))
     'lru, 2 blocks'

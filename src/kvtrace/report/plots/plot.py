@@ -16,7 +16,7 @@ from ...analysis.exact_curve import HitCurve
 from ...analysis.session_values import SessionValues, session_values
 from ...analysis.sessions import SessionLinks, infer_sessions, recorded_turns
 from ...analysis.summary import Summary, analyze
-from ...cache.optimum import Optimum
+from ...cache.demand import Optimum
 from ...cache.simulation import Simulation, simulate
 from ...serving.misses.causes import causes_of
 from ...serving.misses.explanation import Explanation

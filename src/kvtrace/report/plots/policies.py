@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from ...cache.many_settings import settings_of, simulate_settings
+from ...cache.simulation import settings_of, simulate_settings
 from .plot import Axis, Panel, Plot, Series, Study, highest, rate_axis
 
 TITLES = ("Block hit rate of each policy", "Token hit rate of each policy", "Hit blocks / hit blocks of belady")

@@ -24,15 +24,10 @@ from ..hardware.roofline import Roofline
 from ..latencies import Latencies, StatisticError, StatisticErrorDict, errors_of, mean_error
 from ..models.shape import ModelShape, model_shape
 from ..recordings.recording import Recording
-from ..roofline_cost import roofline_cost
 from ..schedulers import Scheduler
 from ..simulation import ServingRun, StepCost, simulate_serving
-from .calibrated import ATTENTION, FORMS, start_terms, terms_of, window_terms
-from .costs import Costs
-from .decode_times import DecodeTimes
-from .fitting import BOUND, fit, scipy_optimize
-from .operating_range import range_of_run
-from .token_gaps import TokenGaps
+from .costs import ATTENTION, FORMS, Costs, range_of_run, roofline_cost, start_terms, terms_of, window_terms
+from .fitting import BOUND, DecodeTimes, TokenGaps, fit, scipy_optimize
 
 SCHEMA = 1  # version of the keys of `Calibration.to_dict`
 FLOOR = 0.05  # of the mean time of a request: errors of shorter times count less

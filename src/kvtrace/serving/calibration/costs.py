@@ -1,30 +1,246 @@
-"""The costs of an engine's steps as they were fitted to a recording, for the same GPU with this or another model.
+"""The costs of an engine's steps: by the roofline, or fitted to a recording for the same GPU and this or another model.
 
 A fitted term is a multiple of the roofline's term. Another model keeps these multiples: its own terms follow from its
-config.json, and the GPU reaches the same share of its peaks.
+config.json, and the GPU reaches the same share of its peaks. The operating range says how far the recording went: the
+most tokens of a step, requests at once, and tokens of context.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import orjson
 
 from ..._base.errors import InputError, UsageError
 from ..._base.input_files import read_object
 from ..._base.output_files import write_atomically
-from ..hardware.gpus import Gpu
-from ..hardware.links import Link
+from ..hardware.gpus import Gpu, Link
 from ..hardware.roofline import Roofline
 from ..models.shape import ModelShape, model_shape
 from ..schedulers.base import BatchLimits
 from ..serving_run import ServingRun
 from ..simulation import StepCost
-from .calibrated import FORMS, NO_TIME, CalibratedRoofline, exchange_terms, start_terms, terms_of
-from .operating_range import LABELS, OperatingRange, range_of_run
+
+
+def roofline_cost(roofline: Roofline) -> StepCost:
+    """Seconds per token and step, of routed experts, and of attention, the head and what GPUs exchange.
+
+    The last ones overlap with nothing.
+    """
+    return StepCost(
+        token_s=roofline.seconds_per_dense_token, step_s=roofline.seconds_per_step,
+        request_s=roofline.seconds_per_request,
+        overhead_s=roofline.head_s + roofline.step_overhead_s + roofline.exchange_s_per_step,
+        attention_pair_s=roofline.seconds_per_pair, attention_read_s=roofline.seconds_per_cached_token,
+        exchange_s=roofline.exchange_s_per_token, expert_token_s=roofline.seconds_per_expert_token,
+        expert_step_s=roofline.seconds_for_experts, expert_share=roofline.model.expert_share,
+        window_read_s=roofline.seconds_per_window_token, window_pair_s=roofline.seconds_per_window_pair,
+        window_tokens=roofline.model.window_tokens,
+    )  # fmt: skip
+
+
+LABELS = {"step_tokens": "tokens a step", "batch": "requests at once", "context": "tokens of context at once",
+          "request_tokens": "tokens of a request"}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class OperatingRange:
+    """The largest values of a run; times outside this range are extrapolated."""
+
+    step_tokens: int  # prompt tokens of a step
+    batch: int  # requests that run at once
+    context: int  # tokens of all requests that run at once
+    request_tokens: int  # prompt and output of one request
+
+    def beyond(self, seen: OperatingRange) -> dict[str, float]:
+        """The values that are larger than those of another range, as multiples of them.
+
+        >>> OperatingRange(2048, 90, 100, 10).beyond(OperatingRange(2048, 60, 100, 10))
+        {'batch': 1.5}
+        """
+        mine, theirs = asdict(self), asdict(seen)
+        return {name: mine[name] / max(theirs[name], 1) for name in LABELS if mine[name] > theirs[name]}
+
+
+def range_of(
+    started: np.ndarray,
+    first: np.ndarray,
+    ended: np.ndarray,
+    computed: np.ndarray,
+    tokens: np.ndarray,
+    *,
+    step_tokens: int,
+) -> OperatingRange:
+    """The range of requests that were served.
+
+    Args:
+        started: When each request was admitted, in seconds.
+        first: When it had its first token.
+        ended: When it ended.
+        computed: The tokens of its prompt that were not cached.
+        tokens: The tokens of its prompt and output.
+        step_tokens: The limit of the scheduler.
+
+    >>> times = [np.array(one) for one in ([0.0, 0.0, 5.0], [1.0, 1.0, 6.0], [4.0, 3.0, 7.0])]
+    >>> range_of(*times, np.array([10, 20, 5]), np.array([12, 22, 9]), step_tokens=512)
+    OperatingRange(step_tokens=30, batch=2, context=34, request_tokens=22)
+    """
+    served = ~np.isnan(ended)
+    started, first, ended, computed, tokens = (one[served] for one in (started, first, ended, computed, tokens))
+    if not len(ended):
+        return OperatingRange(0, 0, 0, 0)
+    _, step = np.unique(first, return_inverse=True)  # request -> the step that completed its prompt
+    prompts = np.bincount(step, weights=computed)
+    return OperatingRange(
+        int(min(prompts.max(), step_tokens)), _most(started, ended, np.ones(len(ended))),
+        _most(started, ended, tokens), int(tokens.max()),
+    )  # fmt: skip
+
+
+def range_of_run(run: ServingRun) -> OperatingRange:
+    """The range of a simulated run; of several instances, the largest values of any."""
+    limit = run.scheduler.limits.step_tokens if run.scheduler else 1 << 62
+    trace = run.trace
+    ranges = []
+    for instance in range(run.instances):
+        rows = run.instance == instance
+        columns = (run.started_s, run.first_s, run.ended_s, trace.input_length - run.cached_tokens,
+                   trace.input_length + trace.output_length)  # fmt: skip
+        ranges.append(asdict(range_of(*(column[rows] for column in columns), step_tokens=limit)))
+    return OperatingRange(**{name: max(one[name] for one in ranges) for name in LABELS})
+
+
+def active_at(started: np.ndarray, ended: np.ndarray, moments: np.ndarray) -> np.ndarray:
+    """How many requests have started and not ended at each moment.
+
+    >>> active_at(np.array([0.0, 1.0]), np.array([2.0, 3.0]), np.array([0.5, 1.5, 2.5])).tolist()
+    [1, 2, 1]
+    """
+    return np.searchsorted(np.sort(started), moments, "right") - np.searchsorted(np.sort(ended), moments, "right")
+
+
+def _most(started: np.ndarray, ended: np.ndarray, weights: np.ndarray) -> int:
+    """The largest sum of weights at a time."""
+    times = np.concatenate([ended, started])  # an end before a start at the same time
+    changes = np.concatenate([-weights, weights])
+    return int(np.cumsum(changes[np.argsort(times, kind="stable")]).max())
+
+
+FORMS = {  # name -> its terms; "max" takes the time of attention within that of the matrices, the others beside it
+    "sum": ("token_s", "step_s", "overhead_s", "attention_pair_s", "attention_read_s"),
+    "sum-request": ("token_s", "step_s", "overhead_s", "request_s", "attention_pair_s", "attention_read_s"),
+    "max": ("token_s", "pair_s", "step_s", "read_s", "overhead_s"),
+}
+SIBLINGS = {"expert_token_s": "token_s", "expert_step_s": "step_s"}  # an unknown share of the peaks is that of another
+ATTENTION = ("pair_s", "read_s", "attention_pair_s", "attention_read_s")
+EXTRAS = (*SIBLINGS, "exchange_s")  # terms of any form where the model has experts, or the instance several GPUs
+NO_TIME = Link(1e30, 0.0)
+# Attention reads 53 % of the peak at 256 tokens a request and 66 % at 512 (docs/serving/models.md): as if each
+# request had this many more tokens.
+REQUEST_TOKENS = 125
+
+
+def start_terms(roofline: Roofline) -> dict[str, float]:
+    """The roofline's value of each term, also of those that its own sum leaves out.
+
+    >>> from kvtrace.serving.hardware import gpu
+    >>> from kvtrace.serving.models import model_shape
+    >>> terms = start_terms(Roofline(model_shape("llama-3.1-8b"), gpu("h100")))
+    >>> [f"{terms[name]:.2g}" for name in ("token_s", "step_s", "request_s")]
+    ['1.9e-05', '0.0046', '7.4e-06']
+    """
+    terms = asdict(roofline_cost(roofline))
+    pair, read = terms["attention_pair_s"], terms["attention_read_s"]
+    return terms | {"pair_s": pair, "read_s": read, "request_s": terms["request_s"] + REQUEST_TOKENS * read}
+
+
+def terms_of(form: str, start: Mapping[str, float]) -> tuple[str, ...]:
+    """The terms of a form that have a value, by those of the roofline."""
+    return tuple(name for name in (*FORMS[form], *EXTRAS) if start[name] > 0)
+
+
+def exchange_terms(roofline: Roofline) -> dict[str, float]:
+    """The part of each term that the GPUs of an instance take to exchange activations."""
+    free = start_terms(replace(roofline, link=NO_TIME))
+    return {name: seconds - free[name] for name, seconds in start_terms(roofline).items()}
+
+
+def window_terms(roofline: Roofline, multiples: Mapping[str, float]) -> dict[str, float]:
+    """The roofline's terms of layers with windows, with the multiples of the other layers' attention."""
+    pair = multiples.get("attention_pair_s", multiples.get("pair_s", 1.0))
+    read = multiples.get("attention_read_s", multiples.get("read_s", 1.0))
+    return {
+        "window_read_s": read * roofline.seconds_per_window_token,
+        "window_pair_s": pair * roofline.seconds_per_window_pair,
+        "window_tokens": roofline.model.window_tokens,
+    }
+
+
+@dataclass(frozen=True)
+class CalibratedRoofline(Roofline):
+    """A model on GPUs whose terms are multiples of the roofline's.
+
+    >>> from kvtrace.serving.hardware import gpu
+    >>> from kvtrace.serving.models import model_shape
+    >>> line = CalibratedRoofline(model_shape("llama-3.1-8b"), gpu("h100"), multiples={"token_s": 2.0})
+    >>> [one.seconds_per_token / line.plain.seconds_per_token for one in (line, line.plain)]
+    [2.0, 1.0]
+    """
+
+    form: str = "sum"
+    multiples: Mapping[str, float] = field(default_factory=dict)  # term -> multiple; 1 where it has none
+    source: str = ""  # what was measured, for people
+
+    @property
+    def plain(self) -> Roofline:
+        """The same model and GPUs, not calibrated."""
+        values: dict[str, Any] = {one.name: getattr(self, one.name) for one in fields(Roofline)}
+        return Roofline(**values)
+
+    @property
+    def cost(self) -> StepCost:
+        """The time of a step."""
+        free, exchange = start_terms(replace(self.plain, link=NO_TIME)), exchange_terms(self.plain)
+        names = (*FORMS[self.form], *SIBLINGS)
+        terms = {name: self._multiple(name) * free[name] + exchange[name] for name in names}
+        if "request_s" in self.multiples and "request_s" not in FORMS[self.form]:  # states that were not measured
+            terms["request_s"] = self.multiples["request_s"] * self.plain.seconds_per_request
+        terms |= window_terms(self.plain, self.multiples)
+        exchange_s = self._multiple("exchange_s") * exchange["exchange_s"]
+        return StepCost(**terms, exchange_s=exchange_s, expert_share=free["expert_share"])
+
+    @property
+    def seconds_per_dense_token(self) -> float:
+        """As in the roofline, calibrated."""
+        return self._multiple("token_s") * super().seconds_per_dense_token
+
+    @property
+    def seconds_per_expert_token(self) -> float:
+        """As in the roofline, calibrated."""
+        return self._multiple("expert_token_s") * super().seconds_per_expert_token
+
+    @property
+    def seconds_per_pair(self) -> float:
+        """As in the roofline, calibrated."""
+        return self._multiple("pair_s" if self.form == "max" else "attention_pair_s") * super().seconds_per_pair
+
+    @property
+    def seconds_per_window_pair(self) -> float:
+        """As in the roofline, calibrated."""
+        return window_terms(self.plain, self.multiples)["window_pair_s"]
+
+    @property
+    def seconds_per_window_token(self) -> float:
+        """As in the roofline, calibrated."""
+        return window_terms(self.plain, self.multiples)["window_read_s"]
+
+    def _multiple(self, term: str) -> float:
+        return self.multiples.get(term, self.multiples.get(SIBLINGS.get(term, ""), 1.0))
+
 
 VERSION = 1
 HINT = "Write the file with kvtrace calibrate."

@@ -8,8 +8,7 @@
 What a model multiplies and keeps is in ../models. docs/serving/models.md has each formula and assumption.
 """
 
-from .gpus import GPUS, Gpu, gpu
-from .links import LINKS, Link
+from .gpus import GPUS, LINKS, Gpu, Link, gpu
 from .prices import Prices
 from .roofline import Roofline, roofline_of
 

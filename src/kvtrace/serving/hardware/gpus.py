@@ -1,22 +1,107 @@
-"""GPUs: peak arithmetic, bandwidth, memory, link and price, each a row of GPUS or a JSON file with the same keys.
+"""GPUs and the links between them: arithmetic, bandwidth, memory and price, each a row of GPUS or a JSON file.
 
-Peaks are the vendors' public data-sheet figures, without sparsity, and shares are public measurements; prices are
-assumptions: an hour's rent on demand. gpus.json has the figures and their sources.
+gpus.json has the figures and their sources. Peaks are the vendors' public data-sheet figures, without sparsity, and
+shares are public measurements; prices are assumptions: an hour's rent on demand. A link has the bandwidth and the
+latency of the all-reduces of tensor parallelism. No figure was fitted to a recording of a served model.
+docs/serving/models.md has the table. The formulas take numbers and columns of numbers, which are checked here: float64,
+not negative, all of one shape.
 """
 
 from __future__ import annotations
 
 import re
+from contextlib import suppress
 from dataclasses import MISSING, dataclass, fields
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import orjson
+
 from ..._base.errors import UsageError
 from ..._base.input_files import read_object
-from .columns import number
-from .gpu_figures import FIGURES
-from .links import LINKS, PCIE, Link, link_of
+
+MOST = float(1 << 53)  # up to here float64 represents every whole number
+
+
+def columns(**given: Any) -> tuple[np.ndarray, ...]:
+    """Each named number or array as float64, broadcast to one shape; UsageError names the faulty one.
+
+    >>> [column.tolist() for column in columns(new=[1, 2], cached=3)]
+    [[1.0, 2.0], [3.0, 3.0]]
+    """
+    checked = [column(name, values) for name, values in given.items()]
+    shape: tuple[int, ...] | None = None
+    with suppress(ValueError):
+        shape = np.broadcast_shapes(*(values.shape for values in checked))
+    if shape is None:
+        raise UsageError(f"{', '.join(given)}: columns of different lengths. Give each one row per request.")
+    return tuple(np.broadcast_to(values, shape) for values in checked)
+
+
+def column(name: str, values: Any, *, endless: bool = False) -> np.ndarray:
+    """A number or an array as float64, from 0 to 2**53; infinite values are valid only with `endless`."""
+    array: np.ndarray | None = None
+    with suppress(TypeError, ValueError):  # lists of different lengths
+        array = np.asarray(values)
+    if array is None or array.dtype.kind not in "iuf":
+        raise UsageError(f"{name}: not a number or an array of numbers.")
+    wide = array.astype(np.float64)
+    fine = (wide >= 0) & ((wide <= MOST) | (endless & np.isinf(wide)))
+    if not fine.all():
+        raise UsageError(f"{name}: negative, not finite or beyond 2**53 in {np.count_nonzero(~fine):,} places.")
+    return wide
+
+
+def number(name: str, value: Any, least: float, most: float) -> None:
+    """Raise UsageError unless the value is a number within the bounds, inclusive."""
+    is_number = isinstance(value, (int, float, np.integer, np.floating)) and not isinstance(value, bool)
+    if not is_number or not least <= value <= most:  # nan is not within any bounds
+        raise UsageError(f"{name} must be a number from {least:g} to {most:g}.")
+
+
+FIGURES: dict[str, Any] = orjson.loads(Path(__file__).with_name("gpus.json").read_bytes())
+
+
+ALL_REDUCES = 2  # of a layer: after attention, after the MLP
+ACTIVATION_BYTES = 2  # of a value that GPUs exchange: bf16
+
+
+@dataclass(frozen=True)
+class Link:
+    """What connects the GPUs of one instance; UsageError if a figure is not valid.
+
+    >>> round(Link(35e9, 20e-6).all_reduce_s(1 << 20, gpus=2) * 1e6)
+    50
+    """
+
+    bytes_per_s: float = 24.7e9  # that an all-reduce reaches on each GPU, the bus bandwidth of nccl-tests
+    latency_s: float = 20e-6  # of an all-reduce
+
+    def __post_init__(self) -> None:
+        number("a link's bytes_per_s", self.bytes_per_s, 1, 1e30)
+        number("a link's latency_s", self.latency_s, 0, 3600)
+
+    def all_reduce_s(self, size: float, gpus: int) -> float:
+        """Seconds of an all-reduce of `size` bytes by a ring of GPUs: each sends 2 (n - 1) / n of them."""
+        return self.latency_s + 2 * (gpus - 1) / gpus * size / self.bytes_per_s if gpus > 1 else 0.0
+
+
+LINKS = {name: Link(row["bytes_per_s"], row["latency_s"]) for name, row in FIGURES["links"].items()}
+PCIE = Link()  # PCIe 4.0 with 16 lanes and peer access
+
+
+def link_of(name: object) -> Link:
+    """A link by its name; UsageError if there is none.
+
+    >>> link_of("pcie-5").bytes_per_s
+    35000000000.0
+    """
+    found = LINKS.get(name) if isinstance(name, str) else None
+    if found is None:
+        raise UsageError(f"link must be one of {', '.join(LINKS)}.")
+    return found
 
 
 @dataclass(frozen=True)

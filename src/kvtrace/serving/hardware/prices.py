@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ..._base.errors import UsageError
-from .columns import column, columns, number
+from .gpus import column, columns, number
 
 TTL_S = {"none": 0.0, "5m": 300.0, "1h": 3600.0}  # time to live -> seconds since the last use
 

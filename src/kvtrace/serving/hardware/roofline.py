@@ -20,9 +20,7 @@ import numpy as np
 
 from ..._base.errors import UsageError
 from ..models.shape import ModelShape, model_shape
-from .columns import columns, number
-from .gpus import Gpu, gpu
-from .links import ACTIVATION_BYTES, ALL_REDUCES, Link
+from .gpus import ACTIVATION_BYTES, ALL_REDUCES, Gpu, Link, columns, gpu, number
 
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike

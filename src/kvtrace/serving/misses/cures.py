@@ -1,21 +1,230 @@
-"""What would help: each cure of a simulation's misses, with what it is worth, the best first."""
+"""What would help: each cure of a simulation's misses, with what it is worth, the best first.
+
+A cure is a function from a Baseline and a row of CURES. Some need memory (a larger cache, a lower tier), some change an
+option (router, time to live, isolation domains, policy), and two are bounds that no simulation of the trace can try:
+smaller blocks, and waiting for a prefix that is being computed.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from math import ceil
 from typing import Any
+
+import numpy as np
 
 from ..._base.errors import UsageError
 from ..._base.results import Result, columns_of
+from ...cache.policies import name_of
+from ...trace.domains import MERGE, count_domains
 from ..hardware.prices import Prices
 from ..hardware.roofline import Roofline
-from .baseline import Baseline
-from .bounds import one_after_another, smaller_blocks
-from .cure import Cure, CureDict
+from ..routers import FULL_ATTENTION
+from .baseline import Amount, Baseline, Cure, CureDict, duration, percent
+from .causes import lifetime_ms
 from .explanation import Explanation
-from .more_blocks import more_blocks
-from .other_options import aware_routing, longer_ttl, merged_domains, other_policies, sticky_routing
+from .setup import Setup
+
+
+def smaller_blocks(baseline: Baseline) -> Iterator[Cure]:
+    """What the engine rounds down of the blocks that the trace knows."""
+    if not baseline.cost_of("rounding"):
+        return
+    size = baseline.explanation.simulation.trace.block_size
+    advice = (
+        "Use smaller blocks or chunks: engines round these tokens down, and compute the last token of each prompt. "
+        f"What repeats inside a new block of {size:,} tokens is not in the trace, and comes on top."
+    )
+    yield baseline.bound("smaller_blocks", "rounding", advice)
+
+
+def one_after_another(baseline: Baseline) -> Iterator[Cure]:
+    """What requests compute while another one computes the same."""
+    if not baseline.cost_of("in_flight"):
+        return
+    advice = (
+        "Start requests with a common prefix one after another: another request of the instance was computing these "
+        "tokens when they were looked up."
+    )
+    yield baseline.bound("one_after_another", "in_flight", advice)
+
+
+SHARES = (0.5, 0.8, 0.9)  # of what eviction or expiry costs
+
+
+def more_blocks(baseline: Baseline) -> Iterator[Cure]:
+    """A larger cache, by as many blocks as reach shares of the evicted tokens; and a tier of the same size below it."""
+    if not baseline.cost_of("evicted"):
+        return
+    larger = _larger_cache(baseline)
+    yield larger
+    if not baseline.setup.has_tiers:
+        yield _lower_tier(baseline, larger)
+
+
+def blocks_for(baseline: Baseline, share: float) -> int:
+    """The further blocks, in the unit of the capacity, with which LRU would hit a share of the evicted tokens."""
+    blocks, tokens = baseline.explanation.causes.evicted.recovered
+    further = int(blocks[np.searchsorted(tokens, ceil(share * baseline.cost_of("evicted")))])
+    layout = baseline.setup.layout
+    if layout is not None:
+        further = ceil(further * baseline.explanation.simulation.trace.block_size / layout.tokens_per_block)
+    return max(further, 1)
+
+
+def is_lru_one_by_one(setup: Setup) -> bool:
+    """Whether the places in the recency list say exactly what a larger cache hits.
+
+    >>> is_lru_one_by_one(Setup(9)), is_lru_one_by_one(Setup(9, engine="vllm"))
+    (True, False)
+    """
+    return setup == Setup(
+        setup.capacity, tiers=setup.tiers if not setup.inclusive else None, domains=setup.domains,
+        warm_up=setup.warm_up, schedule="serial" if setup.schedule == "serial" else None,
+    )  # fmt: skip
+
+
+def _larger_cache(baseline: Baseline) -> Cure:
+    best, amounts = None, list[Amount]()
+    for share in SHARES:
+        blocks = blocks_for(baseline, share)
+        cure = _with_blocks(baseline, blocks)
+        if best is None or cure.tokens > best.tokens:  # policies other than LRU can need fewer blocks than LRU
+            best = cure
+            amounts.append(Amount(share, cure.tokens, blocks, baseline.gib(blocks)))
+    assert best is not None
+    every = tuple(amounts)
+    return baseline.cure(best.name, best.tokens, best.basis, _advice(baseline, every), best.prefill_s, every)
+
+
+def _advice(baseline: Baseline, amounts: tuple[Amount, ...]) -> str:
+    """The amounts of blocks and the share of the evicted tokens that each makes hits, the largest first."""
+    evicted, (first, *others) = baseline.cost_of("evicted"), reversed(amounts)
+    if baseline.setup.is_routed:
+        start = f"Give each of the {baseline.setup.instances:,} instances {_size(first)} more"
+    else:
+        start = f"Add {_size(first)} to {'the lowest tier' if baseline.setup.has_tiers else 'the cache'}"
+    less = ", ".join(f"{percent(one.tokens, evicted)} with {_size(one)}" for one in others)
+    return f"{start}: {percent(first.tokens, evicted)} of the evicted tokens become hits{less and '; '}{less}."
+
+
+def _with_blocks(baseline: Baseline, blocks: int) -> Cure:
+    """The cure of so many blocks: from the recency list where it is exact, else simulated."""
+    if not is_lru_one_by_one(baseline.setup):
+        return baseline.simulated("more_blocks", baseline.simulate_setup(baseline.setup.with_more_blocks(blocks)), "")
+    recovered = baseline.explanation.causes.evicted.tokens_with(blocks, len(baseline.explanation.simulation.trace))
+    seconds = baseline.seconds(recovered, baseline.explanation.causes.tokens["hit"])
+    return baseline.cure("more_blocks", int(recovered.sum()), "simulated", "", seconds)
+
+
+def _lower_tier(baseline: Baseline, larger: Cure) -> Cure:
+    """The same blocks in a tier below the cache: the same hits, but fetched."""
+    setup, most = baseline.setup, larger.amounts[-1]
+    below = f"each of the {setup.instances:,} caches" if setup.is_routed else "the cache"
+    seconds, fetched = larger.prefill_s, "They are fetched and not computed."
+    if seconds is not None and baseline.kv_bytes_per_token is not None:
+        fetch_s = larger.tokens * baseline.kv_bytes_per_token / baseline.tier_bytes_per_s
+        rate = f"{baseline.tier_bytes_per_s / 1e9:g} GB/s"
+        fetched = f"Fetching them at {rate} takes {duration(fetch_s)}, computing them {duration(seconds)}."
+        seconds -= fetch_s
+    hits = "the same hits" if is_lru_one_by_one(setup) else "about the same hits"
+    advice = f"Add a tier of {_size(most)}, such as DRAM, below {below}: {hits} as in a larger cache. {fetched}"
+    basis = "simulated" if is_lru_one_by_one(setup) else "estimated"
+    return baseline.cure("lower_tier", larger.tokens, basis, advice, seconds, larger.amounts)
+
+
+def _size(amount: Amount) -> str:
+    gib = "" if amount.gib is None else f" ({amount.gib:,.{0 if amount.gib >= 100 else 1}f} GiB)"
+    return f"{amount.blocks:,} block{'' if amount.blocks == 1 else 's'}{gib}"
+
+
+def sticky_routing(baseline: Baseline) -> Iterator[Cure]:
+    """The requests of a session on one instance."""
+    return _with_router(baseline, "sticky_routing", "sticky", "Route the requests of a session to one instance")
+
+
+def aware_routing(baseline: Baseline) -> Iterator[Cure]:
+    """Requests on an instance that has their prefix."""
+    return _with_router(baseline, "aware_routing", "kv-aware", "Route requests to an instance that has their prefix")
+
+
+def _with_router(baseline: Baseline, name: str, router: str, advice: str) -> Iterator[Cure]:
+    setup = baseline.setup
+    if not setup.is_routed or router == setup.router or (setup.layout is not None and router in FULL_ATTENTION):
+        return
+    done = baseline.simulate(router=router)
+    options = f"(--router {router} in place of {setup.router or 'round-robin'})"
+    yield baseline.simulated(name, done, f"{advice} {options}: {baseline.rise(done)}.")
+
+
+def longer_ttl(baseline: Baseline) -> Iterator[Cure]:
+    """No time to live, and those that reach shares of the expired tokens."""
+    now_ms, expired = lifetime_ms(name_of(baseline.setup.policy)), baseline.cost_of("expired")
+    if not expired:
+        return
+    gap_ms, tokens = baseline.explanation.causes.expired_gap_ms, baseline.explanation.causes.expired_tokens
+    order = np.argsort(gap_ms, kind="stable")
+    reached = np.cumsum(tokens[order])
+    amounts: list[Amount] = []
+    for share in SHARES:
+        ttl_ms = ceil(gap_ms[order][np.searchsorted(reached, share * expired)])
+        gain = baseline.gain_of(baseline.simulate(policy=f"ttl:{ttl_ms}ms"))
+        if not amounts or gain > amounts[-1].tokens:
+            amounts.append(Amount(share, gain, ttl_ms=float(ttl_ms)))
+    done, every = baseline.simulate(policy="lru"), tuple(amounts)
+    first, *others = reversed(every)
+    less = ", ".join(f"{percent(one.tokens, expired)} with {_time(one)}" for one in others)
+    advice = (
+        f"Keep unused blocks until they are evicted, not only for {duration(now_ms / 1000)}: {baseline.rise(done)}. "
+        f"A time to live of {_time(first)} makes {percent(first.tokens, expired)} of the expired tokens hits"
+        f"{less and '; '}{less}."
+    )
+    yield baseline.simulated("longer_ttl", done, advice, every)
+
+
+def _time(amount: Amount) -> str:
+    return duration((amount.ttl_ms or 0) / 1000)
+
+
+def merged_domains(baseline: Baseline) -> Iterator[Cure]:
+    """Equal blocks of all domains shared."""
+    trace, setup = baseline.explanation.trace, baseline.setup
+    if trace.domain is None or setup.domains == MERGE or count_domains(trace) < 2:
+        return
+    done = baseline.simulate(domains=MERGE)
+    advice = (
+        f"Share equal blocks among the {count_domains(trace):,} isolation domains (--domains merge): "
+        f"{baseline.rise(done)}. Merging tenants lets one of them learn what another one sent; models cannot be merged."
+    )
+    yield baseline.simulated("merged_domains", done, advice)
+
+
+def other_policies(baseline: Baseline) -> Iterator[Cure]:
+    """LRU in place of another policy, and the best possible order of evictions."""
+    setup, evicted = baseline.setup, baseline.cost_of("evicted")
+    setting = baseline.explanation.simulation.setting
+    if not evicted or setting.bound:
+        return
+    if setting.policy != "lru" and np.isinf(lifetime_ms(setting.policy)):
+        done = baseline.simulate(policy="lru")
+        advice = f"Evict by last use (--policy lru in place of {setting.policy}): {baseline.rise(done)}."
+        yield baseline.simulated("lru", done, advice)
+    if setup.is_routed or setup.cost is not None or setup.has_tiers or setup.layout is not None:
+        return
+    best = baseline.simulate(
+        policy="belady", engine="reference", engine_options={}, schedule=None, instances=None, router=None
+    )
+    gain = min(max(baseline.gain_of(best), 0), evicted)
+    advice = (
+        "Try other eviction policies at this capacity with kvtrace simulate: this is the gain of belady, the best "
+        "possible one, which knows the future."
+    )
+    share = gain / evicted
+    cached = baseline.explanation.causes.tokens["hit"]
+    seconds = baseline.seconds(baseline.explanation.causes.tokens["evicted"], cached)
+    yield baseline.cure("best_policy", gain, "bound", advice, None if seconds is None else share * seconds)
+
 
 CURES = (
     more_blocks, sticky_routing, aware_routing, longer_ttl, smaller_blocks, merged_domains, other_policies,
@@ -44,7 +253,7 @@ class Cures(Result):
         """The cure of a name; KeyError if it was not tried.
 
         >>> from kvtrace.trace.building import toy
-        >>> from kvtrace.serving.misses.explaining import explain
+        >>> from kvtrace.serving.misses.explanation import explain
         >>> cures_of(explain(toy("0 1", "2 3", "0 1"), 2))["more_blocks"].tokens
         2
         """
@@ -89,7 +298,7 @@ def cures_of(
         computed.
 
     >>> from kvtrace.trace.building import toy
-    >>> from kvtrace.serving.misses.explaining import explain
+    >>> from kvtrace.serving.misses.explanation import explain
     >>> for cure in cures_of(explain(toy("0 1", "2 3", "0 1"), 2)):
     ...     print(cure.sentence)
     Add 2 blocks to the cache: 100 % of the evicted tokens become hits; 50 % with 1 block. Gain: 2 prompt tokens \

@@ -1,25 +1,38 @@
-"""The result of `explain`: the causes of all prompt tokens, in total, over time, by session and by request."""
+"""Explain each prompt token of a simulation that was not a hit.
+
+`explain` simulates one setting on a trace. Its result has the causes of all prompt tokens, in total, over time, by
+session and by request.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import NotRequired, TypedDict
+from typing import NotRequired, TypedDict, Unpack, cast
 
 import numpy as np
 
+from ..._base.errors import UsageError
 from ..._base.results import PlottedResult
 from ...analysis.delivered import Delivered, DeliveredDict, delivered_hits
-from ...cache.simulation import Simulation, SimulationDict
+from ...cache.engines import non_default
+from ...cache.layout import CacheLayout
+from ...cache.simulation import EngineOptions, Simulation, SimulationDict
+from ...trace.columns import require_trace
 from ...trace.hits import RequestGroups, session_groups, time_windows
 from ...trace.trace import Trace
-from .causes import CAUSES, Causes
+from ...trace.unknown import PREFIXES, require_known
+from ..closed_loop import ClosedLoop
+from ..schedulers.base import Scheduler, Tier
+from ..simulation import DynamoCost, StepCost
+from .causes import CAUSES, Causes, causes_of
 from .setup import Setup
 
 SCHEMA = 1  # version of the keys and values of to_dict
 
 
-class GroupDict(TypedDict):
+class CauseGroupDict(TypedDict):
     """The prompt tokens of a group of requests, by cause."""
 
     requests: int
@@ -27,13 +40,13 @@ class GroupDict(TypedDict):
     causes: dict[str, int]
 
 
-class WindowCausesDict(GroupDict):
+class WindowCausesDict(CauseGroupDict):
     """The prompt tokens of one window of time, by cause."""
 
     start_ms: float
 
 
-class SessionCausesDict(GroupDict):
+class SessionCausesDict(CauseGroupDict):
     """The prompt tokens of one session, by cause; session -1 has the requests without one."""
 
     session: int
@@ -76,7 +89,7 @@ class Explanation(PlottedResult):
         """Columns with a row for each request, as in `kvtrace explain --per-request`: its tokens by cause and tier.
 
         >>> from kvtrace.trace.building import toy
-        >>> from kvtrace.serving.misses.explaining import explain
+        >>> from kvtrace.serving.misses.explanation import explain
         >>> explain(toy("0 1", "2 3", "0 1"), 2).per_request["evicted"].tolist()
         [0, 0, 2]
         """
@@ -98,7 +111,7 @@ class Explanation(PlottedResult):
         """Cause -> prompt tokens; they add up to `tokens`.
 
         >>> from kvtrace.trace.building import toy
-        >>> from kvtrace.serving.misses.explaining import explain
+        >>> from kvtrace.serving.misses.explanation import explain
         >>> {name: tokens for name, tokens in explain(toy("0 1", "2 3", "0 1"), 2).totals.items() if tokens}
         {'evicted': 2, 'first_use': 4}
         """
@@ -131,7 +144,7 @@ class Explanation(PlottedResult):
             UsageError: The window is not longer than 0 ms.
 
         >>> from kvtrace.trace.building import toy
-        >>> from kvtrace.serving.misses.explaining import explain
+        >>> from kvtrace.serving.misses.explanation import explain
         >>> [window["causes"]["hit"] for window in explain(toy("0", "0", "0", gap_ms=60), 1).over_time(100)]
         [1, 1]
         """
@@ -143,7 +156,7 @@ class Explanation(PlottedResult):
         """The causes of each session, in order of its number; one for all requests if the trace has no sessions.
 
         >>> from kvtrace.trace.building import toy
-        >>> from kvtrace.serving.misses.explaining import explain
+        >>> from kvtrace.serving.misses.explanation import explain
         >>> [(one["session"], one["tokens"]) for one in explain(toy("0", "0 1"), 2).by_session()]
         [(-1, 3)]
         """
@@ -165,7 +178,7 @@ class Explanation(PlottedResult):
     def _sums(self, rows: slice) -> dict[str, int]:
         return {name: int(self.causes.tokens[name][rows].sum()) for name in CAUSES}
 
-    def _grouped(self, groups: RequestGroups) -> list[GroupDict]:
+    def _grouped(self, groups: RequestGroups) -> list[CauseGroupDict]:
         """Requests, tokens and causes of groups of rows."""
         rows, starts, _ = groups
         if not len(rows):
@@ -176,3 +189,80 @@ class Explanation(PlottedResult):
             {"requests": count, "tokens": tokens[at], "causes": {name: sums[name][at] for name in CAUSES}}
             for at, count in enumerate(np.diff(starts, append=len(rows)).tolist())
         ]
+
+
+def explain(
+    trace: Trace,
+    capacity: int | None = None,
+    policy: str | type = "lru",
+    *,
+    engine: str = "reference",
+    mode: str = "block",
+    schedule: str | None = None,
+    tiers: Mapping[str, int] | None = None,
+    lower: Sequence[Tier] = (),
+    inclusive: bool = False,
+    ttl: str | None = None,
+    instances: int | None = None,
+    router: str | None = None,
+    router_seed: int = 0,
+    cost: StepCost | DynamoCost | None = None,
+    scheduler: Scheduler | None = None,
+    loop: ClosedLoop | None = None,
+    layout: CacheLayout | None = None,
+    domains: str | None = None,
+    warm_up: int = 0,
+    on_progress: Callable[[int], None] | None = None,
+    **engine_options: Unpack[EngineOptions],
+) -> Explanation:
+    """Simulate a prefix cache on a trace, and give each prompt token exactly one cause.
+
+    Args:
+        trace: The trace.
+        capacity: Blocks that the cache holds; None with tiers.
+        policy, engine, mode, schedule, engine_options: As in `simulate`.
+        tiers: Name -> capacity in blocks, the first tier first, in place of a capacity.
+        lower: With a cost: the tiers of an instance below the first one.
+        inclusive: A tier also holds the blocks of the tiers above it.
+        ttl: Blocks that were not used for this time expire, such as "5m": the policy ttl.
+        instances, router, router_seed: Instances behind a router, as in `simulate_all`.
+        cost, scheduler, loop: Serve the requests in simulated time, as in `simulate_serving`.
+        layout: The cache groups of a hybrid model.
+        domains: Isolation domains, as in `in_domains`; None keeps those of the trace apart, if it has any.
+        warm_up: The first requests, which totals leave out.
+        on_progress: Receives the number of requests served since its last call.
+
+    Returns:
+        The causes of all prompt tokens: in total, over time, by session and by request. docs/serving/explain.md
+        defines them.
+
+    Raises:
+        UsageError: An argument is not valid.
+        InputError: The ids do not form a forest.
+        UnknownError: Shared prefixes are unknown, or output lengths that the setting needs.
+
+    >>> from kvtrace.trace.building import toy
+    >>> explain(toy("0 1", "2 3", "0 1"), 2)
+    Explanation(6 prompt tokens, hit=0.0000, possible=0.3333, largest miss: first_use=0.6667)
+    """
+    require_trace(trace)
+    require_known(trace, trace.meta, "why prompt tokens were not hits", PREFIXES)
+    options = cast(EngineOptions, dict(non_default(engine_options)))
+    if ttl is not None:
+        if policy != "lru":
+            raise UsageError(f"ttl is the policy ttl:{ttl}, which cannot be combined with {policy!r}. Leave out one.")
+        policy = f"ttl:{ttl}"
+    return explain_setup(
+        trace,
+        Setup(
+            capacity, policy, engine, mode, schedule, tiers, lower, inclusive, instances, router, router_seed, cost,
+            scheduler, loop, layout, domains, warm_up, options,
+        ),
+        on_progress,
+    )  # fmt: skip
+
+
+def explain_setup(trace: Trace, setup: Setup, on_progress: Callable[[int], None] | None = None) -> Explanation:
+    """Simulate a setup on a trace, and explain the simulation."""
+    simulation = setup.simulate(trace, on_progress)
+    return Explanation(simulation, causes_of(simulation, None if setup.loop else trace), trace, setup)

@@ -11,9 +11,8 @@
 docs/serving/models.md has formulas and assumptions, and how to add a model.
 """
 
-from .catalog import MODELS, CatalogEntry
-from .kv_bytes import kv_bytes_per_token
-from .layers import cache_bytes, layer_kinds
+from .config import MODELS, CatalogEntry
+from .layers import cache_bytes, kv_bytes_per_token, layer_kinds
 from .shape import ModelShape, model_shape
 
 __all__ = [

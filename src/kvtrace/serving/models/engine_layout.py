@@ -1,7 +1,7 @@
 """The cache groups that an engine makes of a model: its layers by kind, and the engine's own rules.
 
-The rules are cache/engines/vllm_layout.py and sglang_hybrid.py. The prefill kernel of states that vLLM takes depends on
-the GPU; it is that of an H100 unless another GPU is named.
+cache/engines/cache_groups.py has these rules. The prefill kernel of states that vLLM takes depends on the
+GPU; it is that of an H100 unless another GPU is named.
 """
 
 from __future__ import annotations
@@ -13,11 +13,9 @@ from pathlib import Path
 from typing import Any
 
 from ..._base.errors import UsageError
-from ...cache.engines.sglang_hybrid import sglang_layout
-from ...cache.engines.vllm_layout import KERNEL_BLOCK, vllm_layout
+from ...cache.engines.cache_groups import KERNEL_BLOCK, sglang_layout, vllm_layout
 from ...cache.layout import STEP_TOKENS, CacheLayout, LayerKind
-from .config import Fields, read_config
-from .layer_schedule import all_layers
+from .config import Fields, all_layers, read_config
 from .layers import layer_kinds
 
 FULL = ("full", "latent")

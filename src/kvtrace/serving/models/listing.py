@@ -11,7 +11,7 @@ from ..._base.errors import InputError, UsageError
 from ..._base.results import Result, columns_of
 from ..._base.tables import TextTable
 from ...cache.layout import LayerKind
-from .catalog import MODELS, CatalogEntry, near_models
+from .config import MODELS, CatalogEntry, near_models
 from .layers import growing_bytes, layer_kinds
 from .shape import ModelShape, model_shape
 

@@ -11,8 +11,8 @@ import numpy as np
 
 from ..._base.errors import UsageError
 from ..._base.results import Result, columns_of
+from ...cache.demand import SERIAL
 from ...cache.layout import CacheLayout, LayoutDict
-from ...cache.schedules import SERIAL
 from ...cache.simulation import Setting, run
 from ...trace.columns import require_trace
 from ...trace.trace import Trace

@@ -18,11 +18,8 @@ import numpy as np
 
 from ..._base.errors import InputError, UsageError
 from ...cache.layout import LayerKind
-from .attention_sizes import head_size, key_value_heads
-from .config import read_config
-from .dtypes import BYTES, KV_BITS, WEIGHT_BYTES, config_dtype
-from .layer_schedule import numbers
-from .layers import growing_bytes, layer_kinds
+from .config import BYTES, KV_BITS, WEIGHT_BYTES, config_dtype, numbers, read_config
+from .layers import growing_bytes, head_size, key_value_heads, layer_kinds
 
 UNGATED = {"falcon", "gpt_neox", "nemotron", "opt", "phi", "starcoder2"}  # MLPs of two matrices, not three
 TIED = ("cohere", "gemma")  # model types whose embedding is also the head, unless the config states otherwise

@@ -14,10 +14,9 @@ from ..._base.units import size_bytes
 from ...cache.layout import CacheLayout
 from ...cache.simulation import Setting
 from ...trace.trace import Trace
-from ..calibration.calibrated import CalibratedRoofline
+from ..calibration.costs import CalibratedRoofline, roofline_cost
 from ..closed_loop import ClosedLoop
 from ..hardware import Prices, Roofline
-from ..roofline_cost import roofline_cost
 from ..routers import FULL_ATTENTION, PLANNED
 from ..schedulers import scheduler_of
 from ..schedulers.base import BatchLimits, Scheduler, Tier

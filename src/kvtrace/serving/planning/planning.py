@@ -24,14 +24,11 @@ from ...trace.domains import in_domains
 from ...trace.hits import count_hits, leading_tokens, unlimited_hits
 from ...trace.trace import Trace
 from ...trace.unknown import OUTPUTS, PREFIXES, require_known
-from ..calibration.calibrated import CalibratedRoofline
-from ..calibration.costs import Costs, excess
+from ..calibration.costs import CalibratedRoofline, Costs, excess
+from ..closed_loop import require_dependencies
 from ..hardware import Roofline
-from ..plays import require_dependencies
 from ..schedulers import scheduler_of
 from ..serving_run import ServingRun
-from .instance_curve import InstanceRuns, least_gpus_for, model_error, prefill_floor, router_plan
-from .lane_curve import lanes_plan
 from .plan_result import (
     BlockSizePlan,
     BlockSizesPlan,
@@ -61,7 +58,17 @@ from .plan_runs import (
     step_cost,
 )
 from .sensitivity import replace_times, sensitivity
-from .time_errors import UNFITTED, TimeErrors, held_out_errors
+from .sizing import (
+    UNFITTED,
+    InstanceRuns,
+    TimeErrors,
+    held_out_errors,
+    lanes_plan,
+    least_gpus_for,
+    model_error,
+    prefill_floor,
+    router_plan,
+)
 
 __all__ = [
     "LowerTier",
@@ -326,7 +333,7 @@ def _scheduling(target: PlanTarget) -> str:
 
 def loop(trace: Trace, roofline: Roofline, target: PlanTarget, blocks: int, best: RouterPlan) -> LoopPlan:
     """The error of the quick estimate: hits of one pass with the serial schedule, and hits of the events."""
-    from ..instances import simulate_instances
+    from ..deployment import simulate_instances
 
     without_tiers = replace(target, tiers=())
     setting = without_tiers.setting(blocks, block_bytes_of(trace, roofline))

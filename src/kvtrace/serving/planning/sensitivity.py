@@ -12,8 +12,8 @@ import numpy as np
 
 from ..._base.step_work import part_of_work
 from ...trace.trace import Trace
-from .instance_curve import InstanceRuns, changed
 from .plan_result import RouterPlan, Sensitivity
+from .sizing import InstanceRuns, changed
 
 FACTORS = (0.6, 0.8, 1.2, 1.4)
 EXPECTED_RUNS = 3  # simulations of a row, for its progress

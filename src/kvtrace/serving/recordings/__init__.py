@@ -1,24 +1,28 @@
-"""What engines and benchmarks measured, request by request: one file and one row for each format."""
+"""What engines and benchmarks measured, request by request: one row for each format.
+
+A format is two functions: whether a path has it, and its reader."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
-from types import ModuleType
 
 from ..._base.errors import InputError, UsageError
 from ...trace.trace import Trace
-from . import aiperf, litellm, sglang_bench, sglang_requests, vllm_bench, vllm_requests
+from . import benchmarks, request_logs
 from .recording import EngineSettings as EngineSettings
 from .recording import Recording as Recording
 
+Matches = Callable[[Path], bool]
+Read = Callable[[Path, Trace | None], Recording]
 # detection tries them in this order
-RECORDINGS: dict[str, ModuleType] = {
-    "vllm-requests": vllm_requests,
-    "sglang-bench": sglang_bench,
-    "vllm-bench": vllm_bench,
-    "sglang-requests": sglang_requests,
-    "aiperf": aiperf,
-    "litellm": litellm,
+RECORDINGS: dict[str, tuple[Matches, Read]] = {
+    "vllm-requests": (request_logs.matches_vllm_requests, request_logs.read_vllm_requests),
+    "sglang-bench": (benchmarks.matches_sglang_bench, benchmarks.read_sglang_bench),
+    "vllm-bench": (benchmarks.matches_vllm_bench, benchmarks.read_vllm_bench),
+    "sglang-requests": (request_logs.matches_sglang_requests, request_logs.read_sglang_requests),
+    "aiperf": (benchmarks.matches_aiperf, benchmarks.read_aiperf),
+    "litellm": (request_logs.matches_litellm, request_logs.read_litellm),
 }
 
 
@@ -46,15 +50,15 @@ def read_recording(path: str | Path, *, format: str = "auto", trace: Trace | Non
         raise UsageError(f"--recording-format must be one of auto, {', '.join(RECORDINGS)}.")
     if not path.exists():
         raise UsageError(f"{path}: no such file or folder.")
-    reader = RECORDINGS[format] if format != "auto" else _detected(path)
-    return reader.read(path, trace)
+    read = RECORDINGS[format][1] if format != "auto" else _detected(path)
+    return read(path, trace)
 
 
-def _detected(path: Path) -> ModuleType:
-    for reader in RECORDINGS.values():
+def _detected(path: Path) -> Read:
+    for matches, read in RECORDINGS.values():
         try:
-            if reader.matches(path):
-                return reader
+            if matches(path):
+                return read
         except InputError:  # JSON of another form
             continue
     raise InputError(f"{path}: not a known recording. Formats: {', '.join(RECORDINGS)}.")

@@ -6,8 +6,8 @@ from collections.abc import Iterable
 
 from .base import BatchLimits, Scheduler
 from .dynamo import DynamoCost, DynamoScheduler
-from .reserve import ReserveScheduler
 from .sglang import SglangScheduler
+from .simple import ReserveScheduler
 from .vllm import VllmScheduler
 
 # engine -> its own scheduler; the others are served by ReserveScheduler

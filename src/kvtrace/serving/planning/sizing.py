@@ -1,24 +1,109 @@
-"""Time to first token and cost against the number of instances behind a router, and the numbers that meet a target.
+"""Sizing: how many instances behind a router, and how many lanes of a closed loop on one, meet a target.
 
-The numbers are 1, 2, 4, ... until one meets the target, then those of a bisection for the smallest one, and a few
-larger ones. Each number is one simulation in time; nothing in between is interpolated.
+The numbers of instances are 1, 2, 4, ... until one meets the target, then those of a bisection for the smallest one,
+and a few larger ones; of lanes, until one misses the target, then for the largest one that meets it. Each number is one
+simulation in time; nothing in between is interpolated. More lanes share the cache and the GPU, so times rise with them;
+near the target they may go up and down.
+
+A time to first token has an interval by the errors of simulated times that were measured (simulated / measured - 1).
+With the roofline alone they are those of the recordings in docs/serving/models.md; with calibrated costs, those of the
+requests that the calibration held out.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 
 import numpy as np
 
 from ...trace.hits import unlimited_hits
+from ...trace.session_trees import session_trees
 from ...trace.trace import Trace
-from ..bootstrap import quantile_interval
+from ..closed_loop import ClosedLoop, ClosedRun
 from ..hardware import Roofline
+from ..latencies import quantile_interval
 from ..serving_run import ServingRun
-from .plan_result import CurvePoint, FleetFigures, ModelError, PrefillFloor, RouterPlan, UnmetTarget
+from .plan_result import (
+    CurvePoint,
+    FleetFigures,
+    LanePoint,
+    LanesPlan,
+    ModelError,
+    PrefillFloor,
+    RouterPlan,
+    UnmetTarget,
+)
 from .plan_runs import PlanTarget, capacity_blocks, fitting_gpus, prefill_alone_s, served, step_cost
-from .time_errors import TimeErrors, limit_interval, time_interval
+
+QUANTILES = {"p50": 0.5, "p90": 0.9}  # statistics of TTFT that have errors, beside the mean
+
+
+@dataclass(frozen=True)
+class TimeErrors:
+    """The relative errors of TTFT by statistic, and what they rest on."""
+
+    errors: Mapping[str, Sequence[float]]  # "mean", "p50", "p90" -> an error for each recording
+    basis: str
+
+    def statistic(self, quantile: float) -> str:
+        """The statistic that is nearest to a quantile; the mean if no quantile has errors.
+
+        >>> UNFITTED.statistic(0.95), UNFITTED.statistic(0.6)
+        ('p90', 'p50')
+        """
+        known = [name for name in QUANTILES if self.errors.get(name)]
+        return min(known, key=lambda name: abs(QUANTILES[name] - quantile), default="mean")
+
+    def largest(self, quantile: float) -> float:
+        """The largest error in size at a quantile; 0 without errors.
+
+        >>> UNFITTED.largest(0.9)
+        0.206
+        """
+        return max((abs(error) for error in self.errors.get(self.statistic(quantile), ())), default=0.0)
+
+
+UNFITTED = TimeErrors(
+    {"mean": (-0.015, -0.183, 0.034), "p50": (-0.046, -0.223, 0.033), "p90": (-0.024, -0.206, 0.034)},
+    "vLLM 0.19.0 on an RTX PRO 6000, with the figures of the Server and the Workstation Edition, and on an RTX 4090; "
+    "Llama-3.1-8B, 300 requests; nothing fitted",
+)
+
+
+def held_out_errors(errors: Mapping[str, float], basis: str) -> TimeErrors:
+    """The errors of a calibration on the requests that it held out.
+
+    Args:
+        errors: `Costs.errors`: such as ttft_s_p90 -> relative error.
+        basis: What was measured, for people.
+
+    >>> held_out_errors({"ttft_s_mean": -0.01, "ttft_s_p90": 0.02, "e2e_s_mean": 0.5}, "a recording").largest(0.9)
+    0.02
+    """
+    known = {name: errors[f"ttft_s_{name}"] for name in ("mean", *QUANTILES) if f"ttft_s_{name}" in errors}
+    return TimeErrors({name: (error,) for name, error in known.items()}, basis)
+
+
+def time_interval(seconds: float, error: float) -> tuple[float, float]:
+    """The times that a simulated time stands for, if it is wrong by up to `error` in either direction.
+
+    >>> time_interval(1.5, 0.5)
+    (1.0, 3.0)
+    >>> time_interval(1.0, 1.5)
+    (0.4, inf)
+    """
+    return seconds / (1 + error), seconds / (1 - error) if error < 1 else float("inf")
+
+
+def limit_interval(limit_s: float, error: float) -> tuple[float, float]:
+    """The simulated times that certainly, and that possibly, stand for a time of at most `limit_s`.
+
+    >>> limit_interval(2.0, 0.25)
+    (1.5, 2.5)
+    """
+    return limit_s * max(0.0, 1 - error), limit_s * (1 + error)
+
 
 MAX_INSTANCES = 512
 MAX_GPUS = 8  # of an instance, in advice: one machine
@@ -216,3 +301,86 @@ def _above(seconds: float, limit: float) -> str:
 def changed(runs: InstanceRuns, **what) -> InstanceRuns:
     """The same question with another trace, roofline or capacity; no simulation is shared."""
     return replace(runs, points={}, **what)
+
+
+MAX_LANES = 4096
+
+
+def lanes_plan(trace: Trace, roofline: Roofline, target: PlanTarget, blocks: int) -> LanesPlan | None:
+    """The largest number of lanes that meets the target on one instance; None in the open loop."""
+    if target.loop is None:
+        return None
+    points: dict[int, LanePoint] = {}
+
+    def meets(lanes: int) -> bool:
+        if lanes not in points:
+            loop = replace(target.loop, lanes=lanes) if target.loop else None
+            run = served(trace, roofline, target, blocks, 1, "round-robin", loop)
+            assert isinstance(run, ClosedRun)
+            points[lanes] = _lane_point(run, roofline, target)
+        return points[lanes].meets
+
+    largest = most_lanes(meets, _all_lanes(trace, target.loop))
+    curve = [points[lanes] for lanes in sorted(points)]
+    return LanesPlan(
+        lanes=largest, best=points[largest] if largest else None, curve=curve,
+        reason=None if largest else _lane_reason(curve[0], target), assumes=_assumes(target.loop),
+    )  # fmt: skip
+
+
+def most_lanes(meets, largest: int) -> int | None:
+    """The largest number up to `largest` that meets the target, by doubling and bisection; None if 1 misses it.
+
+    >>> most_lanes(lambda lanes: lanes <= 11, 100), most_lanes(lambda lanes: False, 9)
+    (11, None)
+    """
+    low, high = 0, 1  # the number `low` meets the target
+    while meets(high):
+        if high >= largest:
+            return high
+        low, high = high, min(2 * high, largest)
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (middle, high) if meets(middle) else (low, middle)
+    return low or None
+
+
+def _all_lanes(trace: Trace, loop: ClosedLoop) -> int:
+    """The largest number of lanes to try: without a duration, each session is played once."""
+    sessions = int(session_trees(trace).max(initial=0)) + 1
+    return MAX_LANES if loop.duration_s is not None else min(MAX_LANES, sessions)
+
+
+def _lane_point(done: ClosedRun, roofline: Roofline, target: PlanTarget) -> LanePoint:
+    figures, times = done.to_dict(), done.ttft_s
+    ttft_s = float(np.quantile(times, target.quantile)) if len(times) else 0.0
+    low, high = quantile_interval(times, target.quantile)
+    per_hour = figures["loop"]["sessions_per_hour"]
+    cost = roofline.gpus * roofline.gpu.price_per_hour
+    return LanePoint(
+        lanes=done.loop.lanes, meets=not done.rejected and ttft_s <= target.ttft_s, ttft_s=ttft_s, ttft_low=low,
+        ttft_high=high, tpot=figures["tpot_s"], e2e=figures["e2e_s"], requests_per_s=figures["requests_per_s"],
+        sessions_per_hour=per_hour, block_hit_rate=figures["block_hit_rate"], rejected=done.rejected,
+        usd_per_session=cost / per_hour if per_hour else None,
+    )  # fmt: skip
+
+
+def _lane_reason(point: LanePoint, target: PlanTarget) -> str:
+    """Why even one lane misses the target."""
+    if point.rejected:
+        return f"{point.rejected:,} requests do not fit into an instance. Use more GPUs per instance."
+    return (
+        f"Even one session alone has a TTFT of {point.ttft_s:.3g} s at p{100 * target.quantile:g}, above "
+        f"{target.ttft_s:g} s. Use more or faster GPUs, or a longer target."
+    )
+
+
+def _assumes(loop: ClosedLoop) -> list[str]:
+    length = f"{loop.duration_s:,.0f} s" if loop.duration_s is not None else "until each session has been played once"
+    warm_up = f", after {loop.warm_up:,} requests of each lane" if loop.warm_up else ""
+    return [
+        "one instance; a lane runs a session with its subagents, and then the next one",
+        f"requests arrive when what they wait for has ended, plus {loop.think_scale:g} x the recorded delay",
+        f"{length}{warm_up}",
+        "bisection finds the largest number; near the target it is accurate to one or two lanes",
+    ]

@@ -1,19 +1,22 @@
-"""vLLM's layout of a model: the cache groups, block sizes and page sizes that vLLM 0.33.0 chooses.
+"""The cache groups that vLLM and SGLang make of a model's layers, with their block and page sizes.
 
-Follows get_kv_cache_groups (vllm/v1/core/kv_cache_planning.py), _align_hybrid_block_size (platforms/interface.py) and
-get_mamba_prefill_checkpoint_grid (model_executor/layers/mamba/abstract.py), with what a server on an H100 takes by
-default: FlashAttention, prefix caching, the hybrid KV cache manager, no speculative decoding. Checked: against these
-functions, for the layers of published models and for random ones (tests/clients/test_vllm_layout.py).
+vLLM 0.33.0 follows get_kv_cache_groups (vllm/v1/core/kv_cache_planning.py), _align_hybrid_block_size
+(platforms/interface.py) and get_mamba_prefill_checkpoint_grid (model_executor/layers/mamba/abstract.py), with what a
+server on an H100 takes by default: FlashAttention, prefix caching, the hybrid KV cache manager, no speculative
+decoding. Checked: against these functions, for the layers of published models and for random ones
+(tests/clients/test_vllm_layout.py).
+
+SGLang 0.5.23 has a pool of full attention, and one of windows or states beside it (sglang.py).
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from math import lcm
 
 from ..._base.errors import UsageError
-from ..layout import CacheGroup, CacheLayout, LayerKind
+from ..layout import STEP_TOKENS, CacheGroup, CacheLayout, LayerKind
 
 DEFAULT_BLOCK_SIZE = 16
 KERNEL_BLOCK = 16  # FlashAttention and its latent kernel read multiples of it
@@ -228,3 +231,60 @@ def _check(layout: CacheLayout) -> None:
         raise UsageError("vLLM refuses a retention interval for a model that has no windows or states.")
     if interval and (interval < 0 or interval % step):
         raise UsageError(f"the retention interval must be 0 or a multiple of {step:,} tokens, not {interval:,}.")
+
+
+WINDOW_RATIO = 0.8  # --swa-full-tokens-ratio
+STATE_RATIO = 0.9  # --mamba-full-memory-ratio
+STATE_CHUNK = 64  # tokens between two states that a prefill can record; a larger block takes its place
+
+
+def sglang_layout(
+    layers: Iterable[LayerKind],
+    block_size: int,
+    *,
+    swa_full_tokens_ratio: float = WINDOW_RATIO,
+    mamba_full_memory_ratio: float = STATE_RATIO,
+    mamba_chunk_size: int = STATE_CHUNK,
+    chunked_prefill_size: int = STEP_TOKENS,
+) -> CacheLayout:
+    """The two pools that SGLang makes of a model's layers; the arguments are named as SGLang's.
+
+    Args:
+        layers: The model's layers by kind.
+        block_size: Tokens of a block; SGLang's --page-size.
+        swa_full_tokens_ratio: Tokens of the pool of windows for each token of the first pool.
+        mamba_full_memory_ratio: Bytes of the pool of states for each byte of the first pool.
+        mamba_chunk_size: Tokens between two states that a prefill can record, from the model's config.json or 64.
+        chunked_prefill_size: Tokens of a prompt that one step computes; 0 = all of it.
+
+    Raises:
+        UsageError: SGLang or this model of it has no tree for the layers.
+
+    >>> linear = LayerKind("state", 36, state_bytes=2_000_000)
+    >>> layout = sglang_layout([LayerKind("full", 12, token_bytes=2048), linear], block_size=16)
+    >>> [(group.kind, group.block_size) for group in layout.groups], round(layout.second_ratio, 4)
+    ([('full', 16), ('state', 64)], 0.0049)
+    """
+    layers = list(layers)
+    full = [kind for kind in layers if kind.kind in ("full", "latent")]
+    others = {(kind.kind, kind.window) for kind in layers if kind not in full}
+    if not full or len(others) > 1:
+        raise UsageError("SGLang's tree has full attention and at most one other kind of layers.")
+    block_bytes = block_size * sum(kind.bytes_per_token for kind in full)
+    groups = [CacheGroup("full", sum(kind.layers for kind in full), block_size)]
+    ratio = swa_full_tokens_ratio
+    for name, window in others:
+        count = sum(kind.layers for kind in layers if kind.kind == name)
+        groups.append(
+            CacheGroup(name, count, max(mamba_chunk_size, block_size) if name == "state" else block_size, window)
+        )
+    share = 0.0  # bytes of the second pool for each block of the first
+    if ("state", 0) in others:
+        state_bytes = sum(kind.layers * kind.state_bytes for kind in layers)
+        if not state_bytes:
+            raise UsageError("the layers with states must have state_bytes.")
+        ratio = mamba_full_memory_ratio * block_bytes / state_bytes
+        share = mamba_full_memory_ratio * block_bytes
+    elif others:
+        share = ratio * block_size * sum(kind.bytes_per_token for kind in layers if kind not in full)
+    return CacheLayout(tuple(groups), round(block_bytes + share), second_ratio=ratio, step_tokens=chunked_prefill_size)
