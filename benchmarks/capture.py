@@ -16,8 +16,7 @@ from typing import Any
 
 import orjson
 
-from kvtrace.capture.litellm_fields import needed
-from kvtrace.capture.litellm_packing import packed, unpacked
+from kvtrace.capture.litellm_calls import needed, packed, unpacked
 from kvtrace.capture.recorder import Recorder
 
 from .measuring import Line, apart

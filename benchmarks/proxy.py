@@ -69,14 +69,14 @@ def serve_relay(pipe, port: int) -> None:
 def serve_proxy(pipe, upstream: str) -> None:
     """A process: the proxy with its queue; each message through the pipe is answered with its CPU time and counts."""
     from kvtrace.capture.intake import Intake
+    from kvtrace.capture.live import Address, HttpListener, Servers
     from kvtrace.capture.proxy.app import proxy_app
-    from kvtrace.capture.servers import Address, Listener, Servers
 
     intake = Intake()
     app = proxy_app(intake.put, upstream)
     threading.Thread(target=drain, args=(intake,), daemon=True).start()
     faults: list[str] = []
-    with Servers([Listener("proxy", app, Address("127.0.0.1", 0))], faults.append) as servers:
+    with Servers([HttpListener("proxy", app, Address("127.0.0.1", 0))], faults.append) as servers:
         pipe.send(servers.addresses["proxy"].port)
         while pipe.recv():
             pipe.send((time.process_time(), app.counts.dropped, faults))

@@ -2,7 +2,7 @@
 
 import pytest
 
-from kvtrace.capture.proxy.limits import Limits
+from kvtrace.capture.proxy.exchange import Limits
 from kvtrace.capture.sources.proxy import proxy_app
 from tests.capture.recorded import Queue
 from tests.capture.servers import serving

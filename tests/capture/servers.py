@@ -9,7 +9,7 @@ from contextlib import contextmanager
 
 import uvicorn
 
-UVICORN = {  # as capture/servers.py has them, but with logs: tests search them
+UVICORN = {  # as capture/live.py has them, but with logs: tests search them
     "http": "httptools", "loop": "uvloop", "ws": "none", "lifespan": "on", "access_log": False, "log_config": None,
     "server_header": False, "date_header": False, "timeout_graceful_shutdown": 3,
 }  # fmt: skip

@@ -1,6 +1,6 @@
 """Snapshots of a gauge with known figures, as `to_dict` gives them."""
 
-from kvtrace.capture.snapshot import CapacityHits, DeliveredTokens, LiveHits, Precision, Snapshot, StoreCounts, Traffic
+from kvtrace.capture.gauge import CapacityHits, DeliveredTokens, LiveHits, Precision, Snapshot, StoreCounts, Traffic
 
 KV_BYTES = 131_072.0
 TRAFFIC = {"requests": 400.0, "requests_with_blocks": 390.0, "blocks": 8000.0, "prompt_tokens": 128_000.0}

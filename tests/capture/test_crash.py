@@ -14,9 +14,8 @@ import time
 import pytest
 
 import kvtrace
-from kvtrace.capture.ledger import Ledger
-from kvtrace.capture.spool import read_window
-from kvtrace.capture.windows import STATE, open_windows
+from kvtrace.capture.intake import Ledger
+from kvtrace.capture.windows import STATE, open_windows, read_window
 from kvtrace.privacy.publishing import publish
 from tests.capture.recording import CANARY, OPTIONS, row
 from tests.capture.windows import sealed, waited

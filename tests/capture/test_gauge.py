@@ -11,8 +11,7 @@ from hypothesis import strategies as st
 from kvtrace import UsageError
 from kvtrace.analysis.curves import hit_curve
 from kvtrace.analysis.delivered import delivered_hits
-from kvtrace.capture.gauge import Gauge
-from kvtrace.capture.snapshot import StoreCounts
+from kvtrace.capture.gauge import Gauge, StoreCounts
 from kvtrace.ingest.encoding import Batch
 from kvtrace.trace.building import toy
 from kvtrace.trace.columns import replace_columns

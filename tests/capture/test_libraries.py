@@ -4,8 +4,7 @@ import sys
 
 import pytest
 
-from kvtrace.capture.live import LIBRARIES, LiveOptions
-from kvtrace.capture.servers import Address
+from kvtrace.capture.live import LIBRARIES, Address, LiveOptions
 from kvtrace.cli import run
 
 HERE = Address("127.0.0.1", 0)

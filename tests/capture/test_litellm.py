@@ -13,8 +13,7 @@ import pytest
 import kvtrace.capture
 from kvtrace._base.errors import NotARequest, RowError, UsageError
 from kvtrace.capture.litellm_callback import LAST_CALLS, CallQueue
-from kvtrace.capture.litellm_fields import needed
-from kvtrace.capture.litellm_packing import TEXTS, packed, unpacked
+from kvtrace.capture.litellm_calls import TEXTS, needed, packed, unpacked
 from kvtrace.capture.sources import SOURCES
 from kvtrace.capture.sources.otlp import otlp_app
 from kvtrace.ingest.logs import open_reader

@@ -8,7 +8,7 @@ from prometheus_client import CollectorRegistry, Gauge
 from prometheus_client.openmetrics import parser as openmetrics
 from prometheus_client.parser import text_string_to_metric_families
 
-from kvtrace.capture.metrics_app import metrics_app
+from kvtrace.capture.metrics import metrics_app
 
 OPENMETRICS = b"application/openmetrics-text;version=1.0.0,text/plain;version=0.0.4;q=0.5"
 

@@ -8,7 +8,7 @@ import pytest
 
 import kvtrace
 from kvtrace._base.errors import UsageError
-from kvtrace.capture.block_form import BlockForm
+from kvtrace.capture.encoders import BlockForm
 from kvtrace.capture.recorder import Recorder
 from kvtrace.capture.watcher import Watcher
 from kvtrace.privacy.publishing import publish

@@ -13,8 +13,7 @@ import orjson
 import pytest
 
 from kvtrace._base.errors import NotARequest, RowError
-from kvtrace.capture.http.bodies import Refusal
-from kvtrace.capture.http.routes import BODIES_IN_FLIGHT, RETRY_AFTER_S
+from kvtrace.capture.asgi import BODIES_IN_FLIGHT, RETRY_AFTER_S, Refusal
 from kvtrace.capture.sources.otlp import SOURCE, OtlpRows, otlp_app
 from kvtrace.ingest.logs import open_reader
 from tests import docs
@@ -225,7 +224,7 @@ def test_what_waits_for_answers_is_bounded(monkeypatch):
 def test_values_of_every_type_are_protobufs_own_json(telemetry):
     from opentelemetry.proto.common.v1.common_pb2 import AnyValue, ArrayValue, KeyValue, KeyValueList
 
-    from kvtrace.capture.otlp_json import value_object
+    from kvtrace.capture.sources.otlp import value_object
 
     plain = [AnyValue(string_value="ü"), AnyValue(bool_value=False), AnyValue(int_value=-(2**63)), AnyValue(),
              AnyValue(double_value=0.1), AnyValue(bytes_value=b"\x00\xff"), AnyValue(double_value=float("inf")),

@@ -6,8 +6,8 @@ import socket
 
 import pytest
 
+from kvtrace.capture.live import Address, HttpListener, Servers
 from kvtrace.capture.proxy.exchange import Exchange
-from kvtrace.capture.servers import Address, Listener, Servers
 from kvtrace.capture.sources.proxy import proxy_app
 from tests.attacks.canary import CANARY
 from tests.capture.recorded import line_of, record_of
@@ -155,7 +155,7 @@ def test_headers_that_the_user_names_are_keys_and_no_other_header_is_recorded(pr
 
 def test_pieces_of_an_answer_do_not_wait_for_each_other():
     address = Address("127.0.0.1", 0)
-    with Servers([Listener("proxy", proxy_app(lambda *_: True, "http://127.0.0.1:1"), address)], print) as servers:
+    with Servers([HttpListener("proxy", proxy_app(lambda *_: True, "http://127.0.0.1:1"), address)], print) as servers:
         (bound,) = servers._sockets
         with connected(f"http://{servers.addresses['proxy']}"):
             assert bound.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)

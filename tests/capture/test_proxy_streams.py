@@ -12,10 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kvtrace._base.errors import NotARequest, RowError
-from kvtrace.capture.proxy import codings
-from kvtrace.capture.proxy.calls import source_of
-from kvtrace.capture.proxy.codings import decoded
-from kvtrace.capture.proxy.exchange import Exchange
+from kvtrace.capture.proxy.exchange import Exchange, source_of
+from kvtrace.capture.proxy.rows import decoded
 from kvtrace.capture.sources import SOURCES
 from kvtrace.ingest.logs import streamed
 from kvtrace.ingest.logs.sse import events
@@ -284,7 +282,7 @@ def test_codings_are_undone_from_right_to_left():
 
 @pytest.mark.parametrize("coding", ["gzip", "deflate", "zstd", "br"])
 def test_a_body_that_grows_without_end_is_an_error(coding, monkeypatch):
-    monkeypatch.setattr(codings, "MAX_PLAIN", 1 << 20)
+    monkeypatch.setattr("kvtrace.capture.proxy.rows.MAX_PLAIN", 1 << 20)
     packed = COMPRESS[coding](bytes(4 << 20))
     with pytest.raises(RowError, match="longer than 1 MiB"):
         decoded(packed, coding)

@@ -9,18 +9,15 @@ import pytest
 
 import kvtrace
 from kvtrace._base.row_counts import rounded
-from kvtrace.capture.intake import Intake
-from kvtrace.capture.ledger import Ledger
-from kvtrace.capture.live import Live, LiveOptions
+from kvtrace.capture.intake import Intake, Ledger
+from kvtrace.capture.live import Live, LiveOptions, parse_address
 from kvtrace.capture.metrics import Reading, registry_of
-from kvtrace.capture.proxy.exchange import Exchange
-from kvtrace.capture.proxy.limits import Limits
+from kvtrace.capture.proxy.exchange import Exchange, Limits
 from kvtrace.capture.recorder import Recorder
-from kvtrace.capture.servers import parse_address
+from kvtrace.capture.sinks import WindowSink
 from kvtrace.capture.sources import SOURCES
 from kvtrace.capture.sources.otlp import otlp_app
-from kvtrace.capture.spool import read_window
-from kvtrace.capture.window_sink import WindowSink
+from kvtrace.capture.windows import read_window
 from tests.capture import wire
 from tests.capture.asgi import post
 from tests.capture.exports import Telemetry

@@ -7,13 +7,10 @@ from dataclasses import replace
 import pytest
 
 import kvtrace
-from kvtrace.capture.ledger import Ledger
-from kvtrace.capture.recorder import Recorder
-from kvtrace.capture.recorder_counts import RecorderCounts
-from kvtrace.capture.sealer import sentence_of
-from kvtrace.capture.sealing import Sealed, _verdict, seal
-from kvtrace.capture.spool import WindowFile
-from kvtrace.capture.windows import STATE
+from kvtrace.capture.intake import Ledger
+from kvtrace.capture.recorder import Recorder, RecorderCounts
+from kvtrace.capture.sealing import Sealed, _verdict, seal, sentence_of
+from kvtrace.capture.windows import STATE, WindowFile
 from kvtrace.cli import run
 from kvtrace.cli.record import _summary
 from kvtrace.privacy.checks.finding import Audit, Finding

@@ -16,9 +16,8 @@ from opentelemetry.sdk._logs.export import BatchLogRecordProcessor
 from opentelemetry.sdk.trace.export import BatchSpanProcessor
 
 import kvtrace
-from kvtrace.capture.live import Live, LiveOptions
+from kvtrace.capture.live import Address, Live, LiveOptions
 from kvtrace.capture.recorder import Recorder
-from kvtrace.capture.servers import Address
 from kvtrace.privacy.publishing import publish
 from tests.capture import stub_model
 from tests.capture.exports import Telemetry

@@ -16,10 +16,9 @@ from kvtrace import cli
 from kvtrace._base import units
 from kvtrace.capture.recorder import Recorder
 from kvtrace.cli import run
-from kvtrace.cli.amounts import Amount
 from kvtrace.cli.completion import SHELLS, FileName, Name
-from kvtrace.cli.help import OTHERS, Command
-from kvtrace.cli.loop_options import shares
+from kvtrace.cli.help import OTHERS, AmountType, Command
+from kvtrace.cli.simulation_options import shares
 from kvtrace.serving.calibration.calibration import calibrate
 from kvtrace.serving.recordings import read_recording
 from kvtrace.synthesis.sessions.fitting import fit_sessions
@@ -174,7 +173,7 @@ def test_the_script_of_a_shell_is_printed(shell, capsys):
 def test_every_number_may_have_separators_of_thousands(name):
     kinds = [param.type for param in COMMANDS[name].params]
     assert not [kind for kind in kinds if isinstance(kind, (click.types.IntParamType, click.types.FloatParamType))]
-    parsers = [kind.parse for kind in kinds if isinstance(kind, Amount)]
+    parsers = [kind.parse for kind in kinds if isinstance(kind, AmountType)]
     with_units = (units.share, shares, units.milliseconds)
     assert all(parse("1,000") == 1000 for parse in parsers if parse not in with_units)
 

@@ -20,7 +20,7 @@ from kvtrace.analysis import comparison, delivered, exact_curve, summary
 from kvtrace.analysis.distribution import FIGURES, Distribution
 from kvtrace.cache import isolation, simulation, tiered
 from kvtrace.cache.sweeps import table
-from kvtrace.capture import snapshot
+from kvtrace.capture import gauge
 from kvtrace.formats import format_table
 from kvtrace.privacy.checks import CHECKS, finding
 from kvtrace.privacy.profiles import PROFILES
@@ -399,16 +399,16 @@ def calibrations() -> Schema:
 
 def watch_line() -> Schema:
     """One line of `kvtrace watch --json`: the snapshot, and what `to_dict` and the command add."""
-    schema = schema_of(snapshot.Snapshot)
+    schema = schema_of(gauge.Snapshot)
     size = schema_of(float | None)
     for span in ("since_start", "window", "decayed"):
         traffic = schema["properties"][span]
         _add(traffic, working_set_gib=size, gib_for_90_percent=size)
         _add(traffic["properties"]["curve"]["items"], capacity_gib=size)
         _add(traffic["properties"]["delivered"]["anyOf"][0], token_hit_rate=size)
-        traffic["properties"]["causes"]["propertyNames"] = {"enum": [*get_args(snapshot.Cause)]}
+        traffic["properties"]["causes"]["propertyNames"] = {"enum": [*get_args(gauge.Cause)]}
     added = {"received_s": float, "sources": list[str], "counts": WatchCounts}
-    _add(schema, schema={"const": snapshot.SCHEMA}, **{name: schema_of(kind) for name, kind in added.items()})
+    _add(schema, schema={"const": gauge.SCHEMA}, **{name: schema_of(kind) for name, kind in added.items()})
     return _described(schema, descriptions("capture/watch.md"))
 
 

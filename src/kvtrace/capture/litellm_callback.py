@@ -15,8 +15,7 @@ from threading import Lock
 from typing import Any
 
 from .._base.errors import UsageError
-from .litellm_fields import needed
-from .litellm_packing import packed
+from .litellm_calls import needed, packed
 
 LAST_CALLS = 1 << 10  # to find calls that LiteLLM reports twice
 
@@ -37,7 +36,7 @@ class CallQueue:
         >>> class Recorder:
         ...     def put(self, source, payload, requests):
         ...         print(source, unpacked(payload), requests)
-        >>> from kvtrace.capture.litellm_packing import unpacked
+        >>> from kvtrace.capture.litellm_calls import unpacked
         >>> CallQueue(Recorder()).take({"standard_logging_object": {"id": "a", "response_cost": 0.5}})
         litellm {'id': 'a'} 1
         """

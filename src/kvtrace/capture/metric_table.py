@@ -10,8 +10,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
-Snapshot = Mapping[str, Any]  # what Snapshot.to_dict() returns: the digester, another process, sends it as JSON
-Counts = Mapping[str, Any]  # the fields of RecorderCounts, or what Watcher.counts() returns
+SnapshotDict = Mapping[str, Any]  # what Snapshot.to_dict() returns: the digester, another process, sends it as JSON
+ServiceCounts = Mapping[str, Any]  # the fields of RecorderCounts, or what Watcher.counts() returns
 Samples = Iterable[tuple[tuple[str, ...], float | None]]  # values of the labels, and the value; None = not known
 PER = ("token", "block", "request")  # label `per` of {per}_hit_rate
 SPANS = ("window", "decayed")
@@ -33,7 +33,7 @@ class Metric:
         return f"{self.name}_total" if self.kind == "counter" else self.name
 
 
-def _total(key: str) -> Callable[[Snapshot], Samples]:
+def _total(key: str) -> Callable[[SnapshotDict], Samples]:
     """A count since the start."""
     return lambda snapshot: [((), snapshot["since_start"][key])]
 
@@ -43,21 +43,21 @@ def _value(key: str) -> Callable[[Mapping[str, Any]], Samples]:
     return lambda values: [((), values.get(key))]
 
 
-def _bytes(snapshot: Snapshot, blocks: float | None) -> float | None:
+def _bytes(snapshot: SnapshotDict, blocks: float | None) -> float | None:
     """The KV cache of so many blocks; None without a model."""
     per_token = snapshot["kv_bytes_per_token"]
     return None if blocks is None or per_token is None else blocks * snapshot["block_size"] * per_token
 
 
-def _delivered(key: str) -> Callable[[Snapshot], Samples]:
+def _delivered(key: str) -> Callable[[SnapshotDict], Samples]:
     """A count of the requests that state their cached tokens, since the start."""
     return lambda snapshot: [((), (snapshot["since_start"]["delivered"] or {}).get(key))]
 
 
-def _delivered_ratio(key: str) -> Callable[[Snapshot], Samples]:
+def _delivered_ratio(key: str) -> Callable[[SnapshotDict], Samples]:
     """Tokens of one kind / prompt tokens, of the requests that state their cached tokens."""
 
-    def samples(snapshot: Snapshot) -> Samples:
+    def samples(snapshot: SnapshotDict) -> Samples:
         for span in SPANS:
             delivered = snapshot[span]["delivered"]
             if delivered and delivered["prompt_tokens"]:
@@ -66,13 +66,13 @@ def _delivered_ratio(key: str) -> Callable[[Snapshot], Samples]:
     return samples
 
 
-def _possible(snapshot: Snapshot) -> Samples:
+def _possible(snapshot: SnapshotDict) -> Samples:
     for span in SPANS:
         for per in PER:
             yield (span, per), snapshot[span]["possible"][f"{per}_hit_rate"]
 
 
-def _curve(snapshot: Snapshot) -> Samples:
+def _curve(snapshot: SnapshotDict) -> Samples:
     for span in SPANS:
         traffic = snapshot[span]
         for point in traffic["curve"]:
@@ -81,42 +81,42 @@ def _curve(snapshot: Snapshot) -> Samples:
                 yield labels, point[f"{per}_hit_rate"]
 
 
-def _causes(snapshot: Snapshot) -> Samples:
+def _causes(snapshot: SnapshotDict) -> Samples:
     traffic = snapshot["since_start"]
     return [((traffic["causes_of"], cause), tokens) for cause, tokens in traffic["causes"].items()]
 
 
-def _needed(snapshot: Snapshot) -> Iterator[tuple[tuple[str, str], float | None]]:
+def _needed(snapshot: SnapshotDict) -> Iterator[tuple[tuple[str, str], float | None]]:
     for span in SPANS:
         yield (span, "0.9"), snapshot[span]["blocks_for_90_percent"]
 
 
-def _stores(snapshot: Snapshot) -> Samples:
+def _stores(snapshot: SnapshotDict) -> Samples:
     return [((event,), count) for event, count in (snapshot["stores"] or {}).items()]
 
 
-def _received(counts: Counts) -> Samples:
+def _received(counts: ServiceCounts) -> Samples:
     return [((), counts["accepted"] + counts["dropped"])]
 
 
-def _digested(counts: Counts) -> Samples:
+def _digested(counts: ServiceCounts) -> Samples:
     """A Recorder calls them digested, and a Watcher requests."""
     return [((), counts.get("digested", counts.get("requests")))]
 
 
-def _dropped(counts: Counts) -> Samples:
+def _dropped(counts: ServiceCounts) -> Samples:
     uncopied = counts.get("uncopied", 0)
     return [(("queue_full",), counts["dropped"] - uncopied), (("proxy_memory",), uncopied)]
 
 
-def _proxied(counts: Counts) -> Samples:
+def _proxied(counts: ServiceCounts) -> Samples:
     """The fields of ProxyCounts, but for the sum; none without a proxy."""
     proxy = counts.get("proxy") or {}
     names = ("recorded", "dropped", "refused", "failed", "left") if proxy.get("requests") else ()
     return [(("client_left" if name == "left" else name,), proxy[name]) for name in names]
 
 
-def _rejected(counts: Counts) -> Samples:
+def _rejected(counts: ServiceCounts) -> Samples:
     return [(("payload",), counts.get("malformed")), (("row",), counts.get("rejected"))]
 
 

@@ -9,7 +9,7 @@ import os
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import asdict
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Self
 
@@ -22,16 +22,51 @@ from ..privacy.linking import SAMPLED
 from ..privacy.release_options import ReleaseOptions
 from .encoders import LiveEncoding
 from .feeder import Feeder
-from .intake import QUEUE_BYTES, Intake
-from .ledger import Ledger
+from .intake import QUEUE_BYTES, Intake, Ledger
 from .proxy.setup import ProxyCounts
-from .recorder_counts import RecorderCounts
-from .sealer import Sealer
-from .sealing import Sealed
+from .sealing import Sealed, Sealer
 from .sources import source_named
-from .spool import SUFFIX, Window, WindowFile, read_window
-from .window_settings import WindowSettings
-from .windows import STATE, end_of_window, free_name, open_windows, require_window
+from .windows import (
+    STATE,
+    SUFFIX,
+    Window,
+    WindowFile,
+    WindowSettings,
+    end_of_window,
+    free_name,
+    open_windows,
+    read_window,
+    require_window,
+)
+
+
+@dataclass
+class RecorderCounts:
+    """What a recorder has done since it started, and the windows that earlier ones left.
+
+    Each request that came is accepted, dropped or refused.
+    """
+
+    accepted: int = 0  # requests that the queue took
+    dropped: int = 0  # requests that are missing: the queue was full, or their copies found no memory
+    uncopied: int = 0  # those of them whose copies found no memory in the proxy
+    refused: int = 0  # requests that a full queue refused, and that their clients send again; each time counts
+    digested: int = 0  # requests with digests on the disk
+    rejected: int = 0  # rows that could not be read, or whose blocks do not fit those of the window
+    left_out: int = 0  # rows that are not requests, and empty prompts
+    malformed: int = 0  # requests of payloads that are not valid
+    tokens: int = 0  # of prompts
+    lost: int = 0  # requests that were accepted, but not digested before a crash
+    waiting: int = 0  # payloads in the queue
+    waiting_bytes: int = 0
+    waiting_limit_bytes: int = 0
+    sealed: int = 0  # windows
+    failed: int = 0  # windows that could not be sealed; their digests are kept
+    restarts: int = 0  # of the digester
+    last_sealed_s: float | None = None  # Unix time
+    proxy: dict[str, int] = field(default_factory=dict)  # requests to the proxy: fields of proxy.setup.ProxyCounts
+    reasons: dict[str, int] = field(default_factory=dict)  # reason -> rejected rows
+
 
 BUSY = "{path}: another recorder writes to this folder, or one that was killed is finishing. Choose another folder."
 FOREIGN = "{path}: this file is not the lock of a recorder. Choose another folder."

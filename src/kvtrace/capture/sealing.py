@@ -1,7 +1,8 @@
 """Seal a window: number its blocks from 0, release it by its profile, audit it, and write it with its data card.
 
 The digests go when the files of the window have their names. Sealing needs no key, so that a window can be sealed whose
-key died with its recorder. It runs in a process of its own, because it takes a moment.
+key died with its recorder. Windows are sealed as they end, one at a time: a thread waits for a process of its own,
+because sealing takes a moment.
 """
 
 from __future__ import annotations
@@ -12,8 +13,11 @@ import secrets
 import signal
 import subprocess
 import sys
+import threading
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
+from queue import Queue
 from typing import cast
 
 from .._base.errors import KvtraceError
@@ -35,7 +39,7 @@ from ..privacy.linking import LinkIndex
 from ..privacy.profiles import profile_of
 from ..privacy.publishing import Published, publish
 from ..trace.meta import Meta, RecordingSection, merge, rendering_of
-from .spool import Window, read_window
+from .windows import Window, read_window
 
 INDEX = "links"  # the numbers of the recording, in the folder of open windows
 
@@ -171,3 +175,52 @@ def run() -> None:
     except KvtraceError as error:
         report = {"error": str(error)}
     sys.stdout.write(json.dumps(report) + "\n")
+
+
+class Sealer:
+    """Seals the windows that it is given, in order.
+
+    Args:
+        folder: Where sealed windows go.
+        on_sealed: Called with the result of each.
+        on_message: Receives a sentence about each, without content.
+    """
+
+    def __init__(self, folder: Path, *, on_sealed: Callable[[Sealed], None], on_message: Callable[[str], None]):
+        self._folder, self._on_sealed, self._say = folder, on_sealed, on_message
+        self._waiting: Queue[Path | None] = Queue()
+        self._thread = threading.Thread(target=self._work, daemon=True, name="sealer")
+        self._thread.start()
+
+    def seal(self, path: Path) -> None:
+        """Seal a window when those before it are sealed."""
+        self._waiting.put(path)
+
+    def end(self) -> None:
+        """Seal what waits."""
+        self._waiting.put(None)
+        self._thread.join()
+
+    def _work(self) -> None:
+        while (path := self._waiting.get()) is not None:
+            done = seal_in_process(path, self._folder)
+            self._on_sealed(done)
+            if sentence := sentence_of(done):
+                self._say(sentence)
+
+
+def sentence_of(done: Sealed) -> str | None:
+    """What became of a window, for an operator; None if it had nothing.
+
+    >>> sentence_of(Sealed("window-20261123T100000Z", ["a.jsonl"], 1200, lost=3, audit="k-anonymous"))
+    'window-20261123T100000Z: sealed; 1,200 requests, 3 lost; audit k-anonymous.'
+    """
+    if done.error is not None:
+        return f"{done.name}: not sealed: {done.error} Its digests are kept; the next start tries again."
+    missing = [f"{count:,} {what}" for what in ("lost", "dropped", "rejected") if (count := getattr(done, what))]
+    if not done.files:
+        return f"{done.name}: no request was recorded; {', '.join(missing)}." if missing else None
+    requests = f"{done.requests:,} request{'' if done.requests == 1 else 's'}"
+    counts = ", ".join([requests, *missing])
+    note = f" {done.note[0].upper()}{done.note[1:]}" if done.note else ""
+    return f"{done.name}: sealed; {counts}; audit {done.audit}.{note}"

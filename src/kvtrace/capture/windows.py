@@ -1,13 +1,185 @@
-"""Windows of time: when they end, what they are called, and where their files are."""
+"""Windows of a recorder: the file of an open one, when it ends, its name, and the settings that all have in common.
+
+The file of an open window holds keyed digests, lengths and times of its requests, until it is sealed:
+
+    header   one line of JSON: the window, its release settings, a check value of its key
+    frames   kind, length and checksum, then the data:
+             SOURCE   how the requests of a source are read and hashed
+             BATCH    the requests that a batch answers for, and the batch (ingest/batch_codec.py)
+             END      the requests accepted and dropped when the window ended
+
+The file has neither text nor the key, and only its owner can read it. A kill may leave an incomplete frame at its end,
+which readers leave out.
+"""
 
 from __future__ import annotations
 
+import json
 import os
+import struct
 import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from hashlib import blake2b
 from pathlib import Path
+from typing import Any, BinaryIO
 
-from .._base.errors import UsageError
-from .spool import SUFFIX
+from .._base.checkpoint import parsed
+from .._base.errors import InputError, UsageError, named_errors, unwritable
+from .._base.folder_handle import PLAIN
+from .._base.output_files import append_whole
+from ..ingest.checkpoint import packed, unpacked
+from ..ingest.encoding import Batch
+from ..ingest.keys import Key
+from .encoders import LiveEncoding
+
+SUFFIX = ".window"
+FORMAT = 1
+DIGEST_BYTES = 16
+FRAME = struct.Struct(f"<cQ{DIGEST_BYTES}s")
+COVERED = struct.Struct("<QQ")  # requests that a batch answers for, and those of them whose payload was not valid
+SOURCE, BATCH, END = b"S", b"B", b"E"
+
+
+class WindowFile:
+    """Appends to the file of a window. `path` must not exist, unless `earlier` is what `read_window` found there."""
+
+    def __init__(self, path: str | Path, header: dict[str, Any], earlier: Window | None = None):
+        self.path = os.fspath(path)
+        self._sources = {} if earlier is None else dict(earlier.sources)
+        flags = os.O_RDWR | PLAIN if earlier else os.O_RDWR | os.O_CREAT | os.O_EXCL | PLAIN
+        try:
+            self._handle = os.open(self.path, flags, 0o600)
+        except OSError as error:
+            raise unwritable(self.path, error) from None
+        self._end = 0
+        if earlier is None:
+            self._append(json.dumps({"kvtrace_window": FORMAT, **header}).encode() + b"\n")
+            self.sync()
+        else:
+            self._end = earlier.end
+            with named_errors(self.path):
+                os.ftruncate(self._handle, self._end)
+
+    def source(self, name: str, description: dict[str, Any]) -> None:
+        """Record how the requests of a source are read and hashed; the first call for a source counts."""
+        if name not in self._sources:
+            self._sources[name] = description
+            self._frame(SOURCE, json.dumps({"source": name, **description}).encode())
+
+    @property
+    def first_source(self) -> dict[str, Any] | None:
+        """How the requests of the first source are read and hashed; None before the first request."""
+        return next(iter(self._sources.values()), None)
+
+    def batch(self, batch: Batch, *, covered: int, malformed: int = 0) -> None:
+        """Append a batch. StoppedError if the disk is full; earlier batches stay intact."""
+        self._frame(BATCH, COVERED.pack(covered, malformed) + packed(batch))
+
+    def finish(self, *, accepted: int, dropped: int) -> None:
+        """Append the counts at the end of the window, and close the file."""
+        self._frame(END, json.dumps({"accepted": accepted, "dropped": dropped}).encode())
+        self.close()
+
+    def sync(self) -> None:
+        """Flush the file to the disk."""
+        with named_errors(self.path):
+            os.fsync(self._handle)
+
+    def close(self) -> None:
+        """Flush and close the file."""
+        if self._handle >= 0:
+            self.sync()
+            os.close(self._handle)
+            self._handle = -1
+
+    def _frame(self, kind: bytes, data: bytes) -> None:
+        self._append(FRAME.pack(kind, len(data), _checksum(kind, data)) + data)
+
+    def _append(self, data: bytes) -> None:
+        self._end = append_whole(self._handle, data, self._end, self.path)
+
+
+@dataclass(frozen=True)
+class Window:
+    """What a window's file holds, apart from its batches."""
+
+    path: str
+    header: dict[str, Any]
+    sources: dict[str, dict[str, Any]]  # name -> how its requests are read and hashed
+    covered: int  # requests that the batches answer for
+    malformed: int  # those of them whose payload was not valid
+    ending: dict[str, int] | None  # requests accepted and dropped when the window ended; None if it was interrupted
+    end: int  # bytes up to the last complete frame
+    size: int  # bytes of the file
+
+    @property
+    def name(self) -> str:
+        """The name of the window, from its start: `window-20261123T100000Z`."""
+        return self.header["name"]
+
+    def lost(self, accepted: int) -> int:
+        """The requests that were accepted, but not digested, if `accepted` is the count at the window's end."""
+        return max(0, accepted - self.header["accepted"] - self.covered)
+
+    def batches(self) -> Iterator[Batch]:
+        """The batches, in order."""
+        with open(self.path, "rb") as file:
+            file.readline()
+            for kind, data in _frames(file, self.end):
+                if kind == BATCH:
+                    yield unpacked(data[COVERED.size :])
+
+
+def read_window(path: str | Path) -> Window | None:
+    """Read a window's file; None if it has no complete header, as a kill leaves it that came while it was made.
+
+    Raises:
+        InputError: it is not the file of a window, or of another version.
+    """
+    size = os.stat(path).st_size
+    with open(path, "rb") as file:
+        line = file.readline()
+        if not line.endswith(b"\n"):
+            return None
+        header = _header(line, path)
+        sources, covered, malformed, ending, end = {}, 0, 0, None, file.tell()
+        for kind, data in _frames(file, size):
+            if kind == SOURCE:
+                description = json.loads(data)
+                sources[description.pop("source")] = description
+            elif kind == BATCH:
+                requests, bad = COVERED.unpack_from(data)
+                covered, malformed = covered + requests, malformed + bad
+            elif kind == END:
+                ending = json.loads(data)
+            end = file.tell()
+    return Window(os.fspath(path), header, sources, covered, malformed, ending, end, size)
+
+
+def _header(line: bytes, path: str | Path) -> dict[str, Any]:
+    header = parsed(line)
+    if header.get("kvtrace_window") != FORMAT:
+        raise InputError(f"{path}: not the file of a window of this version of kvtrace. Move it away.")
+    return header
+
+
+def _frames(file: BinaryIO, size: int) -> Iterator[tuple[bytes, bytes]]:
+    """The complete frames from the file's position on."""
+    while True:
+        head = file.read(FRAME.size)
+        if len(head) < FRAME.size:
+            return
+        kind, length, checksum = FRAME.unpack(head)
+        data = file.read(length) if length <= size - file.tell() else b""
+        if len(data) < length or _checksum(kind, data) != checksum:
+            return
+        yield kind, data
+
+
+def _checksum(kind: bytes, data: bytes) -> bytes:
+    return blake2b(data, digest_size=DIGEST_BYTES, person=kind).digest()
+
 
 STATE = ".recording"  # the folder of open windows, inside the folder of sealed ones
 MIN_WINDOW_S = 1.0
@@ -53,3 +225,42 @@ def free_name(folder: Path, start_s: float) -> str:
 def open_windows(folder: Path) -> list[Path]:
     """The files of windows that are not sealed, oldest first."""
     return sorted((folder / STATE).glob(f"*{SUFFIX}"), key=lambda path: (path.stat().st_mtime_ns, path.name))
+
+
+@dataclass(frozen=True)
+class WindowSettings:
+    """How windows are keyed, encoded and released."""
+
+    encoding: LiveEncoding
+    base: Key | None = field(repr=False)  # of the keys of all windows; None = each has a random one
+    keeps_key: bool  # the user has the key, so that a recorder that starts again can go on
+    linked: bool  # one key for all windows
+    suffix: str
+    session_share: float
+
+    def key(self, name: str) -> Key:
+        """The key of a window."""
+        if self.base is None:
+            return Key.random()
+        return self.base if self.linked else Key(self.base.subkey(f"window {name}"))
+
+    def header(self, name: str, until_s: float, key: Key) -> dict[str, Any]:
+        """The header of a window's file: what its release depends on, and what a recorder that goes on must have."""
+        values = self.encoding.to_message()
+        profile = values.pop("profile")
+        return {
+            "name": name, "until": until_s, "suffix": self.suffix, "linked": self.linked,
+            "profile": profile, "session_share": self.session_share,
+            "isolate_tenants": self.encoding.options.isolate_tenants, "key": key.subkey("window check").hex(),
+            "options": key.subkey(f"options {sorted(values.items())!r}").hex(),
+        }  # fmt: skip
+
+    def continues(self, window: Window, now_s: float) -> bool:
+        """Whether a recorder with these settings goes on with a window that was interrupted.
+
+        It must have the window's key and its settings, and the window must not have passed.
+        """
+        if not self.keeps_key or now_s >= window.header["until"]:
+            return False
+        expected = self.header(window.name, window.header["until"], self.key(window.name))
+        return all(window.header.get(name) == value for name, value in json.loads(json.dumps(expected)).items())

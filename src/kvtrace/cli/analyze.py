@@ -6,8 +6,19 @@ import click
 
 from . import completion
 from .help import Command
-from .large import load
-from .options import DOMAINS, FIGURE, STREAMED, RowsOption, figure_writer, json_option, remarks_of, viewed
+from .options import (
+    DOMAINS,
+    FIGURE,
+    STREAMED,
+    RowsOption,
+    engine_units,
+    figure_writer,
+    json_option,
+    layouts_of,
+    load,
+    remarks_of,
+    viewed,
+)
 from .output import console, print_notes, print_result, print_tables
 
 
@@ -82,7 +93,6 @@ def _reached(trace, model_config, engine, capacity, kv_bytes):
     """What the cache of an engine makes of the possible hits."""
     from ..analysis.capacities import parse_capacity
     from ..serving.models.possible_hits import reachable_hits
-    from .options import engine_units, layouts_of
 
     layout = layouts_of(model_config, [engine], trace.block_size).get(engine)
     units = {"block_size": trace.block_size, "working_set": trace.working_set, "kv_bytes_per_token": kv_bytes}

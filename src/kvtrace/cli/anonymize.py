@@ -11,9 +11,9 @@ from ..ingest.encoding_options import EncodingOptions
 from ..privacy.release_options import ReleaseOptions
 from .completion import gpus as gpu_names
 from .help import Command
-from .log_options import BAD_ROWS, LOGS, bad_rows_allowed
-from .options import COSTS, RowsOption, record_options, taken, taken_release
+from .options import COSTS, RowsOption, record_options, require_memory, taken, taken_release
 from .output import console, print_line
+from .source_options import BAD_ROWS, LOGS, bad_rows_allowed
 
 
 @click.command("anonymize", cls=Command, groups={"--first-id": "Blocks", "--resume": "Large inputs", "--gpu": "Input", "--gpus": "Input", "--costs": "Input"}, examples=(
@@ -235,7 +235,6 @@ def _task_options(tasks, output, work_dir, memory, partitions, key_file, checkpo
     from .._base.memory import parse_memory
     from ..ingest.pipeline_tasks import TaskOptions
     from ..privacy.numbering.task_plan import blocks_within, require_folder, running
-    from .large import require_memory
 
     memory_bytes = None if memory is None else parse_memory(memory)
     require_folder(memory_bytes, output)

@@ -6,8 +6,7 @@ import click
 
 from ..privacy.release_options import listed
 from .help import Command
-from .large import MEMORY
-from .options import BLOCK_SIZE
+from .options import BLOCK_SIZE, MEMORY, opened, require_memory
 from .output import console, print_json, print_notes, print_tables
 
 
@@ -38,7 +37,6 @@ def audit_command(trace, against, users, profile, allow_measured, block_size, fo
     from ..privacy.data_card import write_card
     from ..report.audit_table import table
     from ..report.progress import AUDIT, Work
-    from .large import opened, require_memory
 
     if as_json and quiet:
         raise UsageError("--json and --quiet cannot be combined. Use one of them.")

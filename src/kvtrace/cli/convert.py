@@ -8,8 +8,7 @@ import click
 
 from .completion import Name, targets
 from .help import Command
-from .large import MEMORY, print_need, size_of
-from .options import BLOCK_SIZE_OF_TRACE, FIRST_ID, QUIET_ERRORS
+from .options import BLOCK_SIZE_OF_TRACE, FIRST_ID, MEMORY, QUIET_ERRORS, print_need, size_of
 from .output import console, print_lines
 
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 import click
 
 from .help import Command
-from .large import load
-from .options import CSV, DOMAINS, FIGURE, STREAMED, figure_writer, json_option, remarks_of, require_one, viewed
+from .options import CSV, DOMAINS, FIGURE, STREAMED, figure_writer, json_option, load, remarks_of, require_one, viewed
 from .output import console, print_notes, print_result, print_tables
 
 FULL_ATTENTION = "The curve counts all layers of this model as full attention; kvtrace simulate --engine vllm has its windows and states."

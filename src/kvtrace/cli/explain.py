@@ -10,7 +10,6 @@ import click
 from ..serving.routers import ROUTERS
 from . import completion
 from .help import Command
-from .loop_options import NAMES
 from .options import (
     ASSUME_OUTPUT,
     BLOCK_SIZE,
@@ -30,8 +29,17 @@ from .options import (
     require_one,
 )
 from .output import console, print_lines, print_notes, print_result, print_tables
-from .own_policies import own_policies
-from .setting_options import CACHE, IN_TIME, LOOP_WARM_UP, caches_of, hint_on_commas, needs_of, times_of
+from .simulation_options import (
+    CACHE,
+    IN_TIME,
+    LOOP_NAMES,
+    LOOP_WARM_UP,
+    caches_of,
+    hint_on_commas,
+    needs_of,
+    own_policies,
+    times_of,
+)
 
 
 @click.command("explain", cls=Command, groups={"--seed": "Instances and time"}, types={
@@ -96,7 +104,7 @@ def explain_command(trace, assume_output, capacity, policy, ttl, engine, tiers, 
     times = times_of(
         engine, "ttl" if ttl else policy, router, model_config=model_config, gpu_name=gpu_name, gpus=gpus, costs_file=costs_file,
         step_tokens=step_tokens, max_requests=max_requests, scheduler_options=scheduler_options, loop=loop, warm_up=warm_up, router_seed=router_seed,
-        **{name: options.pop(name) for name in NAMES},
+        **{name: options.pop(name) for name in LOOP_NAMES},
     )  # fmt: skip
     if len(times.engines) != 1:
         raise click.UsageError("--engine: name one engine. kvtrace simulate compares several.")

@@ -1,20 +1,62 @@
 """Commands whose --help groups the options and ends with examples, and a list of commands in the order of the work.
 
 An option that is the field of a record states its group there; any other has one row in `GROUPS`. It may have one in
-`TYPES`. A command that uses it for another purpose states this in `groups`. Every number may be written as 1,000, and shells complete names and files.
+`TYPES`. A command that uses it for another purpose states this in `groups`. Every number may be written as 1,000 (`_base/units.py` parses amounts), and shells complete names and files.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import click
 
 from .._base import units
+from .._base.errors import UsageError
 from . import completion as names
-from .amounts import Amount, as_amount
+
+
+class AmountType(click.ParamType):
+    """An amount with a parser of its own, and perhaps limits.
+
+    Args:
+        parse: Parses the text; its UsageError names the fault and gives examples.
+        least, most: The limits; None = no limit.
+    """
+
+    name = "amount"
+    parse: Callable[[str], Any]
+    least: float | None
+    most: float | None
+
+    def __init__(self, parse: Callable[[str], Any], least: float | None = None, most: float | None = None) -> None:
+        self.parse, self.least, self.most = parse, least, most
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """The amount; an error names the option."""
+        name = param.opts[-1] if param else "the value"
+        if isinstance(value, str):
+            try:
+                value = self.parse(value)
+            except UsageError as error:
+                raise click.UsageError(f"{name}: {error}", ctx) from None
+        if self.least is not None and not value >= self.least:
+            raise click.UsageError(f"{name} must be at least {self.least:,}.", ctx)
+        if self.most is not None and not value <= self.most:
+            raise click.UsageError(f"{name} must be at most {self.most:,}.", ctx)
+        return value
+
+
+def as_amount(kind: click.ParamType) -> click.ParamType:
+    """The type of a number, which then may have separators of thousands; any other type as it is."""
+    if isinstance(kind, (AmountType, click.types.BoolParamType)):
+        return kind
+    limits = getattr(kind, "min", None), getattr(kind, "max", None)
+    if isinstance(kind, click.types.IntParamType):
+        return AmountType(units.count, *limits)
+    return AmountType(units.decimal, *limits) if isinstance(kind, click.types.FloatParamType) else kind
+
 
 FILES = {"LOG", "TRACE", "TRACE2", "[TRACE2]", "TRACE...", "LOG...", "WINDOW...", "FILE", "FOLDER", "DIR", "PREVIOUS"}  # metavars of paths
 GROUPS = {  # group -> its options; a command shows them in this order
@@ -70,18 +112,18 @@ TYPES: dict[str, click.ParamType] = {  # option -> what it takes, where that is 
     "--time-unit": names.Name(names.fixed("auto", "s", "ms", "us", "ns", "iso")),
     "--tokenizer": names.Name(names.fixed("auto", "deepseek-r1", "o200k_base", "cl100k_base"), files=True),
     "--ray-address": names.Name(names.fixed("auto")),
-    "--sample": Amount(units.share),
-    "--sample-sessions": Amount(units.share),
-    "--request-sample": Amount(units.share),
-    "--quantile": Amount(units.share, 0.01, 0.999),
-    "--holdout": Amount(units.share),
-    "--ms-per-token": Amount(units.in_milliseconds, 0),
+    "--sample": AmountType(units.share),
+    "--sample-sessions": AmountType(units.share),
+    "--request-sample": AmountType(units.share),
+    "--quantile": AmountType(units.share, 0.01, 0.999),
+    "--holdout": AmountType(units.share),
+    "--ms-per-token": AmountType(units.in_milliseconds, 0),
     **dict.fromkeys(
         ("--duration", "--idle-cap", "--tree-idle-cap", "--ttft", "--over-time", "--start", "--stop", "--window", "--for"),
-        Amount(units.milliseconds),
+        AmountType(units.milliseconds),
     ),
-    "--half-life": Amount(units.milliseconds, 1000),
-    "--interval": Amount(units.milliseconds, 100),
+    "--half-life": AmountType(units.milliseconds, 1000),
+    "--interval": AmountType(units.milliseconds, 100),
 }
 HELP_NAMES = ["-h", "--help"]
 HYPHEN = "\ue000"  # stands for a hyphen at which no line breaks, while click breaks lines

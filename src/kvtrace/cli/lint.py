@@ -8,9 +8,9 @@ import click
 
 from ..ingest.encoding_options import EncodingOptions
 from .help import Command
-from .log_options import ALLOW_TRUNCATED, BAD_ROWS, LOG_FORMAT, LOGS, PROMPTS, bad_rows_allowed
 from .options import json_option, taken
 from .output import console, print_json, print_notes, print_tables
+from .source_options import ALLOW_TRUNCATED, BAD_ROWS, LOG_FORMAT, LOGS, PROMPTS, bad_rows_allowed
 
 
 @click.command("lint", cls=Command, groups={"--block-size": "Output"}, examples=(

@@ -1,4 +1,7 @@
-"""Options that several commands share."""
+"""Options that several commands share, and what the commands do with them.
+
+A data set larger than memory is read as a stream; its memory bound is printed before it starts.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +14,44 @@ import click
 from .._base.options import Record
 from ..privacy.release_options import ReleaseOptions
 from .help import RecordOption
-from .large import MEMORY
+from .output import print_lines
+
+MEMORY = click.option("--memory", metavar="SIZE", help="Stop if a data set may need more memory than SIZE, such as 2GB.")
+
+
+def load(path: str, memory: str | None, quiet: bool, need: Callable[[Any], Any], **options: Any) -> Any:
+    """The trace of a command, which needs `need(dataset)` for a data set; `options` are those of `open_trace`."""
+    from ..formats.lazy import open_trace
+
+    return open_trace(path, memory=size_of(memory), need=need, on_need=None if quiet else print_need, **options)
+
+
+def opened(path: str, memory: str | None, block_size: int | None = None) -> tuple[Any, int | None]:
+    """The data set at a path and the memory limit in bytes; (None, None) for any other trace."""
+    from ..formats.lazy import dataset_at
+
+    max_bytes = size_of(memory)
+    return dataset_at(path, block_size=block_size, memory=max_bytes), max_bytes
+
+
+def require_memory(need: Any, max_bytes: int | None, quiet: bool) -> None:
+    """UsageError if the need exceeds the limit; otherwise print the need."""
+    from ..formats import lazy
+
+    lazy.require_memory(need, max_bytes, None if quiet else print_need)
+
+
+def size_of(memory: str | None) -> int | None:
+    """The bytes of --memory, or None."""
+    from .._base.memory import parse_memory
+
+    return None if memory is None else parse_memory(memory)
+
+
+def print_need(need: object) -> None:
+    """Print the memory that a data set needs."""
+    print_lines([("memory", need)])
+
 
 Decorator = Callable[[Any], Any]  # of a command
 
@@ -62,7 +102,6 @@ def figure_writer(png: str | None, svg: str | None, quiet: bool = False) -> Call
     if not (png or svg):
         return lambda result, **options: None
     from ..report import paper
-    from .output import print_lines
 
     paper.check_outputs(png, svg)
 

@@ -9,7 +9,6 @@ import click
 from ..serving.routers import PLANNED, ROUTERS, check_router
 from . import completion
 from .help import Command
-from .loop_options import NAMES, closed_loop_of, loop_options
 from .options import (
     ASSUME_OUTPUT,
     BLOCK_SIZE,
@@ -28,6 +27,7 @@ from .options import (
     viewed,
 )
 from .output import console, print_notes, print_result, print_tables
+from .simulation_options import LOOP_NAMES, closed_loop_of, loop_options
 
 
 @click.command("plan", cls=Command, groups={"--warm-up": "Closed loop", "--seed": "Closed loop", "--tiers": "Instances and time", "--write-through": "Instances and time", "--router": "Instances and time"}, examples=(
@@ -89,7 +89,7 @@ def plan_command(trace, model_config, gpu_name, gpus, costs_file, extrapolate, t
         ttft_s=ttft / 1000, quantile=quantile, tiers=tuple(map(parse_tier, names(tiers))) if tiers else (),
         write_through=write_through, prices=Prices(input_price / 1e6, output_price / 1e6),
         limits=BatchLimits(step_tokens or own.step_tokens, max_requests or own.requests), routers=names(routers), mode=mode, engine=engine,
-        loop=closed_loop_of(loop, seed=seed, warm_up=warm_up, lanes_wanted=False, **{name: closed[name] for name in NAMES}),
+        loop=closed_loop_of(loop, seed=seed, warm_up=warm_up, lanes_wanted=False, **{name: closed[name] for name in LOOP_NAMES}),
     )  # fmt: skip
     if costs:
         if target.instance_engine != engine:

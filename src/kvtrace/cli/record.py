@@ -12,8 +12,7 @@ from ..privacy.release_options import ReleaseOptions
 from .help import Command
 from .options import QUIET_ERRORS, record_options, taken, taken_release
 from .output import console, print_line, rejected
-from .source_options import READING, SOURCES, live_options, queue_bytes
-from .stopping import stop_event
+from .source_options import READING, SOURCES, live_options, queue_bytes, stop_event
 
 PROXY = {"failed": "without a complete answer of the upstream", "left": "left by the client"}  # count -> its words
 
@@ -79,8 +78,7 @@ def _metrics(recorder):
     """The application of --metrics: the counts of the recorder."""
     from dataclasses import asdict
 
-    from ..capture.metrics import Reading, registry_of
-    from ..capture.metrics_app import metrics_app
+    from ..capture.metrics import Reading, metrics_app, registry_of
 
     return metrics_app(registry_of(lambda: Reading(counts=asdict(recorder.counts()))))
 

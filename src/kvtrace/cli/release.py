@@ -6,7 +6,7 @@ import click
 
 from ..privacy.release_options import ReleaseOptions
 from .help import Command
-from .options import record_options, taken_release
+from .options import opened, record_options, require_memory, taken_release
 from .output import console, print_line
 
 
@@ -74,7 +74,6 @@ def _release_dataset(trace, output, profile, block_size, workers, memory, quiet,
     from ..privacy.publishing import publish
     from ..privacy.release_tasks import release_dataset
     from ..report.progress import RELEASE_DATASET, Work
-    from .large import opened, require_memory
 
     dataset, max_bytes = opened(trace, memory, block_size)
     require_folder(max_bytes, output)

@@ -20,7 +20,7 @@ from .options import (
     roofline_of,
 )
 from .output import console, print_lines
-from .own_policies import own_policies
+from .simulation_options import own_policies
 
 
 @click.command("report", cls=Command, groups={"--ttft": "Instances and time", "--gpu": "Instances and time"}, examples=(

@@ -11,8 +11,6 @@ import click
 from ..serving.routers import ROUTERS
 from . import completion
 from .help import Command
-from .large import load
-from .loop_options import NAMES
 from .options import (
     ASSUME_OUTPUT,
     CSV,
@@ -25,12 +23,22 @@ from .options import (
     figure_writer,
     json_option,
     layouts_of,
+    load,
     remarks_of,
     require_one,
 )
 from .output import console, print_lines, print_notes, print_result, print_tables
-from .own_policies import own_policies
-from .setting_options import CACHE, IN_TIME, LOOP_WARM_UP, caches_of, hint_on_commas, needs_of, times_of
+from .simulation_options import (
+    CACHE,
+    IN_TIME,
+    LOOP_NAMES,
+    LOOP_WARM_UP,
+    caches_of,
+    hint_on_commas,
+    needs_of,
+    own_policies,
+    times_of,
+)
 
 
 def _policies():
@@ -91,7 +99,7 @@ def simulate_command(trace, assume_output, as_json, as_csv, png, svg, verbose, p
     times = times_of(
         options.pop("engine_names"), options["policies"], options["routers"], model_config=model_config, gpu_name=gpu_name, gpus=gpus, costs_file=costs_file,
         step_tokens=step_tokens, max_requests=max_requests, scheduler_options=scheduler_options, loop=loop, warm_up=warm_up, router_seed=options["router_seed"],
-        **{name: options.pop(name) for name in NAMES},
+        **{name: options.pop(name) for name in LOOP_NAMES},
     )  # fmt: skip
     need = partial(_memory_need, times=times, per_request=per_request, over_time=over_time, **options)
     loaded = load(trace, memory, quiet, need, block_size=block_size, chain=chain, ids=True)

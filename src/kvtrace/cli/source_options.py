@@ -1,15 +1,45 @@
-"""The options that `record` and `watch` share: where requests come from, and how they become digests."""
+"""Options of where requests come from: a raw log (`anonymize`, `lint`) or live sources (`record`, `watch`).
+
+They say how rows are read, and how prompts become tokens and digests. A live service ends at Ctrl-C or SIGTERM, which
+set an event, so that requests that wait are finished first.
+"""
 
 from __future__ import annotations
 
+import signal
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import click
 
+from .._base.process import STOPPING, forget_handlers
 from ..ingest.encoding_options import EncodingOptions
-from .log_options import ALLOW_TRUNCATED, LOG_FORMAT, PROMPTS
 from .options import record_options, with_options
+
+LOGS = click.argument("inputs", nargs=-1, required=True, metavar="LOG...")
+LOG_FORMAT = record_options(EncodingOptions, only=("log_format", "field_map", "time_unit"))
+PROMPTS = record_options(EncodingOptions, only=(
+    "tokenizer", "chat_template", "use_template", "generation_prompt", "render_as", "request_templates",
+))
+ALLOW_TRUNCATED = record_options(EncodingOptions, only=("allow_truncated",))
+BAD_ROWS = with_options(
+    click.option("--on-error", default="stop", type=click.Choice(["stop", "skip"]), help="At a bad row: stop, or skip it."),
+    click.option(
+        "--max-errors",
+        type=click.IntRange(0),
+        metavar="N",
+        help="With --on-error skip: stop after N bad rows.  [default: no limit]",
+    ),
+)
+
+
+def bad_rows_allowed(on_error: str, max_errors: int | None) -> int:
+    """The bad rows that a run skips; -1 = any number."""
+    return 0 if on_error == "stop" else -1 if max_errors is None else max_errors
+
 
 SOURCES = with_options(
     click.option(
@@ -66,8 +96,7 @@ LIVE = ("upstream", "session_header", "user_header", "from_start")
 
 def live_options(options: dict[str, Any]):
     """The sources that the options name; they are taken from the options."""
-    from ..capture.live import LiveOptions
-    from ..capture.servers import parse_address
+    from ..capture.live import LiveOptions, parse_address
 
     otlp, proxy, metrics = (
         None if text is None else parse_address(text) for text in map(options.pop, ("otlp", "proxy", "metrics"))
@@ -90,3 +119,29 @@ def queue_bytes(options: dict[str, Any]) -> int:
         return size_bytes(options.pop("queue"))
     except UsageError as error:
         raise UsageError(f"--queue: {error}") from None
+
+
+@contextmanager
+def stop_event() -> Iterator[threading.Event]:
+    """An event that the first signal sets; a second one ends the process at once. Signals are as before after the block.
+
+    >>> with stop_event() as stopped:
+    ...     signal.raise_signal(signal.SIGTERM)
+    ...     stopped.is_set()
+    True
+    """
+    stopped = threading.Event()
+
+    def stop(*_: object) -> None:
+        forget_handlers()
+        stopped.set()
+
+    before = {number: signal.getsignal(number) for number in STOPPING}
+    ours = [number for number, handler in before.items() if handler not in (None, signal.SIG_IGN)]
+    for number in ours:
+        signal.signal(number, stop)
+    try:
+        yield stopped
+    finally:
+        for number in ours:
+            signal.signal(number, before[number])

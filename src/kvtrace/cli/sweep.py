@@ -7,7 +7,7 @@ import click
 from .help import Command
 from .options import CHAIN, FIGURE, KV_BYTES, MODEL_CONFIG, QUIET, WARM_UP, figure_writer, json_option
 from .output import console, print_json, print_line, print_lines, print_tables
-from .own_policies import own_policies
+from .simulation_options import own_policies
 
 
 @click.command("sweep", cls=Command, groups={"--block-size": "Cache", "--seed": "Input", "--requests": "Input"}, examples=(

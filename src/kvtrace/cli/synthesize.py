@@ -8,8 +8,7 @@ from functools import partial
 import click
 
 from .._base import units
-from .amounts import Amount
-from .help import Command
+from .help import AmountType, Command
 from .options import ASSUME_OUTPUT, BLOCK_SIZE_OF_TRACE, CHAIN, QUIET_ERRORS, SAME_BYTES
 from .output import console, print_lines, print_tables
 
@@ -21,8 +20,8 @@ from .output import console, print_lines, print_tables
     "kvtrace synthesize trace.jsonl:0.7 synthetic.jsonl:0.3 -n 10k --tenants 20 -o mixed.jsonl",
 ))
 @click.argument("mixed", metavar="TRACE...", nargs=-1, required=True)
-@click.option("-n", "--requests", "n", type=Amount(units.requests), metavar="N", help="Number of requests: 1000, 10k, 1.5M; 3x is three times as many as all TRACEs have.  [default: 1x]")
-@click.option("--sessions", type=Amount(partial(units.requests, what="sessions")), metavar="N", help="Number of sessions, of a trace with dependencies: 500, 10x.  [default: 1x]")
+@click.option("-n", "--requests", "n", type=AmountType(units.requests), metavar="N", help="Number of requests: 1000, 10k, 1.5M; 3x is three times as many as all TRACEs have.  [default: 1x]")
+@click.option("--sessions", type=AmountType(partial(units.requests, what="sessions")), metavar="N", help="Number of sessions, of a trace with dependencies: 500, 10x.  [default: 1x]")
 @click.option("-o", "--output", metavar="FILE", help="File to write; - is stdout. The name may end in .gz, .zst or .parquet.")
 @click.option("--method", type=click.Choice(["attach", "tree", "sessions"]), help="attach: keeps reuse over time. tree: the algorithm of datagen, with corrections. sessions: keeps session trees.  [default: sessions if TRACE has sessions and dependencies, else attach]")
 @click.option("--scale", default="duration", type=click.Choice(["duration", "rate"]), help="The quantity that grows with N. duration: a longer trace with the load of TRACE. rate: more requests per second.")

@@ -5,8 +5,7 @@ from __future__ import annotations
 import click
 
 from .help import Command
-from .large import load
-from .options import CSV, DOMAINS, STREAMED, json_option, remarks_of, require_one
+from .options import CSV, DOMAINS, STREAMED, json_option, load, remarks_of, require_one
 from .output import console, print_lines, print_notes, print_result, print_tables
 
 

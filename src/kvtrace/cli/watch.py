@@ -16,8 +16,7 @@ from ..ingest.encoding_options import EncodingOptions
 from .help import Command
 from .options import KV_BYTES, MODEL_CONFIG, QUIET, taken
 from .output import console, print_json_line, print_line, print_tables, rejected
-from .source_options import READING, SOURCES, live_options, queue_bytes
-from .stopping import stop_event
+from .source_options import READING, SOURCES, live_options, queue_bytes, stop_event
 
 IDLE_S = 1.0  # --once: nothing has come for so long
 POLL_S = 0.1
@@ -50,10 +49,9 @@ def watch_command(capacity, model_config, kv_bytes_per_token, window, half_life,
     Live requests become keyed digests in memory, and nothing is stored. A terminal shows the figures in place; a pipe gets a line
     at each interval.
     """
-    from ..capture.known_blocks import known_block_size
     from ..capture.live import Live
     from ..capture.metrics import Reading
-    from ..capture.watcher import Watcher
+    from ..capture.watcher import Watcher, known_block_size
     from ..serving.models.layers import chosen
 
     live = live_options(options)
@@ -118,8 +116,7 @@ def sources_of(live: Any) -> list[str]:
 
 def _metrics(read: Callable[[], Any]) -> Any:
     """The application of --metrics."""
-    from ..capture.metrics import registry_of
-    from ..capture.metrics_app import metrics_app
+    from ..capture.metrics import metrics_app, registry_of
 
     def problem() -> str | None:
         snapshot = read().snapshot

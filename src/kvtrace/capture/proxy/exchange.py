@@ -1,4 +1,7 @@
-"""One request and its answer as the proxy saw them: the payload of its sources.
+"""One request and its answer as the proxy saw them: which API, the limits, the copies in memory, and their payload.
+
+Calls that generate text are known by the paths of their APIs; each kind has its own source and log reader. Copies are
+bounded each, and all copies together.
 
 A payload is one line of JSON (times, sizes, codings), the bytes of the request's body, and the bytes of the answer's.
 No header is part of it, except the values of those that the user names as session and user.
@@ -6,11 +9,52 @@ No header is part of it, except the values of those that the user names as sessi
 
 from __future__ import annotations
 
+import time
 from dataclasses import dataclass, field
 
 import orjson
 
 from ..._base.errors import RowError
+
+MIB = 1 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """Sizes and times that the proxy accepts. Bodies of calls that generate no text are neither kept nor limited."""
+
+    max_body: int = 64 * MIB  # bytes of a request that generates text; a larger one is refused (413)
+    max_answer: int = 32 * MIB  # bytes of an answer that are kept; the rest passes through
+    max_held: int = 512 * MIB  # bytes of all copies of requests under way; copies beyond are dropped
+    client_s: float = 30.0  # a client may send or take nothing for this long (408; an answer is broken off)
+    connect_s: float = 10.0  # to connect to the upstream (504)
+    upstream_s: float = 600.0  # the upstream may send nothing for this long (504; an answer is broken off)
+    idle_s: float = 4.0  # an idle connection to the upstream is kept; vLLM's and SGLang's servers close it after 5 s
+
+
+OPENAI, RESPONSES, ANTHROPIC = "proxy-openai", "proxy-responses", "proxy-anthropic"
+
+# the end of a path -> name of the source; prefixes (/v1, /openai/deployments/NAME) are the server's own
+ENDINGS = {
+    "/chat/completions": OPENAI,
+    "/completions": OPENAI,
+    "/responses": RESPONSES,
+    "/messages": ANTHROPIC,
+}
+
+
+def source_of(method: str, path: str) -> str | None:
+    """The name of the source that records this call; None if the call generates no text.
+
+    >>> source_of("POST", "/v1/chat/completions"), source_of("POST", "/v1/messages/count_tokens")
+    ('proxy-openai', None)
+    """
+    if method != "POST":
+        return None
+    path = path.rstrip("/")
+    name = next((name for ending, name in ENDINGS.items() if path.endswith(ending)), None)
+    return None if name == ANTHROPIC and "/threads/" in path else name  # OpenAI's Assistants add messages to threads
+
 
 MAX_ARRIVALS = 64  # pieces of an answer whose time is kept: the first token is in one of the first
 
@@ -60,3 +104,89 @@ class Exchange:
 _HEAD = (
     "arrived_ns", "ended_ns", "complete", "streamed", "arrivals", "request_coding", "answer_coding", "session", "user",
 )  # fmt: skip
+
+
+@dataclass(slots=True)
+class Memory:
+    """The bytes of all copies that are not in the queue yet."""
+
+    held: int = 0
+
+
+class Copy:
+    """One copy. Its repr shows nothing of it.
+
+    >>> copy = Copy(Limits(max_answer=4), Memory(), arrived_ns=5)
+    >>> copy.add_request(b"{}"), copy.add_answer(b"Yes"), copy.add_answer(b" and no")
+    (None, None, None)
+    >>> exchange = copy.exchange(complete=True, streamed=True)
+    >>> exchange.answer, exchange.complete
+    (b'Yes ', False)
+    """
+
+    __slots__ = (
+        "_answer", "_answer_size", "_arrivals", "_held", "_limits", "_memory", "_request", "arrived_ns", "full",
+        "is_dropped",
+    )  # fmt: skip
+
+    def __init__(self, limits: Limits, memory: Memory, arrived_ns: int) -> None:
+        self.arrived_ns = arrived_ns
+        self.full = False  # the answer is longer than its limit: what came after is not kept
+        self.is_dropped = False  # all copies together are larger than their limit: nothing of this one is kept
+        self._limits, self._memory, self._held = limits, memory, 0
+        self._request: list[bytes] = []
+        self._answer: list[bytes] = []
+        self._answer_size = 0
+        self._arrivals: list[tuple[int, int]] = []
+
+    def add_request(self, piece: bytes) -> None:
+        """Keep a piece of the request's body."""
+        if not self.is_dropped and self._has_room(len(piece)):
+            self._request.append(piece)
+
+    def add_answer(self, piece: bytes) -> None:
+        """Keep a piece of the answer's body, and when it came."""
+        if self.full or self.is_dropped:
+            return
+        room = self._limits.max_answer - self._answer_size
+        if len(piece) > room:
+            self.full = True
+            piece = piece[:room]
+        if self._has_room(len(piece)):
+            self._answer.append(piece)
+            self._answer_size += len(piece)
+            if len(self._arrivals) < MAX_ARRIVALS:
+                self._arrivals.append((self._answer_size, time.time_ns()))
+
+    def _has_room(self, size):
+        if self._memory.held + size > self._limits.max_held:
+            self.release()
+            self.is_dropped = True
+            return False
+        self._memory.held += size
+        self._held += size
+        return True
+
+    def exchange(
+        self,
+        *,
+        complete: bool,
+        streamed: bool,
+        request_coding: str = "",
+        answer_coding: str = "",
+        session: str | None = None,
+        user: str | None = None,
+    ) -> Exchange:
+        """The request and the answer, which ends now."""
+        return Exchange(
+            request=b"".join(self._request), answer=b"".join(self._answer), arrived_ns=self.arrived_ns,
+            ended_ns=time.time_ns(), complete=complete and not self.full, streamed=streamed,
+            arrivals=self._arrivals if streamed else [], request_coding=request_coding, answer_coding=answer_coding,
+            session=session, user=user,
+        )  # fmt: skip
+
+    def release(self) -> None:
+        """Forget the copy; its bytes no longer count."""
+        self._memory.held -= self._held
+        self._held = 0
+        self._request, self._answer = [], []

@@ -5,14 +5,14 @@ from __future__ import annotations
 import orjson
 
 from ..._base.errors import RowError
-from ..litellm_packing import is_packed, unpacked
+from ..litellm_calls import is_packed, unpacked
 from ..source import Lines, Source
 
 
 class LiteLLMRows(Lines):
     """Turns packed calls into lines of the log format `litellm`; payloads of POST /litellm are lines already.
 
-    >>> from ..litellm_packing import packed
+    >>> from kvtrace.capture.litellm_calls import packed
     >>> LiteLLMRows().of(packed({"id": "a"})), LiteLLMRows().of(b'{"id":"a"}')
     ([b'{"id":"a"}'], [b'{"id":"a"}'])
     """

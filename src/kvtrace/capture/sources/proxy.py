@@ -11,7 +11,7 @@ from functools import partial
 from ...ingest.logs import streamed
 from ..proxy.app import Proxy as Proxy
 from ..proxy.app import proxy_app as proxy_app
-from ..proxy.calls import ANTHROPIC, OPENAI, RESPONSES
+from ..proxy.exchange import ANTHROPIC, OPENAI, RESPONSES
 from ..proxy.rows import ExchangeRows
 from ..source import Source
 

@@ -1,19 +1,23 @@
-"""The routes of OTLP/HTTP: /v1/traces, /v1/logs and, ignored, /v1/metrics.
+"""The HTTP receivers: routes of OTLP/HTTP and of LiteLLM's callback, which put bodies of requests into the queue.
 
-opentelemetry.io/docs/specs/otlp: bodies are protobuf or JSON, and answers have the content type of their request. A
-payload of the queue is one byte of PROTOBUF_TRACES, ... and the body.
+OTLP/HTTP (opentelemetry.io/docs/specs/otlp): /v1/traces, /v1/logs and, ignored, /v1/metrics. Bodies are protobuf or
+JSON, and answers have the content type of their request. A payload of the queue is one byte of PROTOBUF_TRACES, ... and
+the body.
+
+LiteLLM's `generic_api` (docs.litellm.ai/docs/observability/generic_api): POST /litellm, a JSON array, or lines, of
+StandardLoggingPayloads. The payload of the queue is one line for each call, with the fields that its reader needs.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import orjson
 
-from ..source import Put
-from .bodies import Refusal
-from .routes import Answer, Route, retry_later
+from .asgi import Answer, Refusal, Route, plain, retry_later
+from .litellm_calls import needed
+from .source import Put
 
 PROTOBUF, JSON = "application/x-protobuf", "application/json"
 PROTOBUF_TRACES, PROTOBUF_LOGS, JSON_TRACES, JSON_LOGS = b"t", b"l", b"T", b"L"
@@ -51,7 +55,7 @@ class _Metrics(_Export):
     """Metrics are ignored. An exporter that sends them with the rest shall not report errors."""
 
 
-class _Calls(_Export):
+class _CallExport(_Export):
     """An export that may hold calls of models: it is checked, counted and put into the queue."""
 
     list_name: str
@@ -99,7 +103,7 @@ class _Calls(_Export):
                    for scope in _objects(batch, scopes))  # fmt: skip
 
 
-class _Traces(_Calls):
+class _Traces(_CallExport):
     list_name, protobuf_kind, json_kind = "resourceSpans", PROTOBUF_TRACES, JSON_TRACES
 
     def _message(self):
@@ -111,7 +115,7 @@ class _Traces(_Calls):
         return sum(len(scope.spans) for batch in message.resource_spans for scope in batch.scope_spans)
 
 
-class _Logs(_Calls):
+class _Logs(_CallExport):
     list_name, protobuf_kind, json_kind = "resourceLogs", PROTOBUF_LOGS, JSON_LOGS
 
     def _message(self):
@@ -136,3 +140,52 @@ def _objects(parent: dict[str, Any], name: str) -> list[dict[str, Any]]:
     if type(items) is not list or not all(type(item) is dict for item in items):
         raise malformed("JSON")
     return items
+
+
+NDJSON = ("application/x-ndjson", "application/ndjson", "application/jsonl")
+
+
+def litellm_routes(put: Put, *, keep: Iterable[str] = ()) -> Mapping[str, Route]:
+    """The path of LiteLLM's callback, which puts payloads of the source `litellm` into the queue.
+
+    Args:
+        put: Puts a payload into the queue.
+        keep: Names of more fields of a call, or of its metadata, to keep.
+    """
+    return {"/litellm": _LiteLLMCalls(put, frozenset(keep))}
+
+
+class _LiteLLMCalls:
+    content_types = (JSON, *NDJSON)  # LiteLLM sends lines as application/json, too
+
+    def __init__(self, put: Put, keep: frozenset[str]):
+        self.put, self.keep = put, keep
+
+    def take(self, body: bytes, content_type: str) -> Answer:
+        """Puts the calls into the queue as one payload."""
+        lines = [orjson.dumps(needed(call, self.keep)) for call in calls_of(body)]
+        if lines and not self.put("litellm", b"\n".join(lines), len(lines)):
+            raise retry_later()
+        return Answer(200, b"{}")
+
+    def refuse(self, refusal: Refusal, content_type: str) -> Answer:
+        """The refusal in one sentence."""
+        return plain(refusal.status, refusal.reason)
+
+
+def calls_of(body: bytes) -> list[dict[str, Any]]:
+    """The objects of a JSON array, of lines of JSON, or one; Refusal if it is something else.
+
+    >>> calls_of(b'[{"id": "a"}, null]'), calls_of(b'{"id": "a"}\\n{"id": "b"}\\n')
+    ([{'id': 'a'}], [{'id': 'a'}, {'id': 'b'}])
+    """
+    try:
+        if body.lstrip()[:1] == b"[":
+            calls = orjson.loads(body)
+        else:
+            calls = [orjson.loads(line) for line in body.splitlines() if line.strip()]
+    except orjson.JSONDecodeError:
+        calls = [0]
+    if not all(type(call) is dict or call is None for call in calls):  # LiteLLM may send null for a call
+        raise Refusal(400, "The body is not a JSON array or lines of JSON objects.")
+    return [call for call in calls if call is not None]

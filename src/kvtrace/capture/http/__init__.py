@@ -1,1 +1,0 @@
-"""HTTP receivers: ASGI applications that put the bodies of requests into the queue."""
