@@ -105,7 +105,7 @@ def lint_log(
     log_sources, reader = open_log(inputs, options, untimed=True)
     if not reader.holds_prompts:
         raise InputError("the log holds hashes or lengths, but no prompts. lint compares the text of prompts.")
-    recipe = recipe_of(reader, options, PROFILES["exact"], Key.random())
+    recipe = recipe_of(reader, options, PROFILES["exact"], Key.random(), keep_domains=False)
     run = _Run(PromptReader(recipe), block_size)
     total, counter = sources.total(log_sources), RowCounter(options.max_errors, on_reject)
     try:
