@@ -16,9 +16,9 @@ import numpy as np
 
 import kvtrace
 from kvtrace.analysis.arrivals import dispersion
-from kvtrace.analysis.distances import spearman
-from kvtrace.synthesis.figures import BOUNDS
-from kvtrace.synthesis.fitting import fit
+from kvtrace.analysis.distribution import spearman
+from kvtrace.synthesis.attach_fitting import fit
+from kvtrace.synthesis.fidelity import BOUNDS
 from kvtrace.synthesis.sampling import sample
 from kvtrace.synthesis.tree import fit_tree
 from tests.synthesis.made_traces import KINDS

@@ -16,9 +16,8 @@ import numpy as np
 import kvtrace
 from kvtrace._base.arrays import offsets_of, split_mix
 from kvtrace.analysis.exact_curve import HitCurve
-from kvtrace.analysis.live_curve import SLICES, LiveCurve
+from kvtrace.analysis.live_curve import SLICES, LiveCurve, SpanCurve
 from kvtrace.analysis.reuse import find_segments
-from kvtrace.analysis.span_curve import SpanCurve
 from kvtrace.trace.columns import Columns
 from kvtrace.trace.trace import Trace
 

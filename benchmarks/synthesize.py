@@ -9,8 +9,8 @@ import time
 from collections.abc import Iterator
 
 import kvtrace
-from kvtrace.synthesis.fitting import fit
-from kvtrace.synthesis.model import Model
+from kvtrace.synthesis.attach_fitting import fit
+from kvtrace.synthesis.attach_model import Model
 from kvtrace.synthesis.sampling import sample, write_sample
 
 from .inputs import BLOCK, conversations, repeated

@@ -33,8 +33,8 @@ from fuzz.seeds import FINDS, HERE, LOGS, session_files
 from kvtrace.cli import run
 from kvtrace.formats.links import Links, fingerprint_of, write_links
 from kvtrace.formats.reading import read
-from kvtrace.synthesis.fitting import fit
-from kvtrace.synthesis.sessions.fitting import fit_sessions
+from kvtrace.synthesis.attach_fitting import fit
+from kvtrace.synthesis.session_fitting import fit_sessions
 from kvtrace.text import trial
 from kvtrace.trace.building import toy
 from tests.attacks.canary import CANARY, WORDS

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import kvtrace
 from experiments.hints.tables import table
-from kvtrace.report import tune_tables
+from kvtrace.report import capacity_tables
 from kvtrace.trace.trace import Trace
 
 CAPACITY = 10_000
@@ -16,6 +16,6 @@ def tuned_table(trace: Trace, capacity: int = CAPACITY) -> str:
     >>> print(tuned_table(kvtrace.toy(*["0 1", "2", "3", "0 1"] * 9, gap_ms=1000), 3).splitlines()[0])
     | setting | pool | gap closed | block hit rate | token hit rate | settings tried |
     """
-    (shown,) = tune_tables.tables(kvtrace.tune(trace, capacity))
+    (shown,) = capacity_tables.tune_tables(kvtrace.tune(trace, capacity))
     rows = [[f"`{setting}`", *cells] for setting, *cells in shown.rows]
     return table([column.name for column in shown.columns], rows)

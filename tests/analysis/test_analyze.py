@@ -14,11 +14,11 @@ from hypothesis import strategies as st
 import kvtrace
 from kvtrace import cli
 from kvtrace._native import forest as kernel
-from kvtrace.analysis import popularity, tables, turns
+from kvtrace.analysis import popularity, session_statistics, summary_tables
 from kvtrace.analysis.arrivals import arrival_statistics, dispersion
 from kvtrace.analysis.block_sizes import by_block_size, each_block_size
-from kvtrace.analysis.block_uses import count_uses
 from kvtrace.analysis.distribution import FIGURES, Distribution
+from kvtrace.analysis.popularity import count_uses
 from kvtrace.analysis.summary import DISTRIBUTIONS, analyze, basics
 from kvtrace.cli import datagen
 from kvtrace.serving.models.layers import chosen, kv_bytes_per_token
@@ -176,7 +176,7 @@ def test_turns_grow_and_hit():
     columns = Columns(trace.timestamp, trace.input_length, trace.output_length, trace.hash_ids, trace.offsets,
                       session=[0, 1, 0, -1], parent=[-1, -1, 0, -1])  # fmt: skip
     chats = Trace.from_columns(columns, block_size=1)
-    found = turns.session_statistics(chats, unlimited_hits(chats))
+    found = session_statistics.session_statistics(chats, unlimited_hits(chats))
     assert (found.sessions, found.requests_in_sessions, found.turns.max) == (2, 3, 2)
     assert (found.growth.mean, found.turn_gap_ms.mean, found.think_ms) == (2, 20, None)
     assert [(group.name, group.hits.requests, group.hits.hit_blocks) for group in found.by_turn] == [
@@ -186,14 +186,14 @@ def test_turns_grow_and_hit():
 def test_types_are_apart_the_most_frequent_first():
     trace = toy("0 1", "0 2", "0 3")
     trace.extra = {"type": np.array(["b", "a", "a"], dtype=object)}
-    groups = turns.by_type(trace, unlimited_hits(trace))
+    groups = session_statistics.by_type(trace, unlimited_hits(trace))
     assert [(group.name, group.hits.hit_blocks) for group in groups] == [("a", 2), ("b", 0)]
 
 
 def test_rare_types_are_counted_together():
     trace = toy(*["0"] * 23)
     trace.extra = {"type": np.array([f"t{row:02}" for row in range(23)], dtype=object)}
-    groups = turns.by_type(trace, unlimited_hits(trace))
+    groups = session_statistics.by_type(trace, unlimited_hits(trace))
     assert len(groups) == 21 and (groups[-1].name, groups[-1].hits.requests) == ("(others)", 3)
 
 
@@ -357,7 +357,7 @@ def test_a_type_cannot_steer_the_terminal():
 
     console = Console(width=200, no_color=True)
     with console.capture() as kept:
-        console.print(tables.group_table("By type", "type", analyze(trace).by_type))
+        console.print(summary_tables.group_table("By type", "type", analyze(trace).by_type))
     assert "\x1b[2J" not in kept.get() and "[red]" in kept.get()
 
 

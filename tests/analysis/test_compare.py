@@ -10,12 +10,11 @@ from hypothesis import strategies as st
 
 import kvtrace
 from kvtrace import InputError, fold, toy, write
-from kvtrace.analysis import comparison_tables
+from kvtrace.analysis import compared_figures, comparison
 from kvtrace.analysis.comparison import SESSION_FIGURES, compare
-from kvtrace.analysis.distances import distance, spearman
+from kvtrace.analysis.distribution import distance, spearman
 from kvtrace.analysis.sessions import infer_sessions, recorded_sessions
 from kvtrace.cli import run
-from kvtrace.report import comparison
 from kvtrace.report import html_page as page
 from kvtrace.trace.columns import Columns, replace_columns
 from kvtrace.trace.trace import Trace
@@ -191,8 +190,8 @@ def test_every_score_lies_between_0_and_1_and_the_overall_one_is_their_mean(a, b
 def test_all_figures_can_be_written_as_json_and_as_a_line_each(a, b):
     found = compare(a, b)
     names = json.loads(json.dumps(found.to_dict(), allow_nan=False))["scores"].keys()
-    assert {*names, *SESSION_FIGURES} == comparison_tables.NAMES.keys()
-    assert len(comparison.as_csv(found).splitlines()) == 2 + len(names)
+    assert {*names, *SESSION_FIGURES} == compared_figures.NAMES.keys()
+    assert len(comparison.comparison_csv(found).splitlines()) == 2 + len(names)
     assert [len(table.rows) for table in found.tables()] == [len(names), len(found.distributions), 2]
 
 

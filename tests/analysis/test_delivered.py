@@ -13,7 +13,7 @@ from kvtrace.cli import run
 from kvtrace.formats.dataset import open_dataset
 from kvtrace.formats.lazy import LazyTrace
 from kvtrace.report import html_page
-from kvtrace.report.plots import waterfall
+from kvtrace.report.plots import causes
 from kvtrace.trace.columns import Columns, replace_columns
 from kvtrace.trace.domains import in_domains
 from kvtrace.trace.hits import count_hits, unlimited_hits
@@ -192,10 +192,10 @@ def test_the_page_has_the_tables_once_and_the_notes():
 
 def test_a_waterfall_ends_with_the_delivered_tokens_if_all_are_known():
     every = measured(three_hours(), cached_tokens=[0, 0, 16, 32, 16])
-    labels = list(waterfall.panel(kvtrace.explain(every, 3)).y.ticks.values())
+    labels = list(causes.waterfall_panel(kvtrace.explain(every, 3)).y.ticks.values())
     assert labels[0] == "delivered 40%"
     assert not any(
-        "delivered" in label for label in waterfall.panel(kvtrace.explain(three_hours(), 3)).y.ticks.values()
+        "delivered" in label for label in causes.waterfall_panel(kvtrace.explain(three_hours(), 3)).y.ticks.values()
     )
 
 

@@ -8,10 +8,9 @@ from hypothesis import strategies as st
 import kvtrace
 from kvtrace import UsageError
 from kvtrace._base.arrays import split_mix
-from kvtrace.analysis import sampled_curve as shards
-from kvtrace.analysis.curves import hit_curve
+from kvtrace.analysis import curves as shards
+from kvtrace.analysis.curves import SAMPLES, SampledCurve, _sample_of, hit_curve
 from kvtrace.analysis.exact_curve import RATES
-from kvtrace.analysis.sampled_curve import SAMPLES, SampledCurve, _sample_of
 from kvtrace.trace.columns import Columns
 from kvtrace.trace.trace import Trace
 from tests.strategies import traces

@@ -10,12 +10,11 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from kvtrace._native import forest
-from kvtrace.analysis.session_hits import own_session_blocks, session_hits
-from kvtrace.analysis.session_tables import session_tables
+from kvtrace.analysis.session_statistics import session_statistics
 from kvtrace.analysis.session_values import session_values
-from kvtrace.analysis.sessions import agents, recorded_turns
+from kvtrace.analysis.sessions import agents, own_session_blocks, recorded_turns, session_hits
 from kvtrace.analysis.summary import analyze
-from kvtrace.analysis.turns import session_statistics
+from kvtrace.analysis.summary_tables import session_tables
 from kvtrace.trace.building import toy
 from kvtrace.trace.columns import Columns, replace_columns
 from kvtrace.trace.dependencies import Dependencies

@@ -17,7 +17,7 @@ from kvtrace.cache.sweeps import Grid, SweepTable, plan, sweep
 from kvtrace.cache.sweeps.grid import digest, forget, trace_of
 from kvtrace.cache.sweeps.running import SweepCheckpoint, Task, local, rows_of
 from kvtrace.cache.sweeps.table import COLUMNS, GAP, row_of
-from kvtrace.synthesis.fitting import fit
+from kvtrace.synthesis.attach_fitting import fit
 from kvtrace.synthesis.sampling import sample
 from kvtrace.trace.building import toy
 from tests.reference import sweep as slow

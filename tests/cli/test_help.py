@@ -21,7 +21,7 @@ from kvtrace.cli.help import OTHERS, AmountType, Command
 from kvtrace.cli.simulation_options import shares
 from kvtrace.serving.calibration.calibration import calibrate
 from kvtrace.serving.recordings import read_recording
-from kvtrace.synthesis.sessions.fitting import fit_sessions
+from kvtrace.synthesis.session_fitting import fit_sessions
 from tests.capture.windows import sealed, waited
 from tests.docs import ROOT
 from tests.serving.quick_fits import quick_fits

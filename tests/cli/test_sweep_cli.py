@@ -16,7 +16,7 @@ import pytest
 import kvtrace
 from kvtrace.cache.sweeps.table import GAP
 from kvtrace.cli import run
-from kvtrace.synthesis.fitting import fit
+from kvtrace.synthesis.attach_fitting import fit
 from kvtrace.trace.building import toy
 from tests.base.test_ray_cluster import without_rays_lines
 from tests.docs import ROOT

@@ -14,7 +14,7 @@ import pytest
 
 from kvtrace import count_hits, read, unlimited_hits
 from kvtrace.formats import targets as clients
-from kvtrace.synthesis.fitting import fit
+from kvtrace.synthesis.attach_fitting import fit
 from kvtrace.synthesis.sampling import sample
 from kvtrace.text import tokenizers
 from kvtrace.text.prompts import texts_to_hashes, write_prompts

@@ -20,10 +20,9 @@ from kvtrace._native import forest as forest_kernel
 from kvtrace._native import forest as uses_kernel
 from kvtrace._native import recency as reuse_kernel
 from kvtrace.analysis.curves import hit_curve
-from kvtrace.analysis.distribution import Distribution
+from kvtrace.analysis.distribution import Distribution, distribution_of_sorted
 from kvtrace.analysis.reuse import find_segments, reuse_distances, reuse_times
 from kvtrace.analysis.summary import analyze, basics
-from kvtrace.analysis.weighted_quantiles import distribution_of_sorted
 from kvtrace.cache.policies import POLICIES
 from kvtrace.cache.simulation import simulate
 from kvtrace.cli import run

@@ -17,7 +17,7 @@ from kvtrace.ingest.logs import NO_TIME, READERS, open_reader, records_of
 from kvtrace.ingest.logs.sources import LogPiece
 from kvtrace.ingest.logs.times import ArrivalModel, times_after_delays
 from kvtrace.ingest.row_counts import RowCounter
-from kvtrace.report.summary import closing
+from kvtrace.report.raw_logs import closing
 from kvtrace.trace.unknown import UNKNOWN_LENGTH
 from tests.attacks.canary import CANARY, all_of, require_none
 from tests.ingest.flat import prepare

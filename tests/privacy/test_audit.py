@@ -41,7 +41,7 @@ from kvtrace.privacy.profiles import PROFILES, profile
 from kvtrace.privacy.releases import release
 from kvtrace.privacy.sidecar_forms import SIDECAR, public
 from kvtrace.privacy.trace_draft import RowBlocks
-from kvtrace.report.audit_table import table
+from kvtrace.report.release_tables import audit_table
 from kvtrace.trace.building import toy
 from kvtrace.trace.columns import Columns, replace_columns, rows_of
 from kvtrace.trace.dependencies import Dependencies
@@ -1270,7 +1270,7 @@ def test_the_verdict_comes_last_and_alone_if_asked(tmp_path, capsys):
     assert capsys.readouterr().out.splitlines()[-1] == verdict
     run(["audit", str(path), "-q"])
     assert capsys.readouterr().out == f"{verdict}\n"
-    assert table(kvtrace.audit(path), "t.jsonl").row_count == len(CHECKS)
+    assert audit_table(kvtrace.audit(path), "t.jsonl").row_count == len(CHECKS)
 
 
 def test_a_trace_from_stdin_is_audited(tmp_path, monkeypatch):

@@ -9,9 +9,9 @@ from hypothesis import given
 
 import kvtrace
 from kvtrace.report import html_page, interactive, paper
-from kvtrace.report.explanation import cause_table
+from kvtrace.report.explanation_tables import cause_table
 from kvtrace.report.figures import plot_of
-from kvtrace.report.plots import causes, causes_over_time, waterfall
+from kvtrace.report.plots import causes
 from kvtrace.report.plots.plot import Study
 from kvtrace.serving.misses.causes import CAUSES
 from kvtrace.trace.building import toy
@@ -27,7 +27,7 @@ def evicting():
 
 def steps(explanation):
     """The bars of a waterfall from top to bottom: label -> (start, tokens)."""
-    panel = waterfall.panel(explanation)
+    panel = causes.waterfall_panel(explanation)
     bars = {float(bar.y[0]): (int(bar.x[0]), int(bar.length[0])) for bar in panel.series}
     return {label: bars[row] for row, label in sorted(panel.y.ticks.items(), reverse=True)}
 
@@ -44,7 +44,7 @@ def test_hits_of_a_waterfall_are_by_tier_where_there_are_several():
     assert list(steps(explanation).items())[2:] == [
         ("possible 42.9%", (0, 48)), ("hit in hbm 14.3%", (0, 16)), ("hit in dram 28.6%", (16, 32)),
     ]  # fmt: skip
-    opacity = [bar.opacity for bar in waterfall.panel(explanation).series]
+    opacity = [bar.opacity for bar in causes.waterfall_panel(explanation).series]
     assert opacity[-1] < opacity[-2] == 1
 
 
@@ -55,12 +55,12 @@ def test_a_waterfall_leaves_out_the_warm_up():
 @given(traces(outputs=False))
 def test_windows_add_up_to_the_causes_and_steps_to_all_tokens(trace):
     explanation = kvtrace.explain(trace, int(trace.prompt_blocks.max(initial=1)) + 1)
-    counts = causes_over_time.panels(explanation)[1]
+    counts = causes.panels_over_time(explanation)[1]
     if not counts.missing:
         totals = explanation.totals
         drawn = {series.name.replace(" ", "_"): int(series.y.sum()) for series in counts.series}
         assert drawn == {name: totals[name] for name in CAUSES if totals[name] or name == "hit"}
-        window_ms = causes_over_time.round_window(float(trace.timestamp[-1]))
+        window_ms = causes.round_window(float(trace.timestamp[-1]))
         hits = [window["causes"]["hit"] for window in explanation.over_time(window_ms)]
         assert [value for value in hits if value] == [int(value) for value in counts.series[0].y if value]
     down = [tokens for label, (_, tokens) in steps(explanation).items() if not label.startswith(("all", "possible"))]
@@ -69,14 +69,14 @@ def test_windows_add_up_to_the_causes_and_steps_to_all_tokens(trace):
 
 def test_windows_are_round_and_at_most_sixty():
     for duration_ms in 10.0 ** np.arange(0, 13, 0.25):
-        window_ms = causes_over_time.round_window(duration_ms)
-        assert duration_ms // window_ms < causes_over_time.WINDOWS
+        window_ms = causes.round_window(duration_ms)
+        assert duration_ms // window_ms < causes.WINDOWS
     week = kvtrace.explain(toy("0", "0", gap_ms=7 * 86_400_000), 2)
-    assert causes_over_time.panels(week)[0].y.title == "share of prompt tokens in 3 h"
+    assert causes.panels_over_time(week)[0].y.title == "share of prompt tokens in 3 h"
 
 
 def test_bars_of_a_window_are_stacked_on_the_hits():
-    drawn = interactive.figure(causes_over_time.panels(kvtrace.explain(evicting(), 3))[0])
+    drawn = interactive.figure(causes.panels_over_time(kvtrace.explain(evicting(), 3))[0])
     assert drawn["layout"]["barmode"] == "stack"
     assert [(bars["name"], bars["y"][::12]) for bars in drawn["data"]] == [
         ("hit", [0.0, 0.0, 0.5, 1.0]), ("evicted", [0.0, 0.0, 0.5, 0.0]), ("first use", [1.0, 1.0, 0.0, 0.0]),
@@ -107,10 +107,12 @@ def test_the_page_knows_tokens_of_other_domains():
 def test_a_large_trace_has_no_causes_unless_its_reader_asks(monkeypatch):
     monkeypatch.setattr("kvtrace.report.plots.plot.MAX_REFERENCES", 3)
     study = Study(evicting())
-    missing = {panel.missing for plot in (waterfall.plot, causes_over_time.plot) for panel in plot(study).panels}
+    missing = {
+        panel.missing for plot in (causes.waterfall_plot, causes.causes_over_time_plot) for panel in plot(study).panels
+    }
     assert missing == {"prompts have 7 blocks. Add --capacity 50% to simulate a cache."}
     assert "Prompt tokens by cause, " not in html_page.page(evicting())
-    assert not waterfall.plot(Study(evicting(), capacity=3)).panels[0].missing
+    assert not causes.waterfall_plot(Study(evicting(), capacity=3)).panels[0].missing
 
 
 def test_a_paper_stacks_the_same_bars(tmp_path):

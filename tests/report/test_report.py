@@ -12,7 +12,7 @@ from kvtrace import UsageError, fold, plan, simulate, toy, write
 from kvtrace.cli import run
 from kvtrace.report import html_page as page
 from kvtrace.report import interactive, paper
-from kvtrace.report.plots import PLOTS, comparison, working_set
+from kvtrace.report.plots import PLOTS, compared, over_time
 from kvtrace.report.plots.plot import Axis, Panel, Series, Study, cdf, cumulative, log_ticks, time_bins
 from kvtrace.serving.hardware import Roofline, gpu
 from kvtrace.serving.models import model_shape
@@ -98,17 +98,17 @@ def test_reuse_is_counted_by_its_share_of_blocks():
 
 
 def test_equal_traces_are_no_distance_apart():
-    plot = comparison.plot(Study(shared_prefix(), "a"), Study(shared_prefix(), "b"))
+    plot = compared.plot(Study(shared_prefix(), "a"), Study(shared_prefix(), "b"))
     assert [panel.title[-5:] for panel in plot.panels[1:]] == ["0.000"] * 5
 
 
 def test_a_distance_weighs_values_by_their_counts():
     a, b = (np.array([1, 2]), np.array([3, 1])), (np.array([1, 2]), np.array([1, 3]))
-    assert comparison.distance(a, b) == 0.5
+    assert compared.distance(a, b) == 0.5
 
 
 def test_two_traces_of_one_name_are_two_lines():
-    plot = comparison.plot(Study(shared_prefix(), "a"), Study(toy("0 1", "0 1"), "a"))
+    plot = compared.plot(Study(shared_prefix(), "a"), Study(toy("0 1", "0 1"), "a"))
     assert [len(panel.series) for panel in plot.panels] == [2] * 6
 
 
@@ -213,10 +213,10 @@ def test_help_says_that_the_second_trace_may_be_left_out():
 def test_a_window_counts_its_distinct_blocks(trace):
     if not trace.timestamp[-1] or not len(trace.hash_ids):
         return
-    which = time_bins(trace, working_set.WINDOWS)[0]
-    rows = [np.flatnonzero(which == window) for window in range(working_set.WINDOWS)]
+    which = time_bins(trace, over_time.WINDOWS)[0]
+    rows = [np.flatnonzero(which == window) for window in range(over_time.WINDOWS)]
     distinct = [len({block for row in inside for block in trace.prompt(row).tolist()}) for inside in rows]
-    assert working_set.plot(Study(trace)).panels[0].series[1].y.tolist() == distinct
+    assert over_time.working_set_plot(Study(trace)).panels[0].series[1].y.tolist() == distinct
 
 
 def test_every_value_under_the_pointer_has_a_unit():

@@ -5,7 +5,7 @@ import re
 import pytest
 from rich.console import Console, Group
 
-from kvtrace.report.watch_view import LiveView, Pace, advice, line, screen
+from kvtrace.report.watch_view import LiveView, RequestRates, advice, line, screen
 from tests.capture.snapshots import COUNTS, snapshot
 
 
@@ -13,7 +13,8 @@ def shown(width, values=None, counts=COUNTS, pace=None):
     """The lines of the screen."""
     console = Console(width=width, force_terminal=False)
     with console.capture() as captured:
-        console.print(Group(*screen(values or snapshot(), counts, ["otlp", "follow"], pace or Pace(), width=width)))
+        rates = pace or RequestRates()
+        console.print(Group(*screen(values or snapshot(), counts, ["otlp", "follow"], rates, width=width)))
     return [text.rstrip() for text in captured.get().splitlines()]
 
 
@@ -71,7 +72,7 @@ def test_the_sentences_name_what_to_buy():
 
 
 def test_the_pace_is_that_between_two_snapshots_and_an_equal_one_keeps_it():
-    pace, later = Pace(), snapshot()
+    pace, later = RequestRates(), snapshot()
     later["now_s"] += 5
     later["since_start"]["requests"] += 61
     later["since_start"]["prompt_tokens"] += 226_000
@@ -84,7 +85,7 @@ def test_the_pace_is_that_between_two_snapshots_and_an_equal_one_keeps_it():
 
 
 def test_the_pace_begins_anew_with_the_gauge():
-    pace, again = Pace(), snapshot(started_s=7201.0)
+    pace, again = RequestRates(), snapshot(started_s=7201.0)
     again["now_s"] += 5
     again["since_start"]["requests"] = 1.0
     for values in (snapshot(), again):
@@ -93,7 +94,7 @@ def test_the_pace_begins_anew_with_the_gauge():
 
 
 def test_a_line_for_a_log():
-    assert line(snapshot(), COUNTS, Pace(), "12:00:05") == (
+    assert line(snapshot(), COUNTS, RequestRates(), "12:00:05") == (
         "12:00:05 400 requests in 1h; 8 dropped, 5 rejected, 2 malformed, 3 lost; token hit rate: 0.5x 25.0 %, "
         "1x 35.0 %, 2x 45.0 %, 4x 50.0 %, possible 55.0 %, delivered 25.0 %; working set 5,000 blocks (9.8 GiB); "
         "90 % of possible: 3,000 blocks (5.9 GiB)"

@@ -11,7 +11,7 @@ from kvtrace.cache.engines import ENGINES
 from kvtrace.cache.layout import CacheGroup, CacheLayout
 from kvtrace.cache.simulation import Setting, simulate
 from kvtrace.cache.tiered import simulate_tiers
-from kvtrace.report.explanation import cure_notes
+from kvtrace.report.explanation_tables import cure_notes
 from kvtrace.serving.closed_loop import ClosedLoop
 from kvtrace.serving.deployment import simulate_instances
 from kvtrace.serving.hardware import roofline_of

@@ -13,7 +13,7 @@ from kvtrace._base.errors import UsageError
 from kvtrace.analysis.curves import hit_curve
 from kvtrace.cache.simulation import Setting, simulate
 from kvtrace.cli import run
-from kvtrace.report.planning import tables as tables_of
+from kvtrace.report.plan_tables import tables as tables_of
 from kvtrace.serving.hardware import GPUS, Roofline, gpu
 from kvtrace.serving.latencies import quantile_interval
 from kvtrace.serving.models import MODELS, model_shape

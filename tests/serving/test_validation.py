@@ -9,7 +9,7 @@ import pytest
 import kvtrace
 from kvtrace import InputError, UsageError
 from kvtrace.cache.simulation import Setting
-from kvtrace.report.validation import tables, warnings
+from kvtrace.report.validation_tables import tables, warnings
 from kvtrace.serving.deployment import Timeline
 from kvtrace.serving.hardware import Roofline, gpu
 from kvtrace.serving.models import model_shape

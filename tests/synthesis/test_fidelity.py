@@ -7,8 +7,7 @@ import pytest
 import kvtrace
 from kvtrace.cli import run
 from kvtrace.privacy.sidecar_forms import FIGURES
-from kvtrace.synthesis.fidelity import Fidelity
-from kvtrace.synthesis.figures import BOUNDS, figures_of
+from kvtrace.synthesis.fidelity import BOUNDS, Fidelity, figures_of
 from kvtrace.trace.building import toy
 from tests.synthesis.made_traces import KINDS
 

@@ -12,9 +12,9 @@ from kvtrace import Knobs, mix
 from kvtrace._base.errors import InputError, UsageError
 from kvtrace.cli import run
 from kvtrace.privacy import sidecar_forms
+from kvtrace.synthesis.attach_fitting import fit
 from kvtrace.synthesis.clients import clients_of
-from kvtrace.synthesis.figures import figures_of
-from kvtrace.synthesis.fitting import fit
+from kvtrace.synthesis.fidelity import figures_of
 from kvtrace.synthesis.sampling import sample, write_sample
 from kvtrace.synthesis.tree import fit_tree
 from kvtrace.trace.building import toy

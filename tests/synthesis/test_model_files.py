@@ -8,8 +8,8 @@ import pytest
 
 import kvtrace
 from kvtrace.cli import run
-from kvtrace.synthesis.fitting import fit
-from kvtrace.synthesis.sessions.fitting import fit_sessions
+from kvtrace.synthesis.attach_fitting import fit
+from kvtrace.synthesis.session_fitting import fit_sessions
 from kvtrace.trace.building import toy
 from tests.conftest import drawn
 from tests.synthesis.session_forests import forest

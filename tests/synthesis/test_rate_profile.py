@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 import kvtrace
 from kvtrace import Knobs, RateProfile, mix, read_rates
 from kvtrace._base.errors import InputError, UsageError
-from kvtrace.synthesis.fitting import fit
-from kvtrace.synthesis.flow import Flow
+from kvtrace.synthesis.arrival_processes import Flow
+from kvtrace.synthesis.attach_fitting import fit
 from kvtrace.synthesis.sampling import sample
 from kvtrace.synthesis.tree import fit_tree
 from tests.synthesis.test_mixtures import synthesize

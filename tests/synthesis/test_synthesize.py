@@ -10,11 +10,10 @@ from hypothesis import strategies as st
 import kvtrace
 from kvtrace._base.errors import InputError, UsageError
 from kvtrace.cli import run
-from kvtrace.synthesis.draft import Draft
-from kvtrace.synthesis.fitting import fit
+from kvtrace.synthesis.attach_fitting import fit
+from kvtrace.synthesis.attach_model import Model
+from kvtrace.synthesis.draft import Draft, within
 from kvtrace.synthesis.knobs import Knobs
-from kvtrace.synthesis.limits import within
-from kvtrace.synthesis.model import Model
 from kvtrace.synthesis.sampling import sample, write_sample
 from kvtrace.synthesis.tree import fit_tree
 from kvtrace.trace.building import toy

@@ -12,12 +12,11 @@ from kvtrace._base.errors import InputError, UsageError
 from kvtrace.cli import run
 from kvtrace.formats.format_table import NAMES
 from kvtrace.synthesis.knobs import Knobs
-from kvtrace.synthesis.models import default_method, is_model, load_model
+from kvtrace.synthesis.model_files import default_method, is_model, load_model
 from kvtrace.synthesis.sampling import sample, write_sample
-from kvtrace.synthesis.sessions.chains import FORKED, MAIN, ROOT, SPAWNED, chains_of
-from kvtrace.synthesis.sessions.fitting import fit_sessions
-from kvtrace.synthesis.sessions.model import TABLES, TURNS, SessionModel
-from kvtrace.synthesis.sessions.plans import exchange_long_forks
+from kvtrace.synthesis.session_fitting import fit_sessions
+from kvtrace.synthesis.session_model import FORKED, MAIN, ROOT, SPAWNED, TABLES, TURNS, SessionModel, chains_of
+from kvtrace.synthesis.session_plans import exchange_long_forks
 from kvtrace.trace.building import toy
 from kvtrace.trace.columns import fields_of, replace_columns
 from kvtrace.trace.dependencies import COMPLETION, JOIN, SEQUENCE, SPAWN, Dependencies

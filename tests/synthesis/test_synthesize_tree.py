@@ -8,8 +8,7 @@ from hypothesis import strategies as st
 import kvtrace
 from kvtrace._native import synthesis as stretch_kernel
 from kvtrace._native import synthesis as tree_kernel
-from kvtrace.synthesis.draft import Draft
-from kvtrace.synthesis.stretch import StretchState, scaled, stretched
+from kvtrace.synthesis.draft import Draft, StretchState, scaled, stretched
 from kvtrace.synthesis.tree import TreeStream, fit_tree
 from kvtrace.trace.building import toy
 from kvtrace.trace.columns import Columns

@@ -8,7 +8,7 @@ from kvtrace.analysis.arrivals import Arrivals
 from kvtrace.analysis.delivered import DeliveredDict
 from kvtrace.analysis.distribution import Distribution
 from kvtrace.analysis.popularity import DepthBand, Popularity
-from kvtrace.analysis.turns import ToolAnswers
+from kvtrace.analysis.session_statistics import ToolAnswers
 from kvtrace.cache.isolation import DomainsDict
 from kvtrace.serving.models.possible_hits import ReachableHitsDict
 from kvtrace.trace.hits import HitsDict

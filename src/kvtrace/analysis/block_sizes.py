@@ -15,7 +15,7 @@ from ..trace.domains import in_domains
 from ..trace.hits import Hits, count_hits, unlimited_hits
 from ..trace.trace import Trace
 from ..trace.unknown import PREFIXES, require_known
-from .tables import RATES
+from .summary_tables import RATES
 
 
 @dataclass(frozen=True, repr=False)

@@ -15,22 +15,19 @@ import numpy as np
 
 from .._base.errors import InputError
 from .._base.results import PlottedResult, columns_of, headed
-from .._base.tables import TextTable, html, printable
+from .._base.tables import TextTable, csv_text, html, printable
 from ..trace.domains import in_domains
 from ..trace.hits import count_hits, leading_tokens, unlimited_hits
 from ..trace.trace import Trace
 from ..trace.unknown import OUTPUTS, PREFIXES, require_known
 from .arrivals import WINDOWS_S, dispersion
-from .comparison_tables import curve_table, error_table, score_table
+from .compared_figures import QUANTILES, CurvePair, DistributionPair, NumberPair, curve_table, error_table, score_table
 from .curves import hit_curve
-from .distances import WeightedValues, distance, spearman
-from .distribution import Distribution
+from .distribution import Distribution, WeightedValues, distance, spearman
 from .exact_curve import HitCurve
-from .figure_pairs import QUANTILES, CurvePair, DistributionPair, NumberPair
 from .reuse import reuse_distances, reuse_times
-from .session_hits import own_session_blocks
 from .session_values import SessionValues, session_values
-from .sessions import SessionLinks, infer_sessions, recorded_turns
+from .sessions import SessionLinks, infer_sessions, own_session_blocks, recorded_turns
 
 SCHEMA = 2  # version of the keys of to_dict
 POINTS = 400  # compared capacities of a hit curve
@@ -386,3 +383,8 @@ def _in_one_only(comparison: Comparison, name: str) -> bool:
         number = comparison.numbers[name]
         return number.distance is not None and (number.a is None) != (number.b is None)
     return comparison.curves[name].distance == 1.0 and not comparison.curves[name].points
+
+
+def comparison_csv(comparison: Comparison) -> str:
+    """A header, and one line for each figure. Only distributions have relative errors."""
+    return csv_text(comparison.to_rows(), ["figure", "score", "distance", "a", "b"])

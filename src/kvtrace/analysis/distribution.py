@@ -1,15 +1,23 @@
-"""A distribution as the seven figures that datagen and AIPerf print, plus any quantiles."""
+"""Distributions: the seven figures that datagen and AIPerf print, plus any quantiles; and the distance of two samples.
+
+`distribution_of_sorted` takes sorted values with counts, of which only one piece is in memory at a time. The sums do
+not depend on the source of the values: a streamed trace and a trace in memory have the same mean to the last bit. The
+data frames of `DistributionFrames` have a row for each distribution. `distance` is that of Kolmogorov and Smirnov,
+`spearman` a rank correlation.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
+from math import ceil, floor, fsum, sqrt
 from typing import Any
 
 import numpy as np
 
-from .._base.results import Result, columns_of
-from .._base.tables import number
+from .._base.arrays import offsets_of
+from .._base.results import PlottedResult, Result, columns_of, headed
+from .._base.tables import TextTable, html, number
 
 FIGURES = ("mean", "std", "min", "p25", "median", "p75", "max")
 
@@ -92,3 +100,114 @@ def _quantile(values, cumulative, total, q) -> float:
     at = q * (total - 1)
     low, high = (values[np.searchsorted(cumulative, end, side="right")] for end in (np.floor(at), np.ceil(at)))
     return float(low + (high - low) * (at - np.floor(at)))
+
+
+ValuePieces = Callable[[], Iterable[tuple[np.ndarray, np.ndarray]]]  # yields (values, counts), the same on each call
+
+
+def distribution_of_sorted(pieces: ValuePieces, quantiles=()) -> Distribution:
+    """The distribution of values that rise within and across pieces: `Distribution.of_counted` of all of them.
+
+    >>> pieces = [(np.array([1.0, 2.0]), np.array([1, 2])), (np.array([5.0]), np.array([1]))]
+    >>> distribution = distribution_of_sorted(lambda: pieces)
+    >>> distribution.count, distribution.mean, distribution.median, distribution.max
+    (4, 2.5, 2.0, 5.0)
+    """
+    total, sums, ends = 0, [], []
+    for values, counts in pieces():
+        total += int(counts.sum())
+        sums.append(float((values * counts).sum()))
+        ends += [values[0], values[-1]]
+    if not total:
+        return Distribution(0)
+    mean = fsum(sums) / total
+    squares = fsum(float(((values - mean) ** 2 * counts).sum()) for values, counts in pieces())
+    shares = [0.25, 0.5, 0.75, *quantiles]
+    p25, median, p75, *rest = _values_at(pieces, [q * (total - 1) for q in shares])
+    extra = dict(zip(quantiles, rest, strict=True))
+    return Distribution(total, mean, sqrt(squares / total), float(ends[0]), p25, median, p75, float(ends[-1]), extra)
+
+
+def _values_at(pieces, positions) -> list[float]:
+    """The value at each position, with linear interpolation between whole positions."""
+    whole = np.unique([end(position) for position in positions for end in (floor, ceil)])
+    value_at: dict[int, float] = {}
+    before = 0
+    for values, counts in pieces():
+        cumulative = before + np.cumsum(counts)
+        inside = whole[(whole >= before) & (whole < cumulative[-1])]
+        value_at |= zip(
+            inside.tolist(), values[np.searchsorted(cumulative, inside, side="right")].tolist(), strict=True
+        )
+        before = int(cumulative[-1])
+    return [_interpolate(value_at[floor(at)], value_at[ceil(at)], at - floor(at)) for at in positions]
+
+
+def _interpolate(low, high, share) -> float:
+    return float(low + (high - low) * share)
+
+
+class DistributionFrames(PlottedResult):
+    """A result that exports its distributions as data frames, and shows its tables in a notebook."""
+
+    def distributions(self) -> dict[str, Distribution]:
+        """The distributions by name."""
+        raise NotImplementedError
+
+    def tables(self) -> Iterable[TextTable]:
+        """The result as text tables."""
+        raise NotImplementedError
+
+    def _columns(self) -> dict[str, list[Any]]:
+        """One row for each distribution: name, count, the seven figures, and the quantiles."""
+        return columns_of({"name": name, **values.to_dict()} for name, values in self.distributions().items())
+
+    def _repr_html_(self) -> str:
+        return headed(self, html(self.tables()))
+
+
+WeightedValues = tuple[np.ndarray, np.ndarray | None]  # values, and the count of each value (None: 1)
+
+
+def distance(a: WeightedValues, b: WeightedValues) -> float:
+    """The Kolmogorov-Smirnov distance: the largest gap between the two cumulative distributions.
+
+    Neither sample may be empty.
+
+    >>> distance((np.array([1, 2]), None), (np.array([2, 3]), None))
+    0.5
+    """
+    one, other = _cumulative(*a), _cumulative(*b)
+    gaps = [np.abs(_share_up_to(values, *one) - _share_up_to(values, *other)).max() for values in (one[0], other[0])]
+    return float(max(gaps))
+
+
+def spearman(x: np.ndarray, y: np.ndarray) -> float | None:
+    """The rank correlation of two columns, with the mean rank for ties; None if a column is constant.
+
+    >>> spearman(np.array([1, 2, 9]), np.array([10, 20, 30]))
+    1.0
+    """
+    ranks = [_ranks(np.asarray(values)) for values in (x, y)]
+    first, second = (rank - rank.mean() if len(rank) else rank for rank in ranks)
+    scale = float(np.sqrt((first @ first) * (second @ second)))
+    return float(np.clip(first @ second / scale, -1, 1)) if scale else None
+
+
+def _cumulative(values, counts):
+    """Sorted values, and the share of the sample up to each position."""
+    if counts is None:
+        return np.sort(values), np.arange(len(values) + 1) / len(values)
+    order = np.argsort(values, kind="stable")
+    reached = offsets_of(counts[order])
+    return values[order], reached / reached[-1]
+
+
+def _share_up_to(at, values, share):
+    return share[np.searchsorted(values, at, side="right")]
+
+
+def _ranks(values):
+    _, which, counts = np.unique(values, return_inverse=True, return_counts=True)
+    last = np.cumsum(counts)
+    return ((last - counts + 1 + last) / 2)[which]

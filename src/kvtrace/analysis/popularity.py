@@ -1,4 +1,4 @@
-"""Block popularity: sharing by depth, and the share of all reuse that the most used blocks have."""
+"""Block popularity: uses of each block, sharing by depth, and the share of all reuse that the most used blocks have."""
 
 from __future__ import annotations
 
@@ -9,7 +9,41 @@ import numpy as np
 
 from .._base.results import Result, columns_of
 from ..trace.trace import Trace
-from .block_uses import BlockUses, count_uses
+
+
+@dataclass(frozen=True, eq=False)
+class BlockUses:
+    """The uses of blocks. Blocks of outputs are not counted."""
+
+    uses: np.ndarray  # block -> number of prompts that contain it, int32
+    hit_blocks: np.ndarray  # request -> leading blocks that an earlier request contains
+    repeated_blocks: np.ndarray  # request -> number of its blocks that the whole trace uses more than once
+    by_depth: np.ndarray  # (distinct blocks, references, blocks used more than once) x depth band
+
+
+def count_uses(trace: Trace) -> BlockUses:
+    """Count the uses of each block.
+
+    Raises:
+        InputError: The ids do not form a forest.
+
+
+    >>> from kvtrace.trace.building import toy
+    >>> counts = count_uses(toy("0 1 2", "0 1 3"))
+    >>> counts.uses, counts.hit_blocks, counts.repeated_blocks
+    (array([2, 2, 1, 1], dtype=int32), array([0, 2]), array([2, 2]))
+    """
+    from .._native import forest as kernel
+
+    trace.require_chained()
+    uses, by_depth = np.zeros(trace.distinct, dtype=np.int32), np.zeros((3, kernel.BANDS), dtype=np.int64)
+    hit_blocks, repeated = (np.empty(len(trace), dtype=np.int64) for _ in range(2))
+    for rows, piece in trace.pieces():
+        hit_blocks[rows] = kernel.walk_on(piece.hash_ids, piece.offsets, uses, by_depth)
+    for rows, piece in trace.pieces():
+        repeated[rows] = kernel.repeated(piece.hash_ids, piece.offsets, uses)
+    return BlockUses(uses, hit_blocks, repeated, by_depth)
+
 
 TOP_SHARES = (0.01, 0.1)
 CHUNK = 1 << 20  # blocks counted at a time, which bounds memory

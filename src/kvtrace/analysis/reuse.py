@@ -11,8 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from ..trace.trace import Trace
-from .distribution import Distribution
-from .weighted_quantiles import distribution_of_sorted
+from .distribution import Distribution, distribution_of_sorted
 
 CHUNK = 1 << 16  # values of a distribution read at a time
 

@@ -21,15 +21,12 @@ from ..trace.normalise import NEWEST_FIRST, Fixes
 from ..trace.trace import Trace
 from ..trace.unknown import OUTPUTS, PREFIXES, SESSIONS, TIMES, knows, remarks, unknown
 from .arrivals import Arrivals, arrival_statistics
-from .block_uses import BlockUses, count_uses
 from .delivered import Delivered, delivered_hits
-from .distribution import Distribution
-from .distribution_frames import DistributionFrames
-from .measured_times import measured_table, measured_times
-from .popularity import DepthBand, Popularity, block_popularity, sharing_by_depth
+from .distribution import Distribution, DistributionFrames
+from .popularity import BlockUses, DepthBand, Popularity, block_popularity, count_uses, sharing_by_depth
 from .reuse import ReuseAccumulator
-from .session_tables import session_tables
-from .tables import (
+from .session_statistics import RequestGroup, SessionStatistics, by_type, known_lengths, session_statistics
+from .summary_tables import (
     RATES,
     TABLE_ROWS,
     UNKNOWN,
@@ -37,10 +34,12 @@ from .tables import (
     depth_table,
     distribution_table,
     group_table,
+    measured_table,
+    measured_times,
     pair_table,
     scaled,
+    session_tables,
 )
-from .turns import RequestGroup, SessionStatistics, by_type, known_lengths, session_statistics
 
 SCHEMA = 2  # version of the keys of to_dict
 

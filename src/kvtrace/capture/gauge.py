@@ -14,8 +14,7 @@ from typing import Any, Literal
 import numpy as np
 
 from .._base.errors import UsageError
-from ..analysis.live_curve import NEAR_BLOCKS, SAMPLE, LiveCurve, Span
-from ..analysis.span_curve import SpanCurve
+from ..analysis.live_curve import NEAR_BLOCKS, SAMPLE, LiveCurve, Span, SpanCurve
 from ..ingest.encoding import Batch
 
 SCHEMA = 1  # version of the keys of to_dict

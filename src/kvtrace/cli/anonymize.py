@@ -142,7 +142,7 @@ def anonymize_command(
     from ..formats.sidecar import sidecar_path
     from ..ingest.keys import load_key
     from ..ingest.pipeline import Listeners
-    from ..report import summary
+    from ..report import raw_logs
     from ..report.progress import Bar
 
     if on_error == "stop" and (rejects is not None or max_errors is not None):
@@ -160,7 +160,7 @@ def anonymize_command(
 
     def start(meta):
         if not quiet:
-            for line in summary.opening(meta, verbose=verbose):
+            for line in raw_logs.opening(meta, verbose=verbose):
                 print_line(screen, line)
 
     def note(text):
@@ -257,14 +257,14 @@ def _in_tasks(inputs, output, to_write, encoding, release, *, tasks, **options):
 
 def _print_summary(screen, trace_figures, counts, usage, account, written, *, request_sample):
     """Print the counts of the log, the costs of the release, and the written files."""
-    from ..report import release_costs, summary
+    from ..report import raw_logs, release_tables
 
-    screen.print(summary.closing(trace_figures, counts, usage.rows(), request_sample))
-    for warning in summary.not_rendered(counts.not_rendered, counts.unsized_media):
+    screen.print(raw_logs.closing(trace_figures, counts, usage.rows(), request_sample))
+    for warning in raw_logs.not_rendered(counts.not_rendered, counts.unsized_media):
         print_line(screen, f"warning     {warning}")
     if account and len(account.steps) > 1:
-        screen.print(release_costs.costs(account))
-    for line in (*(release_costs.notes(account) if account else ()), *release_costs.audited(written)):
+        screen.print(release_tables.costs(account))
+    for line in (*(release_tables.notes(account) if account else ()), *release_tables.audited(written)):
         print_line(screen, line)
 
 

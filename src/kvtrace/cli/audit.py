@@ -35,8 +35,8 @@ def audit_command(trace, against, users, profile, allow_measured, block_size, fo
     from ..privacy.checks import audit as run_checks
     from ..privacy.checks import audit_memory
     from ..privacy.data_card import write_card
-    from ..report.audit_table import table
     from ..report.progress import AUDIT, Work
+    from ..report.release_tables import audit_table
 
     if as_json and quiet:
         raise UsageError("--json and --quiet cannot be combined. Use one of them.")
@@ -57,6 +57,6 @@ def audit_command(trace, against, users, profile, allow_measured, block_size, fo
         print_json(result.to_dict())
     else:
         if not quiet:
-            print_tables([table(result, base_names(trace)[0])])
+            print_tables([audit_table(result, base_names(trace)[0])])
         print_notes([result.verdict])
     return result.status

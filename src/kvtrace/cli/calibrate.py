@@ -38,7 +38,7 @@ def calibrate_command(log, recording_format, trace, block_size, model_config, gp
     """
     from .._base.output_files import write_atomically
     from ..formats import reading
-    from ..report import calibration as calibration_report
+    from ..report import validation_tables as calibration_report
     from ..report.progress import CALIBRATE, Work
     from ..serving.calibration.calibration import calibrate
     from ..serving.calibration.fitting import scipy_optimize
@@ -62,8 +62,8 @@ def calibrate_command(log, recording_format, trace, block_size, model_config, gp
     if as_json:
         print_json(done.to_dict())
     else:
-        print_tables(calibration_report.tables(done))
+        print_tables(calibration_report.calibration_tables(done))
     if not quiet:
-        print_lines(("warning", one) for one in calibration_report.warnings(done))
+        print_lines(("warning", one) for one in calibration_report.calibration_warnings(done))
         print_lines([("wrote", costs_output)] if costs_output not in (None, "-") else [])
 

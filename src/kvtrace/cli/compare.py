@@ -35,9 +35,9 @@ def compare_command(a, b, as_json, as_csv, png, svg, block_size, assume_output, 
     from .._base.files import base_names
     from .._base.tables import printable
     from ..analysis.comparison import compare_prepared
+    from ..analysis.comparison import comparison_csv as comparison_csv
     from ..formats import reading
-    from ..report.comparison import as_csv as comparison_csv
-    from ..report.plots import comparison
+    from ..report.plots import compared
     from ..report.plots.plot import Study
     from ..report.progress import COMPARE, Work
     from ..trace.domains import in_domains
@@ -54,7 +54,7 @@ def compare_command(a, b, as_json, as_csv, png, svg, block_size, assume_output, 
         work.step("compare")
         first, second = (in_domains(trace.chained() if chain else trace) for trace in traces)
         studies = Study(first, printable(name)), Study(second, printable(other))
-        result = compare_prepared(*map(comparison.prepared, studies), (name, other))
+        result = compare_prepared(*map(compared.prepared, studies), (name, other))
     remarks = {
         f"{name_key}_{side}": f"{printable(file)}: {sentence}"
         for side, file, trace in (("a", name, first), ("b", other, second))
@@ -64,4 +64,4 @@ def compare_command(a, b, as_json, as_csv, png, svg, block_size, assume_output, 
         print_tables(result.tables())
         print_notes([*result.notes, *remarks.values()])
     if png or svg:
-        write_figure(comparison.plot(*studies))
+        write_figure(compared.plot(*studies))

@@ -35,7 +35,7 @@ def curve_command(trace, capacity, points, as_json, as_csv, png, svg, sample, se
     from ..analysis.curves import hit_curve
     from ..formats.lazy import LazyTrace
     from ..formats.memory_needs import curving, sampled
-    from ..report import curve_tables
+    from ..report import capacity_tables
     from ..report.progress import CURVE, Work
     from ..serving.models.layers import chosen
 
@@ -55,9 +55,9 @@ def curve_command(trace, capacity, points, as_json, as_csv, png, svg, sample, se
     capacities = curve.capacities(points) if capacity == "auto" else parse_capacities(capacity, **units)
     values = curve.to_dict(sorted(set(capacities)), kv_bytes_per_token=kv_bytes)
     remarks = remarks_of(loaded, "prefixes")
-    if not print_result(values | view, remarks, as_json=as_json, as_csv=curve_tables.as_csv(values) if as_csv else None):
-        print_tables([curve_tables.curve_table(values)])
-        print_notes([*curve_tables.notes(values), *notes_on(model_config), *view_notes, *remarks.values(), *filter(None, [hint_on_commas(capacity, values["longest"])])])
+    if not print_result(values | view, remarks, as_json=as_json, as_csv=capacity_tables.as_csv(values) if as_csv else None):
+        print_tables([capacity_tables.curve_table(values)])
+        print_notes([*capacity_tables.notes(values), *notes_on(model_config), *view_notes, *remarks.values(), *filter(None, [hint_on_commas(capacity, values["longest"])])])
     write_figure(curve, kv_bytes_per_token=kv_bytes)
 
 

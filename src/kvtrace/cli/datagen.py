@@ -57,7 +57,7 @@ def analyze_command(input_file, block_size):
 def synthesize_command(input_file, num_requests, block_size, output_file, seed, method, chain, **knobs):
     """Synthesize a trace of any size from another trace; `kvtrace synthesize` has more options."""
     from ..synthesis.knobs import Knobs
-    from ..synthesis.models import model_of
+    from ..synthesis.model_files import model_of
     from ..synthesis.sampling import write_sample
     from .output import print_lines
 

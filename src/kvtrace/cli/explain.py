@@ -84,7 +84,7 @@ def explain_command(trace, assume_output, capacity, policy, ttl, engine, tiers, 
     from .._base.output_files import write_atomically
     from .._base.units import leading_rows
     from ..formats import reading
-    from ..report import explanation as explanation_report
+    from ..report import explanation_tables as explanation_report
     from ..report.progress import RequestProgress
     from ..serving.hardware import Prices
     from ..serving.misses.baseline import prefill_by_cause
@@ -156,7 +156,7 @@ def explain_command(trace, assume_output, capacity, policy, ttl, engine, tiers, 
 
 def _print(done, prefill_s, windows, sessions, cures):
     """Print the tables: the causes, those of windows and sessions, and what would help."""
-    from ..report import explanation as explanation_report
+    from ..report import explanation_tables as explanation_report
 
     print_tables(explanation_report.tables(done, prefill_s))
     groups = [(explanation_report.window_table, windows), (explanation_report.session_table, sessions)]

@@ -28,7 +28,7 @@ def join_command(traces, output, to, quiet):
     from ..formats.sidecar import sidecar_path
     from ..privacy.joining import join_windows
     from ..privacy.publishing import publish
-    from ..report import release_costs
+    from ..report import release_tables
 
     writing.check_output(output, to)
     with only_writer(output, (sidecar_path(output), writing.card_path(output))):
@@ -38,5 +38,5 @@ def join_command(traces, output, to, quiet):
         screen, windows = console(), f"{len(traces):,} window{'' if len(traces) == 1 else 's'}"
         requests = f"{len(joined):,} request{'' if len(joined) == 1 else 's'}"
         print_line(screen, f"joined      {windows}: {requests}, {joined.distinct:,} distinct blocks")
-        for line in release_costs.audited(written):
+        for line in release_tables.audited(written):
             print_line(screen, line)

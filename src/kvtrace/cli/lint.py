@@ -39,8 +39,8 @@ def lint_command(inputs, on_error, max_errors, fail, as_json, quiet, **options):
         preload.begin(options["tokenizer"])
     from .._base.errors import UsageError
     from ..ingest.linting.linter import lint_log
-    from ..report.lint_table import notes, table
     from ..report.progress import Bar
+    from ..report.raw_logs import lint_notes, lint_table
 
     if on_error == "stop" and max_errors is not None:
         raise UsageError("--max-errors requires --on-error skip.")
@@ -50,6 +50,6 @@ def lint_command(inputs, on_error, max_errors, fail, as_json, quiet, **options):
     if as_json:
         print_json(report.to_dict())
     else:
-        print_tables([table(report)] if report.findings else [])
-        print_notes(notes(report))
+        print_tables([lint_table(report)] if report.findings else [])
+        print_notes(lint_notes(report))
     return report.status if fail else 0

@@ -68,7 +68,7 @@ def plan_command(trace, model_config, gpu_name, gpus, costs_file, extrapolate, t
     """
     from .._base.units import names
     from ..formats import reading
-    from ..report import planning
+    from ..report import plan_tables
     from ..report.progress import Work, plan_shares
     from ..serving.hardware import Prices
     from ..serving.planning.planning import PlanTarget, parse_tier, plan
@@ -106,7 +106,7 @@ def plan_command(trace, model_config, gpu_name, gpus, costs_file, extrapolate, t
             target = replace(target, layout=layouts_of(model_config, [engine], loaded.block_size, gpu=gpu_name).get(engine))
         result = plan(loaded, roofline, target, on_part=work.step, costs=costs, extrapolate=extrapolate)
     remarks = remarks_of(loaded, "prefixes", "outputs", "times")
-    if not print_result(result.to_dict(), remarks, as_json=as_json, as_csv=planning.as_csv(result) if as_csv else None):
-        print_tables(planning.tables(result))
+    if not print_result(result.to_dict(), remarks, as_json=as_json, as_csv=plan_tables.as_csv(result) if as_csv else None):
+        print_tables(plan_tables.tables(result))
         print_notes([*notes, *remarks.values()])
     write_figure(result)

@@ -39,7 +39,7 @@ def release_command(trace, output, to, block_size, users, isolate_tenants, seed,
     from ..formats import writing
     from ..formats.sidecar import sidecar_path
     from ..privacy.profiles import chosen_profile
-    from ..report import release_costs
+    from ..report import release_tables
 
     release = taken_release(options)
     profile = chosen_profile(release)
@@ -56,8 +56,8 @@ def release_command(trace, output, to, block_size, users, isolate_tenants, seed,
     if not quiet:
         screen = console()
         if account.steps:  # none where shared prefixes are unknown
-            screen.print(release_costs.costs(account))
-        for line in release_costs.closing(account, figures, size, written):
+            screen.print(release_tables.costs(account))
+        for line in release_tables.closing(account, figures, size, written):
             print_line(screen, line)
 
 

@@ -83,9 +83,9 @@ def simulate_command(trace, assume_output, as_json, as_csv, png, svg, verbose, p
     from .._base.errors import UsageError
     from .._base.output_files import write_atomically
     from .._base.units import leading_rows
-    from ..report import simulation as simulation_report
-    from ..report.loops import compare_loops, loop_tables
+    from ..report import simulation_tables as simulation_report
     from ..report.progress import RequestProgress
+    from ..report.simulation_tables import compare_loops, loop_tables
     from ..serving.models.engine_layout import counted_as_full
     from ..serving.models.layers import chosen
     from ..trace.domains import in_domains

@@ -63,12 +63,11 @@ def synthesize_command(mixed, n, sessions, output, method, scale, tenants, tenan
     from ..formats import writing
     from ..formats.sidecar import sidecar_path
     from ..report.progress import FIT, RequestProgress, Work
-    from ..synthesis.checking import check_fidelity
     from ..synthesis.knobs import Knobs
     from ..synthesis.mixture import mix
-    from ..synthesis.models import model_of
+    from ..synthesis.model_files import model_of
     from ..synthesis.rate_profile import read_rates
-    from ..synthesis.sampling import write_sample
+    from ..synthesis.sampling import check_fidelity, write_sample
     from ..synthesis.tree import Tree
     from ..trace.unknown import stated
 

@@ -36,7 +36,7 @@ def tune_command(trace, capacity, policies, pools, table_file, save_table, domai
     from ..analysis.capacities import parse_capacities
     from ..cache.structures.reuse_table import read_table
     from ..cache.tuning import POOLS, tune
-    from ..report import tune_tables
+    from ..report import capacity_tables
     from ..report.progress import RequestProgress
     from ..serving.models.layers import chosen
     from ..trace.domains import in_domains
@@ -58,9 +58,9 @@ def tune_command(trace, capacity, policies, pools, table_file, save_table, domai
             raise UsageError(f"--save-table needs the policy reuse-density. {tuned.skipped.get('reuse-density', 'Add it to --policy.')}")
         tuned.table.write(save_table)
     remarks = remarks_of(viewed, "prefixes")
-    if not print_result(tuned.to_dict(), remarks, as_json=as_json, as_csv=tune_tables.as_csv(tuned) if as_csv else None):
-        print_tables(tune_tables.tables(tuned))
-        print_notes([*tune_tables.notes(tuned), *remarks.values()])
+    if not print_result(tuned.to_dict(), remarks, as_json=as_json, as_csv=capacity_tables.tune_csv(tuned) if as_csv else None):
+        print_tables(capacity_tables.tune_tables(tuned))
+        print_notes([*capacity_tables.tune_notes(tuned), *remarks.values()])
     if not quiet:
         print_lines([("wrote", save_table)] if save_table else [])
 

@@ -45,7 +45,7 @@ def validate_command(log, recording_format, trace, block_size, model_config, gpu
     from .._base.output_files import write_atomically
     from .._base.units import leading_rows
     from ..formats import reading
-    from ..report import validation as validation_report
+    from ..report import validation_tables as validation_report
     from ..serving.recordings import read_recording
     from ..serving.schedulers.base import with_options
     from ..serving.validation import validate

@@ -155,9 +155,9 @@ def _display(sources: list[str], consoles: list[Any], *, as_json: bool) -> Itera
     """
     from rich.console import Console
 
-    from ..report.watch_view import LiveView, Pace, line
+    from ..report.watch_view import LiveView, RequestRates, line
 
-    screen, pace = Console(), Pace()
+    screen, pace = Console(), RequestRates()
     if as_json:
         yield lambda reading: print_json_line(json_of(reading, sources))
     elif screen.is_terminal:
@@ -178,7 +178,7 @@ def _show_once(reading: Any, sources: list[str], *, as_json: bool) -> None:
     """Show the last figures, whole."""
     from rich.console import Console, Group
 
-    from ..report.watch_view import Pace, screen
+    from ..report.watch_view import RequestRates, screen
 
     if reading.snapshot is None or not reading.snapshot["since_start"]["requests"]:
         reasons = reading.counts.get("reasons", {})
@@ -189,7 +189,7 @@ def _show_once(reading: Any, sources: list[str], *, as_json: bool) -> None:
     if as_json:
         print_json_line(json_of(reading, sources))
     else:
-        print_tables([Group(*screen(reading.snapshot, reading.counts, sources, Pace(), width=Console().width))])
+        print_tables([Group(*screen(reading.snapshot, reading.counts, sources, RequestRates(), width=Console().width))])
 
 
 def json_of(reading: Any, sources: list[str]) -> dict[str, Any]:

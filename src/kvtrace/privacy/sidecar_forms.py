@@ -51,7 +51,7 @@ READERS = (
 LIVE_SOURCES = (  # of capture/, which a test compares
     "follow", "otlp", "litellm", "proxy-openai", "proxy-responses", "proxy-anthropic", "kv-events",
 )  # fmt: skip
-FIGURES = (  # that a synthetic trace is checked for: of synthesis/figures.py, which a test compares
+FIGURES = (  # that a synthetic trace is checked for: of synthesis/fidelity.py, which a test compares
     "input_length", "output_length", "length_correlation", "block_hit_rate", "token_hit_rate", "request_hit_rate",
     "lru_2", "lru_10", "lru_50", "dispersion_60s",
 )  # fmt: skip

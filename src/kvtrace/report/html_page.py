@@ -17,15 +17,15 @@ from .._base.output_files import write_atomically
 from .._base.tables import TextTable, printable
 from .._base.units import short
 from ..analysis.comparison import Comparison, compare_prepared
-from ..analysis.tables import UNKNOWN
+from ..analysis.summary_tables import UNKNOWN
 from ..formats.writing import require_place
 from ..serving.misses.explanation import Explanation
 from ..serving.planning.plan_result import Plan
 from ..trace.trace import Trace
 from ..trace.unknown import OUTPUTS, PREFIXES, remarks
-from . import explanation as explained
-from . import interactive, paper, planning
-from .plots import PLOTS, comparison, planned, plot_named
+from . import explanation_tables as explained
+from . import interactive, paper, plan_tables
+from .plots import PLOTS, compared, planned, plot_named
 from .plots.plot import Plot, Study, time_unit
 
 WIDE = 6  # columns of a table that takes the width of the page
@@ -157,8 +157,8 @@ def draw(
         plots |= {"plan-instances": planned.instances(plan), "plan-sensitivity": planned.sensitivity(plan)}
     if other is not None:
         on_step("compare")
-        plots["compare"] = comparison.plot(study, other)
-        if (behaviour := comparison.behaviour(study, other)) is not None:
+        plots["compare"] = compared.plot(study, other)
+        if (behaviour := compared.behaviour(study, other)) is not None:
             plots["compare-behaviour"] = behaviour
     for name in PLOTS:
         on_step(name)
@@ -290,16 +290,19 @@ def _hit_tiles(study: Study) -> Iterator[tuple[str, str, str]]:
 
 def fidelity(study: Study, other: Study) -> Comparison:
     """The fidelity of the second trace to the first, as in `kvtrace compare`."""
-    return compare_prepared(comparison.prepared(study), comparison.prepared(other), (study.name, other.name))
+    return compare_prepared(compared.prepared(study), compared.prepared(other), (study.name, other.name))
 
 
-def _fidelity(comparison: Comparison) -> dict[str, Any]:
-    return {"tables": [_cells(table) for table in comparison.tables()], "notes": comparison.notes}
+def _fidelity(two: Comparison) -> dict[str, Any]:
+    return {"tables": [_cells(table) for table in two.tables()], "notes": two.notes}
 
 
 def _plan(plan: Plan) -> dict[str, Any]:
     """The tables of a plan, and its result in a sentence."""
-    return {"tables": [_cells(table) for table in planning.tables(plan)], "sentence": planning.sentence(plan.instances)}
+    return {
+        "tables": [_cells(table) for table in plan_tables.tables(plan)],
+        "sentence": plan_tables.sentence(plan.instances),
+    }
 
 
 def _explained(study: Study) -> list[TextTable]:

@@ -9,8 +9,8 @@ from typing import Any
 from .._base.tables import Column, TextTable
 from ..cache.engines import DEFAULTS
 from ..cache.sweeps.table import SETTINGS, SweepTable
-from .curve_tables import GIB
-from .simulation import ENDED_EARLY, MEANINGS, CellOf, ColumnOf, in_words, rate_columns
+from .capacity_tables import GIB
+from .simulation_tables import ENDED_EARLY, MEANINGS, CellOf, ColumnOf, in_words, rate_columns
 
 TEXTS = {"trace", "engine", "mode", "schedule", "policy", *DEFAULTS}
 MAX_REASONS = 5  # printed reasons of failed cells

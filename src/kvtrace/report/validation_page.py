@@ -11,7 +11,7 @@ from .._base.tables import number, printable
 from ..serving.validation import Validation
 from . import html_page
 from .plots import validated
-from .validation import UNITS, sentence, tables, warnings
+from .validation_tables import UNITS, sentence, tables, warnings
 
 DEFINITIONS = {
     "TTFT": "Time to first token, from the arrival of the request.",

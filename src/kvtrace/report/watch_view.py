@@ -30,7 +30,7 @@ TALL = 30  # lines from which on empty lines divide the parts, and reasons of re
 
 
 @dataclass
-class Pace:
+class RequestRates:
     """Requests and prompt tokens per second, between one snapshot and the next."""
 
     requests: float | None = None
@@ -41,7 +41,7 @@ class Pace:
     def update(self, snapshot: Values) -> None:
         """Take the pace since the snapshot before.
 
-        >>> pace = Pace()
+        >>> pace = RequestRates()
         >>> for now_s, requests in ((10.0, 5), (12.0, 25)):
         ...     total = {"requests": requests, "prompt_tokens": requests * 100}
         ...     pace.update({"now_s": now_s, "started_s": 9.0, "since_start": total})
@@ -66,7 +66,7 @@ class LiveView:
     def __init__(self, console: Console, sources: Sequence[str]):
         from rich.live import Live
 
-        self._console, self._sources, self._pace = console, sources, Pace()
+        self._console, self._sources, self._pace = console, sources, RequestRates()
         self._live = Live(console=console, auto_refresh=False, redirect_stdout=False, redirect_stderr=False)
 
     def __enter__(self) -> Self:
@@ -90,7 +90,7 @@ class LiveView:
 
 
 def screen(
-    snapshot: Values, counts: Values, sources: Sequence[str], pace: Pace, *, width: int
+    snapshot: Values, counts: Values, sources: Sequence[str], pace: RequestRates, *, width: int
 ) -> Iterator[TextTable | str]:
     """The lines and tables of the screen.
 
@@ -122,7 +122,7 @@ def screen(
     yield from _reasons(counts)
 
 
-def line(snapshot: Values, counts: Values, pace: Pace, clock: str) -> str:
+def line(snapshot: Values, counts: Values, pace: RequestRates, clock: str) -> str:
     """One line for a log: the pace, the token hit rates, the working set, and the capacity for 90 %.
 
     Args:
@@ -222,7 +222,7 @@ def amount(snapshot: Values, blocks: float | None, gib: float | None) -> str:
     return f"{blocks:,.0f} blocks" + ("" if gib is None else f" ({gib:,.1f} GiB)")
 
 
-def _counts_line(counts: Values, pace: Pace) -> str:
+def _counts_line(counts: Values, pace: RequestRates) -> str:
     return ", ".join(filter(None, [_pace_text(pace), _lost(counts)]))
 
 
@@ -233,7 +233,7 @@ def _reasons(counts: Values) -> Iterator[str]:
         yield f"{reasons[reason]:,} rejected: {reason}"
 
 
-def _pace_text(pace: Pace) -> str:
+def _pace_text(pace: RequestRates) -> str:
     if pace.requests is None or pace.tokens is None:
         return ""
     return f"{pace.requests:,.1f} requests/s, {short(pace.tokens)} tokens/s"

@@ -11,10 +11,10 @@ import numpy as np
 from .._base.arrays import offsets_of
 from .._base.errors import InputError
 from .._native.growth import FULL_KINDS, Growth
-from .arrivals import ArrivalClock, shuffled
+from .arrival_times import ArrivalClock, shuffled
+from .attach_fitting import capacity_grid
+from .attach_model import RECORDED, Model
 from .draft import Draft
-from .model import RECORDED, Model
-from .recency import capacity_grid
 
 CHUNK = 10_000  # rows drawn at a time, about
 MARGIN = 2  # blocks are remembered for MARGIN times the largest distance
@@ -40,7 +40,7 @@ class AttachStream:
     Raises:
         InputError: No window has a record with a valid input length.
 
-    >>> from kvtrace.synthesis.fitting import fit
+    >>> from kvtrace.synthesis.attach_fitting import fit
     >>> from kvtrace.trace.building import toy
     >>> stream = AttachStream(fit(toy("0 1", "0 1 2")), np.random.SeedSequence(1))
     >>> [len(draft) for draft in stream.chunks(5)]

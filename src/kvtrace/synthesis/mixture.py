@@ -14,11 +14,11 @@ import numpy as np
 
 from .._base.errors import UsageError
 from .._base.results import Result
-from .client_arrivals import flow_of
+from .arrival_processes import flow_of
 
 if TYPE_CHECKING:
-    from .model import Model
-    from .sessions.model import SessionModel
+    from .attach_model import Model
+    from .session_model import SessionModel
     from .tree import Tree
 
 MAX_TENANTS = 100_000
@@ -124,7 +124,7 @@ def mix(
     Raises:
         UsageError: The models do not fit together, or an argument is out of range.
 
-    >>> from kvtrace.synthesis.fitting import fit
+    >>> from kvtrace.synthesis.attach_fitting import fit
     >>> from kvtrace.synthesis.sampling import sample
     >>> from kvtrace.trace.building import toy
     >>> chats, scans = fit(toy("0 1", "0 1 2", "0 3", "0 1")), fit(toy("0", "1", "2", "3"))

@@ -20,7 +20,7 @@ from .._base.errors import InputError, UsageError
 from .._base.files import name_of
 from .._base.input_files import open_read
 from .._base.units import milliseconds
-from .flow import Flow
+from .arrival_processes import Flow
 
 DAY_S = 86_400.0
 MAX_BYTES = 1 << 24  # of a file

@@ -2,13 +2,16 @@
 
 `scale` is the quantity that grows with the number of requests. `duration`, the default: one stream continues for
 longer, so that the load stays (requests per second, and how unevenly they arrive). `rate`: several parallel streams,
-each with its own forest, multiply the requests per second. Session trees have files of their own in `sessions/`.
+each with its own forest, multiply the requests per second. `session_columns.py` samples session trees.
+
+`check_fidelity` draws samples as large as the trace, and compares their figures with those of the trace.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from statistics import mean
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -17,16 +20,20 @@ from .._base.errors import InputError, UsageError
 from .._base.workers import thread_map
 from ..trace.columns import Columns
 from ..trace.trace import Trace
-from .drawing import chunks_of, draw_stream, reported
+from .attach_model import Model
+from .clients import request_counts, streams_of
+from .drawing import chunks_of, draw_stream, merged, one_by_one, reported
+from .fidelity import MAX_SEEDS, Fidelity, figures_of
 from .knobs import Knobs
-from .merging import merged, one_by_one
 from .mixture import Mixture, effective_tail, mix
-from .streams import request_counts, streams_of
+from .session_model import SessionModel
+from .tree import Tree
 
 if TYPE_CHECKING:
-    from .model import Model
-    from .sessions.model import SessionModel
+    from .attach_model import Model
+    from .session_model import SessionModel
     from .tree import Tree
+
 
 SCALES = ("duration", "rate")
 
@@ -61,7 +68,7 @@ def sample(
         UsageError: An argument is out of range.
         InputError: No prompt of the model is within the limits on input lengths.
 
-    >>> from kvtrace.synthesis.fitting import fit
+    >>> from kvtrace.synthesis.attach_fitting import fit
     >>> from kvtrace.trace.building import toy
     >>> len(sample(fit(toy("0 1", "0 1 2", "0 3", "0 1")), 10, seed=7))
     10
@@ -105,7 +112,7 @@ def write_sample(
         InputError: No prompt of the model is within the limits on input lengths.
 
     >>> import os, tempfile
-    >>> from kvtrace.synthesis.fitting import fit
+    >>> from kvtrace.synthesis.attach_fitting import fit
     >>> from kvtrace.trace.building import toy
     >>> with tempfile.TemporaryDirectory() as folder:
     ...     names = write_sample(fit(toy("0 1", "0 1 2", "0 3")), 10, f"{folder}/more.jsonl")
@@ -140,7 +147,7 @@ def _sample_columns(
     n, sessions = _size(model, n, sessions)
     _require_arguments(model, seed, scale, knobs)
     if model.method == "sessions":
-        from .sessions.building import session_columns
+        from .session_columns import session_columns
 
         columns = session_columns(
             model, n, sessions, seed=seed, scale=scale, knobs=knobs, workers=workers, on_progress=on_progress
@@ -187,3 +194,35 @@ def _can_stream(model, scale, knobs):
     """Whether rows are drawn in their final order, with their final block numbers."""
     is_numbered = model.method in ("attach", "tree") and model.tail != "dropped"
     return is_numbered and scale == "duration" and not knobs.stretches and not knobs.replaces_rates
+
+
+SEEDS = 5
+
+
+def check_fidelity(model: Model | Tree | SessionModel, *, seeds: int = SEEDS, workers: int | None = None) -> Fidelity:
+    """Compare samples of a model, as large as the trace that it was fitted to, with the figures of that trace.
+
+    Args:
+        model: The fitted model.
+        seeds: The number of samples, whose figures are averaged.
+        workers: As in `sample`.
+
+    Raises:
+        UsageError: `seeds` is not from 1 to 1000.
+
+    >>> from kvtrace.synthesis.attach_fitting import fit
+    >>> from kvtrace.trace.building import toy
+    >>> check_fidelity(fit(toy("0 1", "0 1 2", "0 1", "3")), seeds=2).original["block_hit_rate"]
+    0.5
+    """
+    if not 0 < seeds <= MAX_SEEDS:
+        raise UsageError(f"the number of samples is {seeds}; it must be from 1 to {MAX_SEEDS:,}.")
+    original = model.figures
+    working_set = int(original["working_set"] or 1)
+    found = [figures_of(sample(model, seed=seed, workers=workers), working_set) for seed in range(seeds)]
+    return Fidelity(model.rows, seeds, original, {name: _mean([one[name] for one in found]) for name in original})
+
+
+def _mean(values: list[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return mean(known) if known else None

@@ -14,8 +14,7 @@ from .._base.input_files import open_read
 from .._base.output_files import write_atomically
 from .._base.results import Result
 from .bins import InvalidModelError
-from .fidelity import Fidelity
-from .figures import Figures, figures_from
+from .fidelity import Fidelity, Figures, figures_from
 
 MAX_BYTES = 1 << 28  # of a file; models have up to a few MB
 
@@ -61,7 +60,7 @@ class SavedModel(Result):
             KvtraceError: The file cannot be written.
 
         >>> import tempfile
-        >>> from kvtrace.synthesis.fitting import fit
+        >>> from kvtrace.synthesis.attach_fitting import fit
         >>> from kvtrace.trace.building import toy
         >>> model = fit(toy("0 1", "0 2"))
         >>> with tempfile.TemporaryDirectory() as folder:

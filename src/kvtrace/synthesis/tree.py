@@ -28,7 +28,7 @@ from ..trace.prefix_forest import Chains, Forest, forest
 from ..trace.trace import Trace
 from ..trace.unknown import OUTPUTS, PREFIXES, require_known
 from .draft import Draft
-from .figures import Figures, figures_of
+from .fidelity import Figures, figures_of
 
 TRIES = 1 << 16  # walks drawn at a time, for any chunk size
 BATCHES = 1 << 14  # arrival times drawn at a time

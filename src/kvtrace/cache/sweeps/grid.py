@@ -20,7 +20,7 @@ from ..._base.units import leading_rows, require_lists
 from ...analysis.capacities import log_spaced, parse_capacities
 from ...formats.reading import read
 from ...formats.sidecar import sidecar_path
-from ...synthesis.models import is_model, load_model
+from ...synthesis.model_files import is_model, load_model
 from ...synthesis.sampling import sample
 from ...trace.building import toy
 from ...trace.conversion import fold

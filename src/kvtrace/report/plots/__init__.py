@@ -5,37 +5,22 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from ...trace.unknown import PREFIXES
-from . import (
-    arrivals,
-    block_size,
-    capacity,
-    causes_over_time,
-    lengths,
-    over_time,
-    policies,
-    popularity,
-    requests,
-    reuse,
-    session_timeline,
-    sessions,
-    waterfall,
-    working_set,
-)
+from . import causes, distributions, hit_rates, over_time, session_timeline, sessions
 from .plot import Plot, Study, unknown_plot
 
 PLOTS: dict[str, Callable[[Study], Plot]] = {
-    "hit-curve": capacity.plot,
-    "hits-over-time": over_time.plot,
-    "requests": requests.plot,
-    "waterfall": waterfall.plot,
-    "causes-over-time": causes_over_time.plot,
-    "policies": policies.plot,
-    "block-size": block_size.plot,
-    "reuse": reuse.plot,
-    "working-set": working_set.plot,
-    "popularity": popularity.plot,
-    "lengths": lengths.plot,
-    "arrivals": arrivals.plot,
+    "hit-curve": hit_rates.hit_curve_plot,
+    "hits-over-time": over_time.hits_over_time_plot,
+    "requests": distributions.requests_plot,
+    "waterfall": causes.waterfall_plot,
+    "causes-over-time": causes.causes_over_time_plot,
+    "policies": hit_rates.policies_plot,
+    "block-size": hit_rates.block_size_plot,
+    "reuse": distributions.reuse_plot,
+    "working-set": over_time.working_set_plot,
+    "popularity": distributions.popularity_plot,
+    "lengths": distributions.lengths_plot,
+    "arrivals": over_time.arrivals_plot,
     "session-timeline": session_timeline.plot,
     "sessions": sessions.plot,
 }

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from ...analysis.turns import SessionStatistics, session_statistics
+from ...analysis.session_statistics import SessionStatistics, session_statistics
 from ...trace.unknown import PREFIXES, SESSIONS
 from .plot import Axis, Panel, Plot, Series, Study, bars, cdf, cumulative
 

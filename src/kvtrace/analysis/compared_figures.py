@@ -1,0 +1,212 @@
+"""One figure of two traces: its values, the distance of the two, and the tables of `kvtrace compare`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from .._base.tables import TextTable, number, printable
+from .distribution import Distribution
+
+QUANTILES = (0.9, 0.99)
+ERRORS = ("mean", "std", "p25", "median", "p75")  # figures with a relative error, besides QUANTILES
+
+
+@dataclass(frozen=True)
+class DistributionPair:
+    """The distributions of one quantity in two traces."""
+
+    a: Distribution
+    b: Distribution
+    distance: float | None  # Kolmogorov-Smirnov; None if neither trace has values
+
+    @property
+    def score(self) -> float | None:
+        """1 - distance."""
+        return None if self.distance is None else 1 - self.distance
+
+    @property
+    def errors(self) -> dict[str, float | None]:
+        """Relative error of each figure, (b - a) / a; None if it is not defined."""
+        a, b = self.a.to_dict(), self.b.to_dict()
+        names = (*ERRORS, *(f"q{q:g}" for q in QUANTILES))
+        return {name: relative_error(a.get(name), b.get(name)) for name in names}
+
+    def to_dict(self) -> dict[str, Any]:
+        """The JSON object of docs/analysis/compare.md."""
+        both = {"a": self.a.to_dict(), "b": self.b.to_dict()}
+        return {"score": self.score, "distance": self.distance} | both | {"errors": self.errors}
+
+    def to_row(self) -> dict[str, Any]:
+        """The row of the CSV of docs/analysis/compare.md: both means, and the relative errors."""
+        errors = {f"{name}_error": error for name, error in self.errors.items()}
+        return {"score": self.score, "distance": self.distance, "a": self.a.mean, "b": self.b.mean} | errors
+
+
+@dataclass(frozen=True)
+class NumberPair:
+    """One number of two traces."""
+
+    a: float | None
+    b: float | None
+    distance: float | None  # from 0 to 1; None if it is not defined
+
+    @property
+    def score(self) -> float | None:
+        """1 - distance."""
+        return None if self.distance is None else 1 - self.distance
+
+    @property
+    def difference(self) -> float | None:
+        """b - a."""
+        return None if self.a is None or self.b is None else self.b - self.a
+
+    @property
+    def ratio(self) -> float | None:
+        """b / a."""
+        return None if self.a is None or self.b is None or not self.a else self.b / self.a
+
+    def to_dict(self) -> dict[str, Any]:
+        """The JSON object of docs/analysis/compare.md."""
+        return {"score": self.score, **asdict(self), "difference": self.difference, "ratio": self.ratio}
+
+    def to_row(self) -> dict[str, Any]:
+        """The row of the CSV of docs/analysis/compare.md."""
+        return {"score": self.score, "distance": self.distance, "a": self.a, "b": self.b}
+
+
+@dataclass(frozen=True)
+class CurvePair:
+    """The hit curves of two traces over one axis of capacities."""
+
+    unit: str  # of the axis: blocks, tokens or share (of the working set)
+    rate: str  # one of HIT_RATES
+    first: float | None  # the compared range: both curves are exact from `first` on, and complete at `last`
+    last: float | None
+    points: int
+    distance: float | None  # the largest difference of the rates; None if neither trace has blocks
+    at: float | None  # the capacity of the largest difference
+    mean: float | None  # mean difference over the points, which are evenly spaced on a log scale
+
+    @property
+    def score(self) -> float | None:
+        """1 - distance."""
+        return None if self.distance is None else 1 - self.distance
+
+    def to_dict(self) -> dict[str, Any]:
+        """The JSON object of docs/analysis/compare.md."""
+        return {"score": self.score, **asdict(self)}
+
+    def to_row(self) -> dict[str, Any]:
+        """The row of the CSV of docs/analysis/compare.md: the largest difference and its capacity, and the mean."""
+        return {"score": self.score, "distance": self.distance, "at": self.at, "mean_distance": self.mean}
+
+
+def relative_error(a: float | None, b: float | None) -> float | None:
+    """(b - a) / a; 0 if both are 0, None if only a is 0.
+
+    >>> relative_error(4.0, 5.0), relative_error(0.0, 0.0), relative_error(0.0, 1.0)
+    (0.25, 0.0, None)
+    """
+    if a is None or b is None or (a == 0 and b != 0):
+        return None
+    return (b - a) / abs(a) if a else 0.0
+
+
+NAMES = {
+    "input_length": "Input length (ISL), tokens",
+    "output_length": "Output length (OSL), tokens",
+    "hit_tokens": "Hit tokens of a request",
+    "gap_ms": "Gap between arrivals, ms",
+    "turns": "Turns of a session",
+    "turn_gap_ms": "Time to the next turn, ms",
+    "growth": "Context growth, tokens",
+    "reuse_time_ms": "Reuse time, ms",
+    "reuse_distance": "Reuse distance",
+    "compactions": "Compactions of a session",
+    "think_ms": "Think time, ms",
+    "service_ms": "Service time, ms",
+    "subagents": "Subagents of a session",
+    "spawn_width": "Subagents at once",
+    "session_hit_tokens": "Same-session hit tokens",
+    "cross_session_hit_tokens": "Cross-session hit tokens",
+    "length_correlation": "ISL-OSL rank correlation",
+    "block_hit_rate": "Block hit rate, unlimited",
+    "token_hit_rate": "Token hit rate, unlimited",
+    "request_hit_rate": "Request hit rate, unlimited",
+    "session_block_hit_rate": "Same-session block hit rate",
+    "cross_session_block_hit_rate": "Cross-session block hit rate",
+    "first_turns": "Requests that begin a session",
+    "dispersion_1s": "Dispersion of the rate, 1 s",
+    "dispersion_10s": "Dispersion of the rate, 10 s",
+    "dispersion_60s": "Dispersion of the rate, 60 s",
+    "curve_by_capacity": "Hit curve by capacity",
+    "curve_by_share": "Hit curve by share",
+}
+ERROR_NAMES = {"q0.9": "p90", "q0.99": "p99"}
+
+
+def score_table(
+    names: tuple[str, str],
+    overall: float,
+    distributions: Mapping[str, DistributionPair],
+    numbers: Mapping[str, NumberPair],
+    curves: Mapping[str, CurvePair],
+) -> TextTable:
+    """Score, distance and both values of each figure. A distribution is shown by its mean."""
+    one, other = (printable(name) for name in names)
+    table = TextTable(f"Fidelity: {overall:.4f}, the mean of the scores (lengths and times are shown by their means)")
+    table.add_column()
+    table.add_column("score", right=True, rank=0)
+    table.add_column("distance", right=True, rank=2)
+    table.add_columns([one, other], right=True)
+    table.remedy = "use --csv or a wider terminal"
+    for name, values in distributions.items():
+        _add(table, name, number(values.a.mean), number(values.b.mean), values)
+    for name, value in numbers.items():
+        _add(table, name, _four_digits(value.a), _four_digits(value.b), value)
+    for name, curve in curves.items():
+        _add(table, name, "", "", curve)
+    return table
+
+
+def error_table(distributions: Mapping[str, DistributionPair]) -> TextTable:
+    """Relative errors of the figures of each distribution, second trace against first."""
+    table = TextTable("Relative errors, second trace against first")
+    table.add_column()
+    names = list(next(iter(distributions.values())).errors)
+    for name in names:
+        table.add_column(ERROR_NAMES.get(name, name), right=True)
+    for name, values in distributions.items():
+        table.add_row(NAMES[name].split(",")[0], *(_percent(values.errors[figure]) for figure in names))
+    return table
+
+
+def curve_table(curves: Mapping[str, CurvePair]) -> TextTable:
+    """The difference of the hit curves, and the compared range of capacities."""
+    rate = next(iter(curves.values())).rate.replace("_", " ")
+    table = TextTable(f"Difference of the {rate}s of an LRU cache")
+    table.add_column("by")
+    table.add_columns(["from", "to", "largest", "at", "mean"], right=True)
+    for curve in curves.values():
+        by = "share of the working set" if curve.unit == "share" else f"capacity ({curve.unit})"
+        bounds = [_capacity(curve, value) for value in (curve.first, curve.last)]
+        table.add_row(by, *bounds, _four_digits(curve.distance), _capacity(curve, curve.at), _four_digits(curve.mean))
+    return table
+
+
+def _add(table, name, a, b, pair):
+    table.add_row(NAMES[name], _four_digits(pair.score), _four_digits(pair.distance), a, b)
+
+
+def _four_digits(value: float | None) -> str:
+    return "-" if value is None else f"{value:,.4f}"
+
+
+def _percent(value: float | None) -> str:
+    return "-" if value is None else f"{value:+z.1%}"
+
+
+def _capacity(curve: CurvePair, value: float | None) -> str:
+    return "-" if value is None else f"{value:.2%}" if curve.unit == "share" else f"{value:,.0f}"

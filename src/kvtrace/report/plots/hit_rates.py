@@ -1,0 +1,167 @@
+"""Hit rates by capacity, by eviction policy and by block size.
+
+The hit curve is that of LRU at every capacity, with the offline optimum at some, and the upper bound. Policies are
+compared at the same capacities, and by their share of the optimum's hits. Blocks are 2, 4, 8, ... times as large.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+
+from ..._base.units import short
+from ...analysis.block_sizes import each_block_size
+from ...analysis.curves import SampledCurve
+from ...analysis.exact_curve import HitCurve
+from ...cache.simulation import settings_of, simulate_settings
+from .plot import Axis, Panel, Plot, Series, Study, highest, log_ticks, rate_axis
+
+POINTS = 200  # capacities of the drawn curve
+
+
+def hit_curve_plot(study: Study) -> Plot:
+    """The exact hit curve, block and token hit rate, beside the offline optimum.
+
+    >>> from kvtrace.trace.building import toy
+    >>> [series.name for series in hit_curve_plot(Study(toy("0 1", "2", "0 1"))).panels[0].series]
+    ['block hit rate, LRU', 'token hit rate, LRU', 'block, belady', 'block, unlimited', 'token, unlimited']
+    """
+    rates = np.array([hits.block_hit_rate for hits in study.optimum.values()])
+    belady = Series("block, belady", np.array(list(study.optimum)), rates, 2)
+    drawn = curve_plot(study.curve, study.kv_bytes_per_token, belady)
+    return replace(drawn, explanation=f"{drawn.explanation} belady is the optimum of all eviction orders.")
+
+
+def curve_plot(curve: HitCurve, kv_bytes_per_token: int | None = None, *others: Series) -> Plot:
+    """A hit curve, block and token hit rate, with the rates of a cache that never evicts as dotted lines.
+
+    A sampled curve has its 95 % confidence interval around it.
+
+    >>> from kvtrace import hit_curve, toy
+    >>> [series.name for series in curve_plot(hit_curve(toy("0 1", "2", "0 1"))).panels[0].series]
+    ['block hit rate, LRU', 'token hit rate, LRU', 'block, unlimited', 'token, unlimited']
+    """
+    capacity = np.array(curve.capacities(POINTS))
+    hits, unlimited = curve.hits(capacity), curve.at(curve.working_set)
+    names = {"block": "block_hit_rate", "token": "token_hit_rate"}
+    rates = {short_name: np.array([getattr(counts, rate) for counts in hits]) for short_name, rate in names.items()}
+    limits = {short_name: getattr(unlimited, rate) for short_name, rate in names.items()}
+    series = [
+        Series(f"{name} hit rate, LRU", capacity, rate, colour) for colour, (name, rate) in enumerate(rates.items())
+    ]
+    if isinstance(curve, SampledCurve):
+        error = curve.errors(capacity)["block_hit_rate"]
+        series += [
+            Series(f"block, {name}", capacity, np.clip(rates["block"] + sign * error, 0, 1), 0, "dash")
+            for name, sign in (("upper end of 95 %", 1), ("lower end of 95 %", -1))
+        ]
+    series += [*others]
+    series += [
+        Series(f"{name}, unlimited", capacity[[0, -1]], np.full(2, rate), colour, "dash")
+        for colour, (name, rate) in enumerate(limits.items())
+    ]
+    units = ["blocks", "share of the working set"] + ["GiB"] * bool(kv_bytes_per_token)
+    ticks = {tick: _label(curve, kv_bytes_per_token, tick) for tick in log_ticks(capacity[0], capacity[-1], (1, 3))}
+    longest = f"exact at every capacity that holds the longest prompt ({curve.longest:,} blocks)"
+    how = "estimated from a sample of the blocks" if curve.sample else longest
+    return Plot(
+        "Hit rate by capacity",
+        f"Required cache size. LRU eviction, one request at a time; {how}.",
+        [
+            Panel(
+                "Hit rate by capacity",
+                Axis(f"capacity ({', '.join(units)})", log=True, ticks=ticks, unit="blocks"),
+                rate_axis("hit rate", max(limits.values())),
+                series,
+            )
+        ],
+    )
+
+
+def _label(curve, kv_bytes_per_token, capacity):
+    lines = [short(capacity), f"{100 * capacity / curve.working_set:.2g}%"]
+    if kv_bytes_per_token:
+        lines.append(short(capacity * curve.block_size * kv_bytes_per_token / 2**30))
+    return "\n".join(lines)
+
+
+TITLES = ("Block hit rate of each policy", "Token hit rate of each policy", "Hit blocks / hit blocks of belady")
+
+
+def policies_plot(study: Study) -> Plot:
+    """Block hit rate, token hit rate and share of the optimum's hits, for each policy.
+
+    >>> from kvtrace.trace.building import toy
+    >>> shown = policies_plot(Study(toy("0 1", "2", "0 1"), policies=("lru", "mru")))
+    >>> [series.name for series in shown.panels[2].series]
+    ['lru', 'mru']
+    """
+    explanation = (
+        "Does another eviction order pay? One request at a time, in a flat pool: any idle block can be evicted. "
+        "belady knows the future and is the optimum of all eviction orders."
+    )
+    if study.too_large:
+        missing = f"{study.too_large} Add --policy lru,sieve to simulate them."
+        return Plot("Eviction policies", explanation, [Panel(title, missing=missing) for title in TITLES])
+    capacities = list(study.optimum)
+    runs = simulate_settings(study.trace, settings_of(capacities, study.shown_policies))
+    by_policy = {name: [one.hits for one in runs if one.setting.policy == name] for name in study.shown_policies}
+    by_policy["belady"] = list(study.optimum.values())
+    x, best = Axis("capacity (blocks)", log=True, unit="blocks"), by_policy["belady"]
+    at = np.array(capacities)
+
+    def lines(rate, *, bound: bool) -> list[Series]:
+        return [
+            Series(name, at, np.array([rate(one, optimum) for one, optimum in zip(hits, best, strict=True)]), colour)
+            for colour, (name, hits) in enumerate(by_policy.items())
+            if bound or name != "belady"
+        ]
+
+    block = lines(lambda one, _: one.block_hit_rate, bound=True)
+    token = lines(lambda one, _: one.token_hit_rate, bound=True)
+    share = lines(lambda one, most: one.hit_blocks / most.hit_blocks if most.hit_blocks else 1.0, bound=False)
+    panels = [
+        Panel(TITLES[0], x, rate_axis("block hit rate", highest(block)), block),
+        Panel(TITLES[1], x, rate_axis("token hit rate", highest(token)), token),
+        Panel(TITLES[2], x, Axis("share of the optimum's hits", percent=True), share)
+        if share else Panel(TITLES[2], missing="no policy but belady was chosen."),
+    ]  # fmt: skip
+    return Plot("Eviction policies", explanation, panels)
+
+
+MAX_DOUBLINGS = 10
+
+
+def block_size_plot(study: Study) -> Plot:
+    """Block and token hit rates at the trace's block size and its multiples, without eviction.
+
+    >>> from kvtrace.trace.building import toy
+    >>> block_size_plot(Study(toy("0 1 2 3", "0 1 2 3"))).panels[0].series[0].x.tolist()
+    [1, 2, 4]
+    """
+    title, trace = "Block and token hit rate", study.trace
+    longest = int(trace.prompt_blocks.max())
+    if longest < 2:
+        return _block_size_plot(Panel(title, missing="no prompt is longer than one block."))
+    factors = [2**power for power in range(MAX_DOUBLINGS + 1) if 2**power < 2 * longest]
+    sizes, blocks, tokens = [], [], []
+    for folded in each_block_size(trace, factors):
+        if not folded.blocks:  # partial blocks are dropped, and no prompt fills a block of this size
+            break
+        sizes.append(folded.block_size)
+        blocks.append(folded.hits.block_hit_rate)
+        tokens.append(folded.hits.token_hit_rate)
+    at = np.array(sizes)
+    series = [
+        Series("block hit rate", at, np.array(blocks), 0, "dots"),
+        Series("token hit rate", at, np.array(tokens), 1, "dots"),
+    ]
+    ticks = {float(size): f"{size // 1024}k" if size % 1024 == 0 else f"{size}" for size in sizes}
+    x = Axis("tokens per block", log=True, ticks=ticks, unit="tokens per block")
+    return _block_size_plot(Panel(title, x, rate_axis("hit rate", highest(series)), series))
+
+
+def _block_size_plot(panel):
+    explanation = "The cost of larger blocks: requests share a prefix in whole blocks only. Without eviction."
+    return Plot("Hit rate by block size", explanation, [panel])

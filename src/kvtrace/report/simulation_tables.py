@@ -1,0 +1,374 @@
+"""The tables, the JSON and the CSV of `kvtrace simulate`, and the open and the closed loop side by side.
+
+The difference of a closed loop is that to the open loop before it.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
+from itertools import pairwise
+from math import lcm
+from typing import Any, BinaryIO
+
+from .._base.tables import Column, TextTable, cell, csv_text
+from ..cache.engines import DEFAULTS
+from ..cache.isolation import Isolation, sentence
+from ..cache.simulation import ROOTS_FIRST, SCHEMA, Simulation, evicts_roots_first, gap_to
+from ..serving.deployment import FleetSimulation
+from ..trace.trace import Trace
+from .capacity_tables import GIB, RATES
+
+COMMON = ("engine", "mode", "schedule", "policy")  # columns that move into the title if all rows have the same value
+
+ENDED_EARLY = "ended early"
+PREEMPTED = "preempted"
+REJECTED = "rejected"
+MEANINGS = {  # heading -> its meaning, printed below the table
+    "gap to belady": "the block hit rate of belady, the best possible eviction order, minus this block hit rate",
+    "imbalance": "the tokens of the busiest instance, divided by the mean over the instances",
+    ENDED_EARLY: "active requests that ended before their time, to make room",
+    PREEMPTED: "times that a running request lost its blocks and started over",
+    REJECTED: "requests that do not fit into an instance, even alone; their times do not count",
+    "TTFT p50": "time to first token, the median over the requests",
+    "TPOT p50": "time per output token, the median over the requests",
+}
+VIEWS = {"merge": "domains are merged", "split": "domains are kept apart"}
+OTHER_VIEW = "domains are kept apart after the shared tokens"
+CellOf = Callable[[dict[str, Any]], str]  # the cell of a column, in the row of a result
+ColumnOf = tuple[Column, CellOf]
+
+
+def to_dict(trace: Trace, results: list[dict[str, Any]]) -> dict[str, Any]:
+    """The JSON object: figures of the trace, and one dictionary for each result."""
+    return {
+        "schema": SCHEMA, "requests": len(trace), "block_size": trace.block_size, "working_set": trace.working_set,
+        "results": results,
+    }  # fmt: skip
+
+
+def result(
+    simulation: Simulation,
+    optimum: Simulation | None = None,
+    *,
+    kv_bytes_per_token: int | None = None,
+    window_ms: float | None = None,
+    isolation: Isolation | None = None,
+) -> dict[str, Any]:
+    """The counts and rates of a simulation; the gap to the offline optimum and the cost of isolation, if known."""
+    values: dict[str, Any] = {**simulation.to_dict()}
+    if kv_bytes_per_token is not None:
+        layout = simulation.setting.layout
+        per_block = layout.block_bytes if layout else simulation.trace.block_size * kv_bytes_per_token
+        values["capacity_bytes"] = simulation.setting.capacity * per_block
+    if optimum is not None:
+        values |= gap_to(optimum.hits.to_dict(), values)
+    if window_ms is not None:
+        values["over_time"] = simulation.over_time(window_ms)
+    if isolation is not None:
+        values["isolation"] = isolation.to_dict()
+    return values
+
+
+def isolation_notes(values: dict[str, Any]) -> list[str]:
+    """What isolation costs at the largest capacity of the first setting; nothing for a trace without domains."""
+    first = values["results"][0]
+    if "isolation" not in first:
+        return []
+    same = [row for row in values["results"] if all(row[name] == first[name] for name in COMMON)]
+    row = max(same, key=lambda row: row["capacity"])
+    view = row["isolation"]["view"]
+    where = f"{row['engine']}, {row['policy']}, {row['capacity']:,} blocks: " if len(values["results"]) > 1 else ""
+    return [f"{VIEWS.get(view, OTHER_VIEW)} (--domains {view}); {where}{sentence(row['isolation'])}."]
+
+
+def layout_notes(values: dict[str, Any]) -> list[str]:
+    """The cache groups of each engine that has some.
+
+    >>> group = {"layers": 12, "block_size": 512, "window": 0}
+    >>> groups = [group | {"kind": "window", "window": 128}, group | {"kind": "full"}]
+    >>> layout_notes({"results": [{"engine": "vllm", "layout": {"groups": groups}}]})
+    ['vllm has 2 cache groups: 12 window 128 + 12 full. Hits are multiples of 512 tokens.']
+    """
+    layouts = {row["engine"]: row["layout"]["groups"] for row in values["results"] if "layout" in row}
+    notes = []
+    for engine, groups in layouts.items():
+        number = "1 cache group" if len(groups) == 1 else f"{len(groups)} cache groups"
+        alike = Counter(map(_group_in_words, groups))
+        words = " + ".join(f"{count} x ({group})" if count > 1 else group for group, count in alike.items())
+        step = lcm(*(group["block_size"] for group in groups))
+        notes.append(f"{engine} has {number}: {words}. Hits are multiples of {step:,} tokens.")
+    return notes
+
+
+def _group_in_words(group: dict[str, Any]) -> str:
+    return f"{group['layers']} {group['kind']}" + (f" {group['window']:,}" if group["window"] else "")
+
+
+def warning(simulation: Simulation) -> str | None:
+    """One line on a run whose instances had very uneven loads, or None."""
+    return simulation.warning if isinstance(simulation, FleetSimulation) else None
+
+
+def tables(values: dict[str, Any], *, verbose: bool = False) -> list[TextTable]:
+    """A table with one row for each result, then tables of time windows and instances if there are any.
+
+    Args:
+        values: The object of `to_dict`.
+        verbose: Also print evictions, and the load of each instance.
+    """
+    results = values["results"]
+    same = {name for name in COMMON[:3] if len({row[name] for row in results}) == 1}
+    routed = _is_routed(results)
+    columns = [*_settings(results, same), *_hits(results), *_times(results), *_counts(results, verbose)]
+    table = TextTable(_title(values, same), remedy="use --csv or a wider terminal")
+    for column, _ in columns:
+        table.columns.append(column)
+        if column.name in MEANINGS:
+            table.legend[column.name] = MEANINGS[column.name]
+    if names := _roots_first(results):
+        table.legend[", ".join(names)] = ROOTS_FIRST
+    for row in results:
+        table.add_row(*(cell_of(row) for _, cell_of in columns))
+    if routed and not verbose:
+        table.caption = "Add -v for the load and the hits of each instance."
+    instances = [_instances(row) for row in results] if routed and verbose else []
+    return [table, *instances, *(_windows(row) for row in results if "over_time" in row)]
+
+
+def _roots_first(results) -> list[str]:
+    """The policies of a flat pool that can evict a parent before its children; tiers have no other pool."""
+    if "tiers" in results[0]:
+        return []
+    settings = dict.fromkeys((row["engine"], row["policy"], row.get("pool", "flat")) for row in results)
+    return [policy for engine, policy, pool in settings if evicts_roots_first(engine, policy, pool)]
+
+
+def _is_routed(results) -> bool:
+    """Whether a router had a choice."""
+    return results[0].get("instances", 1) > 1
+
+
+def _settings(results, same) -> Iterator[ColumnOf]:
+    """The columns that name a row; none of them is ever left out."""
+    options = [name for name, default in DEFAULTS.items() if any(row.get(name, default) != default for row in results)]
+    names = [name for name in COMMON if name not in same] + options + (["router"] if _is_routed(results) else [])
+    for name in names:
+        yield Column(name.replace("_", " "), rank=0), _text(name)
+    yield Column("capacity", right=True, rank=0), lambda row: f"{row['capacity']:,}"
+
+
+def _hits(results) -> Iterator[ColumnOf]:
+    if "capacity_bytes" in results[0]:
+        yield Column("GiB", right=True, rank=2), lambda row: f"{row['capacity_bytes'] / GIB:,.2f}"
+    yield Column("hit blocks", right=True, rank=4), lambda row: f"{row['hit_blocks']:,}"
+    for at, tier in enumerate(results[0].get("tiers", [])):
+        yield Column(f"in {tier['name']}", right=True), _tier_hits(at)
+    yield from rate_columns(results)
+
+
+def rate_columns(rows: Iterable[dict[str, Any]]) -> Iterator[ColumnOf]:
+    """The columns of hit rates, and of the gap to belady if a row has one; a cell without a value is empty."""
+    for key, name in RATES.items():
+        yield Column(f"{name} hit rate", right=True, rank=1 if name == "block" else 3), _rate(key)
+    if any(row.get("gap_to_belady") is not None for row in rows):
+        yield Column("gap to belady", right=True, rank=2), _rate("gap_to_belady")
+
+
+def _times(results) -> Iterator[ColumnOf]:
+    """The columns of instances, and those of serving in time."""
+    if _is_routed(results):
+        yield Column("imbalance", right=True), lambda row: f"{row['imbalance']:.2f}"
+    if "ttft_s" in results[0]:
+        for name, key in (("TTFT p50", "p50"), ("p90", "p90"), ("p99", "p99")):
+            yield Column(name, right=True), _ttft(key)
+        yield Column("TPOT p50", right=True, rank=2), lambda row: f"{1000 * row['tpot_s']['p50']:.1f} ms"
+        if any(row["rejected"] for row in results):
+            yield Column(REJECTED, right=True, rank=1), lambda row: f"{row['rejected']:,}"
+        if any(row["preemptions"] for row in results):
+            yield Column(PREEMPTED, right=True, rank=2), lambda row: f"{row['preemptions']:,}"
+        yield Column("requests/s", right=True, rank=3), lambda row: f"{row['requests_per_s']:.2f}"
+
+
+def _counts(results, verbose) -> Iterator[ColumnOf]:
+    if verbose:
+        yield Column("evictions", right=True, rank=2), lambda row: f"{row['evictions']:,}"
+    if verbose or any(row["early_frees"] for row in results):
+        yield Column(ENDED_EARLY, right=True, rank=2), lambda row: f"{row['early_frees']:,}"
+
+
+def _text(name: str) -> CellOf:
+    return lambda row: str(row.get(name, ""))
+
+
+def _rate(name: str) -> CellOf:
+    return lambda row: "" if row.get(name) is None else f"{row[name]:.4f}"
+
+
+def _tier_hits(number: int) -> CellOf:
+    return lambda row: f"{row['tiers'][number]['hit_blocks']:,}"
+
+
+def _ttft(quantile: str) -> CellOf:
+    return lambda row: f"{row['ttft_s'][quantile]:.3f} s"
+
+
+def as_csv(results: Iterable[dict[str, Any]]) -> str:
+    """A header, and one line for each result (or for each time window), with the keys of the JSON."""
+    return csv_text([flat for row in results for flat in _flat(row)])
+
+
+def write_per_request(simulations: list[Simulation], stream: BinaryIO) -> None:
+    """Write CSV, one line for each request: arrival, lengths, blocks, and the hit blocks of each simulation."""
+    trace = simulations[0].trace
+    settings = [simulation.setting for simulation in simulations]
+    names = [f"{setting.engine}/{setting.policy}/{setting.capacity}" for setting in settings]
+    columns = [trace.timestamp, trace.input_length, trace.output_length, trace.prompt_blocks]
+    columns += [simulation.hit_blocks for simulation in simulations]
+    text = io.TextIOWrapper(stream, encoding="utf-8", newline="", write_through=True)
+    writer = csv.writer(text, lineterminator="\n")
+    names = names if len(simulations) > 1 else ["hit_blocks"]
+    writer.writerow(["request", "timestamp", "input_length", "output_length", "blocks", *map(cell, names)])
+    writer.writerows(zip(range(len(trace)), *(column.tolist() for column in columns), strict=True))
+    text.detach()
+
+
+def _title(values, same):
+    row = values["results"][0]
+    phrases = []
+    if "engine" in same:
+        phrases.append(f"engine {row['engine']}")
+    if "mode" in same and row["mode"] != "block":
+        phrases.append(f"mode {row['mode']}")
+    if "schedule" in same:
+        phrases.append(in_words(row["schedule"]))
+    if _is_routed(values["results"]):
+        phrases.append(f"{row['instances']:,} instances")
+    return ", ".join(["Hits of a prefix cache", *phrases, f"blocks of {values['block_size']:,} tokens"])
+
+
+def in_words(text: str) -> str:
+    """A schedule in words.
+
+    >>> [in_words(text) for text in ("serial", "concurrency:8", "open-loop:30")]
+    ['one request at a time', '8 requests at a time', '30 ms per output token']
+    """
+    kind, _, value = text.partition(":")
+    words = {
+        "events": "served in simulated time",
+        "closed-loop": "sessions in a closed loop",
+        "serial": "one request at a time",
+        "concurrency": f"{value} requests at a time",
+        "open-loop": f"{value} ms per output token",
+    }
+    return words.get(kind, f"schedule {text}")
+
+
+def _table(title, names):
+    table = TextTable(title)
+    table.add_columns(names)
+    return table
+
+
+def _instances(row):
+    """A table of the load and the hits of each instance."""
+    table = _table(
+        f"{row['instances']} instances of {row['capacity']:,} blocks, policy {row['policy']}, router {row['router']}",
+        [],
+    )
+    table.add_columns(["instance", "requests", "tokens", "blocks", "hit blocks", "block hit rate"], right=True)
+    for load in row["loads"]:
+        table.add_row(
+            *(f"{load[name]:,}" for name in ("instance", "requests", "tokens", "blocks", "hit_blocks")),
+            f"{load['block_hit_rate']:.4f}",
+        )
+    return table
+
+
+def _windows(row):
+    table = _table(f"{row['engine']}, {row['policy']}, {row['capacity']:,} blocks", [])
+    table.add_columns(("from (s)", "requests", "blocks", *(f"{name} hit rate" for name in RATES.values())), right=True)
+    for window in row["over_time"]:
+        table.add_row(
+            f"{window['start_ms'] / 1000:,.0f}", f"{window['requests']:,}", f"{window['blocks']:,}",
+            *(f"{window[rate]:.4f}" for rate in RATES),
+        )  # fmt: skip
+    return table
+
+
+def _flat(row):
+    tiers = {
+        f"{tier['name']}_{name}": tier[name] for tier in row.get("tiers", []) for name in ("capacity", "hit_blocks")
+    }
+    flat = {name: value for name, value in row.items() if not isinstance(value, (dict, list))} | tiers
+    for name, value in row.items():
+        if isinstance(value, dict):
+            flat |= {f"{name}_{key}": nested for key, nested in value.items()}
+    if "over_time" not in row:
+        return [flat]
+    setting = {name: flat[name] for name in ("engine", "policy", "mode", "schedule", "capacity")}
+    return [setting | window for window in row["over_time"]]
+
+
+LOOP_FIGURES = {  # name in the table -> keys of a result, and how it is written
+    "block hit rate": (("block_hit_rate",), "{:.4f}"),
+    "token hit rate": (("token_hit_rate",), "{:.4f}"),
+    "TTFT p50 (s)": (("ttft_s", "p50"), "{:.3f}"),
+    "TTFT p90 (s)": (("ttft_s", "p90"), "{:.3f}"),
+    "TTFT p99 (s)": (("ttft_s", "p99"), "{:.3f}"),
+    "TPOT p50 (ms)": (("tpot_s", "p50"), "{:.1f}"),
+    "end to end p50 (s)": (("e2e_s", "p50"), "{:.3f}"),
+    "requests per second": (("requests_per_s",), "{:.3f}"),
+    "requests counted": (("requests",), "{:,.0f}"),
+}
+
+
+def compare_loops(results: list[dict[str, Any]]) -> None:
+    """Add to each result of a closed loop its difference to the open loop, the result before it.
+
+    >>> rows = [{"requests_per_s": 2.0}, {"requests_per_s": 3.5, "loop": {"lanes": 4}}]
+    >>> compare_loops(rows)
+    >>> rows[1]["difference"]
+    {'requests_per_s': 1.5}
+    """
+    for before, row in pairwise(results):
+        if "loop" in row:
+            keys = [keys for keys, _ in LOOP_FIGURES.values() if keys[0] in row and keys[0] != "requests"]
+            row["difference"] = {"_".join(keys): _value(row, keys) - _value(before, keys) for keys in keys}
+
+
+def loop_tables(results: list[dict[str, Any]]) -> list[TextTable]:
+    """A table for each result of a closed loop: the open loop, the closed one, and the difference."""
+    pairs = [(before, row) for before, row in pairwise(results) if "loop" in row]
+    return [_loop_table(before, row, many=len(pairs) > 1) for before, row in pairs]
+
+
+def _loop_table(before: dict[str, Any], row: dict[str, Any], *, many: bool) -> TextTable:
+    loop = row["loop"]
+    which = f", {row['engine']}, {row['policy']}, {row['capacity']:,} blocks, {row['router']}" if many else ""
+    table = TextTable(f"Open and closed loop, {loop['lanes']:,} {'lane' if loop['lanes'] == 1 else 'lanes'}{which}")
+    table.add_columns([""])
+    table.add_columns(["open", "closed", "difference"], right=True)
+    for name, (keys, text) in LOOP_FIGURES.items():
+        scale = 1000 if "(ms)" in name else 1
+        old, new = scale * _value(before, keys), scale * _value(row, keys)
+        table.add_row(name, text.format(old), text.format(new), text.replace("{:", "{:+").format(new - old))
+    if before["rejected"] or row["rejected"]:
+        old, new = before["rejected"], row["rejected"]
+        table.add_row("requests rejected", f"{old:,}", f"{new:,}", f"{new - old:+,}")
+    table.add_row("sessions completed", "", f"{loop['sessions_completed']:,} of {loop['plays']:,}", "")
+    table.add_row("sessions per hour", "", f"{loop['sessions_per_hour']:,.1f}", "")
+    length = f"{loop['window_s']:,.0f} s"
+    table.caption = f"Counted: the requests of a window of {length}. open: requests arrive at the times of the trace."
+    if loop["idle_skipped_s"]:
+        table.caption += f" Idle caps skipped {loop['idle_skipped_s']:,.0f} s without a request."
+    return table
+
+
+def _value(row: dict[str, Any], keys: tuple[str, ...]) -> float:
+    value: Any = row
+    for key in keys:
+        value = value[key]
+    return float(value)

@@ -1,0 +1,260 @@
+"""The tables, sentences and warnings of `kvtrace validate` and `kvtrace calibrate`, and the CSV of a validation."""
+
+from __future__ import annotations
+
+import csv
+import io
+from dataclasses import asdict
+from itertools import groupby
+from typing import TYPE_CHECKING, Any, BinaryIO
+
+import numpy as np
+
+from .._base.tables import TextTable, number, printable
+from ..analysis.summary_tables import UNKNOWN
+from ..serving.calibration.costs import LABELS
+from ..serving.latencies import StatisticError
+from ..serving.validation import Validation, ValidationDict
+
+if TYPE_CHECKING:
+    from ..serving.calibration.calibration import Calibration
+
+UNITS = {"ttft_s": ("TTFT (s)", 1), "tpot_s": ("TPOT (ms)", 1000), "e2e_s": ("E2E (s)", 1)}
+MOMENTS = 12  # rows of the table over time
+
+
+def tables(validation: Validation, costs: str = "") -> list[TextTable]:
+    """One table for each question.
+
+    Args:
+        validation: The result.
+        costs: Where the costs come from, in words.
+    """
+    values = validation.to_dict()
+    return [
+        _setting(validation, values, costs),
+        _errors(validation),
+        _ranks(values),
+        _whole(values),
+        _over_time(values),
+    ]
+
+
+def sentence(validation: Validation) -> str:
+    """The errors of the means in a sentence."""
+    means = [one for one in validation.errors if one.statistic == "mean"]
+    parts = [f"{UNITS[one.latency][0].split()[0]} {signed(one.error)}" for one in means]
+    return f"The error of the simulated means: {', '.join(parts)} (simulated / measured - 1)."
+
+
+def warnings(validation: Validation) -> list[str]:
+    """What limits the comparison, one sentence each."""
+    one, run, sentences = validation.recording, validation.run, []
+    if one.left_out:
+        sentences.append(f"{one.left_out:,} requests failed and are left out; the engine may have worked on them.")
+    if run.rejected:
+        sentences.append(f"{run.rejected:,} requests do not fit into the simulated KV cache. Give a larger --capacity.")
+    if validation.capacity is None:
+        sentences.append("the size of the KV cache is not known, so nothing is preempted. Give --capacity.")
+    if validation.extrapolation:
+        over = ", ".join(f"{LABELS[name]}: {times:.3g} times" for name, times in validation.extrapolation.items())
+        sentences.append(f"the run goes beyond what the costs were measured for ({over}).")
+    return sentences
+
+
+def write_per_request(validation: Validation, stream: BinaryIO) -> None:
+    """Write CSV, one line for each request, in order of arrival; a time that is not known is empty."""
+    columns = validation.per_request()
+    text = io.TextIOWrapper(stream, encoding="utf-8", newline="", write_through=True)
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(columns)
+    rows = zip(*(column.tolist() for column in columns.values()), strict=True)
+    writer.writerows([_cell(value) for value in row] for row in rows)
+    text.detach()
+
+
+def _cell(value: Any) -> Any:
+    """A number with the digits that a clock has; empty if it is not known."""
+    if not isinstance(value, float):
+        return value
+    return "" if value != value else round(value, 9)
+
+
+def _setting(validation: Validation, values: ValidationDict, costs: str) -> TextTable:
+    table = TextTable("Recording and simulation", has_header=False)
+    table.add_column("")
+    table.add_column("", dim=True, rank=0)
+    one = validation.recording
+    table.add_row(
+        "recording", f"{one.format or 'made'}, {values['requests']:,} requests, {values['left_out']:,} left out"
+    )
+    if one.settings.model:
+        table.add_row("model", printable(one.settings.model))
+    if values["warm_up"]:
+        table.add_row("counted", f"the last {values['requests'] - values['warm_up']:,} requests")
+    table.add_row("scheduler", values["scheduler"])
+    size = "not known, unlimited" if values["capacity"] is None else f"{values['capacity']:,} blocks"
+    table.add_row("KV cache", f"{size} of {values['block_size']:,} tokens")
+    if costs:
+        table.add_row("costs", costs)
+    return table
+
+
+def _errors(validation: Validation) -> TextTable:
+    table = TextTable("Simulated against measured", caption="interval: bootstrap over windows of requests")
+    table.add_column("")
+    table.add_column("statistic", rank=0)
+    table.add_columns(["measured", "simulated", "error", "90 % interval"], right=True)
+    for latency, group in groupby(validation.errors, lambda one: one.latency):
+        name, factor = UNITS[latency]
+        for place, one in enumerate(group):
+            table.add_row("" if place else name, one.statistic, *_values(one, factor))
+    return table
+
+
+def _values(one: StatisticError, factor: float) -> list[str]:
+    interval = f"{signed(one.low)} to {signed(one.high)}"
+    return [number(factor * one.measured), number(factor * one.simulated), signed(one.error), interval]
+
+
+def _ranks(values: ValidationDict) -> TextTable:
+    table = TextTable("Rank correlation of the requests' times", caption="Spearman; 1: the same requests are slow")
+    table.add_columns([UNITS[name][0].split()[0] for name in values["rank_correlation"]], right=True)
+    table.add_row(*(number(value) for value in values["rank_correlation"].values()))
+    return table
+
+
+def _whole(values: ValidationDict) -> TextTable:
+    table = TextTable("The whole run")
+    table.add_column("")
+    table.add_columns(["measured", "simulated", "error"], right=True)
+    state = values["over_time"]
+    rows: dict[str, tuple[float | None, float | None]] = {
+        "requests / s": (values["requests_per_s"], values["simulated_requests_per_s"]),
+        "output tokens / s": (values["output_tokens_per_s"], values["simulated_output_tokens_per_s"]),
+        "cached prompt tokens": (values["cached_tokens"], values["simulated_cached_tokens"]),
+        "preemptions": (None, values["simulated_preemptions"]),
+        "most running requests": (max(state["running"]), max(state["simulated_running"])),
+        "most waiting requests": (max(state["waiting"]), max(state["simulated_waiting"])),
+    }
+    for name, (measured, simulated) in rows.items():
+        error = signed(simulated / measured - 1) if measured and simulated is not None else ""
+        cells = number(measured), UNKNOWN if simulated is None else number(simulated)
+        table.add_row(name, *cells, error)
+    uses = [state["kv_use"], state["simulated_kv_use"]]
+    if any(use is not None for use in uses):
+        table.add_row("mean KV use", *("-" if use is None else f"{np.mean(use):.1%}" for use in uses), "")
+    return table
+
+
+def _over_time(values: ValidationDict) -> TextTable:
+    state = values["over_time"]
+    table = TextTable("Requests that run and wait, and KV use, over time")
+    table.add_column("seconds", right=True)
+    for name in ("running", "waiting", "KV use"):
+        table.add_columns([name, f"simulated {name}"], right=True)
+    chosen = np.unique(np.linspace(0, len(state["seconds"]) - 1, MOMENTS).round().astype(int)).tolist()
+    for at in chosen:
+        counts = (state[name][at] for name in ("running", "simulated_running", "waiting", "simulated_waiting"))
+        uses = ("-" if use is None else f"{use[at]:.1%}" for use in (state["kv_use"], state["simulated_kv_use"]))
+        table.add_row(f"{state['seconds'][at]:,.1f}", *(f"{count:,}" for count in counts), *uses)
+    return table
+
+
+def signed(share: float) -> str:
+    """An error in percent, with its sign.
+
+    >>> signed(0.0335), signed(-0.00004)
+    ('+3.4 %', '0.0 %')
+    """
+    text = f"{100 * share:+,.1f} %"
+    return "0.0 %" if text in ("+0.0 %", "-0.0 %") else text
+
+
+def calibration_tables(calibration: Calibration) -> list[TextTable]:
+    """The errors of the statistics, the worth of each term, and the operating range."""
+    return [_calibration_errors(calibration), _terms(calibration), _forms(calibration), _range(calibration)]
+
+
+def calibration_sentence(calibration: Calibration) -> str:
+    """How well the costs predict, in a sentence."""
+    which = f"{calibration.held_out:,} held-out" if calibration.held_out else f"{calibration.requests:,} fitted"
+    means = [one for one in calibration.errors if one.statistic == "mean"]
+    errors = ", ".join(f"{UNITS[one.latency][0].split()[0]} {signed(one.error)}" for one in means)
+    return f"The error of the simulated means of the {which} requests: {errors}."
+
+
+def calibration_warnings(calibration: Calibration) -> list[str]:
+    """What limits the costs, one sentence each."""
+    sentences = []
+    if calibration.left_out:
+        sentences.append(
+            f"{calibration.left_out:,} requests failed and are left out; the engine may have worked on them."
+        )
+    if not calibration.held_out:
+        sentences.append("no request is held out, so the errors are those of the fit itself. Try --holdout 50%.")
+    queued = [one for one in calibration.errors if (one.latency, one.statistic) == ("ttft_s", "mean")]
+    if queued and abs(queued[0].error) > WRONG:
+        sentences.append(
+            f"the mean TTFT is off by {signed(queued[0].error)}. Check the engine's settings: --scheduler, --model and "
+            "--gpu."
+        )
+    return sentences
+
+
+WRONG = 0.2  # an error of the mean TTFT that no noise explains
+
+
+def _calibration_errors(calibration: Calibration) -> TextTable:
+    which = "Held-out requests" if calibration.held_out else "Fitted requests"
+    table = TextTable(
+        f"{which}: simulated against measured",
+        caption="interval: bootstrap over windows of requests; unfitted: with the roofline of the GPU",
+    )
+    table.add_column("")
+    table.add_column("statistic", rank=0)
+    table.add_columns(["measured", "simulated", "error", "90 % interval", "unfitted", "fitted part"], right=True)
+    rows = zip(calibration.errors, calibration.unfitted_errors, calibration.fitted_errors, strict=True)
+    for latency, group in groupby(rows, lambda row: row[0].latency):
+        name, factor = UNITS[latency]
+        for place, (one, unfitted, fitted) in enumerate(group):
+            table.add_row(
+                "" if place else name, one.statistic, number(factor * one.measured), number(factor * one.simulated),
+                signed(one.error), f"{signed(one.low)} to {signed(one.high)}", signed(unfitted.error),
+                signed(fitted.error),
+            )  # fmt: skip
+    return table
+
+
+def _terms(calibration: Calibration) -> TextTable:
+    table = TextTable(
+        "Terms of a step",
+        caption="worth: the mean error of the statistics above without the term, the others fitted again",
+    )
+    table.add_column("term", rank=0)
+    table.add_columns(["seconds", "of the roofline", "worth"], right=True)
+    multiples = calibration.costs.for_gpus().multiples
+    for name, worth in calibration.worth.items():
+        seconds, multiple = calibration.costs.terms[name], multiples.get(name)
+        table.add_row(name, f"{seconds:.3g}", "" if multiple is None else f"{multiple:.2f}", f"{worth:.2%}")
+    return table
+
+
+def _forms(calibration: Calibration) -> TextTable:
+    table = TextTable("Forms of the cost", caption="error: the mean of a fitted request's errors of TTFT and E2E")
+    table.add_column("form", rank=0)
+    table.add_columns(["error", "chosen"], right=True)
+    for name, error in calibration.forms.items():
+        table.add_row(name, f"{error:.2%}", "yes" if name == calibration.costs.form else "")
+    return table
+
+
+def _range(calibration: Calibration) -> TextTable:
+    table = TextTable(
+        "Operating range", caption="the largest values that were measured; other runs should not exceed them"
+    )
+    table.add_column("", rank=0)
+    table.add_columns(["largest"], right=True)
+    for name, value in asdict(calibration.costs.seen).items():
+        table.add_row(LABELS[name], f"{value:,}")
+    return table
