@@ -5,11 +5,12 @@ from pathlib import Path
 
 from tests import tutorials
 from tools import grafana_dashboard
-from tools.docs_site import schemas
+from tools.docs_site import files, schemas
 
 if __name__ == "__main__":
     schemas.write_all()
     grafana_dashboard.write()
+    files.write()
     for page in tutorials.PAGES:
         text = page.read_text(encoding="utf-8")
         with tempfile.TemporaryDirectory() as folder:

@@ -10,6 +10,7 @@ import pytest
 from tests import docs, shell, tutorials
 from tests.house.rooms import ROOMS
 from tests.serving.quick_fits import quick_fits
+from tools.docs_site import files
 
 MOST_PAGES, MOST_WORDS = 45, 60_000  # of docs; a new page replaces an old one
 SOME = [page for page in docs.PAGES if page not in tutorials.PAGES and docs.has_code(page)]
@@ -68,11 +69,19 @@ def test_links_between_pages_lead_somewhere():
 
 
 def test_the_docs_stay_within_what_a_reader_takes():
-    words = {page: len(page.read_text(encoding="utf-8").split()) for page in (docs.ROOT / "docs").rglob("*.md")}
+    pages = (docs.ROOT / "docs").rglob("*.md")
+    words = {page: len(files.without_files(page.read_text(encoding="utf-8")).split()) for page in pages}
     longest = sorted(words, key=words.get, reverse=True)[:10]
     shown = ", ".join(f"{page.relative_to(docs.ROOT)} {words[page]:,}" for page in longest)
     fits = len(words) <= MOST_PAGES and sum(words.values()) <= MOST_WORDS
     assert fits, f"{len(words)} pages, {sum(words.values()):,} words: shorten or replace a page. The longest: {shown}"
+
+
+def test_the_design_says_in_one_line_what_each_file_is():
+    text = files.PAGE.read_text(encoding="utf-8")
+    assert files.with_files(text) == text, "run `make docs`"
+    lines = files.listed().splitlines()
+    assert [line for line in lines if line.startswith("* ") and not 3 < len(line.split()) < 30] == []
 
 
 def test_each_door_of_the_first_page_leads_to_commands_with_their_outputs():
