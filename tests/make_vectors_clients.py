@@ -32,7 +32,7 @@ def portable(unit=1):
     )  # fmt: skip
 
 
-def llmd():
+def llm_d():
     return json_lines(
         {"chat_id": row, "parent_chat_id": [-1, 0, -1][row], "timestamp": time / 1000, "input_length": isl,
          "output_length": max(osl, 1), "type": "text", "turn": [1, 2, 1][row], "hash_ids": ids}
@@ -118,7 +118,7 @@ def vectors():
         "dynamo t.jsonl": portable(),
         "dynamo-agentic t.jsonl": dynamo_agentic(),
         "guidellm t.jsonl": portable(unit=1000),
-        "llm-d t.jsonl": llmd(),
+        "llm-d t.jsonl": llm_d(),
         "vidur t.csv": vidur(),
         "azure t.csv": azure(),
         "burstgpt t.csv": burstgpt(),

@@ -10,38 +10,15 @@ import os
 import signal
 import sys
 import warnings
+from importlib import import_module
 from typing import Any
 
 import click
 
 from .. import __version__
 from .._base.process import STOPPING, forbid_core_dumps, forget_handlers
-from .analyze import analyze_command
-from .anonymize import anonymize_command
-from .audit import audit_command
-from .calibrate import calibrate_command
-from .check import check_command
-from .compare import compare_command
-from .completion import completion_command
-from .convert import convert_command
-from .curve import curve_command
-from .explain import explain_command
 from .files import keep_inputs
 from .help import HELP_NAMES, Group
-from .join import join_command
-from .lint import lint_command
-from .models import models_command
-from .plan import plan_command
-from .record import record_command
-from .release import release_command
-from .report import report_command
-from .simulate import simulate_command
-from .sweep import sweep_command
-from .synthesize import synthesize_command
-from .texts import texts_command
-from .tune import tune_command
-from .validate import validate_command
-from .watch import watch_command
 
 CONTEXT: dict[str, Any] = {"help_option_names": HELP_NAMES, "max_content_width": 120, "show_default": True}
 
@@ -173,19 +150,22 @@ def _fail_internal(error: Exception) -> int:
     return _fail(_with_notes(message, error), 1)
 
 
-@click.group(cls=Group, context_settings=CONTEXT, epilog="Run kvtrace COMMAND --help for the options of a command and for examples.")
+SECTIONS = {  # in the order of the work; NAME is NAME_command of NAME.py
+    "From logs to traces": "lint anonymize check convert",
+    "Live": "record watch",
+    "Publish": "release join audit",
+    "Analyze": "analyze curve compare report",
+    "Caches and serving": "simulate explain sweep tune plan calibrate validate models",
+    "Synthesize": "synthesize texts",
+    "Shell": "completion",
+}
+
+
+def _loaded(name: str) -> click.Command:
+    return keep_inputs(getattr(import_module(f"{__name__}.{name}"), f"{name}_command"))
+
+
+@click.group(cls=Group, sections=SECTIONS, load=_loaded, context_settings=CONTEXT, epilog="Run kvtrace COMMAND --help for the options of a command and for examples.")
 @click.version_option(__version__, message="kvtrace %(version)s")
 def commands() -> None:
     """Turn raw LLM logs into KV-cache block traces that you can share; analyze, simulate and synthesize such traces."""
-
-
-SECTIONS = {  # in the order of the work
-    "From logs to traces": (lint_command, anonymize_command, check_command, convert_command),
-    "Live": (record_command, watch_command),
-    "Publish": (release_command, join_command, audit_command),
-    "Analyze": (analyze_command, curve_command, compare_command, report_command),
-    "Caches and serving": (simulate_command, explain_command, sweep_command, tune_command, plan_command, calibrate_command, validate_command, models_command),
-    "Synthesize": (synthesize_command, texts_command),
-    "Shell": (completion_command,),
-}
-commands.add_sections({section: tuple(map(keep_inputs, members)) for section, members in SECTIONS.items()})

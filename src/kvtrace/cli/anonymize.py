@@ -272,11 +272,14 @@ def _checkpoint(inputs, output, key_file, resume, *, in_tasks):
     """The checkpoint of the run; None if the run cannot be resumed. UsageError if it cannot but --resume is given."""
     from .._base.errors import UsageError
     from ..ingest.checkpoint import Checkpoint, path_beside, why_not_resumable
-    from ..ingest.encoding_tasks import TaskCheckpoint
 
     reason = why_not_resumable(inputs, output, key_file)
+    if reason is None and in_tasks:
+        from ..ingest.encoding_tasks import TaskCheckpoint
+
+        return TaskCheckpoint(path_beside(output), resume=resume)
     if reason is None:
-        return (TaskCheckpoint if in_tasks else Checkpoint)(path_beside(output), resume=resume)
+        return Checkpoint(path_beside(output), resume=resume)
     if resume:
         raise UsageError(reason)
     return None

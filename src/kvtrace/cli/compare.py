@@ -34,8 +34,7 @@ def compare_command(a, b, as_json, as_csv, png, svg, block_size, assume_output, 
     from .._base.errors import UsageError
     from .._base.files import base_names
     from .._base.tables import printable
-    from ..analysis.comparison import compare_prepared
-    from ..analysis.comparison import comparison_csv as comparison_csv
+    from ..analysis.comparison import compare_prepared, comparison_csv
     from ..formats import reading
     from ..report.plots import compared
     from ..report.plots.plot import Study

@@ -14,6 +14,7 @@ import click
 
 from .._base import units
 from .._base.errors import UsageError
+from .._base.lazy_table import LazyTable
 from . import completion as names
 
 
@@ -215,26 +216,25 @@ def _type_of(param: click.Parameter) -> click.ParamType:
 
 
 class Group(click.Group):
-    """A group of commands in sections, in the order of the work."""
+    """A group of commands in sections, in the order of the work.
 
-    sections: Mapping[str, Sequence[click.Command]] = {}
+    Args:
+        sections: Section -> the names of its commands, with spaces between.
+        load: The command of a name.
+    """
 
-    def add_sections(self, sections: Mapping[str, Sequence[click.Command]]) -> None:
-        """Add commands, section by section."""
-        self.sections = {**self.sections, **sections}
-        for commands in sections.values():
-            for command in commands:
-                self.add_command(command)
+    def __init__(self, *arguments: Any, sections: Mapping[str, str], load: Callable[[str], click.Command], **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        self.sections = {section: names.split() for section, names in sections.items()}
+        self.commands = LazyTable([name for names in self.sections.values() for name in names], load)
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         """The names in the order of the sections."""
-        ordered = [command.name or "" for commands in self.sections.values() for command in commands]
-        return [*ordered, *(name for name in super().list_commands(ctx) if name not in ordered)]
+        return [*self.commands]
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write one line for each command, section by section."""
-        widest = max((len(name) for name in self.commands), default=0)
-        for section, commands in self.sections.items():
+        widest = max(map(len, self.commands))
+        for section, members in self.sections.items():
             with formatter.section(section):
-                rows = [((command.name or "").ljust(widest), command.get_short_help_str(150)) for command in commands]
-                formatter.write_dl(rows)
+                formatter.write_dl([(name.ljust(widest), self.commands[name].get_short_help_str(150)) for name in members])

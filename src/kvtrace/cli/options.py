@@ -12,7 +12,6 @@ from typing import Any
 import click
 
 from .._base.options import Record
-from ..privacy.release_options import ReleaseOptions
 from .help import RecordOption
 from .output import print_lines
 
@@ -265,10 +264,11 @@ def taken(record: type[Record], options: dict[str, Any], **others: Any) -> Recor
     return record(**values)
 
 
-def taken_release(options: dict[str, Any]) -> ReleaseOptions:
-    """The release that the options make up, as `taken`; AuditError if a setting promises less than the profile's name."""
+def taken_release(options: dict[str, Any]) -> Any:
+    """The ReleaseOptions that the options make up, as `taken`; AuditError if a setting promises less than the profile's name."""
     from .._base.errors import AuditError
     from ..privacy.profiles import chosen_profile, refusal, weaker_settings
+    from ..privacy.release_options import ReleaseOptions
 
     release = taken(ReleaseOptions, options)
     profile = chosen_profile(release)

@@ -16,6 +16,7 @@ from typing import Any
 
 from ..._base.errors import UsageError
 from ..._base.files import is_regular, is_std
+from ..._base.lazy_table import LazyTable, modules
 from ..._base.output_files import write_together
 from ...trace.building import with_whole_prompts
 from ...trace.columns import MEASURED, measured_of, replace_columns
@@ -24,23 +25,12 @@ from ...trace.trace import Trace
 from ...trace.unknown import PREFIXES, require_known, require_outputs
 from .. import writing
 from ..sidecar import describe, dump, sidecar_path
-from . import aiperf, azure, burstgpt, dynamo, dynamo_agentic, guidellm, libcachesim, llmd, lmcache, sglang, vidur, vllm
 from .losses import Losses
 
-TARGETS: dict[str, ModuleType] = {
-    "aiperf": aiperf,
-    "vllm": vllm,
-    "sglang": sglang,
-    "guidellm": guidellm,
-    "dynamo": dynamo,
-    "dynamo-agentic": dynamo_agentic,
-    "llm-d": llmd,
-    "vidur": vidur,
-    "azure": azure,
-    "burstgpt": burstgpt,
-    "lmcache": lmcache,
-    "libcachesim": libcachesim,
-}
+TARGETS: LazyTable[ModuleType] = modules(__name__, (
+    "aiperf", "vllm", "sglang", "guidellm", "dynamo", "dynamo-agentic", "llm-d", "vidur", "azure", "burstgpt",
+    "lmcache", "libcachesim",
+))  # fmt: skip
 WAITING = ("dynamo-agentic",)  # clients that know dependencies
 
 

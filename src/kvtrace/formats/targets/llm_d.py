@@ -5,10 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 from typing import BinaryIO
 
+from ...formats import bailian
 from ...trace.columns import replace_columns
 from ...trace.normalise import normalise
 from ...trace.trace import Trace
-from .. import bailian
 from .losses import Losses
 from .portable import check_name
 
