@@ -66,6 +66,7 @@ from .ingest.pipeline_tasks import AnonymizedDataset as AnonymizedDataset
 from .ingest.pipeline_tasks import TaskOptions as TaskOptions
 from .ingest.pipeline_tasks import anonymize_dataset as anonymize_dataset
 from .ingest.row_counts import Progress as Progress
+from .privacy.account import Numbered as Numbered
 from .privacy.account import ReleasedTrace as ReleasedTrace
 from .privacy.account import StepHits as StepHits
 from .privacy.checks import audit as audit
@@ -75,7 +76,6 @@ from .privacy.contributors import Contributors as Contributors
 from .privacy.data_card import write_card as write_card
 from .privacy.joining import join_windows as join_windows
 from .privacy.numbering.run import LocalRunner as LocalRunner
-from .privacy.numbering.run import Numbered as Numbered
 from .privacy.numbering.run import Runner as Runner
 from .privacy.numbering.run import on_ray as on_ray
 from .privacy.profiles import PROFILES as PROFILES

@@ -11,8 +11,8 @@ from typing import Any
 from .._base.errors import UsageError
 from .._base.results import Result
 from .._base.row_counts import RowCounts
-from ..privacy.account import Account
-from ..privacy.numbering.run import Numbered, Runner, number
+from ..privacy.account import Account, Numbered
+from ..privacy.numbering.run import Runner, number
 from ..privacy.numbering.store import Store
 from ..privacy.numbering.task_plan import BLOCKS, ENCODED, TaskPlan, cuts, in_one_process, split_by
 from ..privacy.profiles import kept_measured

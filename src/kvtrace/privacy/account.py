@@ -1,15 +1,18 @@
 """The account of a release: its profile, the contributors that k counted, the hits after each step, and notes.
 
 ReleaseStep names the steps that cost hits. A ReleasedTrace is a Trace that knows its account, which `publish` passes to
-the audit.
+the audit; a Numbered is one in pieces.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
+from .._base.results import Result, columns_of
+from ..trace.columns import Columns
 from ..trace.hits import Hits
 from ..trace.meta import Claims, ReleaseSection
 from ..trace.trace import Trace
@@ -120,3 +123,36 @@ class ReleasedTrace(Trace):
     def __getstate__(self) -> dict[str, Any]:
         """The state for pickle: all but the account."""
         return {name: value for name, value in vars(self).items() if name != "account"}
+
+
+@dataclass(repr=False)
+class Numbered(Result):
+    """A released trace in pieces, from tasks or from memory, and its sidecar's values."""
+
+    block_size: int
+    tail: str
+    meta: dict[str, Any]
+    figures: Mapping[str, Any]
+    account: Account
+    columns: Callable[[], Iterator[Columns]]  # some rows at a time; ids and parents are those of the whole trace
+    contributors: Callable[[], Contributors | None]  # the contributor of each request; None if none were counted
+    bytes: dict[str, int] = field(default_factory=dict)  # stage -> bytes written
+
+    def _headline(self) -> str:
+        figures = self.figures
+        size = (
+            f"{figures['requests']:,} requests, {figures['blocks']:,} blocks, {figures['distinct_blocks']:,} distinct"
+        )
+        return f"{self.account.profile.name}, {size}, block_size={self.block_size:,}, tail={self.tail}"
+
+    def _columns(self) -> dict[str, list[Any]]:
+        """One row: the figures that a sidecar states."""
+        return columns_of([{"block_size": self.block_size, "tail": self.tail, **self.figures}])
+
+    @classmethod
+    def of_rows(cls, rows: Columns, *, figures: Mapping[str, Any], account: Account, **settings: Any) -> Numbered:
+        """Rows that one process released; `settings` are block_size, tail and meta."""
+        counted = account.contributors
+        return cls(
+            figures=figures, account=account, columns=lambda: iter([rows]), contributors=lambda: counted, **settings
+        )

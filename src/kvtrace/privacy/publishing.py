@@ -19,12 +19,11 @@ from ..trace.columns import Columns
 from ..trace.meta import merge, without_rendering_counts
 from ..trace.trace import Trace
 from ..trace.trace_figures import figures
-from .account import ReleasedTrace
+from .account import Numbered, ReleasedTrace
 from .checks import Audit, audit
 from .checks.fields import ALLOWED
 from .contributors import Contributors
 from .data_card import card
-from .numbering.run import Numbered
 from .sidecar_forms import count_private, public
 
 TIMED = ("parquet", "dataset")  # formats with service times and dependencies

@@ -22,9 +22,9 @@ from ..trace.building import require_rule
 from ..trace.columns import MEASURED, TAILS, Columns, measured_of
 from ..trace.hits import Hits, sum_hits, unlimited_hits
 from ..trace.meta import merge, shares_prefixes, without_stale
-from .account import ReleaseStep, StepHits
+from .account import Numbered, ReleaseStep, StepHits
 from .allowed_values import EXTRA
-from .numbering.run import Numbered, Runner, number
+from .numbering.run import Runner, number
 from .numbering.store import Store
 from .numbering.task_plan import BLOCKS, ENCODED, TaskPlan, cuts, in_one_process, sample_times, split_by
 from .profiles import kept_measured

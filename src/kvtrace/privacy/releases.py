@@ -18,10 +18,9 @@ from ..trace.columns import Columns, measured_of
 from ..trace.domains import in_domains
 from ..trace.meta import merge, shares_prefixes, without_stale
 from ..trace.trace import Trace
-from .account import TAIL_STEPS, Account, ReleasedTrace, ReleaseStep
+from .account import TAIL_STEPS, Account, Numbered, ReleasedTrace, ReleaseStep
 from .allowed_values import MAX_TURN
 from .contributors import Contributors, Users, contributors
-from .numbering.run import Numbered
 from .profiles import LARGEST, keeps_domains, kept_measured
 from .release_options import Profile
 from .steps import coarsened

@@ -6,15 +6,13 @@ a CPU of a Ray cluster; the tasks of a lost worker or node run again.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Protocol, cast
 
 import numpy as np
 
-from ..._base.results import Result, columns_of
 from ..._base.step_work import report_work
 from ..._base.workers import cores, retrying_map
 from ..._native.numbering import DigestIndex
@@ -22,7 +20,7 @@ from ...trace.columns import Columns
 from ...trace.hits import Hits, sum_hits
 from ...trace.meta import Meta, merge, shares_prefixes
 from ...trace.trace_figures import output_figures
-from ..account import Account, ReleaseStep, StepHits
+from ..account import Account, Numbered, ReleaseStep, StepHits
 from ..contributors import Contributors
 from ..session_times import WITHOUT_TIMES, SessionTimes
 from .finishing import finish, link, linked_dependencies, read_columns
@@ -31,7 +29,7 @@ from .task_plan import UNKNOWN, TaskPlan, sums_before
 
 
 class Runner(Protocol):
-    """Runs the tasks of a stage; see local_runner.py and ray_runner.py."""
+    """Runs the tasks of a stage: a `LocalRunner`, or a `RayRunner`."""
 
     workers: int
     is_far: bool  # whether workers are on other machines: they read the key from its file
@@ -39,39 +37,6 @@ class Runner(Protocol):
     def map(self, function: Callable[..., Any], items: Sequence[Any]) -> Iterator[Any]:
         """function(item) for each item, in order; a task that died runs again."""
         ...
-
-
-@dataclass(repr=False)
-class Numbered(Result):
-    """A released trace in pieces, from tasks or from memory, and its sidecar's values."""
-
-    block_size: int
-    tail: str
-    meta: dict[str, Any]
-    figures: Mapping[str, Any]
-    account: Account
-    columns: Callable[[], Iterator[Columns]]  # some rows at a time; ids and parents are those of the whole trace
-    contributors: Callable[[], Contributors | None]  # the contributor of each request; None if none were counted
-    bytes: dict[str, int] = field(default_factory=dict)  # stage -> bytes written
-
-    def _headline(self) -> str:
-        figures = self.figures
-        size = (
-            f"{figures['requests']:,} requests, {figures['blocks']:,} blocks, {figures['distinct_blocks']:,} distinct"
-        )
-        return f"{self.account.profile.name}, {size}, block_size={self.block_size:,}, tail={self.tail}"
-
-    def _columns(self) -> dict[str, list[Any]]:
-        """One row: the figures that a sidecar states."""
-        return columns_of([{"block_size": self.block_size, "tail": self.tail, **self.figures}])
-
-    @classmethod
-    def of_rows(cls, rows: Columns, *, figures: Mapping[str, Any], account: Account, **settings: Any) -> Numbered:
-        """Rows that one process released; `settings` are block_size, tail and meta."""
-        counted = account.contributors
-        return cls(
-            figures=figures, account=account, columns=lambda: iter([rows]), contributors=lambda: counted, **settings
-        )
 
 
 def number(
