@@ -20,7 +20,6 @@ from kvtrace import InputError, UsageError
 from kvtrace._base.errors import KvtraceError
 from kvtrace.cache import engines
 from kvtrace.cli import run
-from kvtrace.formats import weka
 from kvtrace.formats.reading import read_columns
 from kvtrace.trace.dependencies import JOIN, SPAWN
 from kvtrace.trace.hits import count_hits, unlimited_hits
@@ -494,7 +493,7 @@ def test_the_recorded_sessions_have_the_figures_of_an_independent_count(shared, 
 
 def test_columns_of_a_session_are_as_they_stand(folder):
     result = read_columns(put(TREE))
-    assert result.format == "weka" and result.sidecar.block_size == 64 and weka.is_session(b' {"requests": [')
+    assert result.format == "weka" and result.sidecar.block_size == 64 and format_table.is_session(b' {"requests": [')
 
 
 def test_an_entry_with_the_time_of_its_end_begins_its_duration_earlier(folder):

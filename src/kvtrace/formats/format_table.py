@@ -7,12 +7,14 @@ certain counts: a damaged trace stays a trace, and its own error names the row.
 
 from __future__ import annotations
 
+import os
 import re
+from contextlib import suppress
 from pathlib import Path
 from types import ModuleType
 
 from .._base.errors import InputError, UsageError
-from .._base.files import is_regular, name_of
+from .._base.files import is_regular, is_std, name_of
 from .._base.input_files import open_read
 from . import agentic_mooncake, bailian, mooncake, parquet
 
@@ -30,6 +32,9 @@ _TABLE = re.compile(rb"[^\n{]*\b(prompt|input|completion|output|ContextTokens|Re
                     rb"(prompt|input|completion|output|ContextTokens|Request tokens)\b", re.IGNORECASE)  # fmt: skip
 _ENGINE = re.compile(rb"(?m)^[^\n{]*Received request \S+: ")
 PARQUET = b"PAR1"
+_SESSION = re.compile(  # of Weka; agentic Mooncake has a schema
+    rb'\s*\{(?!\s*"schema")[\s\S]*?("hash_id_scope"\s*:\s*"|"requests"\s*:\s*\[)'
+)
 
 
 def require_trace(path: str | Path) -> None:
@@ -120,6 +125,29 @@ def _head(path) -> bytes:
             return stream.read(HEAD)
     except InputError:
         return b""  # its reader raises the error
+
+
+def is_session(head: bytes) -> bool:
+    """Whether the first bytes of a file are those of a session of Weka.
+
+    >>> is_session(b'{"id": "a", "block_size": 64, "hash_id_scope": "local"'), is_session(b'{"hash_ids": []}')
+    (True, False)
+    """
+    return _SESSION.match(head) is not None
+
+
+def holds_sessions(path: str | Path) -> bool:
+    """Whether a path is read as sessions of Weka: a folder that is no data set, or a file that begins as one."""
+    if is_std(path):
+        return False
+    return os.path.isdir(path) or (is_regular(path) and is_session_file(path))
+
+
+def is_session_file(path: str | Path) -> bool:
+    """Whether a file begins as a session of Weka."""
+    with suppress(InputError), open_read(path) as stream:
+        return is_session(stream.read(HEAD))
+    return False
 
 
 FORMATS: dict[str, ModuleType] = {

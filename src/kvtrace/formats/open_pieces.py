@@ -26,7 +26,7 @@ from .._base.input_files import open_read, size_of
 from .._base.step_work import report_work
 from ..trace.building import TraceBuilder
 from ..trace.columns import NUMBERS, Columns, replace_columns, rows_of
-from . import agentic_mooncake, format_table, parquet, weka
+from . import agentic_mooncake, format_table, parquet
 from . import dataset as datasets
 from .format_table import require_format, require_trace
 from .jsonl_read import RowReader, each_piece
@@ -398,7 +398,7 @@ def open_pieces(path: str | Path, *, format: str | None = None, threads: int | N
     require_format(format)
     if names_dataset(path, format):
         return OpenDataset(path)
-    if format == "weka" or (format is None and weka.holds_sessions(path)):
+    if format == "weka" or (format is None and format_table.holds_sessions(path)):
         name = name_of(path)
         raise InputError(
             f"{name}: holds Weka sessions: a recording, not a release. To release it: kvtrace release {name} -o TRACE"

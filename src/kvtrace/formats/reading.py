@@ -17,7 +17,7 @@ from ..trace.columns import STATED, Columns, replace_columns
 from ..trace.invariants import broken_dependencies, broken_numbers, broken_rules
 from ..trace.meta import PREFIXES_UNKNOWN, merge
 from ..trace.trace import Trace
-from . import agentic_mooncake, bailian, mooncake, parquet, weka
+from . import agentic_mooncake, bailian, format_table, mooncake, parquet
 from . import dataset as datasets
 from .block_size import make_up_blocks, settle
 from .format_table import FORMATS, format_of, require_format, require_trace
@@ -97,11 +97,15 @@ def read_columns(
     name = name_of(path)
     if names_dataset(path, format):
         return datasets.read(path, extra=extra)
-    if format == "weka" or (format is None and weka.holds_sessions(path)):
+    if format == "weka" or (format is None and format_table.holds_sessions(path)):
+        from . import weka
+
         return weka.read(path, extra=extra == "keep", on_error=on_error)
     require_trace(path)
     with open_read(path) as stream:
-        if format is None and weka.is_session(stream.peek(weka.HEAD)[: weka.HEAD]):  # of a pipe
+        if format is None and format_table.is_session(stream.peek(format_table.HEAD)[: format_table.HEAD]):  # of a pipe
+            from . import weka
+
             return weka.read(path, stream, extra=extra == "keep", on_error=on_error)
         if format == "parquet" or (format is None and stream.peek(4)[:4] == parquet.MAGIC):
             result = parquet.read(stream, path, extra=extra)

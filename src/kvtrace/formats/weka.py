@@ -19,13 +19,14 @@ import orjson
 
 from .._base.arrays import GrowingArray
 from .._base.errors import InputError, RowError, UsageError
-from .._base.files import is_regular, is_std, name_of
+from .._base.files import is_std, name_of
 from .._base.input_files import open_read, unreadable
 from .._base.output_files import OutputFolder, require_folder_place, write_together
 from .._base.step_work import report_work
 from ..trace.columns import Columns
 from ..trace.normalise import Fixes
 from . import weka_columns
+from .format_table import is_session_file
 from .jsonl_read import OnError
 from .sidecar import ReadResult, Sidecar
 from .weka_objects import SessionObjects
@@ -33,27 +34,7 @@ from .weka_session import Room, Session, moved_rows, parse_session
 
 NAME = re.compile(r"[^.].*\.json(\.gz|\.zst)?\Z")
 SAFE = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9_.-]{0,200}")
-HEAD = 1 << 16  # bytes that decide
-_SESSION = re.compile(
-    rb'\s*\{(?!\s*"schema")[\s\S]*?("hash_id_scope"\s*:\s*"|"requests"\s*:\s*\[)'
-)  # agentic Mooncake has a schema
 OPTIONS = orjson.OPT_SERIALIZE_NUMPY | orjson.OPT_APPEND_NEWLINE
-
-
-def is_session(head: bytes) -> bool:
-    """Whether the first bytes of a file are those of a session.
-
-    >>> is_session(b'{"id": "a", "block_size": 64, "hash_id_scope": "local"'), is_session(b'{"hash_ids": []}')
-    (True, False)
-    """
-    return _SESSION.match(head) is not None
-
-
-def holds_sessions(path: str | Path) -> bool:
-    """Whether a path is read as sessions: a folder that is no data set, or a file with the beginning of a session."""
-    if is_std(path):
-        return False
-    return os.path.isdir(path) or (is_regular(path) and _is_session_file(path))
 
 
 def is_file_name(path: str | Path) -> bool:
@@ -203,15 +184,9 @@ def _has_sessions_only(folder: str | Path) -> bool:
     """Whether a folder is empty, or all its files are sessions."""
     try:
         names = os.listdir(folder)
-        return all(NAME.match(name) and _is_session_file(os.path.join(folder, name)) for name in names)
+        return all(NAME.match(name) and is_session_file(os.path.join(folder, name)) for name in names)
     except OSError:
         return False
-
-
-def _is_session_file(path: str | Path) -> bool:
-    with suppress(InputError), open_read(path) as stream:
-        return is_session(stream.read(HEAD))
-    return False
 
 
 def _text(value: dict[str, Any]) -> bytes:
