@@ -20,6 +20,7 @@ from kvtrace import InputError, UsageError
 from kvtrace._base.errors import KvtraceError
 from kvtrace.cache import engines
 from kvtrace.cli import run
+from kvtrace.formats import format_table
 from kvtrace.formats.reading import read_columns
 from kvtrace.trace.dependencies import JOIN, SPAWN
 from kvtrace.trace.hits import count_hits, unlimited_hits

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator
 from itertools import pairwise
+from typing import Any
 
 import numpy as np
 
@@ -14,7 +15,6 @@ from ..trace.trace import Trace
 from . import agentic_mooncake, bailian
 from .bailian import changed_times
 from .targets.losses import Losses
-from .weka_objects import SessionObjects
 
 READ_BACK = ("weka", "prefixes")  # sections of the metadata that sessions hold; without ids, prefixes are unknown
 
@@ -26,6 +26,8 @@ def lost_in_sessions(columns: Columns, *, extra: bool = False, remedy: str = "")
     >>> lost_in_sessions(toy("0 1", "0 2"))
     ['2 requests without a session became sessions of their own.']
     """
+    from .weka_objects import SessionObjects
+
     losses = Losses()
     block_size, meta = (columns.block_size, columns.meta) if isinstance(columns, Trace) else (1, {})
     objects = SessionObjects(columns, block_size, meta, extra=extra)
@@ -61,7 +63,7 @@ def _fields(columns: Columns) -> dict:
     }  # fmt: skip
 
 
-def _other_waits(columns: Columns, objects: SessionObjects) -> int:
+def _other_waits(columns: Columns, objects: Any) -> int:
     """The number of requests whose dependencies differ from those that a reader infers."""
     if columns.dependencies is None:
         return 0

@@ -17,7 +17,7 @@ from ..trace.columns import Columns, require_trace
 from ..trace.meta import shares_prefixes, with_unknown_prefixes, without_claims
 from ..trace.trace import Trace
 from . import dataset as datasets
-from . import parquet, weka
+from . import parquet
 from .format_table import FORMATS, require_format
 from .reading import read_columns
 from .sidecar import Counts, describe, dump, sidecar_path
@@ -74,6 +74,8 @@ def write(
         size = block_size or 0
         return datasets.write(columns, path, block_size=size, tail=tail or "kept", meta=meta, inspect=inspect)
     if format == "weka":
+        from . import weka
+
         _require_no_card(inspect)
         return weka.write(columns, path, block_size=block_size or 0, first_id=first_id, extra=extra, meta=meta)
     description = describe(
@@ -149,6 +151,8 @@ def check_output(path: str | Path, format: str | None = None) -> str:
 
 
 def _check_weka(path) -> str:
+    from . import weka
+
     if is_std(path) or weka.is_file_name(path):
         require_name(path, Content.JSON, "the format weka")
         require_place(path)
