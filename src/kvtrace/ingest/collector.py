@@ -188,8 +188,8 @@ def numbers_of_digests(index: DigestIndex, digests, rows) -> np.ndarray:
     """Row -> the number of its digest, -1 = none."""
     numbers = np.full(rows, -1, dtype=np.int64)
     if digests is not None:
-        known = digests.any(axis=1)
-        numbers[known] = index.add(digests[known])
+        has_digest = digests.any(axis=1)
+        numbers[has_digest] = index.add(digests[has_digest])
     return numbers
 
 

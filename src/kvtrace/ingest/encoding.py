@@ -224,14 +224,14 @@ class Encoder:
         if any(record.delay_ms is not None for record in requests):
             delays = [-1 if record.delay_ms is None else round(record.delay_ms * 1e6) for record in requests]
             batch.delay_ns = np.array(delays, dtype=np.int64)
-        if any(one >= 0 for one in service):
+        if any(ns >= 0 for ns in service):
             batch.service_ns = np.array(service, dtype=np.int64)
-        batch.invalid_measured = sum(one.invalid for one in measured)
+        batch.invalid_measured = sum(measurement.invalid for measurement in measured)
         for name, number in MEASURED.items():
-            logged = [getattr(one, name) for one in measured]
+            logged = [getattr(measurement, name) for measurement in measured]
             if any(value is not None for value in logged):
-                known = [number.unknown if value is None else value for value in logged]
-                setattr(batch, name, np.array(known, dtype=number.dtype))
+                values = [number.unknown if value is None else value for value in logged]
+                setattr(batch, name, np.array(values, dtype=number.dtype))
         return requests, positions
 
     def _requests_of(self, line: bytes, place: str) -> list[tuple[Record, int]]:
@@ -373,11 +373,11 @@ class Encoder:
         if self.recipe.options.outputs:
             # if the logged count differs from the text's tokens (hidden reasoning, for example), the blocks are unknown
             counted = np.diff(outputs[1])
-            known = (counted > 0) & (counted == batch.output_length)
+            has_blocks = (counted > 0) & (counted == batch.output_length)
             batch.output_digests, batch.output_offsets = self.hasher.outputs(
-                prompts.tokens, (batch.digests, batch.offsets), outputs, roots, known, media
+                prompts.tokens, (batch.digests, batch.offsets), outputs, roots, has_blocks, media
             )
-            batch.output_known = known
+            batch.output_known = has_blocks
 
     def _engine_digests(self, requests, roots):
         """Keyed digests of the block hashes that an engine logged."""

@@ -265,8 +265,8 @@ def number_domains(encoded: list[EncodedPartition], store: Store, folder: str) -
     numbers = numbers_of_digests(index, digests, len(digests))
     if (numbers == numbers[0]).all():
         return False
-    known = numbers >= 0
-    store.write(DOMAINS, {}, digest=digests[known][firsts_of(numbers[known])])
+    has_domain = numbers >= 0
+    store.write(DOMAINS, {}, digest=digests[has_domain][firsts_of(numbers[has_domain])])
     return True
 
 
@@ -298,12 +298,12 @@ def _measured_of(batches: list[Batch]) -> dict[str, np.ndarray]:
     return {
         name: np.concatenate(
             [
-                one[name] if name in one else np.full(len(batch), number.unknown, number.dtype)
-                for batch, one in zip(batches, columns, strict=True)
+                measured[name] if name in measured else np.full(len(batch), number.unknown, number.dtype)
+                for batch, measured in zip(batches, columns, strict=True)
             ]
         )
         for name, number in MEASURED.items()
-        if any(name in one for one in columns)
+        if any(name in measured for measured in columns)
     }
 
 

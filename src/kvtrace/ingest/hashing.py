@@ -223,7 +223,7 @@ class BlockHasher:
     def _with_media(self, root: np.ndarray, placed: list[PlacedMedium], block: int) -> np.ndarray:
         """The digest that a block with media follows: that of the block before it, and the media with their places."""
         here = [medium for medium in placed if medium.token // self.block_size == block]
-        keys = [f"{one.token % self.block_size}:{sha256(one.identity).hexdigest()}" for one in here]
+        keys = [f"{medium.token % self.block_size}:{sha256(medium.identity).hexdigest()}" for medium in here]
         return _digest(self._media_key, "|".join([root.tobytes().hex(), *keys]))
 
     def outputs(

@@ -305,30 +305,30 @@ def _released(
     draft: TraceDraft, users: Users | None, settings: ReleaseSettings, session_share: float, counts: RowCounts
 ) -> AnonymizedRows:
     """The rows after the release profile. The counts of the whole log are left out if the release is a sample."""
-    whole, done = len(draft), Account(settings.profile)
+    whole, account = len(draft), Account(settings.profile)
     rng = np.random.default_rng(settings.seed)
     times = SessionTimes(settings.profile, settings.service_model)
     options: dict[str, Any] = {
         "users": users, "session_share": session_share, "rng": rng, "add_dependencies": times,
     }  # fmt: skip
     if not settings.holds_hashes:
-        release_draft(draft, done, **options)
+        release_draft(draft, account, **options)
         released = draft
     else:  # an engine may have hashed blocks without their prefix
-        released, done = released_draft(draft.trace(), settings.profile, **options)
+        released, account = released_draft(draft.trace(), settings.profile, **options)
     columns, tail = released.columns(), released.tail
-    done.notes += times.notes
-    done.isolated = settings.isolate_tenants
+    account.notes += times.notes
+    account.isolated = settings.isolate_tenants
     if not shares_prefixes(draft.meta):
-        done.drop_costs()
-    done.notes += value_notes(counts) if measured_of(columns) else []
+        account.drop_costs()
+    account.notes += value_notes(counts) if measured_of(columns) else []
     counts.unsampled = whole - len(columns)
     meta = with_measured(draft.meta, measured_of(columns))
     meta = merge(meta, {} if times.section is None else {"service_times": times.section})
-    meta = merge(meta, done.meta)
-    if not done.sampled:
+    meta = merge(meta, account.meta)
+    if not account.sampled:
         meta = merge(meta, {"counts": counts.to_dict()})
-    return AnonymizedRows(columns, draft.block_size, tail, meta, counts, done)
+    return AnonymizedRows(columns, draft.block_size, tail, meta, counts, account)
 
 
 def _in_log_order(draft: TraceDraft, profile: Profile, counts: RowCounts) -> AnonymizedRows:

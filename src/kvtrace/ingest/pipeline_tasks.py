@@ -116,8 +116,8 @@ def anonymize_dataset(
     ...     _ = Path(f"{folder}/log.jsonl").write_text("".join(json.dumps(row) + "\\n" for row in rows))
     ...     encoding, release = kvtrace.EncodingOptions(block_size=4), kvtrace.ReleaseOptions(profile="exact")
     ...     tasks = kvtrace.TaskOptions(kvtrace.LocalRunner(1), f"{folder}/work")
-    ...     with anonymize_dataset(f"{folder}/log.jsonl", encoding, release, tasks=tasks) as done:
-    ...         done.made.figures["distinct_blocks"]
+    ...     with anonymize_dataset(f"{folder}/log.jsonl", encoding, release, tasks=tasks) as dataset:
+    ...         dataset.made.figures["distinct_blocks"]
     2
     """
     job = prepare(inputs, encoding, release, key=key, service_model=service_model, keep_order=keep_order)
@@ -141,8 +141,8 @@ def anonymize_dataset(
         for partition in _encoded(parts, encode, runner, store, checkpoint, row_counter):
             encoded.append(partition)
             if listeners.on_progress:
-                done = sum(part.size for part in parts[: len(encoded)])
-                listeners.on_progress(Progress(done, total, row_counter.counts.requests, row_counter.tokens))
+                read_bytes = sum(part.size for part in parts[: len(encoded)])
+                listeners.on_progress(Progress(read_bytes, total, row_counter.counts.requests, row_counter.tokens))
         counts = row_counter.counts
         if not counts.requests:
             raise no_requests_error(job.sources, counts)
@@ -154,15 +154,15 @@ def anonymize_dataset(
             encoded, folder = with_arrivals(encoded, job.arrival_model, store, runner)
         plan = _plan(job, store, folder, encoded, tasks, in_stages)
         if in_stages and plan.counts != "inferred":
-            made = _in_stages(job, plan, runner, counts, _measured(encoded))
+            numbered = _in_stages(job, plan, runner, counts, _measured(encoded))
         else:
             blocks = sum(int(partition.blocks.sum()) for partition in encoded)
             in_one_process(counts.requests, blocks).require(tasks.memory)
             collector = Collector.of(job.recipe, None if in_stages else job.arrival_model)
             collect(store, folder, len(encoded), collector)
-            made = _in_memory(collector, job, counts, keep_order=keep_order, session_share=session_share)
-        made.bytes = {"encode": spilled} | made.bytes
-        yield AnonymizedDataset(made, counts, row_counter.usage)
+            numbered = _in_memory(collector, job, counts, keep_order=keep_order, session_share=session_share)
+        numbered.bytes = {"encode": spilled} | numbered.bytes
+        yield AnonymizedDataset(numbered, counts, row_counter.usage)
     except BaseException:
         if checkpoint is None or not checkpoint.holds_work:
             store.remove()
@@ -178,15 +178,15 @@ def _check_sources(job: Job) -> None:
 def _in_stages(job: Job, plan: TaskPlan, runner: Runner, counts: RowCounts, measured: Sequence[str]) -> Numbered:
     """Number and release the encoded rows in tasks; `measured` are the columns of MEASURED that the log has."""
     meta = with_prompts(job.meta, counts)
-    made = number(plan, runner, meta, isolated=job.recipe.options.isolate_tenants)
-    made.account.notes[:0] = measured_notes(measured, job.profile)
-    if not shares_prefixes(made.meta):
-        made.account.drop_costs()
+    numbered = number(plan, runner, meta, isolated=job.recipe.options.isolate_tenants)
+    numbered.account.notes[:0] = measured_notes(measured, job.profile)
+    if not shares_prefixes(numbered.meta):
+        numbered.account.drop_costs()
     kept = [name for name in measured if name in plan.carried]
-    made.account.notes += value_notes(counts) if kept else []
-    made.meta = merge(with_measured(made.meta, kept), made.account.meta)
-    made.meta = merge(made.meta, {"counts": counts.to_dict()})
-    return made
+    numbered.account.notes += value_notes(counts) if kept else []
+    numbered.meta = merge(with_measured(numbered.meta, kept), numbered.account.meta)
+    numbered.meta = merge(numbered.meta, {"counts": counts.to_dict()})
+    return numbered
 
 
 def _in_memory(collector: Collector, job: Job, counts: RowCounts, **options: Any) -> Numbered:
@@ -229,10 +229,10 @@ def _encoded(
     saved = checkpoint.saved(store) if checkpoint is not None else []
     yield from map(counted, saved)
     for partition in runner.map(encode, parts[len(saved) :]):
-        done = counted(partition)
+        summary = counted(partition)
         if checkpoint is not None:
             checkpoint.append_partition(partition)
-        yield done
+        yield summary
 
 
 def _plan(

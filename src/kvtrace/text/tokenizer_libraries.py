@@ -107,11 +107,11 @@ class Library:
         if declared := self._files.added_tokens:
             import tokenizers
 
-            known = self._known_tokens(loaded)
+            present_tokens = self._known_tokens(loaded)
             flags = ("single_word", "lstrip", "rstrip", "normalized", "special")
             loaded.add_tokens([
                 tokenizers.AddedToken(row["content"], **{flag: bool(row[flag]) for flag in flags if flag in row})
-                for row in declared if row["content"] not in known
+                for row in declared if row["content"] not in present_tokens
             ])  # fmt: skip
 
     def _known_tokens(self, loaded) -> set[str]:

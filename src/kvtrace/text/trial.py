@@ -137,7 +137,8 @@ def _limit(seconds, memory, cpu):
     with suppress(OSError, ValueError):  # systems without /proc have no limit
         mapped = int(Path("/proc/self/statm").read_text().split()[0]) * os.sysconf("SC_PAGE_SIZE")
         own, hard = resource.getrlimit(resource.RLIMIT_AS)
-        most = mapped + memory if own == resource.RLIM_INFINITY else min(mapped + memory, own)
-        resource.setrlimit(resource.RLIMIT_AS, (most, hard))  # what this process itself may not have fails in the child
+        limit_bytes = mapped + memory if own == resource.RLIM_INFINITY else min(mapped + memory, own)
+        # what this process itself may not have fails in the child
+        resource.setrlimit(resource.RLIMIT_AS, (limit_bytes, hard))
     with suppress(OSError, ValueError):
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))

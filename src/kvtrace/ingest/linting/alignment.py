@@ -47,10 +47,10 @@ class ChunkTable:
         >>> table.cut("one\\ntwo\\n").tolist(), table.cut("zero\\ntwo\\n").tolist()
         ([0, 1], [2, 1])
         """
-        known = self._cut.get(text)
-        if known is None:
-            known = self._cut[text] = array("i", [self._number_of(chunk) for chunk in chunks_of(text)])
-        return known
+        numbers = self._cut.get(text)
+        if numbers is None:
+            numbers = self._cut[text] = array("i", [self._number_of(chunk) for chunk in chunks_of(text)])
+        return numbers
 
     def clear(self) -> None:
         """Forget all texts."""

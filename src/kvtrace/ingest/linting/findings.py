@@ -43,8 +43,8 @@ def decided(
 ) -> tuple[dict[FindingPlace, list[Occurrence]], list[Occurrence]]:
     """The occurrences by place, each with its kind; and those that are no finding."""
     by_place: dict[FindingPlace, list[Occurrence]] = defaultdict(list)
-    for one in occurrences:
-        by_place[_place(one)].append(one)
+    for occurrence in occurrences:
+        by_place[_place(occurrence)].append(occurrence)
     kinds = {
         place: _decided(group, prompts) if place.kind == UNDECIDED else (place.kind, place.form)
         for place, group in by_place.items()
@@ -52,16 +52,16 @@ def decided(
     result: dict[FindingPlace, list[Occurrence]] = defaultdict(list)
     others: list[Occurrence] = []
     stopped = -1  # a request that differs earlier without a finding: the tokens behind that difference cannot hit
-    for one in occurrences:  # of each request in order
-        kind, form = kinds[_place(one)]
-        if kind is None and one.lost:
-            kind, form = LOST_HISTORY, one.lost
+    for occurrence in occurrences:  # of each request in order
+        kind, form = kinds[_place(occurrence)]
+        if kind is None and occurrence.lost:
+            kind, form = LOST_HISTORY, occurrence.lost
         if kind is None:
-            stopped = one.request
-        if one.request == stopped:
-            others.append(one)
+            stopped = occurrence.request
+        if occurrence.request == stopped:
+            others.append(occurrence)
         elif kind is not None:
-            final = replace(one, kind=kind, form=_FORMS.get(kind, form))
+            final = replace(occurrence, kind=kind, form=_FORMS.get(kind, form))
             result[_place(final)].append(final)
     return result, others
 
@@ -69,16 +69,16 @@ def decided(
 _FORMS = {DATE: "date", ID: "id", METADATA: "value", TOOL_ORDER: "order"}
 
 
-def _place(one: Occurrence) -> FindingPlace:
-    if one.kind == LOST_HISTORY:
-        return FindingPlace(one.kind, one.form, "", -1, -1)
-    return FindingPlace(one.kind, one.form, one.role, one.message, one.left)
+def _place(occurrence: Occurrence) -> FindingPlace:
+    if occurrence.kind == LOST_HISTORY:
+        return FindingPlace(occurrence.kind, occurrence.form, "", -1, -1)
+    return FindingPlace(occurrence.kind, occurrence.form, occurrence.role, occurrence.message, occurrence.left)
 
 
 def _decided(group: list[Occurrence], prompts: list[Prompt]) -> tuple[str | None, str]:
     """The kind and form of a place where words, numbers or white space change, as its values show."""
-    kind, form = _kind(group[0].form, any(one.is_labelled for one in group), _values(group, prompts))
-    return (None, "") if kind != DRIFT and all(one.versions_only for one in group) else (kind, form)
+    kind, form = _kind(group[0].form, any(occurrence.is_labelled for occurrence in group), _values(group, prompts))
+    return (None, "") if kind != DRIFT and all(occurrence.versions_only for occurrence in group) else (kind, form)
 
 
 def _kind(shape: str, is_labelled: bool, values: Values) -> tuple[str | None, str]:
@@ -111,7 +111,9 @@ def _values(group: list[Occurrence], prompts: list[Prompt]) -> Values:
     for prompt in prompts:
         if len(prompt.chunks) > place and np.array_equal(prompt.chunks[:place], before):
             seen.append(int(prompt.chunks[place]))
-    diverging = {one.earlier: one.values[0] for one in group} | {one.request: one.values[1] for one in group}
+    diverging = {occurrence.earlier: occurrence.values[0] for occurrence in group} | {
+        occurrence.request: occurrence.values[1] for occurrence in group
+    }
     others = [value for _, value in sorted(diverging.items())]
     return max(_counted(seen), _counted(others), key=lambda values: (values.distinct > 1, values.requests))
 
@@ -208,12 +210,12 @@ class LintReport(Result):
             "block_size": self.block_size,
             "kinds": {
                 kind: {
-                    "findings": sum(one.kind == kind for one in self.findings),
-                    "tokens": sum(one.tokens for one in self.findings if one.kind == kind),
+                    "findings": sum(finding.kind == kind for finding in self.findings),
+                    "tokens": sum(finding.tokens for finding in self.findings if finding.kind == kind),
                 }
                 for kind in KINDS
             },
-            "findings": [one.to_dict() | {"share": self.share(one)} for one in self.findings],
+            "findings": [finding.to_dict() | {"share": self.share(finding)} for finding in self.findings],
             "other": {"requests": self.other_requests, "tokens": self.other_tokens},
             "skipped": self.skipped,
             "rejected": self.rejected,
@@ -227,8 +229,8 @@ class LintReport(Result):
 
     def _headline(self) -> str:
         count = len(self.findings)
-        found = "no findings" if not count else f"{count} finding{'' if count == 1 else 's'}"
-        return f"{self.requests:,} requests, {found}"
+        findings = "no findings" if not count else f"{count} finding{'' if count == 1 else 's'}"
+        return f"{self.requests:,} requests, {findings}"
 
     def _columns(self) -> Mapping[str, Any]:
-        return columns_of([one.to_dict() | {"share": self.share(one)} for one in self.findings])
+        return columns_of([finding.to_dict() | {"share": self.share(finding)} for finding in self.findings])

@@ -87,20 +87,24 @@ class Judge:
         behind = np.cumsum(kept[::-1])[::-1].tolist()
         ordered = self._ordered(match, earlier, later)
         conversation = self._same_conversation(match, earlier, later)
-        found: list[Occurrence] = []
+        occurrences: list[Occurrence] = []
         for place, span in enumerate(match.spans):
             if behind[place] < MIN_TOKENS:
                 break
             new = self._judged(match, span, gains[place], place in ordered, conversation, earlier, later)
             if not new:
-                self.other_requests += not found
+                self.other_requests += not occurrences
                 self.other_tokens += behind[place]
                 break
-            if found and (new[0].kind, new[0].form) == (found[-1].kind, found[-1].form) and new[0].form in CONTINUED:
-                found[-1] = replace(found[-1], tokens=found[-1].tokens + new[0].tokens)
+            if (
+                occurrences
+                and (new[0].kind, new[0].form) == (occurrences[-1].kind, occurrences[-1].form)
+                and new[0].form in CONTINUED
+            ):
+                occurrences[-1] = replace(occurrences[-1], tokens=occurrences[-1].tokens + new[0].tokens)
             else:
-                found += new
-        return found
+                occurrences += new
+        return occurrences
 
     def _judged(
         self, match, span: Span, gain, ordered, conversation, earlier: Prompt, later: Prompt
@@ -169,11 +173,11 @@ class Judge:
             return {place for place in head if self._where(match.spans[place], earlier, later)[2] == "template"}
         return self._moved(match.spans, head, earlier, later)
 
-    def _moved(self, found: list[Span], head: list[int], earlier: Prompt, later: Prompt) -> set[int]:
+    def _moved(self, spans: list[Span], head: list[int], earlier: Prompt, later: Prompt) -> set[int]:
         """The spans of system prompts from the first to the last whose words stand elsewhere in the other prompt."""
         rest_a, rest_b, moved = {}, {}, set()
         for place in head:
-            span = found[place]
+            span = spans[place]
             a, b = (words_of(self._text(earlier, span.a0, span.a1)), words_of(self._text(later, span.b0, span.b1)))
             rest_a[place], rest_b[place] = a - b, b - a
             same_words = not rest_a[place] and not rest_b[place] and a.total() > 1

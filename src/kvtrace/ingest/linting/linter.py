@@ -129,7 +129,7 @@ class _Run:
         self._table = ChunkTable()
         self._prompts: list[Prompt] = []
         self._references = 0
-        self._found: dict[FindingPlace, list[Occurrence]] = defaultdict(list)
+        self._occurrences: dict[FindingPlace, list[Occurrence]] = defaultdict(list)
         self._hits = BlockHits(block_size)
         self.requests = self.prompt_tokens = self.skipped = self.windows = 0
         self.other_requests = self.other_tokens = 0
@@ -168,12 +168,12 @@ class _Run:
         keys, tokens = self._table.keys(), self._tokens()
         matcher = Matcher(self._prompts, keys, tokens)
         judge = Judge(self._prompts, self._table.texts, keys, tokens)
-        occurrences = [one for match in matcher.matches() for one in judge.occurrences(match)]
-        found, stopped = decided(occurrences, self._prompts)
-        for place, group in found.items():
-            self._found[place] += group
-        self.other_requests += len({one.request for one in stopped})
-        self.other_tokens += sum(one.tokens for one in stopped)
+        occurrences = [occurrence for match in matcher.matches() for occurrence in judge.occurrences(match)]
+        groups, stopped = decided(occurrences, self._prompts)
+        for place, group in groups.items():
+            self._occurrences[place] += group
+        self.other_requests += len({occurrence.request for occurrence in stopped})
+        self.other_tokens += sum(occurrence.tokens for occurrence in stopped)
         self.other_requests += judge.other_requests
         self.other_tokens += judge.other_tokens
         self.windows += 1
@@ -189,13 +189,14 @@ class _Run:
         recipe = self._reader.recipe
         section: RenderingSection = {"engine": recipe.options.render_as, "version": recipe.rendering_version}
         rendering = with_prompts({"rendering": section}, counts)["rendering"]
-        findings = [self._finding(place, group) for place, group in self._found.items()]
+        findings = [self._finding(place, group) for place, group in self._occurrences.items()]
         reader = self._reader
         prompt_tokens, hit_tokens = self._hits.tokens()
         return LintReport(
             requests=self.requests, prompt_tokens=prompt_tokens, hit_tokens=hit_tokens,
             block_size=self._block_size, findings=tuple(sorted(
-                (one for one in findings if one.tokens >= MIN_LOST), key=lambda one: (-one.tokens, one.kind, one.token)
+                (finding for finding in findings if finding.tokens >= MIN_LOST),
+                key=lambda finding: (-finding.tokens, finding.kind, finding.token),
             )),
             other_requests=self.other_requests, other_tokens=self.other_tokens, skipped=self.skipped,
             rejected=counts.rejected, windows=self.windows, settings={
@@ -208,16 +209,17 @@ class _Run:
         )  # fmt: skip
 
     def _finding(self, place: FindingPlace, group: list[Occurrence]) -> LintFinding:
-        tokens = sorted(one.token for one in group)
+        tokens = sorted(occurrence.token for occurrence in group)
         token = median_low(tokens)
-        values = {value for one in group for value in one.values}
+        values = {value for occurrence in group for value in occurrence.values}
         return LintFinding(
             kind=place.kind, form=place.form, role=place.role or "any",
-            message=median_low([one.message for one in group]), token=token,
-            message_token=median_low([one.in_message for one in group]), first_token=tokens[0],
+            message=median_low([occurrence.message for occurrence in group]), token=token,
+            message_token=median_low([occurrence.in_message for occurrence in group]), first_token=tokens[0],
             last_token=tokens[-1], block=token // self._block_size,
-            requests=len({one.request for one in group}), values=0 if place.kind == LOST_HISTORY else len(values),
-            tokens=sum(one.tokens for one in group),
+            requests=len({occurrence.request for occurrence in group}),
+            values=0 if place.kind == LOST_HISTORY else len(values),
+            tokens=sum(occurrence.tokens for occurrence in group),
         )  # fmt: skip
 
     def _tokens(self) -> np.ndarray:

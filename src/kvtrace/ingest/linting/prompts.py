@@ -63,14 +63,14 @@ def of_messages(prompt: str, messages: list[dict[str, Any]]) -> list[Segment]:
         role = _role(message.get("role"))
         reached = max(region, SYSTEM if role == "system" else OPENING if role == "user" else HISTORY)
         for text in _texts(message.get("content")):
-            start, found = _find(prompt, text, end)
+            start, passage = _find(prompt, text, end)
             if start < 0:
                 continue
             if start > end:
                 segments.append(Segment(prompt[end:start], before, "template", region))
             region = reached
-            segments.append(Segment(found, index, role, region))
-            end, before = start + len(found), index
+            segments.append(Segment(passage, index, role, region))
+            end, before = start + len(passage), index
         if role == "assistant" and before != index:  # a call of tools without text: the template writes it
             before, region = index, reached
     if end < len(prompt):
@@ -277,28 +277,28 @@ class Matcher:
         for number, prompt in enumerate(self.prompts):
             hit, deepest = self._insert(prompt, number)
             self.hits.append(hit)
-            found = self._match(prompt, number, hit, deepest)
+            match = self._match(prompt, number, hit, deepest)
             keys = self.keys[prompt.chunks]
             self._last_of_key[keys] = number
             fresh = self._first_of_key[keys] < 0
             self._first_of_key[keys[fresh]] = number
             if prompt.session is not None:
                 self._last_of_session[prompt.session] = number
-            if found is not None:
-                yield found
+            if match is not None:
+                yield match
 
     def _insert(self, prompt: Prompt, number: int) -> tuple[int, int]:
         """Add the prefixes of a prompt. Returns how many it shares with earlier ones, and the last prompt of those."""
         node, hit, deepest = 0, 0, -1
         prefixes, last = self._node, self._last_of_prefix
-        known = True
+        is_shared = True
         for chunk in prompt.chunks.tolist():
             step = node << 32 | chunk
-            if known and (longer := prefixes.get(step)) is not None:
+            if is_shared and (longer := prefixes.get(step)) is not None:
                 node, hit = longer, hit + 1
                 deepest, last[node] = last[node], number
             else:
-                known = False
+                is_shared = False
                 node = prefixes[step] = len(last)
                 last.append(number)
         return hit, deepest
@@ -326,11 +326,11 @@ class Matcher:
 
     def _candidates(self, prompt, keys, tokens, deepest) -> list[int]:
         """Earlier prompts: of the same session, with the longest prefix, and with most of the other chunks."""
-        found = [self._last_of_session.get(prompt.session, -1) if prompt.session is not None else -1, deepest]
+        candidates = [self._last_of_session.get(prompt.session, -1) if prompt.session is not None else -1, deepest]
         for users in (self._last_of_key, self._first_of_key):
             votes: Counter[int] = Counter()
             for user, weight in zip(users[keys].tolist(), tokens.tolist(), strict=True):
                 if weight:
                     votes[user] += weight
-            found += [user for user, _ in votes.most_common(CANDIDATES)]
-        return [user for user in dict.fromkeys(found) if user >= 0]
+            candidates += [user for user, _ in votes.most_common(CANDIDATES)]
+        return [user for user in dict.fromkeys(candidates) if user >= 0]

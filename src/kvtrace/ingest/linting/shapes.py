@@ -82,23 +82,23 @@ def changes(before: str, after: str, lead: str = "", trail: str = "") -> list[Ch
     if max(_words(a), _words(b)) > 50 * MAX_WORDS:
         return [_free(before, after)]
     where_a, where_b = _places(a), _places(b)
-    found: list[tuple[int, int, int, int]] = []  # characters
+    spans: list[tuple[int, int, int, int]] = []  # characters
     for name, a0, a1, b0, b1 in SequenceMatcher(None, a, b, autojunk=False).get_opcodes():
         if name != "equal":
             place = where_a[a0], where_a[a1], where_b[b0], where_b[b1]
-            if found and _is_joined(before[found[-1][1] : place[0]]):
-                first = found.pop()
+            if spans and _is_joined(before[spans[-1][1] : place[0]]):
+                first = spans.pop()
                 place = first[0], place[1], first[2], place[3]
-            found.append(place)
+            spans.append(place)
     total = max(_words(a), _words(b))
     changed = max(
-        sum(_words(TOKENS.findall(before[a0:a1])) for a0, a1, _, _ in found),
-        sum(_words(TOKENS.findall(after[b0:b1])) for _, _, b0, b1 in found),
+        sum(_words(TOKENS.findall(before[a0:a1])) for a0, a1, _, _ in spans),
+        sum(_words(TOKENS.findall(after[b0:b1])) for _, _, b0, b1 in spans),
     )
     if changed > MAX_WORDS or (total > MAX_WORDS and changed > MOST_CHANGED * total):
         return [_free(before, after)]
     lead, trail = lead[-AROUND:], trail[:AROUND]
-    return _joined([_change(lead, before, after, trail, place) for place in found])
+    return _joined([_change(lead, before, after, trail, place) for place in spans])
 
 
 def _change(lead, before, after, trail, place) -> Change:
@@ -114,10 +114,10 @@ def _change(lead, before, after, trail, place) -> Change:
     return Change(shape, bool(label.search(front[-AROUND:])), words, (hash(before[a0:a1]), hash(after[b0:b1])))
 
 
-def _joined(found: list[Change]) -> list[Change]:
+def _joined(unjoined: list[Change]) -> list[Change]:
     """The changes; neighbours of one shape are one."""
     result: list[Change] = []
-    for change in found:
+    for change in unjoined:
         if result and result[-1].shape == change.shape:
             last = result.pop()
             values = (hash((last.values[0], change.values[0])), hash((last.values[1], change.values[1])))

@@ -328,7 +328,7 @@ class LogReader:
             chosen |= {} if time is None else {"timestamp": time}
             field_map = replace(self.fields, spellings=(*chosen.items(),))
             read = [_tried(reader, self._marked(field_map.overlay(row))) for row in rows]
-        records = [record for found, _ in read for record in found]
+        records = [record for row_records, _ in read for record in row_records]
         names, note = spellings.spellings_of(rows, records, mapped) if records else ({}, None)
         note = note or getattr(reader, "NOTE", None)
         return replace(self, fields=replace(self.fields, spellings=(*(chosen | names).items(),)), note=note)

@@ -196,9 +196,9 @@ def _tool(tool):
     """A tool definition for the template. Tools that Anthropic runs have a name but no schema."""
     if "function" in tool:
         return tool
-    known = {name: tool[name] for name in ("name", "description", "strict", "defer_loading") if name in tool}
+    function = {name: tool[name] for name in ("name", "description", "strict", "defer_loading") if name in tool}
     schema = {"parameters": tool["input_schema"]} if "input_schema" in tool else {}
-    return {"type": "function", "function": known | schema}
+    return {"type": "function", "function": function | schema}
 
 
 def _put_usage(record, usage):

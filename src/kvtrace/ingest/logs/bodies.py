@@ -83,9 +83,9 @@ def put_prompt(record: Record, value: Any, path: str) -> None:
     if type(value) is list and value and type(value[0]) is dict:
         messages = [chat_message(message) for message in value]
         value = [
-            one
+            turn
             for i, message in enumerate(messages)
-            for one in (
+            for turn in (
                 [inner for inner, _ in anthropic.chat_messages(message, f"{path}[{i}]")]
                 if anthropic.has_content_blocks(message)
                 else [message]

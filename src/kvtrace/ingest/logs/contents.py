@@ -304,7 +304,7 @@ def _checked(shaping):
         if name not in shaping:
             continue
         value = shaping[name]
-        if _has_type(value, kind) and (name != "documents" or all(type(one) is dict for one in value)):
+        if _has_type(value, kind) and (name != "documents" or all(type(document) is dict for document in value)):
             checked[name] = value
         elif name not in OF_ANSWERS:
             invalid.append(name)

@@ -42,15 +42,15 @@ class KvEventCounts:
     unknown_events: int = 0  # events (not blocks) of types that are not known
 
     def __iadd__(self, other: KvEventCounts) -> KvEventCounts:
-        for one in fields(self):
-            if one.name != "block_size":
-                setattr(self, one.name, getattr(self, one.name) + getattr(other, one.name))
+        for counter in fields(self):
+            if counter.name != "block_size":
+                setattr(self, counter.name, getattr(self, counter.name) + getattr(other, counter.name))
         self.block_size = self.block_size or other.block_size
         return self
 
     def to_dict(self) -> dict[str, int]:
         """The counts by name."""
-        return {one.name: getattr(self, one.name) for one in fields(self)}
+        return {counter.name: getattr(self, counter.name) for counter in fields(self)}
 
 
 Hash = int | str | bytes
@@ -149,10 +149,10 @@ def event_batch(value: Any) -> EventBatch:
         raise RowError("is not a time in seconds.", field="ts", hint=HINT)
     if type(events) is not list:
         raise RowError("is not a list of KV events.", field="events", hint=HINT)
-    known = [event for i, one in enumerate(events) if (event := _event(one, f"events[{i}]")) is not None]
+    decoded = [event for i, entry in enumerate(events) if (event := _event(entry, f"events[{i}]")) is not None]
     return EventBatch(
-        float(time_s), known, _whole_or_none(rank, "data_parallel_rank"), _whole_or_none(sequence, "seq"),
-        len(events) - len(known),
+        float(time_s), decoded, _whole_or_none(rank, "data_parallel_rank"), _whole_or_none(sequence, "seq"),
+        len(events) - len(decoded),
     )  # fmt: skip
 
 
@@ -195,7 +195,7 @@ def _hashes(values, path) -> list[Hash]:
         if list(map(type, values)).count(int) == len(values):
             if not values or -(2**63) <= min(values) <= max(values) < 2**64:
                 return values
-        elif all(type(one) is int or (type(one) in (str, bytes) and 0 < len(one) <= MAX_KEY) for one in values):
+        elif all(type(value) is int or (type(value) in (str, bytes) and 0 < len(value) <= MAX_KEY) for value in values):
             return values
     raise RowError("is not a hash of each block.", field=path)
 
@@ -215,7 +215,9 @@ def _tokens(values, path) -> array[int] | None:
             with suppress(OverflowError):
                 return array("I", values)
             if 0 <= min(values) <= max(values) < 2**63:
-                return array("I", [one if one < 2**32 else (one ^ one >> 32) % 2**31 + 2**31 for one in values])
+                return array(
+                    "I", [token if token < 2**32 else (token ^ token >> 32) % 2**31 + 2**31 for token in values]
+                )
     raise RowError("is not a list of token ids: each must be a whole number from 0 to 2^63 - 1.", field=path)
 
 

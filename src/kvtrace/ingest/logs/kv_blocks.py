@@ -47,12 +47,12 @@ class KvBlocks:
     _lower: dict[Hash, set[str]] = field(default_factory=dict)  # block -> tiers below GPU memory that have it
     _roots: dict[int, Hash] = field(default_factory=dict)  # beginnings of prompts -> their first hash
 
-    def __getitem__(self, one: Hash) -> Block:
-        return self._known[one]
+    def __getitem__(self, block_hash: Hash) -> Block:
+        return self._known[block_hash]
 
-    def is_resident(self, one: Hash) -> bool:
+    def is_resident(self, block_hash: Hash) -> bool:
         """Whether GPU memory has a copy of a block."""
-        block = self._known.get(one)
+        block = self._known.get(block_hash)
         return block is not None and block[0].copies[block[1]] > 0
 
     def put(self, event: Stored) -> int:
@@ -60,11 +60,11 @@ class KvBlocks:
         parent = None if event.parent is None else self._parent(event.parent)
         loaded = start = 0
         while start < len(event.hashes):
-            known = self._known.get(event.hashes[start])
-            if known is not None and known[0].size:
-                is_loaded = self._put_known(event.hashes[start], known)
+            block = self._known.get(event.hashes[start])
+            if block is not None and block[0].size:
+                is_loaded = self._put_known(event.hashes[start], block)
                 loaded += is_loaded and loaded == start
-                parent, start = known, start + 1
+                parent, start = block, start + 1
                 continue
             stop = start + 1
             while stop < len(event.hashes) and event.hashes[stop] not in self._known:
@@ -74,30 +74,30 @@ class KvBlocks:
 
     def remove(self, hashes: list[Hash]) -> None:
         """Take one copy of each of these blocks out of GPU memory."""
-        for one in hashes:
-            if not self.is_resident(one):
+        for block_hash in hashes:
+            if not self.is_resident(block_hash):
                 self.counts.unknown_removed += 1
                 continue
-            segment, index = self._known[one]
+            segment, index = self._known[block_hash]
             segment.copies[index] -= 1
             if not segment.copies[index]:
                 self.counts.removed += 1
                 self.counts.resident -= 1
-                self._gone[one] = None
+                self._gone[block_hash] = None
 
     def put_lower(self, hashes: list[Hash], tier: str) -> None:
         """Note that a tier below GPU memory has these blocks."""
-        for one in hashes:
-            if one in self._lower or len(self._lower) < self.max_blocks:
-                self._lower.setdefault(one, set()).add(tier)
+        for block_hash in hashes:
+            if block_hash in self._lower or len(self._lower) < self.max_blocks:
+                self._lower.setdefault(block_hash, set()).add(tier)
 
     def remove_lower(self, hashes: list[Hash], tier: str) -> None:
         """Note that a lower tier has these blocks no longer."""
-        for one in hashes:
-            tiers = self._lower.get(one, set())
+        for block_hash in hashes:
+            tiers = self._lower.get(block_hash, set())
             tiers.discard(tier)
             if not tiers:
-                self._lower.pop(one, None)
+                self._lower.pop(block_hash, None)
 
     def clear(self) -> None:
         """Forget all blocks, as the engine did."""
@@ -109,10 +109,10 @@ class KvBlocks:
     def bound(self) -> None:
         """Forget the blocks that were removed longest ago; then, if all are resident, those stored first."""
         while len(self._known) > self.max_blocks:
-            one = next(iter(self._gone or self._known))
-            segment, index = self._known.pop(one)
-            if one in self._gone:
-                del self._gone[one]
+            block_hash = next(iter(self._gone or self._known))
+            segment, index = self._known.pop(block_hash)
+            if block_hash in self._gone:
+                del self._gone[block_hash]
             else:
                 self.counts.resident -= 1
                 segment.copies[index] = 0
@@ -120,16 +120,16 @@ class KvBlocks:
         if len(self._roots) > self.max_blocks:
             self._roots.clear()
 
-    def _put_known(self, one, block) -> bool:
+    def _put_known(self, block_hash, block) -> bool:
         """Count the store of a known block; whether a lower tier had it."""
         segment, index = block
         segment.copies[index] += 1
         if segment.copies[index] > 1:
             self.counts.copies += 1
             return False
-        self._gone.pop(one, None)
+        self._gone.pop(block_hash, None)
         self.counts.resident += 1
-        is_loaded = bool(self._lower.get(one))
+        is_loaded = bool(self._lower.get(block_hash))
         self.counts.loaded += is_loaded
         self.counts.again += not is_loaded
         return is_loaded
@@ -150,8 +150,8 @@ class KvBlocks:
                 placeholder[0].same = (segment, 0)
             self._gone.pop(hashes[0], None)
         before = len(self._known)
-        for i, one in enumerate(hashes):
-            self._known[one] = (segment, i)
+        for i, block_hash in enumerate(hashes):
+            self._known[block_hash] = (segment, i)
         self.counts.first += len(self._known) - before
         self.counts.resident += len(self._known) - before
         return segment, len(hashes) - 1
@@ -177,12 +177,12 @@ class KvBlocks:
         before.branches = before.branches or dict([before.branch])
         return None if before.branches.setdefault(place, own) == own else own
 
-    def _parent(self, one) -> Block:
+    def _parent(self, block_hash) -> Block:
         """The block that a store continues; one without tokens, if it is not known."""
-        block = self._known.get(one)
+        block = self._known.get(block_hash)
         if block is None:
-            block = self._known[one] = (BlockRun(None, 0, [one], None, array("I", [0])), 0)
-            self._gone[one] = None
+            block = self._known[block_hash] = (BlockRun(None, 0, [block_hash], None, array("I", [0])), 0)
+            self._gone[block_hash] = None
         if not block[0].size:
             self.counts.unknown_parents += 1
         return block

@@ -40,13 +40,13 @@ def read(row: dict[str, Any]) -> Record:
     media = row.get("media", [])
     if type(media) is not list:
         raise fields.wrong(media, "media", "a list of keys")
-    record.media = [fields.json_bytes(one, f"media[{i}]") for i, one in enumerate(media)]
+    record.media = [fields.json_bytes(key, f"media[{i}]") for i, key in enumerate(media)]
     if "block_hashes" in row:
         record.block_size = fields.count(row.get("block_size"), "block_size")
         hashes = row["block_hashes"]
-        if not record.block_size or type(hashes) is not list or not all(type(one) is int for one in hashes):
+        if not record.block_size or type(hashes) is not list or not all(type(number) is int for number in hashes):
             raise RowError("is not a list of the hashes of blocks.", field="block_hashes")
-        record.hashes = array("Q", [one & (2**64 - 1) for one in hashes])
+        record.hashes = array("Q", [number & (2**64 - 1) for number in hashes])
         record.input_length = len(hashes) * record.block_size
     else:
         fields.put_prompt(record, row.get("prompt_token_ids"), "prompt_token_ids")
@@ -56,7 +56,7 @@ def read(row: dict[str, Any]) -> Record:
 
 def _media_at(places, length) -> list[tuple[int, bytes]]:
     """What tells blocks with equal tokens apart, each with its first token."""
-    if type(places) is list and all(type(one) is list and list(map(type, one)) == [int, str] for one in places):
+    if type(places) is list and all(type(pair) is list and list(map(type, pair)) == [int, str] for pair in places):
         return [(token, fields.json_bytes(key, "media_at")) for token, key in places if 0 <= token < length]
     raise fields.wrong(places, "media_at", "a list of pairs of a token and a key")
 

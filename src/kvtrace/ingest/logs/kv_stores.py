@@ -149,7 +149,7 @@ class KvStores:
             return False
         if len(event.hashes) > 1 or self.counts.reports:
             return True
-        return any(isinstance(one, Stored) and one.parent == event.hashes[-1] for one in later)
+        return any(isinstance(successor, Stored) and successor.parent == event.hashes[-1] for successor in later)
 
     # -- rows --------------------------------------------------------------------------------------------------------
 
@@ -238,7 +238,10 @@ class KvStores:
         else:
             line["block_size"] = self.counts.block_size
             line["block_hashes"] = [
-                _word(one) for segment, index in parts if segment.size for one in segment.hashes[: index + 1]
+                _word(block_hash)
+                for segment, index in parts
+                if segment.size
+                for block_hash in segment.hashes[: index + 1]
             ]
         return {name: value for name, value in line.items() if value not in (None, [])}
 
@@ -276,11 +279,11 @@ def _keys_beside_adapter(keys, adapter) -> list[Any]:
     return keys[1:] if keys and keys[0] == adapter else keys
 
 
-def _word(one: Hash) -> int:
+def _word(block_hash: Hash) -> int:
     """The hash as a number of 64 bits."""
-    if isinstance(one, int):
-        return one & (2**64 - 1)
-    data = one if isinstance(one, bytes) else one.encode()
+    if isinstance(block_hash, int):
+        return block_hash & (2**64 - 1)
+    data = block_hash if isinstance(block_hash, bytes) else block_hash.encode()
     return int.from_bytes(hashlib.sha256(data).digest()[:8], "big")
 
 

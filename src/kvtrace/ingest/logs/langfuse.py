@@ -37,16 +37,20 @@ def read_all(row: dict[str, Any]) -> list[Record]:
     observations = unpacked(row.get("observations"))
     if type(observations) is not list:
         return [_record(row, row, "")]
-    places = [(i, one) for i, one in enumerate(observations) if type(one) is dict and _kind(one) == "GENERATION"]
+    places = [
+        (i, observation)
+        for i, observation in enumerate(observations)
+        if type(observation) is dict and _kind(observation) == "GENERATION"
+    ]
     if not places:
         raise NotARequest("the trace has no generation.", field="observations")
-    return [_record(one, row, f"observations[{i}].") for i, one in places]
+    return [_record(observation, row, f"observations[{i}].") for i, observation in places]
 
 
 def matches(row: dict[str, Any]) -> bool:
     """Whether the row has this format."""
     if type(observations := unpacked(row.get("observations"))) is list and observations:
-        return any(type(one) is dict and _is_observation(one) for one in observations)
+        return any(type(observation) is dict and _is_observation(observation) for observation in observations)
     return _is_observation(row)
 
 

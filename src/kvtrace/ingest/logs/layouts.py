@@ -128,7 +128,8 @@ def json_lines(chunks: Iterable[bytes], name: str) -> Iterator[bytes]:
     text, place, depth, start, base = b"", 0, 0, -1, _base_depth(first) or 0
     for chunk in chain([first], chunks):
         text += chunk
-        done = place if base == 2 else 0  # what comes before is not needed again; an API's answer has other fields, too
+        # what comes before is not needed again; an API's answer has other fields, too
+        consumed = place if base == 2 else 0
         for match in _TOKEN.finditer(text, place):
             token = text[match.start() : match.start() + 1]
             if token == b'"' and match.end() - match.start() == 1:
@@ -137,7 +138,7 @@ def json_lines(chunks: Iterable[bytes], name: str) -> Iterator[bytes]:
             place = match.end()
             if token in b"{[":
                 if token == b"{" and depth == base and start < 0:
-                    if base < 2 and (stray := text[done : match.start()].strip(_SEPARATORS)):
+                    if base < 2 and (stray := text[consumed : match.start()].strip(_SEPARATORS)):
                         yield _one_line(stray)
                     start = match.start()
                 depth += 1
@@ -145,8 +146,8 @@ def json_lines(chunks: Iterable[bytes], name: str) -> Iterator[bytes]:
                 depth -= 1
                 if depth == base and start >= 0:
                     yield _one_line(text[start : match.end()])
-                    start, done = -1, match.end()
-        keep = start if start >= 0 else done
+                    start, consumed = -1, match.end()
+        keep = start if start >= 0 else consumed
         text, place, start = text[keep:], place - keep, start - keep if start >= 0 else -1
         if len(text) > MAX_LINE:
             raise InputError(f"{name}: a row is longer than {MAX_LINE:,} bytes.")

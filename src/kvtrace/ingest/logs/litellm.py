@@ -147,7 +147,7 @@ def _put_cached(record, row):
     if str(row.get("cache_hit")).lower() == "true":
         record.cached_tokens = record.first_token = record.ttft_s = None
         return
-    usage = [one for place in pairs.inside(row, "response") for one in pairs.usage([place])]
+    usage = [entry for place in pairs.inside(row, "response") for entry in pairs.usage([place])]
     metadata = pairs.inside(row, "metadata")
     for name in USAGE:
         counts, path = fields.find(metadata, name)

@@ -67,7 +67,7 @@ def _ids(value, path) -> tuple[Any, str]:
     """The list of IDs, and the JSON path of its owner. The key of the list is content: no message shows it."""
     if type(value) is not dict:
         return value, path
-    lists = [one for one in value.values() if is_hashes(one, digits=DIGITS)]
+    lists = [item for item in value.values() if is_hashes(item, digits=DIGITS)]
     return (lists[0] if len(lists) == 1 else value), path
 
 

@@ -167,8 +167,8 @@ def service_in(places: Places, **seconds: float) -> float | None:
     """
     for names in (SERVICE, seconds):
         for value, unit in _values(places, names):
-            if (found := seconds_of(value, unit)) is not None:
-                return found
+            if (duration_s := seconds_of(value, unit)) is not None:
+                return duration_s
     return None
 
 
@@ -326,12 +326,16 @@ def fitted_size(records: Sequence[Record], words: int, tail: str) -> int | None:
     >>> fitted_size([Record(input_length=1200, hashes=array("Q", [1, 2]))], 1, "dropped")
     512
     """
-    known = [(one.input_length, len(one.hashes) // words) for one in records if one.hashes and one.input_length]
-    if not known:
+    samples = [
+        (record.input_length, len(record.hashes) // words)
+        for record in records
+        if record.hashes and record.input_length
+    ]
+    if not samples:
         return None
-    lengths, blocks = np.array(known, dtype=np.int64).T
+    lengths, blocks = np.array(samples, dtype=np.int64).T
     sizes = fitting(lengths, blocks, tail)
-    if sizes.rows < len(known):
+    if sizes.rows < len(samples):
         return None
     candidates = [sizes.low] if sizes.low == sizes.high else sizes.powers()
     return candidates[0] if len(candidates) == 1 else None

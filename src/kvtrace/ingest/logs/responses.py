@@ -200,8 +200,10 @@ def _tool(tool):
     """A tool definition for the template. A server tool's name is its type."""
     if "function" in tool:
         return tool
-    known = {name: tool[name] for name in ("name", "description", "parameters", "strict") if tool.get(name) is not None}
-    return {"type": "function", "function": {"name": tool.get("type")} | known}
+    function = {
+        name: tool[name] for name in ("name", "description", "parameters", "strict") if tool.get(name) is not None
+    }
+    return {"type": "function", "function": {"name": tool.get("type")} | function}
 
 
 def _put_answer(record, responses):

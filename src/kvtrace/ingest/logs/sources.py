@@ -133,11 +133,11 @@ def pieces(sources: Iterable[LogSource], size: int | None = None) -> Iterator[Lo
     """
     before = 0  # bytes of the finished sources
     for source in sources:
-        done = 0
+        read_bytes = 0
         for piece in _pieces_of(source, size or PIECE_BYTES):
-            done = piece.done
-            yield replace(piece, done=before + done)
-        before += source.size or done
+            read_bytes = piece.done
+            yield replace(piece, done=before + read_bytes)
+        before += source.size or read_bytes
 
 
 def _expand(argument):

@@ -101,8 +101,8 @@ def _spellings(rows, spellings):
     for row in rows[:100]:
         for name in row:
             name_of.setdefault(_plain(name), name)
-    found = [name_of[spelling] for spelling in spellings if spelling in name_of]
-    return [name for name in found if NAME.fullmatch(name) and _is_key([row.get(name) for row in rows])]
+    names = [name_of[spelling] for spelling in spellings if spelling in name_of]
+    return [name for name in names if NAME.fullmatch(name) and _is_key([row.get(name) for row in rows])]
 
 
 def _is_key(values):
@@ -156,10 +156,10 @@ def _note(unused: dict[str, str]) -> str | None:
     maps = " ".join(
         f"--map {field}={name}" if " " not in name else f'--map "{field}={name}"' for field, name in unused.items()
     )
-    one = len(unused) == 1
+    is_single = len(unused) == 1
     return (
-        f"the rows have {', and '.join(looks)}. {'It is' if one else 'They are'} not used. "
-        f"To use {'it' if one else 'them'}: {maps}"
+        f"the rows have {', and '.join(looks)}. {'It is' if is_single else 'They are'} not used. "
+        f"To use {'it' if is_single else 'them'}: {maps}"
     )
 
 

@@ -104,8 +104,8 @@ def median_ns(unit: Unit, values: Iterable[Any]) -> int | None:
     >>> median_ns(Unit("ms"), [3, 5, 9, None, "damaged", 10**15])
     5000000
     """
-    found = sorted(ns for value in values if (ns := parsed(unit, value)) is not None)
-    return found[(len(found) - 1) // 2] if found else None
+    times_ns = sorted(ns for value in values if (ns := parsed(unit, value)) is not None)
+    return times_ns[(len(times_ns) - 1) // 2] if times_ns else None
 
 
 def parsed(unit: Unit, value: Any) -> int | None:

@@ -94,8 +94,8 @@ def _time(prefix):
     """The time of a line, from a container's stamp or the logger's own, as ISO 8601; None if it has neither."""
     if stamp := _STAMP.match(prefix):
         return stamp[1]
-    found = _TIME.search(prefix)
-    return None if found is None else f"{found[1] or YEAR}-{found[2]}"
+    match = _TIME.search(prefix)
+    return None if match is None else f"{match[1] or YEAR}-{match[2]}"
 
 
 def _text(literal):
@@ -110,5 +110,5 @@ def _text(literal):
 
 
 def _number(parameters, name):
-    found = re.search(rf"\b{name}=([0-9]{{1,9}})\b", parameters)
-    return int(found[1]) if found else None
+    match = re.search(rf"\b{name}=([0-9]{{1,9}})\b", parameters)
+    return int(match[1]) if match else None

@@ -41,7 +41,7 @@ class WordList:
     tokens: np.ndarray  # word -> tokens
     leads: bool  # whether a prompt starts with the space of its first word
     separator: str = ""  # one control token, or empty
-    known: list[np.ndarray] = field(default_factory=list, repr=False)  # word -> its tokens
+    encoded: list[np.ndarray] = field(default_factory=list, repr=False)  # word -> its tokens
 
     @classmethod
     def of(cls, tokenizer: Tokenizer, words: Iterable[str] | None = None, *, separator: str = "none") -> WordList:
@@ -64,8 +64,8 @@ class WordList:
     @cached_property
     def wide(self) -> list[str]:
         """The words of one token, and letter combinations of one token: for families with many siblings."""
-        known = set(self.single)
-        combinations = [text for text in (f" {word}" for word in _short_words()) if text not in known]
+        singles = set(self.single)
+        combinations = [text for text in (f" {word}" for word in _short_words()) if text not in singles]
         return self.single + self._stable_singles(combinations)
 
     def spell(self, text: str) -> str:
