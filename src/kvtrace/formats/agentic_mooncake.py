@@ -180,13 +180,13 @@ def _objects(waits: Dependencies, row: int, names: list[str]) -> Iterator[dict[s
     for at in range(waits.offsets[row], waits.offsets[row + 1]):
         trigger, relation = TRIGGERS[waits.trigger[at]], RELATIONS[waits.relation[at]]
         delay = float(waits.delay_ms[at])
-        one = {
+        dependency = {
             "request_id": names[waits.row[at]],
             "trigger": trigger,
             "delay_ms": int(delay) if delay.is_integer() else delay,
             "relation": "spawn" if trigger == "dispatch" else relation,
         }
-        yield one | ({RELATION: relation} if one["relation"] != relation else {})
+        yield dependency | ({RELATION: relation} if dependency["relation"] != relation else {})
 
 
 def _agents(columns: Columns) -> np.ndarray | None:

@@ -70,7 +70,7 @@ def agentic_row(values: dict[str, Any], version: int) -> AgenticRow:
     for name in NEEDED if version == 1 else (*NEEDED, *OF_VERSION_2):
         if name not in values:
             raise RowError(f"{name} is missing.")
-    waits = _waits_of_version_1(values) if version == 1 else [_wait(one) for one in _list(values, "dependencies")]
+    waits = _waits_of_version_1(values) if version == 1 else [_wait(item) for item in _list(values, "dependencies")]
     return AgenticRow(
         _text(values["request_id"], "request_id"),
         None if version == 1 else _text(values["play_id"], "play_id"),
@@ -254,8 +254,8 @@ def derived_links(play: np.ndarray, label: np.ndarray, waits: Dependencies) -> d
     numbers: dict[int, dict[int, int]] = {}
     agent = np.empty(len(play), dtype=np.int64)
     for row, (tree, name) in enumerate(zip(play.tolist(), label.tolist(), strict=True)):
-        known = numbers.setdefault(tree, {})
-        agent[row] = known.setdefault(name, len(known))
+        agent_of_label = numbers.setdefault(tree, {})
+        agent[row] = agent_of_label.setdefault(name, len(agent_of_label))
     parent = np.full(len(play), -1, dtype=np.int64)
     chosen = (waits.row >= 0) & (waits.relation == SEQUENCE) & (waits.trigger == COMPLETION)
     request, row = waits.request[chosen], waits.row[chosen]
@@ -332,18 +332,18 @@ def _in_time(rows: list[AgenticRow], *, has_times: bool) -> tuple[np.ndarray, np
 
 def _after_their_dependencies(waits: Dependencies) -> list[int]:
     """The rows, each after those that it waits for and else as early as it can be; those of a cycle come last."""
-    known = waits.row >= 0
-    request, row = waits.request[known], waits.row[known]
+    in_file = waits.row >= 0
+    request, row = waits.request[in_file], waits.row[in_file]
     left = np.bincount(request, minlength=len(waits))
     by_row = np.argsort(row, kind="stable")
     waiting, bounds = request[by_row], np.searchsorted(row[by_row], np.arange(len(waits) + 1))
     ready, order = np.flatnonzero(left == 0).tolist(), []
     while ready:
         order.append(first := heappop(ready))
-        for one in waiting[bounds[first] : bounds[first + 1]].tolist():
-            left[one] -= 1
-            if left[one] == 0:
-                heappush(ready, one)
+        for waiter in waiting[bounds[first] : bounds[first + 1]].tolist():
+            left[waiter] -= 1
+            if left[waiter] == 0:
+                heappush(ready, waiter)
     return order + np.flatnonzero(left > 0).tolist()
 
 

@@ -114,17 +114,17 @@ def link(chat: np.ndarray, parent_chat: np.ndarray) -> tuple[np.ndarray, np.ndar
     names = chat[order]
     repeated = np.sort(order[1:][names[1:] == names[:-1]])
     first = np.searchsorted(names, parent_chat)  # place in `order` of the first row with the parent's name, if any
-    known = (parent_chat != -1) & (first < rows)
-    known[known] = names[first[known]] == parent_chat[known]
+    has_parent = (parent_chat != -1) & (first < rows)
+    has_parent[has_parent] = names[first[has_parent]] == parent_chat[has_parent]
     parent = np.full(rows, -1, dtype=np.int64)
-    parent[known] = order[first[known]]
+    parent[has_parent] = order[first[has_parent]]
     if repeated.size:
         # `first` also numbers the names; one number for each (name, row) pair makes one search find the previous row
         pairs = np.searchsorted(names, names) * rows + order
-        before = np.searchsorted(pairs, first[known] * rows + np.flatnonzero(known)) - 1
-        near = (before >= 0) & (names[before] == parent_chat[known])
-        parent[np.flatnonzero(known)[near]] = order[before[near]]
-    return parent, np.flatnonzero((parent_chat != -1) & ~known), repeated
+        before = np.searchsorted(pairs, first[has_parent] * rows + np.flatnonzero(has_parent)) - 1
+        near = (before >= 0) & (names[before] == parent_chat[has_parent])
+        parent[np.flatnonzero(has_parent)[near]] = order[before[near]]
+    return parent, np.flatnonzero((parent_chat != -1) & ~has_parent), repeated
 
 
 def roots(parent: np.ndarray, timestamp: np.ndarray) -> np.ndarray:

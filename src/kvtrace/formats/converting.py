@@ -198,11 +198,11 @@ def _converted(
     if client is None:
         files = writing.write(part, output, format=to, first_id=first_id, extra=extra, meta=meta)
         losses = left_out(part, str(target), extra=extra, remedy=EXTRA)
-        done = targets.Written(files, losses + (_changed_times(part) if target == "bailian" else []), [])
+        written = targets.Written(files, losses + (_changed_times(part) if target == "bailian" else []), [])
     else:
-        done = targets.write(part, output, client, first_id=first_id, meta=meta)
-    losses = _lost(whole) + cut + done.losses
-    return Converted(len(part), len(whole), part.block_size, str(whole.fixes), done.files, losses, done.usage)
+        written = targets.write(part, output, client, first_id=first_id, meta=meta)
+    losses = _lost(whole) + cut + written.losses
+    return Converted(len(part), len(whole), part.block_size, str(whole.fixes), written.files, losses, written.usage)
 
 
 def _lost(source) -> list[str]:

@@ -70,7 +70,7 @@ def _other_waits(columns: Columns, objects: Any) -> int:
     waits = columns.dependencies
     inferred = recorded_dependencies(columns, objects.agent, session=objects.session)
     mine, theirs = _lists(waits), _lists(inferred)
-    return sum(one != other for one, other in zip(mine, theirs, strict=True))
+    return sum(dependencies != expected for dependencies, expected in zip(mine, theirs, strict=True))
 
 
 def _lists(waits: Dependencies) -> list[list[tuple]]:
@@ -114,10 +114,10 @@ def left_out(
     """
     if format == "weka":
         return lost_in_sessions(columns, extra=extra, remedy=remedy)
-    done = MissingColumns(format, extra=extra)
-    done.add(columns)
-    done.names.update(dict.fromkeys(names))
-    return done.sentences(remedy)
+    missing = MissingColumns(format, extra=extra)
+    missing.add(columns)
+    missing.names.update(dict.fromkeys(names))
+    return missing.sentences(remedy)
 
 
 class MissingColumns:

@@ -110,8 +110,8 @@ def _links(values: dict[str, Any]) -> Links | None:
         return None
     if not all(type(number) is int and abs(number) < 2**53 for number in numbers):
         return None
-    arrays = {name: _numbers(one) for name, one in lists.items()}
-    if any(one is None for one in arrays.values()):
+    arrays = {name: _numbers(entries) for name, entries in lists.items()}
+    if any(array is None for array in arrays.values()):
         return None
     return Links(texts[0], numbers[0], numbers[1], texts[1], **arrays)  # type: ignore[arg-type]
 
@@ -124,5 +124,5 @@ def _numbers(values: Any) -> np.ndarray | None:
         numbers = np.array(values, dtype=np.int64)
     except OverflowError:
         return None
-    known = np.sort(numbers[numbers >= 0])
-    return None if (numbers < -1).any() or (known[1:] == known[:-1]).any() else numbers
+    assigned = np.sort(numbers[numbers >= 0])
+    return None if (numbers < -1).any() or (assigned[1:] == assigned[:-1]).any() else numbers

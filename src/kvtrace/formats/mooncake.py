@@ -73,13 +73,13 @@ def _numbers(values: np.ndarray, name: str, result: ReadResult, on_error: OnErro
     return numbers
 
 
-def _printable(values: np.ndarray, known: np.ndarray) -> np.ndarray:
-    is_whole = known & (np.floor(values) == values)
+def _printable(values: np.ndarray, is_known: np.ndarray) -> np.ndarray:
+    is_whole = is_known & (np.floor(values) == values)
     if is_whole.all():
         return values.astype(np.int64)
     printable = values.astype(object)
     printable[is_whole] = values[is_whole].astype(np.int64)
-    printable[~known] = None
+    printable[~is_known] = None
     return printable
 
 

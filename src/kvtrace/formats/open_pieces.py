@@ -313,9 +313,11 @@ class OpenDataset(OpenColumns):
         self.dataset = datasets.open_dataset(path)
         self.manifest = parse_text("the sidecar", Path(path, datasets.MANIFEST).read_bytes())
         self.files = [part["file"] for part in self.manifest.values["parts"]]
-        known = {datasets.MANIFEST, datasets.CARD, *self.files}
-        with os.scandir(path) as entries:  # a folder or a link with a known name is unknown, too
-            self.unknown_files = sum(not (one.name in known and one.is_file(follow_symlinks=False)) for one in entries)
+        expected = {datasets.MANIFEST, datasets.CARD, *self.files}
+        with os.scandir(path) as entries:  # a folder or a link with an expected name is unknown, too
+            self.unknown_files = sum(
+                not (entry.name in expected and entry.is_file(follow_symlinks=False)) for entry in entries
+            )
 
     def _columns(self, extra: str) -> Iterator[Columns]:
         for columns in self.dataset.chunks(REFERENCES, extra=extra):

@@ -64,11 +64,11 @@ def read(stream, path: str | Path, *, extra: str = "keep") -> ReadResult:
 def batches(path: str, rows: int, *, extra: str = "keep") -> Iterator[Columns]:
     """The rows of a Parquet trace, at most `rows` at a time; memory holds one row group and one batch."""
     pa = _pyarrow()
-    fault, known = None, (*NEEDED, *OTHERS) if extra == "keep" else (*NEEDED, *OTHERS[:-1])
+    fault, names = None, (*NEEDED, *OTHERS) if extra == "keep" else (*NEEDED, *OTHERS[:-1])
     try:
         with pa.parquet.ParquetFile(path) as file:
             _require_bounded(file.metadata, os.stat(path).st_size, path)
-            present = [name for name in known if name in file.schema_arrow.names]
+            present = [name for name in names if name in file.schema_arrow.names]
             for batch in file.iter_batches(batch_size=rows, columns=present, use_threads=False):
                 yield _columns(pa.Table.from_batches([batch]), path, extra)
     except (pa.ArrowException, OSError) as error:
@@ -312,13 +312,13 @@ def _output_lengths(table, name) -> np.ndarray:
     if "output_length" not in table.column_names:
         return np.full(len(table), UNKNOWN_LENGTH)
     place = table.column_names.index("output_length")
-    known = table.column(place).is_valid().to_numpy()
-    if not known.all():
+    has_length = table.column(place).is_valid().to_numpy()
+    if not has_length.all():
         table = table.set_column(place, "output_length", table.column(place).fill_null(0))
     values = _numbers(table, "output_length", name)
-    if known.all() and values.min(initial=0) >= 0:
+    if has_length.all() and values.min(initial=0) >= 0:
         return values
-    return np.where(known, np.where(values == UNKNOWN_LENGTH, NEGATIVE, values), UNKNOWN_LENGTH)
+    return np.where(has_length, np.where(values == UNKNOWN_LENGTH, NEGATIVE, values), UNKNOWN_LENGTH)
 
 
 def _lists(table, key, name) -> tuple[np.ndarray, np.ndarray]:

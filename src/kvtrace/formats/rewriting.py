@@ -81,13 +81,13 @@ def differences(opened: OpenTrace, pieces: Iterable[Piece] | None = None) -> lis
     if isinstance(opened, OpenDataset):
         return _of_dataset(opened)
     source = opened.sources()[0]
-    found = _of_parquet(source, opened.result.columns)
-    if opened.seen.form is not None and not found:  # a compressed Parquet file
+    mismatches = _of_parquet(source, opened.result.columns)
+    if opened.seen.form is not None and not mismatches:  # a compressed Parquet file
         with _Rewritten(opened, packed=True) as packed:
             with io.BufferedWriter(_packer(packed.stream, opened.seen.form), BUFFER) as stream:
                 stream.write(source.getvalue() if isinstance(source, io.BytesIO) else Path(source).read_bytes())
-            found += [] if packed.is_same() else [Difference.COMPRESSION]
-    return found
+            mismatches += [] if packed.is_same() else [Difference.COMPRESSION]
+    return mismatches
 
 
 def same_text(text: bytes, values: dict[str, Any]) -> bool:
@@ -230,16 +230,16 @@ class _Tee:
 
 def _of_dataset(opened: OpenDataset) -> list[Difference]:
     """The differences of all parts; each but the last has the same number of requests."""
-    columns, start, found = opened.result.columns, 0, set()
+    columns, start, mismatches = opened.result.columns, 0, set()
     counts = opened.dataset.part_requests
     expected = {"block_size": opened.dataset.block_size, "tail": opened.dataset.tail}
     if any(count != datasets.ROWS for count in counts[:-1]) or any(count > datasets.ROWS for count in counts[-1:]):
-        found.add(Difference.PARTS)
+        mismatches.add(Difference.PARTS)
     for source, count in zip(opened.sources(), counts, strict=True):
         part = rows_of(replace_columns(columns, hash_ids=np.empty(0, np.int64)), start, start + count)
-        found |= set(_of_parquet(source, part, expected))
+        mismatches |= set(_of_parquet(source, part, expected))
         start += count
-    return sorted(found)
+    return sorted(mismatches)
 
 
 def _of_parquet(source: Source, columns: Columns, expected: dict[str, Any] | None = None) -> list[Difference]:

@@ -97,24 +97,24 @@ def block_rule(columns: Columns, block_size: int) -> str:
 
 
 def _numbered(
-    sessions: Sequence[Session], numbers: np.ndarray, session: np.ndarray, order: np.ndarray
+    sessions: Sequence[Session], numbers: np.ndarray, session_of_row: np.ndarray, order: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
     """The ids of all rows in order, by first appearance, and the blocks of each row.
 
     Equal global ids are one key, local ones are keys of their session.
     """
-    references = offsets_of([int(one.offsets[-1]) for one in sessions])
-    tables = offsets_of([len(one.values) for one in sessions])
+    references = offsets_of([int(session.offsets[-1]) for session in sessions])
+    tables = offsets_of([len(session.values) for session in sessions])
     keys = np.empty(int(tables[-1]), dtype=np.int64)
-    is_global = np.repeat([one.scope == GLOBAL for one in sessions], np.diff(tables)).astype(bool)
-    values = np.concatenate([one.values for one in sessions] or [np.empty(0, np.int64)])
+    is_global = np.repeat([session.scope == GLOBAL for session in sessions], np.diff(tables)).astype(bool)
+    values = np.concatenate([session.values for session in sessions] or [np.empty(0, np.int64)])
     keys[is_global], distinct = numbering.renumber(values[is_global])
     keys[~is_global] = distinct + np.arange(np.count_nonzero(~is_global))
     nothing = np.empty(0, dtype=np.int64)
-    starts = [one.offsets[:-1] + references[number] for number, one in enumerate(sessions)]
-    blocks = np.concatenate([np.diff(one.offsets) for one in sessions] or [nothing])[order]
+    starts = [session.offsets[:-1] + references[number] for number, session in enumerate(sessions)]
+    blocks = np.concatenate([np.diff(session.offsets) for session in sessions] or [nothing])[order]
     first = np.concatenate(starts or [nothing])[order]
-    return number_rows(numbers, first, blocks, tables[session], keys, len(keys)), blocks
+    return number_rows(numbers, first, blocks, tables[session_of_row], keys, len(keys)), blocks
 
 
 # -- fields ------------------------------------------------------------------------------------------------------
@@ -157,7 +157,7 @@ def _extra(rows: Sequence[WekaRequest], section: WekaSection) -> dict[str, np.nd
         for row in rows
     ]
     if any(empty):
-        extra[EMPTY] = objects([orjson.dumps(one).decode() if one else None for one in empty])
+        extra[EMPTY] = objects([orjson.dumps(empty_names).decode() if empty_names else None for empty_names in empty])
     return extra
 
 
@@ -168,7 +168,7 @@ def _exact(columns: Columns, rows: Sequence[WekaRequest], section: WekaSection) 
     start, written = seconds_of(columns.timestamp + section.get("start_ms", 0.0)), _floats(rows, "t")
     agents = [section["sessions"][number].get("agents", []) for number in columns.session.tolist()]
     entry = [of[row.agent - 1] if row.agent else None for of, row in zip(agents, rows, strict=True)]
-    base = np.array([one["fields"]["t"] if one and one["relative"] else 0.0 for one in entry], dtype=np.float64)
+    base = np.array([agent["fields"]["t"] if agent and agent["relative"] else 0.0 for agent in entry], dtype=np.float64)
     if not np.array_equal(np.where(base > 0, since(start, base), start), written):
         extra[EXACT["t"]] = written
     service = _floats(rows, "api_time")
@@ -258,7 +258,7 @@ def _is_agent(value: Any) -> bool:
 
 
 def _is_run(value: Any) -> bool:
-    return _is_list(value, lambda one: type(one) is int) and len(value) == 2 and value[1] >= 0
+    return _is_list(value, lambda item: type(item) is int) and len(value) == 2 and value[1] >= 0
 
 
 def _is_count(value: Any) -> bool:

@@ -83,7 +83,7 @@ class SessionObjects:
             session = columns.extra[SESSION]
             if len(session) and not 0 <= session.min() <= session.max() < len(self._recorded):
                 raise InputError(f"the column {SESSION} names a session that the trace does not describe.")
-            empty = [number for number, one in enumerate(self._recorded) if not one.get("requests")]
+            empty = [number for number, recorded in enumerate(self._recorded) if not recorded.get("requests")]
             self._order_of_sessions = np.union1d(np.unique(session), np.array(empty, dtype=np.int64))
         else:
             session = np.full(rows, -1, dtype=np.int64) if columns.session is None else columns.session.copy()

@@ -49,7 +49,7 @@ def load(text: bytes, *, lifted: bool = True, room: Room | None = None) -> tuple
     The lists are valid until `room` is used for the next text.
 
     >>> values, lists = load(b'{"hash_ids": [7, 8]}')
-    >>> values, lists.add(values["hash_ids"], "hash_ids"), lists.done()
+    >>> values, lists.add(values["hash_ids"], "hash_ids"), lists.joined()
     ({'hash_ids': [0]}, None, (array([7, 8]), array([0, 2])))
     """
     text = text.removeprefix(BOM)
@@ -90,7 +90,7 @@ class IdLists:
         lifted = [number for number in self._order if number < self._lifted]
         return sorted(lifted) == list(range(self._lifted))
 
-    def done(self) -> tuple[np.ndarray, np.ndarray]:
+    def joined(self) -> tuple[np.ndarray, np.ndarray]:
         """The ids end to end, and the offsets of the lists."""
         if self._order == list(range(self._lifted)):
             return self._ids, self._offsets
@@ -100,7 +100,7 @@ class IdLists:
 
 
 def _ids(value: Any, where: str) -> np.ndarray:
-    if type(value) is list and any(type(one) in (int, float) and one < 0 for one in value):
+    if type(value) is list and any(type(number) in (int, float) and number < 0 for number in value):
         raise RowError(f"{where} has a negative id.")  # its bits could be those of an id from 2^63
     return id_list(value, where)
 
@@ -172,7 +172,7 @@ def parse_session(text: bytes, room: Room | None = None) -> Session:
         session = _session(values, lists)
         if lists.are_used():
             break  # else a list is inside of an unknown field, which is kept as it is
-    ids, session.offsets = lists.done()
+    ids, session.offsets = lists.joined()
     session.numbers, session.values = rows.number_ids(ids)
     return session
 

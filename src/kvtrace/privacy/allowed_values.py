@@ -66,11 +66,11 @@ def fit(value: Any, form: Form) -> Any:
         if not isinstance(value, Mapping):
             return MISSING
         inner = {name: fit(value[name], of) for name, of in form.forms.items() if name in value}
-        return {name: one for name, one in inner.items() if one is not MISSING}
+        return {name: fitted for name, fitted in inner.items() if fitted is not MISSING}
     if isinstance(form, ListOf):
         if not isinstance(value, (list, tuple)) or len(value) > form.limit:
             return MISSING
-        return [one for one in (fit(one, form.form) for one in value) if one is not MISSING]
+        return [fitted for fitted in (fit(item, form.form) for item in value) if fitted is not MISSING]
     return value if form(value) else MISSING
 
 
@@ -99,7 +99,7 @@ def one_of(*values: Any) -> Test:
     >>> one_of("a", None)(None), one_of(1)(True)
     (True, False)
     """
-    return lambda value: any(type(value) is type(one) and value == one for one in values)
+    return lambda value: any(type(value) is type(allowed) and value == allowed for allowed in values)
 
 
 def flag(value: Any) -> bool:

@@ -103,24 +103,26 @@ def contributors(
     if there are neither users nor sessions. UsageError if `counts` is "users" and no user is known.
 
     >>> from kvtrace.trace.building import toy
-    >>> found = contributors(toy("0", "1", "2"), np.array([5, -1, -1]), infer=lambda: np.arange(3))
-    >>> found.kind, found.contributor, found.member
+    >>> counted = contributors(toy("0", "1", "2"), np.array([5, -1, -1]), infer=lambda: np.arange(3))
+    >>> counted.kind, counted.contributor, counted.member
     ('users', array([5, 6, 6]), array([5, 6, 7]))
     """
-    known = Users(users) if isinstance(users, np.ndarray) else users
+    identities = Users(users) if isinstance(users, np.ndarray) else users
     sessions = np.full(len(rows), -1) if rows.session is None else rows.session
-    kind = counted_kind(counts, known.kind if known and known.are_known else None, bool((sessions >= 0).any()))
+    kind = counted_kind(
+        counts, identities.kind if identities and identities.are_known else None, bool((sessions >= 0).any())
+    )
     if kind == "requests":
         return Contributors(np.arange(len(rows)), kind)
     if kind == "inferred":
         return Contributors(infer(), kind)
     if kind == "sessions":
         return _with_unknown(sessions, kind, _numbered(sessions))
-    assert known is not None
-    if known.member is None:
-        return _with_unknown(known.user, kind, _numbered(known.user, sessions))
-    members = np.where(known.user >= 0, known.member, -1)
-    return _with_unknown(known.user, kind, _numbered(members, known.user, sessions))
+    assert identities is not None
+    if identities.member is None:
+        return _with_unknown(identities.user, kind, _numbered(identities.user, sessions))
+    members = np.where(identities.user >= 0, identities.member, -1)
+    return _with_unknown(identities.user, kind, _numbered(members, identities.user, sessions))
 
 
 def counted_kind(counts: str, users: str | None, sessions: bool) -> str:

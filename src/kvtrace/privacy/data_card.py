@@ -160,7 +160,7 @@ def _fields(meta, shown):
 
 def _making(figures, meta):
     tokenizer, template, log = (_object(meta, key) for key in ("tokenizer", "chat_template", "log"))
-    made = [
+    entries = [
         ("kvtrace", _object(meta, "kvtrace").get("version")),
         ("log", log.get("reader")), ("times", log.get("time")), ("sample", _sample(log)),
         ("tokenizer", _public(tokenizer)), ("chat template", _public(template)),
@@ -169,7 +169,7 @@ def _making(figures, meta):
         ("last, partial block", meta.get("tail") or figures.get("tail")),
         ("service times", _service(_object(meta, "service_times"))),
     ]  # fmt: skip
-    return "\n".join(f"* {name}: {_quoted(value)}" for name, value in made if value not in (None, "", {}))
+    return "\n".join(f"* {name}: {_quoted(value)}" for name, value in entries if value not in (None, "", {}))
 
 
 def _sample(log) -> str | None:
@@ -211,8 +211,8 @@ def _service(section) -> str | None:
         return None
     names = " on ".join(str(section[name]) for name in ("model", "gpu") if section.get(name))
     estimated = f"estimated by the {section.get('costs')} for a request alone" + (f" ({names})" if names else "")
-    known = ["measured by the log"] if section.get("measured") else []
-    return ", others ".join([*known, *([estimated] if section.get("estimated") else [])])
+    sources = ["measured by the log"] if section.get("measured") else []
+    return ", others ".join([*sources, *([estimated] if section.get("estimated") else [])])
 
 
 def _profile(audit, meta):
@@ -248,7 +248,7 @@ def _audit(audit):
 
 def _protection(audit, counted):
     if audit.publishable:
-        lines = ["Protected:", "", *(f"* {one}" for one in _protected(audit.profile, counted)), ""]
+        lines = ["Protected:", "", *(f"* {sentence}" for sentence in _protected(audit.profile, counted)), ""]
     else:
         lines = ["Nothing is protected: the audit failed, or the trace declares no profile that coarsens it.", ""]
     return "\n".join(
@@ -256,7 +256,7 @@ def _protection(audit, counted):
             *lines,
             "Not protected:",
             "",
-            *(f"* {one}" for one in unprotected(audit.profile, counted, **_shown(audit))),
+            *(f"* {sentence}" for sentence in unprotected(audit.profile, counted, **_shown(audit))),
         ]
     )
 

@@ -113,8 +113,8 @@ def _read(path: str | Path) -> _Window:
     links = read_links(path)
     trace = reading.read(path)
     distinct = (trace.distinct, _count(trace.session), _count(trace.domain))
-    known = (len(links.blocks), len(links.sessions), len(links.domains))
-    fits = distinct[:2] == known[:2] and (trace.domain is None or distinct[2] == known[2])
+    linked = (len(links.blocks), len(links.sessions), len(links.domains))
+    fits = distinct[:2] == linked[:2] and (trace.domain is None or distinct[2] == linked[2])
     if not fits or fingerprint_of(trace) != links.fingerprint:
         raise InputError(f"{links_path(path)}: belongs to another window. Keep the links of each window beside it.")
     return _Window(str(path), trace, links)
@@ -197,14 +197,14 @@ def _shared_again(joined: Trace) -> Trace:
 def _meta(metas: list[Mapping[str, Any]]) -> dict[str, Any]:
     """The sections that all windows have in common, and what was recorded in all of them."""
     first, *others = map(without_stale, metas)
-    common = {name: value for name, value in first.items() if all(one.get(name) == value for one in others)}
+    common = {name: value for name, value in first.items() if all(other.get(name) == value for other in others)}
     if all("release" in meta for meta in metas):
         kinds = [meta["release"].get("k_counted") for meta in metas]
         common["release"] = {**metas[0]["release"], "k_counted": max(kinds, key=KINDS.index)}
     logs = [meta["log"] for meta in metas if "log" in meta]
     if len(logs) == len(metas):
-        log = {name: value for name, value in logs[0].items() if all(one.get(name) == value for one in logs)}
-        measured = {name: None for one in logs for name in one.get("measured", [])}
+        log = {name: value for name, value in logs[0].items() if all(section.get(name) == value for section in logs)}
+        measured = {name: None for section in logs for name in section.get("measured", [])}
         common["log"] = log | ({"measured": list(measured)} if measured else {})
     if all("rendering" in meta for meta in metas):  # of one engine and version, as _require_one_recording verified
         common["rendering"] = _rendering([meta["rendering"] for meta in metas])

@@ -144,20 +144,20 @@ class _Numbers:
 
     def numbers(self, index: LinkIndex, k: int, who: Contributors | None) -> np.ndarray:
         """Released id -> its number: even if it is shared, odd if it is one contributor's own, -1 = none."""
-        found = np.full(len(self._digest), -1, dtype=np.int64)
+        number_of_id = np.full(len(self._digest), -1, dtype=np.int64)
         shared = ~self._is_tail & ~self._is_copy
         if k > 1 and who is not None:
             enough = self._released.contributors(who.contributor) >= k
-            known = index.shared.find(self._digest) >= 0
-            shared &= enough | known
+            was_shared = index.shared.find(self._digest) >= 0
+            shared &= enough | was_shared
         shared &= self._below_shared(shared)
-        found[shared] = 2 * index.shared.add(self._digest[shared]).astype(np.int64)
+        number_of_id[shared] = 2 * index.shared.add(self._digest[shared]).astype(np.int64)
         if k > 1 and who is not None:
             owner = self._owners(who)
             own = ~shared & ~self._is_tail & owner.any(axis=1)
             keys = self._digest[own] ^ np.roll(owner[own], 1, axis=1)
-            found[own] = 2 * index.own.add(keys).astype(np.int64) + 1
-        return _without_repeats(found)
+            number_of_id[own] = 2 * index.own.add(keys).astype(np.int64) + 1
+        return _without_repeats(number_of_id)
 
     def _below_shared(self, shared: np.ndarray) -> np.ndarray:
         """Released id -> whether all blocks before it in its rows are shared, too."""
@@ -201,11 +201,11 @@ def _numbers_of(values: np.ndarray | None, digests: np.ndarray, index: DigestInd
     """Number of the window -> number of the recording; none without the column."""
     if values is None:
         return np.empty(0, dtype=np.int64)
-    found = np.full(int(values.max(initial=-1)) + 1, -1, dtype=np.int64)
+    recording_number = np.full(int(values.max(initial=-1)) + 1, -1, dtype=np.int64)
     numbers, rows = np.unique(values, return_index=True)
-    known = (numbers >= 0) & digests[rows].any(axis=1)
-    found[numbers[known]] = index.add(digests[rows[known]])
-    return _without_repeats(found)
+    has_digest = (numbers >= 0) & digests[rows].any(axis=1)
+    recording_number[numbers[has_digest]] = index.add(digests[rows[has_digest]])
+    return _without_repeats(recording_number)
 
 
 def _is_one(digests: np.ndarray) -> bool:
@@ -299,13 +299,13 @@ class LinkIndex:
         self.windows, self._end = 0, 0
         with open(self._handle, "rb", closefd=False) as file:
             line = file.readline()
-            found = parsed(line) if line.endswith(b"\n") else {}
-            if line.endswith(b"\n") and found.get("kvtrace_links_index") != FORMAT:
+            stored_header = parsed(line) if line.endswith(b"\n") else {}
+            if line.endswith(b"\n") and stored_header.get("kvtrace_links_index") != FORMAT:
                 raise InputError(FOREIGN.format(path=self._path))
-            if found.get("check") == header["check"]:
-                if found.get("rendering", list(UNRENDERED)) != header["rendering"]:
+            if stored_header.get("check") == header["check"]:
+                if stored_header.get("rendering", list(UNRENDERED)) != header["rendering"]:
                     raise UsageError(OTHER_RENDERING.format(path=self._path))
-                header, self._end = found, file.tell()
+                header, self._end = stored_header, file.tell()
                 self._read(file)
         with named_errors(self._path):
             os.ftruncate(self._handle, self._end)

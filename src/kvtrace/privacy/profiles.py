@@ -150,9 +150,9 @@ def declared(meta: dict[str, Any]) -> Profile | None:
     name, settings = meta.get("profile"), meta.get("release")
     if name not in PROFILES:
         return None
-    known = {field.name for field in fields(Profile)} - {"name"}
+    settable = {field.name for field in fields(Profile)} - {"name"}
     values = settings.get("settings") if isinstance(settings, dict) else None
-    changes = {key: value for key, value in values.items() if key in known} if isinstance(values, dict) else {}
+    changes = {key: value for key, value in values.items() if key in settable} if isinstance(values, dict) else {}
     try:
         if "keep_measured" in changes:
             changes["keep_measured"] = measured_names(changes["keep_measured"])

@@ -237,13 +237,13 @@ class _Encoder:
             values, number = getattr(columns, name), MEASURED[name]
             none: np.ndarray = np.full(len(columns), number.unknown, dtype=number.dtype)
             carried[name] = none if values is None else values
-        known: dict[str, int] = {}
+        code_of_kind: dict[str, int] = {}
         kinds = columns.extra["type"].tolist() if "type" in columns.extra else []
-        codes = np.array([known.setdefault(str(kind), len(known)) for kind in kinds], dtype=np.int32)
+        codes = np.array([code_of_kind.setdefault(str(kind), len(code_of_kind)) for kind in kinds], dtype=np.int32)
         self.names |= {*carried, *(["type"] if kinds else [])}
         contributors = {"session": columns.session, "user": users}
         self.bytes += self.store.write(
-            f"{ENCODED}/{part}", {"types": list(known)},
+            f"{ENCODED}/{part}", {"types": list(code_of_kind)},
             time=columns.timestamp, input_length=columns.input_length, output_length=columns.output_length,
             offsets=offsets, digests=_digests(ids), **({"type": codes} if kinds else {}),
             **{name: _digests(numbers, kind) for kind, (name, numbers) in enumerate(contributors.items())

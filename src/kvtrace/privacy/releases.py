@@ -80,16 +80,16 @@ def release(
 
     >>> from kvtrace.trace.building import toy
     >>> from kvtrace.privacy.profiles import PROFILES
-    >>> done = release(toy("0 1", "0 1", "0 2"), PROFILES["standard"], users=np.array([0, 1, 2]))
-    >>> done.trace.hash_ids, [step.step.value for step in done.steps]
+    >>> released = release(toy("0 1", "0 1", "0 2"), PROFILES["standard"], users=np.array([0, 1, 2]))
+    >>> released.trace.hash_ids, [step.step.value for step in released.steps]
     (array([0, 1, 0, 2, 0, 3]), ['original', 'tails_unique', 'k_sharing'])
     """
-    draft, done = released_draft(trace, profile, users=users, session_share=session_share, isolate=isolate, rng=rng,
+    draft, account = released_draft(trace, profile, users=users, session_share=session_share, isolate=isolate, rng=rng,
                                  keep_domains=keep_domains)  # fmt: skip
     settings: dict[str, Any] = {"block_size": draft.block_size, "tail": draft.tail, "meta": draft.meta}
     released = ReleasedTrace.from_columns(draft.columns(), **settings)
-    released.account = done
-    return Released(**vars(done), trace=released)
+    released.account = account
+    return Released(**vars(account), trace=released)
 
 
 def release_in_pieces(trace: Trace, profile: Profile, **options: Any) -> Numbered:
@@ -97,14 +97,14 @@ def release_in_pieces(trace: Trace, profile: Profile, **options: Any) -> Numbere
 
     >>> from kvtrace.trace.building import toy
     >>> from kvtrace.privacy.profiles import PROFILES
-    >>> done = release_in_pieces(toy("0 1", "0 1", "0 2"), PROFILES["standard"], users=np.array([0, 1, 2]))
-    >>> [columns.hash_ids.tolist() for columns in done.columns()]
+    >>> released = release_in_pieces(toy("0 1", "0 1", "0 2"), PROFILES["standard"], users=np.array([0, 1, 2]))
+    >>> [columns.hash_ids.tolist() for columns in released.columns()]
     [[0, 1, 0, 2, 0, 3]]
     """
-    draft, done = released_draft(trace, profile, **options)
+    draft, account = released_draft(trace, profile, **options)
     settings: dict[str, Any] = {"block_size": draft.block_size, "tail": draft.tail, "meta": draft.meta}
-    counted, figures = done.contributors, draft.figures()
-    return Numbered(figures=figures, account=done, columns=draft.pieces, contributors=lambda: counted, **settings)
+    counted, figures = account.contributors, draft.figures()
+    return Numbered(figures=figures, account=account, columns=draft.pieces, contributors=lambda: counted, **settings)
 
 
 def released_draft(
@@ -116,25 +116,25 @@ def released_draft(
     """
     if not keeps_domains(profile, keep_domains):
         trace = in_domains(trace if trace.domain is None else trace.chained())
-    done, draft = Account(profile), TraceDraft.of(trace)
+    account, draft = Account(profile), TraceDraft.of(trace)
     base = trace.chained() if profile.coarsens else trace
     if base is not trace:
-        done.record(ReleaseStep.ORIGINAL, draft)
+        account.record(ReleaseStep.ORIGINAL, draft)
         draft = TraceDraft.of(base)
-        done.record(ReleaseStep.CHAINED, draft)
+        account.record(ReleaseStep.CHAINED, draft)
     infer = None if base.is_chained else lambda: TraceDraft.of(base.chained()).conversations()
-    release_draft(draft, done, infer=infer, **options)
+    release_draft(draft, account, infer=infer, **options)
     if not shares_prefixes(trace.meta):
-        done.drop_costs()
-    draft.meta = merge(without_stale(trace.meta), done.meta)
+        account.drop_costs()
+    draft.meta = merge(without_stale(trace.meta), account.meta)
     if draft.rows.service_ms is None:
         draft.meta.pop("service_times", None)
-    return draft, done
+    return draft, account
 
 
 def release_draft(
     draft: TraceDraft,
-    done: Account,
+    account: Account,
     *,
     users: Users | np.ndarray | None = None,
     session_share: float = 1.0,
@@ -148,17 +148,17 @@ def release_draft(
     The options are those of `release`; `infer` gives the conversations to draw, if they are not the draft's own.
     `add_dependencies` adds them to the rows of a log, when blocks are as the release states them and times exact.
     """
-    profile = done.profile
-    if not done.steps:
-        done.record(ReleaseStep.ORIGINAL, draft)
+    profile = account.profile
+    if not account.steps:
+        account.record(ReleaseStep.ORIGINAL, draft)
     if session_share != 1:
         rows = np.flatnonzero(drawn(draft.rows, users, session_share, rng, infer or draft.conversations))
         users = None if users is None else users[rows]
         draft.select(rows)
-        done.sampled = True
-        done.record(ReleaseStep.SAMPLED, draft)
+        account.sampled = True
+        account.record(ReleaseStep.SAMPLED, draft)
     if draft.set_tail(profile.tail):
-        done.record(TAIL_STEPS[draft.tail], draft)
+        account.record(TAIL_STEPS[draft.tail], draft)
 
     def find(infer: Callable[[], np.ndarray], counts: str = "auto") -> Contributors:
         return contributors(draft.rows, users, counts, infer=infer)
@@ -166,29 +166,29 @@ def release_draft(
     if isolate:
         if users is None:
             raise UsageError("--isolate-tenants needs --users FILE, one user a line for each row.")
-        done.isolated, done.contributors = True, share_by_k(draft, LARGEST, find)  # splits all shared blocks
-        done.record(ReleaseStep.TENANTS_ISOLATED, draft)
+        account.isolated, account.contributors = True, share_by_k(draft, LARGEST, find)  # splits all shared blocks
+        account.record(ReleaseStep.TENANTS_ISOLATED, draft)
     if profile.k > 1:
-        done.contributors = share_by_k(draft, profile.k, lambda infer: find(infer, profile.k_counts))
-        done.record(ReleaseStep.K_SHARING, draft)
+        account.contributors = share_by_k(draft, profile.k, lambda infer: find(infer, profile.k_counts))
+        account.record(ReleaseStep.K_SHARING, draft)
     if add_dependencies is not None:
         add_dependencies(draft)
-    _coarsen(draft, done)
-    done.note_contributors(0 if done.contributors is None else done.contributors.unknown_requests)
+    _coarsen(draft, account)
+    account.note_contributors(0 if account.contributors is None else account.contributors.unknown_requests)
 
 
-def _coarsen(draft: TraceDraft, done: Account) -> None:
+def _coarsen(draft: TraceDraft, account: Account) -> None:
     """Apply the steps that cost no hits: lengths, times, links, fields."""
-    profile = done.profile
+    profile = account.profile
     if draft.blocks.has_outputs and (profile.round_input, profile.round_output) != ("exact", "exact"):
-        done.notes.append("blocks of outputs were left out: they would reveal the exact lengths.")
+        account.notes.append("blocks of outputs were left out: they would reveal the exact lengths.")
         draft.blocks.drop_outputs()
     has_sessions = draft.rows.session is not None and bool((draft.rows.session >= 0).any())
     linked = has_sessions or "turn" in draft.rows.extra
-    done.notes += measured_notes(measured_of(draft.rows), profile)
+    account.notes += measured_notes(measured_of(draft.rows), profile)
     draft.rows, left = coarsened(draft.rows, profile, draft.block_size, draft.tail)
-    done.notes += left_out(left)
-    done.note_dropped_links(linked)
+    account.notes += left_out(left)
+    account.note_dropped_links(linked)
 
 
 NO_TURNS = (

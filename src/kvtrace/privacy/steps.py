@@ -87,8 +87,8 @@ def keep_allowed(columns: Columns) -> tuple[Columns, list[str]]:
     """The columns with the extra columns in EXTRA only, and the names of those left out."""
     extra = {name: values for name, values in columns.extra.items() if name in EXTRA}
     if "type" in extra:
-        known = np.isin(extra["type"].astype(str), TYPES)
-        extra["type"] = np.where(known, extra["type"], "other").astype(object)
+        is_standard = np.isin(extra["type"].astype(str), TYPES)
+        extra["type"] = np.where(is_standard, extra["type"], "other").astype(object)
     if "turn" in extra and not are_turns(extra["turn"]):
         del extra["turn"]
     if "agent" in extra:

@@ -280,11 +280,11 @@ class RowBlocks:
     def tails(self, input_length: np.ndarray, output_length: np.ndarray, block_size: int) -> np.ndarray:
         """The references to partial last blocks, of prompts and of outputs."""
         ends = self.offsets[:-1] + self.prompts
-        found = [ends[(input_length % block_size > 0) & (self.prompts > 0)] - 1]
+        references = [ends[(input_length % block_size > 0) & (self.prompts > 0)] - 1]
         if self.has_outputs:
             is_partial = ((input_length + output_length) % block_size > 0) & (ends < self.offsets[1:])
-            found.append(self.offsets[1:][is_partial] - 1)
-        return np.concatenate(found)
+            references.append(self.offsets[1:][is_partial] - 1)
+        return np.concatenate(references)
 
     def contributors(self, contributor: np.ndarray) -> np.ndarray:
         """The number of contributors of each block (int32); `contributor` has one number from 0 for each row."""

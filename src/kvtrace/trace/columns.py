@@ -57,8 +57,8 @@ class Number(NamedTuple):
         >>> MEASURED["cached_tokens"].is_wrong(np.array([5, 6, -1, -2]), np.array([5, 5, 5, 5]))
         array([False,  True, False,  True])
         """
-        most = input_length if self.dtype is np.int64 else MAX_TIME
-        return self.is_known(values) & ~((values >= 0) & (values <= most))
+        limit = input_length if self.dtype is np.int64 else MAX_TIME
+        return self.is_known(values) & ~((values >= 0) & (values <= limit))
 
 
 def _time(name: str, meaning: str) -> Number:

@@ -164,10 +164,10 @@ def assume_outputs(trace: Trace, tokens: int) -> Trace:
     require_trace(trace)
     if not 0 <= tokens <= MAX_LENGTH:
         raise UsageError(f"--assume-output must be from 0 to {MAX_LENGTH:,} tokens, not {tokens:,}.")
-    known = known_outputs(trace)
-    if known.all():
+    has_length = known_outputs(trace)
+    if has_length.all():
         return trace
-    columns = replace_columns(trace, output_length=np.where(known, trace.output_length, tokens))
+    columns = replace_columns(trace, output_length=np.where(has_length, trace.output_length, tokens))
     converted: ConvertedSection = {**trace.meta.get("converted", {}), "assumed_output": int(tokens)}
     meta = merge(without_stale(trace.meta), {"converted": converted})
     return Trace(**vars(columns), block_size=trace.block_size, tail=trace.tail, meta=meta)

@@ -130,13 +130,13 @@ class Dependencies:
 
 
 DTYPES = {"offsets": np.int64, "row": np.int64, "trigger": np.int8, "relation": np.int8, "delay_ms": np.float64}
-assert tuple(DTYPES) == tuple(one.name for one in fields(Dependencies))
+assert tuple(DTYPES) == tuple(field.name for field in fields(Dependencies))
 
 
-def _index(name: str, value: str, known: tuple[str, ...]) -> int:
-    if value not in known:
-        raise UsageError(f"{value!r} is not a {name} of a dependency. Choose one of {', '.join(known)}.")
-    return known.index(value)
+def _index(name: str, value: str, choices: tuple[str, ...]) -> int:
+    if value not in choices:
+        raise UsageError(f"{value!r} is not a {name} of a dependency. Choose one of {', '.join(choices)}.")
+    return choices.index(value)
 
 
 def join_dependencies(parts: Sequence[tuple[int, Dependencies | None]]) -> Dependencies | None:

@@ -203,10 +203,10 @@ def _is_text(kind: Any) -> bool:
     return pa.types.is_string(kind) or pa.types.is_large_string(kind)
 
 
-def _numbers_of(texts: Any, known: tuple[str, ...]) -> np.ndarray:
-    """The number of each text among the known ones, -1 for others."""
+def _numbers_of(texts: Any, vocabulary: tuple[str, ...]) -> np.ndarray:
+    """The number of each text in the vocabulary, -1 for others."""
     pa = library("pyarrow")
     pc = library("pyarrow.compute")
 
-    places = pc.index_in(texts.cast(pa.string()), value_set=pa.array(known))
+    places = pc.index_in(texts.cast(pa.string()), value_set=pa.array(vocabulary))
     return pc.fill_null(places, -1).to_numpy(zero_copy_only=False).astype(np.int8)

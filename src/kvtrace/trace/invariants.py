@@ -73,9 +73,9 @@ def broken_dependencies(columns: Columns) -> Iterator[BrokenRule]:
         delay = waits.delay_ms
         wrong = request[~((delay >= 0) & (delay <= MAX_TIME))]
         yield BrokenRule("dependencies", wrong, "a delay is negative, not a number, or longer than 2^53 ms.")
-        for name, values, known in (("trigger", waits.trigger, TRIGGERS), ("relation", waits.relation, RELATIONS)):
-            unknown = request[(values < 0) | (values >= len(known))]
-            yield BrokenRule("dependencies", unknown, f"the {name} of a dependency is none of {', '.join(known)}.")
+        for name, values, choices in (("trigger", waits.trigger, TRIGGERS), ("relation", waits.relation, RELATIONS)):
+            unknown = request[(values < 0) | (values >= len(choices))]
+            yield BrokenRule("dependencies", unknown, f"the {name} of a dependency is none of {', '.join(choices)}.")
 
 
 def broken_numbers(columns: Columns) -> Iterator[BrokenRule]:

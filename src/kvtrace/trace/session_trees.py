@@ -39,15 +39,15 @@ def session_trees(columns: Columns) -> np.ndarray:
         first[number[::-1]] = inside[::-1]  # the first row of each session is written last
         root[inside] = first[number]
     if columns.dependencies is not None:
-        one, other = columns.dependencies.request, columns.dependencies.row
+        request, row = columns.dependencies.request, columns.dependencies.row
         while True:
             while not np.array_equal(root, root[root]):  # doubles its reach in each round
                 root = root[root]
-            apart = root[one] != root[other]
+            apart = root[request] != root[row]
             if not apart.any():
                 break
-            one, other = one[apart], other[apart]
-            np.minimum.at(root, np.maximum(root[one], root[other]), np.minimum(root[one], root[other]))
+            request, row = request[apart], row[apart]
+            np.minimum.at(root, np.maximum(root[request], root[row]), np.minimum(root[request], root[row]))
     return by_first_appearance(root)
 
 
@@ -173,10 +173,10 @@ class _Runs:
         """Set what the first request of each subagent waits for."""
         first = np.flatnonzero(self.is_first_of_agent & (self.agent != MAIN))
         main = np.flatnonzero((self.agent == MAIN) & (self.session >= 0))
-        done = self._nearest(main, self.end[main], first, self.start[first], later=False)
+        ended = self._nearest(main, self.end[main], first, self.start[first], later=False)
         begun = self._nearest(main, self.start[main], first, self.start[first], later=False)
-        row[first] = np.where(done >= 0, done, begun)
-        is_completed[first] = done >= 0
+        row[first] = np.where(ended >= 0, ended, begun)
+        is_completed[first] = ended >= 0
 
     def joins(self) -> tuple[np.ndarray, np.ndarray]:
         """The main agent's requests that wait for subagents, and the last-ending request of each of those."""

@@ -76,15 +76,15 @@ class OutputCounts(NamedTuple):
     """The tokens of the outputs of known length, and the requests with such an output and without one."""
 
     tokens: int
-    known: int
-    unknown: int
+    with_length: int
+    without_length: int
 
 
 def count_outputs(rows: Columns) -> OutputCounts:
     """Count the outputs of some rows.
 
     >>> count_outputs(Columns([0, 1], [2, 2], [-1, 5], [], [0, 0, 0]))
-    OutputCounts(tokens=5, known=1, unknown=1)
+    OutputCounts(tokens=5, with_length=1, without_length=1)
     """
     lengths = rows.output_length[known_outputs(rows)]
     return OutputCounts(int(lengths.sum()), len(lengths), len(rows) - len(lengths))
@@ -98,15 +98,17 @@ class OutputFigures(TypedDict, total=False):
     unknown_outputs: int
 
 
-def output_figures(tokens: int, known: int, unknown: int) -> OutputFigures:
+def output_figures(tokens: int, with_length: int, without_length: int) -> OutputFigures:
     """The keys on outputs: a sum of some outputs is not named as that of all.
 
     >>> output_figures(5, 2, 0), output_figures(5, 1, 1), output_figures(0, 0, 2)
     ({'output_tokens': 5}, {'known_output_tokens': 5, 'unknown_outputs': 1}, {'unknown_outputs': 2})
     """
-    if not unknown:
+    if not without_length:
         return {"output_tokens": tokens}
-    return {"known_output_tokens": tokens, "unknown_outputs": unknown} if known else {"unknown_outputs": unknown}
+    if not with_length:
+        return {"unknown_outputs": without_length}
+    return {"known_output_tokens": tokens, "unknown_outputs": without_length}
 
 
 def output_words(figures: Mapping[str, Any]) -> str:
@@ -117,8 +119,8 @@ def output_words(figures: Mapping[str, Any]) -> str:
     """
     if "output_tokens" in figures:
         return f"{figures['output_tokens']:,} in outputs"
-    known, unknown = figures.get("known_output_tokens"), figures.get("unknown_outputs")
-    if known is None or unknown is None:
+    tokens, unknown = figures.get("known_output_tokens"), figures.get("unknown_outputs")
+    if tokens is None or unknown is None:
         return "output lengths are unknown"
     requests = "1 request has" if unknown == 1 else f"{unknown:,} requests have"
-    return f"{known:,} in the outputs that are known; {requests} no output length"
+    return f"{tokens:,} in the outputs that are known; {requests} no output length"

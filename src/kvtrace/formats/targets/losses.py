@@ -29,10 +29,10 @@ class Losses:
 
     sentences: list[str] = field(default_factory=list)
 
-    def add(self, count: int, one: str, many: str) -> None:
+    def add(self, count: int, singular: str, plural: str) -> None:
         """Add a sentence about `count` changes, if there are any."""
         if count:
-            self.sentences.append(f"{count:,} {one if count == 1 else many}")
+            self.sentences.append(f"{count:,} {singular if count == 1 else plural}")
 
     def without_empty_prompts(self, trace: Trace) -> Trace:
         """The requests with at least one prompt token; InputError if there are none."""

@@ -72,10 +72,10 @@ def _unused(values) -> int:
 
         numbers = values[values != -1]
         return int(numbers.max()) - int(numbers.min()) + 1 - numbering.renumber(numbers)[1] if len(numbers) else 0
-    known = {value for value in values.tolist() if value is not None and value != -1}
-    if not known or any(type(value) is not int for value in known):
+    distinct = {value for value in values.tolist() if value is not None and value != -1}
+    if not distinct or any(type(value) is not int for value in distinct):
         return 0
-    return max(known) - min(known) + 1 - len(known)
+    return max(distinct) - min(distinct) + 1 - len(distinct)
 
 
 def check_chains(evidence: Evidence) -> Finding:

@@ -234,8 +234,8 @@ class _ContributorTable:
             self._add_each(block[place == turn], contributor[place == turn])
 
     def _add_each(self, block, contributor):
-        known = (self._contributors[block] == contributor[:, None]).any(axis=1)
-        fresh = ~known & (self._count[block] < self._limit)
+        is_counted = (self._contributors[block] == contributor[:, None]).any(axis=1)
+        fresh = ~is_counted & (self._count[block] < self._limit)
         block, contributor = block[fresh], contributor[fresh]
         self._contributors[block, self._count[block]] = contributor
         self._count[block] += 1

@@ -36,8 +36,8 @@ def with_card(result: Audit, evidence: Evidence, again: Callable[[], Audit]) -> 
     mark = {"in": "the card", "at": "", "kind": "not the text that kvtrace writes"}
     figure = {"checked": [*old.figure["checked"], "the card"], "marks": [*old.figure["marks"], mark]}
     sentence = "the card is not the one that kvtrace writes from the sidecar and this audit."
-    found = replace(failed(figure, sentence, REMEDY), name="sidecar")
-    return replace(result, findings=[*result.findings[:index], found, *result.findings[index + 1 :]])
+    card_finding = replace(failed(figure, sentence, REMEDY), name="sidecar")
+    return replace(result, findings=[*result.findings[:index], card_finding, *result.findings[index + 1 :]])
 
 
 def _is_ours(text: str, evidence: Evidence, again: Callable[[], Audit]) -> bool:

@@ -184,15 +184,17 @@ def sound(columns: Columns, block_size: int, tail: str) -> np.ndarray:
     return np.isfinite(columns.timestamp) & ~np.any(lengths, axis=0)
 
 
-def _add_contributors(evidence: Evidence, users, known: Contributors | None) -> None:
+def _add_contributors(evidence: Evidence, users, contributors: Contributors | None) -> None:
     """Add the users in a file, or the contributors that the caller knows, in the order of the requests."""
     count, requests = len(evidence.columns), evidence.requests
     numbers = None if users is None else numbered(users, count)
-    if numbers is None and known is not None and len(known.contributor) != count:
-        raise UsageError(f"contributors has {len(known.contributor):,} values for {count:,} rows. Give one for each.")
+    if numbers is None and contributors is not None and len(contributors.contributor) != count:
+        raise UsageError(
+            f"contributors has {len(contributors.contributor):,} values for {count:,} rows. Give one for each."
+        )
     if requests is None:
         return
     if numbers is not None:
         evidence.users = numbers[requests.rows]
-    elif known is not None:
-        evidence.contributors = known[requests.rows]
+    elif contributors is not None:
+        evidence.contributors = contributors[requests.rows]

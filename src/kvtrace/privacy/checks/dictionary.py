@@ -102,7 +102,7 @@ def vllm(blocks) -> list[int]:
 
 def vllm_64(blocks) -> list[int]:
     """vLLM's former sha256_cbor_64bit, also used by llm-d: the parent is a number; for an empty seed and for "0"."""
-    return [one for seed in ("0", "") for one in _numbered_chain(blocks, _low_sha256, _low_sha256(cbor(seed)))]
+    return [number for seed in ("0", "") for number in _numbered_chain(blocks, _low_sha256, _low_sha256(cbor(seed)))]
 
 
 def llm_d(blocks) -> list[int]:
@@ -215,12 +215,12 @@ def xxh3_64_of_words(words: np.ndarray, seed: int = 0) -> np.ndarray:
 
 
 def _rrmxmx(x: np.ndarray) -> np.ndarray:
-    one = np.uint64
-    x = x ^ (x << one(49) | x >> one(15)) ^ (x << one(24) | x >> one(40))
-    x = x * one(MX2)
-    x = x ^ ((x >> one(35)) + one(4))
-    x = x * one(MX2)
-    return x ^ (x >> one(28))
+    uint64 = np.uint64
+    x = x ^ (x << uint64(49) | x >> uint64(15)) ^ (x << uint64(24) | x >> uint64(40))
+    x = x * uint64(MX2)
+    x = x ^ ((x >> uint64(35)) + uint64(4))
+    x = x * uint64(MX2)
+    return x ^ (x >> uint64(28))
 
 
 def _short(data, size, seed) -> int:

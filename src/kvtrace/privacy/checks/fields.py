@@ -26,24 +26,24 @@ OTHER_VERSION = "Audit it with that version of pyarrow, or write it again with `
 
 def check_canonical(evidence: Evidence) -> Finding:
     """Write the rows that were read again, and compare the bytes; look at the numbers of sessions, too."""
-    found = differences(evidence.source, evidence.kept_ids())
+    mismatches = differences(evidence.source, evidence.kept_ids())
     is_parquet = evidence.read_result.format == "parquet"  # other readers number these columns themselves
     renamed, renamed_domains = (
         is_parquet and values is not None and not np.array_equal(by_first_appearance(values), values)
         for values in (evidence.columns.session, evidence.columns.domain)
     )
-    figure = {"differs": [one.value for one in found], "sessions_in_order": not renamed}
+    figure = {"differs": [mismatch.value for mismatch in mismatches], "sessions_in_order": not renamed}
     if evidence.columns.domain is not None:
         figure["domains_in_order"] = not renamed_domains
     renamed_agents = not agents_in_order(evidence.columns)
     if "agent" in evidence.columns.extra:
         figure["agents_in_order"] = not renamed_agents
-    if found:
+    if mismatches:
         sentence = (
-            f"the file differs from the one that kvtrace writes for these requests ({_listed(found)}), so text can "
-            "be hidden in it."
+            f"the file differs from the one that kvtrace writes for these requests ({_listed(mismatches)}), so text "
+            "can be hidden in it."
         )
-        return failed(figure, sentence, OTHER_VERSION if found == [Difference.LIBRARY] else REWRITE_REMEDY)
+        return failed(figure, sentence, OTHER_VERSION if mismatches == [Difference.LIBRARY] else REWRITE_REMEDY)
     if renamed_domains:
         sentence = "domains do not count from 0 in the order of their first requests: their numbers can hide text."
         return failed(figure, sentence, REWRITE_REMEDY)
@@ -58,8 +58,8 @@ def check_canonical(evidence: Evidence) -> Finding:
     return passed(figure, "the file is byte for byte what kvtrace writes for these requests.")
 
 
-def _listed(found: list[Difference]) -> str:
-    return " and ".join(difference.label for difference in found)
+def _listed(mismatches: list[Difference]) -> str:
+    return " and ".join(mismatch.label for mismatch in mismatches)
 
 
 NEEDED = ("timestamp", "input_length", "output_length", "hash_ids", "output_hash_ids")
@@ -122,7 +122,7 @@ def _marks(evidence: Evidence, name: str, values: np.ndarray) -> Iterator[tuple[
         if any(kind_of_text.values()):
             kind_of_row = [kind_of_text[value] if type(value) is str else None for value in listed]
             for kind in Counter(kind for kind in kind_of_row if kind):
-                rows[kind] = np.array([one == kind for one in kind_of_row])
+                rows[kind] = np.array([row_kind == kind for row_kind in kind_of_row])
         numeric = np.array([type(value) in (int, float) for value in listed], dtype=bool)
         numbers = np.array([float(v) if is_number else 0.0 for v, is_number in zip(listed, numeric, strict=True)])
     else:
@@ -164,8 +164,8 @@ def _impossible(evidence: Evidence, name: str, values: np.ndarray) -> Iterator[t
     elif name == "timestamp" and np.isfinite(values).all():
         yield "time more than ten years after the first", values - values.min() > MAX_MS
     elif name in NUMBERS and values.dtype != object:
-        most = MAX_MS if NUMBERS[name].dtype is np.float64 else MAX_LENGTH
-        yield "time of more than ten years" if most == MAX_MS else "number too large to be a length", values > most
+        limit = MAX_MS if NUMBERS[name].dtype is np.float64 else MAX_LENGTH
+        yield "time of more than ten years" if limit == MAX_MS else "number too large to be a length", values > limit
 
 
 def _kind(name, text) -> str | None:

@@ -104,7 +104,9 @@ class Audit(Result):
     def publishable(self) -> bool:
         """Whether no check failed and the trace declares a profile that coarsens it."""
         profiles = (self.profile, self.own)
-        return self.passed and all(one is not None and one.name != "exact" and one.coarsens for one in profiles)
+        return self.passed and all(
+            profile is not None and profile.name != "exact" and profile.coarsens for profile in profiles
+        )
 
     def of_file_alone(self) -> Audit:
         """The audit that `kvtrace audit FILE` prints: it cannot count accounts or users of the log."""

@@ -56,9 +56,9 @@ def check(evidence: Evidence) -> Finding:
 
 def _unknown_words(evidence: Evidence) -> int:
     """The number of distinct words in the bytes of JSON rows that no trace has. Parquet is compared byte by byte."""
-    known = Words()  # `e2e_ms` has the word `e_ms`
-    known.write(" ".join((*ALLOWED.get(evidence.read_result.format, ()), *TYPES, "true", "false", "null")).encode())
-    return 0 if evidence.read_result.format == "parquet" else len(evidence.source.seen.words - known.words)
+    allowed = Words()  # `e2e_ms` has the word `e_ms`
+    allowed.write(" ".join((*ALLOWED.get(evidence.read_result.format, ()), *TYPES, "true", "false", "null")).encode())
+    return 0 if evidence.read_result.format == "parquet" else len(evidence.source.seen.words - allowed.words)
 
 
 def spells_text(values: np.ndarray) -> bool:
@@ -114,8 +114,8 @@ def _durations(columns, step: int) -> Iterator[tuple[str, np.ndarray]]:
     waits = columns.dependencies
     delays = {} if waits is None else {"delay_ms": waits.delay_ms}
     for name, values in (durations_of(columns) | delays).items():
-        known = values[np.isfinite(values) & (np.abs(values) < 2**52)]
-        yield name, (known // step).astype(np.int64)
+        measured = values[np.isfinite(values) & (np.abs(values) < 2**52)]
+        yield name, (measured // step).astype(np.int64)
 
 
 def _turns(evidence: Evidence) -> np.ndarray | None:
@@ -123,8 +123,8 @@ def _turns(evidence: Evidence) -> np.ndarray | None:
     values = evidence.fields.get("turn")
     if values is None:
         return None
-    known = [value if type(value) is int and 0 <= value < 2**31 else -1 for value in values.tolist()]
-    return np.array(known, dtype=np.int64)
+    turns = [value if type(value) is int and 0 <= value < 2**31 else -1 for value in values.tolist()]
+    return np.array(turns, dtype=np.int64)
 
 
 def _even_types(evidence: Evidence) -> bool:

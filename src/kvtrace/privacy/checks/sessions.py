@@ -24,19 +24,19 @@ def check(evidence: Evidence) -> Finding:
         return passed({"sessions": 0}, "no field names a session of two or more requests.")
     if len(offsets) == 2:
         return passed({"sessions": 1}, "one session has two or more requests, so none can be told from another.")
-    known = {
+    sequences = {
         "lengths": _lengths(columns, rows, offsets),
         "pauses": _pauses(columns, rows, offsets),
         "shape": _shape(columns, rows, offsets),
     }
-    sizes = {name: _sizes(sequence) for name, sequence in known.items()}
+    sizes = {name: _sizes(sequence) for name, sequence in sequences.items()}
     sessions = len(offsets) - 1
     figure = {
         "sessions": sessions, "k": k,
         **{f"alone_by_{name}": int((same == 1).sum()) for name, same in sizes.items()},
         **{f"below_k_by_{name}": int((same < k).sum()) for name, same in sizes.items()},
     }  # fmt: skip
-    alone = {name: figure[f"alone_by_{name}"] / sessions for name in known}
+    alone = {name: figure[f"alone_by_{name}"] / sessions for name in sequences}
     below = f" (and narrow {figure['below_k_by_lengths'] / sessions:.1%} to fewer than {k})" if k > 2 else ""
     sentence = (
         f"an observer who knows the lengths of a session's turns can single out {alone['lengths']:.1%} of the "

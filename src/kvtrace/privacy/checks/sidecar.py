@@ -83,12 +83,12 @@ def _differ(evidence: Evidence) -> bool:
     return not same_values(values["the sidecar"], values["metadata kvtrace"])
 
 
-def same_values(one: Any, other: Any) -> bool:
+def same_values(value: Any, other: Any) -> bool:
     """Whether two sidecars have the same JSON text."""
     import orjson
 
     option = orjson.OPT_SERIALIZE_NUMPY | orjson.OPT_SORT_KEYS
-    return orjson.dumps(one, option=option) == orjson.dumps(other, option=option)
+    return orjson.dumps(value, option=option) == orjson.dumps(other, option=option)
 
 
 def _dotted(place: Place) -> str:
@@ -202,8 +202,8 @@ def _above(value: Any, limit: float) -> bool:
 
 def _is_rate(values: Mapping[str, Any], rate: str, part: str, whole: str) -> bool:
     """Whether a rate is part / whole, to the last digit that a double has."""
-    one = [values.get(name) for name in (rate, part, whole)]
-    if not all(isinstance(value, (int, float)) and np.isfinite(value) for value in one):
+    numbers = [values.get(name) for name in (rate, part, whole)]
+    if not all(isinstance(value, (int, float)) and np.isfinite(value) for value in numbers):
         return False
-    stated, parts, all_of = (float(value) for value in one if value is not None)
+    stated, parts, all_of = (float(value) for value in numbers if value is not None)
     return isclose(stated, parts / all_of if all_of else 0.0, rel_tol=1e-12)

@@ -158,15 +158,15 @@ def _timestamp(plan: TaskPlan, time) -> np.ndarray:
 
 def _link(columns: Columns, plan: TaskPlan, number: int, local, sessions) -> None:
     """Set each row's session, the row of its previous turn, and its turn, from 1."""
-    known = np.flatnonzero(local >= 0)
-    session = local[known]
+    linked = np.flatnonzero(local >= 0)
+    session = local[linked]
     columns.session = np.full(len(columns), -1)
-    columns.session[known] = sessions["session"][session]
+    columns.session[linked] = sessions["session"][session]
     before, turn = previous_turn(local), turn_numbers(local)
     columns.parent = np.where(before < 0, -1, before + plan.rows_before[number])
-    begins = known[before[known] < 0]  # the turn before these is in an earlier range, if there is one
+    begins = linked[before[linked] < 0]  # the turn before these is in an earlier range, if there is one
     columns.parent[begins] = sessions["session_previous"][local[begins]]
-    turn[known] += sessions["session_turns"][session]
+    turn[linked] += sessions["session_turns"][session]
     columns.extra["turn"] = turn
 
 

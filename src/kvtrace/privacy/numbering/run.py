@@ -73,10 +73,10 @@ def number(
         return results
 
     gathered = run(gather, plan.ranges)
-    plan = plan.updated(rows_before=sums_before([one["rows"] for one in gathered]))
+    plan = plan.updated(rows_before=sums_before([result["rows"] for result in gathered]))
     matched = run(match, plan.shards)
     ranked = run(rank, plan.ranges)
-    blocks, sessions = ([one[name] for one in ranked] for name in ("blocks", "sessions"))
+    blocks, sessions = ([result[name] for result in ranked] for name in ("blocks", "sessions"))
     plan = plan.updated(blocks_before=sums_before(blocks), sessions_before=sums_before(sessions))
     resolved = run(resolve, plan.shards)
     finished = run(finish, plan.ranges)
@@ -84,12 +84,12 @@ def number(
     account = Account(plan.profile, isolated=isolated)
     _record_steps(account, plan, before, first_step, changes_tails)
     account.note_dropped_links(plan.has_sessions or not {"session", "turn"}.isdisjoint(plan.carried))
-    account.note_contributors(sum(one["unknown"] for one in gathered))
+    account.note_contributors(sum(result["unknown"] for result in gathered))
     meta = _with_session_times(plan, meta, account, finished, linked)
     figures = _figures(plan, finished, sum(blocks), meta)
     stages = {"gather": gathered, "match": matched, "rank": ranked, "resolve": resolved, "finish": finished}
     stages |= {"link": linked} if plan.session_times else {}
-    written = {name: sum(one["bytes"] for one in results) for name, results in stages.items()}
+    written = {name: sum(result["bytes"] for result in results) for name, results in stages.items()}
     return Numbered(
         plan.block_size, plan.tail, merge(meta, account.meta), figures, account, partial(_columns, plan),
         partial(_contributors, plan), written,
@@ -103,8 +103,8 @@ def _with_session_times(plan: TaskPlan, meta: dict[str, Any], account: Account, 
             account.notes.append(WITHOUT_TIMES)
         return meta
     times = SessionTimes(plan.profile, plan.service_model)
-    requests, unknown = (sum(one[name] for one in finished) for name in ("requests", "unmeasured"))
-    times.state(unknown, requests, sum(one["dependencies"] for one in linked))
+    requests, unknown = (sum(result[name] for result in finished) for name in ("requests", "unmeasured"))
+    times.state(unknown, requests, sum(result["dependencies"] for result in linked))
     account.notes += times.notes
     return merge(meta, cast(Meta, {"service_times": times.section}))
 
@@ -137,15 +137,17 @@ def _contributors(plan: TaskPlan) -> Contributors | None:
 # -- figures -----------------------------------------------------------------------------------------------------
 
 
-def _record_steps(done: Account, plan: TaskPlan, before: Sequence[StepHits], first_step, changes_tails: bool) -> None:
+def _record_steps(
+    account: Account, plan: TaskPlan, before: Sequence[StepHits], first_step, changes_tails: bool
+) -> None:
     """Record the counted contributors and the hits after each step."""
     steps = {ReleaseStep.ORIGINAL: first_step}  # step of the stages -> step of the release
     if plan.tail == "unique" and changes_tails:
         steps[ReleaseStep.TAILS_UNIQUE] = ReleaseStep.TAILS_UNIQUE
     if plan.counts != "none":
         steps[ReleaseStep.K_SHARING] = ReleaseStep.K_SHARING
-        done.contributors = Contributors(np.empty(0, np.int64), plan.counts)
-    done.steps = [*before, *(StepHits(step, _hits(plan, counted)) for counted, step in steps.items())]
+        account.contributors = Contributors(np.empty(0, np.int64), plan.counts)
+    account.steps = [*before, *(StepHits(step, _hits(plan, counted)) for counted, step in steps.items())]
 
 
 def _hits(plan: TaskPlan, step: str, lengths: str = "gathered") -> Hits:
@@ -164,9 +166,9 @@ def _hits(plan: TaskPlan, step: str, lengths: str = "gathered") -> Hits:
 
 def _figures(plan: TaskPlan, finished: list[dict[str, Any]], distinct: int, meta: dict[str, Any]) -> dict[str, Any]:
     """The figures of the whole trace, as `trace.figures` gives them."""
-    sums = {name: sum(one[name] for one in finished) for name in ("requests", "tokens", "blocks")}
-    outputs = (sum(counts) for counts in zip(*(one["outputs"] for one in finished), strict=True))
-    maxima = {name: max(one[name] for one in finished) for name in ("sessions", "duration_ms")}
+    sums = {name: sum(result[name] for result in finished) for name in ("requests", "tokens", "blocks")}
+    outputs = (sum(counts) for counts in zip(*(result["outputs"] for result in finished), strict=True))
+    maxima = {name: max(result[name] for result in finished) for name in ("sessions", "duration_ms")}
     figures: dict[str, Any] = {
         "requests": sums["requests"], "tokens": sums["tokens"], **output_figures(*outputs), "blocks": sums["blocks"],
         "distinct_blocks": distinct, **maxima,

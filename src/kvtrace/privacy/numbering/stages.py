@@ -135,8 +135,8 @@ def _domains(plan: TaskPlan, encoded: StoredArrays, start: int, stop: int) -> np
     numbers = np.full(stop - start, -1, dtype=np.int64)
     if "domain" in encoded:
         digests, index = encoded["domain", start:stop], numbering.DigestIndex()
-        with plan.store.open(DOMAINS) as known:
-            index.add(known["digest"])
+        with plan.store.open(DOMAINS) as domains:
+            index.add(domains["digest"])
         has_one = digests.any(axis=1)
         numbers[has_one] = index.add(digests[has_one])
     return numbers
@@ -164,11 +164,11 @@ def _contributors(plan: TaskPlan, rows, number: int) -> tuple[np.ndarray, np.nda
     column, members = {"accounts": ("account", ("account", "user")), "sessions": ("session", ("session",))}.get(
         plan.counts, ("user", ("user",))
     )
-    known = rows[column].any(axis=1)
-    for name, where in (("session", ~known), *((name, known) for name in members)):
+    has_contributor = rows[column].any(axis=1)
+    for name, where in (("session", ~has_contributor), *((name, has_contributor) for name in members)):
         where = where & rows[name].any(axis=1)
         member[where] = rows[name][where]
-    return np.where(known[:, None], rows[column], UNKNOWN), member
+    return np.where(has_contributor[:, None], rows[column], UNKNOWN), member
 
 
 def _numbers(tokens: np.ndarray) -> np.ndarray:
@@ -183,19 +183,20 @@ def _sessions(plan: TaskPlan, rows) -> dict[str, np.ndarray]:
     """The range's sessions by shard: digest, last row, rows; and the session number of each row, -1 = none."""
     if not plan.has_sessions:
         return {}
-    known = np.flatnonzero(rows["session"].any(axis=1))
+    in_session = np.flatnonzero(rows["session"].any(axis=1))
     session = np.full(len(rows["session"]), -1, dtype=np.int64)
-    session[known] = numbering.DigestIndex().add(rows["session"][known])
-    firsts = known[firsts_of(session[known])]
+    session[in_session] = numbering.DigestIndex().add(rows["session"][in_session])
+    firsts = in_session[firsts_of(session[in_session])]
     last = np.empty(len(firsts), dtype=np.int64)
-    last[session[known]] = known  # the last write wins
+    last[session[in_session]] = in_session  # the last write wins
     digest = rows["session"][firsts]
     shard = shard_of(digest, plan.shards)
     by_shard = np.argsort(shard, kind="stable")
     return {
         "session": session, "sessions_by_shard": by_shard,
         "session_shards": _starts(shard[by_shard], plan.shards), "session_digest": digest[by_shard],
-        "session_last": last[by_shard], "session_rows": np.bincount(session[known], minlength=len(firsts))[by_shard],
+        "session_last": last[by_shard],
+        "session_rows": np.bincount(session[in_session], minlength=len(firsts))[by_shard],
     }  # fmt: skip
 
 
@@ -269,8 +270,8 @@ def _first_in_prompts(group: np.ndarray, first_prompt: np.ndarray) -> np.ndarray
     >>> _first_in_prompts(np.array([0, 0, 1]), np.array([5, 2, -1]))
     array([False,  True, False])
     """
-    known = np.flatnonzero(first_prompt >= 0)
-    order = known[np.lexsort((first_prompt[known], group[known]))]
+    in_prompts = np.flatnonzero(first_prompt >= 0)
+    order = in_prompts[np.lexsort((first_prompt[in_prompts], group[in_prompts]))]
     begins = np.ones(len(order), dtype=bool)
     begins[1:] = group[order][1:] != group[order][:-1]
     is_first = np.zeros(len(group), dtype=bool)

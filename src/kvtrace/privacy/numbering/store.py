@@ -206,9 +206,9 @@ class StoredArrays:
 
 
 def _read_into(file, room: memoryview) -> None:
-    done = 0
-    while done < len(room):
-        count = file.readinto(room[done:])
+    filled = 0
+    while filled < len(room):
+        count = file.readinto(room[filled:])
         if not count:
             raise KvtraceError("a file in the work folder became shorter during the run.")
-        done += count
+        filled += count
