@@ -62,7 +62,7 @@ class GrowingArray:
     >>> array = GrowingArray(np.int64)
     >>> array.extend(np.array([5, 6]))
     >>> array.extend(np.array([7]))
-    >>> array.done()
+    >>> array.values()
     array([5, 6, 7])
     """
 
@@ -80,7 +80,7 @@ class GrowingArray:
         self._array[self._length : length] = values
         self._length = length
 
-    def done(self) -> np.ndarray:
+    def values(self) -> np.ndarray:
         """The values so far."""
         return self._array[: self._length]
 

@@ -36,8 +36,8 @@ class ByteSink(Protocol):
 class ByteDigest(io.RawIOBase):
     """A stream that keeps the number and the digest of the bytes written to it, and not the bytes.
 
-    >>> one, other = ByteDigest(), ByteDigest()
-    >>> one.write(b"ab"), other.write(b"a"), other.write(b"b"), one.equals(other), one.size
+    >>> first, second = ByteDigest(), ByteDigest()
+    >>> first.write(b"ab"), second.write(b"a"), second.write(b"b"), first.equals(second), first.size
     (2, 1, 1, True, 2)
     """
 

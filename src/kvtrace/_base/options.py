@@ -60,9 +60,9 @@ def record_of(record: type[Record], values: Mapping[str, Any]) -> Record:
 
 def split_options(options: Mapping[str, Any], *records: type[Any]) -> list[Any]:
     """The records that options by name make up; TypeError for an option that is a field of none of them."""
-    known = {name for record in records for name in names_of(record)}
-    if unknown := sorted(options.keys() - known):
-        raise TypeError(f"{unknown[0]!r} is not an option. Choose from {', '.join(sorted(known))}.")
+    names = {name for record in records for name in names_of(record)}
+    if unknown := sorted(options.keys() - names):
+        raise TypeError(f"{unknown[0]!r} is not an option. Choose from {', '.join(sorted(names))}.")
     return [record_of(record, options) for record in records]
 
 

@@ -24,13 +24,13 @@ def uninterrupted() -> Iterator[None]:
     """Signals that arrive in the block are handled when it ends. The block must be short.
 
     >>> import os
-    >>> done = []
+    >>> steps = []
     >>> try:
     ...     with uninterrupted():
     ...         signal.raise_signal(signal.SIGINT)
-    ...         done.append("the step")
+    ...         steps.append("the step")
     ... except KeyboardInterrupt:
-    ...     print(done)
+    ...     print(steps)
     ['the step']
     """
     if threading.current_thread() is not threading.main_thread():

@@ -13,16 +13,16 @@ OnWork = Callable[[float, float | None, int], None]  # receives work done, the w
 _on_work: ContextVar[OnWork | None] = ContextVar("_on_work", default=None)
 
 
-def report_work(done: float, of: float | None = None, *, requests: int = 0) -> None:
+def report_work(work: float, of: float | None = None, *, requests: int = 0) -> None:
     """Report that work of the present step was done.
 
     Args:
-        done: The work since the last report, in any unit.
+        work: The work since the last report, in any unit.
         of: All work of the step in the same unit; None if the unit is requests and the listener knows their number.
         requests: Requests that a simulation has served for it.
     """
     if on_work := _on_work.get():
-        on_work(done, of, requests)
+        on_work(work, of, requests)
 
 
 @contextmanager
@@ -51,7 +51,7 @@ def part_of_work(share: float, expected: float) -> Iterator[None]:
         expected: An estimate of its work, in the unit of its reports.
 
     >>> reports = []
-    >>> with work_reported(lambda done, of, requests: reports.append(done)), part_of_work(0.5, expected=4):
+    >>> with work_reported(lambda work, of, requests: reports.append(work)), part_of_work(0.5, expected=4):
     ...     report_work(1)
     ...     report_work(7)
     >>> reports
@@ -59,9 +59,9 @@ def part_of_work(share: float, expected: float) -> Iterator[None]:
     """
     outer, left = _on_work.get(), share
 
-    def report(done: float, of: float | None, requests: int) -> None:
+    def report(work: float, of: float | None, requests: int) -> None:
         nonlocal left
-        part = min(left, share * done / (of or expected))
+        part = min(left, share * work / (of or expected))
         left -= part
         if outer:
             outer(part, 1.0, requests)

@@ -174,11 +174,11 @@ def stoppable_threads(
     """A pool of threads, and the function by which their work reports progress: it stops them after the first error."""
     stopped = Event()
 
-    def report(done: int) -> None:
+    def report(requests: int) -> None:
         if stopped.is_set():
             raise InterruptedError
         if on_progress:
-            on_progress(done)
+            on_progress(requests)
 
     with WorkerPool(ThreadPoolExecutor(threads)) as pool:
         try:

@@ -145,7 +145,7 @@ class Digester:
         pending = self._pending.setdefault(payload.source, _Pending())
         pending.covered += payload.requests
         try:
-            done = guarded(self._rows_of(payload.source).of, payload.data).value()
+            lines = guarded(self._rows_of(payload.source).of, payload.data).value()
         except NotARequest:
             pending.others += payload.requests
             return
@@ -153,8 +153,8 @@ class Digester:
             pending.malformed += payload.requests
             self.counts.add_malformed(payload.requests, error)
             return
-        pending.lines += done
-        pending.bytes += sum(map(len, done))
+        pending.lines += lines
+        pending.bytes += sum(map(len, lines))
 
     def _rows_of(self, source: str) -> Rows:
         if source not in self._rows:

@@ -129,15 +129,15 @@ class Feeder:
         self._on_report(report)
 
 
-def _sums(one: dict[str, Any], other: dict[str, Any]) -> dict[str, Any]:
+def _sums(earlier: dict[str, Any], current: dict[str, Any]) -> dict[str, Any]:
     """The sums of two digesters' counts.
 
     >>> _sums({"requests": 1, "reasons": {"a": 1}}, {"requests": 2, "reasons": {"a": 3}})
     {'requests': 3, 'reasons': {'a': 4}}
     """
-    sums = {name: one.get(name, 0) + other.get(name, 0) for name in {**one, **other} if name != "reasons"}
-    reasons = Counter(one.get("reasons", {}))
-    reasons.update(other.get("reasons", {}))
+    sums = {name: earlier.get(name, 0) + current.get(name, 0) for name in {**earlier, **current} if name != "reasons"}
+    reasons = Counter(earlier.get("reasons", {}))
+    reasons.update(current.get("reasons", {}))
     return {**sums, "reasons": dict(reasons)}
 
 

@@ -92,11 +92,11 @@ def _without_texts(messages: list[Any]) -> dict[str, Any]:
     The role stays in the list in place of a message that has nothing else but a text. The place of a text is the number
     of its message, or the numbers of its message and its part.
     """
-    found, roles, texts, others = chat_texts(messages)
-    places: list[Any] = list(found)
+    numbers, roles, texts, others = chat_texts(messages)
+    places: list[Any] = list(numbers)
     rest = list(messages)
-    for place, role in zip(found, roles, strict=True):
-        rest[place] = role
+    for number, role in zip(numbers, roles, strict=True):
+        rest[number] = role
     for i in others:
         content = messages[i].get("content")
         if type(content) is str:

@@ -324,8 +324,8 @@ class Live:
             from .sources.kv_events import follow_events, require_address
 
             address, _, replay = endpoint.partition(",")
-            for one in filter(None, (address, replay)):
-                require_address(one)
+            for socket_address in filter(None, (address, replay)):
+                require_address(socket_address)
             follow = partial(follow_events, publisher=number, replay=replay or None)
             work.append(("kv-events", partial(follow, address, self._queue.put, self._stop)))
         return work

@@ -161,15 +161,15 @@ class Recorder:
 
     def counts(self) -> RecorderCounts:
         """What was done so far."""
-        done, totals, intake = self._feeder.counts(), self._totals, self._intake
+        counts, totals, intake = self._feeder.counts(), self._totals, self._intake
         received = {name: getattr(intake.ledger, name) - self._before[name] for name in RECEIVED}
         return RecorderCounts(
-            **received, digested=done.get("requests", 0),
-            **{name: done.get(name, 0) for name in ("rejected", "left_out", "malformed", "tokens")},
+            **received, digested=counts.get("requests", 0),
+            **{name: counts.get(name, 0) for name in ("rejected", "left_out", "malformed", "tokens")},
             lost=totals.lost, waiting=len(intake), waiting_bytes=intake.waiting_bytes,
             waiting_limit_bytes=intake.max_bytes, sealed=totals.sealed, failed=totals.failed,
             restarts=self._feeder.restarts, last_sealed_s=totals.last_sealed_s, proxy=asdict(self.proxy),
-            reasons=done.get("reasons", {}),
+            reasons=counts.get("reasons", {}),
         )  # fmt: skip
 
     def close(self) -> None:
@@ -283,12 +283,12 @@ class Recorder:
             self._intake.ledger.ended = report["accepted"]
             self._sealer.seal(Path(path))
 
-    def _on_sealed(self, done: Sealed) -> None:
-        self._totals.sealed += done.error is None and bool(done.files)
-        self._totals.failed += done.error is not None
-        if done.error is None:
+    def _on_sealed(self, result: Sealed) -> None:
+        self._totals.sealed += result.error is None and bool(result.files)
+        self._totals.failed += result.error is not None
+        if result.error is None:
             self._totals.last_sealed_s = self._clock()
-            self._totals.lost += max(0, done.lost - self._known_lost.pop(done.name, 0))
+            self._totals.lost += max(0, result.lost - self._known_lost.pop(result.name, 0))
 
 
 def _lost(requests: int) -> str:

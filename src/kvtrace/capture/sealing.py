@@ -153,10 +153,10 @@ def seal_in_process(path: Path, folder: Path) -> Sealed:
     """Seal a window in a process of its own. An error is in the result: the window's file is kept, to try again."""
     code = "from kvtrace.capture.sealing import run; run()"
     message = json.dumps({"path": os.fspath(path), "folder": os.fspath(folder)})
-    done = subprocess.run(
+    process = subprocess.run(
         [sys.executable, "-P", "-c", code], input=message, capture_output=True, text=True, start_new_session=True
     )
-    lines = done.stdout.splitlines()
+    lines = process.stdout.splitlines()
     values = json.loads(lines[-1]) if lines else {"error": "the process that seals was killed."}
     if "name" in values:
         return Sealed(**values)
@@ -170,8 +170,8 @@ def run() -> None:
         signal.signal(number, signal.SIG_IGN)
     message = json.loads(sys.stdin.read())
     try:
-        done = guarded(lambda values: seal(**values), message).value()
-        report = asdict(done)
+        result = guarded(lambda values: seal(**values), message).value()
+        report = asdict(result)
     except KvtraceError as error:
         report = {"error": str(error)}
     sys.stdout.write(json.dumps(report) + "\n")
@@ -203,24 +203,24 @@ class Sealer:
 
     def _work(self) -> None:
         while (path := self._waiting.get()) is not None:
-            done = seal_in_process(path, self._folder)
-            self._on_sealed(done)
-            if sentence := sentence_of(done):
+            result = seal_in_process(path, self._folder)
+            self._on_sealed(result)
+            if sentence := sentence_of(result):
                 self._say(sentence)
 
 
-def sentence_of(done: Sealed) -> str | None:
+def sentence_of(result: Sealed) -> str | None:
     """What became of a window, for an operator; None if it had nothing.
 
     >>> sentence_of(Sealed("window-20261123T100000Z", ["a.jsonl"], 1200, lost=3, audit="k-anonymous"))
     'window-20261123T100000Z: sealed; 1,200 requests, 3 lost; audit k-anonymous.'
     """
-    if done.error is not None:
-        return f"{done.name}: not sealed: {done.error} Its digests are kept; the next start tries again."
-    missing = [f"{count:,} {what}" for what in ("lost", "dropped", "rejected") if (count := getattr(done, what))]
-    if not done.files:
-        return f"{done.name}: no request was recorded; {', '.join(missing)}." if missing else None
-    requests = f"{done.requests:,} request{'' if done.requests == 1 else 's'}"
+    if result.error is not None:
+        return f"{result.name}: not sealed: {result.error} Its digests are kept; the next start tries again."
+    missing = [f"{count:,} {what}" for what in ("lost", "dropped", "rejected") if (count := getattr(result, what))]
+    if not result.files:
+        return f"{result.name}: no request was recorded; {', '.join(missing)}." if missing else None
+    requests = f"{result.requests:,} request{'' if result.requests == 1 else 's'}"
     counts = ", ".join([requests, *missing])
-    note = f" {done.note[0].upper()}{done.note[1:]}" if done.note else ""
-    return f"{done.name}: sealed; {counts}; audit {done.audit}.{note}"
+    note = f" {result.note[0].upper()}{result.note[1:]}" if result.note else ""
+    return f"{result.name}: sealed; {counts}; audit {result.audit}.{note}"

@@ -76,8 +76,8 @@ class Watcher:
     def counts(self) -> dict[str, Any]:
         """What was done so far, by name."""
         ledger = self._intake.ledger
-        done = {name: value for name, value in self._feeder.counts().items() if name != "covered"}
-        return done | {
+        counts = {name: value for name, value in self._feeder.counts().items() if name != "covered"}
+        return counts | {
             "accepted": ledger.accepted, "dropped": ledger.dropped, "uncopied": ledger.uncopied,
             "refused": ledger.refused, "proxy": asdict(self.proxy), "waiting": len(self._intake),
             "waiting_bytes": self._intake.waiting_bytes, "waiting_limit_bytes": self._intake.max_bytes,
@@ -116,13 +116,13 @@ def known_block_size(live: LiveOptions, options: EncodingOptions) -> int | None:
         UsageError: the sources have blocks of different sizes, or hashes of another size than the requested one.
     """
     requested = options.block_size
-    found = {path: about for path in live.follow if (about := _size_of(path, options)) is not None}
+    sizes = {path: about for path in live.follow if (about := _size_of(path, options)) is not None}
     hashed = {
         size: f"--follow {path} has hashes of blocks of {size:,} tokens"
-        for path, (size, is_hashed) in found.items()
+        for path, (size, is_hashed) in sizes.items()
         if is_hashed
     }
-    texts = [f"--follow {path}" for path, (_, is_hashed) in found.items() if not is_hashed]
+    texts = [f"--follow {path}" for path, (_, is_hashed) in sizes.items() if not is_hashed]
     texts += [name for name, runs in (("--otlp", live.otlp), ("--proxy", live.proxy)) if runs]
     text_size = requested or DEFAULT_BLOCK_SIZE
     if len(hashed) > 1:

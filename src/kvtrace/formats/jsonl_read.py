@@ -346,11 +346,11 @@ class _PieceTable:
 
     def rows(self) -> JsonRows:
         """All rows so far."""
-        column = {name: growing.done() for name, growing in self._columns.items()}
+        column = {name: growing.values() for name, growing in self._columns.items()}
         return JsonRows(
-            **{name: column[name] for name in COLUMNS[:-1]}, offsets=offsets_of(self._blocks.done()),
+            **{name: column[name] for name in COLUMNS[:-1]}, offsets=offsets_of(self._blocks.values()),
             output_ids=column["output_ids"] if self._any_outputs else None,
-            output_offsets=offsets_of(self._output_blocks.done()) if self._any_outputs else None,
+            output_offsets=offsets_of(self._output_blocks.values()) if self._any_outputs else None,
             lines=self._all_lines(),
             others={name: scalars.column(self._rows, chunks) for name, chunks in self._others.items()},
             nested=self._nested,

@@ -83,7 +83,7 @@ def read(
         else:
             on_error(error)
         report_work(1, len(files))
-    columns, section = weka_columns.columns_of(sessions, numbers.done(), names, extra=extra)
+    columns, section = weka_columns.columns_of(sessions, numbers.values(), names, extra=extra)
     size = sessions[0].block_size if sessions else None
     lengths_only = not any(row.has_ids for session in sessions for row in session.rows)
     tail = None if not size else "dropped" if lengths_only else weka_columns.block_rule(columns, size)

@@ -176,7 +176,7 @@ def model_arrivals(
     keep = min(1.0, factor / clocks)
     processes = []
     for seed in seeds.spawn(clocks):
-        clock, marks = (np.random.default_rng(one) for one in seed.spawn(2))
+        clock, marks = (np.random.default_rng(child) for child in seed.spawn(2))
         processes.append(ArrivalStream(flow, model_counts(model, clock), keep, None if keep > 1 - ROUNDING else marks))
     return processes
 

@@ -191,8 +191,8 @@ class AttachStream:
     def _donor(self, window) -> tuple[np.ndarray, RecordColumns]:
         """The records of the nearest window with accepted draws, and these draws."""
         windows = len(self._model.window_rows)
-        known = self._donors.get(window)
-        near = sorted(range(windows), key=lambda other: (abs(other - window), other)) if known is None else [known]
+        donor = self._donors.get(window)
+        near = sorted(range(windows), key=lambda other: (abs(other - window), other)) if donor is None else [donor]
         for number in near:
             record = np.arange(self._model.starts[number], self._model.starts[number + 1])
             for _ in range(TRIES):
@@ -201,7 +201,7 @@ class AttachStream:
                 if good.any():
                     self._donors[window] = number
                     return record[good], {name: column[good] for name, column in drawn.items()}
-        if known is not None:  # the donor had accepted draws before: search again
+        if donor is not None:  # the donor had accepted draws before: search again
             del self._donors[window]
             return self._donor(window)
         raise InputError("no prompt of the model is within --min-isl and --max-isl. Try wider limits.")

@@ -168,20 +168,21 @@ def recency_of(trace: Trace) -> RecencyRecords:
     """Find each request's hit blocks in the recency list.
 
     >>> from kvtrace.trace.building import toy
-    >>> found = recency_of(toy("0 1", "2", "0 3", "0 1"))
-    >>> found.distance.tolist(), found.fork.tolist(), found.fork_distance.tolist()
+    >>> records = recency_of(toy("0 1", "2", "0 3", "0 1"))
+    >>> records.distance.tolist(), records.fork.tolist(), records.fork_distance.tolist()
     ([0, 0, 1, 3], [0, 0, 0, 1], [0, 0, 0, 0])
     """
-    found = find_segments(trace)
+    segments = find_segments(trace)
     distance, fork, fork_distance = (np.zeros(len(trace), dtype=np.int64) for _ in range(3))
-    last = np.flatnonzero(np.diff(found.row, append=-1))  # the deepest segment of each row that hits
-    row = found.row[last]
-    hits = np.bincount(found.row, weights=found.blocks, minlength=len(trace)).astype(np.int64)
-    distance[row] = found.rank[last] - 1
-    fork[row] = hits[row] - found.blocks[last]
+    last = np.flatnonzero(np.diff(segments.row, append=-1))  # the deepest segment of each row that hits
+    row = segments.row[last]
+    hits = np.bincount(segments.row, weights=segments.blocks, minlength=len(trace)).astype(np.int64)
+    distance[row] = segments.rank[last] - 1
+    fork[row] = hits[row] - segments.blocks[last]
     several = last[fork[row] > 0]
-    fork_distance[found.row[several]] = found.rank[several - 1] - 1
-    return RecencyRecords(distance, fork, fork_distance, _correction(trace, found, hits, distance, fork, fork_distance))
+    fork_distance[segments.row[several]] = segments.rank[several - 1] - 1
+    correction = _correction(trace, segments, hits, distance, fork, fork_distance)
+    return RecencyRecords(distance, fork, fork_distance, correction)
 
 
 def capacity_grid(working_set: int) -> np.ndarray:
@@ -193,9 +194,9 @@ def capacity_grid(working_set: int) -> np.ndarray:
     return np.maximum(GRID * max(working_set, CAPACITIES), np.arange(1.0, CAPACITIES + 1))
 
 
-def _correction(trace, found: Segments, hits, distance, fork, fork_distance):
+def _correction(trace, segments: Segments, hits, distance, fork, fork_distance):
     """Hits of LRU at each capacity / hits if each path were two segments."""
     grid = capacity_grid(trace.distinct)
-    exact = np.array([np.clip(c - found.rank + 1, 0, found.blocks).sum() for c in grid])
+    exact = np.array([np.clip(c - segments.rank + 1, 0, segments.blocks).sum() for c in grid])
     two = np.array([(np.clip(c - distance, 0, hits - fork) + np.clip(c - fork_distance, 0, fork)).sum() for c in grid])
     return np.round(np.divide(exact, two, out=np.ones(CAPACITIES), where=two > 0), 4)

@@ -87,14 +87,14 @@ class Bins:
         def moved(by):
             return self._at(codes, np.clip(share + by, 0, 1))
 
-        least, most = -1.0, 1.0
-        if not moved(least).sum() <= total <= moved(most).sum():
+        least, largest = -1.0, 1.0
+        if not moved(least).sum() <= total <= moved(largest).sum():
             return moved(0)
         for _ in range(40):
-            middle = (least + most) / 2
-            least, most = (middle, most) if moved(middle).sum() <= total else (least, middle)
+            middle = (least + largest) / 2
+            least, largest = (middle, largest) if moved(middle).sum() <= total else (least, middle)
         values = moved(least)
-        below = rng.permutation(np.flatnonzero(moved(most) > values))
+        below = rng.permutation(np.flatnonzero(moved(largest) > values))
         values[below[: total - int(values.sum())]] += 1
         return values
 

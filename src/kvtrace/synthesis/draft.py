@@ -48,8 +48,8 @@ class Draft:
     def input_length(self, block_size: int) -> np.ndarray:
         """Prompt tokens of each row.
 
-        >>> one = Draft(*(np.array(values) for values in ([0.0], [0, 2], [0, 1], [3], [1], [-1], [-1])))
-        >>> one.input_length(512).tolist()
+        >>> draft = Draft(*(np.array(values) for values in ([0.0], [0, 2], [0, 1], [3], [1], [-1], [-1])))
+        >>> draft.input_length(512).tolist()
         [515]
         """
         return (self.path_blocks - 1) * block_size + self.tail

@@ -219,10 +219,11 @@ def check_fidelity(model: Model | Tree | SessionModel, *, seeds: int = SEEDS, wo
         raise UsageError(f"the number of samples is {seeds}; it must be from 1 to {MAX_SEEDS:,}.")
     original = model.figures
     working_set = int(original["working_set"] or 1)
-    found = [figures_of(sample(model, seed=seed, workers=workers), working_set) for seed in range(seeds)]
-    return Fidelity(model.rows, seeds, original, {name: _mean([one[name] for one in found]) for name in original})
+    sample_figures = [figures_of(sample(model, seed=seed, workers=workers), working_set) for seed in range(seeds)]
+    means = {name: _mean([figures[name] for figures in sample_figures]) for name in original}
+    return Fidelity(model.rows, seeds, original, means)
 
 
 def _mean(values: list[float | None]) -> float | None:
-    known = [value for value in values if value is not None]
-    return mean(known) if known else None
+    numbers = [value for value in values if value is not None]
+    return mean(numbers) if numbers else None

@@ -78,8 +78,8 @@ def fit_sessions(trace: Trace) -> SessionModel:
     turns, time, growth, level, is_break = _turns(trace, chains, kept, step)
     values = {"turns": turns, "finals": _finals(trace, chains, step), "groups": _groups(chains, parent_place)}
     values["chains"] = _chains(trace, chains, kept, parent_place, step)
-    most = np.quantile(time[chains.place > 0], SLOW) if len(turns["output"]) else np.zeros(len(SLOW))
-    brief, quick = rounded(most.astype(np.int64)).tolist()
+    slow_times = np.quantile(time[chains.place > 0], SLOW) if len(turns["output"]) else np.zeros(len(SLOW))
+    brief, quick = rounded(slow_times.astype(np.int64)).tolist()
     values["parts"], starts = _parts(chains, time, (brief, quick), growth, level, is_break)
     report_work(1, 3)
     bins = _bins(values)
@@ -182,7 +182,7 @@ def _chains(trace: Trace, chains: SessionChains, kept, parent_place, step) -> Ta
     groups = _groups_by_session(chains, session)
     is_main = chains.kind == MAIN
     in_session, everywhere = _hits(trace, chains.session), unlimited_hits(trace)
-    shared, hits = (np.minimum(found[first], _blocks(trace)[first]) for found in (in_session, everywhere))
+    shared, hits = (np.minimum(hit_blocks[first], _blocks(trace)[first]) for hit_blocks in (in_session, everywhere))
     like = np.where(shared == 0, NOTHING, np.where(shared > kept[first], SIBLING, BASE))
     base = chains.base[first]
     lost = np.where(base < 0, 0, _blocks(trace)[base] - kept[first])

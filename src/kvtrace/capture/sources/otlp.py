@@ -239,30 +239,30 @@ def _call(item) -> Call:
 
 def span_object(span: Any) -> dict[str, Any]:
     """A span as an object."""
-    made = _ids(span) | {
+    fields = _ids(span) | {
         "startTimeUnixNano": str(span.start_time_unix_nano),
         "endTimeUnixNano": str(span.end_time_unix_nano),
         "attributes": pairs(span.attributes),
     }
     if span.events:
-        made["events"] = [_event(event) for event in span.events]
+        fields["events"] = [_event(event) for event in span.events]
     if span.status.code:
-        made["status"] = {"code": span.status.code}
-    return _with_dropped(made, span)
+        fields["status"] = {"code": span.status.code}
+    return _with_dropped(fields, span)
 
 
 def record_object(record: Any) -> dict[str, Any]:
     """A log record as an object."""
-    made = _ids(record) | {
+    fields = _ids(record) | {
         "timeUnixNano": str(record.time_unix_nano),
         "observedTimeUnixNano": str(record.observed_time_unix_nano),
         "attributes": pairs(record.attributes),
     }
     if record.event_name:
-        made["eventName"] = record.event_name
+        fields["eventName"] = record.event_name
     if record.HasField("body"):
-        made["body"] = value_object(record.body)
-    return _with_dropped(made, record)
+        fields["body"] = value_object(record.body)
+    return _with_dropped(fields, record)
 
 
 def pairs(attributes: Any) -> list[dict[str, Any]]:
@@ -293,14 +293,14 @@ def _ids(item):
 
 
 def _event(event):
-    made = {"timeUnixNano": str(event.time_unix_nano), "name": event.name}
-    return made | {"attributes": pairs(event.attributes)} if event.attributes else made
+    fields = {"timeUnixNano": str(event.time_unix_nano), "name": event.name}
+    return fields | {"attributes": pairs(event.attributes)} if event.attributes else fields
 
 
-def _with_dropped(made, item):
+def _with_dropped(fields, item):
     if item.dropped_attributes_count:
-        made["droppedAttributesCount"] = item.dropped_attributes_count
-    return made
+        fields["droppedAttributesCount"] = item.dropped_attributes_count
+    return fields
 
 
 def _double(value):

@@ -202,7 +202,7 @@ class KeptNumbers:
 
     def pieces(self) -> Iterator[tuple[slice, np.ndarray, np.ndarray]]:
         """The rows of the file, with the numbers of their blocks (int64) and offsets, piece by piece."""
-        start, whole = 0, self._numbers.done()
+        start, whole = 0, self._numbers.values()
         for rows, offsets in self._pieces or ():
             stop = start + offsets.item(-1)
             yield rows, whole[start:stop].astype(np.int64), offsets
@@ -211,7 +211,7 @@ class KeptNumbers:
     def joined(self) -> tuple[np.ndarray, np.ndarray]:
         """The numbers of all rows (int32), rows end to end, and their offsets."""
         blocks = [np.diff(offsets) for _, offsets in self._pieces or ()]
-        return self._numbers.done(), offsets_of(np.concatenate([np.empty(0, np.int64), *blocks]))
+        return self._numbers.values(), offsets_of(np.concatenate([np.empty(0, np.int64), *blocks]))
 
 
 def number_ids(piece: Columns, numbers: IdNumbers) -> np.ndarray | None:
