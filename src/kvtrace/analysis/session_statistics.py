@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from ..trace.hits import Hits, HitsDict, count_hits
+from ..trace.hits import HIT_KEYS, Hits, count_hits
 from ..trace.session_trees import turn_numbers
 from ..trace.trace import Trace
 from ..trace.unknown import UNKNOWN_LENGTH
@@ -33,7 +33,7 @@ class RequestGroup:
     def to_dict(self) -> dict[str, Any]:
         """The JSON object of docs/analysis/analyze.md."""
         lengths = {"input_length": self.input_length.to_dict(), "output_length": self.output_length.to_dict()}
-        hits = dict.fromkeys(HitsDict.__annotations__) if self.hits is None else self.hits.to_dict()
+        hits = dict.fromkeys(HIT_KEYS) if self.hits is None else self.hits.to_dict()
         return {"name": self.name, **hits, "requests": self.requests, **lengths}
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import NotRequired, TypedDict, Unpack, cast
+from typing import Any, NotRequired, TypedDict, Unpack, cast
 
 import numpy as np
 
@@ -18,7 +18,7 @@ from ..._base.results import PlottedResult
 from ...analysis.delivered import Delivered, DeliveredDict, delivered_hits
 from ...cache.engines import non_default
 from ...cache.layout import CacheLayout
-from ...cache.simulation import EngineOptions, Simulation, SimulationDict
+from ...cache.simulation import EngineOptions, Simulation
 from ...trace.columns import require_trace
 from ...trace.hits import RequestGroups, session_groups, time_windows
 from ...trace.trace import Trace
@@ -56,7 +56,7 @@ class ExplanationDict(TypedDict):
     """The result of `Explanation.to_dict`; docs/serving/explain.md explains the keys."""
 
     schema: int
-    simulation: SimulationDict
+    simulation: dict[str, Any]
     requests: int
     tokens: int
     causes: dict[str, int]
