@@ -3,15 +3,15 @@
 A class of results derives from `Result`, or from `PlottedResult` if it has a figure, and gives its one line and its
 columns. The room `report/` draws the figures. It stands above the results, so the package registers it in `drawing`.
 
-A `DescribedResult` gives its values once: a field or a property with `column(...)` is a key of the JSON object, and a
-column of the CSV and of the data frame; with a heading it is also a column of the table.
+A `DescribedResult` gives its values once: a field, or a property with `column(...)`, is a key of the JSON object, and a
+column of the CSV and of the data frame; with a heading it is also a column of the table. `Described` is a row of one.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass
-from functools import cache, cached_property
+from functools import cache
 from html import escape
 from importlib import import_module
 from itertools import count, islice
@@ -91,7 +91,7 @@ class ResultColumn(Mapping[str, Any]):
     >>> @dataclass(frozen=True, repr=False)
     ... class Run(DescribedResult):
     ...     hits: int = field(metadata=column("hits", ","))
-    ...     blocks: int = field(metadata=column())
+    ...     blocks: int
     ...     @property
     ...     @column("hit rate", ".0%")
     ...     def rate(self):
@@ -114,6 +114,7 @@ class ResultColumn(Mapping[str, Any]):
     value: Callable[[Any], Any] | None = None  # what JSON has of it
     parts: Parts | Callable[[Any], Parts] | None = None  # of a value with several columns in a table
     spread: type | Mapping[str, ResultColumn] | None = None  # of an object whose keys stand among those of the result
+    hidden: bool = False  # a field that is in no output
     order: int = 0
 
     def __call__(self, getter: Getter) -> Getter:
@@ -169,24 +170,27 @@ def column(heading: str = "", format: str = "", **options: Any) -> ResultColumn:
 
 @cache
 def attributes_in(kind: type) -> dict[str, ResultColumn]:
-    """Attribute -> column, those of the bases first, each class in the order of its source."""
+    """Attribute -> column: those of the bases first, then the fields of the class, then its properties."""
     columns: dict[str, ResultColumn] = {}
+    every = getattr(kind, "_every_field", True)
     for base in reversed(kind.__mro__):
-        of_fields = {each.name: each.metadata.get("column") for each in fields(base)} if is_dataclass(base) else {}
-        getters = {
-            name: getattr(getattr(value, "fget", getattr(value, "func", None)), "column", None)
+        described = {
+            each.name: each.metadata.get("column", ResultColumn() if every else None)
+            for each in (fields(base) if is_dataclass(base) else ())
+        } | {
+            name: getattr(value.fget, "column", None)
             for name, value in vars(base).items()
-            if isinstance(value, property | cached_property)
+            if isinstance(value, property)
         }
-        described = {name: each for name, each in (of_fields | getters).items() if each is not None}
-        columns |= dict(sorted(described.items(), key=lambda item: item[1].order))
-    return columns
+        written = [(name, each) for name, each in described.items() if each is not None]
+        columns |= written if every else sorted(written, key=lambda item: item[1].order)
+    return {name: each for name, each in columns.items() if not each.hidden}
 
 
 def columns_in(kind: type) -> dict[str, ResultColumn]:
     """Key of the JSON object -> column, where the keys of a spread object stand beside the others."""
     columns: dict[str, ResultColumn] = {}
-    for name, each in attributes_in(kind).items():
+    for name, each in attributes_in(kind).items():  # type: ignore[arg-type]
         if each.spread is None:
             columns[each.key or name] = each
         else:
@@ -194,29 +198,37 @@ def columns_in(kind: type) -> dict[str, ResultColumn]:
     return columns
 
 
-def values_of(result: Any) -> dict[str, Any]:
-    """The JSON object of a result whose class has columns."""
-    values: dict[str, Any] = {}
-    for name, each in attributes_in(type(result)).items():
-        value = getattr(result, name)
-        if value is None and each.optional:
-            continue
-        if each.spread is not None:
-            values |= value if isinstance(value, Mapping) else value.to_dict()
-        else:
-            values[each.key or name] = value if each.value is None else each.value(value)
-    return values
+def as_json(value: Any) -> Any:
+    """A value with the JSON objects of what it holds; a tuple is a list there."""
+    if isinstance(value, list | tuple):
+        return [as_json(each) for each in value]
+    if isinstance(value, Mapping):
+        return {key: as_json(each) for key, each in value.items()}
+    return value.to_dict() if hasattr(value, "to_dict") else value
 
 
-class DescribedResult(Result):
-    """A result whose fields and properties carry columns: they make its JSON object and its data frame."""
+class Described:
+    """A frozen record whose fields, and properties with a column, make its JSON object."""
 
-    def _columns(self) -> Mapping[str, Any]:
-        return columns_of([self.to_dict()])
+    _every_field = True  # also those without a column
 
     def to_dict(self) -> dict[str, Any]:
         """The JSON object; the docs of the command list its keys."""
-        return values_of(self)
+        values: dict[str, Any] = {}
+        for name, each in attributes_in(type(self)).items():
+            value = getattr(self, name)
+            if value is None and each.optional:
+                continue
+            value = as_json(value) if each.value is None else each.value(value)
+            values |= {each.key or name: value} if each.spread is None else value
+        return values
+
+
+class DescribedResult(Described, Result):
+    """A result that describes itself; its data frame has the keys of the JSON object."""
+
+    def _columns(self) -> Mapping[str, Any]:
+        return columns_of([self.to_dict()])
 
 
 def columns_of(rows: Iterable[Mapping[str, Any]]) -> dict[str, list[Any]]:

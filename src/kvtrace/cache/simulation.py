@@ -125,6 +125,8 @@ OPTION_COLUMNS = {name: column(name.replace("_", " "), rank=0, place=5, when=_no
 class SettingAndHits(DescribedResult, PlottedResult):
     """The values that the result of any cache begins with: its setting, and its hits after the warm-up."""
 
+    _every_field = False
+
     setting: Setting
     trace: Trace
     hit_blocks: np.ndarray

@@ -73,13 +73,13 @@ DIGITS = 26  # so that 2^37 requests add up in 64 bits
 class Hits(DescribedResult):
     """Counts of requests, blocks and tokens, and of the hits among them."""
 
-    requests: int = field(metadata=column())
+    requests: int
     hit_blocks: int = field(metadata=column("hit blocks", ",", rank=4, place=11))
-    blocks: int = field(metadata=column())
-    hit_tokens: int = field(metadata=column())
-    tokens: int = field(metadata=column())
-    request_hits: float = field(metadata=column())  # sum over requests of hit blocks / blocks
-    requests_with_blocks: int = field(metadata=column())  # a request without blocks has no rate
+    blocks: int
+    hit_tokens: int
+    tokens: int
+    request_hits: float  # sum over requests of hit blocks / blocks
+    requests_with_blocks: int  # a request without blocks has no rate
 
     @property
     @column("block hit rate", ".4f", place=13)
