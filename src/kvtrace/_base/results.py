@@ -107,6 +107,7 @@ class ResultColumn(Mapping[str, Any]):
     rank: int = 1  # 0 is never left out of a narrow table; of the others the highest goes first
     place: float = 100  # columns of a table stand in this order, those of one place in the order of the source
     when: Callable[[str, Rows], bool] | None = None  # a table of these rows has the column
+    always: bool = False  # a table has the column even if no row has a value
     verbose: bool = False  # only a verbose table has it, or one for which `when` is true
     meaning: str = ""  # of its heading, printed below the table
     key: str = ""  # in JSON, if it is not the name of the field

@@ -162,7 +162,9 @@ def _in_two_lines(name: str) -> str:
 
 def _applies(key: str, column: ResultColumn, rows: Rows, verbose: bool) -> bool:
     """Whether a table of the rows has a column."""
-    if not (column.heading or column.parts) or all(row.get(key) is None for row in rows):
+    if not (column.heading or column.parts):
+        return False
+    if not column.always and all(row.get(key) is None for row in rows):
         return False
     return (verbose and column.verbose) or (not column.verbose if column.when is None else column.when(key, rows))
 
