@@ -216,7 +216,7 @@ class Described:
     def to_dict(self) -> dict[str, Any]:
         """The JSON object; the docs of the command list its keys."""
         values: dict[str, Any] = {}
-        for name, each in attributes_in(type(self)).items():
+        for name, each in attributes_in(type(self)).items():  # type: ignore[arg-type]
             value = getattr(self, name)
             if value is None and each.optional:
                 continue

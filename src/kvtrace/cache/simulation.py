@@ -200,9 +200,9 @@ class Simulation(SettingAndHits):
 
     @property
     @column(optional=True)
-    def layout(self) -> dict[str, Any] | None:
+    def layout(self) -> CacheLayout | None:
         """The cache groups of the model; None for full attention."""
-        return None if self.setting.layout is None else {**self.setting.layout.to_dict()}
+        return self.setting.layout
 
     def _headline(self) -> str:
         setting, hits = self.setting, self.hits
