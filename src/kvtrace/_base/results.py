@@ -105,6 +105,7 @@ class ResultColumn(Mapping[str, Any]):
     unit: str = ""  # after the number
     scale: float = 1  # what a cell multiplies the number by
     rank: int = 1  # 0 is never left out of a narrow table; of the others the highest goes first
+    note: bool = False  # text that may wrap
     place: float = 100  # columns of a table stand in this order, those of one place in the order of the source
     when: Callable[[str, Rows], bool] | None = None  # a table of these rows has the column
     always: bool = False  # a table has the column even if no row has a value

@@ -78,7 +78,7 @@ class TextTable:
             cell for key, each in sorted(shown, key=lambda item: item[1].place) for cell in _cells(key, each, rows)
         ]
         for heading, each, _ in cells:
-            self.columns.append(Column(heading, right=bool(each.format), rank=each.rank))
+            self.columns.append(Column(heading, right=bool(each.format), dim=each.note, rank=each.rank))
             if each.meaning and heading == each.heading:
                 self.legend[heading] = each.meaning
         for row in rows:
@@ -164,7 +164,7 @@ def _applies(key: str, column: ResultColumn, rows: Rows, verbose: bool) -> bool:
     """Whether a table of the rows has a column."""
     if not (column.heading or column.parts):
         return False
-    if not column.always and all(row.get(key) is None for row in rows):
+    if rows and not column.always and all(row.get(key) is None for row in rows):
         return False
     return (verbose and column.verbose) or (not column.verbose if column.when is None else column.when(key, rows))
 
