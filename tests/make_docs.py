@@ -4,12 +4,13 @@ import tempfile
 from pathlib import Path
 
 from tests import tutorials
-from tools import grafana_dashboard
+from tools import grafana_dashboard, published_names
 from tools.docs_site import files, schemas
 
 if __name__ == "__main__":
     schemas.write_all()
     grafana_dashboard.write()
+    published_names.write()
     files.write()
     for page in tutorials.PAGES:
         text = page.read_text(encoding="utf-8")

@@ -1,12 +1,11 @@
 """The names that a sidecar may state are those of the tables in the rooms above."""
 
-from kvtrace.privacy.sidecar_forms import GPUS, MODELS, public
-from kvtrace.serving.hardware import gpus
-from kvtrace.serving.models import config
+from kvtrace.privacy.sidecar_forms import public
+from tools import published_names
 
 
-def test_models_and_gpus_of_service_times_are_those_of_the_catalog():
-    assert set(MODELS) == set(config.MODELS) and set(GPUS) == set(gpus.GPUS)
+def test_the_published_names_are_those_of_the_tables_that_own_them():
+    assert published_names.FILE.read_bytes() == published_names.published_names(), "Run make docs."
 
 
 def test_other_names_and_words_are_left_out():

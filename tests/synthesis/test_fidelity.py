@@ -6,7 +6,6 @@ import pytest
 
 import kvtrace
 from kvtrace.cli import run
-from kvtrace.privacy.sidecar_forms import FIGURES
 from kvtrace.synthesis.fidelity import BOUNDS, Fidelity, figures_of
 from kvtrace.trace.building import toy
 from tests.synthesis.made_traces import KINDS
@@ -37,10 +36,6 @@ def test_a_figure_is_kept_within_its_bound_and_small_traces_have_twice_that():
         assert checked.is_kept("lru_10") is kept
         assert len(checked.lost) == (not kept)
     assert Fidelity(9, 1, original | {"lru_10": None}, original).is_kept("lru_10") is None
-
-
-def test_the_names_of_figures_are_those_that_a_sidecar_may_state():
-    assert tuple(BOUNDS) == FIGURES
 
 
 @pytest.fixture

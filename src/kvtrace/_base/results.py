@@ -2,15 +2,20 @@
 
 A class of results derives from `Result`, or from `PlottedResult` if it has a figure, and gives its one line and its
 columns. The room `report/` draws the figures. It stands above the results, so the package registers it in `drawing`.
+
+A `DescribedResult` gives its values once: a field, or a property with `column(...)`, is a key of the JSON object, and a
+column of the CSV and of the data frame; with a heading it is also a column of the table. `Described` is a row of one.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields, is_dataclass
+from functools import cache
 from html import escape
 from importlib import import_module
-from itertools import islice
-from typing import Any
+from itertools import count, islice
+from typing import Any, TypeVar
 
 from .errors import UsageError
 
@@ -70,6 +75,162 @@ class PlottedResult(Result):
     def plot(self) -> Any:
         """A plotly Figure of the result; needs the `report` extra."""
         return drawing["figure"](self)
+
+
+Rows = Sequence[Mapping[str, Any]]
+Parts = Mapping[Any, str]  # where a part of a value is (its keys, from the outside) -> the heading of its column
+Getter = TypeVar("Getter", bound=Callable[..., Any])  # of a property
+_written = count()  # columns in the order of the source
+
+
+@dataclass(frozen=True)
+class ResultColumn(Mapping[str, Any]):
+    """What a value of a result says of itself. It is the metadata of a field, and decorates the getter of a property.
+
+    >>> from dataclasses import field
+    >>> @dataclass(frozen=True, repr=False)
+    ... class Run(DescribedResult):
+    ...     hits: int = field(metadata=column("hits", ","))
+    ...     blocks: int
+    ...     @property
+    ...     @column("hit rate", ".0%")
+    ...     def rate(self):
+    ...         return self.hits / self.blocks
+    >>> Run(1, 2).to_dict(), [each.heading for each in columns_in(Run).values()]
+    ({'hits': 1, 'blocks': 2, 'rate': 0.5}, ['hits', '', 'hit rate'])
+    """
+
+    heading: str = ""  # of its column in a table; without one a table does not have it
+    format: str = ""  # of a number in a cell, as in an f-string; without one the cell is text
+    unit: str = ""  # after the number
+    scale: float = 1  # what a cell multiplies the number by
+    rank: int = 1  # 0 is never left out of a narrow table; of the others the highest goes first
+    note: bool = False  # text that may wrap
+    place: float = 100  # columns of a table stand in this order, those of one place in the order of the source
+    when: Callable[[str, Rows], bool] | None = None  # a table of these rows has the column
+    always: bool = False  # a table has the column even if no row has a value
+    verbose: bool = False  # only a verbose table has it, or one for which `when` is true
+    meaning: str = ""  # of its heading, printed below the table
+    key: str = ""  # in JSON, if it is not the name of the field
+    optional: bool = False  # left out of JSON if it is None
+    value: Callable[[Any], Any] | None = None  # what JSON has of it
+    parts: Parts | Callable[[Any], Parts] | None = None  # of a value with several columns in a table
+    spread: type | Mapping[str, ResultColumn] | None = None  # of an object whose keys stand among those of the result
+    hidden: bool = False  # a field that is in no output
+    order: int = 0
+
+    def __call__(self, getter: Getter) -> Getter:
+        getter.__dict__["column"] = self
+        return getter
+
+    def __getitem__(self, name: str) -> ResultColumn:
+        return {"column": self}[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(("column",))
+
+    def __len__(self) -> int:
+        return 1
+
+    def cell(self, value: Any) -> str:
+        """A value as the text of a cell; None is an empty one."""
+        if value is None:
+            return ""
+        return (
+            f"{value * self.scale if self.scale != 1 else value:{self.format}}{self.unit}"
+            if self.format
+            else str(value)
+        )
+
+
+def any_value(key: str, rows: Rows) -> bool:
+    """Whether a value is not zero: a condition for a column.
+
+    >>> any_value("evictions", [{"evictions": 0}, {"evictions": 2}])
+    True
+    """
+    return any(row.get(key) for row in rows)
+
+
+def varies(key: str, rows: Rows) -> bool:
+    """Whether rows have different values: a condition for a column.
+
+    >>> varies("policy", [{"policy": "lru"}, {"policy": "lru"}])
+    False
+    """
+    return any(row.get(key) != rows[0].get(key) for row in rows)
+
+
+def column(heading: str = "", format: str = "", **options: Any) -> ResultColumn:
+    """A column with the options of `ResultColumn`: `field(metadata=column("hit blocks", ","))`.
+
+    >>> column("TPOT", ".1f", unit=" ms", scale=1000).cell(0.0123)
+    '12.3 ms'
+    """
+    return ResultColumn(heading, format, **options, order=next(_written))
+
+
+@cache
+def attributes_in(kind: type) -> dict[str, ResultColumn]:
+    """Attribute -> column: those of the bases first, then the fields of the class, then its properties."""
+    columns: dict[str, ResultColumn] = {}
+    every = getattr(kind, "_every_field", True)
+    for base in reversed(kind.__mro__):
+        described = {
+            each.name: each.metadata.get("column", ResultColumn() if every else None)
+            for each in (fields(base) if is_dataclass(base) else ())
+        } | {
+            name: getattr(value.fget, "column", None)
+            for name, value in vars(base).items()
+            if isinstance(value, property)
+        }
+        written = [(name, each) for name, each in described.items() if each is not None]
+        columns |= written if every else sorted(written, key=lambda item: item[1].order)
+    return {name: each for name, each in columns.items() if not each.hidden}
+
+
+def columns_in(kind: type) -> dict[str, ResultColumn]:
+    """Key of the JSON object -> column, where the keys of a spread object stand beside the others."""
+    columns: dict[str, ResultColumn] = {}
+    for name, each in attributes_in(kind).items():  # type: ignore[arg-type]
+        if each.spread is None:
+            columns[each.key or name] = each
+        else:
+            columns |= columns_in(each.spread) if isinstance(each.spread, type) else each.spread
+    return columns
+
+
+def as_json(value: Any) -> Any:
+    """A value with the JSON objects of what it holds; a tuple is a list there."""
+    if isinstance(value, list | tuple):
+        return [as_json(each) for each in value]
+    if isinstance(value, Mapping):
+        return {key: as_json(each) for key, each in value.items()}
+    return value.to_dict() if hasattr(value, "to_dict") else value
+
+
+class Described:
+    """A frozen record whose fields, and properties with a column, make its JSON object."""
+
+    _every_field = True  # also those without a column
+
+    def to_dict(self) -> dict[str, Any]:
+        """The JSON object; the docs of the command list its keys."""
+        values: dict[str, Any] = {}
+        for name, each in attributes_in(type(self)).items():  # type: ignore[arg-type]
+            value = getattr(self, name)
+            if value is None and each.optional:
+                continue
+            value = as_json(value) if each.value is None else each.value(value)
+            values |= {each.key or name: value} if each.spread is None else value
+        return values
+
+
+class DescribedResult(Described, Result):
+    """A result that describes itself; its data frame has the keys of the JSON object."""
+
+    def _columns(self) -> Mapping[str, Any]:
+        return columns_of([self.to_dict()])
 
 
 def columns_of(rows: Iterable[Mapping[str, Any]]) -> dict[str, list[Any]]:

@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from html import escape
 from typing import Any
 
-from .results import html_table
+from .results import ResultColumn, Rows, html_table
 
 GAP = 2  # blank columns between two columns of a table
 MIN_NOTE = 24  # a column of notes wraps, but is not narrower than this
@@ -62,6 +62,27 @@ class TextTable:
     def add_row(self, *cells: str) -> None:
         """Append a row: one cell for each column."""
         self.rows.append(cells)
+
+    def add_results(self, columns: Mapping[str, ResultColumn], rows: Rows, *, verbose: bool = False) -> None:
+        """Append the columns that have a heading and apply to the rows, what they mean, and the rows.
+
+        >>> from .results import column
+        >>> table = TextTable("Runs")
+        >>> columns = {"policy": column("policy"), "rate": column("hit rate", ".2f")}
+        >>> table.add_results(columns, [{"policy": "lru", "rate": 0.5}])
+        >>> table.rows
+        [('lru', '0.50')]
+        """
+        shown = [(key, each) for key, each in columns.items() if _applies(key, each, rows, verbose)]
+        cells = [
+            cell for key, each in sorted(shown, key=lambda item: item[1].place) for cell in _cells(key, each, rows)
+        ]
+        for heading, each, _ in cells:
+            self.columns.append(Column(heading, right=bool(each.format), dim=each.note, rank=each.rank))
+            if each.meaning and heading == each.heading:
+                self.legend[heading] = each.meaning
+        for row in rows:
+            self.add_row(*(each.cell(_value(row, path)) for _, each, path in cells))
 
     def width(self) -> int:
         """The width at which nothing wraps."""
@@ -137,6 +158,32 @@ def _in_two_lines(name: str) -> str:
     words = name.split(" ")
     splits = [(" ".join(words[:at]), " ".join(words[at:])) for at in range(1, len(words))]
     return "\n".join(min(splits, key=lambda split: max(map(len, split)))) if splits else name
+
+
+def _applies(key: str, column: ResultColumn, rows: Rows, verbose: bool) -> bool:
+    """Whether a table of the rows has a column."""
+    if not (column.heading or column.parts):
+        return False
+    if rows and not column.always and all(row.get(key) is None for row in rows):
+        return False
+    return (verbose and column.verbose) or (not column.verbose if column.when is None else column.when(key, rows))
+
+
+def _cells(key: str, column: ResultColumn, rows: Rows) -> Iterator[tuple[str, ResultColumn, tuple[Any, ...]]]:
+    """Heading, column and path of each column in a table; a value with parts has several."""
+    parts = column.parts or {(): column.heading}
+    if callable(parts):
+        parts = parts(next(row[key] for row in rows if key in row))
+    for path, heading in parts.items():
+        yield heading, column, (key, *path)
+
+
+def _value(row: Mapping[str, Any], path: Sequence[Any]) -> Any:
+    """The value at the end of a path, None where the row has none."""
+    value: Any = row.get(path[0])
+    for key in path[1:]:
+        value = None if value is None else value[key]
+    return value
 
 
 def html(tables: Iterable[TextTable]) -> str:

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
-from typing import Any
+from dataclasses import dataclass, field
 
 import numpy as np
 
-from .._base.results import Result, columns_of
+from .._base.results import DescribedResult, column
 from .._base.tables import number
 from ..trace.trace import Trace
 from ..trace.unknown import OUTPUTS, knows
@@ -18,7 +17,7 @@ WINDOWS_S = (1, 10, 60)
 
 
 @dataclass(frozen=True, repr=False)
-class Arrivals(Result):
+class Arrivals(DescribedResult):
     """Arrival statistics of a trace."""
 
     duration_ms: float
@@ -26,7 +25,9 @@ class Arrivals(Result):
     prompt_tokens_per_second: float | None
     gap_ms: Distribution  # between one arrival and the next
     gap_cv: float | None  # standard deviation / mean of the gaps: 1 for a Poisson process
-    dispersion: dict[int, float | None]  # window in s -> variance / mean of the requests in it: 1 for a Poisson process
+    dispersion: dict[int, float | None] = field(  # window in s -> variance / mean of its requests: 1 for Poisson
+        metadata=column(value=lambda windows: {f"{window}s": value for window, value in windows.items()})
+    )
     ms_per_token: float  # decode time of an output token, an assumption of `concurrency`
     concurrency: float | None  # mean number of active requests at that decode speed (Little's law); None if unknown
 
@@ -34,14 +35,6 @@ class Arrivals(Result):
         rates = {"requests_per_second": self.requests_per_second, "gap_cv": self.gap_cv}
         values = (f"{name}={number(value)}" for name, value in rates.items())
         return ", ".join([f"duration_s={self.duration_ms / 1000:,.6g}", *values])
-
-    def _columns(self) -> dict[str, list[Any]]:
-        return columns_of([self.to_dict()])
-
-    def to_dict(self) -> dict[str, Any]:
-        """The JSON object of docs/analysis/analyze.md."""
-        values = asdict(self) | {"gap_ms": self.gap_ms.to_dict()}
-        return values | {"dispersion": {f"{window}s": value for window, value in self.dispersion.items()}}
 
 
 def arrival_statistics(trace: Trace, *, ms_per_token: float = 30.0, quantiles: Sequence[float] = ()) -> Arrivals:

@@ -3,41 +3,35 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from .._base.results import Result, columns_of
+from .._base.results import DescribedResult, column, columns_in
 from .._base.tables import TextTable
 from ..trace.conversion import fold
 from ..trace.domains import in_domains
 from ..trace.hits import Hits, count_hits, unlimited_hits
 from ..trace.trace import Trace
 from ..trace.unknown import PREFIXES, require_known
-from .summary_tables import RATES
+
+RATE_COLUMNS = {
+    key: replace(each, rank=1, place=100) for key, each in columns_in(Hits).items() if key.endswith("_rate")
+}
 
 
 @dataclass(frozen=True, repr=False)
-class BlockSizeHits(Result):
+class BlockSizeHits(DescribedResult):
     """Blocks and hits of a trace at one block size."""
 
-    block_size: int
-    blocks: int
-    distinct_blocks: int
-    hits: Hits  # of a cache that never evicts
+    block_size: int = field(metadata=column("block size", ",", rank=0))
+    blocks: int = field(metadata=column("blocks", ","))
+    distinct_blocks: int = field(metadata=column("distinct", ","))
+    hits: Hits = field(metadata=column(spread=RATE_COLUMNS))  # of a cache that never evicts
 
     def _headline(self) -> str:
         rates = f"block_hit_rate={self.hits.block_hit_rate:.4f}, token_hit_rate={self.hits.token_hit_rate:.4f}"
         return f"block_size={self.block_size:,}, {self.blocks:,} blocks, {rates}"
-
-    def _columns(self) -> dict[str, list[Any]]:
-        return columns_of([self.to_dict()])
-
-    def to_dict(self) -> dict[str, Any]:
-        """The JSON object of docs/analysis/analyze.md."""
-        counts = {name: getattr(self, name) for name in ("block_size", "blocks", "distinct_blocks")}
-        return counts | self.hits.to_dict()
 
 
 def by_block_size(trace: Trace, factors: Iterable[int]) -> list[BlockSizeHits]:
@@ -87,10 +81,5 @@ def _folded(trace):
 def block_size_table(sizes: list[BlockSizeHits]) -> TextTable:
     """A table of hit rates, one row for each block size."""
     table = TextTable("By block size")
-    table.add_columns(
-        ["block size", "blocks", "distinct", "block hit rate", "token hit rate", "request hit rate"], right=True
-    )
-    for size in sizes:
-        rates = [f"{getattr(size.hits, rate):.4f}" for rate, _ in RATES]
-        table.add_row(f"{size.block_size:,}", f"{size.blocks:,}", f"{size.distinct_blocks:,}", *rates)
+    table.add_results(columns_in(BlockSizeHits), [size.to_dict() for size in sizes])
     return table

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
+from .._base.results import Described, column
 from .._base.tables import TextTable, number, printable
 from .distribution import Distribution
 
@@ -13,18 +14,25 @@ QUANTILES = (0.9, 0.99)
 ERRORS = ("mean", "std", "p25", "median", "p75")  # figures with a relative error, besides QUANTILES
 
 
+class Scored(Described):
+    """A figure of two traces: its score comes first."""
+
+    distance: float | None
+
+    @property
+    @column()
+    def score(self) -> float | None:
+        """1 - distance."""
+        return None if self.distance is None else 1 - self.distance
+
+
 @dataclass(frozen=True)
-class DistributionPair:
+class DistributionPair(Scored):
     """The distributions of one quantity in two traces."""
 
     a: Distribution
     b: Distribution
     distance: float | None  # Kolmogorov-Smirnov; None if neither trace has values
-
-    @property
-    def score(self) -> float | None:
-        """1 - distance."""
-        return None if self.distance is None else 1 - self.distance
 
     @property
     def errors(self) -> dict[str, float | None]:
@@ -45,7 +53,7 @@ class DistributionPair:
 
 
 @dataclass(frozen=True)
-class NumberPair:
+class NumberPair(Scored):
     """One number of two traces."""
 
     a: float | None
@@ -53,23 +61,16 @@ class NumberPair:
     distance: float | None  # from 0 to 1; None if it is not defined
 
     @property
-    def score(self) -> float | None:
-        """1 - distance."""
-        return None if self.distance is None else 1 - self.distance
-
-    @property
+    @column()
     def difference(self) -> float | None:
         """b - a."""
         return None if self.a is None or self.b is None else self.b - self.a
 
     @property
+    @column()
     def ratio(self) -> float | None:
         """b / a."""
         return None if self.a is None or self.b is None or not self.a else self.b / self.a
-
-    def to_dict(self) -> dict[str, Any]:
-        """The JSON object of docs/analysis/compare.md."""
-        return {"score": self.score, **asdict(self), "difference": self.difference, "ratio": self.ratio}
 
     def to_row(self) -> dict[str, Any]:
         """The row of the CSV of docs/analysis/compare.md."""
@@ -77,7 +78,7 @@ class NumberPair:
 
 
 @dataclass(frozen=True)
-class CurvePair:
+class CurvePair(Scored):
     """The hit curves of two traces over one axis of capacities."""
 
     unit: str  # of the axis: blocks, tokens or share (of the working set)
@@ -88,15 +89,6 @@ class CurvePair:
     distance: float | None  # the largest difference of the rates; None if neither trace has blocks
     at: float | None  # the capacity of the largest difference
     mean: float | None  # mean difference over the points, which are evenly spaced on a log scale
-
-    @property
-    def score(self) -> float | None:
-        """1 - distance."""
-        return None if self.distance is None else 1 - self.distance
-
-    def to_dict(self) -> dict[str, Any]:
-        """The JSON object of docs/analysis/compare.md."""
-        return {"score": self.score, **asdict(self)}
 
     def to_row(self) -> dict[str, Any]:
         """The row of the CSV of docs/analysis/compare.md: the largest difference and its capacity, and the mean."""

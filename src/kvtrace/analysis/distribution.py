@@ -16,14 +16,14 @@ from typing import Any
 import numpy as np
 
 from .._base.arrays import offsets_of
-from .._base.results import PlottedResult, Result, columns_of, headed
+from .._base.results import DescribedResult, PlottedResult, column, columns_of, headed
 from .._base.tables import TextTable, html, number
 
 FIGURES = ("mean", "std", "min", "p25", "median", "p75", "max")
 
 
 @dataclass(frozen=True, repr=False)
-class Distribution(Result):
+class Distribution(DescribedResult):
     """Mean, population standard deviation (ddof 0), extremes and linear percentiles; None for an empty sample."""
 
     count: int
@@ -34,7 +34,10 @@ class Distribution(Result):
     median: float | None = None
     p75: float | None = None
     max: float | None = None
-    quantiles: dict[float, float] = field(default_factory=dict)
+    quantiles: dict[float, float] = field(
+        default_factory=dict,
+        metadata=column(spread={}, value=lambda values: {f"q{q:g}": value for q, value in values.items()}),
+    )
 
     @classmethod
     def of(cls, values: np.ndarray, quantiles: Sequence[float] = ()) -> Distribution:
@@ -86,13 +89,6 @@ class Distribution(Result):
     def _headline(self) -> str:
         figures = {name: getattr(self, name) for name in ("mean", "min", "median", "max")}
         return ", ".join([f"{self.count:,} values", *(f"{name}={number(value)}" for name, value in figures.items())])
-
-    def _columns(self) -> dict[str, list[Any]]:
-        return columns_of([self.to_dict()])
-
-    def to_dict(self) -> dict[str, Any]:
-        """The count, the seven figures, and the extra quantiles."""
-        return {"count": self.count, **self.named(), **{f"q{q:g}": value for q, value in self.quantiles.items()}}
 
 
 def _quantile(values, cumulative, total, q) -> float:

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
-from typing import Any
+from dataclasses import dataclass, field
 
 import numpy as np
 
-from .._base.results import Result, columns_of
+from .._base.results import Described, DescribedResult, column
 from ..trace.trace import Trace
 
 
@@ -50,23 +49,18 @@ CHUNK = 1 << 20  # blocks counted at a time, which bounds memory
 
 
 @dataclass(frozen=True, repr=False)
-class Popularity(Result):
+class Popularity(DescribedResult):
     """The distribution of reuse over blocks. A block with n uses has n - 1 reuses."""
 
     reuses: int
     reused_blocks: int  # blocks used more than once
     most_used: int  # uses of the most used block
-    top_share: dict[float, float]  # share of the blocks, most used first -> their share of all reuse
+    top_share: dict[float, float] = field(  # share of the blocks, most used first -> their share of all reuse
+        metadata=column(value=lambda shares: {f"{share:g}": value for share, value in shares.items()})
+    )
 
     def _headline(self) -> str:
         return f"{self.reuses:,} reuses, {self.reused_blocks:,} blocks reused, most_used={self.most_used:,}"
-
-    def _columns(self) -> dict[str, list[Any]]:
-        return columns_of([self.to_dict()])
-
-    def to_dict(self) -> dict[str, Any]:
-        """Keys as docs/analysis/analyze.md lists them."""
-        return asdict(self) | {"top_share": {f"{share:g}": value for share, value in self.top_share.items()}}
 
 
 def block_popularity(trace: Trace, uses: BlockUses | None = None) -> Popularity:
@@ -110,7 +104,7 @@ def _reuse_share(reuses_each, blocks, share, reuses):
 
 
 @dataclass(frozen=True)
-class DepthBand:
+class DepthBand(Described):
     """The blocks at depths from `low` to `high`, in blocks from the root."""
 
     low: int
@@ -118,10 +112,6 @@ class DepthBand:
     blocks: int  # distinct blocks at these depths
     references: int  # uses of them
     shared_blocks: int  # used by more than one request
-
-    def to_dict(self) -> dict[str, Any]:
-        """The figures by name."""
-        return asdict(self)
 
 
 def sharing_by_depth(trace: Trace, uses: BlockUses | None = None) -> list[DepthBand]:

@@ -8,7 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from ..trace.hits import Hits, HitsDict, count_hits
+from .._base.results import Described
+from ..trace.hits import HIT_KEYS, Hits, count_hits
 from ..trace.session_trees import turn_numbers
 from ..trace.trace import Trace
 from ..trace.unknown import UNKNOWN_LENGTH
@@ -33,12 +34,12 @@ class RequestGroup:
     def to_dict(self) -> dict[str, Any]:
         """The JSON object of docs/analysis/analyze.md."""
         lengths = {"input_length": self.input_length.to_dict(), "output_length": self.output_length.to_dict()}
-        hits = dict.fromkeys(HitsDict.__annotations__) if self.hits is None else self.hits.to_dict()
+        hits = dict.fromkeys(HIT_KEYS) if self.hits is None else self.hits.to_dict()
         return {"name": self.name, **hits, "requests": self.requests, **lengths}
 
 
 @dataclass(frozen=True)
-class ToolAnswers:
+class ToolAnswers(Described):
     """The calls that answer tools, and the think times before them and before all other calls."""
 
     requests: int
@@ -46,14 +47,9 @@ class ToolAnswers:
     think_ms: Distribution | None  # before a call that answers a tool; None if no think time is known
     other_think_ms: Distribution | None
 
-    def to_dict(self) -> dict[str, Any]:
-        """The JSON object of docs/analysis/analyze.md."""
-        known = {"requests": self.requests, "share": self.share}
-        return known | {name: _dict(getattr(self, name)) for name in ("think_ms", "other_think_ms")}
-
 
 @dataclass(frozen=True)
-class SubagentStatistics:
+class SubagentStatistics(Described):
     """The subagents of sessions."""
 
     total: int
@@ -61,14 +57,9 @@ class SubagentStatistics:
     width: Distribution  # of sessions with subagents: the most that run at once
     calls: Distribution  # requests of each subagent
 
-    def to_dict(self) -> dict[str, Any]:
-        """The JSON object of docs/analysis/analyze.md."""
-        named = {name: getattr(self, name).to_dict() for name in ("per_session", "width", "calls")}
-        return {"total": self.total} | named
-
 
 @dataclass(frozen=True)
-class SessionStatistics:
+class SessionStatistics(Described):
     """Statistics of the sessions of a trace; None is what the trace does not tell."""
 
     sessions: int
@@ -94,14 +85,6 @@ class SessionStatistics:
             known |= {"subagents": self.subagents.per_session, "spawn_width": self.subagents.width}
             known |= {"subagent_calls": self.subagents.calls}
         return {name: values for name, values in known.items() if values is not None and values.count}
-
-    def to_dict(self) -> dict[str, Any]:
-        """The JSON object of docs/analysis/analyze.md."""
-        counts = {"sessions": self.sessions, "requests_in_sessions": self.requests_in_sessions}
-        named = (*DISTRIBUTIONS, "tool_answers", "subagents", "hits")
-        return counts | {name: _dict(getattr(self, name)) for name in named} | {
-            "by_turn": [group.to_dict() for group in self.by_turn]
-        }  # fmt: skip
 
 
 DISTRIBUTIONS = ("turns", "duration_ms", "compactions", "context_drops", "growth", "turn_gap_ms", "think_ms",
@@ -163,10 +146,6 @@ def _by_turn(trace: Trace, hit_blocks: np.ndarray | None, session: np.ndarray) -
         for number in range(1, int(counted[inside].max()) + 1)
         if (inside & (counted == number)).any()
     ]
-
-
-def _dict(values: Any) -> Any:
-    return None if values is None else values.to_dict()
 
 
 def by_type(trace: Trace, hit_blocks: np.ndarray | None) -> list[RequestGroup]:

@@ -7,11 +7,10 @@ before are a leading run, and the hits across sessions are the rest of the hits.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
-from .._base.results import Result
+from .._base.results import Described, Result
 from ..trace.columns import Columns, require_trace
 from ..trace.dependencies import SEQUENCE, SPAWN
 from ..trace.hits import Hits, count_hits
@@ -137,15 +136,11 @@ def infer_sessions(trace: Trace) -> SessionLinks:
 
 
 @dataclass(frozen=True)
-class SessionHits:
+class SessionHits(Described):
     """The hits of a cache that never evicts, by the session that used the blocks before; both add up to all hits."""
 
     same_session: Hits
     across_sessions: Hits
-
-    def to_dict(self) -> dict[str, Any]:
-        """The JSON object of docs/analysis/analyze.md."""
-        return {"same_session": self.same_session.to_dict(), "across_sessions": self.across_sessions.to_dict()}
 
 
 def session_hits(trace: Trace, hit_blocks: np.ndarray, session: np.ndarray) -> SessionHits:

@@ -7,11 +7,11 @@ them. Full attention is the layout of one group. docs/cache/hybrid.md explains t
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from math import gcd, lcm
-from typing import TypedDict
 
 from .._base.errors import UsageError
+from .._base.results import Described, column
 
 STEP_TOKENS = 8192  # the largest chunk of a prompt: the engines' default on most GPUs
 KINDS = ("full", "latent", "window", "chunk", "state")  # latent attends to all tokens, as full does
@@ -19,7 +19,7 @@ GROUP_KINDS = ("full", "window", "chunk", "state")
 
 
 @dataclass(frozen=True)
-class LayerKind:
+class LayerKind(Described):
     """Layers of a model that keep the same for each token.
 
     >>> LayerKind("window", layers=18, token_bytes=2048, window=128).bytes_per_token
@@ -45,7 +45,7 @@ class LayerKind:
 
 
 @dataclass(frozen=True)
-class CacheGroup:
+class CacheGroup(Described):
     """Layers that share blocks: one block holds `block_size` tokens of each of them."""
 
     kind: str  # one of GROUP_KINDS
@@ -60,32 +60,16 @@ class CacheGroup:
             raise UsageError(f"a cache group of kind {self.kind} has a size that is not valid: {self}.")
 
 
-class GroupDict(TypedDict):
-    """A group of `CacheLayout.to_dict`."""
-
-    kind: str
-    layers: int
-    block_size: int
-    window: int
-
-
-class LayoutDict(TypedDict):
-    """The result of `CacheLayout.to_dict`."""
-
-    groups: list[GroupDict]
-    block_bytes: int
-    retention_interval: int | None
-
-
 @dataclass(frozen=True)
-class CacheLayout:
+class CacheLayout(Described):
     """The cache groups of a model in an engine, and which checkpoints of windows and states it retains."""
 
-    groups: tuple[CacheGroup, ...]
-    block_bytes: int = 0  # of one block of the pool; 0 = not known
+    _every_field = False
+    groups: tuple[CacheGroup, ...] = field(metadata=column())
+    block_bytes: int = field(default=0, metadata=column())  # of one block of the pool; 0 = not known
     # tokens between two retained checkpoints of windows and states; 0 = only where a prompt ends and where a shared
     # prefix was seen, None = all
-    retention_interval: int | None = 0
+    retention_interval: int | None = field(default=0, metadata=column())
     junctions: bool = True  # make a checkpoint where a shared prefix was seen to end; vLLM before August 2026: False
     step_tokens: int = STEP_TOKENS  # 0 = all of a prompt at once
     # of an engine with a pool for each of two kinds (SGLang): blocks of windows, or states, for each block of full
@@ -116,17 +100,6 @@ class CacheLayout:
         if self.second_ratio:
             return float(self.groups[0].block_size)
         return 1 / sum(1 / group.block_size for group in self.groups)
-
-    def to_dict(self) -> LayoutDict:
-        """The keys that docs/cache/hybrid.md lists."""
-        return {
-            "groups": [
-                {"kind": group.kind, "layers": group.layers, "block_size": group.block_size, "window": group.window}
-                for group in self.groups
-            ],
-            "block_bytes": self.block_bytes,
-            "retention_interval": self.retention_interval,
-        }
 
     @property
     def scheduler_block_size(self) -> int:

@@ -10,26 +10,27 @@ from __future__ import annotations
 import operator
 import os
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, replace
-from typing import Any, NotRequired, TypedDict, Unpack, cast
+from dataclasses import dataclass, field, replace
+from typing import Any, TypedDict, Unpack
 
 import numpy as np
 
 from .._base.errors import UsageError
-from .._base.results import PlottedResult
+from .._base.results import DescribedResult, PlottedResult, Rows, any_value, column, varies
 from .._base.workers import stoppable_threads
 from ..formats.lazy import LazyTrace
 from ..trace.domains import in_domains
-from ..trace.hits import Hits, HitsDict, count_hits, time_windows
+from ..trace.hits import Hits, count_hits, time_windows
 from ..trace.trace import Trace
 from . import engines
 from .demand import SERIAL, BlockDemand, Schedule, block_demand, parse_schedule
-from .layout import CacheLayout, LayoutDict
+from .layout import CacheLayout
 from .policies import POLICIES, PolicyRow, name_of
 
 SCHEMA = 2  # version of the keys and values of to_dict
 CHUNK = 1 << 16  # requests between two reports of progress
 ROOTS_FIRST = "The flat pool can evict a block before its children, which then cannot hit. Compare --pool leaf-first."
+ENDED_EARLY = "active requests that ended before their time, to make room"
 
 
 @dataclass(frozen=True)
@@ -113,37 +114,95 @@ class EngineOptions(TypedDict, total=False):
     watermark: str
 
 
-class SimulationDict(HitsDict, EngineOptions):
-    """The result of `Simulation.to_dict`; docs/cache/simulate.md explains the keys."""
-
-    layout: NotRequired[LayoutDict]
-    engine: str
-    policy: str
-    mode: str
-    schedule: str
-    capacity: int
-    capacity_tokens: int
-    evictions: int
-    early_frees: int
-    warm_up_requests: int
+def _not_default(key: str, rows: Rows) -> bool:
+    """Whether an engine has an option that differs from its default."""
+    return any(row.get(key) not in (None, engines.DEFAULTS[key]) for row in rows)
 
 
-class WindowDict(HitsDict):
-    """One window of `Simulation.over_time`."""
+OPTION_COLUMNS = {name: column(name.replace("_", " "), rank=0, place=5, when=_not_default) for name in engines.DEFAULTS}
 
-    start_ms: float
+
+class SettingAndHits(DescribedResult, PlottedResult):
+    """The values that the result of any cache begins with: its setting, and its hits after the warm-up."""
+
+    _every_field = False
+
+    setting: Setting
+    trace: Trace
+    hit_blocks: np.ndarray
+    warm_up: int
+
+    @property
+    @column("engine", rank=0, place=1, when=varies)
+    def engine(self) -> str:
+        """The engine of the setting."""
+        return self.setting.engine
+
+    @property
+    @column("policy", rank=0, place=4)
+    def policy(self) -> str:
+        """The eviction policy of the setting."""
+        return self.setting.policy
+
+    @property
+    @column("mode", rank=0, place=2, when=varies)
+    def mode(self) -> str:
+        """The mode of the setting."""
+        return self.setting.mode
+
+    @property
+    @column("schedule", rank=0, place=3, when=varies)
+    def schedule(self) -> str:
+        """The requests that are active at once, as `--schedule` has them."""
+        return str(self.setting.schedule)
+
+    @property
+    @column("capacity", ",", rank=0, place=7)
+    def capacity(self) -> int:
+        """Blocks that the cache holds."""
+        return self.setting.capacity
+
+    @property
+    @column()
+    def capacity_tokens(self) -> int:
+        """Tokens that the cache holds."""
+        return self.setting.capacity_tokens(self.trace.block_size)
+
+    @property
+    @column(spread=OPTION_COLUMNS)
+    def engine_options(self) -> dict[str, str]:
+        """The options of the engine and their values."""
+        names = () if self.setting.bound else tuple(engines.find(self.setting.engine).options)
+        values = engines.DEFAULTS | dict(self.setting.engine_options)
+        return {name: value for name, value in values.items() if name in names}
+
+    @property
+    @column(spread=Hits)
+    def hits(self) -> Hits:
+        """The counts of the requests after the warm-up."""
+        return count_hits(self.trace, self.hit_blocks, slice(self.warm_up, None))
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class Simulation(PlottedResult):
+class Simulation(SettingAndHits):
     """The result of a cache on a trace: the hit blocks of each request, evictions and early frees."""
 
     setting: Setting
     trace: Trace
     hit_blocks: np.ndarray  # request -> leading blocks that were resident
-    evictions: int  # cached blocks that were evicted
-    early_frees: int  # active requests that ended early, to make room
-    warm_up: int = 0  # the first requests, which `hits` leaves out
+    evictions: int = field(  # cached blocks that were evicted
+        metadata=column("evictions", ",", rank=2, place=101, verbose=True)
+    )
+    early_frees: int = field(  # active requests that ended early, to make room
+        metadata=column("ended early", ",", rank=2, place=102, verbose=True, when=any_value, meaning=ENDED_EARLY)
+    )
+    warm_up: int = field(default=0, metadata=column(key="warm_up_requests"))  # the first ones, which `hits` leaves out
+
+    @property
+    @column(optional=True)
+    def layout(self) -> CacheLayout | None:
+        """The cache groups of the model; None for full attention."""
+        return self.setting.layout
 
     def _headline(self) -> str:
         setting, hits = self.setting, self.hits
@@ -158,12 +217,7 @@ class Simulation(PlottedResult):
         blocks = {"blocks": trace.prompt_blocks, "hit_blocks": self.hit_blocks}
         return {"request": np.arange(len(trace)), "timestamp": trace.timestamp} | lengths | blocks
 
-    @property
-    def hits(self) -> Hits:
-        """The counts of the requests after the warm-up."""
-        return count_hits(self.trace, self.hit_blocks, slice(self.warm_up, None))
-
-    def over_time(self, window_ms: float) -> list[WindowDict]:
+    def over_time(self, window_ms: float) -> list[dict[str, Any]]:
         """The counts of each window of `window_ms` milliseconds that has requests.
 
         >>> from kvtrace.trace.building import toy
@@ -176,26 +230,6 @@ class Simulation(PlottedResult):
             {"start_ms": label, **count_hits(self.trace, self.hit_blocks, slice(start, stop)).to_dict()}
             for label, start, stop in zip(windows.labels.tolist(), windows.starts, stops, strict=True)
         ]
-
-    def to_dict(self) -> SimulationDict:
-        """Keys as docs/cache/simulate.md lists them."""
-        setting = self.setting
-        values: SimulationDict = {
-            "engine": setting.engine, "policy": setting.policy, "mode": setting.mode,
-            "schedule": str(setting.schedule), "capacity": setting.capacity,
-            "capacity_tokens": setting.capacity_tokens(self.trace.block_size),
-            **self._engine_options(), **self.hits.to_dict(),
-            "evictions": self.evictions, "early_frees": self.early_frees, "warm_up_requests": self.warm_up,
-        }  # fmt: skip
-        if setting.layout is not None:
-            values["layout"] = setting.layout.to_dict()
-        return values
-
-    def _engine_options(self) -> EngineOptions:
-        """The options of the engine and their values."""
-        names = () if self.setting.bound else tuple(engines.find(self.setting.engine).options)
-        values = engines.DEFAULTS | dict(self.setting.engine_options)
-        return cast(EngineOptions, {name: value for name, value in values.items() if name in names})
 
 
 def simulate(

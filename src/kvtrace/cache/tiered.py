@@ -16,11 +16,12 @@ from typing import TypedDict, TypeVar
 import numpy as np
 
 from .._base.errors import UsageError
+from .._base.results import column
 from ..trace.domains import in_domains
 from ..trace.trace import Trace
 from .demand import BlockDemand, block_demand
 from .policies import make, name_of
-from .simulation import Setting, Simulation, SimulationDict, advance_all, require_room, run, whole_blocks
+from .simulation import Setting, Simulation, advance_all, require_room, run, whole_blocks
 
 T = TypeVar("T")
 
@@ -33,11 +34,13 @@ class TierDict(TypedDict):
     hit_blocks: int
 
 
-class TieredDict(SimulationDict):
-    """The result of `TieredSimulation.to_dict`."""
+def hits_by_tier(tiers: list[TierDict]) -> dict[tuple[int, str], str]:
+    """Where the hits of each tier are in a row -> the heading of their column.
 
-    tiers: list[TierDict]
-    exclusive: bool
+    >>> hits_by_tier([{"name": "hbm", "capacity": 5, "hit_blocks": 2}])
+    {(0, 'hit_blocks'): 'in hbm'}
+    """
+    return {(at, "hit_blocks"): f"in {tier['name']}" for at, tier in enumerate(tiers)}
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -56,15 +59,22 @@ class TieredSimulation(Simulation):
         tiers = zip(self.tiers, self.tier_hits, strict=True)
         return super()._columns() | {f"{name}_hit_blocks": hits for (name, _), hits in tiers}
 
-    def to_dict(self) -> TieredDict:
-        """Keys as docs/cache/simulate.md lists them: those of a simulation, and `tiers`."""
+    @property
+    @column("in each tier", ",", place=12, parts=hits_by_tier, key="tiers")
+    def _hits_of_tiers(self) -> list[TierDict]:
+        """The hit blocks of each tier, the first one first."""
         assert self.tier_hits is not None
         rows = slice(self.warm_up, None)
-        tiers: list[TierDict] = [
+        return [
             {"name": name, "capacity": capacity, "hit_blocks": int(hits[rows].sum())}
             for (name, capacity), hits in zip(self.tiers, self.tier_hits, strict=True)
         ]
-        return {**super().to_dict(), "tiers": tiers, "exclusive": self.exclusive}
+
+    @property
+    @column(key="exclusive")
+    def _is_exclusive(self) -> bool:
+        """Whether a block is in one tier at a time."""
+        return self.exclusive
 
 
 def simulate_tiers(

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from .._base.errors import InputError, UsageError
-from .._base.results import Result, columns_of
+from .._base.results import Described, Result, as_json, column, columns_in, columns_of
 from ..trace.domains import in_domains
 from ..trace.hits import Hits, count_hits
 from ..trace.trace import Trace
@@ -31,23 +31,24 @@ LEARNED = "reuse-density"
 LOOKS_AHEAD = ("oracle-session",)
 
 
+GAP_CLOSED = "share of the gap from lru (0) to belady (1), the best possible eviction order"
+RATE_COLUMNS = {name: replace(columns_in(Hits)[name], rank=1) for name in ("block_hit_rate", "token_hit_rate")}
+
+
 @dataclass(frozen=True)
-class TunedPolicy:
+class TunedPolicy(Described):
     """A policy at a capacity, in a pool: the best of its settings on the first half, and its hits on the second."""
 
     capacity: int
     policy: str
-    pool: str  # "any" for the bounds
-    setting: str
-    tried: int  # settings
+    pool: str = field(metadata=column("pool", rank=0, place=2))  # "any" for the bounds
+    setting: str = field(metadata=column("setting", rank=0, place=1))
+    tried: int = field(metadata=column("settings tried", ","))  # settings
     first_half_hit_blocks: int
-    hits: Hits  # of the second half
-    gap_closed: float | None  # share of the gap from LRU to belady; None if there is no gap
-
-    def to_dict(self) -> dict[str, Any]:
-        """Keys as docs/cache/sweep.md lists them."""
-        named = {name: value for name, value in vars(self).items() if name != "hits"}
-        return named | self.hits.to_dict()
+    gap_closed: float | None = field(  # share of the gap from LRU to belady; None if there is no gap
+        metadata=column("gap closed", ".3f", rank=0, place=3, always=True, meaning=GAP_CLOSED)
+    )
+    hits: Hits = field(metadata=column(spread=RATE_COLUMNS))  # of the second half
 
 
 @dataclass(frozen=True, repr=False)
@@ -77,10 +78,8 @@ class Tuned(Result):
 
     def to_dict(self) -> dict[str, Any]:
         """Keys as docs/cache/sweep.md lists them."""
-        return {
-            "schema": SCHEMA, "requests": self.requests, "first_half": self.first_half, "skipped": self.skipped,
-            "results": [row.to_dict() for row in self.rows],
-        }  # fmt: skip
+        counts = {"requests": self.requests, "first_half": self.first_half, "skipped": self.skipped}
+        return {"schema": SCHEMA, **counts, "results": as_json(self.rows)}
 
 
 def tune(
@@ -193,7 +192,7 @@ def _best(trace, half, one, specs, threads, on_progress) -> TunedPolicy:
     best = max(runs, key=lambda run: int(run.hit_blocks[:half].sum()))
     hits = count_hits(trace, best.hit_blocks, slice(half, None))
     setting = LEARNED if name == LEARNED else best.setting.policy
-    return TunedPolicy(capacity, name, pool, setting, len(specs), int(best.hit_blocks[:half].sum()), hits, None)
+    return TunedPolicy(capacity, name, pool, setting, len(specs), int(best.hit_blocks[:half].sum()), None, hits)
 
 
 def _with_gap(row: TunedPolicy, found: list[TunedPolicy]) -> TunedPolicy:

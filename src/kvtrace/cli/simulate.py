@@ -123,7 +123,7 @@ def simulate_command(trace, assume_output, as_json, as_csv, png, svg, verbose, p
     remarks = remarks_of(viewed, *needs_of(times, options["mode"], options["schedule"], over_time, options["instances"]))
     as_csv_text = simulation_report.as_csv(values["results"]) if as_csv else None
     if not print_result(values, remarks, as_json=as_json, as_csv=as_csv_text) and per_request != "-":  # stdout has the CSV
-        print_tables([*simulation_report.tables(values, verbose=verbose), *loop_tables(values["results"])])
+        print_tables([*simulation_report.tables(values, done.runs, verbose=verbose), *loop_tables(values["results"])])
         print_notes(simulation_report.isolation_notes(values))
         print_notes(simulation_report.layout_notes(values))
         print_notes(remarks.values())

@@ -8,7 +8,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import fields
 from itertools import product
+from pathlib import Path
 from typing import Any
+
+import orjson
 
 from .._base.row_counts import UNSTATED, RowCounts
 from .._base.row_counts import rounded as two_digits_of
@@ -17,6 +20,7 @@ from ..formats.format_table import NAMES
 from ..formats.sidecar import FORMAT_VERSION
 from ..formats.targets import TARGETS
 from ..trace.columns import BLOCK_RULES, MEASURED, TAILS
+from ..trace.hits import HIT_KEYS
 from ..trace.invariants import MAX_LENGTH
 from ..trace.meta import PREFIXES_UNKNOWN
 from .allowed_values import (
@@ -42,55 +46,18 @@ SMALL = 10**8  # a first id, a time step: smaller than a telephone number
 SEED = 10**6
 TOKENS = 1 << 24  # in a block
 
-# names of readers, units and tokenizers that a sidecar may state; others are left out, and the digest remains
-READERS = (
-    "litellm-hashes", "litellm", "langfuse", "langsmith", "helicone", "portkey", "otel", "sglang", "vllm",
-    "kv-events", "tokens", "dynamo", "ucm", "azure", "burstgpt", "aiperf", "conversations", "responses",
-    "anthropic", "block-hash", "openai", "lengths",
-)  # fmt: skip
-LIVE_SOURCES = (  # of capture/, which a test compares
-    "follow", "otlp", "litellm", "proxy-openai", "proxy-responses", "proxy-anthropic", "kv-events",
-)  # fmt: skip
-FIGURES = (  # that a synthetic trace is checked for: of synthesis/fidelity.py, which a test compares
-    "input_length", "output_length", "length_correlation", "block_hit_rate", "token_hit_rate", "request_hit_rate",
-    "lru_2", "lru_10", "lru_50", "dispersion_60s",
-)  # fmt: skip
-UNITS = ("seconds", "milliseconds", "microseconds", "nanoseconds")
-TIMES = (*UNITS, *(f"epoch {unit}" for unit in UNITS), *(f"{unit} from the start" for unit in UNITS),
-         "ISO 8601, UTC where no zone is given")  # fmt: skip
-ORIGINS = ("detected", "stated")
-TOKENIZERS = (
-    "o200k_base", "cl100k_base",
-    "deepseek-r1", "deepseek-ai/DeepSeek-R1", "deepseek-ai/DeepSeek-V3", "deepseek-ai/DeepSeek-V3.1",
+# names that rooms above own: `make docs` writes the file from their tables (tools/published_names.py)
+PUBLISHED: dict[str, list[str]] = orjson.loads(Path(__file__).with_name("published_names.json").read_bytes())
+LIVE_SOURCES, FIGURES = PUBLISHED["live_sources"], PUBLISHED["figures"]
+TOKENIZERS = (  # public ones; of others the digest remains
+    *PUBLISHED["tokenizers"],
+    "deepseek-ai/DeepSeek-R1", "deepseek-ai/DeepSeek-V3", "deepseek-ai/DeepSeek-V3.1",
     "Qwen/Qwen2.5-7B-Instruct", "Qwen/Qwen2.5-72B-Instruct", "Qwen/Qwen3-8B", "Qwen/Qwen3-32B",
     "Qwen/Qwen3-235B-A22B", "meta-llama/Llama-3.1-8B-Instruct", "meta-llama/Llama-3.1-70B-Instruct",
     "meta-llama/Llama-3.3-70B-Instruct", "mistralai/Mistral-7B-Instruct-v0.3", "openai/gpt-oss-20b",
     "openai/gpt-oss-120b", "moonshotai/Kimi-K2-Instruct", "zai-org/GLM-4.5",
 )  # fmt: skip
-CHOICES = (
-    "asked for", "fastokens is not installed", "fastokens was used before this process was forked",
-    "it agrees with tokenizers on the start-up sample",
-    "fastokens does not accept this tokenizer, or disagrees on the start-up sample",
-)  # fmt: skip
-# the public models and GPUs that service times may be estimated for: the tables of serving/, which a test compares
-MODELS = (
-    "cohere-command-a-03-2025", "cohere-command-a-plus-05-2026", "cohere-command-r7b-12-2024",
-    "cohere-command-r-plus", "cohere-command-r-v01", "deepseek-r1", "deepseek-v3", "deepseek-v3.2",
-    "deepseek-v4-flash", "deepseek-v4-pro", "deepseek-v4.1-flash", "dots3-note-prev", "gemma-3-4b", "gemma-3-12b",
-    "gemma-3-27b", "gemma-3n-e4b", "gemma-4-26b-a4b", "gemma-4-31b", "gemma-4-e2b", "gemma-4-e4b", "glm-5", "glm-5.1",
-    "glm-5.2", "glm-5.3", "glm-5.3-flash", "gpt-oss-20b", "gpt-oss-120b", "inkling", "inkling-small", "jamba-v0.1",
-    "kimi-k2.5", "kimi-k2.6", "kimi-k2.7-code", "kimi-k3", "llama-3-70b", "llama-3.1-8b", "llama-3.1-70b",
-    "llama-3.3-70b", "llama-4-maverick", "llama-4-scout", "mimo-v2.5", "mimo-v2.5-pro", "minimax-m2", "minimax-m2.1",
-    "minimax-m2.5", "minimax-m2.7", "minimax-m3", "mistral-7b-v0.1", "mixtral-8x7b", "nemotron-3-nano-30b-a3b",
-    "qwen2.5-7b", "qwen2.5-14b", "qwen2.5-32b", "qwen2.5-72b", "qwen2.5-coder-32b", "qwen3-0.6b", "qwen3-1.7b",
-    "qwen3-4b", "qwen3-8b", "qwen3-14b", "qwen3-30b-a3b", "qwen3-32b", "qwen3-235b-a22b", "qwen3-next-80b-a3b",
-    "qwen3.5-0.8b", "qwen3.5-2b", "qwen3.5-4b", "qwen3.5-9b", "qwen3.5-27b", "qwen3.5-35b-a3b", "qwen3.5-122b-a10b",
-    "qwen3.5-397b-a17b", "qwen3.6-27b", "qwen3.6-35b-a3b", "qwen3.8-2.4t-a95b", "qwen3.8-27b",
-)  # fmt: skip
-GPUS = (
-    "h100", "h200", "a100", "a100-40gb", "h100-pcie", "h100-nvl", "a100-pcie", "b200", "l40s", "rtx-4090",
-    "rtx-pro-6000", "rtx-pro-6000-server", "rtx-pro-6000-max-q", "mi300x", "tpu-v5e",
-)  # fmt: skip
+ORIGINS = ("detected", "stated")
 ROLE = "(?:system|user|assistant|tool)"
 WANTS = (
     r"tool-call arguments as (?:objects|strings); "
@@ -110,9 +77,8 @@ def _figure(value: Any) -> bool:
 
 
 _HITS = Section({
-    "requests": whole(MANY), "hit_blocks": whole(MANY), "blocks": whole(MANY), "hit_tokens": whole(MANY),
-    "tokens": whole(MANY), "request_hits": number(MANY), "requests_with_blocks": whole(MANY),
-    "block_hit_rate": number(1), "token_hit_rate": number(1), "request_hit_rate": number(1),
+    name: number(1) if name.endswith("_rate") else number(MANY) if name == "request_hits" else whole(MANY)
+    for name in HIT_KEYS
 })  # fmt: skip
 _FIGURES = Section({"working_set": whole(MANY), **dict.fromkeys(FIGURES, _figure)})
 _FIDELITY = Section({
@@ -138,8 +104,8 @@ def share(value: Any) -> bool:
 
 META = Section({
     "log": Section({
-        "reader": one_of(*_with_origin(*READERS)),
-        "time": one_of("none found in the first rows", *_with_origin(*TIMES)),
+        "reader": one_of(*_with_origin(*PUBLISHED["readers"])),
+        "time": one_of("none found in the first rows", *_with_origin(*PUBLISHED["times"])),
         "arrivals": Section({
             "model": one_of("poisson"), "conversations_per_s": rounded(SMALL), "mean_think_ms": rounded(SMALL),
             "seed": whole(SEED),
@@ -149,7 +115,8 @@ META = Section({
     }),
     "tokenizer": Section({
         "name": one_of(*TOKENIZERS), "sha256": digest,
-        "backend": pattern(r"(?:fastokens|tokenizers) \d{1,2}(?:\.\d{1,2}){1,2}"), "why": one_of(*CHOICES),
+        "backend": pattern(r"(?:fastokens|tokenizers) \d{1,2}(?:\.\d{1,2}){1,2}"),
+        "why": one_of(*PUBLISHED["tokenizer_choices"]),
     }, nullable=True),
     "chat_template": Section({
         "name": one_of("chat_template.jinja", "tokenizer_config.json", "openai_chat.jinja"), "sha256": digest,
@@ -167,8 +134,8 @@ META = Section({
         "settings": _SETTINGS, "k_counted": one_of(None, *WARNINGS), "sampled": flag, "tenants_isolated": flag,
     }),
     "service_times": Section({
-        "measured": flag, "estimated": flag, "costs": one_of("roofline", "calibrated"), "model": one_of(*MODELS),
-        "gpu": one_of(*GPUS), "gpus": whole(1024),
+        "measured": flag, "estimated": flag, "costs": one_of("roofline", "calibrated"),
+        "model": one_of(*PUBLISHED["models"]), "gpu": one_of(*PUBLISHED["gpus"]), "gpus": whole(1024),
     }),
     "counts": Section({field.name: two_digits for field in fields(RowCounts) if field.name not in UNSTATED}),
     "usage": Section({"requests": two_digits, "difference": share}),

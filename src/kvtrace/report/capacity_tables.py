@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from .._base.results import columns_in
 from .._base.tables import TextTable, csv_text
 
 if TYPE_CHECKING:
@@ -106,7 +107,7 @@ def tune_csv(tuned: Tuned) -> str:
 
 
 def _table(tuned: Tuned, rows: list[TunedPolicy], capacity: int) -> TextTable:
-    from ..cache.tuning import looks_ahead
+    from ..cache.tuning import TunedPolicy, looks_ahead
 
     counted = tuned.requests - tuned.first_half
     table = TextTable(
@@ -114,16 +115,8 @@ def _table(tuned: Tuned, rows: list[TunedPolicy], capacity: int) -> TextTable:
         f"{counted:,}",
         remedy="use --csv or a wider terminal",
     )
-    table.add_column("setting", rank=0)
-    table.add_column("pool", rank=0)
-    table.add_columns(["gap closed"], right=True, rank=0)
-    table.add_columns(["block hit rate", "token hit rate", "settings tried"], right=True)
-    table.legend["gap closed"] = "share of the gap from lru (0) to belady (1), the best possible eviction order"
     ordered = sorted(_joined(rows), key=lambda row: (looks_ahead(row.policy), -(row.gap_closed or 0.0)))
-    for row in ordered:
-        closed = "" if row.gap_closed is None else f"{row.gap_closed:.3f}"
-        rates = (f"{row.hits.block_hit_rate:.4f}", f"{row.hits.token_hit_rate:.4f}")
-        table.add_row(row.setting, row.pool, closed, *rates, f"{row.tried:,}")
+    table.add_results(columns_in(TunedPolicy), [row.to_dict() for row in ordered])
     return table
 
 

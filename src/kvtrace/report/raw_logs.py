@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from rich.markup import escape
 from rich.table import Table
 
+from .._base.results import column
 from .._base.tables import TextTable
 from ..trace.unknown import NEEDS, PREFIXES, SESSIONS, TOO_LOW, sentence
 
@@ -170,22 +171,17 @@ def _left_out(counts):
 
 def lint_table(report: Any) -> TextTable:
     """The findings of a `LintReport`, the most expensive first."""
-    made = TextTable("Where prompts diverge that nearly agree")
-    made.add_column("kind")
-    made.add_column("position", rank=0)
-    made.add_column("block", right=True, rank=3)
-    made.add_column("requests", right=True, rank=1)
-    made.add_column("values", right=True, rank=3)
-    made.add_column("tokens lost", right=True, rank=0)
-    made.add_column("of all", right=True, rank=2)
-    made.add_column("what to change", dim=True, rank=2)
-    for one in report.findings:
-        values = f"{one.values:,}" if one.values else ""
-        made.add_row(
-            one.kind, one.where, f"{one.block:,}", f"{one.requests:,}", values, f"{one.tokens:,}",
-            f"{100 * report.share(one):.2f} %", one.sentence,
-        )  # fmt: skip
-    return made
+    columns = {
+        "where": column("position", rank=0, place=2),
+        "share": column("of all", ".2f", unit=" %", scale=100, rank=2, place=7),
+    }
+    rows = [
+        finding.to_dict() | {"where": finding.where, "share": report.share(finding), "values": finding.values or None}
+        for finding in report.findings
+    ]
+    table = TextTable("Where prompts diverge that nearly agree")
+    table.add_results(report.columns | columns, rows)
+    return table
 
 
 def lint_notes(report: Any) -> list[str]:

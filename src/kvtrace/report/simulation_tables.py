@@ -8,37 +8,30 @@ from __future__ import annotations
 import csv
 import io
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable
 from itertools import pairwise
 from math import lcm
 from typing import Any, BinaryIO
 
-from .._base.tables import Column, TextTable, cell, csv_text
-from ..cache.engines import DEFAULTS
+from .._base.results import column, columns_in, varies
+from .._base.tables import TextTable, cell, csv_text
 from ..cache.isolation import Isolation, sentence
 from ..cache.simulation import ROOTS_FIRST, SCHEMA, Simulation, evicts_roots_first, gap_to
-from ..serving.deployment import FleetSimulation
+from ..serving.deployment import FleetSimulation, is_routed
 from ..trace.trace import Trace
 from .capacity_tables import GIB, RATES
 
 COMMON = ("engine", "mode", "schedule", "policy")  # columns that move into the title if all rows have the same value
 
-ENDED_EARLY = "ended early"
-PREEMPTED = "preempted"
-REJECTED = "rejected"
-MEANINGS = {  # heading -> its meaning, printed below the table
-    "gap to belady": "the block hit rate of belady, the best possible eviction order, minus this block hit rate",
-    "imbalance": "the tokens of the busiest instance, divided by the mean over the instances",
-    ENDED_EARLY: "active requests that ended before their time, to make room",
-    PREEMPTED: "times that a running request lost its blocks and started over",
-    REJECTED: "requests that do not fit into an instance, even alone; their times do not count",
-    "TTFT p50": "time to first token, the median over the requests",
-    "TPOT p50": "time per output token, the median over the requests",
-}
+BESIDE_RUNS = {  # values that depend on more than one run, or on bytes; they follow those of the run
+    "capacity_bytes": column("GiB", ",.2f", scale=1 / GIB, rank=2, place=10),
+    "gap_to_belady": column(
+        "gap to belady", ".4f", rank=2, place=14,
+        meaning="the block hit rate of belady, the best possible eviction order, minus this block hit rate",
+    ),
+}  # fmt: skip
 VIEWS = {"merge": "domains are merged", "split": "domains are kept apart"}
 OTHER_VIEW = "domains are kept apart after the shared tokens"
-CellOf = Callable[[dict[str, Any]], str]  # the cell of a column, in the row of a result
-ColumnOf = tuple[Column, CellOf]
 
 
 def to_dict(trace: Trace, results: list[dict[str, Any]]) -> dict[str, Any]:
@@ -112,26 +105,22 @@ def warning(simulation: Simulation) -> str | None:
     return simulation.warning if isinstance(simulation, FleetSimulation) else None
 
 
-def tables(values: dict[str, Any], *, verbose: bool = False) -> list[TextTable]:
+def tables(values: dict[str, Any], runs: Iterable[Simulation], *, verbose: bool = False) -> list[TextTable]:
     """A table with one row for each result, then tables of time windows and instances if there are any.
 
     Args:
         values: The object of `to_dict`.
+        runs: The simulations, whose classes have the columns.
         verbose: Also print evictions, and the load of each instance.
     """
     results = values["results"]
-    same = {name for name in COMMON[:3] if len({row[name] for row in results}) == 1}
-    routed = _is_routed(results)
-    columns = [*_settings(results, same), *_hits(results), *_times(results), *_counts(results, verbose)]
-    table = TextTable(_title(values, same), remedy="use --csv or a wider terminal")
-    for column, _ in columns:
-        table.columns.append(column)
-        if column.name in MEANINGS:
-            table.legend[column.name] = MEANINGS[column.name]
+    table = TextTable(_title(values), remedy="use --csv or a wider terminal")
+    kinds = dict.fromkeys(map(type, runs))
+    columns = {key: each for kind in kinds for key, each in columns_in(kind).items()}
+    table.add_results(columns | BESIDE_RUNS, results, verbose=verbose)
     if names := _roots_first(results):
         table.legend[", ".join(names)] = ROOTS_FIRST
-    for row in results:
-        table.add_row(*(cell_of(row) for _, cell_of in columns))
+    routed = is_routed("router", results)
     if routed and not verbose:
         table.caption = "Add -v for the load and the hits of each instance."
     instances = [_instances(row) for row in results] if routed and verbose else []
@@ -144,75 +133,6 @@ def _roots_first(results) -> list[str]:
         return []
     settings = dict.fromkeys((row["engine"], row["policy"], row.get("pool", "flat")) for row in results)
     return [policy for engine, policy, pool in settings if evicts_roots_first(engine, policy, pool)]
-
-
-def _is_routed(results) -> bool:
-    """Whether a router had a choice."""
-    return results[0].get("instances", 1) > 1
-
-
-def _settings(results, same) -> Iterator[ColumnOf]:
-    """The columns that name a row; none of them is ever left out."""
-    options = [name for name, default in DEFAULTS.items() if any(row.get(name, default) != default for row in results)]
-    names = [name for name in COMMON if name not in same] + options + (["router"] if _is_routed(results) else [])
-    for name in names:
-        yield Column(name.replace("_", " "), rank=0), _text(name)
-    yield Column("capacity", right=True, rank=0), lambda row: f"{row['capacity']:,}"
-
-
-def _hits(results) -> Iterator[ColumnOf]:
-    if "capacity_bytes" in results[0]:
-        yield Column("GiB", right=True, rank=2), lambda row: f"{row['capacity_bytes'] / GIB:,.2f}"
-    yield Column("hit blocks", right=True, rank=4), lambda row: f"{row['hit_blocks']:,}"
-    for at, tier in enumerate(results[0].get("tiers", [])):
-        yield Column(f"in {tier['name']}", right=True), _tier_hits(at)
-    yield from rate_columns(results)
-
-
-def rate_columns(rows: Iterable[dict[str, Any]]) -> Iterator[ColumnOf]:
-    """The columns of hit rates, and of the gap to belady if a row has one; a cell without a value is empty."""
-    for key, name in RATES.items():
-        yield Column(f"{name} hit rate", right=True, rank=1 if name == "block" else 3), _rate(key)
-    if any(row.get("gap_to_belady") is not None for row in rows):
-        yield Column("gap to belady", right=True, rank=2), _rate("gap_to_belady")
-
-
-def _times(results) -> Iterator[ColumnOf]:
-    """The columns of instances, and those of serving in time."""
-    if _is_routed(results):
-        yield Column("imbalance", right=True), lambda row: f"{row['imbalance']:.2f}"
-    if "ttft_s" in results[0]:
-        for name, key in (("TTFT p50", "p50"), ("p90", "p90"), ("p99", "p99")):
-            yield Column(name, right=True), _ttft(key)
-        yield Column("TPOT p50", right=True, rank=2), lambda row: f"{1000 * row['tpot_s']['p50']:.1f} ms"
-        if any(row["rejected"] for row in results):
-            yield Column(REJECTED, right=True, rank=1), lambda row: f"{row['rejected']:,}"
-        if any(row["preemptions"] for row in results):
-            yield Column(PREEMPTED, right=True, rank=2), lambda row: f"{row['preemptions']:,}"
-        yield Column("requests/s", right=True, rank=3), lambda row: f"{row['requests_per_s']:.2f}"
-
-
-def _counts(results, verbose) -> Iterator[ColumnOf]:
-    if verbose:
-        yield Column("evictions", right=True, rank=2), lambda row: f"{row['evictions']:,}"
-    if verbose or any(row["early_frees"] for row in results):
-        yield Column(ENDED_EARLY, right=True, rank=2), lambda row: f"{row['early_frees']:,}"
-
-
-def _text(name: str) -> CellOf:
-    return lambda row: str(row.get(name, ""))
-
-
-def _rate(name: str) -> CellOf:
-    return lambda row: "" if row.get(name) is None else f"{row[name]:.4f}"
-
-
-def _tier_hits(number: int) -> CellOf:
-    return lambda row: f"{row['tiers'][number]['hit_blocks']:,}"
-
-
-def _ttft(quantile: str) -> CellOf:
-    return lambda row: f"{row['ttft_s'][quantile]:.3f} s"
 
 
 def as_csv(results: Iterable[dict[str, Any]]) -> str:
@@ -235,8 +155,9 @@ def write_per_request(simulations: list[Simulation], stream: BinaryIO) -> None:
     text.detach()
 
 
-def _title(values, same):
+def _title(values):
     row = values["results"][0]
+    same = [name for name in COMMON[:3] if not varies(name, values["results"])]
     phrases = []
     if "engine" in same:
         phrases.append(f"engine {row['engine']}")
@@ -244,7 +165,7 @@ def _title(values, same):
         phrases.append(f"mode {row['mode']}")
     if "schedule" in same:
         phrases.append(in_words(row["schedule"]))
-    if _is_routed(values["results"]):
+    if is_routed("router", values["results"]):
         phrases.append(f"{row['instances']:,} instances")
     return ", ".join(["Hits of a prefix cache", *phrases, f"blocks of {values['block_size']:,} tokens"])
 

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
-from .._base.tables import Column, TextTable
+from .._base.results import ResultColumn, column, columns_in
+from .._base.tables import TextTable
 from ..cache.engines import DEFAULTS
+from ..cache.simulation import Simulation
 from ..cache.sweeps.table import SETTINGS, SweepTable
-from .capacity_tables import GIB
-from .simulation_tables import ENDED_EARLY, MEANINGS, CellOf, ColumnOf, in_words, rate_columns
+from .simulation_tables import BESIDE_RUNS, in_words
 
 TEXTS = {"trace", "engine", "mode", "schedule", "policy", *DEFAULTS}
+AFTER_SETTINGS = 50  # places of columns: the settings of a sweep stand before all others
 MAX_REASONS = 5  # printed reasons of failed cells
 MAX_ROWS = 40  # a larger table is only written to the file
 UNEQUAL = (
@@ -29,13 +31,7 @@ def tables(sweep: SweepTable) -> list[TextTable]:
     same = [name for name in same if (name, rows[0][name]) != ("mode", "block")]
     title = ", ".join(["Hits of prefix caches", *(_phrase(name, rows[0][name]) for name in same)])
     table = TextTable(title, remedy="use -o FILE.csv or a wider terminal")
-    columns = [*_settings(rows, own), *_hits(rows)]
-    for column, _ in columns:
-        table.columns.append(column)
-        if column.name in MEANINGS:
-            table.legend[column.name] = MEANINGS[column.name]
-    for row in rows:
-        table.add_row(*(cell_of(row) for _, cell_of in columns))
+    table.add_results(_columns(own), rows)
     table.legend |= _warnings(rows)
     table.caption = "" if compares_equal_memory(rows) else UNEQUAL
     return [table]
@@ -47,25 +43,20 @@ def notes(sweep: SweepTable) -> list[tuple[str, str]]:
     return warnings if compares_equal_memory(sweep.rows) else [*warnings, ("note", UNEQUAL)]
 
 
-def _settings(rows, own) -> Iterator[ColumnOf]:
-    """The columns that name a row, the capacity also in tokens if block sizes differ; none is ever left out."""
-    for name in own:
-        yield Column(name.replace("_", " "), right=name not in TEXTS, rank=0), _cell(name)
-        if name == "capacity" and "block_size" in own:
-            yield Column("capacity tokens", right=True, rank=0), _cell("capacity_tokens")
-    if rows[0]["capacity_bytes"] is not None:
-        yield Column("GiB", right=True, rank=2), lambda row: f"{row['capacity_bytes'] / GIB:,.2f}"
-    for name, default in DEFAULTS.items():
-        if any(row[name] not in (None, default) for row in rows):
-            yield Column(name.replace("_", " "), rank=0), _cell(name)
-
-
-def _hits(rows) -> Iterator[ColumnOf]:
-    """The columns of results, empty in a row that failed."""
-    yield Column("hit blocks", right=True, rank=4), _cell("hit_blocks")
-    yield from rate_columns(rows)
-    if any(row["early_frees"] for row in rows):
-        yield Column(ENDED_EARLY, right=True, rank=2), _cell("early_frees")
+def _columns(own: list[str]) -> dict[str, ResultColumn]:
+    """The columns that name a row, none of which is ever left out, then those of any simulation."""
+    settings = {
+        name: column(name.replace("_", " "), "" if name in TEXTS else ",", rank=0, place=at)
+        for at, name in enumerate(own)
+    }
+    if {"capacity", "block_size"} <= {*own}:
+        settings["capacity_tokens"] = replace(settings["capacity"], heading="capacity tokens")
+    of_runs = columns_in(Simulation) | BESIDE_RUNS
+    others = {
+        key: replace(each, place=each.place + AFTER_SETTINGS) for key, each in of_runs.items() if key not in SETTINGS
+    }
+    gib = replace(of_runs["capacity_bytes"], place=AFTER_SETTINGS)
+    return others | settings | {"capacity_bytes": gib}
 
 
 def _warnings(rows) -> dict[str, str]:
@@ -118,10 +109,3 @@ def _phrase(name: str, value: Any) -> str:
         {"block_size": f"blocks of {value:,} tokens"} if name == "block_size" else {"schedule": in_words(str(value))}
     )
     return words.get(name, f"{name} {value}")
-
-
-def _cell(name: str) -> CellOf:
-    """The cell of a column of texts or whole numbers, empty where the column does not apply."""
-    if name in TEXTS:
-        return lambda row: str(row[name] or "")
-    return lambda row: "" if row[name] is None else f"{row[name]:,}"

@@ -16,6 +16,7 @@ import numpy as np
 
 from .._base.arrays import offsets_of
 from .._base.errors import KvtraceError, UsageError
+from .._base.results import column
 from ..cache.demand import BlockDemand
 from ..trace.building import concat
 from ..trace.columns import Columns, replace_columns
@@ -23,7 +24,7 @@ from ..trace.dependencies import COMPLETION, Dependencies
 from ..trace.session_trees import session_trees
 from ..trace.trace import Trace
 from .deployment import CHUNK, Deployed, Deployment
-from .serving_run import ServingDict, ServingRun, served_only
+from .serving_run import ServingRun, served_only
 
 STARTS = ("beginning", "inside")  # where the first tree of each lane starts
 NEVER = 1e300  # a time of the kernels that does not come
@@ -214,12 +215,6 @@ class LoopDict(TypedDict):
     idle_skipped_s: float
 
 
-class ClosedDict(ServingDict):
-    """The result of `ClosedRun.to_dict`: that of `ServingRun.to_dict` for the requests of the window, and the loop."""
-
-    loop: LoopDict
-
-
 @dataclass(frozen=True, eq=False, repr=False)
 class ClosedRun(ServingRun):
     """The requests of a closed loop in order of arrival. `trace` has them with the arrivals that the loop gave them.
@@ -244,11 +239,6 @@ class ClosedRun(ServingRun):
     def counted(self) -> slice:
         """The requests of the window."""
         return slice(self.warm_up, None)
-
-    @property
-    def rejected(self) -> int:
-        """Requests of the window that do not fit into an instance."""
-        return int(np.isnan(self.ended_s[self.counted]).sum())
 
     @property
     def queued_s(self) -> np.ndarray:
@@ -294,27 +284,23 @@ class ClosedRun(ServingRun):
         inside = int((self.ended_s[self.counted] <= self.window[1]).sum())
         return inside / self.window_s if self.window_s else 0.0
 
-    def to_dict(self) -> ClosedDict:
-        """Keys as docs/serving/serving.md lists them."""
-        own, counted = super().to_dict(), self.counted
-        own |= {
-            "schedule": "closed-loop", "served": len(self.ended_s) - self.warm_up - self.rejected,
-            "cached_tokens": int(self.cached_tokens[counted].sum()), "requests_per_s": self.requests_per_s,
-            "preemptions": int(self.preemptions[counted].sum()),
-            "recomputed_tokens": int(self.recomputed_tokens[counted].sum()),
-        }  # fmt: skip
+    @property
+    def schedule(self) -> str:
+        """Requests are active as the closed loop has them."""
+        return "closed-loop"
+
+    @property
+    @column(key="loop")
+    def _loop(self) -> LoopDict:
         loop, window = self.loop, self.window_s
         return {
-            **own,
-            "loop": {
-                "lanes": loop.lanes, "duration_s": loop.duration_s, "warm_up": loop.warm_up, "start": loop.start,
-                "start_range": list(loop.start_range), "think_scale": loop.think_scale, "idle_cap_s": loop.idle_cap_s,
-                "tree_idle_cap_s": loop.tree_idle_cap_s, "seed": loop.seed, "trees": self.trees,
-                "plays": len(self.plays), "primers": int((self.play < 0).sum()), "window_s": window,
-                "sessions_completed": self.sessions_completed,
-                "sessions_per_hour": 3600 * self.sessions_completed / window if window else 0.0,
-                "progress": self.progress, "idle_skipped_s": self.idle_skipped_s,
-            },
+            "lanes": loop.lanes, "duration_s": loop.duration_s, "warm_up": loop.warm_up, "start": loop.start,
+            "start_range": list(loop.start_range), "think_scale": loop.think_scale, "idle_cap_s": loop.idle_cap_s,
+            "tree_idle_cap_s": loop.tree_idle_cap_s, "seed": loop.seed, "trees": self.trees,
+            "plays": len(self.plays), "primers": int((self.play < 0).sum()), "window_s": window,
+            "sessions_completed": self.sessions_completed,
+            "sessions_per_hour": 3600 * self.sessions_completed / window if window else 0.0,
+            "progress": self.progress, "idle_skipped_s": self.idle_skipped_s,
         }  # fmt: skip
 
 

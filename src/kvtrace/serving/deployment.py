@@ -16,8 +16,9 @@ from typing import Any, Protocol, TypedDict
 import numpy as np
 
 from .._base.errors import UsageError
+from .._base.results import Rows, column
 from ..cache.demand import BlockDemand, block_demand, parse_schedule
-from ..cache.simulation import Setting, Simulation, SimulationDict, advance_all, build
+from ..cache.simulation import Setting, Simulation, advance_all, build
 from ..trace.domains import in_domains
 from ..trace.hits import count_hits
 from ..trace.trace import Trace
@@ -58,6 +59,7 @@ class Timeline:
 # the hits of the routers hardly depend on it (docs/cache/simulate.md). One request at a time would leave every
 # instance idle at each arrival, so that no router could see a load.
 OVERLAP = "open-loop:30"
+IMBALANCE = "the tokens of the busiest instance, divided by the mean over the instances"
 NEARLY_ALL = 0.9  # share of the requests on one instance that is worth a warning
 
 
@@ -72,24 +74,20 @@ class InstanceLoad(TypedDict):
     block_hit_rate: float
 
 
-class FleetDict(SimulationDict):
-    """The result of `FleetSimulation.to_dict`; docs/cache/simulate.md explains the keys."""
-
-    router: str
-    instances: int
-    imbalance: float
-    loads: list[InstanceLoad]
+def is_routed(_key: str, rows: Rows) -> bool:
+    """Whether a router had a choice."""
+    return bool(rows[0].get("instances", 1) > 1)
 
 
 @dataclass(frozen=True, eq=False, repr=False)
 class FleetSimulation(Simulation):
     """The result of the caches of several instances on a trace."""
 
-    router: str = "round-robin"
+    router: str = field(default="round-robin", metadata=column("router", rank=0, place=6, when=is_routed))
     instance: np.ndarray = field(
         default_factory=lambda: np.empty(0, np.int32)
     )  # request -> the instance that served it
-    instances: int = 1
+    instances: int = field(default=1, metadata=column())
 
     def _headline(self) -> str:
         return f"{super()._headline()}, {self.instances} instances, {self.router}, imbalance={self.imbalance:.2f}"
@@ -98,6 +96,14 @@ class FleetSimulation(Simulation):
         return super()._columns() | {"instance": self.instance}
 
     @property
+    @column("imbalance", ".2f", place=20, when=is_routed, meaning=IMBALANCE)
+    def imbalance(self) -> float:
+        """Tokens of the busiest instance / mean tokens: 1 at best, the number of instances at worst."""
+        tokens = [load["tokens"] for load in self.loads]
+        return max(tokens) * len(tokens) / sum(tokens) if sum(tokens) else 1.0
+
+    @property
+    @column()
     def loads(self) -> list[InstanceLoad]:
         """The requests, prompt blocks, prompt tokens and hit blocks of each instance, after the warm-up."""
         loads: list[InstanceLoad] = []
@@ -107,12 +113,6 @@ class FleetSimulation(Simulation):
             loads.append({"instance": number, "requests": hits.requests, "blocks": hits.blocks, "tokens": hits.tokens,
                           "hit_blocks": hits.hit_blocks, "block_hit_rate": hits.block_hit_rate})  # fmt: skip
         return loads
-
-    @property
-    def imbalance(self) -> float:
-        """Tokens of the busiest instance / mean tokens: 1 at best, the number of instances at worst."""
-        tokens = [load["tokens"] for load in self.loads]
-        return max(tokens) * len(tokens) / sum(tokens) if sum(tokens) else 1.0
 
     @property
     def warning(self) -> str | None:
@@ -141,13 +141,6 @@ class FleetSimulation(Simulation):
         if self.setting.schedule.kind == "serial":
             return f"Each request ends before the next one arrives. Try --schedule {OVERLAP}."
         return "Few requests overlap, so one instance may be enough for this load."
-
-    def to_dict(self) -> FleetDict:
-        """Keys as docs/cache/simulate.md lists them: those of a simulation, and the router's."""
-        return {
-            **super().to_dict(), "router": self.router, "instances": self.instances, "imbalance": self.imbalance,
-            "loads": self.loads,
-        }  # fmt: skip
 
 
 def simulate_instances(

@@ -7,11 +7,12 @@ consecutive requests instead (a block bootstrap, after Carlstein 1986).
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
-from typing import TypedDict
 
 import numpy as np
+
+from .._base.results import Described, column
 
 WINDOWS = 50  # of consecutive requests, of equal number
 REPLICATES = 200
@@ -81,39 +82,28 @@ class Latencies:
         return Latencies(self.ttft_s[rows], self.tpot_s[rows], self.e2e_s[rows])
 
 
-class StatisticErrorDict(TypedDict):
-    """The result of `StatisticError.to_dict`."""
-
-    latency: str
-    statistic: str
-    measured: float
-    simulated: float
-    error: float
-    interval: list[float]
-
-
 @dataclass(frozen=True)
-class StatisticError:
+class StatisticError(Described):
     """A statistic of a latency: measured, simulated, and the relative error with the interval of its noise."""
 
     latency: str  # ttft_s, tpot_s or e2e_s
     statistic: str
     measured: float  # seconds
     simulated: float  # seconds
-    low: float  # the 5 % quantile of the error's bootstrap replicates
-    high: float  # the 95 % quantile
+    low: float = field(metadata=column(hidden=True))  # the 5 % quantile of the error's bootstrap replicates
+    high: float = field(metadata=column(hidden=True))  # the 95 % quantile
 
     @property
+    @column()
     def error(self) -> float:
         """The simulated value as a share of the measured one, less 1."""
         return self.simulated / self.measured - 1
 
-    def to_dict(self) -> StatisticErrorDict:
-        """The values, the error and its interval."""
-        return {
-            "latency": self.latency, "statistic": self.statistic, "measured": self.measured,
-            "simulated": self.simulated, "error": self.error, "interval": [self.low, self.high],
-        }  # fmt: skip
+    @property
+    @column()
+    def interval(self) -> list[float]:
+        """The interval of the error's noise."""
+        return [self.low, self.high]
 
 
 def errors_of(

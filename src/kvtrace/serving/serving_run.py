@@ -7,11 +7,17 @@ from typing import TypedDict
 
 import numpy as np
 
-from ..cache.tiered import TierDict
-from .deployment import FleetDict, FleetSimulation, Timeline
+from .._base.results import any_value, column
+from ..cache.tiered import TierDict, hits_by_tier
+from .deployment import FleetSimulation, Timeline
 from .schedulers.base import Scheduler, Tier
 
 FIRST_TIER = "hbm"
+REJECTED = "requests that do not fit into an instance, even alone; their times do not count"
+PREEMPTED = "times that a running request lost its blocks and started over"
+TTFT_MEANING = "time to first token, the median over the requests"
+TTFT = {("p50",): "TTFT p50", ("p90",): "p90", ("p99",): "p99"}  # quantile -> its heading
+TPOT = {("p50",): "TPOT p50"}
 
 
 class Quantiles(TypedDict):
@@ -23,29 +29,16 @@ class Quantiles(TypedDict):
     p99: float
 
 
-class TimedTiersDict(TypedDict, total=False):
-    """The tiers of each instance, the first one first; absent without lower tiers."""
-
-    tiers: list[TierDict]
+def served_only(values) -> np.ndarray:
+    return values[~np.isnan(values)]
 
 
-class ServingDict(FleetDict, TimedTiersDict):
-    """The result of `ServingRun.to_dict`; docs/serving/serving.md explains the keys."""
-
-    served: int
-    rejected: int
-    cached_tokens: int
-    makespan_s: float
-    requests_per_s: float
-    utilisation: list[float]
-    scheduler: str
-    preemptions: int
-    recomputed_tokens: int
-    steps: int
-    queued_s: Quantiles
-    ttft_s: Quantiles
-    tpot_s: Quantiles
-    e2e_s: Quantiles
+def quantiles_of(values: np.ndarray) -> Quantiles:
+    """Mean and quantiles; zeros if there are no values."""
+    if not len(values):
+        return {"mean": 0.0, "p50": 0.0, "p90": 0.0, "p99": 0.0}
+    p50, p90, p99 = (float(np.quantile(values, quantile)) for quantile in (0.5, 0.9, 0.99))
+    return {"mean": float(values.mean()), "p50": p50, "p90": p90, "p99": p99}
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -75,70 +68,107 @@ class ServingRun(FleetSimulation):
         return super()._columns() | times | {"ttft_s": self.first_s - self.trace.timestamp / 1000}
 
     @property
-    def rejected(self) -> int:
-        """Requests that do not fit into an instance."""
-        return int(np.isnan(self.ended_s).sum())
+    def counted(self) -> slice:
+        """The requests that count."""
+        return slice(None)
 
     @property
+    def schedule(self) -> str:
+        """Requests are active as the simulated time has them."""
+        return "events"
+
+    @property
+    @column()
+    def served(self) -> int:
+        """Requests that were served."""
+        return len(self.ended_s[self.counted]) - self.rejected
+
+    @property
+    @column("rejected", ",", place=23, when=any_value, meaning=REJECTED)
+    def rejected(self) -> int:
+        """Requests that do not fit into an instance."""
+        return int(np.isnan(self.ended_s[self.counted]).sum())
+
+    @property
+    @column(key="cached_tokens")
+    def _cached_tokens(self) -> int:
+        return int(self.cached_tokens[self.counted].sum())
+
+    @property
+    @column()
+    def makespan_s(self) -> float:
+        """Time from the start of the trace to the last end."""
+        return float(np.nanmax(self.ended_s)) if np.isfinite(self.ended_s).any() else 0.0
+
+    @property
+    @column("requests/s", ".2f", rank=3, place=25)
+    def requests_per_s(self) -> float:
+        """Requests served for each second up to the last end."""
+        return self.served / self.makespan_s if self.makespan_s else 0.0
+
+    @property
+    @column()
+    def utilisation(self) -> list[float]:
+        """Compute time of each instance, as a share of the time up to the last end."""
+        return [busy / self.makespan_s if self.makespan_s else 0.0 for busy in self.busy_s]
+
+    @property
+    @column(key="scheduler")
+    def _scheduler(self) -> str:
+        return f"{self.scheduler.name} {self.scheduler.version}".strip() if self.scheduler else ""
+
+    @property
+    @column("preempted", ",", rank=2, place=24, key="preemptions", when=any_value, meaning=PREEMPTED)
+    def _preemptions(self) -> int:
+        return int(self.preemptions[self.counted].sum())
+
+    @property
+    @column(key="recomputed_tokens")
+    def _recomputed_tokens(self) -> int:
+        return int(self.recomputed_tokens[self.counted].sum())
+
+    @property
+    @column(key="steps")
+    def _steps(self) -> int:
+        return sum(self.steps)
+
+    @property
+    @column(value=quantiles_of)
     def queued_s(self) -> np.ndarray:
         """Time from arrival to admission, of the requests that were served."""
         return served_only(self.started_s - self.trace.timestamp / 1000)
 
     @property
+    @column("TTFT p50", ".3f", unit=" s", place=21, value=quantiles_of, parts=TTFT, meaning=TTFT_MEANING)
     def ttft_s(self) -> np.ndarray:
         """Time to first token, from arrival, of the requests that were served."""
         return served_only(self.first_s - self.trace.timestamp / 1000)
 
     @property
+    @column(
+        "TPOT p50", ".1f", unit=" ms", scale=1000, rank=2, place=22, value=quantiles_of, parts=TPOT,
+        meaning="time per output token, the median over the requests",
+    )  # fmt: skip
     def tpot_s(self) -> np.ndarray:
         """Time per output token after the first, of the served requests with two output tokens or more."""
         several = self.trace.output_length > 1
         return served_only((self.ended_s - self.first_s)[several] / (self.trace.output_length[several] - 1))
 
     @property
+    @column(value=quantiles_of)
     def e2e_s(self) -> np.ndarray:
         """Time from arrival to the last token, of the requests that were served."""
         return served_only(self.ended_s - self.trace.timestamp / 1000)
 
     @property
-    def makespan_s(self) -> float:
-        """Time from the start of the trace to the last end."""
-        return float(np.nanmax(self.ended_s)) if self.rejected < len(self.ended_s) else 0.0
-
-    def to_dict(self) -> ServingDict:
-        """Keys as docs/serving/serving.md lists them: those of a simulation of instances, and times."""
-        span = self.makespan_s
-        served = len(self.ended_s) - self.rejected
-        return {
-            **super().to_dict(), "schedule": "events", "served": served, "rejected": self.rejected,
-            "cached_tokens": int(self.cached_tokens.sum()), "makespan_s": span,
-            "requests_per_s": served / span if span else 0.0,
-            "utilisation": [busy / span if span else 0.0 for busy in self.busy_s],
-            "scheduler": f"{self.scheduler.name} {self.scheduler.version}".strip() if self.scheduler else "",
-            "preemptions": int(self.preemptions.sum()), "recomputed_tokens": int(self.recomputed_tokens.sum()),
-            "steps": sum(self.steps), "queued_s": quantiles_of(self.queued_s), "ttft_s": quantiles_of(self.ttft_s),
-            "tpot_s": quantiles_of(self.tpot_s), "e2e_s": quantiles_of(self.e2e_s), **self._tiers(),
-        }  # fmt: skip
-
-    def _tiers(self) -> TimedTiersDict:
-        """The hit blocks of each tier, the first one first; nothing without lower tiers."""
+    @column("in each tier", ",", place=12, parts=hits_by_tier, key="tiers", optional=True)
+    def _hits_of_tiers(self) -> list[TierDict] | None:
+        """The hit blocks of each tier, the first one first; None without lower tiers."""
         if self.lower_tier_hits is None:
-            return {}
+            return None
         lower = self.lower_tier_hits[:, self.warm_up :].sum(axis=1).tolist()
         first = int(self.hit_blocks[self.warm_up :].sum()) - sum(lower)
         rows: list[TierDict] = [{"name": FIRST_TIER, "capacity": self.setting.capacity, "hit_blocks": first}]
         for tier, hits in zip(self.tiers, lower, strict=True):
             rows.append({"name": tier.name, "capacity": tier.capacity, "hit_blocks": hits})
-        return {"tiers": rows}
-
-
-def served_only(values) -> np.ndarray:
-    return values[~np.isnan(values)]
-
-
-def quantiles_of(values: np.ndarray) -> Quantiles:
-    """Mean and quantiles; zeros if there are no values."""
-    if not len(values):
-        return {"mean": 0.0, "p50": 0.0, "p90": 0.0, "p99": 0.0}
-    p50, p90, p99 = (float(np.quantile(values, quantile)) for quantile in (0.5, 0.9, 0.99))
-    return {"mean": float(values.mean()), "p50": p50, "p90": p90, "p99": p99}
+        return rows

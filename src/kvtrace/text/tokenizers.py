@@ -22,6 +22,13 @@ from .tokenizer_libraries import FastokensLibrary, Library, ReferenceLibrary, ra
 __all__ = ["BACKENDS", "BUILTIN", "Tokenizer", "load"]
 
 BACKENDS = ("auto", "fastokens", "tokenizers")
+CHOICES = (  # why a library was chosen
+    CHOSEN := "asked for",
+    NOT_INSTALLED := "fastokens is not installed",
+    USED_BEFORE := "fastokens was used before this process was forked",
+    AGREES := "it agrees with tokenizers on the start-up sample",
+    DISAGREES := "fastokens does not accept this tokenizer, or disagrees on the start-up sample",
+)
 
 
 def load(name: str, *, backend: str = "auto", check: bool = False) -> Tokenizer:
@@ -45,9 +52,9 @@ def load(name: str, *, backend: str = "auto", check: bool = False) -> Tokenizer:
     sha256 = _sha256(files)
     tokenizer_trial.require_usable(files, sha256)
     if backend == "tokenizers":
-        return Tokenizer(files, sha256, ReferenceLibrary(files).ready(), "asked for")
+        return Tokenizer(files, sha256, ReferenceLibrary(files).ready(), CHOSEN)
     if backend == "fastokens":
-        return Tokenizer(files, sha256, FastokensLibrary(files).ready(), "asked for")
+        return Tokenizer(files, sha256, FastokensLibrary(files).ready(), CHOSEN)
     return Tokenizer(files, sha256, *_choose(files, sha256, check))
 
 
@@ -198,9 +205,9 @@ def _choose(files, sha256, check):
     """The library to use, and why. With a cached verdict, fastokens is still loading on return."""
     fast = FastokensLibrary(files)
     if not fast.installed():
-        return ReferenceLibrary(files).ready(), "fastokens is not installed"
+        return ReferenceLibrary(files).ready(), NOT_INSTALLED
     if not fast.usable():
-        return ReferenceLibrary(files).ready(), "fastokens was used before this process was forked"
+        return ReferenceLibrary(files).ready(), USED_BEFORE
     key = (sha256, repr(files.added_tokens), version_of("fastokens"), version_of("tokenizers"))
     verdict = None if check else tokenizer_trial.recall(key)
     if verdict is None:
@@ -209,10 +216,8 @@ def _choose(files, sha256, check):
     elif verdict:
         fast.start()
     if verdict:
-        return fast, "it agrees with tokenizers on the start-up sample"
-    return ReferenceLibrary(
-        files
-    ).ready(), "fastokens does not accept this tokenizer, or disagrees on the start-up sample"
+        return fast, AGREES
+    return ReferenceLibrary(files).ready(), DISAGREES
 
 
 def _compare(reference, fast):

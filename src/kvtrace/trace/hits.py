@@ -7,15 +7,15 @@ added over requests, parts and days. Groups are windows of time, or sessions.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from fractions import Fraction
-from typing import Any, NamedTuple, TypedDict
+from typing import NamedTuple
 
 import numpy as np
 
 from .._base.arrays import batches, joined
 from .._base.errors import UsageError
-from .._base.results import Result, columns_of
+from .._base.results import DescribedResult, column, columns_in
 from .._native import sharing
 from .columns import Columns, require_trace
 from .trace import Trace
@@ -69,27 +69,12 @@ REFERENCES = 1 << 20  # block references in a batch
 DIGITS = 26  # so that 2^37 requests add up in 64 bits
 
 
-class HitsDict(TypedDict):
-    """The result of `Hits.to_dict`."""
-
-    requests: int
-    hit_blocks: int
-    blocks: int
-    hit_tokens: int
-    tokens: int
-    request_hits: float
-    requests_with_blocks: int
-    block_hit_rate: float
-    token_hit_rate: float
-    request_hit_rate: float
-
-
 @dataclass(frozen=True, repr=False)
-class Hits(Result):
+class Hits(DescribedResult):
     """Counts of requests, blocks and tokens, and of the hits among them."""
 
     requests: int
-    hit_blocks: int
+    hit_blocks: int = field(metadata=column("hit blocks", ",", rank=4, place=11))
     blocks: int
     hit_tokens: int
     tokens: int
@@ -97,33 +82,32 @@ class Hits(Result):
     requests_with_blocks: int  # a request without blocks has no rate
 
     @property
+    @column("block hit rate", ".4f", place=13)
     def block_hit_rate(self) -> float:
         """Hit blocks / blocks, over all requests."""
         return self.hit_blocks / self.blocks if self.blocks else 0.0
 
     @property
+    @column("token hit rate", ".4f", rank=3, place=13)
     def token_hit_rate(self) -> float:
         """Hit tokens / prompt tokens, over all requests."""
         return self.hit_tokens / self.tokens if self.tokens else 0.0
 
     @property
+    @column("request hit rate", ".4f", rank=3, place=13)
     def request_hit_rate(self) -> float:
         """Mean over requests of hit blocks / blocks: what `datagen analyze` and `aiperf analyze-trace` print."""
         return self.request_hits / self.requests_with_blocks if self.requests_with_blocks else 0.0
 
     def _headline(self) -> str:
-        rates = (f"{name}={getattr(self, name):.4f}" for name in HitsDict.__annotations__ if name.endswith("_rate"))
+        rates = (f"{name}={getattr(self, name):.4f}" for name in HIT_KEYS if name.endswith("_rate"))
         return ", ".join([f"{self.requests:,} requests", *rates])
-
-    def _columns(self) -> dict[str, list[Any]]:
-        return columns_of([self.to_dict()])
 
     def __add__(self, other: Hits) -> Hits:
         return Hits(*(a + b for a, b in zip(asdict(self).values(), asdict(other).values(), strict=True)))
 
-    def to_dict(self) -> HitsDict:
-        """Counts and rates by name."""
-        return {name: getattr(self, name) for name in HitsDict.__annotations__}  # type: ignore[return-value]
+
+HIT_KEYS = tuple(columns_in(Hits))  # of the JSON object
 
 
 def count_hits(trace: Trace, hit_blocks: np.ndarray, rows: np.ndarray | slice = slice(None)) -> Hits:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple, NotRequired, TypedDict
 
 from .columns import Columns
-from .hits import Hits, HitsDict, count_hits, unlimited_hits
+from .hits import Hits, count_hits, unlimited_hits
 from .meta import shares_prefixes
 from .trace import Trace
 from .unknown import known_outputs
@@ -24,8 +24,8 @@ class Figures(TypedDict):
     distinct_blocks: int
     sessions: int
     duration_ms: float
-    hits: NotRequired[HitsDict]
-    hits_with_outputs: NotRequired[HitsDict]
+    hits: NotRequired[dict[str, Any]]
+    hits_with_outputs: NotRequired[dict[str, Any]]
 
 
 def figures(trace: Trace) -> Figures:

@@ -15,7 +15,7 @@ from typing import Any
 from ..._base.errors import InputError, KvtraceError, UsageError
 from ..._base.files import SUFFIXES, is_std
 from ..._base.output_files import write_atomically
-from ..._base.results import PlottedResult
+from ..._base.results import PlottedResult, columns_in
 from ..._base.tables import csv_text
 from ..._base.units import leading_rows
 from ..._base.workers import place_of
@@ -25,18 +25,18 @@ from ...trace.unknown import PREFIXES, remarks
 from ..demand import BlockDemand
 from ..engines import DEFAULTS
 from ..policies import is_users
-from ..simulation import gap_to, optimum_of, run
+from ..simulation import Simulation, gap_to, optimum_of, run
 from .grid import Cell
 
 SweepRow = dict[str, Any]
 OnProgress = Callable[[int], None]  # requests served
 
 ENGINE_OPTIONS: tuple[str, ...] = tuple(DEFAULTS)
-COUNTS: tuple[str, ...] = (
-    "requests", "hit_blocks", "blocks", "hit_tokens", "tokens", "request_hits", "requests_with_blocks",
-    "block_hit_rate", "token_hit_rate", "request_hit_rate", "evictions", "early_frees", "warm_up_requests",
-)  # fmt: skip
 SETTINGS: tuple[str, ...] = ("trace", "block_size", "engine", "mode", "schedule", "policy", "capacity", "seed")
+OF_RUNS = columns_in(Simulation)
+COUNTS: tuple[str, ...] = tuple(
+    name for name in OF_RUNS if name not in (*SETTINGS, "capacity_tokens", *ENGINE_OPTIONS, "layout")
+)
 GAP: tuple[str, ...] = ("belady_hit_blocks", "gap_to_belady")
 COLUMNS: tuple[str, ...] = (
     *SETTINGS, "capacity_tokens", "capacity_bytes", *ENGINE_OPTIONS, *COUNTS, *GAP, "warning", "error",
@@ -105,7 +105,7 @@ def _settings(cell, trace) -> SweepRow:
 SCHEMA = 2  # version of the keys and values of to_dict
 FORMS = (".csv", ".json", ".jsonl", ".parquet")
 TEXTS = {*SETTINGS, *ENGINE_OPTIONS, "warning", "error"} - {"block_size", "capacity", "seed"}
-REALS = {name for name in COLUMNS if name.endswith("_rate")} | {"request_hits", "gap_to_belady"}
+REALS = {name for name in COUNTS if OF_RUNS[name].format.endswith("f")} | {"request_hits", "gap_to_belady"}
 
 
 @dataclass(frozen=True, repr=False)

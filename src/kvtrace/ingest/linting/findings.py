@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from ..._base.results import Result, columns_of
+from ..._base.results import Described, Result, ResultColumn, column, columns_in, columns_of
 from . import shapes
 from .judging import DATE, DRIFT, ID, KINDS, LOST_HISTORY, METADATA, REMEDIES, TOOL_ORDER, UNDECIDED, Occurrence
 from .prompts import Prompt
@@ -130,10 +130,10 @@ def _counted(values: Iterable[int]) -> Values:
 
 
 @dataclass(frozen=True)
-class LintFinding:
+class LintFinding(Described):
     """A place where prompts diverge that nearly agree, and what it costs."""
 
-    kind: str  # a key of KINDS
+    kind: str = field(metadata=column("kind", rank=0, place=1))  # a key of KINDS
     form: str  # a key of REMEDIES
     role: str  # of the message: system, user, ..., template, or prompt if roles are unknown
     message: int  # from 0; -1 before the first; the median where it varies
@@ -141,12 +141,17 @@ class LintFinding:
     message_token: int  # of the message, from 0: the median
     first_token: int
     last_token: int
-    block: int  # of the token
-    requests: int  # that diverge there
-    values: int  # different values there; 0 = not counted
-    tokens: int  # prompt tokens that would hit without it
+    block: int = field(metadata=column("block", ",", rank=3, place=3))  # of the token
+    requests: int = field(metadata=column("requests", ",", place=4))  # that diverge there
+    values: int = field(  # different values there; 0 = not counted
+        metadata=column("values", ",", rank=3, place=5, always=True)
+    )
+    tokens: int = field(  # prompt tokens that would hit without it
+        metadata=column("tokens lost", ",", rank=0, place=6)
+    )
 
     @property
+    @column("what to change", note=True, rank=2, place=8)
     def sentence(self) -> str:
         """What to change, in words."""
         return REMEDIES[self.form]
@@ -164,10 +169,6 @@ class LintFinding:
         if self.role in ("prompt", "template"):
             name = self.role
         return f"{name}, token {self.token:,}"
-
-    def to_dict(self) -> dict[str, Any]:
-        """The finding as JSON values."""
-        return asdict(self) | {"sentence": self.sentence}
 
 
 @dataclass(frozen=True, repr=False)
@@ -189,6 +190,11 @@ class LintReport(Result):
     rejected: int = 0  # bad rows
     windows: int = 1  # parts of the log that were compared, each with itself
     settings: Mapping[str, Any] = field(default_factory=dict)  # reader, tokenizer and template
+
+    @property
+    def columns(self) -> dict[str, ResultColumn]:
+        """The columns of a table of its findings."""
+        return columns_in(LintFinding)
 
     @property
     def lost_tokens(self) -> int:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
-from ..._base.results import Result, columns_of, headed, html_table
+from ..._base.results import DescribedResult, Result, as_json, columns_of, headed, html_table
 from ..release_options import Profile
 
 PEOPLE = ("accounts", "users", "client_users")  # contributors that no trace shows
@@ -14,7 +14,7 @@ SCHEMA = 2
 
 
 @dataclass(frozen=True, repr=False)
-class Finding(Result):
+class Finding(DescribedResult):
     """The result of one check. Figure, sentence and remedy contain no string, id or name from the trace."""
 
     level: str  # one of LEVELS
@@ -31,12 +31,11 @@ class Finding(Result):
 
     def _row(self) -> dict[str, Any]:
         """The columns of a table: all but the figures, which differ among checks."""
-        return {name: getattr(self, name) for name in ("name", "level", "sentence", "remedy")}
+        return {name: value for name, value in self.to_dict().items() if name != "figure"}
 
     def to_dict(self) -> dict[str, Any]:
         """All fields, the name first."""
-        values = asdict(self)
-        return {key: values[key] for key in ("name", "level", "figure", "sentence", "remedy")}
+        return {"name": self.name} | super().to_dict()
 
 
 def passed(figure: dict[str, Any], sentence: str) -> Finding:
@@ -146,5 +145,5 @@ class Audit(Result):
             "publishable": self.publishable,
             "status": self.status,
             "verdict": self.verdict,
-            "findings": [finding.to_dict() for finding in self.findings],
+            "findings": as_json(self.findings),
         }

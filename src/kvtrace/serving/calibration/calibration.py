@@ -10,18 +10,18 @@ from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any, TypedDict
+from typing import Any
 
 import numpy as np
 
 from ..._base.errors import UsageError
-from ..._base.results import Result
+from ..._base.results import DescribedResult
 from ...cache.demand import block_demand
 from ...cache.simulation import Setting
 from ..hardware.gpus import Gpu
 from ..hardware.gpus import gpu as gpu_of
 from ..hardware.roofline import Roofline
-from ..latencies import Latencies, StatisticError, StatisticErrorDict, errors_of, mean_error
+from ..latencies import Latencies, StatisticError, errors_of, mean_error
 from ..models.shape import ModelShape, model_shape
 from ..recordings.recording import Recording
 from ..schedulers import Scheduler
@@ -40,23 +40,8 @@ COUNTS = 5  # of the steps between tokens, each with the costs of the one before
 MIN_PART = 10  # requests of each part
 
 
-class CalibrationDict(TypedDict):
-    """The result of `Calibration.to_dict`; docs/serving/calibrate.md explains the keys."""
-
-    schema: int
-    requests: int
-    left_out: int
-    held_out: int
-    errors: list[StatisticErrorDict]
-    fitted_errors: list[StatisticErrorDict]
-    unfitted_errors: list[StatisticErrorDict]
-    forms: dict[str, float]
-    worth: dict[str, float]
-    costs: dict[str, Any]
-
-
 @dataclass(frozen=True, eq=False, repr=False)
-class Calibration(Result):
+class Calibration(DescribedResult):
     """The costs, and their errors on the requests that were held out."""
 
     costs: Costs
@@ -78,17 +63,13 @@ class Calibration(Result):
 
     def _columns(self) -> dict[str, list[Any]]:
         rows = [error.to_dict() for error in self.errors]
-        return {name: [row[name] for row in rows] for name in rows[0]}  # type: ignore[literal-required]
+        return {name: [row[name] for row in rows] for name in rows[0]}
 
-    def to_dict(self) -> CalibrationDict:
-        """The costs and all errors."""
-        return {
-            "schema": SCHEMA, "requests": self.requests, "left_out": self.left_out, "held_out": self.held_out,
-            "errors": [error.to_dict() for error in self.errors],
-            "fitted_errors": [error.to_dict() for error in self.fitted_errors],
-            "unfitted_errors": [error.to_dict() for error in self.unfitted_errors],
-            "forms": dict(self.forms), "worth": dict(self.worth), "costs": self.costs.to_dict(),
-        }  # fmt: skip
+    def to_dict(self) -> dict[str, Any]:
+        """The costs and all errors; docs/serving/calibrate.md explains the keys."""
+        values = super().to_dict()
+        costs = values.pop("costs")
+        return {"schema": SCHEMA, **values, "costs": costs}
 
 
 def calibrate(

@@ -7,11 +7,12 @@ tokens that would then be hits.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
-from typing import Any, NotRequired, TypedDict
+from dataclasses import dataclass, field, replace
+from typing import Any
 
 import numpy as np
 
+from ..._base.results import Described, column
 from ...cache.simulation import Simulation
 from ...trace.hits import leading_tokens
 from ..hardware.prices import Prices
@@ -27,61 +28,26 @@ BASES = {
 }
 
 
-class AmountDict(TypedDict):
-    """How much of a cure reaches a share of what its cause costs."""
-
-    share: float
-    tokens: int
-    blocks: NotRequired[int]
-    gib: NotRequired[float]
-    ttl_ms: NotRequired[float]
-
-
-class CureDict(TypedDict):
-    """The result of `Cure.to_dict`; docs/serving/explain.md explains the keys."""
-
-    name: str
-    tokens: int
-    share: float
-    basis: str
-    sentence: str
-    prefill_s: float | None
-    usd: float | None
-    provider_usd: float | None
-    amounts: list[AmountDict]
-
-
 @dataclass(frozen=True)
-class Amount:
+class Amount(Described):
     """How much of a cure reaches a share of what its cause costs: blocks of each instance, or a time to live."""
 
     share: float  # of the tokens of the cause, that was to be reached
     tokens: int  # that it makes hits
-    blocks: int | None = None
-    gib: float | None = None  # of these blocks, if the bytes of a token are known
-    ttl_ms: float | None = None
-
-    def to_dict(self) -> AmountDict:
-        """Keys as docs/serving/explain.md lists them, without those that do not apply."""
-        values: AmountDict = {"share": self.share, "tokens": self.tokens}
-        if self.blocks is not None:
-            values["blocks"] = self.blocks
-        if self.gib is not None:
-            values["gib"] = self.gib
-        if self.ttl_ms is not None:
-            values["ttl_ms"] = self.ttl_ms
-        return values
+    blocks: int | None = field(default=None, metadata=column(optional=True))
+    gib: float | None = field(default=None, metadata=column(optional=True))  # if the bytes of a token are known
+    ttl_ms: float | None = field(default=None, metadata=column(optional=True))
 
 
 @dataclass(frozen=True)
-class Cure:
+class Cure(Described):
     """One change, the prompt tokens that it makes hits, and what these are worth."""
 
     name: str
     tokens: int  # more hit tokens than now
     share: float  # of all prompt tokens
     basis: str  # a key of BASES
-    advice: str  # what to change, and what it brings, in one sentence
+    advice: str = field(metadata=column(key="sentence"))  # what to change, and what it brings, in one sentence
     prefill_s: float | None = None  # seconds of prefill that it saves on one instance's GPUs
     usd: float | None = None  # of these GPUs
     provider_usd: float | None = None  # that it saves on the bill of a provider
@@ -104,14 +70,9 @@ class Cure:
             worth.append(f"{self.provider_usd:,.2f} USD on a provider's bill")
         return f"{self.advice} Gain: {', '.join(worth)}."
 
-    def to_dict(self) -> CureDict:
+    def to_dict(self) -> dict[str, Any]:
         """Keys as docs/serving/explain.md lists them."""
-        return {
-            "name": self.name, "tokens": self.tokens, "share": self.share, "basis": self.basis,
-            "sentence": self.sentence, "prefill_s": self.prefill_s, "usd": self.usd,
-            "provider_usd": self.provider_usd,
-            "amounts": [amount.to_dict() for amount in self.amounts],
-        }  # fmt: skip
+        return super().to_dict() | {"sentence": self.sentence}
 
 
 def duration(seconds: float) -> str:

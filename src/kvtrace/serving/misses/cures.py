@@ -21,7 +21,7 @@ from ...trace.domains import MERGE, count_domains
 from ..hardware.prices import Prices
 from ..hardware.roofline import Roofline
 from ..routers import FULL_ATTENTION
-from .baseline import Amount, Baseline, Cure, CureDict, duration, percent
+from .baseline import Amount, Baseline, Cure, duration, percent
 from .causes import lifetime_ms
 from .explanation import Explanation
 from .setup import Setup
@@ -266,7 +266,7 @@ class Cures(Result):
     def _columns(self) -> dict[str, list[Any]]:
         return columns_of(cure.to_dict() for cure in self.cures)
 
-    def to_dict(self) -> list[CureDict]:
+    def to_dict(self) -> list[dict[str, Any]]:
         """The cures; keys as docs/serving/explain.md lists them."""
         return [cure.to_dict() for cure in (*self.cures, *self.in_vain)]
 

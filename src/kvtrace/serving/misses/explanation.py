@@ -9,16 +9,16 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import NotRequired, TypedDict, Unpack, cast
+from typing import Any, TypedDict, Unpack, cast
 
 import numpy as np
 
 from ..._base.errors import UsageError
 from ..._base.results import PlottedResult
-from ...analysis.delivered import Delivered, DeliveredDict, delivered_hits
+from ...analysis.delivered import Delivered, delivered_hits
 from ...cache.engines import non_default
 from ...cache.layout import CacheLayout
-from ...cache.simulation import EngineOptions, Simulation, SimulationDict
+from ...cache.simulation import EngineOptions, Simulation
 from ...trace.columns import require_trace
 from ...trace.hits import RequestGroups, session_groups, time_windows
 from ...trace.trace import Trace
@@ -50,19 +50,6 @@ class SessionCausesDict(CauseGroupDict):
     """The prompt tokens of one session, by cause; session -1 has the requests without one."""
 
     session: int
-
-
-class ExplanationDict(TypedDict):
-    """The result of `Explanation.to_dict`; docs/serving/explain.md explains the keys."""
-
-    schema: int
-    simulation: SimulationDict
-    requests: int
-    tokens: int
-    causes: dict[str, int]
-    tiers: dict[str, int]
-    possible_tokens: int
-    delivered: NotRequired[DeliveredDict]  # of a trace with cached_tokens
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -164,10 +151,10 @@ class Explanation(PlottedResult):
         rows = zip(sessions.labels.tolist(), self._grouped(sessions), strict=True)
         return [{**row, "session": number} for number, row in rows]
 
-    def to_dict(self) -> ExplanationDict:
+    def to_dict(self) -> dict[str, Any]:
         """Keys as docs/serving/explain.md lists them."""
         requests = len(self.simulation.trace) - self.simulation.warm_up
-        result: ExplanationDict = {
+        result: dict[str, Any] = {
             "schema": SCHEMA, "simulation": self.simulation.to_dict(), "requests": max(requests, 0),
             "tokens": self.tokens, "causes": self.totals, "tiers": self.tiers, "possible_tokens": self.possible_tokens,
         }  # fmt: skip

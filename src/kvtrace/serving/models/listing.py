@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any, TypedDict
+from typing import Any
 
 from ..._base.errors import InputError, UsageError
-from ..._base.results import Result, columns_of
+from ..._base.results import Result, as_json, columns_of
 from ..._base.tables import TextTable
 from ...cache.layout import LayerKind
 from .config import MODELS, CatalogEntry, near_models
@@ -17,34 +17,6 @@ from .shape import ModelShape, model_shape
 
 SCHEMA = 1  # version of the keys of to_dict
 PRECISIONS = {16: "bfloat16", 8: "fp8", 4: "fp4"}  # bits of a cached value -> dtype
-
-
-class LayersDict(TypedDict):
-    """Layers of one kind, in JSON."""
-
-    kind: str
-    layers: int
-    token_bytes: int
-    window: int
-    state_bytes: int
-    tokens_per_entry: int
-    indexer: bool
-
-
-class ModelDict(TypedDict):
-    """A model of the catalog, in JSON."""
-
-    name: str
-    parameters: int | None
-    active_parameters: int | None
-    kv_bytes_per_token: dict[str, int]
-    state_bytes: int
-    layers: list[LayersDict]
-    has_times: bool
-    published_parameters: float | None
-    published_active: float | None
-    sources: list[str]
-    date: str
 
 
 @dataclass(frozen=True)
@@ -66,7 +38,7 @@ class CatalogModel:
         """Bytes of the states of one request."""
         return sum(kind.layers * kind.state_bytes for kind in self.kinds)
 
-    def to_dict(self) -> ModelDict:
+    def to_dict(self) -> dict[str, Any]:
         """The JSON object of docs/serving/models.md."""
         return {
             "name": self.entry.name,
@@ -74,13 +46,7 @@ class CatalogModel:
             "active_parameters": self.shape.active_parameters if self.shape else None,
             "kv_bytes_per_token": {f"bits_{bits}": size for bits, size in self.kv_bytes.items()},
             "state_bytes": self.state_bytes,
-            "layers": [
-                {
-                    "kind": kind.kind, "layers": kind.layers, "token_bytes": kind.token_bytes, "window": kind.window,
-                    "state_bytes": kind.state_bytes, "tokens_per_entry": kind.tokens_per_entry, "indexer": kind.indexer,
-                }
-                for kind in self.kinds
-            ],
+            "layers": as_json(self.kinds),
             "has_times": self.shape is not None,
             "published_parameters": self.entry.parameters,
             "published_active": self.entry.active,
@@ -109,7 +75,7 @@ class ModelList(Result):
 
     def to_dict(self) -> dict[str, Any]:
         """The JSON object of docs/serving/models.md; `schema` is its version."""
-        return {"schema": SCHEMA, "models": [model.to_dict() for model in self.models]}
+        return {"schema": SCHEMA, "models": as_json(self.models)}
 
     def table(self) -> TextTable:
         """The table of `kvtrace models`: one row a model."""

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, TypedDict
+from typing import Any
 
 import numpy as np
 
 from ..._base.errors import UsageError
-from ..._base.results import Result, columns_of
+from ..._base.results import Described, DescribedResult, column, columns_of
 from ...cache.demand import SERIAL
-from ...cache.layout import CacheLayout, LayoutDict
+from ...cache.layout import CacheLayout
 from ...cache.simulation import Setting, run
 from ...trace.columns import require_trace
 from ...trace.trace import Trace
@@ -23,39 +23,22 @@ STEPS = (2, 8, 32)  # retention intervals that are tried, in blocks
 GAIN = 0.005  # of the prompt tokens: what another setting must gain to be named
 
 
-class OtherLayoutDict(TypedDict):
-    """The hits of another setting of the engine."""
-
-    setting: str
-    block_size: int
-    retention_interval: int | None
-    hit_tokens: int
-
-
-class ReachableHitsDict(TypedDict):
-    """The result of `ReachableHits.to_dict`."""
-
-    engine: str
-    capacity: int | None
-    prompt_tokens: int
-    possible_hit_tokens: int
-    hit_tokens: int
-    prompts_below_a_block: int
-    layout: LayoutDict | None
-    others: list[OtherLayoutDict]
+def sizes_of(layout: CacheLayout) -> dict[str, int | None]:
+    """The sizes of a layout that its settings change."""
+    return {"block_size": layout.scheduler_block_size, "retention_interval": layout.retention_interval}
 
 
 @dataclass(frozen=True)
-class OtherLayout:
+class OtherLayout(Described):
     """The hits of another setting of the engine."""
 
     setting: str  # the option that chooses it
-    layout: CacheLayout
+    layout: CacheLayout = field(metadata=column(spread={}, value=sizes_of))
     hit_tokens: int
 
 
 @dataclass(frozen=True, repr=False)
-class ReachableHits(Result):
+class ReachableHits(DescribedResult):
     """Hit tokens of a trace in an engine's cache of a model, beside those that full attention could have."""
 
     engine: str
@@ -73,22 +56,6 @@ class ReachableHits(Result):
     def _columns(self) -> Mapping[str, Any]:
         own = {"setting": "present", "hit_tokens": self.hit_tokens}
         return columns_of([own, *({"setting": one.setting, "hit_tokens": one.hit_tokens} for one in self.others)])
-
-    def to_dict(self) -> ReachableHitsDict:
-        """Keys as docs/cache/hybrid.md lists them."""
-        return {
-            "engine": self.engine, "capacity": self.capacity, "prompt_tokens": self.prompt_tokens,
-            "possible_hit_tokens": self.possible_hit_tokens, "hit_tokens": self.hit_tokens,
-            "prompts_below_a_block": self.prompts_below_a_block,
-            "layout": None if self.layout is None else self.layout.to_dict(),
-            "others": [
-                {
-                    "setting": one.setting, "block_size": one.layout.scheduler_block_size,
-                    "retention_interval": one.layout.retention_interval, "hit_tokens": one.hit_tokens,
-                }
-                for one in self.others
-            ],
-        }  # fmt: skip
 
     @property
     def better(self) -> OtherLayout | None:

@@ -2,26 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields, is_dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
-from ..._base.results import PlottedResult, columns_of
+from ..._base.results import Described, DescribedResult, PlottedResult, column, columns_of
 from ..serving_run import Quantiles
 
 SCHEMA = 3  # version of the keys
-WHERE_KNOWN = {
-    "gap_to_belady",
-    "fetch_seconds_per_block",
-    "bandwidth",
-    "fetch_pays",
-    "loop",
-    "sensitivity",
-    "lanes",
-}  # no key if None
 
 
 @dataclass(frozen=True)
-class PlanSetting:
+class PlanSetting(Described):
     """The trace, the model, and the GPUs of an instance."""
 
     requests: int
@@ -38,18 +29,18 @@ class PlanSetting:
 
 
 @dataclass(frozen=True)
-class MemoryPoint:
+class MemoryPoint(Described):
     """The hits of one LRU cache of a size."""
 
     capacity: int  # blocks
     gib: float
     block_hit_rate: float
     gap_to_unlimited: float
-    gap_to_belady: float | None = None  # at two of the points
+    gap_to_belady: float | None = field(default=None, metadata=column(optional=True))  # at two of the points
 
 
 @dataclass(frozen=True)
-class LeastMemory:
+class LeastMemory(Described):
     """The smallest cache for a share of the possible hits."""
 
     capacity: int  # blocks
@@ -57,7 +48,7 @@ class LeastMemory:
 
 
 @dataclass(frozen=True)
-class MemoryPlan:
+class MemoryPlan(Described):
     """Hits against memory."""
 
     unlimited_block_hit_rate: float
@@ -68,20 +59,22 @@ class MemoryPlan:
 
 
 @dataclass(frozen=True)
-class TierPlan:
+class TierPlan(Described):
     """One tier of an instance; the GPUs' own memory has no transfer."""
 
     name: str
     capacity: int  # blocks
     hit_blocks: int
     share: float  # of all references to blocks
-    fetch_seconds_per_block: float | None = None
-    bandwidth: float | None = None  # bytes a second
-    fetch_pays: bool | None = None  # whether fetching a block takes less time than computing it
+    fetch_seconds_per_block: float | None = field(default=None, metadata=column(optional=True))
+    bandwidth: float | None = field(default=None, metadata=column(optional=True))  # bytes a second
+    fetch_pays: bool | None = field(
+        default=None, metadata=column(optional=True)
+    )  # whether fetching a block takes less time than computing it
 
 
 @dataclass(frozen=True)
-class TiersPlan:
+class TiersPlan(Described):
     """The tiers of an instance."""
 
     rows: list[TierPlan]
@@ -90,7 +83,7 @@ class TiersPlan:
 
 
 @dataclass(frozen=True)
-class TimeTarget:
+class TimeTarget(Described):
     """The time to first token that is planned for, and the share of the requests that it holds for."""
 
     ttft_s: float
@@ -98,7 +91,7 @@ class TimeTarget:
 
 
 @dataclass(frozen=True)
-class PrefillFloor:
+class PrefillFloor(Described):
     """The time of prefill alone at the target's quantile: no queue, no other request in a step."""
 
     without_hits_s: float
@@ -106,7 +99,7 @@ class PrefillFloor:
 
 
 @dataclass(frozen=True, kw_only=True)
-class FleetFigures:
+class FleetFigures(Described):
     """A number of instances behind a router, and what they do with the trace."""
 
     instances: int
@@ -132,7 +125,7 @@ class CurvePoint(FleetFigures):
 
 
 @dataclass(frozen=True)
-class UnmetTarget:
+class UnmetTarget(Described):
     """A router with which no number of instances meets the target."""
 
     router: str
@@ -153,7 +146,7 @@ class RouterPlan(FleetFigures):
 
 
 @dataclass(frozen=True)
-class ModelError:
+class ModelError(Described):
     """What the measured errors of simulated times mean for the best router."""
 
     statistic: str  # of the time to first token whose errors these are
@@ -166,7 +159,7 @@ class ModelError:
 
 
 @dataclass(frozen=True)
-class InstancesPlan:
+class InstancesPlan(Described):
     """Instances for the target, router by router."""
 
     target: TimeTarget
@@ -178,7 +171,7 @@ class InstancesPlan:
 
 
 @dataclass(frozen=True)
-class BlockSizePlan:
+class BlockSizePlan(Described):
     """The possible hits in blocks of one size."""
 
     block_size: int
@@ -188,7 +181,7 @@ class BlockSizePlan:
 
 
 @dataclass(frozen=True)
-class BlockSizesPlan:
+class BlockSizesPlan(Described):
     """The possible hits in larger blocks."""
 
     rows: list[BlockSizePlan]
@@ -196,7 +189,7 @@ class BlockSizesPlan:
 
 
 @dataclass(frozen=True)
-class PricePlan:
+class PricePlan(Described):
     """A provider's bill where prefixes live for some time after their last use."""
 
     ttl: str  # "none", "5m" or "1h"
@@ -206,7 +199,7 @@ class PricePlan:
 
 
 @dataclass(frozen=True)
-class PricesPlan:
+class PricesPlan(Described):
     """A provider's bills."""
 
     rows: list[PricePlan]
@@ -215,7 +208,7 @@ class PricesPlan:
 
 
 @dataclass(frozen=True)
-class LoopPlan:
+class LoopPlan(Described):
     """The block hit rate of one pass beside that of the events, for the best router."""
 
     instances: int
@@ -227,7 +220,7 @@ class LoopPlan:
 
 
 @dataclass(frozen=True, kw_only=True)
-class LanePoint:
+class LanePoint(Described):
     """A number of lanes of a closed loop on one instance that was simulated."""
 
     lanes: int
@@ -245,10 +238,10 @@ class LanePoint:
 
 
 @dataclass(frozen=True)
-class LanesPlan:
+class LanesPlan(Described):
     """The largest number of lanes that meets the target on one instance."""
 
-    lanes: int | None  # None: even one lane misses it
+    lanes: int | None = field(metadata=column(optional=True))  # None: even one lane misses it
     best: LanePoint | None
     curve: list[LanePoint]  # all numbers that were simulated
     reason: str | None  # why even one lane misses the target
@@ -256,7 +249,7 @@ class LanesPlan:
 
 
 @dataclass(frozen=True)
-class Sensitivity:
+class Sensitivity(Described):
     """The plan of the best router if one assumption changes by a factor."""
 
     what: str
@@ -269,7 +262,7 @@ class Sensitivity:
 
 
 @dataclass(frozen=True, repr=False)
-class Plan(PlottedResult):
+class Plan(DescribedResult, PlottedResult):
     """The result of `kvtrace.plan`, by part."""
 
     setting: PlanSetting
@@ -278,9 +271,9 @@ class Plan(PlottedResult):
     instances: InstancesPlan
     block_sizes: BlockSizesPlan
     prices: PricesPlan
-    loop: LoopPlan | None = None  # None where no router meets the target
-    sensitivity: list[Sensitivity] | None = None
-    lanes: LanesPlan | None = None  # in a closed loop
+    loop: LoopPlan | None = field(default=None, metadata=column(optional=True))  # None where no router meets the target
+    sensitivity: list[Sensitivity] | None = field(default=None, metadata=column(optional=True))
+    lanes: LanesPlan | None = field(default=None, metadata=column(optional=True))  # in a closed loop
 
     def _headline(self) -> str:
         part, best, target = self.setting, self.instances.best, self.instances.target
@@ -293,18 +286,8 @@ class Plan(PlottedResult):
 
     def _columns(self) -> dict[str, list[Any]]:
         """One row for each router."""
-        return columns_of({"router": row.router} | plain(row) for row in self.instances.routers)
+        return columns_of({"router": row.router} | row.to_dict() for row in self.instances.routers)
 
     def to_dict(self) -> dict[str, Any]:
         """Keys as docs/serving/plan.md lists them; `schema` is their version."""
-        return {"schema": SCHEMA, **plain(self)}
-
-
-def plain(value: Any) -> Any:
-    """A part of a plan as JSON values."""
-    if is_dataclass(value):
-        known = {field.name: getattr(value, field.name) for field in fields(value)}
-        return {name: plain(one) for name, one in known.items() if one is not None or name not in WHERE_KNOWN}
-    if isinstance(value, dict):
-        return {key: plain(one) for key, one in value.items()}
-    return [plain(one) for one in value] if isinstance(value, list) else value
+        return {"schema": SCHEMA, **super().to_dict()}

@@ -1,0 +1,35 @@
+"""A value of a result is written once: as JSON, CSV, data frame and table have it."""
+
+from dataclasses import fields
+
+import pytest
+
+from kvtrace import simulate_all, toy
+from kvtrace._base.results import column
+from kvtrace.cache.simulation import Simulation
+from kvtrace.report import simulation_tables
+from kvtrace.serving.simulations import Simulations
+
+
+class WithMisses(Simulation):
+    @property
+    @column("miss blocks", ",", rank=2)
+    def miss_blocks(self) -> int:
+        return self.hits.blocks - self.hits.hit_blocks
+
+
+@pytest.fixture
+def simulations():
+    runs = simulate_all(toy("0 1", "2", "0 1"), [2, 3], gap=False).runs
+    return Simulations([WithMisses(**{each.name: getattr(run, each.name) for each in fields(run)}) for run in runs], [])
+
+
+def test_one_property_is_a_key_a_column_of_each_table_and_of_the_frame(simulations):
+    rows = [simulation_tables.result(run) for run in simulations.runs]
+    assert [row["miss_blocks"] for row in rows] == [4, 3]
+    assert simulation_tables.as_csv(rows).partition("\n")[0].endswith(",warm_up_requests,miss_blocks")
+    pytest.importorskip("pyarrow")
+    assert simulations.to_arrow()["miss_blocks"].to_pylist() == [4, 3]
+    values = simulation_tables.to_dict(simulations.runs[0].trace, rows)
+    (table,) = simulation_tables.tables(values, simulations.runs)
+    assert table.columns[-1].name == "miss blocks" and [row[-1] for row in table.rows] == ["4", "3"]
