@@ -10,8 +10,8 @@ from kvtrace.analysis.distribution import Distribution
 from kvtrace.analysis.popularity import DepthBand, Popularity
 from kvtrace.analysis.session_statistics import ToolAnswers
 from kvtrace.cache.isolation import DomainsDict
-from kvtrace.serving.models.possible_hits import ReachableHitsDict
-from kvtrace.trace.hits import HitsDict
+
+from .result_keys import HitsDict, ReachableHitsDict
 
 
 class Group(TypedDict):

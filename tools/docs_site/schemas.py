@@ -16,9 +16,10 @@ from itertools import takewhile
 from pathlib import Path
 from typing import Any, Literal, NotRequired, TypedDict, get_args, get_origin, get_type_hints
 
+from kvtrace._base.results import Described, attributes_in
 from kvtrace.analysis import comparison, delivered, exact_curve, summary
 from kvtrace.analysis.distribution import FIGURES, Distribution
-from kvtrace.cache import isolation, simulation, tiered
+from kvtrace.cache import isolation, simulation
 from kvtrace.cache.sweeps import table
 from kvtrace.capture import gauge
 from kvtrace.formats import format_table
@@ -30,10 +31,10 @@ from kvtrace.serving.closed_loop import LoopDict
 from kvtrace.serving.misses import baseline, causes, explanation
 from kvtrace.serving.models import listing
 from kvtrace.serving.planning import plan_result
-from kvtrace.serving.serving_run import ServingDict
 from kvtrace.trace.columns import TAILS
 from kvtrace.trace.meta import Meta
 
+from . import result_keys
 from .analysis_outputs import AnalyzeFile, CompareFile, CurveFile
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -94,13 +95,13 @@ class AuditFile(TypedDict):
     findings: list[finding.Finding]
 
 
-class Result(tiered.TieredDict, ServingDict, total=False):
+class Result(result_keys.TieredDict, result_keys.ServingDict, total=False):
     """One result of `kvtrace simulate --json`; the keys of tiers, instances and serving are there if they apply."""
 
     capacity_bytes: int
     belady_hit_blocks: int
     gap_to_belady: float
-    over_time: list[simulation.WindowDict]
+    over_time: list[result_keys.WindowDict]
     isolation: isolation.IsolationDict
     loop: LoopDict
     difference: dict[str, float]
@@ -128,7 +129,7 @@ class ExplainFile(TypedDict):
     possible_tokens: int
     delivered: NotRequired[delivered.DeliveredDict]
     prefill_s: NotRequired[dict[str, float]]
-    cures: NotRequired[list[baseline.CureDict]]
+    cures: NotRequired[list[result_keys.CureDict]]
     over_time: NotRequired[list[explanation.WindowCausesDict]]
     by_session: NotRequired[list[explanation.SessionCausesDict]]
 
@@ -292,7 +293,7 @@ class ModelsFile(TypedDict):
     """The output of `kvtrace models --json`."""
 
     schema: int
-    models: list[listing.ModelDict]
+    models: list[result_keys.ModelDict]
 
 
 def models() -> Schema:
@@ -341,7 +342,7 @@ def simulations() -> Schema:
 
 def _keep_optional(result: Schema) -> None:
     """Require of a simulation what each kind of simulation has."""
-    own = _required(simulation.SimulationDict) - simulation.EngineOptions.__optional_keys__
+    own = _required(result_keys.SimulationDict) - simulation.EngineOptions.__optional_keys__
     result["required"] = [name for name in result["required"] if name in own]
 
 
@@ -392,7 +393,7 @@ def validations() -> Schema:
 
 def calibrations() -> Schema:
     """Costs fitted to a recording, and their errors."""
-    schema = _described(schema_of(calibration.CalibrationDict), descriptions("serving/calibrate.md#keys-of-calibrate"))
+    schema = _described(schema_of(result_keys.CalibrationDict), descriptions("serving/calibrate.md#keys-of-calibrate"))
     schema["properties"]["schema"] = {"const": calibration.SCHEMA}
     return schema
 
@@ -418,10 +419,19 @@ def _add(whole: Schema, /, **properties: Schema) -> None:
     whole["required"] += [*properties]
 
 
+WHERE_KNOWN = {  # keys that a part of a plan can lack
+    name
+    for kind in vars(plan_result).values()
+    if isinstance(kind, type) and issubclass(kind, Described)
+    for name, column in attributes_in(kind).items()  # type: ignore[arg-type]
+    if column.optional
+}
+
+
 def _relax(schema: Schema) -> None:
-    """Make the keys of plan_result.WHERE_KNOWN optional, at every depth."""
+    """Make the keys of WHERE_KNOWN optional, at every depth."""
     if "required" in schema:
-        schema["required"] = [name for name in schema["required"] if name not in plan_result.WHERE_KNOWN]
+        schema["required"] = [name for name in schema["required"] if name not in WHERE_KNOWN]
     for inner in [*schema.get("properties", {}).values(), schema.get("items"), *schema.get("anyOf", [])]:
         if isinstance(inner, dict):
             _relax(inner)

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
+from typing import TypedDict
 
 import numpy as np
 
@@ -80,6 +81,17 @@ class Latencies:
     def take(self, rows: np.ndarray) -> Latencies:
         """The latencies of some requests."""
         return Latencies(self.ttft_s[rows], self.tpot_s[rows], self.e2e_s[rows])
+
+
+class StatisticErrorDict(TypedDict):
+    """The result of `StatisticError.to_dict`."""
+
+    latency: str
+    statistic: str
+    measured: float
+    simulated: float
+    error: float
+    interval: list[float]
 
 
 @dataclass(frozen=True)

@@ -9,10 +9,10 @@ from typing import Any, TypedDict
 import numpy as np
 
 from .._base.errors import UsageError
-from .._base.results import PlottedResult
+from .._base.results import PlottedResult, as_json
 from ..cache.simulation import Setting
 from .calibration.costs import Costs, active_at
-from .latencies import STATISTICS, Latencies, StatisticError, errors_of
+from .latencies import STATISTICS, Latencies, StatisticError, StatisticErrorDict, errors_of
 from .recordings.recording import BLOCKS, Recording
 from .schedulers import Scheduler
 from .simulation import ServingRun, StepCost, simulate_serving
@@ -50,7 +50,7 @@ class ValidationDict(TypedDict):
     capacity: int | None
     block_size: int
     step_cost: dict[str, float]
-    errors: list[dict[str, Any]]
+    errors: list[StatisticErrorDict]
     rank_correlation: dict[str, float | None]
     requests_per_s: float
     simulated_requests_per_s: float
@@ -177,7 +177,7 @@ class Validation(PlottedResult):
             "rejected": run.rejected, "warm_up": self.warm_up,
             "scheduler": f"{run.scheduler.name} {run.scheduler.version}".strip(), "capacity": self.capacity,
             "block_size": one.trace.block_size, "step_cost": asdict(self.cost),
-            "errors": [error.to_dict() for error in self.errors],
+            "errors": as_json(self.errors),
             "rank_correlation": self.rank_correlation,
             "requests_per_s": len(one) / span, "simulated_requests_per_s": int(served.sum()) / run.makespan_s,
             "output_tokens_per_s": int(output.sum()) / span,
