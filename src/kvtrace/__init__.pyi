@@ -122,6 +122,8 @@ from .serving.planning.planning import plan as plan
 from .serving.planning.planning import step_cost as step_cost
 from .serving.recordings import read_recording as read_recording
 from .serving.recordings.recording import Recording as Recording
+from .serving.run import Simulations as Simulations
+from .serving.run import simulate_all as simulate_all
 from .serving.schedulers.base import BatchLimits as BatchLimits
 from .serving.schedulers.base import Tier as Tier
 from .serving.schedulers.dynamo import DynamoCost as DynamoCost
@@ -133,8 +135,6 @@ from .serving.service_times import service_model as service_model
 from .serving.serving_run import ServingRun as ServingRun
 from .serving.simulation import StepCost as StepCost
 from .serving.simulation import simulate_serving as simulate_serving
-from .serving.simulations import Simulations as Simulations
-from .serving.simulations import simulate_all as simulate_all
 from .serving.validation import Validation as Validation
 from .serving.validation import validate as validate
 from .synthesis.attach_fitting import fit as fit

@@ -10,9 +10,9 @@ import pytest
 from kvtrace._base.errors import UsageError
 from kvtrace.cache.layout import CacheGroup, CacheLayout
 from kvtrace.cache.simulation import Setting
+from kvtrace.serving.run import simulate_all
 from kvtrace.serving.schedulers.vllm import VllmScheduler
 from kvtrace.serving.simulation import StepCost, Tier, simulate_serving
-from kvtrace.serving.simulations import simulate_all
 from kvtrace.trace.building import toy
 from tests.conftest import ROOT, drawn
 from tests.reference.vllm_grouped_scheduler import serve

@@ -18,7 +18,7 @@ from ..trace.trace import Trace
 from ..trace.unknown import OUTPUTS, PREFIXES, require_known
 from .closed_loop import ClosedLoop as ClosedLoop
 from .closed_loop import ClosedRun, run_closed
-from .deployment import CHUNK, Deployment
+from .deployment import CHUNK, InstanceGroup
 from .routers import FULL_ATTENTION, check_router
 from .schedulers import scheduler_of
 from .schedulers.base import BatchLimits as BatchLimits
@@ -201,7 +201,7 @@ def simulate_serving(
             f"A simulation in time does not support the upper bound {setting.policy}. Try another --policy."
         )
     setting = _with_groups(scheduler.setting_of(setting), scheduler, router, trace.block_size)
-    fleet = Deployment(
+    fleet = InstanceGroup(
         cost, setting, scheduler, instances, router, router_seed, tuple(tiers), prefetch=prefetch, timelines=timelines
     )
     if loop is not None:

@@ -10,13 +10,14 @@ from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any, TypedDict
+from typing import Any, TypedDict, cast
 
 import numpy as np
 
 from ..._base.errors import UsageError
 from ..._base.results import Result
 from ...cache.demand import block_demand
+from ...cache.engines import EngineName
 from ...cache.simulation import Setting
 from ..hardware.gpus import Gpu
 from ..hardware.gpus import gpu as gpu_of
@@ -170,7 +171,7 @@ class Served:
         if recording.settings.blocks:
             return recording.setting(self.scheduler)
         blocks = self.roofline.kv_capacity_tokens // recording.trace.block_size
-        return Setting(max(blocks, 1), engine=self.scheduler.name)
+        return Setting(max(blocks, 1), engine=cast(EngineName, self.scheduler.name))
 
     @cached_property
     def measured(self) -> Latencies:

@@ -11,6 +11,8 @@ import numpy as np
 from ..._base.errors import UsageError
 from ..._base.step_work import report_work
 from ..._base.units import size_bytes
+from ...cache.demand import Mode
+from ...cache.engines import EngineName
 from ...cache.layout import CacheLayout
 from ...cache.simulation import Setting
 from ...trace.trace import Trace
@@ -48,13 +50,13 @@ class PlanTarget:
     prices: Prices = field(default_factory=Prices)
     limits: BatchLimits = field(default_factory=BatchLimits)
     routers: Sequence[str] = PLANNED
-    mode: str = "block"  # how closely lengths are modelled, as in `simulate`; vLLM's scheduler implies grow
-    engine: str = "vllm"  # the scheduler and the cache of an instance; reference if it has fewer tiers
+    mode: Mode = "block"  # how closely lengths are modelled, as in `simulate`; vLLM's scheduler implies grow
+    engine: EngineName = "vllm"  # the scheduler and the cache of an instance; reference if it has fewer tiers
     layout: CacheLayout | None = None  # the cache groups that vLLM makes of the model; with tiers, they are not used
     loop: ClosedLoop | None = None  # plan lanes of a closed loop too; its number of lanes is not used
 
     @property
-    def instance_engine(self) -> str:
+    def instance_engine(self) -> EngineName:
         """The engine of an instance: the one given, or reference if that has fewer lower tiers."""
         most = scheduler_of(self.engine).most_lower_tiers
         has_tiers = not self.tiers or (most is not None and len(self.tiers) <= most)
