@@ -32,7 +32,7 @@ from .options import (
 )
 
 if TYPE_CHECKING:
-    from ..serving.closed_loop import ClosedLoop
+    from ..serving.lanes import ClosedLoop
     from ..serving.run import Run
 
 LOOP = "Closed loop"  # group of --help
@@ -65,7 +65,7 @@ class LoopOptions:
 
     def closed_loop(self, *, seed: int | None, warm_up: str = "0", lanes_wanted: bool = True) -> ClosedLoop | None:
         """The closed loop; None for the open loop. UsageError if the options do not fit together."""
-        from ..serving.closed_loop import ClosedLoop
+        from ..serving.lanes import ClosedLoop
 
         if self.loop == "open":
             for part in fields(self)[1:]:

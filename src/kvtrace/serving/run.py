@@ -25,12 +25,12 @@ from ..formats.memory_needs import simulating
 from ..trace.columns import require_trace
 from ..trace.domains import MERGE, SPLIT, count_domains, in_domains
 from ..trace.trace import Trace
-from .closed_loop import ClosedLoop, ClosedRun
 from .deployment import OVERLAP, simulate_instances
+from .lanes import ClosedLoop, ClosedRun
 from .routers import RouterName
 from .run_options import CacheSetup, Deployment, InstanceSetup
 from .schedulers.base import Scheduler, Tier
-from .simulation import DynamoCost, StepCost, simulate_serving
+from .simulation import DynamoCost, ServingOptions, StepCost, closed_loop, open_loop
 
 POINTS = 10  # capacities, if none is named
 
@@ -280,23 +280,27 @@ class Run:
 
     def _on_instances(self, trace: Trace, settings: Sequence[Setting], work: _Work) -> list[Simulation]:
         """Instances behind each router, request by request or in time."""
-        routed = list(product(self.instances.routers or ["round-robin"], settings))
+        routers: Iterable[RouterName] = self.instances.routers or ("round-robin",)
+        routed = list(product(routers, settings))
         loops = [None] if self.loop is None else [None, self.loop]
         work.expect(len(trace) * len(routed) * len(loops))
         return [self._routed(trace, setting, router, loop, work) for router, setting in routed for loop in loops]
 
-    def _routed(self, trace: Trace, setting: Setting, router: str, loop: ClosedLoop | None, work: _Work) -> Simulation:
+    def _routed(
+        self, trace: Trace, setting: Setting, router: RouterName, loop: ClosedLoop | None, work: _Work
+    ) -> Simulation:
         instances, time = self.instances.instances or 1, self.time
         if time.cost is None:
             schedule = str(setting.schedule)
             return simulate_instances(
                 trace, instances, router, setting=setting, schedule=schedule, on_progress=work.on_progress
             )
-        return simulate_serving(
-            trace, time.cost, setting=setting, router=router, router_seed=self.instances.router_seed,
-            instances=instances, scheduler=(time.schedulers or {}).get(setting.engine), tiers=self.cache.lower,
-            loop=loop, on_progress=work.on_progress,
-        )  # fmt: skip
+        options: ServingOptions = {
+            "router": router, "router_seed": self.instances.router_seed, "instances": instances,
+            "scheduler": (time.schedulers or {}).get(setting.engine), "tiers": self.cache.lower,
+        }  # fmt: skip
+        how: dict[str, Any] = {"setting": setting, "on_progress": work.on_progress, **options}
+        return open_loop(trace, time.cost, **how) if loop is None else closed_loop(trace, time.cost, loop=loop, **how)
 
     def _in_each_view(self, trace: Trace, view: str, work: _Work) -> Simulations:
         """The simulations of one view of the domains, and the hits of each run with domains merged and split."""

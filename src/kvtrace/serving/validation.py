@@ -16,7 +16,7 @@ from .calibration.costs import Costs, active_at
 from .latencies import STATISTICS, Latencies, StatisticError, StatisticErrorDict, errors_of
 from .recordings.recording import BLOCKS, Recording
 from .schedulers import Scheduler
-from .simulation import ServingRun, StepCost, simulate_serving
+from .simulation import ServingRun, StepCost, open_loop
 
 SCHEMA = 1  # version of the keys of `Validation.to_dict`
 MOMENTS = 100  # at which requests are counted, where the recording has no gauges
@@ -227,7 +227,7 @@ def validate(
     if not 0 <= warm_up < len(recording):
         raise UsageError(f"--warm-up leaves none of the {len(recording):,} requests to count.")
     cost = costs.step_cost if isinstance(costs, Costs) else costs
-    run = simulate_serving(recording.simulated_trace, cost, setting=setting, scheduler=scheduler, timelines=True)
+    run = open_loop(recording.simulated_trace, cost, setting=setting, scheduler=scheduler, timelines=True)
     if np.isnan(run.ended_s[warm_up:]).all():
         raise UsageError(f"No request fits into a KV cache of {setting.capacity:,} blocks. Give a larger --capacity.")
     simulated = Latencies.of(recording.arrival_s, run.first_s, run.ended_s, run.trace.output_length)

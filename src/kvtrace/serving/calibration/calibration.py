@@ -26,7 +26,7 @@ from ..latencies import Latencies, StatisticError, StatisticErrorDict, errors_of
 from ..models.shape import ModelShape, model_shape
 from ..recordings.recording import Recording
 from ..schedulers import Scheduler
-from ..simulation import ServingRun, StepCost, simulate_serving
+from ..simulation import ServingRun, StepCost, open_loop
 from .costs import ATTENTION, FORMS, Costs, range_of_run, roofline_cost, start_terms, terms_of, window_terms
 from .fitting import BOUND, DecodeTimes, TokenGaps, fit, scipy_optimize
 
@@ -206,7 +206,7 @@ class Served:
     def run(self, terms: Mapping[str, float]) -> ServingRun:
         """The recording's requests under these costs."""
         trace, cost = self.recording.simulated_trace, self.cost(terms)
-        return simulate_serving(trace, cost, setting=self.setting, scheduler=self.scheduler, demand=self._demand)
+        return open_loop(trace, cost, setting=self.setting, scheduler=self.scheduler, demand=self._demand)
 
     def simulated(self, terms: Mapping[str, float]) -> Latencies:
         """The latencies under these costs."""

@@ -26,7 +26,7 @@ from ...trace.domains import MERGE, in_domains
 from ...trace.hits import RequestGroups, session_groups, time_windows
 from ...trace.trace import Trace
 from ...trace.unknown import PREFIXES, require_known
-from ..closed_loop import ClosedLoop
+from ..lanes import ClosedLoop
 from ..routers import RouterName
 from ..run import Run
 from ..run_options import CacheSetup, Deployment, InstanceSetup
@@ -231,7 +231,7 @@ def explain(
         inclusive: A tier also holds the blocks of the tiers above it.
         ttl: Blocks that were not used for this time expire, such as "5m": the policy ttl.
         instances, router, router_seed: Instances behind a router, as in `simulate_all`.
-        cost, scheduler, loop: Serve the requests in simulated time, as in `simulate_serving`.
+        cost, scheduler, loop: Serve the requests in simulated time, as in `open_loop` and `closed_loop`.
         layout: The cache groups of a hybrid model.
         domains: Isolation domains, as in `in_domains`; None keeps those of the trace apart, if it has any.
         warm_up: The first requests, which totals leave out.

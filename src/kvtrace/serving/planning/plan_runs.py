@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import numpy as np
 
@@ -17,13 +18,13 @@ from ...cache.layout import CacheLayout
 from ...cache.simulation import Setting
 from ...trace.trace import Trace
 from ..calibration.costs import CalibratedRoofline, roofline_cost
-from ..closed_loop import ClosedLoop
 from ..hardware import Prices, Roofline
+from ..lanes import ClosedLoop
 from ..routers import FULL_ATTENTION, PLANNED
 from ..schedulers import scheduler_of
 from ..schedulers.base import BatchLimits, Scheduler, Tier
 from ..serving_run import ServingRun
-from ..simulation import StepCost, simulate_serving
+from ..simulation import StepCost, closed_loop, open_loop
 
 
 @dataclass(frozen=True)
@@ -164,10 +165,12 @@ def served(
 ) -> ServingRun:
     """Serve the trace on `count` instances whose GPUs hold `blocks` blocks each, in the open loop or a closed one."""
     setting = target.setting(blocks, block_bytes_of(trace, roofline))
-    return simulate_serving(
-        trace, step_cost(roofline), setting=setting, instances=count, router=router, limits=target.limits,
-        tiers=lower_tiers(roofline, target, trace.block_size, blocks), loop=loop, on_progress=report_simulated,
-    )  # fmt: skip
+    how: dict[str, Any] = {
+        "setting": setting, "instances": count, "router": router, "limits": target.limits,
+        "tiers": lower_tiers(roofline, target, trace.block_size, blocks), "on_progress": report_simulated,
+    }  # fmt: skip
+    cost = step_cost(roofline)
+    return open_loop(trace, cost, **how) if loop is None else closed_loop(trace, cost, loop=loop, **how)
 
 
 def report_simulated(requests: int) -> None:
