@@ -27,7 +27,7 @@ from kvtrace.cache.demand import block_demand
 from kvtrace.cache.simulation import Setting, build, simulate
 from kvtrace.serving.deployment import simulate_instances
 from kvtrace.serving.schedulers.dynamo import DynamoCost, DynamoScheduler
-from kvtrace.serving.simulation import simulate_serving
+from kvtrace.serving.simulation import open_loop
 from kvtrace.trace.columns import replace_columns
 from tests.reference.dynamo_router import Rules, decisions, routed
 from tests.serving.test_dynamo_times import served
@@ -209,9 +209,7 @@ def times(trace: kvtrace.Trace, path: str, runs: int) -> None:
                   f"{seen.readmitted.sum():13,}{said:13,.3f}{mean:13,.3f}{100 * (mean / said - 1):13.6f}"
                   f"{differ.sum():13,}{ties:13,}")  # fmt: skip
         for seed in SEEDS:
-            run = simulate_serving(
-                faster, DynamoCost(), setting=setting, instances=WORKERS, router="dynamo", router_seed=seed
-            )
+            run = open_loop(faster, DynamoCost(), setting=setting, instances=WORKERS, router="dynamo", router_seed=seed)
             hits = run.cached_tokens.sum() // trace.block_size
             print(f"{load:13}{capacity:13,}{f'seed {seed}':>13}{hits:13,}{run.preemptions.sum():13,}"
                   f"{'':13}{1000 * run.ttft_s.mean():13,.3f}")  # fmt: skip

@@ -9,10 +9,10 @@ import numpy as np
 
 import kvtrace
 from kvtrace.cache.simulation import Setting
-from kvtrace.serving.closed_loop import ClosedLoop
+from kvtrace.serving.lanes import ClosedLoop
 from kvtrace.serving.schedulers import scheduler_of
 from kvtrace.serving.schedulers.sglang import SglangScheduler
-from kvtrace.serving.simulation import StepCost, simulate_serving
+from kvtrace.serving.simulation import StepCost, closed_loop, open_loop
 from kvtrace.trace.columns import Columns, replace_columns
 from kvtrace.trace.dependencies import COMPLETION, SEQUENCE, dependencies_between
 from kvtrace.trace.session_trees import previous_turn
@@ -65,7 +65,7 @@ def fleet(requests: int) -> float:
     """Processor seconds a request of conversations on four instances."""
     trace, rates = conversations(requests), StepCost(7.1e-5, 1e-9, 0.013, 3e-8, 0.002)
     start = time.process_time()
-    simulate_serving(trace, rates, setting=Setting(20_000, mode="token"), instances=4, router="lmetric")
+    open_loop(trace, rates, setting=Setting(20_000, mode="token"), instances=4, router="lmetric")
     return (time.process_time() - start) / requests
 
 
@@ -76,18 +76,18 @@ def steps(requests: int, engine: str, page: int | None) -> float:
         scheduler_of(engine) if page is None else SglangScheduler(page_size=page),
     )
     start = time.process_time()
-    simulate_serving(trace, RATES, setting=Setting(20_000, engine=engine), scheduler=scheduler)
+    open_loop(trace, RATES, setting=Setting(20_000, engine=engine), scheduler=scheduler)
     return (time.process_time() - start) / requests
 
 
 def loop(requests: int, lanes: int) -> float:
     """Processor seconds a request of a closed loop on one instance, less those of the open loop on its arrivals."""
     trace, setting = sessions(requests), Setting(20_000, mode="token")
-    simulate_serving(trace[:100], RATES, setting=setting, loop=ClosedLoop(2))  # imports
+    closed_loop(trace[:100], RATES, setting=setting, loop=ClosedLoop(2))  # imports
     start = time.process_time()
-    done = simulate_serving(trace, RATES, setting=setting, loop=ClosedLoop(lanes))
+    done = closed_loop(trace, RATES, setting=setting, loop=ClosedLoop(lanes))
     closed = time.process_time()
-    simulate_serving(done.trace, RATES, setting=setting)
+    open_loop(done.trace, RATES, setting=setting)
     return (2 * closed - start - time.process_time()) / requests
 
 
@@ -126,7 +126,7 @@ def _served() -> float:
     """The mean time to the first token, in seconds."""
     setting = Setting(BLOCKS, engine="dynamo")
     trace, cost = kvtrace.read(CONVERSATIONS), kvtrace.DynamoCost()
-    return float(simulate_serving(trace, cost, setting=setting, instances=WORKERS).ttft_s.mean())
+    return float(open_loop(trace, cost, setting=setting, instances=WORKERS).ttft_s.mean())
 
 
 def conversations(requests: int, seed: int = 1) -> Trace:

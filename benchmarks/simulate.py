@@ -115,7 +115,7 @@ def simulated(name: str) -> float:
     options = dict(EXPLAINED[name])
     setting = Setting(CAPACITY, engine=options.pop("engine", "reference"))
     if "cost" in options:
-        return _seconds(lambda trace: kvtrace.simulate_serving(trace, setting=setting, **options))
+        return _seconds(lambda trace: kvtrace.open_loop(trace, setting=setting, **options))
     if "instances" in options:
         return _seconds(lambda trace: kvtrace.simulate_instances(trace, setting=setting, **options))
     if "tiers" in options:

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import numpy as np
 
-from kvtrace import Columns, Roofline, Setting, StepCost, Trace, VllmScheduler, gpu, model_shape, simulate_serving
+from kvtrace import Columns, Roofline, Setting, StepCost, Trace, VllmScheduler, gpu, model_shape, open_loop
 from kvtrace.serving.planning.planning import step_cost
 
 ROWS, RATE, BLOCKS, BLOCK_SIZE = 80, 16.0, 1201, 16  # a second; vLLM keeps one of the blocks
@@ -35,7 +35,7 @@ def main(folder):
     fast = asdict(step_cost(Roofline(model_shape("llama-3.1-8b"), gpu("h100"))))
     cost = StepCost(**{name: 1.12 * seconds for name, seconds in fast.items()})
     setting = Setting(BLOCKS - 1, engine="vllm")
-    run = simulate_serving(trace, cost, setting=setting, scheduler=SCHEDULER, timelines=True)
+    run = open_loop(trace, cost, setting=setting, scheduler=SCHEDULER, timelines=True)
     first = np.minimum(run.first_s + random.uniform(0, 0.02, ROWS), run.ended_s)
     times = np.column_stack([trace.timestamp / 1000, run.started_s, first, run.ended_s]) + START
     names = ("queued_ts", "scheduled_ts", "first_token_ts", "last_token_ts")

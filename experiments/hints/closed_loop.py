@@ -9,11 +9,11 @@ import numpy as np
 
 from kvtrace.cache.simulation import Setting
 from kvtrace.serving.calibration.costs import roofline_cost
-from kvtrace.serving.closed_loop import ClosedLoop
 from kvtrace.serving.hardware import Roofline, gpu
+from kvtrace.serving.lanes import ClosedLoop
 from kvtrace.serving.models import model_shape
 from kvtrace.serving.schedulers.base import Tier
-from kvtrace.serving.simulation import simulate_serving
+from kvtrace.serving.simulation import closed_loop as serve_closed
 from kvtrace.trace.trace import Trace
 
 MODEL, GPU, GPUS = "qwen3-235b-a22b", "h200", 8
@@ -78,7 +78,7 @@ def _served(trace, context, policy, lanes, seed, dram, fetch):
     roofline = _roofline()
     rate = np.inf if fetch == BEFORE else DRAM_BYTES_PER_S
     tier = Tier("dram", DRAM_CONTEXTS * context, trace.block_size * roofline.model.kv_bytes_per_token / rate)
-    return simulate_serving(
+    return serve_closed(
         trace, roofline_cost(roofline),
         setting=Setting(capacity_blocks(trace.block_size), policy, mode="token"),
         loop=ClosedLoop(

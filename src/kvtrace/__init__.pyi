@@ -92,8 +92,6 @@ from .serving.calibration.calibration import Calibration as Calibration
 from .serving.calibration.calibration import calibrate as calibrate
 from .serving.calibration.costs import Costs as Costs
 from .serving.calibration.costs import read_costs as read_costs
-from .serving.closed_loop import ClosedLoop as ClosedLoop
-from .serving.closed_loop import ClosedRun as ClosedRun
 from .serving.deployment import FleetSimulation as FleetSimulation
 from .serving.deployment import simulate_instances as simulate_instances
 from .serving.hardware.gpus import Gpu as Gpu
@@ -101,6 +99,8 @@ from .serving.hardware.gpus import gpu as gpu
 from .serving.hardware.prices import Prices as Prices
 from .serving.hardware.roofline import Roofline as Roofline
 from .serving.hardware.roofline import roofline_of as roofline_of
+from .serving.lanes import ClosedLoop as ClosedLoop
+from .serving.lanes import ClosedRun as ClosedRun
 from .serving.misses.baseline import Cure as Cure
 from .serving.misses.cures import Cures as Cures
 from .serving.misses.cures import cures_of as cures_of
@@ -122,6 +122,8 @@ from .serving.planning.planning import plan as plan
 from .serving.planning.planning import step_cost as step_cost
 from .serving.recordings import read_recording as read_recording
 from .serving.recordings.recording import Recording as Recording
+from .serving.run import Simulations as Simulations
+from .serving.run import simulate_all as simulate_all
 from .serving.schedulers.base import BatchLimits as BatchLimits
 from .serving.schedulers.base import Tier as Tier
 from .serving.schedulers.dynamo import DynamoCost as DynamoCost
@@ -132,9 +134,8 @@ from .serving.service_times import ServiceModel as ServiceModel
 from .serving.service_times import service_model as service_model
 from .serving.serving_run import ServingRun as ServingRun
 from .serving.simulation import StepCost as StepCost
-from .serving.simulation import simulate_serving as simulate_serving
-from .serving.simulations import Simulations as Simulations
-from .serving.simulations import simulate_all as simulate_all
+from .serving.simulation import closed_loop as closed_loop
+from .serving.simulation import open_loop as open_loop
 from .serving.validation import Validation as Validation
 from .serving.validation import validate as validate
 from .synthesis.attach_fitting import fit as fit

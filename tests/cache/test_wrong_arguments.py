@@ -77,7 +77,7 @@ def test_a_value_of_another_kind_is_one_sentence(call, said):
         lambda path: kvtrace.compare(TRACE, path), lambda path: kvtrace.by_block_size(path, [2]),
         lambda path: kvtrace.simulate(path, 3), lambda path: kvtrace.simulate_tiers(path, {"a": 2, "b": 2}),
         lambda path: kvtrace.simulate_instances(path, 2, setting=SETTING), lambda path: kvtrace.plan(path, None),
-        lambda path: kvtrace.simulate_serving(path, kvtrace.StepCost(token_s=1.0), setting=SETTING),
+        lambda path: kvtrace.open_loop(path, kvtrace.StepCost(token_s=1.0), setting=SETTING),
         lambda path: kvtrace.fold(path, 2), lambda path: kvtrace.speed_up(path, 2), kvtrace.convert,
         lambda path: kvtrace.sample_rows(path, 0.5, None), lambda path: kvtrace.sample_sessions(path, 0.5, None),
         lambda path: kvtrace.write(path, "other.jsonl"), lambda path: kvtrace.write_report("page.html", path),

@@ -19,6 +19,7 @@ from kvtrace.serving.hardware.roofline import Roofline
 from kvtrace.serving.models import model_shape
 from kvtrace.serving.simulation import StepCost
 from kvtrace.trace.columns import replace_columns
+from kvtrace.trace.dependencies import Dependencies
 from kvtrace.trace.meta import PREFIXES_UNKNOWN
 from kvtrace.trace.unknown import NEEDS, OUTPUTS, PREFIXES, SESSIONS, TIMES
 from tests.docs import ROOT
@@ -171,6 +172,7 @@ def test_datagen_says_unknown(what, tmp_path):
 # -- functions -------------------------------------------------------------------------------------------------------
 
 COST = StepCost(token_s=1e-3)
+ONE_BY_ONE = Dependencies.of([[(row - 1, "completion", "sequence", 0.0)] if row else [] for row in range(20)])
 SETTING = kvtrace.Setting(20, engine="vllm")
 FUNCTIONS = {  # those that take a Trace -> a call, and what the call needs
     "analyze": (kvtrace.analyze, ()),
@@ -192,7 +194,18 @@ FUNCTIONS = {  # those that take a Trace -> a call, and what the call needs
     "simulate": (lambda trace: kvtrace.simulate(trace, 4), (PREFIXES,)),
     "simulate_tiers": (lambda trace: kvtrace.simulate_tiers(trace, {"hbm": 4, "dram": 8}), (PREFIXES,)),
     "simulate_instances": (lambda trace: kvtrace.simulate_instances(trace, 2, setting=SETTING), (PREFIXES, OUTPUTS)),
-    "simulate_serving": (lambda trace: kvtrace.simulate_serving(trace, COST, setting=SETTING), (PREFIXES, OUTPUTS)),
+    "open_loop": (lambda trace: kvtrace.open_loop(trace, COST, setting=SETTING), (PREFIXES, OUTPUTS)),
+    "closed_loop": (
+        lambda trace: kvtrace.closed_loop(
+            kvtrace.Trace.from_columns(
+                replace_columns(trace, dependencies=ONE_BY_ONE), block_size=BLOCK, meta=trace.meta
+            ),
+            COST,
+            setting=SETTING,
+            loop=kvtrace.ClosedLoop(),
+        ),
+        (PREFIXES, OUTPUTS),
+    ),
     "simulate_all": (lambda trace: kvtrace.simulate_all(trace, [4]), (PREFIXES,)),
     "tune": (lambda trace: kvtrace.tune(trace, 4, ["slru"], pools=["flat"]), (PREFIXES,)),
     "explain": (lambda trace: kvtrace.explain(trace, 4), (PREFIXES,)),

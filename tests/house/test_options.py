@@ -7,17 +7,27 @@ import pytest
 
 import kvtrace
 from kvtrace.cli import commands
+from kvtrace.cli.simulation_options import LoopOptions
 from kvtrace.ingest.encoding_options import EncodingOptions
 from kvtrace.privacy.release_options import ReleaseOptions
+from kvtrace.serving.run_options import CacheSetup, Deployment, InstanceSetup
 
+ENGINE_OPTIONS = {"capacity_counts", "pool", "free_order", "tree", "watermark"}  # keywords, by `EngineOptions`
+RUN = (CacheSetup, InstanceSetup)
 FUNCTIONS = {  # function -> its records, and the fields that it does not have
     "anonymize": ((EncodingOptions, ReleaseOptions), set()),
     "lint": (
         (EncodingOptions,),
         {"outputs", "tenant_field", "isolate_tenants", "arrivals", "request_sample", "on_mismatch"},
     ),
+    "simulate_all": (RUN, ENGINE_OPTIONS),
+    "explain": (RUN, {"capacities", "policies", "engines", "layouts", "routers", "gap", *ENGINE_OPTIONS}),
 }
-COMMANDS = {"anonymize": (EncodingOptions, ReleaseOptions), "release": (ReleaseOptions,), "record": (ReleaseOptions,)}
+IN_TIME = (*RUN, Deployment, LoopOptions)
+COMMANDS = {
+    "anonymize": (EncodingOptions, ReleaseOptions), "release": (ReleaseOptions,), "record": (ReleaseOptions,),
+    "simulate": IN_TIME, "explain": IN_TIME, "plan": (LoopOptions,),
+}  # fmt: skip
 OTHER_DEFAULTS = {("lint", "block_size")}
 
 

@@ -45,7 +45,7 @@ RESULTS = sorted(
 def _closed_run(trace, cost, setting):
     waits = Dependencies.of([[], *([(row, "completion", "sequence", 100.0)] for row in range(len(trace) - 1))])
     waiting = kvtrace.Trace.from_columns(replace_columns(trace, dependencies=waits), block_size=trace.block_size)
-    return kvtrace.simulate_serving(waiting, cost, setting=setting, loop=kvtrace.ClosedLoop())
+    return kvtrace.closed_loop(waiting, cost, setting=setting, loop=kvtrace.ClosedLoop())
 
 
 @pytest.fixture(scope="module")
@@ -71,7 +71,7 @@ def results(tmp_path_factory):
         kvtrace.simulate_all(trace, [4, 6], ["lru", "sieve"]),
         kvtrace.cures_of(kvtrace.explain(trace, 4)),
         kvtrace.simulate_tiers(trace, {"hbm": 4, "dram": 4}), kvtrace.simulate_instances(trace, 2, setting=setting),
-        kvtrace.simulate_serving(trace, cost, setting=setting), _closed_run(trace, cost, setting),
+        kvtrace.open_loop(trace, cost, setting=setting), _closed_run(trace, cost, setting),
         kvtrace.explain(trace, 4),
         released, released.trace,
         kvtrace.convert_file(folder / "small.jsonl", folder / "again.jsonl"),

@@ -5,7 +5,7 @@ import numpy as np
 from kvtrace.cache.simulation import Setting
 from kvtrace.serving.recordings.recording import EngineSettings, RequestTimes, recording_of
 from kvtrace.serving.schedulers import VllmScheduler
-from kvtrace.serving.simulation import StepCost, simulate_serving
+from kvtrace.serving.simulation import StepCost, open_loop
 from kvtrace.trace.columns import Columns
 from kvtrace.trace.trace import Trace
 
@@ -27,7 +27,7 @@ def made_up(rows=120, rate=8.0, seed=3):
 def recorded(cost=COST, trace=None, noise=0.0, seed=0):
     """What a benchmark would measure of an engine with these costs."""
     trace = trace or made_up()
-    run = simulate_serving(trace, cost, setting=Setting(2000, engine="vllm"), scheduler=SCHEDULER)
+    run = open_loop(trace, cost, setting=Setting(2000, engine="vllm"), scheduler=SCHEDULER)
     random = np.random.default_rng(seed)
     arrival = trace.timestamp / 1000
     ttft = (run.first_s - arrival) * np.exp(random.normal(0, noise, len(trace)))

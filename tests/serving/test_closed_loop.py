@@ -8,12 +8,12 @@ import pytest
 
 from kvtrace._base.errors import UsageError
 from kvtrace.cache.simulation import Setting
-from kvtrace.serving.closed_loop import ClosedLoop
 from kvtrace.serving.core import instance
 from kvtrace.serving.core.instance import Requests
+from kvtrace.serving.lanes import ClosedLoop
 from kvtrace.serving.routers import ROUTERS
 from kvtrace.serving.schedulers.simple import RecordedScheduler
-from kvtrace.serving.simulation import BatchLimits, StepCost, Tier, simulate_serving
+from kvtrace.serving.simulation import BatchLimits, StepCost, Tier, closed_loop, open_loop
 from kvtrace.trace.building import toy
 from kvtrace.trace.session_trees import session_trees
 from tests.reference.closed_loop import Loop
@@ -83,7 +83,7 @@ def twin_of(trace, loop, done):
 
 
 def closed(trace, loop, cost=COST, **how):
-    return simulate_serving(trace, cost, loop=loop, **how)
+    return closed_loop(trace, cost, loop=loop, **how)
 
 
 @pytest.mark.parametrize("instances", [1, 3])
@@ -110,7 +110,7 @@ def test_requests_arrive_as_the_twin_says(number, engine, instances):
 def opened(done, **how):
     """The open loop on the arrivals of a closed one, to the bit: in milliseconds some of them would be rounded."""
     with mock.patch.object(instance, "Requests", lambda _, *rest: Requests(done.arrival_s, *rest)):
-        return simulate_serving(done.trace, COST, **how)
+        return open_loop(done.trace, COST, **how)
 
 
 @pytest.mark.parametrize("router", ROUTERS)
@@ -140,4 +140,4 @@ def test_bad_options_are_refused(options, message):
 
 def test_the_loop_is_a_closed_loop():
     with pytest.raises(UsageError, match="loop must be a ClosedLoop, not 'closed'. Example: ClosedLoop"):
-        simulate_serving(toy("0", "1"), StepCost(1.0), setting=Setting(8), loop="closed")
+        closed_loop(toy("0", "1"), StepCost(1.0), setting=Setting(8), loop="closed")

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from kvtrace.cache.simulation import Setting
-from kvtrace.serving.closed_loop import ClosedLoop
-from kvtrace.serving.simulation import DynamoCost, simulate_serving
+from kvtrace.serving.lanes import ClosedLoop
+from kvtrace.serving.simulation import DynamoCost, closed_loop
 from kvtrace.trace.columns import Columns
 from kvtrace.trace.dependencies import Dependencies
 from kvtrace.trace.trace import Trace
@@ -25,7 +25,7 @@ def test_the_closed_loop_is_that_of_dynamos_replay(case):
     )  # fmt: skip
     trace = Trace.from_columns(columns, block_size=VECTORS["block_size"])
     setting = Setting(VECTORS["num_gpu_blocks"], engine="dynamo")
-    done = simulate_serving(trace, DynamoCost(), setting=setting, loop=ClosedLoop(case["lanes"]))
+    done = closed_loop(trace, DynamoCost(), setting=setting, loop=ClosedLoop(case["lanes"]))
     for ours, theirs in ((done.arrival_s, "arrival_ms"), (done.first_s, "first_ms"), (done.ended_s, "end_ms")):
         assert np.allclose(1000 * ours, np.array(case[theirs])[done.row], rtol=0, atol=1e-4)  # 0.1 us
     assert np.array_equal(done.cached_tokens, np.array(case["reused_tokens"])[done.row])

@@ -9,9 +9,9 @@ import pytest
 import kvtrace
 from kvtrace._base.errors import InputError, UsageError
 from kvtrace.cache.simulation import Setting
-from kvtrace.serving.closed_loop import ClosedLoop
+from kvtrace.serving.lanes import ClosedLoop
 from kvtrace.serving.schedulers.simple import RecordedScheduler
-from kvtrace.serving.simulation import BatchLimits, StepCost, simulate_serving
+from kvtrace.serving.simulation import BatchLimits, StepCost, closed_loop, open_loop
 from kvtrace.trace.building import toy
 from kvtrace.trace.columns import replace_columns
 from kvtrace.trace.dependencies import Dependencies
@@ -27,9 +27,7 @@ FORESTS = [trace for trace in map(random_forest, range(40)) if len(trace.depende
 
 def recorded(trace, **loop):
     """The trace in a closed loop with its recorded service times."""
-    return simulate_serving(
-        trace, StepCost(0.0), setting=Setting(1), scheduler=RecordedScheduler(), loop=ClosedLoop(**loop)
-    )
+    return closed_loop(trace, StepCost(0.0), setting=Setting(1), scheduler=RecordedScheduler(), loop=ClosedLoop(**loop))
 
 
 def changed(trace, **columns):
@@ -76,7 +74,7 @@ def test_an_infinitely_fast_engine_keeps_the_order_of_turns(engine):
     prompts = [" ".join(str(2 * block + row % 2) for block in range(row // 2 + 1)) for row in range(12)]
     trace = changed(toy(*prompts), dependencies=Dependencies.of(turns), session=np.arange(12) % 2)
     loop = ClosedLoop(lanes=2, think_scale=0.0)
-    done = simulate_serving(trace, StepCost(0.0), setting=Setting(99, engine=engine), loop=loop)
+    done = closed_loop(trace, StepCost(0.0), setting=Setting(99, engine=engine), loop=loop)
     assert done.row.tolist() == list(range(12)) and (done.ended_s == 0).all()
 
 
@@ -84,7 +82,7 @@ def test_an_infinitely_fast_engine_keeps_the_order_of_turns(engine):
 @pytest.mark.parametrize("trace", FORESTS[::3])
 def test_lanes_are_conserved(trace, lanes):
     lanes = min(lanes, int(session_trees(trace).max()) + 1)
-    plays = simulate_serving(trace, COST, loop=ClosedLoop(lanes=lanes), **VLLM).plays
+    plays = closed_loop(trace, COST, loop=ClosedLoop(lanes=lanes), **VLLM).plays
     assert len(plays) == int(session_trees(trace).max()) + 1
     for moment in np.unique([*plays.begin_s, *plays.end_s])[:-1]:
         running = int(((plays.begin_s <= moment) & (plays.end_s > moment)).sum())
@@ -95,7 +93,7 @@ def test_lanes_are_conserved(trace, lanes):
 @pytest.mark.parametrize("loop", [{}, {"duration_s": 40.0, "think_scale": 2.0}, {"start": "inside", "seed": 5}])
 @pytest.mark.parametrize("trace", FORESTS[1::3])
 def test_no_request_arrives_before_what_it_waits_for(trace, loop):
-    done = simulate_serving(trace, COST, loop=ClosedLoop(**loop), instances=2, **VLLM)
+    done = closed_loop(trace, COST, loop=ClosedLoop(**loop), instances=2, **VLLM)
     for later, earlier, trigger, delay in waits_in(done, trace):
         moment = done.arrival_s[earlier] if trigger == "dispatch" else done.ended_s[earlier]
         assert done.arrival_s[later] >= moment + delay * loop.get("think_scale", 1.0) - 1e-9
@@ -108,7 +106,7 @@ def test_delays_from_fixed_arrivals_are_the_open_loop(trace, engine, instances):
     after_first = [[(0, "dispatch", "sequence", float(at))] if row else [] for row, at in enumerate(trace.timestamp)]
     one_tree = changed(trace, dependencies=Dependencies.of(after_first))
     how = {"setting": Setting(70, engine=engine), "instances": instances, "router": "lmetric"}
-    done, opened = (simulate_serving(one_tree, COST, loop=loop, **how) for loop in (ClosedLoop(), None))
+    done, opened = closed_loop(one_tree, COST, loop=ClosedLoop(), **how), open_loop(one_tree, COST, **how)
     assert np.array_equal(done.arrival_s, opened.trace.timestamp / 1000) and np.array_equal(
         done.row, np.arange(len(trace))
     )
@@ -119,9 +117,7 @@ def test_delays_from_fixed_arrivals_are_the_open_loop(trace, engine, instances):
 def test_the_same_seed_gives_the_same_run_and_another_one_another():
     trace = FORESTS[3]
     loop = {"lanes": 2, "start": "inside", "duration_s": 30.0}
-    one, again, other = (
-        simulate_serving(trace, COST, loop=ClosedLoop(**loop, seed=seed), **VLLM) for seed in (1, 1, 2)
-    )
+    one, again, other = (closed_loop(trace, COST, loop=ClosedLoop(**loop, seed=seed), **VLLM) for seed in (1, 1, 2))
     assert np.array_equal(one.arrival_s, again.arrival_s) and np.array_equal(one.ended_s, again.ended_s)
     assert not np.array_equal(one.arrival_s, other.arrival_s)
 
@@ -129,7 +125,7 @@ def test_the_same_seed_gives_the_same_run_and_another_one_another():
 @pytest.mark.parametrize("trace", FORESTS[::4])
 def test_a_faster_engine_finishes_at_least_as_many_sessions(trace):
     done = [
-        simulate_serving(trace, StepCost(token_s=seconds, step_s=4 * seconds), setting=Setting(300, engine="vllm"),
+        closed_loop(trace, StepCost(token_s=seconds, step_s=4 * seconds), setting=Setting(300, engine="vllm"),
                          loop=ClosedLoop(lanes=1, duration_s=60.0))
         for seconds in (1 / 8, 1 / 64, 1 / 512)
     ]  # fmt: skip
@@ -141,7 +137,7 @@ def test_a_session_that_is_played_again_never_hits_its_earlier_play():
     trace = changed(toy("0 1", "0 1 2", gap_ms=1000.0), dependencies=Dependencies.of(
         [[], [(0, "completion", "sequence", 1000.0)]]
     ))  # fmt: skip
-    done = simulate_serving(trace, COST, setting=Setting(99), loop=ClosedLoop(duration_s=10.0))
+    done = closed_loop(trace, COST, setting=Setting(99), loop=ClosedLoop(duration_s=10.0))
     assert len(done.plays) > 3
     assert done.hit_blocks.tolist() == [0 if row == 0 else 2 for row in done.row]
 
@@ -149,7 +145,7 @@ def test_a_session_that_is_played_again_never_hits_its_earlier_play():
 def test_what_waits_for_a_rejected_request_goes_on():
     waits = Dependencies.of([[], [(0, "completion", "sequence", 2000.0)]])
     trace = changed(toy("0 1 2 3 4 5", "6"), dependencies=waits)
-    done = simulate_serving(trace, StepCost(1.0), setting=Setting(3), loop=ClosedLoop())
+    done = closed_loop(trace, StepCost(1.0), setting=Setting(3), loop=ClosedLoop())
     assert done.arrival_s.tolist() == [0.0, 2.0] and done.rejected == 1
 
 
@@ -161,7 +157,7 @@ def test_each_agent_that_is_active_has_a_primer():
     trace = changed(trace, dependencies=waits, timestamp=[0.0, 1000.0, 1500.0, 3000.0, 4000.0],
                     output_length=np.full(5, 7), extra={"agent": np.array([0, 0, 1, 1, 0])})  # fmt: skip
     loop = ClosedLoop(start="inside", start_range=(0.5, 0.5))
-    done = simulate_serving(trace, StepCost(1 / 8), setting=Setting(99), loop=loop)
+    done = closed_loop(trace, StepCost(1 / 8), setting=Setting(99), loop=loop)
     assert done.row.tolist() == [1, 2, 3, 4] and done.play.tolist() == [-1, -1, 0, 0]
     assert done.trace.output_length.tolist() == [1, 1, 7, 7]
     primed = done.ended_s[:2].max()
@@ -189,7 +185,7 @@ def test_only_the_window_counts():
 def test_what_a_closed_loop_does_not_support_is_refused(how, message):
     trace = changed(toy("0", "1"), dependencies=Dependencies.of([[], [(0, "completion", "sequence", 0.0)]]))
     with pytest.raises(UsageError, match=message):
-        simulate_serving(trace, StepCost(1.0), loop=ClosedLoop(), **how)
+        closed_loop(trace, StepCost(1.0), loop=ClosedLoop(), **how)
 
 
 @pytest.mark.parametrize("options", [

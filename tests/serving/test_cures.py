@@ -12,14 +12,14 @@ from kvtrace.cache.layout import CacheGroup, CacheLayout
 from kvtrace.cache.simulation import Setting, simulate
 from kvtrace.cache.tiered import simulate_tiers
 from kvtrace.report.explanation_tables import cure_notes
-from kvtrace.serving.closed_loop import ClosedLoop
 from kvtrace.serving.deployment import simulate_instances
 from kvtrace.serving.hardware import roofline_of
+from kvtrace.serving.lanes import ClosedLoop
 from kvtrace.serving.misses.baseline import prefill_by_cause
 from kvtrace.serving.misses.cures import cures_of
 from kvtrace.serving.misses.explanation import explain
 from kvtrace.serving.schedulers.base import Tier
-from kvtrace.serving.simulation import StepCost, simulate_serving
+from kvtrace.serving.simulation import StepCost, open_loop
 from kvtrace.trace.building import toy
 from kvtrace.trace.columns import replace_columns
 from kvtrace.trace.domains import in_domains
@@ -162,7 +162,7 @@ def test_cures_of_simulations_in_time_are_simulated(trace, engine, instances, ca
 
     def gain(capacity, router="round-robin"):
         setting = Setting(capacity, engine=engine)
-        run = simulate_serving(trace, SLOW, setting=setting, instances=instances, router=router)
+        run = open_loop(trace, SLOW, setting=setting, instances=instances, router=router)
         return tokens_of(run) - done.totals["hit"]
 
     cures = cures_of(done, roofline=ROOFLINE)
@@ -213,9 +213,7 @@ def test_more_blocks_go_to_the_lowest_tier_in_time(trace):
     done = explain(trace, longest(trace) + 4, cost=SLOW, lower=[Tier("dram", 2, 0.01)])
     cure = named(done, "more_blocks")
     for amount in cure.amounts if cure else ():
-        run = simulate_serving(
-            trace, SLOW, setting=done.simulation.setting, tiers=[Tier("dram", 2 + amount.blocks, 0.01)]
-        )
+        run = open_loop(trace, SLOW, setting=done.simulation.setting, tiers=[Tier("dram", 2 + amount.blocks, 0.01)])
         assert tokens_of(run) == done.totals["hit"] + amount.tokens
 
 

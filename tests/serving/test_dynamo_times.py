@@ -12,7 +12,7 @@ from kvtrace.cache.demand import block_demand
 from kvtrace.cache.simulation import Setting
 from kvtrace.serving.deployment import simulate_instances
 from kvtrace.serving.schedulers.dynamo import DynamoCost, DynamoScheduler
-from kvtrace.serving.simulation import BatchLimits, StepCost, simulate_serving
+from kvtrace.serving.simulation import BatchLimits, StepCost, open_loop
 from kvtrace.trace.building import toy
 from tests.conftest import ROOT, drawn
 from tests.reference.dynamo_times import serve
@@ -115,16 +115,14 @@ def test_prompt_tokens_are_counted_by_whole_number_means():
             for row, tokens in enumerate([30, 45, 61])
         ],
     })  # fmt: skip
-    done = simulate_serving(trace, DynamoCost(), setting=Setting(9, engine="dynamo"))
+    done = open_loop(trace, DynamoCost(), setting=Setting(9, engine="dynamo"))
     assert done.ttft_s == pytest.approx(seconds(135), abs=1e-12)
 
 
 def test_a_decode_step_costs_no_more_than_that_of_a_full_cache():
     #  they share 3 blocks of 8 tokens: 66 and 68 tokens of context in a cache of 7 x 8
     rows = [{"arrival": 0.0, "ids": [0, 1, 2, 3], "tokens": 32, "output": 3, "priority": 0} for _ in range(2)]
-    done = simulate_serving(
-        trace_of({"block_size": 8, "requests": rows}), DynamoCost(), setting=Setting(7, engine="dynamo")
-    )
+    done = open_loop(trace_of({"block_size": 8, "requests": rows}), DynamoCost(), setting=Setting(7, engine="dynamo"))
     full = DynamoCost().decode_square_s + DynamoCost().decode_used_s + DynamoCost().decode_step_s
     assert done.ended_s - done.first_s == pytest.approx(2 * full, abs=1e-12)
 
@@ -134,7 +132,7 @@ def test_a_request_goes_to_its_prefix_when_the_step_that_computes_it_has_ended()
     for gap_ms, same in ((10.0, False), (1000.0, True)):
         trace = toy("0 1 2 3", "0 1 2 3 4", block_size=512, gap_ms=gap_ms)
         for seed in range(20):
-            done = simulate_serving(
+            done = open_loop(
                 trace, DynamoCost(), setting=Setting(9, engine="dynamo"), instances=2, router="dynamo", router_seed=seed
             )
             assert (done.instance[0] == done.instance[1]) == same
@@ -143,7 +141,7 @@ def test_a_request_goes_to_its_prefix_when_the_step_that_computes_it_has_ended()
 def test_ties_are_drawn_and_a_seed_repeats_them():
     def chosen(seed):
         setting = Setting(9, engine="dynamo")
-        done = simulate_serving(toy("0"), DynamoCost(), setting=setting, instances=4, router="dynamo", router_seed=seed)
+        done = open_loop(toy("0"), DynamoCost(), setting=setting, instances=4, router="dynamo", router_seed=seed)
         return int(done.instance[0])
 
     draws = [chosen(seed) for seed in range(400)]
@@ -153,9 +151,9 @@ def test_ties_are_drawn_and_a_seed_repeats_them():
 
 def test_the_engine_decides_the_scheduler():
     setting, trace = Setting(9, engine="dynamo"), toy("0 1", "2 3")
-    done = simulate_serving(trace, StepCost(token_s=1.0), setting=setting)
+    done = open_loop(trace, StepCost(token_s=1.0), setting=setting)
     assert done.scheduler == DynamoScheduler() and done.to_dict()["scheduler"] == "dynamo 1.6.1"
-    limited = simulate_serving(trace, StepCost(token_s=1.0), setting=setting, limits=BatchLimits(3, 1))
+    limited = open_loop(trace, StepCost(token_s=1.0), setting=setting, limits=BatchLimits(3, 1))
     assert limited.scheduler == DynamoScheduler(max_num_batched_tokens=3, max_num_seqs=1)
 
 
@@ -163,6 +161,6 @@ def test_wrong_options_are_refused():
     with pytest.raises(UsageError, match="at least 1"):
         DynamoScheduler(max_num_seqs=0)
     with pytest.raises(UsageError, match="--engine dynamo"):
-        simulate_serving(toy("0"), DynamoCost(), setting=Setting(9), scheduler=DynamoScheduler())
+        open_loop(toy("0"), DynamoCost(), setting=Setting(9), scheduler=DynamoScheduler())
     with pytest.raises(UsageError, match="simulation in time"):
         simulate_instances(toy("0"), 2, "dynamo", setting=Setting(9))

@@ -12,13 +12,13 @@ from kvtrace.cache.engines import ENGINES
 from kvtrace.cache.layout import CacheGroup, CacheLayout
 from kvtrace.cache.simulation import Setting, simulate
 from kvtrace.cache.tiered import simulate_tiers
-from kvtrace.serving.closed_loop import ClosedLoop
 from kvtrace.serving.deployment import simulate_instances
+from kvtrace.serving.lanes import ClosedLoop
 from kvtrace.serving.misses.causes import CAUSES, causes_of, lifetime_ms
 from kvtrace.serving.misses.explanation import explain
 from kvtrace.serving.routers import ROUTERS
 from kvtrace.serving.schedulers.base import Tier
-from kvtrace.serving.simulation import StepCost, simulate_serving
+from kvtrace.serving.simulation import StepCost, open_loop
 from kvtrace.trace.building import toy
 from kvtrace.trace.columns import fields_of, replace_columns
 from kvtrace.trace.trace import Trace
@@ -97,7 +97,7 @@ def test_merged_domains_leave_no_token_to_another_domain(trace, view, capacity):
 def test_only_a_time_to_live_lets_blocks_expire(trace, mode, limit_ms, capacity, in_time):
     policy = f"ttl:{limit_ms}ms"
     if in_time:
-        run = simulate_serving(trace, SLOW, setting=Setting(capacity, policy, mode=mode))
+        run = open_loop(trace, SLOW, setting=Setting(capacity, policy, mode=mode))
     else:
         run = simulate(trace, capacity, policy, mode=mode)
     totals = assert_as_twin(run)
@@ -120,7 +120,7 @@ def test_one_instance_leaves_no_token_to_another_instance(trace, router, instanc
 @settings(max_examples=drawn(300))
 def test_simulations_in_time_add_up_and_without_a_limit_nothing_is_evicted(trace, engine, instances, capacity):
     assume(engine != "sglang" or trace.block_size in (1, 2, 4))  # its prefills are multiples of a page
-    run = simulate_serving(trace, SLOW, setting=Setting(capacity, engine=engine), instances=instances)
+    run = open_loop(trace, SLOW, setting=Setting(capacity, engine=engine), instances=instances)
     totals = assert_as_twin(run)
     assert instances > 1 or totals["other_instance"] == 0
     assert capacity < UNLIMITED or totals["evicted"] == totals["not_served"] == 0
@@ -143,7 +143,7 @@ def test_tiers_in_time_share_the_hits(trace, instances):
     tier = Tier("dram", UNLIMITED, 0.01)
     for engine in ("reference", "vllm"):
         setting = Setting(first, engine=engine)
-        run = simulate_serving(trace, SLOW, setting=setting, tiers=(tier,), instances=instances)
+        run = open_loop(trace, SLOW, setting=setting, tiers=(tier,), instances=instances)
         assert_as_twin(run)
         assert list(causes_of(run).tiers) == ["hbm", "dram"]
 
@@ -159,13 +159,13 @@ def test_block_size_1_without_the_last_token_rule_leaves_no_rounding(trace):
 def test_requests_in_flight_are_not_hits_of_sglang():
     """Two equal prompts at the same time: the second one computes again what the first one computes."""
     trace = toy("0 1 2 3", "0 1 2 3 4", gap_ms=0)
-    run = simulate_serving(trace, StepCost(token_s=1.0), setting=Setting(64, engine="sglang"))
+    run = open_loop(trace, StepCost(token_s=1.0), setting=Setting(64, engine="sglang"))
     assert assert_as_twin(run) == {**dict.fromkeys(CAUSES, 0), "in_flight": 4, "first_use": 5}
 
 
 def test_a_request_that_does_not_fit_is_not_served():
     trace = toy("0 1 2 3", "0 1", "0 1 2 3", gap_ms=1e6)
-    run = simulate_serving(trace, SLOW, setting=Setting(3))
+    run = open_loop(trace, SLOW, setting=Setting(3))
     assert assert_as_twin(run) == {**dict.fromkeys(CAUSES, 0), "not_served": 8, "first_use": 2}
 
 

@@ -7,12 +7,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kvtrace.serving.closed_loop import ClosedLoop
 from kvtrace.serving.hardware import Roofline, gpu
+from kvtrace.serving.lanes import ClosedLoop
 from kvtrace.serving.models import model_shape
 from kvtrace.serving.planning.plan_runs import PlanTarget, capacity_blocks, served, step_cost
 from kvtrace.serving.planning.sizing import lanes_plan, most_lanes
-from kvtrace.serving.simulation import simulate_serving
+from kvtrace.serving.simulation import closed_loop
 from tests.serving.session_forests import random_forest
 
 ROOFLINE = Roofline(model_shape("llama-3.1-8b"), gpu("h100"))
@@ -44,7 +44,7 @@ def test_the_lanes_of_a_plan_are_those_of_simulations(few_lanes):
         part = lanes_plan(TRACE, ROOFLINE, target, blocks)
         for point in part.curve:
             run = served(TRACE, ROOFLINE, target, blocks, 1, "round-robin", replace(loop, lanes=point.lanes))
-            again = simulate_serving(
+            again = closed_loop(
                 TRACE, step_cost(ROOFLINE), setting=target.setting(blocks), limits=target.limits,
                 loop=replace(loop, lanes=point.lanes),
             )  # fmt: skip

@@ -34,7 +34,7 @@ from kvtrace.serving.planning.planning import (
 from kvtrace.serving.planning.sensitivity import with_unshared
 from kvtrace.serving.planning.sizing import least_gpus_for, prefill_floor
 from kvtrace.serving.routers import ROUTERS
-from kvtrace.serving.simulation import BatchLimits, Tier, simulate_serving
+from kvtrace.serving.simulation import BatchLimits, Tier, open_loop
 from kvtrace.trace.building import toy
 
 MODEL = Path(__file__).parents[1] / "data/models/llama-3.1-8b.json"
@@ -106,8 +106,8 @@ def test_a_target_that_nobody_meets_is_said(trace, roofline):
 
 
 def test_slower_arrivals_never_need_more_and_a_tier_only_adds_hits(trace, roofline):
-    slow = simulate_serving(replace_times(trace, 10), step_cost(roofline), setting=Setting(4000, mode="token"))
-    fast = simulate_serving(replace_times(trace, 0.1), step_cost(roofline), setting=Setting(4000, mode="token"))
+    slow = open_loop(replace_times(trace, 10), step_cost(roofline), setting=Setting(4000, mode="token"))
+    fast = open_loop(replace_times(trace, 0.1), step_cost(roofline), setting=Setting(4000, mode="token"))
     assert slow.ttft_s.mean() <= fast.ttft_s.mean()
     below = (LowerTier("dram", 4 * GIB, 25e9), LowerTier("ssd", 16 * GIB, 3e9))
     rows = tiers(trace, roofline, PlanTarget(tiers=below), 40).rows
@@ -213,7 +213,7 @@ def test_on_a_real_trace_the_plan_has_the_hit_rate_of_an_unlimited_cache(shared)
 def test_prefill_alone_is_the_time_to_first_token_of_a_request_that_meets_no_other(roofline):
     trace = toy(*(f"{100 * i} {100 * i + 1} {100 * i + 2}" for i in range(5)), block_size=8000, gap_ms=1e6)
     limits = BatchLimits(step_tokens=10_000)
-    run = simulate_serving(trace, step_cost(roofline), setting=Setting(20), limits=limits)
+    run = open_loop(trace, step_cost(roofline), setting=Setting(20), limits=limits)
     assert prefill_alone_s(trace, step_cost(roofline), limits) == pytest.approx(run.ttft_s)
 
 

@@ -6,7 +6,7 @@ import pytest
 from kvtrace.cache.simulation import Setting
 from kvtrace.serving.deployment import simulate_instances
 from kvtrace.serving.schedulers.vllm import VllmScheduler
-from kvtrace.serving.simulation import StepCost, Tier, simulate_serving
+from kvtrace.serving.simulation import StepCost, Tier, open_loop
 from kvtrace.trace.building import toy
 from kvtrace.trace.columns import replace_columns
 from kvtrace.trace.trace import Trace
@@ -29,7 +29,7 @@ def routed(trace, router, engine="vllm", capacity=500, **options):
     cost = StepCost(token_s=0.001, overhead_s=0.010)
     scheduler = STEPS if engine == "vllm" else None
     setting = Setting(capacity, engine=engine)
-    done = simulate_serving(trace, cost, setting=setting, instances=2, router=router, scheduler=scheduler, **options)
+    done = open_loop(trace, cost, setting=setting, instances=2, router=router, scheduler=scheduler, **options)
     return done.instance.tolist()
 
 
@@ -64,7 +64,7 @@ def test_kv_aware_counts_prompts_that_wait():
     #  one request at a time: the second prompt waits on the first instance with 8 blocks, so that the third goes away
     one_by_one = VllmScheduler(max_num_seqs=1, async_scheduling=False)
     trace = requests((0, "0", 100), (5, "1 2 3 4 5 6 7 8", 1), (6, "0 9", 1), (7, "0 10", 1))
-    done = simulate_serving(
+    done = open_loop(
         trace, StepCost(token_s=0.001, overhead_s=0.010), setting=Setting(500, engine="vllm"), instances=2,
         router="kv-aware", scheduler=one_by_one,
     )  # fmt: skip

@@ -8,7 +8,7 @@ from kvtrace.cache.simulation import Setting
 from kvtrace.serving.calibration.costs import roofline_cost
 from kvtrace.serving.hardware.roofline import roofline_of
 from kvtrace.serving.service_times import ServiceModel, service_model
-from kvtrace.serving.simulation import BatchLimits, StepCost, simulate_serving
+from kvtrace.serving.simulation import BatchLimits, StepCost, open_loop
 from kvtrace.trace.columns import Columns
 from kvtrace.trace.trace import Trace
 
@@ -38,7 +38,7 @@ def test_a_request_alone_takes_what_the_simulation_takes(model, gpu, engine):
     prompts, outputs = rng.integers(1, 40_000, 30), rng.integers(1, 2_000, 30)
     trace = alone(prompts, outputs, shared=600)
     cost = roofline_cost(roofline_of(model, gpu))
-    done = simulate_serving(trace, cost, setting=Setting(100_000, engine=engine, mode="grow"), limits=LIMITS)
+    done = open_loop(trace, cost, setting=Setting(100_000, engine=engine, mode="grow"), limits=LIMITS)
     times = service_model(model, gpu).milliseconds(done.cached_tokens, prompts, outputs)
     assert np.abs(times - 1000 * (done.ended_s - trace.timestamp / 1000)).max() <= 0.51  # of a whole millisecond
 

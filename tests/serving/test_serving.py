@@ -9,7 +9,7 @@ import kvtrace
 from kvtrace._base.errors import UsageError
 from kvtrace.cache.simulation import Setting, simulate
 from kvtrace.serving.routers import ROUTERS, TIMED
-from kvtrace.serving.simulation import BatchLimits, StepCost, Tier, simulate_serving
+from kvtrace.serving.simulation import BatchLimits, StepCost, Tier, open_loop
 from kvtrace.trace.building import toy
 from kvtrace.trace.columns import Columns
 from kvtrace.trace.trace import Trace
@@ -44,7 +44,7 @@ def spread(trace, gap_s):
 def test_requests_are_served_as_the_twin_serves_them(trace, count, router, rate, limit, room, gap_s):
     trace = spread(trace, gap_s)
     capacity = max(1, int(trace.prompt_blocks.max(initial=1)) - 2 + room)
-    done = simulate_serving(trace, rate, setting=Setting(capacity), instances=count, router=router, limits=limit)
+    done = open_loop(trace, rate, setting=Setting(capacity), instances=count, router=router, limits=limit)
     for row, expected in enumerate(slow(trace, rate, limit, count, router, capacity)):
         if expected is None:
             assert done.instance[row] == -1 and np.isnan(done.ended_s[row])
@@ -63,7 +63,7 @@ def test_requests_in_are_finished_and_rejected_and_time_never_runs_back(
     trace, count, router, rate, limit, mode, engine
 ):
     setting = Setting(5, mode=mode, engine=engine)
-    done = simulate_serving(
+    done = open_loop(
         trace, rate, setting=setting, instances=count, router=router, limits=limit
     )  # recounts pins at its end
     served = ~np.isnan(done.ended_s)
@@ -71,25 +71,25 @@ def test_requests_in_are_finished_and_rejected_and_time_never_runs_back(
     arrival = trace.timestamp[served] / 1000
     assert (done.started_s[served] >= arrival).all() and (done.first_s[served] >= done.started_s[served]).all()
     assert (done.ended_s[served] >= done.first_s[served]).all()
-    again = simulate_serving(trace, rate, setting=setting, instances=count, router=router, limits=limit)
+    again = open_loop(trace, rate, setting=setting, instances=count, router=router, limits=limit)
     assert np.array_equal(again.ended_s, done.ended_s, equal_nan=True)
 
 
 @given(traces(outputs=False), st.integers(0, 9))
 def test_far_apart_requests_hit_what_one_pass_finds(trace, extra):
     capacity = int(trace.prompt_blocks.max(initial=1)) + extra
-    done = simulate_serving(spread(trace, 1e6), StepCost(token_s=0.5), setting=Setting(capacity))
+    done = open_loop(spread(trace, 1e6), StepCost(token_s=0.5), setting=Setting(capacity))
     assert done.hit_blocks.tolist() == simulate(trace, capacity).hit_blocks.tolist()
 
 
 def test_a_hit_shortens_the_prefill_and_a_full_cache_queues():
     #  blocks of one token, 1 s a token, room for 2 blocks: the second waits for the first, and then computes one token
-    done = simulate_serving(toy("0 1", "0 1", gap_ms=0.0), StepCost(token_s=1.0), setting=Setting(2))
+    done = open_loop(toy("0 1", "0 1", gap_ms=0.0), StepCost(token_s=1.0), setting=Setting(2))
     assert done.first_s.tolist() == [2.0, 3.0] and done.queued_s.tolist() == [0.0, 2.0]
 
 
 def test_a_request_that_no_instance_holds_is_rejected_and_the_others_are_served():
-    done = simulate_serving(toy("0 1 2", "0"), StepCost(token_s=1.0), setting=Setting(2))
+    done = open_loop(toy("0 1 2", "0"), StepCost(token_s=1.0), setting=Setting(2))
     assert done.rejected == 1 and done.instance.tolist() == [-1, 0] and done.to_dict()["served"] == 1
 
 
@@ -103,7 +103,7 @@ def fetched(fetch_seconds, prefetch=True, gap_ms=10_000.0, cost=A_SECOND_A_TOKEN
     """Times to first token of "0 1", "2 3", "0 1" with room for two blocks above and plenty below, 1 s a token."""
     tiers = [Tier("dram", 9, fetch_seconds)]
     trace = toy("0 1", "2 3", "0 1", gap_ms=gap_ms)
-    done = simulate_serving(trace, cost, setting=Setting(2), tiers=tiers, prefetch=prefetch)
+    done = open_loop(trace, cost, setting=Setting(2), tiers=tiers, prefetch=prefetch)
     return done.ttft_s.tolist(), done.lower_tier_hits.tolist(), done.cached_tokens.tolist()
 
 
@@ -134,8 +134,8 @@ def test_tiers_that_take_no_time_are_one_cache_of_their_sum_for_those_that_come_
     trace = spread(trace, 1e6)
     tiers = [Tier("dram", 1 + extra, 0.0)]
     options = {"limits": limit, "prefetch": prefetch}
-    done = simulate_serving(trace, rate, setting=Setting(capacity), tiers=tiers, **options)
-    whole = simulate_serving(trace, rate, setting=Setting(capacity + 1 + extra), limits=limit)
+    done = open_loop(trace, rate, setting=Setting(capacity), tiers=tiers, **options)
+    whole = open_loop(trace, rate, setting=Setting(capacity + 1 + extra), limits=limit)
     assert done.hit_blocks.tolist() == whole.hit_blocks.tolist() and done.ttft_s == pytest.approx(whole.ttft_s)
 
 
@@ -152,7 +152,7 @@ def queue(load, lengths, requests=200_000, seed=5):
         (arrival - arrival[0]) * 1000, tokens, np.ones(requests), np.arange(requests), np.arange(requests + 1)
     )
     trace = Trace.from_columns(columns, block_size=1 << 20)
-    done = simulate_serving(trace, StepCost(token_s=0.001), setting=Setting(4), limits=BatchLimits(1 << 20, 1))
+    done = open_loop(trace, StepCost(token_s=0.001), setting=Setting(4), limits=BatchLimits(1 << 20, 1))
     assert not done.hit_blocks.any()
     return done.queued_s.mean(), service
 
@@ -173,11 +173,11 @@ def test_the_wait_is_pollaczeks_and_khinchines_where_lengths_differ(load):
 def test_many_servers_wait_less_than_erlangs_single_queue_would_say_of_turns():
     """Round robin over N instances is no M/M/N queue; its wait lies between that and N queues of their own."""
     trace = toy(*[str(i) for i in range(4000)], gap_ms=30.0)
-    one = simulate_serving(
+    one = open_loop(
         trace, StepCost(token_s=0.1), setting=Setting(4), limits=BatchLimits(9, 1), instances=4
     ).queued_s.mean()
     assert one == 0  # evenly spaced: each instance is free again in time
-    alone = simulate_serving(
+    alone = open_loop(
         trace, StepCost(token_s=0.1), setting=Setting(4), limits=BatchLimits(9, 1), instances=3
     ).queued_s.mean()
     assert alone > 1
@@ -189,17 +189,17 @@ def test_many_servers_wait_less_than_erlangs_single_queue_would_say_of_turns():
 def test_what_can_not_be_served_is_refused():
     trace = toy("0 1")
     with pytest.raises(UsageError, match="is not a router"):
-        simulate_serving(trace, StepCost(1.0), setting=Setting(4), router="nobody")
+        open_loop(trace, StepCost(1.0), setting=Setting(4), router="nobody")
     with pytest.raises(UsageError, match="--step-tokens must be at least 1"):
-        simulate_serving(trace, StepCost(1.0), setting=Setting(4), limits=BatchLimits(0, 1))
+        open_loop(trace, StepCost(1.0), setting=Setting(4), limits=BatchLimits(0, 1))
     with pytest.raises(UsageError, match="does not support the upper bound belady"):
-        simulate_serving(trace, StepCost(1.0), setting=Setting(4, policy="belady"))
+        open_loop(trace, StepCost(1.0), setting=Setting(4, policy="belady"))
 
 
 def test_with_rates_near_dynamos_a_real_trace_hits_what_its_replay_hits(shared):
     trace = kvtrace.read(shared / "data/mooncake/conversation_trace.jsonl")
     near = StepCost(token_s=1.99e-5, read_s=54.01e-3 / (5000 * 512), overhead_s=5.74e-3)  # nearly Dynamo's
-    done = simulate_serving(trace, near, setting=Setting(5000, mode="grow", engine="vllm"), instances=4)
+    done = open_loop(trace, near, setting=Setting(5000, mode="grow", engine="vllm"), instances=4)
     assert done.hits.hit_blocks == pytest.approx(35_155, rel=0.002)
     assert done.ttft_s.mean() == pytest.approx(0.486, rel=0.05)
     assert np.quantile(done.ttft_s, 0.99) == pytest.approx(2.492, rel=0.05)
@@ -207,7 +207,7 @@ def test_with_rates_near_dynamos_a_real_trace_hits_what_its_replay_hits(shared):
 
 def test_a_real_trace_on_four_instances_closes_the_loop(shared):
     trace = kvtrace.read(shared / "data/mooncake/conversation_trace.jsonl")
-    done = simulate_serving(
+    done = open_loop(
         trace, StepCost(1e-4, 1e-9, 0.01, 1e-8, 0.001), setting=Setting(5000), instances=4, router="sticky"
     )
     assert done.rejected == 0 and 0.25 < done.hits.block_hit_rate < 0.37

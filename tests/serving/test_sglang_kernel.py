@@ -14,7 +14,7 @@ from kvtrace.cache.simulation import Setting
 from kvtrace.serving.core.instance import Requests
 from kvtrace.serving.core.serving import Router, Serving
 from kvtrace.serving.schedulers.sglang import SglangScheduler
-from kvtrace.serving.simulation import BatchLimits, StepCost, simulate_serving
+from kvtrace.serving.simulation import BatchLimits, StepCost, open_loop
 from kvtrace.trace.building import toy
 from kvtrace.trace.columns import replace_columns
 from kvtrace.trace.trace import Trace
@@ -115,15 +115,15 @@ def test_a_retracted_request_is_computed_again_with_its_outputs():
     # four decode steps of both fill 15 pages; the longer prompt gives way, and its 4 + 5 tokens are computed again
     scheduler = SglangScheduler(disable_overlap_schedule=True, schedule_conservativeness=0.01)
     cost, setting = StepCost(token_s=1.0), Setting(15, engine="sglang")
-    done = simulate_serving(two_requests(), cost, setting=setting, scheduler=scheduler)
+    done = open_loop(two_requests(), cost, setting=setting, scheduler=scheduler)
     assert done.preemptions.tolist() == [0, 1] and done.recomputed_tokens.tolist() == [0, 9]
     assert done.to_dict()["scheduler"] == "sglang 0.5.23"
 
 
 def test_the_engine_decides_the_scheduler_and_limits_are_its_own():
     cost, setting = StepCost(token_s=1.0), Setting(99, engine="sglang")
-    assert simulate_serving(two_requests(), cost, setting=setting).scheduler == SglangScheduler()
-    limited = simulate_serving(two_requests(), cost, setting=setting, limits=BatchLimits(3, 1))
+    assert open_loop(two_requests(), cost, setting=setting).scheduler == SglangScheduler()
+    limited = open_loop(two_requests(), cost, setting=setting, limits=BatchLimits(3, 1))
     assert limited.scheduler == SglangScheduler(chunked_prefill_size=3, max_running_requests=1)
 
 
@@ -131,7 +131,7 @@ def test_a_prompt_that_does_not_fit_is_rejected_and_an_output_is_cut():
     # SGLang takes a prompt of less than the capacity less a page: of 5 pages 3 tokens are taken, 4 are not; beside
     # three tokens there is room for no more outputs, so that the first token is the last
     cost, scheduler = StepCost(token_s=1.0), SglangScheduler(disable_overlap_schedule=True)
-    done = simulate_serving(two_requests(), cost, setting=Setting(5, engine="sglang"), scheduler=scheduler)
+    done = open_loop(two_requests(), cost, setting=Setting(5, engine="sglang"), scheduler=scheduler)
     assert np.isnan(done.ended_s).tolist() == [False, True]
 
 
@@ -141,16 +141,14 @@ def test_pages_may_be_smaller_than_blocks():
     trace, setting = Trace.from_columns(columns, block_size=4), Setting(9, engine="sglang")
     for page, hits in ((1, 3), (4, 0), (None, 0)):
         scheduler = SglangScheduler(page_size=page)
-        done = simulate_serving(trace, StepCost(token_s=1.0), setting=setting, scheduler=scheduler)
+        done = open_loop(trace, StepCost(token_s=1.0), setting=setting, scheduler=scheduler)
         assert done.cached_tokens.tolist() == [0, hits]
 
 
 @pytest.mark.parametrize("router", ["least-loaded", "kv-aware", "lmetric", "overlap"])
 def test_routers_see_its_load_and_its_cache(router):
     trace = toy("0 1", "2 3", "0 1", "2 3", gap_ms=1.0)
-    done = simulate_serving(
-        trace, StepCost(token_s=1.0), setting=Setting(99, engine="sglang"), instances=2, router=router
-    )
+    done = open_loop(trace, StepCost(token_s=1.0), setting=Setting(99, engine="sglang"), instances=2, router=router)
     assert done.rejected == 0 and sum(done.busy_s) > 0
 
 
@@ -165,7 +163,7 @@ def test_a_pool_that_is_too_small_for_a_chunk_ends_the_simulation_as_it_ends_sgl
         chunked_prefill_size=8, max_running_requests=5,
     )  # fmt: skip
     with pytest.raises(UsageError, match=r"SGLang 0\.5\.23 would end"):
-        simulate_serving(trace, StepCost(0.0, step_s=1.0), setting=Setting(75, engine="sglang"), scheduler=scheduler)
+        open_loop(trace, StepCost(0.0, step_s=1.0), setting=Setting(75, engine="sglang"), scheduler=scheduler)
 
 
 @pytest.mark.parametrize(
@@ -186,7 +184,7 @@ def test_wrong_options_are_refused(options, message):
 def test_chunks_are_whole_pages():
     scheduler = SglangScheduler(chunked_prefill_size=100, page_size=64)
     with pytest.raises(UsageError, match="multiple of the page size, 64"):
-        simulate_serving(toy("0"), StepCost(1.0), setting=Setting(9, engine="sglang"), scheduler=scheduler)
+        open_loop(toy("0"), StepCost(1.0), setting=Setting(9, engine="sglang"), scheduler=scheduler)
 
 
 @pytest.mark.parametrize(
@@ -198,4 +196,4 @@ def test_chunks_are_whole_pages():
 )  # fmt: skip
 def test_it_needs_sglangs_cache(setting, message):
     with pytest.raises(UsageError, match=message):
-        simulate_serving(toy("0"), StepCost(1.0), setting=setting, scheduler=SglangScheduler())
+        open_loop(toy("0"), StepCost(1.0), setting=setting, scheduler=SglangScheduler())

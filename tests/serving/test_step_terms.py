@@ -16,7 +16,7 @@ from kvtrace.serving.planning.plan_runs import PlanTarget, prefill_alone_s, step
 from kvtrace.serving.planning.planning import instances
 from kvtrace.serving.planning.sizing import InstanceRuns, TimeErrors, held_out_errors, limit_interval, time_interval
 from kvtrace.serving.schedulers.vllm import VllmScheduler
-from kvtrace.serving.simulation import BatchLimits, StepCost, simulate_serving
+from kvtrace.serving.simulation import BatchLimits, StepCost, open_loop
 from kvtrace.trace.columns import replace_columns
 from kvtrace.trace.trace import Trace
 
@@ -31,7 +31,7 @@ def one_request(prompt, output, rows=1):
 
 def ended(trace, cost):
     scheduler = VllmScheduler(async_scheduling=False)
-    return simulate_serving(trace, cost, setting=Setting(1000, engine="vllm"), scheduler=scheduler).ended_s
+    return open_loop(trace, cost, setting=Setting(1000, engine="vllm"), scheduler=scheduler).ended_s
 
 
 def test_the_experts_of_a_step_by_hand():
@@ -69,7 +69,7 @@ def test_steps_taken_together_take_the_sum_of_single_ones(rows, prompt, output, 
 
 def test_prefill_alone_has_both_terms():
     cost = StepCost(token_s=1.0, exchange_s=0.5, expert_token_s=0.25, expert_step_s=100.0, expert_share=0.5)
-    run = simulate_serving(one_request(3, 1), cost, setting=Setting(1000), limits=BatchLimits(2))
+    run = open_loop(one_request(3, 1), cost, setting=Setting(1000), limits=BatchLimits(2))
     assert prefill_alone_s(one_request(3, 1), cost, BatchLimits(2)) == pytest.approx(run.ttft_s)
 
 
@@ -79,7 +79,7 @@ def test_a_step_of_the_roofline_is_that_of_its_costs(model, gpus):
     cost = step_cost(roofline)
     for tokens in (1, 100, 2048):
         trace = one_request(tokens, 1)
-        run = simulate_serving(trace, cost, setting=Setting(5000), limits=BatchLimits(4096))
+        run = open_loop(trace, cost, setting=Setting(5000), limits=BatchLimits(4096))
         # the roofline also counts the KV that is written
         written = roofline.seconds_per_cached_token * tokens
         assert run.first_s[0] == pytest.approx(roofline.prefill_s(tokens) - written, rel=1e-12)

@@ -13,7 +13,7 @@ from kvtrace.serving.models import model_shape
 from kvtrace.serving.planning.plan_runs import step_cost
 from kvtrace.serving.planning.sizing import UNFITTED
 from kvtrace.serving.schedulers.vllm import VllmScheduler
-from kvtrace.serving.simulation import simulate_serving
+from kvtrace.serving.simulation import open_loop
 from tests.serving.measured import BLOCKS, FOLDERS, LIMITS, measured
 
 MANUAL = Path(__file__).parents[2] / "docs/serving/models.md"
@@ -32,7 +32,7 @@ def errors(recordings, name, cost, blocks=None):
     one, (step_tokens, requests) = recordings[name], LIMITS[name]
     scheduler = VllmScheduler(max_num_batched_tokens=step_tokens, max_num_seqs=requests)
     setting = Setting((blocks or BLOCKS[name]) - 1, engine="vllm")
-    run = simulate_serving(one.trace, cost, setting=setting, scheduler=scheduler)
+    run = open_loop(one.trace, cost, setting=setting, scheduler=scheduler)
     lengths = one.trace.output_length
     simulated = Latencies.of(one.arrival_s, run.first_s, run.ended_s, lengths)
     found = errors_of(Latencies.of(one.arrival_s, one.first_s, one.ended_s, lengths), simulated, TARGETS)

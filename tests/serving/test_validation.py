@@ -17,7 +17,7 @@ from kvtrace.serving.planning.plan_runs import step_cost
 from kvtrace.serving.recordings import read_recording
 from kvtrace.serving.recordings.recording import EngineSettings, Gauges, RequestTimes, read_gauges, recording_of
 from kvtrace.serving.schedulers import DynamoScheduler, SglangScheduler, VllmScheduler
-from kvtrace.serving.simulation import StepCost, simulate_serving
+from kvtrace.serving.simulation import StepCost, open_loop
 from kvtrace.serving.validation import validate
 from kvtrace.trace.building import toy
 from kvtrace.trace.columns import replace_columns
@@ -142,7 +142,7 @@ def test_an_unknown_size_of_the_cache_has_no_share():
 @pytest.mark.parametrize("engine", ["vllm", "sglang", "reference"])
 def test_a_time_line_holds_all_requests_in_order(engine):
     trace = recorded().trace
-    run = simulate_serving(trace, COST, setting=Setting(4000, engine=engine), timelines=True)
+    run = open_loop(trace, COST, setting=Setting(4000, engine=engine), timelines=True)
     (line,) = run.timelines
     assert (np.diff(line.seconds) > 0).all() and line.running[-1] == line.waiting[-1] == line.blocks[-1] == 0
     assert line.blocks.max() <= 4000 and line.running.max() > 1
@@ -151,11 +151,11 @@ def test_a_time_line_holds_all_requests_in_order(engine):
     active = [((run.started_s <= moment) & (run.ended_s > moment)).sum() for moment in moments]
     off = np.abs(line.at(moments).running - active)  # overlap: what a step gives is known a step later
     assert off.mean() < 0.25 and off.max() <= 8
-    assert simulate_serving(trace, COST, setting=Setting(4000, engine=engine)).timelines == ()
+    assert open_loop(trace, COST, setting=Setting(4000, engine=engine)).timelines == ()
 
 
 def test_a_time_line_counts_the_tokens_of_sglangs_requests():
-    run = simulate_serving(
+    run = open_loop(
         alone().trace, SECOND, setting=Setting(10, engine="sglang"),
         scheduler=SglangScheduler(disable_overlap_schedule=True), timelines=True,
     )  # fmt: skip

@@ -10,9 +10,9 @@ import pytest
 from kvtrace._base.errors import UsageError
 from kvtrace.cache.layout import CacheGroup, CacheLayout
 from kvtrace.cache.simulation import Setting
+from kvtrace.serving.run import simulate_all
 from kvtrace.serving.schedulers.vllm import VllmScheduler
-from kvtrace.serving.simulation import StepCost, Tier, simulate_serving
-from kvtrace.serving.simulations import simulate_all
+from kvtrace.serving.simulation import StepCost, Tier, open_loop
 from kvtrace.trace.building import toy
 from tests.conftest import ROOT, drawn
 from tests.reference.vllm_grouped_scheduler import serve
@@ -70,7 +70,7 @@ def test_a_window_serves_a_prompt_that_is_longer_than_the_cache():
     trace, one_token = toy("0 1 2 3 4 5"), VllmScheduler(1, 1, async_scheduling=False)
     cost = StepCost(token_s=1.0)
     served = [
-        simulate_serving(trace, cost, setting=Setting(3, engine="vllm", layout=layout), scheduler=one_token)
+        open_loop(trace, cost, setting=Setting(3, engine="vllm", layout=layout), scheduler=one_token)
         for layout in (None, window())
     ]
     assert [done.rejected for done in served] == [1, 0]
@@ -81,7 +81,7 @@ def test_the_hits_of_a_window_are_its_last_blocks():
     #  the second prompt resumes where the first ended, after a cache of 4 blocks has lost all but the last of them
     trace = toy("0 1 2 3 4", "0 1 2 3 4 5", gap_ms=60_000.0)
     setting = Setting(4, engine="vllm", layout=window())
-    done = simulate_serving(
+    done = open_loop(
         trace, StepCost(token_s=1.0), setting=setting, scheduler=VllmScheduler(1, 1, async_scheduling=False)
     )
     assert done.cached_tokens.tolist() == [0, 4] and done.hit_blocks.tolist() == [0, 4]
@@ -90,9 +90,7 @@ def test_the_hits_of_a_window_are_its_last_blocks():
 def test_full_attention_as_a_layout_is_full_attention():
     trace, cost = toy("0 1", "0 1 2", "0 1"), StepCost(token_s=1.0)
     layout = CacheLayout((CacheGroup("full", 4, trace.block_size),))
-    plain, grouped = (
-        simulate_serving(trace, cost, setting=Setting(4, engine="vllm", layout=one)) for one in (None, layout)
-    )
+    plain, grouped = (open_loop(trace, cost, setting=Setting(4, engine="vllm", layout=one)) for one in (None, layout))
     assert plain.setting == grouped.setting and plain.ended_s.tolist() == grouped.ended_s.tolist()
 
 
@@ -117,9 +115,7 @@ def test_every_simulation_takes_a_layout():
 )
 def test_what_cannot_hold_cache_groups_is_refused(engine, options, message):
     with pytest.raises(UsageError, match=message):
-        simulate_serving(
-            toy("0 1", "0 1"), StepCost(1.0), setting=Setting(9, engine=engine, layout=window()), **options
-        )
+        open_loop(toy("0 1", "0 1"), StepCost(1.0), setting=Setting(9, engine=engine, layout=window()), **options)
 
 
 def test_a_layout_that_vllm_refuses_is_refused_in_time_too():
@@ -129,12 +125,12 @@ def test_a_layout_that_vllm_refuses_is_refused_in_time_too():
     ):
         setting = Setting(9, engine="vllm", layout=layout, engine_options=options)
         with pytest.raises(UsageError, match=message):
-            simulate_serving(toy("0 1", block_size=2), StepCost(1.0), setting=setting)
+            open_loop(toy("0 1", block_size=2), StepCost(1.0), setting=setting)
 
 
 @pytest.mark.parametrize("router", ["round-robin", "overlap", "least-loaded", "lmetric", "sticky"])
 def test_several_instances_serve_a_hybrid_model(router):
     trace = toy("0 1 2", "0 1 2 3", "0 1 2", "4 5", gap_ms=20_000.0)
     setting = Setting(9, engine="vllm", layout=window())
-    done = simulate_serving(trace, StepCost(1.0), setting=setting, instances=2, router=router)
+    done = open_loop(trace, StepCost(1.0), setting=setting, instances=2, router=router)
     assert done.rejected == 0 and done.cached_tokens.sum() > 0

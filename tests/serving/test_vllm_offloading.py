@@ -10,7 +10,7 @@ import pytest
 from kvtrace._base.errors import UsageError
 from kvtrace.cache.simulation import Setting
 from kvtrace.serving.schedulers.vllm import VllmScheduler
-from kvtrace.serving.simulation import StepCost, Tier, simulate_serving
+from kvtrace.serving.simulation import StepCost, Tier, open_loop
 from kvtrace.trace.building import toy
 from kvtrace.trace.columns import replace_columns
 from kvtrace.trace.trace import Trace
@@ -53,7 +53,7 @@ def test_a_waiting_request_can_fit_once_a_hit_of_it_is_evicted(seed):
 
 
 def served(trace, capacity, tier, scheduler=ALONE, **options):
-    return simulate_serving(
+    return open_loop(
         trace, StepCost(token_s=0.01), setting=Setting(capacity, engine="vllm"), tiers=[tier], scheduler=scheduler,
         **options,
     )  # fmt: skip
@@ -111,4 +111,4 @@ def test_a_full_tier_evicts_the_least_recent_prompt():
 )  # fmt: skip
 def test_tiers_that_vllm_does_not_have_are_refused(tiers, message):
     with pytest.raises(UsageError, match=message):
-        simulate_serving(toy("0"), StepCost(1.0), setting=Setting(9, engine="vllm"), tiers=tiers)
+        open_loop(toy("0"), StepCost(1.0), setting=Setting(9, engine="vllm"), tiers=tiers)

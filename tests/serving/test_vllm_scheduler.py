@@ -12,7 +12,7 @@ from kvtrace.cache.demand import block_demand
 from kvtrace.cache.simulation import Setting
 from kvtrace.serving.deployment import Timeline
 from kvtrace.serving.schedulers.vllm import VllmScheduler
-from kvtrace.serving.simulation import BatchLimits, StepCost, simulate_serving
+from kvtrace.serving.simulation import BatchLimits, StepCost, open_loop
 from kvtrace.trace.building import toy
 from kvtrace.trace.columns import replace_columns
 from kvtrace.trace.trace import Trace
@@ -121,7 +121,7 @@ def test_a_preempted_request_is_computed_again_from_what_is_cached():
     columns = replace_columns(toy("0 1", "2 3", gap_ms=0.0), output_length=np.array([3, 3]))
     trace = Trace.from_columns(columns, block_size=1)
     scheduler = VllmScheduler(async_scheduling=False)
-    done = simulate_serving(trace, StepCost(token_s=1.0), setting=Setting(5, engine="vllm"), scheduler=scheduler)
+    done = open_loop(trace, StepCost(token_s=1.0), setting=Setting(5, engine="vllm"), scheduler=scheduler)
     assert done.preemptions.tolist() == [0, 1] and done.to_dict()["preemptions"] == 1
     assert done.recomputed_tokens.sum() == done.to_dict()["recomputed_tokens"] > 0
     assert done.to_dict()["scheduler"] == "vllm 0.33.0" and done.to_dict()["steps"] == sum(done.steps)
@@ -130,10 +130,10 @@ def test_a_preempted_request_is_computed_again_from_what_is_cached():
 def test_the_engine_decides_the_scheduler_and_limits_are_its_own():
     trace = toy("0 1", "2 3", gap_ms=0.0)
     cost, setting = StepCost(token_s=1.0), Setting(9, engine="vllm")
-    assert simulate_serving(trace, cost, setting=setting).scheduler == VllmScheduler()
-    limited = simulate_serving(trace, cost, setting=setting, limits=BatchLimits(3, 1))
+    assert open_loop(trace, cost, setting=setting).scheduler == VllmScheduler()
+    limited = open_loop(trace, cost, setting=setting, limits=BatchLimits(3, 1))
     assert limited.scheduler == VllmScheduler(max_num_batched_tokens=3, max_num_seqs=1)
-    assert simulate_serving(trace, cost, setting=Setting(9)).scheduler.name == "reserve"
+    assert open_loop(trace, cost, setting=Setting(9)).scheduler.name == "reserve"
 
 
 @pytest.mark.parametrize(
@@ -150,14 +150,14 @@ def test_wrong_options_are_refused(options, message):
 
 def test_limits_beside_a_scheduler_are_refused():
     with pytest.raises(UsageError, match="not both"):
-        simulate_serving(
+        open_loop(
             toy("0"), StepCost(1.0), setting=Setting(9, engine="vllm"), limits=BatchLimits(), scheduler=VllmScheduler()
         )
 
 
 def test_it_needs_vllms_cache():
     with pytest.raises(UsageError, match="--engine vllm"):
-        simulate_serving(toy("0"), StepCost(1.0), setting=Setting(9), scheduler=VllmScheduler())
+        open_loop(toy("0"), StepCost(1.0), setting=Setting(9), scheduler=VllmScheduler())
 
 
 def test_a_program_that_executes_the_steps_sets_their_times():

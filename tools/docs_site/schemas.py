@@ -27,7 +27,7 @@ from kvtrace.privacy.checks import CHECKS, finding
 from kvtrace.privacy.profiles import PROFILES
 from kvtrace.serving import validation
 from kvtrace.serving.calibration import calibration
-from kvtrace.serving.closed_loop import LoopDict
+from kvtrace.serving.lanes import LoopDict
 from kvtrace.serving.misses import baseline, causes, explanation
 from kvtrace.serving.models import listing
 from kvtrace.serving.planning import plan_result

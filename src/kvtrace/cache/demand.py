@@ -18,6 +18,7 @@ import contextlib
 import re
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Literal
 
 import numpy as np
 
@@ -119,6 +120,7 @@ def parse_schedule(text: str) -> Schedule:
     )
 
 
+Mode = Literal["block", "token", "grow"]
 MODES = ("block", "token", "grow")
 MAX_BLOCKS = (1 << 31) - 1  # block numbers are int32 in the compiled core
 
@@ -128,7 +130,7 @@ class BlockDemand:
     """One value for each request in each array; block numbers are the trace's ids, then those of output blocks."""
 
     trace: Trace  # with whole prompts
-    mode: str
+    mode: Mode
     ids: np.ndarray  # int32: the ids of all prompts, end to end
     start: np.ndarray  # int64: the position in `ids` where the request's path begins
     full: np.ndarray  # int32: hashed blocks of its path
@@ -182,7 +184,7 @@ def check_mode(mode: str) -> None:
         raise UsageError(f"{mode!r} is not a mode. Try {', '.join(MODES)}.")
 
 
-def block_demand(trace: Trace, mode: str = "block", recompute_last: bool = False) -> BlockDemand:
+def block_demand(trace: Trace, mode: Mode = "block", recompute_last: bool = False) -> BlockDemand:
     """The block demand of a trace's requests in a mode.
 
     Args:

@@ -23,7 +23,8 @@ from ..trace.domains import in_domains
 from ..trace.hits import Hits, count_hits, time_windows
 from ..trace.trace import Trace
 from . import engines
-from .demand import SERIAL, BlockDemand, Schedule, block_demand, parse_schedule
+from .demand import SERIAL, BlockDemand, Mode, Schedule, block_demand, parse_schedule
+from .engines import CapacityCounts, EngineName, FreeOrder, PoolOrder, Tree, Watermark
 from .layout import CacheLayout
 from .policies import POLICIES, PolicyRow, name_of
 
@@ -39,8 +40,8 @@ class Setting:
 
     capacity: int  # blocks
     policy: str = "lru"
-    engine: str = "reference"
-    mode: str = "block"
+    engine: EngineName = "reference"
+    mode: Mode = "block"
     schedule: Schedule = SERIAL
     engine_options: tuple[tuple[str, str], ...] = ()  # those that differ from engines.DEFAULTS
     layout: CacheLayout | None = None  # the cache groups of the model; None is full attention
@@ -79,7 +80,7 @@ class Setting:
         return ROOTS_FIRST if evicts_roots_first(self.engine, self.policy, pool) else None
 
     @property
-    def demand_options(self) -> tuple[str, bool]:
+    def demand_options(self) -> tuple[Mode, bool]:
         """The arguments of `block_demand`: the mode, and whether a prompt's last token is always computed."""
         return self.mode, not self.bound and engines.find(self.engine).recompute_last
 
@@ -107,11 +108,11 @@ def whole_blocks(capacity: Any) -> int:
 class EngineOptions(TypedDict, total=False):
     """The options of an engine; each engine has its own ones."""
 
-    capacity_counts: str
-    pool: str
-    free_order: str
-    tree: str
-    watermark: str
+    capacity_counts: CapacityCounts
+    pool: PoolOrder
+    free_order: FreeOrder
+    tree: Tree
+    watermark: Watermark
 
 
 def _not_default(key: str, rows: Rows) -> bool:
@@ -237,8 +238,8 @@ def simulate(
     capacity: int,
     policy: str | type = "lru",
     *,
-    engine: str = "reference",
-    mode: str = "block",
+    engine: EngineName = "reference",
+    mode: Mode = "block",
     schedule: str = "serial",
     warm_up: int = 0,
     layout: CacheLayout | None = None,
@@ -428,7 +429,7 @@ def simulate_settings(
 def settings_of(
     capacities: Iterable[int] | Mapping[str, Iterable[int]],
     policies: Iterable[str | type],
-    engine_names: Iterable[str] = ("reference",),
+    engine_names: Iterable[EngineName] = ("reference",),
     layouts: Mapping[str, CacheLayout] | None = None,
     **common,
 ) -> list[Setting]:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
 from contextlib import nullcontext
-from typing import Any
+from typing import TYPE_CHECKING, Any, cast
 
 import click
 
@@ -24,7 +25,6 @@ from .options import (
     extrapolations,
     figure_writer,
     json_option,
-    layouts_of,
     remarks_of,
     require_one,
 )
@@ -32,17 +32,20 @@ from .output import console, print_lines, print_notes, print_result, print_table
 from .simulation_options import (
     CACHE,
     IN_TIME,
-    LOOP_NAMES,
     LOOP_WARM_UP,
-    caches_of,
     hint_on_commas,
     needs_of,
     own_policies,
-    times_of,
+    run_of,
+    with_caches,
+    with_layouts,
 )
 
+if TYPE_CHECKING:
+    from ..serving.run import Run
 
-@click.command("explain", cls=Command, groups={"--seed": "Instances and time"}, types={
+
+@click.command("explain", cls=Command, types={
     "--policy": completion.Name(completion.policies), "--engine": completion.Name(completion.engines), "--router": completion.Name(completion.routers),
 }, examples=(
     "kvtrace explain trace.jsonl --capacity 25%",
@@ -74,7 +77,7 @@ from .simulation_options import (
 @BLOCK_SIZE
 @CHAIN
 @QUIET
-def explain_command(trace, assume_output, capacity, policy, ttl, engine, tiers, router, router_seed, domains, warm_up, over_time, by_session, per_request, no_cures, input_price, as_json, as_csv, png, svg, model_config, kv_bytes_per_token, block_size, chain, quiet, gpu_name, gpus, costs_file, extrapolate, step_tokens, max_requests, scheduler_options, engine_block_size, retention, loop, **options):
+def explain_command(trace, capacity, policy, ttl, tiers, over_time, per_request, warm_up, quiet, **options):
     """Explain misses: one cause for each prompt token.
 
     One setting is simulated, as kvtrace simulate does. Each prompt token then has one cause, such as hit, evicted or
@@ -89,55 +92,50 @@ def explain_command(trace, assume_output, capacity, policy, ttl, engine, tiers, 
     from ..serving.hardware import Prices
     from ..serving.misses.baseline import prefill_by_cause
     from ..serving.misses.cures import cures_of
-    from ..serving.misses.explanation import explain
+    from ..serving.misses.explanation import expiring, explain_run
     from ..serving.models.layers import chosen
     from ..trace.domains import in_domains
 
+    as_json, as_csv, no_cures, input_price = (options[name] for name in ("as_json", "as_csv", "no_cures", "input_price"))
     require_one(as_json, as_csv)
     if per_request == "-" and (as_json or as_csv):
         raise UsageError(f"--per-request - and {'--json' if as_json else '--csv'} both write to stdout. Use one of them.")
-    if as_csv and over_time and by_session:
+    if as_csv and over_time and options["by_session"]:
         raise UsageError("With --csv, use one of --over-time and --by-session.")
-    write_figure = figure_writer(png, svg, quiet)
-    kv_bytes = chosen(model_config, kv_bytes_per_token)
-    window_ms = over_time
-    times = times_of(
-        engine, "ttl" if ttl else policy, router, model_config=model_config, gpu_name=gpu_name, gpus=gpus, costs_file=costs_file,
-        step_tokens=step_tokens, max_requests=max_requests, scheduler_options=scheduler_options, loop=loop, warm_up=warm_up, router_seed=router_seed,
-        **{name: options.pop(name) for name in LOOP_NAMES},
-    )  # fmt: skip
-    if len(times.engines) != 1:
+    write_figure = figure_writer(options["png"], options["svg"], quiet)
+    kv_bytes = chosen(options["model_config"], options["kv_bytes_per_token"])
+    run = run_of(options, engines=options["engine"], policies="ttl" if ttl else policy, warm_up=warm_up, routers=options["router"])
+    if len(run.cache.engines) != 1:
         raise click.UsageError("--engine: name one engine. kvtrace simulate compares several.")
     if capacity and tiers:
         raise click.UsageError("--tiers has the capacities. Leave out --capacity.")
     if input_price is not None and (no_cures or as_csv):
         raise click.UsageError(f"--input-price needs what {'--no-cures' if no_cures else '--csv'} leaves out. Leave out one of them.")
-    if not (capacity or tiers or times.roofline):
+    if not (capacity or tiers or run.time.roofline):
         raise click.UsageError("Missing option '--capacity'. kvtrace curve shows hits by capacity.")
-    loaded = reading.read(trace, block_size=block_size)
-    loaded = assumed(loaded.chained() if chain else loaded, assume_output)
-    viewed = in_domains(loaded, domains)
-    layouts = layouts_of(model_config, times.grouped, loaded.block_size, engine_block_size, retention, step_tokens, gpu_name)
+    loaded = reading.read(trace, block_size=options["block_size"])
+    loaded = assumed(loaded.chained() if options["chain"] else loaded, options["assume_output"])
+    viewed = in_domains(loaded, run.cache.domains)
+    run = with_layouts(run, options, loaded.block_size)
     units = {"block_size": loaded.block_size, "working_set": viewed.working_set, "kv_bytes_per_token": kv_bytes}
     with write_atomically(per_request) if per_request else nullcontext() as stream:
         with RequestProgress(console(), quiet) as bar, own_policies(), hint_on_commas(loaded, capacity or "auto"):
             progress = _Progress(bar)
-            progress.expect(len(loaded) * (2 if times.loop else 1))
-            done = explain(
-                loaded, policy=policy, ttl=ttl, router=router, router_seed=router_seed or 0, cost=times.cost, loop=times.loop, domains=domains,
-                warm_up=0 if times.loop else leading_rows(warm_up, loaded.timestamp), on_progress=bar.update,
-                **_one(times, caches_of(loaded, times, units, layouts, capacity=capacity or "auto", tiers=tiers), layouts), **options,
-            )  # fmt: skip
-            beyond = extrapolations(times.costs, [done.simulation], allowed=extrapolate)
+            progress.expect(len(loaded) * (2 if run.loop else 1))
+            first = 0 if run.loop else leading_rows(warm_up, loaded.timestamp)
+            run = _one_setting(with_caches(run, loaded, units, capacity=capacity or "auto", tiers=tiers))
+            run = run.changed(policies=(expiring(policy, ttl),), routers=(options["router"],) if options["router"] else None, warm_up=first)
+            done = explain_run(loaded, run, bar.update)
+            beyond = extrapolations(run.time.costs, [done.simulation], allowed=run.time.extrapolate)
             cures = None if no_cures or as_csv or per_request == "-" else cures_of(
-                done, roofline=times.roofline, kv_bytes_per_token=kv_bytes, prices=None if input_price is None else Prices(input_price / 1e6), on_start=progress.expect, on_progress=bar.update,
+                done, roofline=run.time.roofline, kv_bytes_per_token=kv_bytes, prices=None if input_price is None else Prices(input_price / 1e6), on_start=progress.expect, on_progress=bar.update,
             )  # fmt: skip
         if stream:
             explanation_report.write_per_request(done, stream)
-    windows = done.over_time(window_ms) if window_ms is not None else None
-    sessions = done.by_session() if by_session else None
-    prefill_s = None if times.roofline is None else prefill_by_cause(done, times.roofline)
-    remarks = remarks_of(viewed, *needs_of(times, options["mode"], options["schedule"], over_time, options["instances"]))
+    windows = done.over_time(over_time) if over_time is not None else None
+    sessions = done.by_session() if options["by_session"] else None
+    prefill_s = None if run.time.roofline is None else prefill_by_cause(done, run.time.roofline)
+    remarks = remarks_of(viewed, *needs_of(run, over_time))
     if as_json:
         parts = {"prefill_s": prefill_s, "cures": None if cures is None else cures.to_dict(), "over_time": windows, "by_session": sessions}
         known_parts = {name: part for name, part in parts.items() if part is not None}
@@ -180,15 +178,14 @@ class _Progress:
         self._bar.expect(self._requests)
 
 
-def _one(times: Any, caches: dict[str, Any], layouts: dict[str, Any]) -> dict[str, Any]:
-    """The options of `explain`, from those of `simulate_all` for one engine."""
+def _one_setting(run: Run) -> Run:
+    """The run with the one capacity of its engine; UsageError if there are several."""
     from .._base.errors import UsageError
 
-    (engine,) = times.engines
-    capacities = list((caches.pop("capacities") or {}).get(engine, [None]))
-    if len(capacities) != 1:
+    (engine,) = run.cache.engines
+    capacities = run.cache.capacities
+    sizes = None if capacities is None else list(cast(Mapping[str, Iterable[int]], capacities)[engine])
+    if sizes is not None and len(sizes) != 1:
         raise UsageError("--capacity: name one capacity. kvtrace simulate compares several.")
-    return {
-        "engine": engine, "capacity": capacities[0], "tiers": caches["tiers"], "lower": caches["lower"], "layout": layouts.get(engine),
-        "scheduler": (caches["schedulers"] or {}).get(engine),
-    }  # fmt: skip
+    layouts = run.cache.layouts or {}
+    return run.changed(capacities=sizes, engines=(engine,), layouts={engine: layouts[engine]} if engine in layouts else None, gap=False)

@@ -135,7 +135,20 @@ def _unbroken(text: str) -> str:
     return re.sub(r"(?<=\w)-(?=\w)", HYPHEN, text)
 
 
-class RecordOption(click.Option):
+class RowsOption(click.Option):
+    """An option whose help names the rows of a table in place of `{rows}`; the table is imported only to print it."""
+
+    def __init__(self, *arguments: Any, rows: Callable[[], Sequence[str]] = list, **options: Any):
+        super().__init__(*arguments, **options)
+        self.rows = rows
+
+    def get_help_record(self, ctx: click.Context) -> tuple[str, str] | None:
+        """The name and the help."""
+        self.help = (self.help or "").replace("{rows}", ", ".join(self.rows()))
+        return super().get_help_record(ctx)
+
+
+class RecordOption(RowsOption):
     """An option that is the field of a record, with its group in --help."""
 
     def __init__(self, *arguments: Any, group: str, **options: Any):

@@ -5,14 +5,16 @@ A data set larger than memory is read as a stream; its memory bound is printed b
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import Field, fields
 from typing import Any
 
 import click
 
 from .._base.options import Record
+from ..serving.run_options import Deployment
 from .help import RecordOption
+from .help import RowsOption as RowsOption
 from .output import print_lines
 
 MEMORY = click.option("--memory", metavar="SIZE", help="Stop if a data set may need more memory than SIZE, such as 2GB.")
@@ -55,18 +57,6 @@ def print_need(need: object) -> None:
 Decorator = Callable[[Any], Any]  # of a command
 
 
-class RowsOption(click.Option):
-    """An option whose help names the rows of a table in place of `{rows}`; the table is imported only to print it."""
-
-    def __init__(self, *arguments, rows, **options):
-        super().__init__(*arguments, **options)
-        self.rows = rows
-
-    def get_help_record(self, ctx):
-        self.help = self.help.replace("{rows}", ", ".join(self.rows()))
-        return super().get_help_record(ctx)
-
-
 BLOCK_SIZE = click.option("--block-size", type=click.IntRange(1), metavar="TOKENS", help="Tokens per block.  [default: from the sidecar, else inferred]")
 BLOCK_SIZE_OF_TRACE = click.option("--block-size", type=click.IntRange(1), metavar="TOKENS", help="Tokens per block of TRACE.  [default: from the sidecar, else inferred]")
 CHAIN = click.option("--chain", is_flag=True, help="Re-chain the ids of a trace whose blocks were hashed without their prefix.")
@@ -74,11 +64,9 @@ PNG = click.option("--png", metavar="FILE", help="Also draw the result into this
 SVG = click.option("--svg", metavar="FILE", help="Also draw the result into this SVG file.")
 ASSUME_OUTPUT = click.option("--assume-output", type=click.IntRange(0), metavar="TOKENS", help="Output length of requests whose log has no answer. Results then state the assumption.  [default: results that need it are unknown]")
 CSV = click.option("--csv", "as_csv", is_flag=True, help="Print CSV with a header.")
-COSTS = click.option("--costs", "costs_file", metavar="FILE", help="Costs that kvtrace calibrate wrote, in place of --gpu. --model then names another model than the measured one.")
 ENGINE_BLOCK_SIZE = click.option("--engine-block-size", type=click.IntRange(1), metavar="N", help="For a --model with windows or states: tokens per block of the engine, a multiple of the trace's.  [default: the trace's, or more if the engine needs more]")
 RETENTION = click.option("--retention", metavar="N", help="For a --model with windows or states: tokens between the checkpoints that are kept. 0 keeps those at the ends of prompts and of shared prefixes only, dense keeps all. (vllm)  [default: 0]")
 DOMAINS = click.option("--domains", metavar="VIEW", help="Isolation domains of the trace, such as tenants, adapters or salts: split keeps their blocks apart, merge shares equal blocks, shared:N shares the first N tokens of prompts.  [default: split]")
-EXTRAPOLATE = click.option("--extrapolate", is_flag=True, help="With --costs: allow runs with larger steps, batches or contexts than were measured, with a warning.")
 FIRST_ID = click.option("--first-id", default=0, metavar="N", type=click.IntRange(0), help="First block id in the output.")
 KV_BYTES = click.option("--kv-bytes-per-token", type=click.IntRange(1), metavar="N", help="Bytes of KV cache per token, in place of --model-config.")
 MODEL_CONFIG = click.option("--model", "--model-config", "model_config", metavar="M", help="Model that sets the bytes of KV cache per token: a name that kvtrace models lists, or its config.json.")
@@ -225,18 +213,27 @@ def extrapolations(costs: Any, runs: list[Any], *, allowed: bool) -> list[str]:
     return [f"the run goes beyond what the costs were measured for ({excess(one)})." for one in over if one]
 
 
-def record_options(record: type[Any], *, only: Sequence[str] = (), without: Sequence[str] = ()) -> Decorator:
+def record_options(
+    record: type[Any],
+    *,
+    only: Sequence[str] = (),
+    without: Sequence[str] = (),
+    unset: bool = False,
+    settings: Mapping[str, Mapping[str, Any]] | None = None,
+) -> Decorator:
     """The options that the fields of a record are, in the order of the fields.
 
     Args:
         record: A record whose fields were made by `_base.options.option`; other fields are no options.
         only, without: Names of fields.
+        unset: Whether an option that is not given is None, and not the default of its field.
+        settings: Field -> further settings of its `click.option`.
     """
-    parts = (part for part in fields(record) if part.metadata)
-    return with_options(*(_option_of(part) for part in parts if part.name not in without and (not only or part.name in only)))
+    parts = (part for part in fields(record) if part.metadata and part.name not in without)
+    return with_options(*(_option_of(part, unset, (settings or {}).get(part.name, {})) for part in parts if not only or part.name in only))
 
 
-def _option_of(part: Field[Any]) -> Decorator:
+def _option_of(part: Field[Any], unset: bool, further: Mapping[str, Any]) -> Decorator:
     about, flag = part.metadata, str(part.type).startswith("bool")
     name = about["name"] or part.name.replace("_", "-")
     settings: dict[str, Any] = {"help": about["help"], "metavar": about["metavar"], "cls": RecordOption, "group": about["group"]}
@@ -245,10 +242,15 @@ def _option_of(part: Field[Any]) -> Decorator:
     if about["choices"]:
         settings["type"] = click.Choice(about["choices"])
     elif about["minimum"] is not None:
-        settings["type"] = click.IntRange(about["minimum"])
+        settings["type"] = (click.FloatRange if str(part.type).startswith("float") else click.IntRange)(about["minimum"])
     elif str(part.type).startswith(("int", "float")):
         settings["type"] = int if str(part.type).startswith("int") else float
-    return click.option(f"--{name}", part.name, multiple=about["many"], default=() if about["many"] else part.default, **settings)
+    default = () if about["many"] else None if unset else part.default
+    return click.option(f"--{name}", part.name, multiple=about["many"], default=default, **settings, **further)
+
+
+COSTS = record_options(Deployment, only=("costs_file",))
+EXTRAPOLATE = record_options(Deployment, only=("extrapolate",))
 
 
 def taken(record: type[Record], options: dict[str, Any], **others: Any) -> Record:

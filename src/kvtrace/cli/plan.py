@@ -24,10 +24,11 @@ from .options import (
     remarks_of,
     require_one,
     roofline_of,
+    taken,
     viewed,
 )
 from .output import console, print_notes, print_result, print_tables
-from .simulation_options import LOOP_NAMES, closed_loop_of, loop_options
+from .simulation_options import LoopOptions, loop_options
 
 
 @click.command("plan", cls=Command, groups={"--warm-up": "Closed loop", "--seed": "Closed loop", "--tiers": "Instances and time", "--write-through": "Instances and time", "--router": "Instances and time"}, examples=(
@@ -61,7 +62,7 @@ from .simulation_options import LOOP_NAMES, closed_loop_of, loop_options
 @click.option("--csv", "as_csv", is_flag=True, help="Print the curves as CSV: one row for each router and number of instances.")
 @FIGURE
 @QUIET
-def plan_command(trace, model_config, gpu_name, gpus, costs_file, extrapolate, ttft, quantile, routers, tiers, write_through, input_price, output_price, engine, mode, step_tokens, max_requests, assume_output, block_size, as_json, as_csv, png, svg, quiet, loop, warm_up, seed, **closed):
+def plan_command(trace, model_config, gpu_name, gpus, costs_file, extrapolate, ttft, quantile, routers, tiers, write_through, input_price, output_price, engine, mode, step_tokens, max_requests, assume_output, block_size, as_json, as_csv, png, svg, quiet, warm_up, seed, **loop_values):
     """Plan capacity: memory, instances for a target, costs.
 
     Each table lists its assumptions. The last ones show what changes if an assumption changes. TRACE - is stdin.
@@ -80,16 +81,17 @@ def plan_command(trace, model_config, gpu_name, gpus, costs_file, extrapolate, t
         raise click.UsageError("Missing option '--model'.")
     chosen = None if costs_file else "h100"
     roofline, costs = roofline_of(model_config, gpu_name or chosen, costs_file, gpus, [])
-    if closed["lanes"] is not None:
+    loop = taken(LoopOptions, loop_values)
+    if loop.lanes is not None:
         raise click.UsageError("kvtrace plan finds the number of lanes. Leave out --lanes.")
-    if loop == "open" and (warm_up != "0" or seed is not None):
+    if loop.loop == "open" and (warm_up != "0" or seed is not None):
         raise click.UsageError("--warm-up and --seed need --loop closed.")
     own = costs.batch_limits if costs else BatchLimits()
     target = PlanTarget(
         ttft_s=ttft / 1000, quantile=quantile, tiers=tuple(map(parse_tier, names(tiers))) if tiers else (),
         write_through=write_through, prices=Prices(input_price / 1e6, output_price / 1e6),
         limits=BatchLimits(step_tokens or own.step_tokens, max_requests or own.requests), routers=names(routers), mode=mode, engine=engine,
-        loop=closed_loop_of(loop, seed=seed, warm_up=warm_up, lanes_wanted=False, **{name: closed[name] for name in LOOP_NAMES}),
+        loop=loop.closed_loop(seed=seed, warm_up=warm_up, lanes_wanted=False),
     )  # fmt: skip
     if costs:
         if target.instance_engine != engine:

@@ -19,7 +19,7 @@ from ..cache.simulation import Simulation
 from ..cache.sweeps.table import SweepTable
 from ..serving.misses.explanation import Explanation
 from ..serving.planning.plan_result import MemoryPlan, Plan
-from ..serving.simulations import Simulations
+from ..serving.run import Simulations
 from ..serving.validation import Validation
 from ..trace.trace import Trace
 from ..trace.unknown import PREFIXES

@@ -15,8 +15,8 @@ from ..cache.simulation import Simulation
 from ..cache.sweeps.table import SweepTable
 from ..cache.tiered import TieredSimulation
 from ..serving.deployment import FleetSimulation
+from ..serving.run import Simulations
 from ..serving.serving_run import ServingRun
-from ..serving.simulations import Simulations
 from ..trace.hits import count_hits, unlimited_hits
 from .plots import over_time as rates
 from .plots.plot import MAX_LINES, Axis, Panel, Plot, Series, bars, cdf, rate_axis
@@ -78,7 +78,7 @@ def times(run: ServingRun) -> Plot:
 def simulations_plot(done: Simulations) -> Plot:
     """The hits of all runs by capacity, or by setting at one capacity; times, if the runs are in time.
 
-    >>> from kvtrace.serving.simulations import simulate_all
+    >>> from kvtrace.serving.run import simulate_all
     >>> from kvtrace.trace.building import toy
     >>> simulations_plot(simulate_all(toy("0 1", "2", "0 1"), [2, 3])).panels[0].series[0].y.round(2).tolist()
     [0.2, 0.4]

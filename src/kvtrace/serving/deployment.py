@@ -1,7 +1,7 @@
 """Instances of a serving engine behind a router, each with its own cache: request by request, or as a run in time.
 
 An instance hits only blocks that it has cached itself, so the router decides what can hit. docs/cache/simulate.md
-explains the routers, and why pure overlap fails if all prompts begin with the same block. A Deployment builds the
+explains the routers, and why pure overlap fails if all prompts begin with the same block. An InstanceGroup builds the
 schedulers, caches and clocks of a simulation in time.
 """
 
@@ -242,7 +242,7 @@ class Cost(Protocol):
 
 
 @dataclass(frozen=True)
-class Deployment:
+class InstanceGroup:
     """Instances behind a router: what they are, before they have a trace."""
 
     cost: Cost
@@ -281,7 +281,7 @@ class Deployment:
 class Deployed:
     """Compiled instances, their caches and their router; after a run, what it found."""
 
-    fleet: Deployment
+    fleet: InstanceGroup
     requests: Any
     engines: list[Any]
     instances: list[Any]

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 from .._base.errors import UsageError
 
-ROUTERS = {
+RouterName = Literal["round-robin", "sticky", "overlap", "least-loaded", "kv-aware", "dynamo", "lmetric"]
+ROUTERS: dict[str, str] = {
     "round-robin": "each instance in turn",
     "sticky": "the instance of the session, or of the prompt's second block if the trace has no sessions",
     "overlap": "the instance with the most hit blocks; of equal ones the first",

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import overload
+from typing import TypedDict, Unpack
 
 from .._base.errors import UsageError
 from ..cache.demand import BlockDemand
@@ -16,10 +16,10 @@ from ..cache.simulation import Setting, advance_all
 from ..trace.domains import in_domains
 from ..trace.trace import Trace
 from ..trace.unknown import OUTPUTS, PREFIXES, require_known
-from .closed_loop import ClosedLoop as ClosedLoop
-from .closed_loop import ClosedRun, run_closed
-from .deployment import CHUNK, Deployment
-from .routers import FULL_ATTENTION, check_router
+from .deployment import CHUNK, InstanceGroup
+from .lanes import ClosedLoop as ClosedLoop
+from .lanes import ClosedRun, run_closed
+from .routers import FULL_ATTENTION, RouterName, check_router
 from .schedulers import scheduler_of
 from .schedulers.base import BatchLimits as BatchLimits
 from .schedulers.base import Scheduler
@@ -65,82 +65,38 @@ class StepCost:
         return {**vars(self)}
 
 
-@overload
-def simulate_serving(
+class ServingOptions(TypedDict, total=False):
+    """How the instances of a simulation in time serve.
+
+    Keys:
+        instances: The number of instances; the default is 1.
+        router: A router of docs/cache/simulate.md; the default is round-robin.
+        router_seed: Of the router dynamo, which draws among instances of equal cost.
+        limits: Tokens per step and requests at once; the default is that of the scheduler.
+        scheduler: A scheduler with other options, such as `VllmScheduler(watermark=0.01)`, in place of limits.
+        tiers: Tiers below the first one of each instance, the fastest first; vllm has one.
+        prefetch: With the engine reference: fetch blocks from lower tiers while their request waits (the default).
+        timelines: Keep the time line of each instance: requests that run and wait, and blocks in use.
+    """
+
+    instances: int
+    router: RouterName
+    router_seed: int
+    limits: BatchLimits | None
+    scheduler: Scheduler | None
+    tiers: Sequence[Tier]
+    prefetch: bool
+    timelines: bool
+
+
+def open_loop(
     trace: Trace,
     cost: StepCost | DynamoCost,
     *,
     setting: Setting,
-    instances: int = 1,
-    router: str = "round-robin",
-    router_seed: int = 0,
-    limits: BatchLimits | None = None,
-    scheduler: Scheduler | None = None,
-    tiers: Sequence[Tier] = (),
-    prefetch: bool = True,
     demand: BlockDemand | None = None,
-    timelines: bool = False,
-    loop: None = None,
     on_progress: Callable[[int], None] | None = None,
-) -> ServingRun: ...
-
-
-@overload
-def simulate_serving(
-    trace: Trace,
-    cost: StepCost | DynamoCost,
-    *,
-    setting: Setting,
-    instances: int = 1,
-    router: str = "round-robin",
-    router_seed: int = 0,
-    limits: BatchLimits | None = None,
-    scheduler: Scheduler | None = None,
-    tiers: Sequence[Tier] = (),
-    prefetch: bool = True,
-    demand: BlockDemand | None = None,
-    timelines: bool = False,
-    loop: ClosedLoop,
-    on_progress: Callable[[int], None] | None = None,
-) -> ClosedRun: ...
-
-
-@overload
-def simulate_serving(
-    trace: Trace,
-    cost: StepCost | DynamoCost,
-    *,
-    setting: Setting,
-    instances: int = 1,
-    router: str = "round-robin",
-    router_seed: int = 0,
-    limits: BatchLimits | None = None,
-    scheduler: Scheduler | None = None,
-    tiers: Sequence[Tier] = (),
-    prefetch: bool = True,
-    demand: BlockDemand | None = None,
-    timelines: bool = False,
-    loop: ClosedLoop | None,
-    on_progress: Callable[[int], None] | None = None,
-) -> ServingRun: ...
-
-
-def simulate_serving(
-    trace: Trace,
-    cost: StepCost | DynamoCost,
-    *,
-    setting: Setting,
-    instances: int = 1,
-    router: str = "round-robin",
-    router_seed: int = 0,
-    limits: BatchLimits | None = None,
-    scheduler: Scheduler | None = None,
-    tiers: Sequence[Tier] = (),
-    prefetch: bool = True,
-    demand: BlockDemand | None = None,
-    timelines: bool = False,
-    loop: ClosedLoop | None = None,
-    on_progress: Callable[[int], None] | None = None,
+    **options: Unpack[ServingOptions],
 ) -> ServingRun:
     """Serve a trace in simulated time: instances that batch continuously, behind a router, each with a prefix cache.
 
@@ -154,40 +110,81 @@ def simulate_serving(
     `prefetch` its transfer starts while the request waits. Other engines have no lower tiers.
 
     Args:
-        trace: The trace, with its arrivals.
+        trace: The trace; requests arrive at its times.
         cost: The time that a step of an instance takes.
         setting: The cache of each instance; its schedule is not used. vllm, sglang and dynamo imply mode grow. With a
             `layout`, vllm serves a hybrid model: its capacity is in blocks of the pool that the cache groups share.
-        instances: The number of instances.
-        router: A router of docs/cache/simulate.md.
-        router_seed: Of the router dynamo, which draws among instances of equal cost.
-        limits: Tokens per step and requests at once; the default is that of the scheduler.
-        scheduler: A scheduler with other options, such as `VllmScheduler(watermark=0.01)`, in place of limits.
-        tiers: Tiers below the first one of each instance, the fastest first; vllm has one.
-        prefetch: With the engine reference: fetch blocks from lower tiers while their request waits.
         demand: The block demand of the trace, if it is already known.
-        timelines: Keep the time line of each instance: requests that run and wait, and blocks in use.
-        loop: A closed loop: requests arrive when what they wait for has arrived or ended. The default is the open
-            loop: they arrive at the times of the trace.
         on_progress: Receives the number of requests served since its last call.
+        options: How the instances serve: `ServingOptions` has the keys.
 
     Returns:
-        The times of each request in seconds, its hits and preemptions, and the load of each instance. With a closed
-        loop a `ClosedRun`: the requests in order of arrival, and the plays of the session trees.
+        The times of each request in seconds, its hits and preemptions, and the load of each instance.
 
     Raises:
         UsageError: An argument is not valid.
 
     >>> from kvtrace.trace.building import toy
-    >>> done = simulate_serving(toy("0 1", "0 1", gap_ms=5000.0), StepCost(token_s=1.0), setting=Setting(4))
-    >>> done.ttft_s.tolist(), done.cached_tokens.tolist()
+    >>> run = open_loop(toy("0 1", "0 1", gap_ms=5000.0), StepCost(token_s=1.0), setting=Setting(4))
+    >>> run.ttft_s.tolist(), run.cached_tokens.tolist()
     ([2.0, 1.0], [0, 1])
     """
     from .core.serving import Serving
 
+    trace = _servable(trace)
+    deployed = _instances(trace, cost, setting, options).deploy(trace, demand)
+    run = Serving(deployed.instances, deployed.router, deployed.requests, deployed.fleet.setting.capacity)
+    advance_all(run, len(trace), on_progress, CHUNK)
+    run.close()
+    return ServingRun(**deployed.results(), trace=trace)
+
+
+def closed_loop(
+    trace: Trace,
+    cost: StepCost | DynamoCost,
+    *,
+    loop: ClosedLoop,
+    setting: Setting,
+    demand: BlockDemand | None = None,
+    on_progress: Callable[[int], None] | None = None,
+    **options: Unpack[ServingOptions],
+) -> ClosedRun:
+    """Serve a trace in simulated time, as `open_loop`, but requests arrive when what they wait for has ended.
+
+    Args:
+        trace: The trace, with dependencies.
+        loop: The lanes, and the time that the run takes.
+        cost, setting, demand, on_progress, options: As in `open_loop`.
+
+    Returns:
+        The requests in order of arrival, with the columns of a `ServingRun`, and the plays of the session trees.
+
+    Raises:
+        UsageError: An argument is not valid, or the trace has no dependencies.
+    """
+    trace = _servable(trace)
+    fleet = _instances(trace, cost, setting, options)
+    if not isinstance(loop, ClosedLoop):
+        raise UsageError(f"loop must be a ClosedLoop, not {loop!r}. Example: ClosedLoop(lanes=8).")
+    return run_closed(fleet, trace, loop, demand, on_progress)
+
+
+def _servable(trace: Trace) -> Trace:
+    """The trace with its isolation domains kept apart; UnknownError if it lacks what decides the times."""
     trace = in_domains(trace)
     require_known(trace, trace.meta, "the outcome of a simulation in time", PREFIXES, OUTPUTS)
+    return trace
+
+
+def _instances(trace: Trace, cost: StepCost | DynamoCost, setting: Setting, options: ServingOptions) -> InstanceGroup:
+    """The instances that serve a trace; UsageError if the options do not fit together."""
+    if unknown := options.keys() - ServingOptions.__annotations__.keys():
+        raise TypeError(
+            f"unexpected argument {min(unknown)!r}; options are {', '.join(ServingOptions.__annotations__)}"
+        )
+    router, instances = options.get("router", "round-robin"), options.get("instances", 1)
     check_router(router)
+    limits, scheduler = options.get("limits"), options.get("scheduler")
     if scheduler is not None and limits is not None:
         raise UsageError("Give limits or a scheduler, which has its own limits, not both.")
     scheduler = scheduler or scheduler_of(setting.engine, limits)
@@ -201,18 +198,10 @@ def simulate_serving(
             f"A simulation in time does not support the upper bound {setting.policy}. Try another --policy."
         )
     setting = _with_groups(scheduler.setting_of(setting), scheduler, router, trace.block_size)
-    fleet = Deployment(
-        cost, setting, scheduler, instances, router, router_seed, tuple(tiers), prefetch=prefetch, timelines=timelines
-    )
-    if loop is not None:
-        if not isinstance(loop, ClosedLoop):
-            raise UsageError(f"loop must be a ClosedLoop, not {loop!r}. Example: ClosedLoop(lanes=8).")
-        return run_closed(fleet, trace, loop, demand, on_progress)
-    deployed = fleet.deploy(trace, demand)
-    run = Serving(deployed.instances, deployed.router, deployed.requests, setting.capacity)
-    advance_all(run, len(trace), on_progress, CHUNK)
-    run.close()
-    return ServingRun(**deployed.results(), trace=trace)
+    return InstanceGroup(
+        cost, setting, scheduler, instances, router, options.get("router_seed", 0), tuple(options.get("tiers", ())),
+        prefetch=options.get("prefetch", True), timelines=options.get("timelines", False),
+    )  # fmt: skip
 
 
 def _with_groups(setting: Setting, scheduler: Scheduler, router: str, block_size: int) -> Setting:

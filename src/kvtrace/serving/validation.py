@@ -4,18 +4,19 @@ from __future__ import annotations
 
 from dataclasses import asdict, dataclass
 from functools import cached_property
-from typing import Any, TypedDict
+from typing import Any, TypedDict, cast
 
 import numpy as np
 
 from .._base.errors import UsageError
 from .._base.results import PlottedResult, as_json
+from ..cache.engines import EngineName
 from ..cache.simulation import Setting
 from .calibration.costs import Costs, active_at
 from .latencies import STATISTICS, Latencies, StatisticError, StatisticErrorDict, errors_of
 from .recordings.recording import BLOCKS, Recording
 from .schedulers import Scheduler
-from .simulation import ServingRun, StepCost, simulate_serving
+from .simulation import ServingRun, StepCost, open_loop
 
 SCHEMA = 1  # version of the keys of `Validation.to_dict`
 MOMENTS = 100  # at which requests are counted, where the recording has no gauges
@@ -220,11 +221,13 @@ def validate(
     scheduler = scheduler or recording.scheduler(engine)
     if scheduler.name not in ENGINES:
         raise UsageError(f"validate simulates the engines {' and '.join(ENGINES)}, not {scheduler.name}.")
-    setting = recording.setting(scheduler) if capacity is None else Setting(capacity, engine=scheduler.name)
+    setting = (
+        recording.setting(scheduler) if capacity is None else Setting(capacity, engine=cast(EngineName, scheduler.name))
+    )
     if not 0 <= warm_up < len(recording):
         raise UsageError(f"--warm-up leaves none of the {len(recording):,} requests to count.")
     cost = costs.step_cost if isinstance(costs, Costs) else costs
-    run = simulate_serving(recording.simulated_trace, cost, setting=setting, scheduler=scheduler, timelines=True)
+    run = open_loop(recording.simulated_trace, cost, setting=setting, scheduler=scheduler, timelines=True)
     if np.isnan(run.ended_s[warm_up:]).all():
         raise UsageError(f"No request fits into a KV cache of {setting.capacity:,} blocks. Give a larger --capacity.")
     simulated = Latencies.of(recording.arrival_s, run.first_s, run.ended_s, run.trace.output_length)

@@ -5,11 +5,18 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from importlib import import_module
-from typing import Any
+from typing import Any, Literal
 
 from ..._base.errors import UsageError
 from ..layout import CacheLayout
 from ..policies import is_users
+
+EngineName = Literal["reference", "vllm", "dynamo", "nano-vllm", "sglang", "tensorrt-llm", "lmcache"]  # of ENGINES
+CapacityCounts = Literal["total", "idle"]
+PoolOrder = Literal["flat", "leaf-first"]
+FreeOrder = Literal["prepend", "append"]
+Tree = Literal["unified", "radix"]
+Watermark = Literal["off", "on"]
 
 
 @dataclass(frozen=True)

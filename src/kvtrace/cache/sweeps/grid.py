@@ -28,7 +28,8 @@ from ...trace.domains import in_domains
 from ...trace.trace import Trace
 from ...trace.unknown import PREFIXES, require_known
 from .. import engines
-from ..demand import block_demand, parse_schedule
+from ..demand import Mode, block_demand, parse_schedule
+from ..engines import EngineName
 from ..policies import POLICIES
 from ..simulation import Setting, build
 
@@ -253,7 +254,7 @@ def _settings(grid, trace) -> Iterator[tuple[tuple[int, ...], Setting]]:
             yield (*places, place), setting_of(grid, engine, mode, schedule, policy, capacity)
 
 
-def setting_of(grid: Grid, engine: str, mode: str, schedule: str, policy: str, capacity: int) -> Setting:
+def setting_of(grid: Grid, engine: EngineName, mode: Mode, schedule: str, policy: str, capacity: int) -> Setting:
     """One setting of the grid: an upper bound belongs to no engine; an engine gets the options that it has."""
     name = policy.partition(":")[0]
     engine = "reference" if name in POLICIES and POLICIES[name].bound else engine
@@ -261,7 +262,7 @@ def setting_of(grid: Grid, engine: str, mode: str, schedule: str, policy: str, c
     return Setting(capacity, policy, engine, mode, parse_schedule(schedule), options)
 
 
-def auto(trace: Trace, mode: str) -> list[int]:
+def auto(trace: Trace, mode: Mode) -> list[int]:
     """Ten capacities from the longest request to the working set.
 
     >>> auto(toy("0 1", "2", "0 1"), "block")

@@ -20,7 +20,8 @@ from ...cache.demand import Optimum
 from ...cache.simulation import Simulation, simulate
 from ...serving.misses.causes import causes_of
 from ...serving.misses.explanation import Explanation
-from ...serving.misses.setup import Setup
+from ...serving.run import Run
+from ...serving.run_options import CacheSetup
 from ...trace.domains import in_domains
 from ...trace.hits import Hits, count_hits, unlimited_hits
 from ...trace.trace import Trace
@@ -94,7 +95,7 @@ class Study:
         if self._explanation is not None or PREFIXES in self.unknown or self.at_capacity is None:
             return self._explanation
         causes = causes_of(self.at_capacity, self.with_domains)
-        return Explanation(self.at_capacity, causes, self.with_domains, Setup(self.capacity))
+        return Explanation(self.at_capacity, causes, self.with_domains, Run(CacheSetup([self.capacity])))
 
     @cached_property
     def optimum(self) -> dict[int, Hits]:

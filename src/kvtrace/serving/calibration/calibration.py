@@ -10,13 +10,14 @@ from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
 from ..._base.errors import UsageError
 from ..._base.results import DescribedResult
 from ...cache.demand import block_demand
+from ...cache.engines import EngineName
 from ...cache.simulation import Setting
 from ..hardware.gpus import Gpu
 from ..hardware.gpus import gpu as gpu_of
@@ -25,7 +26,7 @@ from ..latencies import Latencies, StatisticError, errors_of, mean_error
 from ..models.shape import ModelShape, model_shape
 from ..recordings.recording import Recording
 from ..schedulers import Scheduler
-from ..simulation import ServingRun, StepCost, simulate_serving
+from ..simulation import ServingRun, StepCost, open_loop
 from .costs import ATTENTION, FORMS, Costs, range_of_run, roofline_cost, start_terms, terms_of, window_terms
 from .fitting import BOUND, DecodeTimes, TokenGaps, fit, scipy_optimize
 
@@ -151,7 +152,7 @@ class Served:
         if recording.settings.blocks:
             return recording.setting(self.scheduler)
         blocks = self.roofline.kv_capacity_tokens // recording.trace.block_size
-        return Setting(max(blocks, 1), engine=self.scheduler.name)
+        return Setting(max(blocks, 1), engine=cast(EngineName, self.scheduler.name))
 
     @cached_property
     def measured(self) -> Latencies:
@@ -186,7 +187,7 @@ class Served:
     def run(self, terms: Mapping[str, float]) -> ServingRun:
         """The recording's requests under these costs."""
         trace, cost = self.recording.simulated_trace, self.cost(terms)
-        return simulate_serving(trace, cost, setting=self.setting, scheduler=self.scheduler, demand=self._demand)
+        return open_loop(trace, cost, setting=self.setting, scheduler=self.scheduler, demand=self._demand)
 
     def simulated(self, terms: Mapping[str, float]) -> Latencies:
         """The latencies under these costs."""

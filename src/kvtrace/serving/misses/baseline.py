@@ -1,4 +1,4 @@
-"""A cure of misses, one change of a setup, and the baseline with which it is compared.
+"""A cure of misses, one change of a run, and the baseline with which it is compared.
 
 The baseline is the explained simulation: its tokens, seconds of prefill, and USD. The worth of a cure is the prompt
 tokens that would then be hits.
@@ -7,19 +7,20 @@ tokens that would then be hits.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
 from ..._base.results import Described, column
+from ...cache.layout import CacheLayout
 from ...cache.simulation import Simulation
 from ...trace.hits import leading_tokens
 from ..hardware.prices import Prices
 from ..hardware.roofline import GIB, Roofline
+from ..run import Run
 from .causes import lifetime_ms
-from .explanation import Explanation
-from .setup import Setup
+from .explanation import Explanation, simulate_one
 
 BASES = {
     "simulated": "the same trace simulated with this change",
@@ -109,9 +110,14 @@ class Baseline:
     on_progress: Callable[[int], None] | None = None
 
     @property
-    def setup(self) -> Setup:
+    def run(self) -> Run:
         """What was simulated."""
-        return self.explanation.setup
+        return self.explanation.run
+
+    @property
+    def layout(self) -> CacheLayout | None:
+        """The cache groups of the model; None for full attention."""
+        return next(iter((self.run.cache.layouts or {}).values()), None)
 
     @property
     def rows(self) -> slice:
@@ -124,13 +130,13 @@ class Baseline:
 
     def simulate(self, **changed: Any) -> Simulation:
         """The simulation of the same trace with some options changed."""
-        return self.simulate_setup(replace(self.setup, **changed))
+        return self.simulate_run(self.run.changed(**changed))
 
-    def simulate_setup(self, setup: Setup) -> Simulation:
-        """The simulation of the same trace with another setup."""
+    def simulate_run(self, run: Run) -> Simulation:
+        """The simulation of the same trace with another run."""
         if self.on_start:
-            self.on_start(len(self.explanation.trace) * (1 if setup.loop is None else 2))
-        return setup.simulate(self.explanation.trace, self.on_progress)
+            self.on_start(len(self.explanation.trace) * (1 if run.loop is None else 2))
+        return simulate_one(self.explanation.trace, run, self.on_progress)
 
     def gain_of(self, simulation: Simulation) -> int:
         """The hit tokens of a simulation less those of the explained one.
@@ -185,7 +191,7 @@ class Baseline:
 
     def gib(self, blocks: int) -> float | None:
         """The size of so many blocks of the simulated cache; None if the bytes of a token are not known."""
-        layout = self.setup.layout
+        layout = self.layout
         if layout is not None:
             return blocks * layout.block_bytes / GIB
         if self.kv_bytes_per_token is None:

@@ -8,7 +8,7 @@ smaller blocks, and waiting for a prefix that is being computed.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import ceil
 from typing import Any
 
@@ -16,15 +16,17 @@ import numpy as np
 
 from ..._base.errors import UsageError
 from ..._base.results import Result, columns_of
+from ...cache.engines import DEFAULTS
 from ...cache.policies import name_of
 from ...trace.domains import MERGE, count_domains
 from ..hardware.prices import Prices
 from ..hardware.roofline import Roofline
 from ..routers import FULL_ATTENTION
+from ..run import Run
+from ..run_options import CacheSetup
 from .baseline import Amount, Baseline, Cure, duration, percent
 from .causes import lifetime_ms
 from .explanation import Explanation
-from .setup import Setup
 
 
 def smaller_blocks(baseline: Baseline) -> Iterator[Cure]:
@@ -59,7 +61,7 @@ def more_blocks(baseline: Baseline) -> Iterator[Cure]:
         return
     larger = _larger_cache(baseline)
     yield larger
-    if not baseline.setup.has_tiers:
+    if not baseline.run.cache.has_tiers:
         yield _lower_tier(baseline, larger)
 
 
@@ -67,22 +69,28 @@ def blocks_for(baseline: Baseline, share: float) -> int:
     """The further blocks, in the unit of the capacity, with which LRU would hit a share of the evicted tokens."""
     blocks, tokens = baseline.explanation.causes.evicted.recovered
     further = int(blocks[np.searchsorted(tokens, ceil(share * baseline.cost_of("evicted")))])
-    layout = baseline.setup.layout
+    layout = baseline.layout
     if layout is not None:
         further = ceil(further * baseline.explanation.simulation.trace.block_size / layout.tokens_per_block)
     return max(further, 1)
 
 
-def is_lru_one_by_one(setup: Setup) -> bool:
+def is_lru_one_by_one(run: Run) -> bool:
     """Whether the places in the recency list say exactly what a larger cache hits.
 
-    >>> is_lru_one_by_one(Setup(9)), is_lru_one_by_one(Setup(9, engine="vllm"))
+    >>> is_lru_one_by_one(Run(CacheSetup([9]))), is_lru_one_by_one(Run(CacheSetup([9], engines=("vllm",))))
     (True, False)
     """
-    return setup == Setup(
-        setup.capacity, tiers=setup.tiers if not setup.inclusive else None, domains=setup.domains,
-        warm_up=setup.warm_up, schedule="serial" if setup.schedule == "serial" else None,
+    cache = run.cache
+    plain = CacheSetup(
+        cache.capacities, tiers=None if cache.inclusive else cache.tiers, gap=cache.gap, domains=cache.domains,
+        warm_up=cache.warm_up, schedule="serial" if cache.schedule == "serial" else None,
     )  # fmt: skip
+    return run == Run(plain)
+
+
+def _enlarged(run: Run, blocks: int) -> Run:
+    return replace(run, cache=run.cache.with_more_blocks(blocks))
 
 
 def _larger_cache(baseline: Baseline) -> Cure:
@@ -101,18 +109,18 @@ def _larger_cache(baseline: Baseline) -> Cure:
 def _advice(baseline: Baseline, amounts: tuple[Amount, ...]) -> str:
     """The amounts of blocks and the share of the evicted tokens that each makes hits, the largest first."""
     evicted, (first, *others) = baseline.cost_of("evicted"), reversed(amounts)
-    if baseline.setup.is_routed:
-        start = f"Give each of the {baseline.setup.instances:,} instances {_size(first)} more"
+    if baseline.run.instances.is_routed:
+        start = f"Give each of the {baseline.run.instances.instances:,} instances {_size(first)} more"
     else:
-        start = f"Add {_size(first)} to {'the lowest tier' if baseline.setup.has_tiers else 'the cache'}"
+        start = f"Add {_size(first)} to {'the lowest tier' if baseline.run.cache.has_tiers else 'the cache'}"
     less = ", ".join(f"{percent(one.tokens, evicted)} with {_size(one)}" for one in others)
     return f"{start}: {percent(first.tokens, evicted)} of the evicted tokens become hits{less and '; '}{less}."
 
 
 def _with_blocks(baseline: Baseline, blocks: int) -> Cure:
     """The cure of so many blocks: from the recency list where it is exact, else simulated."""
-    if not is_lru_one_by_one(baseline.setup):
-        return baseline.simulated("more_blocks", baseline.simulate_setup(baseline.setup.with_more_blocks(blocks)), "")
+    if not is_lru_one_by_one(baseline.run):
+        return baseline.simulated("more_blocks", baseline.simulate_run(_enlarged(baseline.run, blocks)), "")
     recovered = baseline.explanation.causes.evicted.tokens_with(blocks, len(baseline.explanation.simulation.trace))
     seconds = baseline.seconds(recovered, baseline.explanation.causes.tokens["hit"])
     return baseline.cure("more_blocks", int(recovered.sum()), "simulated", "", seconds)
@@ -120,17 +128,17 @@ def _with_blocks(baseline: Baseline, blocks: int) -> Cure:
 
 def _lower_tier(baseline: Baseline, larger: Cure) -> Cure:
     """The same blocks in a tier below the cache: the same hits, but fetched."""
-    setup, most = baseline.setup, larger.amounts[-1]
-    below = f"each of the {setup.instances:,} caches" if setup.is_routed else "the cache"
+    run, most = baseline.run, larger.amounts[-1]
+    below = f"each of the {run.instances.instances:,} caches" if run.instances.is_routed else "the cache"
     seconds, fetched = larger.prefill_s, "They are fetched and not computed."
     if seconds is not None and baseline.kv_bytes_per_token is not None:
         fetch_s = larger.tokens * baseline.kv_bytes_per_token / baseline.tier_bytes_per_s
         rate = f"{baseline.tier_bytes_per_s / 1e9:g} GB/s"
         fetched = f"Fetching them at {rate} takes {duration(fetch_s)}, computing them {duration(seconds)}."
         seconds -= fetch_s
-    hits = "the same hits" if is_lru_one_by_one(setup) else "about the same hits"
+    hits = "the same hits" if is_lru_one_by_one(run) else "about the same hits"
     advice = f"Add a tier of {_size(most)}, such as DRAM, below {below}: {hits} as in a larger cache. {fetched}"
-    basis = "simulated" if is_lru_one_by_one(setup) else "estimated"
+    basis = "simulated" if is_lru_one_by_one(run) else "estimated"
     return baseline.cure("lower_tier", larger.tokens, basis, advice, seconds, larger.amounts)
 
 
@@ -150,17 +158,18 @@ def aware_routing(baseline: Baseline) -> Iterator[Cure]:
 
 
 def _with_router(baseline: Baseline, name: str, router: str, advice: str) -> Iterator[Cure]:
-    setup = baseline.setup
-    if not setup.is_routed or router == setup.router or (setup.layout is not None and router in FULL_ATTENTION):
+    instances, layout = baseline.run.instances, baseline.layout
+    present = next(iter(instances.routers or ()), None)
+    if not instances.is_routed or router == present or (layout is not None and router in FULL_ATTENTION):
         return
-    done = baseline.simulate(router=router)
-    options = f"(--router {router} in place of {setup.router or 'round-robin'})"
+    done = baseline.simulate(routers=[router])
+    options = f"(--router {router} in place of {present or 'round-robin'})"
     yield baseline.simulated(name, done, f"{advice} {options}: {baseline.rise(done)}.")
 
 
 def longer_ttl(baseline: Baseline) -> Iterator[Cure]:
     """No time to live, and those that reach shares of the expired tokens."""
-    now_ms, expired = lifetime_ms(name_of(baseline.setup.policy)), baseline.cost_of("expired")
+    now_ms, expired = lifetime_ms(name_of(next(iter(baseline.run.cache.policies)))), baseline.cost_of("expired")
     if not expired:
         return
     gap_ms, tokens = baseline.explanation.causes.expired_gap_ms, baseline.explanation.causes.expired_tokens
@@ -169,10 +178,10 @@ def longer_ttl(baseline: Baseline) -> Iterator[Cure]:
     amounts: list[Amount] = []
     for share in SHARES:
         ttl_ms = ceil(gap_ms[order][np.searchsorted(reached, share * expired)])
-        gain = baseline.gain_of(baseline.simulate(policy=f"ttl:{ttl_ms}ms"))
+        gain = baseline.gain_of(baseline.simulate(policies=[f"ttl:{ttl_ms}ms"]))
         if not amounts or gain > amounts[-1].tokens:
             amounts.append(Amount(share, gain, ttl_ms=float(ttl_ms)))
-    done, every = baseline.simulate(policy="lru"), tuple(amounts)
+    done, every = baseline.simulate(policies=["lru"]), tuple(amounts)
     first, *others = reversed(every)
     less = ", ".join(f"{percent(one.tokens, expired)} with {_time(one)}" for one in others)
     advice = (
@@ -189,8 +198,8 @@ def _time(amount: Amount) -> str:
 
 def merged_domains(baseline: Baseline) -> Iterator[Cure]:
     """Equal blocks of all domains shared."""
-    trace, setup = baseline.explanation.trace, baseline.setup
-    if trace.domain is None or setup.domains == MERGE or count_domains(trace) < 2:
+    trace = baseline.explanation.trace
+    if trace.domain is None or baseline.run.cache.domains == MERGE or count_domains(trace) < 2:
         return
     done = baseline.simulate(domains=MERGE)
     advice = (
@@ -202,18 +211,18 @@ def merged_domains(baseline: Baseline) -> Iterator[Cure]:
 
 def other_policies(baseline: Baseline) -> Iterator[Cure]:
     """LRU in place of another policy, and the best possible order of evictions."""
-    setup, evicted = baseline.setup, baseline.cost_of("evicted")
+    run, evicted = baseline.run, baseline.cost_of("evicted")
     setting = baseline.explanation.simulation.setting
     if not evicted or setting.bound:
         return
     if setting.policy != "lru" and np.isinf(lifetime_ms(setting.policy)):
-        done = baseline.simulate(policy="lru")
+        done = baseline.simulate(policies=["lru"])
         advice = f"Evict by last use (--policy lru in place of {setting.policy}): {baseline.rise(done)}."
         yield baseline.simulated("lru", done, advice)
-    if setup.is_routed or setup.cost is not None or setup.has_tiers or setup.layout is not None:
+    if run.instances.is_routed or run.time.cost is not None or run.cache.has_tiers or baseline.layout is not None:
         return
     best = baseline.simulate(
-        policy="belady", engine="reference", engine_options={}, schedule=None, instances=None, router=None
+        policies=["belady"], engines=["reference"], schedule=None, instances=None, routers=None, **DEFAULTS
     )
     gain = min(max(baseline.gain_of(best), 0), evicted)
     advice = (

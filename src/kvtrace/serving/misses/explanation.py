@@ -9,25 +9,30 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, TypedDict, Unpack, cast
+from typing import Any, TypedDict, Unpack
 
 import numpy as np
 
 from ..._base.errors import UsageError
+from ..._base.options import record_of
 from ..._base.results import PlottedResult
 from ...analysis.delivered import Delivered, delivered_hits
-from ...cache.engines import non_default
+from ...cache.demand import Mode
+from ...cache.engines import EngineName, non_default
 from ...cache.layout import CacheLayout
 from ...cache.simulation import EngineOptions, Simulation
 from ...trace.columns import require_trace
+from ...trace.domains import MERGE, in_domains
 from ...trace.hits import RequestGroups, session_groups, time_windows
 from ...trace.trace import Trace
 from ...trace.unknown import PREFIXES, require_known
-from ..closed_loop import ClosedLoop
+from ..lanes import ClosedLoop
+from ..routers import RouterName
+from ..run import Run
+from ..run_options import CacheSetup, Deployment, InstanceSetup
 from ..schedulers.base import Scheduler, Tier
 from ..simulation import DynamoCost, StepCost
 from .causes import CAUSES, Causes, causes_of
-from .setup import Setup
 
 SCHEMA = 1  # version of the keys and values of to_dict
 
@@ -59,7 +64,7 @@ class Explanation(PlottedResult):
     simulation: Simulation
     causes: Causes
     trace: Trace  # as it was given, with its isolation domains
-    setup: Setup  # what was simulated
+    run: Run  # what was simulated
 
     def _headline(self) -> str:
         totals = self.totals
@@ -183,15 +188,15 @@ def explain(
     capacity: int | None = None,
     policy: str | type = "lru",
     *,
-    engine: str = "reference",
-    mode: str = "block",
+    engine: EngineName = "reference",
+    mode: Mode = "block",
     schedule: str | None = None,
     tiers: Mapping[str, int] | None = None,
     lower: Sequence[Tier] = (),
     inclusive: bool = False,
     ttl: str | None = None,
     instances: int | None = None,
-    router: str | None = None,
+    router: RouterName | None = None,
     router_seed: int = 0,
     cost: StepCost | DynamoCost | None = None,
     scheduler: Scheduler | None = None,
@@ -213,7 +218,7 @@ def explain(
         inclusive: A tier also holds the blocks of the tiers above it.
         ttl: Blocks that were not used for this time expire, such as "5m": the policy ttl.
         instances, router, router_seed: Instances behind a router, as in `simulate_all`.
-        cost, scheduler, loop: Serve the requests in simulated time, as in `simulate_serving`.
+        cost, scheduler, loop: Serve the requests in simulated time, as in `open_loop` and `closed_loop`.
         layout: The cache groups of a hybrid model.
         domains: Isolation domains, as in `in_domains`; None keeps those of the trace apart, if it has any.
         warm_up: The first requests, which totals leave out.
@@ -234,22 +239,53 @@ def explain(
     """
     require_trace(trace)
     require_known(trace, trace.meta, "why prompt tokens were not hits", PREFIXES)
-    options = cast(EngineOptions, dict(non_default(engine_options)))
-    if ttl is not None:
-        if policy != "lru":
-            raise UsageError(f"ttl is the policy ttl:{ttl}, which cannot be combined with {policy!r}. Leave out one.")
-        policy = f"ttl:{ttl}"
-    return explain_setup(
-        trace,
-        Setup(
-            capacity, policy, engine, mode, schedule, tiers, lower, inclusive, instances, router, router_seed, cost,
-            scheduler, loop, layout, domains, warm_up, options,
-        ),
-        on_progress,
-    )  # fmt: skip
+    non_default(engine_options)  # TypeError for an option that no engine has
+    values = {**locals(), **engine_options}
+    values |= {
+        "capacities": None if capacity is None else [capacity], "policies": (expiring(policy, ttl),),
+        "engines": (engine,), "layouts": None if layout is None else {engine: layout},
+        "routers": None if router is None else (router,), "gap": False,
+    }  # fmt: skip
+    time = Deployment(cost=cost, schedulers=None if scheduler is None else {engine: scheduler})
+    run = Run(record_of(CacheSetup, values), record_of(InstanceSetup, values), time, loop)
+    return explain_run(trace, run, on_progress)
 
 
-def explain_setup(trace: Trace, setup: Setup, on_progress: Callable[[int], None] | None = None) -> Explanation:
-    """Simulate a setup on a trace, and explain the simulation."""
-    simulation = setup.simulate(trace, on_progress)
-    return Explanation(simulation, causes_of(simulation, None if setup.loop else trace), trace, setup)
+def expiring(policy: str | type, ttl: str | None) -> str | type:
+    """The policy, which is ttl with a time to live; UsageError if it is another one.
+
+    >>> expiring("lru", "5m")
+    'ttl:5m'
+    """
+    if ttl is None:
+        return policy
+    if policy != "lru":
+        raise UsageError(f"ttl is the policy ttl:{ttl}, which cannot be combined with {policy!r}. Leave out one.")
+    return f"ttl:{ttl}"
+
+
+def explain_run(trace: Trace, run: Run, on_progress: Callable[[int], None] | None = None) -> Explanation:
+    """Simulate a run of one setting on a trace, and explain the simulation."""
+    require_trace(trace)
+    require_known(trace, trace.meta, "why prompt tokens were not hits", PREFIXES)
+    simulation = simulate_one(trace, run, on_progress)
+    return Explanation(simulation, causes_of(simulation, None if run.loop else trace), trace, run)
+
+
+def simulate_one(trace: Trace, run: Run, on_progress: Callable[[int], None] | None = None) -> Simulation:
+    """The simulation of a run of one setting; the trace may have isolation domains.
+
+    Raises:
+        UsageError: The options do not fit together.
+
+    >>> from kvtrace.trace.building import toy
+    >>> simulate_one(toy("0 1", "2 3", "0 1"), Run(CacheSetup([2]))).hits.hit_blocks
+    0
+    """
+    domains = run.cache.domains
+    if (run.cache.capacities is None) == (run.cache.tiers is None):
+        raise UsageError("Give either a capacity or tiers.")
+    if run.loop is not None and trace.domain is not None and domains != MERGE:
+        raise UsageError('explain does not support isolation domains in a closed loop. Try domains="merge".')
+    alone = run.changed(domains=None, gap=False)
+    return alone.simulate(in_domains(trace, domains), workers=1, on_progress=on_progress).runs[-1]  # the loop is last

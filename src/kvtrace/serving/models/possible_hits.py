@@ -12,6 +12,7 @@ import numpy as np
 from ..._base.errors import UsageError
 from ..._base.results import Described, DescribedResult, column, columns_of
 from ...cache.demand import SERIAL
+from ...cache.engines import EngineName
 from ...cache.layout import CacheLayout
 from ...cache.simulation import Setting, run
 from ...trace.columns import require_trace
@@ -87,7 +88,7 @@ class ReachableHits(DescribedResult):
 
 
 def reachable_hits(
-    trace: Trace, model: Mapping[str, Any] | str | Path, engine: str = "vllm", *, capacity: int | None = None
+    trace: Trace, model: Mapping[str, Any] | str | Path, engine: EngineName = "vllm", *, capacity: int | None = None
 ) -> ReachableHits:
     """The hits that an engine's cache of a model has on a trace, of those that are possible, and better settings.
 
@@ -143,7 +144,7 @@ def _as_much(capacity: int | None, layout: CacheLayout, other: CacheLayout) -> i
 
 
 def _others(
-    trace: Trace, model: Mapping[str, Any] | str | Path, engine: str, layout: CacheLayout
+    trace: Trace, model: Mapping[str, Any] | str | Path, engine: EngineName, layout: CacheLayout
 ) -> Iterator[tuple[str, CacheLayout]]:
     """Other retention intervals and block sizes of an engine, with the options that choose them."""
     size, longest = layout.scheduler_block_size, int(trace.input_length.max(initial=0))

@@ -5,23 +5,26 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import numpy as np
 
 from ..._base.errors import UsageError
 from ..._base.step_work import report_work
 from ..._base.units import size_bytes
+from ...cache.demand import Mode
+from ...cache.engines import EngineName
 from ...cache.layout import CacheLayout
 from ...cache.simulation import Setting
 from ...trace.trace import Trace
 from ..calibration.costs import CalibratedRoofline, roofline_cost
-from ..closed_loop import ClosedLoop
 from ..hardware import Prices, Roofline
+from ..lanes import ClosedLoop
 from ..routers import FULL_ATTENTION, PLANNED
 from ..schedulers import scheduler_of
 from ..schedulers.base import BatchLimits, Scheduler, Tier
 from ..serving_run import ServingRun
-from ..simulation import StepCost, simulate_serving
+from ..simulation import StepCost, closed_loop, open_loop
 
 
 @dataclass(frozen=True)
@@ -48,13 +51,13 @@ class PlanTarget:
     prices: Prices = field(default_factory=Prices)
     limits: BatchLimits = field(default_factory=BatchLimits)
     routers: Sequence[str] = PLANNED
-    mode: str = "block"  # how closely lengths are modelled, as in `simulate`; vLLM's scheduler implies grow
-    engine: str = "vllm"  # the scheduler and the cache of an instance; reference if it has fewer tiers
+    mode: Mode = "block"  # how closely lengths are modelled, as in `simulate`; vLLM's scheduler implies grow
+    engine: EngineName = "vllm"  # the scheduler and the cache of an instance; reference if it has fewer tiers
     layout: CacheLayout | None = None  # the cache groups that vLLM makes of the model; with tiers, they are not used
     loop: ClosedLoop | None = None  # plan lanes of a closed loop too; its number of lanes is not used
 
     @property
-    def instance_engine(self) -> str:
+    def instance_engine(self) -> EngineName:
         """The engine of an instance: the one given, or reference if that has fewer lower tiers."""
         most = scheduler_of(self.engine).most_lower_tiers
         has_tiers = not self.tiers or (most is not None and len(self.tiers) <= most)
@@ -162,10 +165,12 @@ def served(
 ) -> ServingRun:
     """Serve the trace on `count` instances whose GPUs hold `blocks` blocks each, in the open loop or a closed one."""
     setting = target.setting(blocks, block_bytes_of(trace, roofline))
-    return simulate_serving(
-        trace, step_cost(roofline), setting=setting, instances=count, router=router, limits=target.limits,
-        tiers=lower_tiers(roofline, target, trace.block_size, blocks), loop=loop, on_progress=report_simulated,
-    )  # fmt: skip
+    how: dict[str, Any] = {
+        "setting": setting, "instances": count, "router": router, "limits": target.limits,
+        "tiers": lower_tiers(roofline, target, trace.block_size, blocks), "on_progress": report_simulated,
+    }  # fmt: skip
+    cost = step_cost(roofline)
+    return open_loop(trace, cost, **how) if loop is None else closed_loop(trace, cost, loop=loop, **how)
 
 
 def report_simulated(requests: int) -> None:

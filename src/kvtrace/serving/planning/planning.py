@@ -25,8 +25,8 @@ from ...trace.hits import count_hits, leading_tokens, unlimited_hits
 from ...trace.trace import Trace
 from ...trace.unknown import OUTPUTS, PREFIXES, require_known
 from ..calibration.costs import CalibratedRoofline, Costs, excess
-from ..closed_loop import require_dependencies
 from ..hardware import Roofline
+from ..lanes import require_dependencies
 from ..schedulers import scheduler_of
 from ..serving_run import ServingRun
 from .plan_result import (

@@ -20,8 +20,8 @@ import numpy as np
 from ...trace.hits import unlimited_hits
 from ...trace.session_trees import session_trees
 from ...trace.trace import Trace
-from ..closed_loop import ClosedLoop, ClosedRun
 from ..hardware import Roofline
+from ..lanes import ClosedLoop, ClosedRun
 from ..latencies import quantile_interval
 from ..serving_run import ServingRun
 from .plan_result import (

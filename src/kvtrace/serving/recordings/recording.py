@@ -11,7 +11,7 @@ import io
 from copy import copy
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TypedDict
+from typing import TypedDict, cast
 
 import numpy as np
 
@@ -19,6 +19,7 @@ from ..._base.arrays import offsets_of
 from ..._base.errors import InputError, UsageError
 from ..._base.input_files import open_read
 from ..._base.results import Result
+from ...cache.engines import EngineName
 from ...cache.simulation import Setting
 from ...trace.columns import Columns
 from ...trace.invariants import MAX_LENGTH
@@ -216,7 +217,7 @@ class Recording(Result):
 
     def setting(self, scheduler: Scheduler | None = None) -> Setting:
         """The cache of the engine that was measured; vLLM keeps one of its blocks free."""
-        engine = (scheduler or self.scheduler()).name
+        engine = cast(EngineName, (scheduler or self.scheduler()).name)
         blocks = self.settings.blocks
         return Setting((blocks - 1 if engine == "vllm" else blocks) if blocks else BLOCKS, engine=engine)
 

@@ -23,7 +23,7 @@ from ..trace.columns import Columns, replace_columns
 from ..trace.dependencies import COMPLETION, Dependencies
 from ..trace.session_trees import session_trees
 from ..trace.trace import Trace
-from .deployment import CHUNK, Deployed, Deployment
+from .deployment import CHUNK, Deployed, InstanceGroup
 from .serving_run import ServingRun, served_only
 
 STARTS = ("beginning", "inside")  # where the first tree of each lane starts
@@ -305,7 +305,7 @@ class ClosedRun(ServingRun):
 
 
 def run_closed(
-    fleet: Deployment,
+    fleet: InstanceGroup,
     trace: Trace,
     loop: ClosedLoop,
     demand: BlockDemand | None,
@@ -329,7 +329,7 @@ def run_closed(
         laps *= 2
 
 
-def _run(fleet: Deployment, played: PlayedTrace, loop: ClosedLoop, demand, on_progress) -> ClosedRun | None:
+def _run(fleet: InstanceGroup, played: PlayedTrace, loop: ClosedLoop, demand, on_progress) -> ClosedRun | None:
     """One run; None if a lane found no tree before the end of the duration."""
     from .core.instance import ClosedLoop as CompiledLoop
     from .core.serving import ClosedServing

@@ -1,0 +1,361 @@
+"""Every setting of a grid on one trace, as `kvtrace simulate` runs it: caches, tiers, instances, or serving in time."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import product
+from math import ceil
+from typing import Any, Unpack
+
+from .._base.errors import UsageError
+from .._base.memory import MemoryNeed
+from .._base.options import Record, names_of, record_of
+from .._base.results import PlottedResult, columns_of
+from .._base.units import require_lists
+from ..analysis.capacities import log_spaced
+from ..cache.demand import Mode, block_demand, parse_schedule
+from ..cache.engines import EngineName, non_default
+from ..cache.isolation import Isolation
+from ..cache.layout import CacheLayout
+from ..cache.simulation import EngineOptions, Setting, Simulation, gap_to, optimum_of, settings_of, simulate_settings
+from ..cache.tiered import simulate_tiers
+from ..formats.dataset import Dataset
+from ..formats.memory_needs import simulating
+from ..trace.columns import require_trace
+from ..trace.domains import MERGE, SPLIT, count_domains, in_domains
+from ..trace.trace import Trace
+from .deployment import OVERLAP, simulate_instances
+from .lanes import ClosedLoop, ClosedRun
+from .routers import RouterName
+from .run_options import CacheSetup, Deployment, InstanceSetup
+from .schedulers.base import Scheduler, Tier
+from .simulation import DynamoCost, ServingOptions, StepCost, closed_loop, open_loop
+
+POINTS = 10  # capacities, if none is named
+
+
+@dataclass(frozen=True, repr=False)
+class Simulations(PlottedResult):
+    """The results of `simulate_all`, in the order of the settings, and the offline optimum at each capacity."""
+
+    runs: list[Simulation]
+    optima: list[Simulation]
+    isolation: list[Isolation] = field(default_factory=list)  # of each run, if the trace has domains
+
+    _shown = (
+        "engine", "policy", "router", "capacity", "hit_blocks", "block_hit_rate", "token_hit_rate", "gap_to_belady",
+    )  # fmt: skip
+
+    def _headline(self) -> str:
+        settings = [run.setting for run in self.runs]
+        engines, policies = {one.engine for one in settings}, {one.policy for one in settings}
+        capacities = {one.capacity for one in settings}
+        return f"runs={len(settings)}, engines={len(engines)}, policies={len(policies)}, capacities={len(capacities)}"
+
+    def _columns(self) -> dict[str, list[Any]]:
+        return columns_of({**run.to_dict(), **self._gap_of(run)} for run in self.runs)
+
+    def optimum_of(self, run: Simulation) -> Simulation | None:
+        """The offline optimum at the capacity of a run; None if it was not simulated."""
+        if run.setting.layout is not None:
+            return None
+        return next((one for one in self.optima if one.setting.capacity == run.setting.capacity), None)
+
+    def _gap_of(self, run: Simulation) -> dict[str, Any]:
+        """The gap of a run to the optimum; nothing if the optimum was not simulated."""
+        optimum = self.optimum_of(run)
+        return {} if optimum is None else gap_to(optimum.hits.to_dict(), run.hits.to_dict())
+
+
+def simulate_all(
+    trace: Trace,
+    capacities: Iterable[int] | Mapping[str, Iterable[int]] | None = None,
+    policies: Iterable[str | type] = ("lru",),
+    *,
+    engines: Iterable[EngineName] = ("reference",),
+    layouts: Mapping[str, CacheLayout] | None = None,
+    mode: Mode = "block",
+    schedule: str | None = None,
+    tiers: Mapping[str, int] | None = None,
+    lower: Sequence[Tier] = (),
+    inclusive: bool = False,
+    instances: int | None = None,
+    routers: Iterable[RouterName] | None = None,
+    router_seed: int = 0,
+    cost: StepCost | DynamoCost | None = None,
+    schedulers: Mapping[str, Scheduler] | None = None,
+    loop: ClosedLoop | None = None,
+    gap: bool = True,
+    warm_up: int = 0,
+    workers: int | None = None,
+    on_start: Callable[[int], None] | None = None,
+    on_progress: Callable[[int], None] | None = None,
+    domains: str | None = None,
+    **engine_options: Unpack[EngineOptions],
+) -> Simulations:
+    """Simulate every engine with every policy at every capacity, behind every router.
+
+    Args:
+        trace: The trace.
+        capacities: Blocks that a cache holds, or engine -> blocks; the default is ten sizes, from the longest request
+            to the working set.
+        policies: Eviction policies of docs/cache/policies.md, or classes of your own.
+        engines: Engines of docs/cache/simulate.md.
+        layouts: Engine -> the cache groups that it makes of a hybrid model, as `layouts_for` has them.
+        mode, engine_options: As in `simulate`.
+        schedule: As in `simulate`, and as in `simulate_instances` with instances and without a cost.
+        tiers: Name -> capacity in blocks, the first tier first, in place of capacities.
+        lower: With a cost: the tiers of an instance below the first one, which has the capacities.
+        inclusive: A tier also holds the blocks of the tiers above it.
+        instances: Instances of a serving engine behind a router, each with a cache of its own.
+        routers: Routers of docs/cache/simulate.md; the default is round-robin.
+        router_seed: Of the router dynamo, which draws among instances of equal cost.
+        cost: The time of a step: the requests are served in simulated time, by one instance or more.
+        schedulers: With a cost: engine -> its scheduler; the default is `scheduler_of(engine)`.
+        loop: With a cost: run each setting in the open loop, and then in this closed loop.
+        gap: Also simulate the offline optimum at each capacity, for caches of one tier on one instance.
+        warm_up: The first requests, which `hits` leaves out.
+        workers: Simulations at a time; the default is one per core.
+        on_start: Receives the number of requests that all simulations together will serve.
+        on_progress: Receives the number of requests served since its last call, from any thread.
+        domains: For a trace with isolation domains: the view that is simulated, as in `in_domains`. All settings then
+            also run with domains merged and split, and `isolation` has the difference.
+
+    Returns:
+        The simulations; tiers, instances and cost give `TieredSimulation`, `FleetSimulation` and `ServingRun`.
+
+    Raises:
+        UsageError: Options do not fit together, or a setting is not valid.
+
+    >>> from kvtrace.trace.building import toy
+    >>> done = simulate_all(toy("0 1", "2", "0 1"), [2, 3], ["lru", "mru"])
+    >>> [(run.setting.policy, run.setting.capacity, run.hits.hit_blocks) for run in done.runs]
+    [('lru', 2, 1), ('lru', 3, 2), ('mru', 2, 0), ('mru', 3, 2)]
+    """
+    non_default(engine_options)  # TypeError for an option that no engine has
+    values = {**locals(), **engine_options}
+    run = Run(
+        record_of(CacheSetup, values),
+        record_of(InstanceSetup, values),
+        Deployment(cost=cost, schedulers=schedulers),
+        loop,
+    )
+    return run.simulate(trace, workers=workers, on_start=on_start, on_progress=on_progress)
+
+
+@dataclass(frozen=True)
+class Run:
+    """What is simulated: a cache, the instances that have one each, what serves them in time, and a closed loop.
+
+    >>> from kvtrace.trace.building import toy
+    >>> Run(CacheSetup([2])).simulate(toy("0 1", "2", "0 1")).runs[0].hits.hit_blocks
+    1
+    """
+
+    cache: CacheSetup = field(default_factory=CacheSetup)
+    instances: InstanceSetup = field(default_factory=InstanceSetup)
+    time: Deployment = field(default_factory=Deployment)
+    loop: ClosedLoop | None = None  # each setting runs in the open loop, and then in this one
+
+    def changed(self, **fields: Any) -> Run:
+        """The run with other values of some fields of its records.
+
+        >>> Run(CacheSetup([2])).changed(policies=["fifo"], instances=2).instances.instances
+        2
+        """
+        return replace(self, cache=_with(self.cache, fields), instances=_with(self.instances, fields))
+
+    @property
+    def schedule(self) -> str:
+        """The requests that are active together."""
+        return self.cache.schedule or (OVERLAP if self.instances.instances and not self.time.cost else "serial")
+
+    def settings(self, capacities: Iterable[int] | Mapping[str, Iterable[int]]) -> list[Setting]:
+        """The setting of each cache."""
+        cache = self.cache
+        return settings_of(
+            capacities, cache.policies, cache.engines, cache.layouts, mode=cache.mode,
+            schedule=parse_schedule(self.schedule), engine_options=cache.engine_options,
+        )  # fmt: skip
+
+    def bounds(self, settings: Iterable[Setting]) -> list[Setting]:
+        """The offline optimum at each capacity: that of full attention, whose blocks hold all layers."""
+        if not self.cache.gap or self.cache.tiers:
+            return []
+        return list(dict.fromkeys(optimum_of(setting) for setting in settings if setting.layout is None))
+
+    def needs(self) -> list[str]:
+        """What the result uses of a trace, of `kvtrace.trace.unknown.NEEDS`."""
+        overlaps = bool(self.time.cost) or self.schedule.startswith("open-loop")
+        outputs = ["outputs"] if overlaps or self.cache.mode == "grow" else []
+        return ["prefixes", *outputs, *(["times"] if overlaps else [])]
+
+    def memory_need(
+        self, dataset: Dataset, capacities: int, workers: int | None = None, *, per_request: bool, beyond: str | None
+    ) -> MemoryNeed:
+        """The memory that the simulations need. It depends on the number of capacities, not on their values.
+
+        Args:
+            dataset: The data set that is read.
+            capacities: Their number.
+            workers: Simulations at a time.
+            per_request: Whether the hits of each request are written.
+            beyond: An option whose memory is not bounded, if nothing of the run is such.
+        """
+        settings = self.settings(range(1, capacities + 1))
+        unbounded = {
+            "--tiers": self.cache.has_tiers, "--instances": self.instances.instances, "--gpu": self.time.roofline,
+            "--engine dynamo": self.time.cost,
+        }  # fmt: skip
+        first = next((name for name, used in unbounded.items() if used), beyond)
+        every = dict.fromkeys(settings + self.bounds(settings))
+        return simulating(dataset, every, workers, per_request=per_request, beyond=first)
+
+    def simulate(
+        self,
+        trace: Trace,
+        *,
+        workers: int | None = None,
+        on_start: Callable[[int], None] | None = None,
+        on_progress: Callable[[int], None] | None = None,
+    ) -> Simulations:
+        """Every setting on a trace, as `simulate_all` describes it.
+
+        Raises:
+            UsageError: Options do not fit together, or a setting is not valid.
+        """
+        require_trace(trace)
+        work = _Work(workers, on_start, on_progress)
+        if trace.domain is not None or self.cache.domains is not None:
+            return self._in_each_view(trace, self.cache.domains or SPLIT, work)
+        self._check()
+        if self.cache.tiers:
+            return self._counted(self._in_tiers(trace, work), [])
+        settings = self.settings(self._capacities(trace))
+        if self.instances.instances or self.time.cost:
+            return self._counted(self._on_instances(trace, settings, work), [])
+        bounds = self.bounds(settings)
+        every = list(dict.fromkeys(settings + bounds))
+        work.expect(len(trace) * len(every))
+        simulations = simulate_settings(trace, every, threads=workers, on_progress=on_progress)
+        by_setting = dict(zip(every, simulations, strict=True))
+        return self._counted([by_setting[setting] for setting in settings], [by_setting[bound] for bound in bounds])
+
+    def _check(self) -> None:
+        """UsageError if options do not fit together."""
+        cache, instances, cost = self.cache, self.instances, self.time.cost
+        lists = {
+            "capacities": cache.capacities, "policies": cache.policies, "engines": cache.engines,
+            "routers": instances.routers,
+        }  # fmt: skip
+        require_lists(**{name: value for name, value in lists.items() if value is not None})
+        if self.loop is not None and not cost:
+            raise UsageError("A closed loop is a simulation in time. Give a cost.")
+        routed = bool(instances.instances)
+        if (instances.routers and not routed) or (cache.tiers and (routed or cost)) or (cache.lower and not cost):
+            raise UsageError("--router needs --instances. With --instances, --tiers needs --gpu or --engine dynamo.")
+        if cache.layouts and cache.has_tiers:
+            raise UsageError("--tiers does not support cache groups of windows and states. Use --engine reference.")
+
+    def _capacities(self, trace: Trace) -> Iterable[int] | Mapping[str, Iterable[int]]:
+        """The capacities, each once; by default ten sizes of this trace."""
+        cache, capacities = self.cache, self.cache.capacities
+        if capacities is None:
+            return _default_capacities(trace, cache.mode, cache.engines, cache.layouts)
+        return capacities if isinstance(capacities, Mapping) else list(dict.fromkeys(capacities))
+
+    def _in_tiers(self, trace: Trace, work: _Work) -> list[Simulation]:
+        """Caches in tiers, one after another."""
+        cache = self.cache
+        settings, tiers = self.settings([1]), dict(cache.tiers or {})
+        work.expect(len(trace) * len(settings) * (len(tiers) if cache.inclusive else 1))
+        return [
+            simulate_tiers(
+                trace, tiers, setting.policy, setting=setting, exclusive=not cache.inclusive,
+                on_progress=work.on_progress,
+            )
+            for setting in settings
+        ]  # fmt: skip
+
+    def _on_instances(self, trace: Trace, settings: Sequence[Setting], work: _Work) -> list[Simulation]:
+        """Instances behind each router, request by request or in time."""
+        routers: Iterable[RouterName] = self.instances.routers or ("round-robin",)
+        routed = list(product(routers, settings))
+        loops = [None] if self.loop is None else [None, self.loop]
+        work.expect(len(trace) * len(routed) * len(loops))
+        return [self._routed(trace, setting, router, loop, work) for router, setting in routed for loop in loops]
+
+    def _routed(
+        self, trace: Trace, setting: Setting, router: RouterName, loop: ClosedLoop | None, work: _Work
+    ) -> Simulation:
+        instances, time = self.instances.instances or 1, self.time
+        if time.cost is None:
+            schedule = str(setting.schedule)
+            return simulate_instances(
+                trace, instances, router, setting=setting, schedule=schedule, on_progress=work.on_progress
+            )
+        options: ServingOptions = {
+            "router": router, "router_seed": self.instances.router_seed, "instances": instances,
+            "scheduler": (time.schedulers or {}).get(setting.engine), "tiers": self.cache.lower,
+        }  # fmt: skip
+        how: dict[str, Any] = {"setting": setting, "on_progress": work.on_progress, **options}
+        return open_loop(trace, time.cost, **how) if loop is None else closed_loop(trace, time.cost, loop=loop, **how)
+
+    def _in_each_view(self, trace: Trace, view: str, work: _Work) -> Simulations:
+        """The simulations of one view of the domains, and the hits of each run with domains merged and split."""
+        viewed, views, run = in_domains(trace, view), dict.fromkeys((MERGE, SPLIT, view)), self.changed(domains=None)
+        if self.cache.capacities is None and not self.cache.tiers:
+            run = run.changed(capacities=self._capacities(viewed))  # the same in each view
+
+        def start(requests: int) -> None:
+            work.expect(len(views) * requests)
+
+        how: dict[str, Any] = {"workers": work.workers, "on_progress": work.on_progress}
+        simulations = run.simulate(viewed, on_start=start, **how)
+        runs = {view: simulations.runs}
+        for other in views:
+            if other != view:
+                runs[other] = run.changed(gap=False).simulate(in_domains(trace, other), **how).runs
+        isolation = [
+            Isolation(count_domains(trace), view, {name: runs[name][number].hits for name in views})
+            for number in range(len(simulations.runs))
+        ]
+        return replace(simulations, isolation=isolation)
+
+    def _counted(self, runs: Sequence[Simulation], optima: Sequence[Simulation]) -> Simulations:
+        """The simulations, whose counts leave out the first requests."""
+        if not any(isinstance(run, ClosedRun) for run in runs):  # a closed loop has its own warm-up
+            runs, optima = ([replace(run, warm_up=self.cache.warm_up) for run in group] for group in (runs, optima))
+        return Simulations(list(runs), list(optima))
+
+
+def _with(record: Record, values: Mapping[str, Any]) -> Record:
+    """The record with those of the values that are its fields."""
+    fields = {name: value for name, value in values.items() if name in names_of(type(record))}
+    return replace(record, **fields)  # type: ignore[type-var]
+
+
+@dataclass(frozen=True)
+class _Work:
+    """How many simulations run at a time, and who hears of their progress."""
+
+    workers: int | None
+    on_start: Callable[[int], None] | None
+    on_progress: Callable[[int], None] | None
+
+    def expect(self, requests: int) -> None:
+        if self.on_start:
+            self.on_start(requests)
+
+
+def _default_capacities(
+    trace: Trace, mode: Mode, engines: Iterable[EngineName], layouts: Mapping[str, CacheLayout] | None
+) -> list[int] | dict[str, list[int]]:
+    """Capacities from the longest request to the working set; if layouts have smaller blocks, those of each engine."""
+    longest = int(block_demand(trace, mode).max_blocks.max(initial=1))
+    whole = log_spaced(longest, max(trace.working_set, longest), POINTS)
+    if not layouts:
+        return whole
+    shares = {name: trace.block_size / layouts[name].tokens_per_block if name in layouts else 1.0 for name in engines}
+    return {name: [ceil(blocks * share) for blocks in whole] for name, share in shares.items()}
