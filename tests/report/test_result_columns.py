@@ -3,12 +3,12 @@
 from dataclasses import fields
 
 import pytest
-from kvtrace.serving.simulations import Simulations
 
 from kvtrace import simulate_all, toy
 from kvtrace._base.results import column
 from kvtrace.cache.simulation import Simulation
 from kvtrace.report import simulation_tables
+from kvtrace.serving.run import Simulations
 
 
 class WithMisses(Simulation):

@@ -21,10 +21,11 @@ from tests.synthesis.session_forests import forest
 PUBLIC = {name: value for name in kvtrace.__all__ if inspect.isclass(value := getattr(kvtrace, name))}
 NOT_RESULTS = {  # arguments, tools, and what must not leave the memory
     "arguments": {
-        "BatchLimits", "CacheGroup", "CacheLayout", "ClosedLoop", "Columns", "Context", "Costs", "Cure", "DynamoCost",
-        "DynamoScheduler", "Gpu", "Grid", "Key", "Knobs", "LayerKind", "LocalRunner", "LowerTier", "ModelShape",
-        "PlanTarget", "Prices", "Profile", "RateProfile", "ReuseTable", "Roofline", "Runner", "Schedule",
-        "ServiceModel", "Setting", "SglangScheduler", "StepCost", "Tier", "Tokenizer", "VllmScheduler",
+        "BatchLimits", "CacheGroup", "CacheLayout", "ClosedLoop", "Columns", "Context", "Costs", "Cure",
+        "DynamoCost", "DynamoScheduler", "EncodingOptions", "Gpu", "Grid", "Key", "Knobs", "LayerKind",
+        "LocalRunner", "LowerTier", "ModelShape", "PlanTarget", "Prices", "Profile", "RateProfile",
+        "ReleaseOptions", "ReuseTable", "Roofline", "Runner", "Schedule", "ServiceModel", "Setting",
+        "SglangScheduler", "StepCost", "TaskOptions", "Tier", "Tokenizer", "VllmScheduler",
     },
     "tools": {"OutOfBlocks", "PrefixCache", "Progress", "Sequence", "TraceBuilder"},
     "printed and never written, see privacy/account.py": {"Contributors", "StepHits"},

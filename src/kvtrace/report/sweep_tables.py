@@ -53,7 +53,9 @@ def _columns(own: list[str]) -> dict[str, ResultColumn]:
         settings["capacity_tokens"] = replace(settings["capacity"], heading="capacity tokens")
     of_runs = columns_in(Simulation) | BESIDE_RUNS
     others = {
-        key: replace(each, place=each.place + AFTER_SETTINGS) for key, each in of_runs.items() if key not in SETTINGS
+        key: replace(each, place=each.place + AFTER_SETTINGS)
+        for key, each in of_runs.items()
+        if key not in {*SETTINGS, *settings}
     }
     gib = replace(of_runs["capacity_bytes"], place=AFTER_SETTINGS)
     return others | settings | {"capacity_bytes": gib}
