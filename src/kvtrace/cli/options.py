@@ -243,7 +243,7 @@ def _option_of(part: Field[Any], unset: bool, further: Mapping[str, Any]) -> Dec
         settings["type"] = click.Choice(about["choices"])
     elif about["minimum"] is not None:
         settings["type"] = (click.FloatRange if str(part.type).startswith("float") else click.IntRange)(about["minimum"])
-    elif str(part.type).startswith(("int", "float")):
+    elif str(part.type).startswith(("int", "float")) and not about["parse"]:
         settings["type"] = int if str(part.type).startswith("int") else float
     default = () if about["many"] else None if unset else part.default
     return click.option(f"--{name}", part.name, multiple=about["many"], default=default, **settings, **further)

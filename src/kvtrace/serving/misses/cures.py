@@ -80,13 +80,15 @@ def is_lru_one_by_one(run: Run) -> bool:
 
     >>> is_lru_one_by_one(Run(CacheSetup([9]))), is_lru_one_by_one(Run(CacheSetup([9], engines=("vllm",))))
     (True, False)
+    >>> is_lru_one_by_one(Run(CacheSetup([9]), time=Deployment(model="llama-3.1-8b")))
+    True
     """
     cache = run.cache
     plain = CacheSetup(
         cache.capacities, tiers=None if cache.inclusive else cache.tiers, gap=cache.gap, domains=cache.domains,
         warm_up=cache.warm_up, schedule="serial" if cache.schedule == "serial" else None,
     )  # fmt: skip
-    return run == Run(plain)
+    return run == replace(Run(plain), time=run.time) and run.time.cost is None  # a model alone sets sizes, not times
 
 
 def _enlarged(run: Run, blocks: int) -> Run:
