@@ -1,5 +1,7 @@
 """What would help: each cure agrees with a fresh simulation of the changed setting."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -16,8 +18,10 @@ from kvtrace.serving.deployment import simulate_instances
 from kvtrace.serving.hardware import roofline_of
 from kvtrace.serving.lanes import ClosedLoop
 from kvtrace.serving.misses.baseline import prefill_by_cause
-from kvtrace.serving.misses.cures import cures_of
+from kvtrace.serving.misses.cures import cures_of, is_lru_one_by_one
 from kvtrace.serving.misses.explanation import explain
+from kvtrace.serving.run import Run
+from kvtrace.serving.run_options import CacheSetup, Deployment
 from kvtrace.serving.schedulers.base import Tier
 from kvtrace.serving.simulation import StepCost, open_loop
 from kvtrace.trace.building import toy
@@ -81,6 +85,12 @@ def test_a_lower_tier_has_the_hits_of_a_larger_cache(trace, extra):
     for amount in cure.amounts if cure else ():
         run = simulate_tiers(trace, {"hbm": capacity, "dram": amount.blocks})
         assert tokens_of(run) == done.totals["hit"] + amount.tokens
+
+
+def test_a_model_without_times_leaves_a_larger_lru_cache_exact():
+    run = Run(CacheSetup([9]))
+    assert is_lru_one_by_one(replace(run, time=Deployment(model="llama-3.1-8b")))
+    assert not is_lru_one_by_one(replace(run, time=Deployment(cost=ROOFLINE)))
 
 
 @given(forests(), st.sampled_from(["vllm", "sglang", "tensorrt-llm"]), st.sampled_from(["block", "token", "grow"]))

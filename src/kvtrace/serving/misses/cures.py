@@ -80,8 +80,6 @@ def is_lru_one_by_one(run: Run) -> bool:
 
     >>> is_lru_one_by_one(Run(CacheSetup([9]))), is_lru_one_by_one(Run(CacheSetup([9], engines=("vllm",))))
     (True, False)
-    >>> is_lru_one_by_one(Run(CacheSetup([9]), time=Deployment(model="llama-3.1-8b")))
-    True
     """
     cache = run.cache
     plain = CacheSetup(
