@@ -65,6 +65,8 @@ audit shared.jsonl --card OUT/card.md
 release trace.jsonl -o OUT/t.jsonl
 release trace.jsonl -o OUT/t.jsonl --profile strict --seed 1 --sample-sessions 50%
 release trace.jsonl -o OUT/t.parquet --profile exact
+release trace.jsonl -o OUT/t.jsonl --time-step 10s --round-input 32 --keep-measured ttft_ms
+anonymize $RAW -o OUT/t.jsonl --time-step 10s --round-output pow2 --tail dropped
 convert trace.jsonl -o OUT/t.jsonl --start 1m --stop '2 min'
 convert trace.jsonl -o OUT/t.jsonl --fold 4 --to vllm
 convert trace.jsonl -o OUT/t.parquet --sample 50% --seed 1
@@ -132,6 +134,8 @@ explain trace.jsonl --capacity 400 --ttl 5m --over-time 10m
 explain trace.jsonl --gpu h100 --model-config $LLAMA
 explain trace.jsonl --gpu h100 --model-config $LLAMA --json --no-cures
 explain trace.jsonl --capacity 100 --engine vllm --by-session
+explain large.jsonl --capacity 20% --model llama-3.1-8b
+explain large.jsonl --capacity 20% --model llama-3.1-8b --json
 explain trace.jsonl --model gpt-oss-20b --engine vllm --capacity 500 --json
 sweep trace.jsonl --policy lru,sieve --capacity auto
 sweep trace.jsonl -o OUT/table.csv --policy lru,sieve --capacity auto
