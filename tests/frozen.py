@@ -13,6 +13,7 @@ import sys
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from string import Template
 
 from kvtrace.cli import commands
 from kvtrace.formats.targets import TARGETS as CLIENTS
@@ -23,13 +24,10 @@ KVTRACE = Path(sys.executable).with_name("kvtrace")
 DATAGEN = KVTRACE.with_name("datagen")
 DATES = re.compile(rb'"(created|date|written|measured)": *"[^"]*"')  # differ between two runs of the same code
 FIGURES = re.compile(rb"\d+(\.\d+)?")  # of `watch --json`: they decay with the time of day
-INPUTS = f"""
-MODELS={ROOT}/tests/data/models
-LOGS={ROOT}/tests/data/logs
-RAW={ROOT}/examples/raw_log.jsonl
-RECORDING={ROOT}/examples/recording
-LLAMA={ROOT}/tests/data/models/llama-3.1-8b.json
-"""
+INPUTS = {
+    "LOGS": ROOT / "tests/data/logs", "RAW": ROOT / "examples/raw_log.jsonl", "RECORDING": ROOT / "examples/recording",
+    "LLAMA": ROOT / "tests/data/models/llama-3.1-8b.json", "TINY": ROOT / "tests/data/tokenizers/tiny",
+}  # fmt: skip
 SETUP = """
 kvtrace anonymize $RAW -o trace.jsonl --block-size 16 --profile exact -q
 kvtrace anonymize $RAW -o shared.jsonl -q
@@ -221,10 +219,7 @@ def run(row: str, columns: int, folder: Path) -> None:
 
 
 def _filled(row):
-    for line in INPUTS.split():
-        key, value = line.split("=")
-        row = row.replace(f"${key}", value)
-    return row.replace("$TINY", f"{ROOT}/tests/data/tokenizers/tiny")
+    return Template(row).substitute(INPUTS)
 
 
 def _masked(text, out):

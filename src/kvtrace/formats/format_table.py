@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import os
 import re
-from contextlib import suppress
 from pathlib import Path
 from types import ModuleType
 
@@ -140,14 +139,12 @@ def holds_sessions(path: str | Path) -> bool:
     """Whether a path is read as sessions of Weka: a folder that is no data set, or a file that begins as one."""
     if is_std(path):
         return False
-    return os.path.isdir(path) or (is_regular(path) and is_session_file(path))
+    return os.path.isdir(path) or is_session_file(path)
 
 
 def is_session_file(path: str | Path) -> bool:
-    """Whether a file begins as a session of Weka."""
-    with suppress(InputError), open_read(path) as stream:
-        return is_session(stream.read(HEAD))
-    return False
+    """Whether a regular file begins as a session of Weka."""
+    return is_session(_head(path))
 
 
 FORMATS: dict[str, ModuleType] = {

@@ -82,6 +82,13 @@ class Listeners:
     on_progress: Callable[[Progress], None] | None = None  # after each batch
     on_reject: Callable[[RowError], None] | None = None  # the error of each bad row
 
+    def begin(self, job: Job) -> None:
+        """Pass on the provenance of the trace, and the notes on fields of the log."""
+        if self.on_start:
+            self.on_start(job.meta)
+        for note in job.notes():
+            self.note(note)
+
     def note(self, text: str | None) -> None:
         """Pass on a note, if there is one."""
         if text and self.on_note:
@@ -220,9 +227,7 @@ def anonymize_rows(
     if checkpoint is not None and key is None:
         raise UsageError("a checkpoint requires a key that the resumed run can use again: pass key=load_key(path).")
     job = prepare(inputs, encoding, release, key=key, service_model=service_model, keep_order=keep_order)
-    if listeners.on_start:
-        listeners.on_start(job.meta)
-    job.report_notes(listeners.on_note)
+    listeners.begin(job)
     total = sources.total(job.sources)
     collector = Collector.of(job.recipe, job.arrival_model)
     row_counter = RowCounter(encoding.max_errors, listeners.on_reject)

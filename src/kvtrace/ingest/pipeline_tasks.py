@@ -125,9 +125,7 @@ def anonymize_dataset(
     runner = tasks.runner
     if runner.is_far and tasks.key_file is None:
         raise UsageError("tasks on other hosts require --key-file: each host reads the key from its own copy.")
-    if listeners.on_start:
-        listeners.on_start(job.meta)
-    job.report_notes(listeners.on_note)
+    listeners.begin(job)
     row_counter, total = RowCounter(encoding.max_errors, listeners.on_reject), sources.total(job.sources)
     session_share = release.sample_sessions
     is_chained = job.recipe.reader.block_size is None  # an engine may have hashed blocks without their prefix

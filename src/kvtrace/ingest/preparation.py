@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, get_args
@@ -66,17 +66,13 @@ class Job:
             recipe.options.isolate_tenants, self.service_model,
         )  # fmt: skip
 
-    def report_notes(self, on_note: Callable[[str], None] | None) -> None:
-        """Call `on_note` with the notes on fields of the log: those that were detected, and those that are not used."""
+    def notes(self) -> Iterator[str | None]:
+        """The notes on fields of the log: those that were detected, and those that are not used."""
         reader = self.recipe.reader
-        if on_note is None:
-            return
         if detected := reader.detected_fields():
-            on_note(f"read {detected} (detected; --map FIELD=PATH sets another field)")
-        if reader.note:
-            on_note(reader.note)
-        if self.recipe.choice.note:
-            on_note(self.recipe.choice.note)
+            yield f"read {detected} (detected; --map FIELD=PATH sets another field)"
+        yield reader.note
+        yield self.recipe.choice.note
 
 
 def prepare(

@@ -8,18 +8,19 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field, fields
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, get_args
 
 import numpy as np
 
 from .._base.errors import MismatchError, UsageError
 from .._base.row_counts import rounded
 from ..trace.meta import Meta, UsageSection
+from .encoding_options import OnMismatch
 
 if TYPE_CHECKING:
     from .logs.record import Record
 
-ON_MISMATCH = ("stop", "warn")
+ON_MISMATCH = get_args(OnMismatch)
 LIMIT = 0.02  # difference of the totals that stops a run
 MIN_REQUESTS = 10  # that must state a count, so that a few odd rows stop no run
 FEW_TIMES = 4  # requests with a feature differ this many times as much as the others: the feature is the cause

@@ -10,7 +10,7 @@ from typing import Any, Unpack
 
 from .._base.errors import UsageError
 from .._base.memory import MemoryNeed
-from .._base.options import Record, names_of, record_of
+from .._base.options import names_of, record_of
 from .._base.results import PlottedResult, columns_of
 from .._base.units import require_lists
 from ..analysis.capacities import log_spaced
@@ -159,12 +159,13 @@ class Run:
     loop: ClosedLoop | None = None  # each setting runs in the open loop, and then in this one
 
     def changed(self, **fields: Any) -> Run:
-        """The run with other values of some fields of its records.
+        """The run with other values of some fields of its cache and instances; TypeError for any other name.
 
         >>> Run(CacheSetup([2])).changed(policies=["fifo"], instances=2).instances.instances
         2
         """
-        return replace(self, cache=_with(self.cache, fields), instances=_with(self.instances, fields))
+        of_cache = {name: fields.pop(name) for name in names_of(CacheSetup) if name in fields}
+        return replace(self, cache=replace(self.cache, **of_cache), instances=replace(self.instances, **fields))
 
     @property
     def schedule(self) -> str:
@@ -328,12 +329,6 @@ class Run:
         if not any(isinstance(run, ClosedRun) for run in runs):  # a closed loop has its own warm-up
             runs, optima = ([replace(run, warm_up=self.cache.warm_up) for run in group] for group in (runs, optima))
         return Simulations(list(runs), list(optima))
-
-
-def _with(record: Record, values: Mapping[str, Any]) -> Record:
-    """The record with those of the values that are its fields."""
-    fields = {name: value for name, value in values.items() if name in names_of(type(record))}
-    return replace(record, **fields)  # type: ignore[type-var]
 
 
 @dataclass(frozen=True)

@@ -334,15 +334,8 @@ def most_lanes(meets, largest: int) -> int | None:
     >>> most_lanes(lambda lanes: lanes <= 11, 100), most_lanes(lambda lanes: False, 9)
     (11, None)
     """
-    low, high = 0, 1  # the number `low` meets the target
-    while meets(high):
-        if high >= largest:
-            return high
-        low, high = high, min(2 * high, largest)
-    while high - low > 1:
-        middle = (low + high) // 2
-        low, high = (middle, high) if meets(middle) else (low, middle)
-    return low or None
+    first_miss = _fewest(lambda number: not meets(number), 1, largest)
+    return largest if first_miss is None else first_miss - 1 or None
 
 
 def _all_lanes(trace: Trace, loop: ClosedLoop) -> int:

@@ -8,7 +8,7 @@ pair of words.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from itertools import product
 from pathlib import Path
@@ -41,7 +41,6 @@ class WordList:
     tokens: np.ndarray  # word -> tokens
     leads: bool  # whether a prompt starts with the space of its first word
     separator: str = ""  # one control token, or empty
-    encoded: list[np.ndarray] = field(default_factory=list, repr=False)  # word -> its tokens
 
     @classmethod
     def of(cls, tokenizer: Tokenizer, words: Iterable[str] | None = None, *, separator: str = "none") -> WordList:
@@ -141,7 +140,7 @@ def _stable(tokenizer, words, leads, separator) -> WordList:
         worst = int((bad.sum(axis=0) + bad.sum(axis=1)).argmax())
         bad = np.delete(np.delete(bad, worst, axis=0), worst, axis=1)
         del texts[worst], alone[worst]
-    return WordList(tokenizer, texts, np.array([len(own) for own in alone], dtype=np.int64), leads, separator, alone)
+    return WordList(tokenizer, texts, np.array([len(own) for own in alone], dtype=np.int64), leads, separator)
 
 
 def _bad_pairs(tokenizer, texts, alone, spell):
