@@ -13,7 +13,7 @@ import numpy as np
 
 import kvtrace
 from kvtrace._base.arrays import offsets_of
-from kvtrace.ingest.logs.kv_stores import KvPublisher
+from kvtrace.ingest.logs.kv_events import KvPublisher
 from kvtrace.trace.columns import Columns
 from kvtrace.trace.trace import Trace
 

@@ -154,8 +154,8 @@ from .synthesis.session_fitting import fit_sessions as fit_sessions
 from .synthesis.session_model import SessionModel as SessionModel
 from .synthesis.tree import Tree as Tree
 from .synthesis.tree import fit_tree as fit_tree
-from .text.prompts.round_trip import hashes_to_texts as hashes_to_texts
-from .text.prompts.round_trip import texts_to_hashes as texts_to_hashes
+from .text.prompts import hashes_to_texts as hashes_to_texts
+from .text.prompts import texts_to_hashes as texts_to_hashes
 from .text.prompts.writing import write_prompts as write_prompts
 from .text.tokenizers import Tokenizer as Tokenizer
 from .trace.building import TraceBuilder as TraceBuilder

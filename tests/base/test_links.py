@@ -10,7 +10,7 @@ import pytest
 
 import kvtrace
 from kvtrace._base.errors import InputError, RowError, UsageError
-from kvtrace._base.folder_handle import FolderHandle
+from kvtrace._base.files import FolderHandle
 from kvtrace._base.output_files import Role, outputs_together, write_atomically
 from kvtrace._base.row_counts import RejectsFile
 from kvtrace.cli import run

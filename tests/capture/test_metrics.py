@@ -10,8 +10,7 @@ from prometheus_client.openmetrics import parser as openmetrics
 from prometheus_client.parser import text_string_to_metric_families
 
 import kvtrace
-from kvtrace.capture.metric_table import METRICS
-from kvtrace.capture.metrics import Reading, registry_of
+from kvtrace.capture.metrics import METRICS, Reading, registry_of
 from tests.capture.snapshots import COUNTS, KV_BYTES, snapshot
 
 NAMES = {metric.name for metric in METRICS}

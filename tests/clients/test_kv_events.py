@@ -19,7 +19,7 @@ import kvtrace
 from kvtrace.capture.live import Live, LiveOptions
 from kvtrace.capture.recorder import Recorder
 from kvtrace.ingest.logs import kv_events
-from kvtrace.ingest.logs.kv_stores import KvPublisher
+from kvtrace.ingest.logs.kv_events import KvPublisher
 from kvtrace.privacy.publishing import publish
 from tests.capture.windows import sealed, waited
 

@@ -14,7 +14,7 @@ from kvtrace._base.errors import RowError
 from kvtrace.ingest.logs import kv_events, open_reader, sources
 from kvtrace.ingest.logs.kv_batches import KvEventCounts, event_batch, is_events
 from kvtrace.ingest.logs.kv_blocks import KvBlocks, depth_of
-from kvtrace.ingest.logs.kv_stores import KvPublisher
+from kvtrace.ingest.logs.kv_events import KvPublisher
 from kvtrace.privacy.publishing import publish
 
 SAMPLE = Path(__file__).parents[1] / "data/logs/kv_events.jsonl"

@@ -12,10 +12,10 @@ from kvtrace._base.errors import InputError, UsageError
 from kvtrace._native import growth as kernel
 from kvtrace.analysis.arrivals import dispersion
 from kvtrace.synthesis.arrival_times import ArrivalClock, Pace, step_arrivals
-from kvtrace.synthesis.attach import AttachStream
 from kvtrace.synthesis.attach_fitting import fit
 from kvtrace.synthesis.attach_model import Model
 from kvtrace.synthesis.bins import FEW, Bins
+from kvtrace.synthesis.drawing import AttachStream
 from kvtrace.trace.building import concat, toy
 from kvtrace.trace.columns import Columns
 from kvtrace.trace.trace import Trace

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from kvtrace._base.errors import UsageError
-from kvtrace.text import encodings, templates, tokenizer_trial, tokenizers
+from kvtrace.text import encodings, templates, tokenizers
 from kvtrace.text.tokenizer_libraries import FastokensLibrary, ReferenceLibrary
 
 NAMES = tuple(encodings.ENCODINGS)
@@ -82,9 +82,9 @@ def test_both_libraries_agree_on_difficult_texts(name, package):
     tokenizer = tokenizers.load(name)
     files = tokenizer._files
     reference, fast = ReferenceLibrary(files).ready(), FastokensLibrary(files)
-    texts = tokenizer_trial.sample(reference.control_tokens())
+    texts = tokenizers.sample(reference.control_tokens())
     assert fast.installed() and tokenizer.describe()["name"] == name
-    assert tokenizer_trial.agree(reference.encode_singly, fast.ready().encode, texts, in_child=False)
+    assert tokenizers.agree(reference.encode_singly, fast.ready().encode, texts, in_child=False)
 
 
 def test_control_tokens_have_openais_ids(package):

@@ -16,7 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kvtrace._base.errors import InputError, KvtraceError, RowError, UsageError
-from kvtrace.text import templates, tokenizer_files, tokenizer_libraries, tokenizer_trial, tokenizers
+from kvtrace.text import templates, tokenizer_files, tokenizer_libraries, tokenizers
 
 TINY = Path(__file__).parents[1] / "data" / "tokenizers" / "tiny"
 FRANCE = [0, 128803, 3085, 344, 270, 6102, 294, 8760, 33, 128804, 128798, 201]
@@ -195,10 +195,10 @@ def test_another_tokenizer_needs_a_verdict_of_its_own(cache, altered):
 
 @pytest.mark.parametrize("content", [b"", b"maybe", b"\xff\xfe"])
 def test_a_damaged_cached_verdict_is_ignored(cache, content):
-    tokenizer_trial.remember(["a"], True)
+    tokenizers.remember(["a"], True)
     (place,) = cache.iterdir()
     place.write_bytes(content)
-    assert tokenizer_trial.recall(["a"]) is None
+    assert tokenizers.recall(["a"]) is None
 
 
 def test_a_cache_folder_that_cannot_be_made_does_no_harm(tmp_path, monkeypatch):
@@ -208,7 +208,7 @@ def test_a_cache_folder_that_cannot_be_made_does_no_harm(tmp_path, monkeypatch):
 
 
 def test_the_sample_holds_the_tokenizers_own_control_tokens():
-    assert any("a<|eos|>b" in text for text in tokenizer_trial.sample(["<|eos|>"]))
+    assert any("a<|eos|>b" in text for text in tokenizers.sample(["<|eos|>"]))
 
 
 def test_a_candidate_that_crashes_or_raises_does_not_agree():
@@ -218,9 +218,9 @@ def test_a_candidate_that_crashes_or_raises_does_not_agree():
     def same(texts):
         return np.arange(len(texts)), np.arange(len(texts) + 1)
 
-    assert tokenizer_trial.agree(same, same, ["a"])
-    assert not tokenizer_trial.agree(same, crash, ["a"])
-    assert not tokenizer_trial.agree(same, lambda texts: 1 / 0, ["a"], in_child=False)
+    assert tokenizers.agree(same, same, ["a"])
+    assert not tokenizers.agree(same, crash, ["a"])
+    assert not tokenizers.agree(same, lambda texts: 1 / 0, ["a"], in_child=False)
 
 
 # -- processes -----------------------------------------------------------------------------------------------------

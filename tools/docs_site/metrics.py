@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from kvtrace.capture.metric_table import METRICS, Metric
+from kvtrace.capture.metrics import METRICS, Metric
 
 PATH = "reference/metrics.md"
 

@@ -19,8 +19,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from .errors import KvtraceError, UsageError, unwritable
-from .files import is_regular, is_std
-from .folder_handle import PLAIN, FolderHandle
+from .files import PLAIN, FolderHandle, is_regular, is_std
 
 HAS_USERS = hasattr(os, "geteuid")  # not on Windows
 LOCK_TIMEOUT_S = 2.0  # workers of a killed run may hold its locks for a moment

@@ -22,8 +22,7 @@ from typing import Any, BinaryIO, Protocol
 import numpy as np
 
 from .errors import InputError, KvtraceError, UsageError
-from .files import BUFFER, SUFFIXES, is_std, name_of
-from .folder_handle import PLAIN
+from .files import BUFFER, PLAIN, SUFFIXES, is_std, name_of
 
 
 class ByteSink(Protocol):

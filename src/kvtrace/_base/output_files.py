@@ -21,8 +21,7 @@ from typing import Any, BinaryIO, Self
 
 from .errors import KvtraceError, UsageError, named_errors, unwritable
 from .file_locks import create_part, current_user, set_aside, temporary_name, try_lock
-from .files import BUFFER, SUFFIXES, is_regular, is_std
-from .folder_handle import FolderHandle
+from .files import BUFFER, SUFFIXES, FolderHandle, is_regular, is_std
 from .process import uninterrupted
 
 Paths = Sequence[str | Path]

@@ -17,7 +17,7 @@ from typing import Any
 
 from .._base.errors import unwritable
 from .._base.file_locks import is_own
-from .._base.folder_handle import PLAIN
+from .._base.files import PLAIN
 
 BYTES = 8 * 5  # a new count goes to the end: the files of earlier versions have the first ones
 

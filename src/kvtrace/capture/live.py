@@ -22,7 +22,7 @@ from typing import Any, Protocol, Self
 from .._base.errors import UsageError
 from .._base.workers import place_of
 from .asgi import App, Message, Receive, Scope, Send
-from .proxy.setup import ProxyCounts
+from .proxy.exchange import ProxyCounts
 
 BACKLOG = 1024
 KEEP_ALIVE_S = 75  # an idle connection is kept; a request fails where the server closes one that a client still uses

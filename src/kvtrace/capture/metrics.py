@@ -1,17 +1,307 @@
-"""The Prometheus registry, and the ASGI app of `/metrics` and `/healthz` that a Prometheus server scrapes.
+"""The Prometheus metrics of `kvtrace record` and `kvtrace watch`, and the ASGI app of `/metrics` and `/healthz`.
 
-At each scrape, the rows of `metric_table` read the latest values.
+A metric is one row: name, meaning, labels and values; each scrape reads the latest ones. A label has one of a few fixed
+words (a reason, a cause, a factor), never anything of a request. A value that is not known has no sample: a ratio
+before the first request, bytes without a model, delivered hits without cached tokens.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 from .._base.errors import UsageError
 from .asgi import App, Receive, Scope, Send
-from .metric_table import BUILD, SERVICE, WATCH, Metric, ServiceCounts, SnapshotDict
+
+SnapshotDict = Mapping[str, Any]  # what Snapshot.to_dict() returns: the digester, another process, sends it as JSON
+ServiceCounts = Mapping[str, Any]  # the fields of RecorderCounts, or what Watcher.counts() returns
+Samples = Iterable[tuple[tuple[str, ...], float | None]]  # values of the labels, and the value; None = not known
+PER = ("token", "block", "request")  # label `per` of {per}_hit_rate
+SPANS = ("window", "decayed")
+
+
+@dataclass(frozen=True)
+class Metric:
+    """One metric: its name without `_total`, its kind, its meaning, its labels, and its samples."""
+
+    name: str
+    kind: Literal["counter", "gauge"]
+    meaning: str
+    samples: Callable[[Any], Samples]  # of a snapshot (WATCH) or of the counts of a service (SERVICE)
+    labels: tuple[str, ...] = ()
+
+    @property
+    def sample_name(self) -> str:
+        """The name of its samples, as queries use it."""
+        return f"{self.name}_total" if self.kind == "counter" else self.name
+
+
+def _total(key: str) -> Callable[[SnapshotDict], Samples]:
+    """A count since the start."""
+    return lambda snapshot: [((), snapshot["since_start"][key])]
+
+
+def _value(key: str) -> Callable[[Mapping[str, Any]], Samples]:
+    """One value, which may be missing."""
+    return lambda values: [((), values.get(key))]
+
+
+def _bytes(snapshot: SnapshotDict, blocks: float | None) -> float | None:
+    """The KV cache of so many blocks; None without a model."""
+    per_token = snapshot["kv_bytes_per_token"]
+    return None if blocks is None or per_token is None else blocks * snapshot["block_size"] * per_token
+
+
+def _delivered(key: str) -> Callable[[SnapshotDict], Samples]:
+    """A count of the requests that state their cached tokens, since the start."""
+    return lambda snapshot: [((), (snapshot["since_start"]["delivered"] or {}).get(key))]
+
+
+def _delivered_ratio(key: str) -> Callable[[SnapshotDict], Samples]:
+    """Tokens of one kind / prompt tokens, of the requests that state their cached tokens."""
+
+    def samples(snapshot: SnapshotDict) -> Samples:
+        for span in SPANS:
+            delivered = snapshot[span]["delivered"]
+            if delivered and delivered["prompt_tokens"]:
+                yield (span,), delivered[key] / delivered["prompt_tokens"]
+
+    return samples
+
+
+def _possible(snapshot: SnapshotDict) -> Samples:
+    for span in SPANS:
+        for per in PER:
+            yield (span, per), snapshot[span]["possible"][f"{per}_hit_rate"]
+
+
+def _curve(snapshot: SnapshotDict) -> Samples:
+    for span in SPANS:
+        traffic = snapshot[span]
+        for point in traffic["curve"]:
+            for per in PER:
+                labels = (span, per, traffic["curve_of"], f"{point['factor']:g}")
+                yield labels, point[f"{per}_hit_rate"]
+
+
+def _causes(snapshot: SnapshotDict) -> Samples:
+    traffic = snapshot["since_start"]
+    return [((traffic["causes_of"], cause), tokens) for cause, tokens in traffic["causes"].items()]
+
+
+def _needed(snapshot: SnapshotDict) -> Iterator[tuple[tuple[str, str], float | None]]:
+    for span in SPANS:
+        yield (span, "0.9"), snapshot[span]["blocks_for_90_percent"]
+
+
+def _stores(snapshot: SnapshotDict) -> Samples:
+    return [((event,), count) for event, count in (snapshot["stores"] or {}).items()]
+
+
+def _received(counts: ServiceCounts) -> Samples:
+    return [((), counts["accepted"] + counts["dropped"])]
+
+
+def _digested(counts: ServiceCounts) -> Samples:
+    """A Recorder calls them digested, and a Watcher requests."""
+    return [((), counts.get("digested", counts.get("requests")))]
+
+
+def _dropped(counts: ServiceCounts) -> Samples:
+    uncopied = counts.get("uncopied", 0)
+    return [(("queue_full",), counts["dropped"] - uncopied), (("proxy_memory",), uncopied)]
+
+
+def _proxied(counts: ServiceCounts) -> Samples:
+    """The fields of ProxyCounts, but for the sum; none without a proxy."""
+    proxy = counts.get("proxy") or {}
+    names = ("recorded", "dropped", "refused", "failed", "left") if proxy.get("requests") else ()
+    return [(("client_left" if name == "left" else name,), proxy[name]) for name in names]
+
+
+def _rejected(counts: ServiceCounts) -> Samples:
+    return [(("payload",), counts.get("malformed")), (("row",), counts.get("rejected"))]
+
+
+BUILD = (
+    Metric(
+        "kvtrace_build_info", "gauge",
+        "Always 1, with the version of kvtrace.", lambda version: [((version,), 1)], ("version",),
+    ),
+)  # fmt: skip
+WATCH = (
+    Metric(
+        "kvtrace_watched_requests", "counter",
+        "Requests in the estimate.", _total("requests"),
+    ),
+    Metric(
+        "kvtrace_watched_prompt_tokens", "counter",
+        "Prompt tokens of the requests in the estimate.", _total("prompt_tokens"),
+    ),
+    Metric(
+        "kvtrace_watched_blocks", "counter",
+        "Prompt blocks of the requests in the estimate.", _total("blocks"),
+    ),
+    Metric(
+        "kvtrace_possible_hit_ratio", "gauge",
+        "Hit rate of a cache that never evicts. No amount of memory gives more.", _possible, ("span", "per"),
+    ),
+    Metric(
+        "kvtrace_capacity_hit_ratio", "gauge",
+        "Estimated hit rate of an LRU cache at a multiple (factor) of today's capacity, or of the working set.",
+        _curve, ("span", "per", "of", "factor"),
+    ),
+    Metric(
+        "kvtrace_delivered_hit_ratio", "gauge",
+        "Token hit rate that the service states: cached tokens / prompt tokens, of the requests that state both.",
+        _delivered_ratio("cached_tokens"), ("span",),
+    ),
+    Metric(
+        "kvtrace_deliverable_hit_ratio", "gauge",
+        "Token hit rate that a cache that never evicts would have delivered to the same requests.",
+        _delivered_ratio("possible_tokens"), ("span",),
+    ),
+    Metric(
+        "kvtrace_delivered_tokens", "counter",
+        "Cached tokens that the service stated.", _delivered("cached_tokens"),
+    ),
+    Metric(
+        "kvtrace_delivered_prompt_tokens", "counter",
+        "Prompt tokens of the requests that state their cached tokens.", _delivered("prompt_tokens"),
+    ),
+    Metric(
+        "kvtrace_cause_tokens", "counter",
+        "Prompt tokens by cause. Hits are those that the service delivered, or those of an LRU cache (of).",
+        _causes, ("of", "cause"),
+    ),
+    Metric(
+        "kvtrace_capacity_blocks", "gauge",
+        "Capacity of today's cache, as --capacity states it.", _value("capacity_blocks"),
+    ),
+    Metric(
+        "kvtrace_capacity_bytes", "gauge",
+        "The same in bytes of KV cache.", lambda snapshot: [((), _bytes(snapshot, snapshot["capacity_blocks"]))],
+    ),
+    Metric(
+        "kvtrace_needed_capacity_blocks", "gauge",
+        "Smallest LRU cache that reaches a share of the possible hit tokens.", _needed, ("span", "share"),
+    ),
+    Metric(
+        "kvtrace_needed_capacity_bytes", "gauge",
+        "The same in bytes of KV cache.",
+        lambda snapshot: [(labels, _bytes(snapshot, blocks)) for labels, blocks in _needed(snapshot)],
+        ("span", "share"),
+    ),
+    Metric(
+        "kvtrace_working_set_blocks", "gauge",
+        "Distinct blocks in the window.", lambda snapshot: [((), snapshot["window"]["working_set_blocks"])],
+    ),
+    Metric(
+        "kvtrace_working_set_bytes", "gauge",
+        "The same in bytes of KV cache.",
+        lambda snapshot: [((), _bytes(snapshot, snapshot["window"]["working_set_blocks"]))],
+    ),
+    Metric(
+        "kvtrace_engine_blocks", "counter",
+        "Blocks in the KV events of engines. stored_again: after an eviction; a larger cache would have kept them.",
+        _stores, ("event",),
+    ),
+    Metric(
+        "kvtrace_window_seconds", "gauge", "Length of the window of span=window.", _value("window_s"),
+    ),
+    Metric(
+        "kvtrace_half_life_seconds", "gauge",
+        "Time after which a request counts half in span=decayed.", _value("half_life_s"),
+    ),
+    Metric(
+        "kvtrace_block_size_tokens", "gauge", "Tokens of a block.", _value("block_size"),
+    ),
+    Metric(
+        "kvtrace_sample_ratio", "gauge",
+        "Share of the blocks that the estimate samples beyond its exact part.",
+        lambda snapshot: [((), snapshot["precision"]["sample"])],
+    ),
+    Metric(
+        "kvtrace_exact_up_to_blocks", "gauge",
+        "Hit rates of caches up to this size are exact. No sample: all are.",
+        lambda snapshot: [((), snapshot["precision"]["exact_up_to_blocks"])],
+    ),
+    Metric(
+        "kvtrace_estimator_memory_bytes", "gauge", "Memory of the tables of the estimate.", _value("memory_bytes"),
+    ),
+)  # fmt: skip
+SERVICE = (
+    Metric(
+        "kvtrace_received_requests", "counter",
+        "Requests that arrived, the dropped ones too. Refused ones count when they come again.", _received,
+    ),
+    Metric(
+        "kvtrace_dropped_requests", "counter",
+        "Requests that the service did not take, by reason. They are missing in the trace and in the estimate.",
+        _dropped, ("reason",),
+    ),
+    Metric(
+        "kvtrace_refused_requests", "counter",
+        "Requests that a full queue refused with 503, and that their clients send again (OTLP). Each time counts.",
+        _value("refused"),
+    ),
+    Metric(
+        "kvtrace_proxy_requests", "counter",
+        "Requests to the proxy, of any kind.", lambda counts: [((), (counts.get("proxy") or {}).get("requests"))],
+    ),
+    Metric(
+        "kvtrace_proxy_outcomes", "counter",
+        "What became of requests to the proxy. One that its client left may be recorded, too.",
+        _proxied, ("outcome",),
+    ),
+    Metric(
+        "kvtrace_digested_requests", "counter",
+        "Requests that are in the trace or in the estimate.", _digested,
+    ),
+    Metric(
+        "kvtrace_digested_prompt_tokens", "counter", "Prompt tokens of these requests.", _value("tokens"),
+    ),
+    Metric(
+        "kvtrace_rejected_requests", "counter",
+        "Requests that could not be read, because the payload or the row is not valid (of).", _rejected, ("of",),
+    ),
+    Metric(
+        "kvtrace_left_out_requests", "counter",
+        "Rows that are not requests, and requests without a prompt.", _value("left_out"),
+    ),
+    Metric(
+        "kvtrace_lost_requests", "counter",
+        "Requests that were received and not digested when a process died.", _value("lost"),
+    ),
+    Metric(
+        "kvtrace_queue_payloads", "gauge", "Payloads that wait for the digester.", _value("waiting"),
+    ),
+    Metric(
+        "kvtrace_queue_bytes", "gauge", "Bytes of the payloads that wait for the digester.", _value("waiting_bytes"),
+    ),
+    Metric(
+        "kvtrace_queue_limit_bytes", "gauge",
+        "Bytes that may wait. Beyond that, requests are dropped.", _value("waiting_limit_bytes"),
+    ),
+    Metric(
+        "kvtrace_digester_restarts", "counter",
+        "Times that the digester died and was started again.", _value("restarts"),
+    ),
+    Metric(
+        "kvtrace_sealed_windows", "counter", "Windows whose trace was written.", _value("sealed"),
+    ),
+    Metric(
+        "kvtrace_failed_windows", "counter",
+        "Windows whose trace was not written: the audit refused it, or a write failed.", _value("failed"),
+    ),
+    Metric(
+        "kvtrace_last_seal_timestamp_seconds", "gauge",
+        "Time of the last seal, in seconds since 1970.", _value("last_sealed_s"),
+    ),
+)  # fmt: skip
+METRICS = (*BUILD, *WATCH, *SERVICE)
+
 
 NO_LIBRARY = "metrics need prometheus_client. Try `pip install 'kvtrace[live]'`."
 

@@ -23,7 +23,7 @@ from ..privacy.release_options import ReleaseOptions
 from .encoders import LiveEncoding
 from .feeder import Feeder
 from .intake import QUEUE_BYTES, Intake, Ledger
-from .proxy.setup import ProxyCounts
+from .proxy.exchange import ProxyCounts
 from .sealing import Sealed, Sealer
 from .sources import source_named
 from .windows import (

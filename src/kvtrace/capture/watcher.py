@@ -23,7 +23,7 @@ from .encoders import LiveEncoding
 from .feeder import Feeder
 from .intake import QUEUE_BYTES, Intake
 from .live import LiveOptions
-from .proxy.setup import ProxyCounts
+from .proxy.exchange import ProxyCounts
 from .sources import source_named
 
 

@@ -26,7 +26,7 @@ from typing import Any, BinaryIO
 
 from .._base.checkpoint import parsed
 from .._base.errors import InputError, UsageError, named_errors, unwritable
-from .._base.folder_handle import PLAIN
+from .._base.files import PLAIN
 from .._base.output_files import append_whole
 from ..ingest.checkpoint import packed, unpacked
 from ..ingest.encoding import Batch

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from .._base.errors import UsageError, unwritable
 from .._base.file_locks import HAS_USERS, current_user
-from .._base.folder_handle import PLAIN
+from .._base.files import PLAIN
 from .._native.numbering import siphash128
 
 KEY_BYTES = 16

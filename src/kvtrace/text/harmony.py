@@ -22,7 +22,7 @@ from typing import Any, NamedTuple
 
 from .._base.errors import RowError
 from .messages import as_string, is_medium
-from .template_jinja import strftime
+from .template_syntax import strftime
 
 SIMPLE = {"string": "string", "number": "number", "integer": "number", "boolean": "boolean"}
 

@@ -23,9 +23,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from .._base.errors import InputError, KvtraceError, RowError
-from . import encodings, template_jinja, tokenizer_files, trial
+from . import encodings, template_syntax, tokenizer_files, trial
 from .messages import AcceptedContent, reshape
-from .template_jinja import FILENAME, named_sources, without_addresses
+from .template_syntax import FILENAME, named_sources, without_addresses
 
 if TYPE_CHECKING:
     from .rendering import Renderer
@@ -210,7 +210,7 @@ class ChatTemplate:
     def _render(self, messages, tools, add_generation_prompt, time, variables):
         context = {
             **self.special_tokens, "documents": None, "tools": tools,
-            "strftime_now": partial(template_jinja.strftime, time), **variables,
+            "strftime_now": partial(template_syntax.strftime, time), **variables,
             "messages": messages, "add_generation_prompt": add_generation_prompt,
         }  # fmt: skip
         text = None if self._memory is None else self._memory.render(context)
@@ -240,7 +240,7 @@ class ChatTemplate:
         from .rendering import Renderer
 
         try:
-            return Renderer.of(template_jinja.environment(), self.source, FILENAME)
+            return Renderer.of(template_syntax.environment(), self.source, FILENAME)
         except (TemplateSyntaxError, SyntaxError, RecursionError):
             return None  # `_compiled` reports the error
 
@@ -248,9 +248,9 @@ class ChatTemplate:
     def _compiled(self):
         import jinja2
 
-        environment = template_jinja.environment()
+        environment = template_syntax.environment()
         try:
-            code = template_jinja.code_of(self.source)
+            code = template_syntax.code_of(self.source)
         except jinja2.TemplateSyntaxError as error:
             message = f"{self.name}:{error.lineno}: the chat template is not valid Jinja: {error.message}"
         except Exception as error:  # jinja2 checks less than Python's compiler
@@ -309,7 +309,7 @@ class ChatTemplate:
         from jinja2 import nodes
 
         messages = set()
-        for call in template_jinja.environment().parse(self.source).find_all(nodes.Call):
+        for call in template_syntax.environment().parse(self.source).find_all(nodes.Call):
             if isinstance(call.node, nodes.Name) and call.node.name == "raise_exception" and call.args:
                 argument = call.args[0]
                 if isinstance(argument, nodes.Const) and isinstance(argument.value, str):
@@ -353,7 +353,7 @@ class ChatTemplate:
         from jinja2 import meta
 
         try:
-            return frozenset(meta.find_undeclared_variables(template_jinja.environment().parse(self.source)))
+            return frozenset(meta.find_undeclared_variables(template_syntax.environment().parse(self.source)))
         except Exception:  # `_compiled` reports that the template is not valid
             return frozenset()
 
@@ -375,7 +375,7 @@ class ChatTemplate:
             from .template_syntax import wants_parts
 
             try:
-                self._wants_parts[engine] = wants_parts(template_jinja.environment(), self.source, engine)
+                self._wants_parts[engine] = wants_parts(template_syntax.environment(), self.source, engine)
             except (TemplateSyntaxError, SyntaxError, RecursionError):
                 self._wants_parts[engine] = False  # `_compiled` reports the error
         return self._wants_parts[engine]

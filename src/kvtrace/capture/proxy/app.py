@@ -11,8 +11,7 @@ import orjson
 
 from ..asgi import Receive, Scope, Send
 from ..source import Put
-from .exchange import Copy, Limits, source_of
-from .setup import Headers, ProxyCounts, ProxySetup, Upstream, forwarded
+from .exchange import Copy, Headers, Limits, ProxyCounts, ProxySetup, Upstream, forwarded, source_of
 
 
 class Proxy:

@@ -11,8 +11,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from ..._base.errors import UsageError, unwritable
-from ..._base.files import MAX_LINE
-from ..._base.folder_handle import PLAIN
+from ..._base.files import MAX_LINE, PLAIN
 from ..source import Lines, Put, Source
 
 SOURCE = Source("follow", log_format="auto", time_unit="auto", rows=Lines)

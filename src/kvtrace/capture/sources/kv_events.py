@@ -1,7 +1,7 @@
 """KV events of vLLM and SGLang, as their sockets publish them: what a prefix cache stores and removes.
 
 `follow_events` subscribes to one publisher and puts each batch into the queue, unread. The digester decodes it and
-keeps the state of each publisher, as it does for recorded batches (ingest/logs/kv_stores.py), so that both make the
+keeps the state of each publisher, as it does for recorded batches (ingest/logs/kv_events.py), so that both make the
 same rows. Batches hold token ids: they are in memory only, in the queue and as the blocks that a cache has, and are
 hashed when their row is complete.
 """
@@ -18,7 +18,7 @@ from typing import Any
 
 from ..._base.errors import RowError, UsageError
 from ...ingest.logs.kv_batches import KvEventCounts
-from ...ingest.logs.kv_stores import KvPublisher
+from ...ingest.logs.kv_events import KvPublisher
 from ..source import Put, Source
 
 NAME = "kv-events"

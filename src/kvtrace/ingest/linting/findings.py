@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ..._base.results import Described, Result, ResultColumn, column, columns_in, columns_of
-from . import shapes
+from . import segments
 from .judging import DATE, DRIFT, ID, KINDS, LOST_HISTORY, METADATA, REMEDIES, TOOL_ORDER, UNDECIDED, Occurrence
 from .prompts import Prompt
 
@@ -91,9 +91,9 @@ def _kind(shape: str, is_labelled: bool, values: Values) -> tuple[str | None, st
     >>> _kind("number", False, Values(requests=20, distinct=20, returns=0))
     ('id', 'id')
     """
-    if shape == shapes.SPACE:
+    if shape == segments.SPACE:
         return (DRIFT, "white_space") if values.returns >= RETURNS else (None, "")
-    is_number = shape in (shapes.NUMBER, shapes.CODE)
+    is_number = shape in (segments.NUMBER, segments.CODE)
     few = values.distinct == 2 or (values.distinct <= FEW and values.requests >= OFTEN * values.distinct)
     if few and not is_labelled:
         return (DRIFT, "wording") if values.returns >= RETURNS else (None, "")

@@ -10,10 +10,9 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from . import shapes
-from .alignment import Span
+from . import segments
 from .prompts import HISTORY, MIN_TOKENS, SYSTEM, TEXT, Match, Prompt, is_markup
-from .shapes import words_of
+from .segments import Span, words_of
 
 DATE, ID, TOOL_ORDER, METADATA, DRIFT, LOST_HISTORY = "date", "id", "tool_order", "metadata", "drift", "lost_history"
 
@@ -39,7 +38,7 @@ REMEDIES = {  # form of a finding -> what to change
 }
 
 
-CONTINUED = {shapes.SPACE, "order"}  # forms of which one fault is in many lines
+CONTINUED = {segments.SPACE, "order"}  # forms of which one fault is in many lines
 UNDECIDED = "undecided"  # words or numbers: the values at the place, over all requests, decide
 SHARE = 0.7  # of the words of a span that stand elsewhere in the other prompt: they moved
 MAX_REWORDED = 12  # words of a user's message that change between turns; more is another message
@@ -146,20 +145,20 @@ class Judge:
             for (kind, change), share in zip(kinds, shares, strict=True)
         ]
 
-    def _kinds(self, span, region, in_turns, earlier, later) -> list[tuple[str, shapes.Change]] | None:
+    def _kinds(self, span, region, in_turns, earlier, later) -> list[tuple[str, segments.Change]] | None:
         """(kind, change) of each change in a span; None if one of them is a part of the conversation."""
         before, after = self._text(earlier, span.a0, span.a1), self._text(later, span.b0, span.b1)
         lead, trail = self._text(later, max(0, span.b0 - 2), span.b0), self._text(later, span.b1, span.b1 + 2)
         kinds = []
-        for change in shapes.changes(before, after, lead, trail):
+        for change in segments.changes(before, after, lead, trail):
             kind = _kind_of(change, region, in_turns)
             if kind is None:
                 return None
             kinds.append((kind, change))
-        words = [kind == UNDECIDED and change.shape != shapes.SPACE for kind, change in kinds]
+        words = [kind == UNDECIDED and change.shape != segments.SPACE for kind, change in kinds]
         if region != SYSTEM and not in_turns and any(words) and not all(words):
             return None  # a question with other words and another date
-        if any(change.shape == shapes.ADDRESS for _, change in kinds):  # a line of several values of the request
+        if any(change.shape == segments.ADDRESS for _, change in kinds):  # a line of several values of the request
             kinds = [(kind if kind == DATE else METADATA, change) for kind, change in kinds]
         by_kind = {(kind, change.shape): (kind, change) for kind, change in reversed(kinds)}
         return list(reversed(by_kind.values()))
@@ -284,23 +283,23 @@ class Judge:
         return "".join(self._text(prompt, start, stop).split())
 
 
-def _kind_of(change: shapes.Change, region: int, in_turns: bool) -> str | None:
+def _kind_of(change: segments.Change, region: int, in_turns: bool) -> str | None:
     """The kind of a change by its shape; None if conversations differ in this way anyway.
 
     In a system prompt every short change counts. In a user's message, and in a prompt of unknown roles, a change needs
     a shape that questions do not have, or a label; or its values must show it, as between turns of one conversation
     (`in_turns`), in which a question stays.
     """
-    if region == HISTORY or change.shape == shapes.FREE:
+    if region == HISTORY or change.shape == segments.FREE:
         return None
-    if change.shape == shapes.DATE:
+    if change.shape == segments.DATE:
         return DATE
-    if change.shape == shapes.ADDRESS:
+    if change.shape == segments.ADDRESS:
         return METADATA
-    if change.shape == shapes.ID:
+    if change.shape == segments.ID:
         return ID
-    if change.shape == shapes.SPACE or region == SYSTEM:
+    if change.shape == segments.SPACE or region == SYSTEM:
         return UNDECIDED
     if not change.is_labelled:
         return UNDECIDED if change.words <= (MAX_REWORDED if in_turns else MAX_VERSION) else None
-    return ID if change.shape in (shapes.NUMBER, shapes.CODE) else METADATA
+    return ID if change.shape in (segments.NUMBER, segments.CODE) else METADATA

@@ -26,10 +26,10 @@ from ..logs.times import NO_TIME
 from ..preparation import DEFAULT_BLOCK_SIZE, Inputs, open_log, recipe_of
 from ..row_counts import Progress, RowCounter, with_prompts
 from ..tokenizer_choice import AUTO
-from .alignment import ChunkTable
 from .findings import FindingPlace, LintFinding, LintReport, decided
 from .judging import LOST_HISTORY, Judge, Occurrence
 from .prompts import Matcher, Prompt, PromptReader, prompt_of
+from .segments import ChunkTable
 
 WINDOW_CHUNKS = 20_000_000  # of all prompts that are compared with each other
 WINDOW_CHARACTERS = 200_000_000  # of their distinct text

@@ -24,7 +24,7 @@ import orjson
 from ..encoding import Encoder
 from ..logs.fields import identity_of
 from ..logs.record import Record
-from .alignment import BLANK, ChunkTable, Span, common_prefix, plain, spans
+from .segments import BLANK, ChunkTable, Span, common_prefix, plain, spans
 
 SYSTEM, OPENING, HISTORY = 0, 1, 2  # regions: before the first user message, up to the first answer, and after
 TEXT = 3  # region of a prompt of which the roles are unknown

@@ -9,9 +9,9 @@ from typing import Any
 
 from ..contributors import WARNINGS, WORDS
 from ..data_card import LICENCE, LICENCES, card
+from .anonymity import UNDECLARED
 from .evidence import Evidence
 from .finding import Audit, Finding, failed
-from .k_sharing import UNDECLARED
 
 REMEDY = "Publish the trace again, and fill in the licence only; put other text into a README beside the release."
 COUNT = r"[\d,]{1,15}"

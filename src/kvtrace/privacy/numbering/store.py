@@ -18,7 +18,7 @@ import numpy as np
 
 from ..._base.errors import KvtraceError, UsageError, unwritable
 from ..._base.file_locks import is_own
-from ..._base.folder_handle import FolderHandle
+from ..._base.files import FolderHandle
 
 HEAD = struct.Struct("<I")  # size of the JSON that describes the arrays
 
