@@ -19,7 +19,7 @@ def begin(name: str) -> None:
 
     name = "deepseek-r1" if name == "auto" else name  # which it is for most logs
     if name not in tokenizer_files.BUILTIN:
-        return  # a file of the user's is first tried in a child (tokenizer_trial.py); others must be downloaded first
+        return  # a file of the user's is first tried in a child (tokenizers.py); others must be downloaded first
     with suppress(KvtraceError):
         path = str(tokenizer_files.find(name).tokenizer)
         # not a daemon thread: the interpreter can crash if it exits while one runs foreign code

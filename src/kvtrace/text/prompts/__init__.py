@@ -5,7 +5,6 @@ As in Lin's report, `texts_to_hashes` splits the tokens of each text into blocks
 
     words.py       words whose tokens do not depend on their neighbours
     blocks.py      the blocks of a trace (size, parent, rank among siblings), the text of a block and of a row
-    round_trip.py  texts -> ids, ids -> texts
     bodies.py      output formats: plain prompts, OpenAI bodies, lines for vLLM, SGLang and AIPerf
     writing.py     write, verify and count the prompts of a trace, or the agents of its sessions (dag_jsonl)
 """
