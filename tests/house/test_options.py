@@ -11,6 +11,7 @@ from kvtrace.cli.simulation_options import LoopOptions
 from kvtrace.ingest.encoding_options import EncodingOptions
 from kvtrace.privacy.release_options import ReleaseOptions
 from kvtrace.serving.run_options import CacheSetup, Deployment, InstanceSetup
+from kvtrace.trace.conversion_options import ConvertOptions
 
 ENGINE_OPTIONS = {"capacity_counts", "pool", "free_order", "tree", "watermark"}  # keywords, by `EngineOptions`
 RUN = (CacheSetup, InstanceSetup)
@@ -20,13 +21,14 @@ FUNCTIONS = {  # function -> its records, and the fields that it does not have
         (EncodingOptions,),
         {"outputs", "tenant_field", "isolate_tenants", "arrivals", "request_sample", "on_mismatch"},
     ),
+    "convert": ((ConvertOptions,), set()),
     "simulate_all": (RUN, ENGINE_OPTIONS),
     "explain": (RUN, {"capacities", "policies", "engines", "layouts", "routers", "gap", *ENGINE_OPTIONS}),
 }
 IN_TIME = (*RUN, Deployment, LoopOptions)
 COMMANDS = {
     "anonymize": (EncodingOptions, ReleaseOptions), "release": (ReleaseOptions,), "record": (ReleaseOptions,),
-    "simulate": IN_TIME, "explain": IN_TIME, "plan": (LoopOptions,),
+    "convert": (ConvertOptions,), "simulate": IN_TIME, "explain": IN_TIME, "plan": (LoopOptions,),
 }  # fmt: skip
 OTHER_DEFAULTS = {("lint", "block_size")}
 

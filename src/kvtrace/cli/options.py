@@ -245,7 +245,8 @@ def _option_of(part: Field[Any], unset: bool, further: Mapping[str, Any]) -> Dec
         settings["type"] = (click.FloatRange if str(part.type).startswith("float") else click.IntRange)(about["minimum"])
     elif str(part.type).startswith(("int", "float")) and not about["parse"]:
         settings["type"] = int if str(part.type).startswith("int") else float
-    default = () if about["many"] else None if unset else part.default
+    stated = unset or "[default: " in about["help"]
+    default = () if about["many"] else None if stated else part.default
     return click.option(f"--{name}", part.name, multiple=about["many"], default=default, **settings, **further)
 
 
