@@ -9,7 +9,7 @@ import kvtrace
 from kvtrace.cli import commands
 from kvtrace.cli.simulation_options import LoopOptions
 from kvtrace.ingest.encoding_options import EncodingOptions
-from kvtrace.privacy.release_options import ReleaseOptions
+from kvtrace.privacy.release_options import AuditOptions, ReleaseOptions
 from kvtrace.serving.run_options import CacheSetup, Deployment, InstanceSetup
 from kvtrace.trace.conversion_options import ConvertOptions
 
@@ -21,6 +21,7 @@ FUNCTIONS = {  # function -> its records, and the fields that it does not have
         (EncodingOptions,),
         {"outputs", "tenant_field", "isolate_tenants", "arrivals", "request_sample", "on_mismatch"},
     ),
+    "audit": ((AuditOptions,), set()),
     "convert": ((ConvertOptions,), set()),
     "simulate_all": (RUN, ENGINE_OPTIONS),
     "explain": (RUN, {"capacities", "policies", "engines", "layouts", "routers", "gap", *ENGINE_OPTIONS}),
@@ -28,7 +29,7 @@ FUNCTIONS = {  # function -> its records, and the fields that it does not have
 IN_TIME = (*RUN, Deployment, LoopOptions)
 COMMANDS = {
     "anonymize": (EncodingOptions, ReleaseOptions), "release": (ReleaseOptions,), "record": (ReleaseOptions,),
-    "convert": (ConvertOptions,), "simulate": IN_TIME, "explain": IN_TIME, "plan": (LoopOptions,),
+    "audit": (AuditOptions,), "convert": (ConvertOptions,), "simulate": IN_TIME, "explain": IN_TIME, "plan": (LoopOptions,),
 }  # fmt: skip
 OTHER_DEFAULTS = {("lint", "block_size")}
 
