@@ -233,7 +233,7 @@ def _task_options(tasks, output, work_dir, memory, partitions, key_file, checkpo
     """Where tasks work, and how much they hold."""
     from .._base.file_locks import temporary_name
     from .._base.memory import parse_memory
-    from ..ingest.pipeline_tasks import TaskOptions
+    from ..privacy.numbering.run import TaskOptions
     from ..privacy.numbering.task_plan import blocks_within, require_folder, running
 
     memory_bytes = None if memory is None else parse_memory(memory)

@@ -267,6 +267,11 @@ def taken(record: type[Record], options: dict[str, Any], **others: Any) -> Recor
     return record(**values)
 
 
+def taken_publishing(options: dict[str, Any]) -> dict[str, Any]:
+    """The options of `publish` among the options of a command; they are taken from these."""
+    return {"format": options.pop("to"), "first_id": options.pop("first_id"), "against": options.pop("against")}
+
+
 def taken_release(options: dict[str, Any]) -> Any:
     """The ReleaseOptions that the options make up, as `taken`; AuditError if a setting promises less than the profile's name."""
     from .._base.errors import AuditError
