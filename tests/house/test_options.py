@@ -9,7 +9,9 @@ import kvtrace
 from kvtrace.cli import commands
 from kvtrace.cli.simulation_options import LoopOptions
 from kvtrace.ingest.encoding_options import EncodingOptions
+from kvtrace.privacy.numbering.run import TaskOptions
 from kvtrace.privacy.release_options import AuditOptions, ReleaseOptions
+from kvtrace.privacy.releases import ReleaseScope
 from kvtrace.serving.run_options import CacheSetup, Deployment, InstanceSetup
 from kvtrace.trace.conversion_options import ConvertOptions
 
@@ -23,6 +25,8 @@ FUNCTIONS = {  # function -> its records, and the fields that it does not have
     ),
     "audit": ((AuditOptions,), set()),
     "convert": ((ConvertOptions,), set()),
+    "release": ((ReleaseScope,), set()),
+    "release_dataset": ((ReleaseScope, TaskOptions), {"key_file"}),
     "simulate_all": (RUN, ENGINE_OPTIONS),
     "explain": (RUN, {"capacities", "policies", "engines", "layouts", "routers", "gap", *ENGINE_OPTIONS}),
 }
@@ -31,7 +35,7 @@ COMMANDS = {
     "anonymize": (EncodingOptions, ReleaseOptions), "release": (ReleaseOptions,), "record": (ReleaseOptions,),
     "audit": (AuditOptions,), "convert": (ConvertOptions,), "simulate": IN_TIME, "explain": IN_TIME, "plan": (LoopOptions,),
 }  # fmt: skip
-OTHER_DEFAULTS = {("lint", "block_size")}
+DIFFERENT = {("lint", "block_size"), *(("release_dataset", name) for name in ("users", "runner", "work"))}
 
 
 @pytest.mark.parametrize("name", FUNCTIONS)
@@ -40,7 +44,7 @@ def test_a_public_function_has_the_options_of_its_records(name):
     signature = inspect.signature(getattr(kvtrace, name)).parameters
     for part in (part for record in records for part in fields(record) if part.name not in absent):
         assert part.name in signature, f"add {part.name} to the signature of {name}"
-        if (name, part.name) not in OTHER_DEFAULTS:
+        if (name, part.name) not in DIFFERENT:
             assert signature[part.name].default == part.default, part.name
             assert signature[part.name].annotation == part.type, part.name
     assert not absent & signature.keys()

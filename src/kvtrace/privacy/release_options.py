@@ -160,7 +160,7 @@ class AuditOptions:
         metavar="FILE",
         group="Input",
     )
-    profile: str | None = option(
+    profile: ProfileName | None = option(
         None,
         "Profile to grade against: exact, standard or strict.  [default: the declared profile, else standard]",
         metavar="NAME",

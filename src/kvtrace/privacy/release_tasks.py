@@ -26,6 +26,7 @@ from ..trace.hits import Hits, sum_hits, unlimited_hits
 from ..trace.meta import merge, shares_prefixes, without_stale
 from .account import Numbered, ReleaseStep, StepHits
 from .allowed_values import EXTRA
+from .contributors import Users
 from .numbering.run import Runner, TaskOptions, number
 from .numbering.store import Store
 from .numbering.task_plan import BLOCKS, ENCODED, TaskPlan, cuts, in_one_process, sample_times, split_by
@@ -159,12 +160,12 @@ def _needs_all_blocks(
     )
 
 
-def _any_known(numbers: np.ndarray | None, rows: np.ndarray | None = None) -> bool:
+def _any_known(numbers: Users | np.ndarray | None, rows: np.ndarray | None = None) -> bool:
     """Whether any request (of some rows) has a number."""
-    return numbers is not None and bool((numbers[slice(None) if rows is None else rows] >= 0).any())
+    return isinstance(numbers, np.ndarray) and bool((numbers[slice(None) if rows is None else rows] >= 0).any())
 
 
-def _kind_of(users: np.ndarray | None, rows: np.ndarray | None) -> str | None:
+def _kind_of(users: Users | np.ndarray | None, rows: np.ndarray | None) -> str | None:
     """The kind of the known users (of some rows), None if no user is known."""
     return "users" if _any_known(users, rows) else None
 

@@ -13,7 +13,7 @@ from typing import Any
 
 from ..._base.options import record_of
 from ..contributors import Contributors
-from ..release_options import AuditOptions
+from ..release_options import AuditOptions, ProfileName
 from . import (
     anonymity,
     block_ids,
@@ -65,7 +65,7 @@ def audit(
     *,
     against: str | Path | None = None,
     users: str | Path | None = None,
-    profile: str | None = None,
+    profile: ProfileName | None = None,
     block_size: int | None = None,
     format: str | None = None,
     sidecar: dict[str, Any] | None = None,
