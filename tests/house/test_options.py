@@ -33,7 +33,8 @@ FUNCTIONS = {  # function -> its records, and the fields that it does not have
 IN_TIME = (*RUN, Deployment, LoopOptions)
 COMMANDS = {
     "anonymize": (EncodingOptions, ReleaseOptions), "release": (ReleaseOptions,), "record": (ReleaseOptions,),
-    "audit": (AuditOptions,), "convert": (ConvertOptions,), "simulate": IN_TIME, "explain": IN_TIME, "plan": (LoopOptions,),
+    "audit": (AuditOptions,), "convert": (ConvertOptions,),
+    "simulate": IN_TIME, "explain": IN_TIME, "plan": (LoopOptions,),
 }  # fmt: skip
 DIFFERENT = {("lint", "block_size"), *(("release_dataset", name) for name in ("users", "runner", "work"))}
 
