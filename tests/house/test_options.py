@@ -13,6 +13,7 @@ from kvtrace.privacy.numbering.run import TaskOptions
 from kvtrace.privacy.release_options import AuditOptions, ReleaseOptions
 from kvtrace.privacy.releases import ReleaseScope
 from kvtrace.serving.run_options import CacheSetup, Deployment, InstanceSetup
+from kvtrace.synthesis.knobs import Knobs, SampleOptions, TenantOptions
 from kvtrace.trace.conversion_options import ConvertOptions
 
 ENGINE_OPTIONS = {"capacity_counts", "pool", "free_order", "tree", "watermark"}  # keywords, by `EngineOptions`
@@ -25,6 +26,9 @@ FUNCTIONS = {  # function -> its records, and the fields that it does not have
     ),
     "audit": ((AuditOptions,), set()),
     "convert": ((ConvertOptions,), set()),
+    "mix": ((TenantOptions,), set()),
+    "sample": ((SampleOptions,), set()),
+    "write_sample": ((SampleOptions,), set()),
     "release": ((ReleaseScope,), set()),
     "release_dataset": ((ReleaseScope, TaskOptions), {"key_file"}),
     "simulate_all": (RUN, ENGINE_OPTIONS),
@@ -33,10 +37,13 @@ FUNCTIONS = {  # function -> its records, and the fields that it does not have
 IN_TIME = (*RUN, Deployment, LoopOptions)
 COMMANDS = {
     "anonymize": (EncodingOptions, ReleaseOptions), "release": (ReleaseOptions,), "record": (ReleaseOptions,),
-    "audit": (AuditOptions,), "convert": (ConvertOptions,),
+    "audit": (AuditOptions,), "convert": (ConvertOptions,), "synthesize": (Knobs, SampleOptions, TenantOptions),
     "simulate": IN_TIME, "explain": IN_TIME, "plan": (LoopOptions,),
 }  # fmt: skip
-DIFFERENT = {("lint", "block_size"), *(("release_dataset", name) for name in ("users", "runner", "work"))}
+DIFFERENT = {
+    ("lint", "block_size"), ("sample", "knobs"), ("write_sample", "knobs"), ("write_sample", "n"),
+    *(("release_dataset", name) for name in ("users", "runner", "work")),
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("name", FUNCTIONS)
