@@ -6,7 +6,7 @@ A data set larger than memory is read as a stream; its memory bound is printed b
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import Field, fields
+from dataclasses import Field, dataclass, fields
 from typing import Any
 
 import click
@@ -144,6 +144,28 @@ def with_options(*options: Decorator) -> Decorator:
 
 FIGURE = with_options(PNG, SVG)
 STREAMED = with_options(MODEL_CONFIG, KV_BYTES, BLOCK_SIZE, CHAIN, MEMORY, QUIET)  # of analyze, curve and simulate
+
+
+@dataclass(frozen=True)
+class Streamed:
+    """The options of STREAMED: how a trace is read, and the model whose KV cache it fills."""
+
+    model_config: str | None
+    kv_bytes_per_token: int | None
+    block_size: int | None
+    chain: bool
+    memory: str | None
+    quiet: bool
+
+    def load(self, path: str, need: Callable[[Any], Any], **options: Any) -> Any:
+        """The trace, as `load`."""
+        return load(path, self.memory, self.quiet, need, block_size=self.block_size, chain=self.chain, **options)
+
+    def kv_bytes(self) -> int | None:
+        """Bytes of KV cache per token; None if neither the model nor a number is given."""
+        from ..serving.models.layers import chosen
+
+        return chosen(self.model_config, self.kv_bytes_per_token)
 
 
 def layouts_of(model_config: Any, engines: Any, trace_block_size: int, engine_block_size: int | None = None, retention: str | None = None, step_tokens: int | None = None, gpu: str | None = None) -> dict[str, Any]:
