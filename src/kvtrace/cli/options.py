@@ -176,10 +176,10 @@ def layouts_of(model_config: Any, engines: Any, trace_block_size: int, engine_bl
     from ..serving.models.engine_layout import layouts_for
 
     interval = None if retention == "dense" else count(retention) if retention else 0
-    made = layouts_for(model_config, engines, trace_block_size, block_size=engine_block_size, retention_interval=interval, step_tokens=step_tokens or STEP_TOKENS, gpu=gpu)
-    if (engine_block_size or retention) and not made:
+    layouts = layouts_for(model_config, engines, trace_block_size, block_size=engine_block_size, retention_interval=interval, step_tokens=step_tokens or STEP_TOKENS, gpu=gpu)
+    if (engine_block_size or retention) and not layouts:
         raise UsageError("--engine-block-size and --retention need --model with windows or states, and --engine vllm or sglang.")
-    return made
+    return layouts
 
 
 def engine_units(layout: Any, block_size: int, units: dict[str, Any]) -> dict[str, Any]:
@@ -232,7 +232,7 @@ def extrapolations(costs: Any, runs: list[Any], *, allowed: bool) -> list[str]:
         for run in runs:
             costs.require_seen(run)
     over = [costs.extrapolation(run) for run in runs]
-    return [f"the run goes beyond what the costs were measured for ({excess(one)})." for one in over if one]
+    return [f"the run goes beyond what the costs were measured for ({excess(beyond)})." for beyond in over if beyond]
 
 
 def record_options(

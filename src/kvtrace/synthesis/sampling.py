@@ -135,8 +135,9 @@ def write_drawn(
 
     options = _sized(model, options)
     size = {"sessions": options.sessions} if options.n is None else {"requests": options.n}
-    synthetic = {"method": model.method} | size | {"seed": options.seed, "scale": options.scale}
-    synthetic |= options.knobs.to_dict()
+    synthetic = {
+        "method": model.method, **size, "seed": options.seed, "scale": options.scale, **options.knobs.to_dict()
+    }  # fmt: skip
     if model.fidelity is not None:
         synthetic["fidelity"] = model.fidelity.to_dict()
     format = writing.check_output(path, format)
@@ -161,6 +162,7 @@ def _sample_columns(
         from .session_columns import session_columns
 
         return session_columns(model, options, on_progress), {}
+    assert options.n is not None  # only a session model draws a number of sessions
     mixture, seed, knobs = _as_mixture(model), options.seed, options.knobs
     streams = streams_of(mixture, options.n, seed, options.scale, knobs.rates)
     parts = list(thread_map(lambda stream: draw_stream(stream, knobs, on_progress), streams, options.workers))
