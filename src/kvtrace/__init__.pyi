@@ -63,7 +63,6 @@ from .ingest.linting.findings import LintReport as LintReport
 from .ingest.linting.linter import lint as lint
 from .ingest.pipeline import anonymize as anonymize
 from .ingest.pipeline_tasks import AnonymizedDataset as AnonymizedDataset
-from .ingest.pipeline_tasks import TaskOptions as TaskOptions
 from .ingest.pipeline_tasks import anonymize_dataset as anonymize_dataset
 from .ingest.row_counts import Progress as Progress
 from .privacy.account import Numbered as Numbered
@@ -77,6 +76,7 @@ from .privacy.data_card import write_card as write_card
 from .privacy.joining import join_windows as join_windows
 from .privacy.numbering.run import LocalRunner as LocalRunner
 from .privacy.numbering.run import Runner as Runner
+from .privacy.numbering.run import TaskOptions as TaskOptions
 from .privacy.numbering.run import on_ray as on_ray
 from .privacy.profiles import PROFILES as PROFILES
 from .privacy.profiles import profile as profile

@@ -9,8 +9,10 @@ import pytest
 import kvtrace
 from kvtrace._base.errors import UsageError
 from kvtrace.capture.encoders import BlockForm
+from kvtrace.capture.gauge import GaugeOptions
 from kvtrace.capture.recorder import Recorder
 from kvtrace.capture.watcher import Watcher
+from kvtrace.ingest.encoding_options import EncodingOptions
 from kvtrace.privacy.publishing import publish
 from tests.capture.test_litellm import call
 from tests.capture.windows import sealed, waited
@@ -21,7 +23,6 @@ LOGS = ROOT / "tests/data/logs"
 HASHED, WITHOUT_TAILS = LOGS / "dynamo.jsonl", LOGS / "ucm.jsonl"  # blocks of 16 tokens; of 512, without partial ones
 CALLS = [orjson.dumps(call(number)) for number in range(5)]  # text, with blocks of 512 tokens
 SIZES = "its blocks have {} tokens, and those of the first source have {}"
-GAUGE = {"capacity": None, "kv_bytes_per_token": None, "window_s": 3600.0, "half_life_s": 600.0, "sample": 0.01}
 
 
 def put_text(recorder):
@@ -112,7 +113,7 @@ def test_a_new_window_may_have_another_block_size(tmp_path):
 
 def test_watch_rejects_them_too():
     said = []
-    with Watcher(GAUGE, on_message=said.append, **TINY) as watcher:
+    with Watcher(GaugeOptions(), EncodingOptions(**TINY), on_message=said.append) as watcher:
         put_text(watcher)
         waited(lambda: watcher.counts().get("requests"))
         put_hashes(watcher)

@@ -58,7 +58,7 @@ def test_a_signal_after_the_output_is_written_does_not_deny_it(trace, number):
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
 def test_synthesize_leaves_model_and_sample_or_neither(trace, number):
-    code = "import kvtrace.synthesis.sampling as s\ns.write_sample = lambda *a, **k: wait()"
+    code = "import kvtrace.synthesis.sampling as s\ns.write_drawn = lambda *a, **k: wait()"
     options = ["-o", "more.jsonl", "--save-model", "model.json", "--block-size", "16"]
     process = started(code, "synthesize", "day.jsonl", *options)
     process.send_signal(number)

@@ -9,8 +9,12 @@ import kvtrace
 from kvtrace.cli import commands
 from kvtrace.cli.simulation_options import LoopOptions
 from kvtrace.ingest.encoding_options import EncodingOptions
-from kvtrace.privacy.release_options import ReleaseOptions
+from kvtrace.privacy.numbering.run import TaskOptions
+from kvtrace.privacy.release_options import AuditOptions, ReleaseOptions
+from kvtrace.privacy.releases import ReleaseScope
 from kvtrace.serving.run_options import CacheSetup, Deployment, InstanceSetup
+from kvtrace.synthesis.knobs import Knobs, SampleOptions, TenantOptions
+from kvtrace.trace.conversion_options import ConvertOptions
 
 ENGINE_OPTIONS = {"capacity_counts", "pool", "free_order", "tree", "watermark"}  # keywords, by `EngineOptions`
 RUN = (CacheSetup, InstanceSetup)
@@ -20,15 +24,26 @@ FUNCTIONS = {  # function -> its records, and the fields that it does not have
         (EncodingOptions,),
         {"outputs", "tenant_field", "isolate_tenants", "arrivals", "request_sample", "on_mismatch"},
     ),
+    "audit": ((AuditOptions,), set()),
+    "convert": ((ConvertOptions,), set()),
+    "mix": ((TenantOptions,), set()),
+    "sample": ((SampleOptions,), set()),
+    "write_sample": ((SampleOptions,), set()),
+    "release": ((ReleaseScope,), set()),
+    "release_dataset": ((ReleaseScope, TaskOptions), {"key_file"}),
     "simulate_all": (RUN, ENGINE_OPTIONS),
     "explain": (RUN, {"capacities", "policies", "engines", "layouts", "routers", "gap", *ENGINE_OPTIONS}),
 }
 IN_TIME = (*RUN, Deployment, LoopOptions)
 COMMANDS = {
     "anonymize": (EncodingOptions, ReleaseOptions), "release": (ReleaseOptions,), "record": (ReleaseOptions,),
+    "audit": (AuditOptions,), "convert": (ConvertOptions,), "synthesize": (Knobs, SampleOptions, TenantOptions),
     "simulate": IN_TIME, "explain": IN_TIME, "plan": (LoopOptions,),
 }  # fmt: skip
-OTHER_DEFAULTS = {("lint", "block_size")}
+DIFFERENT = {
+    ("lint", "block_size"), ("sample", "knobs"), ("write_sample", "knobs"), ("write_sample", "n"),
+    *(("release_dataset", name) for name in ("users", "runner", "work")),
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("name", FUNCTIONS)
@@ -37,7 +52,7 @@ def test_a_public_function_has_the_options_of_its_records(name):
     signature = inspect.signature(getattr(kvtrace, name)).parameters
     for part in (part for record in records for part in fields(record) if part.name not in absent):
         assert part.name in signature, f"add {part.name} to the signature of {name}"
-        if (name, part.name) not in OTHER_DEFAULTS:
+        if (name, part.name) not in DIFFERENT:
             assert signature[part.name].default == part.default, part.name
             assert signature[part.name].annotation == part.type, part.name
     assert not absent & signature.keys()

@@ -6,8 +6,8 @@ from kvtrace._base.options import names_of, record_of, split_options
 from kvtrace.ingest import pipeline, pipeline_tasks, preparation
 from kvtrace.ingest.encoding_options import EncodingOptions
 from kvtrace.ingest.pipeline import Listeners
-from kvtrace.ingest.pipeline_tasks import TaskOptions
 from kvtrace.ingest.preparation import Job
+from kvtrace.privacy.numbering.run import TaskOptions
 from kvtrace.privacy.release_options import ReleaseOptions
 
 OTHERS = ("key", "service_model", "keep_order", "workers", "checkpoint")

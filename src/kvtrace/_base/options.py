@@ -7,7 +7,7 @@ A public function spells them in its signature; `tests/house/test_options.py` ho
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import field, fields
+from dataclasses import field, fields, replace
 from typing import Any, TypeVar
 
 Record = TypeVar("Record")
@@ -58,14 +58,18 @@ def record_of(record: type[Record], values: Mapping[str, Any]) -> Record:
     return record(**{name: values[name] for name in names_of(record) if name in values})
 
 
-def split_options(options: Mapping[str, Any], *records: type[Any]) -> list[Any]:
-    """The records that options by name make up; TypeError for an option that is a field of none of them."""
+def split_options(options: Mapping[str, Any], *records: Any) -> list[Any]:
+    """The records with options by name in place of their own; a class is its defaults. TypeError for another name."""
     names = {name for record in records for name in names_of(record)}
     if unknown := sorted(options.keys() - names):
         raise TypeError(f"{unknown[0]!r} is not an option. Choose from {', '.join(sorted(names))}.")
-    return [record_of(record, options) for record in records]
+    return [
+        record_of(record, options) if isinstance(record, type)
+        else replace(record, **{name: options[name] for name in names_of(record) if name in options})
+        for record in records
+    ]  # fmt: skip
 
 
-def names_of(record: type[Any]) -> list[str]:
-    """The names of a record's fields."""
+def names_of(record: Any) -> list[str]:
+    """The names of a record's fields, or of those of its class."""
     return [part.name for part in fields(record)]

@@ -143,6 +143,18 @@ FACTORS = (0.5, 1.0, 2.0, 4.0)  # of today's capacity
 SHARES = (0.125, 0.25, 0.5, 1.0)  # of the working set, where no capacity is known
 
 
+@dataclass(frozen=True)
+class GaugeOptions:
+    """What `kvtrace watch` measures."""
+
+    capacity: str | None = None  # of today's cache, as `--capacity` has it; None = not known
+    kv_bytes_per_token: int | None = None  # of the model; None = not known
+    block_size: int | None = None  # what snapshots state before the first request; None = the default
+    window_s: float = 3600.0  # length of the moving window
+    half_life_s: float = 600.0  # in which the weight of a decaying request halves
+    sample: float = SAMPLE  # share of the blocks that measures caches beyond the exact part
+
+
 class Gauge:
     """Measures live traffic in fixed memory; the law is that of `kvtrace curve` (docs/capture/watch.md).
 

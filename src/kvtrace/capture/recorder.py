@@ -80,6 +80,7 @@ class Recorder:
 
     Args:
         folder: Where sealed windows go; made if it is missing.
+        encoding, release: How requests become blocks, and how each window is released.
         window_s: Length of a window in seconds; windows end at whole multiples of it in UTC.
         key: The key of the digests. With a key, a recorder that starts again goes on with the open window. The default
             is a random key for each window, which is forgotten when the window ends.
@@ -88,7 +89,7 @@ class Recorder:
         queue_bytes: Limit of the payloads that wait.
         on_message: Receives sentences for an operator, without content.
         clock: The time in seconds since 1970.
-        options: Those of `EncodingOptions`, and those of `ReleaseOptions` for the release of each window.
+        options: Fields of `encoding` and `release`, in place of theirs.
 
     Raises:
         UsageError: An option is not valid, or another recorder writes to the folder.
@@ -106,6 +107,8 @@ class Recorder:
     def __init__(
         self,
         folder: str | Path,
+        encoding: EncodingOptions | None = None,
+        release: ReleaseOptions | None = None,
         *,
         window_s: float = 3600.0,
         key: Key | None = None,
@@ -119,7 +122,7 @@ class Recorder:
         if suffix not in SUFFIXES:
             raise UsageError(f"--suffix {suffix!r} is not one of {', '.join(SUFFIXES)}.")
         self.folder = Path(folder)
-        encoding, release = split_options(options, EncodingOptions, ReleaseOptions)
+        encoding, release = split_options(options, encoding or EncodingOptions, release or ReleaseOptions)
         self._window_s, share = require_window(window_s), _share(release.sample_sessions)
         if link_windows and share != 1:
             raise UsageError(SAMPLED)

@@ -14,7 +14,7 @@ from ..ingest.logs.kv_batches import KvEventCounts
 from ..ingest.preparation import DEFAULT_BLOCK_SIZE
 from ..ingest.usage import UsageCheck
 from .encoders import BlockForm, SourceEncoder
-from .gauge import Gauge
+from .gauge import Gauge, GaugeOptions
 from .windows import WindowFile, read_window
 
 
@@ -113,24 +113,15 @@ MANY_BLOCKS = 1 << 62  # a capacity is not a share of the working set, so that n
 
 
 class GaugeSink:
-    """Feeds a gauge, whose block size is that of the first batch.
+    """Feeds a gauge, whose block size is that of the first batch; the options are those of `GaugeOptions`."""
 
-    Args:
-        capacity: Of today's cache, as `--capacity` has it; None = not known.
-        kv_bytes_per_token: Of the model; None = not known.
-        block_size: What snapshots state before the first request; None = the default.
-        options: The other options of a Gauge.
-    """
-
-    def __init__(
-        self, *, capacity: str | None, kv_bytes_per_token: int | None, block_size: int | None = None, **options: Any
-    ):
+    def __init__(self, **options: Any):
+        self._options = GaugeOptions(**options)
         self._stores: dict[str, int] = {}  # what engines stored and removed since the start
         self._empty: Gauge | None = None  # before the first request
-        self._empty_size = block_size or DEFAULT_BLOCK_SIZE
+        self._empty_size = self._options.block_size or DEFAULT_BLOCK_SIZE
         self._warning: str | None = None
         self._usage: UsageCheck | None = UsageCheck()  # None = they were found to differ
-        self._capacity, self._kv_bytes, self._options = capacity, kv_bytes_per_token, options
         self._gauge: Gauge | None = None
         self._form: BlockForm | None = None  # of the first requests
 
@@ -185,15 +176,19 @@ class GaugeSink:
         """Nothing is open."""
 
     def _new_gauge(self, block_size: int) -> Gauge:
-        blocks = None
-        if self._capacity is not None:
+        blocks, options = None, self._options
+        kv_bytes = options.kv_bytes_per_token
+        if options.capacity is not None:
             try:
                 blocks = parse_capacity(
-                    self._capacity, block_size=block_size, working_set=MANY_BLOCKS, kv_bytes_per_token=self._kv_bytes
-                )  # fmt: skip
+                    options.capacity, block_size=block_size, working_set=MANY_BLOCKS, kv_bytes_per_token=kv_bytes
+                )
             except UsageError as error:  # less than one block
                 self._warning = f"--capacity is not used: {error}"
-        return Gauge(block_size, capacity_blocks=blocks, kv_bytes_per_token=self._kv_bytes, **self._options)
+        return Gauge(
+            block_size, capacity_blocks=blocks, kv_bytes_per_token=kv_bytes, window_s=options.window_s,
+            half_life_s=options.half_life_s, sample=options.sample,
+        )  # fmt: skip
 
 
 SINKS = {"window": WindowSink, "gauge": GaugeSink}

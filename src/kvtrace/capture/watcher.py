@@ -21,6 +21,7 @@ from ..ingest.preparation import DEFAULT_BLOCK_SIZE, block_size_of
 from ..privacy.release_options import ReleaseOptions
 from .encoders import LiveEncoding
 from .feeder import Feeder
+from .gauge import GaugeOptions
 from .intake import QUEUE_BYTES, Intake
 from .live import LiveOptions
 from .proxy.exchange import ProxyCounts
@@ -31,25 +32,25 @@ class Watcher:
     """Feeds a gauge with requests. Use it as a context manager, or call `close`.
 
     Args:
-        gauge: Options of the gauge (capture/gauge.py).
+        gauge: What is measured.
+        encoding: How requests become blocks.
         queue_bytes: Limit of the payloads that wait.
         on_message: Receives sentences for an operator, without content.
-        options: Those of `EncodingOptions`.
     """
 
     def __init__(
         self,
-        gauge: dict[str, Any],
+        gauge: GaugeOptions,
+        encoding: EncodingOptions,
         *,
         queue_bytes: int = QUEUE_BYTES,
         on_message: Callable[[str], None] | None = None,
-        **options: Any,
     ):
-        encoding = LiveEncoding.of(EncodingOptions(**options), ReleaseOptions(profile="exact"))  # nothing is released
+        live = LiveEncoding.of(encoding, ReleaseOptions(profile="exact"))  # nothing is released
         self._intake, self.proxy = Intake(queue_bytes), ProxyCounts()
         self._snapshot: dict[str, Any] | None = None
         self._stopping = threading.Event()
-        settings = {"options": encoding.to_message(), "sink": {"kind": "gauge", **gauge}}
+        settings = {"options": live.to_message(), "sink": {"kind": "gauge", **asdict(gauge)}}
         self._feeder = Feeder(
             self._intake, settings, on_report=self._on_report, on_message=on_message or (lambda sentence: None),
             lost=": the curve begins anew.",

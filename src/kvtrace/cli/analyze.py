@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import click
 
+from .._base.options import record_of
 from . import completion
 from .help import Command
 from .options import (
@@ -11,11 +12,11 @@ from .options import (
     FIGURE,
     STREAMED,
     RowsOption,
+    Streamed,
     engine_units,
     figure_writer,
     json_option,
     layouts_of,
-    load,
     remarks_of,
     viewed,
 )
@@ -39,7 +40,7 @@ from .output import console, print_notes, print_result, print_tables
 @click.option("--capacity", metavar="C", help="With --engine: capacity of its cache, such as 20000 or 40GiB.  [default: memory for all blocks]")
 @DOMAINS
 @STREAMED
-def analyze_command(trace, basic, as_json, png, svg, quantiles, factors, ms_per_token, engine, capacity, domains, model_config, kv_bytes_per_token, block_size, chain, memory, quiet):
+def analyze_command(trace, basic, as_json, quantiles, factors, ms_per_token, engine, capacity, domains, **options):
     """Print statistics: lengths, hit rates, reuse, arrivals.
 
     The hit rates are those of a cache that never evicts. TRACE - is stdin.
@@ -50,21 +51,18 @@ def analyze_command(trace, basic, as_json, png, svg, quantiles, factors, ms_per_
     from ..analysis.summary import analyze, basics
     from ..formats.memory_needs import ANALYZED, analyzing
     from ..report.progress import ANALYZE, Work
-    from ..serving.models.layers import chosen
     from ..trace.building import stated_note
 
-    write_figure = figure_writer(png, svg, quiet)
-    if (engine and not model_config) or (capacity and not engine):
+    source, png, svg = record_of(Streamed, options), options["png"], options["svg"]
+    write_figure = figure_writer(png, svg, source.quiet)
+    if (engine and not source.model_config) or (capacity and not engine):
         raise click.UsageError("--engine needs --model, and --capacity needs --engine.")
     extra_quantiles, fold_factors = parse_quantiles(quantiles), parse_factors(factors)
-    kv_bytes = chosen(model_config, kv_bytes_per_token)
+    kv_bytes = source.kv_bytes()
     whole = "--engine" if engine else "--fold" if factors else "--png" if png else "--svg" if svg else None
-    with Work(console(), "analyze", ANALYZE, quiet) as work:
+    with Work(console(), "analyze", ANALYZE, source.quiet) as work:
         work.step("read")
-        loaded = load(
-            trace, memory, quiet, analyzing, block_size=block_size, chain=chain, whole=whole,
-            extra=() if basic else ANALYZED,
-        )
+        loaded = source.load(trace, analyzing, whole=whole, extra=() if basic else ANALYZED)
         fixes = loaded.fixes
         loaded, view, notes = viewed(loaded, domains)
         notes = [*notes, *stated_note(loaded, loaded.tail, loaded.block_size)]
@@ -76,7 +74,7 @@ def analyze_command(trace, basic, as_json, png, svg, quantiles, factors, ms_per_
         else:
             statistics = analyze(loaded, quantiles=extra_quantiles, ms_per_token=ms_per_token, kv_bytes_per_token=kv_bytes)
         sizes = by_block_size(loaded, fold_factors) if fold_factors else []
-        reached = _reached(loaded, model_config, engine, capacity, kv_bytes) if engine else None
+        reached = _reached(loaded, source.model_config, engine, capacity, kv_bytes) if engine else None
     remarks = remarks_of(loaded, "prefixes", "outputs", "times")
     if as_json:
         reachable = {"reachable_hits": reached.to_dict()} if reached else {}

@@ -4,16 +4,94 @@ from __future__ import annotations
 
 import contextlib
 import os
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 import click
 
+from .._base.errors import UsageError
+from .._base.options import option
 from ..ingest.encoding_options import EncodingOptions
 from ..privacy.release_options import ReleaseOptions
 from .completion import gpus as gpu_names
 from .help import Command
-from .options import COSTS, RowsOption, record_options, require_memory, taken, taken_release
+from .options import (
+    COSTS,
+    RowsOption,
+    record_options,
+    require_memory,
+    size_of,
+    taken,
+    taken_publishing,
+    taken_release,
+)
 from .output import console, print_line
 from .source_options import BAD_ROWS, LOGS, bad_rows_allowed
+
+if TYPE_CHECKING:
+    from ..ingest.encoding_tasks import TaskCheckpoint
+    from ..privacy.numbering.run import Runner, TaskOptions
+
+LARGE = "Large inputs"  # group of --help
+
+
+@dataclass(frozen=True)
+class TaskChoices:
+    """How many processes work, and whether in tasks over files: where these run, and how much they hold."""
+
+    workers: int | None = option(
+        None, "Number of processes; with --runner, of concurrent tasks.  [default: one for each core]",
+        metavar="N", minimum=1, group=LARGE,
+    )  # fmt: skip
+    runner: str | None = option(
+        None, "For logs larger than memory: work in tasks over files, on this machine or on a Ray cluster.",
+        choices=("local", "ray"), group=LARGE,
+    )  # fmt: skip
+    ray_address: str | None = option(
+        None, "With --runner ray: address of the cluster.  [default: start Ray on this machine]", metavar="ADDRESS",
+        group=LARGE,
+    )  # fmt: skip
+    partitions: int | None = option(
+        None,
+        "With --runner: number of parts that the log is divided into, and of tasks in each stage.  [default: by size]",
+        metavar="N", minimum=1, group=LARGE,
+    )  # fmt: skip
+    memory: int | None = option(
+        None, "With --runner: memory limit on this machine, such as 2GB; TRACE must be a .dataset folder.",
+        metavar="SIZE", parse=size_of, group=LARGE,
+    )  # fmt: skip
+    work_dir: str | None = option(
+        None, "With --runner: folder or URL for intermediate files; removed at the end.  [default: beside TRACE]",
+        metavar="FOLDER", group=LARGE,
+    )  # fmt: skip
+
+    def require_runner(self) -> None:
+        """UsageError for an option of tasks without --runner."""
+        if self.runner is None and replace(self, workers=None) != TaskChoices():
+            raise UsageError("--ray-address, --partitions, --memory and --work-dir require --runner.")
+
+    def run(self) -> contextlib.AbstractContextManager[Runner]:
+        """The runner of --runner."""
+        from .._base.memory import keep_little
+        from ..privacy.numbering.run import LocalRunner, on_ray
+
+        keep_little()
+        local = self.runner == "local"
+        return contextlib.nullcontext(LocalRunner(self.workers)) if local else on_ray(self.ray_address, self.workers)
+
+    def options(
+        self, runner: Runner, output: str, key_file: str | None, checkpoint: TaskCheckpoint | None, quiet: bool
+    ) -> TaskOptions:
+        """Where the tasks of a runner work, and how much they hold."""
+        from .._base.file_locks import temporary_name
+        from ..privacy.numbering.run import TaskOptions
+        from ..privacy.numbering.task_plan import blocks_within, require_folder, running
+
+        require_folder(self.memory, output)
+        work = self.work_dir or (checkpoint.work if checkpoint else temporary_name(os.path.realpath(output)))
+        blocks = blocks_within(self.memory, runner.workers)
+        require_memory(running(runner.workers, blocks), self.memory, quiet)
+        return TaskOptions(runner, work, self.partitions, blocks, self.memory, key_file)
 
 
 @click.command("anonymize", cls=Command, groups={"--first-id": "Blocks", "--resume": "Large inputs", "--gpu": "Input", "--gpus": "Input", "--costs": "Input"}, examples=(
@@ -64,66 +142,10 @@ from .source_options import BAD_ROWS, LOGS, bad_rows_allowed
     metavar="FILE",
     help="With --on-error skip: write the place and reason of each bad row to FILE, as JSON lines.",
 )
-@click.option(
-    "--workers",
-    type=click.IntRange(1),
-    metavar="N",
-    help="Number of processes; with --runner, of concurrent tasks.  [default: one for each core]",
-)
-@click.option(
-    "--runner",
-    type=click.Choice(["local", "ray"]),
-    help="For logs larger than memory: work in tasks over files, on this machine or on a Ray cluster.",
-)
-@click.option(
-    "--ray-address",
-    metavar="ADDRESS",
-    help="With --runner ray: address of the cluster.  [default: start Ray on this machine]",
-)
-@click.option(
-    "--partitions",
-    type=click.IntRange(1),
-    metavar="N",
-    help="With --runner: number of parts that the log is divided into, and of tasks in each stage.  [default: by size]",
-)
-@click.option(
-    "--memory",
-    metavar="SIZE",
-    help="With --runner: memory limit on this machine, such as 2GB; TRACE must be a .dataset folder.",
-)
-@click.option(
-    "--work-dir",
-    metavar="FOLDER",
-    help="With --runner: folder or URL for intermediate files; removed at the end.  [default: beside TRACE]",
-)
+@record_options(TaskChoices)
 @click.option("-v", "--verbose", is_flag=True, help="Also print the tokenizer library, and how the chat template is applied.")
 @click.option("-q", "--quiet", is_flag=True, help="Print errors only.")
-def anonymize_command(
-    inputs,
-    output,
-    to,
-    key_file,
-    resume,
-    on_error,
-    max_errors,
-    rejects,
-    verbose,
-    quiet,
-    runner,
-    ray_address,
-    partitions,
-    memory,
-    work_dir,
-    service_time,
-    gpu_name,
-    gpus,
-    costs_file,
-    first_id,
-    against,
-    keep_order,
-    workers,
-    **options,
-):
+def anonymize_command(inputs, output, key_file, resume, rejects, keep_order, verbose, quiet, **options):
     """Turn raw logs into a trace of block ids, without text.
 
     A LOG is a file, a directory or a glob, also .gz and .zst; - is stdin. The release profile coarsens the trace, and
@@ -135,7 +157,6 @@ def anonymize_command(
     trial.hides_panics = True
     if any(map(os.path.exists, inputs)):  # else an error follows, which should not wait for the tokenizer
         preload.begin(options["tokenizer"])
-    from .._base.errors import UsageError
     from .._base.file_locks import only_writer
     from .._base.row_counts import RejectsFile
     from ..formats import writing
@@ -145,15 +166,17 @@ def anonymize_command(
     from ..report import raw_logs
     from ..report.progress import Bar
 
+    on_error, max_errors = options.pop("on_error"), options.pop("max_errors")
     if on_error == "stop" and (rejects is not None or max_errors is not None):
         raise UsageError("--rejects and --max-errors require --on-error skip.")
-    writing.check_output(output, to)
+    to_write = taken_publishing(options)
+    writing.check_output(output, to_write["format"])
     if rejects is not None:
         writing.require_place(rejects)
-    if runner is None and (ray_address, partitions, memory, work_dir) != (None,) * 4:
-        raise UsageError("--ray-address, --partitions, --memory and --work-dir require --runner.")
-    estimate = _service_model(service_time, gpu_name, gpus, costs_file)
-    checkpoint = _checkpoint(inputs, output, key_file, resume, in_tasks=runner is not None)
+    chosen = taken(TaskChoices, options)
+    chosen.require_runner()
+    estimate = _service_model(*map(options.pop, ("service_time", "gpu_name", "gpus", "costs_file")))
+    checkpoint = _checkpoint(inputs, output, key_file, resume, in_tasks=chosen.runner is not None)
     release = taken_release(options)
     encoding = taken(EncodingOptions, options, max_errors=bad_rows_allowed(on_error, max_errors))
     screen = console()
@@ -179,20 +202,18 @@ def anonymize_command(
             "key": load_key(key_file) if key_file else None, "service_model": estimate, "keep_order": keep_order,
             "checkpoint": checkpoint, "listeners": listeners,
         }  # fmt: skip
-        to_write = {"format": to, "first_id": first_id, "against": against}
-        if runner is None:
-            results = _in_one_process(inputs, output, to_write, encoding, release, workers=workers, **common)
+        if chosen.runner is None:
+            results = _in_one_process(inputs, output, to_write, encoding, release, workers=chosen.workers, **common)
         else:
-            with _tasks(runner, ray_address, workers) as tasks:
-                options = _task_options(tasks, output, work_dir, memory, partitions, key_file, checkpoint, quiet)
-                results = _in_tasks(inputs, output, to_write, encoding, release, tasks=options, **common)
+            with chosen.run() as runner:
+                tasks = chosen.options(runner, output, key_file, checkpoint, quiet)
+                results = _in_tasks(inputs, output, to_write, encoding, release, tasks=tasks, **common)
     if not quiet:
         _print_summary(screen, *results, request_sample=encoding.request_sample)
 
 
 def _service_model(service_time, gpu_name, gpus, costs_file):
     """The model that estimates service times; None without --service-time and --costs."""
-    from .._base.errors import UsageError
 
     if service_time is None and costs_file is None:
         if gpu_name is not None or gpus is not None:
@@ -220,39 +241,15 @@ def _in_one_process(inputs, output, to_write, encoding, release, **options):
     return written.figures, rows.counts, rows.usage, rows.released, written
 
 
-def _tasks(runner, ray_address, workers):
-    """The runner of --runner, as a context manager."""
-    from .._base.memory import keep_little
-    from ..privacy.numbering.run import LocalRunner, on_ray
-
-    keep_little()
-    return contextlib.nullcontext(LocalRunner(workers)) if runner == "local" else on_ray(ray_address, workers)
-
-
-def _task_options(tasks, output, work_dir, memory, partitions, key_file, checkpoint, quiet):
-    """Where tasks work, and how much they hold."""
-    from .._base.file_locks import temporary_name
-    from .._base.memory import parse_memory
-    from ..ingest.pipeline_tasks import TaskOptions
-    from ..privacy.numbering.task_plan import blocks_within, require_folder, running
-
-    memory_bytes = None if memory is None else parse_memory(memory)
-    require_folder(memory_bytes, output)
-    work = work_dir or (checkpoint.work if checkpoint else temporary_name(os.path.realpath(output)))
-    blocks = blocks_within(memory_bytes, tasks.workers)
-    require_memory(running(tasks.workers, blocks), memory_bytes, quiet)
-    return TaskOptions(tasks, work, partitions, task_blocks=blocks, memory=memory_bytes, key_file=key_file)
-
-
 def _in_tasks(inputs, output, to_write, encoding, release, *, tasks, **options):
     """Anonymise in tasks over files. Returns figures, counts, usage, release and written files."""
     from ..ingest.pipeline_tasks import anonymize_dataset
     from ..privacy.publishing import publish
 
-    with anonymize_dataset(inputs, encoding, release, tasks=tasks, **options) as done:
-        made = done.made
-        written = publish(made, output, memory=tasks.memory, **to_write)
-        return made.figures, done.counts, done.usage, made.account, written
+    with anonymize_dataset(inputs, encoding, release, tasks=tasks, **options) as dataset:
+        released = dataset.made
+        written = publish(released, output, memory=tasks.memory, **to_write)
+        return released.figures, dataset.counts, dataset.usage, released.account, written
 
 
 def _print_summary(screen, trace_figures, counts, usage, account, written, *, request_sample):
@@ -270,7 +267,6 @@ def _print_summary(screen, trace_figures, counts, usage, account, written, *, re
 
 def _checkpoint(inputs, output, key_file, resume, *, in_tasks):
     """The checkpoint of the run; None if the run cannot be resumed. UsageError if it cannot but --resume is given."""
-    from .._base.errors import UsageError
     from ..ingest.checkpoint import Checkpoint, path_beside, why_not_resumable
 
     reason = why_not_resumable(inputs, output, key_file)

@@ -4,8 +4,20 @@ from __future__ import annotations
 
 import click
 
+from .._base.options import record_of
 from .help import Command
-from .options import CSV, DOMAINS, FIGURE, STREAMED, figure_writer, json_option, load, remarks_of, require_one, viewed
+from .options import (
+    CSV,
+    DOMAINS,
+    FIGURE,
+    STREAMED,
+    Streamed,
+    figure_writer,
+    json_option,
+    remarks_of,
+    require_one,
+    viewed,
+)
 from .output import console, print_notes, print_result, print_tables
 
 FULL_ATTENTION = "The curve counts all layers of this model as full attention; kvtrace simulate --engine vllm has its windows and states."
@@ -26,7 +38,7 @@ FULL_ATTENTION = "The curve counts all layers of this model as full attention; k
 @click.option("--seed", default=0, type=click.IntRange(0), metavar="N", help="Seed of the sample.")
 @DOMAINS
 @STREAMED
-def curve_command(trace, capacity, points, as_json, as_csv, png, svg, sample, seed, domains, model_config, kv_bytes_per_token, block_size, chain, memory, quiet):
+def curve_command(trace, capacity, points, as_json, as_csv, sample, seed, domains, **options):
     """Print the hit rate of an LRU cache at each capacity.
 
     The rates are exact and take one pass. TRACE - is stdin.
@@ -37,18 +49,18 @@ def curve_command(trace, capacity, points, as_json, as_csv, png, svg, sample, se
     from ..formats.memory_needs import curving, sampled
     from ..report import capacity_tables
     from ..report.progress import CURVE, Work
-    from ..serving.models.layers import chosen
 
     require_one(as_json, as_csv)
-    write_figure = figure_writer(png, svg, quiet)
-    kv_bytes = chosen(model_config, kv_bytes_per_token)
-    with Work(console(), "curve", CURVE, quiet) as work:
+    source = record_of(Streamed, options)
+    write_figure = figure_writer(options["png"], options["svg"], source.quiet)
+    kv_bytes = source.kv_bytes()
+    with Work(console(), "curve", CURVE, source.quiet) as work:
         work.step("read")
-        loaded = load(trace, memory, quiet, lambda dataset: curving(dataset, sample), block_size=block_size, chain=chain, extra=())
+        loaded = source.load(trace, lambda dataset: curving(dataset, sample), extra=())
         loaded, view, view_notes = viewed(loaded, domains)
         work.requests = len(loaded)
         work.step("curve")
-        limited = sample and memory and isinstance(loaded, LazyTrace)
+        limited = sample and source.memory and isinstance(loaded, LazyTrace)
         max_references = sampled(loaded.dataset, sample) if limited else None
         curve = hit_curve(loaded, sample=sample, seed=seed, max_references=max_references)
     units = {"block_size": curve.block_size, "working_set": curve.working_set, "kv_bytes_per_token": kv_bytes}
@@ -57,7 +69,7 @@ def curve_command(trace, capacity, points, as_json, as_csv, png, svg, sample, se
     remarks = remarks_of(loaded, "prefixes")
     if not print_result(values | view, remarks, as_json=as_json, as_csv=capacity_tables.as_csv(values) if as_csv else None):
         print_tables([capacity_tables.curve_table(values)])
-        print_notes([*capacity_tables.notes(values), *notes_on(model_config), *view_notes, *remarks.values(), *filter(None, [hint_on_commas(capacity, values["longest"])])])
+        print_notes([*capacity_tables.notes(values), *notes_on(source.model_config), *view_notes, *remarks.values(), *filter(None, [hint_on_commas(capacity, values["longest"])])])
     write_figure(curve, kv_bytes_per_token=kv_bytes)
 
 

@@ -6,7 +6,7 @@ A data set larger than memory is read as a stream; its memory bound is printed b
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import Field, fields
+from dataclasses import Field, dataclass, fields
 from typing import Any
 
 import click
@@ -146,6 +146,28 @@ FIGURE = with_options(PNG, SVG)
 STREAMED = with_options(MODEL_CONFIG, KV_BYTES, BLOCK_SIZE, CHAIN, MEMORY, QUIET)  # of analyze, curve and simulate
 
 
+@dataclass(frozen=True)
+class Streamed:
+    """The options of STREAMED: how a trace is read, and the model whose KV cache it fills."""
+
+    model_config: str | None
+    kv_bytes_per_token: int | None
+    block_size: int | None
+    chain: bool
+    memory: str | None
+    quiet: bool
+
+    def load(self, path: str, need: Callable[[Any], Any], **options: Any) -> Any:
+        """The trace, as `load`."""
+        return load(path, self.memory, self.quiet, need, block_size=self.block_size, chain=self.chain, **options)
+
+    def kv_bytes(self) -> int | None:
+        """Bytes of KV cache per token; None if neither the model nor a number is given."""
+        from ..serving.models.layers import chosen
+
+        return chosen(self.model_config, self.kv_bytes_per_token)
+
+
 def layouts_of(model_config: Any, engines: Any, trace_block_size: int, engine_block_size: int | None = None, retention: str | None = None, step_tokens: int | None = None, gpu: str | None = None) -> dict[str, Any]:
     """Engine -> its cache groups, by a command's options; UsageError if these need a model that has none."""
     from .._base.errors import UsageError
@@ -154,10 +176,10 @@ def layouts_of(model_config: Any, engines: Any, trace_block_size: int, engine_bl
     from ..serving.models.engine_layout import layouts_for
 
     interval = None if retention == "dense" else count(retention) if retention else 0
-    made = layouts_for(model_config, engines, trace_block_size, block_size=engine_block_size, retention_interval=interval, step_tokens=step_tokens or STEP_TOKENS, gpu=gpu)
-    if (engine_block_size or retention) and not made:
+    layouts = layouts_for(model_config, engines, trace_block_size, block_size=engine_block_size, retention_interval=interval, step_tokens=step_tokens or STEP_TOKENS, gpu=gpu)
+    if (engine_block_size or retention) and not layouts:
         raise UsageError("--engine-block-size and --retention need --model with windows or states, and --engine vllm or sglang.")
-    return made
+    return layouts
 
 
 def engine_units(layout: Any, block_size: int, units: dict[str, Any]) -> dict[str, Any]:
@@ -210,7 +232,7 @@ def extrapolations(costs: Any, runs: list[Any], *, allowed: bool) -> list[str]:
         for run in runs:
             costs.require_seen(run)
     over = [costs.extrapolation(run) for run in runs]
-    return [f"the run goes beyond what the costs were measured for ({excess(one)})." for one in over if one]
+    return [f"the run goes beyond what the costs were measured for ({excess(beyond)})." for beyond in over if beyond]
 
 
 def record_options(
@@ -245,7 +267,8 @@ def _option_of(part: Field[Any], unset: bool, further: Mapping[str, Any]) -> Dec
         settings["type"] = (click.FloatRange if str(part.type).startswith("float") else click.IntRange)(about["minimum"])
     elif str(part.type).startswith(("int", "float")) and not about["parse"]:
         settings["type"] = int if str(part.type).startswith("int") else float
-    default = () if about["many"] else None if unset else part.default
+    stated = unset or "[default: " in about["help"]
+    default = () if about["many"] else None if stated else part.default
     return click.option(f"--{name}", part.name, multiple=about["many"], default=default, **settings, **further)
 
 
@@ -264,6 +287,11 @@ def taken(record: type[Record], options: dict[str, Any], **others: Any) -> Recor
             value = value != (part.metadata["name"] or "").startswith("no-")
         values[part.name] = part.metadata["parse"](value) if part.metadata["parse"] else value
     return record(**values)
+
+
+def taken_publishing(options: dict[str, Any]) -> dict[str, Any]:
+    """The options of `publish` among the options of a command; they are taken from these."""
+    return {"format": options.pop("to"), "first_id": options.pop("first_id"), "against": options.pop("against")}
 
 
 def taken_release(options: dict[str, Any]) -> Any:

@@ -44,8 +44,8 @@ def record_command(output, window, for_ms, link_windows, suffix, key_file, quiet
     from ..ingest.keys import load_key
     from ..report.watch_view import duration
 
-    live = live_options(options)
-    settings = {"queue_bytes": queue_bytes(options), **vars(taken(EncodingOptions, options)), **vars(taken_release(options))}
+    live, queue = live_options(options), queue_bytes(options)
+    encoding, release = taken(EncodingOptions, options), taken_release(options)
     screen, lock = console(), threading.Lock()
 
     def say(sentence: str) -> None:
@@ -53,8 +53,8 @@ def record_command(output, window, for_ms, link_windows, suffix, key_file, quiet
             screen.print(sentence, highlight=False, markup=False)
 
     recorder = Recorder(
-        output, window_s=window / 1000, key=load_key(key_file) if key_file else None, link_windows=link_windows,
-        suffix=suffix, on_message=say, **settings,
+        output, encoding, release, window_s=window / 1000, key=load_key(key_file) if key_file else None,
+        link_windows=link_windows, suffix=suffix, queue_bytes=queue, on_message=say,
     )  # fmt: skip
     with stop_event() as stopped, recorder:
         with Live(live, recorder, state=recorder.state, metrics=_metrics(recorder) if live.metrics else None, on_message=say) as running:

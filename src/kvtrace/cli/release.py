@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import click
 
 from ..privacy.release_options import ReleaseOptions
 from .help import Command
-from .options import opened, record_options, require_memory, taken_release
+from .options import opened, record_options, require_memory, taken_publishing, taken_release
 from .output import console, print_line
 
 
@@ -27,32 +29,37 @@ from .output import console, print_line
 @click.option("--memory", metavar="SIZE", help="Memory limit for a data set, such as 2GB; FILE must be a data set, too.")
 @click.option("--first-id", default=0, metavar="N", type=click.IntRange(0), help="First block id in the output.")
 @click.option("-q", "--quiet", is_flag=True, help="Print errors only.")
-def release_command(trace, output, to, block_size, users, isolate_tenants, seed, against, workers, memory, first_id, quiet, **options):
+def release_command(trace, output, block_size, users, workers, memory, quiet, **options):
     """Coarsen a trace for publication, audit it, and write it.
 
     A data card and a sidecar are written beside FILE. The cost of each step in hits is printed, but never
     written. Users are counted, but never written. TRACE - is stdin.
     """
+    import numpy as np
+
     from .._base.errors import UsageError
     from .._base.file_locks import only_writer
     from ..formats import dataset as datasets
     from ..formats import writing
     from ..formats.sidecar import sidecar_path
     from ..privacy.profiles import chosen_profile
+    from ..privacy.releases import ReleaseScope
     from ..report import release_tables
 
     release = taken_release(options)
-    profile = chosen_profile(release)
-    writing.check_output(output, to)
-    common = {"users": users, "share": release.sample_sessions, "isolate": isolate_tenants, "seed": seed, "keep_domains": release.keep_domains}
-    write_options = {"format": to, "first_id": first_id, "against": against}
+    profile, to_write = chosen_profile(release), taken_publishing(options)
+    writing.check_output(output, to_write["format"])
+    isolate, rng = options.pop("isolate_tenants"), np.random.default_rng(options.pop("seed"))
+    scope = ReleaseScope(None, release.sample_sessions, isolate, rng, release.keep_domains)
     with only_writer(output, (sidecar_path(output), writing.card_path(output))):
         if datasets.is_dataset(trace):
-            account, figures, size, written = _release_dataset(trace, output, profile, block_size, workers, memory, quiet, write_options, **common)
+            dataset, max_bytes = opened(trace, memory, block_size)
+            tasks = _tasks(output, workers, max_bytes, quiet)
+            account, figures, size, written = _release_dataset(dataset, output, profile, scope, tasks, users, to_write, quiet)
         else:
             if workers is not None or memory is not None:
                 raise UsageError(f"--workers and --memory need a data set, but {trace} is a single file.")
-            account, figures, size, written = _release_file(trace, output, profile, block_size, quiet, write_options, **common)
+            account, figures, size, written = _release_file(trace, output, profile, scope, users, block_size, to_write, quiet)
     if not quiet:
         screen = console()
         if account.steps:  # none where shared prefixes are unknown
@@ -61,40 +68,40 @@ def release_command(trace, output, to, block_size, users, isolate_tenants, seed,
             print_line(screen, line)
 
 
-def _release_dataset(trace, output, profile, block_size, workers, memory, quiet, write_options, *, users, share, isolate, seed, keep_domains):
-    """Release a data set in tasks; returns the account, the figures, the block size and the written files."""
+def _tasks(output, workers, max_bytes, quiet):
+    """Where the tasks of a data set work, and how much they hold."""
     import os
 
-    import numpy as np
-
     from .._base.file_locks import temporary_name
-    from ..privacy.contributors import numbered
-    from ..privacy.numbering.run import LocalRunner
+    from ..privacy.numbering.run import LocalRunner, TaskOptions
     from ..privacy.numbering.task_plan import blocks_within, require_folder, running
-    from ..privacy.publishing import publish
-    from ..privacy.release_tasks import release_dataset
-    from ..report.progress import RELEASE_DATASET, Work
 
-    dataset, max_bytes = opened(trace, memory, block_size)
     require_folder(max_bytes, output)
     runner = LocalRunner(workers)
     blocks = blocks_within(max_bytes, runner.workers)
     require_memory(running(runner.workers, blocks), max_bytes, quiet)
-    user_numbers = None if users is None else numbered(users, len(dataset))
-    work, rng = temporary_name(os.path.realpath(output)), np.random.default_rng(seed)
-    options = {"users": user_numbers, "session_share": share, "isolate": isolate, "rng": rng, "keep_domains": keep_domains, "task_blocks": blocks, "memory": max_bytes}
+    return TaskOptions(runner, temporary_name(os.path.realpath(output)), task_blocks=blocks, memory=max_bytes)
+
+
+def _release_dataset(dataset, output, profile, scope, tasks, users, to_write, quiet):
+    """Release a data set in tasks; returns the account, the figures, the block size and the written files."""
+    from ..privacy.contributors import numbered
+    from ..privacy.publishing import publish
+    from ..privacy.release_tasks import released_in_tasks
+    from ..report.progress import RELEASE_DATASET, Work
+
+    if users is not None:
+        scope = replace(scope, users=numbered(users, len(dataset)))
     with Work(console(), "release", RELEASE_DATASET, quiet) as bar:
         bar.requests = len(dataset)
-        with release_dataset(dataset, profile, runner=runner, work=work, on_step=bar.step, **options) as released:
+        with released_in_tasks(dataset, profile, scope, tasks, on_step=bar.step) as released:
             bar.step("write")
-            written = publish(released, output, memory=max_bytes, on_step=bar.step, **write_options)
+            written = publish(released, output, memory=tasks.memory, on_step=bar.step, **to_write)
             return released.account, released.figures, released.block_size, written
 
 
-def _release_file(trace, output, profile, block_size, quiet, write_options, *, users, share, isolate, seed, keep_domains):
+def _release_file(trace, output, profile, scope, users, block_size, to_write, quiet):
     """Release a trace file in memory; returns the account, the figures, the block size and the written files."""
-    import numpy as np
-
     from ..privacy.contributors import read_with_users
     from ..privacy.publishing import publish
     from ..privacy.releases import release_in_pieces
@@ -105,10 +112,8 @@ def _release_file(trace, output, profile, block_size, quiet, write_options, *, u
         whole, user_numbers = read_with_users(trace, users, block_size=block_size)
         work.requests = len(whole)
         work.step("coarsen")
-        rng = np.random.default_rng(seed)
-        options = {"users": user_numbers, "session_share": share, "isolate": isolate, "rng": rng, "keep_domains": keep_domains}
-        released = release_in_pieces(whole, profile, **options)
+        released = release_in_pieces(whole, profile, replace(scope, users=user_numbers))
         del whole  # the largest array of all
         work.step("write")
-        written = publish(released, output, on_step=work.step, **write_options)
+        written = publish(released, output, on_step=work.step, **to_write)
     return released.account, written.figures, released.block_size, written

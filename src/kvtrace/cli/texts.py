@@ -24,7 +24,7 @@ from .output import console, print_lines
 @BLOCK_SIZE_OF_TRACE
 @click.option("--seed", default=0, type=click.IntRange(0), metavar="N", help="Seed of the random words.")
 @QUIET_ERRORS
-def texts_command(trace, output, tokenizer, to, separator, words, model, block_size, seed, quiet):
+def texts_command(trace, output, tokenizer, to, words, block_size, quiet, **options):
     """Generate prompts with the lengths and sharing of a trace.
 
     Each prompt is tokenized again and compared with the trace; the summary counts the exact ones. TRACE - is stdin.
@@ -41,17 +41,15 @@ def texts_command(trace, output, tokenizer, to, separator, words, model, block_s
     loaded = tokenizers.load(tokenizer)
     vocabulary = None if words is None else read_words(words)
     source = reading.read(trace, block_size=block_size)
-    done = 0
+    rows_written = 0
     with Steps(console(), quiet) as bar:
 
         def progress(rows):
-            nonlocal done
-            done += rows
-            bar.update(done, len(source), "requests")
+            nonlocal rows_written
+            rows_written += rows
+            bar.update(rows_written, len(source), "requests")
 
-        written = write_prompts(
-            source, output, loaded, to=to, separator=separator, words=vocabulary, seed=seed, model=model, progress=progress,
-        )
+        written = write_prompts(source, output, loaded, to=to, words=vocabulary, progress=progress, **options)
     if not quiet:
         print_lines(_summary(source, written, output, to, tokenizer, loaded))
 

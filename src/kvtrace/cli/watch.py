@@ -43,7 +43,7 @@ Show = Callable[[Any], None]  # shows a capture.metrics.Reading
 @click.option("--for", "for_ms", metavar="TIME", help="Stop after this time.  [default: at Ctrl-C or SIGTERM]")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object a line; its keys are in docs/capture/watch.md.")
 @QUIET
-def watch_command(capacity, model_config, kv_bytes_per_token, window, half_life, sample, interval, once, for_ms, as_json, quiet, **options):
+def watch_command(interval, once, for_ms, as_json, quiet, **options):
     """Show live hit rates, and what more memory would bring.
 
     Live requests become keyed digests in memory, and nothing is stored. A terminal shows the figures in place; a pipe gets a line
@@ -52,16 +52,10 @@ def watch_command(capacity, model_config, kv_bytes_per_token, window, half_life,
     from ..capture.live import Live
     from ..capture.metrics import Reading
     from ..capture.watcher import Watcher, known_block_size
-    from ..serving.models.layers import chosen
 
     live = live_options(options)
     encoding, queue = taken(EncodingOptions, options), queue_bytes(options)
-    kv_bytes = chosen(model_config, kv_bytes_per_token)
-    block_size = known_block_size(live, encoding)
-    gauge = {
-        "capacity": require_capacity(capacity, kv_bytes, block_size), "kv_bytes_per_token": kv_bytes, "block_size": block_size,
-        "window_s": window / 1000, "half_life_s": half_life / 1000, "sample": sample,
-    }  # fmt: skip
+    gauge = _gauge_options(known_block_size(live, encoding), **options)
     screen, lock = console(), threading.Lock()
     consoles = [screen]  # the last one takes messages
 
@@ -72,7 +66,7 @@ def watch_command(capacity, model_config, kv_bytes_per_token, window, half_life,
     def read() -> Reading:
         return Reading(watcher.snapshot(), watcher.counts())
 
-    watcher, sources, show = Watcher(gauge, queue_bytes=queue, on_message=say, **vars(encoding)), sources_of(live), None
+    watcher, sources, show = Watcher(gauge, encoding, queue_bytes=queue, on_message=say), sources_of(live), None
     with ExitStack() as display:
         with watcher, Live(live, watcher, metrics=_metrics(read) if live.metrics else None, on_message=say) as running, stop_event() as stopped:
             if not quiet:
@@ -91,6 +85,16 @@ def watch_command(capacity, model_config, kv_bytes_per_token, window, half_life,
     elif not quiet:
         for line in rejected(read().counts.get("reasons", {})):
             print_line(screen, line)
+
+
+def _gauge_options(block_size, *, capacity, model_config, kv_bytes_per_token, window, half_life, sample):
+    """What the gauge measures."""
+    from ..capture.gauge import GaugeOptions
+    from ..serving.models.layers import chosen
+
+    kv_bytes = chosen(model_config, kv_bytes_per_token)
+    capacity = require_capacity(capacity, kv_bytes, block_size)
+    return GaugeOptions(capacity, kv_bytes, block_size, window / 1000, half_life / 1000, sample)
 
 
 def require_capacity(text: str | None, kv_bytes: int | None, block_size: int | None = None) -> str | None:

@@ -17,9 +17,11 @@ from .._base.errors import InputError
 from .._base.file_locks import only_writer
 from .._base.files import NamedFile, require_distinct
 from .._base.memory import MemoryNeed
+from .._base.options import split_options
 from .._base.results import Result, columns_of
 from ..trace.columns import Columns, replace_columns, rows_of
-from ..trace.conversion import checked_ratio, convert, meta_of
+from ..trace.conversion import checked_ratio, converted, meta_of
+from ..trace.conversion_options import ConvertOptions
 from ..trace.trace import Trace
 from . import dataset as datasets
 from . import format_table, memory_needs, reading, targets, writing
@@ -32,18 +34,17 @@ from .targets.losses import Losses
 from .writing import write_chunks
 
 STREAMED = ("mooncake", "dataset")  # formats that can be written row by row
-ROW_BY_ROW = ("limit", "ratio")  # steps that need one row at a time
 
 
-def streams(format: Any, **steps) -> bool:
+def streams(format: str | None, steps: ConvertOptions) -> bool:
     """Whether a conversion can be streamed: row-by-row steps into a streamed format.
 
-    >>> streams("mooncake", limit=10, ratio=2.0, factor=1), streams("parquet"), streams("dataset", factor=2)
+    >>> sped_up, folded = ConvertOptions(limit=10, ratio=2.0), ConvertOptions(factor=2)
+    >>> streams("mooncake", sped_up), streams("parquet", sped_up), streams("dataset", folded)
     (True, False, False)
     """
-    usual = convert.__kwdefaults__ or {}
-    others = {name: value for name, value in steps.items() if name not in ROW_BY_ROW}
-    return format in STREAMED and all(value == usual[name] for name, value in others.items())
+    row_by_row = ConvertOptions(limit=steps.limit, ratio=steps.ratio, seed=steps.seed)
+    return format in STREAMED and steps == row_by_row
 
 
 def convert_dataset(
@@ -126,7 +127,6 @@ def convert_file(
     memory: int | None = None,
     on_need: Callable[[MemoryNeed], None] | None = None,
     on_write: Callable[[int], None] | None = None,
-    seed: int = 0,
     **steps: Any,
 ) -> Converted:
     """Convert a trace file, as `kvtrace convert` does; a data set is streamed if each step needs one row at a time.
@@ -141,7 +141,7 @@ def convert_file(
         memory: Bytes that a data set may need.
         on_need: Receives the memory that a data set needs, before its first row is read.
         on_write: Receives the number of requests to write, before the first of them.
-        seed, steps: As in `convert`.
+        steps: As in `convert`.
 
     Returns:
         Counts, the written files, losses, and commands for the client.
@@ -156,14 +156,34 @@ def convert_file(
     ...     convert_file(f"{folder}/day.jsonl", f"{folder}/first.jsonl", limit=1).requests
     1
     """
+    (options,) = split_options(steps, ConvertOptions)
     client = None if to is None or to in format_table.NAMES else to
-    target = writing.check_output(output, to) if client is None else targets.check_output(output, client)
+    format = writing.check_output(output, to) if client is None else None
+    if client is not None:
+        targets.check_output(output, client)
     _require_distinct(path, output)
     with only_writer(output, (sidecar_path(output),)):
-        return _converted(
-            path, output, target, client, to=to, block_size=block_size, first_id=first_id, extra=extra, memory=memory,
-            on_need=on_need, on_write=on_write, seed=seed, **steps,
-        )  # fmt: skip
+        dataset = dataset_at(path, block_size=block_size, memory=memory)
+        if dataset is not None and streams(format, options):
+            require_memory(memory_needs.converting(dataset), memory, on_need)
+            files, requests, losses = convert_dataset(
+                dataset, output, options.limit, options.ratio, format=str(format), first_id=first_id, extra=extra,
+                on_write=on_write,
+            )  # fmt: skip
+            return Converted(requests, len(dataset), dataset.block_size, "", files, _lost(dataset) + losses, [])
+        if dataset is not None:
+            require_memory(memory_needs.whole(dataset, "this conversion"), memory, on_need)
+        whole = reading.read(path, block_size=block_size)
+        part, cut = _cut_dependencies(whole, lambda: converted(whole, options))
+        if on_write:
+            on_write(len(part))
+        meta = meta_of(part, whole, ratio=options.ratio)
+        if client is None:
+            written = _write(part, output, to, first_id=first_id, extra=extra, meta=meta)
+        else:
+            written = targets.write(part, output, client, first_id=first_id, meta=meta)
+    losses = _lost(whole) + cut + written.losses
+    return Converted(len(part), len(whole), part.block_size, str(whole.fixes), written.files, losses, written.usage)
 
 
 def _require_distinct(path, output) -> None:
@@ -176,33 +196,12 @@ def _require_distinct(path, output) -> None:
     require_distinct(*files)
 
 
-def _converted(
-    path, output, target, client, *, to, block_size, first_id, extra, memory, on_need, on_write, seed, **steps
-) -> Converted:
-    """Convert a file to an output that only this run writes."""
-    dataset = dataset_at(path, block_size=block_size, memory=memory)
-    if dataset is not None and client is None and streams(target, **steps):
-        require_memory(memory_needs.converting(dataset), memory, on_need)
-        options = {name: steps[name] for name in ("limit", "ratio") if name in steps}
-        files, requests, losses = convert_dataset(
-            dataset, output, **options, format=target, first_id=first_id, extra=extra, on_write=on_write
-        )
-        return Converted(requests, len(dataset), dataset.block_size, "", files, _lost(dataset) + losses, [])
-    if dataset is not None:
-        require_memory(memory_needs.whole(dataset, "this conversion"), memory, on_need)
-    whole = reading.read(path, block_size=block_size)
-    part, cut = _cut_dependencies(whole, lambda: convert(whole, **steps, seed=seed))
-    meta = meta_of(part, whole, ratio=steps.get("ratio", 1.0))
-    if on_write:
-        on_write(len(part))
-    if client is None:
-        files = writing.write(part, output, format=to, first_id=first_id, extra=extra, meta=meta)
-        losses = left_out(part, str(target), extra=extra, remedy=EXTRA)
-        written = targets.Written(files, losses + (_changed_times(part) if target == "bailian" else []), [])
-    else:
-        written = targets.write(part, output, client, first_id=first_id, meta=meta)
-    losses = _lost(whole) + cut + written.losses
-    return Converted(len(part), len(whole), part.block_size, str(whole.fixes), written.files, losses, written.usage)
+def _write(part: Trace, output: str | Path, to: str | None, *, extra: bool, **options: Any) -> targets.Written:
+    """Write a part in a format of traces."""
+    format = writing.check_output(output, to)
+    files = writing.write(part, output, format=to, extra=extra, **options)
+    losses = left_out(part, format, extra=extra, remedy=EXTRA)
+    return targets.Written(files, losses + (_changed_times(part) if format == "bailian" else []), [])
 
 
 def _lost(source) -> list[str]:

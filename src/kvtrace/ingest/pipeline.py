@@ -27,7 +27,7 @@ from ..privacy.account import Account, ReleasedTrace
 from ..privacy.contributors import Users
 from ..privacy.linking import LinkIndex, Unreleased, links_of
 from ..privacy.release_options import Counted, Profile, ProfileName, ReleaseOptions, Tail
-from ..privacy.releases import release_draft, released_draft
+from ..privacy.releases import ReleaseScope, release_draft, released_draft
 from ..privacy.session_times import ServiceEstimate, SessionTimes
 from ..privacy.steps import keep_measured
 from ..privacy.trace_draft import TraceDraft
@@ -313,14 +313,12 @@ def _released(
     whole, account = len(draft), Account(settings.profile)
     rng = np.random.default_rng(settings.seed)
     times = SessionTimes(settings.profile, settings.service_model)
-    options: dict[str, Any] = {
-        "users": users, "session_share": session_share, "rng": rng, "add_dependencies": times,
-    }  # fmt: skip
+    scope = ReleaseScope(users=users, session_share=session_share, rng=rng)
     if not settings.holds_hashes:
-        release_draft(draft, account, **options)
+        release_draft(draft, account, scope, add_dependencies=times)
         released = draft
     else:  # an engine may have hashed blocks without their prefix
-        released, account = released_draft(draft.trace(), settings.profile, **options)
+        released, account = released_draft(draft.trace(), settings.profile, scope, times)
     columns, tail = released.columns(), released.tail
     account.notes += times.notes
     account.isolated = settings.isolate_tenants

@@ -5,16 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from typing import Any
 
 from .._base.errors import UsageError
 from .._base.results import Result
 from .._base.row_counts import RowCounts
 from ..privacy.account import Account, Numbered
-from ..privacy.numbering.run import Runner, number
+from ..privacy.numbering.run import Runner, TaskOptions, number
 from ..privacy.numbering.store import Store
-from ..privacy.numbering.task_plan import BLOCKS, ENCODED, TaskPlan, cuts, in_one_process, split_by
+from ..privacy.numbering.task_plan import ENCODED, TaskPlan, cuts, in_one_process, split_by
 from ..privacy.profiles import kept_measured
 from ..privacy.release_options import ReleaseOptions
 from ..privacy.releases import measured_notes
@@ -61,18 +60,6 @@ class AnonymizedDataset(Result):
         return self.made._columns() | {"rejected": [self.counts.rejected]}
 
 
-@dataclass(frozen=True)
-class TaskOptions:
-    """Where the tasks of a run work, and how much they hold."""
-
-    runner: Runner  # a `LocalRunner`, or the runner of `on_ray`
-    work: str | Path  # a new or empty folder, or a URL, for intermediate files; removed when the run ends
-    partitions: int | None = None  # of the log, and tasks of each stage; None = by the size of the log
-    task_blocks: int = BLOCKS  # block references that a task holds, where `partitions` is None
-    memory: int | None = None  # bytes that the rows may take which one process must hold
-    key_file: str | None = None  # a file with the key on each host, for tasks on other hosts
-
-
 @contextmanager
 def anonymize_dataset(
     inputs: Inputs,
@@ -110,10 +97,10 @@ def anonymize_dataset(
         InputError: A log cannot be read, or has more than `max_errors` bad rows.
         MismatchError: The log's counts of prompt tokens contradict ours.
 
-    >>> import json, tempfile, kvtrace
+    >>> import json, pathlib, tempfile, kvtrace
     >>> rows = [{"timestamp": time, "prompt": "a b c d e f g h", "output_length": 1} for time in (0, 1)]
     >>> with tempfile.TemporaryDirectory() as folder:
-    ...     _ = Path(f"{folder}/log.jsonl").write_text("".join(json.dumps(row) + "\\n" for row in rows))
+    ...     _ = pathlib.Path(f"{folder}/log.jsonl").write_text("".join(json.dumps(row) + "\\n" for row in rows))
     ...     encoding, release = kvtrace.EncodingOptions(block_size=4), kvtrace.ReleaseOptions(profile="exact")
     ...     tasks = kvtrace.TaskOptions(kvtrace.LocalRunner(1), f"{folder}/work")
     ...     with anonymize_dataset(f"{folder}/log.jsonl", encoding, release, tasks=tasks) as dataset:

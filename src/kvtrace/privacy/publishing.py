@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -20,10 +20,11 @@ from ..trace.meta import merge, without_rendering_counts
 from ..trace.trace import Trace
 from ..trace.trace_figures import figures
 from .account import Numbered, ReleasedTrace
-from .checks import Audit, audit
+from .checks import Audit, audited
 from .checks.fields import ALLOWED
 from .contributors import Contributors
 from .data_card import card
+from .release_options import AuditOptions
 from .sidecar_forms import count_private, public
 
 TIMED = ("parquet", "dataset")  # formats with service times and dependencies
@@ -86,9 +87,9 @@ def publish(
     >>> from kvtrace.privacy.profiles import profile
     >>> from kvtrace.privacy.releases import release
     >>> from kvtrace.trace.building import toy
-    >>> done = release(toy("0 1", "0 2", block_size=16), profile("standard"))
+    >>> released = release(toy("0 1", "0 2", block_size=16), profile("standard"))
     >>> with tempfile.TemporaryDirectory() as folder:
-    ...     [os.path.basename(name) for name in publish(done.trace, f"{folder}/day.jsonl").files]
+    ...     [os.path.basename(name) for name in publish(released.trace, f"{folder}/day.jsonl").files]
     ['day.jsonl', 'day.jsonl.meta.json', 'day.jsonl.card.md']
     """
     if "profile" not in trace.meta:
@@ -127,7 +128,7 @@ def publish_columns(
     """Like `publish`, for columns and the values of their sidecar; the other options are those of `writing.write`."""
     format = _audited_format(path, options.get("format"))
     stated, left_out = _stated(meta, format), count_private(meta)
-    inspect, audits = _inspector(path, contributors, against, on_step=on_step)
+    inspect, audits = _inspector(path, AuditOptions(contributors=contributors, against=against), on_step)
     files = writing.write(columns, path, meta=stated, inspect=inspect, **options)
     losses = left_out_of(columns, format, extra=options.get("extra", False))
     return Published(files, audits[0], meta.get("figures", {}), losses, left_out)
@@ -138,11 +139,8 @@ def publish_chunks(
     path: str | Path,
     *,
     meta: Mapping[str, Any],
-    block_size: int,
-    tail: str,
-    format: str | None = None,
     contributors: Contributors | None = None,
-    against=None,
+    against: str | Path | None = None,
     memory: int | None = None,
     on_step: Callable[[str], None] | None = None,
     **options,
@@ -156,19 +154,19 @@ def publish_chunks(
     >>> from kvtrace.trace.building import toy
     >>> with tempfile.TemporaryDirectory() as folder:
     ...     settings = {"meta": {"profile": "exact"}, "block_size": 1, "tail": "kept"}
-    ...     done = publish_chunks([toy("0 1")], f"{folder}/day.dataset", **settings)
-    ...     done.audit.level, sorted(os.listdir(done.files[0]))
+    ...     published = publish_chunks([toy("0 1")], f"{folder}/day.dataset", **settings)
+    ...     published.audit.level, sorted(os.listdir(published.files[0]))
     ('WARN', ['card.md', 'manifest.json', 'part-00000.parquet'])
     """
-    format = _audited_format(path, format)
-    write_options: dict[str, Any] = {"meta": meta, "block_size": block_size, "tail": tail, "format": format} | options
+    options["format"] = format = _audited_format(path, options.get("format"))
     if format not in ("mooncake", "dataset"):
         common: dict[str, Any] = {"contributors": contributors, "against": against, "on_step": on_step}
-        return publish_columns(_joined(chunks), path, **common, **write_options)
-    write_options["meta"], left_out = _stated(meta, format), count_private(meta)
-    inspect, audits = _inspector(path, contributors, against, memory, on_step)
+        return publish_columns(_joined(chunks), path, meta=meta, **common, **options)
+    stated, left_out = _stated(meta, format), count_private(meta)
+    to_audit = AuditOptions(contributors=contributors, against=against, memory=memory)
+    inspect, audits = _inspector(path, to_audit, on_step)
     left_out_columns = MissingColumns(format, extra=options.get("extra", False))
-    files = writing.write_chunks(left_out_columns.watch(chunks), path, inspect=inspect, **write_options)
+    files = writing.write_chunks(left_out_columns.watch(chunks), path, meta=stated, inspect=inspect, **options)
     return Published(files, audits[0], meta.get("figures", {}), left_out_columns.sentences(), left_out)
 
 
@@ -190,18 +188,17 @@ def _stated(meta: Mapping[str, Any], format: str) -> dict[str, Any]:
     return {name: value for name, value in public(meta).items() if name != "service_times" or format in TIMED}
 
 
-def _inspector(path, contributors, against, memory=None, on_step=None) -> tuple[Callable[..., str], list[Audit]]:
+def _inspector(path, options: AuditOptions, on_step=None) -> tuple[Callable[..., str], list[Audit]]:
     """A function that audits a trace under its temporary name and returns its data card; and a list for the audit."""
-    if against is not None:
-        require_distinct([NamedFile("the earlier release", against)], [NamedFile("the output", path)])
+    if options.against is not None:
+        require_distinct([NamedFile("the earlier release", options.against)], [NamedFile("the output", path)])
     audits: list[Audit] = []
 
     def inspect(temporary: str, description: dict[str, Any]) -> str:
         sidecar = None if os.path.isdir(temporary) else description  # a data set contains its own
-        given = {"contributors": contributors, "against": against, "memory": memory, "on_step": on_step}
         if on_step:
             on_step("audit")
-        result = audit(temporary, sidecar=sidecar, **given)
+        result = audited(temporary, replace(options, sidecar=sidecar), on_step)
         audits.append(result)
         if not result.passed:
             raise AuditError(_refusal(path, result))

@@ -1,13 +1,17 @@
-"""What a release coarsens: the options that `anonymize`, `record` and `release` share."""
+"""What a release coarsens: the options that `anonymize`, `record` and `release` share; and those of its audit."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
-from typing import Literal, NotRequired, TypedDict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, NotRequired, TypedDict
 
 from .._base.options import option
 from .._base.units import milliseconds
+
+if TYPE_CHECKING:
+    from .contributors import Contributors
 
 ProfileName = Literal["exact", "standard", "strict"]  # the rows of profiles.PROFILES
 Tail = Literal["kept", "unique", "dropped"]
@@ -141,3 +145,43 @@ class ReleaseOptions:
         metavar="SHARE",
         group="Privacy",
     )
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class AuditOptions:
+    """What an audit reads beside a trace, and the profile that it grades against."""
+
+    against: str | Path | None = option(
+        None, "Earlier release: look for requests that are in both.", metavar="PREVIOUS", group="Privacy"
+    )
+    users: str | Path | None = option(
+        None,
+        "File with one user per line, one line for each row, to count contributors; never part of an output.",
+        metavar="FILE",
+        group="Input",
+    )
+    profile: ProfileName | None = option(
+        None,
+        "Profile to grade against: exact, standard or strict.  [default: the declared profile, else standard]",
+        metavar="NAME",
+        group="Privacy",
+    )
+    allow_measured: Iterable[str] = option(
+        (),
+        "Measured columns that TRACE may have, with commas between: cached_tokens, ttft_ms, e2e_ms, queue_ms.  "
+        "[default: those that its sidecar names]",
+        metavar="NAMES", parse=listed, group="Privacy",
+    )  # fmt: skip
+    block_size: int | None = option(
+        None, "Tokens per block.  [default: from the sidecar, else inferred]", metavar="TOKENS", minimum=1,
+        group="Input",
+    )  # fmt: skip
+    format: str | None = option(
+        None,
+        "Trace format: mooncake, bailian, agentic-mooncake, parquet or dataset.  [default: from the content]",
+        metavar="NAME",
+        group="Input",
+    )
+    sidecar: dict[str, Any] | None = None  # the sidecar's values, in place of `<path>.meta.json`
+    contributors: Contributors | None = None  # the contributor of each row, in place of `users`
+    memory: int | None = None  # bytes that the audit of a data set may use

@@ -6,15 +6,17 @@ Blocks have ids here, not digests; a public hash of the id determines its shard.
 from __future__ import annotations
 
 from collections.abc import Callable, Container, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from copy import deepcopy
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any, cast
+from typing import cast
 
 import numpy as np
 
 from .._base.arrays import offsets_of, split_mix
+from .._base.options import record_of
 from .._base.step_work import report_work
 from ..formats.dataset import Dataset
 from ..formats.lazy import LazyTrace
@@ -24,18 +26,18 @@ from ..trace.hits import Hits, sum_hits, unlimited_hits
 from ..trace.meta import merge, shares_prefixes, without_stale
 from .account import Numbered, ReleaseStep, StepHits
 from .allowed_values import EXTRA
-from .numbering.run import Runner, number
+from .contributors import Users
+from .numbering.run import Runner, TaskOptions, number
 from .numbering.store import Store
 from .numbering.task_plan import BLOCKS, ENCODED, TaskPlan, cuts, in_one_process, sample_times, split_by
 from .profiles import kept_measured
 from .release_options import Profile
-from .releases import drawn, left_out, measured_notes, release_in_pieces
+from .releases import ReleaseScope, drawn, left_out, measured_notes, release_in_pieces
 from .steps import are_turns
 
 CARRIED = ("session", "parent", "turn", *MEASURED)
 
 
-@contextmanager
 def release_dataset(
     dataset: Dataset,
     profile: Profile,
@@ -51,7 +53,7 @@ def release_dataset(
     keep_domains: bool | None = None,
     memory: int | None = None,
     on_step: Callable[[str], None] | None = None,
-) -> Iterator[Numbered]:
+) -> AbstractContextManager[Numbered]:
     """Coarsen a data set by a release profile, in tasks and bounded memory; the result is that of `release`.
 
     Args:
@@ -69,8 +71,8 @@ def release_dataset(
     to release what requests wait for, service times, blocks of outputs, columns that are not kvtrace's own (profile
     "exact"), or a sample without tails. It then holds the data set as `release` does.
 
-    Yields:
-        The released rows in pieces, their figures, and the values of the sidecar.
+    Returns:
+        A context manager with the released rows in pieces, their figures, and the values of the sidecar.
 
     Raises:
         UsageError: An option is not valid, or the release needs more than `memory`.
@@ -79,34 +81,50 @@ def release_dataset(
     >>> with tempfile.TemporaryDirectory() as folder:
     ...     _ = kvtrace.write(kvtrace.toy("0 1", "0 2", block_size=16), f"{folder}/day.dataset")
     ...     opened, runner = kvtrace.open_dataset(f"{folder}/day.dataset"), kvtrace.LocalRunner(1)
-    ...     with release_dataset(opened, kvtrace.profile("exact"), runner=runner, work=f"{folder}/work") as made:
-    ...         made.figures["distinct_blocks"]
+    ...     with release_dataset(opened, kvtrace.profile("exact"), runner=runner, work=f"{folder}/work") as released:
+    ...         released.figures["distinct_blocks"]
     3
     """
+    values = locals()
+    return released_in_tasks(
+        dataset, profile, record_of(ReleaseScope, values), record_of(TaskOptions, values), on_step=on_step
+    )
+
+
+@contextmanager
+def released_in_tasks(
+    dataset: Dataset,
+    profile: Profile,
+    scope: ReleaseScope,
+    tasks: TaskOptions,
+    *,
+    on_step: Callable[[str], None] | None = None,
+) -> Iterator[Numbered]:
+    """As `release_dataset`."""
     whole = LazyTrace(dataset, extra=("turn",))
     require_rule(dataset.tail, "a release")
     tail = max(profile.tail, dataset.tail, key=TAILS.index)
-    rng = rng or np.random.default_rng()
-    unused = deepcopy(rng)
-    rows = _sample(whole, users, session_share, rng)
-    if isolate or _needs_all_blocks(dataset, whole, profile, tail, users, rows, session_share):
-        in_one_process(len(dataset), dataset.blocks).require(memory)
-        options = {"users": users, "session_share": session_share, "isolate": isolate, "rng": unused}
-        yield _in_memory(dataset, profile, **options, keep_domains=keep_domains)
+    rng = scope.rng or np.random.default_rng()
+    unused = replace(scope, rng=deepcopy(rng))
+    rows = _sample(whole, replace(scope, rng=rng))
+    if _needs_all_blocks(dataset, whole, profile, tail, scope, rows):
+        in_one_process(len(dataset), dataset.blocks).require(tasks.memory)
+        yield release_in_pieces(dataset.trace(), profile, unused)
         return
     drops = tail == "dropped" != dataset.tail
     first = ReleaseStep.TAILS_DROPPED if drops else ReleaseStep.ORIGINAL if rows is None else ReleaseStep.SAMPLED
     before = [] if first == ReleaseStep.ORIGINAL else [StepHits(ReleaseStep.ORIGINAL, _hits(dataset))]
     meta = without_stale(dataset.meta)
     measured = [name for name in measured_of(whole) if name in kept_measured(profile)]
-    encode = _Encoder(dataset, Store.at(work), users, rows, drops, measured)
+    encode = _Encoder(dataset, Store.at(tasks.work), scope.users, rows, drops, measured)
     if on_step:
         on_step("encode")
     try:
-        plan = _plan(dataset, profile, encode, partitions, task_blocks, tail, whole)
+        plan = _plan(dataset, profile, encode, tasks, tail, whole)
         released = number(
-            plan, runner, meta, before=before, first_step=first, changes_tails=tail != dataset.tail, on_step=on_step
-        )
+            plan, tasks.runner, meta, before=before, first_step=first, changes_tails=tail != dataset.tail,
+            on_step=on_step,
+        )  # fmt: skip
         released.account.sampled = rows is not None
         notes = measured_notes(measured_of(whole), profile)
         released.account.notes[:0] = notes + left_out(_dropped_columns(dataset, encode.names, profile))
@@ -119,50 +137,37 @@ def release_dataset(
         encode.store.remove()
 
 
-def _sample(
-    whole: LazyTrace, users: np.ndarray | None, session_share: float, rng: np.random.Generator
-) -> np.ndarray | None:
+def _sample(whole: LazyTrace, scope: ReleaseScope) -> np.ndarray | None:
     """Whether each request is in the sample; None for all requests, or if drawing needs inferred conversations."""
-    if session_share == 1 or not (_any_known(users) or _any_known(whole.session)):
+    if scope.session_share == 1 or not (_any_known(scope.users) or _any_known(whole.session)):
         return None
-    nothing_to_infer = partial(np.arange, len(whole))
-    return drawn(cast(Columns, whole), users, session_share, rng, nothing_to_infer)
+    return drawn(cast(Columns, whole), scope, infer=partial(np.arange, len(whole)))  # there is nothing to infer
 
 
 def _needs_all_blocks(
-    dataset: Dataset,
-    whole: LazyTrace,
-    profile: Profile,
-    tail: str,
-    users: np.ndarray | None,
-    rows: np.ndarray | None,
-    session_share: float,
+    dataset: Dataset, whole: LazyTrace, profile: Profile, tail: str, scope: ReleaseScope, rows: np.ndarray | None
 ) -> bool:
     """Whether the release needs the blocks of all rows in one process, because tasks cannot apply a step of it."""
-    counts = split_by(profile, _kind_of(users, rows), _any_known(whole.session, rows))
+    counts = split_by(profile, _kind_of(scope.users, rows), _any_known(whole.session, rows))
     return (
-        not whole.is_chained
+        scope.isolate
+        or not whole.is_chained
         or any(values is not None for values in (whole.domain, whole.dependencies, whole.service_ms))
         or bool(dataset.output_blocks)
         or counts == "inferred"
-        or (rows is None) != (session_share == 1)
+        or (rows is None) != (scope.session_share == 1)
         or (rows is not None and tail == "dropped" != dataset.tail)
     )
 
 
-def _any_known(numbers: np.ndarray | None, rows: np.ndarray | None = None) -> bool:
+def _any_known(numbers: Users | np.ndarray | None, rows: np.ndarray | None = None) -> bool:
     """Whether any request (of some rows) has a number."""
-    return numbers is not None and bool((numbers[slice(None) if rows is None else rows] >= 0).any())
+    return isinstance(numbers, np.ndarray) and bool((numbers[slice(None) if rows is None else rows] >= 0).any())
 
 
-def _kind_of(users: np.ndarray | None, rows: np.ndarray | None) -> str | None:
+def _kind_of(users: Users | np.ndarray | None, rows: np.ndarray | None) -> str | None:
     """The kind of the known users (of some rows), None if no user is known."""
     return "users" if _any_known(users, rows) else None
-
-
-def _in_memory(dataset: Dataset, profile: Profile, **options: Any) -> Numbered:
-    """The data set's release in this process."""
-    return release_in_pieces(dataset.trace(), profile, **options)
 
 
 def _dropped_columns(dataset: Dataset, carried: Container[str], profile: Profile) -> list[str]:
@@ -254,13 +259,13 @@ class _Encoder:
         self.blocks.append(blocks)
 
 
-def _plan(dataset, profile, encode, partitions, task_blocks, tail, whole) -> TaskPlan:
+def _plan(dataset, profile, encode, tasks: TaskOptions, tail, whole) -> TaskPlan:
     count = encode.run()
-    tasks = partitions or max(1, -(-sum(int(blocks.sum()) for blocks in encode.blocks) // task_blocks))
+    shards = tasks.partitions or max(1, -(-sum(int(blocks.sum()) for blocks in encode.blocks) // tasks.task_blocks))
     users, sessions = _kind_of(encode.users, encode.rows), _any_known(whole.session, encode.rows)
     return TaskPlan(
-        store=encode.store, parts=count, shards=tasks, block_size=dataset.block_size, tail=tail, profile=profile,
-        counts=split_by(profile, users, sessions), cuts=cuts(encode.times, encode.blocks, tasks),
+        store=encode.store, parts=count, shards=shards, block_size=dataset.block_size, tail=tail, profile=profile,
+        counts=split_by(profile, users, sessions), cuts=cuts(encode.times, encode.blocks, shards),
         first_time=None, has_types="type" in encode.names,
         carried=tuple(name for name in CARRIED if name in encode.names),
     )  # fmt: skip

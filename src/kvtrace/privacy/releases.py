@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from .._base.errors import UsageError
+from .._base.options import record_of
 from .._base.results import PlottedResult, drawing
 from ..trace.columns import Columns, measured_of
 from ..trace.domains import in_domains
@@ -50,6 +51,20 @@ class Released(PlottedResult, Account):
         return drawing["figure"](self.trace)
 
 
+@dataclass(frozen=True, eq=False)
+class ReleaseScope:
+    """What a release takes of a trace, beside its profile; `release` describes the fields."""
+
+    users: Users | np.ndarray | None = None
+    session_share: float = 1.0
+    isolate: bool = False
+    rng: np.random.Generator | None = None
+    keep_domains: bool | None = None
+
+
+WHOLE = ReleaseScope()  # all requests, of unknown users
+
+
 def release(
     trace: Trace,
     profile: Profile,
@@ -84,37 +99,37 @@ def release(
     >>> released.trace.hash_ids, [step.step.value for step in released.steps]
     (array([0, 1, 0, 2, 0, 3]), ['original', 'tails_unique', 'k_sharing'])
     """
-    draft, account = released_draft(trace, profile, users=users, session_share=session_share, isolate=isolate, rng=rng,
-                                 keep_domains=keep_domains)  # fmt: skip
+    draft, account = released_draft(trace, profile, record_of(ReleaseScope, locals()))
     settings: dict[str, Any] = {"block_size": draft.block_size, "tail": draft.tail, "meta": draft.meta}
     released = ReleasedTrace.from_columns(draft.columns(), **settings)
     released.account = account
     return Released(**vars(account), trace=released)
 
 
-def release_in_pieces(trace: Trace, profile: Profile, **options: Any) -> Numbered:
+def release_in_pieces(trace: Trace, profile: Profile, scope: ReleaseScope = WHOLE) -> Numbered:
     """As `release`, but the released rows come in pieces, so that memory holds no second array of all ids.
 
     >>> from kvtrace.trace.building import toy
     >>> from kvtrace.privacy.profiles import PROFILES
-    >>> released = release_in_pieces(toy("0 1", "0 1", "0 2"), PROFILES["standard"], users=np.array([0, 1, 2]))
+    >>> scope = ReleaseScope(users=np.array([0, 1, 2]))
+    >>> released = release_in_pieces(toy("0 1", "0 1", "0 2"), PROFILES["standard"], scope)
     >>> [columns.hash_ids.tolist() for columns in released.columns()]
     [[0, 1, 0, 2, 0, 3]]
     """
-    draft, account = released_draft(trace, profile, **options)
+    draft, account = released_draft(trace, profile, scope)
     settings: dict[str, Any] = {"block_size": draft.block_size, "tail": draft.tail, "meta": draft.meta}
     counted, figures = account.contributors, draft.figures()
     return Numbered(figures=figures, account=account, columns=draft.pieces, contributors=lambda: counted, **settings)
 
 
 def released_draft(
-    trace: Trace, profile: Profile, *, keep_domains: bool | None = None, **options: Any
+    trace: Trace,
+    profile: Profile,
+    scope: ReleaseScope = WHOLE,
+    add_dependencies: Callable[[TraceDraft], None] | None = None,
 ) -> tuple[TraceDraft, Account]:
-    """The released draft of a trace, with the values of its sidecar, and its account.
-
-    The options are those of `release` and `release_draft`.
-    """
-    if not keeps_domains(profile, keep_domains):
+    """The released draft of a trace, with the values of its sidecar, and its account; as `release_draft`."""
+    if not keeps_domains(profile, scope.keep_domains):
         trace = in_domains(trace if trace.domain is None else trace.chained())
     account, draft = Account(profile), TraceDraft.of(trace)
     base = trace.chained() if profile.coarsens else trace
@@ -123,7 +138,7 @@ def released_draft(
         draft = TraceDraft.of(base)
         account.record(ReleaseStep.CHAINED, draft)
     infer = None if base.is_chained else lambda: TraceDraft.of(base.chained()).conversations()
-    release_draft(draft, account, infer=infer, **options)
+    release_draft(draft, account, scope, infer=infer, add_dependencies=add_dependencies)
     if not shares_prefixes(trace.meta):
         account.drop_costs()
     draft.meta = merge(without_stale(trace.meta), account.meta)
@@ -135,24 +150,21 @@ def released_draft(
 def release_draft(
     draft: TraceDraft,
     account: Account,
+    scope: ReleaseScope,
     *,
-    users: Users | np.ndarray | None = None,
-    session_share: float = 1.0,
-    isolate: bool = False,
-    rng: np.random.Generator | None = None,
     infer: Callable[[], np.ndarray] | None = None,
     add_dependencies: Callable[[TraceDraft], None] | None = None,
 ) -> None:
     """Coarsen a draft in place by a profile, and record each step.
 
-    The options are those of `release`; `infer` gives the conversations to draw, if they are not the draft's own.
-    `add_dependencies` adds them to the rows of a log, when blocks are as the release states them and times exact.
+    `infer` gives the conversations to draw, if they are not the draft's own. `add_dependencies` adds them to the rows
+    of a log, when blocks are as the release states them and times exact.
     """
-    profile = account.profile
+    profile, users = account.profile, scope.users
     if not account.steps:
         account.record(ReleaseStep.ORIGINAL, draft)
-    if session_share != 1:
-        rows = np.flatnonzero(drawn(draft.rows, users, session_share, rng, infer or draft.conversations))
+    if scope.session_share != 1:
+        rows = np.flatnonzero(drawn(draft.rows, scope, infer or draft.conversations))
         users = None if users is None else users[rows]
         draft.select(rows)
         account.sampled = True
@@ -163,7 +175,7 @@ def release_draft(
     def find(infer: Callable[[], np.ndarray], counts: str = "auto") -> Contributors:
         return contributors(draft.rows, users, counts, infer=infer)
 
-    if isolate:
+    if scope.isolate:
         if users is None:
             raise UsageError("--isolate-tenants needs --users FILE, one user a line for each row.")
         account.isolated, account.contributors = True, share_by_k(draft, LARGEST, find)  # splits all shared blocks
@@ -228,23 +240,18 @@ def measured_notes(present: Collection[str], profile: Profile) -> list[str]:
     return notes
 
 
-def drawn(
-    rows: Columns,
-    users: Users | np.ndarray | None,
-    share: float,
-    rng: np.random.Generator | None,
-    infer: Callable[[], np.ndarray],
-) -> np.ndarray:
+def drawn(rows: Columns, scope: ReleaseScope, infer: Callable[[], np.ndarray]) -> np.ndarray:
     """Whether each request is in a sample of whole sessions, else of whole users, else of inferred conversations.
 
     UsageError for an invalid share or an empty sample.
     """
+    users, share = scope.users, scope.session_share
     if not 0 < share <= 1:
         raise UsageError(f"--sample-sessions must be above 0 and at most 1, not {share:g}.")
     if rows.session is not None and (rows.session >= 0).any():
         users = None  # whole sessions, even if users are known
     unit = contributors(rows, users, infer=infer).units
-    rng = rng or np.random.default_rng()
+    rng = scope.rng or np.random.default_rng()
     taken = (rng.random(int(unit.max(initial=-1)) + 1) < share)[unit]
     if not taken.any():
         raise UsageError(f"the sample contains none of the {len(rows):,} requests. Use a larger share.")

@@ -132,15 +132,12 @@ def check_output(path: str | Path) -> None:
     require_place(path)
 
 
-def _page(
-    trace, other, *, names=("trace", "other"), title=None, kv_bytes_per_token=None, plan=None, policies=(),
-    capacity=None, explanation=None, on_step=None,
-):  # fmt: skip
-    """The page and its plots."""
+def _page(trace, other, *, names=("trace", "other"), title=None, plan=None, explanation=None, on_step=None, **options):
+    """The page and its plots; the other options are those of a Study."""
     studies = [
-        Study(one, printable(name), kv_bytes_per_token, policies=policies, capacity=capacity, explanation=given)
-        for one, name, given in zip([trace, other], names, [explanation, None], strict=False)
-        if one is not None
+        Study(whole, printable(name), explanation=causes, **options)
+        for whole, name, causes in zip([trace, other], names, [explanation, None], strict=False)
+        if whole is not None
     ]
     plots = draw(*studies, plan=plan, on_step=on_step)
     return render(studies, plots, title, plan), plots

@@ -10,13 +10,15 @@ each with its own forest, multiply the requests per second. `session_columns.py`
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from statistics import mean
-from typing import TYPE_CHECKING, Any
+from typing import Any, get_args
 
 import numpy as np
 
 from .._base.errors import InputError, UsageError
+from .._base.options import record_of
 from .._base.workers import thread_map
 from ..trace.columns import Columns
 from ..trace.trace import Trace
@@ -24,18 +26,12 @@ from .attach_model import Model
 from .clients import request_counts, streams_of
 from .drawing import chunks_of, draw_stream, merged, one_by_one, reported
 from .fidelity import MAX_SEEDS, Fidelity, figures_of
-from .knobs import Knobs
+from .knobs import Knobs, SampleOptions, Scale
 from .mixture import Mixture, effective_tail, mix
 from .session_model import SessionModel
 from .tree import Tree
 
-if TYPE_CHECKING:
-    from .attach_model import Model
-    from .session_model import SessionModel
-    from .tree import Tree
-
-
-SCALES = ("duration", "rate")
+SCALES = get_args(Scale)
 
 
 def sample(
@@ -44,7 +40,7 @@ def sample(
     *,
     sessions: int | None = None,
     seed: int = 0,
-    scale: str = "duration",
+    scale: Scale = "duration",
     knobs: Knobs | None = None,
     workers: int | None = None,
 ) -> Trace:
@@ -73,7 +69,8 @@ def sample(
     >>> len(sample(fit(toy("0 1", "0 1 2", "0 3", "0 1")), 10, seed=7))
     10
     """
-    columns, _ = _sample_columns(model, n, sessions, seed, scale, knobs or Knobs(), workers)
+    options = record_of(SampleOptions, locals() | {"knobs": knobs or Knobs()})
+    columns, _ = _sample_columns(model, _sized(model, options))
     return Trace.from_columns(columns, block_size=model.block_size, tail=effective_tail(model))
 
 
@@ -84,7 +81,7 @@ def write_sample(
     *,
     sessions: int | None = None,
     seed: int = 0,
-    scale: str = "duration",
+    scale: Scale = "duration",
     knobs: Knobs | None = None,
     format: str | None = None,
     workers: int | None = None,
@@ -119,43 +116,56 @@ def write_sample(
     ...     [os.path.basename(name) for name in names]
     ['more.jsonl', 'more.jsonl.meta.json']
     """
+    options = record_of(SampleOptions, locals() | {"knobs": knobs or Knobs()})
+    return write_drawn(model, options, path, format=format, meta=meta, extra=extra, on_progress=on_progress)
+
+
+def write_drawn(
+    model: Model | Tree | SessionModel | Mixture,
+    options: SampleOptions,
+    path: str | Path,
+    *,
+    format: str | None = None,
+    meta: dict[str, Any] | None = None,
+    extra: bool = False,
+    on_progress: Callable[[int], None] | None = None,
+) -> list[str]:
+    """As `write_sample`."""
     from ..formats import writing
 
-    knobs = knobs or Knobs()
-    n, sessions = _size(model, n, sessions)
-    size = {"sessions": sessions} if n is None else {"requests": n}
-    synthetic = {"method": model.method} | size | {"seed": seed, "scale": scale} | knobs.to_dict()
+    options = _sized(model, options)
+    size = {"sessions": options.sessions} if options.n is None else {"requests": options.n}
+    synthetic = {
+        "method": model.method, **size, "seed": options.seed, "scale": options.scale, **options.knobs.to_dict()
+    }  # fmt: skip
     if model.fidelity is not None:
         synthetic["fidelity"] = model.fidelity.to_dict()
     format = writing.check_output(path, format)
     form: Any = {"block_size": model.block_size, "tail": effective_tail(model), "extra": extra}
-    if n is None or format != "mooncake" or not _can_stream(model, scale, knobs):
-        columns, parts = _sample_columns(model, n, sessions, seed, scale, knobs, workers, on_progress)
+    if options.n is None or format != "mooncake" or not _can_stream(model, options):
+        columns, parts = _sample_columns(model, options, on_progress)
         meta = {"synthetic": synthetic | parts} | (meta or {})
         return writing.write(columns, path, format=format, meta=meta, **form)
-    _require_arguments(model, seed, scale, knobs)
-    (stream,) = streams_of(_as_mixture(model), n, seed, scale)
+    _require_arguments(model, options)
+    (stream,) = streams_of(_as_mixture(model), options.n, options.seed, options.scale)
     own, _ = stream.seeds.spawn(2)
-    chunks = one_by_one(model, reported(chunks_of(stream, own, knobs), on_progress), knobs)
+    chunks = one_by_one(model, reported(chunks_of(stream, own, options.knobs), on_progress), options.knobs)
     return writing.write_chunks(chunks, path, meta={"synthetic": synthetic} | (meta or {}), **form)
 
 
 def _sample_columns(
-    model, n, sessions, seed, scale, knobs, workers, on_progress=None
+    model, options: SampleOptions, on_progress: Callable[[int], None] | None = None
 ) -> tuple[Columns, dict[str, Any]]:
     """The columns of a sample, which satisfy all invariants of a Trace; what a sidecar states of a mixture."""
-    n, sessions = _size(model, n, sessions)
-    _require_arguments(model, seed, scale, knobs)
+    _require_arguments(model, options)
     if model.method == "sessions":
         from .session_columns import session_columns
 
-        columns = session_columns(
-            model, n, sessions, seed=seed, scale=scale, knobs=knobs, workers=workers, on_progress=on_progress
-        )
-        return columns, {}
-    mixture = _as_mixture(model)
-    streams = streams_of(mixture, n, seed, scale, knobs.rates)
-    parts = list(thread_map(lambda stream: draw_stream(stream, knobs, on_progress), streams, workers))
+        return session_columns(model, options, on_progress), {}
+    assert options.n is not None  # only a session model draws a number of sessions
+    mixture, seed, knobs = _as_mixture(model), options.seed, options.knobs
+    streams = streams_of(mixture, options.n, seed, options.scale, knobs.rates)
+    parts = list(thread_map(lambda stream: draw_stream(stream, knobs, on_progress), streams, options.workers))
     merge_rng = np.random.default_rng(np.random.SeedSequence(seed).spawn(1)[0])
     columns = merged(parts, streams, model, knobs, merge_rng)
     return columns, request_counts(model, streams) if model is mixture else {}
@@ -165,8 +175,9 @@ def _as_mixture(model) -> Mixture:
     return model if isinstance(model, Mixture) else mix([model])
 
 
-def _size(model, n, sessions):
-    """The number of requests and of sessions: one of them is None."""
+def _sized(model, options: SampleOptions) -> SampleOptions:
+    """The options with a number of requests or of sessions: the other is None."""
+    n, sessions = options.n, options.sessions
     if sessions is not None and model.method != "sessions":
         raise UsageError("only a model of fit_sessions draws a number of sessions. Give a number of requests.")
     if n is not None and sessions is not None:
@@ -176,24 +187,24 @@ def _size(model, n, sessions):
     for number, name in ((n, "requests"), (sessions, "sessions")):
         if number is not None and number < 1:
             raise UsageError(f"the number of {name} is {number}; it must be at least 1.")
-    return n, sessions
+    return replace(options, n=n, sessions=sessions)
 
 
-def _require_arguments(model, seed, scale, knobs):
-    if seed < 0:
-        raise UsageError(f"the seed is {seed}; it must be at least 0.")
-    if scale not in SCALES:
-        raise UsageError(f"{scale!r} is not a scale. Use {' or '.join(SCALES)}.")
-    if model.method != "sessions" and knobs.max_isl is not None and knobs.max_isl < model.smallest:
-        raise InputError(
-            f"--max-isl {knobs.max_isl:,} is below the shortest prompt of the model, {model.smallest:,} tokens."
-        )
+def _require_arguments(model, options: SampleOptions) -> None:
+    if options.seed < 0:
+        raise UsageError(f"the seed is {options.seed}; it must be at least 0.")
+    if options.scale not in SCALES:
+        raise UsageError(f"{options.scale!r} is not a scale. Use {' or '.join(SCALES)}.")
+    max_isl = options.knobs.max_isl
+    if model.method != "sessions" and max_isl is not None and max_isl < model.smallest:
+        raise InputError(f"--max-isl {max_isl:,} is below the shortest prompt of the model, {model.smallest:,} tokens.")
 
 
-def _can_stream(model, scale, knobs):
+def _can_stream(model, options: SampleOptions) -> bool:
     """Whether rows are drawn in their final order, with their final block numbers."""
+    knobs = options.knobs
     is_numbered = model.method in ("attach", "tree") and model.tail != "dropped"
-    return is_numbered and scale == "duration" and not knobs.stretches and not knobs.replaces_rates
+    return is_numbered and options.scale == "duration" and not knobs.stretches and not knobs.replaces_rates
 
 
 SEEDS = 5

@@ -18,7 +18,7 @@ from ..trace.normalise import by_first_appearance
 from ..trace.session_trees import previous_turn
 from .arrival_times import ArrivalClock
 from .attach_fitting import capacity_grid
-from .knobs import Knobs
+from .knobs import SampleOptions
 from .session_model import MAIN, SessionModel
 from .session_plans import SessionPlan, draw_plan, take
 
@@ -27,29 +27,15 @@ KNOBS = ("speedup_ratio", "osl_multiplier", "min_osl", "max_osl", "max_rejection
 
 
 def session_columns(
-    model: SessionModel,
-    n: int | None,
-    sessions: int | None,
-    *,
-    seed: int,
-    scale: str,
-    knobs: Knobs,
-    workers: int | None = None,
-    on_progress: Callable[[int], None] | None = None,
+    model: SessionModel, options: SampleOptions, on_progress: Callable[[int], None] | None = None
 ) -> Columns:
     """The columns of a sample, which satisfy all invariants of a Trace.
 
-    Args:
-        model: The model.
-        n: Number of requests: the first ones of as many sessions as have them; None if `sessions` is given.
-        sessions: Number of sessions.
-        seed: Seed of all random draws.
-        scale: What grows with more sessions than fitted ones: `duration` or `rate`.
-        knobs: Factors of times and outputs.
-        workers: Rounds drawn at a time.
-        on_progress: Receives the number of requests drawn since its last call.
+    A number of requests is that of the first ones of as many sessions as have them. `on_progress` receives the number
+    of requests drawn since its last call.
     """
-    _require_supported(knobs)
+    n, sessions, seed, workers = options.n, options.sessions, options.seed, options.workers
+    _require_supported(options.knobs)
     if sessions is None:
         assert n is not None
         sessions = max(1, -(-n * model.sessions // model.rows))
@@ -59,8 +45,9 @@ def session_columns(
         plan = _plan(model, sessions, seed, workers)
     if on_progress:
         on_progress(len(plan) if n is None else n)
-    start = _session_starts(model, sessions, scale, np.random.default_rng(np.random.SeedSequence(seed).spawn(1)[0]))
-    return _columns(model, plan, start, knobs, n)
+    rng = np.random.default_rng(np.random.SeedSequence(seed).spawn(1)[0])
+    start = _session_starts(model, sessions, options.scale, rng)
+    return _columns(model, plan, start, options.knobs, n)
 
 
 def _require_supported(knobs):

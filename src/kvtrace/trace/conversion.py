@@ -16,7 +16,9 @@ import numpy as np
 
 from .._base.arrays import offsets_of
 from .._base.errors import UsageError
+from .._base.options import record_of
 from .columns import STATED, replace_columns, require_trace
+from .conversion_options import ConvertOptions
 from .invariants import MAX_BLOCK_SIZE, MAX_LENGTH, expected_blocks, expected_output_blocks
 from .meta import ConvertedSection, merge, without_claims, without_stale
 from .normalise import normalise
@@ -64,19 +66,24 @@ def convert(
     >>> convert(toy("0 1", "0 2", "3 4", gap_ms=100.0), start_ms=100.0, factor=2, ratio=4.0).timestamp
     array([ 0., 25.])
     """
+    return converted(trace, record_of(ConvertOptions, locals()))
+
+
+def converted(trace: Trace, steps: ConvertOptions) -> Trace:
+    """As `convert`."""
     require_trace(trace)
-    trace = trace.chained() if chain else trace
-    if start_ms > 0 or stop_ms != np.inf:
-        trace = window(trace, start_ms, stop_ms)
-    sessions_rng, rows_rng = np.random.default_rng(seed).spawn(2)
-    if session_share != 1:
-        trace = sample_sessions(trace, session_share, sessions_rng)
-    if row_share != 1:
-        trace = sample_rows(trace, row_share, rows_rng)
-    trace = trace if limit is None else first(trace, limit)
-    trace = trace if assume_output is None else assume_outputs(trace, assume_output)
-    trace = trace if factor == 1 else fold(trace, factor)
-    return trace if ratio == 1 else speed_up(trace, ratio)
+    trace = trace.chained() if steps.chain else trace
+    if steps.start_ms > 0 or steps.stop_ms != np.inf:
+        trace = window(trace, steps.start_ms, steps.stop_ms)
+    sessions_rng, rows_rng = np.random.default_rng(steps.seed).spawn(2)
+    if steps.session_share != 1:
+        trace = sample_sessions(trace, steps.session_share, sessions_rng)
+    if steps.row_share != 1:
+        trace = sample_rows(trace, steps.row_share, rows_rng)
+    trace = trace if steps.limit is None else first(trace, steps.limit)
+    trace = trace if steps.assume_output is None else assume_outputs(trace, steps.assume_output)
+    trace = trace if steps.factor == 1 else fold(trace, steps.factor)
+    return trace if steps.ratio == 1 else speed_up(trace, steps.ratio)
 
 
 def window(trace: Trace, start_ms: float, stop_ms: float = np.inf) -> Trace:

@@ -11,7 +11,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from ..._base.options import record_of
 from ..contributors import Contributors
+from ..release_options import AuditOptions, ProfileName
 from . import (
     anonymity,
     block_ids,
@@ -30,7 +32,7 @@ from .collecting import collect_evidence
 from .evidence import Evidence
 from .finding import Audit, Finding
 
-__all__ = ["CHECKS", "Audit", "Evidence", "Finding", "audit", "audit_memory"]
+__all__ = ["CHECKS", "Audit", "Evidence", "Finding", "audit", "audit_memory", "audited"]
 
 CHECKS: dict[str, Callable[[Evidence], Finding]] = {  # name -> check, in the order of the report
     "canonical": fields.check_canonical,
@@ -61,7 +63,7 @@ def audit(
     *,
     against: str | Path | None = None,
     users: str | Path | None = None,
-    profile: str | None = None,
+    profile: ProfileName | None = None,
     block_size: int | None = None,
     format: str | None = None,
     sidecar: dict[str, Any] | None = None,
@@ -97,10 +99,12 @@ def audit(
     >>> result.level, [finding.name for finding in result.findings if finding.level == "FAIL"]
     ('FAIL', ['k_sharing', 'times'])
     """
-    evidence = collect_evidence(
-        path, against=against, users=users, profile=profile, block_size=block_size, format=format, sidecar=sidecar,
-        contributors=contributors, memory=memory, allow_measured=allow_measured,
-    )  # fmt: skip
+    return audited(path, record_of(AuditOptions, locals()), on_step)
+
+
+def audited(path: str | Path, options: AuditOptions, on_step: Callable[[str], None] | None = None) -> Audit:
+    """As `audit`."""
+    evidence = collect_evidence(path, options)
     result = _result(evidence, on_step)
     return card.with_card(result, evidence, lambda: _as_declared(result, evidence))
 

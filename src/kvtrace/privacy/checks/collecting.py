@@ -6,6 +6,7 @@ import errno
 import os
 from collections.abc import Mapping
 from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -28,7 +29,7 @@ from ...trace.trace import Trace
 from .. import profiles
 from ..contributors import Contributors, numbered
 from ..profiles import PROFILES
-from ..release_options import Profile
+from ..release_options import AuditOptions, Profile
 from .block_feed import AuditedRequests, IdNumbers, KeptNumbers, number_ids
 from .block_sums import AuditMemory
 from .evidence import Evidence
@@ -36,16 +37,14 @@ from .evidence import Evidence
 SHARED = ("timestamp", "input_length", "output_length", "session", "parent")
 
 
-def collect_evidence(
-    path, *, against=None, users=None, profile=None, block_size=None, format=None, sidecar=None, contributors=None,
-    memory=None, allow_measured=(),
-) -> Evidence:  # fmt: skip
+def collect_evidence(path: str | Path, options: AuditOptions) -> Evidence:
     """The evidence for an audit of a trace file or a data set; InputError if it cannot be read at all."""
+    format, users, against = options.format, options.users, options.against
     if format not in (None, *format_table.NAMES):
         raise UsageError(f"{format!r} is not a valid format. Choose one of {', '.join(format_table.NAMES)}.")
-    requested = None if profile is None else profiles.profile(profile)
-    allowed = profiles.measured_names(allow_measured)
-    limit = AuditMemory.of(path, memory, profile=profile, users=users is not None, against=against)
+    requested = None if options.profile is None else profiles.profile(options.profile)
+    allowed = profiles.measured_names(options.allow_measured)
+    limit = AuditMemory.of(path, options.memory, profile=options.profile, users=users is not None, against=against)
     numbers = IdNumbers(max_ids=None if limit is None else limit.max_ids)
     opened = open_pieces(path, format=format)
     kept = KeptNumbers() if limit is None else KeptNumbers(0)
@@ -56,14 +55,14 @@ def collect_evidence(
         limit.require(numbers)
     if not len(evidence.columns):
         raise InputError(f"{name_of(path)}: the file has no readable requests.")
-    evidence.texts = [*_sidecars(path, sidecar), *evidence.source.texts]
+    evidence.texts = [*_sidecars(path, options.sidecar), *evidence.source.texts]
     evidence.sidecar = _matching_sidecar(evidence)
     evidence.card = _card(path)
     declared = _declared(evidence.meta)
     evidence.profile, evidence.declared = requested or declared or PROFILES["standard"], declared
     evidence.allowed_measured = allowed
-    _add_requests(evidence, block_size)
-    _add_contributors(evidence, users, contributors)
+    _add_requests(evidence, options.block_size)
+    _add_contributors(evidence, users, options.contributors)
     evidence.previous = None if against is None else _earlier_release(against, evidence.meta)
     give_back()
     return evidence

@@ -8,7 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 from typing import Any, Protocol, cast
 
 import numpy as np
@@ -25,7 +27,7 @@ from ..contributors import Contributors
 from ..session_times import WITHOUT_TIMES, SessionTimes
 from .finishing import finish, link, linked_dependencies, read_columns
 from .stages import gather, match, rank, resolve
-from .task_plan import UNKNOWN, TaskPlan, sums_before
+from .task_plan import BLOCKS, UNKNOWN, TaskPlan, sums_before
 
 
 class Runner(Protocol):
@@ -37,6 +39,18 @@ class Runner(Protocol):
     def map(self, function: Callable[..., Any], items: Sequence[Any]) -> Iterator[Any]:
         """function(item) for each item, in order; a task that died runs again."""
         ...
+
+
+@dataclass(frozen=True)
+class TaskOptions:
+    """Where the tasks of a run work, and how much they hold."""
+
+    runner: Runner  # a `LocalRunner`, or the runner of `on_ray`
+    work: str | Path  # a new or empty folder, or a URL, for intermediate files; removed when the run ends
+    partitions: int | None = None  # of the log, and tasks of each stage; None = by the size of the log
+    task_blocks: int = BLOCKS  # block references that a task holds, where `partitions` is None
+    memory: int | None = None  # bytes that the rows may take which one process must hold
+    key_file: str | None = None  # a file with the key on each host, for tasks on other hosts
 
 
 def number(
