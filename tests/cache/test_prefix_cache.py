@@ -399,18 +399,18 @@ def test_the_books_of_a_small_cache():
     assert cache.snapshot() == CacheSnapshot(
         block_size=1, most_idle=1, sequences=[Held(True, 2, held.blocks, root=0)], pins=[1, 1, 0, FREE],
         block=[1, 2, 3, NONE], unused=[3], idle_count=1,
-        known={
+        table={
             0: KnownBlock(parent=NONE, slot=NONE, holders=3, found_as=NONE),  # held by 1, 3 and the sequence
             1: KnownBlock(parent=0, slot=0, holders=2, found_as=1),
             2: KnownBlock(parent=1, slot=1, holders=1, found_as=2),
             3: KnownBlock(parent=0, slot=2, holders=1, found_as=3),
         },
-        roots=[0], tenants=[0], made=4, spare_count=0, found_count=3,
+        roots=[0], tenants=[0], numbers=4, spare_count=0, found_count=3,
     )  # fmt: skip
 
 
 def wrong(path, value):
-    """Write a wrong value into snapshot: `known.1.slot` is snapshot.known[1].slot."""
+    """Write a wrong value into snapshot: `table.1.slot` is snapshot.table[1].slot."""
 
     def write(snapshot):
         *way, last = path.split(".")
@@ -436,10 +436,10 @@ def wrong(path, value):
         ("block.3", 1, "a free slot has a block"),
         ("idle_count", 2, "1 blocks are idle, 2 are counted, 1 may be"),
         ("most_idle", 0, "1 blocks are idle, 1 are counted, 0 may be"),
-        ("known.3.slot", -1, "an idle block is not found in its slot"),
-        ("known.1.slot", 1, "a block is not in the slot where it is to be found"),
-        ("known.1.holders", 5, "a block counts 5 holders and has 2"),
-        ("known.2.found_as", NONE, "a block is not found by its tokens"),
+        ("table.3.slot", -1, "an idle block is not found in its slot"),
+        ("table.1.slot", 1, "a block is not in the slot where it is to be found"),
+        ("table.1.holders", 5, "a block counts 5 holders and has 2"),
+        ("table.2.found_as", NONE, "a block is not found by its tokens"),
         ("found_count", 4, "the count of blocks that are found is wrong"),
         ("spare_count", 1, "the numbers of blocks do not add up"),
         ("roots.0", 1, "the numbers of blocks do not add up"),

@@ -159,7 +159,7 @@ def test_every_conversion_is_the_same(tmp_path_factory, trace, limit, ratio, for
 def test_kernels_fed_in_pieces_do_as_at_once(trace, cuts):
     ends = sorted({0, len(trace), *(cut for cut in cuts if cut < len(trace))})
     some = [rows_of(trace, start, stop) for start, stop in pairwise(ends)]
-    recency = reuse_kernel.Recency(len(trace), trace.distinct)
+    recency = reuse_kernel.RecencyList(len(trace), trace.distinct)
     found = [recency.runs(piece.hash_ids, piece.offsets) for piece in some]
     for mine, theirs in zip(zip(*found, strict=True), vars(find_segments(trace)).values(), strict=True):
         assert np.concatenate(mine).tolist() == theirs.tolist()
@@ -177,7 +177,7 @@ def test_kernels_fed_in_pieces_do_as_at_once(trace, cuts):
 
 
 def test_more_rows_than_were_said_are_refused():
-    recency = reuse_kernel.Recency(1, 1)
+    recency = reuse_kernel.RecencyList(1, 1)
     with pytest.raises(ValueError, match="more than"):
         recency.runs(np.array([0, 0]), np.array([0, 1, 2]))
     with pytest.raises(ValueError, match="not below"):

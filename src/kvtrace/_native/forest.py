@@ -284,7 +284,7 @@ def _preorder(parent, place, below):
 
 def _neighbours(parent, tip, depth, group, gap):
     i: cython.Py_ssize_t
-    one: cython.longlong
+    block: cython.longlong
     other: cython.longlong
     shared: cython.longlong
     with cython.nogil:
@@ -292,12 +292,12 @@ def _neighbours(parent, tip, depth, group, gap):
             if i + 1 == tip.shape[0] or group[i] != group[i + 1]:
                 gap[i] = -1
                 continue
-            one = tip[i]
+            block = tip[i]
             other = tip[i + 1]
             shared = depth[i]
-            while one != other:  # the later block is not above the other one
-                if one > other:
-                    one = parent[one]
+            while block != other:  # the later block is not above the other one
+                if block > other:
+                    block = parent[block]
                     shared -= 1
                 else:
                     other = parent[other]
@@ -310,20 +310,20 @@ def _remove_latest(place, before, after, gap, blocks):
     at: cython.longlong
     left: cython.longlong
     right: cython.longlong
-    most: cython.longlong
+    longest: cython.longlong
     with cython.nogil:
         for i in range(place.shape[0] - 1, -1, -1):
             at = place[i]
             left = before[at]
             right = after[at]
-            most = max(gap[at], 0)
+            longest = max(gap[at], 0)
             if left >= 0:
-                most = max(most, gap[left])
+                longest = max(longest, gap[left])
                 gap[left] = min(gap[left], gap[at])
                 after[left] = right
             if right < before.shape[0]:
                 before[right] = left
-            blocks[at] = most
+            blocks[at] = longest
 
 
 # One walk over all prompts: uses of each block, hits of a cache that never evicts, and sharing by depth.

@@ -423,7 +423,7 @@ class Growth:
         deep: cython.double
         shallow: cython.double
         more: cython.double
-        most: cython.double = MOST * hits
+        bound: cython.double = MOST * hits
         for j in range(_CAPACITIES):
             deep = self.capacities[j] - distance
             deep = 0 if deep < 0 else (hits - fork if deep > hits - fork else deep)
@@ -431,7 +431,7 @@ class Growth:
             shallow = 0 if shallow < 0 else (fork if shallow > fork else shallow)
             wanted.recorded[j] = (deep + shallow) * self.correction[j]
             more = GAIN * self.lacking[j]
-            more = -most if more < -most else (most if more > most else more)
+            more = -bound if more < -bound else (bound if more > bound else more)
             wanted.hits[j] = wanted.recorded[j] + more
         wanted.tokens = tail + GAIN * self.lacking_tokens
         wanted.blocks = hits

@@ -7,7 +7,7 @@ ctypedef fused Id:
 
 cdef _is_numbered(const long long[::1] ids)
 cdef _renumber_dense(const Id[::1] ids, Id[::1] number, Id[::1] out)
-cdef _renumber_sparse(const long long[::1] ids, Py_ssize_t done, long long distinct, long long[::1] keys,
+cdef _renumber_sparse(const long long[::1] ids, Py_ssize_t position, long long distinct, long long[::1] keys,
                       long long[::1] numbers, long long[::1] out)
 cdef _place(const long long[::1] keys, const long long[::1] numbers, long long[::1] into_keys,
             long long[::1] into_numbers)

@@ -31,10 +31,10 @@ def renumber(ids):
         return numbered, distinct
     slots = 1024
     keys, numbers = np.empty(slots, dtype=np.int64), np.full(slots, -1, dtype=np.int64)
-    done, distinct = 0, 0
+    position, distinct = 0, 0
     while True:
-        done, distinct = _renumber_sparse(ids, done, distinct, keys, numbers, numbered)
-        if done == len(ids):
+        position, distinct = _renumber_sparse(ids, position, distinct, keys, numbers, numbered)
+        if position == len(ids):
             return numbered, distinct
         keys, numbers = _larger(keys, numbers)
 
@@ -106,9 +106,9 @@ def _renumber_dense(ids, number, out):
     return distinct
 
 
-def _renumber_sparse(ids, done, distinct, keys, numbers, out):
-    """Number ids from `done` on, until the end or until the table is half full; returns (done, distinct)."""
-    i: cython.Py_ssize_t = done
+def _renumber_sparse(ids, position, distinct, keys, numbers, out):
+    """Number ids from `position` on, until the end or until the table is half full; returns (position, distinct)."""
+    i: cython.Py_ssize_t = position
     slot: cython.ulonglong
     mask: cython.ulonglong = keys.shape[0] - 1
     room: cython.longlong = keys.shape[0] // 2

@@ -23,13 +23,13 @@ def segments(hash_ids, offsets, distinct):
     >>> [part.tolist() for part in segments(np.array([0, 1, 2, 0, 1]), np.array([0, 2, 3, 5]), 3)]
     [[2], [0], [2], [2]]
     """
-    return Recency(len(offsets) - 1, distinct).runs(hash_ids, offsets)
+    return RecencyList(len(offsets) - 1, distinct).runs(hash_ids, offsets)
 
 
-class Recency:
+class RecencyList:
     """The recency list of a trace of `rows` rows and `distinct` blocks, which can come in pieces.
 
-    >>> recency = Recency(3, 3)
+    >>> recency = RecencyList(3, 3)
     >>> [part.tolist() for part in recency.runs(np.array([0, 1, 2]), np.array([0, 2, 3]))]
     [[], [], [], []]
     >>> [part.tolist() for part in recency.runs(np.array([0, 1]), np.array([0, 2]))]
@@ -126,8 +126,8 @@ def _segments(hash_ids, offsets, row, first, active, count, last_use, weight, ru
 
 # The recency list of a stream of requests in fixed memory: exact ranks of the most recently used blocks.
 #
-# The algorithm is that of `Recency`: the list is a sequence of runs, one per request, and a Fenwick tree over requests
-# counts the blocks of more recent runs. A stream has no end, so three things differ:
+# The algorithm is that of `RecencyList`: the list is a sequence of runs, one per request, and a Fenwick tree over
+# requests counts the blocks of more recent runs. A stream has no end, so three things differ:
 #
 # * A block is a 64-bit key in an open-addressing table. Keys are halves of keyed 128-bit digests. A new block has the
 #   key of another one in the list with a chance of (blocks in the list) / 2^64: 10^-13 at a million.

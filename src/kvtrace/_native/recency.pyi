@@ -6,7 +6,7 @@ def segments(
     hash_ids: np.ndarray, offsets: np.ndarray, distinct: int
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]: ...
 
-class Recency:
+class RecencyList:
     def __init__(self, rows: int, distinct: int) -> None: ...
     def runs(
         self, hash_ids: np.ndarray, offsets: np.ndarray

@@ -356,7 +356,7 @@ def _infer(ids, offsets, prompts, first, fresh, enough, last, users, several, se
     depth: cython.Py_ssize_t
     block: cython.int
     before: cython.int
-    known: cython.bint
+    is_user: cython.bint
     with cython.nogil:
         for r in range(offsets.shape[0] - 1):
             row = first + r
@@ -373,12 +373,12 @@ def _infer(ids, offsets, prompts, first, fresh, enough, last, users, several, se
             for i in range(offsets[r], offsets[r] + prompts[r]):
                 block = ids[i]
                 last[block] = cython.cast(cython.int, row)
-                known = False
+                is_user = False
                 for u in range(users.shape[1]):
                     if users[block, u] == session[row] or users[block, u] < 0:
                         users[block, u] = session[row]
-                        known = True
+                        is_user = True
                         break
-                if not known:
+                if not is_user:
                     several[block] = 1
     return fresh

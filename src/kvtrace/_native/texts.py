@@ -314,7 +314,7 @@ class WordFinder:
         if in_words[:64].any():
             raise ValueError("bytes of words must be 64 or larger")
         self._in_words = np.ascontiguousarray(in_words, dtype=bool).view(np.uint8)
-        self._known = np.zeros((SLOTS, WIDTH), dtype=np.uint8)  # slot -> length of a word, and its bytes
+        self._seen = np.zeros((SLOTS, WIDTH), dtype=np.uint8)  # slot -> length of a word, and its bytes
 
     def find(self, data):
         """The start and end of each word of two bytes or more, and the start of the one at the end of the data.
@@ -326,14 +326,14 @@ class WordFinder:
         room = USUAL
         while True:
             spans, ends = np.empty((room, 2), dtype=np.int64), np.array([0, len(data)], dtype=np.int64)
-            _find(data, self._in_words, self._known, spans, ends)
+            _find(data, self._in_words, self._seen, spans, ends)
             count, end = ends.tolist()
             if count <= room:
                 return spans[:count], end
-            self._known[:], room = 0, count + SLOTS  # find them all again
+            self._seen[:], room = 0, count + SLOTS  # find them all again
 
 
-def _find(data, in_words, known, spans, ends):
+def _find(data, in_words, seen, spans, ends):
     at: cython.Py_ssize_t = 0
     start: cython.Py_ssize_t
     size: cython.Py_ssize_t = data.shape[0]
@@ -351,7 +351,7 @@ def _find(data, in_words, known, spans, ends):
                 at += 1
             if at == size:
                 ends[1] = start
-            elif start == 0 or (at - start > 1 and not _is_known(data, start, at - start, known)):
+            elif start == 0 or (at - start > 1 and not _is_known(data, start, at - start, seen)):
                 if count < spans.shape[0]:
                     spans[count, 0] = start
                     spans[count, 1] = at
@@ -373,24 +373,24 @@ def _eight_bytes(data):
     )
 
 
-def _is_known(data, start, length, known):
+def _is_known(data, start, length, seen):
     """Whether a word's slot has it already; else it has it from now on."""
     i: cython.Py_ssize_t
     slot: cython.ulonglong = 0
     is_same: cython.bint
-    if length >= known.shape[1]:
+    if length >= seen.shape[1]:
         return False
     for i in range(start, start + length):
         slot = slot * 31 + data[i]
-    slot &= known.shape[0] - 1
-    is_same = known[slot, 0] == length
+    slot &= seen.shape[0] - 1
+    is_same = seen[slot, 0] == length
     i = 0
     while is_same and i < length:
-        is_same = known[slot, i + 1] == data[start + i]
+        is_same = seen[slot, i + 1] == data[start + i]
         i += 1
     if is_same:
         return True
-    known[slot, 0] = length
+    seen[slot, 0] = length
     for i in range(length):
-        known[slot, i + 1] = data[start + i]
+        seen[slot, i + 1] = data[start + i]
     return False

@@ -38,9 +38,9 @@ def find_segments(trace: Trace) -> Segments:
     >>> find_segments(toy("0 1", "2", "0 1")).rank
     array([2])
     """
-    from .._native.recency import Recency
+    from .._native.recency import RecencyList
 
-    recency = Recency(len(trace.require_chained()), trace.distinct)
+    recency = RecencyList(len(trace.require_chained()), trace.distinct)
     pieces = [recency.runs(piece.hash_ids, piece.offsets) for _, piece in trace.pieces()]
     return Segments(*(pieces[0] if len(pieces) == 1 else map(np.concatenate, zip(*pieces, strict=True))))
 
@@ -90,10 +90,10 @@ class ReuseAccumulator:
     """
 
     def __init__(self, trace: Trace):
-        from .._native.recency import Recency
+        from .._native.recency import RecencyList
 
         references, self._timestamp = int(trace.offsets[-1]), trace.timestamp
-        self._recency = Recency(len(trace.require_chained()), trace.distinct)
+        self._recency = RecencyList(len(trace.require_chained()), trace.distinct)
         max_segments = (
             references - trace.working_set
         )  # all but first uses; the system allocates pages when they are written

@@ -408,7 +408,7 @@ def simulate_settings(
         on_progress: Receives the number of requests served since its last call, from any thread.
 
     >>> from kvtrace.trace.building import toy
-    >>> [done.hits.hit_blocks for done in simulate_settings(toy("0 1", "2", "0 1"), [Setting(2), Setting(3)])]
+    >>> [result.hits.hit_blocks for result in simulate_settings(toy("0 1", "2", "0 1"), [Setting(2), Setting(3)])]
     [1, 2]
     """
     settings = list(settings)
@@ -418,11 +418,11 @@ def simulate_settings(
             _ = demand[setting.demand_options].optimum  # once, before threads share it
     with stoppable_threads(threads or os.cpu_count(), on_progress) as (pool, served):
 
-        def one(setting: Setting) -> Simulation:
+        def run_setting(setting: Setting) -> Simulation:
             return run(setting, trace, demand[setting.demand_options], served)
 
-        compiled = {setting: pool.submit(one, setting) for setting in settings if not setting.in_python}
-        in_python = {setting: one(setting) for setting in settings if setting.in_python}
+        compiled = {setting: pool.submit(run_setting, setting) for setting in settings if not setting.in_python}
+        in_python = {setting: run_setting(setting) for setting in settings if setting.in_python}
         return [in_python[key] if key.in_python else pool.result(compiled[key]) for key in settings]
 
 
@@ -445,14 +445,18 @@ def settings_of(
     >>> [(setting.policy, setting.capacity) for setting in settings_of([1, 2], ["lru", "belady"])]
     [('lru', 1), ('lru', 2), ('belady', 1), ('belady', 2)]
     """
-    made = []
+    settings = []
     for engine in engine_names:
         own = capacities[engine] if isinstance(capacities, Mapping) else capacities
         layout = (layouts or {}).get(engine)
-        made += [
+        settings += [
             Setting(blocks, name_of(policy), engine, **common, layout=layout) for policy in policies for blocks in own
         ]
-    return list(dict.fromkeys(replace(one, engine="reference", layout=None) if one.bound else one for one in made))
+    return list(
+        dict.fromkeys(
+            replace(setting, engine="reference", layout=None) if setting.bound else setting for setting in settings
+        )
+    )
 
 
 def optimum_of(setting: Setting) -> Setting:

@@ -153,11 +153,11 @@ def _inclusive(trace, sizes, setting, demand, on_progress):
         )
     hits, tier_hits = np.zeros(len(trace), dtype=np.int64), []
     for _, capacity in sizes:
-        done = run(replace(setting, capacity=capacity), trace, demand, on_progress)
-        tier_hits.append(np.maximum(done.hit_blocks - hits, 0))
-        hits = np.maximum(hits, done.hit_blocks)
+        result = run(replace(setting, capacity=capacity), trace, demand, on_progress)
+        tier_hits.append(np.maximum(result.hit_blocks - hits, 0))
+        hits = np.maximum(hits, result.hit_blocks)
     per_tier = np.array(tier_hits)
-    return TieredSimulation(setting, trace, hits, done.evictions, done.early_frees, 0, sizes, False, per_tier)
+    return TieredSimulation(setting, trace, hits, result.evictions, result.early_frees, 0, sizes, False, per_tier)
 
 
 def parse_tiers(text: str, parse: Callable[[str], T]) -> dict[str, T]:

@@ -331,11 +331,11 @@ def run_closed(
 
 def _run(fleet: InstanceGroup, played: PlayedTrace, loop: ClosedLoop, demand, on_progress) -> ClosedRun | None:
     """One run; None if a lane found no tree before the end of the duration."""
-    from .core.instance import ClosedLoop as CompiledLoop
+    from .core.instance import SessionLanes
     from .core.serving import ClosedServing
 
     deployed = fleet.deploy(played.trace, demand)
-    compiled = CompiledLoop(
+    compiled = SessionLanes(
         deployed.requests, played.arrays, loop.lanes, fleet.instances > 1,
         (played.primers.tolist(), played.primer_lane.tolist()), loop.warm_up,
         *(NEVER if one is None else one for one in (loop.duration_s, loop.idle_cap_s, loop.tree_idle_cap_s)),

@@ -345,8 +345,8 @@ class PagedCache(StepCache):
     def __init__(self, context: Context, demand, unhashed_first=True):
         StepCache.__init__(self, context, demand)
         rows = len(demand.full)
-        most = np.maximum(demand.max_blocks, 1)  # an empty prompt counts as one token
-        blocks: cython.int = min(context.capacity, int(most.sum()))  # more are never taken
+        max_blocks = np.maximum(demand.max_blocks, 1)  # an empty prompt counts as one token
+        blocks: cython.int = min(context.capacity, int(max_blocks.sum()))  # more are never taken
         self.queue = BlockQueue(blocks, context.blocks, unhashed_first)
         self.size = blocks
         self.block_size = demand.trace.block_size
@@ -354,7 +354,7 @@ class PagedCache(StepCache):
         self.held = np.empty(1 << 12, dtype=np.int32)
         self.begin = np.zeros(rows, dtype=np.int64)
         self.count, self.published, self.room = np.zeros((3, rows), dtype=np.int32)
-        self.vacant = [[] for _ in range(int(most.max(initial=1)).bit_length() + 1)]
+        self.vacant = [[] for _ in range(int(max_blocks.max(initial=1)).bit_length() + 1)]
         self.top = 0
         self.idle_hits = 0
         self.step_ends = 0
@@ -419,8 +419,8 @@ class PagedCache(StepCache):
             hit += 1
         return hit
 
-    def find(self, row, known):
-        return self.look_up(row, known) * self.block_size
+    def find(self, row, tokens):
+        return self.look_up(row, tokens) * self.block_size
 
     def admission(self, row, hit, end, whole, spare):
         need: cython.longlong = self.blocks_of(whole if whole else end) - hit // self.block_size + self.idle_hits
@@ -472,8 +472,8 @@ class PagedCache(StepCache):
         self.vacant[self.room[row]].append(part)
         return 0
 
-    def quiet(self, row, done, lag):
-        return (self.block_size - done % self.block_size) % self.block_size
+    def quiet(self, row, computed, lag):
+        return (self.block_size - computed % self.block_size) % self.block_size
 
     def _part(self, row):
         """A part of `held` with room for all blocks that a request can come to hold."""

@@ -65,7 +65,7 @@ cdef class StepCache(Engine):
 
     cdef long long free(self) noexcept nogil
     cdef int begin_step(self) noexcept
-    cdef long long find(self, Py_ssize_t row, long long known) noexcept nogil
+    cdef long long find(self, Py_ssize_t row, long long tokens) noexcept nogil
     cdef long long chunk_end(self, Py_ssize_t row, long long start, long long end) noexcept nogil
     cdef int admission(self, Py_ssize_t row, long long hit, long long end, long long whole, long long spare) noexcept
     cdef int open(self, Py_ssize_t row, long long hit) except -1
@@ -75,4 +75,4 @@ cdef class StepCache(Engine):
     cdef int extend(self, Py_ssize_t row, long long start, long long end) except -1
     cdef int publish(self, Py_ssize_t row, long long tokens) except -1 nogil
     cdef int release(self, Py_ssize_t row) except -1
-    cdef long long quiet(self, Py_ssize_t row, long long done, long long lag) noexcept
+    cdef long long quiet(self, Py_ssize_t row, long long computed, long long lag) noexcept

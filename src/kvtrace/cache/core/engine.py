@@ -190,8 +190,8 @@ class StepCache:
         """A step begins; the one before it has ended."""
         return 0
 
-    def find(self, row, known):
-        """The tokens that hit, with `known` tokens of prompt and output; the last one is always computed."""
+    def find(self, row, tokens):
+        """The tokens that hit of the first `tokens` of prompt and output; the last one is always computed."""
         return 0
 
     def chunk_end(self, row, start, end):
@@ -234,8 +234,8 @@ class StepCache:
         """Give up all blocks of a request, tail first."""
         return 0
 
-    def quiet(self, row, done, lag):
-        """The steps, of one token each, before one that takes, frees or publishes blocks, with `done` tokens computed.
+    def quiet(self, row, computed, lag):
+        """The steps, of one token each, before one that takes, frees or publishes blocks, after `computed` tokens.
 
         The tokens of the last `lag` steps are not known yet: blocks are freed and published that much later.
         """

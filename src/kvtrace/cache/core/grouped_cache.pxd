@@ -19,9 +19,9 @@ cdef class GroupedCache(Engine):
     cdef readonly object layout
     cdef const long long[::1] tokens  # row -> tokens of the prompt
     cdef const long long[::1] more  # row -> tokens that are computed after the prompt
-    cdef long long[::1] known  # row -> tokens of prompt and output that were known when it was admitted
+    cdef long long[::1] known_tokens  # row -> tokens of prompt and output when it was admitted
     cdef long long[::1] prefill_end  # row -> tokens before its next output token, less the last one of an output
-    cdef long long[::1] done  # row -> tokens computed
+    cdef long long[::1] computed  # row -> tokens computed
     cdef long long[::1] junction  # row -> end of a prefix that others share but no checkpoint has; 0 = none
     cdef long long base  # tokens of the trace's blocks
     cdef long long align  # tokens: the least common multiple of the groups' block sizes; hits are multiples of it
@@ -73,9 +73,9 @@ cdef class GroupedCache(Engine):
     cdef int block_at(self, Py_ssize_t row, long long place) noexcept nogil
     cdef int copy_at(self, Py_ssize_t row, int group, int form, long long place) noexcept nogil
     cdef bint has_all(self, Py_ssize_t row, int form, long long place) noexcept nogil
-    cdef long long look_up(self, Py_ssize_t row, long long most) noexcept nogil
-    cdef long long _prefix(self, Py_ssize_t row, int form, long long most) noexcept nogil
-    cdef long long _window_prefix(self, Py_ssize_t row, int form, long long most) noexcept nogil
+    cdef long long look_up(self, Py_ssize_t row, long long limit) noexcept nogil
+    cdef long long _prefix(self, Py_ssize_t row, int form, long long limit) noexcept nogil
+    cdef long long _window_prefix(self, Py_ssize_t row, int form, long long limit) noexcept nogil
     cdef long long chunk_end(self, Py_ssize_t row, long long start) noexcept nogil
     cdef long long aligned_end(self, Py_ssize_t row, long long start, long long end) noexcept nogil
     cdef bint can_save(self, long long start, long long end, long long position) noexcept nogil
@@ -99,7 +99,7 @@ cdef class GroupedCache(Engine):
     cdef long long _without_entry(self, Py_ssize_t at, int form, int stop, int cut) noexcept nogil
     cdef long long _unpin(self, Py_ssize_t at, int member, long long begin, long long stop) noexcept nogil
     cdef long long _unpin_place(self, Py_ssize_t at, int member, long long place) noexcept nogil
-    cdef long long _next_event(self, long long done) noexcept nogil
+    cdef long long _next_event(self, long long computed) noexcept nogil
     cdef long long next_freed(self, long long tokens) noexcept nogil
     cdef int _open(self, Py_ssize_t row) except -1 nogil
     cdef int _new_slot(self, int power) except -1

@@ -41,9 +41,9 @@ class GroupedCache(Engine):
         if by_block:
             prompt = np.asarray(demand.full, dtype=np.int64) * self.base
         self.tokens = np.ascontiguousarray(prompt, dtype=np.int64)
-        self.known, self.prefill_end = self.tokens.copy(), self.tokens.copy()
+        self.known_tokens, self.prefill_end = self.tokens.copy(), self.tokens.copy()
         self.more = np.maximum(output - 1, 0).astype(np.int64) if self.grows else np.zeros(rows, np.int64)
-        self.done, self.junction = np.zeros((2, rows), dtype=np.int64)
+        self.computed, self.junction = np.zeros((2, rows), dtype=np.int64)
         self.keys = context.blocks
         total = np.asarray(self.tokens) + np.asarray(self.more)
         taken = sum(-(-total // group.block_size) for group in groups)
@@ -95,9 +95,9 @@ class GroupedCache(Engine):
         if self.slot[row] == NO_SLOT:
             hit = self.look_up(row, max(self.tokens[row] - 1, 0))
             self.hit[row] = cython.cast(cython.int, hit // self.base)
-            self.done[row] = 0
-        while self.done[row] + hit < self.tokens[row]:
-            end = self.chunk_end(row, self.done[row] + hit)
+            self.computed[row] = 0
+        while self.computed[row] + hit < self.tokens[row]:
+            end = self.chunk_end(row, self.computed[row] + hit)
             if self.allocate(row, hit, end) == NO_ROOM:
                 return NO_ROOM
             hit = 0
@@ -105,10 +105,10 @@ class GroupedCache(Engine):
 
     def grow(self, row):
         total: cython.longlong = self.tokens[row] + self.more[row]
-        while self.done[row] < total:
-            if self.allocate(row, 0, self.done[row] + 1) == NO_ROOM:
+        while self.computed[row] < total:
+            if self.allocate(row, 0, self.computed[row] + 1) == NO_ROOM:
                 return NO_ROOM
-            self.done[row] = min(self._next_event(self.done[row] - 1), total)
+            self.computed[row] = min(self._next_event(self.computed[row] - 1), total)
         return 0
 
     def finish(self, row):
@@ -153,14 +153,14 @@ class GroupedCache(Engine):
                 return False
         return True
 
-    def look_up(self, row, most):
-        """The tokens of the longest prefix, of at most `most` tokens, at which all groups can resume.
+    def look_up(self, row, limit):
+        """The tokens of the longest prefix, of at most `limit` tokens, at which all groups can resume.
 
         `junction` becomes the end of a longer prefix that some groups have, so that a checkpoint is made there.
         """
         f: cython.int
         current: cython.longlong
-        hit: cython.longlong = most
+        hit: cython.longlong = limit
         longest: cython.longlong = 0
         full: cython.longlong = -1  # of the first form, if it is full attention, which is looked up once
         while True:
@@ -184,29 +184,29 @@ class GroupedCache(Engine):
         self.junction[row] = longest if longest > hit and self.junctions else 0
         return hit
 
-    def _prefix(self, row, form, most):
+    def _prefix(self, row, form, limit):
         """The tokens of the longest prefix at which the groups of a form can resume."""
         size: cython.longlong = self.size[form]
-        places: cython.longlong = most // size
+        places: cython.longlong = limit // size
         place: cython.longlong = 0
         if self.kind[form] == WINDOW:
-            return self._window_prefix(row, form, most)
+            return self._window_prefix(row, form, limit)
         if self.kind[form] == STATE:
             for place in range(places - 1, -1, -1):
                 if self.has_all(row, form, place):
                     return (place + 1) * size
             return 0
         if self.kind[form] == CHUNK:
-            place = most // self.window[form] * self.window[form] // size
+            place = limit // self.window[form] * self.window[form] // size
         while place < places and self.has_all(row, form, place):
             place += 1
         return place * size // self.align * self.align
 
-    def _window_prefix(self, row, form, most):
+    def _window_prefix(self, row, form, limit):
         size: cython.longlong = self.size[form]
         place: cython.longlong
         run: cython.longlong = 0
-        for place in range(most // size - 1, -1, -1):
+        for place in range(limit // size - 1, -1, -1):
             if not self.has_all(row, form, place):
                 run = 0
             elif run or (place + 1) * size % self.align == 0:
@@ -227,24 +227,24 @@ class GroupedCache(Engine):
         last: cython.longlong
         aligned: cython.longlong
         stop: cython.longlong
-        most: cython.longlong
+        limit: cython.longlong
         internal: cython.bint
         if not self.has_state or start >= goal:
             return end
-        last = (self.known[row] - 1) // self.align * self.align
+        last = (self.known_tokens[row] - 1) // self.align * self.align
         internal = end >= goal and self.can_save(start, end, (goal - 1) // self.align * self.align)
         if end < goal:
             aligned = end // self.align * self.align
             if aligned > start or self.align <= self.step_tokens:
                 end = aligned
-        most = end
+        limit = end
         if not internal:
             stop = (start // self.align + 1) * self.align
             if start % self.align and stop < end:
                 end = stop
             if start < last < end:
                 end = last
-        if start < self.junction[row] < most:
+        if start < self.junction[row] < limit:
             stop = start + (self.junction[row] - start) // self.align * self.align
             if start < stop < end:
                 end = stop
@@ -269,7 +269,7 @@ class GroupedCache(Engine):
 
     def allocate(self, row, hit, end):
         """Take the blocks of the chunk up to `end` and list those that it fills; NO_ROOM takes nothing."""
-        start: cython.longlong = self.done[row] + hit
+        start: cython.longlong = self.computed[row] + hit
         new: cython.longlong
         self.retire(row, start)
         new = self.missing(row, hit, start, end)
@@ -280,7 +280,7 @@ class GroupedCache(Engine):
             self._start_with(row, hit)
         self.pool.take(new)
         self._extend(row, start, end)
-        self.done[row] = end
+        self.computed[row] = end
         return self._publish(row, end)
 
     def retire(self, row, tokens):
@@ -547,13 +547,13 @@ class GroupedCache(Engine):
         self.held[self._cell(at, member, entry)] = NO_BLOCK
         return blank
 
-    def _next_event(self, done):
-        """The number of tokens after `done` at which the next token takes, frees or lists a block."""
+    def _next_event(self, computed):
+        """The number of tokens after `computed` at which the next token takes, frees or lists a block."""
         f: cython.int
-        soonest: cython.longlong = (done + 1) // self.align * self.align + self.align - 1  # one more lists blocks
+        soonest: cython.longlong = (computed + 1) // self.align * self.align + self.align - 1  # one more lists blocks
         for f in range(self.forms):
-            soonest = min(soonest, (done // self.size[f] + 1) * self.size[f])
-        return max(done + 1, min(soonest, self.next_freed(done)))
+            soonest = min(soonest, (computed // self.size[f] + 1) * self.size[f])
+        return max(computed + 1, min(soonest, self.next_freed(computed)))
 
     def next_freed(self, tokens):
         """The number of tokens after `tokens` at which the next blocks can be freed."""
@@ -662,10 +662,10 @@ class GroupedSteps(StepCache):
         self.groups.step += 1
         return 0
 
-    def find(self, row, known):
-        self.groups.known[row] = known
-        self.groups.prefill_end[row] = max(self.groups.tokens[row], known - 1)
-        return self.groups.look_up(row, known - 1)
+    def find(self, row, tokens):
+        self.groups.known_tokens[row] = tokens
+        self.groups.prefill_end[row] = max(self.groups.tokens[row], tokens - 1)
+        return self.groups.look_up(row, tokens - 1)
 
     def chunk_end(self, row, start, end):
         return self.groups.aligned_end(row, start, end)
@@ -758,6 +758,6 @@ class GroupedSteps(StepCache):
     def release(self, row):
         return self.groups.finish(row)
 
-    def quiet(self, row, done, lag):
+    def quiet(self, row, computed, lag):
         steps: cython.longlong = min(self.next_freed[row], self.next_listed[row] - 1) + lag
-        return max(0, min(steps, self.room[row]) - done)
+        return max(0, min(steps, self.room[row]) - computed)

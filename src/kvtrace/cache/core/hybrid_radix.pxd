@@ -28,7 +28,7 @@ cdef class HybridRadix(Radix):
     cdef int _link(self, int node, int after) noexcept nogil
     cdef int _unlink(self, int node) noexcept nogil
     cdef int _take_second(self, long long number) noexcept nogil
-    cdef int _next(self, long long start, long long done, long long blocks) noexcept nogil
+    cdef int _next(self, long long start, long long depth, long long blocks) noexcept nogil
     cdef int _enter(self, int child, int blocks) except -1 nogil
     cdef int _begin(self, Py_ssize_t row) except -1 nogil
     cdef int _hold(self, Py_ssize_t row) except -1 nogil

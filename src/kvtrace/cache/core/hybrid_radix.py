@@ -159,9 +159,9 @@ class HybridRadix(Radix):
             self._lose(node)
         return Radix._evict(self, node)
 
-    def _next(self, start, done, blocks):
-        """The node that continues a path of `blocks` blocks after its first `done`, or -1."""
-        return self.head[self.ids[start + done]] if done < blocks else -1
+    def _next(self, start, depth, blocks):
+        """The node that continues a path of `blocks` blocks after its first `depth`, or -1."""
+        return self.head[self.ids[start + depth]] if depth < blocks else -1
 
     def _enter(self, child, blocks):
         """The node of a child's first `blocks` blocks: the child, or a new parent of the rest."""
@@ -179,32 +179,32 @@ class HybridRadix(Radix):
         """
         counted: cython.longlong = self.counted[row]
         start: cython.longlong = self.start[row]
-        done: cython.longlong = self.published[row]
+        depth: cython.longlong = self.published[row]
         node: cython.int = self.held[row]
         child: cython.int = node
         same: cython.int
-        self.clock += done
+        self.clock += depth
         now: cython.longlong = self.clock
         while child != ROOT:
             self.used[child] = now  # a locked node has no place in the heap that could change
             self.rank[child] = max(self.rank[child], self.priority[row])
-            self.requests[child] += done > counted
+            self.requests[child] += depth > counted
             child = self.parent[child]
             now -= 1
-        child = self._next(start, done, blocks)
+        child = self._next(start, depth, blocks)
         while child >= 0:
-            same = self._common(child, start + done, blocks - done)
+            same = self._common(child, start + depth, blocks - depth)
             self.used[child] = self._tick()
             node = self._enter(child, same)
             self.rank[node] = max(self.rank[node], self.priority[row])
-            done += same
-            self._overlap(row, node, done - same, done)
-            self.requests[node] += done > counted
+            depth += same
+            self._overlap(row, node, depth - same, depth)
+            self.requests[node] += depth > counted
             self._settle(node)
-            child = self._next(start, done, blocks)
-        self.matched = done
+            child = self._next(start, depth, blocks)
+        self.matched = depth
         self.counted[row] = blocks
-        return self._add_rest(row, node, blocks) if done < blocks else node
+        return self._add_rest(row, node, blocks) if depth < blocks else node
 
     def _overlap(self, row, node, begin, end):
         """A node has blocks that the request has computed too: the copies are freed."""
@@ -244,14 +244,14 @@ class StateRadix(HybridRadix):
         child: cython.int
         start: cython.longlong = self.start[row]
         blocks: cython.longlong = self.limit[row]
-        done: cython.longlong = 0
+        depth: cython.longlong = 0
         hit: cython.longlong = 0
-        child = self._next(start, done, blocks)
-        while child >= 0 and self._common(child, start + done, blocks - done) == self.length[child]:
-            done += self.length[child]
+        child = self._next(start, depth, blocks)
+        while child >= 0 and self._common(child, start + depth, blocks - depth) == self.length[child]:
+            depth += self.length[child]
             if self.kept[child]:
-                hit = done
-            child = self._next(start, done, blocks)
+                hit = depth
+            child = self._next(start, depth, blocks)
         return cython.cast(cython.int, hit)
 
     def finish(self, row):
@@ -359,17 +359,17 @@ class WindowRadix(HybridRadix):
         same: cython.int
         start: cython.longlong = self.start[row]
         blocks: cython.longlong = self.limit[row]
-        done: cython.longlong = 0
+        depth: cython.longlong = 0
         hit: cython.longlong = 0
         behind: cython.longlong = self.window
-        child = self._next(start, done, blocks)
+        child = self._next(start, depth, blocks)
         while child >= 0:
-            same = self._common(child, start + done, blocks - done)
-            done += same
+            same = self._common(child, start + depth, blocks - depth)
+            depth += same
             behind = behind + same if self.kept[child] else 0
             if behind >= self.window:
-                hit = done
-            child = self._next(start, done, blocks) if same == self.length[child] else -1
+                hit = depth
+            child = self._next(start, depth, blocks) if same == self.length[child] else -1
         return cython.cast(cython.int, hit)
 
     def finish(self, row):

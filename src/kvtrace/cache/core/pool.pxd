@@ -33,7 +33,7 @@ cdef class Pool(Engine):
 
 
 @cython.final
-cdef class Tier:
+cdef class PoolTier:
     cdef Policy policy
     cdef long long capacity
     cdef long long size

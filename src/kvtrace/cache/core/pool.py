@@ -282,7 +282,7 @@ class Pool(Engine):
         return 0
 
 
-class Tier:
+class PoolTier:
     """Exclusive tiers below a pool: each tier's victims move to the next tier; a block that is used moves to the first.
 
     With LRU in each tier, the tiers together are one LRU cache of their total capacity. Twin: tests/reference/tiers.py.
@@ -298,7 +298,7 @@ class Tiers(Pool):
 
     def __init__(self, context: Context, demand, policy: Policy, lower):
         Pool.__init__(self, context, demand, policy)
-        self.tiers = [Tier(order, len(demand)) for order in lower]
+        self.tiers = [PoolTier(order, len(demand)) for order in lower]
         self.one_block_path = False  # each request looks in the lower tiers too
         self.needs_lock = True  # the tiers are Python objects in a list
         self.count = len(lower)
@@ -313,7 +313,7 @@ class Tiers(Pool):
     @property
     def tier_hits(self):
         """Hit blocks of each request in each tier below the first: an array of shape (tiers, requests)."""
-        return np.array([np.asarray(cython.cast(Tier, tier).hits) for tier in self.tiers])
+        return np.array([np.asarray(cython.cast(PoolTier, tier).hits) for tier in self.tiers])
 
     @property
     def dropped(self):
@@ -325,8 +325,8 @@ class Tiers(Pool):
         below = np.asarray(self.below)
         for number, tier in enumerate(self.tiers, 1):
             held = int((below == number).sum())
-            if held != cython.cast(Tier, tier).size or held > cython.cast(Tier, tier).capacity:
-                return f"tier {number} holds {held:,} blocks and counts {cython.cast(Tier, tier).size:,}"
+            if held != cython.cast(PoolTier, tier).size or held > cython.cast(PoolTier, tier).capacity:
+                return f"tier {number} holds {held:,} blocks and counts {cython.cast(PoolTier, tier).size:,}"
         if (np.asarray(self.pins)[below > 0] != ABSENT).any():
             return "a block is in two tiers"
         return Pool.self_check(self)
@@ -334,7 +334,7 @@ class Tiers(Pool):
     def before(self, row):
         with cython.gil:
             for item in self.tiers:
-                tier: Tier = item
+                tier: PoolTier = item
                 tier.policy.context.request = row
                 tier.policy.context.order = self.context.order
                 tier.policy.context.now = self.context.now
@@ -348,7 +348,7 @@ class Tiers(Pool):
         Pool.finish(self, row)
         with cython.gil:
             for item in self.tiers:
-                tier: Tier = item
+                tier: PoolTier = item
                 tier.policy.context.now = self.context.now
                 if tier.policy.follows_requests:
                     tier.policy.request_ended(row)
@@ -366,7 +366,7 @@ class Tiers(Pool):
         hits: cython.int = 0
         with cython.gil:
             for tier in self.tiers:
-                hits += cython.cast(Tier, tier).hits[row]
+                hits += cython.cast(PoolTier, tier).hits[row]
         return hits
 
     def fetch_seconds(self, row):
@@ -374,7 +374,7 @@ class Tiers(Pool):
         seconds: cython.double = 0
         with cython.gil:
             for k in range(self.count):
-                seconds += cython.cast(Tier, self.tiers[k]).hits[row] * self.block_seconds[k]
+                seconds += cython.cast(PoolTier, self.tiers[k]).hits[row] * self.block_seconds[k]
         return seconds
 
     def admit(self, row):
@@ -395,7 +395,7 @@ class Tiers(Pool):
     def _take(self, block, row, is_hit):
         """Remove a block from its lower tier, before the first tier inserts it."""
         with cython.gil:
-            tier: Tier = self.tiers[self.below[block] - 1]
+            tier: PoolTier = self.tiers[self.below[block] - 1]
             self.below[block] = 0
             tier.size -= 1
             tier.hits[row] += is_hit
@@ -408,7 +408,7 @@ class Tiers(Pool):
         Pool._evict(self, block)
         with cython.gil:
             for k in range(self.count):
-                tier: Tier = self.tiers[k]
+                tier: PoolTier = self.tiers[k]
                 self.below[block] = k + 1
                 tier.size += 1
                 if tier.policy.misses:

@@ -212,17 +212,17 @@ class Radix(LockedTree):
         """Number of blocks that a request would hit now: a walk that refreshes and splits no node."""
         child: cython.int
         same: cython.int
-        done: cython.longlong = 0
+        depth: cython.longlong = 0
         start: cython.longlong = self.start[row]
-        while done < self.limit[row]:
-            child = self.head[self.ids[start + done]]
+        while depth < self.limit[row]:
+            child = self.head[self.ids[start + depth]]
             if child < 0:
                 break
-            same = self._common(child, start + done, self.limit[row] - done)
-            done += same
+            same = self._common(child, start + depth, self.limit[row] - depth)
+            depth += same
             if same < self.length[child]:
                 break
-        return cython.cast(cython.int, done)
+        return cython.cast(cython.int, depth)
 
     def admit(self, row):
         """Match, lock, make room, insert. Without room, the match still refreshes and splits nodes, as in SGLang."""
@@ -286,25 +286,25 @@ class Radix(LockedTree):
         node: cython.int = ROOT
         child: cython.int
         same: cython.int
-        done: cython.longlong = 0
+        depth: cython.longlong = 0
         now: cython.longlong = self._tick()
-        while done < blocks:
-            child = self.head[self.ids[start + done]]
+        while depth < blocks:
+            child = self.head[self.ids[start + depth]]
             if child < 0:
                 break
-            same = self._common(child, start + done, blocks - done)
+            same = self._common(child, start + depth, blocks - depth)
             self.used[child] = self._tick() if self.unified else now
-            done += same
+            depth += same
             node = child
             if same < self.length[child]:
                 node = self._split(child, same)
                 self._settle(child)  # the part that did not match is refreshed too
             self.rank[node] = max(self.rank[node], priority)
-            self.requests[node] += done > counted
+            self.requests[node] += depth > counted
             self._settle(node)
             if node != child:
                 break
-        self.matched = done
+        self.matched = depth
         return node
 
     def _common(self, node, start, blocks):
@@ -438,17 +438,17 @@ class PagedRadix(LockedTree):
         """Number of blocks that a request would hit now: a walk that refreshes and divides no node."""
         child: cython.int
         same: cython.int
-        done: cython.longlong = 0
+        depth: cython.longlong = 0
         pages: cython.longlong = (max(self.tokens[row], 1) - 1) // self.page_size
-        while done < pages:
-            child = self._child(row, done)
+        while depth < pages:
+            child = self._child(row, depth)
             if child == NOBODY:
                 break
             same = self._common(child, row, pages)
-            done += same
+            depth += same
             if same < self.length[child]:
                 break
-        return cython.cast(cython.int, done * self.page_size // self.block_size)
+        return cython.cast(cython.int, depth * self.page_size // self.block_size)
 
     def token_name(self, row, token):
         """The block of a token, or the name of its request; two requests with the same one share all up to it."""

@@ -112,11 +112,11 @@ def _merged(layers: Sequence[LayerKind]) -> list[LayerKind]:
             raise UsageError(f"the bytes of a kind of layer are not known: {entry}.")
         if entry.tokens_per_entry != 1:
             raise UsageError("vLLM has rules of its own for compressed layers, which this layout does not model.")
-        one = replace(entry, layers=1)
-        merged[one] = merged.get(one, 0) + entry.layers
+        layer = replace(entry, layers=1)
+        merged[layer] = merged.get(layer, 0) + entry.layers
     if not merged:
         raise UsageError("a model without layers has no cache.")
-    return [replace(one, layers=count) for one, count in merged.items()]
+    return [replace(layer, layers=count) for layer, count in merged.items()]
 
 
 def _block_size(kinds: list[LayerKind], wanted: int | None, kernel: StateKernel) -> int:
@@ -184,8 +184,8 @@ def _groups(pages: list[_Pages]) -> list[list[_Pages]]:
         if not kinds <= {"window", *ATTENDS_ALL}:
             raise UsageError("vLLM refuses this model: it cannot make the pages of its layers equally large.")
         return [[part.as_full for part in pages]]
-    fewest, most = min(part.layers.layers for part in equal), max(part.layers.layers for part in equal)
-    width = most if most < 1.5 * fewest else fewest
+    smallest, largest = min(part.layers.layers for part in equal), max(part.layers.layers for part in equal)
+    width = largest if largest < 1.5 * smallest else smallest
     groups = []
     for part in equal:
         count = -(-part.layers.layers // width)

@@ -66,8 +66,8 @@ cdef class PrefixCache:
     cdef int _check_live(self, Sequence sequence) except -1
     cdef int _ready(self) except -1
     cdef Sequence _sequence(self, Py_ssize_t length, Py_ssize_t hits)
-    cdef int _make_sure_of_room(self, Py_ssize_t count, Py_ssize_t known) except -1
-    cdef int _fill(self, Sequence sequence, Py_ssize_t known) except -1
+    cdef int _make_sure_of_room(self, Py_ssize_t count, Py_ssize_t depth) except -1
+    cdef int _fill(self, Sequence sequence, Py_ssize_t depth) except -1
     cdef void _count(self, Sequence sequence) noexcept
     cdef int _extend(self, Sequence sequence, unsigned int* tokens, Py_ssize_t length) except -1
     cdef int _lengthen(self, int slot, Py_ssize_t filled, unsigned int* tokens, Py_ssize_t more, bint shared) except -1

@@ -200,8 +200,8 @@ class PrefixCache:
             self._tick()
         length: cython.Py_ssize_t = self.tokens.read(tokens)
         root: cython.int = self.table.root(self.current_salt, tenant)
-        known: cython.Py_ssize_t = self.table.walk(root, self.tokens.values, length)
-        return min(self.table.resident(known) * self.block_size, length)
+        depth: cython.Py_ssize_t = self.table.walk(root, self.tokens.values, length)
+        return min(self.table.resident(depth) * self.block_size, length)
 
     def allocate(self, tokens, tenant=None):
         """Create a live Sequence of the tokens: it shares the cached blocks and gets new slots for the others.
@@ -218,13 +218,13 @@ class PrefixCache:
         self._tick()
         length: cython.Py_ssize_t = self.tokens.read(tokens)
         root: cython.int = self.table.root(self.current_salt, tenant)
-        known: cython.Py_ssize_t = self.table.walk(root, self.tokens.values, length)
-        sequence: Sequence = self._sequence(length, self.table.resident(known))
-        self._make_sure_of_room(sequence.count, known)
+        depth: cython.Py_ssize_t = self.table.walk(root, self.tokens.values, length)
+        sequence: Sequence = self._sequence(length, self.table.resident(depth))
+        self._make_sure_of_room(sequence.count, depth)
 
         self.busy = True
         sequence.root = self.table.new_root(self.current_salt, tenant) if root == NONE else root
-        self._fill(sequence, known)
+        self._fill(sequence, depth)
         sequence.live = True
         self.sequences.add(sequence)
         self._count(sequence)
@@ -308,13 +308,13 @@ class PrefixCache:
         """
         idle = self.pool.idle_count
         pinned = self.slots - self.pool.free_count - idle
-        known = self.table.made - self.table.spare_count - len(self.table.roots)
+        blocks = self.table.numbers - self.table.spare_count - len(self.table.roots)
         return {
             "requests": self.requests, "blocks": self.requested_blocks, "hit_blocks": self.hit_blocks,
             "tokens": self.requested_tokens, "hit_tokens": self.hit_tokens, "appended": self.appended,
             "copies": self.copies, "evictions": self.pool.evictions, "resident": pinned + idle,
             "pinned": pinned, "idle": idle, "free": self.pool.free_count, "sequences": len(self.sequences),
-            "remembered": known - self.pool.found_count,
+            "remembered": blocks - self.pool.found_count,
         }  # fmt: skip
 
     def check(self):
@@ -334,15 +334,15 @@ class PrefixCache:
         """
         i: cython.Py_ssize_t
         b: cython.int
-        one: Sequence
+        sequence: Sequence
         held = []
-        for one in self.sequences:
-            held.append(self_check.Held(one.live, one.length, one.blocks, one.root))
-        known = {}
-        for i in range(self.table.made):
+        for sequence in self.sequences:
+            held.append(self_check.Held(sequence.live, sequence.length, sequence.blocks, sequence.root))
+        table = {}
+        for i in range(self.table.numbers):
             b = cython.cast(cython.int, i)
             if self.table.blocks[b].length != SPARE:
-                known[b] = self_check.KnownBlock(
+                table[b] = self_check.KnownBlock(
                     self.table.blocks[b].parent, self.table.blocks[b].slot, self.table.blocks[b].holders,
                     self.table.found_as(b),
                 )  # fmt: skip
@@ -351,9 +351,9 @@ class PrefixCache:
             pins=[self.pool.pins[i] for i in range(self.slots)],
             block=[self.pool.block[i] for i in range(self.slots)],
             unused=[self.pool.unused[i] for i in range(self.pool.free_count)],
-            idle_count=self.pool.idle_count, known=known,
+            idle_count=self.pool.idle_count, table=table,
             roots=list(self.table.roots.values()), tenants=list(self.table.tenants),
-            made=self.table.made, spare_count=self.table.spare_count, found_count=self.pool.found_count,
+            numbers=self.table.numbers, spare_count=self.table.spare_count, found_count=self.pool.found_count,
         )  # fmt: skip
 
     # ---- before a call
@@ -398,13 +398,13 @@ class PrefixCache:
         sequence.reserve(sequence.count)
         return sequence
 
-    def _make_sure_of_room(self, count, known):
+    def _make_sure_of_room(self, count, depth):
         """Raise OutOfBlocks if the free and idle slots, without the path's own, are too few for the missing blocks."""
         i: cython.Py_ssize_t
         slot: cython.int
         need: cython.Py_ssize_t = count
         idle: cython.Py_ssize_t = self.pool.idle_count
-        for i in range(known):
+        for i in range(depth):
             slot = self.table.blocks[self.table.path[i]].slot
             if slot != NONE:
                 need -= 1
@@ -413,18 +413,18 @@ class PrefixCache:
             raise self._no_room(need, idle)
         return self.table.reserve(need + 1)
 
-    def _fill(self, sequence, known):
+    def _fill(self, sequence, depth):
         """Pin the resident blocks of `path`, then take slots for the others, root first."""
         i: cython.Py_ssize_t
         first: cython.Py_ssize_t = 0
         b: cython.int = sequence.root
         self.table.blocks[b].holders += 1
-        for i in range(known):  # including blocks resident below a gap, which are computed again in place
+        for i in range(depth):  # including blocks resident below a gap, which are computed again in place
             self.table.blocks[self.table.path[i]].holders += 1  # keeps the block known during the evictions below
             if self.table.blocks[self.table.path[i]].slot != NONE:
                 self.pool.pin(self.table.blocks[self.table.path[i]].slot)
         for i in range(sequence.count):
-            if i < known:
+            if i < depth:
                 b = self.table.path[i]
             else:
                 b = self.table.new(b, self.tokens.values + first, min(self.block_size, sequence.length - first))
@@ -432,7 +432,7 @@ class PrefixCache:
                 self.pool.put(b, self.pool.take())
             sequence.slots[i] = self.table.blocks[b].slot
             first += self.block_size
-        for i in range(known):
+        for i in range(depth):
             self.table.blocks[self.table.path[i]].holders -= 1
         return 0
 

@@ -22,10 +22,10 @@ class CacheSnapshot:
     block: list[int]  # slot -> the block in it, or NONE
     unused: list[int]  # the free slots
     idle_count: int
-    known: dict[int, KnownBlock]  # each number in use, of a block or a root
+    table: dict[int, KnownBlock]  # each number in use, of a block or a root
     roots: list[int]  # as found by tenant
     tenants: list[int]  # and back
-    made: int  # numbers that were ever in use
+    numbers: int  # numbers that were ever in use
     spare_count: int
     found_count: int
 
@@ -79,7 +79,7 @@ def broken_slots(snapshot: CacheSnapshot) -> str | None:
     idle = [slot for slot, pins in enumerate(snapshot.pins) if pins == 0]
     if len(idle) != snapshot.idle_count or len(idle) > snapshot.most_idle:
         return f"{len(idle):,} blocks are idle, {snapshot.idle_count:,} are counted, {snapshot.most_idle:,} may be"
-    if any(snapshot.known[snapshot.block[slot]].slot != slot for slot in idle):
+    if any(snapshot.table[snapshot.block[slot]].slot != slot for slot in idle):
         return "an idle block is not found in its slot"
     return None
 
@@ -88,21 +88,21 @@ def broken_table(snapshot: CacheSnapshot) -> str | None:
     """The first fault of the table, or None: each block is found by its tokens, and its count of holders is right."""
     holders = Counter(block for block in snapshot.block if block != NONE)
     holders.update(held.root for held in snapshot.sequences)
-    holders.update(known.parent for known in snapshot.known.values() if known.parent != NONE)
-    if len(snapshot.known) + snapshot.spare_count != snapshot.made or sorted(snapshot.roots) != sorted(
+    holders.update(entry.parent for entry in snapshot.table.values() if entry.parent != NONE)
+    if len(snapshot.table) + snapshot.spare_count != snapshot.numbers or sorted(snapshot.roots) != sorted(
         snapshot.tenants
     ):
         return "the numbers of blocks do not add up"
-    if snapshot.found_count != sum(known.slot != NONE for known in snapshot.known.values()):
+    if snapshot.found_count != sum(entry.slot != NONE for entry in snapshot.table.values()):
         return "the count of blocks that are found is wrong"
-    for block, known in snapshot.known.items():
-        if known.holders != holders[block] or not holders[block]:
-            return f"a block counts {known.holders:,} holders and has {holders[block]:,}"
-        if known.slot != NONE and snapshot.block[known.slot] != block:
+    for block, entry in snapshot.table.items():
+        if entry.holders != holders[block] or not holders[block]:
+            return f"a block counts {entry.holders:,} holders and has {holders[block]:,}"
+        if entry.slot != NONE and snapshot.block[entry.slot] != block:
             return "a block is not in the slot where it is to be found"
-        if known.parent == NONE:
+        if entry.parent == NONE:
             if block not in snapshot.tenants:
                 return "a root belongs to no tenant"
-        elif known.found_as != block:
+        elif entry.found_as != block:
             return "a block is not found by its tokens"
     return None

@@ -27,7 +27,7 @@ cdef class BlockTable:
     cdef Block* blocks
     cdef unsigned int* own
     cdef Py_ssize_t room
-    cdef Py_ssize_t made
+    cdef Py_ssize_t numbers
     cdef Py_ssize_t spare_count
     cdef int spare
     cdef int* buckets
@@ -39,7 +39,7 @@ cdef class BlockTable:
     cdef Py_ssize_t path_room
 
     cdef Py_ssize_t walk(self, int root, unsigned int* tokens, Py_ssize_t length) except -1
-    cdef Py_ssize_t resident(self, Py_ssize_t known) noexcept
+    cdef Py_ssize_t resident(self, Py_ssize_t depth) noexcept
     cdef int find(self, int parent, unsigned int* tokens, Py_ssize_t length) noexcept
     cdef int named(self, int parent, unsigned int* tokens, Py_ssize_t length) noexcept
     cdef int new(self, int parent, unsigned int* tokens, Py_ssize_t length) noexcept

@@ -51,7 +51,7 @@ class BlockTable:
         self.block_size, self.is_direct = block_size, is_direct
         self.roots = {}  # (salt, tenant) -> root
         self.tenants = {}  # root -> (salt, tenant)
-        self.spare = NONE  # first of the unused numbers below `made`
+        self.spare = NONE  # first of the unused numbers below `numbers`
         key = os.urandom(16)  # secret, so that no client can construct prompts that collide
         self.key0, self.key1 = int.from_bytes(key[:8], "little"), int.from_bytes(key[8:], "little")
         self.digest_mask = ~cython.cast(cython.ulonglong, 0)
@@ -67,7 +67,7 @@ class BlockTable:
 
     def walk(self, root, tokens, length):
         """Put the known leading blocks of the tokens into `path`; returns their number, resident or not."""
-        known: cython.Py_ssize_t = 0
+        depth: cython.Py_ssize_t = 0
         first: cython.Py_ssize_t = 0
         if root == NONE:
             return 0
@@ -76,19 +76,19 @@ class BlockTable:
             self.path = cython.cast(cython.p_int, resized(self.path, 2 * count * cython.sizeof(cython.int)))
             self.path_room = 2 * count
         b: cython.int = root
-        while known < count:
+        while depth < count:
             b = self.find(b, tokens + first, min(self.block_size, length - first))
             if b == NONE:
                 break
-            self.path[known] = b
-            known += 1
+            self.path[depth] = b
+            depth += 1
             first += self.block_size
-        return known
+        return depth
 
-    def resident(self, known):
-        """Number of leading blocks of `path`, which has `known` blocks, that have a slot: the hit."""
+    def resident(self, depth):
+        """Number of leading blocks of `path`, which has `depth` blocks, that have a slot: the hit."""
         hits: cython.Py_ssize_t = 0
-        while hits < known and self.blocks[self.path[hits]].slot != NONE:
+        while hits < depth and self.blocks[self.path[hits]].slot != NONE:
             hits += 1
         return hits
 
@@ -114,9 +114,9 @@ class BlockTable:
         """Make room for `more` new blocks; numbers do not change."""
         b: cython.int
         i: cython.Py_ssize_t
-        if self.spare_count + self.room - self.made >= more:
+        if self.spare_count + self.room - self.numbers >= more:
             return 0
-        room: cython.Py_ssize_t = max(256, 2 * self.room, self.made + more)
+        room: cython.Py_ssize_t = max(256, 2 * self.room, self.numbers + more)
         if room > (1 << 31) - 1:
             raise MemoryError("the block table has more blocks than block numbers")
         size: cython.Py_ssize_t = 2
@@ -129,7 +129,7 @@ class BlockTable:
         self.mask = cython.cast(cython.ulonglong, size - 1)
         for i in range(size):
             self.buckets[i] = NONE
-        for i in range(self.made):
+        for i in range(self.numbers):
             b = cython.cast(cython.int, i)
             if self.blocks[b].length != SPARE and self.blocks[b].parent != NONE:
                 self._link(b)
@@ -210,8 +210,8 @@ class BlockTable:
         """An unused number for a new block or root."""
         b: cython.int = self.spare
         if b == NONE:
-            b = cython.cast(cython.int, self.made)
-            self.made += 1
+            b = cython.cast(cython.int, self.numbers)
+            self.numbers += 1
         else:
             self.spare = self.blocks[b].next
             self.spare_count -= 1

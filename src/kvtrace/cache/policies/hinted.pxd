@@ -70,7 +70,7 @@ cdef class SessionHints(Policy):
     cdef int _shelf(self, int block) noexcept nogil
     cdef int _hold(self, int block, int agent) except -1 nogil
     cdef int _give_up(self, int block, int agent) except -1 nogil
-    cdef int _common(self, Py_ssize_t one, Py_ssize_t other) noexcept nogil
+    cdef int _common(self, Py_ssize_t row, Py_ssize_t other) noexcept nogil
 
 
 @cython.final

@@ -16,8 +16,8 @@ class RunningQuantile:
     Two heaps, one with the k least values and one with the others; a value costs O(log n).
     """
 
-    def __init__(self, most, share):
-        self.heaps, self.share = Heaps(max(most, 1), 2), share
+    def __init__(self, max_values, share):
+        self.heaps, self.share = Heaps(max(max_values, 1), 2), share
         self.count = self.lowest = 0
 
     def add(self, value):
@@ -61,7 +61,7 @@ class Pauses:
         self.times, self.deadlines = RunningQuantile(len(trace), share), Heaps(agents)
         self.since = np.full(agents, -1.0)
         stop = trace.extra.get("stop")
-        tools = [True] * len(trace) if stop is None else [one not in PERSON for one in stop.tolist()]
+        tools = [True] * len(trace) if stop is None else [reason not in PERSON for reason in stop.tolist()]
         self.is_tool = np.array(tools, dtype=np.int8)
 
     def paused(self, agent, row, now):
@@ -281,14 +281,14 @@ class SessionHints(Policy):
         self.owner[block] = agent
         return self.shelves.move(block, self._shelf(block)) if self.shelves.holds(block) else 0
 
-    def _common(self, one, other):
+    def _common(self, row, other):
         """Number of leading blocks that two prompts share, by bisection: blocks are chained, so they part only once."""
         low: cython.int = 0
-        high: cython.int = min(self.full[one], self.full[other])
+        high: cython.int = min(self.full[row], self.full[other])
         middle: cython.int
         while low < high:
             middle = (low + high + 1) // 2
-            if self.ids[self.start[one] + middle - 1] == self.ids[self.start[other] + middle - 1]:
+            if self.ids[self.start[row] + middle - 1] == self.ids[self.start[other] + middle - 1]:
                 low = middle
             else:
                 high = middle - 1
@@ -304,7 +304,7 @@ def agents_of(trace):
         raise InputError("the policy needs a trace with sessions, and this one has none. Try lru.")
     column = trace.extra.get("agent")
     agents = (
-        [0] * len(trace) if column is None else [one if one == one else 0 for one in column.tolist()]
+        [0] * len(trace) if column is None else [value if value == value else 0 for value in column.tolist()]
     )  # NaN: missing
     number: dict = {}
     pairs = zip(trace.session.tolist(), (agent or 0 for agent in agents), strict=True)

@@ -57,7 +57,7 @@ cdef class LHD(Policy):
     cdef int _place_drawn(self) noexcept nogil
     cdef int _reconfigure(self) except -1 nogil
     cdef int _coarsen(self) except -1 nogil
-    cdef int _model(self, int one) except -1 nogil
+    cdef int _model(self, int class_) except -1 nogil
     cdef bint _overflows(self) noexcept nogil
 
 
@@ -89,7 +89,7 @@ cdef class PathState:
     cdef int tail_cell, first_shared, first_turn_cell, later_turn_cell
 
     cdef int begin(self, Py_ssize_t row, double now) noexcept nogil
-    cdef double _continue(self, Py_ssize_t row, int known, double now) noexcept nogil
+    cdef double _continue(self, Py_ssize_t row, int seen, double now) noexcept nogil
     cdef double used_ms(self, int block) noexcept nogil
     cdef int use(self, int block) noexcept nogil
 
@@ -108,5 +108,5 @@ cdef class ReuseDensity(Policy):
     cdef int[::1] level_now  # class -> level of its candidate, EMPTY if it has none
     cdef double[::1] until_ms  # class -> when its candidate reaches the next age bucket
 
-    cdef bint _less_recent(self, int one, int other) noexcept nogil
-    cdef int _look_up(self, int one) noexcept nogil
+    cdef bint _less_recent(self, int class_, int other) noexcept nogil
+    cdef int _look_up(self, int class_) noexcept nogil

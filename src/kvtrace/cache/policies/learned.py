@@ -256,71 +256,71 @@ class LHD(Policy):
 
     def _reconfigure(self):
         """Make ages coarser if needed, decay the counts, and recompute the densities."""
-        one: cython.int
+        class_: cython.int
         age: cython.int
         if self._overflows():
             self._coarsen()
         for age in range(AGES):
             self.hits[CLASSES, age] = self.evictions[CLASSES, age] = 0.0
-            for one in range(CLASSES):
-                self.hits[one, age] *= DECAY
-                self.evictions[one, age] *= DECAY
+            for class_ in range(CLASSES):
+                self.hits[class_, age] *= DECAY
+                self.evictions[class_, age] *= DECAY
         for age in range(AGES):
-            for one in range(CLASSES):
-                self.hits[CLASSES, age] += self.hits[one, age]
-                self.evictions[CLASSES, age] += self.evictions[one, age]
+            for class_ in range(CLASSES):
+                self.hits[CLASSES, age] += self.hits[class_, age]
+                self.evictions[CLASSES, age] += self.evictions[class_, age]
         self._model(CLASSES)
-        for one in range(CLASSES):
-            self._model(one)
+        for class_ in range(CLASSES):
+            self._model(class_)
         return 0
 
     def _overflows(self):
         """Whether more than 1 % of the counts are at the last age."""
-        one: cython.int
+        class_: cython.int
         age: cython.int
         last: cython.double = 0.0
         total: cython.double = 0.0
-        for one in range(CLASSES):
+        for class_ in range(CLASSES):
             part: cython.double = 0.0
             for age in range(AGES):
-                part += self.hits[one, age]
+                part += self.hits[class_, age]
             total += part
-            last += self.hits[one, AGES - 1]
-        for one in range(CLASSES):
+            last += self.hits[class_, AGES - 1]
+        for class_ in range(CLASSES):
             part = 0.0
             for age in range(AGES):
-                part += self.evictions[one, age]
+                part += self.evictions[class_, age]
             total += part
-            last += self.evictions[one, AGES - 1]
+            last += self.evictions[class_, AGES - 1]
         return 100 * last > total
 
     def _coarsen(self):
         """Double the length of an age: merge the counts of two ages into one."""
-        one: cython.int
+        class_: cython.int
         age: cython.int
         self.shift += 1
-        for one in range(CLASSES):
+        for class_ in range(CLASSES):
             for age in range(AGES // 2):
-                self.hits[one, age] = self.hits[one, 2 * age] + self.hits[one, 2 * age + 1]
-                self.evictions[one, age] = self.evictions[one, 2 * age] + self.evictions[one, 2 * age + 1]
+                self.hits[class_, age] = self.hits[class_, 2 * age] + self.hits[class_, 2 * age + 1]
+                self.evictions[class_, age] = self.evictions[class_, 2 * age] + self.evictions[class_, 2 * age + 1]
             for age in range(AGES // 2, AGES):
-                self.hits[one, age] = self.evictions[one, age] = 0.0
+                self.hits[class_, age] = self.evictions[class_, age] = 0.0
         return 0
 
-    def _model(self, one):
+    def _model(self, class_):
         """Compute the densities of a class, from the oldest age to the youngest."""
         age: cython.int
         hits: cython.double = 0.0  # at this age or later
         ends: cython.double = 0.0  # hits and evictions
         stay: cython.double = 0.0  # total time that those blocks stayed resident after this age
         for age in range(AGES - 1, -1, -1):
-            hits += self.hits[one, age]
-            ends += self.hits[one, age] + self.evictions[one, age]
+            hits += self.hits[class_, age]
+            ends += self.hits[class_, age] + self.evictions[class_, age]
             stay += ends
-            self.density[one, age] = hits / stay if stay > 0 else 0.0
+            self.density[class_, age] = hits / stay if stay > 0 else 0.0
         if ends == 0:
             for age in range(AGES):
-                self.density[one, age] = self.density[CLASSES, age]
+                self.density[class_, age] = self.density[CLASSES, age]
         return 0
 
 
@@ -363,19 +363,19 @@ class PathState:
     def begin(self, row, now):
         """A request arrives: find what it continues, and the cells of its private blocks and its tail."""
         k: cython.Py_ssize_t
-        known: cython.int = 0
+        seen: cython.int = 0
         start: cython.Py_ssize_t = self.start[row]
-        while known < self.full[row] and self.owner[self.ids[start + known]] >= 0:
-            known += 1
-        gap_ms: cython.double = self._continue(row, known, now)
+        while seen < self.full[row] and self.owner[self.ids[start + seen]] >= 0:
+            seen += 1
+        gap_ms: cython.double = self._continue(row, seen, now)
         self.row, self.arrived[row] = row, now
-        for k in range(start, start + known):
+        for k in range(start, start + seen):
             if self.session[self.owner[self.ids[k]]] != self.session[row]:
                 self.is_shared[self.ids[k]] = 1
         turn: cython.int = bucket(self.turn_bounds, self.turn[row])
         news: cython.int = cython.cast(cython.int, self.new_bounds.shape[0]) + 1
         gaps: cython.int = cython.cast(cython.int, self.gap_bounds.shape[0]) + 2
-        new: cython.int = bucket(self.new_bounds, self.full[row] - known)
+        new: cython.int = bucket(self.new_bounds, self.full[row] - seen)
         gap: cython.int = 1 + bucket(self.gap_bounds, gap_ms) if gap_ms >= 0 else 0
         self.first_shared = cython.cast(cython.int, self.turn_bounds.shape[0]) + 1
         first_private: cython.int = self.first_shared + cython.cast(cython.int, self.use_bounds.shape[0]) + 1
@@ -384,18 +384,18 @@ class PathState:
         self.later_turn_cell = first_private + ((2 * turn + 1) * news + new) * gaps + gap
         return 0
 
-    def _continue(self, row, known, now):
+    def _continue(self, row, seen, now):
         """Set the turn and the session of a request; returns the time since the turn before, or -1."""
-        if known == 0:
+        if seen == 0:
             return -1
-        last: cython.int = self.ids[self.start[row] + known - 1]
+        last: cython.int = self.ids[self.start[row] + seen - 1]
         owner: cython.int = self.owner[last]
         if self.knows_turns:
             if self.turn[row] == 1:
                 return -1
         else:
             whole: cython.longlong = min(self.tokens[owner] // self.block_size, self.full[owner])
-            if known < whole or self.tokens[row] <= self.tokens[owner] or self.is_shared[last]:
+            if seen < whole or self.tokens[row] <= self.tokens[owner] or self.is_shared[last]:
                 return -1
             self.turn[row] = self.turn[owner] + 1
         self.session[row] = self.session[owner]
@@ -501,15 +501,15 @@ class ReuseDensity(Policy):
         return 0
 
     def victim(self):
-        one: cython.int
+        class_: cython.int
         best: cython.int = NONE
-        for one in range(self.classes):
-            if self.context.now >= self.until_ms[one]:
-                self._look_up(one)
-            if self.level_now[one] == EMPTY or (best >= 0 and self.level_now[one] > self.level_now[best]):
+        for class_ in range(self.classes):
+            if self.context.now >= self.until_ms[class_]:
+                self._look_up(class_)
+            if self.level_now[class_] == EMPTY or (best >= 0 and self.level_now[class_] > self.level_now[best]):
                 continue
-            if best < 0 or self.level_now[one] < self.level_now[best] or self._less_recent(one, best):
-                best = one
+            if best < 0 or self.level_now[class_] < self.level_now[best] or self._less_recent(class_, best):
+                best = class_
         return self.heaps.first(best) if best >= 0 else NONE
 
     def remove(self, block):
@@ -519,15 +519,15 @@ class ReuseDensity(Policy):
             self._look_up(self.class_of[block])
         return 0
 
-    def _less_recent(self, one, other):
+    def _less_recent(self, class_, other):
         """Whether the candidate of a class is less recent than that of another."""
-        return self.stamp[self.heaps.first(one)] < self.stamp[self.heaps.first(other)]
+        return self.stamp[self.heaps.first(class_)] < self.stamp[self.heaps.first(other)]
 
-    def _look_up(self, one):
+    def _look_up(self, class_):
         """Look up the level of a class's candidate, and the time until which it holds."""
-        block: cython.int = self.heaps.first(one)
+        block: cython.int = self.heaps.first(class_)
         if block < 0:
-            self.level_now[one], self.until_ms[one] = EMPTY, NEVER
+            self.level_now[class_], self.until_ms[class_] = EMPTY, NEVER
             return 0
         used_ms: cython.double = self.state.used_ms(block)
         age: cython.double = self.context.now - used_ms
@@ -539,7 +539,7 @@ class ReuseDensity(Policy):
                 low = middle + 1
             else:
                 high = middle
-        self.level_now[one] = self.level[one, low]
+        self.level_now[class_] = self.level[class_, low]
         has_bound: cython.bint = low < self.age_bounds.shape[0]
-        self.until_ms[one] = used_ms + self.age_bounds[low] if has_bound else NEVER
+        self.until_ms[class_] = used_ms + self.age_bounds[low] if has_bound else NEVER
         return 0

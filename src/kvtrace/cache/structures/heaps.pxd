@@ -14,7 +14,7 @@ cdef class Heaps:
     cdef int drop(self, int block) except -1 nogil
     cdef bint holds(self, int block) noexcept nogil
     cdef int first(self, int heap) noexcept nogil
-    cdef int _meld(self, int one, int other) noexcept nogil
+    cdef int _meld(self, int root, int other) noexcept nogil
     cdef int _gather(self, int first) noexcept nogil
 
 

@@ -59,45 +59,45 @@ class Heaps:
         """The block with the least key, or NONE."""
         return self.root[heap]
 
-    def _meld(self, one, other):
+    def _meld(self, root, other):
         """Make the greater of two roots the newest child of the lesser one; returns the lesser root."""
         swap: cython.int
-        if one < 0 or other < 0:
-            return other if one < 0 else one
-        if self.key[other] < self.key[one] or (
-            self.key[other] == self.key[one] and self.tiebreak[other] < self.tiebreak[one]
+        if root < 0 or other < 0:
+            return other if root < 0 else root
+        if self.key[other] < self.key[root] or (
+            self.key[other] == self.key[root] and self.tiebreak[other] < self.tiebreak[root]
         ):
-            swap, one = one, other
+            swap, root = root, other
             other = swap
-        self.after[other] = self.child[one]
-        if self.child[one] >= 0:
-            self.before[self.child[one]] = other
-        self.before[other] = one
-        self.child[one] = other
-        return one
+        self.after[other] = self.child[root]
+        if self.child[root] >= 0:
+            self.before[self.child[root]] = other
+        self.before[other] = root
+        self.child[root] = other
+        return root
 
     def _gather(self, first):
         """Meld a list of siblings into one root: first in pairs from the newest, then the pairs from the last one."""
-        one: cython.int
+        root: cython.int
         other: cython.int
         pairs: cython.int = NONE  # the melded pairs, linked by `before`, the last pair first
         while first >= 0:
-            one = first
-            other = self.after[one]
+            root = first
+            other = self.after[root]
             first = self.after[other] if other >= 0 else NONE
-            self.before[one] = self.after[one] = NONE
+            self.before[root] = self.after[root] = NONE
             if other >= 0:
                 self.before[other] = self.after[other] = NONE
-                one = self._meld(one, other)
-            self.before[one] = pairs
-            pairs = one
-        one = NONE
+                root = self._meld(root, other)
+            self.before[root] = pairs
+            pairs = root
+        root = NONE
         while pairs >= 0:
             other = pairs
             pairs = self.before[other]
             self.before[other] = NONE
-            one = self._meld(one, other)
-        return one
+            root = self._meld(root, other)
+        return root
 
 
 ROW = cython.declare(cython.longlong, 1 << 32)  # weight of a request, above any depth

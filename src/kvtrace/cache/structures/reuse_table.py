@@ -67,7 +67,7 @@ class ReuseTable:
                 raise InputError(f"{name} of the table must rise.")
         if len(self.class_of_cell) != self.bounds.cells:
             raise InputError(f"class_of_cell has {len(self.class_of_cell)} entries; it must have {self.bounds.cells}.")
-        if not all(0 <= one < len(self.levels) for one in self.class_of_cell):
+        if not all(0 <= number < len(self.levels) for number in self.class_of_cell):
             raise InputError(f"class_of_cell must name the classes 0 to {len(self.levels) - 1}.")
         for row in self.levels:
             if len(row) != len(self.ages_ms) + 1 or any(old > young for young, old in pairwise(row)):
@@ -126,7 +126,7 @@ def default_table() -> ReuseTable:
 
 
 def _numbers(values) -> tuple[float, ...]:
-    if not all(isinstance(one, int | float) and not isinstance(one, bool) for one in values):
+    if not all(isinstance(value, int | float) and not isinstance(value, bool) for value in values):
         raise TypeError
     return tuple(values)
 

@@ -117,9 +117,9 @@ def calibrate(
     tried = {}
     for form in FORMS:
         report(form)
-        tried[form] = _fit_terms(served, fitted, terms_of(form, served.known), seed)
+        tried[form] = _fit_terms(served, fitted, terms_of(form, served.roofline_terms), seed)
     report("worth")
-    request_errors = {form: served.request_errors(one, fitted) for form, one in tried.items()}
+    request_errors = {form: served.request_errors(fitted_terms, fitted) for form, fitted_terms in tried.items()}
     form = _chosen(request_errors)
     terms = tried[form]
     held = ~fitted if holdout else fitted
@@ -157,8 +157,8 @@ class Served:
     @cached_property
     def measured(self) -> Latencies:
         """The measured latencies."""
-        one = self.recording
-        return Latencies.of(one.arrival_s, one.first_s, one.ended_s, one.trace.output_length)
+        recording = self.recording
+        return Latencies.of(recording.arrival_s, recording.first_s, recording.ended_s, recording.trace.output_length)
 
     @cached_property
     def start(self) -> dict[str, float]:
@@ -167,10 +167,10 @@ class Served:
 
     def starts(self, names: tuple[str, ...]) -> np.ndarray:
         """The roofline's value of each term of a form."""
-        return np.array([self.known[name] for name in names])
+        return np.array([self.roofline_terms[name] for name in names])
 
     @cached_property
-    def known(self) -> dict[str, float]:
+    def roofline_terms(self) -> dict[str, float]:
         """The roofline's value of each term of any form."""
         return start_terms(self.roofline)
 
@@ -180,9 +180,10 @@ class Served:
 
     def cost(self, terms: Mapping[str, float]) -> StepCost:
         """The cost of a step of these terms; the others are 0."""
-        multiples = {name: terms[name] / self.known[name] for name in ATTENTION if name in terms and self.known[name]}
+        base = self.roofline_terms
+        multiples = {name: terms[name] / base[name] for name in ATTENTION if name in terms and base[name]}
         windows = window_terms(self.roofline, multiples)
-        return StepCost(**{"token_s": 0.0, "expert_share": self.known["expert_share"], **windows, **terms})
+        return StepCost(**{"token_s": 0.0, "expert_share": base["expert_share"], **windows, **terms})
 
     def run(self, terms: Mapping[str, float]) -> ServingRun:
         """The recording's requests under these costs."""
@@ -200,8 +201,8 @@ class Served:
 
     def _columns(self, terms: Mapping[str, float]) -> tuple[ServingRun, tuple[np.ndarray, ...]]:
         """A run under some costs, and the recording's lengths with its cached tokens, those of the run by default."""
-        one, trace, run = self.recording, self.recording.trace, self.run(terms)
-        cached = run.cached_tokens if one.cached_tokens is None else one.cached_tokens
+        recording, trace, run = self.recording, self.recording.trace, self.run(terms)
+        cached = run.cached_tokens if recording.cached_tokens is None else recording.cached_tokens
         return run, (trace.input_length, trace.output_length, cached)
 
     def decode_times(self, terms: Mapping[str, float], rows: np.ndarray) -> tuple[DecodeTimes, np.ndarray]:
@@ -210,8 +211,8 @@ class Served:
         The times of the others are those under some costs; one that is rejected has none.
         """
         run, lengths = self._columns(terms)
-        one = self.recording
-        times = np.where(rows, one.first_s, run.first_s), np.where(rows, one.ended_s, run.ended_s)
+        recording = self.recording
+        times = np.where(rows, recording.first_s, run.first_s), np.where(rows, recording.ended_s, run.ended_s)
         served = ~np.isnan(times[1])
         limit = self.scheduler.limits.step_tokens
         return DecodeTimes.of(*(column[served] for column in (*times, *lengths)), step_tokens=limit), rows[served]
@@ -219,9 +220,9 @@ class Served:
     def token_gaps(self, terms: Mapping[str, float], rows: np.ndarray) -> TokenGaps:
         """The gaps between the tokens of some requests, until another one arrives."""
         _, lengths = self._columns(terms)
-        one = self.recording
-        until = float(one.arrival_s[~rows].min(initial=np.inf))
-        columns = (column[rows] for column in (one.first_s, one.ended_s, *lengths))
+        recording = self.recording
+        until = float(recording.arrival_s[~rows].min(initial=np.inf))
+        columns = (column[rows] for column in (recording.first_s, recording.ended_s, *lengths))
         return TokenGaps.of(*columns, step_tokens=self.scheduler.limits.step_tokens, until=until)
 
     def request_errors(self, terms: Mapping[str, float], rows: np.ndarray) -> np.ndarray:
@@ -296,7 +297,7 @@ def _counted(
     """Starting points: the roofline, and the terms at which the times that need no simulation fit best."""
     roofline = x = np.zeros(size)
 
-    share = {"expert_share": part.known["expert_share"]}
+    share = {"expert_share": part.roofline_terms["expert_share"]}
 
     def best(errors: Callable[[dict[str, float]], np.ndarray], begin: np.ndarray) -> np.ndarray:
         return scipy_optimize().least_squares(
@@ -305,8 +306,8 @@ def _counted(
         ).x  # fmt: skip
 
     for _ in range(2):  # the second time beside requests that are simulated with the costs of the first
-        decode, known = part.decode_times(terms_at(x), rows)
-        x = best(lambda terms: decode.errors(terms, known), roofline)  # noqa: B023
+        decode, measured = part.decode_times(terms_at(x), rows)
+        x = best(lambda terms: decode.errors(terms, measured), roofline)  # noqa: B023
     points, gaps = [roofline, x], part.token_gaps(terms_at(x), rows)
     for _ in range(COUNTS):
         steps = gaps.steps(terms_at(x))
@@ -316,7 +317,7 @@ def _counted(
 
 def _worth(served: Served, fitted: np.ndarray, held: np.ndarray, terms: Mapping[str, float]) -> dict[str, float]:
     """The mean error of the held-out requests without each term, the others fitted again."""
-    others = {name: tuple(one for one in terms if one != name) for name in terms}
+    others = {name: tuple(term for term in terms if term != name) for name in terms}
     fits = {name: _fit_terms(served, fitted, rest, at=terms) for name, rest in others.items()}
     return {name: mean_error(served.errors(fit, held, intervals=False)) for name, fit in fits.items()}
 
@@ -332,5 +333,5 @@ def _costs_of(
         asdict(served.cost(terms)), line.model.to_dict(), asdict(line.gpu),
         {"step_tokens": limits.step_tokens, "requests": limits.requests}, kv_tokens,
         range_of_run(served.before(fitted).run(terms)),
-        {f"{one.latency}_{one.statistic}": one.error for one in errors},
+        {f"{error.latency}_{error.statistic}": error.error for error in errors},
     )  # fmt: skip

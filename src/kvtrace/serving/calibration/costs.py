@@ -85,12 +85,12 @@ def range_of(
         tokens: The tokens of its prompt and output.
         step_tokens: The limit of the scheduler.
 
-    >>> times = [np.array(one) for one in ([0.0, 0.0, 5.0], [1.0, 1.0, 6.0], [4.0, 3.0, 7.0])]
+    >>> times = [np.array(column) for column in ([0.0, 0.0, 5.0], [1.0, 1.0, 6.0], [4.0, 3.0, 7.0])]
     >>> range_of(*times, np.array([10, 20, 5]), np.array([12, 22, 9]), step_tokens=512)
     OperatingRange(step_tokens=30, batch=2, context=34, request_tokens=22)
     """
     served = ~np.isnan(ended)
-    started, first, ended, computed, tokens = (one[served] for one in (started, first, ended, computed, tokens))
+    started, first, ended, computed, tokens = (column[served] for column in (started, first, ended, computed, tokens))
     if not len(ended):
         return OperatingRange(0, 0, 0, 0)
     _, step = np.unique(first, return_inverse=True)  # request -> the step that completed its prompt
@@ -111,7 +111,7 @@ def range_of_run(run: ServingRun) -> OperatingRange:
         columns = (run.started_s, run.first_s, run.ended_s, trace.input_length - run.cached_tokens,
                    trace.input_length + trace.output_length)  # fmt: skip
         ranges.append(asdict(range_of(*(column[rows] for column in columns), step_tokens=limit)))
-    return OperatingRange(**{name: max(one[name] for one in ranges) for name in LABELS})
+    return OperatingRange(**{name: max(row[name] for row in ranges) for name in LABELS})
 
 
 def active_at(started: np.ndarray, ended: np.ndarray, moments: np.ndarray) -> np.ndarray:
@@ -198,7 +198,7 @@ class CalibratedRoofline(Roofline):
     @property
     def plain(self) -> Roofline:
         """The same model and GPUs, not calibrated."""
-        values: dict[str, Any] = {one.name: getattr(self, one.name) for one in fields(Roofline)}
+        values: dict[str, Any] = {field.name: getattr(self, field.name) for field in fields(Roofline)}
         return Roofline(**values)
 
     @property
@@ -411,7 +411,7 @@ def read_costs(path: str | Path) -> Costs:
 def _is_valid(costs: Costs) -> bool:
     """Whether the model, its GPUs and the scheduler of a file can be used."""
     numbers = (*costs.errors.values(),) if isinstance(costs.errors, dict) else ("",)
-    if not isinstance(costs.scheduler, str) or not all(type(one) in (int, float) for one in numbers):
+    if not isinstance(costs.scheduler, str) or not all(type(number) in (int, float) for number in numbers):
         return False
     if costs.kv_tokens is not None and (type(costs.kv_tokens) is not int or costs.kv_tokens < 1):
         return False

@@ -175,12 +175,12 @@ class TokenGaps:
         events = events[events <= until]
         begin, end = events[:-1], events[1:]
         decodes = (first[:, None] <= begin) & (ended[:, None] > begin)  # request, gap
-        done = (begin - first[:, None]) / np.maximum(ended - first, 1e-9)[:, None]
-        context = (decodes * (prompt[:, None] + 1 + done * (output[:, None] - 1))).sum(axis=0)
-        known = np.isin(first, end)
-        gap = np.searchsorted(end, first[known])  # request -> the gap that its first token ends
-        new = (prompt - cached)[known].astype(np.float64)
-        squares = new * (prompt + cached)[known]
+        progress = (begin - first[:, None]) / np.maximum(ended - first, 1e-9)[:, None]
+        context = (decodes * (prompt[:, None] + 1 + progress * (output[:, None] - 1))).sum(axis=0)
+        ends_gap = np.isin(first, end)
+        gap = np.searchsorted(end, first[ends_gap])  # request -> the gap that its first token ends
+        new = (prompt - cached)[ends_gap].astype(np.float64)
+        squares = new * (prompt + cached)[ends_gap]
         prompts, tokens, pairs = (np.bincount(gap, values, len(end)) for values in (np.ones(len(gap)), new, squares))
         steps = np.maximum(np.ceil(tokens / step_tokens), prompts > 0)
         columns = (end - begin, decodes.sum(axis=0), context, prompts, tokens, steps, pairs)
@@ -278,8 +278,8 @@ def fit(
     begin = [np.zeros(size)] if points is None else list(points)
     begin += [begin[-1] + random.normal(0, SPREAD, size) for _ in range(starts - len(begin))]
     fits = [_least_squares(optimize, residuals, point, STEP) for point in begin]
-    best = sorted(fits, key=lambda one: one.cost)[:FINALISTS]
-    return min((_polished(optimize, residuals, one.x) for one in best), key=lambda one: one.loss)
+    best = sorted(fits, key=lambda result: result.cost)[:FINALISTS]
+    return min((_polished(optimize, residuals, result.x) for result in best), key=lambda result: result.loss)
 
 
 def robust_loss(values: np.ndarray) -> float:
@@ -297,13 +297,13 @@ def _least_squares(optimize: Any, residuals: Residuals, point: np.ndarray, step:
 def _jacobian(residuals: Residuals, x: np.ndarray, step: float) -> np.ndarray:
     """Central differences over a step that is wider than the jumps."""
     steps = step * np.eye(len(x))
-    return np.column_stack([(residuals(x + one) - residuals(x - one)) / (2 * step) for one in steps])
+    return np.column_stack([(residuals(x + shift) - residuals(x - shift)) / (2 * step) for shift in steps])
 
 
 def _polished(optimize: Any, residuals: Residuals, x: np.ndarray) -> Fit:
     """The best point near x: of least squares with finer derivatives, and of simplex searches."""
-    done = _least_squares(optimize, residuals, x, FINE)
-    best = Fit(done.x, robust_loss(done.fun))
+    result = _least_squares(optimize, residuals, x, FINE)
+    best = Fit(result.x, robust_loss(result.fun))
     for step, simulations in SIMPLEXES:
         best = _simplex(optimize, residuals, best, step, simulations)
     return best
@@ -314,6 +314,6 @@ def _simplex(optimize: Any, residuals: Residuals, begin: Fit, step: float, simul
     signs = np.where(np.arange(len(begin.x)) % 2, -1.0, 1.0)
     simplex = np.clip(np.vstack([begin.x, begin.x + step * np.diag(signs)]), -BOUND, BOUND)
     options = {"initial_simplex": simplex, "maxfev": simulations, "xatol": 1e-4, "fatol": 1e-7}
-    done = optimize.minimize(lambda at: robust_loss(residuals(at)), begin.x, method="Nelder-Mead", options=options,
+    result = optimize.minimize(lambda at: robust_loss(residuals(at)), begin.x, method="Nelder-Mead", options=options,
                              bounds=[(-BOUND, BOUND)] * len(begin.x))  # fmt: skip
-    return min(Fit(done.x, float(done.fun)), begin, key=lambda one: one.loss)
+    return min(Fit(result.x, float(result.fun)), begin, key=lambda candidate: candidate.loss)

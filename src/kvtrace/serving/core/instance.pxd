@@ -11,7 +11,7 @@ cdef class Requests:
     cdef const long long[::1] need  # the largest number of blocks that a request holds
     cdef const long long[::1] priority  # lower is earlier
     cdef int[::1] instance  # that served it, -1 = none
-    cdef long long[::1] done  # tokens that are computed, of prompt and output
+    cdef long long[::1] computed  # tokens of prompt and output
     cdef long long[::1] goal  # tokens to compute before its next output token
     cdef long long[::1] sampled_before  # the step that gave the one before it
     cdef long long[::1] sampled  # the step of its instance that gave its last output token, -1 = none
@@ -62,7 +62,7 @@ cdef struct StepWork:
     double context  # tokens of the requests that get an output token, except those that get their first
 
 cdef void begin_work(StepWork* work) noexcept nogil
-cdef void add_part(StepWork* work, long long done, long long chunk, long long prompt, long long goal) noexcept nogil
+cdef void add_part(StepWork* work, long long computed, long long chunk, long long prompt, long long goal) noexcept nogil
 cdef double expert_seconds(StepCost* cost, double tokens) noexcept nogil
 cdef double window_seconds(StepCost* cost, StepWork* work) noexcept nogil
 cdef double step_seconds(StepCost* cost, StepWork* work) noexcept nogil
@@ -73,7 +73,7 @@ cdef double _polynomial_decode(StepCost* cost, double batch, double context, lon
 
 
 @cython.final
-cdef class ClosedLoop:
+cdef class SessionLanes:
     cdef Requests requests
     # plays and their rows
     cdef const long long[::1] first  # play -> the place of its first row in `rows`
@@ -148,7 +148,7 @@ cdef class Instance:
     cdef bint watched
     cdef double least_step_s  # no step is shorter
     cdef double until  # no step of `run` begins then or later
-    cdef public ClosedLoop loop  # None in the open loop
+    cdef public SessionLanes loop  # None in the open loop
     # the same counts, and the active requests, without the effects of a step that has not ended
     cdef long long load_before, prefill_before, blocks_before, active_before
 

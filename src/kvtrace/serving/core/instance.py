@@ -16,11 +16,11 @@ class Requests:
         rows = len(tokens)
         self.arrival = np.array(arrival, dtype=np.float64)
         self.tokens, self.output, self.need, self.priority = (
-            np.ascontiguousarray(one, dtype=np.int64)
-            for one in (tokens, output, need, np.zeros(rows) if priority is None else priority)
+            np.ascontiguousarray(column, dtype=np.int64)
+            for column in (tokens, output, need, np.zeros(rows) if priority is None else priority)
         )
         self.instance = np.full(rows, -1, dtype=np.int32)
-        self.done, self.goal, self.cached, self.recomputed = np.zeros((4, rows), dtype=np.int64)
+        self.computed, self.goal, self.cached, self.recomputed = np.zeros((4, rows), dtype=np.int64)
         self.following, self.preempted = np.zeros((2, rows), dtype=np.int32)
         self.sampled, self.sampled_before = np.full((2, rows), -1, dtype=np.int64)
         self.ready = np.zeros(rows)
@@ -48,20 +48,20 @@ def begin_work(work):
     work.prefills = work.prompt_before = work.prompt_after = 0
 
 
-def add_part(work, done, chunk, prompt, goal):
-    """Add a chunk of a request that has `done` tokens computed, and gives an output token with `goal` of them."""
+def add_part(work, computed, chunk, prompt, goal):
+    """Add a chunk of a request after its first `computed` tokens; with `goal` tokens it gives an output token."""
     work.requests += 1
     work.tokens += chunk
-    if chunk == 1 and done >= prompt:  # it decodes
-        work.read += done + 1
+    if chunk == 1 and computed >= prompt:  # it decodes
+        work.read += computed + 1
     else:
-        work.pairs += cython.cast(cython.double, chunk) * (2 * done + chunk)
-        work.read += done
-    if done < prompt:
+        work.pairs += cython.cast(cython.double, chunk) * (2 * computed + chunk)
+        work.read += computed
+    if computed < prompt:
         work.prefills += 1
-        work.prompt_before += done
-        work.prompt_after += min(done + chunk, prompt)
-    if goal > prompt and done + chunk == goal:
+        work.prompt_before += computed
+        work.prompt_after += min(computed + chunk, prompt)
+    if goal > prompt and computed + chunk == goal:
         work.context += goal
 
 
@@ -150,18 +150,18 @@ def _polynomial_step(cost, work):
 
 def _polynomial_decode(cost, batch, context, steps):
     """Dynamo's seconds of steps that only decode, as `decode_seconds`: sums of the steps' numbers and their squares."""
-    most: cython.double = cost.cache_tokens
-    within: cython.longlong = steps  # steps with a context of at most `most` tokens
-    if context > most:
+    cache_tokens: cython.double = cost.cache_tokens
+    within: cython.longlong = steps  # steps with a context of at most `cache_tokens`
+    if context > cache_tokens:
         within = 0
     elif batch > 0:
-        within = min(steps, cython.cast(cython.longlong, min((most - context) / batch, 1e15)) + 1)
+        within = min(steps, cython.cast(cython.longlong, min((cache_tokens - context) / batch, 1e15)) + 1)
     n: cython.double = within
     numbers: cython.double = n * (n - 1) / 2
     squares: cython.double = numbers * (2 * n - 1) / 3
     tokens: cython.double = n * context + batch * numbers
     tokens_squared: cython.double = n * context * context + 2 * context * batch * numbers + batch * batch * squares
-    full: cython.double = (cost.decode_square_s * most + cost.decode_token_s) * most
+    full: cython.double = (cost.decode_square_s * cache_tokens + cost.decode_token_s) * cache_tokens
     sums: cython.double = cost.decode_square_s * tokens_squared + cost.decode_token_s * tokens
     return sums + (steps - within) * full + steps * cost.decode_step_s
 
@@ -179,7 +179,7 @@ DISPATCH = cython.declare(cython.int, 0)  # as in trace/dependencies.py
 COMPLETION = cython.declare(cython.int, 1)
 
 
-class ClosedLoop:
+class SessionLanes:
     """Plays of session trees on lanes.
 
     `plays` has arrays: `first` and `rows` (the rows of each play, end to end); of each row `play`, `offset` (seconds),
@@ -302,8 +302,8 @@ class ClosedLoop:
         row: cython.int
         lane: cython.int
         self.primers_left = len(primers)
-        for one, of in zip(primers, primer_lanes, strict=True):
-            row, lane = one, of
+        for primer, primer_lane in zip(primers, primer_lanes, strict=True):
+            row, lane = primer, primer_lane
             self.primes[row] = lane
             self._set_timer(row, lane, 0)
         if not self.primers_left:
@@ -627,7 +627,7 @@ class ReservingInstance(Instance):
             )  # the last token is always computed
             if self.engine.lower_tier_hits(row):
                 self._fetch_or_recompute(row)
-            requests.done[row] = requests.cached[row]
+            requests.computed[row] = requests.cached[row]
             self.prefill -= requests.cached[row]
             self.prefilling.append(row)
         if self.head > 1024 and 2 * self.head > len(self.queue):
@@ -669,8 +669,8 @@ class ReservingInstance(Instance):
             if requests.ready[row] > self.now:
                 soonest = min(soonest, requests.ready[row])
                 continue
-            chunk = min(max(requests.tokens[row] - requests.done[row], 1), budget)
-            add_part(cython.address(work), requests.done[row], chunk, requests.done[row] + chunk, 0)
+            chunk = min(max(requests.tokens[row] - requests.computed[row], 1), budget)
+            add_part(cython.address(work), requests.computed[row], chunk, requests.computed[row] + chunk, 0)
             budget -= chunk
             chunks.append((row, chunk))
         if not chunks and not self.batch:  # all prompts wait for their transfers
@@ -684,9 +684,9 @@ class ReservingInstance(Instance):
         self._token(1)
         for item in chunks:
             row, chunk = item
-            requests.done[row] += chunk
+            requests.computed[row] += chunk
             self.prefill -= chunk if requests.tokens[row] else 0
-            if requests.done[row] >= requests.tokens[row]:
+            if requests.computed[row] >= requests.tokens[row]:
                 self._first(row)
         prefilling: list = []
         for item in self.prefilling:

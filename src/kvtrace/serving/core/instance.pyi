@@ -6,7 +6,7 @@ class Requests:
     outcomes: Any
     def __init__(self, arrival: Any, tokens: Any, output: Any, need: Any, priority: Any=None) -> None: ...
 
-class ClosedLoop:
+class SessionLanes:
     outcome: Any
     due: Any
     def __init__(self, requests: Any, plays: Any, lanes: Any, several: Any, primers: Any, warm_up: Any, duration: Any, idle_cap: Any, tree_cap: Any) -> None: ...

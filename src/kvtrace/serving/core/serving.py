@@ -4,7 +4,7 @@ import cython
 import numpy as np
 from cython.cimports.kvtrace._native.mixing import mix
 from cython.cimports.kvtrace.cache.core.engine import SERIAL, Engine
-from cython.cimports.kvtrace.serving.core.instance import ClosedLoop, Instance, Requests
+from cython.cimports.kvtrace.serving.core.instance import Instance, Requests, SessionLanes
 from cython.cimports.libc.math import nextafter
 
 # Routing: sends each request to one of several engines, in turn, by prefix overlap, or by load.
@@ -283,21 +283,21 @@ class Serving:
     @property
     def busy(self):
         """Seconds of computing of each instance."""
-        return [cython.cast(Instance, one).busy for one in self.instances]
+        return [cython.cast(Instance, instance).busy for instance in self.instances]
 
     def advance(self, rows):
         """Let the next `rows` requests arrive."""
-        one: Instance
+        instance: Instance
         requests: Requests = self.requests
         stop: cython.Py_ssize_t = min(self.row + rows, requests.tokens.shape[0])
         while self.row < stop:
-            for one in self.instances:
-                one.run(requests.arrival[self.row])
+            for instance in self.instances:
+                instance.run(requests.arrival[self.row])
             self._arrive(self.row)
 
     def _arrive(self, row):
         """A request arrives: it is routed. False if it is rejected, because it does not fit any instance."""
-        one: Instance
+        instance: Instance
         chosen: cython.int
         requests: Requests = self.requests
         fits: cython.bint = requests.need[row] <= self.capacity
@@ -306,32 +306,32 @@ class Serving:
             self.router.turn = self.row
             chosen = self.router.send(row)
             requests.instance[row] = chosen
-            one = self.instances[chosen]
-            one.send(row)
+            instance = self.instances[chosen]
+            instance.send(row)
         self.row += 1
         return fits
 
     def close(self):
         """Run all instances until no request is left, then self-check each cache."""
-        one: Instance
-        for one in self.instances:
-            one.run(NEVER)
-        for one in self.instances:
-            one.engine.close()
+        instance: Instance
+        for instance in self.instances:
+            instance.run(NEVER)
+        for instance in self.instances:
+            instance.engine.close()
 
     def _update_router(self, now):
         """Update the router's counts of each instance: those after the last step that has ended."""
         i: cython.int
-        one: Instance
+        instance: Instance
         router: Router = self.router
         for i in range(router.count):
-            one = self.instances[i]
-            if one.now > now:  # in a step
-                router.load[i], router.waiting[i] = one.load_before, one.prefill_before
-                router.blocks[i], router.active[i] = one.blocks_before, one.active_before
+            instance = self.instances[i]
+            if instance.now > now:  # in a step
+                router.load[i], router.waiting[i] = instance.load_before, instance.prefill_before
+                router.blocks[i], router.active[i] = instance.blocks_before, instance.active_before
             else:
-                router.load[i], router.waiting[i] = one.load, one.prefill
-                router.blocks[i], router.active[i] = one.blocks, one.active()
+                router.load[i], router.waiting[i] = instance.load, instance.prefill
+                router.blocks[i], router.active[i] = instance.blocks, instance.active()
 
 
 IN_FLIGHT = cython.declare(cython.longlong, 2)  # steps that can have begun whose tokens are not counted yet
@@ -346,14 +346,14 @@ class ClosedServing(Serving):
     and then a delay. So routers see what they see in the open loop with the same arrivals.
     """
 
-    def __init__(self, instances, router: Router, requests: Requests, capacity, loop: ClosedLoop):
+    def __init__(self, instances, router: Router, requests: Requests, capacity, loop: SessionLanes):
         Serving.__init__(self, instances, router, requests, capacity)
         self.loop, self.over = loop, False
         self.horizon, self.looked = np.full((2, len(instances)), -1.0)
         self.newest = np.full(len(instances), NOBODY, dtype=np.int32)
         self.older = np.full(requests.tokens.shape[0] if loop.several else 0, NOBODY, dtype=np.int32)
-        for one in instances:
-            one.loop = loop
+        for instance in instances:
+            instance.loop = loop
 
     def advance(self, rows):
         """Let the next `rows` requests arrive; `over` is true after the last one."""
@@ -378,16 +378,16 @@ class ClosedServing(Serving):
         earliest: cython.double = 0
         bound: cython.double  # before which no other instance causes an arrival
         following: cython.double
-        one: Instance
+        instance: Instance
         while earliest < NEVER:
             earliest = bound = NEVER
             behind = 0
             for i in range(len(self.instances)):
-                one = self.instances[i]
-                begin = one.next_turn()
+                instance = self.instances[i]
+                begin = instance.next_turn()
                 following = begin
                 if self.loop.several and begin < NEVER:
-                    following = self._horizon(i, one, begin)
+                    following = self._horizon(i, instance, begin)
                 if begin < earliest:
                     bound = min(bound, self.horizon[behind]) if earliest < NEVER else bound
                     earliest, behind = begin, i
@@ -398,11 +398,11 @@ class ClosedServing(Serving):
             elif earliest >= self.loop.next_arrival():
                 return 0
             else:
-                one = self.instances[behind]
-                one.run(min(self.loop.next_event(), max(bound, nextafter(earliest, NEVER))))
+                instance = self.instances[behind]
+                instance.run(min(self.loop.next_event(), max(bound, nextafter(earliest, NEVER))))
         return 0
 
-    def _horizon(self, i, one, begin):
+    def _horizon(self, i, instance, begin):
         """The time before which an instance causes no arrival. It is computed anew when that has passed."""
         row: cython.int = self.newest[i]
         newer: cython.int = NOBODY
@@ -417,8 +417,8 @@ class ClosedServing(Serving):
                 else:
                     self.older[newer] = self.older[row]
             else:
-                steps = max(0, one.steps_left(row) - IN_FLIGHT)
-                self.horizon[i] = min(self.horizon[i], begin + steps * one.least_step_s + self.loop.lead[row])
+                steps = max(0, instance.steps_left(row) - IN_FLIGHT)
+                self.horizon[i] = min(self.horizon[i], begin + steps * instance.least_step_s + self.loop.lead[row])
                 newer = row
             row = self.older[row]
         return self.horizon[i]
@@ -426,10 +426,10 @@ class ClosedServing(Serving):
     def _watch(self, row):
         """A request was sent to an instance."""
         i: cython.int = self.requests.instance[row]
-        one: Instance = self.instances[i]
+        instance: Instance = self.instances[i]
         at: cython.double = self.requests.arrival[row]
         steps: cython.longlong = max(0, self.requests.output[row] - IN_FLIGHT)
         self.older[row], self.newest[i] = self.newest[i], cython.cast(cython.int, row)
-        self.horizon[i] = min(self.horizon[i], at + steps * one.least_step_s + self.loop.lead[row])
+        self.horizon[i] = min(self.horizon[i], at + steps * instance.least_step_s + self.loop.lead[row])
         self.looked[i] = -1
         return 0

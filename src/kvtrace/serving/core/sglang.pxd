@@ -1,7 +1,7 @@
 from kvtrace.serving.core.sglang_prefill cimport SglangPrefill
 
 
-cdef class SglangScheduler(SglangPrefill):
+cdef class SglangEventLoop(SglangPrefill):
     cdef int _turn(self) except -1
     cdef bint _plan(self) except -1
     cdef int _merge(self) except -1
@@ -24,13 +24,13 @@ cdef class SglangScheduler(SglangPrefill):
     cdef _log_parts(self, double begin)
 
 
-cdef class SglangInstance(SglangScheduler):
+cdef class SglangInstance(SglangEventLoop):
     cdef bint _decode_together(self, double until) except -1
     cdef int _note_decodes(self, double context, long long steps) except -1
     cdef long long _steps_without_end(self) noexcept
-    cdef long long _steps_that_fit(self, long long most) noexcept
+    cdef long long _steps_that_fit(self, long long max_steps) noexcept
     cdef long long _pages_of(self, long long steps) noexcept
-    cdef long long _steps_until(self, double until, double context, long long most) noexcept
+    cdef long long _steps_until(self, double until, double context, long long max_steps) noexcept
     cdef double _planned_after(self, double context, long long steps) noexcept
     cdef double _seconds(self, double context, long long steps) noexcept
     cdef int _pass_steps(self, double context, long long steps) noexcept

@@ -17,7 +17,7 @@ NOBODY = cython.declare(cython.int, -1)
 KINDS = {PREFILL: "prefill", MIXED: "mixed", DECODE: "decode"}
 
 
-class SglangScheduler(SglangPrefill):
+class SglangEventLoop(SglangPrefill):
     """SGLang's scheduler (0.5.23, srt/managers/scheduler.py): prefill batches first, decode batches, retraction.
 
     A turn plans a batch, begins it, and processes a result: its own, or with `overlap` that of the batch before. A plan
@@ -198,8 +198,8 @@ class SglangScheduler(SglangPrefill):
             limits += self.limit[self.running[i]]
         expected: cython.double = outputs + self.limits.retract_steps * self.count
         self.ratio = min(1.0, expected / (limits + 1))
-        for one in gone:
-            self._wait(one)
+        for item in gone:
+            self._wait(item)
         return 0
 
     def _sort_by_progress(self):
@@ -308,11 +308,11 @@ NOTED = cython.declare(cython.longlong, 16)  # of the steps that only decode, on
 LAST = cython.declare(cython.longlong, 1 << 62)  # a key after all others
 
 
-class SglangInstance(SglangScheduler):
+class SglangInstance(SglangEventLoop):
     """SGLang's scheduler, where steps in which all running requests decode and none ends are taken together.
 
     Such a run ends before a request ends or arrives, or the pages run out; `make_room` evicts the same leaves then as
-    step by step. `SglangScheduler` has the rules, and takes each step separately.
+    step by step. `SglangEventLoop` has the rules, and takes each step separately.
     """
 
     def take(self, row):
@@ -394,19 +394,19 @@ class SglangInstance(SglangScheduler):
             least = min(least, min(self.requests.output[row], self.limit[row]) - self.outputs[row])
         return least - 1 if self.count else 0
 
-    def _steps_that_fit(self, most):
-        """The most steps, up to `most`, for which free and evictable pages suffice."""
+    def _steps_that_fit(self, max_steps):
+        """The most steps, up to `max_steps`, for which free and evictable pages suffice."""
         low: cython.longlong = 0
         middle: cython.longlong
         room: cython.longlong = self.cache.free + self.cache.evictable - self.count
-        if self._pages_of(most - 1) <= room:
-            return most
-        while low < most:  # `low` steps fit
-            middle = (low + most + 1) // 2
+        if self._pages_of(max_steps - 1) <= room:
+            return max_steps
+        while low < max_steps:  # `low` steps fit
+            middle = (low + max_steps + 1) // 2
             if self._pages_of(middle - 1) <= room:
                 low = middle
             else:
-                most = middle - 1
+                max_steps = middle - 1
         return low
 
     def _pages_of(self, steps):
@@ -417,14 +417,14 @@ class SglangInstance(SglangScheduler):
             pages += self._pages(self.held[self.running[i]] + steps) - self._pages(self.held[self.running[i]])
         return pages
 
-    def _steps_until(self, until, context, most):
-        """The fewest steps, at most `most`, after which the next one is planned at `until` or later."""
+    def _steps_until(self, until, context, max_steps):
+        """The fewest steps, at most `max_steps`, after which the next one is planned at `until` or later."""
         low: cython.longlong = 1
         middle: cython.longlong
-        while low < most:
-            middle = (low + most) // 2
+        while low < max_steps:
+            middle = (low + max_steps) // 2
             if self._planned_after(context, middle) >= until:
-                most = middle
+                max_steps = middle
             else:
                 low = middle + 1
         return low

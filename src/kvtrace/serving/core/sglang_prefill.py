@@ -27,7 +27,7 @@ class SglangQueue(Instance):
     steps are recorded as (begin, times, kind, parts, retracted).
     """
 
-    def __init__(self, engine: PagedRadix, requests: Requests, cost, settings, most, log=False):
+    def __init__(self, engine: PagedRadix, requests: Requests, cost, settings, max_new_tokens, log=False):
         Instance.__init__(self, engine, requests, cost)
         self.cache, self.limits, self.page = engine, settings, engine.page_size
         self.log, self.logs = [], log
@@ -35,7 +35,7 @@ class SglangQueue(Instance):
         size: cython.Py_ssize_t = min(self.limits.seats, rows) + 2
         tokens = np.asarray(requests.tokens)
         room = engine.pages * self.page - -(-tokens // self.page) * self.page - self.page - 1
-        self.limit = np.maximum(np.minimum(np.asarray(most, dtype=np.int64), room), 0)
+        self.limit = np.maximum(np.minimum(np.asarray(max_new_tokens, dtype=np.int64), room), 0)
         self.outputs, self.fill, self.prefix, self.end, self.held = np.zeros((5, rows), dtype=np.int64)
         self.owned, self.launched, self.entered = np.zeros((3, rows), dtype=np.int64)
         self.node, self.locked, self.middle = np.zeros((3, rows), dtype=np.int32)
@@ -117,8 +117,8 @@ class SglangQueue(Instance):
             order.append((key, i, row))
         order.sort()
         i = self.head
-        for one in order:
-            self.waiting[i] = one[2]
+        for entry in order:
+            self.waiting[i] = entry[2]
             i += 1
         return 0
 
@@ -279,8 +279,8 @@ class SglangPrefill(SglangPages):
                 break
         admitted = self.parts - chunks
         self.head += admitted
-        for one in self.preempted:
-            self._wait(one)
+        for item in self.preempted:
+            self._wait(item)
         return 0
 
     def _look_up(self, row):
@@ -357,21 +357,21 @@ class SglangPrefill(SglangPages):
         """Release running requests of so much less priority that a waiting one may fit; False if there are none."""
         requests: Requests = self.requests
         i: cython.int
-        one: cython.Py_ssize_t
+        candidate: cython.Py_ssize_t
         order: list = []
         victims: list = []
         need: cython.double = self.fill[row] - self.prefix[row] + self._clip(self.limit[row]) - self._left()
         for i in range(self.count):
-            one = self.running[i]
-            if self._rank(one) - self._rank(row) > self.limits.threshold:
-                order.append((-self._rank(one), -self.entered[one], one))
+            candidate = self.running[i]
+            if self._rank(candidate) - self._rank(row) > self.limits.threshold:
+                order.append((-self._rank(candidate), -self.entered[candidate], candidate))
         order.sort()
         for entry in order:
-            one = entry[2]
-            if requests.preempted[one] > MOST_PREEMPTIONS:
+            candidate = entry[2]
+            if requests.preempted[candidate] > MOST_PREEMPTIONS:
                 raise UsageError("SGLang 0.5.23 would preempt a request for ever. Set disable_priority_preemption.")
-            victims.append(one)
-            need -= self._expected(one)
+            victims.append(candidate)
+            need -= self._expected(candidate)
             if need <= 0:
                 break
         if not victims or need > 0:
@@ -382,15 +382,15 @@ class SglangPrefill(SglangPages):
     def _preempt(self, victims: set):
         """Release running requests; they wait again once the batch is planned, in the order of a set, as in SGLang."""
         i: cython.int
-        one: cython.Py_ssize_t
+        row: cython.Py_ssize_t
         stay: cython.int = 0
         gone: cython.int = 0
         for i in range(self.count):
-            one = self.running[i]
-            if one in victims:
+            row = self.running[i]
+            if row in victims:
                 gone += 1
-                self.needed -= self._expected(one)
-                self._drop(one, self.count - gone)
+                self.needed -= self._expected(row)
+                self._drop(row, self.count - gone)
             else:
                 self.running[stay] = self.running[i]
                 stay += 1

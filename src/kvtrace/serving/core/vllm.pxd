@@ -13,7 +13,7 @@ cdef struct VllmLimits:
     bint asynchronous  # a step is planned while the one before runs
 
 
-cdef class VllmScheduler(Instance):
+cdef class VllmEngineCore(Instance):
     cdef StepCache cache
     cdef bint slides, splits  # of the cache
     cdef long long block_size  # of the trace
@@ -43,7 +43,7 @@ cdef class VllmScheduler(Instance):
     cdef int _plan(self) except -1
     cdef int _schedule_running(self, long long* budget) except -1
     cdef int _schedule_waiting(self, long long* budget) except -1
-    cdef long long _chunk(self, Py_ssize_t row, long long done, long long long_prefill, long long budget) noexcept
+    cdef long long _chunk(self, Py_ssize_t row, long long computed, long long long_prefill, long long budget) noexcept
     cdef long long _long_prefill(self) except -1
     cdef int _schedule(self, Py_ssize_t row, long long chunk) except -1
     cdef bint _make_room(self, Py_ssize_t row, long long chunk, long long* budget) except -1
@@ -68,7 +68,7 @@ cdef class VllmScheduler(Instance):
     cdef _log_planned(self)
 
 
-cdef class VllmInstance(VllmScheduler):
+cdef class VllmInstance(VllmEngineCore):
     cdef bint decoding
     cdef int[::1] due  # step modulo the block size -> a row, linked by requests.following
     cdef double context
@@ -84,6 +84,6 @@ cdef class VllmInstance(VllmScheduler):
     cdef int _decode_event(self) except -1
     cdef _slide(self, long long place)
     cdef list _in_order(self, list rows)
-    cdef long long _steps_until(self, double until, long long most) noexcept
+    cdef long long _steps_until(self, double until, long long max_steps) noexcept
     cdef double _seconds(self, long long steps) noexcept
     cdef _log_decoding(self, long long steps)

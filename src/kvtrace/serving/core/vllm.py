@@ -27,7 +27,7 @@ from cython.cimports.kvtrace.serving.core.instance import (
 NEVER = cython.declare(cython.double, 1e300)
 
 
-class VllmScheduler(Instance):
+class VllmEngineCore(Instance):
     """An instance of vLLM, step by step; `limits` is a dict of the fields of VllmLimits (vllm.pxd).
 
     `waiting` is a heap of (priority, order, row). Rows of `running` are prefilling, decoding, or draining: their last
@@ -116,6 +116,7 @@ class VllmScheduler(Instance):
         """Give tokens to the requests that run, in order of admission; preempt others if blocks run out."""
         requests: Requests = self.requests
         row: cython.Py_ssize_t
+        computed: cython.longlong
         chunk: cython.longlong
         long_prefill: cython.longlong = self._long_prefill()
         self.cursor = 0
@@ -124,9 +125,10 @@ class VllmScheduler(Instance):
             if self._drains(row):
                 self.cursor += 1
                 continue
-            chunk = self._chunk(row, requests.done[row], long_prefill, budget[0])
+            computed = requests.computed[row]
+            chunk = self._chunk(row, computed, long_prefill, budget[0])
             if self.splits:
-                chunk = self.cache.chunk_end(row, requests.done[row], requests.done[row] + chunk) - requests.done[row]
+                chunk = self.cache.chunk_end(row, computed, computed + chunk) - computed
                 if chunk == 0:
                     self.cursor += 1
                     continue
@@ -142,10 +144,10 @@ class VllmScheduler(Instance):
     def _make_room(self, row, chunk, budget):
         """Preempt requests until a chunk of a request fits; False if it cannot, or is preempted itself."""
         victim: cython.Py_ssize_t
-        done: cython.longlong = self.requests.done[row]
+        computed: cython.longlong = self.requests.computed[row]
         if self.slides:
-            self.cache.slide(row, done - self._in_flight(row))
-        while not self.cache.fits(row, done, done + chunk):
+            self.cache.slide(row, computed - self._in_flight(row))
+        while not self.cache.fits(row, computed, computed + chunk):
             victim = self._victim()
             if not self._may_preempt(victim):
                 return False
@@ -165,45 +167,45 @@ class VllmScheduler(Instance):
         row: cython.Py_ssize_t
         room: cython.int
         goal: cython.longlong
-        done: cython.longlong
+        computed: cython.longlong
         chunk: cython.longlong
         long_prefill: cython.longlong = self._long_prefill()
         self.blocked = False
         while self.waiting and budget[0] > 0 and self.count < self.limits.requests:
             row = self.waiting[0][2]
             goal = requests.goal[row]
-            done = cache.find(row, goal)
-            chunk = self._chunk(row, done, long_prefill, budget[0])
+            computed = cache.find(row, goal)
+            chunk = self._chunk(row, computed, long_prefill, budget[0])
             if self.splits:
-                chunk = cache.chunk_end(row, done, done + chunk) - done
+                chunk = cache.chunk_end(row, computed, computed + chunk) - computed
                 if chunk == 0:
                     break
             room = cache.admission(
-                row, done, done + chunk, goal if self.limits.whole_prompt else 0,
+                row, computed, computed + chunk, goal if self.limits.whole_prompt else 0,
                 self.limits.watermark if self.count else 0,
             )  # fmt: skip
             if room != FITS:
                 self.blocked = room == NO_BLOCKS
                 break
             heappop(self.waiting)
-            cache.open(row, done)
-            requests.done[row] = done
+            cache.open(row, computed)
+            requests.computed[row] = computed
             if requests.preempted[row]:
-                requests.recomputed[row] += goal - done
+                requests.recomputed[row] += goal - computed
             else:
                 requests.started[row] = max(self.now, self.free_at)
-                requests.cached[row] = done
-                cache.hit[row] = cython.cast(cython.int, done // self.block_size)
-            self.prefill -= min(done, requests.tokens[row])
+                requests.cached[row] = computed
+                cache.hit[row] = cython.cast(cython.int, computed // self.block_size)
+            self.prefill -= min(computed, requests.tokens[row])
             self.running[self.count] = cython.cast(cython.int, row)
             self.count += 1
             self._schedule(row, chunk)
             budget[0] -= chunk
         return 0
 
-    def _chunk(self, row, done, long_prefill, budget):
-        """The tokens that a request gets in the step, with `done` tokens computed."""
-        chunk: cython.longlong = self.requests.goal[row] - done
+    def _chunk(self, row, computed, long_prefill, budget):
+        """The tokens that a request gets in the step, after `computed` tokens."""
+        chunk: cython.longlong = self.requests.goal[row] - computed
         return min(chunk if not long_prefill else min(chunk, long_prefill), budget)
 
     def _long_prefill(self):
@@ -218,12 +220,12 @@ class VllmScheduler(Instance):
     def _schedule(self, row, chunk):
         """Add a chunk of a request to the step. The full blocks of its prompt can be found from now on."""
         requests: Requests = self.requests
-        done: cython.longlong = requests.done[row]
-        self.cache.extend(row, done, done + chunk)
+        computed: cython.longlong = requests.computed[row]
+        self.cache.extend(row, computed, computed + chunk)
         if self.slides:
             self.cache.publish(row, self._published(row, chunk))
-        elif done < requests.tokens[row]:  # else at its end: nobody else has these blocks
-            self.cache.publish(row, min(done + chunk, requests.tokens[row]))
+        elif computed < requests.tokens[row]:  # else at its end: nobody else has these blocks
+            self.cache.publish(row, min(computed + chunk, requests.tokens[row]))
         self.part_row[self.parts] = cython.cast(cython.int, row)
         self.part_chunk[self.parts] = chunk
         self.parts += 1
@@ -257,11 +259,11 @@ class VllmScheduler(Instance):
         self.blocked = False
         self.preempted.append(row)
         requests.preempted[row] += 1
-        self.prefill += min(requests.done[row], requests.tokens[row])
+        self.prefill += min(requests.computed[row], requests.tokens[row])
         if self._drains(row):  # its last token is on the way
             self.draining -= 1
             return 0
-        requests.done[row] = 0
+        requests.computed[row] = 0
         self.prepended += 1
         if self.limits.by_priority:
             heappush(self.waiting, (requests.priority[row], requests.arrival[row], row))
@@ -297,7 +299,11 @@ class VllmScheduler(Instance):
         for i in range(self.parts):
             row = self.part_row[i]
             add_part(
-                cython.address(work), requests.done[row], self.part_chunk[i], requests.tokens[row], requests.goal[row]
+                cython.address(work),
+                requests.computed[row],
+                self.part_chunk[i],
+                requests.tokens[row],
+                requests.goal[row],
             )
         return step_seconds(cython.address(self.cost), cython.address(work))
 
@@ -309,7 +315,7 @@ class VllmScheduler(Instance):
         parts: list = []
         for i in range(self.parts):
             row = self.part_row[i]
-            parts.append((row, requests.done[row], self.part_chunk[i], requests.goal[row]))
+            parts.append((row, requests.computed[row], self.part_chunk[i], requests.goal[row]))
         return self.step_timer(max(self.now, self.free_at), parts) if parts else 0.0
 
     def _advance_parts(self, first, last):
@@ -321,9 +327,9 @@ class VllmScheduler(Instance):
         for i in range(self.parts):
             row = self.part_row[i]
             prompt = requests.tokens[row]
-            self.prefill -= max(0, min(requests.done[row] + self.part_chunk[i], prompt) - requests.done[row])
-            requests.done[row] += self.part_chunk[i]
-            if requests.done[row] == requests.goal[row]:
+            self.prefill -= max(0, min(requests.computed[row] + self.part_chunk[i], prompt) - requests.computed[row])
+            requests.computed[row] += self.part_chunk[i]
+            if requests.computed[row] == requests.goal[row]:
                 if requests.goal[row] == prompt and requests.first[row] != requests.first[row]:  # NaN: none yet
                     first.append(row)
                 requests.goal[row] += 1
@@ -389,7 +395,7 @@ class VllmScheduler(Instance):
         self._ended(row, at)
         self.load -= self.requests.tokens[row]
         if self._runs(row):  # else it was preempted while its last token was on the way
-            self.cache.publish(row, self.requests.done[row])
+            self.cache.publish(row, self.requests.computed[row])
             self.cache.release(row)
             self._remove(row)
             self.draining -= 1
@@ -427,8 +433,8 @@ class VllmScheduler(Instance):
 
     def _decodes(self, row):
         """Whether the next token of a request is all that it needs for an output token."""
-        done: cython.longlong = self.requests.done[row]
-        return done >= self.requests.tokens[row] and done == self.requests.goal[row] - 1
+        computed: cython.longlong = self.requests.computed[row]
+        return computed >= self.requests.tokens[row] and computed == self.requests.goal[row] - 1
 
     def _in_flight(self, row):
         """The tokens of a request in the step before, if that has not ended."""
@@ -443,14 +449,14 @@ class VllmScheduler(Instance):
         requests: Requests = self.requests
         unknown: cython.bint = self.flying and requests.sampled[row] == self.steps - 1
         if chunk:
-            return min(requests.done[row] + chunk, requests.goal[row] - unknown)
-        return requests.done[row] - (unknown and requests.sampled_before[row] == self.steps - 2)
+            return min(requests.computed[row] + chunk, requests.goal[row] - unknown)
+        return requests.computed[row] - (unknown and requests.sampled_before[row] == self.steps - 2)
 
     def _log_planned(self):
         i: cython.int
         parts: list = []
         for i in range(self.parts):
-            parts.append([self.part_row[i], self.requests.done[self.part_row[i]], self.part_chunk[i]])
+            parts.append([self.part_row[i], self.requests.computed[self.part_row[i]], self.part_chunk[i]])
         self.log.append([max(self.now, self.free_at), 1, parts, self.preempted])
 
 
@@ -458,15 +464,15 @@ NOBODY = cython.declare(cython.int, -1)
 CALENDAR = 1024  # steps; a request without an event for longer is looked at in between
 
 
-class VllmInstance(VllmScheduler):
+class VllmInstance(VllmEngineCore):
     """vLLM's scheduler, where steps in which all running requests decode are taken together.
 
     Such a run of steps ends before the next one in which a request ends or needs a block, or which may admit a request.
-    `VllmScheduler` has the rules, and takes each step separately.
+    `VllmEngineCore` has the rules, and takes each step separately.
     """
 
     def __init__(self, engine: StepCache, requests: Requests, cost, limits, log=False):
-        VllmScheduler.__init__(self, engine, requests, cost, limits, log)
+        VllmEngineCore.__init__(self, engine, requests, cost, limits, log)
         self.due = np.full(CALENDAR if engine.slides else min(self.block_size, CALENDAR), NOBODY, dtype=np.int32)
         self.decoding = False
         self.context = self.batch = self.decoding_since = 0
@@ -484,7 +490,7 @@ class VllmInstance(VllmScheduler):
 
     def steps_left(self, row):
         taken: cython.longlong = self.steps - self.decoding_since if self.decoding else 0
-        return VllmScheduler.steps_left(self, row) - taken
+        return VllmEngineCore.steps_left(self, row) - taken
 
     def _must_plan(self):
         """Whether the next step may do more than give one token to each request that runs."""
@@ -512,8 +518,8 @@ class VllmInstance(VllmScheduler):
         for i in range(self.count):
             row = self.running[i]
             if not self._drains(row):
-                self.context += requests.done[row] + 1
-                requests.done[row] -= self.steps
+                self.context += requests.computed[row] + 1
+                requests.computed[row] -= self.steps
                 self._await(row, self.steps)
         return 0
 
@@ -530,8 +536,8 @@ class VllmInstance(VllmScheduler):
         for i in range(self.count):
             row = self.running[i]
             if not self._drains(row):
-                requests.done[row] += self.steps
-                requests.goal[row] = requests.done[row] + 1
+                requests.computed[row] += self.steps
+                requests.goal[row] = requests.computed[row] + 1
                 if self.steps > self.decoding_since:
                     requests.sampled_before[row] = (
                         requests.sampled[row] if self.steps == self.decoding_since + 1 else self.steps - 2
@@ -544,9 +550,9 @@ class VllmInstance(VllmScheduler):
     def _await(self, row, step):
         """File a request under the first step from `step` on in which it needs a block or gives its last token."""
         requests: Requests = self.requests
-        done: cython.longlong = requests.done[row] + step
-        block: cython.longlong = self.cache.quiet(row, done, self.limits.asynchronous)
-        last: cython.longlong = requests.tokens[row] + requests.output[row] - 2 - done
+        computed: cython.longlong = requests.computed[row] + step
+        block: cython.longlong = self.cache.quiet(row, computed, self.limits.asynchronous)
+        last: cython.longlong = requests.tokens[row] + requests.output[row] - 2 - computed
         steps: cython.longlong = self.due.shape[0]
         place: cython.longlong = (step + min(min(block, last), steps - 1)) % steps
         requests.following[row] = self.due[place]
@@ -592,11 +598,11 @@ class VllmInstance(VllmScheduler):
         row: cython.int = self.due[place]
         needs: cython.longlong = 0
         following: cython.int
-        done: cython.longlong
+        computed: cython.longlong
         last: list = []
         while row != NOBODY:
-            done = requests.done[row] + self.steps
-            needs += self.cache.missing(row, done, done + 1)
+            computed = requests.computed[row] + self.steps
+            needs += self.cache.missing(row, computed, computed + 1)
             row = requests.following[row]
         if needs > self.cache.free() or (self.slides and self._may_admit()):
             self._stop_decoding()
@@ -610,18 +616,18 @@ class VllmInstance(VllmScheduler):
         row, self.due[place] = self.due[place], NOBODY
         while row != NOBODY:
             following = requests.following[row]
-            done = requests.done[row] + self.steps
+            computed = requests.computed[row] + self.steps
             if not self.slides:
-                self.cache.extend(row, done, done + 1)
-            if done == requests.tokens[row] + requests.output[row] - 2:
-                requests.done[row], requests.goal[row] = done + 1, done + 2
+                self.cache.extend(row, computed, computed + 1)
+            if computed == requests.tokens[row] + requests.output[row] - 2:
+                requests.computed[row], requests.goal[row] = computed + 1, computed + 2
                 requests.sampled_before[row] = (
                     requests.sampled[row] if self.steps == self.decoding_since else self.steps - 1
                 )
                 requests.sampled[row] = self.steps
                 self.draining += 1
                 self.batch -= 1
-                self.context -= done + 2
+                self.context -= computed + 2
                 last.append(row)
             else:
                 self._await(row, self.steps + 1)
@@ -630,7 +636,7 @@ class VllmInstance(VllmScheduler):
 
     def _slide(self, place):
         """Take, free and publish the blocks of the requests that are due, in order of admission as vLLM does."""
-        done: cython.longlong
+        computed: cython.longlong
         free: cython.longlong
         lag: cython.longlong = self.limits.asynchronous
         row: cython.int = self.due[place]
@@ -640,13 +646,13 @@ class VllmInstance(VllmScheduler):
             row = self.requests.following[row]
         for item in rows if len(rows) < 2 else self._in_order(rows):
             row = item
-            done = self.requests.done[row] + self.steps
+            computed = self.requests.computed[row] + self.steps
             free = self.cache.free()
-            self.cache.slide(row, done - lag)
-            if self.cache.free() > free or self.cache.missing(row, done, done + 1):
+            self.cache.slide(row, computed - lag)
+            if self.cache.free() > free or self.cache.missing(row, computed, computed + 1):
                 self.blocked = False
-            self.cache.extend(row, done, done + 1)
-            self.cache.publish(row, done + 1 - lag)
+            self.cache.extend(row, computed, computed + 1)
+            self.cache.publish(row, computed + 1 - lag)
 
     def _in_order(self, rows):
         """Rows in order of admission: requests that end together free their blocks in this order."""
@@ -658,19 +664,19 @@ class VllmInstance(VllmScheduler):
                 ordered.append(self.running[i])
         return ordered
 
-    def _steps_until(self, until, most):
-        """The fewest steps, at most `most`, after which the next one is planned at `until` or later."""
+    def _steps_until(self, until, max_steps):
+        """The fewest steps, at most `max_steps`, after which the next one is planned at `until` or later."""
         low: cython.longlong = 1
         middle: cython.longlong
         planned_at: cython.double
-        while low < most:
-            middle = (low + most) // 2
+        while low < max_steps:
+            middle = (low + max_steps) // 2
             if self.limits.asynchronous:
                 planned_at = self.free_at + (self._seconds(middle - 1) if middle > 1 else 0)
             else:
                 planned_at = self.now + self._seconds(middle)
             if planned_at >= until:
-                most = middle
+                max_steps = middle
             else:
                 low = middle + 1
         return low
@@ -686,5 +692,5 @@ class VllmInstance(VllmScheduler):
             return
         for i in range(self.count):
             if not self._drains(self.running[i]):
-                parts.append([self.running[i], self.requests.done[self.running[i]] + self.steps, 1])
+                parts.append([self.running[i], self.requests.computed[self.running[i]] + self.steps, 1])
         self.log.append([max(self.now, self.free_at), steps, parts, []])

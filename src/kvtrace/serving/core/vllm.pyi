@@ -3,12 +3,12 @@
 from typing import Any
 from kvtrace.serving.core.instance import Instance
 
-class VllmScheduler(Instance):
+class VllmEngineCore(Instance):
     log: list[Any]
     step_timer: Any
     def __init__(self, engine: Any, requests: Any, cost: Any, limits: Any, log: Any=False) -> None: ...
 
 CALENDAR: Any
 
-class VllmInstance(VllmScheduler):
+class VllmInstance(VllmEngineCore):
     def __init__(self, engine: Any, requests: Any, cost: Any, limits: Any, log: Any=False) -> None: ...

@@ -15,7 +15,7 @@ cdef class Transfer:
 
 
 @cython.final
-cdef class Link:
+cdef class TransferQueue:
     cdef double seconds, free
     cdef object queue
     cdef int begin(self, Transfer transfer, double at) except -1
@@ -26,7 +26,7 @@ cdef class Link:
 cdef class OffloadingInstance(VllmInstance):
     cdef PagedCache paged  # the cache, as its class
     cdef LowerTier tier
-    cdef Link loads, stores
+    cdef TransferQueue loads, stores
     cdef list holding, over
     # of the planned step
     cdef list admitted, started_loads, flushed
@@ -59,10 +59,10 @@ cdef class OffloadingInstance(VllmInstance):
     cdef int _read(self, bint queued, double at, list ended) except -1
     cdef int _sleep(self) except -1
     cdef _log_launch(self)
-    cdef int _admit(self, Py_ssize_t row, long long goal, long long done) except -1
+    cdef int _admit(self, Py_ssize_t row, long long goal, long long computed) except -1
     cdef _hold(self, item)
     cdef long long _loadable(self, Py_ssize_t row, int hits, long long goal) except? -1
-    cdef int _load(self, Py_ssize_t row, int hits, long long done) except -1
+    cdef int _load(self, Py_ssize_t row, int hits, long long computed) except -1
     cdef int _promote(self, Py_ssize_t row) except -1
     cdef long long _reserved(self, list skipped_holding) except -1
     cdef long long _remaining(self, Py_ssize_t row) noexcept

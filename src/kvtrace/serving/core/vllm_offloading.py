@@ -34,7 +34,7 @@ class Transfer:
         self.end, self.fenced, self.flushed = NEVER, False, False
 
 
-class Link:
+class TransferQueue:
     """Transfers of one direction, one after another; a block takes `seconds`."""
 
     def __init__(self, seconds):
@@ -69,7 +69,7 @@ class OffloadingInstance(VllmInstance):
         VllmInstance.__init__(self, engine, requests, cost, limits, log)
         rows: cython.Py_ssize_t = requests.tokens.shape[0]
         self.paged, self.tier = engine, engine.lower
-        self.loads, self.stores = Link(self.tier.fetch_seconds), Link(self.tier.store_seconds)
+        self.loads, self.stores = TransferQueue(self.tier.fetch_seconds), TransferQueue(self.tier.store_seconds)
         self.holding, self.over, self.unsubmitted, self.started_loads, self.admitted = [], [], [], [], []
         self.flushed = []
         self.transfers, self.last_blocks = {}, {}
@@ -223,7 +223,7 @@ class OffloadingInstance(VllmInstance):
         row: cython.Py_ssize_t
         hits: cython.int
         goal: cython.longlong
-        done: cython.longlong
+        computed: cython.longlong
         chunk: cython.longlong
         loaded: cython.longlong
         held: cython.longlong
@@ -245,16 +245,16 @@ class OffloadingInstance(VllmInstance):
             goal = requests.goal[row]
             hits = 0
             idle = loaded = 0
-            done = requests.done[row]
-            if done == 0:
+            computed = requests.computed[row]
+            if computed == 0:
                 hits = cache.look_up(row, goal)
                 idle = cache.idle_hits
                 loaded = self._loadable(row, hits, goal)
                 if loaded == LATER:
                     skipped.append(heappop(queue))
                     continue
-                done = (hits + loaded) * cache.block_size
-            chunk = 0 if loaded else self._chunk(row, done, long_prefill, budget[0])
+                computed = (hits + loaded) * cache.block_size
+            chunk = 0 if loaded else self._chunk(row, computed, long_prefill, budget[0])
             held = cache.count[row] + hits
             free = cache.queue.free - idle - (self.limits.watermark if self.count else 0)
             if self.limits.whole_prompt and cache.blocks_of(goal) - held > max(free, 0):
@@ -262,18 +262,18 @@ class OffloadingInstance(VllmInstance):
                 break
             if loaded:
                 free -= self._reserved(skipped_holding)
-            if cache.blocks_of(done + chunk) - held > free or free < 0:
+            if cache.blocks_of(computed + chunk) - held > free or free < 0:
                 self.blocked = True
                 break
             item = heappop(queue)
             if cache.count[row] == 0:
                 cache.start_with(row, hits)
-            requests.done[row] = done
+            requests.computed[row] = computed
             if loaded:
-                self._load(row, hits, done)
+                self._load(row, hits, computed)
                 skipped_holding.append(item)
                 continue
-            self._admit(row, goal, done)
+            self._admit(row, goal, computed)
             self._schedule(row, chunk)
             self.new_from[row] = 0
             budget[0] -= chunk
@@ -283,16 +283,16 @@ class OffloadingInstance(VllmInstance):
             self._hold(item)
         return 0
 
-    def _admit(self, row, goal, done):
-        """A request begins to run, with `done` tokens in its blocks."""
+    def _admit(self, row, goal, computed):
+        """A request begins to run, with `computed` tokens in its blocks."""
         requests: Requests = self.requests
         if requests.preempted[row]:
-            requests.recomputed[row] += goal - done
+            requests.recomputed[row] += goal - computed
         else:
             self.admitted.append(row)
-            requests.cached[row] = done
+            requests.cached[row] = computed
             self.paged.hit[row] = self.paged.count[row]
-        self.prefill -= min(done, requests.tokens[row])
+        self.prefill -= min(computed, requests.tokens[row])
         self.running[self.count] = cython.cast(cython.int, row)
         self.count += 1
 
@@ -328,13 +328,13 @@ class OffloadingInstance(VllmInstance):
             place += 1
         return LATER if waits else place - hits
 
-    def _load(self, row, hits, done):
+    def _load(self, row, hits, computed):
         """Give a request blocks for what it loads, and order the load."""
         place: cython.int
-        end: cython.int = cython.cast(cython.int, done // self.paged.block_size)
+        end: cython.int = cython.cast(cython.int, computed // self.paged.block_size)
         transfer: Transfer = Transfer(row, True)
         self.quiet = False
-        self.paged.extend(row, 0, done)
+        self.paged.extend(row, 0, computed)
         self.tier.prepare_load(row, hits, end)
         for place in range(hits, end):
             transfer.names.append(self.tier.block_at(row, place))
@@ -350,8 +350,8 @@ class OffloadingInstance(VllmInstance):
         """A load is noticed: its blocks can be found, and its request can run."""
         requests: Requests = self.requests
         self.quiet, self.stage[row] = False, 0
-        self.paged.publish(row, requests.done[row])
-        requests.done[row] = min(requests.done[row], requests.goal[row] - 1)
+        self.paged.publish(row, requests.computed[row])
+        requests.computed[row] = min(requests.computed[row], requests.goal[row] - 1)
         return 0
 
     def _reserved(self, skipped_holding: list):
@@ -391,7 +391,7 @@ class OffloadingInstance(VllmInstance):
                         self._flush(transfer)
         for i in range(self.parts):
             row = self.part_row[i]
-            self._store(row, min(requests.done[row] + self.part_chunk[i], requests.tokens[row]), ordered)
+            self._store(row, min(requests.computed[row] + self.part_chunk[i], requests.tokens[row]), ordered)
         for item in self.over:
             row = item
             transfer = self._store(row, requests.tokens[row], ordered)
@@ -549,8 +549,8 @@ class OffloadingInstance(VllmInstance):
             if transfer.is_load:
                 self.stage[transfer.row] = ARRIVED
             if transfer.fenced:
-                for one in transfer.blocks:
-                    physical = one
+                for block in transfer.blocks:
+                    physical = block
                     self.fences[physical] -= 1
             self.transfers[transfer.row].remove(transfer)
             if not self.transfers[transfer.row]:

@@ -6,7 +6,7 @@ from kvtrace.serving.core.vllm import VllmInstance
 class Transfer:
     def __init__(self, row: Any, is_load: Any) -> None: ...
 
-class Link:
+class TransferQueue:
     def __init__(self, seconds: Any) -> None: ...
 
 class OffloadingInstance(VllmInstance):

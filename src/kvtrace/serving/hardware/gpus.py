@@ -54,11 +54,11 @@ def column(name: str, values: Any, *, endless: bool = False) -> np.ndarray:
     return wide
 
 
-def number(name: str, value: Any, least: float, most: float) -> None:
+def number(name: str, value: Any, least: float, greatest: float) -> None:
     """Raise UsageError unless the value is a number within the bounds, inclusive."""
     is_number = isinstance(value, (int, float, np.integer, np.floating)) and not isinstance(value, bool)
-    if not is_number or not least <= value <= most:  # nan is not within any bounds
-        raise UsageError(f"{name} must be a number from {least:g} to {most:g}.")
+    if not is_number or not least <= value <= greatest:  # nan is not within any bounds
+        raise UsageError(f"{name} must be a number from {least:g} to {greatest:g}.")
 
 
 FIGURES: dict[str, Any] = orjson.loads(Path(__file__).with_name("gpus.json").read_bytes())
@@ -98,10 +98,10 @@ def link_of(name: object) -> Link:
     >>> link_of("pcie-5").bytes_per_s
     35000000000.0
     """
-    found = LINKS.get(name) if isinstance(name, str) else None
-    if found is None:
+    link = LINKS.get(name) if isinstance(name, str) else None
+    if link is None:
         raise UsageError(f"link must be one of {', '.join(LINKS)}.")
-    return found
+    return link
 
 
 @dataclass(frozen=True)

@@ -170,7 +170,7 @@ class Baseline:
         own = tokens[cause]
         before = tokens["hit"]
         if cause == "rounding":  # behind all that an engine could hit
-            before = before + sum(tokens[one] for one in ("in_flight", "evicted", "expired", "other_instance"))
+            before = before + sum(tokens[earlier] for earlier in ("in_flight", "evicted", "expired", "other_instance"))
         return self.cure(name, self.cost_of(cause), "bound", advice, self.seconds(own, before))
 
     def cure(
@@ -207,8 +207,8 @@ class Baseline:
         if np.isinf(lifetime_ms(now)):
             policy = now = "ttl:5m"  # no provider keeps prefixes for ever
         before, after = (
-            self.prices.cost(hits, every, ttl="1h" if lifetime_ms(one) > 300_000 else "5m")
-            for hits, one in ((hit, now), (hit + tokens, policy))
+            self.prices.cost(hits, every, ttl="1h" if lifetime_ms(name) > 300_000 else "5m")
+            for hits, name in ((hit, now), (hit + tokens, policy))
         )
         return float(before - after)
 

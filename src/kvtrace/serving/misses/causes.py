@@ -17,7 +17,7 @@ import numpy as np
 from ..._base.arrays import offsets_of
 from ..._base.units import milliseconds
 from ..._native import numbering
-from ..._native.recency import Recency
+from ..._native.recency import RecencyList
 from ...analysis.reuse import Segments
 from ...cache import engines
 from ...cache.demand import BlockDemand, block_demand
@@ -89,7 +89,7 @@ def _on_instances(simulation: Simulation, demand: BlockDemand, order: np.ndarray
     instance, parts = instance_of(simulation)[order], []
     for number in range(_instances(simulation)):
         rows = order if _instances(simulation) == 1 else order[instance == number]
-        recency = Recency(len(rows), demand.trace.distinct)
+        recency = RecencyList(len(rows), demand.trace.distinct)
         row, last_row, blocks, rank = recency.runs(*_paths(demand, rows))
         parts.append((rows[row], rows[last_row], blocks, rank, _first_blocks(row, blocks)))
     row, last_row, blocks, rank, start = map(np.concatenate, zip(*parts, strict=True))
@@ -237,7 +237,7 @@ def causes_of(simulation: Simulation, trace: Trace | None = None) -> Causes:
     """
     depths = depths_of(simulation, simulation.trace if trace is None else trace)
     own = simulation.trace
-    hits, there, one, domain, anywhere = (
+    hits, there, any_instance, domain, anywhere = (
         leading_tokens(own, blocks)
         for blocks in (depths.hits, depths.on_instance, depths.on_one, depths.in_domain, depths.in_any)
     )
@@ -247,8 +247,8 @@ def causes_of(simulation: Simulation, trace: Trace | None = None) -> Causes:
     per_request = partial(_sum_by_request, missed, len(own))
     tokens = {
         "hit": hits, "in_flight": per_request(missed.in_flight), "evicted": per_request(missed.evicted),
-        "expired": per_request(missed.expired), "other_instance": one - there,
-        "rounding": domain - one + np.where(is_new, 0, rest), "other_domain": anywhere - domain,
+        "expired": per_request(missed.expired), "other_instance": any_instance - there,
+        "rounding": domain - any_instance + np.where(is_new, 0, rest), "other_domain": anywhere - domain,
         "first_use": np.where(is_new, rest, 0), "not_served": np.zeros_like(rest),
     }  # fmt: skip
     not_served = np.ones(len(own), dtype=bool)
@@ -284,11 +284,11 @@ class _MissedSegments:
 
 
 def _missed_segments(simulation: Simulation, depths: Depths) -> _MissedSegments:
-    found, trace = depths.segments, simulation.trace
-    first = np.maximum(depths.start, depths.hits[found.row])
-    stop = np.minimum(depths.start + found.blocks, depths.on_instance[found.row])
+    segments, trace = depths.segments, simulation.trace
+    first = np.maximum(depths.start, depths.hits[segments.row])
+    stop = np.minimum(depths.start + segments.blocks, depths.on_instance[segments.row])
     some = stop > first
-    request, last_request, first, stop = found.row[some], found.last_row[some], first[some], stop[some]
+    request, last_request, first, stop = segments.row[some], segments.last_row[some], first[some], stop[some]
     tokens = leading_tokens(trace, stop, request) - leading_tokens(trace, first, request)
     looked_up_ms, in_flight = trace.timestamp, np.zeros(len(request), dtype=bool)
     if isinstance(simulation, ServingRun):
@@ -298,7 +298,7 @@ def _missed_segments(simulation: Simulation, depths: Depths) -> _MissedSegments:
         in_flight = first_s[last_request] >= simulation.started_s[request]
     gap_ms = looked_up_ms[request] - looked_up_ms[last_request]
     expired = ~in_flight & (gap_ms > lifetime_ms(simulation.setting.policy))
-    rank = found.rank[some] + first - depths.start[some]
+    rank = segments.rank[some] + first - depths.start[some]
     return _MissedSegments(request, stop - first, tokens, rank, gap_ms, in_flight, expired)
 
 

@@ -113,7 +113,7 @@ def _advice(baseline: Baseline, amounts: tuple[Amount, ...]) -> str:
         start = f"Give each of the {baseline.run.instances.instances:,} instances {_size(first)} more"
     else:
         start = f"Add {_size(first)} to {'the lowest tier' if baseline.run.cache.has_tiers else 'the cache'}"
-    less = ", ".join(f"{percent(one.tokens, evicted)} with {_size(one)}" for one in others)
+    less = ", ".join(f"{percent(amount.tokens, evicted)} with {_size(amount)}" for amount in others)
     return f"{start}: {percent(first.tokens, evicted)} of the evicted tokens become hits{less and '; '}{less}."
 
 
@@ -128,7 +128,7 @@ def _with_blocks(baseline: Baseline, blocks: int) -> Cure:
 
 def _lower_tier(baseline: Baseline, larger: Cure) -> Cure:
     """The same blocks in a tier below the cache: the same hits, but fetched."""
-    run, most = baseline.run, larger.amounts[-1]
+    run, largest = baseline.run, larger.amounts[-1]
     below = f"each of the {run.instances.instances:,} caches" if run.instances.is_routed else "the cache"
     seconds, fetched = larger.prefill_s, "They are fetched and not computed."
     if seconds is not None and baseline.kv_bytes_per_token is not None:
@@ -137,7 +137,7 @@ def _lower_tier(baseline: Baseline, larger: Cure) -> Cure:
         fetched = f"Fetching them at {rate} takes {duration(fetch_s)}, computing them {duration(seconds)}."
         seconds -= fetch_s
     hits = "the same hits" if is_lru_one_by_one(run) else "about the same hits"
-    advice = f"Add a tier of {_size(most)}, such as DRAM, below {below}: {hits} as in a larger cache. {fetched}"
+    advice = f"Add a tier of {_size(largest)}, such as DRAM, below {below}: {hits} as in a larger cache. {fetched}"
     basis = "simulated" if is_lru_one_by_one(run) else "estimated"
     return baseline.cure("lower_tier", larger.tokens, basis, advice, seconds, larger.amounts)
 
@@ -162,9 +162,9 @@ def _with_router(baseline: Baseline, name: str, router: str, advice: str) -> Ite
     present = next(iter(instances.routers or ()), None)
     if not instances.is_routed or router == present or (layout is not None and router in FULL_ATTENTION):
         return
-    done = baseline.simulate(routers=[router])
+    simulation = baseline.simulate(routers=[router])
     options = f"(--router {router} in place of {present or 'round-robin'})"
-    yield baseline.simulated(name, done, f"{advice} {options}: {baseline.rise(done)}.")
+    yield baseline.simulated(name, simulation, f"{advice} {options}: {baseline.rise(simulation)}.")
 
 
 def longer_ttl(baseline: Baseline) -> Iterator[Cure]:
@@ -181,15 +181,15 @@ def longer_ttl(baseline: Baseline) -> Iterator[Cure]:
         gain = baseline.gain_of(baseline.simulate(policies=[f"ttl:{ttl_ms}ms"]))
         if not amounts or gain > amounts[-1].tokens:
             amounts.append(Amount(share, gain, ttl_ms=float(ttl_ms)))
-    done, every = baseline.simulate(policies=["lru"]), tuple(amounts)
+    simulation, every = baseline.simulate(policies=["lru"]), tuple(amounts)
     first, *others = reversed(every)
-    less = ", ".join(f"{percent(one.tokens, expired)} with {_time(one)}" for one in others)
+    less = ", ".join(f"{percent(amount.tokens, expired)} with {_time(amount)}" for amount in others)
     advice = (
-        f"Keep unused blocks until they are evicted, not only for {duration(now_ms / 1000)}: {baseline.rise(done)}. "
-        f"A time to live of {_time(first)} makes {percent(first.tokens, expired)} of the expired tokens hits"
-        f"{less and '; '}{less}."
+        f"Keep unused blocks until they are evicted, not only for {duration(now_ms / 1000)}: "
+        f"{baseline.rise(simulation)}. A time to live of {_time(first)} makes {percent(first.tokens, expired)} of the "
+        f"expired tokens hits{less and '; '}{less}."
     )
-    yield baseline.simulated("longer_ttl", done, advice, every)
+    yield baseline.simulated("longer_ttl", simulation, advice, every)
 
 
 def _time(amount: Amount) -> str:
@@ -201,12 +201,13 @@ def merged_domains(baseline: Baseline) -> Iterator[Cure]:
     trace = baseline.explanation.trace
     if trace.domain is None or baseline.run.cache.domains == MERGE or count_domains(trace) < 2:
         return
-    done = baseline.simulate(domains=MERGE)
+    simulation = baseline.simulate(domains=MERGE)
     advice = (
         f"Share equal blocks among the {count_domains(trace):,} isolation domains (--domains merge): "
-        f"{baseline.rise(done)}. Merging tenants lets one of them learn what another one sent; models cannot be merged."
+        f"{baseline.rise(simulation)}. Merging tenants lets one of them learn what another one sent; models cannot be "
+        "merged."
     )
-    yield baseline.simulated("merged_domains", done, advice)
+    yield baseline.simulated("merged_domains", simulation, advice)
 
 
 def other_policies(baseline: Baseline) -> Iterator[Cure]:
@@ -216,9 +217,9 @@ def other_policies(baseline: Baseline) -> Iterator[Cure]:
     if not evicted or setting.bound:
         return
     if setting.policy != "lru" and np.isinf(lifetime_ms(setting.policy)):
-        done = baseline.simulate(policies=["lru"])
-        advice = f"Evict by last use (--policy lru in place of {setting.policy}): {baseline.rise(done)}."
-        yield baseline.simulated("lru", done, advice)
+        simulation = baseline.simulate(policies=["lru"])
+        advice = f"Evict by last use (--policy lru in place of {setting.policy}): {baseline.rise(simulation)}."
+        yield baseline.simulated("lru", simulation, advice)
     if run.instances.is_routed or run.time.cost is not None or run.cache.has_tiers or baseline.layout is not None:
         return
     best = baseline.simulate(

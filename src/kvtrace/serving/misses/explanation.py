@@ -68,10 +68,10 @@ class Explanation(PlottedResult):
 
     def _headline(self) -> str:
         totals = self.totals
-        most = max((name for name in totals if name != "hit"), key=totals.__getitem__)
-        shares = [tokens / max(self.tokens, 1) for tokens in (totals["hit"], self.possible_tokens, totals[most])]
+        largest = max((name for name in totals if name != "hit"), key=totals.__getitem__)
+        shares = [tokens / max(self.tokens, 1) for tokens in (totals["hit"], self.possible_tokens, totals[largest])]
         hit, possible, missed = (f"{share:.4f}" for share in shares)
-        return f"{self.tokens:,} prompt tokens, hit={hit}, possible={possible}, largest miss: {most}={missed}"
+        return f"{self.tokens:,} prompt tokens, hit={hit}, possible={possible}, largest miss: {largest}={missed}"
 
     def _columns(self) -> dict[str, np.ndarray]:
         return self.per_request

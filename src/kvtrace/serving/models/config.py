@@ -81,8 +81,8 @@ def read_config(config: Mapping[str, Any] | str | Path, hint: str = HINT) -> Fie
     """
     if isinstance(config, Mapping):
         name, values = "model config", dict(config)
-    elif (known := model_name(config)) is not None:
-        name, values, hint = known, dict(MODELS[known].config), LACKS
+    elif (catalog_name := model_name(config)) is not None:
+        name, values, hint = catalog_name, dict(MODELS[catalog_name].config), LACKS
     elif isinstance(config, (str, Path)):
         name, values = str(config), read_object(config, InputError, _meant(str(config)) + hint)
     else:
@@ -118,14 +118,14 @@ class Fields:
     def __contains__(self, field: str) -> bool:
         return field in self.values
 
-    def whole(self, field: str, default: int | None = None, *, least: int = 1, most: int = 10**9) -> int:
-        """A whole number from `least` to `most`; the default, if there is one, replaces a missing field."""
-        return self.checked(field, self.values.get(field, default), least=least, most=most)
+    def whole(self, field: str, default: int | None = None, *, least: int = 1, greatest: int = 10**9) -> int:
+        """A whole number from `least` to `greatest`; the default, if there is one, replaces a missing field."""
+        return self.checked(field, self.values.get(field, default), least=least, greatest=greatest)
 
-    def checked(self, field: str, value: Any, *, least: int = 1, most: int = 10**9) -> int:
-        """The value of a field, if it is a whole number from `least` to `most`."""
-        if type(value) is not int or not least <= value <= most:
-            fault = "missing" if value is None else f"not a whole number from {least:,} to {most:,}"
+    def checked(self, field: str, value: Any, *, least: int = 1, greatest: int = 10**9) -> int:
+        """The value of a field, if it is a whole number from `least` to `greatest`."""
+        if type(value) is not int or not least <= value <= greatest:
+            fault = "missing" if value is None else f"not a whole number from {least:,} to {greatest:,}"
             raise InputError(f"{self.name}: {field} is {fault}. {self.hint}")
         return value
 
@@ -177,13 +177,13 @@ def layer_schedule(fields: Fields) -> list[str]:
     ['window', 'full', 'window', 'full', 'window', 'full']
     """
     words = all_layers(fields)
-    shared = fields.whole("num_kv_shared_layers", 0, least=0, most=len(words) - 1)  # the last ones (Gemma 3n and 4)
+    shared = fields.whole("num_kv_shared_layers", 0, least=0, greatest=len(words) - 1)  # the last ones (Gemma 3n and 4)
     return words[: len(words) - shared]
 
 
 def all_layers(fields: Fields) -> list[str]:
     """A word for each layer, also for those that share keys and values."""
-    layers = fields.whole("num_hidden_layers", most=10_000)
+    layers = fields.whole("num_hidden_layers", greatest=10_000)
     rule = next((rule for field, rule in RULES.items() if field in fields), _plain)
     words = rule(fields, layers)
     if len(words) != layers:
@@ -195,7 +195,7 @@ def _types(fields: Fields, layers: int) -> list[str]:
     named = "layer_types" if "layer_types" in fields else "layers_block_type"
     stated = fields.values[named]
     if isinstance(stated, dict):  # a count of each, as the catalog states it where the order is not published
-        stated = [name for name in stated for _ in range(fields.checked(named, stated[name], most=layers))]
+        stated = [name for name in stated for _ in range(fields.checked(named, stated[name], greatest=layers))]
     if not isinstance(stated, list) or not all(isinstance(name, str) and name in WORDS for name in stated):
         raise InputError(f"{fields.name}: {named} has a kind of layer that is not modelled. Known: {', '.join(WORDS)}.")
     window = fields.whole("sliding_window", 0, least=0) or fields.whole("sliding_window_size", 0, least=0)
@@ -261,8 +261,8 @@ def _plain(fields: Fields, layers: int) -> list[str]:
         return ["both"] * layers
     if "sliding_window" not in fields or fields.values.get("use_sliding_window") is False:
         return ["full"] * layers
-    known = next((every for name, every in PATTERNS.items() if model_type.startswith(name)), 0)
-    if every := fields.whole("sliding_window_pattern", known, least=0):
+    default = next((every for name, every in PATTERNS.items() if model_type.startswith(name)), 0)
+    if every := fields.whole("sliding_window_pattern", default, least=0):
         return ["full" if (layer + 1) % every == 0 else "window" for layer in range(layers)]
     first = fields.whole("max_window_layers", 0, least=0)  # Qwen2: the layers below it are full
     return ["full" if layer < first else "window" for layer in range(layers)]
@@ -271,7 +271,7 @@ def _plain(fields: Fields, layers: int) -> list[str]:
 def numbers(fields: Fields, values: Any, field: str) -> list[int]:
     """A list of whole numbers of a config, or of a part of it."""
     listed = values.get(field) if isinstance(values, dict) else None
-    if not isinstance(listed, list) or not all(type(one) is int for one in listed):
+    if not isinstance(listed, list) or not all(type(value) is int for value in listed):
         raise InputError(f"{fields.name}: {field} is not a list of whole numbers. {fields.hint}")
     return listed
 

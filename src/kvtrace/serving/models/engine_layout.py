@@ -65,7 +65,7 @@ def cache_layout(
     fields, kinds = read_config(model), layer_kinds(model, kv_dtype)
     if all(kind.kind in FULL and kind.tokens_per_entry == 1 for kind in kinds):
         return None
-    if any(kind.tokens_per_entry != 1 or (kind.indexer and len({one.kind for one in kinds}) > 1) for kind in kinds):
+    if any(kind.tokens_per_entry != 1 or (kind.indexer and len({other.kind for other in kinds}) > 1) for kind in kinds):
         raise UsageError(
             f"{fields.name}: the rules of {engine} for compressed layers, and for sparse ones beside others, are not "
             "modelled. Use --engine reference, which counts all layers as full attention."
@@ -85,12 +85,12 @@ def layouts_for(
     if model is None:
         return {}
     size = options.pop("block_size", None)
-    made = {
+    layouts = {
         engine: cache_layout(model, engine, block_size=size or _whole_blocks(engine, trace_block_size), **options)
         for engine in dict.fromkeys(engines)
         if engine in LAYOUTS
     }
-    return {engine: layout for engine, layout in made.items() if layout is not None}
+    return {engine: layout for engine, layout in layouts.items() if layout is not None}
 
 
 def has_groups(model: Mapping[str, Any] | str | Path) -> bool:

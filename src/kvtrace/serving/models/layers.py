@@ -196,7 +196,7 @@ INDEXED = 4  # V4's ratio of the layers with an indexer
 
 def compressed_kinds(fields: Fields, value_bits: int, indexer_bits: int, *, draft: bool) -> list[LayerKind]:
     """The windows, entries and indexers of such a model."""
-    layers = fields.whole("num_hidden_layers", most=10_000)
+    layers = fields.whole("num_hidden_layers", greatest=10_000)
     ratios = numbers(fields, fields.values, "compress_ratios")
     sources = numbers(fields, fields.values, "kv_source_layer_ids") if "kv_source_layer_ids" in fields else None
     ratios = ratios if draft else ratios[:layers]

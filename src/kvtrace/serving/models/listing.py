@@ -132,7 +132,7 @@ def _model(entry: CatalogEntry) -> CatalogModel:
     shape = None
     with suppress(InputError):  # some fields of the catalog's own are not published, or not modelled
         shape = model_shape(entry.name)
-    return CatalogModel(entry, kinds[16], {bits: growing_bytes(found) for bits, found in kinds.items()}, shape)
+    return CatalogModel(entry, kinds[16], {bits: growing_bytes(layers) for bits, layers in kinds.items()}, shape)
 
 
 def _in_words(kind: LayerKind) -> str:

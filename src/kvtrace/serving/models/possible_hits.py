@@ -56,13 +56,13 @@ class ReachableHits(DescribedResult):
 
     def _columns(self) -> Mapping[str, Any]:
         own = {"setting": "present", "hit_tokens": self.hit_tokens}
-        return columns_of([own, *({"setting": one.setting, "hit_tokens": one.hit_tokens} for one in self.others)])
+        return columns_of([own, *({"setting": other.setting, "hit_tokens": other.hit_tokens} for other in self.others)])
 
     @property
     def better(self) -> OtherLayout | None:
         """The setting with the most hits, if it gains at least half a point of the prompt tokens."""
         least = self.hit_tokens + max(GAIN * self.prompt_tokens, 1)
-        best = max(self.others, key=lambda one: one.hit_tokens, default=None)
+        best = max(self.others, key=lambda other: other.hit_tokens, default=None)
         return best if best is not None and best.hit_tokens >= least else None
 
     def __str__(self) -> str:
@@ -70,21 +70,20 @@ class ReachableHits(DescribedResult):
         whole = max(self.prompt_tokens, 1)
         where = "With memory for all blocks" if self.capacity is None else f"At {self.capacity:,} blocks"
         size = f" (blocks of {self.layout.scheduler_block_size:,} tokens)" if self.layout else ""
-        made = (
+        sentence = (
             f"{where}, {NAMES[self.engine]}'s cache of this model{size} hits {100 * self.hit_tokens / whole:.1f} % of "
             f"the prompt tokens; {100 * self.possible_hit_tokens / whole:.1f} % are possible."
         )
         if self.layout is None:
-            return f"{made} All of its layers keep all tokens."
+            return f"{sentence} All of its layers keep all tokens."
         if better := self.better:
             memory = "" if self.capacity else " Add --capacity to see this in the memory of your GPU."
-            return f"{made} {better.setting} would hit {100 * better.hit_tokens / whole:.1f} %.{memory}"
+            return f"{sentence} {better.setting} would hit {100 * better.hit_tokens / whole:.1f} %.{memory}"
         if self.prompts_below_a_block and self.hit_tokens == 0 < self.possible_hit_tokens:
-            return (
-                f"{made} {self.prompts_below_a_block:,} prompts are not longer than one block: no setting helps them."
-            )
+            below = f"{self.prompts_below_a_block:,} prompts are not longer than one block"
+            return f"{sentence} {below}: no setting helps them."
         tried = f" None of {len(self.others)} other settings that were tried would hit clearly more."
-        return made + (tried if self.others else "")
+        return sentence + (tried if self.others else "")
 
 
 def reachable_hits(

@@ -280,7 +280,7 @@ def model_shape(
     8029995008
     """
     fields = _fields(config)
-    layers = fields.whole("num_hidden_layers", most=10_000)
+    layers = fields.whole("num_hidden_layers", greatest=10_000)
     hidden, heads = fields.whole("hidden_size"), fields.whole("num_attention_heads")
     moe = _experts(fields, layers)
     all_mixed = moe.get("moe_layers") == layers
@@ -374,7 +374,7 @@ def _experts(fields, layers):
     return {
         "moe_layers": _moe_layers(fields, layers),
         "experts": experts,
-        "experts_per_token": fields.whole("num_experts_per_tok", most=experts),
+        "experts_per_token": fields.whole("num_experts_per_tok", greatest=experts),
         "expert_intermediate": width,
         "shared_intermediate": shared or fields.whole("shared_expert_intermediate_size", 0, least=0),
     }

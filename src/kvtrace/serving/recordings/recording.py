@@ -212,8 +212,8 @@ class Recording(Result):
         if engine not in OPTIONS:
             raise UsageError(f"--engine must be one of {', '.join(OPTIONS)}.")
         kind, names = OPTIONS[engine]
-        known = {option: getattr(self.settings, name) for name, option in names.items()}
-        return kind(**{option: value for option, value in known.items() if value is not None})
+        options = {option: getattr(self.settings, name) for name, option in names.items()}
+        return kind(**{option: value for option, value in options.items() if value is not None})
 
     def setting(self, scheduler: Scheduler | None = None) -> Setting:
         """The cache of the engine that was measured; vLLM keeps one of its blocks free."""
@@ -321,8 +321,8 @@ def _require_same(times: RequestTimes, trace: Trace, name: str) -> None:
             f"{name}: {len(times.arrival):,} requests, but the trace has {len(trace):,}. "
             "--trace needs the same requests in the same order."
         )
-    known = times.input_length >= 0
-    differing = int((trace.input_length != times.input_length)[known].sum())
+    has_length = times.input_length >= 0
+    differing = int((trace.input_length != times.input_length)[has_length].sum())
     if differing > len(trace) // 100:  # a benchmark may count special tokens otherwise
         raise UsageError(
             f"{name}: {differing:,} prompts have another length in the trace. "

@@ -118,8 +118,8 @@ def read_sglang_requests(path: Path, trace: Trace | None = None) -> Recording:
 
 def _meta_info(row: Mapping[str, Any]) -> Mapping[str, Any]:
     out = row.get("out")
-    found = out.get("meta_info") if isinstance(out, dict) else None
-    return found if isinstance(found, dict) else {}
+    meta_info = out.get("meta_info") if isinstance(out, dict) else None
+    return meta_info if isinstance(meta_info, dict) else {}
 
 
 def _is_aborted(row: Mapping[str, Any]) -> bool:

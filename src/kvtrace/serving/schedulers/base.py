@@ -106,18 +106,18 @@ def with_options(scheduler: Scheduler, text: str) -> Scheduler:
     False
     """
     defaults = {field.name: getattr(scheduler, field.name) for field in fields(scheduler)}  # type: ignore[arg-type]
-    known = {name: value for name, value in defaults.items() if value is None or isinstance(value, (int, float, str))}
-    if not known:
+    options = {name: value for name, value in defaults.items() if value is None or isinstance(value, (int, float, str))}
+    if not options:
         raise UsageError(f"The scheduler {scheduler.name} has no options. Leave out --scheduler, or try --engine vllm.")
     chosen: dict[str, Any] = {}
     for pair in text.split(","):
         name, _, value = (part.strip() for part in pair.partition("="))
-        if name not in known or not value:
+        if name not in options or not value:
             raise UsageError(
                 f"{pair.strip()!r} is not an option of {scheduler.name}'s scheduler. Write NAME=VALUE with one of "
-                f"{', '.join(known)}."
+                f"{', '.join(options)}."
             )
-        chosen[name] = _value(name, value, known[name])
+        chosen[name] = _value(name, value, options[name])
     return replace(scheduler, **chosen)  # type: ignore[type-var]
 
 

@@ -141,10 +141,10 @@ class SglangScheduler(Scheduler):
         from ..core.sglang import SglangInstance
 
         trace = engine.context.trace
-        most = trace.extra.get(LIMIT)
-        known = isinstance(most, np.ndarray) and most.dtype.kind in "iu"
+        limits = trace.extra.get(LIMIT)
+        has_limits = isinstance(limits, np.ndarray) and limits.dtype.kind in "iu"
         return SglangInstance(
-            engine, requests, cost, self._core_limits(), most if known else self.lengths(trace)[1], log
+            engine, requests, cost, self._core_limits(), limits if has_limits else self.lengths(trace)[1], log
         )
 
     def _core_limits(self) -> dict[str, float]:

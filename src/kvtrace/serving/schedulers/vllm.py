@@ -94,12 +94,12 @@ class VllmScheduler(Scheduler):
         for group in setting.layout.groups:
             places = -(-(tokens + output - 1) // group.block_size)
             if group.kind == "window":
-                most = -(-(group.window - 1 + self.in_flight) // group.block_size) + 1
+                max_places = -(-(group.window - 1 + self.in_flight) // group.block_size) + 1
             elif group.kind == "chunk":
-                most = -(-(group.window + self.in_flight) // group.block_size)
+                max_places = -(-(group.window + self.in_flight) // group.block_size)
             else:  # a state, those before it that a step in flight still reads, and one saved within a chunk
-                most = 2 + self.async_scheduling + (setting.layout.internal_checkpoint_alignment > 0)
-            total += places if group.kind == "full" else np.minimum(places, most)
+                max_places = 2 + self.async_scheduling + (setting.layout.internal_checkpoint_alignment > 0)
+            total += places if group.kind == "full" else np.minimum(places, max_places)
         return total
 
     def engine(self, setting: Setting, demand: BlockDemand, tiers: Sequence[Tier]) -> Any:
