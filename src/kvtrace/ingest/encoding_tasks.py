@@ -25,7 +25,7 @@ from .._native.numbering import DigestIndex
 from ..privacy.numbering.run import Runner
 from ..privacy.numbering.store import Store
 from ..privacy.numbering.task_plan import DOMAINS, ENCODED, digests_of_rows, firsts_of, sample_times
-from ..trace.columns import MEASURED
+from ..trace.columns import MEASURED, joined_measured
 from .checkpoint import CHECKPOINT, Checkpoint, packed, unpacked
 from .collector import Collector, numbers_of_digests
 from .encoding import Batch, Encoder, Recipe
@@ -110,7 +110,7 @@ class PartitionEncoder:
         arrays |= {name: values for name, values in links.items() if values is not None}
         arrays |= {} if outputs is None else {"prompts": prompts}
         service = _joined_or_none([batch.service_ns for batch in batches], [len(batch) for batch in batches])
-        measured = _measured_of(batches)
+        measured = joined_measured([batch.measured for batch in batches], [len(batch) for batch in batches])
         arrays |= {} if service is None else {"service": service}
         delay = _joined_or_none([batch.delay_ns for batch in batches], [len(batch) for batch in batches])
         arrays |= {} if delay is None else {"delay": delay}
@@ -290,21 +290,6 @@ def _joined_or_none(columns: list[np.ndarray | None], rows: list[int]) -> np.nda
         return None
     filled = (np.full(count, -1) if column is None else column for column, count in zip(columns, rows, strict=True))
     return np.concatenate(list(filled))
-
-
-def _measured_of(batches: list[Batch]) -> dict[str, np.ndarray]:
-    """The columns of MEASURED that some row has a value of."""
-    columns = [batch.measured for batch in batches]
-    return {
-        name: np.concatenate(
-            [
-                measured[name] if name in measured else np.full(len(batch), number.unknown, number.dtype)
-                for batch, measured in zip(batches, columns, strict=True)
-            ]
-        )
-        for name, number in MEASURED.items()
-        if any(name in measured for measured in columns)
-    }
 
 
 def _key_digests(batches, name) -> np.ndarray | None:

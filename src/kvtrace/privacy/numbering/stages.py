@@ -126,7 +126,7 @@ def _carried(plan: TaskPlan, encoded: StoredArrays, name: str, start: int, stop:
     if name == "domain":
         return _domains(plan, encoded, start, stop)
     if name in MEASURED and f"carried {name}" not in encoded:
-        return np.full(stop - start, MEASURED[name].unknown, MEASURED[name].dtype)
+        return MEASURED[name].unknowns(stop - start)
     return encoded[f"carried {name}", start:stop]
 
 
