@@ -302,6 +302,11 @@ def test_blocks_of_outputs_are_the_same_in_tasks(log, tmp_path, seed, changed):
         assert in_tasks(path, tmp_path, outputs=True, partitions=partitions, **changed)[:2] == expected[:2]
 
 
+def test_a_log_of_lengths_has_no_hits_in_tasks_either(tmp_path):
+    path = Path(TINY).parents[1] / "logs/lengths.jsonl"
+    assert in_tasks(path, tmp_path, outputs=True, partitions=2)[:2] == in_one(path, outputs=True)[:2]
+
+
 WHOLE = [
     {"keep_order": True, "profile": "exact"},
     {"keep_order": True, "profile": "exact", "tail": "unique"},
