@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from .._base.arrays import offsets_of
+from .._base.arrays import numbers_of_digests, offsets_of
 from .._base.units import NS_PER_MS
 from .._native.numbering import DigestIndex
 from ..privacy.contributors import Users
@@ -82,8 +82,8 @@ class Collector:
         """
         self._numbers += self._index.add(digests).data
         count = len(types)
-        keys = {"session": (self._sessions, session), "account": (self._accounts, account), "user": (self._users, user),
-                "domain": (self._domains, domain)}  # fmt: skip
+        keys = {"session": (self._sessions.add, session), "account": (self._accounts.add, account),
+                "user": (self._users.add, user), "domain": (self._domains.add, domain)}  # fmt: skip
         columns["service"] = np.full(count, -1) if service is None else service
         columns["delay"] = np.full(count, -1) if delay is None else delay
         self._has_delays = self._has_delays or delay is not None
@@ -175,15 +175,6 @@ def numbered_domains(domain: np.ndarray) -> np.ndarray | None:
     (array([ 0, -1,  1]), None)
     """
     return None if (domain == domain[:1]).all() else by_first_appearance(domain)
-
-
-def numbers_of_digests(index: DigestIndex, digests, rows) -> np.ndarray:
-    """Row -> the number of its digest, -1 = none."""
-    numbers = np.full(rows, -1, dtype=np.int64)
-    if digests is not None:
-        has_digest = digests.any(axis=1)
-        numbers[has_digest] = index.add(digests[has_digest])
-    return numbers
 
 
 def _link_sessions(columns: Columns, session, by_time, order) -> None:

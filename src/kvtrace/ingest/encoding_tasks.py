@@ -18,7 +18,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from .._base.arrays import offsets_of
+from .._base.arrays import numbers_of_digests, offsets_of
 from .._base.checkpoint import CheckpointKind
 from .._base.errors import UsageError
 from .._native.numbering import DigestIndex
@@ -27,7 +27,7 @@ from ..privacy.numbering.store import Store
 from ..privacy.numbering.task_plan import DOMAINS, ENCODED, digests_of_rows, firsts_of, sample_times
 from ..trace.columns import MEASURED, joined_measured
 from .checkpoint import CHECKPOINT, Checkpoint, packed, unpacked
-from .collector import Collector, numbers_of_digests
+from .collector import Collector
 from .encoding import Batch, Encoder, Recipe
 from .keys import Key, load_key
 from .logs import sources
@@ -171,7 +171,7 @@ def with_arrivals(
         with store.open(f"{ENCODED}/{number}") as rows:
             times.append(rows["time"])
             digests = rows["session"] if partition.has_sessions else None
-            sessions.append(numbers_of_digests(index, digests, len(times[-1])))
+            sessions.append(numbers_of_digests(index.add, digests, len(times[-1])))
     logged = np.concatenate(times)
     modelled = model.times_ns(logged, np.concatenate(sessions))
     if modelled is logged:
@@ -262,7 +262,7 @@ def number_domains(encoded: list[EncodedPartition], store: Store, folder: str) -
             times.append(rows["time"])
             domains.append(rows["domain"] if "domain" in rows else np.zeros((len(times[-1]), 2), np.uint64))
     digests = np.concatenate(domains)[np.argsort(np.concatenate(times), kind="stable")]
-    numbers = numbers_of_digests(index, digests, len(digests))
+    numbers = numbers_of_digests(index.add, digests, len(digests))
     if (numbers == numbers[0]).all():
         return False
     has_domain = numbers >= 0

@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from ..._base.arrays import offsets_of
+from ..._base.arrays import numbers_of_digests, offsets_of
 from ..._native import numbering
 from ...trace.columns import MEASURED
 from ..account import ReleaseStep
@@ -132,14 +132,11 @@ def _carried(plan: TaskPlan, encoded: StoredArrays, name: str, start: int, stop:
 
 def _domains(plan: TaskPlan, encoded: StoredArrays, start: int, stop: int) -> np.ndarray:
     """The domains of some rows, numbered as DOMAINS lists them; -1 = none."""
-    numbers = np.full(stop - start, -1, dtype=np.int64)
-    if "domain" in encoded:
-        digests, index = encoded["domain", start:stop], numbering.DigestIndex()
-        with plan.store.open(DOMAINS) as domains:
-            index.add(domains["digest"])
-        has_one = digests.any(axis=1)
-        numbers[has_one] = index.add(digests[has_one])
-    return numbers
+    index = numbering.DigestIndex()
+    with plan.store.open(DOMAINS) as domains:
+        index.add(domains["digest"])
+    digests = encoded["domain", start:stop] if "domain" in encoded else None
+    return numbers_of_digests(index.add, digests, stop - start)
 
 
 def _no_rows(plan):
@@ -183,9 +180,8 @@ def _sessions(plan: TaskPlan, rows) -> dict[str, np.ndarray]:
     """The range's sessions by shard: digest, last row, rows; and the session number of each row, -1 = none."""
     if not plan.has_sessions:
         return {}
-    in_session = np.flatnonzero(rows["session"].any(axis=1))
-    session = np.full(len(rows["session"]), -1, dtype=np.int64)
-    session[in_session] = numbering.DigestIndex().add(rows["session"][in_session])
+    session = numbers_of_digests(numbering.DigestIndex().add, rows["session"], len(rows["session"]))
+    in_session = np.flatnonzero(session >= 0)
     firsts = in_session[firsts_of(session[in_session])]
     last = np.empty(len(firsts), dtype=np.int64)
     last[session[in_session]] = in_session  # the last write wins
