@@ -24,7 +24,7 @@ from .._base.errors import UsageError
 from .._native.numbering import DigestIndex
 from ..privacy.numbering.run import Runner
 from ..privacy.numbering.store import Store
-from ..privacy.numbering.task_plan import DOMAINS, ENCODED, digests_of_rows, firsts_of, sample_times
+from ..privacy.numbering.task_plan import DOMAINS, ENCODED, by_time, firsts_of, sample_times
 from ..trace.columns import MEASURED, joined_measured
 from .checkpoint import CHECKPOINT, Checkpoint, packed, unpacked
 from .collector import Collector
@@ -132,13 +132,11 @@ def _write_rows(
     arrays: dict[str, np.ndarray],
     offsets: np.ndarray,
     digests: np.ndarray,
-    by_time: bool = True,
+    is_sorted: bool = True,
 ) -> dict[str, Any]:
     """Write the rows of a partition; returns how its blocks are distributed over time, if they are sorted by time."""
-    if by_time:
-        order = np.argsort(arrays["time"], kind="stable")
-        digests, offsets = digests_of_rows(digests, offsets, order)
-        arrays = {name: values[order] for name, values in arrays.items()}
+    if is_sorted:
+        arrays, digests, offsets = by_time(arrays, digests, offsets)
     written = store.write(name, {"types": types}, **arrays, offsets=offsets, digests=digests)
     times, blocks = sample_times(arrays["time"], offsets)
     first_time = int(arrays["time"].min()) if len(times) else None

@@ -21,7 +21,7 @@ from ...trace.columns import MEASURED
 from ..account import ReleaseStep
 from ..trace_draft import RowBlocks
 from .store import StoredArrays
-from .task_plan import ALONE, DOMAINS, MANY, UNKNOWN, TaskPlan, digests_of_rows, firsts_of, numbers_of, shard_of
+from .task_plan import ALONE, DOMAINS, MANY, UNKNOWN, TaskPlan, by_time, firsts_of, numbers_of, shard_of
 
 ROWS = ("time", "input_length", "output_length")
 KEYS = ("session", "account", "user")  # columns of digests, zeros = unknown
@@ -113,11 +113,8 @@ def _rows(plan: TaskPlan, number: int) -> tuple[dict[str, np.ndarray], list[str 
     if not parts:
         return _no_rows(plan), [], np.empty((0, 2), dtype=np.uint64)
     whole = {name: np.concatenate([part.pop(name) for part in parts]) for name in list(parts[0])}
-    order = np.argsort(whole["time"], kind="stable")  # parts are in the order of the log
-    digests, blocks = whole.pop("digests"), whole["blocks"]
-    if not (order[1:] > order[:-1]).all():
-        digests, _ = digests_of_rows(digests, offsets_of(blocks), order)
-        whole = {name: values[order] for name, values in whole.items()}
+    # parts are in the order of the log
+    whole, digests, _ = by_time(whole, whole.pop("digests"), offsets_of(whole["blocks"]))
     return whole, list(types), digests
 
 
