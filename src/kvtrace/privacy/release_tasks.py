@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from copy import deepcopy
 from functools import partial
 from pathlib import Path
-from typing import Any, cast
+from typing import cast
 
 import numpy as np
 
@@ -92,7 +92,7 @@ def release_dataset(
     if isolate or _needs_all_blocks(dataset, whole, profile, tail, users, rows, session_share):
         in_one_process(len(dataset), dataset.blocks).require(memory)
         options = {"users": users, "session_share": session_share, "isolate": isolate, "rng": unused}
-        yield _in_memory(dataset, profile, **options, keep_domains=keep_domains)
+        yield release_in_pieces(dataset.trace(), profile, **options, keep_domains=keep_domains)
         return
     drops = tail == "dropped" != dataset.tail
     first = ReleaseStep.TAILS_DROPPED if drops else ReleaseStep.ORIGINAL if rows is None else ReleaseStep.SAMPLED
@@ -158,11 +158,6 @@ def _any_known(numbers: np.ndarray | None, rows: np.ndarray | None = None) -> bo
 def _kind_of(users: np.ndarray | None, rows: np.ndarray | None) -> str | None:
     """The kind of the known users (of some rows), None if no user is known."""
     return "users" if _any_known(users, rows) else None
-
-
-def _in_memory(dataset: Dataset, profile: Profile, **options: Any) -> Numbered:
-    """The data set's release in this process."""
-    return release_in_pieces(dataset.trace(), profile, **options)
 
 
 def _dropped_columns(dataset: Dataset, carried: Container[str], profile: Profile) -> list[str]:
