@@ -76,12 +76,12 @@ class Here:
 def in_tasks(path, tmp_path, runner=None, **options):
     """The columns, sidecar and contributors of a run of tasks; nothing is left of its files."""
     work = tmp_path / "work"
-    with anonymize_dataset(path, runner=runner or Here(), work=work, **(OPTIONS | options)) as done:
-        made = done.made
-        parts = list(made.columns())
-        found = {name: _end_to_end([getattr(part, name) for part in parts], name) for name in NAMES}
-        found |= {name: np.concatenate([part.extra[name] for part in parts]).tolist() for name in parts[0].extra}
-        result = found, json.dumps(made.meta | {"figures": made.figures}), made.contributors()
+    with anonymize_dataset(path, runner=runner or Here(), work=work, **(OPTIONS | options)) as dataset:
+        numbered = dataset.made
+        parts = list(numbered.columns())
+        columns = {name: _end_to_end([getattr(part, name) for part in parts], name) for name in NAMES}
+        columns |= {name: np.concatenate([part.extra[name] for part in parts]).tolist() for name in parts[0].extra}
+        result = columns, json.dumps(numbered.meta | {"figures": numbered.figures}), numbered.contributors()
     assert not work.exists()
     return result
 
@@ -96,12 +96,12 @@ def _end_to_end(arrays, name):
 
 def in_one(path, **options):
     """The same of a run in one place."""
-    made = anonymize_rows(path, **(OPTIONS | options))
-    found = {name: getattr(made.columns, name) for name in NAMES}
-    found = {name: None if values is None else values.tolist() for name, values in found.items()}
-    found |= {name: values.tolist() for name, values in made.columns.extra.items()}
-    counted = made.released and made.released.contributors
-    return found, json.dumps(made.meta | {"figures": figures(made.trace())}), counted
+    released = anonymize_rows(path, **(OPTIONS | options))
+    columns = {name: getattr(released.columns, name) for name in NAMES}
+    columns = {name: None if values is None else values.tolist() for name, values in columns.items()}
+    columns |= {name: values.tolist() for name, values in released.columns.extra.items()}
+    counted = released.released and released.released.contributors
+    return columns, json.dumps(released.meta | {"figures": figures(released.trace())}), counted
 
 
 # -- the same bytes --------------------------------------------------------------------------------------------------
@@ -123,15 +123,15 @@ def test_any_number_of_partitions_gives_the_same_trace_and_sidecar(log, tmp_path
     path = log(rows(80, seed=5))
     expected = in_one(path, profile=profile, **changed)
     for partitions in ALL_PARTITIONS if not changed else (7,):
-        found = in_tasks(path, tmp_path, profile=profile, partitions=partitions, **changed)
-        assert found[:2] == expected[:2]
+        result = in_tasks(path, tmp_path, profile=profile, partitions=partitions, **changed)
+        assert result[:2] == expected[:2]
         if expected[2] is not None:
-            assert found[2].kind == expected[2].kind and _same_groups(found[2].contributor, expected[2].contributor)
+            assert result[2].kind == expected[2].kind and _same_groups(result[2].contributor, expected[2].contributor)
 
 
-def _same_groups(one, other):
+def _same_groups(ours, other):
     return (
-        len(set(zip(one.tolist(), other.tolist(), strict=True))) == len(set(one.tolist())) == len(set(other.tolist()))
+        len(set(zip(ours.tolist(), other.tolist(), strict=True))) == len(set(ours.tolist())) == len(set(other.tolist()))
     )
 
 
@@ -153,11 +153,11 @@ def test_accounts_and_their_users_are_counted_alike_in_tasks(log, tmp_path, kind
     expected = in_one(path, **changed)
     assert expected[2].kind == "accounts" and expected[2].member is not None and expected[2].unknown >= 0
     for partitions in ALL_PARTITIONS if not changed else (7,):
-        found = in_tasks(path, tmp_path, partitions=partitions, **changed)
-        assert found[:2] == expected[:2]
+        result = in_tasks(path, tmp_path, partitions=partitions, **changed)
+        assert result[:2] == expected[:2]
         for name in ("contributor", "member"):
-            assert _same_groups(getattr(found[2], name), getattr(expected[2], name))
-        assert ((found[2].contributor == found[2].unknown) == (expected[2].contributor == expected[2].unknown)).all()
+            assert _same_groups(getattr(result[2], name), getattr(expected[2], name))
+        assert ((result[2].contributor == result[2].unknown) == (expected[2].contributor == expected[2].unknown)).all()
 
 
 @pytest.mark.parametrize("in_parts", [True, False])
@@ -241,10 +241,10 @@ def test_bad_rows_are_reported_by_line_and_counted(log, tmp_path):
     path = log(wanted)
     with pytest.raises(RowError, match=r"log.jsonl:34: "):
         in_tasks(path, tmp_path, partitions=4)
-    one, other = [], []
-    found = in_one(path, max_errors=-1, on_reject=one.append)[1]
-    assert in_tasks(path, tmp_path, partitions=4, max_errors=-1, on_reject=other.append)[1] == found
-    assert [str(error) for error in one] == [str(error) for error in other] and len(one) == 1
+    errors, errors_in_tasks = [], []
+    sidecar = in_one(path, max_errors=-1, on_reject=errors.append)[1]
+    assert in_tasks(path, tmp_path, partitions=4, max_errors=-1, on_reject=errors_in_tasks.append)[1] == sidecar
+    assert [str(error) for error in errors] == [str(error) for error in errors_in_tasks] and len(errors) == 1
     assert not (tmp_path / "work").exists()
 
 
@@ -302,6 +302,11 @@ def test_blocks_of_outputs_are_the_same_in_tasks(log, tmp_path, seed, changed):
         assert in_tasks(path, tmp_path, outputs=True, partitions=partitions, **changed)[:2] == expected[:2]
 
 
+def test_a_log_of_lengths_has_no_hits_in_tasks_either(tmp_path):
+    path = Path(TINY).parents[1] / "logs/lengths.jsonl"
+    assert in_tasks(path, tmp_path, outputs=True, partitions=2)[:2] == in_one(path, outputs=True)[:2]
+
+
 WHOLE = [
     {"keep_order": True, "profile": "exact"},
     {"keep_order": True, "profile": "exact", "tail": "unique"},
@@ -326,8 +331,8 @@ def test_conversations_are_inferred_in_tasks_too(log, tmp_path, changed):
     expected = in_one(path, **changed)
     assert expected[2].kind == "inferred"
     for partitions in (1, 5):
-        found = in_tasks(path, tmp_path, partitions=partitions, **changed)
-        assert found[:2] == expected[:2] and found[2].contributor.tolist() == expected[2].contributor.tolist()
+        result = in_tasks(path, tmp_path, partitions=partitions, **changed)
+        assert result[:2] == expected[:2] and result[2].contributor.tolist() == expected[2].contributor.tolist()
 
 
 @pytest.mark.parametrize("is_chained", [True, False])
@@ -371,8 +376,8 @@ def test_a_memory_limit_holds_for_one_process_too(log, tmp_path):
 
 @pytest.mark.parametrize("seed", range(drawn(4)))
 def test_no_block_has_two_to_k_minus_1_holders(log, tmp_path, seed):
-    found, _, held = in_tasks(log(rows(80, seed)), tmp_path, k=4, partitions=9)
-    prompts = [found["hash_ids"][start:stop] for start, stop in pairwise(found["offsets"])]
+    columns, _, held = in_tasks(log(rows(80, seed)), tmp_path, k=4, partitions=9)
+    prompts = [columns["hash_ids"][start:stop] for start, stop in pairwise(columns["offsets"])]
     contributors: dict = {}
     for who, prompt in zip(held.contributor.tolist(), prompts, strict=True):
         for block in prompt:
@@ -414,14 +419,14 @@ def _always_dies(item):
 
 
 def test_a_task_that_kills_every_worker_is_given_up():
-    found = []
+    results = []
     with pytest.raises(StoppedError, match="killed 3 times"):
-        found.extend(retrying_map(_always_dies, range(9), 2))
-    found = []
+        results.extend(retrying_map(_always_dies, range(9), 2))
+    results = []
     with pytest.raises(StoppedError):
         for item in retrying_map(_always_dies, range(9), 2):
-            found.append(item)
-    assert found == [0, 1, 2]
+            results.append(item)
+    assert results == [0, 1, 2]
 
 
 def test_outputs_are_written_atomically(tmp_path):
@@ -440,9 +445,9 @@ def test_outputs_are_written_atomically(tmp_path):
 def test_a_store_may_lie_behind_a_url(log, tmp_path):
     pytest.importorskip("fsspec")
     path = log(rows(40, seed=9))
-    with anonymize_dataset(path, runner=Here(), work="memory://runs/one", partitions=3, **OPTIONS) as done:
-        found = np.concatenate([part.hash_ids for part in done.made.columns()]).tolist()
-    assert found == in_one(path)[0]["hash_ids"]
+    with anonymize_dataset(path, runner=Here(), work="memory://runs/one", partitions=3, **OPTIONS) as dataset:
+        ids = np.concatenate([part.hash_ids for part in dataset.made.columns()]).tolist()
+    assert ids == in_one(path)[0]["hash_ids"]
     import fsspec
 
     assert not fsspec.filesystem("memory").find("/runs")

@@ -1,11 +1,11 @@
-"""Arrays: rows of unequal length end to end (Arrow's list layout), an array that grows at its end, and mixed bits.
+"""Arrays: rows of unequal length end to end (Arrow's list layout), one that grows at its end, digests, mixed bits.
 
 The mix is SplitMix64 (Steele et al., 2014); `_native/mixing.pxd` has the same in C.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -87,6 +87,19 @@ class GrowingArray:
 
 GAMMA, FIRST, SECOND = 0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB
 WORD = (1 << 64) - 1
+
+
+def numbers_of_digests(number: Callable[[np.ndarray], np.ndarray], digests: np.ndarray | None, rows: int) -> np.ndarray:
+    """Row -> the number that `number` gives its digest (int64); -1 = none: zeros, or None for all rows.
+
+    >>> numbers_of_digests(lambda digests: digests[:, 0], np.array([[5, 5], [0, 0]], dtype=np.uint64), 2)
+    array([ 5, -1])
+    """
+    numbers = np.full(rows, -1, dtype=np.int64)
+    if digests is not None:
+        has_digest = digests.any(axis=1)
+        numbers[has_digest] = number(digests[has_digest])
+    return numbers
 
 
 def split_mix(values: np.ndarray) -> np.ndarray:

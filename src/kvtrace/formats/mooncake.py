@@ -61,7 +61,7 @@ def _numbers(values: np.ndarray, name: str, result: ReadResult, on_error: OnErro
     number = MEASURED[name]
     if values.dtype == np.int64 or (values.dtype == np.float64 and number.dtype is np.float64):
         return values.astype(number.dtype)
-    numbers: np.ndarray = np.full(len(values), number.unknown, dtype=number.dtype)
+    numbers = number.unknowns(len(values))
     for row, value in enumerate(values.tolist()):
         try:
             numbers[row] = measured_number(value, name)

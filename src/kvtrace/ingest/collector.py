@@ -7,14 +7,14 @@ from typing import Any
 
 import numpy as np
 
-from .._base.arrays import offsets_of
+from .._base.arrays import numbers_of_digests, offsets_of
 from .._base.units import NS_PER_MS
 from .._native.numbering import DigestIndex
 from ..privacy.contributors import Users
 from ..privacy.linking import Identities
 from ..privacy.session_times import measured_ms
 from ..privacy.trace_draft import RowBlocks, TraceDraft
-from ..trace.columns import MEASURED, Columns, Number
+from ..trace.columns import Columns, joined_measured
 from ..trace.normalise import by_first_appearance, is_reversed
 from ..trace.session_trees import previous_turn, turn_numbers
 from .encoding import Batch, Recipe
@@ -38,7 +38,8 @@ class Collector:
         self._accounts, self._users, self._domains = DigestIndex(), DigestIndex(), DigestIndex()
         self._numbers = bytearray()  # of the blocks of all rows, in the order of the log, int32
         self._columns: dict[str, list[np.ndarray]] = {}  # name -> one array a batch
-        self._measured: dict[str, list[np.ndarray | int]] = {name: [] for name in MEASURED}  # number = rows without
+        self._measured: list[Mapping[str, np.ndarray]] = []  # columns of MEASURED, of each batch
+        self._rows: list[int] = []  # of each batch
         self._types: list[str | None] = []
         self._has_delays = False
 
@@ -81,13 +82,13 @@ class Collector:
         """
         self._numbers += self._index.add(digests).data
         count = len(types)
-        keys = {"session": (self._sessions, session), "account": (self._accounts, account), "user": (self._users, user),
-                "domain": (self._domains, domain)}  # fmt: skip
+        keys = {"session": (self._sessions.add, session), "account": (self._accounts.add, account),
+                "user": (self._users.add, user), "domain": (self._domains.add, domain)}  # fmt: skip
         columns["service"] = np.full(count, -1) if service is None else service
         columns["delay"] = np.full(count, -1) if delay is None else delay
         self._has_delays = self._has_delays or delay is not None
-        for name, chunks in self._measured.items():
-            chunks.append((measured or {}).get(name, count))
+        self._measured.append(measured or {})
+        self._rows.append(count)
         self._append(**{name: numbers_of_digests(*key, count) for name, key in keys.items()}, **columns)
         self._types.extend(types)
 
@@ -124,9 +125,8 @@ class Collector:
         if self._sessions.distinct:
             _link_sessions(rows, column["session"], by_time, order)
         rows.service_ms = measured_ms(column["time"], column["service"], column["time"].min())[order]
-        for name, chunks in self._measured.items():
-            if any(isinstance(chunk, np.ndarray) for chunk in chunks):
-                setattr(rows, name, _with_unknown(MEASURED[name], chunks)[order])
+        for name, values in joined_measured(self._measured, self._rows).items():
+            setattr(rows, name, values[order])
         rows.domain = numbered_domains(column["domain"][order])
         users = self._users_of(column["account"][order], column["user"][order])
         blocks = self._blocks(offsets_of(column["blocks"]), column["prompts"] if self.outputs else None)
@@ -175,22 +175,6 @@ def numbered_domains(domain: np.ndarray) -> np.ndarray | None:
     (array([ 0, -1,  1]), None)
     """
     return None if (domain == domain[:1]).all() else by_first_appearance(domain)
-
-
-def _with_unknown(number: Number, chunks: list[np.ndarray | int]) -> np.ndarray:
-    """A column from its chunks; a number stands for rows without a value."""
-    return np.concatenate(
-        [np.full(chunk, number.unknown, number.dtype) if isinstance(chunk, int) else chunk for chunk in chunks]
-    )
-
-
-def numbers_of_digests(index: DigestIndex, digests, rows) -> np.ndarray:
-    """Row -> the number of its digest, -1 = none."""
-    numbers = np.full(rows, -1, dtype=np.int64)
-    if digests is not None:
-        has_digest = digests.any(axis=1)
-        numbers[has_digest] = index.add(digests[has_digest])
-    return numbers
 
 
 def _link_sessions(columns: Columns, session, by_time, order) -> None:

@@ -18,16 +18,16 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from .._base.arrays import offsets_of
+from .._base.arrays import numbers_of_digests, offsets_of
 from .._base.checkpoint import CheckpointKind
 from .._base.errors import UsageError
 from .._native.numbering import DigestIndex
 from ..privacy.numbering.run import Runner
 from ..privacy.numbering.store import Store
-from ..privacy.numbering.task_plan import DOMAINS, ENCODED, digests_of_rows, firsts_of, sample_times
-from ..trace.columns import MEASURED
+from ..privacy.numbering.task_plan import DOMAINS, ENCODED, by_time, firsts_of, sample_times
+from ..trace.columns import MEASURED, joined_measured
 from .checkpoint import CHECKPOINT, Checkpoint, packed, unpacked
-from .collector import Collector, numbers_of_digests
+from .collector import Collector
 from .encoding import Batch, Encoder, Recipe
 from .keys import Key, load_key
 from .logs import sources
@@ -110,7 +110,7 @@ class PartitionEncoder:
         arrays |= {name: values for name, values in links.items() if values is not None}
         arrays |= {} if outputs is None else {"prompts": prompts}
         service = _joined_or_none([batch.service_ns for batch in batches], [len(batch) for batch in batches])
-        measured = _measured_of(batches)
+        measured = joined_measured([batch.measured for batch in batches], [len(batch) for batch in batches])
         arrays |= {} if service is None else {"service": service}
         delay = _joined_or_none([batch.delay_ns for batch in batches], [len(batch) for batch in batches])
         arrays |= {} if delay is None else {"delay": delay}
@@ -132,13 +132,11 @@ def _write_rows(
     arrays: dict[str, np.ndarray],
     offsets: np.ndarray,
     digests: np.ndarray,
-    by_time: bool = True,
+    is_sorted: bool = True,
 ) -> dict[str, Any]:
     """Write the rows of a partition; returns how its blocks are distributed over time, if they are sorted by time."""
-    if by_time:
-        order = np.argsort(arrays["time"], kind="stable")
-        digests, offsets = digests_of_rows(digests, offsets, order)
-        arrays = {name: values[order] for name, values in arrays.items()}
+    if is_sorted:
+        arrays, digests, offsets = by_time(arrays, digests, offsets)
     written = store.write(name, {"types": types}, **arrays, offsets=offsets, digests=digests)
     times, blocks = sample_times(arrays["time"], offsets)
     first_time = int(arrays["time"].min()) if len(times) else None
@@ -171,7 +169,7 @@ def with_arrivals(
         with store.open(f"{ENCODED}/{number}") as rows:
             times.append(rows["time"])
             digests = rows["session"] if partition.has_sessions else None
-            sessions.append(numbers_of_digests(index, digests, len(times[-1])))
+            sessions.append(numbers_of_digests(index.add, digests, len(times[-1])))
     logged = np.concatenate(times)
     modelled = model.times_ns(logged, np.concatenate(sessions))
     if modelled is logged:
@@ -262,7 +260,7 @@ def number_domains(encoded: list[EncodedPartition], store: Store, folder: str) -
             times.append(rows["time"])
             domains.append(rows["domain"] if "domain" in rows else np.zeros((len(times[-1]), 2), np.uint64))
     digests = np.concatenate(domains)[np.argsort(np.concatenate(times), kind="stable")]
-    numbers = numbers_of_digests(index, digests, len(digests))
+    numbers = numbers_of_digests(index.add, digests, len(digests))
     if (numbers == numbers[0]).all():
         return False
     has_domain = numbers >= 0
@@ -290,21 +288,6 @@ def _joined_or_none(columns: list[np.ndarray | None], rows: list[int]) -> np.nda
         return None
     filled = (np.full(count, -1) if column is None else column for column, count in zip(columns, rows, strict=True))
     return np.concatenate(list(filled))
-
-
-def _measured_of(batches: list[Batch]) -> dict[str, np.ndarray]:
-    """The columns of MEASURED that some row has a value of."""
-    columns = [batch.measured for batch in batches]
-    return {
-        name: np.concatenate(
-            [
-                measured[name] if name in measured else np.full(len(batch), number.unknown, number.dtype)
-                for batch, measured in zip(batches, columns, strict=True)
-            ]
-        )
-        for name, number in MEASURED.items()
-        if any(name in measured for measured in columns)
-    }
 
 
 def _key_digests(batches, name) -> np.ndarray | None:

@@ -9,7 +9,7 @@ and 8 more bytes a reference at the end.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Generator, Iterable
+from collections.abc import Callable, Collection, Generator, Iterable, Mapping
 from contextlib import closing
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -243,11 +243,8 @@ def anonymize_rows(
             collector.add(batch)
             if listeners.on_progress:
                 listeners.on_progress(Progress(piece.done, total, row_counter.counts.requests, row_counter.tokens))
-    if not row_counter.counts.requests:
-        raise no_requests_error(job.sources, row_counter.counts)
-    if not keep_order and collector.is_reversed:
-        listeners.note(REVERSED)
-    job = checked(job, row_counter, listeners, sampled=release.sample_sessions != 1)
+    is_sorted = not keep_order and collector.is_reversed
+    job = checked(job, row_counter, listeners, is_sorted=is_sorted, sampled=release.sample_sessions != 1)
     rows = released_rows(
         collector, job.release, row_counter.counts, keep_order=keep_order, session_share=release.sample_sessions
     )
@@ -255,8 +252,15 @@ def anonymize_rows(
     return rows
 
 
-def checked(job: Job, counter: RowCounter, listeners: Listeners, *, sampled: bool) -> Job:
-    """The job, after all rows, with the section on the log's counts of prompt tokens; MismatchError."""
+def checked(job: Job, counter: RowCounter, listeners: Listeners, *, is_sorted: bool, sampled: bool) -> Job:
+    """The job, after all rows, with the section on the log's counts of prompt tokens.
+
+    `is_sorted`: the rows came newest first, and are sorted by time. InputError without any request; MismatchError.
+    """
+    if not counter.counts.requests:
+        raise no_requests_error(job.sources, counter.counts)
+    if is_sorted:
+        listeners.note(REVERSED)
     listeners.note(counter.check_tokens(job.recipe.choice, job.recipe.options.on_mismatch))
     return job if sampled else replace(job, meta=cast(Meta, merge(job.meta, counter.usage.section())))
 
@@ -309,7 +313,7 @@ def no_requests_error(log_sources, counts: RowCounts) -> InputError:
 def _released(
     draft: TraceDraft, users: Users | None, settings: ReleaseSettings, session_share: float, counts: RowCounts
 ) -> AnonymizedRows:
-    """The rows after the release profile. The counts of the whole log are left out if the release is a sample."""
+    """The rows after the release profile."""
     whole, account = len(draft), Account(settings.profile)
     rng = np.random.default_rng(settings.seed)
     times = SessionTimes(settings.profile, settings.service_model)
@@ -322,16 +326,22 @@ def _released(
     columns, tail = released.columns(), released.tail
     account.notes += times.notes
     account.isolated = settings.isolate_tenants
-    if not shares_prefixes(draft.meta):
-        account.drop_costs()
-    account.notes += value_notes(counts) if measured_of(columns) else []
     counts.unsampled = whole - len(columns)
-    meta = with_measured(draft.meta, measured_of(columns))
-    meta = merge(meta, {} if times.section is None else {"service_times": times.section})
-    meta = merge(meta, account.meta)
-    if not account.sampled:
-        meta = merge(meta, {"counts": counts.to_dict()})
+    meta = merge(draft.meta, {} if times.section is None else {"service_times": times.section})
+    meta = stated(meta, account, counts, measured_of(columns))
     return AnonymizedRows(columns, draft.block_size, tail, meta, counts, account)
+
+
+def stated(meta: Mapping[str, Any], account: Account, counts: RowCounts, measured: Collection[str]) -> dict[str, Any]:
+    """The sidecar's sections after a release that kept these measured columns, and notes on them in the account.
+
+    The counts of the whole log are left out if the release is a sample.
+    """
+    if not shares_prefixes(meta):
+        account.drop_costs()
+    account.notes += value_notes(counts) if measured else []
+    meta = merge(with_measured(meta, measured), account.meta)
+    return meta if account.sampled else merge(meta, {"counts": counts.to_dict()})
 
 
 def _in_log_order(draft: TraceDraft, profile: Profile, counts: RowCounts) -> AnonymizedRows:

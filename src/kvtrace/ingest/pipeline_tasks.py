@@ -19,7 +19,6 @@ from ..privacy.release_options import ReleaseOptions
 from ..privacy.releases import measured_notes
 from ..privacy.session_times import ServiceEstimate
 from ..trace.columns import MEASURED
-from ..trace.meta import merge, shares_prefixes
 from ..trace.trace_figures import figures
 from .collector import Collector
 from .encoding_options import EncodingOptions
@@ -36,9 +35,9 @@ from .encoding_tasks import (
 )
 from .keys import Key
 from .logs import sources
-from .pipeline import NO_LISTENERS, REVERSED, Listeners, checked, no_requests_error, released_rows
+from .pipeline import NO_LISTENERS, Listeners, checked, released_rows, stated
 from .preparation import Inputs, Job, prepare
-from .row_counts import Progress, RowCounter, value_notes, with_measured, with_prompts
+from .row_counts import Progress, RowCounter, with_prompts
 from .usage import UsageCheck
 
 LOG_BYTES_PER_TOKEN = 4  # a lower estimate
@@ -128,12 +127,8 @@ def anonymize_dataset(
             if listeners.on_progress:
                 read_bytes = sum(part.size for part in parts[: len(encoded)])
                 listeners.on_progress(Progress(read_bytes, total, row_counter.counts.requests, row_counter.tokens))
-        counts = row_counter.counts
-        if not counts.requests:
-            raise no_requests_error(job.sources, counts)
-        if not keep_order and row_counter.is_reversed:
-            listeners.note(REVERSED)
-        job = checked(job, row_counter, listeners, sampled=session_share != 1)
+        counts, is_sorted = row_counter.counts, not keep_order and row_counter.is_reversed
+        job = checked(job, row_counter, listeners, is_sorted=is_sorted, sampled=session_share != 1)
         spilled = sum(partition.bytes for partition in encoded)
         if in_stages and job.arrival_model is not None:
             encoded, folder = with_arrivals(encoded, job.arrival_model, store, runner)
@@ -165,12 +160,8 @@ def _in_stages(job: Job, plan: TaskPlan, runner: Runner, counts: RowCounts, meas
     meta = with_prompts(job.meta, counts)
     numbered = number(plan, runner, meta, isolated=job.recipe.options.isolate_tenants)
     numbered.account.notes[:0] = measured_notes(measured, job.profile)
-    if not shares_prefixes(numbered.meta):
-        numbered.account.drop_costs()
-    kept = [name for name in measured if name in plan.carried]
-    numbered.account.notes += value_notes(counts) if kept else []
-    numbered.meta = merge(with_measured(numbered.meta, kept), numbered.account.meta)
-    numbered.meta = merge(numbered.meta, {"counts": counts.to_dict()})
+    released = [name for name in measured if name in plan.carried]
+    numbered.meta = stated(numbered.meta, numbered.account, counts, released)
     return numbered
 
 

@@ -10,7 +10,7 @@ a service delivered: its cache hits and its times. A release drops them unless t
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -50,6 +50,14 @@ class Number(NamedTuple):
         array([False,  True])
         """
         return values != self.unknown if self.unknown == self.unknown else ~np.isnan(values)
+
+    def unknowns(self, count: int) -> np.ndarray:
+        """The column of some requests without a number.
+
+        >>> MEASURED["cached_tokens"].unknowns(2)
+        array([-1, -1])
+        """
+        return np.full(count, self.unknown, dtype=self.dtype)
 
     def is_wrong(self, values: np.ndarray, input_length: np.ndarray) -> np.ndarray:
         """Request -> whether its number breaks the invariant: tokens are tokens of the prompt, times are durations.
@@ -103,6 +111,21 @@ def measured_of(columns: object) -> dict[str, np.ndarray]:
     {}
     """
     return {name: values for name, values in numbers_of(columns).items() if name in MEASURED}
+
+
+def joined_measured(parts: Sequence[Mapping[str, np.ndarray]], rows: Sequence[int]) -> dict[str, np.ndarray]:
+    """The columns of MEASURED that some part has, end to end; the `rows` of a part without a column are unknown.
+
+    >>> joined_measured([{"cached_tokens": np.array([5])}, {}], [1, 2])
+    {'cached_tokens': array([ 5, -1, -1])}
+    """
+    return {
+        name: np.concatenate(
+            [part[name] if name in part else number.unknowns(count) for part, count in zip(parts, rows, strict=True)]
+        )
+        for name, number in MEASURED.items()
+        if any(name in part for part in parts)
+    }
 
 
 TAILS = ("kept", "unique", "dropped")  # what the last, partial block of a prompt is: shared, never shared, left out

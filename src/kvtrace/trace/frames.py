@@ -183,7 +183,7 @@ def numbers_in(column: Any, number: Number, path: str) -> np.ndarray:
     pa = library("pyarrow")
 
     if pa.types.is_null(column.type):
-        return np.full(len(column), number.unknown, dtype=number.dtype)
+        return number.unknowns(len(column))
     if not (pa.types.is_integer(column.type) or pa.types.is_floating(column.type)):
         raise InputError(f"{path}: the column {number.name} does not have numbers.")
     if number.dtype is np.float64:

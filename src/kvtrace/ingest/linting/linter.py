@@ -13,11 +13,14 @@ from typing import Any
 
 import numpy as np
 
+from ..._base.arrays import offsets_of
 from ..._base.errors import InputError, RowError, UsageError
 from ..._base.options import record_of
 from ..._base.row_counts import RowCounts
 from ..._native.numbering import DigestIndex
 from ...privacy.profiles import PROFILES
+from ...privacy.trace_draft import RowBlocks
+from ...trace.hits import sum_hits
 from ...trace.meta import RenderingSection
 from ..encoding import Batch
 from ..encoding_options import EncodingOptions, RenderAs
@@ -249,25 +252,17 @@ class BlockHits:
 
     def add(self, batch: Batch) -> None:
         """Add the prompts of a batch."""
-        self._numbers.append(np.frombuffer(self._index.add(batch.digests).data, np.int32))
+        self._numbers.append(self._index.add(batch.digests))
         self._blocks.append(batch.prompts)
         self._lengths.append(batch.input_length)
         self._times.append(batch.time_ns)
 
     def tokens(self) -> tuple[int, int]:
         """The tokens of all prompts, and those in their leading blocks that an earlier prompt has."""
-        lengths, times = _joined(self._lengths), _joined(self._times)
-        order = range(len(times)) if (times == NO_TIME).any() else np.argsort(times, kind="stable").tolist()
-        rows = np.split(_joined(self._numbers), np.cumsum(_joined(self._blocks))[:-1])
-        is_resident = np.zeros(1 + max((int(row.max()) for row in rows if len(row)), default=0), dtype=bool)
-        hit = 0
-        for row in order:
-            resident = is_resident[rows[row]]
-            leading = len(resident) if resident.all() else int(np.argmin(resident))
-            hit += min(leading * self._block_size, int(lengths[row]))
-            is_resident[rows[row]] = True
-        return int(lengths.sum()), hit
-
-
-def _joined(arrays: list[np.ndarray]) -> np.ndarray:
-    return np.concatenate([np.empty(0, np.int64), *arrays])
+        times, lengths, counts = map(np.concatenate, (self._times, self._lengths, self._blocks))
+        blocks = RowBlocks(np.concatenate(self._numbers), offsets_of(counts), distinct=self._index.distinct)
+        if not (times == NO_TIME).any():
+            order = np.argsort(times, kind="stable")
+            blocks, lengths = blocks.take(order), lengths[order]
+        hits = sum_hits([(blocks.hits().astype(np.int64), blocks.prompts, lengths)], self._block_size)
+        return hits.tokens, hits.hit_tokens

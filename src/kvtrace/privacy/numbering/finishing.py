@@ -35,7 +35,7 @@ def write_session_rows(
     assert columns.session is not None and plan.first_time is not None
     measured = measured_ms(time_ns, service_ns, plan.first_time)
     with plan.store.open(f"ranked/{number}") as ranked:
-        hits = ranked[f"hits {_last_step(plan).value}"]
+        hits = ranked[f"hits {last_step(plan).value}"]
     columns.service_ms = service_times(
         columns, measured, hits, plan.profile, plan.service_model, block_size=plan.block_size, tail=plan.tail
     )
@@ -88,7 +88,7 @@ def linked_dependencies(plan: TaskPlan, number: int, rows: int) -> Dependencies:
     return dependencies_between(request - plan.rows_before[number], row, trigger, relation, delay_ms, rows)
 
 
-def _last_step(plan: TaskPlan) -> ReleaseStep:
+def last_step(plan: TaskPlan) -> ReleaseStep:
     """The last step that changed the hits."""
     if plan.counts != "none":
         return ReleaseStep.K_SHARING

@@ -25,7 +25,7 @@ from ...trace.trace_figures import output_figures
 from ..account import Account, Numbered, ReleaseStep, StepHits
 from ..contributors import Contributors
 from ..session_times import WITHOUT_TIMES, SessionTimes
-from .finishing import finish, link, linked_dependencies, read_columns
+from .finishing import finish, last_step, link, linked_dependencies, read_columns
 from .stages import gather, match, rank, resolve
 from .task_plan import BLOCKS, UNKNOWN, TaskPlan, sums_before
 
@@ -188,11 +188,9 @@ def _figures(plan: TaskPlan, finished: list[dict[str, Any]], distinct: int, meta
         "distinct_blocks": distinct, **maxima,
     }  # fmt: skip
     if shares_prefixes(meta):
-        step = ReleaseStep.TAILS_UNIQUE if plan.tail == "unique" else ReleaseStep.ORIGINAL
-        step = step if plan.counts == "none" else ReleaseStep.K_SHARING
-        figures["hits"] = _hits(plan, step, "finished").to_dict()
-    if plan.has_outputs:
-        figures["hits_with_outputs"] = _hits(plan, "with outputs", "finished").to_dict()
+        figures["hits"] = _hits(plan, last_step(plan), "finished").to_dict()
+        if plan.has_outputs:
+            figures["hits_with_outputs"] = _hits(plan, "with outputs", "finished").to_dict()
     return figures
 
 

@@ -15,13 +15,13 @@ from typing import Any
 
 import numpy as np
 
-from ..._base.arrays import offsets_of
+from ..._base.arrays import numbers_of_digests, offsets_of
 from ..._native import numbering
 from ...trace.columns import MEASURED
 from ..account import ReleaseStep
 from ..trace_draft import RowBlocks
 from .store import StoredArrays
-from .task_plan import ALONE, DOMAINS, MANY, UNKNOWN, TaskPlan, digests_of_rows, firsts_of, numbers_of, shard_of
+from .task_plan import ALONE, DOMAINS, MANY, UNKNOWN, TaskPlan, by_time, firsts_of, numbers_of, shard_of
 
 ROWS = ("time", "input_length", "output_length")
 KEYS = ("session", "account", "user")  # columns of digests, zeros = unknown
@@ -113,11 +113,8 @@ def _rows(plan: TaskPlan, number: int) -> tuple[dict[str, np.ndarray], list[str 
     if not parts:
         return _no_rows(plan), [], np.empty((0, 2), dtype=np.uint64)
     whole = {name: np.concatenate([part.pop(name) for part in parts]) for name in list(parts[0])}
-    order = np.argsort(whole["time"], kind="stable")  # parts are in the order of the log
-    digests, blocks = whole.pop("digests"), whole["blocks"]
-    if not (order[1:] > order[:-1]).all():
-        digests, _ = digests_of_rows(digests, offsets_of(blocks), order)
-        whole = {name: values[order] for name, values in whole.items()}
+    # parts are in the order of the log
+    whole, digests, _ = by_time(whole, whole.pop("digests"), offsets_of(whole["blocks"]))
     return whole, list(types), digests
 
 
@@ -126,20 +123,17 @@ def _carried(plan: TaskPlan, encoded: StoredArrays, name: str, start: int, stop:
     if name == "domain":
         return _domains(plan, encoded, start, stop)
     if name in MEASURED and f"carried {name}" not in encoded:
-        return np.full(stop - start, MEASURED[name].unknown, MEASURED[name].dtype)
+        return MEASURED[name].unknowns(stop - start)
     return encoded[f"carried {name}", start:stop]
 
 
 def _domains(plan: TaskPlan, encoded: StoredArrays, start: int, stop: int) -> np.ndarray:
     """The domains of some rows, numbered as DOMAINS lists them; -1 = none."""
-    numbers = np.full(stop - start, -1, dtype=np.int64)
-    if "domain" in encoded:
-        digests, index = encoded["domain", start:stop], numbering.DigestIndex()
-        with plan.store.open(DOMAINS) as domains:
-            index.add(domains["digest"])
-        has_one = digests.any(axis=1)
-        numbers[has_one] = index.add(digests[has_one])
-    return numbers
+    index = numbering.DigestIndex()
+    with plan.store.open(DOMAINS) as domains:
+        index.add(domains["digest"])
+    digests = encoded["domain", start:stop] if "domain" in encoded else None
+    return numbers_of_digests(index.add, digests, stop - start)
 
 
 def _no_rows(plan):
@@ -183,9 +177,8 @@ def _sessions(plan: TaskPlan, rows) -> dict[str, np.ndarray]:
     """The range's sessions by shard: digest, last row, rows; and the session number of each row, -1 = none."""
     if not plan.has_sessions:
         return {}
-    in_session = np.flatnonzero(rows["session"].any(axis=1))
-    session = np.full(len(rows["session"]), -1, dtype=np.int64)
-    session[in_session] = numbering.DigestIndex().add(rows["session"][in_session])
+    session = numbers_of_digests(numbering.DigestIndex().add, rows["session"], len(rows["session"]))
+    in_session = np.flatnonzero(session >= 0)
     firsts = in_session[firsts_of(session[in_session])]
     last = np.empty(len(firsts), dtype=np.int64)
     last[session[in_session]] = in_session  # the last write wins

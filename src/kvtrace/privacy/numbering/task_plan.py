@@ -129,14 +129,20 @@ def shard_of(digests: np.ndarray, shards: int) -> np.ndarray:
     return ((digests[:, 0] >> np.uint64(32)) * np.uint64(shards) >> np.uint64(32)).astype(np.int64)
 
 
-def digests_of_rows(digests: np.ndarray, offsets: np.ndarray, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """The digests of some rows, in their order, and their offsets.
+def by_time(
+    columns: dict[str, np.ndarray], digests: np.ndarray, offsets: np.ndarray
+) -> tuple[dict[str, np.ndarray], np.ndarray, np.ndarray]:
+    """Rows, sorted stably by their column `time`: their columns, and the digests of their blocks with the offsets.
 
-    >>> digests_of_rows(np.array([[1, 1], [2, 2], [3, 3]]), np.array([0, 1, 3]), np.array([1, 0]))[0].tolist()
+    >>> rows = {"time": np.array([7, 5])}
+    >>> by_time(rows, np.array([[1, 1], [2, 2], [3, 3]]), np.array([0, 1, 3]))[1].tolist()
     [[2, 2], [3, 3], [1, 1]]
     """
-    place, taken_offsets = numbering.take(np.arange(len(digests)), offsets, rows)
-    return digests[place], taken_offsets
+    order = np.argsort(columns["time"], kind="stable")
+    if (order[1:] > order[:-1]).all():
+        return columns, digests, offsets
+    place, offsets = numbering.take(np.arange(len(digests)), offsets, order)
+    return {name: values[order] for name, values in columns.items()}, digests[place], offsets
 
 
 def firsts_of(numbers) -> np.ndarray:
