@@ -185,7 +185,8 @@ def attributes_in(kind: type) -> dict[str, ResultColumn]:
         }
         written = [(name, each) for name, each in described.items() if each is not None]
         columns |= written if every else sorted(written, key=lambda item: item[1].order)
-    return {name: each for name, each in columns.items() if not each.hidden}
+    names = getattr(kind, "_keys", ()) or [name for name, each in columns.items() if not each.hidden]
+    return {name: columns.get(name, ResultColumn()) for name in names}
 
 
 def columns_in(kind: type) -> dict[str, ResultColumn]:
@@ -212,6 +213,7 @@ class Described:
     """A frozen record whose fields, and properties with a column, make its JSON object."""
 
     _every_field = True  # also those without a column
+    _keys: tuple[str, ...] = ()  # the attributes of the JSON object in their order, if they are not all
     _schema: int | None = None  # version of the keys, the first key of a result that is written alone
 
     def to_dict(self) -> dict[str, Any]:

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import csv
 import io
+from collections.abc import Iterable
 from dataclasses import asdict
 from itertools import groupby
 from typing import TYPE_CHECKING, Any, BinaryIO
 
 import numpy as np
 
+from .._base.results import column, columns_in
 from .._base.tables import TextTable, number, printable
 from ..analysis.summary_tables import UNKNOWN
 from ..serving.calibration.costs import LABELS
-from ..serving.latencies import StatisticError
+from ..serving.latencies import StatisticError, signed
 from ..serving.validation import Validation, ValidationDict
 
 if TYPE_CHECKING:
@@ -100,21 +102,23 @@ def _setting(validation: Validation, values: ValidationDict, costs: str) -> Text
     return table
 
 
+SHOWN = ("latency", "statistic", "measured", "simulated", "error", "interval")
+
+
 def _errors(validation: Validation) -> TextTable:
     table = TextTable("Simulated against measured", caption="interval: bootstrap over windows of requests")
-    table.add_column("")
-    table.add_column("statistic", rank=0)
-    table.add_columns(["measured", "simulated", "error", "90 % interval"], right=True)
-    for latency, group in groupby(validation.errors, lambda one: one.latency):
+    return table.add_results(columns_in(StatisticError), _rows(validation.errors), SHOWN)
+
+
+def _rows(errors: Iterable[StatisticError]) -> list[dict[str, Any]]:
+    """The rows of a table of errors, in the unit of each latency, which the first of its rows names."""
+    rows = []
+    for latency, group in groupby(errors, lambda error: error.latency):
         name, factor = UNITS[latency]
-        for place, one in enumerate(group):
-            table.add_row("" if place else name, one.statistic, *_values(one, factor))
-    return table
-
-
-def _values(one: StatisticError, factor: float) -> list[str]:
-    interval = f"{signed(one.low)} to {signed(one.high)}"
-    return [number(factor * one.measured), number(factor * one.simulated), signed(one.error), interval]
+        for place, error in enumerate(group):
+            scaled = {"measured": factor * error.measured, "simulated": factor * error.simulated}
+            rows.append(error.to_dict() | {"latency": "" if place else name} | scaled)
+    return rows
 
 
 def _ranks(values: ValidationDict) -> TextTable:
@@ -161,16 +165,6 @@ def _over_time(values: ValidationDict) -> TextTable:
     return table
 
 
-def signed(share: float) -> str:
-    """An error in percent, with its sign.
-
-    >>> signed(0.0335), signed(-0.00004)
-    ('+3.4 %', '0.0 %')
-    """
-    text = f"{100 * share:+,.1f} %"
-    return "0.0 %" if text in ("+0.0 %", "-0.0 %") else text
-
-
 def calibration_tables(calibration: Calibration) -> list[TextTable]:
     """The errors of the statistics, the worth of each term, and the operating range."""
     return [_calibration_errors(calibration), _terms(calibration), _forms(calibration), _range(calibration)]
@@ -211,19 +205,13 @@ def _calibration_errors(calibration: Calibration) -> TextTable:
         f"{which}: simulated against measured",
         caption="interval: bootstrap over windows of requests; unfitted: with the roofline of the GPU",
     )
-    table.add_column("")
-    table.add_column("statistic", rank=0)
-    table.add_columns(["measured", "simulated", "error", "90 % interval", "unfitted", "fitted part"], right=True)
-    rows = zip(calibration.errors, calibration.unfitted_errors, calibration.fitted_errors, strict=True)
-    for latency, group in groupby(rows, lambda row: row[0].latency):
-        name, factor = UNITS[latency]
-        for place, (one, unfitted, fitted) in enumerate(group):
-            table.add_row(
-                "" if place else name, one.statistic, number(factor * one.measured), number(factor * one.simulated),
-                signed(one.error), f"{signed(one.low)} to {signed(one.high)}", signed(unfitted.error),
-                signed(fitted.error),
-            )  # fmt: skip
-    return table
+    columns = {"unfitted": column("unfitted", signed), "fitted": column("fitted part", signed)}
+    others = zip(calibration.unfitted_errors, calibration.fitted_errors, strict=True)
+    rows = [
+        row | {"unfitted": unfitted.error, "fitted": fitted.error}
+        for row, (unfitted, fitted) in zip(_rows(calibration.errors), others, strict=True)
+    ]
+    return table.add_results(columns_in(StatisticError) | columns, rows, (*SHOWN, *columns))
 
 
 def _terms(calibration: Calibration) -> TextTable:
