@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass
-from functools import cache
+from functools import cache, cached_property
 from html import escape
 from importlib import import_module
 from itertools import count, islice
@@ -179,9 +179,9 @@ def attributes_in(kind: type) -> dict[str, ResultColumn]:
             each.name: each.metadata.get("column", ResultColumn() if every else None)
             for each in (fields(base) if is_dataclass(base) else ())
         } | {
-            name: getattr(value.fget, "column", None)
+            name: getattr(value.fget if isinstance(value, property) else value.func, "column", None)
             for name, value in vars(base).items()
-            if isinstance(value, property)
+            if isinstance(value, property | cached_property)
         }
         written = [(name, each) for name, each in described.items() if each is not None]
         columns |= written if every else sorted(written, key=lambda item: item[1].order)
