@@ -114,7 +114,7 @@ class ResultColumn(Mapping[str, Any]):
     verbose: bool = False  # only a verbose table has it, or one for which `when` is true
     meaning: str = ""  # of its heading, printed below the table
     key: str = ""  # in JSON, if it is not the name of the field
-    optional: bool = False  # left out of JSON if it is None
+    optional: bool = False  # left out of JSON if it is None or an empty object
     value: Callable[[Any], Any] | None = None  # what JSON has of it
     parts: Parts | Callable[[Any], Parts] | None = None  # of a value with several columns in a table
     spread: type | Mapping[str, ResultColumn] | None = None  # of an object whose keys stand among those of the result
@@ -221,8 +221,10 @@ class Described:
         values: dict[str, Any] = {} if self._schema is None else {"schema": self._schema}
         for name, each in attributes_in(type(self)).items():  # type: ignore[arg-type]
             value = getattr(self, name)
-            if value is None and each.optional:
+            if each.optional and (value is None or value == {}):
                 continue
+            if value is None and isinstance(each.spread, type):
+                value = dict.fromkeys(columns_in(each.spread))
             value = as_json(value) if each.value is None else each.value(value)
             values |= {each.key or name: value} if each.spread is None else value
         return values

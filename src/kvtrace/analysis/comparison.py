@@ -14,10 +14,10 @@ from typing import Any
 import numpy as np
 
 from .._base.errors import InputError
-from .._base.results import PlottedResult, columns_of, headed
+from .._base.results import Described, PlottedResult, columns_of, headed
 from .._base.tables import TextTable, csv_text, html, printable
 from ..trace.domains import in_domains
-from ..trace.hits import count_hits, leading_tokens, unlimited_hits
+from ..trace.hits import RATES, count_hits, leading_tokens, unlimited_hits
 from ..trace.trace import Trace
 from ..trace.unknown import OUTPUTS, PREFIXES, require_known
 from .arrivals import WINDOWS_S, dispersion
@@ -35,12 +35,25 @@ SESSION_FIGURES = (  # which are left out unless both traces have them
     "compactions", "think_ms", "service_ms", "subagents", "spawn_width", "session_hit_tokens",
     "cross_session_hit_tokens", "session_block_hit_rate", "cross_session_block_hit_rate",
 )  # fmt: skip
-HIT_RATES = ("block_hit_rate", "token_hit_rate", "request_hit_rate")
+
+
+@dataclass(frozen=True)
+class ComparedTrace(Described):
+    """One of the two traces."""
+
+    name: str
+    requests: int
+    block_size: int
+    working_set: int  # blocks
+    duration_ms: float
 
 
 @dataclass(frozen=True, repr=False)
-class Comparison(PlottedResult):
+class Comparison(Described, PlottedResult):
     """All figures of two traces. Where the order matters, `a` is the original."""
+
+    _keys = ("a", "b", "sessions", "notes", "overall", "scores", "distributions", "numbers", "curves")
+    _schema = SCHEMA
 
     names: tuple[str, str]
     requests: tuple[int, int]
@@ -51,6 +64,20 @@ class Comparison(PlottedResult):
     distributions: dict[str, DistributionPair]
     numbers: dict[str, NumberPair]
     curves: dict[str, CurvePair]
+
+    @property
+    def a(self) -> ComparedTrace:
+        """The first trace."""
+        return self._side(0)
+
+    @property
+    def b(self) -> ComparedTrace:
+        """The second trace."""
+        return self._side(1)
+
+    def _side(self, side: int) -> ComparedTrace:
+        values = (self.names, self.requests, self.block_sizes, self.working_sets, self.duration_ms)
+        return ComparedTrace(*(pair[side] for pair in values))  # type: ignore[arg-type]
 
     @property
     def scores(self) -> dict[str, float | None]:
@@ -92,23 +119,6 @@ class Comparison(PlottedResult):
         return [{"figure": "overall", "score": self.overall}] + [
             {"figure": name} | pair.to_row() for name, pair in (self.distributions | self.numbers | self.curves).items()
         ]
-
-    def to_dict(self) -> dict[str, Any]:
-        """The JSON object of docs/analysis/compare.md; `schema` is its version."""
-        one, other = (
-            {
-                "name": self.names[side], "requests": self.requests[side], "block_size": self.block_sizes[side],
-                "working_set": self.working_sets[side], "duration_ms": self.duration_ms[side],
-            }
-            for side in (0, 1)
-        )  # fmt: skip
-        return {
-            "schema": SCHEMA, "a": one, "b": other, "sessions": self.sessions, "notes": self.notes,
-            "overall": self.overall, "scores": self.scores,
-            "distributions": {name: pair.to_dict() for name, pair in self.distributions.items()},
-            "numbers": {name: pair.to_dict() for name, pair in self.numbers.items()},
-            "curves": {name: pair.to_dict() for name, pair in self.curves.items()},
-        }  # fmt: skip
 
 
 class PreparedTrace:
@@ -265,8 +275,8 @@ def _samples(
 def _distribution_pair(a: WeightedValues, b: WeightedValues) -> DistributionPair:
     one, other = _distribution(*a), _distribution(*b)
     if one.count and other.count:
-        return DistributionPair(one, other, distance(a, b))
-    return DistributionPair(one, other, 1.0 if one.count or other.count else None)
+        return DistributionPair(distance(a, b), one, other)
+    return DistributionPair(1.0 if one.count or other.count else None, one, other)
 
 
 def _distribution(values, counts):
@@ -277,7 +287,7 @@ def _number_pairs(traces, sessions) -> dict[str, NumberPair]:
     correlations = [spearman(one.trace.input_length, one.trace.output_length) for one in traces]
     numbers = {"length_correlation": _number_pair(correlations, max_difference=2.0)}  # from -1 to 1
     hits = [count_hits(one.trace, one.hit_blocks) for one in traces]
-    for name in HIT_RATES:
+    for name in RATES:
         numbers[name] = _number_pair([getattr(counts, name) if counts.blocks else None for counts in hits])
     if all(links.recorded for links in sessions):
         own = [count_hits(one.trace, one.own_blocks) for one in traces]

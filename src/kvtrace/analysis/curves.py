@@ -18,11 +18,11 @@ import numpy as np
 from .._base.arrays import split_mix
 from .._base.errors import InputError, UsageError
 from ..trace.domains import in_domains
-from ..trace.hits import Hits
+from ..trace.hits import RATES, Hits
 from ..trace.trace import Trace
 from ..trace.unknown import PREFIXES, require_known
 from .capacities import whole_blocks
-from .exact_curve import RATES, HitCurve, PiecewiseLinear, StepFunction
+from .exact_curve import HitCurve, PiecewiseLinear, StepFunction
 from .reuse import Segments, find_segments, partial_block_hits, partial_blocks
 
 SAMPLES = 8  # disjoint, of equal size; their mean is the estimate, their spread gives the error

@@ -7,13 +7,15 @@ sums: a moment that overflows 64 bits wraps around, and the difference wraps bac
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 import numpy as np
 
 from .._base.errors import UsageError
-from .._base.results import PlottedResult, columns_of
-from ..trace.hits import Hits
+from .._base.results import Described, PlottedResult, column, columns_of
+from .._base.units import GIB
+from ..trace.hits import RATES, Hits
 from ..trace.trace import Trace
 from .capacities import log_spaced, whole_blocks
 from .reuse import Segments, partial_block_hits
@@ -85,7 +87,21 @@ def _cumulative(values):
 
 SCHEMA = 1  # version of the keys of to_dict
 SHARES = (0.90, 0.95, 0.99)  # of the hits without eviction, which `least` of to_dict has
-RATES = ("block_hit_rate", "token_hit_rate", "request_hit_rate")
+
+
+@dataclass(frozen=True)
+class CurvePoint(Described):
+    """The hits at one capacity."""
+
+    capacity: int = field(metadata=column("capacity (blocks)", ",", rank=0))
+    capacity_tokens: int = field(metadata=column("tokens", ",", rank=2))
+    capacity_bytes: int | None = field(metadata=column("GiB", ",.2f", scale=1 / GIB, optional=True))
+    share: float = field(metadata=column("of the working set", ".2%"))
+    exact: bool
+    hits: Hits = field(metadata=column(spread=RATES))
+    error: dict[str, float] | None = field(  # rate -> half the width of its 95 % confidence interval
+        default=None, metadata=column(optional=True)
+    )
 
 
 class HitCurve(PlottedResult):
@@ -197,12 +213,10 @@ class HitCurve(PlottedResult):
         """The JSON object of docs/analysis/curve.md, with one point for each capacity; `schema` is its version."""
         capacities = self.capacities() if capacities is None else list(capacities)
         points = []
-        for capacity, hits in zip(capacities, self.hits(capacities), strict=True):
-            point = {"capacity": int(capacity), "capacity_tokens": int(capacity) * self.block_size}
-            if kv_bytes_per_token is not None:
-                point["capacity_bytes"] = point["capacity_tokens"] * kv_bytes_per_token
-            share, exact = capacity / self.working_set, bool(capacity >= self.longest and self.sample is None)
-            points.append(point | {"share": float(share), "exact": exact} | hits.to_dict())
+        for capacity, hits in zip(map(int, capacities), self.hits(capacities), strict=True):
+            tokens, is_exact = capacity * self.block_size, capacity >= self.longest and self.sample is None
+            size = None if kv_bytes_per_token is None else tokens * kv_bytes_per_token
+            points.append(CurvePoint(capacity, tokens, size, capacity / self.working_set, is_exact, hits).to_dict())
         return {
             "schema": SCHEMA, "block_size": self.block_size, "longest": self.longest, "working_set": self.working_set,
             "kv_bytes_per_token": kv_bytes_per_token, "sample": self.sample, "points": points,

@@ -8,30 +8,26 @@ from typing import TYPE_CHECKING, Any
 
 from .._base.results import columns_in
 from .._base.tables import TextTable, csv_text
+from ..analysis.exact_curve import CurvePoint
 
 if TYPE_CHECKING:
     from ..cache.tuning import Tuned, TunedPolicy
-
-GIB = 1 << 30
-RATES = {"block_hit_rate": "block", "token_hit_rate": "token", "request_hit_rate": "request"}
 
 
 def curve_table(curve: dict[str, Any]) -> TextTable:
     """A table with one row for each point of a curve's `to_dict()`; the last row is a cache that never evicts."""
     table = TextTable(f"LRU hit rates, one request at a time, blocks of {curve['block_size']:,} tokens")
     table.remedy = "use --csv or a wider terminal"
-    table.add_column("capacity (blocks)", right=True)
-    table.add_column("tokens", right=True, rank=2)
-    if curve["kv_bytes_per_token"]:
-        table.add_column("GiB", right=True)
-    table.add_column("of the working set", right=True)
-    table.add_columns((f"{name} hit rate" for name in RATES.values()), right=True)
-    for point in curve["points"]:
-        mark = "" if point["exact"] or curve["sample"] else "*"
-        table.add_row(f"{mark}{point['capacity']:,}", *_sizes(point), f"{point['share']:.2%}", *_rates(point))
-    blank = [""] * (3 if curve["kv_bytes_per_token"] else 2)
-    table.add_row("unlimited", *blank, *_rates(curve["unlimited"]))
-    return table
+    rows = [*map(_with_errors, curve["points"]), {"capacity": "unlimited"} | curve["unlimited"]]
+    for row in rows[:-1]:
+        if not (row["exact"] or curve["sample"]):
+            row["capacity"] = f"*{row['capacity']:,}"
+    return table.add_results(columns_in(CurvePoint), rows)
+
+
+def _with_errors(point: dict[str, Any]) -> dict[str, Any]:
+    errors = point.get("error", {})
+    return point | {rate: f"{point[rate]:.4f} ±{error:.4f}" for rate, error in errors.items()}
 
 
 def notes(curve: dict[str, Any]) -> list[str]:
@@ -63,24 +59,10 @@ def _and(parts):
 
 def as_csv(curve: dict[str, Any]) -> str:
     """A header, and one line for each point, with the keys of `to_dict()`."""
-    return csv_text([_flat(point) for point in curve["points"]])
-
-
-def _sizes(point):
-    yield f"{point['capacity_tokens']:,}"
-    if "capacity_bytes" in point:
-        yield f"{point['capacity_bytes'] / GIB:,.2f}"
-
-
-def _rates(point):
-    errors = point.get("error", {})
-    return [f"{point[rate]:.4f}" + (f" ±{errors[rate]:.4f}" if rate in errors else "") for rate in RATES]
-
-
-def _flat(point):
-    errors = point.get("error", {})
-    flat = {name: value for name, value in point.items() if name != "error"}
-    return flat | {f"{rate}_error": error for rate, error in errors.items()}
+    rows = [
+        point | {f"{rate}_error": error for rate, error in point.get("error", {}).items()} for point in curve["points"]
+    ]
+    return csv_text([{key: value for key, value in row.items() if key != "error"} for row in rows])
 
 
 def tune_tables(tuned: Tuned) -> list[TextTable]:
