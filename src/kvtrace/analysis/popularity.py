@@ -109,9 +109,9 @@ class DepthBand(Described):
 
     low: int
     high: int
-    blocks: int  # distinct blocks at these depths
+    blocks: int = field(metadata=column("distinct", ","))  # at these depths
     references: int  # uses of them
-    shared_blocks: int  # used by more than one request
+    shared_blocks: int = field(metadata=column("shared", ","))  # used by more than one request
 
 
 def sharing_by_depth(trace: Trace, uses: BlockUses | None = None) -> list[DepthBand]:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
-from .._base.results import Described
-from ..trace.hits import HIT_KEYS, Hits, count_hits
+from .._base.results import Described, column
+from .._base.tables import number
+from ..trace.hits import Hits, count_hits
 from ..trace.session_trees import turn_numbers
 from ..trace.trace import Trace
 from ..trace.unknown import UNKNOWN_LENGTH
@@ -17,25 +18,24 @@ from .distribution import Distribution
 from .session_values import SessionValues, session_values
 from .sessions import SessionHits, SessionLinks, recorded_turns, session_hits
 
+UNKNOWN = "unknown"  # in place of a figure that the trace does not hold
 MAX_TURNS = 20  # later turns are one group
 MAX_TYPES = 20  # rarer types are one group
 
 
 @dataclass(frozen=True)
-class RequestGroup:
+class RequestGroup(Described):
     """The requests of one turn or of one type."""
 
-    name: str
-    input_length: Distribution
-    output_length: Distribution
-    hits: Hits | None  # of a cache that never evicts; None if shared prefixes are unknown
-    requests: int = 0
-
-    def to_dict(self) -> dict[str, Any]:
-        """The JSON object of docs/analysis/analyze.md."""
-        lengths = {"input_length": self.input_length.to_dict(), "output_length": self.output_length.to_dict()}
-        hits = dict.fromkeys(HIT_KEYS) if self.hits is None else self.hits.to_dict()
-        return {"name": self.name, **hits, "requests": self.requests, **lengths}
+    name: str = field(metadata=column(rank=0))
+    hits: Hits | None = field(  # of a cache that never evicts; None if shared prefixes are unknown
+        metadata=column(spread=Hits)
+    )
+    requests: int = field(metadata=column("requests", ","))
+    input_length: Distribution = field(metadata=column("mean ISL", number, parts={("mean",): "mean ISL"}, none=UNKNOWN))
+    output_length: Distribution = field(
+        metadata=column("mean OSL", number, parts={("mean",): "mean OSL"}, none=UNKNOWN)
+    )
 
 
 @dataclass(frozen=True)
@@ -164,7 +164,7 @@ def request_group(trace: Trace, hit_blocks: np.ndarray | None, mask: np.ndarray,
     """The figures of the requests selected by the mask."""
     lengths = Distribution.of(trace.input_length[mask]), known_lengths(trace.output_length[mask])
     hits = None if hit_blocks is None else count_hits(trace, hit_blocks, mask)
-    return RequestGroup(name, *lengths, hits, int(np.count_nonzero(mask)))
+    return RequestGroup(name, hits, int(np.count_nonzero(mask)), *lengths)
 
 
 def known_lengths(output_length: np.ndarray, quantiles: Sequence[float] = ()) -> Distribution:

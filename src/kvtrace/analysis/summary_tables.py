@@ -8,13 +8,15 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 
+from .._base.results import column, columns_in
 from .._base.tables import TextTable, number, printable
 from ..trace.columns import MEASURED, measured_of
+from ..trace.hits import RATES
 from ..trace.trace import Trace
 from .arrivals import Arrivals
-from .distribution import Distribution
+from .distribution import FIGURES, Distribution
 from .popularity import DepthBand
-from .session_statistics import RequestGroup, SessionStatistics
+from .session_statistics import UNKNOWN, RequestGroup, SessionStatistics
 
 TABLE_ROWS = {  # the names that datagen and AIPerf print
     "Input length (ISL)": "input_length",
@@ -23,12 +25,11 @@ TABLE_ROWS = {  # the names that datagen and AIPerf print
     "Output length (OSL)": "output_length",
     "Request hit rate": "request_hit_rate",
 }
-UNKNOWN = "unknown"  # in place of a figure that the trace does not hold
-RATES = (
-    ("block_hit_rate", "hit blocks / blocks"),
-    ("token_hit_rate", "hit tokens / prompt tokens"),
-    ("request_hit_rate", "mean of each request's hit / blocks; what datagen and AIPerf print"),
-)
+RATE_NOTES = {
+    "block_hit_rate": "hit blocks / blocks",
+    "token_hit_rate": "hit tokens / prompt tokens",
+    "request_hit_rate": "mean of each request's hit / blocks; what datagen and AIPerf print",
+}
 
 
 def pair_table(title: str, rows: list[tuple[str, str, str]]) -> TextTable:
@@ -44,41 +45,37 @@ def pair_table(title: str, rows: list[tuple[str, str, str]]) -> TextTable:
 
 def distribution_table(title: str, rows: dict[str, Distribution]) -> TextTable:
     """A table with one row for each distribution: the seven figures, and the extra quantiles."""
-    table = TextTable(title)
-    extra = list(next(iter(rows.values())).quantiles)
-    table.add_column("")
-    for figure in ["mean", "std", "min", "p25", "median", "p75", "max", *(f"q{q:g}" for q in extra)]:
-        table.add_column(figure, right=True, rank={"std": 3, "min": 2}.get(figure, 1))
-    table.remedy = "use --json or a wider terminal"
-    for name, distribution in rows.items():
-        table.add_row(name, *map(number, (*distribution.figures(), *distribution.quantiles.values())))
-    return table
+    quantiles = [f"q{quantile:g}" for quantile in next(iter(rows.values())).quantiles]
+    columns = {"name": column(rank=0)} | columns_in(Distribution)
+    columns |= {quantile: column(quantile, number, none="-") for quantile in quantiles}
+    values = [{"name": name} | distribution.to_dict() for name, distribution in rows.items()]
+    table = TextTable(title, remedy="use --json or a wider terminal")
+    return table.add_results(columns, values, ("name", *FIGURES, *quantiles))
 
 
 def group_table(title: str, name: str, groups: Iterable[RequestGroup]) -> TextTable:
     """A table with one row for each group of requests."""
-    table = TextTable(title)
-    table.add_column(name)
-    table.add_columns(
-        ["requests", "mean ISL", "mean OSL", "block hit rate", "token hit rate", "request hit rate"], right=True
-    )
-    for group in groups:
-        rates = [UNKNOWN if group.hits is None else f"{getattr(group.hits, rate):.4f}" for rate, _ in RATES]
-        lengths = [number(group.input_length.mean), number(group.output_length.mean)]
-        lengths = [UNKNOWN if length == "-" else length for length in lengths]
-        table.add_row(printable(group.name), f"{group.requests:,}", *lengths, *rates)
-    return table
+    columns = columns_in(RequestGroup) | {rate: replace(each, none=UNKNOWN) for rate, each in RATES.items()}
+    rows = [group.to_dict() | {"name": printable(group.name)} for group in groups]
+    shown = ("name", "requests", "input_length", "output_length", *RATES)
+    return TextTable(title).add_results(columns, rows, shown, name=name)
+
+
+OF_DEPTHS = {
+    "depth": column("depth (blocks)", str, rank=0), **columns_in(DepthBand),
+    "share": column("share", ".1%"), "uses": column("uses per block", ",.2f"),
+}  # fmt: skip
 
 
 def depth_table(bands: Iterable[DepthBand]) -> TextTable:
     """A table of sharing by depth."""
-    table = TextTable("Sharing by depth")
-    table.add_columns(("depth (blocks)", "distinct", "shared", "share", "uses per block"), right=True)
-    for band in bands:
-        depth = f"{band.low:,}" if band.low == band.high else f"{band.low:,}-{band.high:,}"
-        share, uses = band.shared_blocks / band.blocks, band.references / band.blocks
-        table.add_row(depth, f"{band.blocks:,}", f"{band.shared_blocks:,}", f"{share:.1%}", f"{uses:,.2f}")
-    return table
+    rows = [
+        band.to_dict()
+        | {"depth": f"{band.low:,}" if band.low == band.high else f"{band.low:,}-{band.high:,}"}
+        | {"share": band.shared_blocks / band.blocks, "uses": band.references / band.blocks}
+        for band in bands
+    ]
+    return TextTable("Sharing by depth").add_results(OF_DEPTHS, rows)
 
 
 def arrival_rows(arrivals: Arrivals) -> Iterator[tuple[str, str, str]]:

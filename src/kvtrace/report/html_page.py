@@ -17,7 +17,7 @@ from .._base.output_files import write_atomically
 from .._base.tables import TextTable, printable
 from .._base.units import short
 from ..analysis.comparison import Comparison, compare_prepared
-from ..analysis.summary_tables import UNKNOWN
+from ..analysis.session_statistics import UNKNOWN
 from ..formats.writing import require_place
 from ..serving.misses.explanation import Explanation
 from ..serving.planning.plan_result import Plan

@@ -13,7 +13,7 @@ import numpy as np
 
 from .._base.results import column, columns_in
 from .._base.tables import TextTable, number, printable
-from ..analysis.summary_tables import UNKNOWN
+from ..analysis.session_statistics import UNKNOWN
 from ..serving.calibration.costs import LABELS
 from ..serving.latencies import StatisticError, signed
 from ..serving.validation import Validation, ValidationDict
