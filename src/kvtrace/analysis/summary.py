@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from .._base.errors import InputError, UnknownError
-from .._base.results import Described, column, columns_in
+from .._base.results import Described, column
 from .._base.step_work import report_work
 from .._base.tables import TextTable
 from ..trace.columns import STATED, require_trace
@@ -43,9 +43,7 @@ from .summary_tables import (
 SCHEMA = 2  # version of the keys of to_dict
 
 
-HIT_FIGURES = {
-    name: columns_in(Hits)[name] for name in ("hit_blocks", "hit_tokens", "block_hit_rate", "token_hit_rate")
-}
+HIT_FIGURES = dict.fromkeys(("hit_blocks", "hit_tokens", "block_hit_rate", "token_hit_rate"), column())
 
 
 def _hit_figures(hits: Hits) -> dict[str, float]:
@@ -119,16 +117,8 @@ class Basics(Described, NeedsSharing, DistributionFrames):
 
     _schema = SCHEMA
     _keys = (
-        "block_size",
-        "tail",
-        "requests",
-        "blocks",
-        "tokens",
-        "sharing",
-        "input_length",
-        "output_length",
-        "unknown",
-    )
+        "block_size", "tail", "requests", "blocks", "tokens", "sharing", "input_length", "output_length", "unknown",
+    )  # fmt: skip
 
     block_size: int
     tail: str
