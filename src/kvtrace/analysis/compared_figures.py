@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
 
 from .._base.results import Described, column, columns_in
 from .._base.tables import TextTable, number, printable
 from .distribution import Distribution
 
+Unit = Literal["blocks", "tokens", "share"]
 QUANTILES = (0.9, 0.99)
 ERRORS = ("mean", "std", "p25", "median", "p75")  # figures with a relative error, besides QUANTILES
 
@@ -79,7 +80,7 @@ class NumberPair(Scored):
 class CurvePair(Scored):
     """The hit curves of two traces over one axis of capacities."""
 
-    unit: str = field(metadata=column("by", rank=0))  # of the axis: blocks, tokens or share (of the working set)
+    unit: Unit = field(metadata=column("by", rank=0))  # of the axis; share: of the working set
     rate: str  # one of RATES
     first: float | None = field(  # the compared range: both curves are exact from `first` on, and complete at `last`
         metadata=column("from", ",.0f", none="-")

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
@@ -21,7 +21,16 @@ from ..trace.hits import RATES, count_hits, leading_tokens, unlimited_hits
 from ..trace.trace import Trace
 from ..trace.unknown import OUTPUTS, PREFIXES, require_known
 from .arrivals import WINDOWS_S, dispersion
-from .compared_figures import QUANTILES, CurvePair, DistributionPair, NumberPair, curve_table, error_table, score_table
+from .compared_figures import (
+    QUANTILES,
+    CurvePair,
+    DistributionPair,
+    NumberPair,
+    Unit,
+    curve_table,
+    error_table,
+    score_table,
+)
 from .curves import hit_curve
 from .distribution import Distribution, WeightedValues, distance, spearman
 from .exact_curve import HitCurve
@@ -60,7 +69,7 @@ class Comparison(Described, PlottedResult):
     block_sizes: tuple[int, int]
     working_sets: tuple[int, int]  # blocks
     duration_ms: tuple[float, float]
-    sessions: str  # "recorded" in both traces, or "inferred" for both
+    sessions: Literal["recorded", "inferred"]  # in both traces
     distributions: dict[str, DistributionPair]
     numbers: dict[str, NumberPair]
     curves: dict[str, CurvePair]
@@ -322,7 +331,7 @@ def _relative_gap(a: float, b: float) -> float:
 
 def _curve_pair(traces, in_blocks: bool, *, by_share: bool) -> CurvePair:
     """Both hit curves at the same capacities, or at the same shares of each working set."""
-    unit = "share" if by_share else "blocks" if in_blocks else "tokens"
+    unit: Unit = "share" if by_share else "blocks" if in_blocks else "tokens"
     rate = "block_hit_rate" if in_blocks else "token_hit_rate"  # hits in blocks of different sizes are not comparable
     curves = [one.curve for one in traces if one.curve is not None]
     if len(curves) < 2:

@@ -46,10 +46,6 @@ SCHEMA = 2  # version of the keys of to_dict
 HIT_FIGURES = dict.fromkeys(("hit_blocks", "hit_tokens", "block_hit_rate", "token_hit_rate"), column())
 
 
-def _hit_figures(hits: Hits) -> dict[str, float]:
-    return {name: getattr(hits, name) for name in HIT_FIGURES}
-
-
 @dataclass(frozen=True)
 class Sharing(Described):
     """What prompts share: blocks, and the hits of a cache that never evicts."""
@@ -58,7 +54,9 @@ class Sharing(Described):
     prefix_groups: int  # first blocks of at least two requests
     repeated_blocks: int  # references to blocks that occur more than once in the whole trace
     reuse_ratio: float  # of these to all references
-    hits: Hits = field(metadata=column(spread=HIT_FIGURES, value=_hit_figures))
+    hits: Hits = field(
+        metadata=column(spread=HIT_FIGURES, value=lambda hits: {name: getattr(hits, name) for name in HIT_FIGURES})
+    )
     context_length: Distribution
     unique_prompt_length: Distribution
     request_hit_rate: Distribution

@@ -51,7 +51,7 @@ class ValidationDict(TypedDict):
     capacity: int | None
     block_size: int
     step_cost: dict[str, float]
-    errors: list[dict[str, Any]]
+    errors: list[StatisticError]
     rank_correlation: dict[str, float | None]
     requests_per_s: float
     simulated_requests_per_s: float
