@@ -60,12 +60,12 @@ def each_block_size(trace: Trace, factors: Iterable[int]) -> Iterator[BlockSizeH
     >>> [size.blocks for size in each_block_size(toy("0 1 2 3", "0 1 2"), [1, 2, 4])]
     [7, 4, 2]
     """
-    folded, done = trace, 1  # folding twice is folding by the product
+    folded, factor_before = trace, 1  # folding twice is folding by the product
     for factor in factors:
-        if type(factor) is not int or factor < done or factor % done:
-            folded, done = trace, 1
-        folded = fold(folded, factor // done if done > 1 else factor)
-        done = factor
+        if type(factor) is not int or factor < factor_before or factor % factor_before:
+            folded, factor_before = trace, 1
+        folded = fold(folded, factor // factor_before if factor_before > 1 else factor)
+        factor_before = factor
         yield _folded(folded)
 
 

@@ -185,8 +185,8 @@ def curve_table(curves: Mapping[str, CurvePair]) -> TextTable:
         rows.append(curve.to_dict() | {"unit": f"capacity ({curve.unit})"})
         if curve.unit == "share":
             shares = {name: getattr(curve, name) for name in ("first", "last", "at")}
-            known = {name: f"{value:.2%}" for name, value in shares.items() if value is not None}
-            rows[-1] |= {"unit": "share of the working set"} | known
+            percents = {name: f"{value:.2%}" for name, value in shares.items() if value is not None}
+            rows[-1] |= {"unit": "share of the working set"} | percents
     shown = ("unit", "first", "last", "distance", "at", "mean")
     return TextTable(f"Difference of the {rate}s of an LRU cache").add_results(columns_in(CurvePair), rows, shown)
 

@@ -121,8 +121,8 @@ class Delivered(Result):
 
     def largest_losses(self, sessions: int = LARGEST) -> list[SessionTokensDict]:
         """The sessions that lost the most tokens, the largest loss first; without sessions that lost nothing."""
-        lost = [one for one in self.by_session() if one["session"] >= 0 and one["lost_tokens"] > 0]
-        return sorted(lost, key=lambda one: (-one["lost_tokens"], one["session"]))[:sessions]
+        lost = [session for session in self.by_session() if session["session"] >= 0 and session["lost_tokens"] > 0]
+        return sorted(lost, key=lambda session: (-session["lost_tokens"], session["session"]))[:sessions]
 
     @property
     def notes(self) -> list[str]:
@@ -208,9 +208,13 @@ class Delivered(Result):
         rows = np.arange(len(self.tokens)) if order is None else order
         if not len(rows):
             return [self._group(*[0] * 6)] * len(starts)
-        known = self.is_known[rows]
-        values = [known, ~known, *(column[rows] * known for column in (self.tokens, self.delivered, self.possible))]
-        values += [] if self.simulated is None else [self.simulated[rows] * known]
+        is_counted = self.is_known[rows]
+        values = [
+            is_counted,
+            ~is_counted,
+            *(column[rows] * is_counted for column in (self.tokens, self.delivered, self.possible)),
+        ]
+        values += [] if self.simulated is None else [self.simulated[rows] * is_counted]
         sums = [np.add.reduceat(column.astype(np.int64), starts).tolist() for column in values]
         return [self._group(*(column[at] for column in sums), *[0] * (6 - len(sums))) for at in range(len(starts))]
 

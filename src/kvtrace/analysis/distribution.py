@@ -173,8 +173,8 @@ def distance(a: WeightedValues, b: WeightedValues) -> float:
     >>> distance((np.array([1, 2]), None), (np.array([2, 3]), None))
     0.5
     """
-    one, other = _cumulative(*a), _cumulative(*b)
-    gaps = [np.abs(_share_up_to(values, *one) - _share_up_to(values, *other)).max() for values in (one[0], other[0])]
+    of_a, of_b = _cumulative(*a), _cumulative(*b)
+    gaps = [np.abs(_share_up_to(values, *of_a) - _share_up_to(values, *of_b)).max() for values in (of_a[0], of_b[0])]
     return float(max(gaps))
 
 

@@ -153,9 +153,9 @@ def partial_block_hits(
     if sampled is not None:
         offsets = np.searchsorted(sampled, offsets)
         at = np.searchsorted(sampled, places)
-        known = at < len(sampled)
-        known[known] = sampled[at[known]] == places[known]
-        row, places, missing = row[known], at[known], missing[known]
+        is_sampled = at < len(sampled)
+        is_sampled[is_sampled] = sampled[at[is_sampled]] == places[is_sampled]
+        row, places, missing = row[is_sampled], at[is_sampled], missing[is_sampled]
     index = places - offsets[row]  # of the block in its prompt, or among the sampled blocks of it
     hit_blocks = np.bincount(segments.row, weights=segments.blocks, minlength=len(trace)).astype(np.int64)
     is_hit = index < hit_blocks[row]

@@ -80,11 +80,11 @@ class SessionStatistics(Described):
 
     def distributions(self) -> dict[str, Distribution]:
         """The known distributions by name; those of subagents with a prefix."""
-        known = {name: getattr(self, name) for name in DISTRIBUTIONS}
+        named = {name: getattr(self, name) for name in DISTRIBUTIONS}
         if self.subagents:
-            known |= {"subagents": self.subagents.per_session, "spawn_width": self.subagents.width}
-            known |= {"subagent_calls": self.subagents.calls}
-        return {name: values for name, values in known.items() if values is not None and values.count}
+            named |= {"subagents": self.subagents.per_session, "spawn_width": self.subagents.width}
+            named |= {"subagent_calls": self.subagents.calls}
+        return {name: values for name, values in named.items() if values is not None and values.count}
 
 
 DISTRIBUTIONS = ("turns", "duration_ms", "compactions", "context_drops", "growth", "turn_gap_ms", "think_ms",

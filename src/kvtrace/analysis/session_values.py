@@ -118,8 +118,8 @@ def _ends(trace: Trace) -> np.ndarray:
 def _known_service(trace: Trace) -> np.ndarray | None:
     if trace.service_ms is None:
         return None
-    known = trace.service_ms[~np.isnan(trace.service_ms)]
-    return known if len(known) else None
+    service_ms = trace.service_ms[~np.isnan(trace.service_ms)]
+    return service_ms if len(service_ms) else None
 
 
 def _drops(trace: Trace, parent: np.ndarray) -> np.ndarray:
@@ -208,6 +208,6 @@ def _width(session: np.ndarray, start: np.ndarray, end: np.ndarray) -> np.ndarra
     both = np.concatenate([session, session])
     order = np.lexsort((change, time, both))
     running = np.cumsum(change[order])  # 0 after the last end of each session
-    found = np.unique(session, return_index=True)[1]
-    firsts = np.searchsorted(both[order], session[found])
+    first_rows = np.unique(session, return_index=True)[1]
+    firsts = np.searchsorted(both[order], session[first_rows])
     return np.maximum.reduceat(running, firsts) if len(firsts) else np.zeros(0, dtype=np.int64)

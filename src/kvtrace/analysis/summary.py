@@ -142,8 +142,8 @@ class Basics(Described, NeedsSharing, DistributionFrames):
 
     def distributions(self) -> dict[str, Distribution]:
         """The five distributions by name; two if shared prefixes are unknown."""
-        known = {"input_length", "output_length"} if self.sharing is None else DISTRIBUTIONS
-        return {name: getattr(self, name) for name in DISTRIBUTIONS if name in known}
+        names = {"input_length", "output_length"} if self.sharing is None else DISTRIBUTIONS
+        return {name: getattr(self, name) for name in DISTRIBUTIONS if name in names}
 
     def tables(self) -> Iterator[TextTable]:
         """Counts, the three hit rates, and the statistics of datagen and AIPerf."""

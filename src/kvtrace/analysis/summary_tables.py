@@ -128,20 +128,20 @@ PER_TURN = {
 def session_tables(sessions: SessionStatistics) -> Iterator[TextTable]:
     """Counts and hits of all sessions, and the distributions over sessions and over turns."""
     yield pair_table("Sessions", list(_counts(sessions)))
-    known = sessions.distributions()
+    distributions = sessions.distributions()
     if sessions.subagents and not sessions.subagents.total:
-        del known["subagents"]
-    yield distribution_table("Per session", _rows(PER_SESSION, known))
-    if per_turn := _per_turn(sessions, known):
+        del distributions["subagents"]
+    yield distribution_table("Per session", _rows(PER_SESSION, distributions))
+    if per_turn := _per_turn(sessions, distributions):
         yield distribution_table("Per turn", per_turn)
 
 
-def _per_turn(sessions: SessionStatistics, known: dict[str, Distribution]) -> dict[str, Distribution]:
+def _per_turn(sessions: SessionStatistics, distributions: dict[str, Distribution]) -> dict[str, Distribution]:
     """The rows over turns; below the think times those after tools and after all others."""
     if answers := sessions.tool_answers:
         parts = {"after_tools_ms": answers.think_ms, "after_others_ms": answers.other_think_ms}
-        known = known | {name: values for name, values in parts.items() if values and values.count}
-    return _rows(PER_TURN, known)
+        distributions = distributions | {name: values for name, values in parts.items() if values and values.count}
+    return _rows(PER_TURN, distributions)
 
 
 def _counts(sessions: SessionStatistics) -> Iterator[tuple[str, str, str]]:
@@ -168,12 +168,12 @@ def _total(values: Distribution) -> int:
     return round((values.mean or 0) * values.count)
 
 
-def _rows(names: dict[str, str], known: dict[str, Distribution]) -> dict[str, Distribution]:
+def _rows(names: dict[str, str], distributions: dict[str, Distribution]) -> dict[str, Distribution]:
     """The known rows of a table; milliseconds as seconds."""
     return {
-        label: scaled(known[name], 1000) if name.endswith("_ms") else known[name]
+        label: scaled(distributions[name], 1000) if name.endswith("_ms") else distributions[name]
         for label, name in names.items()
-        if name in known
+        if name in distributions
     }
 
 
@@ -191,8 +191,8 @@ def measured_times(trace: Trace, quantiles: Sequence[float] = ()) -> dict[str, D
     >>> times["ttft_ms"].count, times["ttft_ms"].mean
     (2, 30.0)
     """
-    known = {name: values[MEASURED[name].is_known(values)] for name, values in measured_of(trace).items()}
-    return {name: Distribution.of(values, quantiles) for name, values in known.items() if name in LABELS}
+    samples = {name: values[MEASURED[name].is_known(values)] for name, values in measured_of(trace).items()}
+    return {name: Distribution.of(values, quantiles) for name, values in samples.items() if name in LABELS}
 
 
 def measured_table(times: dict[str, Distribution], requests: int) -> TextTable:
