@@ -68,7 +68,7 @@ def as_csv(curve: dict[str, Any]) -> str:
 def tune_tables(tuned: Tuned) -> list[TextTable]:
     """A table for each capacity, the policies that close most of the gap first and the bounds last."""
     capacities = dict.fromkeys(row.capacity for row in tuned.rows)
-    return [_table(tuned, [row for row in tuned.rows if row.capacity == one], one) for one in capacities]
+    return [_table(tuned, [row for row in tuned.rows if row.capacity == capacity], capacity) for capacity in capacities]
 
 
 def tune_notes(tuned: Tuned) -> list[str]:

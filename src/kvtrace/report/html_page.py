@@ -138,9 +138,9 @@ def _page(
 ):  # fmt: skip
     """The page and its plots."""
     studies = [
-        Study(one, printable(name), kv_bytes_per_token, policies=policies, capacity=capacity, explanation=given)
-        for one, name, given in zip([trace, other], names, [explanation, None], strict=False)
-        if one is not None
+        Study(each, printable(name), kv_bytes_per_token, policies=policies, capacity=capacity, explanation=given)
+        for each, name, given in zip([trace, other], names, [explanation, None], strict=False)
+        if each is not None
     ]
     plots = draw(*studies, plan=plan, on_step=on_step)
     return render(studies, plots, title, plan), plots

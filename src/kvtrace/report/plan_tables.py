@@ -63,13 +63,13 @@ def sentence(part: InstancesPlan) -> str:
 
 def _error_sentence(part: InstancesPlan) -> str:
     """What the measured errors of simulated times mean for the number of instances."""
-    known = part.model_error
-    if known is None:
+    model_error = part.model_error
+    if model_error is None:
         return ""
-    few, sure = known.fewest_instances, known.sure_instances
+    few, sure = model_error.fewest_instances, model_error.sure_instances
     many = "no number is sure to meet the target" if sure is None else f"{sure:,} are sure to meet the target"
     some = "" if few is None or few == sure else f"{few:,} may be enough, and "
-    return f" Simulated times were wrong by up to {known.error:.1%}: {some}{many}."
+    return f" Simulated times were wrong by up to {model_error.error:.1%}: {some}{many}."
 
 
 def _lanes(part: LanesPlan, target: TimeTarget) -> TextTable:

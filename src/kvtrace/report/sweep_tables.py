@@ -89,8 +89,8 @@ def _are_equal(capacities: dict[int, set[int]]) -> bool:
     largest = max(capacities)
     lists = [sorted(of_size) for of_size in capacities.values()]
     return all(
-        len(one) == len(lists[0]) and all(abs(a - b) < largest for a, b in zip(one, lists[0], strict=True))
-        for one in lists
+        len(sizes) == len(lists[0]) and all(abs(a - b) < largest for a, b in zip(sizes, lists[0], strict=True))
+        for sizes in lists
     )
 
 

@@ -37,7 +37,7 @@ def page(validation: Validation, *, title: str | None = None, costs: str = "") -
     Raises:
         UsageError: plotly is not installed.
     """
-    notes = [one[:1].upper() + one[1:] for one in warnings(validation)]
+    notes = [text[:1].upper() + text[1:] for text in warnings(validation)]
     return html_page.fill(
         validated.plots(validation),
         title=title or "Simulated against measured",
@@ -70,12 +70,12 @@ def tiles(validation: Validation) -> Iterator[tuple[str, str, str]]:
     values = validation.to_dict()
     model = validation.recording.settings.model
     yield "requests", f"{values['requests']:,}", printable(model) if model else values["format"]
-    for one in validation.errors:
-        if one.statistic == "mean":
-            name, factor = UNITS[one.latency]
+    for error in validation.errors:
+        if error.statistic == "mean":
+            name, factor = UNITS[error.latency]
             word, unit = name.rstrip(")").split(" (")
-            both = f"{number(factor * one.measured)} {unit} measured, {number(factor * one.simulated)} {unit} simulated"
-            yield f"error of mean {word}", f"{one.error:+.1%}", both
+            both = f"{number(factor * error.measured)} {unit} measured, {number(factor * error.simulated)} {unit} simulated"
+            yield f"error of mean {word}", f"{error.error:+.1%}", both
     rate = values["simulated_output_tokens_per_s"] / max(values["output_tokens_per_s"], 1e-9) - 1
     yield "error of throughput", f"{rate:+.1%}", f"{values['output_tokens_per_s']:,.0f} output tokens / s measured"
     ranks = [(name, rank) for name, rank in values["rank_correlation"].items() if rank is not None]

@@ -44,16 +44,18 @@ def tables(validation: Validation, costs: str = "") -> list[TextTable]:
 
 def sentence(validation: Validation) -> str:
     """The errors of the means in a sentence."""
-    means = [one for one in validation.errors if one.statistic == "mean"]
-    parts = [f"{UNITS[one.latency][0].split()[0]} {signed(one.error)}" for one in means]
+    means = [error for error in validation.errors if error.statistic == "mean"]
+    parts = [f"{UNITS[error.latency][0].split()[0]} {signed(error.error)}" for error in means]
     return f"The error of the simulated means: {', '.join(parts)} (simulated / measured - 1)."
 
 
 def warnings(validation: Validation) -> list[str]:
     """What limits the comparison, one sentence each."""
-    one, run, sentences = validation.recording, validation.run, []
-    if one.left_out:
-        sentences.append(f"{one.left_out:,} requests failed and are left out; the engine may have worked on them.")
+    recording, run, sentences = validation.recording, validation.run, []
+    if recording.left_out:
+        sentences.append(
+            f"{recording.left_out:,} requests failed and are left out; the engine may have worked on them."
+        )
     if run.rejected:
         sentences.append(f"{run.rejected:,} requests do not fit into the simulated KV cache. Give a larger --capacity.")
     if validation.capacity is None:
@@ -86,12 +88,12 @@ def _setting(validation: Validation, values: ValidationDict, costs: str) -> Text
     table = TextTable("Recording and simulation", has_header=False)
     table.add_column("")
     table.add_column("", dim=True, rank=0)
-    one = validation.recording
+    recording = validation.recording
     table.add_row(
-        "recording", f"{one.format or 'made'}, {values['requests']:,} requests, {values['left_out']:,} left out"
+        "recording", f"{recording.format or 'made'}, {values['requests']:,} requests, {values['left_out']:,} left out"
     )
-    if one.settings.model:
-        table.add_row("model", printable(one.settings.model))
+    if recording.settings.model:
+        table.add_row("model", printable(recording.settings.model))
     if values["warm_up"]:
         table.add_row("counted", f"the last {values['requests'] - values['warm_up']:,} requests")
     table.add_row("scheduler", values["scheduler"])
@@ -173,8 +175,8 @@ def calibration_tables(calibration: Calibration) -> list[TextTable]:
 def calibration_sentence(calibration: Calibration) -> str:
     """How well the costs predict, in a sentence."""
     which = f"{calibration.held_out:,} held-out" if calibration.held_out else f"{calibration.requests:,} fitted"
-    means = [one for one in calibration.errors if one.statistic == "mean"]
-    errors = ", ".join(f"{UNITS[one.latency][0].split()[0]} {signed(one.error)}" for one in means)
+    means = [error for error in calibration.errors if error.statistic == "mean"]
+    errors = ", ".join(f"{UNITS[error.latency][0].split()[0]} {signed(error.error)}" for error in means)
     return f"The error of the simulated means of the {which} requests: {errors}."
 
 
@@ -187,7 +189,7 @@ def calibration_warnings(calibration: Calibration) -> list[str]:
         )
     if not calibration.held_out:
         sentences.append("no request is held out, so the errors are those of the fit itself. Try --holdout 50%.")
-    queued = [one for one in calibration.errors if (one.latency, one.statistic) == ("ttft_s", "mean")]
+    queued = [error for error in calibration.errors if (error.latency, error.statistic) == ("ttft_s", "mean")]
     if queued and abs(queued[0].error) > WRONG:
         sentences.append(
             f"the mean TTFT is off by {signed(queued[0].error)}. Check the engine's settings: --scheduler, --model and "

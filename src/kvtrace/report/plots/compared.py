@@ -28,15 +28,15 @@ AGENTS = {  # of sessions, where both traces tell
 }
 
 
-def plot(one: Study, other: Study) -> Plot:
+def plot(first: Study, second: Study) -> Plot:
     """Hit curves and distributions of two traces; the titles name their Kolmogorov-Smirnov distances.
 
     >>> from kvtrace.trace.building import toy
     >>> plot(Study(toy("0 1", "0 2"), "a"), Study(toy("0 1", "0 2"), "b")).panels[1].title
     'Input length: distance 0.000'
     """
-    both = _samples(one, other)
-    panels = [_curves(one, other), *(_panel(name, *SHAPE[name], one, other, *both) for name in SHAPE)]
+    both = _samples(first, second)
+    panels = [_curves(first, second), *(_panel(name, *SHAPE[name], first, second, *both) for name in SHAPE)]
     explanation = (
         "The distance is the largest vertical gap between two cumulative distributions (Kolmogorov-Smirnov): 0 if they "
         "are equal, 1 if they have no overlap."
@@ -44,18 +44,18 @@ def plot(one: Study, other: Study) -> Plot:
     return Plot("The two traces compared", explanation, panels)
 
 
-def behaviour(one: Study, other: Study) -> Plot | None:
+def behaviour(first: Study, second: Study) -> Plot | None:
     """Reuse times and sessions of two traces; None if they are equal.
 
     >>> from kvtrace.trace.building import toy
     >>> behaviour(Study(toy("0", "0 1"), "a"), Study(toy("0", "0 1"), "b")) is None
     True
     """
-    a, b = _samples(one, other)
+    a, b = _samples(first, second)
     if not any(_differ(a[key], b[key]) for key, _ in BEHAVIOUR.values()):
         return None
     of_agents = AGENTS if all(key in a for key, _ in AGENTS.values()) else {}
-    panels = [_panel(name, *figure, one, other, a, b) for name, figure in (BEHAVIOUR | of_agents).items()]
+    panels = [_panel(name, *figure, first, second, a, b) for name, figure in (BEHAVIOUR | of_agents).items()]
     explanation = (
         "When blocks are used again, and how sessions continue. Sessions are inferred unless both traces record them."
     )
@@ -70,16 +70,16 @@ def prepared(study: Study) -> PreparedTrace:
 
 def _samples(*studies: Study) -> tuple[dict[str, WeightedValues], dict[str, WeightedValues]]:
     """The values of both traces. Reuse distances are in tokens, because the block sizes may differ."""
-    one, other = (prepared(study) for study in studies)
-    sessions = sessions_of_both(one, other)
-    return samples_of_both(one, other, sessions, in_blocks=False)
+    first, second = (prepared(study) for study in studies)
+    sessions = sessions_of_both(first, second)
+    return samples_of_both(first, second, sessions, in_blocks=False)
 
 
-def _panel(name, key, unit, one, other, a, b):
+def _panel(name, key, unit, first, second, a, b):
     gap = _distance(a[key], b[key])
     axis = Axis(f"{name.lower()} ({unit})", log=True, unit=unit)
     title = name if gap is None else f"{name}: distance {gap:.3f}"
-    return cdf(title, axis, (one.name, *a[key]), (other.name, *b[key]), why="a trace has no values.")
+    return cdf(title, axis, (first.name, *a[key]), (second.name, *b[key]), why="a trace has no values.")
 
 
 def _distance(a: WeightedValues, b: WeightedValues) -> float | None:

@@ -55,7 +55,9 @@ def plot(study: Study) -> Plot:
     series = [_between(calls, shown_ms, ms), *_bars(study, calls, inside, ms)]
     time = Axis(f"time in the session ({unit})", limits=(0, shown_ms / ms * 1.01 or 1.0), unit=unit)
     note = _note(calls, len(calls.start) - len(inside), study)
-    return Plot("Session timeline", explanation, [Panel(TITLE, time, rows, [one for one in series if one], note=note)])
+    return Plot(
+        "Session timeline", explanation, [Panel(TITLE, time, rows, [spans for spans in series if spans], note=note)]
+    )
 
 
 def _calls(study: Study) -> Calls:
@@ -104,7 +106,7 @@ def _bars(study: Study, calls: Calls, inside: np.ndarray, ms: float) -> list[Spa
         shares["hit"] = hits / np.maximum(trace.input_length[request], 1)
     outputs = {} if OUTPUTS in study.unknown else {"output tokens": trace.output_length[request]}
 
-    def one(kind: str, colour: int) -> Spans | None:
+    def of_kind(kind: str, colour: int) -> Spans | None:
         which = np.flatnonzero(kinds == kind)
         if not len(which):
             return None
@@ -114,20 +116,20 @@ def _bars(study: Study, calls: Calls, inside: np.ndarray, ms: float) -> list[Spa
         took = (calls.end[at] - calls.start[at]) / ms
         return Spans(kind, calls.start[at] / ms, _place(calls, at), colour, length=took, details=details)
 
-    return [one(MAIN, 0), one(SUBAGENT, 2), one(AFTER_COMPACTION, 1)]
+    return [of_kind(MAIN, 0), of_kind(SUBAGENT, 2), of_kind(AFTER_COMPACTION, 1)]
 
 
 def _between(calls: Calls, shown_ms: float, ms: float) -> Spans | None:
     """The time from the end of each call to the start of the next one of its row, which may be beyond the axis."""
     order = np.lexsort((calls.start, calls.row))
-    one, other = order[:-1], order[1:]
-    follows = (calls.row[one] == calls.row[other]) & (calls.start[other] > calls.end[one])
-    follows &= calls.start[one] <= shown_ms
-    one, other = one[follows], other[follows]
-    if not len(one):
+    call, next_call = order[:-1], order[1:]
+    follows = (calls.row[call] == calls.row[next_call]) & (calls.start[next_call] > calls.end[call])
+    follows &= calls.start[call] <= shown_ms
+    call, next_call = call[follows], next_call[follows]
+    if not len(call):
         return None
-    waits = (calls.start[other] - calls.end[one]) / ms
-    return Spans(BETWEEN, calls.end[one] / ms, _place(calls, one), 5, length=waits, height=0.1)
+    waits = (calls.start[next_call] - calls.end[call]) / ms
+    return Spans(BETWEEN, calls.end[call] / ms, _place(calls, call), 5, length=waits, height=0.1)
 
 
 def _place(calls: Calls, at: np.ndarray) -> np.ndarray:

@@ -94,6 +94,6 @@ def _by_turn(sessions: SessionStatistics, why: str) -> list[Panel]:
     hits = [group.hits for group in sessions.by_turn if group.hits is not None]
     rates = Panel(TITLES[2], missing=why)
     if len(hits) == len(turn):
-        series = [Series("block hit rate", turn, np.array([one.block_hit_rate for one in hits]), 0, "dots")]
+        series = [Series("block hit rate", turn, np.array([counts.block_hit_rate for counts in hits]), 0, "dots")]
         rates = Panel(TITLES[2], axis, Axis("block hit rate", percent=True, limits=(0, 1)), series)
     return [Panel(TITLES[1], axis, Axis("tokens", limits=(0, 0), unit="tokens"), context), rates]
