@@ -74,7 +74,8 @@ def tiles(validation: Validation) -> Iterator[tuple[str, str, str]]:
         if error.statistic == "mean":
             name, factor = UNITS[error.latency]
             word, unit = name.rstrip(")").split(" (")
-            both = f"{number(factor * error.measured)} {unit} measured, {number(factor * error.simulated)} {unit} simulated"
+            measured, simulated = (number(factor * value) for value in (error.measured, error.simulated))
+            both = f"{measured} {unit} measured, {simulated} {unit} simulated"
             yield f"error of mean {word}", f"{error.error:+.1%}", both
     rate = values["simulated_output_tokens_per_s"] / max(values["output_tokens_per_s"], 1e-9) - 1
     yield "error of throughput", f"{rate:+.1%}", f"{values['output_tokens_per_s']:,.0f} output tokens / s measured"
