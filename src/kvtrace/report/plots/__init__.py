@@ -22,7 +22,7 @@ PLOTS: dict[str, Callable[[Study], Plot]] = {
     "lengths": distributions.lengths_plot,
     "arrivals": over_time.arrivals_plot,
     "session-timeline": sessions.timeline_plot,
-    "sessions": sessions.plot,
+    "sessions": sessions.sessions_plot,
 }
 WITHOUT_PREFIXES = frozenset({"lengths", "arrivals", "session-timeline", "sessions"})  # need no shared prefixes
 
