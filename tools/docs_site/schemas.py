@@ -16,7 +16,7 @@ from itertools import takewhile
 from pathlib import Path
 from typing import Any, Literal, NotRequired, TypedDict, get_args, get_origin, get_type_hints
 
-from kvtrace.analysis import block_sizes, comparison, exact_curve, summary
+from kvtrace.analysis import block_sizes, comparison, curves, summary
 from kvtrace.analysis.distribution import FIGURES, Distribution
 from kvtrace.cache import isolation, simulation
 from kvtrace.cache.sweeps import table
@@ -128,7 +128,7 @@ class CurveFile(TypedDict):
     working_set: int
     kv_bytes_per_token: int | None
     sample: float | None
-    points: list[exact_curve.CurvePoint]
+    points: list[curves.CurvePoint]
     unlimited: Hits
     least: dict[str, int]
     domains: NotRequired[isolation.DomainsDict]
@@ -274,7 +274,7 @@ def _describe_delivered(properties: dict[str, Schema]) -> None:
 
 def curve() -> Schema:
     """A hit curve."""
-    schema = _with_version(schema_of(CurveFile), exact_curve.SCHEMA, "analysis/curve.md")
+    schema = _with_version(schema_of(CurveFile), curves.SCHEMA, "analysis/curve.md")
     return _described(schema, descriptions("analysis/curve.md"))
 
 

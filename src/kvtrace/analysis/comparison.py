@@ -31,9 +31,8 @@ from .compared_figures import (
     error_table,
     score_table,
 )
-from .curves import hit_curve
+from .curves import HitCurve, hit_curve
 from .distribution import Distribution, WeightedValues, distance, spearman
-from .exact_curve import HitCurve
 from .reuse import reuse_distances, reuse_times
 from .session_values import SessionValues, session_values
 from .sessions import SessionLinks, infer_sessions, own_session_blocks, recorded_turns

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from .._base.results import columns_in
 from .._base.tables import TextTable, csv_text
-from ..analysis.exact_curve import CurvePoint
+from ..analysis.curves import CurvePoint
 
 if TYPE_CHECKING:
     from ..cache.tuning import Tuned, TunedPolicy

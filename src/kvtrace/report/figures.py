@@ -13,8 +13,8 @@ import numpy as np
 from .._base.errors import UsageError
 from ..analysis.compared_figures import NAMES
 from ..analysis.comparison import Comparison
+from ..analysis.curves import HitCurve
 from ..analysis.distribution import Distribution, DistributionFrames
-from ..analysis.exact_curve import HitCurve
 from ..cache.simulation import Simulation
 from ..cache.sweeps.table import SweepTable
 from ..serving.misses.explanation import Explanation

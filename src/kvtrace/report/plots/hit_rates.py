@@ -14,9 +14,8 @@ import numpy as np
 from ..._base.units import short
 from ...analysis.block_sizes import each_block_size
 from ...analysis.comparison import PreparedTrace, require_comparable, samples_of_both, sessions_of_both
-from ...analysis.curves import SampledCurve
+from ...analysis.curves import HitCurve, SampledCurve
 from ...analysis.distribution import WeightedValues, distance
-from ...analysis.exact_curve import HitCurve
 from ...cache.simulation import settings_of, simulate_settings
 from .plot import Axis, Panel, Plot, Series, Study, cdf, highest, log_ticks, rate_axis
 
