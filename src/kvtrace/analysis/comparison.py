@@ -34,7 +34,7 @@ from .compared_figures import (
 from .curves import HitCurve, hit_curve
 from .distribution import Distribution, WeightedValues, distance, spearman
 from .reuse import reuse_distances, reuse_times
-from .session_values import SessionValues, session_values
+from .session_statistics import SessionValues, session_values
 from .sessions import SessionLinks, infer_sessions, own_session_blocks, recorded_turns
 
 SCHEMA = 2  # version of the keys of to_dict
