@@ -19,7 +19,7 @@ from .analysis.curves import hit_curve as hit_curve
 from .analysis.delivered import Delivered as Delivered
 from .analysis.delivered import delivered_hits as delivered_hits
 from .analysis.distribution import Distribution as Distribution
-from .analysis.popularity import Popularity as Popularity
+from .analysis.reuse import Popularity as Popularity
 from .analysis.sessions import SessionLinks as SessionLinks
 from .analysis.sessions import infer_sessions as infer_sessions
 from .analysis.summary import Basics as Basics

@@ -23,8 +23,7 @@ from ..trace.unknown import OUTPUTS, PREFIXES, SESSIONS, TIMES, knows, remarks, 
 from .arrivals import Arrivals, arrival_statistics
 from .delivered import Delivered, delivered_hits
 from .distribution import Distribution, DistributionFrames
-from .popularity import BlockUses, DepthBand, Popularity, block_popularity, count_uses, sharing_by_depth
-from .reuse import ReuseAccumulator
+from .reuse import BlockUses, DepthBand, Popularity, ReuseAccumulator, block_popularity, count_uses, sharing_by_depth
 from .session_statistics import UNKNOWN, RequestGroup, SessionStatistics, by_type, known_lengths, session_statistics
 from .summary_tables import (
     RATE_NOTES,

@@ -15,7 +15,7 @@ from ..trace.hits import RATES
 from ..trace.trace import Trace
 from .arrivals import Arrivals
 from .distribution import FIGURES, Distribution
-from .popularity import DepthBand
+from .reuse import DepthBand
 from .session_statistics import UNKNOWN, RequestGroup, SessionStatistics
 
 TABLE_ROWS = {  # the names that datagen and AIPerf print
