@@ -147,4 +147,4 @@ class Audit(Described, Result):
     @column(key="profile")
     def _graded(self) -> GradedProfile:
         """The profile in JSON."""
-        return GradedProfile(self.profile.name, self.declared, self.profile.settings())
+        return GradedProfile(self.profile.name, self.declared, {**self.profile.settings()})
