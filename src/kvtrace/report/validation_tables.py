@@ -157,18 +157,19 @@ def _whole(values: ValidationDict) -> TextTable:
     return table
 
 
+OVER_TIME = {"seconds": column("seconds", ",.1f", rank=0)} | {
+    key: column(key.replace("_", " ").replace("kv", "KV"), text, none="-")
+    for name, text in {"running": ",", "waiting": ",", "kv_use": ".1%"}.items()
+    for key in (name, f"simulated_{name}")
+}
+
+
 def _over_time(values: ValidationDict) -> TextTable:
-    state = values["over_time"]
+    state: dict[str, Any] = {**values["over_time"]}
+    moments = np.unique(np.linspace(0, len(state["seconds"]) - 1, MOMENTS).round().astype(int)).tolist()
+    rows = [{key: state[key] and state[key][moment] for key in OVER_TIME} for moment in moments]
     table = TextTable("Requests that run and wait, and KV use, over time")
-    table.add_column("seconds", right=True)
-    for name in ("running", "waiting", "KV use"):
-        table.add_columns([name, f"simulated {name}"], right=True)
-    chosen = np.unique(np.linspace(0, len(state["seconds"]) - 1, MOMENTS).round().astype(int)).tolist()
-    for at in chosen:
-        counts = (state[name][at] for name in ("running", "simulated_running", "waiting", "simulated_waiting"))
-        uses = ("-" if use is None else f"{use[at]:.1%}" for use in (state["kv_use"], state["simulated_kv_use"]))
-        table.add_row(f"{state['seconds'][at]:,.1f}", *(f"{count:,}" for count in counts), *uses)
-    return table
+    return table.add_results(OVER_TIME, rows, tuple(OVER_TIME))
 
 
 def calibration_tables(calibration: Calibration) -> list[TextTable]:
