@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 
 from .._base.results import ResultColumn, column, columns_in
 from .._base.tables import TextTable, csv_text
-from ..analysis.curves import CurvePoint
 
 if TYPE_CHECKING:
     from ..cache.sweeps.table import SweepTable
@@ -18,6 +17,8 @@ if TYPE_CHECKING:
 
 def curve_table(curve: dict[str, Any]) -> TextTable:
     """A table with one row for each point of a curve's `to_dict()`; the last row is a cache that never evicts."""
+    from ..analysis.curves import CurvePoint
+
     table = TextTable(f"LRU hit rates, one request at a time, blocks of {curve['block_size']:,} tokens")
     table.remedy = "use --csv or a wider terminal"
     rows = [*map(_with_errors, curve["points"]), {"capacity": "unlimited"} | curve["unlimited"]]

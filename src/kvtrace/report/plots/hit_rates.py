@@ -8,16 +8,19 @@ Two traces are compared by their hit curves and distributions, with the distance
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from ..._base.units import short
 from ...analysis.block_sizes import each_block_size
-from ...analysis.comparison import PreparedTrace, require_comparable, samples_of_both, sessions_of_both
 from ...analysis.curves import HitCurve, SampledCurve
 from ...analysis.distribution import WeightedValues, distance
 from ...cache.simulation import settings_of, simulate_settings
 from .plot import Axis, Panel, Plot, Series, Study, cdf, highest, log_ticks, rate_axis
+
+if TYPE_CHECKING:
+    from ...analysis.comparison import PreparedTrace
 
 POINTS = 200  # capacities of the drawn curve
 
@@ -226,12 +229,16 @@ def behaviour_plot(first: Study, second: Study) -> Plot | None:
 
 def prepared(study: Study) -> PreparedTrace:
     """A study as `compare` takes it, with its hits and its curve."""
+    from ...analysis.comparison import PreparedTrace, require_comparable
+
     require_comparable(study.trace, study.name)
     return PreparedTrace(study.trace, study.hit_blocks, study.curve)
 
 
 def _samples(*studies: Study) -> tuple[dict[str, WeightedValues], dict[str, WeightedValues]]:
     """The values of both traces. Reuse distances are in tokens, because the block sizes may differ."""
+    from ...analysis.comparison import samples_of_both, sessions_of_both
+
     first, second = (prepared(study) for study in studies)
     sessions = sessions_of_both(first, second)
     return samples_of_both(first, second, sessions, in_blocks=False)
