@@ -197,7 +197,7 @@ def compared_plot(first: Study, second: Study) -> Plot:
     """Hit curves and distributions of two traces; the titles name their Kolmogorov-Smirnov distances.
 
     >>> from kvtrace.trace.building import toy
-    >>> plot(Study(toy("0 1", "0 2"), "a"), Study(toy("0 1", "0 2"), "b")).panels[1].title
+    >>> compared_plot(Study(toy("0 1", "0 2"), "a"), Study(toy("0 1", "0 2"), "b")).panels[1].title
     'Input length: distance 0.000'
     """
     both = _samples(first, second)
@@ -213,7 +213,7 @@ def behaviour_plot(first: Study, second: Study) -> Plot | None:
     """Reuse times and sessions of two traces; None if they are equal.
 
     >>> from kvtrace.trace.building import toy
-    >>> behaviour(Study(toy("0", "0 1"), "a"), Study(toy("0", "0 1"), "b")) is None
+    >>> behaviour_plot(Study(toy("0", "0 1"), "a"), Study(toy("0", "0 1"), "b")) is None
     True
     """
     a, b = _samples(first, second)

@@ -20,7 +20,7 @@ def sessions_plot(study: Study) -> Plot:
     """Turns per session, prompt length by turn and hit rate by turn.
 
     >>> from kvtrace.trace.building import toy
-    >>> plot(Study(toy("0 1", "2 3"))).panels[0].missing
+    >>> sessions_plot(Study(toy("0 1", "2 3"))).panels[0].missing
     'no request continues another one.'
     """
     sessions, session = study.summary.sessions, study.trace.session
@@ -128,7 +128,7 @@ def timeline_plot(study: Study) -> Plot:
     """The calls of the first sessions, as many as a page can show.
 
     >>> from kvtrace.trace.building import toy
-    >>> plot(Study(toy("0 1", "2 3"))).panels[0].missing
+    >>> timeline_plot(Study(toy("0 1", "2 3"))).panels[0].missing
     'the trace records no sessions.'
     """
     explanation = (

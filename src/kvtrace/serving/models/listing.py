@@ -135,9 +135,9 @@ def _model(entry: CatalogEntry) -> CatalogModel:
         shape = model_shape(entry.name)
     states = sum(kind.layers * kind.state_bytes for kind in kinds[16])
     sizes = {bits: growing_bytes(of_bits) for bits, of_bits in kinds.items()}
-    counts = (shape.parameters, shape.active_parameters) if shape else (None, None)
+    total, active = (shape.parameters, shape.active_parameters) if shape else (None, None)
     return CatalogModel(
-        entry, entry.name, *counts, sizes, states, kinds[16], shape is not None, entry.parameters, entry.active,
+        entry, entry.name, total, active, sizes, states, kinds[16], shape is not None, entry.parameters, entry.active,
         tuple(entry.sources), entry.date, shape,
     )  # fmt: skip
 
