@@ -15,7 +15,7 @@ import numpy as np
 
 import kvtrace
 from kvtrace._base.arrays import offsets_of, split_mix
-from kvtrace.analysis.exact_curve import HitCurve
+from kvtrace.analysis.curves import HitCurve
 from kvtrace.analysis.live_curve import SLICES, LiveCurve, SpanCurve
 from kvtrace.analysis.reuse import find_segments
 from kvtrace.trace.columns import Columns

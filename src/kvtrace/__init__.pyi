@@ -13,13 +13,13 @@ from .analysis.block_sizes import by_block_size as by_block_size
 from .analysis.capacities import parse_capacities as parse_capacities
 from .analysis.comparison import Comparison as Comparison
 from .analysis.comparison import compare as compare
+from .analysis.curves import HitCurve as HitCurve
 from .analysis.curves import SampledCurve as SampledCurve
 from .analysis.curves import hit_curve as hit_curve
 from .analysis.delivered import Delivered as Delivered
 from .analysis.delivered import delivered_hits as delivered_hits
 from .analysis.distribution import Distribution as Distribution
-from .analysis.exact_curve import HitCurve as HitCurve
-from .analysis.popularity import Popularity as Popularity
+from .analysis.reuse import Popularity as Popularity
 from .analysis.sessions import SessionLinks as SessionLinks
 from .analysis.sessions import infer_sessions as infer_sessions
 from .analysis.summary import Basics as Basics

@@ -14,11 +14,11 @@ from hypothesis import strategies as st
 import kvtrace
 from kvtrace import cli
 from kvtrace._native import forest as kernel
-from kvtrace.analysis import popularity, session_statistics, summary_tables
+from kvtrace.analysis import reuse, session_statistics, summary_tables
 from kvtrace.analysis.arrivals import arrival_statistics, dispersion
 from kvtrace.analysis.block_sizes import by_block_size, each_block_size
 from kvtrace.analysis.distribution import FIGURES, Distribution
-from kvtrace.analysis.popularity import count_uses
+from kvtrace.analysis.reuse import count_uses
 from kvtrace.analysis.summary import DISTRIBUTIONS, analyze, basics
 from kvtrace.cli import datagen
 from kvtrace.serving.models.layers import chosen, kv_bytes_per_token
@@ -145,7 +145,7 @@ def test_of_no_values_nothing_is_said():
 
 def test_popularity_is_of_the_most_used_blocks():
     #  block 0 three times, 1 twice, 2 3 once: 2 + 1 reuses; the top tenth of four blocks is one block
-    found = popularity.block_popularity(toy("0 1 2", "0 1", "0 3"))
+    found = reuse.block_popularity(toy("0 1 2", "0 1", "0 3"))
     assert (found.reuses, found.reused_blocks, found.most_used) == (3, 2, 3)
     assert found.top_share == {0.01: 2 / 3, 0.1: 2 / 3}
 
@@ -154,7 +154,7 @@ def test_popularity_is_of_the_most_used_blocks():
 def test_the_share_of_the_top_is_that_of_sorted_blocks(trace, share):
     counts = np.sort([count for count in count_uses(trace).uses if count])[::-1] - 1
     wanted = counts[: max(1, round(share * len(counts)))].sum() / max(1, counts.sum())
-    assert popularity.block_popularity(trace).top_share[share] == wanted
+    assert reuse.block_popularity(trace).top_share[share] == wanted
 
 
 def test_arrivals_of_a_steady_clock_are_even():

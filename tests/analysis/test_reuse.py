@@ -10,8 +10,7 @@ from hypothesis import strategies as st
 
 import kvtrace
 from kvtrace._native import recency as kernel
-from kvtrace.analysis.curves import hit_curve
-from kvtrace.analysis.exact_curve import PiecewiseLinear
+from kvtrace.analysis.curves import PiecewiseLinear, hit_curve
 from kvtrace.analysis.reuse import find_segments, reuse_distances, reuse_times
 from kvtrace.trace.building import toy
 from kvtrace.trace.columns import Columns

@@ -9,8 +9,7 @@ import kvtrace
 from kvtrace import UsageError
 from kvtrace._base.arrays import split_mix
 from kvtrace.analysis import curves as shards
-from kvtrace.analysis.curves import SAMPLES, SampledCurve, _sample_of, hit_curve
-from kvtrace.analysis.exact_curve import RATES
+from kvtrace.analysis.curves import RATES, SAMPLES, SampledCurve, _sample_of, hit_curve
 from kvtrace.trace.columns import Columns
 from kvtrace.trace.trace import Trace
 from tests.strategies import traces

@@ -10,8 +10,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from kvtrace._native import forest
-from kvtrace.analysis.session_statistics import session_statistics
-from kvtrace.analysis.session_values import session_values
+from kvtrace.analysis.session_statistics import session_statistics, session_values
 from kvtrace.analysis.sessions import agents, own_session_blocks, recorded_turns, session_hits
 from kvtrace.analysis.summary import analyze
 from kvtrace.analysis.summary_tables import session_tables

@@ -15,7 +15,7 @@ from kvtrace.formats.sidecar import OWN
 from kvtrace.trace.columns import replace_columns
 from tests.docs import ROOT
 from tests.serving.quick_fits import quick_fits
-from tools.docs_site import schemas
+from tools.docs_site import result_keys, schemas
 
 LOG, MODEL = ROOT / "examples/raw_log.jsonl", ROOT / "tests/data/models/llama-3.1-8b.json"
 
@@ -199,7 +199,7 @@ def test_the_examples_of_the_site_run():
     from tools.docs_site import api, metrics
     from tools.docs_site import commands as pages
 
-    modules = [api, pages, metrics, schemas]
+    modules = [api, pages, metrics, result_keys, schemas]
     with suppress(ImportError):  # griffe comes with the site's packages
         from tools.docs_site import docstrings
 

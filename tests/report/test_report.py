@@ -12,7 +12,7 @@ from kvtrace import UsageError, fold, plan, simulate, toy, write
 from kvtrace.cli import run
 from kvtrace.report import html_page as page
 from kvtrace.report import interactive, paper
-from kvtrace.report.plots import PLOTS, compared, over_time
+from kvtrace.report.plots import PLOTS, hit_rates, over_time
 from kvtrace.report.plots.plot import Axis, Panel, Series, Study, cdf, cumulative, log_ticks, time_bins
 from kvtrace.serving.hardware import Roofline, gpu
 from kvtrace.serving.models import model_shape
@@ -98,17 +98,17 @@ def test_reuse_is_counted_by_its_share_of_blocks():
 
 
 def test_equal_traces_are_no_distance_apart():
-    plot = compared.plot(Study(shared_prefix(), "a"), Study(shared_prefix(), "b"))
+    plot = hit_rates.compared_plot(Study(shared_prefix(), "a"), Study(shared_prefix(), "b"))
     assert [panel.title[-5:] for panel in plot.panels[1:]] == ["0.000"] * 5
 
 
 def test_a_distance_weighs_values_by_their_counts():
     a, b = (np.array([1, 2]), np.array([3, 1])), (np.array([1, 2]), np.array([1, 3]))
-    assert compared.distance(a, b) == 0.5
+    assert hit_rates.distance(a, b) == 0.5
 
 
 def test_two_traces_of_one_name_are_two_lines():
-    plot = compared.plot(Study(shared_prefix(), "a"), Study(toy("0 1", "0 1"), "a"))
+    plot = hit_rates.compared_plot(Study(shared_prefix(), "a"), Study(toy("0 1", "0 1"), "a"))
     assert [len(panel.series) for panel in plot.panels] == [2] * 6
 
 

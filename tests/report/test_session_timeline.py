@@ -5,7 +5,7 @@ import pytest
 
 from kvtrace.report import interactive
 from kvtrace.report.figures import plot_of
-from kvtrace.report.plots import session_timeline as timeline
+from kvtrace.report.plots import sessions as timeline
 from kvtrace.report.plots.plot import Study
 from kvtrace.trace.building import toy
 from kvtrace.trace.columns import Columns, replace_columns

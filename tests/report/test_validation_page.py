@@ -8,8 +8,7 @@ import numpy as np
 import pytest
 
 from kvtrace.report.plots import validated
-from kvtrace.report.validation_page import page, tiles, write_page
-from kvtrace.report.validation_tables import sentence
+from kvtrace.report.validation_tables import page, sentence, tiles, write_page
 from kvtrace.serving.recordings import read_recording
 from kvtrace.serving.recordings.recording import EngineSettings
 from kvtrace.serving.validation import validate

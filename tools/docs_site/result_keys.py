@@ -1,194 +1,79 @@
-"""The keys of JSON objects that results make of their fields, with types, for the JSON schemas."""
+"""The keys of the JSON objects that results make of their fields, with types, for the JSON schemas."""
 
 from __future__ import annotations
 
-from typing import Any, NotRequired, TypedDict
+import typing
+from collections.abc import Mapping
+from functools import reduce
+from operator import or_
+from types import UnionType
+from typing import Any, NamedTuple, Union, get_args, get_origin, get_type_hints
 
-from kvtrace.cache.simulation import EngineOptions
-from kvtrace.cache.tiered import TierDict
-from kvtrace.serving.deployment import InstanceLoad
-from kvtrace.serving.latencies import StatisticErrorDict
-from kvtrace.serving.serving_run import Quantiles
-
-
-class HitsDict(TypedDict):
-    """The result of `Hits.to_dict`."""
-
-    requests: int
-    hit_blocks: int
-    blocks: int
-    hit_tokens: int
-    tokens: int
-    request_hits: float
-    requests_with_blocks: int
-    block_hit_rate: float
-    token_hit_rate: float
-    request_hit_rate: float
+from kvtrace._base.results import Described, ResultColumn, attributes_in
 
 
-class GroupDict(TypedDict):
-    """A group of `CacheLayout.to_dict`."""
+class Key(NamedTuple):
+    """The type of the value, and whether the object always has the key."""
 
-    kind: str
-    layers: int
-    block_size: int
-    window: int
+    kind: Any
+    is_required: bool = True
 
 
-class LayoutDict(TypedDict):
-    """The result of `CacheLayout.to_dict`."""
+def keys_of(kind: Any) -> dict[str, Key]:
+    """Key -> its type, of a result or of a TypedDict.
 
-    groups: list[GroupDict]
-    block_bytes: int
-    retention_interval: int | None
-
-
-class SimulationDict(HitsDict, EngineOptions):
-    """The result of `Simulation.to_dict`; docs/cache/simulate.md explains the keys."""
-
-    layout: NotRequired[LayoutDict]
-    engine: str
-    policy: str
-    mode: str
-    schedule: str
-    capacity: int
-    capacity_tokens: int
-    evictions: int
-    early_frees: int
-    warm_up_requests: int
-
-
-class WindowDict(HitsDict):
-    """One window of `Simulation.over_time`."""
-
-    start_ms: float
+    >>> from kvtrace.serving.misses.baseline import Amount
+    >>> keys_of(Amount)["tokens"], keys_of(Amount)["gib"]
+    (Key(kind=<class 'int'>, is_required=True), Key(kind=<class 'float'>, is_required=False))
+    """
+    if typing.is_typeddict(kind):
+        return _keys_of_dict(kind)
+    keys = {} if kind._schema is None else {"schema": Key(int)}
+    for name, column in attributes_in(kind).items():
+        value = _kind_of(kind, name, column)
+        if column.spread is not None:
+            picks = column.value and is_described(value) and isinstance(column.spread, Mapping)
+            keys |= {key: each for key, each in _spread(value).items() if not picks or key in column.spread}
+        elif column.optional:
+            keys[column.key or name] = Key(_without_none(value), is_required=False)
+        else:
+            keys[column.key or name] = Key(value)
+    return keys
 
 
-class TieredDict(SimulationDict):
-    """The result of `TieredSimulation.to_dict`."""
-
-    tiers: list[TierDict]
-    exclusive: bool
-
-
-class FleetDict(SimulationDict):
-    """The result of `FleetSimulation.to_dict`; docs/cache/simulate.md explains the keys."""
-
-    router: str
-    instances: int
-    imbalance: float
-    loads: list[InstanceLoad]
+def _keys_of_dict(kind: Any) -> dict[str, Key]:
+    """Those of a TypedDict; its own __required_keys__ miss NotRequired where annotations are text."""
+    return {
+        name: Key(hint, name in kind.__required_keys__ and get_origin(hint) is not typing.NotRequired)
+        for name, hint in get_type_hints(kind, include_extras=True).items()
+    }
 
 
-class TimedTiersDict(TypedDict, total=False):
-    """The tiers of each instance, the first one first; absent without lower tiers."""
-
-    tiers: list[TierDict]
-
-
-class ServingDict(FleetDict, TimedTiersDict):
-    """The result of `ServingRun.to_dict`; docs/serving/serving.md explains the keys."""
-
-    served: int
-    rejected: int
-    cached_tokens: int
-    makespan_s: float
-    requests_per_s: float
-    utilisation: list[float]
-    scheduler: str
-    preemptions: int
-    recomputed_tokens: int
-    steps: int
-    queued_s: Quantiles
-    ttft_s: Quantiles
-    tpot_s: Quantiles
-    e2e_s: Quantiles
+def _spread(kind: Any) -> dict[str, Key]:
+    """The keys of an object that stand among those of its owner; of one that can be None, they can be null."""
+    if not _is_union(kind):
+        return keys_of(kind)
+    keys = keys_of(_without_none(kind))
+    return {name: Key(key.kind if type(None) in get_args(key.kind) else key.kind | None) for name, key in keys.items()}
 
 
-class CalibrationDict(TypedDict):
-    """The result of `Calibration.to_dict`; docs/serving/calibrate.md explains the keys."""
-
-    schema: int
-    requests: int
-    left_out: int
-    held_out: int
-    errors: list[StatisticErrorDict]
-    fitted_errors: list[StatisticErrorDict]
-    unfitted_errors: list[StatisticErrorDict]
-    forms: dict[str, float]
-    worth: dict[str, float]
-    costs: dict[str, Any]
+def _without_none(kind: Any) -> Any:
+    return reduce(or_, [each for each in get_args(kind) if each is not type(None)]) if _is_union(kind) else kind
 
 
-class AmountDict(TypedDict):
-    """How much of a cure reaches a share of what its cause costs."""
-
-    share: float
-    tokens: int
-    blocks: NotRequired[int]
-    gib: NotRequired[float]
-    ttl_ms: NotRequired[float]
+def _is_union(kind: Any) -> bool:
+    return get_origin(kind) in (Union, UnionType)
 
 
-class CureDict(TypedDict):
-    """The result of `Cure.to_dict`; docs/serving/explain.md explains the keys."""
-
-    name: str
-    tokens: int
-    share: float
-    basis: str
-    sentence: str
-    prefill_s: float | None
-    usd: float | None
-    provider_usd: float | None
-    amounts: list[AmountDict]
+def _kind_of(kind: type, name: str, column: ResultColumn) -> Any:
+    """The type of the value of an attribute in JSON."""
+    if column.value is not None and (value := get_type_hints(column.value).get("return")):
+        return value
+    attribute = getattr(kind, name, None)
+    getter = getattr(attribute, "fget", None) or getattr(attribute, "func", None)
+    return get_type_hints(getter)["return"] if getter else get_type_hints(kind)[name]
 
 
-class LayersDict(TypedDict):
-    """Layers of one kind, in JSON."""
-
-    kind: str
-    layers: int
-    token_bytes: int
-    window: int
-    state_bytes: int
-    tokens_per_entry: int
-    indexer: bool
-
-
-class ModelDict(TypedDict):
-    """A model of the catalog, in JSON."""
-
-    name: str
-    parameters: int | None
-    active_parameters: int | None
-    kv_bytes_per_token: dict[str, int]
-    state_bytes: int
-    layers: list[LayersDict]
-    has_times: bool
-    published_parameters: float | None
-    published_active: float | None
-    sources: list[str]
-    date: str
-
-
-class OtherLayoutDict(TypedDict):
-    """The hits of another setting of the engine."""
-
-    setting: str
-    block_size: int
-    retention_interval: int | None
-    hit_tokens: int
-
-
-class ReachableHitsDict(TypedDict):
-    """The result of `ReachableHits.to_dict`."""
-
-    engine: str
-    capacity: int | None
-    prompt_tokens: int
-    possible_hit_tokens: int
-    hit_tokens: int
-    prompts_below_a_block: int
-    layout: LayoutDict | None
-    others: list[OtherLayoutDict]
+def is_described(kind: Any) -> bool:
+    """Whether a type makes its JSON object of its fields."""
+    return isinstance(kind, type) and issubclass(kind, Described)

@@ -16,26 +16,26 @@ from itertools import takewhile
 from pathlib import Path
 from typing import Any, Literal, NotRequired, TypedDict, get_args, get_origin, get_type_hints
 
-from kvtrace._base.results import Described, attributes_in
-from kvtrace.analysis import comparison, delivered, exact_curve, summary
+from kvtrace.analysis import block_sizes, comparison, curves, summary
 from kvtrace.analysis.distribution import FIGURES, Distribution
 from kvtrace.cache import isolation, simulation
 from kvtrace.cache.sweeps import table
+from kvtrace.cache.tiered import TieredSimulation
 from kvtrace.capture import gauge
 from kvtrace.formats import format_table
 from kvtrace.privacy.checks import CHECKS, finding
 from kvtrace.privacy.profiles import PROFILES
 from kvtrace.serving import validation
 from kvtrace.serving.calibration import calibration
-from kvtrace.serving.lanes import LoopDict
+from kvtrace.serving.lanes import ClosedRun
 from kvtrace.serving.misses import baseline, causes, explanation
-from kvtrace.serving.models import listing
+from kvtrace.serving.models import listing, possible_hits
 from kvtrace.serving.planning import plan_result
 from kvtrace.trace.columns import TAILS
+from kvtrace.trace.hits import Hits
 from kvtrace.trace.meta import Meta
 
-from . import result_keys
-from .analysis_outputs import AnalyzeFile, CompareFile, CurveFile
+from .result_keys import Key, is_described, keys_of
 
 ROOT = Path(__file__).resolve().parents[2]
 FOLDER = ROOT / "docs/reference/schemas"
@@ -74,36 +74,21 @@ class SidecarFile(Meta, total=False):
     parts: list[Part]
 
 
-class GradedProfile(TypedDict):
-    """The profile that an audit graded against."""
+@dataclasses.dataclass(frozen=True)
+class Window(Hits):
+    """One window of `Simulation.over_time`."""
 
-    name: str
-    declared: bool
-    settings: dict[str, Any]
-
-
-class AuditFile(TypedDict):
-    """What `kvtrace audit --json` prints; the data card is written from it."""
-
-    schema: int
-    profile: GradedProfile
-    level: str
-    passed: bool
-    publishable: bool
-    status: int
-    verdict: str
-    findings: list[finding.Finding]
+    start_ms: float
 
 
-class Result(result_keys.TieredDict, result_keys.ServingDict, total=False):
-    """One result of `kvtrace simulate --json`; the keys of tiers, instances and serving are there if they apply."""
+class BesideRun(TypedDict, total=False):
+    """What `kvtrace simulate --json` adds to a result."""
 
     capacity_bytes: int
     belady_hit_blocks: int
     gap_to_belady: float
-    over_time: list[result_keys.WindowDict]
-    isolation: isolation.IsolationDict
-    loop: LoopDict
+    over_time: list[Window]
+    isolation: isolation.Isolation
     difference: dict[str, float]
 
 
@@ -114,24 +99,39 @@ class SimulationFile(TypedDict):
     requests: int
     block_size: int
     working_set: int
-    results: list[Result]
+    results: list[simulation.Simulation]
 
 
-class ExplainFile(TypedDict):
-    """What `kvtrace explain --json` prints: `Explanation.to_dict`, the cures, and what options add."""
+class BesideExplanation(TypedDict, total=False):
+    """What options of `kvtrace explain --json` add."""
+
+    prefill_s: dict[str, float]
+    cures: list[baseline.Cure]
+    over_time: list[explanation.WindowCausesDict]
+    by_session: list[explanation.SessionCausesDict]
+
+
+class BesideSummary(TypedDict, total=False):
+    """What options of `kvtrace analyze --json` add."""
+
+    reachable_hits: possible_hits.ReachableHits
+    by_block_size: list[block_sizes.BlockSizeHits]
+    domains: isolation.DomainsDict
+
+
+class CurveFile(TypedDict):
+    """What `kvtrace curve --json` prints; only a trace with isolation domains has the last key."""
 
     schema: int
-    simulation: Result
-    requests: int
-    tokens: int
-    causes: dict[str, int]
-    tiers: dict[str, int]
-    possible_tokens: int
-    delivered: NotRequired[delivered.DeliveredDict]
-    prefill_s: NotRequired[dict[str, float]]
-    cures: NotRequired[list[result_keys.CureDict]]
-    over_time: NotRequired[list[explanation.WindowCausesDict]]
-    by_session: NotRequired[list[explanation.SessionCausesDict]]
+    block_size: int
+    longest: int
+    working_set: int
+    kv_bytes_per_token: int | None
+    sample: float | None
+    points: list[curves.CurvePoint]
+    unlimited: Hits
+    least: dict[str, int]
+    domains: NotRequired[isolation.DomainsDict]
 
 
 def schema_of(kind: Any) -> Schema:
@@ -160,22 +160,36 @@ def schema_of(kind: Any) -> Schema:
         return {"type": "array", "items": schema_of(arguments[0])}
     if origin in (dict, Mapping) or kind is dict:
         return {"type": "object", "additionalProperties": schema_of(arguments[1]) if arguments else True}
-    if typing.is_typeddict(kind):
-        hints = get_type_hints(kind, include_extras=True)
-        return _object(hints, [name for name in hints if name in _required(kind)])
     if kind is Distribution:
         return _distribution()
+    if kind is simulation.Simulation:
+        return _simulation()
+    if typing.is_typeddict(kind) or is_described(kind):
+        return _of_keys(keys_of(kind))
+    if hasattr(kind, "to_dict"):
+        return schema_of(get_type_hints(kind.to_dict)["return"])
     if dataclasses.is_dataclass(kind):
-        hints = get_type_hints(kind)
-        names = [field.name for field in dataclasses.fields(kind)]
-        return _object({name: hints[name] for name in names}, names)
+        return _of_fields(kind)
     raise TypeError(f"{kind} has no schema here: add a case.")
 
 
-def _required(kind: Any) -> set[str]:
-    """The keys that a TypedDict always has; its own __required_keys__ miss NotRequired where annotations are text."""
-    hints = get_type_hints(kind, include_extras=True)
-    return {name for name in kind.__required_keys__ if get_origin(hints[name]) is not typing.NotRequired}
+def _of_fields(kind: Any) -> Schema:
+    hints = get_type_hints(kind)
+    names = [field.name for field in dataclasses.fields(kind)]
+    return _object({name: hints[name] for name in names}, names)
+
+
+def _of_keys(*keys: Mapping[str, Key], required: Mapping[str, Key] | None = None) -> Schema:
+    """The schema of an object with these keys; those of `required` alone are always there, if it is given."""
+    every = {name: key for part in keys for name, key in part.items()}
+    always = {name for name, key in (every if required is None else required).items() if key.is_required}
+    return _object({name: key.kind for name, key in every.items()}, [name for name in every if name in always])
+
+
+def _simulation() -> Schema:
+    """Any kind of simulation: the keys that all kinds have are always there."""
+    kinds = (TieredSimulation, ClosedRun)
+    return _of_keys(*map(keys_of, (*kinds, BesideRun)), required=keys_of(simulation.Simulation))
 
 
 def _object(hints, required) -> Schema:
@@ -243,7 +257,7 @@ def _with_version(schema: Schema, version: int, page: str) -> Schema:
 
 def analysis() -> Schema:
     """The statistics of a trace."""
-    schema = schema_of(AnalyzeFile)
+    schema = _of_keys(keys_of(summary.Summary), keys_of(BesideSummary), required=keys_of(summary.Basics))
     reachable = schema["properties"]["reachable_hits"]
     schema["properties"]["reachable_hits"] = _described(reachable, descriptions("cache/hybrid.md#keys"))
     null_or_sessions = schema["properties"]["sessions"]["anyOf"]
@@ -260,13 +274,13 @@ def _describe_delivered(properties: dict[str, Schema]) -> None:
 
 def curve() -> Schema:
     """A hit curve."""
-    schema = _with_version(schema_of(CurveFile), exact_curve.SCHEMA, "analysis/curve.md")
+    schema = _with_version(schema_of(CurveFile), curves.SCHEMA, "analysis/curve.md")
     return _described(schema, descriptions("analysis/curve.md"))
 
 
 def comparison_of_two() -> Schema:
     """The comparison of two traces."""
-    return _with_version(schema_of(CompareFile), comparison.SCHEMA, "analysis/compare.md")
+    return _with_version(schema_of(comparison.Comparison), comparison.SCHEMA, "analysis/compare.md")
 
 
 class WatchCounts(TypedDict):
@@ -289,16 +303,9 @@ class WatchCounts(TypedDict):
     restarts: int
 
 
-class ModelsFile(TypedDict):
-    """The output of `kvtrace models --json`."""
-
-    schema: int
-    models: list[result_keys.ModelDict]
-
-
 def models() -> Schema:
     """Models of the catalog."""
-    schema = _with_version(schema_of(ModelsFile), listing.SCHEMA, "serving/models.md#keys-of-models")
+    schema = _with_version(schema_of(listing.ModelList), listing.SCHEMA, "serving/models.md#keys-of-models")
     return _described(schema, descriptions("serving/models.md#keys-of-models"))
 
 
@@ -314,7 +321,7 @@ def sidecar() -> Schema:
 
 def audit() -> Schema:
     """The result of an audit."""
-    schema = schema_of(AuditFile)
+    schema = schema_of(finding.Audit)
     one = schema["properties"]["findings"]["items"]["properties"]
     one["level"]["enum"] = schema["properties"]["level"]["enum"] = [*finding.LEVELS]
     one["name"]["enum"] = [*CHECKS]
@@ -335,21 +342,14 @@ def simulations() -> Schema:
     )
     meanings = descriptions(*pages)
     schema = _described(schema_of(SimulationFile), meanings)
-    _keep_optional(schema["properties"]["results"]["items"])
     schema["properties"]["schema"] = {"const": simulation.SCHEMA}
     return schema
 
 
-def _keep_optional(result: Schema) -> None:
-    """Require of a simulation what each kind of simulation has."""
-    own = _required(result_keys.SimulationDict) - simulation.EngineOptions.__optional_keys__
-    result["required"] = [name for name in result["required"] if name in own]
-
-
 def explanations() -> Schema:
     """The causes of prompt tokens, and the cures."""
-    schema = _described(schema_of(ExplainFile), descriptions("serving/explain.md"))
-    _keep_optional(schema["properties"]["simulation"])
+    keys = keys_of(explanation.Explanation), keys_of(BesideExplanation)
+    schema = _described(_of_keys(*keys), descriptions("serving/explain.md"))
     _describe_delivered(schema["properties"])
     names = {"enum": [*causes.CAUSES]}
     for name in ("over_time", "by_session"):
@@ -378,29 +378,27 @@ def sweep() -> Schema:
 def plan() -> Schema:
     """A plan; parts and values that are not known are left out."""
     schema = schema_of(plan_result.Plan)
-    _relax(schema)
-    schema["properties"] = {"schema": {"const": plan_result.SCHEMA}, **schema["properties"]}
-    schema["required"] = ["schema", *schema["required"]]
+    schema["properties"]["schema"] = {"const": plan_result.SCHEMA}
     return _described(schema, descriptions("serving/plan.md"))
 
 
 def validations() -> Schema:
     """A simulation beside a recording."""
-    schema = _described(schema_of(validation.ValidationDict), descriptions("serving/calibrate.md#keys-of-validate"))
+    schema = _described(schema_of(validation.Validation), descriptions("serving/calibrate.md#keys-of-validate"))
     schema["properties"]["schema"] = {"const": validation.SCHEMA}
     return schema
 
 
 def calibrations() -> Schema:
     """Costs fitted to a recording, and their errors."""
-    schema = _described(schema_of(result_keys.CalibrationDict), descriptions("serving/calibrate.md#keys-of-calibrate"))
+    schema = _described(schema_of(calibration.Calibration), descriptions("serving/calibrate.md#keys-of-calibrate"))
     schema["properties"]["schema"] = {"const": calibration.SCHEMA}
     return schema
 
 
 def watch_line() -> Schema:
     """One line of `kvtrace watch --json`: the snapshot, and what `to_dict` and the command add."""
-    schema = schema_of(gauge.Snapshot)
+    schema = _of_fields(gauge.Snapshot)
     size = schema_of(float | None)
     for span in ("since_start", "window", "decayed"):
         traffic = schema["properties"][span]
@@ -417,24 +415,6 @@ def _add(whole: Schema, /, **properties: Schema) -> None:
     """Add required properties to the schema of an object."""
     whole["properties"] |= properties
     whole["required"] += [*properties]
-
-
-WHERE_KNOWN = {  # keys that a part of a plan can lack
-    name
-    for kind in vars(plan_result).values()
-    if isinstance(kind, type) and issubclass(kind, Described)
-    for name, column in attributes_in(kind).items()  # type: ignore[arg-type]
-    if column.optional
-}
-
-
-def _relax(schema: Schema) -> None:
-    """Make the keys of WHERE_KNOWN optional, at every depth."""
-    if "required" in schema:
-        schema["required"] = [name for name in schema["required"] if name not in WHERE_KNOWN]
-    for inner in [*schema.get("properties", {}).values(), schema.get("items"), *schema.get("anyOf", [])]:
-        if isinstance(inner, dict):
-            _relax(inner)
 
 
 class SchemaFile(typing.NamedTuple):

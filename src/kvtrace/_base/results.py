@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass
-from functools import cache
+from functools import cache, cached_property
 from html import escape
 from importlib import import_module
 from itertools import count, islice
@@ -101,18 +101,20 @@ class ResultColumn(Mapping[str, Any]):
     """
 
     heading: str = ""  # of its column in a table; without one a table does not have it
-    format: str = ""  # of a number in a cell, as in an f-string; without one the cell is text
+    format: str | Callable[[Any], str] = ""  # of a value in a cell, as in an f-string; without one the cell is text
     unit: str = ""  # after the number
     scale: float = 1  # what a cell multiplies the number by
+    left: bool = False  # aligned to the left, although it has a format
+    none: str = ""  # the cell of None
     rank: int = 1  # 0 is never left out of a narrow table; of the others the highest goes first
-    note: bool = False  # text that may wrap
+    note: bool = False  # text that may wrap; it needs no heading
     place: float = 100  # columns of a table stand in this order, those of one place in the order of the source
     when: Callable[[str, Rows], bool] | None = None  # a table of these rows has the column
     always: bool = False  # a table has the column even if no row has a value
     verbose: bool = False  # only a verbose table has it, or one for which `when` is true
     meaning: str = ""  # of its heading, printed below the table
     key: str = ""  # in JSON, if it is not the name of the field
-    optional: bool = False  # left out of JSON if it is None
+    optional: bool = False  # left out of JSON if it is None or an empty object
     value: Callable[[Any], Any] | None = None  # what JSON has of it
     parts: Parts | Callable[[Any], Parts] | None = None  # of a value with several columns in a table
     spread: type | Mapping[str, ResultColumn] | None = None  # of an object whose keys stand among those of the result
@@ -133,14 +135,11 @@ class ResultColumn(Mapping[str, Any]):
         return 1
 
     def cell(self, value: Any) -> str:
-        """A value as the text of a cell; None is an empty one."""
-        if value is None:
-            return ""
-        return (
-            f"{value * self.scale if self.scale != 1 else value:{self.format}}{self.unit}"
-            if self.format
-            else str(value)
-        )
+        """A value as the text of a cell; text has no format."""
+        if value is None or isinstance(value, str) or not self.format:
+            return self.none if value is None else str(value)
+        scaled = value * self.scale if self.scale != 1 else value
+        return f"{self.format(scaled) if callable(self.format) else format(scaled, self.format)}{self.unit}"
 
 
 def any_value(key: str, rows: Rows) -> bool:
@@ -161,7 +160,7 @@ def varies(key: str, rows: Rows) -> bool:
     return any(row.get(key) != rows[0].get(key) for row in rows)
 
 
-def column(heading: str = "", format: str = "", **options: Any) -> ResultColumn:
+def column(heading: str = "", format: str | Callable[[Any], str] = "", **options: Any) -> ResultColumn:
     """A column with the options of `ResultColumn`: `field(metadata=column("hit blocks", ","))`.
 
     >>> column("TPOT", ".1f", unit=" ms", scale=1000).cell(0.0123)
@@ -180,13 +179,14 @@ def attributes_in(kind: type) -> dict[str, ResultColumn]:
             each.name: each.metadata.get("column", ResultColumn() if every else None)
             for each in (fields(base) if is_dataclass(base) else ())
         } | {
-            name: getattr(value.fget, "column", None)
+            name: getattr(value.fget if isinstance(value, property) else value.func, "column", None)
             for name, value in vars(base).items()
-            if isinstance(value, property)
+            if isinstance(value, property | cached_property)
         }
         written = [(name, each) for name, each in described.items() if each is not None]
         columns |= written if every else sorted(written, key=lambda item: item[1].order)
-    return {name: each for name, each in columns.items() if not each.hidden}
+    names = getattr(kind, "_keys", ()) or [name for name, each in columns.items() if not each.hidden]
+    return {name: columns.get(name, ResultColumn()) for name in names}
 
 
 def columns_in(kind: type) -> dict[str, ResultColumn]:
@@ -213,14 +213,18 @@ class Described:
     """A frozen record whose fields, and properties with a column, make its JSON object."""
 
     _every_field = True  # also those without a column
+    _keys: tuple[str, ...] = ()  # the attributes of the JSON object in their order, if they are not all
+    _schema: int | None = None  # version of the keys, the first key of a result that is written alone
 
     def to_dict(self) -> dict[str, Any]:
         """The JSON object; the docs of the command list its keys."""
-        values: dict[str, Any] = {}
+        values: dict[str, Any] = {} if self._schema is None else {"schema": self._schema}
         for name, each in attributes_in(type(self)).items():  # type: ignore[arg-type]
             value = getattr(self, name)
-            if value is None and each.optional:
+            if each.optional and (value is None or value == {}):
                 continue
+            if value is None and isinstance(each.spread, type):
+                value = dict.fromkeys(columns_in(each.spread))
             value = as_json(value) if each.value is None else each.value(value)
             values |= {each.key or name: value} if each.spread is None else value
         return values

@@ -10,7 +10,7 @@ from __future__ import annotations
 import csv
 import io
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from html import escape
 from typing import Any
 
@@ -63,26 +63,46 @@ class TextTable:
         """Append a row: one cell for each column."""
         self.rows.append(cells)
 
-    def add_results(self, columns: Mapping[str, ResultColumn], rows: Rows, *, verbose: bool = False) -> None:
+    def add_results(
+        self,
+        columns: Mapping[str, ResultColumn],
+        rows: Rows,
+        shown: Iterable[str] = (),
+        *,
+        verbose: bool = False,
+        **headings: str,
+    ) -> TextTable:
         """Append the columns that have a heading and apply to the rows, what they mean, and the rows.
 
+        Args:
+            columns: Key of a row -> its column.
+            rows: The values by key; text stands in a cell as it is.
+            shown: The keys of the columns in their order, in place of those that apply.
+            verbose: Also the columns of a verbose table.
+            headings: Key -> another heading.
+
         >>> from .results import column
-        >>> table = TextTable("Runs")
         >>> columns = {"policy": column("policy"), "rate": column("hit rate", ".2f")}
-        >>> table.add_results(columns, [{"policy": "lru", "rate": 0.5}])
-        >>> table.rows
+        >>> TextTable("Runs").add_results(columns, [{"policy": "lru", "rate": 0.5}]).rows
         [('lru', '0.50')]
         """
-        shown = [(key, each) for key, each in columns.items() if _applies(key, each, rows, verbose)]
+        names = shown or sorted(
+            (key for key, each in columns.items() if _applies(key, each, rows, verbose)),
+            key=lambda key: columns[key].place,
+        )
         cells = [
-            cell for key, each in sorted(shown, key=lambda item: item[1].place) for cell in _cells(key, each, rows)
+            cell
+            for key in names
+            for cell in _cells(key, replace(columns[key], heading=headings.get(key, columns[key].heading)), rows)
         ]
         for heading, each, _ in cells:
-            self.columns.append(Column(heading, right=bool(each.format), dim=each.note, rank=each.rank))
+            is_right = bool(each.format) and not each.left
+            self.columns.append(Column(heading, right=is_right, dim=each.note, rank=each.rank))
             if each.meaning and heading == each.heading:
                 self.legend[heading] = each.meaning
         for row in rows:
             self.add_row(*(each.cell(_value(row, path)) for _, each, path in cells))
+        return self
 
     def width(self) -> int:
         """The width at which nothing wraps."""
@@ -162,7 +182,7 @@ def _in_two_lines(name: str) -> str:
 
 def _applies(key: str, column: ResultColumn, rows: Rows, verbose: bool) -> bool:
     """Whether a table of the rows has a column."""
-    if not (column.heading or column.parts):
+    if not (column.heading or column.parts or column.note):
         return False
     if rows and not column.always and all(row.get(key) is None for row in rows):
         return False

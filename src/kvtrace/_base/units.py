@@ -104,6 +104,7 @@ UNIT_NAMES = {  # other names of the units
 UNITS = {name: unit for unit, names in UNIT_NAMES.items() for name in (unit, *names)}
 BYTES = {"kb": 10**3, "mb": 10**6, "gb": 10**9, "tb": 10**12,
          "kib": 2**10, "mib": 2**20, "gib": 2**30, "tib": 2**40}  # fmt: skip
+GIB = 1 << 30  # bytes
 COUNTS = {"": 1, "k": 10**3, "m": 10**6}  # suffix of a count -> its factor
 NUMBER = r"(?:\d{1,3}(?:[,_]\d{3})+|\d{1,18})(?:\.\d{1,18})?"  # 1000, 1,000, 1_000 or 1.5
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -11,13 +11,9 @@ from .._base.results import DescribedResult, column, columns_in
 from .._base.tables import TextTable
 from ..trace.conversion import fold
 from ..trace.domains import in_domains
-from ..trace.hits import Hits, count_hits, unlimited_hits
+from ..trace.hits import RATES, Hits, count_hits, unlimited_hits
 from ..trace.trace import Trace
 from ..trace.unknown import PREFIXES, require_known
-
-RATE_COLUMNS = {
-    key: replace(each, rank=1, place=100) for key, each in columns_in(Hits).items() if key.endswith("_rate")
-}
 
 
 @dataclass(frozen=True, repr=False)
@@ -27,7 +23,7 @@ class BlockSizeHits(DescribedResult):
     block_size: int = field(metadata=column("block size", ",", rank=0))
     blocks: int = field(metadata=column("blocks", ","))
     distinct_blocks: int = field(metadata=column("distinct", ","))
-    hits: Hits = field(metadata=column(spread=RATE_COLUMNS))  # of a cache that never evicts
+    hits: Hits = field(metadata=column(spread=RATES))  # of a cache that never evicts
 
     def _headline(self) -> str:
         rates = f"block_hit_rate={self.hits.block_hit_rate:.4f}, token_hit_rate={self.hits.token_hit_rate:.4f}"
@@ -64,12 +60,12 @@ def each_block_size(trace: Trace, factors: Iterable[int]) -> Iterator[BlockSizeH
     >>> [size.blocks for size in each_block_size(toy("0 1 2 3", "0 1 2"), [1, 2, 4])]
     [7, 4, 2]
     """
-    folded, done = trace, 1  # folding twice is folding by the product
+    folded, factor_before = trace, 1  # folding twice is folding by the product
     for factor in factors:
-        if type(factor) is not int or factor < done or factor % done:
-            folded, done = trace, 1
-        folded = fold(folded, factor // done if done > 1 else factor)
-        done = factor
+        if type(factor) is not int or factor < factor_before or factor % factor_before:
+            folded, factor_before = trace, 1
+        folded = fold(folded, factor // factor_before if factor_before > 1 else factor)
+        factor_before = factor
         yield _folded(folded)
 
 

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, field
+from typing import Any, Literal
 
-from .._base.results import Described, column
+from .._base.results import Described, column, columns_in
 from .._base.tables import TextTable, number, printable
 from .distribution import Distribution
 
+Unit = Literal["blocks", "tokens", "share"]
 QUANTILES = (0.9, 0.99)
 ERRORS = ("mean", "std", "p25", "median", "p75")  # figures with a relative error, besides QUANTILES
 
@@ -20,7 +21,7 @@ class Scored(Described):
     distance: float | None
 
     @property
-    @column()
+    @column("score", ",.4f", rank=0, none="-")
     def score(self) -> float | None:
         """1 - distance."""
         return None if self.distance is None else 1 - self.distance
@@ -30,21 +31,17 @@ class Scored(Described):
 class DistributionPair(Scored):
     """The distributions of one quantity in two traces."""
 
+    distance: float | None  # Kolmogorov-Smirnov; None if neither trace has values
     a: Distribution
     b: Distribution
-    distance: float | None  # Kolmogorov-Smirnov; None if neither trace has values
 
     @property
+    @column()
     def errors(self) -> dict[str, float | None]:
         """Relative error of each figure, (b - a) / a; None if it is not defined."""
         a, b = self.a.to_dict(), self.b.to_dict()
         names = (*ERRORS, *(f"q{q:g}" for q in QUANTILES))
         return {name: relative_error(a.get(name), b.get(name)) for name in names}
-
-    def to_dict(self) -> dict[str, Any]:
-        """The JSON object of docs/analysis/compare.md."""
-        both = {"a": self.a.to_dict(), "b": self.b.to_dict()}
-        return {"score": self.score, "distance": self.distance} | both | {"errors": self.errors}
 
     def to_row(self) -> dict[str, Any]:
         """The row of the CSV of docs/analysis/compare.md: both means, and the relative errors."""
@@ -58,7 +55,9 @@ class NumberPair(Scored):
 
     a: float | None
     b: float | None
-    distance: float | None  # from 0 to 1; None if it is not defined
+    distance: float | None = field(  # from 0 to 1; None if it is not defined
+        metadata=column("distance", ",.4f", rank=2, none="-")
+    )
 
     @property
     @column()
@@ -81,14 +80,20 @@ class NumberPair(Scored):
 class CurvePair(Scored):
     """The hit curves of two traces over one axis of capacities."""
 
-    unit: str  # of the axis: blocks, tokens or share (of the working set)
-    rate: str  # one of HIT_RATES
-    first: float | None  # the compared range: both curves are exact from `first` on, and complete at `last`
-    last: float | None
+    unit: Unit = field(metadata=column("by", rank=0))  # of the axis; share: of the working set
+    rate: str  # one of RATES
+    first: float | None = field(  # the compared range: both curves are exact from `first` on, and complete at `last`
+        metadata=column("from", ",.0f", none="-")
+    )
+    last: float | None = field(metadata=column("to", ",.0f", none="-"))
     points: int
-    distance: float | None  # the largest difference of the rates; None if neither trace has blocks
-    at: float | None  # the capacity of the largest difference
-    mean: float | None  # mean difference over the points, which are evenly spaced on a log scale
+    distance: float | None = field(  # the largest difference of the rates; None if neither trace has blocks
+        metadata=column("largest", ",.4f", none="-")
+    )
+    at: float | None = field(metadata=column("at", ",.0f", none="-"))  # the capacity of the largest difference
+    mean: float | None = field(  # mean difference over the points, which are evenly spaced on a log scale
+        metadata=column("mean", ",.4f", none="-")
+    )
 
     def to_row(self) -> dict[str, Any]:
         """The row of the CSV of docs/analysis/compare.md: the largest difference and its capacity, and the mean."""
@@ -147,58 +152,44 @@ def score_table(
     curves: Mapping[str, CurvePair],
 ) -> TextTable:
     """Score, distance and both values of each figure. A distribution is shown by its mean."""
-    one, other = (printable(name) for name in names)
     table = TextTable(f"Fidelity: {overall:.4f}, the mean of the scores (lengths and times are shown by their means)")
-    table.add_column()
-    table.add_column("score", right=True, rank=0)
-    table.add_column("distance", right=True, rank=2)
-    table.add_columns([one, other], right=True)
     table.remedy = "use --csv or a wider terminal"
-    for name, values in distributions.items():
-        _add(table, name, number(values.a.mean), number(values.b.mean), values)
-    for name, value in numbers.items():
-        _add(table, name, _four_digits(value.a), _four_digits(value.b), value)
-    for name, curve in curves.items():
-        _add(table, name, "", "", curve)
-    return table
+    rows = [_row(name, pair, number(pair.a.mean), number(pair.b.mean)) for name, pair in distributions.items()]
+    rows += [_row(name, pair, *map(_four_digits, (pair.a, pair.b))) for name, pair in numbers.items()]
+    rows += [_row(name, pair) for name, pair in curves.items()]
+    columns = {"name": column(rank=0)} | columns_in(NumberPair) | {"a": column("a", str), "b": column("b", str)}
+    a, b = map(printable, names)
+    return table.add_results(columns, rows, ("name", "score", "distance", "a", "b"), a=a, b=b)
+
+
+def _row(name: str, pair: Scored, a: str = "", b: str = "") -> dict[str, Any]:
+    return {"name": NAMES[name], "score": pair.score, "distance": pair.distance, "a": a, "b": b}
 
 
 def error_table(distributions: Mapping[str, DistributionPair]) -> TextTable:
     """Relative errors of the figures of each distribution, second trace against first."""
+    columns = {
+        name: column(ERROR_NAMES.get(name, name), "+z.1%", none="-")
+        for name in next(iter(distributions.values())).errors
+    }
+    rows = [{"name": NAMES[name].split(",")[0]} | pair.errors for name, pair in distributions.items()]
     table = TextTable("Relative errors, second trace against first")
-    table.add_column()
-    names = list(next(iter(distributions.values())).errors)
-    for name in names:
-        table.add_column(ERROR_NAMES.get(name, name), right=True)
-    for name, values in distributions.items():
-        table.add_row(NAMES[name].split(",")[0], *(_percent(values.errors[figure]) for figure in names))
-    return table
+    return table.add_results({"name": column(rank=0)} | columns, rows, ("name", *columns))
 
 
 def curve_table(curves: Mapping[str, CurvePair]) -> TextTable:
     """The difference of the hit curves, and the compared range of capacities."""
     rate = next(iter(curves.values())).rate.replace("_", " ")
-    table = TextTable(f"Difference of the {rate}s of an LRU cache")
-    table.add_column("by")
-    table.add_columns(["from", "to", "largest", "at", "mean"], right=True)
+    rows: list[dict[str, Any]] = []
     for curve in curves.values():
-        by = "share of the working set" if curve.unit == "share" else f"capacity ({curve.unit})"
-        bounds = [_capacity(curve, value) for value in (curve.first, curve.last)]
-        table.add_row(by, *bounds, _four_digits(curve.distance), _capacity(curve, curve.at), _four_digits(curve.mean))
-    return table
-
-
-def _add(table, name, a, b, pair):
-    table.add_row(NAMES[name], _four_digits(pair.score), _four_digits(pair.distance), a, b)
+        rows.append(curve.to_dict() | {"unit": f"capacity ({curve.unit})"})
+        if curve.unit == "share":
+            shares = {name: getattr(curve, name) for name in ("first", "last", "at")}
+            percents = {name: f"{value:.2%}" for name, value in shares.items() if value is not None}
+            rows[-1] |= {"unit": "share of the working set"} | percents
+    shown = ("unit", "first", "last", "distance", "at", "mean")
+    return TextTable(f"Difference of the {rate}s of an LRU cache").add_results(columns_in(CurvePair), rows, shown)
 
 
 def _four_digits(value: float | None) -> str:
     return "-" if value is None else f"{value:,.4f}"
-
-
-def _percent(value: float | None) -> str:
-    return "-" if value is None else f"{value:+z.1%}"
-
-
-def _capacity(curve: CurvePair, value: float | None) -> str:
-    return "-" if value is None else f"{value:.2%}" if curve.unit == "share" else f"{value:,.0f}"

@@ -9,24 +9,32 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
 from .._base.errors import InputError
-from .._base.results import PlottedResult, columns_of, headed
+from .._base.results import Described, PlottedResult, columns_of, headed
 from .._base.tables import TextTable, csv_text, html, printable
 from ..trace.domains import in_domains
-from ..trace.hits import count_hits, leading_tokens, unlimited_hits
+from ..trace.hits import RATES, count_hits, leading_tokens, unlimited_hits
 from ..trace.trace import Trace
 from ..trace.unknown import OUTPUTS, PREFIXES, require_known
 from .arrivals import WINDOWS_S, dispersion
-from .compared_figures import QUANTILES, CurvePair, DistributionPair, NumberPair, curve_table, error_table, score_table
-from .curves import hit_curve
+from .compared_figures import (
+    QUANTILES,
+    CurvePair,
+    DistributionPair,
+    NumberPair,
+    Unit,
+    curve_table,
+    error_table,
+    score_table,
+)
+from .curves import HitCurve, hit_curve
 from .distribution import Distribution, WeightedValues, distance, spearman
-from .exact_curve import HitCurve
 from .reuse import reuse_distances, reuse_times
-from .session_values import SessionValues, session_values
+from .session_statistics import SessionValues, session_values
 from .sessions import SessionLinks, infer_sessions, own_session_blocks, recorded_turns
 
 SCHEMA = 2  # version of the keys of to_dict
@@ -35,22 +43,49 @@ SESSION_FIGURES = (  # which are left out unless both traces have them
     "compactions", "think_ms", "service_ms", "subagents", "spawn_width", "session_hit_tokens",
     "cross_session_hit_tokens", "session_block_hit_rate", "cross_session_block_hit_rate",
 )  # fmt: skip
-HIT_RATES = ("block_hit_rate", "token_hit_rate", "request_hit_rate")
+
+
+@dataclass(frozen=True)
+class ComparedTrace(Described):
+    """One of the two traces."""
+
+    name: str
+    requests: int
+    block_size: int
+    working_set: int  # blocks
+    duration_ms: float
 
 
 @dataclass(frozen=True, repr=False)
-class Comparison(PlottedResult):
+class Comparison(Described, PlottedResult):
     """All figures of two traces. Where the order matters, `a` is the original."""
+
+    _keys = ("a", "b", "sessions", "notes", "overall", "scores", "distributions", "numbers", "curves")
+    _schema = SCHEMA
 
     names: tuple[str, str]
     requests: tuple[int, int]
     block_sizes: tuple[int, int]
     working_sets: tuple[int, int]  # blocks
     duration_ms: tuple[float, float]
-    sessions: str  # "recorded" in both traces, or "inferred" for both
+    sessions: Literal["recorded", "inferred"]  # in both traces
     distributions: dict[str, DistributionPair]
     numbers: dict[str, NumberPair]
     curves: dict[str, CurvePair]
+
+    @property
+    def a(self) -> ComparedTrace:
+        """The first trace."""
+        return self._side(0)
+
+    @property
+    def b(self) -> ComparedTrace:
+        """The second trace."""
+        return self._side(1)
+
+    def _side(self, side: int) -> ComparedTrace:
+        values = (self.names, self.requests, self.block_sizes, self.working_sets, self.duration_ms)
+        return ComparedTrace(*(pair[side] for pair in values))  # type: ignore[arg-type]
 
     @property
     def scores(self) -> dict[str, float | None]:
@@ -60,8 +95,8 @@ class Comparison(PlottedResult):
     @property
     def overall(self) -> float:
         """The mean of the scores."""
-        known = [score for score in self.scores.values() if score is not None]
-        return sum(known) / len(known)
+        scores = [score for score in self.scores.values() if score is not None]
+        return sum(scores) / len(scores)
 
     @property
     def notes(self) -> list[str]:
@@ -92,23 +127,6 @@ class Comparison(PlottedResult):
         return [{"figure": "overall", "score": self.overall}] + [
             {"figure": name} | pair.to_row() for name, pair in (self.distributions | self.numbers | self.curves).items()
         ]
-
-    def to_dict(self) -> dict[str, Any]:
-        """The JSON object of docs/analysis/compare.md; `schema` is its version."""
-        one, other = (
-            {
-                "name": self.names[side], "requests": self.requests[side], "block_size": self.block_sizes[side],
-                "working_set": self.working_sets[side], "duration_ms": self.duration_ms[side],
-            }
-            for side in (0, 1)
-        )  # fmt: skip
-        return {
-            "schema": SCHEMA, "a": one, "b": other, "sessions": self.sessions, "notes": self.notes,
-            "overall": self.overall, "scores": self.scores,
-            "distributions": {name: pair.to_dict() for name, pair in self.distributions.items()},
-            "numbers": {name: pair.to_dict() for name, pair in self.numbers.items()},
-            "curves": {name: pair.to_dict() for name, pair in self.curves.items()},
-        }  # fmt: skip
 
 
 class PreparedTrace:
@@ -166,23 +184,23 @@ def compare(a: Trace, b: Trace, *, names: tuple[str, str] = ("A", "B")) -> Compa
     return compare_prepared(PreparedTrace(in_domains(a)), PreparedTrace(in_domains(b)), names)
 
 
-def compare_prepared(one: PreparedTrace, other: PreparedTrace, names: tuple[str, str] = ("A", "B")) -> Comparison:
+def compare_prepared(first: PreparedTrace, second: PreparedTrace, names: tuple[str, str] = ("A", "B")) -> Comparison:
     """`compare` for traces whose hits or curves are known already."""
-    traces = one, other
+    traces = first, second
     for prepared, name in zip(traces, names, strict=True):
         if not len(prepared.trace):
             raise InputError(f"{name}: the trace has no requests, so there is nothing to compare.")
         require_comparable(prepared.trace, name)
         prepared.trace.require_chained()
-    sessions = sessions_of_both(one, other)
-    in_blocks = one.trace.block_size == other.trace.block_size
-    of_a, of_b = samples_of_both(one, other, sessions, in_blocks=in_blocks)
+    sessions = sessions_of_both(first, second)
+    in_blocks = first.trace.block_size == second.trace.block_size
+    of_a, of_b = samples_of_both(first, second, sessions, in_blocks=in_blocks)
     return Comparison(
         names=names,
-        requests=(len(one.trace), len(other.trace)),
-        block_sizes=(one.trace.block_size, other.trace.block_size),
-        working_sets=(one.trace.working_set, other.trace.working_set),
-        duration_ms=(float(one.trace.timestamp[-1]), float(other.trace.timestamp[-1])),
+        requests=(len(first.trace), len(second.trace)),
+        block_sizes=(first.trace.block_size, second.trace.block_size),
+        working_sets=(first.trace.working_set, second.trace.working_set),
+        duration_ms=(float(first.trace.timestamp[-1]), float(second.trace.timestamp[-1])),
         sessions="recorded" if sessions[0].recorded else "inferred",
         distributions={name: _distribution_pair(of_a[name], of_b[name]) for name in of_a},
         numbers=_number_pairs(traces, sessions),
@@ -201,25 +219,26 @@ def require_comparable(trace: Trace, name: str) -> None:
 # -- distributions -------------------------------------------------------------------------------------------------
 
 
-def sessions_of_both(one: PreparedTrace, other: PreparedTrace) -> tuple[SessionLinks, SessionLinks]:
+def sessions_of_both(first: PreparedTrace, second: PreparedTrace) -> tuple[SessionLinks, SessionLinks]:
     """The recorded sessions if both traces have them, else the inferred sessions of both."""
-    recorded = recorded_turns(one.trace), recorded_turns(other.trace)
+    recorded = recorded_turns(first.trace), recorded_turns(second.trace)
     if recorded[0] is not None and recorded[1] is not None:
         return recorded[0], recorded[1]
-    return one.inferred_sessions, other.inferred_sessions
+    return first.inferred_sessions, second.inferred_sessions
 
 
 def samples_of_both(
-    one: PreparedTrace, other: PreparedTrace, sessions: tuple[SessionLinks, SessionLinks], *, in_blocks: bool
+    first: PreparedTrace, second: PreparedTrace, sessions: tuple[SessionLinks, SessionLinks], *, in_blocks: bool
 ) -> tuple[dict[str, WeightedValues], dict[str, WeightedValues]]:
     """The values of each figure that is compared as a distribution, of both traces; the same names in one order."""
-    values = session_values(one.trace, sessions[0]), session_values(other.trace, sessions[1])
+    values = session_values(first.trace, sessions[0]), session_values(second.trace, sessions[1])
     a, b = (
-        _samples(trace, links, known, in_blocks=in_blocks)
-        for trace, links, known in zip((one, other), sessions, values, strict=True)
+        _samples(trace, links, of_sessions, in_blocks=in_blocks)
+        for trace, links, of_sessions in zip((first, second), sessions, values, strict=True)
     )
     more_a, more_b = (
-        session_samples(trace, links, known) for trace, links, known in zip((one, other), sessions, values, strict=True)
+        session_samples(trace, links, of_sessions)
+        for trace, links, of_sessions in zip((first, second), sessions, values, strict=True)
     )
     names = [name for name in more_a if name in more_b]
     return a | {name: (more_a[name], None) for name in names}, b | {name: (more_b[name], None) for name in names}
@@ -232,14 +251,14 @@ def session_samples(prepared: PreparedTrace, sessions: SessionLinks, values: Ses
     trace, agents = prepared.trace, values.subagents
     own = leading_tokens(trace, prepared.own_blocks)
     every = leading_tokens(trace, prepared.hit_blocks)
-    known = {
+    samples = {
         "compactions": values.compactions,
         "think_ms": values.think_ms, "service_ms": values.service_ms,
         "subagents": None if agents is None else agents.subagents,
         "spawn_width": None if agents is None else agents.width,
         "session_hit_tokens": own, "cross_session_hit_tokens": every - own,
     }  # fmt: skip
-    return {name: of_it for name, of_it in known.items() if of_it is not None and len(of_it)}
+    return {name: of_it for name, of_it in samples.items() if of_it is not None and len(of_it)}
 
 
 def _samples(
@@ -263,10 +282,10 @@ def _samples(
 
 
 def _distribution_pair(a: WeightedValues, b: WeightedValues) -> DistributionPair:
-    one, other = _distribution(*a), _distribution(*b)
-    if one.count and other.count:
-        return DistributionPair(one, other, distance(a, b))
-    return DistributionPair(one, other, 1.0 if one.count or other.count else None)
+    of_a, of_b = _distribution(*a), _distribution(*b)
+    if of_a.count and of_b.count:
+        return DistributionPair(distance(a, b), of_a, of_b)
+    return DistributionPair(1.0 if of_a.count or of_b.count else None, of_a, of_b)
 
 
 def _distribution(values, counts):
@@ -274,13 +293,13 @@ def _distribution(values, counts):
 
 
 def _number_pairs(traces, sessions) -> dict[str, NumberPair]:
-    correlations = [spearman(one.trace.input_length, one.trace.output_length) for one in traces]
+    correlations = [spearman(prepared.trace.input_length, prepared.trace.output_length) for prepared in traces]
     numbers = {"length_correlation": _number_pair(correlations, max_difference=2.0)}  # from -1 to 1
-    hits = [count_hits(one.trace, one.hit_blocks) for one in traces]
-    for name in HIT_RATES:
+    hits = [count_hits(prepared.trace, prepared.hit_blocks) for prepared in traces]
+    for name in RATES:
         numbers[name] = _number_pair([getattr(counts, name) if counts.blocks else None for counts in hits])
     if all(links.recorded for links in sessions):
-        own = [count_hits(one.trace, one.own_blocks) for one in traces]
+        own = [count_hits(prepared.trace, prepared.own_blocks) for prepared in traces]
         across = [every.hit_blocks - same.hit_blocks for every, same in zip(hits, own, strict=True)]
         has_blocks = all(counts.blocks for counts in hits)
         for name, blocks in (("session", [same.hit_blocks for same in own]), ("cross_session", across)):
@@ -288,7 +307,7 @@ def _number_pairs(traces, sessions) -> dict[str, NumberPair]:
             numbers |= {f"{name}_block_hit_rate": _number_pair([*shares])} if shares else {}
     numbers["first_turns"] = _number_pair([float((links.parent < 0).mean()) for links in sessions])
     for window in WINDOWS_S:
-        a, b = (dispersion(one.trace.timestamp, window * 1000) for one in traces)
+        a, b = (dispersion(prepared.trace.timestamp, window * 1000) for prepared in traces)
         # no score if a trace is shorter than two windows
         numbers[f"dispersion_{window}s"] = NumberPair(a, b, None if a is None or b is None else _relative_gap(a, b))
     return numbers
@@ -312,9 +331,9 @@ def _relative_gap(a: float, b: float) -> float:
 
 def _curve_pair(traces, in_blocks: bool, *, by_share: bool) -> CurvePair:
     """Both hit curves at the same capacities, or at the same shares of each working set."""
-    unit = "share" if by_share else "blocks" if in_blocks else "tokens"
+    unit: Unit = "share" if by_share else "blocks" if in_blocks else "tokens"
     rate = "block_hit_rate" if in_blocks else "token_hit_rate"  # hits in blocks of different sizes are not comparable
-    curves = [one.curve for one in traces if one.curve is not None]
+    curves = [prepared.curve for prepared in traces if prepared.curve is not None]
     if len(curves) < 2:
         return CurvePair(unit, rate, None, None, 0, 1.0 if curves else None, None, None)
     sizes = [_block_size_in(unit, curve) for curve in curves]
@@ -350,10 +369,10 @@ def _rates(curve: HitCurve, size: float, at: np.ndarray, rate: str) -> np.ndarra
 
 
 def _notes(comparison: Comparison):
-    one, other = comparison.block_sizes
-    if one != other:
+    size_a, size_b = comparison.block_sizes
+    if size_a != size_b:
         yield (
-            f"The block sizes differ ({one:,} and {other:,} tokens): capacities and reuse distances are in tokens, "
+            f"The block sizes differ ({size_a:,} and {size_b:,} tokens): capacities and reuse distances are in tokens, "
             "and the hit curves show token hit rates. Block and request hit rates use each trace's own blocks."
         )
     if comparison.sessions == "inferred":

@@ -12,7 +12,7 @@ from typing import TypedDict
 import numpy as np
 
 from .._base.errors import InputError
-from .._base.results import Result
+from .._base.results import Result, ResultColumn, column
 from .._base.tables import TextTable
 from ..trace.columns import MEASURED, require_trace
 from ..trace.domains import in_domains
@@ -23,6 +23,13 @@ from ..trace.unknown import PREFIXES, require_known
 HOUR_MS, DAY_MS = 3_600_000.0, 86_400_000.0
 MAX_HOURS = 48  # rows of a table; a longer trace has a row for each day
 LARGEST = 10  # sessions in `to_dict` and in the table
+
+
+KINDS = ("possible", "simulated", "delivered", "lost")
+OF_GROUPS = {
+    "requests": column("requests", ","), "tokens": column("prompt tokens", ","),
+    **{kind: column(kind, str, rank=0) for kind in KINDS}, "lost_tokens": column("lost tokens", ","),
+}  # fmt: skip
 
 
 class TokensDict(TypedDict):
@@ -114,8 +121,8 @@ class Delivered(Result):
 
     def largest_losses(self, sessions: int = LARGEST) -> list[SessionTokensDict]:
         """The sessions that lost the most tokens, the largest loss first; without sessions that lost nothing."""
-        lost = [one for one in self.by_session() if one["session"] >= 0 and one["lost_tokens"] > 0]
-        return sorted(lost, key=lambda one: (-one["lost_tokens"], one["session"]))[:sessions]
+        lost = [session for session in self.by_session() if session["session"] >= 0 and session["lost_tokens"] > 0]
+        return sorted(lost, key=lambda session: (-session["lost_tokens"], session["session"]))[:sessions]
 
     @property
     def notes(self) -> list[str]:
@@ -151,11 +158,11 @@ class Delivered(Result):
         by_day = bool(len(self.timestamp)) and self.timestamp[-1] > MAX_HOURS * HOUR_MS
         unit, window_ms = ("day", DAY_MS) if by_day else ("hour", HOUR_MS)
         if len(windows := self.over_time(window_ms)) > 1:
-            starts = [f"{window['start_ms'] / window_ms:,.0f}" for window in windows]
-            yield self._group_table(f"Delivered against possible by {unit}", unit, starts, windows)
+            first = column(unit, lambda ms: f"{ms / window_ms:,.0f}", rank=0)
+            yield self._group_table(f"Delivered against possible by {unit}", {"start_ms": first}, windows)
         if largest := self.largest_losses():
-            numbers = [f"{one['session']:,}" for one in largest]
-            yield self._group_table("Sessions with the largest loss", "session", numbers, largest)
+            first = column("session", ",", rank=0)
+            yield self._group_table("Sessions with the largest loss", {"session": first}, largest)
 
     def _totals_table(self) -> TextTable:
         totals = self.totals
@@ -172,20 +179,16 @@ class Delivered(Result):
             ("all", totals["tokens"], f"of {totals['requests']:,} requests"),
         ]
         for name, tokens, note in rows:
-            if tokens is not None:
-                table.add_row(name, f"{tokens:,}", _share(tokens, totals["tokens"]), note)
+            if share := _share(tokens, totals["tokens"]):
+                table.add_row(name, f"{tokens:,}", share, note)
         return table
 
-    def _group_table(self, title: str, name: str, labels: list[str], rows: Sequence[TokensDict]) -> TextTable:
-        table = TextTable(title, remedy="use --json or a wider terminal")
-        table.add_columns([name, "requests", "prompt tokens"], right=True)
-        kinds = ("possible", *(["simulated"] if self.simulated is not None else []), "delivered", "lost")
-        table.add_columns(kinds, right=True, rank=0)
-        table.add_column("lost tokens", right=True)
-        for label, row in zip(labels, rows, strict=True):
-            shares = [_share(row[f"{kind}_tokens"], row["tokens"]) for kind in kinds]  # type: ignore[literal-required]
-            table.add_row(label, f"{row['requests']:,}", f"{row['tokens']:,}", *shares, f"{row['lost_tokens']:,}")
-        return table
+    def _group_table(self, title: str, first: dict[str, ResultColumn], groups: Sequence[TokensDict]) -> TextTable:
+        rows = [
+            {**group, **{kind: _share(group[f"{kind}_tokens"], group["tokens"]) for kind in KINDS}}  # type: ignore[literal-required]
+            for group in groups
+        ]
+        return TextTable(title, remedy="use --json or a wider terminal").add_results(first | OF_GROUPS, rows)
 
     def _headline(self) -> str:
         totals = self.totals
@@ -205,9 +208,13 @@ class Delivered(Result):
         rows = np.arange(len(self.tokens)) if order is None else order
         if not len(rows):
             return [self._group(*[0] * 6)] * len(starts)
-        known = self.is_known[rows]
-        values = [known, ~known, *(column[rows] * known for column in (self.tokens, self.delivered, self.possible))]
-        values += [] if self.simulated is None else [self.simulated[rows] * known]
+        is_counted = self.is_known[rows]
+        values = [
+            is_counted,
+            ~is_counted,
+            *(column[rows] * is_counted for column in (self.tokens, self.delivered, self.possible)),
+        ]
+        values += [] if self.simulated is None else [self.simulated[rows] * is_counted]
         sums = [np.add.reduceat(column.astype(np.int64), starts).tolist() for column in values]
         return [self._group(*(column[at] for column in sums), *[0] * (6 - len(sums))) for at in range(len(starts))]
 
@@ -261,5 +268,5 @@ def delivered_hits(
     )  # fmt: skip
 
 
-def _share(tokens: int, whole: int) -> str:
-    return f"{tokens / max(whole, 1):.1%}".replace("%", " %")
+def _share(tokens: int | None, whole: int) -> str | None:
+    return None if tokens is None else f"{tokens / max(whole, 1):.1%}".replace("%", " %")

@@ -27,13 +27,13 @@ class Distribution(DescribedResult):
     """Mean, population standard deviation (ddof 0), extremes and linear percentiles; None for an empty sample."""
 
     count: int
-    mean: float | None = None
-    std: float | None = None
-    min: float | None = None
-    p25: float | None = None
-    median: float | None = None
-    p75: float | None = None
-    max: float | None = None
+    mean: float | None = field(default=None, metadata=column("mean", number, none="-"))
+    std: float | None = field(default=None, metadata=column("std", number, rank=3, none="-"))
+    min: float | None = field(default=None, metadata=column("min", number, rank=2, none="-"))
+    p25: float | None = field(default=None, metadata=column("p25", number, none="-"))
+    median: float | None = field(default=None, metadata=column("median", number, none="-"))
+    p75: float | None = field(default=None, metadata=column("p75", number, none="-"))
+    max: float | None = field(default=None, metadata=column("max", number, none="-"))
     quantiles: dict[float, float] = field(
         default_factory=dict,
         metadata=column(spread={}, value=lambda values: {f"q{q:g}": value for q, value in values.items()}),
@@ -173,8 +173,8 @@ def distance(a: WeightedValues, b: WeightedValues) -> float:
     >>> distance((np.array([1, 2]), None), (np.array([2, 3]), None))
     0.5
     """
-    one, other = _cumulative(*a), _cumulative(*b)
-    gaps = [np.abs(_share_up_to(values, *one) - _share_up_to(values, *other)).max() for values in (one[0], other[0])]
+    of_a, of_b = _cumulative(*a), _cumulative(*b)
+    gaps = [np.abs(_share_up_to(values, *of_a) - _share_up_to(values, *of_b)).max() for values in (of_a[0], of_b[0])]
     return float(max(gaps))
 
 

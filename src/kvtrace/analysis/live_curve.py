@@ -54,7 +54,7 @@ class SpanCurve:
         Between two steps, hits rise evenly.
         """
         capacity = np.asarray(list(capacities), np.float64)
-        return np.array([np.interp(capacity, self.steps, one) for one in self.sums])
+        return np.array([np.interp(capacity, self.steps, sums) for sums in self.sums])
 
     def least_capacity(self, share: float) -> int | None:
         """The smallest capacity in blocks with this share of the possible hit tokens; None if there are no hits."""
@@ -174,13 +174,13 @@ class LiveCurve:
         totals = np.zeros(len(TOTALS))
         totals[:4] = len(blocks), np.count_nonzero(blocks), blocks.sum(), tokens.sum()
         keys, near_tokens, far_tokens = digests[:, 0], np.zeros(len(blocks)), np.zeros(len(blocks))
-        known, anchors = np.zeros(len(blocks), np.int64), np.zeros((2, len(blocks)), np.int64)
+        near_blocks, anchors = np.zeros(len(blocks), np.int64), np.zeros((2, len(blocks)), np.int64)
         if self.near is not None:
-            known, anchors = self._add_near(keys, offsets, blocks, tokens)
-            near_tokens = leading(known, self.block_size, tokens)
-            totals[NEAR] = known.sum(), near_tokens.sum(), (known / np.maximum(blocks, 1)).sum()
+            near_blocks, anchors = self._add_near(keys, offsets, blocks, tokens)
+            near_tokens = leading(near_blocks, self.block_size, tokens)
+            totals[NEAR] = near_blocks.sum(), near_tokens.sum(), (near_blocks / np.maximum(blocks, 1)).sum()
         if self.far is not None:
-            far_tokens, totals[MISSED] = self._add_far(keys, offsets, blocks, tokens, known, anchors)
+            far_tokens, totals[MISSED] = self._add_far(keys, offsets, blocks, tokens, near_blocks, anchors)
         if cached_tokens is not None:
             stated = cached_tokens >= 0
             columns = (np.ones(len(blocks)), tokens, cached_tokens, near_tokens, far_tokens)
@@ -196,7 +196,7 @@ class LiveCurve:
         add_runs(self._sums[0], self._edges, self._into, self._weights, runs, blocks, tokens, self.block_size)
         return rows[0], rows[1:]
 
-    def _add_far(self, keys, offsets, blocks, tokens, known, anchors):
+    def _add_far(self, keys, offsets, blocks, tokens, near_blocks, anchors):
         """Hit tokens of each row beyond the near list, and what of the sample is beyond it, each 1 / sample times."""
         from .._native.recency import add_sample, sampled_positions
 
@@ -206,7 +206,7 @@ class LiveCurve:
         runs, _ = self.far.runs(keys[positions], sampled_offsets)
         row = np.repeat(np.arange(len(blocks)), np.diff(sampled_offsets))
         depth = positions - offsets[row]
-        missed = depth >= known[row]
+        missed = depth >= near_blocks[row]
         skipped = np.bincount(row, weights=~missed, minlength=len(blocks)).astype(np.int64)
         hits = add_sample(
             self._sums[1], self._edges, self._into, self._weights, runs, skipped, sampled_offsets, depth, anchors,

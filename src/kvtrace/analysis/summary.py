@@ -7,29 +7,27 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
 
 from .._base.errors import InputError, UnknownError
+from .._base.results import Described, column
 from .._base.step_work import report_work
 from .._base.tables import TextTable
 from ..trace.columns import STATED, require_trace
 from ..trace.domains import in_domains
-from ..trace.hits import Hits, count_hits, leading_tokens, unlimited_hits
+from ..trace.hits import RATES, Hits, count_hits, leading_tokens, unlimited_hits
 from ..trace.normalise import NEWEST_FIRST, Fixes
 from ..trace.trace import Trace
 from ..trace.unknown import OUTPUTS, PREFIXES, SESSIONS, TIMES, knows, remarks, unknown
 from .arrivals import Arrivals, arrival_statistics
 from .delivered import Delivered, delivered_hits
 from .distribution import Distribution, DistributionFrames
-from .popularity import BlockUses, DepthBand, Popularity, block_popularity, count_uses, sharing_by_depth
-from .reuse import ReuseAccumulator
-from .session_statistics import RequestGroup, SessionStatistics, by_type, known_lengths, session_statistics
+from .reuse import BlockUses, DepthBand, Popularity, ReuseAccumulator, block_popularity, count_uses, sharing_by_depth
+from .session_statistics import UNKNOWN, RequestGroup, SessionStatistics, by_type, known_lengths, session_statistics
 from .summary_tables import (
-    RATES,
+    RATE_NOTES,
     TABLE_ROWS,
-    UNKNOWN,
     arrival_rows,
     depth_table,
     distribution_table,
@@ -44,14 +42,20 @@ from .summary_tables import (
 SCHEMA = 2  # version of the keys of to_dict
 
 
+HIT_FIGURES = dict.fromkeys(("hit_blocks", "hit_tokens", "block_hit_rate", "token_hit_rate"), column())
+
+
 @dataclass(frozen=True)
-class Sharing:
+class Sharing(Described):
     """What prompts share: blocks, and the hits of a cache that never evicts."""
 
     distinct_blocks: int  # AIPerf's unique prefixes
-    hits: Hits
     prefix_groups: int  # first blocks of at least two requests
     repeated_blocks: int  # references to blocks that occur more than once in the whole trace
+    reuse_ratio: float  # of these to all references
+    hits: Hits = field(
+        metadata=column(spread=HIT_FIGURES, value=lambda hits: {name: getattr(hits, name) for name in HIT_FIGURES})
+    )
     context_length: Distribution
     unique_prompt_length: Distribution
     request_hit_rate: Distribution
@@ -105,8 +109,13 @@ class NeedsSharing:
 
 
 @dataclass(frozen=True, repr=False)
-class Basics(NeedsSharing, DistributionFrames):
-    """The statistics of `datagen analyze` and `aiperf analyze-trace`."""
+class Basics(Described, NeedsSharing, DistributionFrames):
+    """The statistics of `datagen analyze` and `aiperf analyze-trace`. What is unknown is null in JSON."""
+
+    _schema = SCHEMA
+    _keys = (
+        "block_size", "tail", "requests", "blocks", "tokens", "sharing", "input_length", "output_length", "unknown",
+    )  # fmt: skip
 
     block_size: int
     tail: str
@@ -115,13 +124,13 @@ class Basics(NeedsSharing, DistributionFrames):
     tokens: int  # of the prompts
     input_length: Distribution
     output_length: Distribution  # of the requests whose output length is known
-    sharing: Sharing | None  # None if shared prefixes are unknown
+    sharing: Sharing | None = field(metadata=column(spread=Sharing))  # None if shared prefixes are unknown
     unknown: Mapping[str, str] = field(default_factory=dict)  # what the trace does not know -> a sentence
 
     @property
     def reuse_ratio(self) -> float:
         """References to blocks that occur more than once / all references: AIPerf's reuse ratio."""
-        return self.repeated_blocks / self.blocks if self.blocks else 0.0
+        return self._shared("the number of repeated blocks").reuse_ratio
 
     def _headline(self) -> str:
         blocks = f"{self.requests:,} requests, {self.blocks:,} blocks"
@@ -132,8 +141,8 @@ class Basics(NeedsSharing, DistributionFrames):
 
     def distributions(self) -> dict[str, Distribution]:
         """The five distributions by name; two if shared prefixes are unknown."""
-        known = {"input_length", "output_length"} if self.sharing is None else DISTRIBUTIONS
-        return {name: getattr(self, name) for name in DISTRIBUTIONS if name in known}
+        names = {"input_length", "output_length"} if self.sharing is None else DISTRIBUTIONS
+        return {name: getattr(self, name) for name in DISTRIBUTIONS if name in names}
 
     def tables(self) -> Iterator[TextTable]:
         """Counts, the three hit rates, and the statistics of datagen and AIPerf."""
@@ -149,30 +158,15 @@ class Basics(NeedsSharing, DistributionFrames):
             ("reuse ratio", shared[2], "references to blocks that occur more than once"),
             *([("sessions", UNKNOWN, self.unknown[SESSIONS])] if SESSIONS in self.unknown else []),
         ])  # fmt: skip
-        rates = [f"{getattr(sharing.hits, name):.4f}" if sharing else UNKNOWN for name, _ in RATES]
-        rows = [(name.replace("_", " "), rate, note) for (name, note), rate in zip(RATES, rates, strict=True)]
+        rates = {rate: f"{getattr(sharing.hits, rate):.4f}" if sharing else UNKNOWN for rate in RATES}
+        rows = [(RATES[rate].heading, text, RATE_NOTES[rate]) for rate, text in rates.items()]
         yield pair_table("Hit rates without eviction", rows)
         distributions = self.distributions()
         yield distribution_table(
             "Per request", {name: distributions[key] for name, key in TABLE_ROWS.items() if key in distributions}
         )
 
-    def to_dict(self) -> dict[str, Any]:
-        """The JSON object of docs/analysis/analyze.md; `schema` is its version. What is unknown is null."""
-        shared = dict.fromkeys(
-            ("distinct_blocks", "prefix_groups", "repeated_blocks", "reuse_ratio", *HIT_FIGURES, "context_length",
-             "unique_prompt_length", "request_hit_rate"))  # fmt: skip
-        if self.sharing is not None:
-            shared |= {name: getattr(self, name) for name in ("distinct_blocks", "prefix_groups", "repeated_blocks")}
-            shared |= {"reuse_ratio": self.reuse_ratio}
-            shared |= {name: getattr(self.hits, name) for name in HIT_FIGURES}
-        lengths = {name: values.to_dict() for name, values in self.distributions().items()}
-        counts = {name: getattr(self, name) for name in COUNTS}
-        return {"schema": SCHEMA} | counts | shared | lengths | {"unknown": dict(self.unknown)}
 
-
-HIT_FIGURES = ("hit_blocks", "hit_tokens", "block_hit_rate", "token_hit_rate")
-COUNTS = ("block_size", "tail", "requests", "blocks", "tokens")
 DISTRIBUTIONS = ("input_length", "context_length", "unique_prompt_length", "output_length", "request_hit_rate")
 
 
@@ -218,11 +212,13 @@ def _sharing(trace: Trace, quantiles: Sequence[float], uses: BlockUses | None) -
     blocks, context = trace.prompt_blocks, _context_length(trace, uses)
     has_blocks = blocks > 0
     first_blocks = trace.first_blocks[uses.hit_blocks[has_blocks] == 0]  # each first block, once
+    repeated = int(uses.repeated_blocks.sum())
     return Sharing(
         distinct_blocks=int(np.count_nonzero(uses.uses)),
-        hits=count_hits(trace, uses.hit_blocks),
         prefix_groups=int((uses.uses[first_blocks] > 1).sum()),
-        repeated_blocks=int(uses.repeated_blocks.sum()),
+        repeated_blocks=repeated,
+        reuse_ratio=repeated / int(trace.offsets[-1]) if trace.offsets[-1] else 0.0,
+        hits=count_hits(trace, uses.hit_blocks),
         context_length=Distribution.of(context, quantiles),
         unique_prompt_length=Distribution.of(trace.input_length - context, quantiles),
         request_hit_rate=Distribution.of(uses.hit_blocks[has_blocks] / blocks[has_blocks], quantiles),
@@ -245,7 +241,7 @@ def _context_length(trace, uses) -> np.ndarray:
 
 
 @dataclass(frozen=True)
-class Reuse:
+class Reuse(Described):
     """How blocks are used again."""
 
     popularity: Popularity
@@ -268,33 +264,29 @@ class Reuse:
         ])  # fmt: skip
         yield depth_table(self.sharing_by_depth)
 
-    def to_dict(self) -> dict[str, Any]:
-        """The part of the JSON object of docs/analysis/analyze.md."""
-        return {
-            "popularity": self.popularity.to_dict(),
-            "sharing_by_depth": [band.to_dict() for band in self.sharing_by_depth],
-            "reuse_time_ms": self.reuse_time_ms.to_dict(),
-            "reuse_distance": self.reuse_distance.to_dict(),
-            "hits_with_outputs": self.hits_with_outputs and self.hits_with_outputs.to_dict(),
-        }
-
-
-REUSE = ("popularity", "sharing_by_depth", "reuse_time_ms", "reuse_distance", "hits_with_outputs")
-
 
 @dataclass(frozen=True, repr=False)
-class Summary(DistributionFrames):
+class Summary(Described, DistributionFrames):
     """All statistics of a trace, as `kvtrace analyze` prints them."""
 
-    basics: Basics
-    reuse: Reuse | None  # None if shared prefixes are unknown
+    _keys = (
+        "basics", "reuse", "arrivals", "sessions", "by_type", "kv_bytes_per_token", "working_set_bytes", "notes",
+        "delivered", "measured_times",
+    )  # fmt: skip
+
+    basics: Basics = field(metadata=column(spread=Basics))
+    reuse: Reuse | None = field(metadata=column(spread=Reuse))  # None if shared prefixes are unknown
     arrivals: Arrivals
     sessions: SessionStatistics | None
     by_type: list[RequestGroup]
     kv_bytes_per_token: int | None
     notes: list[str] = field(default_factory=list)  # sentences on the order of the rows, and on delivered hits
-    delivered: Delivered | None = None  # the hits of the service; None without cached_tokens
-    measured_times: dict[str, Distribution] = field(default_factory=dict)  # column -> ms, of those that the trace has
+    delivered: Delivered | None = field(  # the hits of the service; None without cached_tokens
+        default=None, metadata=column(optional=True)
+    )
+    measured_times: dict[str, Distribution] = field(  # column -> ms, of those that the trace has
+        default_factory=dict, metadata=column(optional=True)
+    )
 
     @property
     def working_set_bytes(self) -> int | None:
@@ -364,10 +356,9 @@ class Summary(DistributionFrames):
         if self.by_type:
             yield group_table("By type", "type", self.by_type)
         if self.reuse is not None and self.hits_with_outputs:
-            note = "with the blocks of outputs resident too"
-            yield pair_table(
-                "Outputs", [(n.replace("_", " "), f"{getattr(self.hits_with_outputs, n):.4f}", note) for n, _ in RATES]
-            )
+            hits, note = self.hits_with_outputs, "with the blocks of outputs resident too"
+            rows = [(each.heading, each.cell(getattr(hits, rate)), note) for rate, each in RATES.items()]
+            yield pair_table("Outputs", rows)
         if self.delivered:
             yield from self.delivered.tables()
         if self.measured_times:
@@ -378,21 +369,6 @@ class Summary(DistributionFrames):
                 ("bytes per token", f"{self.kv_bytes_per_token:,}", "over all layers"),
                 ("working set", f"{gib:,.2f}", "GiB for all distinct blocks"),
             ])  # fmt: skip
-
-    def to_dict(self) -> dict[str, Any]:
-        """The JSON object of docs/analysis/analyze.md; `schema` is its version."""
-        measured: dict[str, Any] = {"delivered": self.delivered.to_dict()} if self.delivered else {}
-        if self.measured_times:
-            measured["measured_times"] = {name: values.to_dict() for name, values in self.measured_times.items()}
-        return self.basics.to_dict() | {
-            **(dict.fromkeys(REUSE) if self.reuse is None else self.reuse.to_dict()),
-            "arrivals": self.arrivals.to_dict(),
-            "sessions": self.sessions and self.sessions.to_dict(),
-            "by_type": [group.to_dict() for group in self.by_type],
-            "kv_bytes_per_token": self.kv_bytes_per_token,
-            "working_set_bytes": self.working_set_bytes,
-            "notes": self.notes,
-        } | measured  # fmt: skip
 
 
 def analyze(

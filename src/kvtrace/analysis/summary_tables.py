@@ -8,13 +8,15 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 
+from .._base.results import column, columns_in
 from .._base.tables import TextTable, number, printable
 from ..trace.columns import MEASURED, measured_of
+from ..trace.hits import RATES
 from ..trace.trace import Trace
 from .arrivals import Arrivals
-from .distribution import Distribution
-from .popularity import DepthBand
-from .session_statistics import RequestGroup, SessionStatistics
+from .distribution import FIGURES, Distribution
+from .reuse import DepthBand
+from .session_statistics import UNKNOWN, RequestGroup, SessionStatistics
 
 TABLE_ROWS = {  # the names that datagen and AIPerf print
     "Input length (ISL)": "input_length",
@@ -23,12 +25,11 @@ TABLE_ROWS = {  # the names that datagen and AIPerf print
     "Output length (OSL)": "output_length",
     "Request hit rate": "request_hit_rate",
 }
-UNKNOWN = "unknown"  # in place of a figure that the trace does not hold
-RATES = (
-    ("block_hit_rate", "hit blocks / blocks"),
-    ("token_hit_rate", "hit tokens / prompt tokens"),
-    ("request_hit_rate", "mean of each request's hit / blocks; what datagen and AIPerf print"),
-)
+RATE_NOTES = {
+    "block_hit_rate": "hit blocks / blocks",
+    "token_hit_rate": "hit tokens / prompt tokens",
+    "request_hit_rate": "mean of each request's hit / blocks; what datagen and AIPerf print",
+}
 
 
 def pair_table(title: str, rows: list[tuple[str, str, str]]) -> TextTable:
@@ -44,41 +45,37 @@ def pair_table(title: str, rows: list[tuple[str, str, str]]) -> TextTable:
 
 def distribution_table(title: str, rows: dict[str, Distribution]) -> TextTable:
     """A table with one row for each distribution: the seven figures, and the extra quantiles."""
-    table = TextTable(title)
-    extra = list(next(iter(rows.values())).quantiles)
-    table.add_column("")
-    for figure in ["mean", "std", "min", "p25", "median", "p75", "max", *(f"q{q:g}" for q in extra)]:
-        table.add_column(figure, right=True, rank={"std": 3, "min": 2}.get(figure, 1))
-    table.remedy = "use --json or a wider terminal"
-    for name, distribution in rows.items():
-        table.add_row(name, *map(number, (*distribution.figures(), *distribution.quantiles.values())))
-    return table
+    quantiles = [f"q{quantile:g}" for quantile in next(iter(rows.values())).quantiles]
+    columns = {"name": column(rank=0)} | columns_in(Distribution)
+    columns |= {quantile: column(quantile, number, none="-") for quantile in quantiles}
+    values = [{"name": name} | distribution.to_dict() for name, distribution in rows.items()]
+    table = TextTable(title, remedy="use --json or a wider terminal")
+    return table.add_results(columns, values, ("name", *FIGURES, *quantiles))
 
 
 def group_table(title: str, name: str, groups: Iterable[RequestGroup]) -> TextTable:
     """A table with one row for each group of requests."""
-    table = TextTable(title)
-    table.add_column(name)
-    table.add_columns(
-        ["requests", "mean ISL", "mean OSL", "block hit rate", "token hit rate", "request hit rate"], right=True
-    )
-    for group in groups:
-        rates = [UNKNOWN if group.hits is None else f"{getattr(group.hits, rate):.4f}" for rate, _ in RATES]
-        lengths = [number(group.input_length.mean), number(group.output_length.mean)]
-        lengths = [UNKNOWN if length == "-" else length for length in lengths]
-        table.add_row(printable(group.name), f"{group.requests:,}", *lengths, *rates)
-    return table
+    columns = columns_in(RequestGroup) | {rate: replace(each, none=UNKNOWN) for rate, each in RATES.items()}
+    rows = [group.to_dict() | {"name": printable(group.name)} for group in groups]
+    shown = ("name", "requests", "input_length", "output_length", *RATES)
+    return TextTable(title).add_results(columns, rows, shown, name=name)
+
+
+OF_DEPTHS = {
+    "depth": column("depth (blocks)", str, rank=0), **columns_in(DepthBand),
+    "share": column("share", ".1%"), "uses": column("uses per block", ",.2f"),
+}  # fmt: skip
 
 
 def depth_table(bands: Iterable[DepthBand]) -> TextTable:
     """A table of sharing by depth."""
-    table = TextTable("Sharing by depth")
-    table.add_columns(("depth (blocks)", "distinct", "shared", "share", "uses per block"), right=True)
-    for band in bands:
-        depth = f"{band.low:,}" if band.low == band.high else f"{band.low:,}-{band.high:,}"
-        share, uses = band.shared_blocks / band.blocks, band.references / band.blocks
-        table.add_row(depth, f"{band.blocks:,}", f"{band.shared_blocks:,}", f"{share:.1%}", f"{uses:,.2f}")
-    return table
+    rows = [
+        band.to_dict()
+        | {"depth": f"{band.low:,}" if band.low == band.high else f"{band.low:,}-{band.high:,}"}
+        | {"share": band.shared_blocks / band.blocks, "uses": band.references / band.blocks}
+        for band in bands
+    ]
+    return TextTable("Sharing by depth").add_results(OF_DEPTHS, rows)
 
 
 def arrival_rows(arrivals: Arrivals) -> Iterator[tuple[str, str, str]]:
@@ -131,20 +128,20 @@ PER_TURN = {
 def session_tables(sessions: SessionStatistics) -> Iterator[TextTable]:
     """Counts and hits of all sessions, and the distributions over sessions and over turns."""
     yield pair_table("Sessions", list(_counts(sessions)))
-    known = sessions.distributions()
+    distributions = sessions.distributions()
     if sessions.subagents and not sessions.subagents.total:
-        del known["subagents"]
-    yield distribution_table("Per session", _rows(PER_SESSION, known))
-    if per_turn := _per_turn(sessions, known):
+        del distributions["subagents"]
+    yield distribution_table("Per session", _rows(PER_SESSION, distributions))
+    if per_turn := _per_turn(sessions, distributions):
         yield distribution_table("Per turn", per_turn)
 
 
-def _per_turn(sessions: SessionStatistics, known: dict[str, Distribution]) -> dict[str, Distribution]:
+def _per_turn(sessions: SessionStatistics, distributions: dict[str, Distribution]) -> dict[str, Distribution]:
     """The rows over turns; below the think times those after tools and after all others."""
     if answers := sessions.tool_answers:
         parts = {"after_tools_ms": answers.think_ms, "after_others_ms": answers.other_think_ms}
-        known = known | {name: values for name, values in parts.items() if values and values.count}
-    return _rows(PER_TURN, known)
+        distributions = distributions | {name: values for name, values in parts.items() if values and values.count}
+    return _rows(PER_TURN, distributions)
 
 
 def _counts(sessions: SessionStatistics) -> Iterator[tuple[str, str, str]]:
@@ -171,12 +168,12 @@ def _total(values: Distribution) -> int:
     return round((values.mean or 0) * values.count)
 
 
-def _rows(names: dict[str, str], known: dict[str, Distribution]) -> dict[str, Distribution]:
+def _rows(names: dict[str, str], distributions: dict[str, Distribution]) -> dict[str, Distribution]:
     """The known rows of a table; milliseconds as seconds."""
     return {
-        label: scaled(known[name], 1000) if name.endswith("_ms") else known[name]
+        label: scaled(distributions[name], 1000) if name.endswith("_ms") else distributions[name]
         for label, name in names.items()
-        if name in known
+        if name in distributions
     }
 
 
@@ -194,8 +191,8 @@ def measured_times(trace: Trace, quantiles: Sequence[float] = ()) -> dict[str, D
     >>> times["ttft_ms"].count, times["ttft_ms"].mean
     (2, 30.0)
     """
-    known = {name: values[MEASURED[name].is_known(values)] for name, values in measured_of(trace).items()}
-    return {name: Distribution.of(values, quantiles) for name, values in known.items() if name in LABELS}
+    samples = {name: values[MEASURED[name].is_known(values)] for name, values in measured_of(trace).items()}
+    return {name: Distribution.of(values, quantiles) for name, values in samples.items() if name in LABELS}
 
 
 def measured_table(times: dict[str, Distribution], requests: int) -> TextTable:

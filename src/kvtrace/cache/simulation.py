@@ -171,11 +171,11 @@ class SettingAndHits(DescribedResult, PlottedResult):
 
     @property
     @column(spread=OPTION_COLUMNS)
-    def engine_options(self) -> dict[str, str]:
+    def engine_options(self) -> EngineOptions:
         """The options of the engine and their values."""
         names = () if self.setting.bound else tuple(engines.find(self.setting.engine).options)
         values = engines.DEFAULTS | dict(self.setting.engine_options)
-        return {name: value for name, value in values.items() if name in names}
+        return {name: value for name, value in values.items() if name in names}  # type: ignore[return-value]
 
     @property
     @column(spread=Hits)

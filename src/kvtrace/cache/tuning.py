@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from .._base.errors import InputError, UsageError
-from .._base.results import Described, Result, as_json, column, columns_in, columns_of
+from .._base.results import Described, DescribedResult, column, columns_in, columns_of
 from ..trace.domains import in_domains
 from ..trace.hits import Hits, count_hits
 from ..trace.trace import Trace
@@ -52,10 +52,13 @@ class TunedPolicy(Described):
 
 
 @dataclass(frozen=True, repr=False)
-class Tuned(Result):
+class Tuned(DescribedResult):
     """The result of `tune`: the policies in the order of POLICIES for each capacity, and the learned table."""
 
-    rows: list[TunedPolicy]
+    _keys = ("requests", "first_half", "skipped", "rows")
+    _schema = SCHEMA
+
+    rows: list[TunedPolicy] = field(metadata=column(key="results"))
     requests: int
     first_half: int  # requests that settings were chosen by
     skipped: dict[str, str]  # policy -> why it was not tried
@@ -75,11 +78,6 @@ class Tuned(Result):
         """The policy that closes most of a gap, the bounds left out."""
         real = [row for row in self.rows if row.gap_closed is not None and not looks_ahead(row.policy)]
         return max(real, key=lambda row: row.gap_closed or 0.0, default=None)
-
-    def to_dict(self) -> dict[str, Any]:
-        """Keys as docs/cache/sweep.md lists them."""
-        counts = {"requests": self.requests, "first_half": self.first_half, "skipped": self.skipped}
-        return {"schema": SCHEMA, **counts, "results": as_json(self.rows)}
 
 
 def tune(

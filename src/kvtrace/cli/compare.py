@@ -36,7 +36,7 @@ def compare_command(a, b, as_json, as_csv, png, svg, block_size, assume_output, 
     from .._base.tables import printable
     from ..analysis.comparison import compare_prepared, comparison_csv
     from ..formats import reading
-    from ..report.plots import compared
+    from ..report.plots import hit_rates
     from ..report.plots.plot import Study
     from ..report.progress import COMPARE, Work
     from ..trace.domains import in_domains
@@ -53,7 +53,7 @@ def compare_command(a, b, as_json, as_csv, png, svg, block_size, assume_output, 
         work.step("compare")
         first, second = (in_domains(trace.chained() if chain else trace) for trace in traces)
         studies = Study(first, printable(name)), Study(second, printable(other))
-        result = compare_prepared(*map(compared.prepared, studies), (name, other))
+        result = compare_prepared(*map(hit_rates.prepared, studies), (name, other))
     remarks = {
         f"{name_key}_{side}": f"{printable(file)}: {sentence}"
         for side, file, trace in (("a", name, first), ("b", other, second))
@@ -63,4 +63,4 @@ def compare_command(a, b, as_json, as_csv, png, svg, block_size, assume_output, 
         print_tables(result.tables())
         print_notes([*result.notes, *remarks.values()])
     if png or svg:
-        write_figure(compared.plot(*studies))
+        write_figure(hit_rates.compared_plot(*studies))

@@ -67,9 +67,9 @@ def curve_command(trace, capacity, points, as_json, as_csv, sample, seed, domain
     capacities = curve.capacities(points) if capacity == "auto" else parse_capacities(capacity, **units)
     values = curve.to_dict(sorted(set(capacities)), kv_bytes_per_token=kv_bytes)
     remarks = remarks_of(loaded, "prefixes")
-    if not print_result(values | view, remarks, as_json=as_json, as_csv=capacity_tables.as_csv(values) if as_csv else None):
+    if not print_result(values | view, remarks, as_json=as_json, as_csv=capacity_tables.curve_csv(values) if as_csv else None):
         print_tables([capacity_tables.curve_table(values)])
-        print_notes([*capacity_tables.notes(values), *notes_on(source.model_config), *view_notes, *remarks.values(), *filter(None, [hint_on_commas(capacity, values["longest"])])])
+        print_notes([*capacity_tables.curve_notes(values), *notes_on(source.model_config), *view_notes, *remarks.values(), *filter(None, [hint_on_commas(capacity, values["longest"])])])
     write_figure(curve, kv_bytes_per_token=kv_bytes)
 
 

@@ -49,7 +49,7 @@ def sweep_command(traces, output, resume, runner, ray_address, workers, as_json,
     """
     from .._base.errors import UsageError
     from ..cache.sweeps import sweep
-    from ..report import sweep_tables
+    from ..report import capacity_tables
     from ..report.progress import RequestProgress
 
     if as_json and output == "-":
@@ -61,15 +61,15 @@ def sweep_command(traces, output, resume, runner, ray_address, workers, as_json,
             grid, output, resume=resume, runner=runner, threads=workers, ray_address=ray_address,
             on_total=bar.expect, on_progress=bar.update,
         )  # fmt: skip
-    shows_table = not as_json and (output is None or (output != "-" and len(table.rows) <= sweep_tables.MAX_ROWS))
+    shows_table = not as_json and (output is None or (output != "-" and len(table.rows) <= capacity_tables.MAX_ROWS))
     if as_json:
         print_json(table.to_dict())
     elif shows_table:
-        print_tables(sweep_tables.tables(table))
+        print_tables(capacity_tables.sweep_tables(table))
     if not quiet:
-        print_lines([] if shows_table else sweep_tables.notes(table))
+        print_lines([] if shows_table else capacity_tables.sweep_notes(table))
         written = [] if output in (None, "-") else [f"wrote       {output}", f"cells       {len(table.rows):,}"]
-        for line in written + sweep_tables.failure_lines(table):
+        for line in written + capacity_tables.failure_lines(table):
             print_line(console(), line)
     write_figure(table)
 

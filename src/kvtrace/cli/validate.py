@@ -72,9 +72,7 @@ def validate_command(log, recording_format, trace, block_size, model_config, gpu
             validation_report.write_per_request(done, stream)
     written = [per_request] if per_request not in (None, "-") else []
     if html:
-        from ..report import validation_page
-
-        written += validation_page.write_page(html, done, title=f"Simulated against measured: {_name_of(log)}", costs=words)
+        written += validation_report.write_page(html, done, title=f"Simulated against measured: {_name_of(log)}", costs=words)
     if as_json:
         print_json(done.to_dict())
     elif "-" not in (html, per_request):  # stdout has the page or the CSV

@@ -239,9 +239,8 @@ class _Encoder:
             linked["turn"], self.has_turns = None, False
         carried = {name: values for name, values in linked.items() if values is not None}
         for name in self._measured:  # a part without one has unknown numbers
-            values, number = getattr(columns, name), MEASURED[name]
-            none: np.ndarray = np.full(len(columns), number.unknown, dtype=number.dtype)
-            carried[name] = none if values is None else values
+            values = getattr(columns, name)
+            carried[name] = MEASURED[name].unknowns(len(columns)) if values is None else values
         code_of_kind: dict[str, int] = {}
         kinds = columns.extra["type"].tolist() if "type" in columns.extra else []
         codes = np.array([code_of_kind.setdefault(str(kind), len(code_of_kind)) for kind in kinds], dtype=np.int32)

@@ -1,40 +1,39 @@
-"""Tables and CSV with a row or a table for each capacity: those of `kvtrace curve` and `kvtrace tune`."""
+"""Tables and CSV with a row or a table for each capacity: those of `kvtrace curve`, `tune` and `sweep`."""
 
 from __future__ import annotations
 
+from collections import Counter, defaultdict
 from collections.abc import Iterator
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from .._base.results import columns_in
+from .._base.results import ResultColumn, column, columns_in
 from .._base.tables import TextTable, csv_text
 
 if TYPE_CHECKING:
+    from ..cache.sweeps.table import SweepTable
     from ..cache.tuning import Tuned, TunedPolicy
-
-GIB = 1 << 30
-RATES = {"block_hit_rate": "block", "token_hit_rate": "token", "request_hit_rate": "request"}
 
 
 def curve_table(curve: dict[str, Any]) -> TextTable:
     """A table with one row for each point of a curve's `to_dict()`; the last row is a cache that never evicts."""
+    from ..analysis.curves import CurvePoint
+
     table = TextTable(f"LRU hit rates, one request at a time, blocks of {curve['block_size']:,} tokens")
     table.remedy = "use --csv or a wider terminal"
-    table.add_column("capacity (blocks)", right=True)
-    table.add_column("tokens", right=True, rank=2)
-    if curve["kv_bytes_per_token"]:
-        table.add_column("GiB", right=True)
-    table.add_column("of the working set", right=True)
-    table.add_columns((f"{name} hit rate" for name in RATES.values()), right=True)
-    for point in curve["points"]:
-        mark = "" if point["exact"] or curve["sample"] else "*"
-        table.add_row(f"{mark}{point['capacity']:,}", *_sizes(point), f"{point['share']:.2%}", *_rates(point))
-    blank = [""] * (3 if curve["kv_bytes_per_token"] else 2)
-    table.add_row("unlimited", *blank, *_rates(curve["unlimited"]))
-    return table
+    rows = [*map(_with_errors, curve["points"]), {"capacity": "unlimited"} | curve["unlimited"]]
+    for row in rows[:-1]:
+        if not (row["exact"] or curve["sample"]):
+            row["capacity"] = f"*{row['capacity']:,}"
+    return table.add_results(columns_in(CurvePoint), rows)
 
 
-def notes(curve: dict[str, Any]) -> list[str]:
+def _with_errors(point: dict[str, Any]) -> dict[str, Any]:
+    errors = point.get("error", {})
+    return point | {rate: f"{point[rate]:.4f} ±{error:.4f}" for rate, error in errors.items()}
+
+
+def curve_notes(curve: dict[str, Any]) -> list[str]:
     """Sentences on how to read the table, and the capacities that most of the hits need."""
     sentences, least = [], list(curve["least"].values()) if curve["unlimited"]["hit_blocks"] else []
     exact = all(point["exact"] for point in curve["points"]) and all(size >= curve["longest"] for size in least)
@@ -61,32 +60,20 @@ def _and(parts):
     return f"{', '.join(parts[:-1])} and {parts[-1]}"
 
 
-def as_csv(curve: dict[str, Any]) -> str:
+def curve_csv(curve: dict[str, Any]) -> str:
     """A header, and one line for each point, with the keys of `to_dict()`."""
-    return csv_text([_flat(point) for point in curve["points"]])
-
-
-def _sizes(point):
-    yield f"{point['capacity_tokens']:,}"
-    if "capacity_bytes" in point:
-        yield f"{point['capacity_bytes'] / GIB:,.2f}"
-
-
-def _rates(point):
-    errors = point.get("error", {})
-    return [f"{point[rate]:.4f}" + (f" ±{errors[rate]:.4f}" if rate in errors else "") for rate in RATES]
-
-
-def _flat(point):
-    errors = point.get("error", {})
-    flat = {name: value for name, value in point.items() if name != "error"}
-    return flat | {f"{rate}_error": error for rate, error in errors.items()}
+    rows = [
+        point | {f"{rate}_error": error for rate, error in point.get("error", {}).items()} for point in curve["points"]
+    ]
+    return csv_text([{key: value for key, value in row.items() if key != "error"} for row in rows])
 
 
 def tune_tables(tuned: Tuned) -> list[TextTable]:
     """A table for each capacity, the policies that close most of the gap first and the bounds last."""
     capacities = dict.fromkeys(row.capacity for row in tuned.rows)
-    return [_table(tuned, [row for row in tuned.rows if row.capacity == one], one) for one in capacities]
+    return [
+        _tune_table(tuned, [row for row in tuned.rows if row.capacity == capacity], capacity) for capacity in capacities
+    ]
 
 
 def tune_notes(tuned: Tuned) -> list[str]:
@@ -106,7 +93,7 @@ def tune_csv(tuned: Tuned) -> str:
     return csv_text([row.to_dict() for row in tuned.rows])
 
 
-def _table(tuned: Tuned, rows: list[TunedPolicy], capacity: int) -> TextTable:
+def _tune_table(tuned: Tuned, rows: list[TunedPolicy], capacity: int) -> TextTable:
     from ..cache.tuning import TunedPolicy, looks_ahead
 
     counted = tuned.requests - tuned.first_half
@@ -130,3 +117,110 @@ def _joined(rows: list[TunedPolicy]) -> Iterator[TunedPolicy]:
             yield replace(of_policy[0], pool="both" if len(of_policy) > 1 else of_policy[0].pool)
         else:
             yield from of_policy
+
+
+AFTER_SETTINGS = 50  # places of columns: the settings of a sweep stand before all others
+MAX_REASONS = 5  # printed reasons of failed cells
+MAX_ROWS = 40  # a larger table is only written to the file
+UNEQUAL = (
+    "The capacities differ in tokens between the block sizes, so rows of different block sizes do not compare equal "
+    "memory. For equal memory, give --capacity in tokens or bytes: 64ktokens, 24GiB."
+)
+
+
+def sweep_tables(sweep: SweepTable) -> list[TextTable]:
+    """The table. Settings that all cells share are in the title; failed cells have no counts."""
+    from ..cache.sweeps.table import SETTINGS
+
+    rows = sweep.rows
+    own = [name for name in SETTINGS if len({row[name] for row in rows}) > 1 or name in ("policy", "capacity")]
+    same = [name for name in ("trace", "engine", "mode", "schedule", "block_size") if name not in own]
+    same = [name for name in same if (name, rows[0][name]) != ("mode", "block")]
+    title = ", ".join(["Hits of prefix caches", *(_phrase(name, rows[0][name]) for name in same)])
+    table = TextTable(title, remedy="use -o FILE.csv or a wider terminal")
+    table.add_results(_sweep_columns(own), rows)
+    table.legend |= _warnings(rows)
+    table.caption = "" if compares_equal_memory(rows) else UNEQUAL
+    return [table]
+
+
+def sweep_notes(sweep: SweepTable) -> list[tuple[str, str]]:
+    """The sentences below the table, for a run that does not print it: (kind, sentence)."""
+    warnings = [("warning", f"{policies}: {warning}") for policies, warning in _warnings(sweep.rows).items()]
+    return warnings if compares_equal_memory(sweep.rows) else [*warnings, ("note", UNEQUAL)]
+
+
+def _sweep_columns(own: list[str]) -> dict[str, ResultColumn]:
+    """The columns that name a row, none of which is ever left out, then those of any simulation."""
+    from ..cache.simulation import Simulation
+    from ..cache.sweeps.table import SETTINGS, TEXTS
+    from .simulation_tables import BESIDE_RUNS
+
+    settings = {
+        name: column(name.replace("_", " "), "" if name in TEXTS else ",", rank=0, place=at)
+        for at, name in enumerate(own)
+    }
+    if {"capacity", "block_size"} <= {*own}:
+        settings["capacity_tokens"] = replace(settings["capacity"], heading="capacity tokens")
+    of_runs = columns_in(Simulation) | BESIDE_RUNS
+    others = {
+        key: replace(each, place=each.place + AFTER_SETTINGS)
+        for key, each in of_runs.items()
+        if key not in {*SETTINGS, *settings}
+    }
+    gib = replace(of_runs["capacity_bytes"], place=AFTER_SETTINGS)
+    return others | settings | {"capacity_bytes": gib}
+
+
+def _warnings(rows) -> dict[str, str]:
+    """Policies -> the warning that their rows have."""
+    policies: dict[str, dict[str, None]] = defaultdict(dict)
+    for row in rows:
+        if row["warning"]:
+            policies[row["warning"]][row["policy"]] = None
+    return {", ".join(names): warning for warning, names in policies.items()}
+
+
+def compares_equal_memory(rows: list[dict[str, Any]]) -> bool:
+    """Whether each trace has the same capacities in tokens at all block sizes, to within a block.
+
+    >>> row = {"trace": "day.jsonl", "seed": None, "mode": "block"}
+    >>> half = [row | {"block_size": size, "capacity_tokens": tokens} for size, tokens in ((16, 2688), (32, 3392))]
+    >>> compares_equal_memory(half), compares_equal_memory(half[:1])
+    (False, True)
+    """
+    sizes: dict[Any, dict[int, set[int]]] = defaultdict(lambda: defaultdict(set))
+    for row in rows:
+        sizes[row["trace"], row["seed"], row["mode"]][row["block_size"]].add(row["capacity_tokens"])
+    return all(_are_equal(of_trace) for of_trace in sizes.values())
+
+
+def _are_equal(capacities: dict[int, set[int]]) -> bool:
+    """Whether each block size has the same capacities in tokens, to within its own block."""
+    largest = max(capacities)
+    lists = [sorted(of_size) for of_size in capacities.values()]
+    return all(
+        len(sizes) == len(lists[0]) and all(abs(a - b) < largest for a, b in zip(sizes, lists[0], strict=True))
+        for sizes in lists
+    )
+
+
+def failure_lines(sweep: SweepTable) -> list[str]:
+    """The number of failed cells, and a line for each of the most common reasons."""
+    if not sweep.failed:
+        return []
+    reasons = Counter(row["error"] for row in sweep.failed)
+    lines = [f"{len(sweep.failed):,} of {len(sweep.rows):,} cells failed; the column `error` has the reasons."]
+    lines += [f"{count:>8,} x {reason}" for reason, count in reasons.most_common(MAX_REASONS)]
+    return lines + (
+        [f"         and {len(reasons) - MAX_REASONS:,} other reasons"] if len(reasons) > MAX_REASONS else []
+    )
+
+
+def _phrase(name: str, value: Any) -> str:
+    from .simulation_tables import in_words
+
+    words = (
+        {"block_size": f"blocks of {value:,} tokens"} if name == "block_size" else {"schedule": in_words(str(value))}
+    )
+    return words.get(name, f"{name} {value}")

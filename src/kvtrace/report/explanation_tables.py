@@ -9,8 +9,9 @@ from typing import Any, BinaryIO
 
 import numpy as np
 
-from .._base.tables import Column, TextTable, csv_text, printable
-from ..serving.misses.baseline import BASES, duration
+from .._base.results import any_value, column, columns_in
+from .._base.tables import TextTable, csv_text, printable
+from ..serving.misses.baseline import BASES, Cure, duration
 from ..serving.misses.causes import CAUSES
 from ..serving.misses.cures import TOGETHER, Cures
 from ..serving.misses.explanation import CauseGroupDict, Explanation, SessionCausesDict, WindowCausesDict
@@ -82,21 +83,12 @@ def notes(explanation: Explanation) -> list[str]:
 def cure_table(cures: Cures) -> TextTable:
     """The cures with a gain."""
     table = TextTable("What would help", remedy="use --json or a wider terminal")
-    table.columns += [Column("tokens", right=True, rank=0), Column("share", right=True, rank=0)]
-    worth = {
-        "prefill": [None if cure.prefill_s is None else duration(cure.prefill_s) for cure in cures],
-        "GPU USD": [None if cure.usd is None else f"{cure.usd:,.2f}" for cure in cures],
-        "bill USD": [None if cure.provider_usd is None else f"{cure.provider_usd:,.2f}" for cure in cures],
-    }
-    known = {name: cells for name, cells in worth.items() if any(cells)}
-    table.columns += [Column(name, right=True, rank=1 + (name != "prefill")) for name in known]
-    table.columns += [Column("basis", rank=3), Column("change", dim=True, rank=0)]
-    for number, cure in enumerate(cures):
-        tokens = f"{'<= ' if cure.basis == 'bound' else ''}{cure.tokens:,}"
-        figures = [cells[number] or "" for cells in known.values()]
-        table.add_row(tokens, f"{cure.share:.1%}", *figures, cure.basis, cure.advice)
     table.legend = {basis: meaning for basis, meaning in BASES.items() if any(cure.basis == basis for cure in cures)}
-    return table
+    rows = [
+        cure.to_dict() | {"sentence": cure.advice}
+        | ({"tokens": f"<= {cure.tokens:,}"} if cure.basis == "bound" else {}) for cure in cures
+    ]  # fmt: skip
+    return table.add_results(columns_in(Cure), rows)
 
 
 def cure_notes(cures: Cures) -> list[str]:
@@ -112,17 +104,16 @@ def cure_notes(cures: Cures) -> list[str]:
 
 def window_table(windows: Sequence[WindowCausesDict]) -> TextTable:
     """The causes of windows of time, as shares of their tokens."""
-    return _group_table("Over time", "from (s)", [(f"{one['start_ms'] / 1000:,.0f}", one) for one in windows])
+    return _group_table("Over time", windows)
 
 
 def session_table(sessions: Sequence[SessionCausesDict]) -> TextTable:
     """The causes of the sessions with the largest loss: tokens that repeat, and were not hits."""
-    most = sorted(sessions, key=loss, reverse=True)[:SESSIONS]
-    named = [("none" if one["session"] < 0 else f"{one['session']:,}", one) for one in most]
-    table = _group_table("By session", "session", named)
-    if len(most) < len(sessions):
+    largest = sorted(sessions, key=loss, reverse=True)[:SESSIONS]
+    table = _group_table("By session", largest)
+    if len(largest) < len(sessions):
         table.caption = (
-            f"The {len(most)} of {len(sessions):,} sessions with the largest loss. --json and --csv have all."
+            f"The {len(largest)} of {len(sessions):,} sessions with the largest loss. --json and --csv have all."
         )
     return table
 
@@ -133,16 +124,23 @@ def loss(group: CauseGroupDict) -> int:
     return group["tokens"] - sum(causes[name] for name in ("hit", "first_use", "not_served"))
 
 
-def _group_table(title: str, first: str, groups: Sequence[tuple[str, CauseGroupDict]]) -> TextTable:
-    shown = [cause for cause in CAUSES if cause in ALWAYS or any(group["causes"][cause] for _, group in groups)]
-    table = TextTable(title, remedy="use --csv or a wider terminal")
-    table.add_column(first, right=True)
-    table.add_columns(["requests", "tokens"], right=True, rank=1)
-    table.add_columns([cause.replace("_", " ") for cause in shown], right=True, rank=0)
-    for name, group in groups:
-        shares = [f"{group['causes'][cause] / max(group['tokens'], 1):.1%}" for cause in shown]
-        table.add_row(name, f"{group['requests']:,}", f"{group['tokens']:,}", *shares)
-    return table
+OF_GROUPS = {
+    "start_ms": column("from (s)", lambda ms: f"{ms / 1000:,.0f}", rank=0),
+    "session": column("session", lambda number: "none" if number < 0 else f"{number:,}", rank=0),
+    "requests": column("requests", ","),
+    "tokens": column("tokens", ","),
+} | {
+    cause: column(cause.replace("_", " "), ".1%", rank=0, when=None if cause in ALWAYS else any_value)
+    for cause in CAUSES
+}  # fmt: skip
+
+
+def _group_table(title: str, groups: Sequence[CauseGroupDict]) -> TextTable:
+    rows = [
+        {**group, **{cause: tokens / max(group["tokens"], 1) for cause, tokens in group["causes"].items()}}
+        for group in groups
+    ]
+    return TextTable(title, remedy="use --csv or a wider terminal").add_results(OF_GROUPS, rows)
 
 
 def as_csv(explanation: Explanation, groups: Sequence[Any] | None = None) -> str:

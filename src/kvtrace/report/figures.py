@@ -13,8 +13,8 @@ import numpy as np
 from .._base.errors import UsageError
 from ..analysis.compared_figures import NAMES
 from ..analysis.comparison import Comparison
+from ..analysis.curves import HitCurve
 from ..analysis.distribution import Distribution, DistributionFrames
-from ..analysis.exact_curve import HitCurve
 from ..cache.simulation import Simulation
 from ..cache.sweeps.table import SweepTable
 from ..serving.misses.explanation import Explanation
@@ -47,11 +47,11 @@ def distributions_plot(statistics: DistributionFrames) -> Plot:
     >>> distributions_plot(basics(toy("0 1", "0"))).panels[0].series[0].x.tolist()
     [1.0, 1.25, 1.5, 1.75, 2.0]
     """
-    known = statistics.distributions()
+    by_name = statistics.distributions()
     panels = [
-        _panel(title, axis, {label: (known[name], name) for name, label in names.items()})
+        _panel(title, axis, {label: (by_name[name], name) for name, label in names.items()})
         for title, (axis, names) in PANELS.items()
-        if names.keys() <= known.keys()
+        if names.keys() <= by_name.keys()
     ]
     return Plot("Distributions", "Minimum, quartiles, maximum, and the quantiles that you chose.", panels)
 
@@ -63,7 +63,7 @@ def _panel(title: str, axis: str, distributions: dict[str, tuple[Distribution, s
         if len(points):
             positive = points[points[:, 0] > 0]
             series.append(Series(label, positive[:, 0], positive[:, 1], len(series), "dots"))
-    if not any(len(one.x) for one in series):
+    if not any(len(line.x) for line in series):
         return Panel(title, missing="no value is above 0.")
     share = Axis("cumulative share", percent=True, limits=(0, 1))
     return Panel(title, Axis(axis, log=True), share, series)
@@ -73,8 +73,8 @@ def _points(values: Distribution, divisor: int) -> list[tuple[float, float]]:
     """(value, share of the sample up to it) of each known quantile."""
     if not values.count:
         return []
-    known = {share: getattr(values, name) for name, share in SHARES.items()} | values.quantiles
-    return [(known[share] / divisor, share) for share in sorted(known)]
+    value_at = {share: getattr(values, name) for name, share in SHARES.items()} | values.quantiles
+    return [(value_at[share] / divisor, share) for share in sorted(value_at)]
 
 
 def comparison_plot(comparison: Comparison) -> Plot:
@@ -186,9 +186,9 @@ def trace_plot(study: Study) -> Plot:
     ['Hit rate by capacity', 'Block hit rate over time', 'Reuse distance', 'Requests per second']
     """
     if PREFIXES in study.unknown:
-        known = [distributions.lengths_plot(study).panels[0], over_time.arrivals_plot(study).panels[0]]
+        others = [distributions.lengths_plot(study).panels[0], over_time.arrivals_plot(study).panels[0]]
         hits = [unknown_plot("Hit rate by capacity", study.unknown[PREFIXES]).panels[0]]
-        return Plot("A trace at a glance", "Lengths and load.", hits + known)
+        return Plot("A trace at a glance", "Lengths and load.", hits + others)
     panels = [
         hit_rates.curve_plot(study.curve, study.kv_bytes_per_token).panels[0],
         over_time.hits_over_time_plot(study).panels[0],

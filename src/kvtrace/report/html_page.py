@@ -17,7 +17,7 @@ from .._base.output_files import write_atomically
 from .._base.tables import TextTable, printable
 from .._base.units import short
 from ..analysis.comparison import Comparison, compare_prepared
-from ..analysis.summary_tables import UNKNOWN
+from ..analysis.session_statistics import UNKNOWN
 from ..formats.writing import require_place
 from ..serving.misses.explanation import Explanation
 from ..serving.planning.plan_result import Plan
@@ -25,7 +25,7 @@ from ..trace.trace import Trace
 from ..trace.unknown import OUTPUTS, PREFIXES, remarks
 from . import explanation_tables as explained
 from . import interactive, paper, plan_tables
-from .plots import PLOTS, compared, planned, plot_named
+from .plots import PLOTS, hit_rates, planned, plot_named
 from .plots.plot import Plot, Study, time_unit
 
 WIDE = 6  # columns of a table that takes the width of the page
@@ -154,8 +154,8 @@ def draw(
         plots |= {"plan-instances": planned.instances(plan), "plan-sensitivity": planned.sensitivity(plan)}
     if other is not None:
         on_step("compare")
-        plots["compare"] = compared.plot(study, other)
-        if (behaviour := compared.behaviour(study, other)) is not None:
+        plots["compare"] = hit_rates.compared_plot(study, other)
+        if (behaviour := hit_rates.behaviour_plot(study, other)) is not None:
             plots["compare-behaviour"] = behaviour
     for name in PLOTS:
         on_step(name)
@@ -287,7 +287,7 @@ def _hit_tiles(study: Study) -> Iterator[tuple[str, str, str]]:
 
 def fidelity(study: Study, other: Study) -> Comparison:
     """The fidelity of the second trace to the first, as in `kvtrace compare`."""
-    return compare_prepared(compared.prepared(study), compared.prepared(other), (study.name, other.name))
+    return compare_prepared(hit_rates.prepared(study), hit_rates.prepared(other), (study.name, other.name))
 
 
 def _fidelity(two: Comparison) -> dict[str, Any]:

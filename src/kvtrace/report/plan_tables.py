@@ -2,24 +2,36 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
+from .._base.results import as_json, column, columns_in
 from .._base.tables import TextTable, csv_text
 from ..serving.planning.plan_result import (
+    BlockSizePlan,
     BlockSizesPlan,
     CurvePoint,
     InstancesPlan,
+    LanePoint,
     LanesPlan,
+    LeastMemory,
     LoopPlan,
     MemoryPlan,
+    MemoryPoint,
     ModelError,
     Plan,
     PlanSetting,
+    PricePlan,
     PricesPlan,
     RouterPlan,
     Sensitivity,
+    TierPlan,
     TiersPlan,
     TimeTarget,
     UnmetTarget,
+    seconds,
 )
+
+MARK = {"mark": column(note=True, rank=0)}  # a word after the row
 
 
 def tables(plan: Plan) -> list[TextTable]:
@@ -51,27 +63,23 @@ def sentence(part: InstancesPlan) -> str:
 
 def _error_sentence(part: InstancesPlan) -> str:
     """What the measured errors of simulated times mean for the number of instances."""
-    known = part.model_error
-    if known is None:
+    model_error = part.model_error
+    if model_error is None:
         return ""
-    few, sure = known.fewest_instances, known.sure_instances
+    few, sure = model_error.fewest_instances, model_error.sure_instances
     many = "no number is sure to meet the target" if sure is None else f"{sure:,} are sure to meet the target"
     some = "" if few is None or few == sure else f"{few:,} may be enough, and "
-    return f" Simulated times were wrong by up to {known.error:.1%}: {some}{many}."
+    return f" Simulated times were wrong by up to {model_error.error:.1%}: {some}{many}."
 
 
 def _lanes(part: LanesPlan, target: TimeTarget) -> TextTable:
-    names = ["lanes", f"TTFT {quantile_name(target)}", "end to end p50", "block hit rate", "sessions per hour",
-             "USD per session", ""]  # fmt: skip
-    table = _table(lanes_sentence(part, target), names, part.assumes)
-    for point in part.curve:
-        usd = "" if point.usd_per_session is None else f"{point.usd_per_session:,.3f}"
-        table.add_row(
-            f"{point.lanes:,}", f"{seconds(point.ttft_s)} s", f"{seconds(point.e2e['p50'])} s",
-            f"{point.block_hit_rate:.4f}", f"{point.sessions_per_hour:,.1f}", usd,
-            "misses" if not point.meets else "largest" if point.lanes == part.lanes else "meets",
-        )  # fmt: skip
-    return table
+    rows = [
+        point.to_dict() | {"mark": "misses" if not point.meets else "largest" if point.lanes == part.lanes else "meets"}
+        for point in part.curve
+    ]
+    shown = ("lanes", "ttft_s", "e2e", "block_hit_rate", "sessions_per_hour", "usd_per_session", "mark")
+    table = _table(lanes_sentence(part, target), part.assumes)
+    return table.add_results(columns_in(LanePoint) | MARK, rows, shown, ttft_s=f"TTFT {quantile_name(target)}")
 
 
 def lanes_sentence(part: LanesPlan, target: TimeTarget) -> str:
@@ -83,7 +91,9 @@ def lanes_sentence(part: LanesPlan, target: TimeTarget) -> str:
 
 
 def _setting(part: PlanSetting) -> TextTable:
-    table = _table("Workload and hardware", ["", ""], part.assumes)
+    table = _table("Workload and hardware", part.assumes, has_header=False)
+    table.add_column()
+    table.add_column(dim=True, rank=0)
     table.add_row("requests", f"{part.requests:,} in blocks of {part.block_size:,} tokens")
     table.add_row("instance", f"{part.gpus_per_instance} x {part.gpu}, {part.usd_per_instance_hour:.2f} USD per hour")
     kv = f"{part.capacity_blocks:,} blocks, {part.kv_bytes_per_token:,} bytes per token"
@@ -92,50 +102,33 @@ def _setting(part: PlanSetting) -> TextTable:
 
 
 def _memory(part: MemoryPlan) -> TextTable:
-    names = ["blocks", "GiB", "block hit rate", "gap to unlimited", "gap to belady", ""]
-    table = _table("Hits by memory", names, part.assumes)
-    for point in part.points:
-        gap = point.gap_to_belady
-        table.add_row(
-            f"{point.capacity:,}", f"{point.gib:,.1f}", f"{point.block_hit_rate:.4f}",
-            f"{point.gap_to_unlimited:.4f}", "" if gap is None else f"{gap:.4f}",
-            "knee" if point == part.knee else "",
-        )  # fmt: skip
-    return table
+    rows = [point.to_dict() | {"mark": "knee" if point == part.knee else ""} for point in part.points]
+    return _table("Hits by memory", part.assumes).add_results(columns_in(MemoryPoint) | MARK, rows)
 
 
 def _least(part: MemoryPlan) -> TextTable:
-    table = _table("Smallest memory for a share of the possible hits", ["share", "blocks", "GiB"], [])
-    for share, smallest in part.least.items():
-        table.add_row(share, f"{smallest.capacity:,}", f"{smallest.gib:,.1f}")
-    return table
+    columns = {"share": column("share", rank=0)} | columns_in(LeastMemory)
+    rows = [{"share": share} | smallest.to_dict() for share, smallest in part.least.items()]
+    return _table("Smallest memory for a share of the possible hits").add_results(columns, rows)
 
 
 def _tiers(part: TiersPlan) -> TextTable:
-    names = ["tier", "blocks", "hit blocks", "share of blocks", "fetch per block", "fetching pays"]
-    table = _table("Tiers below the GPUs", names, part.assumes)
-    for row in part.rows:
-        fetch_time = "" if row.fetch_seconds_per_block is None else f"{1000 * row.fetch_seconds_per_block:.2f} ms"
-        pays = "" if row.fetch_pays is None else "yes" if row.fetch_pays else "no"
-        table.add_row(row.name, f"{row.capacity:,}", f"{row.hit_blocks:,}", f"{row.share:.4f}", fetch_time, pays)
+    table = _table("Tiers below the GPUs", part.assumes)
     table.caption = f"fetching pays above {part.break_even_bandwidth / 1e9:,.1f} GB/s; {table.caption}"
-    return table
+    return table.add_results(columns_in(TierPlan), as_json(part.rows))
 
 
 def _instances(part: InstancesPlan) -> TextTable:
     target = part.target
     title = f"Instances for a time to first token of {target.ttft_s:g} s for {target.quantile:.0%} of the requests"
-    names = ["router", "instances", f"TTFT {quantile_name(target)}", "TPOT p50", "block hit rate", "busy", "USD"]
-    table = _table(title, names, part.assumes)
-    for row in part.routers:
-        if isinstance(row, UnmetTarget):
-            table.add_row(row.router, "not met", *[""] * (len(names) - 2))
-            continue
-        table.add_row(
-            row.router + (" *" if row == part.best else ""), number_range(row), f"{seconds(row.ttft_s)} s",
-            f"{1000 * row.tpot['p50']:.1f} ms", f"{row.block_hit_rate:.4f}", f"{row.utilisation:.0%}",
-            f"{row.usd:,.2f}",
-        )  # fmt: skip
+    table = _table(title, part.assumes)
+    rows = [
+        row.to_dict() | {"instances": "not met"} if isinstance(row, UnmetTarget)
+        else row.to_dict() | {"router": row.router + (" *" if row == part.best else ""), "instances": number_range(row)}
+        for row in part.routers
+    ]  # fmt: skip
+    shown = ("router", "instances", "ttft_s", "tpot", "block_hit_rate", "utilisation", "usd")
+    table.add_results(columns_in(RouterPlan), rows, shown, ttft_s=f"TTFT {quantile_name(target)}")
     best = part.best
     if part.model_error is not None:
         table.caption += f"; {_error_caption(part.model_error)}"
@@ -172,17 +165,15 @@ def _unmet(part: InstancesPlan) -> list[TextTable]:
 
 
 def _curve(part: InstancesPlan) -> TextTable:
-    names = ["router", "instances", "TTFT p50", "p90", "p99", "hit rate", "USD", "target"]
-    table = _table("Time to first token in seconds, and cost, by number of instances", names, [])
-    for row in part.routers:
-        for number, point in enumerate(_shown(row)):
-            table.add_row(
-                "" if number else row.router, f"{point.instances:,}",
-                *(seconds(point.ttft[name]) for name in ("p50", "p90", "p99")), f"{point.block_hit_rate:.4f}",
-                f"{point.usd:,.2f}", "met" if point.meets else "not met",
-            )  # fmt: skip
+    table = _table("Time to first token in seconds, and cost, by number of instances")
     table.caption = "hit rate: of blocks; all simulated numbers: kvtrace plan --csv"
-    return table
+    rows = [
+        {"router": "" if number else row.router} | point.to_dict()
+        for row in part.routers
+        for number, point in enumerate(_shown(row))
+    ]
+    shown = ("router", "instances", "ttft", "block_hit_rate", "usd", "meets")
+    return table.add_results(columns_in(RouterPlan) | columns_in(CurvePoint), rows, shown, block_hit_rate="hit rate")
 
 
 def _shown(row: RouterPlan | UnmetTarget) -> list[CurvePoint]:
@@ -210,15 +201,6 @@ def quantile_name(target: TimeTarget) -> str:
     return f"p{100 * target.quantile:g}"
 
 
-def seconds(value: float) -> str:
-    """A time in a table: two digits after the point below 100 s.
-
-    >>> seconds(1.9931), seconds(11377.99)
-    ('1.99', '11,378')
-    """
-    return f"{value:,.2f}" if value < 100 else f"{value:,.0f}"
-
-
 CSV_COLUMNS = (
     "router", "instances", "meets", "ttft_p50_s", "ttft_p90_s", "ttft_p99_s", "ttft_s", "ttft_low", "ttft_high",
     "tpot_p50_s", "block_hit_rate", "imbalance", "utilisation", "rejected", "usd", "usd_per_million_requests",
@@ -227,60 +209,44 @@ CSV_COLUMNS = (
 
 def as_csv(plan: Plan) -> str:
     """The curves of all routers as CSV: one row for each simulated number of instances."""
-    rows = []
-    for row in plan.instances.routers:
-        for point in row.curve:
-            times = {"p50": point.ttft["p50"], "p90": point.ttft["p90"], "p99": point.ttft["p99"]}
-            values = vars(point) | {f"ttft_{name}_s": time for name, time in times.items()}
-            values |= {"router": row.router, "tpot_p50_s": point.tpot["p50"]}
-            rows.append({name: values[name] for name in CSV_COLUMNS})
-    return csv_text(rows, CSV_COLUMNS)
+    rows = [
+        {"router": row.router} | vars(point) | {"tpot_p50_s": point.tpot["p50"]}
+        | {f"ttft_{name}_s": point.ttft[name] for name in ("p50", "p90", "p99")}  # type: ignore[literal-required]
+        for row in plan.instances.routers
+        for point in row.curve
+    ]  # fmt: skip
+    return csv_text([{name: row[name] for name in CSV_COLUMNS} for row in rows], CSV_COLUMNS)
 
 
 def _loop(part: LoopPlan) -> TextTable:
-    table = _table("One-pass estimate against event simulation", ["", "block hit rate"], part.assumes)
+    table = _table("One-pass estimate against event simulation", part.assumes)
+    table.add_column()
+    table.add_column("block hit rate", right=True)
     table.add_row(f"one pass, {part.instances} x {part.router}", f"{part.one_pass_block_hit_rate:.4f}")
     table.add_row("event simulation", f"{part.events_block_hit_rate:.4f}")
     return table
 
 
 def _sensitivity(part: list[Sensitivity], instances: InstancesPlan) -> TextTable:
-    best, place = instances.best, quantile_name(instances.target)
+    best = instances.best
     assert best is not None
-    title = f"If an assumption changes: TTFT with {best.instances:,} x {best.router}, and the instances needed"
-    names = ["assumption", "factor", f"TTFT {place}", "90 % interval", "instances", "USD"]
-    table = _table(title, names, [])
-    for row in part:
-        table.add_row(
-            row.what, f"{row.factor:g}", f"{seconds(row.ttft_s)} s",
-            f"{seconds(row.ttft_low)} to {seconds(row.ttft_high)} s",
-            "not met" if row.instances is None else f"{row.instances:,}",
-            "" if row.usd is None else f"{row.usd:,.2f}",
-        )  # fmt: skip
+    table = _table(f"If an assumption changes: TTFT with {best.instances:,} x {best.router}, and the instances needed")
     table.caption = "interval: bootstrap over windows of consecutive requests"
-    return table
+    columns = columns_in(Sensitivity) | {"interval": column("90 % interval", str)}
+    rows = [row.to_dict() | {"interval": f"{seconds(row.ttft_low)} to {seconds(row.ttft_high)} s"} for row in part]
+    shown = ("what", "factor", "ttft_s", "interval", "instances", "usd")
+    return table.add_results(columns, rows, shown, ttft_s=f"TTFT {quantile_name(instances.target)}")
 
 
 def _block_sizes(part: BlockSizesPlan) -> TextTable:
-    table = _table("Larger blocks", ["block size", "block hit rate", "token hit rate"], part.assumes)
-    for row in part.rows:
-        table.add_row(f"{row.block_size:,}", f"{row.block_hit_rate:.4f}", f"{row.token_hit_rate:.4f}")
-    return table
+    return _table("Larger blocks", part.assumes).add_results(columns_in(BlockSizePlan), as_json(part.rows))
 
 
 def _prices(part: PricesPlan) -> TextTable:
-    table = _table("Costs at a provider's prices", ["time to live", "token hit rate", "USD", "saved"], part.assumes)
-    for row in part.rows:
-        best = " *" if row.ttl == part.best else ""
-        table.add_row(row.ttl + best, f"{row.token_hit_rate:.4f}", f"{row.usd:,.2f}", f"{row.saved:,.2f}")
-    return table
+    rows = [row.to_dict() | {"ttl": row.ttl + (" *" if row.ttl == part.best else "")} for row in part.rows]
+    return _table("Costs at a provider's prices", part.assumes).add_results(columns_in(PricePlan), rows)
 
 
-def _table(title, names, assumes) -> TextTable:
-    table = TextTable(title, has_header=any(names), caption=f"assumes: {'; '.join(assumes)}" if assumes else "")
-    for number, name in enumerate(names):
-        is_key = number == 0 or name in ("", "instances", "USD")  # never left out on a narrow terminal
-        is_note = number > 0 and not name
-        table.add_column(name, right=number > 0 and bool(name), dim=is_note, rank=0 if is_key else 1)
-    table.remedy = "use --json or a wider terminal"
-    return table
+def _table(title: str, assumes: Sequence[str] = (), *, has_header: bool = True) -> TextTable:
+    caption = f"assumes: {'; '.join(assumes)}" if assumes else ""
+    return TextTable(title, has_header=has_header, caption=caption, remedy="use --json or a wider terminal")

@@ -123,9 +123,9 @@ class Steps(_Line):
     def __init__(self, console: Console, quiet: bool = False):
         super().__init__(console, quiet)
 
-    def update(self, done: int, total: int, step: str) -> None:
+    def update(self, finished: int, total: int, step: str) -> None:
         """Show the number of finished steps, their total, and the current step."""
-        self._show(completed=done, total=total, description=step)
+        self._show(completed=finished, total=total, description=step)
 
 
 class Work(_Line):
@@ -174,25 +174,25 @@ class Work(_Line):
             self._part = min(1.0, self._bytes / (total * self._files))
             self._draw()
 
-    def _advance(self, done: float, of: float | None, requests: int) -> None:
+    def _advance(self, amount: float, of: float | None, requests: int) -> None:
         """Count work of the present step; the unit is requests if all of it is not given."""
         self._simulated += requests
         total = of or self.requests
         if total:
-            self._part = min(1.0, self._part + done / total)
+            self._part = min(1.0, self._part + amount / total)
             if self._part == 1 or self._part - self._drawn >= FINEST:
                 self._draw()
 
     def _draw(self) -> None:
         self._drawn = self._part
-        done, elapsed = self._done + self._part * self._shares.get(self._step, 0.0), self._elapsed()
-        expected = elapsed * self._total / done if done else None
+        share, elapsed = self._done + self._part * self._shares.get(self._step, 0.0), self._elapsed()
+        expected = elapsed * self._total / share if share else None
         description = f"{self._name}: {self._step.replace('_', ' ')}"
-        rate = self._rate(done, elapsed)
-        self._show(completed=done, total=self._total, description=description, rate=rate, expected=expected)
+        rate = self._rate(share, elapsed)
+        self._show(completed=share, total=self._total, description=description, rate=rate, expected=expected)
 
-    def _rate(self, done: float, elapsed: float) -> str:
-        unit, count = "requests", self._simulated or self.requests * done / self._total
+    def _rate(self, share: float, elapsed: float) -> str:
+        unit, count = "requests", self._simulated or self.requests * share / self._total
         if self._bytes and self._step == "read":
             unit, count = "bytes", self._bytes
         return f"{short(count / elapsed)} {unit}/s" if elapsed and count else ""

@@ -75,7 +75,7 @@ def times(run: ServingRun) -> Plot:
     )
 
 
-def simulations_plot(done: Simulations) -> Plot:
+def simulations_plot(simulations: Simulations) -> Plot:
     """The hits of all runs by capacity, or by setting at one capacity; times, if the runs are in time.
 
     >>> from kvtrace.serving.run import simulate_all
@@ -83,24 +83,28 @@ def simulations_plot(done: Simulations) -> Plot:
     >>> simulations_plot(simulate_all(toy("0 1", "2", "0 1"), [2, 3])).panels[0].series[0].y.round(2).tolist()
     [0.2, 0.4]
     """
-    served = [run for run in done.runs if isinstance(run, ServingRun)]
-    if len(done.runs) == 1:
-        return simulation_plot(done.runs[0])
+    served = [run for run in simulations.runs if isinstance(run, ServingRun)]
+    if len(simulations.runs) == 1:
+        return simulation_plot(simulations.runs[0])
     if served:
         return Plot("Serving in time", "The times of the requests that were served.", _times(served))
-    panel = _by_capacity(done) if len({run.setting.capacity for run in done.runs}) > 1 else _by_setting(done)
+    panel = (
+        _by_capacity(simulations)
+        if len({run.setting.capacity for run in simulations.runs}) > 1
+        else _by_setting(simulations)
+    )
     return Plot("Simulated prefix caches", "The hits of each setting.", [panel])
 
 
-def _by_capacity(done: Simulations) -> Panel:
+def _by_capacity(simulations: Simulations) -> Panel:
     lines: dict[str, list[Simulation]] = {}
-    for run in done.runs:
-        lines.setdefault(label(run, done.runs, capacity=False), []).append(run)
+    for run in simulations.runs:
+        lines.setdefault(label(run, simulations.runs, capacity=False), []).append(run)
     series = [_line(name, runs, number) for number, (name, runs) in enumerate(list(lines.items())[:MAX_LINES])]
-    if done.optima:
-        series.append(_line("belady, the optimum", done.optima, len(series), style="dash"))
-    capacities = np.concatenate([one.x for one in series])
-    unlimited = _unlimited(done.runs[0])
+    if simulations.optima:
+        series.append(_line("belady, the optimum", simulations.optima, len(series), style="dash"))
+    capacities = np.concatenate([line.x for line in series])
+    unlimited = _unlimited(simulations.runs[0])
     ends = np.array([capacities.min(), capacities.max()])
     series.append(Series("unlimited", ends, np.full(2, unlimited), len(series), "dash"))
     left = len(lines) - MAX_LINES
@@ -115,15 +119,15 @@ def _line(name: str, runs: list[Simulation], colour: int, style: str = "dots") -
     return Series(name, x, np.array([run.hits.block_hit_rate for run in runs]), colour, style)
 
 
-def _by_setting(done: Simulations) -> Panel:
-    values = {label(run, done.runs): run.hits.block_hit_rate for run in done.runs}
-    unlimited = _unlimited(done.runs[0])
-    title = f"Block hit rate, {done.runs[0].setting.capacity:,} blocks"
+def _by_setting(simulations: Simulations) -> Panel:
+    values = {label(run, simulations.runs): run.hits.block_hit_rate for run in simulations.runs}
+    unlimited = _unlimited(simulations.runs[0])
+    title = f"Block hit rate, {simulations.runs[0].setting.capacity:,} blocks"
     panel = bars(title, rate_axis("block hit rate", unlimited), values)
     panel.series[0] = replace(panel.series[0], name="simulated")
     ends = np.array([-0.5, len(values) - 0.5])
     panel.series.append(Series("unlimited", np.full(2, unlimited), ends, 1, "dash"))
-    for optimum in done.optima:
+    for optimum in simulations.optima:
         panel.series.append(Series("belady, the optimum", np.full(2, optimum.hits.block_hit_rate), ends, 2, "dash"))
     return panel
 
@@ -135,15 +139,15 @@ def _unlimited(run: Simulation) -> float:
 def label(run: Simulation, runs: list[Simulation], *, capacity: bool = True) -> str:
     """The values of a run that differ among the runs, as its label."""
 
-    def values(one: Simulation) -> dict[str, str]:
-        setting = one.setting
+    def values(each: Simulation) -> dict[str, str]:
+        setting = each.setting
         named = {"engine": setting.engine, "policy": setting.policy, "mode": setting.mode}
-        if isinstance(one, FleetSimulation):
-            named |= {"router": one.router}
+        if isinstance(each, FleetSimulation):
+            named |= {"router": each.router}
         return named | ({"capacity": f"{setting.capacity:,} blocks"} if capacity else {})
 
-    every = [values(one) for one in runs]
-    different = [name for name, value in values(run).items() if any(one.get(name) != value for one in every)]
+    every = [values(each) for each in runs]
+    different = [name for name, value in values(run).items() if any(each.get(name) != value for each in every)]
     return ", ".join(values(run)[name] for name in different) or values(run)["policy"]
 
 
@@ -191,8 +195,8 @@ def sweep_plot(sweep: SweepTable) -> Plot:
 def _title(key: tuple[Any, ...], groups: Iterable[tuple[Any, ...]]) -> str:
     """The label of a panel: the trace, the block size, or both, as far as they differ."""
     trace, size = key
-    parts = [str(trace)] if len({one for one, _ in groups}) > 1 else []
-    parts += [f"blocks of {size:,} tokens"] if len({one for _, one in groups}) > 1 else []
+    parts = [str(trace)] if len({part for part, _ in groups}) > 1 else []
+    parts += [f"blocks of {size:,} tokens"] if len({part for _, part in groups}) > 1 else []
     return ", ".join(parts) or "Block hit rate"
 
 

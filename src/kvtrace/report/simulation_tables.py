@@ -15,11 +15,12 @@ from typing import Any, BinaryIO
 
 from .._base.results import column, columns_in, varies
 from .._base.tables import TextTable, cell, csv_text
+from .._base.units import GIB
 from ..cache.isolation import Isolation, sentence
 from ..cache.simulation import ROOTS_FIRST, SCHEMA, Simulation, evicts_roots_first, gap_to
 from ..serving.deployment import FleetSimulation, is_routed
+from ..trace.hits import RATES
 from ..trace.trace import Trace
-from .capacity_tables import GIB, RATES
 
 COMMON = ("engine", "mode", "schedule", "policy")  # columns that move into the title if all rows have the same value
 
@@ -187,36 +188,27 @@ def in_words(text: str) -> str:
     return words.get(kind, f"schedule {text}")
 
 
-def _table(title, names):
-    table = TextTable(title)
-    table.add_columns(names)
-    return table
+OF_LOADS = {name: column(name.replace("_", " "), ",") for name in ("requests", "tokens", "blocks", "hit_blocks")}
+OF_LOADS = {"instance": column("instance", ",", rank=0), **OF_LOADS, "block_hit_rate": RATES["block_hit_rate"]}
 
 
 def _instances(row):
     """A table of the load and the hits of each instance."""
-    table = _table(
-        f"{row['instances']} instances of {row['capacity']:,} blocks, policy {row['policy']}, router {row['router']}",
-        [],
+    title = (
+        f"{row['instances']} instances of {row['capacity']:,} blocks, policy {row['policy']}, router {row['router']}"
     )
-    table.add_columns(["instance", "requests", "tokens", "blocks", "hit blocks", "block hit rate"], right=True)
-    for load in row["loads"]:
-        table.add_row(
-            *(f"{load[name]:,}" for name in ("instance", "requests", "tokens", "blocks", "hit_blocks")),
-            f"{load['block_hit_rate']:.4f}",
-        )
-    return table
+    return TextTable(title).add_results(OF_LOADS, row["loads"])
+
+
+OF_WINDOWS = {
+    "start_ms": column("from (s)", lambda ms: f"{ms / 1000:,.0f}", rank=0),
+    "requests": column("requests", ","), "blocks": column("blocks", ","), **RATES,
+}  # fmt: skip
 
 
 def _windows(row):
-    table = _table(f"{row['engine']}, {row['policy']}, {row['capacity']:,} blocks", [])
-    table.add_columns(("from (s)", "requests", "blocks", *(f"{name} hit rate" for name in RATES.values())), right=True)
-    for window in row["over_time"]:
-        table.add_row(
-            f"{window['start_ms'] / 1000:,.0f}", f"{window['requests']:,}", f"{window['blocks']:,}",
-            *(f"{window[rate]:.4f}" for rate in RATES),
-        )  # fmt: skip
-    return table
+    title = f"{row['engine']}, {row['policy']}, {row['capacity']:,} blocks"
+    return TextTable(title).add_results(OF_WINDOWS, row["over_time"])
 
 
 def _flat(row):

@@ -1,23 +1,29 @@
-"""The tables, sentences and warnings of `kvtrace validate` and `kvtrace calibrate`, and the CSV of a validation."""
+"""The tables and sentences of `kvtrace validate` and `kvtrace calibrate`; the CSV and the HTML page of a validation."""
 
 from __future__ import annotations
 
 import csv
 import io
+from collections.abc import Iterable, Iterator
 from dataclasses import asdict
 from itertools import groupby
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 
 import numpy as np
 
+from .._base.files import is_std
+from .._base.output_files import write_atomically
+from .._base.results import column, columns_in
 from .._base.tables import TextTable, number, printable
-from ..analysis.summary_tables import UNKNOWN
+from ..analysis.session_statistics import UNKNOWN
 from ..serving.calibration.costs import LABELS
-from ..serving.latencies import StatisticError
+from ..serving.latencies import StatisticError, signed
 from ..serving.validation import Validation, ValidationDict
 
 if TYPE_CHECKING:
     from ..serving.calibration.calibration import Calibration
+
 
 UNITS = {"ttft_s": ("TTFT (s)", 1), "tpot_s": ("TPOT (ms)", 1000), "e2e_s": ("E2E (s)", 1)}
 MOMENTS = 12  # rows of the table over time
@@ -42,16 +48,18 @@ def tables(validation: Validation, costs: str = "") -> list[TextTable]:
 
 def sentence(validation: Validation) -> str:
     """The errors of the means in a sentence."""
-    means = [one for one in validation.errors if one.statistic == "mean"]
-    parts = [f"{UNITS[one.latency][0].split()[0]} {signed(one.error)}" for one in means]
+    means = [error for error in validation.errors if error.statistic == "mean"]
+    parts = [f"{UNITS[error.latency][0].split()[0]} {signed(error.error)}" for error in means]
     return f"The error of the simulated means: {', '.join(parts)} (simulated / measured - 1)."
 
 
 def warnings(validation: Validation) -> list[str]:
     """What limits the comparison, one sentence each."""
-    one, run, sentences = validation.recording, validation.run, []
-    if one.left_out:
-        sentences.append(f"{one.left_out:,} requests failed and are left out; the engine may have worked on them.")
+    recording, run, sentences = validation.recording, validation.run, []
+    if recording.left_out:
+        sentences.append(
+            f"{recording.left_out:,} requests failed and are left out; the engine may have worked on them."
+        )
     if run.rejected:
         sentences.append(f"{run.rejected:,} requests do not fit into the simulated KV cache. Give a larger --capacity.")
     if validation.capacity is None:
@@ -84,12 +92,12 @@ def _setting(validation: Validation, values: ValidationDict, costs: str) -> Text
     table = TextTable("Recording and simulation", has_header=False)
     table.add_column("")
     table.add_column("", dim=True, rank=0)
-    one = validation.recording
+    recording = validation.recording
     table.add_row(
-        "recording", f"{one.format or 'made'}, {values['requests']:,} requests, {values['left_out']:,} left out"
+        "recording", f"{recording.format or 'made'}, {values['requests']:,} requests, {values['left_out']:,} left out"
     )
-    if one.settings.model:
-        table.add_row("model", printable(one.settings.model))
+    if recording.settings.model:
+        table.add_row("model", printable(recording.settings.model))
     if values["warm_up"]:
         table.add_row("counted", f"the last {values['requests'] - values['warm_up']:,} requests")
     table.add_row("scheduler", values["scheduler"])
@@ -100,21 +108,23 @@ def _setting(validation: Validation, values: ValidationDict, costs: str) -> Text
     return table
 
 
+SHOWN = ("latency", "statistic", "measured", "simulated", "error", "interval")
+
+
 def _errors(validation: Validation) -> TextTable:
     table = TextTable("Simulated against measured", caption="interval: bootstrap over windows of requests")
-    table.add_column("")
-    table.add_column("statistic", rank=0)
-    table.add_columns(["measured", "simulated", "error", "90 % interval"], right=True)
-    for latency, group in groupby(validation.errors, lambda one: one.latency):
+    return table.add_results(columns_in(StatisticError), _rows(validation.errors), SHOWN)
+
+
+def _rows(errors: Iterable[StatisticError]) -> list[dict[str, Any]]:
+    """The rows of a table of errors, in the unit of each latency, which the first of its rows names."""
+    rows = []
+    for latency, group in groupby(errors, lambda error: error.latency):
         name, factor = UNITS[latency]
-        for place, one in enumerate(group):
-            table.add_row("" if place else name, one.statistic, *_values(one, factor))
-    return table
-
-
-def _values(one: StatisticError, factor: float) -> list[str]:
-    interval = f"{signed(one.low)} to {signed(one.high)}"
-    return [number(factor * one.measured), number(factor * one.simulated), signed(one.error), interval]
+        for place, error in enumerate(group):
+            scaled = {"measured": factor * error.measured, "simulated": factor * error.simulated}
+            rows.append(error.to_dict() | {"latency": "" if place else name} | scaled)
+    return rows
 
 
 def _ranks(values: ValidationDict) -> TextTable:
@@ -147,28 +157,19 @@ def _whole(values: ValidationDict) -> TextTable:
     return table
 
 
+OVER_TIME = {"seconds": column("seconds", ",.1f", rank=0)} | {
+    key: column(key.replace("_", " ").replace("kv", "KV"), text, none="-")
+    for name, text in {"running": ",", "waiting": ",", "kv_use": ".1%"}.items()
+    for key in (name, f"simulated_{name}")
+}
+
+
 def _over_time(values: ValidationDict) -> TextTable:
-    state = values["over_time"]
+    state: dict[str, Any] = {**values["over_time"]}
+    moments = np.unique(np.linspace(0, len(state["seconds"]) - 1, MOMENTS).round().astype(int)).tolist()
+    rows = [{key: state[key] and state[key][moment] for key in OVER_TIME} for moment in moments]
     table = TextTable("Requests that run and wait, and KV use, over time")
-    table.add_column("seconds", right=True)
-    for name in ("running", "waiting", "KV use"):
-        table.add_columns([name, f"simulated {name}"], right=True)
-    chosen = np.unique(np.linspace(0, len(state["seconds"]) - 1, MOMENTS).round().astype(int)).tolist()
-    for at in chosen:
-        counts = (state[name][at] for name in ("running", "simulated_running", "waiting", "simulated_waiting"))
-        uses = ("-" if use is None else f"{use[at]:.1%}" for use in (state["kv_use"], state["simulated_kv_use"]))
-        table.add_row(f"{state['seconds'][at]:,.1f}", *(f"{count:,}" for count in counts), *uses)
-    return table
-
-
-def signed(share: float) -> str:
-    """An error in percent, with its sign.
-
-    >>> signed(0.0335), signed(-0.00004)
-    ('+3.4 %', '0.0 %')
-    """
-    text = f"{100 * share:+,.1f} %"
-    return "0.0 %" if text in ("+0.0 %", "-0.0 %") else text
+    return table.add_results(OVER_TIME, rows, tuple(OVER_TIME))
 
 
 def calibration_tables(calibration: Calibration) -> list[TextTable]:
@@ -179,8 +180,8 @@ def calibration_tables(calibration: Calibration) -> list[TextTable]:
 def calibration_sentence(calibration: Calibration) -> str:
     """How well the costs predict, in a sentence."""
     which = f"{calibration.held_out:,} held-out" if calibration.held_out else f"{calibration.requests:,} fitted"
-    means = [one for one in calibration.errors if one.statistic == "mean"]
-    errors = ", ".join(f"{UNITS[one.latency][0].split()[0]} {signed(one.error)}" for one in means)
+    means = [error for error in calibration.errors if error.statistic == "mean"]
+    errors = ", ".join(f"{UNITS[error.latency][0].split()[0]} {signed(error.error)}" for error in means)
     return f"The error of the simulated means of the {which} requests: {errors}."
 
 
@@ -193,7 +194,7 @@ def calibration_warnings(calibration: Calibration) -> list[str]:
         )
     if not calibration.held_out:
         sentences.append("no request is held out, so the errors are those of the fit itself. Try --holdout 50%.")
-    queued = [one for one in calibration.errors if (one.latency, one.statistic) == ("ttft_s", "mean")]
+    queued = [error for error in calibration.errors if (error.latency, error.statistic) == ("ttft_s", "mean")]
     if queued and abs(queued[0].error) > WRONG:
         sentences.append(
             f"the mean TTFT is off by {signed(queued[0].error)}. Check the engine's settings: --scheduler, --model and "
@@ -211,19 +212,13 @@ def _calibration_errors(calibration: Calibration) -> TextTable:
         f"{which}: simulated against measured",
         caption="interval: bootstrap over windows of requests; unfitted: with the roofline of the GPU",
     )
-    table.add_column("")
-    table.add_column("statistic", rank=0)
-    table.add_columns(["measured", "simulated", "error", "90 % interval", "unfitted", "fitted part"], right=True)
-    rows = zip(calibration.errors, calibration.unfitted_errors, calibration.fitted_errors, strict=True)
-    for latency, group in groupby(rows, lambda row: row[0].latency):
-        name, factor = UNITS[latency]
-        for place, (one, unfitted, fitted) in enumerate(group):
-            table.add_row(
-                "" if place else name, one.statistic, number(factor * one.measured), number(factor * one.simulated),
-                signed(one.error), f"{signed(one.low)} to {signed(one.high)}", signed(unfitted.error),
-                signed(fitted.error),
-            )  # fmt: skip
-    return table
+    columns = {"unfitted": column("unfitted", signed), "fitted": column("fitted part", signed)}
+    others = zip(calibration.unfitted_errors, calibration.fitted_errors, strict=True)
+    rows = [
+        row | {"unfitted": unfitted.error, "fitted": fitted.error}
+        for row, (unfitted, fitted) in zip(_rows(calibration.errors), others, strict=True)
+    ]
+    return table.add_results(columns_in(StatisticError) | columns, rows, (*SHOWN, *columns))
 
 
 def _terms(calibration: Calibration) -> TextTable:
@@ -258,3 +253,82 @@ def _range(calibration: Calibration) -> TextTable:
     for name, value in asdict(calibration.costs.seen).items():
         table.add_row(LABELS[name], f"{value:,}")
     return table
+
+
+DEFINITIONS = {
+    "TTFT": "Time to first token, from the arrival of the request.",
+    "TPOT": "Time per output token after the first one.",
+    "E2E": "Time from the arrival to the last token.",
+    "Error": "Simulated / measured - 1, of a statistic over the same requests.",
+    "90 % interval": "Where the error lies in 90 % of the samples of a bootstrap over windows of consecutive requests.",
+    "Rank correlation": "Spearman's: 1 if the simulation orders the requests by their times as the engine did.",
+    "Running": "Admitted requests: they hold blocks, and get tokens.",
+    "Waiting": "Requests that have arrived, or were preempted, and are not admitted.",
+    "KV use": "The share of the KV cache's blocks that requests hold.",
+}
+
+
+def page(validation: Validation, *, title: str | None = None, costs: str = "") -> str:
+    """Build the HTML page of a validation. The same validation gives the same page, byte for byte.
+
+    Args:
+        validation: The result of `validate`.
+        title: The title of the page.
+        costs: Where the costs come from, in words.
+
+    Raises:
+        UsageError: plotly is not installed.
+    """
+    from . import html_page
+    from .plots import validated
+
+    notes = [text[:1].upper() + text[1:] for text in warnings(validation)]
+    return html_page.fill(
+        validated.plots(validation),
+        title=title or "Simulated against measured",
+        story=" ".join([sentence(validation), *notes]),
+        heads=[{"name": "", "tiles": list(tiles(validation))}],
+        tables=tables(validation, costs),
+        definitions=DEFINITIONS,
+    )
+
+
+def write_page(path: str | Path, validation: Validation, *, title: str | None = None, costs: str = "") -> list[str]:
+    """Write the HTML page of a validation, as `kvtrace validate --html` does.
+
+    Args:
+        path: The HTML file; `-` is stdout.
+        validation, title, costs: As in `page`.
+
+    Returns:
+        The names of the files.
+    """
+    from . import html_page
+
+    html_page.check_output(path)
+    html = page(validation, title=title, costs=costs)
+    with write_atomically(path) as stream:
+        stream.write(html.encode())
+    return [] if is_std(path) else [str(path)]
+
+
+def tiles(validation: Validation) -> Iterator[tuple[str, str, str]]:
+    """(name, value, note) of each headline number."""
+    values = validation.to_dict()
+    model = validation.recording.settings.model
+    yield "requests", f"{values['requests']:,}", printable(model) if model else values["format"]
+    for error in validation.errors:
+        if error.statistic == "mean":
+            name, factor = UNITS[error.latency]
+            word, unit = name.rstrip(")").split(" (")
+            measured, simulated = (number(factor * value) for value in (error.measured, error.simulated))
+            both = f"{measured} {unit} measured, {simulated} {unit} simulated"
+            yield f"error of mean {word}", f"{error.error:+.1%}", both
+    rate = values["simulated_output_tokens_per_s"] / max(values["output_tokens_per_s"], 1e-9) - 1
+    yield "error of throughput", f"{rate:+.1%}", f"{values['output_tokens_per_s']:,.0f} output tokens / s measured"
+    ranks = [(name, rank) for name, rank in values["rank_correlation"].items() if rank is not None]
+    for name, rank in ranks[:1]:
+        yield "rank correlation", f"{rank:.3f}", f"of the requests' {UNITS[name][0].split()[0]}"
+    yield "preemptions", f"{values['simulated_preemptions']:,}", "simulated"
+    size = values["capacity"]
+    yield "KV cache", "-" if size is None else f"{size:,}", "blocks" if size else "size not known"

@@ -174,8 +174,8 @@ def _lengths_only(snapshot: Values) -> Iterator[str]:
 def gain_of_doubling(traffic: Values) -> float | None:
     """Token hit rate at factor 2 less that at factor 1; None if one of them is not known."""
     rates = {point["factor"]: point["token_hit_rate"] for point in traffic["curve"]}
-    one, two = rates.get(1.0), rates.get(2.0)
-    return None if one is None or two is None else two - one
+    single, double = rates.get(1.0), rates.get(2.0)
+    return None if single is None or double is None else double - single
 
 
 def percent(rate: float | None) -> str:

@@ -9,11 +9,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
-from typing import TypedDict
 
 import numpy as np
 
 from .._base.results import Described, column
+from .._base.tables import number
 
 WINDOWS = 50  # of consecutive requests, of equal number
 REPLICATES = 200
@@ -83,36 +83,40 @@ class Latencies:
         return Latencies(self.ttft_s[rows], self.tpot_s[rows], self.e2e_s[rows])
 
 
-class StatisticErrorDict(TypedDict):
-    """The result of `StatisticError.to_dict`."""
+def signed(share: float) -> str:
+    """An error in percent, with its sign.
 
-    latency: str
-    statistic: str
-    measured: float
-    simulated: float
-    error: float
-    interval: list[float]
+    >>> signed(0.0335), signed(-0.00004)
+    ('+3.4 %', '0.0 %')
+    """
+    text = f"{100 * share:+,.1f} %"
+    return "0.0 %" if text in ("+0.0 %", "-0.0 %") else text
+
+
+def signed_range(shares: list[float]) -> str:
+    """The interval of an error in percent."""
+    return " to ".join(map(signed, shares))
 
 
 @dataclass(frozen=True)
 class StatisticError(Described):
     """A statistic of a latency: measured, simulated, and the relative error with the interval of its noise."""
 
-    latency: str  # ttft_s, tpot_s or e2e_s
-    statistic: str
-    measured: float  # seconds
-    simulated: float  # seconds
+    latency: str = field(metadata=column(rank=0))  # ttft_s, tpot_s or e2e_s
+    statistic: str = field(metadata=column("statistic", rank=0))
+    measured: float = field(metadata=column("measured", number))  # seconds
+    simulated: float = field(metadata=column("simulated", number))  # seconds
     low: float = field(metadata=column(hidden=True))  # the 5 % quantile of the error's bootstrap replicates
     high: float = field(metadata=column(hidden=True))  # the 95 % quantile
 
     @property
-    @column()
+    @column("error", signed)
     def error(self) -> float:
         """The simulated value as a share of the measured one, less 1."""
         return self.simulated / self.measured - 1
 
     @property
-    @column()
+    @column("90 % interval", signed_range)
     def interval(self) -> list[float]:
         """The interval of the error's noise."""
         return [self.low, self.high]

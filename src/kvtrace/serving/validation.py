@@ -13,7 +13,7 @@ from .._base.results import PlottedResult, as_json
 from ..cache.engines import EngineName
 from ..cache.simulation import Setting
 from .calibration.costs import Costs, active_at
-from .latencies import STATISTICS, Latencies, StatisticError, StatisticErrorDict, errors_of
+from .latencies import STATISTICS, Latencies, StatisticError, errors_of
 from .recordings.recording import BLOCKS, Recording
 from .schedulers import Scheduler
 from .simulation import ServingRun, StepCost, open_loop
@@ -51,7 +51,7 @@ class ValidationDict(TypedDict):
     capacity: int | None
     block_size: int
     step_cost: dict[str, float]
-    errors: list[StatisticErrorDict]
+    errors: list[StatisticError]
     rank_correlation: dict[str, float | None]
     requests_per_s: float
     simulated_requests_per_s: float

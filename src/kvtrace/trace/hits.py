@@ -7,7 +7,7 @@ added over requests, parts and days. Groups are windows of time, or sessions.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from fractions import Fraction
 from typing import NamedTuple
 
@@ -108,6 +108,9 @@ class Hits(DescribedResult):
 
 
 HIT_KEYS = tuple(columns_in(Hits))  # of the JSON object
+RATES = {  # the three rates, as columns of a table that has no others of equal weight
+    key: replace(each, rank=1, place=100) for key, each in columns_in(Hits).items() if key.endswith("_rate")
+}
 
 
 def count_hits(trace: Trace, hit_blocks: np.ndarray, rows: np.ndarray | slice = slice(None)) -> Hits:

@@ -5,7 +5,7 @@ import pytest
 
 import kvtrace
 from kvtrace.report.html_page import page
-from kvtrace.report.validation_page import page as validation_page
+from kvtrace.report.validation_tables import page as validation_page
 from kvtrace.trace.columns import Columns
 from kvtrace.trace.trace import Trace
 from tests.docs import ROOT

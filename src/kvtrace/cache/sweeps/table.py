@@ -105,7 +105,7 @@ def _settings(cell, trace) -> SweepRow:
 SCHEMA = 2  # version of the keys and values of to_dict
 FORMS = (".csv", ".json", ".jsonl", ".parquet")
 TEXTS = {*SETTINGS, *ENGINE_OPTIONS, "warning", "error"} - {"block_size", "capacity", "seed"}
-REALS = {name for name in COUNTS if OF_RUNS[name].format.endswith("f")} | {"request_hits", "gap_to_belady"}
+REALS = {name for name in COUNTS if str(OF_RUNS[name].format).endswith("f")} | {"request_hits", "gap_to_belady"}
 
 
 @dataclass(frozen=True, repr=False)

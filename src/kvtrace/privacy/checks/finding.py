@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
-from ..._base.results import DescribedResult, Result, as_json, columns_of, headed, html_table
+from ..._base.results import Described, DescribedResult, Result, column, columns_of, headed, html_table
 from ..release_options import Profile
 
 PEOPLE = ("accounts", "users", "client_users")  # contributors that no trace shows
@@ -17,11 +17,11 @@ SCHEMA = 2
 class Finding(DescribedResult):
     """The result of one check. Figure, sentence and remedy contain no string, id or name from the trace."""
 
+    name: str = field(default="", kw_only=True)  # of the check: its key in CHECKS
     level: str  # one of LEVELS
     figure: dict[str, Any]  # JSON values
     sentence: str
     remedy: str = ""
-    name: str = ""  # of the check: its key in CHECKS
 
     def _headline(self) -> str:
         return f"{self.name}, {self.level}: {self.sentence}"
@@ -32,10 +32,6 @@ class Finding(DescribedResult):
     def _row(self) -> dict[str, Any]:
         """The columns of a table: all but the figures, which differ among checks."""
         return {name: value for name, value in self.to_dict().items() if name != "figure"}
-
-    def to_dict(self) -> dict[str, Any]:
-        """All fields, the name first."""
-        return {"name": self.name} | super().to_dict()
 
 
 def passed(figure: dict[str, Any], sentence: str) -> Finding:
@@ -59,9 +55,21 @@ def not_checked(reason: str, level: str = "FAIL") -> Finding:
     return Finding(level, {"checked": False}, f"the check could not run: {reason}.", remedy)
 
 
+@dataclass(frozen=True)
+class GradedProfile(Described):
+    """The profile that an audit graded against."""
+
+    name: str
+    declared: bool
+    settings: dict[str, Any]
+
+
 @dataclass(frozen=True, repr=False)
-class Audit(Result):
+class Audit(Described, Result):
     """The findings of all checks, and the profile that they were graded against."""
+
+    _schema = SCHEMA
+    _keys = ("_graded", "level", "passed", "publishable", "status", "verdict", "findings")
 
     profile: Profile
     own: Profile | None  # the profile that the trace declares
@@ -135,15 +143,8 @@ class Audit(Result):
         exact = "the trace" if self.own is not None and not self.own.coarsens else name
         return f"{self.level}: no check failed, but {exact} coarsens nothing. Use it internally; do not publish it."
 
-    def to_dict(self) -> dict[str, Any]:
-        """JSON values: the profile, each finding, and the verdict."""
-        return {
-            "schema": SCHEMA,
-            "profile": {"name": self.profile.name, "declared": self.declared, "settings": self.profile.settings()},
-            "level": self.level,
-            "passed": self.passed,
-            "publishable": self.publishable,
-            "status": self.status,
-            "verdict": self.verdict,
-            "findings": as_json(self.findings),
-        }
+    @property
+    @column(key="profile")
+    def _graded(self) -> GradedProfile:
+        """The profile in JSON."""
+        return GradedProfile(self.profile.name, self.declared, {**self.profile.settings()})

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from ...trace.unknown import PREFIXES
-from . import causes, distributions, hit_rates, over_time, session_timeline, sessions
+from . import causes, distributions, hit_rates, over_time, sessions
 from .plot import Plot, Study, unknown_plot
 
 PLOTS: dict[str, Callable[[Study], Plot]] = {
@@ -21,8 +21,8 @@ PLOTS: dict[str, Callable[[Study], Plot]] = {
     "popularity": distributions.popularity_plot,
     "lengths": distributions.lengths_plot,
     "arrivals": over_time.arrivals_plot,
-    "session-timeline": session_timeline.plot,
-    "sessions": sessions.plot,
+    "session-timeline": sessions.timeline_plot,
+    "sessions": sessions.sessions_plot,
 }
 WITHOUT_PREFIXES = frozenset({"lengths", "arrivals", "session-timeline", "sessions"})  # need no shared prefixes
 

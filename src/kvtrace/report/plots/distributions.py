@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from ...analysis.popularity import histogram
-from ...analysis.reuse import reuse_distances, reuse_times
+from ...analysis.reuse import histogram, reuse_distances, reuse_times
 from ...trace.hits import leading_tokens
 from ...trace.unknown import OUTPUTS, UNKNOWN_LENGTH
 from .plot import POINTS, Axis, Density, Panel, Plot, Series, Study, cdf, log_edges, time_unit

@@ -1,21 +1,26 @@
-"""Hit rates by capacity, by eviction policy and by block size.
+"""Hit rates by capacity, by eviction policy and by block size; and two traces compared.
 
 The hit curve is that of LRU at every capacity, with the offline optimum at some, and the upper bound. Policies are
 compared at the same capacities, and by their share of the optimum's hits. Blocks are 2, 4, 8, ... times as large.
+Two traces are compared by their hit curves and distributions, with the distances.
 """
 
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from ..._base.units import short
 from ...analysis.block_sizes import each_block_size
-from ...analysis.curves import SampledCurve
-from ...analysis.exact_curve import HitCurve
+from ...analysis.curves import HitCurve, SampledCurve
+from ...analysis.distribution import WeightedValues, distance
 from ...cache.simulation import settings_of, simulate_settings
-from .plot import Axis, Panel, Plot, Series, Study, highest, log_ticks, rate_axis
+from .plot import Axis, Panel, Plot, Series, Study, cdf, highest, log_ticks, rate_axis
+
+if TYPE_CHECKING:
+    from ...analysis.comparison import PreparedTrace
 
 POINTS = 200  # capacities of the drawn curve
 
@@ -106,21 +111,23 @@ def policies_plot(study: Study) -> Plot:
         return Plot("Eviction policies", explanation, [Panel(title, missing=missing) for title in TITLES])
     capacities = list(study.optimum)
     runs = simulate_settings(study.trace, settings_of(capacities, study.shown_policies))
-    by_policy = {name: [one.hits for one in runs if one.setting.policy == name] for name in study.shown_policies}
+    by_policy = {name: [run.hits for run in runs if run.setting.policy == name] for name in study.shown_policies}
     by_policy["belady"] = list(study.optimum.values())
     x, best = Axis("capacity (blocks)", log=True, unit="blocks"), by_policy["belady"]
     at = np.array(capacities)
 
     def lines(rate, *, bound: bool) -> list[Series]:
         return [
-            Series(name, at, np.array([rate(one, optimum) for one, optimum in zip(hits, best, strict=True)]), colour)
+            Series(name, at, np.array([rate(own, optimum) for own, optimum in zip(hits, best, strict=True)]), colour)
             for colour, (name, hits) in enumerate(by_policy.items())
             if bound or name != "belady"
         ]
 
-    block = lines(lambda one, _: one.block_hit_rate, bound=True)
-    token = lines(lambda one, _: one.token_hit_rate, bound=True)
-    share = lines(lambda one, most: one.hit_blocks / most.hit_blocks if most.hit_blocks else 1.0, bound=False)
+    block = lines(lambda hits, _: hits.block_hit_rate, bound=True)
+    token = lines(lambda hits, _: hits.token_hit_rate, bound=True)
+    share = lines(
+        lambda hits, optimum: hits.hit_blocks / optimum.hit_blocks if optimum.hit_blocks else 1.0, bound=False
+    )
     panels = [
         Panel(TITLES[0], x, rate_axis("block hit rate", highest(block)), block),
         Panel(TITLES[1], x, rate_axis("token hit rate", highest(token)), token),
@@ -165,3 +172,99 @@ def block_size_plot(study: Study) -> Plot:
 def _block_size_plot(panel):
     explanation = "The cost of larger blocks: requests share a prefix in whole blocks only. Without eviction."
     return Plot("Hit rate by block size", explanation, [panel])
+
+
+SHAPE = {  # figures of single requests
+    "Input length": ("input_length", "tokens"),
+    "Output length": ("output_length", "tokens"),
+    "Gap": ("gap_ms", "ms"),
+    "Hit tokens": ("hit_tokens", "tokens"),
+    "Reuse distance": ("reuse_distance", "tokens"),
+}
+BEHAVIOUR = {  # figures of request sequences
+    "Reuse time": ("reuse_time_ms", "ms"),
+    "Turns": ("turns", "requests of a session"),
+    "Time to the next turn": ("turn_gap_ms", "ms"),
+}
+AGENTS = {  # of sessions, where both traces tell
+    "Think time": ("think_ms", "ms"),
+    "Service time": ("service_ms", "ms"),
+    "Context growth": ("growth", "tokens"),
+}
+
+
+def compared_plot(first: Study, second: Study) -> Plot:
+    """Hit curves and distributions of two traces; the titles name their Kolmogorov-Smirnov distances.
+
+    >>> from kvtrace.trace.building import toy
+    >>> compared_plot(Study(toy("0 1", "0 2"), "a"), Study(toy("0 1", "0 2"), "b")).panels[1].title
+    'Input length: distance 0.000'
+    """
+    both = _samples(first, second)
+    panels = [_curves(first, second), *(_panel(name, *SHAPE[name], first, second, *both) for name in SHAPE)]
+    explanation = (
+        "The distance is the largest vertical gap between two cumulative distributions (Kolmogorov-Smirnov): 0 if they "
+        "are equal, 1 if they have no overlap."
+    )
+    return Plot("The two traces compared", explanation, panels)
+
+
+def behaviour_plot(first: Study, second: Study) -> Plot | None:
+    """Reuse times and sessions of two traces; None if they are equal.
+
+    >>> from kvtrace.trace.building import toy
+    >>> behaviour_plot(Study(toy("0", "0 1"), "a"), Study(toy("0", "0 1"), "b")) is None
+    True
+    """
+    a, b = _samples(first, second)
+    if not any(_differ(a[key], b[key]) for key, _ in BEHAVIOUR.values()):
+        return None
+    of_agents = AGENTS if all(key in a for key, _ in AGENTS.values()) else {}
+    panels = [_panel(name, *figure, first, second, a, b) for name, figure in (BEHAVIOUR | of_agents).items()]
+    explanation = (
+        "When blocks are used again, and how sessions continue. Sessions are inferred unless both traces record them."
+    )
+    return Plot("Reuse and sessions compared", explanation, panels)
+
+
+def prepared(study: Study) -> PreparedTrace:
+    """A study as `compare` takes it, with its hits and its curve."""
+    from ...analysis.comparison import PreparedTrace, require_comparable
+
+    require_comparable(study.trace, study.name)
+    return PreparedTrace(study.trace, study.hit_blocks, study.curve)
+
+
+def _samples(*studies: Study) -> tuple[dict[str, WeightedValues], dict[str, WeightedValues]]:
+    """The values of both traces. Reuse distances are in tokens, because the block sizes may differ."""
+    from ...analysis.comparison import samples_of_both, sessions_of_both
+
+    first, second = (prepared(study) for study in studies)
+    sessions = sessions_of_both(first, second)
+    return samples_of_both(first, second, sessions, in_blocks=False)
+
+
+def _panel(name, key, unit, first, second, a, b):
+    gap = _distance(a[key], b[key])
+    axis = Axis(f"{name.lower()} ({unit})", log=True, unit=unit)
+    title = name if gap is None else f"{name}: distance {gap:.3f}"
+    return cdf(title, axis, (first.name, *a[key]), (second.name, *b[key]), why="a trace has no values.")
+
+
+def _distance(a: WeightedValues, b: WeightedValues) -> float | None:
+    """The distance of two samples; None if one has no values."""
+    return distance(a, b) if len(a[0]) and len(b[0]) else None
+
+
+def _differ(a: WeightedValues, b: WeightedValues) -> bool:
+    return len(a[0]) > 0 if not len(b[0]) else _distance(a, b) != 0
+
+
+def _curves(*studies):
+    series = []
+    for colour, study in enumerate(studies):
+        at = np.array(study.curve.capacities(POINTS))
+        rates = np.array([hits.token_hit_rate for hits in study.curve.hits(at)])
+        series.append(Series(study.name, at * study.trace.block_size, rates, colour))
+    y = rate_axis("token hit rate", highest(series))
+    return Panel("Hit rate of an LRU cache", Axis("capacity (tokens)", log=True, unit="tokens"), y, series)

@@ -11,9 +11,8 @@ from functools import cached_property
 
 import numpy as np
 
-from ...analysis.curves import hit_curve
-from ...analysis.exact_curve import HitCurve
-from ...analysis.session_values import SessionValues, session_values
+from ...analysis.curves import HitCurve, hit_curve
+from ...analysis.session_statistics import SessionValues, session_values
 from ...analysis.sessions import SessionLinks, infer_sessions, recorded_turns
 from ...analysis.summary import Summary, analyze
 from ...cache.demand import Optimum

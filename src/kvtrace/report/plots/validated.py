@@ -49,7 +49,7 @@ def distributions(validation: Validation) -> Plot:
     rows, panels = validation.counted, []
     for name in LATENCIES:
         samples = {"measured": validation.measured, "simulated": validation.simulated}
-        parts = [(label, _known(getattr(one, name)[rows]), None) for label, one in samples.items()]
+        parts = [(label, _known(getattr(latencies, name)[rows]), None) for label, latencies in samples.items()]
         why = "no request has two output tokens."
         panels.append(cdf(NAMES[name], Axis(f"{NAMES[name]} (s)", log=True, unit="s"), *parts, why=why))
     return Plot("Distributions", "The share of the requests up to each time, measured and simulated.", panels)
@@ -86,13 +86,13 @@ def _kv_use(state: OverTimeDict, x: Axis, moments: np.ndarray) -> Panel:
 
 
 def _errors(validation: Validation, latency: str) -> Panel:
-    rows = [one for one in validation.errors if one.latency == latency]
+    rows = [error for error in validation.errors if error.latency == latency]
     title = NAMES[latency]
     if not rows:
         return Panel(title, missing="no request has two output tokens.")
     place = np.arange(len(rows), dtype=float)
     ticks = dict(zip(place.tolist(), STATISTICS, strict=True))
-    values, low, high = (np.array([getattr(one, name) for one in rows]) for name in ("error", "low", "high"))
+    values, low, high = (np.array([getattr(error, name) for error in rows]) for name in ("error", "low", "high"))
     series = [
         Series("error", place, values, SIMULATED, "points", low, high),
         Series("no error", np.array([-0.5, len(rows) - 0.5]), np.zeros(2), EQUAL, "dash"),
@@ -105,9 +105,9 @@ def _errors(validation: Validation, latency: str) -> Panel:
 def _scatter(validation: Validation, latency: str) -> Panel:
     """Measured to the right, simulated upwards, on equal axes."""
     rows = validation.counted
-    x, y = (getattr(one, latency)[rows] for one in (validation.measured, validation.simulated))
-    known = ~(np.isnan(x) | np.isnan(y))
-    x, y = x[known], y[known]
+    x, y = (getattr(latencies, latency)[rows] for latencies in (validation.measured, validation.simulated))
+    has_both = ~(np.isnan(x) | np.isnan(y))
+    x, y = x[has_both], y[has_both]
     correlation = validation.rank_correlation[latency]
     title = NAMES[latency] + (f", rank correlation {correlation:.3f}" if correlation is not None else "")
     if not len(x):

@@ -43,9 +43,9 @@ MIN_PART = 10  # requests of each part
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Calibration(DescribedResult):
-    """The costs, and their errors on the requests that were held out."""
+    """The costs, and their errors on the held-out requests; docs/serving/calibrate.md explains the keys."""
 
-    costs: Costs
+    _schema = SCHEMA
     requests: int
     left_out: int  # that failed
     held_out: int
@@ -54,6 +54,7 @@ class Calibration(DescribedResult):
     unfitted_errors: list[StatisticError]  # of the held-out requests, with the roofline's costs
     forms: Mapping[str, float]  # form -> mean error of a request that is fitted
     worth: Mapping[str, float]  # term -> mean error of the held-out requests without it
+    costs: Costs
 
     _shown = ("latency", "statistic", "measured", "simulated", "error")
 
@@ -65,12 +66,6 @@ class Calibration(DescribedResult):
     def _columns(self) -> dict[str, list[Any]]:
         rows = [error.to_dict() for error in self.errors]
         return {name: [row[name] for row in rows] for name in rows[0]}
-
-    def to_dict(self) -> dict[str, Any]:
-        """The costs and all errors; docs/serving/calibrate.md explains the keys."""
-        values = super().to_dict()
-        costs = values.pop("costs")
-        return {"schema": SCHEMA, **values, "costs": costs}
 
 
 def calibrate(
@@ -126,9 +121,10 @@ def calibrate(
     errors = served.errors(terms, held)
     costs = _costs_of(served, form, terms, fitted, errors)
     return Calibration(
-        costs, len(recording), recording.left_out, int((~fitted).sum()), errors,
+        len(recording), recording.left_out, int((~fitted).sum()), errors,
         served.errors(terms, fitted), served.errors(served.start, held),
         {name: float(values.mean()) for name, values in request_errors.items()}, _worth(served, fitted, held, terms),
+        costs,
     )  # fmt: skip
 
 

@@ -29,6 +29,18 @@ BASES = {
 }
 
 
+def duration(seconds: float) -> str:
+    """Seconds as people write them.
+
+    >>> duration(0.25), duration(42), duration(90), duration(9000), duration(300_000)
+    ('0.25 s', '42 s', '1.5 min', '2.5 h', '83.3 h')
+    """
+    for unit, size in (("h", 3600), ("min", 60)):
+        if abs(seconds) >= size:
+            return f"{seconds / size:,.1f}".removesuffix(".0") + f" {unit}"
+    return f"{seconds:.3g} s"
+
+
 @dataclass(frozen=True)
 class Amount(Described):
     """How much of a cure reaches a share of what its cause costs: blocks of each instance, or a time to live."""
@@ -45,13 +57,19 @@ class Cure(Described):
     """One change, the prompt tokens that it makes hits, and what these are worth."""
 
     name: str
-    tokens: int  # more hit tokens than now
-    share: float  # of all prompt tokens
-    basis: str  # a key of BASES
-    advice: str = field(metadata=column(key="sentence"))  # what to change, and what it brings, in one sentence
-    prefill_s: float | None = None  # seconds of prefill that it saves on one instance's GPUs
-    usd: float | None = None  # of these GPUs
-    provider_usd: float | None = None  # that it saves on the bill of a provider
+    tokens: int = field(metadata=column("tokens", ",", rank=0))  # more hit tokens than now
+    share: float = field(metadata=column("share", ".1%", rank=0))  # of all prompt tokens
+    basis: str = field(metadata=column("basis", rank=3, place=101))  # a key of BASES
+    advice: str = field(  # what to change, and what it brings, in one sentence
+        metadata=column("change", note=True, rank=0, place=102, key="sentence")
+    )
+    prefill_s: float | None = field(  # seconds of prefill that it saves on one instance's GPUs
+        default=None, metadata=column("prefill", duration)
+    )
+    usd: float | None = field(default=None, metadata=column("GPU USD", ",.2f", rank=2))  # of these GPUs
+    provider_usd: float | None = field(  # that it saves on the bill of a provider
+        default=None, metadata=column("bill USD", ",.2f", rank=2)
+    )
     amounts: tuple[Amount, ...] = ()
 
     @property
@@ -74,18 +92,6 @@ class Cure(Described):
     def to_dict(self) -> dict[str, Any]:
         """Keys as docs/serving/explain.md lists them."""
         return super().to_dict() | {"sentence": self.sentence}
-
-
-def duration(seconds: float) -> str:
-    """Seconds as people write them.
-
-    >>> duration(0.25), duration(42), duration(90), duration(9000), duration(300_000)
-    ('0.25 s', '42 s', '1.5 min', '2.5 h', '83.3 h')
-    """
-    for unit, size in (("h", 3600), ("min", 60)):
-        if abs(seconds) >= size:
-            return f"{seconds / size:,.1f}".removesuffix(".0") + f" {unit}"
-    return f"{seconds:.3g} s"
 
 
 def percent(part: float, whole: float) -> str:

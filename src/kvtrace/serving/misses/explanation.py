@@ -9,13 +9,13 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, TypedDict, Unpack
+from typing import TypedDict, Unpack
 
 import numpy as np
 
 from ..._base.errors import UsageError
 from ..._base.options import record_of
-from ..._base.results import PlottedResult
+from ..._base.results import Described, PlottedResult, column
 from ...analysis.delivered import Delivered, delivered_hits
 from ...cache.demand import Mode
 from ...cache.engines import EngineName, non_default
@@ -58,8 +58,11 @@ class SessionCausesDict(CauseGroupDict):
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class Explanation(PlottedResult):
+class Explanation(Described, PlottedResult):
     """The causes of the prompt tokens of a simulation. Totals leave out the requests of its warm-up."""
+
+    _keys = ("simulation", "requests", "tokens", "totals", "tiers", "possible_tokens", "delivered")
+    _schema = SCHEMA
 
     simulation: Simulation
     causes: Causes
@@ -94,11 +97,17 @@ class Explanation(PlottedResult):
         return columns | {"input_length": trace.input_length} | self.causes.tokens | by_tier
 
     @property
+    def requests(self) -> int:
+        """Requests after the warm-up."""
+        return max(len(self.simulation.trace) - self.simulation.warm_up, 0)
+
+    @property
     def tokens(self) -> int:
         """Prompt tokens after the warm-up."""
         return int(self.simulation.trace.input_length[self.simulation.warm_up :].sum())
 
     @property
+    @column(key="causes")
     def totals(self) -> dict[str, int]:
         """Cause -> prompt tokens; they add up to `tokens`.
 
@@ -122,6 +131,7 @@ class Explanation(PlottedResult):
         return self.tokens - totals["first_use"] - totals["not_served"]
 
     @cached_property
+    @column(optional=True)
     def delivered(self) -> Delivered | None:
         """What the service delivered, beside the simulated and the possible hits; None without `cached_tokens`."""
         trace = self.simulation.trace
@@ -155,17 +165,6 @@ class Explanation(PlottedResult):
         sessions = session_groups(self.simulation.trace.session, len(self.simulation.trace))
         rows = zip(sessions.labels.tolist(), self._grouped(sessions), strict=True)
         return [{**row, "session": number} for number, row in rows]
-
-    def to_dict(self) -> dict[str, Any]:
-        """Keys as docs/serving/explain.md lists them."""
-        requests = len(self.simulation.trace) - self.simulation.warm_up
-        result: dict[str, Any] = {
-            "schema": SCHEMA, "simulation": self.simulation.to_dict(), "requests": max(requests, 0),
-            "tokens": self.tokens, "causes": self.totals, "tiers": self.tiers, "possible_tokens": self.possible_tokens,
-        }  # fmt: skip
-        if self.delivered is not None:
-            result["delivered"] = self.delivered.to_dict()
-        return result
 
     def _sums(self, rows: slice) -> dict[str, int]:
         return {name: int(self.causes.tokens[name][rows].sum()) for name in CAUSES}

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from ..._base.errors import InputError, UsageError
-from ..._base.results import Result, as_json, columns_of
+from ..._base.results import Described, DescribedResult, column, columns_in, columns_of, flat_row
 from ..._base.tables import TextTable
 from ...cache.layout import LayerKind
 from .config import MODELS, CatalogEntry, near_models
@@ -19,45 +19,57 @@ SCHEMA = 1  # version of the keys of to_dict
 PRECISIONS = {16: "bfloat16", 8: "fp8", 4: "fp4"}  # bits of a cached value -> dtype
 
 
+def _count(parameters: int) -> str:
+    """A number of parameters, such as 8.0 B.
+
+    >>> _count(8_029_995_008), _count(600_000_000)
+    ('8.0 B', '0.60 B')
+    """
+    billions = parameters / 1e9
+    return f"{billions:.2f} B" if billions < 1 else f"{billions:,.1f} B" if billions < 100 else f"{billions:,.0f} B"
+
+
+def _megabytes(size: int) -> str:
+    return f"{size / 1e6:,.1f} MB" if size else "-"
+
+
+def _by_bits(sizes: dict[int, int]) -> dict[str, int]:
+    return {f"bits_{bits}": size for bits, size in sizes.items()}
+
+
 @dataclass(frozen=True)
-class CatalogModel:
+class CatalogModel(Described):
     """A model of the catalog with what follows from its fields; layers are those with 16 bits a cached value."""
 
-    entry: CatalogEntry
-    kinds: tuple[LayerKind, ...]
-    kv_bytes: dict[int, int]  # bits of a cached value -> bytes of a token
-    shape: ModelShape | None  # None: its products are not modelled, or a field for them is not published
+    entry: CatalogEntry = field(metadata=column(hidden=True))
+    name: str = field(metadata=column("model", rank=0))
+    parameters: int | None = field(metadata=column("params", _count, rank=0, none="-"))
+    active_parameters: int | None = field(metadata=column("active", _count, none="-"))
+    kv_bytes: dict[int, int] = field(  # bits of a cached value -> bytes of a token
+        metadata=column(key="kv_bytes_per_token", value=_by_bits)
+    )
+    state_bytes: int = field(metadata=column("states", _megabytes, rank=2))  # of one request
+    kinds: tuple[LayerKind, ...] = field(metadata=column(key="layers"))
+    has_times: bool
+    published_parameters: float | None
+    published_active: float | None
+    sources: tuple[str, ...]
+    date: str
+    shape: ModelShape | None = field(  # None: its products are not modelled, or a field for them is not published
+        metadata=column(hidden=True)
+    )
 
     @property
     def layers(self) -> str:
         """Its layers in words, such as `18 full + 18 window 128`."""
         return " + ".join(map(_in_words, self.kinds))
 
-    @property
-    def state_bytes(self) -> int:
-        """Bytes of the states of one request."""
-        return sum(kind.layers * kind.state_bytes for kind in self.kinds)
-
-    def to_dict(self) -> dict[str, Any]:
-        """The JSON object of docs/serving/models.md."""
-        return {
-            "name": self.entry.name,
-            "parameters": self.shape.parameters if self.shape else None,
-            "active_parameters": self.shape.active_parameters if self.shape else None,
-            "kv_bytes_per_token": {f"bits_{bits}": size for bits, size in self.kv_bytes.items()},
-            "state_bytes": self.state_bytes,
-            "layers": as_json(self.kinds),
-            "has_times": self.shape is not None,
-            "published_parameters": self.entry.parameters,
-            "published_active": self.entry.active,
-            "sources": list(self.entry.sources),
-            "date": self.entry.date,
-        }  # fmt: skip
-
 
 @dataclass(frozen=True, repr=False)
-class ModelList(Result):
+class ModelList(DescribedResult):
     """Models of the catalog, by name."""
+
+    _schema = SCHEMA
 
     models: tuple[CatalogModel, ...]
 
@@ -73,28 +85,17 @@ class ModelList(Result):
     def _columns(self) -> dict[str, list[Any]]:
         return columns_of({"layers_in_words": model.layers} | model.to_dict() for model in self.models)
 
-    def to_dict(self) -> dict[str, Any]:
-        """The JSON object of docs/serving/models.md; `schema` is its version."""
-        return {"schema": SCHEMA, "models": as_json(self.models)}
-
     def table(self) -> TextTable:
         """The table of `kvtrace models`: one row a model."""
-        table = TextTable("Models")
-        table.add_column("model")
-        table.add_column("params", right=True, rank=0)
-        table.add_column("active", right=True)
-        for bits in PRECISIONS:
-            table.add_column(f"KV {bits} bit", right=True, rank=0 if bits == 16 else 3)
-        table.add_column("states", right=True, rank=2)
-        table.add_column("layers", dim=True, rank=0)
-        for model in self.models:
-            shape = model.shape
-            counts = [_count(size) for size in ((shape.parameters, shape.active_parameters) if shape else (None, None))]
-            kv = [f"{size:,}" for size in model.kv_bytes.values()]
-            table.add_row(model.entry.name, *counts, *kv, _megabytes(model.state_bytes), model.layers)
+        columns = columns_in(CatalogModel) | {
+            f"kv_bytes_per_token_bits_{bits}": column(f"KV {bits} bit", ",", rank=0 if bits == 16 else 3)
+            for bits in PRECISIONS
+        } | {"words": column("layers", note=True, rank=0)}  # fmt: skip
+        shown = [key for key, each in columns.items() if each.heading and key not in ("state_bytes", "words")]
+        rows = [flat_row(model.to_dict()) | {"words": model.layers} for model in self.models]
+        table = TextTable("Models", remedy="name a model, or use a wider terminal")
         table.caption = "KV: bytes of a token in all layers, by bits of a value; in a window, until it has passed."
-        table.remedy = "name a model, or use a wider terminal"
-        return table
+        return table.add_results(columns, rows, (*shown, "state_bytes", "words"))
 
     def details(self) -> list[TextTable]:
         """The tables of `kvtrace models NAME`: one a model, with its sources."""
@@ -132,7 +133,13 @@ def _model(entry: CatalogEntry) -> CatalogModel:
     shape = None
     with suppress(InputError):  # some fields of the catalog's own are not published, or not modelled
         shape = model_shape(entry.name)
-    return CatalogModel(entry, kinds[16], {bits: growing_bytes(layers) for bits, layers in kinds.items()}, shape)
+    states = sum(kind.layers * kind.state_bytes for kind in kinds[16])
+    sizes = {bits: growing_bytes(of_bits) for bits, of_bits in kinds.items()}
+    total, active = (shape.parameters, shape.active_parameters) if shape else (None, None)
+    return CatalogModel(
+        entry, entry.name, total, active, sizes, states, kinds[16], shape is not None, entry.parameters, entry.active,
+        tuple(entry.sources), entry.date, shape,
+    )  # fmt: skip
 
 
 def _in_words(kind: LayerKind) -> str:
@@ -142,22 +149,6 @@ def _in_words(kind: LayerKind) -> str:
     return " ".join(words) + (f" 1/{kind.tokens_per_entry}" if kind.tokens_per_entry > 1 else "")
 
 
-def _count(parameters: int | None) -> str:
-    """A number of parameters, such as 8.0 B.
-
-    >>> _count(8_029_995_008), _count(None), _count(600_000_000)
-    ('8.0 B', '-', '0.60 B')
-    """
-    if parameters is None:
-        return "-"
-    billions = parameters / 1e9
-    return f"{billions:.2f} B" if billions < 1 else f"{billions:,.1f} B" if billions < 100 else f"{billions:,.0f} B"
-
-
-def _megabytes(size: int) -> str:
-    return f"{size / 1e6:,.1f} MB" if size else "-"
-
-
 def _details(model: CatalogModel) -> TextTable:
     entry, shape = model.entry, model.shape
     table = TextTable(entry.name, has_header=False)
@@ -165,7 +156,10 @@ def _details(model: CatalogModel) -> TextTable:
     table.add_column(dim=True, rank=0)
     rows: list[tuple[str, Iterable[str]]] = [
         ("layers", map(_in_bytes, model.kinds)),
-        ("KV a token", (f"{size:,} bytes with {bits} bits a value" for bits, size in model.kv_bytes.items())),
+        (
+            "KV a token",
+            (f"{size:,} bytes with {bits} bits a value" for bits, size in model.kv_bytes.items()),
+        ),
         ("states", [f"{model.state_bytes:,} bytes a request"] if model.state_bytes else []),
         ("parameters", [f"{shape.parameters:,}"] if shape else ["not modelled, or fields are not published"]),
         ("active", [f"{shape.active_parameters:,}"] if shape else []),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypedDict
 
 import numpy as np
 
@@ -24,8 +24,14 @@ STEPS = (2, 8, 32)  # retention intervals that are tried, in blocks
 GAIN = 0.005  # of the prompt tokens: what another setting must gain to be named
 
 
-def sizes_of(layout: CacheLayout) -> dict[str, int | None]:
+class Sizes(TypedDict):
     """The sizes of a layout that its settings change."""
+
+    block_size: int
+    retention_interval: int | None
+
+
+def sizes_of(layout: CacheLayout) -> Sizes:
     return {"block_size": layout.scheduler_block_size, "retention_interval": layout.retention_interval}
 
 

@@ -6,9 +6,18 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ..._base.results import Described, DescribedResult, PlottedResult, column, columns_of
-from ..serving_run import Quantiles
+from ..serving_run import TPOT, TTFT, Quantiles
 
 SCHEMA = 3  # version of the keys
+
+
+def seconds(value: float) -> str:
+    """A time in a table: two digits after the point below 100 s.
+
+    >>> seconds(1.9931), seconds(11377.99)
+    ('1.99', '11,378')
+    """
+    return f"{value:,.2f}" if value < 100 else f"{value:,.0f}"
 
 
 @dataclass(frozen=True)
@@ -32,19 +41,21 @@ class PlanSetting(Described):
 class MemoryPoint(Described):
     """The hits of one LRU cache of a size."""
 
-    capacity: int  # blocks
-    gib: float
-    block_hit_rate: float
-    gap_to_unlimited: float
-    gap_to_belady: float | None = field(default=None, metadata=column(optional=True))  # at two of the points
+    capacity: int = field(metadata=column("blocks", ",", rank=0, left=True))
+    gib: float = field(metadata=column("GiB", ",.1f"))
+    block_hit_rate: float = field(metadata=column("block hit rate", ".4f"))
+    gap_to_unlimited: float = field(metadata=column("gap to unlimited", ".4f"))
+    gap_to_belady: float | None = field(  # at two of the points
+        default=None, metadata=column("gap to belady", ".4f", optional=True, always=True)
+    )
 
 
 @dataclass(frozen=True)
 class LeastMemory(Described):
     """The smallest cache for a share of the possible hits."""
 
-    capacity: int  # blocks
-    gib: float
+    capacity: int = field(metadata=column("blocks", ","))
+    gib: float = field(metadata=column("GiB", ",.1f"))
 
 
 @dataclass(frozen=True)
@@ -62,15 +73,17 @@ class MemoryPlan(Described):
 class TierPlan(Described):
     """One tier of an instance; the GPUs' own memory has no transfer."""
 
-    name: str
-    capacity: int  # blocks
-    hit_blocks: int
-    share: float  # of all references to blocks
-    fetch_seconds_per_block: float | None = field(default=None, metadata=column(optional=True))
+    name: str = field(metadata=column("tier", rank=0))
+    capacity: int = field(metadata=column("blocks", ","))
+    hit_blocks: int = field(metadata=column("hit blocks", ","))
+    share: float = field(metadata=column("share of blocks", ".4f"))  # of all references to blocks
+    fetch_seconds_per_block: float | None = field(
+        default=None, metadata=column("fetch per block", ".2f", unit=" ms", scale=1000, optional=True, always=True)
+    )
     bandwidth: float | None = field(default=None, metadata=column(optional=True))  # bytes a second
-    fetch_pays: bool | None = field(
-        default=None, metadata=column(optional=True)
-    )  # whether fetching a block takes less time than computing it
+    fetch_pays: bool | None = field(  # whether fetching a block takes less time than computing it
+        default=None, metadata=column("fetching pays", ("no", "yes").__getitem__, optional=True, always=True)
+    )
 
 
 @dataclass(frozen=True)
@@ -102,17 +115,17 @@ class PrefillFloor(Described):
 class FleetFigures(Described):
     """A number of instances behind a router, and what they do with the trace."""
 
-    instances: int
-    ttft_s: float  # at the target's quantile
+    instances: int = field(metadata=column("instances", ",", rank=0))
+    ttft_s: float = field(metadata=column("TTFT", seconds, unit=" s"))  # at the target's quantile
     ttft_low: float  # interval of that quantile, which holds 90 % of the bootstrap replicates
     ttft_high: float
-    ttft: Quantiles
-    tpot: Quantiles
+    ttft: Quantiles = field(metadata=column("TTFT p50", seconds, parts=TTFT))
+    tpot: Quantiles = field(metadata=column("TPOT p50", ".1f", unit=" ms", scale=1000, parts=TPOT))
     requests_per_s: float
-    block_hit_rate: float
+    block_hit_rate: float = field(metadata=column("block hit rate", ".4f"))
     imbalance: float
-    utilisation: float
-    usd: float
+    utilisation: float = field(metadata=column("busy", ".0%"))
+    usd: float = field(metadata=column("USD", ",.2f", rank=0))
     usd_per_million_requests: float
 
 
@@ -120,7 +133,9 @@ class FleetFigures(Described):
 class CurvePoint(FleetFigures):
     """A number of instances that was simulated."""
 
-    meets: bool  # whether the target is met and every request is served
+    meets: bool = field(  # whether the target is met and every request is served
+        metadata=column("target", ("not met", "met").__getitem__)
+    )
     rejected: int  # requests that do not fit into an instance
 
 
@@ -138,7 +153,7 @@ class UnmetTarget(Described):
 class RouterPlan(FleetFigures):
     """The fewest instances behind a router that meet the target."""
 
-    router: str
+    router: str = field(metadata=column("router", rank=0))
     saved_compute_s: float  # by hits
     saved_usd: float
     most_instances: int | None  # the last number before one that misses the target; None: all larger ones meet it
@@ -174,10 +189,10 @@ class InstancesPlan(Described):
 class BlockSizePlan(Described):
     """The possible hits in blocks of one size."""
 
-    block_size: int
+    block_size: int = field(metadata=column("block size", ",", rank=0, left=True))
     blocks: int
-    block_hit_rate: float
-    token_hit_rate: float
+    block_hit_rate: float = field(metadata=column("block hit rate", ".4f"))
+    token_hit_rate: float = field(metadata=column("token hit rate", ".4f"))
 
 
 @dataclass(frozen=True)
@@ -192,10 +207,10 @@ class BlockSizesPlan(Described):
 class PricePlan(Described):
     """A provider's bill where prefixes live for some time after their last use."""
 
-    ttl: str  # "none", "5m" or "1h"
-    token_hit_rate: float
-    usd: float
-    saved: float  # USD, against no caching
+    ttl: str = field(metadata=column("time to live", rank=0))  # "none", "5m" or "1h"
+    token_hit_rate: float = field(metadata=column("token hit rate", ".4f"))
+    usd: float = field(metadata=column("USD", ",.2f", rank=0))
+    saved: float = field(metadata=column("saved", ",.2f"))  # USD, against no caching
 
 
 @dataclass(frozen=True)
@@ -223,18 +238,18 @@ class LoopPlan(Described):
 class LanePoint(Described):
     """A number of lanes of a closed loop on one instance that was simulated."""
 
-    lanes: int
+    lanes: int = field(metadata=column("lanes", ",", rank=0, left=True))
     meets: bool  # whether the target is met and every request is served
-    ttft_s: float  # at the target's quantile
+    ttft_s: float = field(metadata=column("TTFT", seconds, unit=" s"))  # at the target's quantile
     ttft_low: float  # interval of that quantile, which holds 90 % of the bootstrap replicates
     ttft_high: float
     tpot: Quantiles
-    e2e: Quantiles
+    e2e: Quantiles = field(metadata=column("end to end p50", seconds, unit=" s", parts={("p50",): "end to end p50"}))
     requests_per_s: float
-    sessions_per_hour: float
-    block_hit_rate: float
+    sessions_per_hour: float = field(metadata=column("sessions per hour", ",.1f"))
+    block_hit_rate: float = field(metadata=column("block hit rate", ".4f"))
     rejected: int  # requests that do not fit into an instance
-    usd_per_session: float | None  # None where no session was completed
+    usd_per_session: float | None = field(metadata=column("USD per session", ",.3f"))  # None: none was completed
 
 
 @dataclass(frozen=True)
@@ -252,18 +267,24 @@ class LanesPlan(Described):
 class Sensitivity(Described):
     """The plan of the best router if one assumption changes by a factor."""
 
-    what: str
-    factor: float
-    instances: int | None  # the fewest that meet the target; None where no number does
-    usd: float | None  # their cost
-    ttft_s: float  # at the target's quantile, with the planned number of instances
+    what: str = field(metadata=column("assumption", rank=0))
+    factor: float = field(metadata=column("factor", "g"))
+    instances: int | None = field(  # the fewest that meet the target; None where no number does
+        metadata=column("instances", ",", rank=0, none="not met")
+    )
+    usd: float | None = field(metadata=column("USD", ",.2f", rank=0))  # their cost
+    ttft_s: float = field(
+        metadata=column("TTFT", seconds, unit=" s")
+    )  # at the target's quantile, with the planned number of instances
     ttft_low: float  # interval of that quantile, which holds 90 % of the bootstrap replicates
     ttft_high: float
 
 
 @dataclass(frozen=True, repr=False)
 class Plan(DescribedResult, PlottedResult):
-    """The result of `kvtrace.plan`, by part."""
+    """The result of `kvtrace.plan`, by part; docs/serving/plan.md lists the keys."""
+
+    _schema = SCHEMA
 
     setting: PlanSetting
     memory: MemoryPlan
@@ -287,7 +308,3 @@ class Plan(DescribedResult, PlottedResult):
     def _columns(self) -> dict[str, list[Any]]:
         """One row for each router."""
         return columns_of({"router": row.router} | row.to_dict() for row in self.instances.routers)
-
-    def to_dict(self) -> dict[str, Any]:
-        """Keys as docs/serving/plan.md lists them; `schema` is their version."""
-        return {"schema": SCHEMA, **super().to_dict()}

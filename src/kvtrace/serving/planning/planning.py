@@ -15,8 +15,7 @@ import numpy as np
 from ..._base.errors import UsageError
 from ..._base.step_work import part_of_work
 from ...analysis.block_sizes import by_block_size
-from ...analysis.curves import hit_curve
-from ...analysis.exact_curve import SHARES, HitCurve
+from ...analysis.curves import SHARES, HitCurve, hit_curve
 from ...cache.demand import check_mode
 from ...cache.simulation import simulate
 from ...cache.tiered import simulate_tiers

@@ -11,14 +11,14 @@ import io
 from copy import copy
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TypedDict, cast
+from typing import cast
 
 import numpy as np
 
 from ..._base.arrays import offsets_of
 from ..._base.errors import InputError, UsageError
 from ..._base.input_files import open_read
-from ..._base.results import Result
+from ..._base.results import DescribedResult
 from ...cache.engines import EngineName
 from ...cache.simulation import Setting
 from ...trace.columns import Columns
@@ -141,23 +141,14 @@ class RequestTimes:
     cached_tokens: np.ndarray | None = None
 
 
-class RecordingDict(TypedDict):
-    """The result of `Recording.to_dict`."""
-
-    format: str
-    requests: int
-    left_out: int
-    seconds: float
-    model: str | None
-
-
 @dataclass(frozen=True, eq=False, repr=False)
-class Recording(Result):
+class Recording(DescribedResult):
     """Requests in order of arrival with their measured times, and the settings of the engine.
 
     The times are seconds from the first arrival; `trace` holds the arrivals, the lengths and the blocks.
     """
 
+    _keys = ("format", "requests", "left_out", "seconds", "model")
     trace: Trace
     first_s: np.ndarray  # request -> when its first token was there
     ended_s: np.ndarray  # request -> when its last token was there
@@ -186,6 +177,21 @@ class Recording(Result):
     def arrival_s(self) -> np.ndarray:
         """When each request arrived."""
         return self.trace.timestamp / 1000
+
+    @property
+    def requests(self) -> int:
+        """The requests that did not fail."""
+        return len(self)
+
+    @property
+    def seconds(self) -> float:
+        """When the last request ended."""
+        return float(self.ended_s.max())
+
+    @property
+    def model(self) -> str | None:
+        """The model that was served, if the recording states it."""
+        return self.settings.model
 
     @property
     def states_blocks(self) -> bool:
@@ -220,13 +226,6 @@ class Recording(Result):
         engine = cast(EngineName, (scheduler or self.scheduler()).name)
         blocks = self.settings.blocks
         return Setting((blocks - 1 if engine == "vllm" else blocks) if blocks else BLOCKS, engine=engine)
-
-    def to_dict(self) -> RecordingDict:
-        """The recording in a few figures."""
-        return {
-            "format": self.format, "requests": len(self), "left_out": self.left_out,
-            "seconds": float(self.ended_s.max()), "model": self.settings.model,
-        }  # fmt: skip
 
 
 def recording_of(
