@@ -6,11 +6,12 @@ from dataclasses import fields
 import pytest
 
 import kvtrace
+from kvtrace.cache.setup import CacheSetup
 from kvtrace.cli import commands
 from kvtrace.cli.simulation_options import LoopOptions
 from kvtrace.ingest.encoding_options import EncodingOptions
 from kvtrace.privacy.release_options import ReleaseOptions
-from kvtrace.serving.run_options import CacheSetup, Deployment, InstanceSetup
+from kvtrace.serving.run_options import Deployment, InstanceSetup
 
 ENGINE_OPTIONS = {"capacity_counts", "pool", "free_order", "tree", "watermark"}  # keywords, by `EngineOptions`
 RUN = (CacheSetup, InstanceSetup)

@@ -121,7 +121,7 @@ def explain_command(trace, capacity, policy, ttl, tiers, over_time, per_request,
     with write_atomically(per_request) if per_request else nullcontext() as stream:
         with RequestProgress(console(), quiet) as bar, own_policies(), hint_on_commas(loaded, capacity or "auto"):
             progress = _Progress(bar)
-            progress.expect(len(loaded) * (2 if run.loop else 1))
+            progress.expect(len(loaded))
             first = 0 if run.loop else leading_rows(warm_up, loaded.timestamp)
             run = _one_setting(with_caches(run, loaded, units, capacity=capacity or "auto", tiers=tiers))
             run = run.changed(policies=(expiring(policy, ttl),), routers=(options["router"],) if options["router"] else None, warm_up=first)

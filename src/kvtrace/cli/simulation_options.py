@@ -17,7 +17,8 @@ import click
 from .._base.errors import UsageError
 from .._base.options import option
 from .._base.units import count, share
-from ..serving.run_options import CacheSetup, Deployment, InstanceSetup
+from ..cache.setup import CacheSetup
+from ..serving.run_options import Deployment, InstanceSetup
 from . import completion
 from .help import AmountType
 from .options import (

@@ -14,11 +14,12 @@ from .._base.options import names_of, record_of
 from .._base.results import PlottedResult, columns_of
 from .._base.units import require_lists
 from ..analysis.capacities import log_spaced
-from ..cache.demand import Mode, block_demand, parse_schedule
+from ..cache.demand import Mode, block_demand
 from ..cache.engines import EngineName, non_default
 from ..cache.isolation import Isolation
 from ..cache.layout import CacheLayout
-from ..cache.simulation import EngineOptions, Setting, Simulation, gap_to, optimum_of, settings_of, simulate_settings
+from ..cache.setup import CacheSetup
+from ..cache.simulation import EngineOptions, Setting, Simulation, gap_to, optimum_of, simulate_settings
 from ..cache.tiered import simulate_tiers
 from ..formats.dataset import Dataset
 from ..formats.memory_needs import simulating
@@ -28,7 +29,7 @@ from ..trace.trace import Trace
 from .deployment import OVERLAP, simulate_instances
 from .lanes import ClosedLoop, ClosedRun
 from .routers import RouterName
-from .run_options import CacheSetup, Deployment, InstanceSetup
+from .run_options import Deployment, InstanceSetup
 from .schedulers.base import Scheduler, Tier
 from .simulation import DynamoCost, ServingOptions, StepCost, closed_loop, open_loop
 
@@ -156,7 +157,8 @@ class Run:
     cache: CacheSetup = field(default_factory=CacheSetup)
     instances: InstanceSetup = field(default_factory=InstanceSetup)
     time: Deployment = field(default_factory=Deployment)
-    loop: ClosedLoop | None = None  # each setting runs in the open loop, and then in this one
+    loop: ClosedLoop | None = None  # each setting runs in this closed loop
+    open_too: bool = True  # with a loop: each setting runs in the open loop first
 
     def changed(self, **fields: Any) -> Run:
         """The run with other values of some fields of its cache and instances; TypeError for any other name.
@@ -172,13 +174,31 @@ class Run:
         """The requests that are active together."""
         return self.cache.schedule or (OVERLAP if self.instances.instances and not self.time.cost else "serial")
 
-    def settings(self, capacities: Iterable[int] | Mapping[str, Iterable[int]]) -> list[Setting]:
+    @property
+    def has_tiers(self) -> bool:
+        """Whether there are tiers below the first one."""
+        return bool(self.cache.tiers or self.instances.lower)
+
+    def with_more_blocks(self, blocks: int) -> Run:
+        """The run with so many blocks more in its cache: in the lowest tier, if there are tiers.
+
+        >>> Run(CacheSetup([4])).with_more_blocks(3).cache.capacities
+        [7]
+        >>> Run(CacheSetup(tiers={"hbm": 2, "dram": 8})).with_more_blocks(3).cache.tiers
+        {'hbm': 2, 'dram': 11}
+        """
+        if self.instances.lower:
+            *above, last = self.instances.lower
+            return self.changed(lower=(*above, replace(last, capacity=last.capacity + blocks)))
+        if self.cache.tiers:
+            name, size = list(self.cache.tiers.items())[-1]
+            return self.changed(tiers={**self.cache.tiers, name: size + blocks})
+        assert self.cache.capacities is not None and not isinstance(self.cache.capacities, Mapping)
+        return self.changed(capacities=[size + blocks for size in self.cache.capacities])
+
+    def settings(self) -> list[Setting]:
         """The setting of each cache."""
-        cache = self.cache
-        return settings_of(
-            capacities, cache.policies, cache.engines, cache.layouts, mode=cache.mode,
-            schedule=parse_schedule(self.schedule), engine_options=cache.engine_options,
-        )  # fmt: skip
+        return self.cache.settings(self.schedule)
 
     def bounds(self, settings: Iterable[Setting]) -> list[Setting]:
         """The offline optimum at each capacity: that of full attention, whose blocks hold all layers."""
@@ -204,9 +224,9 @@ class Run:
             per_request: Whether the hits of each request are written.
             beyond: An option whose memory is not bounded, if nothing of the run is such.
         """
-        settings = self.settings(range(1, capacities + 1))
+        settings = self.changed(capacities=range(1, capacities + 1), tiers=None).settings()
         unbounded = {
-            "--tiers": self.cache.has_tiers, "--instances": self.instances.instances, "--gpu": self.time.roofline,
+            "--tiers": self.has_tiers, "--instances": self.instances.instances, "--gpu": self.time.roofline,
             "--engine dynamo": self.time.cost,
         }  # fmt: skip
         first = next((name for name, used in unbounded.items() if used), beyond)
@@ -233,7 +253,7 @@ class Run:
         self._check()
         if self.cache.tiers:
             return self._counted(self._in_tiers(trace, work), [])
-        settings = self.settings(self._capacities(trace))
+        settings = self.changed(capacities=self._capacities(trace)).settings()
         if self.instances.instances or self.time.cost:
             return self._counted(self._on_instances(trace, settings, work), [])
         bounds = self.bounds(settings)
@@ -254,9 +274,9 @@ class Run:
         if self.loop is not None and not cost:
             raise UsageError("A closed loop is a simulation in time. Give a cost.")
         routed = bool(instances.instances)
-        if (instances.routers and not routed) or (cache.tiers and (routed or cost)) or (cache.lower and not cost):
+        if (instances.routers and not routed) or (cache.tiers and (routed or cost)) or (instances.lower and not cost):
             raise UsageError("--router needs --instances. With --instances, --tiers needs --gpu or --engine dynamo.")
-        if cache.layouts and cache.has_tiers:
+        if cache.layouts and self.has_tiers:
             raise UsageError("--tiers does not support cache groups of windows and states. Use --engine reference.")
 
     def _capacities(self, trace: Trace) -> Iterable[int] | Mapping[str, Iterable[int]]:
@@ -269,7 +289,7 @@ class Run:
     def _in_tiers(self, trace: Trace, work: _Work) -> list[Simulation]:
         """Caches in tiers, one after another."""
         cache = self.cache
-        settings, tiers = self.settings([1]), dict(cache.tiers or {})
+        settings, tiers = self.settings(), dict(cache.tiers or {})
         work.expect(len(trace) * len(settings) * (len(tiers) if cache.inclusive else 1))
         return [
             simulate_tiers(
@@ -283,7 +303,7 @@ class Run:
         """Instances behind each router, request by request or in time."""
         routers: Iterable[RouterName] = self.instances.routers or ("round-robin",)
         routed = list(product(routers, settings))
-        loops = [None] if self.loop is None else [None, self.loop]
+        loops = [None, self.loop] if self.loop and self.open_too else [self.loop]
         work.expect(len(trace) * len(routed) * len(loops))
         return [self._routed(trace, setting, router, loop, work) for router, setting in routed for loop in loops]
 
@@ -298,7 +318,7 @@ class Run:
             )
         options: ServingOptions = {
             "router": router, "router_seed": self.instances.router_seed, "instances": instances,
-            "scheduler": (time.schedulers or {}).get(setting.engine), "tiers": self.cache.lower,
+            "scheduler": (time.schedulers or {}).get(setting.engine), "tiers": self.instances.lower,
         }  # fmt: skip
         how: dict[str, Any] = {"setting": setting, "on_progress": work.on_progress, **options}
         return open_loop(trace, time.cost, **how) if loop is None else closed_loop(trace, time.cost, loop=loop, **how)

@@ -14,7 +14,8 @@ from ..._base.units import short
 from ...analysis.block_sizes import each_block_size
 from ...analysis.curves import SampledCurve
 from ...analysis.exact_curve import HitCurve
-from ...cache.simulation import settings_of, simulate_settings
+from ...cache.setup import CacheSetup
+from ...cache.simulation import simulate_settings
 from .plot import Axis, Panel, Plot, Series, Study, highest, log_ticks, rate_axis
 
 POINTS = 200  # capacities of the drawn curve
@@ -105,7 +106,7 @@ def policies_plot(study: Study) -> Plot:
         missing = f"{study.too_large} Add --policy lru,sieve to simulate them."
         return Plot("Eviction policies", explanation, [Panel(title, missing=missing) for title in TITLES])
     capacities = list(study.optimum)
-    runs = simulate_settings(study.trace, settings_of(capacities, study.shown_policies))
+    runs = simulate_settings(study.trace, CacheSetup(capacities, study.shown_policies).settings())
     by_policy = {name: [one.hits for one in runs if one.setting.policy == name] for name in study.shown_policies}
     by_policy["belady"] = list(study.optimum.values())
     x, best = Axis("capacity (blocks)", log=True, unit="blocks"), by_policy["belady"]

@@ -17,11 +17,11 @@ from ...analysis.session_values import SessionValues, session_values
 from ...analysis.sessions import SessionLinks, infer_sessions, recorded_turns
 from ...analysis.summary import Summary, analyze
 from ...cache.demand import Optimum
+from ...cache.setup import CacheSetup
 from ...cache.simulation import Simulation, simulate
 from ...serving.misses.causes import causes_of
 from ...serving.misses.explanation import Explanation
 from ...serving.run import Run
-from ...serving.run_options import CacheSetup
 from ...trace.domains import in_domains
 from ...trace.hits import Hits, count_hits, unlimited_hits
 from ...trace.trace import Trace

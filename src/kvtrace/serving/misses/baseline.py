@@ -135,7 +135,7 @@ class Baseline:
     def simulate_run(self, run: Run) -> Simulation:
         """The simulation of the same trace with another run."""
         if self.on_start:
-            self.on_start(len(self.explanation.trace) * (1 if run.loop is None else 2))
+            self.on_start(len(self.explanation.trace))
         return simulate_one(self.explanation.trace, run, self.on_progress)
 
     def gain_of(self, simulation: Simulation) -> int:
