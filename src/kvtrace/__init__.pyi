@@ -92,6 +92,7 @@ from .serving.calibration.calibration import Calibration as Calibration
 from .serving.calibration.calibration import calibrate as calibrate
 from .serving.calibration.costs import Costs as Costs
 from .serving.calibration.costs import read_costs as read_costs
+from .serving.calibration.costs import step_cost as step_cost
 from .serving.deployment import FleetSimulation as FleetSimulation
 from .serving.deployment import simulate_instances as simulate_instances
 from .serving.hardware.gpus import Gpu as Gpu
@@ -116,10 +117,9 @@ from .serving.models.possible_hits import reachable_hits as reachable_hits
 from .serving.models.shape import ModelShape as ModelShape
 from .serving.models.shape import model_shape as model_shape
 from .serving.planning.plan_result import Plan as Plan
-from .serving.planning.planning import LowerTier as LowerTier
-from .serving.planning.planning import PlanTarget as PlanTarget
+from .serving.planning.plan_target import PlannedTier as PlannedTier
+from .serving.planning.plan_target import PlanTarget as PlanTarget
 from .serving.planning.planning import plan as plan
-from .serving.planning.planning import step_cost as step_cost
 from .serving.recordings import read_recording as read_recording
 from .serving.recordings.recording import Recording as Recording
 from .serving.run import Simulations as Simulations

@@ -11,6 +11,7 @@ from kvtrace.cli import commands
 from kvtrace.cli.simulation_options import LoopOptions
 from kvtrace.ingest.encoding_options import EncodingOptions
 from kvtrace.privacy.release_options import ReleaseOptions
+from kvtrace.serving.planning.plan_target import PlanTarget
 from kvtrace.serving.run_options import Deployment, InstanceSetup
 
 ENGINE_OPTIONS = {"capacity_counts", "pool", "free_order", "tree", "watermark"}  # keywords, by `EngineOptions`
@@ -27,7 +28,7 @@ FUNCTIONS = {  # function -> its records, and the fields that it does not have
 IN_TIME = (*RUN, Deployment, LoopOptions)
 COMMANDS = {
     "anonymize": (EncodingOptions, ReleaseOptions), "release": (ReleaseOptions,), "record": (ReleaseOptions,),
-    "simulate": IN_TIME, "explain": IN_TIME, "plan": (LoopOptions,),
+    "simulate": IN_TIME, "explain": IN_TIME, "plan": (PlanTarget, LoopOptions),
 }  # fmt: skip
 OTHER_DEFAULTS = {("lint", "block_size")}
 

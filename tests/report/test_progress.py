@@ -19,7 +19,7 @@ from kvtrace.report import progress
 from kvtrace.report.progress import Bar, RequestProgress, Steps, Work
 from kvtrace.serving.hardware import Roofline, gpu
 from kvtrace.serving.models import model_shape
-from kvtrace.serving.planning.planning import PlanTarget
+from kvtrace.serving.planning.plan_target import PlanTarget
 
 CODES = re.compile(r"\x1b\[[0-9;?]*[a-zA-Z]")
 

@@ -23,7 +23,7 @@ NOT_RESULTS = {  # arguments, tools, and what must not leave the memory
     "arguments": {
         "BatchLimits", "CacheGroup", "CacheLayout", "ClosedLoop", "Columns", "Context", "Costs", "Cure",
         "DynamoCost", "DynamoScheduler", "EncodingOptions", "Gpu", "Grid", "Key", "Knobs", "LayerKind",
-        "LocalRunner", "LowerTier", "ModelShape", "PlanTarget", "Prices", "Profile", "RateProfile",
+        "LocalRunner", "ModelShape", "PlanTarget", "PlannedTier", "Prices", "Profile", "RateProfile",
         "ReleaseOptions", "ReuseTable", "Roofline", "Runner", "Schedule", "ServiceModel", "Setting",
         "SglangScheduler", "StepCost", "TaskOptions", "Tier", "Tokenizer", "VllmScheduler",
     },

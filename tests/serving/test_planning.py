@@ -14,25 +14,23 @@ from kvtrace.analysis.curves import hit_curve
 from kvtrace.cache.simulation import Setting, simulate
 from kvtrace.cli import run
 from kvtrace.report.plan_tables import tables as tables_of
+from kvtrace.serving.calibration.costs import step_cost
 from kvtrace.serving.hardware import GPUS, Roofline, gpu
 from kvtrace.serving.latencies import quantile_interval
 from kvtrace.serving.models import MODELS, model_shape
 from kvtrace.serving.planning.plan_result import UnmetTarget
-from kvtrace.serving.planning.plan_runs import capacity_blocks, fitting_gpus, prefill_alone_s
-from kvtrace.serving.planning.planning import (
-    GIB,
-    LowerTier,
-    PlanTarget,
-    lower_tiers,
-    memory,
-    parse_tier,
-    plan,
+from kvtrace.serving.planning.plan_runs import (
+    capacity_blocks,
+    fitting_gpus,
+    least_gpus_for,
+    prefill_alone_s,
+    prefill_floor,
     replace_times,
-    step_cost,
-    tiers,
+    served,
+    with_unshared,
 )
-from kvtrace.serving.planning.sensitivity import with_unshared
-from kvtrace.serving.planning.sizing import least_gpus_for, prefill_floor
+from kvtrace.serving.planning.plan_target import PlannedTier, PlanTarget
+from kvtrace.serving.planning.planning import GIB, memory, plan, tiers
 from kvtrace.serving.routers import ROUTERS
 from kvtrace.serving.simulation import BatchLimits, Tier, open_loop
 from kvtrace.trace.building import toy
@@ -54,7 +52,7 @@ def trace():
 
 @pytest.fixture(scope="module")
 def found(trace, roofline):
-    return plan(trace, roofline, PlanTarget(ttft_s=3.0, tiers=(LowerTier("dram", 64 * GIB, 25e9),)))
+    return plan(trace, roofline, PlanTarget(ttft_s=3.0, tiers=(PlannedTier("dram", 64 * GIB, 25e9),)))
 
 
 def test_every_part_states_what_it_assumes(found):
@@ -83,11 +81,10 @@ def test_the_gaps_are_those_of_simulations(trace, roofline):
 
 
 def test_the_best_router_meets_the_target_and_one_instance_less_does_not(trace, roofline, found):
-    best, wanted = found.instances.best, PlanTarget(ttft_s=3.0, tiers=(LowerTier("dram", 64 * GIB, 25e9),))
-    from kvtrace.serving.planning.planning import served
-
+    best, wanted = found.instances.best, PlanTarget(ttft_s=3.0, tiers=(PlannedTier("dram", 64 * GIB, 25e9),))
     blocks = roofline.kv_capacity_tokens // 512
-    times = [np.quantile(served(trace, roofline, wanted, blocks, n, best.router).ttft_s, 0.9)
+    planned = wanted.run(roofline, 512, blocks, best.router)
+    times = [np.quantile(served(trace, planned.changed(instances=n)).ttft_s, 0.9)
              for n in (best.instances, best.instances - 1) if n]  # fmt: skip
     assert times[0] <= 3.0 and all(time > 3.0 for time in times[1:])
     assert best.instances == min(row.instances for row in found.instances.routers if row.instances)
@@ -109,7 +106,7 @@ def test_slower_arrivals_never_need_more_and_a_tier_only_adds_hits(trace, roofli
     slow = open_loop(replace_times(trace, 10), step_cost(roofline), setting=Setting(4000, mode="token"))
     fast = open_loop(replace_times(trace, 0.1), step_cost(roofline), setting=Setting(4000, mode="token"))
     assert slow.ttft_s.mean() <= fast.ttft_s.mean()
-    below = (LowerTier("dram", 4 * GIB, 25e9), LowerTier("ssd", 16 * GIB, 3e9))
+    below = (PlannedTier("dram", 4 * GIB, 25e9), PlannedTier("ssd", 16 * GIB, 3e9))
     rows = tiers(trace, roofline, PlanTarget(tiers=below), 40).rows
     assert rows[0].hit_blocks == simulate(trace, 40).hits.hit_blocks
     sizes = np.cumsum([row.capacity for row in rows])
@@ -121,21 +118,23 @@ def test_slower_arrivals_never_need_more_and_a_tier_only_adds_hits(trace, roofli
 
 
 def test_a_plan_uses_vllms_scheduler_with_the_one_lower_tier_that_it_has(roofline):
-    dram, ssd = LowerTier("dram", 4 * GIB, 25e9), LowerTier("ssd", 16 * GIB, 3e9)
+    dram, ssd = PlannedTier("dram", 4 * GIB, 25e9), PlannedTier("ssd", 16 * GIB, 3e9)
     block = 512 * roofline.model.kv_bytes_per_token
-    one, two = PlanTarget(tiers=(dram,)), PlanTarget(tiers=(dram, ssd))
-    assert one.setting(9).engine == "vllm" and two.setting(9).engine == "reference"
+    with_dram, with_both = PlanTarget(tiers=(dram,)), PlanTarget(tiers=(dram, ssd))
+    assert with_dram.setting(9).engine == "vllm" and with_both.setting(9).engine == "reference"
     assert PlanTarget(tiers=(dram,), engine="sglang").setting(9).engine == "reference"
     assert PlanTarget(engine="sglang").setting(9).engine == "sglang"
-    (tier,) = lower_tiers(roofline, replace(one, write_through=True), 512, 9)  # vLLM's tier holds copies in any case
+    (tier,) = replace(with_dram, write_through=True).lower_tiers(
+        roofline, 512, 9
+    )  # vLLM's tier holds copies in any case
     assert tier == Tier("dram", 4 * GIB // block, block / 25e9)
 
 
 def test_a_tier_is_a_name_a_size_and_a_bandwidth():
-    assert parse_tier("ssd=4TB@3GB") == LowerTier("ssd", 4_000_000_000_000, 3_000_000_000)
+    assert PlannedTier.parse("ssd=4TB@3GB") == PlannedTier("ssd", 4_000_000_000_000, 3_000_000_000)
     for wrong in ("dram", "dram=4GB", "hbm=4GB@1GB", "=4GB@1GB", "dram=x@1GB"):
         with pytest.raises(UsageError):
-            parse_tier(wrong)
+            PlannedTier.parse(wrong)
 
 
 def test_a_model_that_does_not_fit_is_refused(trace):
@@ -143,7 +142,7 @@ def test_a_model_that_does_not_fit_is_refused(trace):
     with pytest.raises(UsageError, match="--gpus 10 or more"):
         plan(trace, big)
     with pytest.raises(UsageError, match="adds no block"):
-        plan(trace, Roofline(model_shape(MODEL), gpu("a100")), PlanTarget(tiers=(LowerTier("dram", 5, 25e9),)))
+        plan(trace, Roofline(model_shape(MODEL), gpu("a100")), PlanTarget(tiers=(PlannedTier("dram", 5, 25e9),)))
 
 
 def test_the_advice_on_gpus_is_the_smallest_number_that_fits(trace):

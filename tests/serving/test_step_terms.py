@@ -9,12 +9,13 @@ from hypothesis import strategies as st
 
 from kvtrace import toy
 from kvtrace.cache.simulation import Setting
-from kvtrace.serving.calibration.costs import Costs, OperatingRange, start_terms, terms_of
+from kvtrace.serving.calibration.costs import Costs, OperatingRange, start_terms, step_cost, terms_of
 from kvtrace.serving.hardware import Link, Roofline, gpu
 from kvtrace.serving.models import model_shape
-from kvtrace.serving.planning.plan_runs import PlanTarget, prefill_alone_s, step_cost
+from kvtrace.serving.planning.plan_runs import InstanceRuns, prefill_alone_s
+from kvtrace.serving.planning.plan_target import PlanTarget
 from kvtrace.serving.planning.planning import instances
-from kvtrace.serving.planning.sizing import InstanceRuns, TimeErrors, held_out_errors, limit_interval, time_interval
+from kvtrace.serving.planning.sizing import TimeErrors, held_out_errors, limit_interval, time_interval
 from kvtrace.serving.schedulers.vllm import VllmScheduler
 from kvtrace.serving.simulation import BatchLimits, StepCost, open_loop
 from kvtrace.trace.columns import replace_columns

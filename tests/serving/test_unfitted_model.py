@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 
 from kvtrace.cache.simulation import Setting
+from kvtrace.serving.calibration.costs import step_cost
 from kvtrace.serving.hardware import Roofline, gpu
 from kvtrace.serving.hardware.roofline import LIBRARY_BYTES
 from kvtrace.serving.latencies import TARGETS, Latencies, errors_of
 from kvtrace.serving.models import model_shape
-from kvtrace.serving.planning.plan_runs import step_cost
 from kvtrace.serving.planning.sizing import UNFITTED
 from kvtrace.serving.schedulers.vllm import VllmScheduler
 from kvtrace.serving.simulation import open_loop

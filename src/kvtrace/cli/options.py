@@ -221,7 +221,7 @@ def record_options(
     unset: bool = False,
     settings: Mapping[str, Mapping[str, Any]] | None = None,
 ) -> Decorator:
-    """The options that the fields of a record are, in the order of the fields.
+    """The options that the fields of a record are, in the order of the fields or of `only`.
 
     Args:
         record: A record whose fields were made by `_base.options.option`; other fields are no options.
@@ -229,8 +229,8 @@ def record_options(
         unset: Whether an option that is not given is None, and not the default of its field.
         settings: Field -> further settings of its `click.option`.
     """
-    parts = (part for part in fields(record) if part.metadata and part.name not in without)
-    return with_options(*(_option_of(part, unset, (settings or {}).get(part.name, {})) for part in parts if not only or part.name in only))
+    parts = {part.name: part for part in fields(record) if part.metadata and part.name not in without}
+    return with_options(*(_option_of(parts[name], unset, (settings or {}).get(name, {})) for name in only or parts))
 
 
 def _option_of(part: Field[Any], unset: bool, further: Mapping[str, Any]) -> Decorator:
@@ -245,8 +245,8 @@ def _option_of(part: Field[Any], unset: bool, further: Mapping[str, Any]) -> Dec
         settings["type"] = (click.FloatRange if str(part.type).startswith("float") else click.IntRange)(about["minimum"])
     elif str(part.type).startswith(("int", "float")) and not about["parse"]:
         settings["type"] = int if str(part.type).startswith("int") else float
-    default = () if about["many"] else None if unset else part.default
-    return click.option(f"--{name}", part.name, multiple=about["many"], default=default, **settings, **further)
+    default = () if about["many"] else None if unset or part.default == () else about["shown"] or part.default
+    return click.option(f"--{name}", part.name, **{"multiple": about["many"], "default": default, **settings, **further})
 
 
 COSTS = record_options(Deployment, only=("costs_file",))

@@ -58,7 +58,8 @@ def report_command(trace, other, assume_output, output, png, title, policies, ca
     from ..report import html_page, interactive
     from ..report.progress import COMPARED, REPORT, Work
     from ..serving.models.layers import chosen
-    from ..serving.planning.planning import PlanTarget, plan
+    from ..serving.planning.plan_target import PlanTarget
+    from ..serving.planning.planning import plan
     from ..serving.simulation import BatchLimits
     from ..trace.domains import in_domains
 

@@ -201,7 +201,7 @@ def with_caches(run: Run, trace: Any, units: dict[str, Any], *, capacity: str, t
 
 def _step_cost(roofline, engines):
     """The time of a step on a GPU, else the one that an engine has of its own; None for a simulation without times."""
-    from ..serving.planning.planning import step_cost
+    from ..serving.calibration.costs import step_cost
     from ..serving.schedulers import cost_of
 
     return step_cost(roofline) if roofline else cost_of(engines)

@@ -99,10 +99,9 @@ def _cost_source(model_config, gpu_name, gpus, costs_file):
 
     Wrong options are refused before the recording is read.
     """
-    from ..serving.calibration.costs import read_costs
+    from ..serving.calibration.costs import read_costs, step_cost
     from ..serving.hardware import Roofline, gpu
     from ..serving.models import model_shape
-    from ..serving.planning.plan_runs import step_cost
 
     if bool(gpu_name) == bool(costs_file):
         raise click.UsageError("Give --costs, or --model and --gpu." if not gpu_name else "--costs and --gpu cannot be combined. Use one of them.")
