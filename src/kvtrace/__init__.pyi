@@ -35,12 +35,12 @@ from .cache.live.prefix_cache import OutOfBlocks as OutOfBlocks
 from .cache.live.prefix_cache import PrefixCache as PrefixCache
 from .cache.live.prefix_cache import Sequence as Sequence
 from .cache.policies.base import Context as Context
+from .cache.setup import Grid as Grid
 from .cache.simulation import Setting as Setting
 from .cache.simulation import Simulation as Simulation
 from .cache.simulation import simulate as simulate
 from .cache.structures.reuse_table import ReuseTable as ReuseTable
 from .cache.structures.reuse_table import read_table as read_table
-from .cache.sweeps.grid import Grid as Grid
 from .cache.sweeps.running import sweep as sweep
 from .cache.sweeps.table import SweepTable as SweepTable
 from .cache.tiered import TieredSimulation as TieredSimulation

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import kvtrace
-from kvtrace.cache.sweeps.grid import Grid
+from kvtrace.cache.setup import Grid
 from kvtrace.cli import run
 from kvtrace.trace.building import toy
 from kvtrace.trace.columns import fields_of

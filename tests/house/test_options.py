@@ -6,7 +6,7 @@ from dataclasses import fields
 import pytest
 
 import kvtrace
-from kvtrace.cache.setup import CacheSetup
+from kvtrace.cache.setup import CacheSetup, Grid
 from kvtrace.cli import commands
 from kvtrace.cli.simulation_options import LoopOptions
 from kvtrace.ingest.encoding_options import EncodingOptions
@@ -28,7 +28,7 @@ FUNCTIONS = {  # function -> its records, and the fields that it does not have
 IN_TIME = (*RUN, Deployment, LoopOptions)
 COMMANDS = {
     "anonymize": (EncodingOptions, ReleaseOptions), "release": (ReleaseOptions,), "record": (ReleaseOptions,),
-    "simulate": IN_TIME, "explain": IN_TIME, "plan": (PlanTarget, LoopOptions),
+    "simulate": IN_TIME, "explain": IN_TIME, "plan": (PlanTarget, LoopOptions), "sweep": (Grid,),
 }  # fmt: skip
 OTHER_DEFAULTS = {("lint", "block_size")}
 

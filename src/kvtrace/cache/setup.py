@@ -1,4 +1,4 @@
-"""What is cached: the options that `simulate`, `explain`, `plan`, `tune` and `sweep` share.
+"""What is cached: the setup of a run, and the grid of setups of a sweep.
 
 The fields with help are options of commands.
 """
@@ -9,7 +9,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+from .._base.errors import UsageError
 from .._base.options import option
+from .._base.units import names, require_lists
 
 if TYPE_CHECKING:
     from .demand import Mode
@@ -17,7 +19,8 @@ if TYPE_CHECKING:
     from .layout import CacheLayout
     from .simulation import Setting
 
-CACHE, ENGINE = "Cache", "Engine options"  # groups of --help
+CACHE, ENGINE, INPUT = "Cache", "Engine options", "Input"  # groups of --help
+AXES = ("engines", "modes", "schedules", "policies")  # of a grid, beside capacities, block sizes and seeds
 
 
 @dataclass(frozen=True)
@@ -103,3 +106,80 @@ class CacheSetup:
             return [1]
         assert self.capacities is not None
         return self.capacities[engine] if isinstance(self.capacities, Mapping) else self.capacities
+
+
+def parse_names(text: str) -> tuple[str, ...]:
+    """The names of a list with commas."""
+    return tuple(names(text))
+
+
+def parse_seeds(text: str) -> tuple[int, ...]:
+    """Parse a list of seeds, and ranges of them; UsageError if it is not one.
+
+    >>> parse_seeds("7,0:3")
+    (7, 0, 1, 2)
+    """
+    seeds: list[int] = []
+    for part in names(text):
+        ends = part.split(":")
+        numbers = [int(end) for end in ends if end.isdecimal() and len(end) < 10]
+        if len(ends) > 2 or len(numbers) != len(ends) or numbers[-1] - numbers[0] > 10**6:
+            raise UsageError(f"{part!r} is not a seed. Example: 0,1,2 or 0:3.")
+        seeds += range(*numbers) if len(numbers) == 2 else numbers
+    if not seeds:
+        raise UsageError(f"{text!r} has no seeds. Example: 0,1,2 or 0:3.")
+    return tuple(dict.fromkeys(seeds))
+
+
+@dataclass(frozen=True)
+class Grid:
+    """The values of each axis of a sweep, then what all cells share; docs/cache/sweep.md lists the values."""
+
+    traces: tuple[str, ...]  # trace files, or model files from which samples are drawn
+    policies: tuple[str, ...] = option(
+        ("lru",), "Eviction orders and bounds, as in simulate. With belady, each row has its gap to it.",
+        name="policy", metavar="P,...", group=CACHE, shown="lru", parse=parse_names,
+    )  # fmt: skip
+    capacity: str = option(  # shares depend on the trace
+        "auto",
+        "Capacities, as in simulate. auto: ten for each trace, from its longest request to its working set.",
+        metavar="C,...", group=CACHE,
+    )  # fmt: skip
+    engines: tuple[EngineName, ...] = option(
+        ("reference",), "Engines, as in simulate.", name="engine", metavar="E,...", group=CACHE, shown="reference",
+        parse=parse_names,
+    )  # fmt: skip
+    modes: tuple[Mode, ...] = option(
+        ("block",), "What is cached: block, token or grow, as in simulate.", name="mode", metavar="M,...", group=CACHE,
+        shown="block", parse=parse_names,
+    )  # fmt: skip
+    schedules: tuple[str, ...] = option(
+        ("serial",),
+        "Requests that are active together: serial, concurrency:N, open-loop:MS, as in simulate.",
+        name="schedule", metavar="S,...", group=CACHE, shown="serial", parse=parse_names,
+    )  # fmt: skip
+    block_sizes: tuple[str, ...] = option(
+        ("1x",), "Block sizes: factors as in 2x, or tokens (a multiple of the block size of the trace).",
+        name="block-size", metavar="B,...", group=CACHE, shown="1x", parse=parse_names,
+    )  # fmt: skip
+    seeds: tuple[int, ...] = option(
+        (0,), "If a TRACE is a fitted model: seeds of its samples; 0:5 is 0,1,2,3,4.", name="seed", metavar="S,...",
+        group=INPUT, shown="0", parse=parse_seeds,
+    )  # fmt: skip
+    requests: int | None = option(
+        None, "Requests per sample of a model.  [default: as many as the model was fitted to]", metavar="N", minimum=1,
+        group=INPUT,
+    )  # fmt: skip
+    engine_options: tuple[tuple[str, str], ...] = ()  # for the engines that have them
+    warm_up: str = "0"
+    kv_bytes_per_token: int | None = None
+    trace_block_size: int | None = option(
+        None, "Tokens per block of the TRACEs.  [default: from their sidecars, else inferred]", metavar="TOKENS",
+        minimum=1, group=INPUT,
+    )  # fmt: skip
+    chain: bool = False
+
+    def __post_init__(self) -> None:
+        require_lists(traces=self.traces, **{name: getattr(self, name) for name in (*AXES, "block_sizes", "seeds")})
+        if not all(isinstance(policy, str) for policy in self.policies):
+            raise UsageError('a sweep names a policy of your own: "module:Class".')

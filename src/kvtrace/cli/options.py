@@ -256,9 +256,9 @@ EXTRAPOLATE = record_options(Deployment, only=("extrapolate",))
 def taken(record: type[Record], options: dict[str, Any], **others: Any) -> Record:
     """The record that the options make up; they are taken from the options. `others` are fields that are no options."""
     values = dict(others)
-    for part in fields(record):  # type: ignore[arg-type]
+    for part in (part for part in fields(record) if part.metadata):  # type: ignore[arg-type]
         value = options.pop(part.name, None)
-        if value in (None, ()) or not part.metadata:
+        if value in (None, ()):
             continue
         if str(part.type).startswith("bool"):
             value = value != (part.metadata["name"] or "").startswith("no-")

@@ -34,7 +34,8 @@ from ..._base.workers import cores, stoppable_threads
 from ...trace.trace import Trace
 from ..demand import BlockDemand, block_demand
 from ..policies import POLICIES
-from .grid import Cell, Grid, forget, plan, stated, trace_of
+from ..setup import Grid
+from .grid import Cell, forget, plan, stated, trace_of
 from .table import COLUMNS, SweepRow, SweepTable, check_output, row_of, with_gaps
 
 RUNNERS = ("local", "ray")
