@@ -250,7 +250,6 @@ def _option_of(part: Field[Any], unset: bool, further: Mapping[str, Any]) -> Dec
 
 
 COSTS = record_options(Deployment, only=("costs_file",))
-EXTRAPOLATE = record_options(Deployment, only=("extrapolate",))
 
 
 def taken(record: type[Record], options: dict[str, Any], **others: Any) -> Record:
