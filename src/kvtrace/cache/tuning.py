@@ -21,7 +21,7 @@ from ..trace.trace import Trace
 from ..trace.unknown import PREFIXES, require_known
 from .demand import BlockDemand, block_demand
 from .engines import PoolOrder
-from .policies import POLICIES, make
+from .policies import POLICIES, PolicyName, make
 from .reuse_training import train
 from .setup import CacheSetup
 from .simulation import Simulation, simulate_settings, whole_blocks
@@ -87,7 +87,7 @@ class Tuned(Result):
 def tune(
     trace: Trace,
     capacity: int | Iterable[int],
-    policies: Iterable[str] | None = None,
+    policies: Iterable[PolicyName] | None = None,
     *,
     pools: Iterable[PoolOrder] = POOLS,
     table: ReuseTable | None = None,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import nullcontext
+from typing import Any
 
 import click
 
@@ -13,7 +14,7 @@ from .options import QUIET, RowsOption, json_option, record_options
 from .output import console, print_json, print_lines, print_tables
 from .recording_options import SCHEDULER, TRACE_OF_LOG, recording_of, scheduler_of
 
-HELP = {
+HELP: dict[str, dict[str, Any]] = {
     "gpu": {"rows": completion.gpus, "required": True, "help": "GPU that served it: {rows}, or a JSON file."},
     "gpus": {"help": "GPUs of the engine.  [default: from LOG, else 1]"},
 }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import click
 
@@ -31,7 +32,7 @@ from .output import console, print_notes, print_result, print_tables
 from .simulation_options import LoopOptions, loop_options
 
 LIMITS = ("step_tokens", "max_requests")
-HELP = {
+HELP: dict[str, dict[str, Any]] = {
     "gpu": {"rows": completion.gpus, "help": "GPU: {rows}, or a JSON file; its keys are in docs/serving/models.md.  [default: h100]"},
     "gpus": {"help": "GPUs per instance, by tensor parallelism.  [default: 1; with --costs as many as were measured]"},
     "step_tokens": {"help": "Largest number of tokens per step of an instance.  [default: 8192; with --costs as measured]"},

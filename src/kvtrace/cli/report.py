@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import click
 
 from ..serving.planning.plan_target import PlanTarget
@@ -23,7 +25,7 @@ from .options import (
 from .output import console, print_lines
 from .simulation_options import own_policies
 
-HELP = {
+HELP: dict[str, dict[str, Any]] = {
     "gpu": {"rows": completion.gpus, "help": "With --model: add a capacity plan for {rows}, or a JSON file."},
     "ttft_s": {"help": "With --gpu or --costs: the largest time to first token for 90 % of the requests."},
 }

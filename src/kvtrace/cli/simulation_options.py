@@ -126,12 +126,12 @@ def run_of(options: dict[str, Any], *, engines: str | None, policies: str, route
     return Run(cache, instances, time.scheduled(names_of_engines), loop)
 
 
-def _deployment_of(options: dict[str, Any], engines: str | None, policies: str) -> tuple[Deployment, list[str]]:
+def _deployment_of(options: dict[str, Any], engines: str | None, policies: str) -> tuple[Deployment, list[Any]]:
     """What serves the requests in time, and the engines, whose default it decides."""
     from .._base.units import names
 
     time = taken(Deployment, options, model=options["model_config"])
-    engine_names = names(engines or ("vllm" if time.timed and policies == "lru" else "reference"))
+    engine_names: list[Any] = names(engines or ("vllm" if time.timed and policies == "lru" else "reference"))
     roofline, costs = roofline_of(time.model, time.gpu, time.costs_file, time.gpus, engine_names)
     time = replace(time, roofline=roofline, costs=costs, cost=_step_cost(roofline, engine_names))
     only_step = time.step_tokens and not (time.max_requests or time.scheduler)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import nullcontext
+from typing import Any
 
 import click
 
@@ -13,7 +14,7 @@ from .options import FIGURE, QUIET, WARM_UP, RowsOption, figure_writer, json_opt
 from .output import print_json, print_lines, print_tables
 from .recording_options import SCHEDULER, TRACE_OF_LOG, recording_of, scheduler_of
 
-HELP = {
+HELP: dict[str, dict[str, Any]] = {
     "gpu": {"rows": completion.gpus, "help": "With --model: costs by the roofline of {rows}, or a JSON file. Nothing is fitted."},
     "gpus": {"help": "With --model: GPUs of the engine.  [default: from LOG, else 1]"},
     "costs_file": {"help": "Costs of a calibration, as kvtrace calibrate writes them, in place of --gpu."},

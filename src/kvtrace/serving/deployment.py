@@ -22,7 +22,7 @@ from ..cache.simulation import Setting, Simulation, advance_all, build
 from ..trace.domains import in_domains
 from ..trace.hits import count_hits
 from ..trace.trace import Trace
-from .routers import check_router
+from .routers import RouterName, check_router
 from .schedulers.base import Scheduler, Tier
 
 
@@ -83,7 +83,7 @@ def is_routed(_key: str, rows: Rows) -> bool:
 class FleetSimulation(Simulation):
     """The result of the caches of several instances on a trace."""
 
-    router: str = field(default="round-robin", metadata=column("router", rank=0, place=6, when=is_routed))
+    router: RouterName = field(default="round-robin", metadata=column("router", rank=0, place=6, when=is_routed))
     instance: np.ndarray = field(
         default_factory=lambda: np.empty(0, np.int32)
     )  # request -> the instance that served it
@@ -146,7 +146,7 @@ class FleetSimulation(Simulation):
 def simulate_instances(
     trace: Trace,
     instances: int,
-    router: str = "round-robin",
+    router: RouterName = "round-robin",
     *,
     setting: Setting,
     schedule: str | None = None,
@@ -249,7 +249,7 @@ class InstanceGroup:
     setting: Setting
     scheduler: Scheduler
     instances: int
-    router: str
+    router: RouterName
     router_seed: int
     tiers: tuple[Tier, ...]
     prefetch: bool

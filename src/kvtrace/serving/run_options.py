@@ -13,6 +13,7 @@ from .._base.options import option
 from .routers import ROUTERS, RouterName
 
 if TYPE_CHECKING:
+    from ..cache.engines import EngineName
     from .calibration.costs import Costs
     from .hardware.roofline import Roofline
     from .schedulers.base import BatchLimits, Scheduler, Tier
@@ -103,7 +104,7 @@ class Deployment:
         """Whether an option that needs times is given."""
         return bool(self.step_tokens or self.max_requests or self.scheduler)
 
-    def scheduled(self, engines: Sequence[str]) -> Deployment:
+    def scheduled(self, engines: Sequence[EngineName]) -> Deployment:
         """The deployment with the schedulers of these engines, if it has a cost."""
         if not self.cost:
             return self
@@ -120,7 +121,7 @@ class Deployment:
             return self.costs.capacity_tokens(self.roofline, limits)
         return self.roofline.capacity_tokens(limits.step_tokens, limits.requests)
 
-    def _scheduler_of(self, engine: str) -> Scheduler:
+    def _scheduler_of(self, engine: EngineName) -> Scheduler:
         from .schedulers import BatchLimits, scheduler_of
         from .schedulers.base import with_options
 

@@ -194,7 +194,7 @@ def validate(
     recording: Recording,
     costs: Costs | StepCost,
     *,
-    engine: str | None = None,
+    engine: EngineName | None = None,
     scheduler: Scheduler | None = None,
     capacity: int | None = None,
     warm_up: int = 0,

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from ..contributors import Contributors
+from ..release_options import ProfileName
 from . import (
     anonymity,
     block_ids,
@@ -63,7 +64,7 @@ def audit(
     *,
     against: str | Path | None = None,
     users: str | Path | None = None,
-    profile: str | None = None,
+    profile: ProfileName | None = None,
     block_size: int | None = None,
     format: str | None = None,
     sidecar: dict[str, Any] | None = None,

@@ -22,7 +22,7 @@ from ...cache.setup import CacheSetup
 from ...trace.domains import MERGE, count_domains
 from ..hardware.prices import Prices
 from ..hardware.roofline import Roofline
-from ..routers import FULL_ATTENTION
+from ..routers import FULL_ATTENTION, RouterName
 from ..run import Run
 from .baseline import Amount, Baseline, Cure, duration, percent
 from .causes import lifetime_ms
@@ -157,7 +157,7 @@ def aware_routing(baseline: Baseline) -> Iterator[Cure]:
     return _with_router(baseline, "aware_routing", "kv-aware", "Route requests to an instance that has their prefix")
 
 
-def _with_router(baseline: Baseline, name: str, router: str, advice: str) -> Iterator[Cure]:
+def _with_router(baseline: Baseline, name: str, router: RouterName, advice: str) -> Iterator[Cure]:
     instances, layout = baseline.run.instances, baseline.layout
     present = next(iter(instances.routers or ()), None)
     if not instances.is_routed or router == present or (layout is not None and router in FULL_ATTENTION):

@@ -112,7 +112,7 @@ class EngineSettings:
     blocks: int | None = None  # KV blocks of the GPU
     block_size: int | None = None  # tokens
     tensor_parallel: int = 1
-    engine: str = "vllm"  # or sglang
+    engine: EngineName = "vllm"  # or sglang
 
 
 # engine -> its scheduler, and the options that a recording may state
@@ -199,7 +199,7 @@ class Recording(Result):
         trace.meta = {name: value for name, value in trace.meta.items() if name != "prefixes"}
         return trace
 
-    def scheduler(self, engine: str | None = None) -> Scheduler:
+    def scheduler(self, engine: EngineName | None = None) -> Scheduler:
         """The engine's scheduler with the settings of the recording, and the engine's defaults where it states none.
 
         Args:
