@@ -96,8 +96,8 @@ from .serving.calibration.costs import step_cost as step_cost
 from .serving.deployment import FleetSimulation as FleetSimulation
 from .serving.deployment import simulate_instances as simulate_instances
 from .serving.hardware.gpus import Gpu as Gpu
+from .serving.hardware.gpus import Prices as Prices
 from .serving.hardware.gpus import gpu as gpu
-from .serving.hardware.prices import Prices as Prices
 from .serving.hardware.roofline import Roofline as Roofline
 from .serving.hardware.roofline import roofline_of as roofline_of
 from .serving.lanes import ClosedLoop as ClosedLoop

@@ -16,7 +16,7 @@ from ..._base.results import Described, column
 from ...cache.layout import CacheLayout
 from ...cache.simulation import Simulation
 from ...trace.hits import leading_tokens
-from ..hardware.prices import Prices
+from ..hardware.gpus import Prices
 from ..hardware.roofline import GIB, Roofline
 from ..run import Run
 from .causes import lifetime_ms

@@ -20,7 +20,7 @@ from ...cache.engines import DEFAULTS
 from ...cache.policies import name_of
 from ...cache.setup import CacheSetup
 from ...trace.domains import MERGE, count_domains
-from ..hardware.prices import Prices
+from ..hardware.gpus import Prices
 from ..hardware.roofline import Roofline
 from ..routers import FULL_ATTENTION, RouterName
 from ..run import Run

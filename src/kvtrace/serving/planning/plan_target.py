@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from ...cache.engines import EngineName
     from ...cache.layout import CacheLayout
     from ...cache.simulation import Setting
-    from ..hardware.prices import Prices
+    from ..hardware.gpus import Prices
     from ..hardware.roofline import Roofline
     from ..lanes import ClosedLoop
     from ..run import Run
@@ -53,7 +53,7 @@ class PlannedTier:
 
 
 def _prices() -> Prices:
-    from ..hardware.prices import Prices
+    from ..hardware.gpus import Prices
 
     return Prices()
 
