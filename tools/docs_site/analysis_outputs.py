@@ -9,7 +9,7 @@ from kvtrace.analysis.delivered import DeliveredDict
 from kvtrace.analysis.distribution import Distribution
 from kvtrace.analysis.popularity import DepthBand, Popularity
 from kvtrace.analysis.session_statistics import ToolAnswers
-from kvtrace.cache.isolation import DomainsDict
+from kvtrace.serving.run import DomainsDict
 
 from .result_keys import HitsDict, ReachableHitsDict
 

@@ -19,13 +19,13 @@ from typing import Any, Literal, NotRequired, TypedDict, get_args, get_origin, g
 from kvtrace._base.results import Described, attributes_in
 from kvtrace.analysis import comparison, delivered, exact_curve, summary
 from kvtrace.analysis.distribution import FIGURES, Distribution
-from kvtrace.cache import isolation, simulation
+from kvtrace.cache import simulation
 from kvtrace.cache.sweeps import table
 from kvtrace.capture import gauge
 from kvtrace.formats import format_table
 from kvtrace.privacy.checks import CHECKS, finding
 from kvtrace.privacy.profiles import PROFILES
-from kvtrace.serving import validation
+from kvtrace.serving import run, validation
 from kvtrace.serving.calibration import calibration
 from kvtrace.serving.lanes import LoopDict
 from kvtrace.serving.misses import baseline, causes, explanation
@@ -102,7 +102,7 @@ class Result(result_keys.TieredDict, result_keys.ServingDict, total=False):
     belady_hit_blocks: int
     gap_to_belady: float
     over_time: list[result_keys.WindowDict]
-    isolation: isolation.IsolationDict
+    isolation: run.IsolationDict
     loop: LoopDict
     difference: dict[str, float]
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import product
 from math import ceil
-from typing import Any, Unpack
+from typing import Any, TypedDict, Unpack
 
 from .._base.errors import UsageError
 from .._base.memory import MemoryNeed
@@ -16,7 +16,6 @@ from .._base.units import require_lists
 from ..analysis.capacities import log_spaced
 from ..cache.demand import Mode, block_demand
 from ..cache.engines import EngineName, non_default
-from ..cache.isolation import Isolation
 from ..cache.layout import CacheLayout
 from ..cache.setup import CacheSetup
 from ..cache.simulation import EngineOptions, Setting, Simulation, gap_to, optimum_of, simulate_settings
@@ -25,6 +24,7 @@ from ..formats.dataset import Dataset
 from ..formats.memory_needs import simulating
 from ..trace.columns import require_trace
 from ..trace.domains import MERGE, SPLIT, count_domains, in_domains
+from ..trace.hits import Hits
 from ..trace.trace import Trace
 from .deployment import OVERLAP, simulate_instances
 from .lanes import ClosedLoop, ClosedRun
@@ -374,3 +374,78 @@ def _default_capacities(
         return whole
     shares = {name: trace.block_size / layouts[name].tokens_per_block if name in layouts else 1.0 for name in engines}
     return {name: [ceil(blocks * share) for blocks in whole] for name, share in shares.items()}
+
+
+class DomainsDict(TypedDict):
+    """The object `domains` of `curve --json` and `analyze --json`, for a trace with domains."""
+
+    domains: int  # requests without a domain are one together
+    view: str
+
+
+class MergedAndSplit(TypedDict):
+    """The hits of one setting with all domains merged, and with all split."""
+
+    domains: int
+    view: str
+    merged_hit_tokens: int
+    merged_token_hit_rate: float
+    split_hit_tokens: int
+    split_token_hit_rate: float
+    isolation_cost_tokens: int
+
+
+class IsolationDict(MergedAndSplit, total=False):
+    """The result of `Isolation.to_dict`; these three keys are for `shared:N`."""
+
+    shared_hit_tokens: int
+    shared_token_hit_rate: float
+    shared_saved_tokens: int
+
+
+@dataclass(frozen=True)
+class Isolation:
+    """The hits of one setting in each view of the domains.
+
+    >>> merged, split = Hits(2, 4, 8, 16, 32, 1.0, 2), Hits(2, 2, 8, 8, 32, 0.5, 2)
+    >>> print(Isolation(3, "split", {"merge": merged, "split": split}))
+    isolation of 3 domains costs 8 hit tokens (25.0 points of token hit rate: 50.0 % merged, 25.0 % split)
+    """
+
+    domains: int  # requests without a domain are one together
+    view: str  # of the simulation: "merge", "split" or "shared:N"
+    hits: Mapping[str, Hits]  # view -> hits; merge and split at least
+
+    def to_dict(self) -> IsolationDict:
+        """Keys as docs/cache/simulate.md lists them."""
+        merged, split = self.hits[MERGE], self.hits[SPLIT]
+        values: IsolationDict = {
+            "domains": self.domains, "view": self.view,
+            "merged_hit_tokens": merged.hit_tokens, "merged_token_hit_rate": merged.token_hit_rate,
+            "split_hit_tokens": split.hit_tokens, "split_token_hit_rate": split.token_hit_rate,
+            "isolation_cost_tokens": merged.hit_tokens - split.hit_tokens,
+        }  # fmt: skip
+        if self.view not in (MERGE, SPLIT):
+            shared = self.hits[self.view]
+            values["shared_hit_tokens"], values["shared_token_hit_rate"] = shared.hit_tokens, shared.token_hit_rate
+            values["shared_saved_tokens"] = shared.hit_tokens - split.hit_tokens
+        return values
+
+    def __str__(self) -> str:
+        return sentence(self.to_dict())
+
+
+def sentence(values: IsolationDict) -> str:
+    """What isolation costs, and what sharing the first tokens saves, from the keys of `Isolation.to_dict`."""
+    merged, split = values["merged_token_hit_rate"], values["split_token_hit_rate"]
+    domains = f"{values['domains']:,} domain{'' if values['domains'] == 1 else 's'}"
+    rates = f"{100 * merged:.1f} % merged, {100 * split:.1f} % split"
+    cost = (
+        f"isolation of {domains} costs {values['isolation_cost_tokens']:,} hit tokens "
+        f"({100 * (merged - split):.1f} points of token hit rate: {rates})"
+    )
+    if "shared_saved_tokens" not in values:
+        return cost
+    saved, points = values["shared_saved_tokens"], 100 * (values["shared_token_hit_rate"] - split)
+    tokens = int(values["view"].partition(":")[2])
+    return f"{cost}; sharing the first {tokens:,} tokens saves {saved:,} of them ({points:.1f} points)"
