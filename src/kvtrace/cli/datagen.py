@@ -8,8 +8,8 @@ from typing import Any
 import click
 
 from .. import __version__, cli
-from .files import keep_inputs
 from .options import CHAIN, SAME_BYTES, remarks_of
+from .output import keep_inputs
 
 TOKENS: dict[str, Any] = {"type": int, "metavar": "TOKENS"}
 TIMES: dict[str, Any] = {"default": 1.0, "metavar": "X"}
