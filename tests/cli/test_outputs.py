@@ -206,10 +206,9 @@ def test_a_trace_that_is_appended_to_itself_is_refused(folder):
 
     before = files(folder)
     command = f"{sys.executable} -m kvtrace convert day.jsonl -o - >> day.jsonl"
-    done = subprocess.run(command, shell=True, capture_output=True, text=True)
-    assert (
-        done.returncode == 2 and "-o - is the same file as TRACE day.jsonl" in done.stderr and files(folder) == before
-    )
+    process = subprocess.run(command, shell=True, capture_output=True, text=True)
+    assert process.returncode == 2 and "-o - is the same file as TRACE day.jsonl" in process.stderr
+    assert files(folder) == before
 
 
 @pytest.mark.parametrize("how", ["{}", "./{}", "sub/../{}"])
@@ -258,8 +257,8 @@ def test_every_option_that_names_a_file_passes_through_the_refusal():
                         f"{option}: add it to INPUTS or OUTPUTS in cli/output.py"
                     )
                 else:
-                    known = parameter.name in (*INPUTS, *OUTPUTS) or parameter.metavar in OTHERS
-                    assert known, f"{option}: add its metavar to OTHERS, or the option to cli/output.py"
+                    is_listed = parameter.name in (*INPUTS, *OUTPUTS) or parameter.metavar in OTHERS
+                    assert is_listed, f"{option}: add its metavar to OTHERS, or the option to cli/output.py"
 
 
 def test_every_command_with_an_output_is_guarded():

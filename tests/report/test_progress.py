@@ -212,11 +212,11 @@ def test_a_bar_on_stderr_leaves_a_piped_stdout_as_it_is(tmp_path):
     plain = subprocess.run(command, capture_output=True, check=True).stdout
     ours, theirs = pty.openpty()
     try:
-        done = subprocess.run(
+        process = subprocess.run(
             command, stdout=subprocess.PIPE, stderr=theirs, check=True, env=os.environ | {"TERM": "xterm"}
         )
         os.close(theirs)
         shown = os.read(ours, 1 << 16).decode()
     finally:
         os.close(ours)
-    assert done.stdout == plain and "convert" in shown
+    assert process.stdout == plain and "convert" in shown

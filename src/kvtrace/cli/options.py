@@ -154,10 +154,10 @@ def layouts_of(model_config: Any, engines: Any, trace_block_size: int, engine_bl
     from ..serving.models.engine_layout import layouts_for
 
     interval = None if retention == "dense" else count(retention) if retention else 0
-    made = layouts_for(model_config, engines, trace_block_size, block_size=engine_block_size, retention_interval=interval, step_tokens=step_tokens or STEP_TOKENS, gpu=gpu)
-    if (engine_block_size or retention) and not made:
+    layouts = layouts_for(model_config, engines, trace_block_size, block_size=engine_block_size, retention_interval=interval, step_tokens=step_tokens or STEP_TOKENS, gpu=gpu)
+    if (engine_block_size or retention) and not layouts:
         raise UsageError("--engine-block-size and --retention need --model with windows or states, and --engine vllm or sglang.")
-    return made
+    return layouts
 
 
 def engine_units(layout: Any, block_size: int, units: dict[str, Any]) -> dict[str, Any]:
@@ -210,7 +210,7 @@ def extrapolations(costs: Any, runs: list[Any], *, allowed: bool) -> list[str]:
         for run in runs:
             costs.require_seen(run)
     over = [costs.extrapolation(run) for run in runs]
-    return [f"the run goes beyond what the costs were measured for ({excess(one)})." for one in over if one]
+    return [f"the run goes beyond what the costs were measured for ({excess(values)})." for values in over if values]
 
 
 def record_options(
@@ -224,7 +224,7 @@ def record_options(
     """The options that the fields of a record are, in the order of the fields or of `only`.
 
     Args:
-        record: A record whose fields were made by `_base.options.option`; other fields are no options.
+        record: A record whose fields were layouts by `_base.options.option`; other fields are no options.
         only, without: Names of fields.
         unset: Whether an option that is not given is None, and not the default of its field.
         settings: Field -> further settings of its `click.option`.

@@ -202,7 +202,7 @@ def _inputs(options: dict[Any, str], values: dict[str, Any]) -> Iterator[Any]:
         for path in _paths(values.get(name), of_logs=name == "inputs", with_shares=name == "mixed"):
             is_trace = name in TRACES
             if name == "log":  # a recording may be a folder
-                yield from (NamedFile(options[name], one, "file") for one in _files_inside(path))
+                yield from (NamedFile(options[name], part, "file") for part in _files_inside(path))
             yield NamedFile(options[name], path, is_whole=is_trace and _is_dataset(path))
             if is_trace and path != "-":
                 for part, beside in _beside(path).items():
@@ -214,7 +214,7 @@ def _files_inside(path: str) -> list[str]:
     """The files of a folder; none if the path is not one."""
     from pathlib import Path
 
-    return sorted(str(one) for one in Path(path).iterdir() if one.is_file()) if Path(path).is_dir() else []
+    return sorted(str(file) for file in Path(path).iterdir() if file.is_file()) if Path(path).is_dir() else []
 
 
 def _outputs(command: str | None, options: dict[Any, str], values: dict[str, Any]) -> Iterator[Any]:

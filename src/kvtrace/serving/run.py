@@ -50,8 +50,8 @@ class Simulations(PlottedResult):
 
     def _headline(self) -> str:
         settings = [run.setting for run in self.runs]
-        engines, policies = {one.engine for one in settings}, {one.policy for one in settings}
-        capacities = {one.capacity for one in settings}
+        engines, policies = {setting.engine for setting in settings}, {setting.policy for setting in settings}
+        capacities = {setting.capacity for setting in settings}
         return f"runs={len(settings)}, engines={len(engines)}, policies={len(policies)}, capacities={len(capacities)}"
 
     def _columns(self) -> dict[str, list[Any]]:
@@ -61,7 +61,7 @@ class Simulations(PlottedResult):
         """The offline optimum at the capacity of a run; None if it was not simulated."""
         if run.setting.layout is not None:
             return None
-        return next((one for one in self.optima if one.setting.capacity == run.setting.capacity), None)
+        return next((bound for bound in self.optima if bound.setting.capacity == run.setting.capacity), None)
 
     def _gap_of(self, run: Simulation) -> dict[str, Any]:
         """The gap of a run to the optimum; nothing if the optimum was not simulated."""

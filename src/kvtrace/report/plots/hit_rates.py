@@ -107,21 +107,25 @@ def policies_plot(study: Study) -> Plot:
         return Plot("Eviction policies", explanation, [Panel(title, missing=missing) for title in TITLES])
     capacities = list(study.optimum)
     runs = simulate_settings(study.trace, CacheSetup(capacities, study.shown_policies).settings())
-    by_policy = {name: [one.hits for one in runs if one.setting.policy == name] for name in study.shown_policies}
+    by_policy = {name: [run.hits for run in runs if run.setting.policy == name] for name in study.shown_policies}
     by_policy["belady"] = list(study.optimum.values())
     x, best = Axis("capacity (blocks)", log=True, unit="blocks"), by_policy["belady"]
     at = np.array(capacities)
 
     def lines(rate, *, bound: bool) -> list[Series]:
         return [
-            Series(name, at, np.array([rate(one, optimum) for one, optimum in zip(hits, best, strict=True)]), colour)
+            Series(
+                name, at, np.array([rate(counts, optimum) for counts, optimum in zip(hits, best, strict=True)]), colour
+            )
             for colour, (name, hits) in enumerate(by_policy.items())
             if bound or name != "belady"
         ]
 
-    block = lines(lambda one, _: one.block_hit_rate, bound=True)
-    token = lines(lambda one, _: one.token_hit_rate, bound=True)
-    share = lines(lambda one, most: one.hit_blocks / most.hit_blocks if most.hit_blocks else 1.0, bound=False)
+    block = lines(lambda hits, _: hits.block_hit_rate, bound=True)
+    token = lines(lambda hits, _: hits.token_hit_rate, bound=True)
+    share = lines(
+        lambda hits, optimum: hits.hit_blocks / optimum.hit_blocks if optimum.hit_blocks else 1.0, bound=False
+    )
     panels = [
         Panel(TITLES[0], x, rate_axis("block hit rate", highest(block)), block),
         Panel(TITLES[1], x, rate_axis("token hit rate", highest(token)), token),

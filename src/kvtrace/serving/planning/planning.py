@@ -330,8 +330,8 @@ def loop(trace: Trace, roofline: Roofline, target: PlanTarget, blocks: int, best
 def block_sizes(trace: Trace) -> BlockSizesPlan:
     """The possible hits with larger blocks, folded exactly."""
     rows = [
-        BlockSizePlan(one.block_size, one.blocks, one.hits.block_hit_rate, one.hits.token_hit_rate)
-        for one in by_block_size(trace, [1, 2, 4, 8])
+        BlockSizePlan(folded.block_size, folded.blocks, folded.hits.block_hit_rate, folded.hits.token_hit_rate)
+        for folded in by_block_size(trace, [1, 2, 4, 8])
     ]
     return BlockSizesPlan(rows, assumes=["unlimited memory", "the trace does not show the hits of smaller blocks"])
 
