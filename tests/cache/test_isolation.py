@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import kvtrace
-from kvtrace.cache.sweeps.grid import Grid
+from kvtrace.cache.setup import Grid
 from kvtrace.cli import run
 from kvtrace.trace.building import toy
 from kvtrace.trace.columns import fields_of
@@ -47,10 +47,10 @@ def test_what_isolation_costs_and_what_sharing_saves():
 @pytest.mark.parametrize("view", VIEWS)
 def test_every_kind_of_run_is_that_of_the_viewed_trace(how, view):
     capacities = None if "tiers" in how else [6, 9]
-    done = kvtrace.simulate_all(TRACE, capacities, domains=view, **how)
+    simulations = kvtrace.simulate_all(TRACE, capacities, domains=view, **how)
     plain = kvtrace.simulate_all(in_domains(TRACE, view), capacities, **how)
-    assert [run.to_dict() for run in done.runs] == [run.to_dict() for run in plain.runs]
-    assert len(done.isolation) == len(done.runs) and not plain.isolation
+    assert [run.to_dict() for run in simulations.runs] == [run.to_dict() for run in plain.runs]
+    assert len(simulations.isolation) == len(simulations.runs) and not plain.isolation
 
 
 def test_what_has_no_option_shows_domains_apart():

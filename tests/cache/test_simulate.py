@@ -15,7 +15,8 @@ from kvtrace.cache.demand import MODES, block_demand, parse_schedule
 from kvtrace.cache.engines import ENGINES
 from kvtrace.cache.policies import POLICIES, make
 from kvtrace.cache.policies.base import Context
-from kvtrace.cache.simulation import Setting, build, settings_of, simulate, simulate_settings
+from kvtrace.cache.setup import CacheSetup
+from kvtrace.cache.simulation import Setting, build, simulate, simulate_settings
 from kvtrace.cache.tiered import simulate_tiers
 from kvtrace.trace.building import toy
 from kvtrace.trace.columns import Columns
@@ -228,7 +229,7 @@ def test_an_inclusive_tier_adds_what_its_own_size_adds(trace, more):
 @given(traces().filter(has_blocks))
 def test_a_sweep_is_its_simulations_whatever_the_threads(trace):
     longest = int(trace.prompt_blocks.max())
-    settings = settings_of([longest, longest + 2], ["lru", "unlimited"])
+    settings = CacheSetup([longest, longest + 2], ["lru", "unlimited"]).settings()
     for threads in (1, 3):
         for setting, done in zip(settings, simulate_settings(trace, settings, threads=threads), strict=True):
             alone = simulate(trace, setting.capacity, setting.policy)

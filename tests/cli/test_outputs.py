@@ -8,7 +8,7 @@ import pytest
 
 import kvtrace
 from kvtrace.cli import commands, datagen, run
-from kvtrace.cli.files import INPUTS, OUTPUTS, option_of
+from kvtrace.cli.output import INPUTS, OUTPUTS, option_of
 from tests.unaudited import write
 
 # In a folder with day.jsonl (a trace of 4 requests), link.jsonl -> day.jsonl, hard.jsonl (the same inode), day.dataset
@@ -206,10 +206,9 @@ def test_a_trace_that_is_appended_to_itself_is_refused(folder):
 
     before = files(folder)
     command = f"{sys.executable} -m kvtrace convert day.jsonl -o - >> day.jsonl"
-    done = subprocess.run(command, shell=True, capture_output=True, text=True)
-    assert (
-        done.returncode == 2 and "-o - is the same file as TRACE day.jsonl" in done.stderr and files(folder) == before
-    )
+    process = subprocess.run(command, shell=True, capture_output=True, text=True)
+    assert process.returncode == 2 and "-o - is the same file as TRACE day.jsonl" in process.stderr
+    assert files(folder) == before
 
 
 @pytest.mark.parametrize("how", ["{}", "./{}", "sub/../{}"])
@@ -255,11 +254,11 @@ def test_every_option_that_names_a_file_passes_through_the_refusal():
                 option = f"{name} {option_of(parameter)} {metavar}"
                 if metavar in FILES:
                     assert parameter.name in (*INPUTS, *OUTPUTS), (
-                        f"{option}: add it to INPUTS or OUTPUTS in cli/files.py"
+                        f"{option}: add it to INPUTS or OUTPUTS in cli/output.py"
                     )
                 else:
-                    known = parameter.name in (*INPUTS, *OUTPUTS) or parameter.metavar in OTHERS
-                    assert known, f"{option}: add its metavar to OTHERS, or the option to cli/files.py"
+                    is_listed = parameter.name in (*INPUTS, *OUTPUTS) or parameter.metavar in OTHERS
+                    assert is_listed, f"{option}: add its metavar to OTHERS, or the option to cli/output.py"
 
 
 def test_every_command_with_an_output_is_guarded():

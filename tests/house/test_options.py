@@ -6,13 +6,15 @@ from dataclasses import fields
 import pytest
 
 import kvtrace
+from kvtrace.cache.setup import CacheSetup, Grid
 from kvtrace.cli import commands
 from kvtrace.cli.simulation_options import LoopOptions
 from kvtrace.ingest.encoding_options import EncodingOptions
 from kvtrace.privacy.numbering.run import TaskOptions
 from kvtrace.privacy.release_options import AuditOptions, ReleaseOptions
 from kvtrace.privacy.releases import ReleaseScope
-from kvtrace.serving.run_options import CacheSetup, Deployment, InstanceSetup
+from kvtrace.serving.planning.plan_target import PlanTarget
+from kvtrace.serving.run_options import Deployment, InstanceSetup
 from kvtrace.synthesis.knobs import Knobs, SampleOptions, TenantOptions
 from kvtrace.trace.conversion_options import ConvertOptions
 
@@ -38,7 +40,7 @@ IN_TIME = (*RUN, Deployment, LoopOptions)
 COMMANDS = {
     "anonymize": (EncodingOptions, ReleaseOptions), "release": (ReleaseOptions,), "record": (ReleaseOptions,),
     "audit": (AuditOptions,), "convert": (ConvertOptions,), "synthesize": (Knobs, SampleOptions, TenantOptions),
-    "simulate": IN_TIME, "explain": IN_TIME, "plan": (LoopOptions,),
+    "simulate": IN_TIME, "explain": IN_TIME, "plan": (PlanTarget, LoopOptions), "sweep": (Grid,),
 }  # fmt: skip
 DIFFERENT = {
     ("lint", "block_size"), ("sample", "knobs"), ("write_sample", "knobs"), ("write_sample", "n"),

@@ -2,14 +2,29 @@
 
 import re
 from dataclasses import replace
+from typing import get_args
 
 import pytest
 
+from kvtrace.cache.engines import ENGINES, EngineName
+from kvtrace.cache.policies import POLICIES, PolicyName
+from kvtrace.privacy.profiles import PROFILES
+from kvtrace.privacy.release_options import ProfileName
+from kvtrace.serving.routers import ROUTERS, RouterName
+from kvtrace.trace.columns import BLOCK_RULES, TAILS, BlockRule, Tail
 from tests.house.tables import TABLES, Repository, missing, module
 
 
 def test_no_row_lacks_anything():
     assert missing(Repository()) == []
+
+
+@pytest.mark.parametrize(("literal", "table"), [
+    (EngineName, ENGINES), (PolicyName, POLICIES), (RouterName, ROUTERS), (ProfileName, PROFILES), (Tail, TAILS),
+    (BlockRule, BLOCK_RULES),
+])  # fmt: skip
+def test_a_literal_has_the_names_of_its_table(literal, table):
+    assert set(get_args(literal)) == set(table)
 
 
 def test_a_missing_file_is_named():

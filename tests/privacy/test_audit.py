@@ -608,7 +608,8 @@ def test_the_check_of_sessions_counts_what_an_observer_can_single_out():
     columns.timestamp[-1] += 1000  # the last session has a pause of its own
     columns.dependencies = columns.dependencies.take(np.arange(24))
     changed(columns, relation=np.where(np.arange(16) < 2, 0, columns.dependencies.relation))
-    found = sessions.check_sessions(evidence.Evidence(SimpleNamespace(result=ReadResult(columns, "t", "parquet")), IdNumbers()))
+    opened = SimpleNamespace(result=ReadResult(columns, "t", "parquet"))
+    found = sessions.check_sessions(evidence.Evidence(opened, IdNumbers()))
     assert {name: value for name, value in found.figure.items() if name not in ("sessions", "k")} == {
         "alone_by_lengths": 1, "alone_by_pauses": 1, "alone_by_shape": 1,
         "below_k_by_lengths": 3, "below_k_by_pauses": 1, "below_k_by_shape": 1,

@@ -19,7 +19,7 @@ from kvtrace.report import progress
 from kvtrace.report.progress import Bar, RequestProgress, Steps, Work
 from kvtrace.serving.hardware import Roofline, gpu
 from kvtrace.serving.models import model_shape
-from kvtrace.serving.planning.planning import PlanTarget
+from kvtrace.serving.planning.plan_target import PlanTarget
 
 CODES = re.compile(r"\x1b\[[0-9;?]*[a-zA-Z]")
 
@@ -212,11 +212,11 @@ def test_a_bar_on_stderr_leaves_a_piped_stdout_as_it_is(tmp_path):
     plain = subprocess.run(command, capture_output=True, check=True).stdout
     ours, theirs = pty.openpty()
     try:
-        done = subprocess.run(
+        process = subprocess.run(
             command, stdout=subprocess.PIPE, stderr=theirs, check=True, env=os.environ | {"TERM": "xterm"}
         )
         os.close(theirs)
         shown = os.read(ours, 1 << 16).decode()
     finally:
         os.close(ours)
-    assert done.stdout == plain and "convert" in shown
+    assert process.stdout == plain and "convert" in shown

@@ -16,7 +16,7 @@ from kvtrace.report.plots import PLOTS, hit_rates, over_time
 from kvtrace.report.plots.plot import Axis, Panel, Series, Study, cdf, cumulative, log_ticks, time_bins
 from kvtrace.serving.hardware import Roofline, gpu
 from kvtrace.serving.models import model_shape
-from kvtrace.serving.planning.planning import PlanTarget
+from kvtrace.serving.planning.plan_target import PlanTarget
 from kvtrace.trace.columns import Columns
 from kvtrace.trace.trace import Trace
 from tests.strategies import traces

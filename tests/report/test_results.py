@@ -23,7 +23,7 @@ NOT_RESULTS = {  # arguments, tools, and what must not leave the memory
     "arguments": {
         "BatchLimits", "CacheGroup", "CacheLayout", "ClosedLoop", "Columns", "Context", "Costs", "Cure",
         "DynamoCost", "DynamoScheduler", "EncodingOptions", "Gpu", "Grid", "Key", "Knobs", "LayerKind",
-        "LocalRunner", "LowerTier", "ModelShape", "PlanTarget", "Prices", "Profile", "RateProfile",
+        "LocalRunner", "ModelShape", "PlanTarget", "PlannedTier", "Prices", "Profile", "RateProfile",
         "ReleaseOptions", "ReuseTable", "Roofline", "Runner", "Schedule", "ServiceModel", "Setting",
         "SglangScheduler", "StepCost", "TaskOptions", "Tier", "Tokenizer", "VllmScheduler",
     },
@@ -59,7 +59,7 @@ def results(tmp_path_factory):
     delivered = kvtrace.Trace.from_columns(replace_columns(trace, cached_tokens=[0, 16, 0, 48]), block_size=16)
     released = kvtrace.release(trace, kvtrace.profile("standard"))
     kvtrace.write(trace, folder / "small.jsonl")
-    made = [
+    results = [
         trace, kvtrace.delivered_hits(delivered),
         summary, summary.basics, summary.arrivals, summary.popularity, summary.reuse_distance, trace.fixes,
         kvtrace.hit_curve(trace), kvtrace.compare(trace, trace), kvtrace.by_block_size(trace, [2])[0],
@@ -91,17 +91,17 @@ def results(tmp_path_factory):
     ]  # fmt: skip
     recording = kvtrace.read_recording(ROOT / "examples/recording")
     with quick_fits():
-        made += [recording, kvtrace.validate(recording, cost), kvtrace.calibrate(recording, "llama-3.1-8b", "h100")]
+        results += [recording, kvtrace.validate(recording, cost), kvtrace.calibrate(recording, "llama-3.1-8b", "h100")]
     if "pyarrow" in sys.modules or pytest.importorskip("pyarrow"):
         kvtrace.write(trace, folder / "day.dataset", format="dataset")
-        made.append(kvtrace.open_dataset(folder / "day.dataset"))
+        results.append(kvtrace.open_dataset(folder / "day.dataset"))
     published = kvtrace.publish(released.trace, folder / "public.jsonl")
     numbered = kvtrace.Numbered.of_rows(
         released.trace, figures=published.figures, account=released, block_size=16, tail="unique", meta={}
     )
     counts = type("Counts", (), {"rejected": 2})()
-    made += [published, numbered, kvtrace.AnonymizedDataset(numbered, counts)]
-    return {type(one).__name__: one for one in made}
+    results += [published, numbered, kvtrace.AnonymizedDataset(numbered, counts)]
+    return {type(result).__name__: result for result in results}
 
 
 def big_curve():

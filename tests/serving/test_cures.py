@@ -11,6 +11,7 @@ import kvtrace
 from kvtrace._base.errors import UsageError
 from kvtrace.cache.engines import ENGINES
 from kvtrace.cache.layout import CacheGroup, CacheLayout
+from kvtrace.cache.setup import CacheSetup
 from kvtrace.cache.simulation import Setting, simulate
 from kvtrace.cache.tiered import simulate_tiers
 from kvtrace.report.explanation_tables import cure_notes
@@ -21,7 +22,7 @@ from kvtrace.serving.misses.baseline import prefill_by_cause
 from kvtrace.serving.misses.cures import cures_of, is_lru_one_by_one
 from kvtrace.serving.misses.explanation import explain
 from kvtrace.serving.run import Run
-from kvtrace.serving.run_options import CacheSetup, Deployment
+from kvtrace.serving.run_options import Deployment
 from kvtrace.serving.schedulers.base import Tier
 from kvtrace.serving.simulation import StepCost, open_loop
 from kvtrace.trace.building import toy

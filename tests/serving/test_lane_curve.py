@@ -7,10 +7,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from kvtrace.serving.calibration.costs import step_cost
 from kvtrace.serving.hardware import Roofline, gpu
 from kvtrace.serving.lanes import ClosedLoop
 from kvtrace.serving.models import model_shape
-from kvtrace.serving.planning.plan_runs import PlanTarget, capacity_blocks, served, step_cost
+from kvtrace.serving.planning.plan_runs import capacity_blocks, served
+from kvtrace.serving.planning.plan_target import PlanTarget
 from kvtrace.serving.planning.sizing import lanes_plan, most_lanes
 from kvtrace.serving.simulation import closed_loop
 from tests.serving.session_forests import random_forest
@@ -43,10 +45,11 @@ def test_the_lanes_of_a_plan_are_those_of_simulations(few_lanes):
         target = PlanTarget(ttft_s=ttft_s, quantile=0.5, loop=loop)
         part = lanes_plan(TRACE, ROOFLINE, target, blocks)
         for point in part.curve:
-            run = served(TRACE, ROOFLINE, target, blocks, 1, "round-robin", replace(loop, lanes=point.lanes))
+            lanes = replace(loop, lanes=point.lanes)
+            run = served(TRACE, replace(target.run(ROOFLINE, TRACE.block_size, blocks), loop=lanes))
             again = closed_loop(
                 TRACE, step_cost(ROOFLINE), setting=target.setting(blocks), limits=target.limits,
-                loop=replace(loop, lanes=point.lanes),
+                loop=lanes,
             )  # fmt: skip
             assert point.sessions_per_hour == run.sessions_completed * 180.0 == again.sessions_completed * 180.0
             assert point.meets == (point.ttft_s <= ttft_s)

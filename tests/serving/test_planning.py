@@ -14,25 +14,23 @@ from kvtrace.analysis.curves import hit_curve
 from kvtrace.cache.simulation import Setting, simulate
 from kvtrace.cli import run
 from kvtrace.report.plan_tables import tables as tables_of
+from kvtrace.serving.calibration.costs import step_cost
 from kvtrace.serving.hardware import GPUS, Roofline, gpu
 from kvtrace.serving.latencies import quantile_interval
 from kvtrace.serving.models import MODELS, model_shape
 from kvtrace.serving.planning.plan_result import UnmetTarget
-from kvtrace.serving.planning.plan_runs import capacity_blocks, fitting_gpus, prefill_alone_s
-from kvtrace.serving.planning.planning import (
-    GIB,
-    LowerTier,
-    PlanTarget,
-    lower_tiers,
-    memory,
-    parse_tier,
-    plan,
+from kvtrace.serving.planning.plan_runs import (
+    capacity_blocks,
+    fitting_gpus,
+    least_gpus_for,
+    prefill_alone_s,
+    prefill_floor,
     replace_times,
-    step_cost,
-    tiers,
+    served,
+    with_unshared,
 )
-from kvtrace.serving.planning.sensitivity import with_unshared
-from kvtrace.serving.planning.sizing import least_gpus_for, prefill_floor
+from kvtrace.serving.planning.plan_target import PlannedTier, PlanTarget
+from kvtrace.serving.planning.planning import GIB, memory, plan, tiers
 from kvtrace.serving.routers import ROUTERS
 from kvtrace.serving.simulation import BatchLimits, Tier, open_loop
 from kvtrace.trace.building import toy
@@ -53,15 +51,15 @@ def trace():
 
 
 @pytest.fixture(scope="module")
-def found(trace, roofline):
-    return plan(trace, roofline, PlanTarget(ttft_s=3.0, tiers=(LowerTier("dram", 64 * GIB, 25e9),)))
+def result(trace, roofline):
+    return plan(trace, roofline, PlanTarget(ttft_s=3.0, tiers=(PlannedTier("dram", 64 * GIB, 25e9),)))
 
 
-def test_every_part_states_what_it_assumes(found):
+def test_every_part_states_what_it_assumes(result):
     for name in ("setting", "memory", "tiers", "instances", "block_sizes", "prices", "loop"):
-        assumes = getattr(found, name).assumes
+        assumes = getattr(result, name).assumes
         assert assumes and all(isinstance(line, str) for line in assumes)
-    assert json.loads(json.dumps(found.to_dict())) == found.to_dict()
+    assert json.loads(json.dumps(result.to_dict())) == result.to_dict()
 
 
 def test_the_least_memory_for_a_share_of_the_hits_has_them_and_one_block_less_has_not(trace, roofline):
@@ -82,34 +80,34 @@ def test_the_gaps_are_those_of_simulations(trace, roofline):
             assert point.gap_to_belady <= point.gap_to_unlimited + 1e-9
 
 
-def test_the_best_router_meets_the_target_and_one_instance_less_does_not(trace, roofline, found):
-    best, wanted = found.instances.best, PlanTarget(ttft_s=3.0, tiers=(LowerTier("dram", 64 * GIB, 25e9),))
-    from kvtrace.serving.planning.planning import served
-
+def test_the_best_router_meets_the_target_and_one_instance_less_does_not(trace, roofline, result):
+    best, wanted = result.instances.best, PlanTarget(ttft_s=3.0, tiers=(PlannedTier("dram", 64 * GIB, 25e9),))
     blocks = roofline.kv_capacity_tokens // 512
-    times = [np.quantile(served(trace, roofline, wanted, blocks, n, best.router).ttft_s, 0.9)
+    planned = wanted.run(roofline, 512, blocks, best.router)
+    times = [np.quantile(served(trace, planned.changed(instances=n)).ttft_s, 0.9)
              for n in (best.instances, best.instances - 1) if n]  # fmt: skip
     assert times[0] <= 3.0 and all(time > 3.0 for time in times[1:])
-    assert best.instances == min(row.instances for row in found.instances.routers if row.instances)
+    assert best.instances == min(row.instances for row in result.instances.routers if row.instances)
 
 
 def test_a_target_that_nobody_meets_is_said(trace, roofline):
-    found = plan(trace, roofline, PlanTarget(ttft_s=1e-6, routers=("sticky",)))
-    (row,) = found.instances.routers
-    assert found.instances.best is None and isinstance(row, UnmetTarget) and not any(one.meets for one in row.curve)
+    result = plan(trace, roofline, PlanTarget(ttft_s=1e-6, routers=("sticky",)))
+    (row,) = result.instances.routers
+    assert result.instances.best is None and isinstance(row, UnmetTarget)
+    assert not any(point.meets for point in row.curve)
     assert row.reason.startswith("Prefill alone takes ") and " s at p90 without hits and " in row.reason
     assert "with every possible hit, above the target of 1e-06 s. Use faster GPUs" in row.reason
-    assert found.loop is None and found.tiers is None
-    said = found.to_dict()
-    assert said["instances"]["routers"][0]["instances"] is None
-    assert said["tiers"] is None and not {"loop", "sensitivity"} & said.keys()
+    assert result.loop is None and result.tiers is None
+    values = result.to_dict()
+    assert values["instances"]["routers"][0]["instances"] is None
+    assert values["tiers"] is None and not {"loop", "sensitivity"} & values.keys()
 
 
 def test_slower_arrivals_never_need_more_and_a_tier_only_adds_hits(trace, roofline):
     slow = open_loop(replace_times(trace, 10), step_cost(roofline), setting=Setting(4000, mode="token"))
     fast = open_loop(replace_times(trace, 0.1), step_cost(roofline), setting=Setting(4000, mode="token"))
     assert slow.ttft_s.mean() <= fast.ttft_s.mean()
-    below = (LowerTier("dram", 4 * GIB, 25e9), LowerTier("ssd", 16 * GIB, 3e9))
+    below = (PlannedTier("dram", 4 * GIB, 25e9), PlannedTier("ssd", 16 * GIB, 3e9))
     rows = tiers(trace, roofline, PlanTarget(tiers=below), 40).rows
     assert rows[0].hit_blocks == simulate(trace, 40).hits.hit_blocks
     sizes = np.cumsum([row.capacity for row in rows])
@@ -121,21 +119,23 @@ def test_slower_arrivals_never_need_more_and_a_tier_only_adds_hits(trace, roofli
 
 
 def test_a_plan_uses_vllms_scheduler_with_the_one_lower_tier_that_it_has(roofline):
-    dram, ssd = LowerTier("dram", 4 * GIB, 25e9), LowerTier("ssd", 16 * GIB, 3e9)
+    dram, ssd = PlannedTier("dram", 4 * GIB, 25e9), PlannedTier("ssd", 16 * GIB, 3e9)
     block = 512 * roofline.model.kv_bytes_per_token
-    one, two = PlanTarget(tiers=(dram,)), PlanTarget(tiers=(dram, ssd))
-    assert one.setting(9).engine == "vllm" and two.setting(9).engine == "reference"
+    with_dram, with_both = PlanTarget(tiers=(dram,)), PlanTarget(tiers=(dram, ssd))
+    assert with_dram.setting(9).engine == "vllm" and with_both.setting(9).engine == "reference"
     assert PlanTarget(tiers=(dram,), engine="sglang").setting(9).engine == "reference"
     assert PlanTarget(engine="sglang").setting(9).engine == "sglang"
-    (tier,) = lower_tiers(roofline, replace(one, write_through=True), 512, 9)  # vLLM's tier holds copies in any case
+    (tier,) = replace(with_dram, write_through=True).lower_tiers(
+        roofline, 512, 9
+    )  # vLLM's tier holds copies in any case
     assert tier == Tier("dram", 4 * GIB // block, block / 25e9)
 
 
 def test_a_tier_is_a_name_a_size_and_a_bandwidth():
-    assert parse_tier("ssd=4TB@3GB") == LowerTier("ssd", 4_000_000_000_000, 3_000_000_000)
+    assert PlannedTier.parse("ssd=4TB@3GB") == PlannedTier("ssd", 4_000_000_000_000, 3_000_000_000)
     for wrong in ("dram", "dram=4GB", "hbm=4GB@1GB", "=4GB@1GB", "dram=x@1GB"):
         with pytest.raises(UsageError):
-            parse_tier(wrong)
+            PlannedTier.parse(wrong)
 
 
 def test_a_model_that_does_not_fit_is_refused(trace):
@@ -143,7 +143,7 @@ def test_a_model_that_does_not_fit_is_refused(trace):
     with pytest.raises(UsageError, match="--gpus 10 or more"):
         plan(trace, big)
     with pytest.raises(UsageError, match="adds no block"):
-        plan(trace, Roofline(model_shape(MODEL), gpu("a100")), PlanTarget(tiers=(LowerTier("dram", 5, 25e9),)))
+        plan(trace, Roofline(model_shape(MODEL), gpu("a100")), PlanTarget(tiers=(PlannedTier("dram", 5, 25e9),)))
 
 
 def test_the_advice_on_gpus_is_the_smallest_number_that_fits(trace):
@@ -206,8 +206,8 @@ def test_the_report_page_holds_the_plan(tmp_path, capsys, trace):
 def test_on_a_real_trace_the_plan_has_the_hit_rate_of_an_unlimited_cache(shared):
     trace = kvtrace.read(shared / "data/mooncake/conversation_trace.jsonl")[:3000]
     unlimited = kvtrace.hit_curve(trace).at(trace.working_set).block_hit_rate
-    found = plan(trace, Roofline(model_shape(MODEL), gpu("h100")), PlanTarget(ttft_s=1000.0, routers=("round-robin",)))
-    assert found.memory.unlimited_block_hit_rate == pytest.approx(unlimited) and unlimited > 0.1
+    result = plan(trace, Roofline(model_shape(MODEL), gpu("h100")), PlanTarget(ttft_s=1000.0, routers=("round-robin",)))
+    assert result.memory.unlimited_block_hit_rate == pytest.approx(unlimited) and unlimited > 0.1
 
 
 def test_prefill_alone_is_the_time_to_first_token_of_a_request_that_meets_no_other(roofline):
@@ -217,14 +217,14 @@ def test_prefill_alone_is_the_time_to_first_token_of_a_request_that_meets_no_oth
     assert prefill_alone_s(trace, step_cost(roofline), limits) == pytest.approx(run.ttft_s)
 
 
-def test_no_router_is_faster_than_prefill_alone_with_every_possible_hit(trace, roofline, found):
-    floor = found.instances.floor
+def test_no_router_is_faster_than_prefill_alone_with_every_possible_hit(trace, roofline, result):
+    floor = result.instances.floor
     assert floor.with_hits_s <= floor.without_hits_s
-    assert all(point.ttft_s >= floor.with_hits_s for row in found.instances.routers for point in row.curve)
+    assert all(point.ttft_s >= floor.with_hits_s for row in result.instances.routers for point in row.curve)
 
 
-def test_the_range_ends_before_the_first_larger_number_that_misses_the_target(found):
-    for row in found.instances.routers:
+def test_the_range_ends_before_the_first_larger_number_that_misses_the_target(result):
+    for row in result.instances.routers:
         if row.instances is None:
             continue
         within = [p for p in row.curve if row.instances <= p.instances <= (row.most_instances or 10**9)]
@@ -281,8 +281,8 @@ def test_csv_has_a_row_for_each_simulated_number(tmp_path, capsys, trace):
     assert [float(row["usd"]) for row in rows] == pytest.approx([point["usd"] for point in router["curve"]])
 
 
-def test_the_rows_of_a_plan_fit_80_columns(found):
-    for table in tables_of(found):
+def test_the_rows_of_a_plan_fit_80_columns(result):
+    for table in tables_of(result):
         if table.title != "Target not met":  # reasons wrap
             cells = [[column.name for column in table.columns], *table.rows]
             assert sum(max(map(len, column)) + 2 for column in zip(*cells, strict=False)) - 2 <= 80, table.title
@@ -303,10 +303,10 @@ def test_the_interval_of_a_quantile_holds_it_and_is_wider_where_requests_depend_
     assert np.subtract(*quantile_interval(crowds, 0.9)[::-1]) > 5 * (high - low)
 
 
-def test_an_assumption_that_helps_never_needs_more_instances(found):
-    rows = {(row.what, row.factor): row for row in found.sensitivity}
-    assert rows["plan", 1.0].instances == found.instances.best.instances
+def test_an_assumption_that_helps_never_needs_more_instances(result):
+    rows = {(row.what, row.factor): row for row in result.sensitivity}
+    assert rows["plan", 1.0].instances == result.instances.best.instances
     for what in ("compute", "bandwidth"):
         needed = [rows[what, factor].instances or 10**9 for factor in (0.6, 0.8, 1.2, 1.4)]
         assert needed == sorted(needed, reverse=True)
-    assert all(row.ttft_low <= row.ttft_high for row in found.sensitivity)
+    assert all(row.ttft_low <= row.ttft_high for row in result.sensitivity)

@@ -9,12 +9,13 @@ from hypothesis import strategies as st
 
 from kvtrace import toy
 from kvtrace.cache.simulation import Setting
-from kvtrace.serving.calibration.costs import Costs, OperatingRange, start_terms, terms_of
+from kvtrace.serving.calibration.costs import Costs, OperatingRange, start_terms, step_cost, terms_of
 from kvtrace.serving.hardware import Link, Roofline, gpu
 from kvtrace.serving.models import model_shape
-from kvtrace.serving.planning.plan_runs import PlanTarget, prefill_alone_s, step_cost
+from kvtrace.serving.planning.plan_runs import InstanceRuns, prefill_alone_s
+from kvtrace.serving.planning.plan_target import PlanTarget
 from kvtrace.serving.planning.planning import instances
-from kvtrace.serving.planning.sizing import InstanceRuns, TimeErrors, held_out_errors, limit_interval, time_interval
+from kvtrace.serving.planning.sizing import TimeErrors, held_out_errors, limit_interval, time_interval
 from kvtrace.serving.schedulers.vllm import VllmScheduler
 from kvtrace.serving.simulation import BatchLimits, StepCost, open_loop
 from kvtrace.trace.columns import replace_columns
@@ -117,8 +118,8 @@ def test_another_model_keeps_the_multiples_of_the_roofline(model, gpus):
 
 
 def test_costs_of_two_gpus_give_those_of_one():
-    two, one = fitted({"step_s": 1.5, "exchange_s": 2.0}, gpus=2), fitted({"step_s": 1.5})
-    assert asdict(two.for_model(DENSE)) == pytest.approx(asdict(one.step_cost))
+    two, single = fitted({"step_s": 1.5, "exchange_s": 2.0}, gpus=2), fitted({"step_s": 1.5})
+    assert asdict(two.for_model(DENSE)) == pytest.approx(asdict(single.step_cost))
     assert asdict(two.for_model(DENSE, gpus=2)) == pytest.approx(asdict(two.step_cost))
 
 
@@ -158,21 +159,21 @@ def planned(errors):
 def test_the_interval_of_a_plan_is_that_of_the_target_moved_by_the_error():
     error = 0.3
     trace, roofline, target, plan = planned(TimeErrors({"p90": (0.1, -error)}, "two recordings"))
-    found, runs = plan.model_error, InstanceRuns(trace, roofline, target, "round-robin")
-    assert (found.statistic, found.error, found.basis) == ("p90", error, "two recordings")
-    assert (found.ttft_low, found.ttft_high) == pytest.approx((plan.best.ttft_s / 1.3, plan.best.ttft_s / 0.7))
-    assert found.fewest_instances <= plan.best.instances <= found.sure_instances
-    assert found.fewest_instances < found.sure_instances
-    for count, limit in ((found.fewest_instances, 0.7 * 1.3), (found.sure_instances, 0.7 * 0.7)):
+    interval, runs = plan.model_error, InstanceRuns(trace, roofline, target, "round-robin")
+    assert (interval.statistic, interval.error, interval.basis) == ("p90", error, "two recordings")
+    assert (interval.ttft_low, interval.ttft_high) == pytest.approx((plan.best.ttft_s / 1.3, plan.best.ttft_s / 0.7))
+    assert interval.fewest_instances <= plan.best.instances <= interval.sure_instances
+    assert interval.fewest_instances < interval.sure_instances
+    for count, limit in ((interval.fewest_instances, 0.7 * 1.3), (interval.sure_instances, 0.7 * 0.7)):
         assert runs.at(count).ttft_s <= limit
         assert count == 1 or runs.at(count - 1).ttft_s > limit
 
 
 def test_without_errors_the_interval_is_the_plan():
     *_, plan = planned(TimeErrors({}, "nothing"))
-    found = plan.model_error
-    assert found.fewest_instances == found.sure_instances == plan.best.instances
-    assert found.ttft_low == found.ttft_high == plan.best.ttft_s
+    interval = plan.model_error
+    assert interval.fewest_instances == interval.sure_instances == plan.best.instances
+    assert interval.ttft_low == interval.ttft_high == plan.best.ttft_s
 
 
 def test_an_error_of_the_whole_time_leaves_no_sure_number():

@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 
 from kvtrace.cache.simulation import Setting
+from kvtrace.serving.calibration.costs import step_cost
 from kvtrace.serving.hardware import Roofline, gpu
 from kvtrace.serving.hardware.roofline import LIBRARY_BYTES
 from kvtrace.serving.latencies import TARGETS, Latencies, errors_of
 from kvtrace.serving.models import model_shape
-from kvtrace.serving.planning.plan_runs import step_cost
 from kvtrace.serving.planning.sizing import UNFITTED
 from kvtrace.serving.schedulers.vllm import VllmScheduler
 from kvtrace.serving.simulation import open_loop
@@ -29,21 +29,21 @@ def recordings(shared):
 
 def errors(recordings, name, cost, blocks=None):
     """The relative error in % of mean, p50 and p90 of TTFT, and of mean TPOT and E2E; vLLM keeps one of its blocks."""
-    one, (step_tokens, requests) = recordings[name], LIMITS[name]
+    recording, (step_tokens, requests) = recordings[name], LIMITS[name]
     scheduler = VllmScheduler(max_num_batched_tokens=step_tokens, max_num_seqs=requests)
     setting = Setting((blocks or BLOCKS[name]) - 1, engine="vllm")
-    run = open_loop(one.trace, cost, setting=setting, scheduler=scheduler)
-    lengths = one.trace.output_length
-    simulated = Latencies.of(one.arrival_s, run.first_s, run.ended_s, lengths)
-    found = errors_of(Latencies.of(one.arrival_s, one.first_s, one.ended_s, lengths), simulated, TARGETS)
-    return 100 * np.array([error.error for error in found])
+    run = open_loop(recording.trace, cost, setting=setting, scheduler=scheduler)
+    lengths = recording.trace.output_length
+    simulated = Latencies.of(recording.arrival_s, run.first_s, run.ended_s, lengths)
+    measured = Latencies.of(recording.arrival_s, recording.first_s, recording.ended_s, lengths)
+    return 100 * np.array([error.error for error in errors_of(measured, simulated, TARGETS)])
 
 
 def test_the_errors_are_those_of_the_manual(recordings):
-    found = np.concatenate([errors(recordings, name, step_cost(Roofline(MODEL, gpu(name)))) for name in FOLDERS])
+    measured = np.concatenate([errors(recordings, name, step_cost(Roofline(MODEL, gpu(name)))) for name in FOLDERS])
     section = MANUAL.read_text(encoding="utf-8").split("## Against recordings")[1].split("Read these errors")[0]
     (row,) = [line.split("|")[2:-1] for line in section.splitlines() if line.startswith("| error |")]
-    assert [float(cell.replace("%", "")) for cell in row] == pytest.approx(found, abs=0.051)
+    assert [float(cell.replace("%", "")) for cell in row] == pytest.approx(measured, abs=0.051)
 
 
 def test_nothing_fitted_the_mean_ttft_is_within_20_percent(recordings):

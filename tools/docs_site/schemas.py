@@ -18,14 +18,14 @@ from typing import Any, Literal, NotRequired, TypedDict, get_args, get_origin, g
 
 from kvtrace.analysis import block_sizes, comparison, curves, summary
 from kvtrace.analysis.distribution import FIGURES, Distribution
-from kvtrace.cache import isolation, simulation
+from kvtrace.cache import simulation
 from kvtrace.cache.sweeps import table
 from kvtrace.cache.tiered import TieredSimulation
 from kvtrace.capture import gauge
 from kvtrace.formats import format_table
 from kvtrace.privacy.checks import CHECKS, finding
 from kvtrace.privacy.profiles import PROFILES
-from kvtrace.serving import validation
+from kvtrace.serving import run, validation
 from kvtrace.serving.calibration import calibration
 from kvtrace.serving.lanes import ClosedRun
 from kvtrace.serving.misses import baseline, causes, explanation
@@ -88,7 +88,7 @@ class BesideRun(TypedDict, total=False):
     belady_hit_blocks: int
     gap_to_belady: float
     over_time: list[Window]
-    isolation: isolation.Isolation
+    isolation: run.Isolation
     difference: dict[str, float]
 
 
@@ -116,7 +116,7 @@ class BesideSummary(TypedDict, total=False):
 
     reachable_hits: possible_hits.ReachableHits
     by_block_size: list[block_sizes.BlockSizeHits]
-    domains: isolation.DomainsDict
+    domains: run.DomainsDict
 
 
 class CurveFile(TypedDict):
@@ -131,7 +131,7 @@ class CurveFile(TypedDict):
     points: list[curves.CurvePoint]
     unlimited: Hits
     least: dict[str, int]
-    domains: NotRequired[isolation.DomainsDict]
+    domains: NotRequired[run.DomainsDict]
 
 
 def schema_of(kind: Any) -> Schema:

@@ -24,6 +24,7 @@ def option(
     minimum: int | None = None,
     many: bool = False,
     parse: Callable[[Any], Any] | None = None,
+    shown: Any = None,
 ) -> Any:
     """A field of a record that is an option of a command.
 
@@ -36,11 +37,12 @@ def option(
         choices: The values that the option takes, if these are few.
         minimum: The smallest value of a number.
         many: Whether the option can be repeated.
-        parse: The field's value, from the option's text.
+        parse: The field's value, from the option's.
+        shown: The default of the option, if the field has another form of it.
     """
     about = {
         "help": help, "group": group, "name": name, "metavar": metavar, "choices": choices, "minimum": minimum,
-        "many": many, "parse": parse,
+        "many": many, "parse": parse, "shown": shown,
     }  # fmt: skip
     return field(default=default, metadata=about)
 

@@ -426,39 +426,6 @@ def simulate_settings(
         return [in_python[key] if key.in_python else pool.result(compiled[key]) for key in settings]
 
 
-def settings_of(
-    capacities: Iterable[int] | Mapping[str, Iterable[int]],
-    policies: Iterable[str | type],
-    engine_names: Iterable[EngineName] = ("reference",),
-    layouts: Mapping[str, CacheLayout] | None = None,
-    **common,
-) -> list[Setting]:
-    """Every engine with every policy at every capacity. An upper bound has no engine: it comes once per capacity.
-
-    Args:
-        capacities: Blocks; a mapping has those of each engine.
-        policies: Names, or classes of the user's.
-        engine_names: Engines.
-        layouts: Engine -> the cache groups that it makes of the model, if it has some.
-        common: Other fields of each Setting.
-
-    >>> [(setting.policy, setting.capacity) for setting in settings_of([1, 2], ["lru", "belady"])]
-    [('lru', 1), ('lru', 2), ('belady', 1), ('belady', 2)]
-    """
-    settings = []
-    for engine in engine_names:
-        own = capacities[engine] if isinstance(capacities, Mapping) else capacities
-        layout = (layouts or {}).get(engine)
-        settings += [
-            Setting(blocks, name_of(policy), engine, **common, layout=layout) for policy in policies for blocks in own
-        ]
-    return list(
-        dict.fromkeys(
-            replace(setting, engine="reference", layout=None) if setting.bound else setting for setting in settings
-        )
-    )
-
-
 def optimum_of(setting: Setting) -> Setting:
     """The setting of the offline optimum that bounds another setting."""
     return replace(setting, policy="belady", engine="reference", layout=None)

@@ -7,7 +7,7 @@ setting, hits of the second are the result. LRU and belady there are 0 and 1 of 
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -20,13 +20,15 @@ from ..trace.hits import Hits, count_hits
 from ..trace.trace import Trace
 from ..trace.unknown import PREFIXES, require_known
 from .demand import BlockDemand, block_demand
-from .policies import POLICIES, make
+from .engines import PoolOrder
+from .policies import POLICIES, PolicyName, make
 from .reuse_training import train
-from .simulation import Setting, simulate_settings, whole_blocks
+from .setup import CacheSetup
+from .simulation import Simulation, simulate_settings, whole_blocks
 from .structures.reuse_table import ReuseTable
 
 SCHEMA = 1  # version of the keys and values of to_dict
-POOLS = ("flat", "leaf-first")
+POOLS: tuple[PoolOrder, ...] = ("flat", "leaf-first")
 LEARNED = "reuse-density"
 LOOKS_AHEAD = ("oracle-session",)
 
@@ -83,9 +85,9 @@ class Tuned(DescribedResult):
 def tune(
     trace: Trace,
     capacity: int | Iterable[int],
-    policies: Iterable[str] | None = None,
+    policies: Iterable[PolicyName] | None = None,
     *,
-    pools: Iterable[str] = POOLS,
+    pools: Iterable[PoolOrder] = POOLS,
     table: ReuseTable | None = None,
     domains: str | None = None,
     threads: int | None = None,
@@ -129,11 +131,17 @@ def tune(
         except InputError as error:
             skipped[LEARNED] = str(error)
     with _specs([name for name in chosen if name not in skipped], table) as specs:
-        plan = [(blocks, pool, name) for blocks in capacities for name in specs for pool in _pools_of(name, pools)]
+        candidates = [
+            (name, CacheSetup([blocks], specs[name], pool=pool))
+            for blocks in capacities for name in specs for pool in _pools_of(name, pools)
+        ]  # fmt: skip
         if on_start:
-            on_start(len(trace) * sum(len(specs[name]) for _, _, name in plan))
-        found = [_best(trace, half, one, specs[one[2]], threads, on_progress) for one in plan]
-    rows = [_with_gap(row, found) for row in found]
+            on_start(len(trace) * sum(len(setup.settings()) for _, setup in candidates))
+        tuned = []
+        for name, setup in candidates:
+            runs = simulate_settings(trace, setup.settings(), threads=threads, on_progress=on_progress)
+            tuned.append(_best(name, setup, runs, half))
+    rows = [_with_gap(row, tuned) for row in tuned]
     return Tuned(rows, len(trace), half, skipped, table if LEARNED in specs else None)
 
 
@@ -177,24 +185,21 @@ def _specs(names: list[str], table: ReuseTable | None) -> Iterator[dict[str, lis
         yield specs
 
 
-def _pools_of(name: str, pools: Iterable[str]) -> list[str]:
-    return ["any"] if POLICIES[name].bound else list(dict.fromkeys(pools))
+def _pools_of(name: str, pools: Iterable[PoolOrder]) -> list[PoolOrder]:
+    return ["flat"] if POLICIES[name].bound else list(dict.fromkeys(pools))
 
 
-def _best(trace, half, one, specs, threads, on_progress) -> TunedPolicy:
-    """Run the settings of a policy, and keep the one with most hits in the first half; of equal ones the first."""
-    capacity, pool, name = one
-    options = (("pool", pool),) if pool == "leaf-first" else ()
-    settings = [Setting(capacity, spec, engine_options=options) for spec in specs]
-    runs = simulate_settings(trace, settings, threads=threads, on_progress=on_progress)
+def _best(name: str, setup: CacheSetup, runs: Sequence[Simulation], half: int) -> TunedPolicy:
+    """The setting of a policy with most hits in the first half; of equal ones the first."""
     best = max(runs, key=lambda run: int(run.hit_blocks[:half].sum()))
-    hits = count_hits(trace, best.hit_blocks, slice(half, None))
-    setting = LEARNED if name == LEARNED else best.setting.policy
-    return TunedPolicy(capacity, name, pool, setting, len(specs), int(best.hit_blocks[:half].sum()), None, hits)
+    hits = count_hits(best.trace, best.hit_blocks, slice(half, None))
+    pool, setting = "any" if POLICIES[name].bound else setup.pool, LEARNED if name == LEARNED else best.setting.policy
+    first_half = int(best.hit_blocks[:half].sum())
+    return TunedPolicy(best.capacity, name, pool, setting, len(runs), first_half, None, hits)
 
 
-def _with_gap(row: TunedPolicy, found: list[TunedPolicy]) -> TunedPolicy:
+def _with_gap(row: TunedPolicy, rows: list[TunedPolicy]) -> TunedPolicy:
     """The row, with the share of the gap from LRU to belady at its capacity."""
-    here = {one.policy: one.hits.hit_blocks for one in found if one.capacity == row.capacity}
+    here = {other.policy: other.hits.hit_blocks for other in rows if other.capacity == row.capacity}
     gap = here["belady"] - here["lru"]
     return replace(row, gap_closed=(row.hits.hit_blocks - here["lru"]) / gap if gap > 0 else None)

@@ -17,8 +17,8 @@ import click
 
 from .. import __version__
 from .._base.process import STOPPING, forbid_core_dumps, forget_handlers
-from .files import keep_inputs
 from .help import HELP_NAMES, Group
+from .output import keep_inputs
 
 CONTEXT: dict[str, Any] = {"help_option_names": HELP_NAMES, "max_content_width": 120, "show_default": True}
 

@@ -3,13 +3,21 @@
 from __future__ import annotations
 
 from contextlib import nullcontext
+from typing import Any
 
 import click
 
+from ..serving.run_options import Deployment
 from . import completion
 from .help import Command
-from .options import BLOCK_SIZE_OF_TRACE, QUIET, RowsOption, json_option
+from .options import QUIET, RowsOption, json_option, record_options
 from .output import console, print_json, print_lines, print_tables
+from .recording_options import SCHEDULER, TRACE_OF_LOG, recording_of, scheduler_of
+
+HELP: dict[str, dict[str, Any]] = {
+    "gpu": {"rows": completion.gpus, "required": True, "help": "GPU that served it: {rows}, or a JSON file."},
+    "gpus": {"help": "GPUs of the engine.  [default: from LOG, else 1]"},
+}
 
 
 @click.command("calibrate", cls=Command, groups={"--trace": "Input", "--engine": "Instances and time", "--seed": "Selection", "--holdout": "Selection", "--format": "Input", "--block-size": "Input"}, types={"--format": completion.Name(completion.recordings)}, examples=(
@@ -18,52 +26,45 @@ from .output import console, print_json, print_lines, print_tables
 ))
 @click.argument("log", metavar="LOG")
 @click.option("--recording-format", "--format", "recording_format", default="auto", metavar="F", cls=RowsOption, rows=completion.recordings, help="Format of LOG: {rows}.")
-@click.option("--trace", "trace", metavar="TRACE", help="The same requests in the same order as in LOG, with the ids of their blocks.  [default: no two requests share a block]")
-@BLOCK_SIZE_OF_TRACE
+@TRACE_OF_LOG
 @click.option("--model", "--model-config", "model_config", required=True, metavar="M", help="Model that was served: a name that kvtrace models lists, or its config.json.")
-@click.option("--gpu", "gpu_name", required=True, metavar="G", cls=RowsOption, rows=completion.gpus, help="GPU that served it: {rows}, or a JSON file.")
-@click.option("--gpus", type=click.IntRange(1), metavar="N", help="GPUs of the engine.  [default: from LOG, else 1]")
+@record_options(Deployment, only=("gpu", "gpus"), settings=HELP)
 @click.option("--engine", type=click.Choice(["vllm", "sglang"]), metavar="E", help="Engine that was measured: vllm, sglang.  [default: from LOG]")
-@click.option("--scheduler", "scheduler_options", metavar="K=V,...", help="Options of the engine's scheduler, with its own names. Example: max_num_seqs=128.  [default: from LOG]")
+@SCHEDULER
 @click.option("--holdout", default=0.5, type=float, metavar="SHARE", help="Share of the requests, the last ones, that the fit does not see. 0 fits all requests.")
 @click.option("--seed", default=0, type=click.IntRange(0), metavar="N", help="Seed of the starting points and of the bootstrap.")
 @click.option("-o", "--output", "costs_output", metavar="FILE", help="Write the costs to this file, for --costs of other commands.")
 @json_option("serving/calibrate.md")
 @QUIET
-def calibrate_command(log, recording_format, trace, block_size, model_config, gpu_name, gpus, engine, scheduler_options, holdout, seed, costs_output, as_json, quiet):
+def calibrate_command(log, holdout, seed, costs_output, as_json, quiet, **options):
     """Fit the time of an engine's steps to a recording.
 
     LOG is what an engine or a benchmark measured. The last requests are held out, and the errors of their simulated times
     are shown. The costs then replace --gpu in kvtrace simulate, plan, report and validate.
     """
     from .._base.output_files import write_atomically
-    from ..formats import reading
     from ..report import validation_tables as calibration_report
     from ..report.progress import CALIBRATE, Work
     from ..serving.calibration.calibration import calibrate
     from ..serving.calibration.fitting import scipy_optimize
     from ..serving.hardware import gpu
     from ..serving.models import model_shape
-    from ..serving.recordings import read_recording
-    from ..serving.schedulers.base import with_options
 
     scipy_optimize()  # fails early if SciPy is not installed
-    shape, device = model_shape(model_config), gpu(gpu_name)
+    shape, device = model_shape(options["model_config"]), gpu(options["gpu"])
     with write_atomically(costs_output) if costs_output else nullcontext() as stream, Work(console(), "calibrate", CALIBRATE, quiet) as work:
-        loaded = reading.read(trace, block_size=block_size) if trace else None
-        recording = read_recording(log, format=recording_format, trace=loaded)
-        scheduler = recording.scheduler(engine)
-        done = calibrate(
-            recording, shape, device, gpus=gpus or recording.settings.tensor_parallel, holdout=holdout, seed=seed,
-            scheduler=with_options(scheduler, scheduler_options) if scheduler_options else scheduler, on_part=work.step,
+        recording = recording_of(log, options)
+        calibration = calibrate(
+            recording, shape, device, gpus=options["gpus"] or recording.settings.tensor_parallel, holdout=holdout, seed=seed,
+            scheduler=scheduler_of(recording, options), on_part=work.step,
         )  # fmt: skip
         if stream:
-            stream.write(done.costs.to_json())
+            stream.write(calibration.costs.to_json())
     if as_json:
-        print_json(done.to_dict())
+        print_json(calibration.to_dict())
     else:
-        print_tables(calibration_report.calibration_tables(done))
+        print_tables(calibration_report.calibration_tables(calibration))
     if not quiet:
-        print_lines(("warning", one) for one in calibration_report.calibration_warnings(done))
+        print_lines(("warning", warning) for warning in calibration_report.calibration_warnings(calibration))
         print_lines([("wrote", costs_output)] if costs_output not in (None, "-") else [])
 

@@ -8,8 +8,8 @@ from typing import Any
 import click
 
 from .. import __version__, cli
-from .files import keep_inputs
 from .options import CHAIN, SAME_BYTES, remarks_of
+from .output import keep_inputs
 
 TOKENS: dict[str, Any] = {"type": int, "metavar": "TOKENS"}
 TIMES: dict[str, Any] = {"default": 1.0, "metavar": "X"}
@@ -98,10 +98,10 @@ def datagen_table(statistics, remarks=()):
     table.add_column("")
     table.add_columns(["Mean", "Std Dev", "Min", "P25", "Median", "P75", "Max"], right=True)
     names = ("Input Length", "Context Length", "Unique Prompt Length", "Output Length", "Theoretical Hit Rates")
-    known = statistics.distributions()
+    measured = statistics.distributions()
     for name, key in zip(names, DISTRIBUTIONS, strict=True):
-        if key in known:
-            table.add_row(name, *("-" if figure is None else f"{figure:,.2f}" for figure in known[key].figures()))
+        if key in measured:
+            table.add_row(name, *("-" if figure is None else f"{figure:,.2f}" for figure in measured[key].figures()))
         else:
             table.add_row(name, *["unknown"] * 7)
     table.caption = " ".join(remarks)

@@ -121,48 +121,48 @@ def explain_command(trace, capacity, policy, ttl, tiers, over_time, per_request,
     with write_atomically(per_request) if per_request else nullcontext() as stream:
         with RequestProgress(console(), quiet) as bar, own_policies(), hint_on_commas(loaded, capacity or "auto"):
             progress = _Progress(bar)
-            progress.expect(len(loaded) * (2 if run.loop else 1))
+            progress.expect(len(loaded))
             first = 0 if run.loop else leading_rows(warm_up, loaded.timestamp)
             run = _one_setting(with_caches(run, loaded, units, capacity=capacity or "auto", tiers=tiers))
             run = run.changed(policies=(expiring(policy, ttl),), routers=(options["router"],) if options["router"] else None, warm_up=first)
-            done = explain_run(loaded, run, bar.update)
-            beyond = extrapolations(run.time.costs, [done.simulation], allowed=run.time.extrapolate)
+            explanation = explain_run(loaded, run, bar.update)
+            beyond = extrapolations(run.time.costs, [explanation.simulation], allowed=run.time.extrapolate)
             cures = None if no_cures or as_csv or per_request == "-" else cures_of(
-                done, roofline=run.time.roofline, kv_bytes_per_token=kv_bytes, prices=None if input_price is None else Prices(input_price / 1e6), on_start=progress.expect, on_progress=bar.update,
+                explanation, roofline=run.time.roofline, kv_bytes_per_token=kv_bytes, prices=None if input_price is None else Prices(input_price / 1e6), on_start=progress.expect, on_progress=bar.update,
             )  # fmt: skip
         if stream:
-            explanation_report.write_per_request(done, stream)
-    windows = done.over_time(over_time) if over_time is not None else None
-    sessions = done.by_session() if options["by_session"] else None
-    prefill_s = None if run.time.roofline is None else prefill_by_cause(done, run.time.roofline)
+            explanation_report.write_per_request(explanation, stream)
+    windows = explanation.over_time(over_time) if over_time is not None else None
+    sessions = explanation.by_session() if options["by_session"] else None
+    prefill_s = None if run.time.roofline is None else prefill_by_cause(explanation, run.time.roofline)
     remarks = remarks_of(viewed, *needs_of(run, over_time))
     if as_json:
         parts = {"prefill_s": prefill_s, "cures": None if cures is None else cures.to_dict(), "over_time": windows, "by_session": sessions}
-        known_parts = {name: part for name, part in parts.items() if part is not None}
-        print_result(done.to_dict() | known_parts, remarks, as_json=True, as_csv=None)
+        present = {name: part for name, part in parts.items() if part is not None}
+        print_result(explanation.to_dict() | present, remarks, as_json=True, as_csv=None)
     elif as_csv:
-        text = explanation_report.as_csv(done, windows if windows is not None else sessions)
+        text = explanation_report.as_csv(explanation, windows if windows is not None else sessions)
         print_result({}, remarks, as_json=False, as_csv=text)
     elif per_request != "-":  # stdout has the CSV
-        _print(done, prefill_s, windows, sessions, cures)
+        _print(explanation, prefill_s, windows, sessions, cures)
         print_notes(remarks.values())
     if not quiet:
-        print_lines([("warning", one) for one in beyond])
+        print_lines([("warning", warning) for warning in beyond])
         print_lines([("wrote", per_request)] if per_request not in (None, "-") else [])
-    write_figure(done)
+    write_figure(explanation)
 
 
-def _print(done, prefill_s, windows, sessions, cures):
+def _print(explanation, prefill_s, windows, sessions, cures):
     """Print the tables: the causes, those of windows and sessions, and what would help."""
     from ..report import explanation_tables as explanation_report
 
-    print_tables(explanation_report.tables(done, prefill_s))
+    print_tables(explanation_report.tables(explanation, prefill_s))
     groups = [(explanation_report.window_table, windows), (explanation_report.session_table, sessions)]
-    made = [table_of(rows) for table_of, rows in groups if rows is not None]
+    detailed = [table_of(rows) for table_of, rows in groups if rows is not None]
     if cures is not None and len(cures):
-        made.append(explanation_report.cure_table(cures))
-    print_notes([*explanation_report.notes(done), *([""] if made else [])])
-    print_tables(made)
+        detailed.append(explanation_report.cure_table(cures))
+    print_notes([*explanation_report.notes(explanation), *([""] if detailed else [])])
+    print_tables(detailed)
     print_notes([] if cures is None else explanation_report.cure_notes(cures))
 
 

@@ -243,16 +243,16 @@ def record_options(
     unset: bool = False,
     settings: Mapping[str, Mapping[str, Any]] | None = None,
 ) -> Decorator:
-    """The options that the fields of a record are, in the order of the fields.
+    """The options that the fields of a record are, in the order of the fields or of `only`.
 
     Args:
-        record: A record whose fields were made by `_base.options.option`; other fields are no options.
+        record: A record whose fields were layouts by `_base.options.option`; other fields are no options.
         only, without: Names of fields.
         unset: Whether an option that is not given is None, and not the default of its field.
         settings: Field -> further settings of its `click.option`.
     """
-    parts = (part for part in fields(record) if part.metadata and part.name not in without)
-    return with_options(*(_option_of(part, unset, (settings or {}).get(part.name, {})) for part in parts if not only or part.name in only))
+    parts = {part.name: part for part in fields(record) if part.metadata and part.name not in without}
+    return with_options(*(_option_of(parts[name], unset, (settings or {}).get(name, {})) for name in only or parts))
 
 
 def _option_of(part: Field[Any], unset: bool, further: Mapping[str, Any]) -> Decorator:
@@ -267,21 +267,20 @@ def _option_of(part: Field[Any], unset: bool, further: Mapping[str, Any]) -> Dec
         settings["type"] = (click.FloatRange if str(part.type).startswith("float") else click.IntRange)(about["minimum"])
     elif str(part.type).startswith(("int", "float")) and not about["parse"]:
         settings["type"] = int if str(part.type).startswith("int") else float
-    stated = unset or "[default: " in about["help"]
-    default = () if about["many"] else None if stated else part.default
-    return click.option(f"--{name}", part.name, multiple=about["many"], default=default, **settings, **further)
+    stated = unset or part.default == () or "[default: " in about["help"]
+    default = () if about["many"] else None if stated else about["shown"] or part.default
+    return click.option(f"--{name}", part.name, **{"multiple": about["many"], "default": default, **settings, **further})
 
 
 COSTS = record_options(Deployment, only=("costs_file",))
-EXTRAPOLATE = record_options(Deployment, only=("extrapolate",))
 
 
 def taken(record: type[Record], options: dict[str, Any], **others: Any) -> Record:
     """The record that the options make up; they are taken from the options. `others` are fields that are no options."""
     values = dict(others)
-    for part in fields(record):  # type: ignore[arg-type]
+    for part in (part for part in fields(record) if part.metadata):  # type: ignore[arg-type]
         value = options.pop(part.name, None)
-        if value in (None, ()) or not part.metadata:
+        if value in (None, ()):
             continue
         if str(part.type).startswith("bool"):
             value = value != (part.metadata["name"] or "").startswith("no-")

@@ -2,28 +2,36 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import click
 
+from ..serving.planning.plan_target import PlanTarget
+from ..serving.run_options import TIME, Deployment
 from . import completion
 from .help import Command
 from .options import (
     ASSUME_OUTPUT,
     BLOCK_SIZE,
     CHAIN,
-    COSTS,
-    EXTRAPOLATE,
     KV_BYTES,
     MODEL_CONFIG,
     QUIET_ERRORS,
-    RowsOption,
     assumed,
+    record_options,
     roofline_of,
+    taken,
 )
 from .output import console, print_lines
 from .simulation_options import own_policies
 
+HELP: dict[str, dict[str, Any]] = {
+    "gpu": {"rows": completion.gpus, "help": "With --model: add a capacity plan for {rows}, or a JSON file."},
+    "ttft_s": {"help": "With --gpu or --costs: the largest time to first token for 90 % of the requests."},
+}
 
-@click.command("report", cls=Command, groups={"--ttft": "Instances and time", "--gpu": "Instances and time"}, examples=(
+
+@click.command("report", cls=Command, groups={"--ttft": TIME}, examples=(
     "kvtrace report trace.jsonl -o report.html",
     "kvtrace report trace.jsonl synthetic.jsonl -o compared.html --title 'Before and after'",
     "kvtrace report trace.jsonl -o plan.html --model-config config.json --gpu h100",
@@ -36,17 +44,14 @@ from .simulation_options import own_policies
 @click.option("--policy", "policies", metavar="P,...", help="Eviction policies to compare.  [default: lru,lfu,s3fifo,sieve, if prompts have at most 5 million blocks]")
 @click.option("--capacity", metavar="C", help="Capacity of the LRU cache whose hits and misses are drawn. Example: 1000, 64ktokens, 24GiB or 50%.  [default: the smallest with 90 % of the hits]")
 @MODEL_CONFIG
-@click.option("--gpu", "gpu_name", metavar="G", cls=RowsOption, rows=completion.gpus, help="With --model: add a capacity plan for {rows}, or a JSON file.")
-@click.option("--gpus", type=click.IntRange(1), metavar="N", help="With --gpu or --costs: GPUs per instance.  [default: 1; with --costs as many as were measured]")
-@COSTS
-@EXTRAPOLATE
-@click.option("--ttft", default="2s", metavar="TIME", help="With --gpu or --costs: the largest time to first token for 90 % of the requests.")
+@record_options(Deployment, only=("gpu", "gpus", "costs_file", "extrapolate"), settings=HELP)
+@record_options(PlanTarget, only=("ttft_s",), settings=HELP)
 @ASSUME_OUTPUT
 @KV_BYTES
 @BLOCK_SIZE
 @CHAIN
 @QUIET_ERRORS
-def report_command(trace, other, assume_output, output, png, title, policies, capacity, model_config, kv_bytes_per_token, block_size, chain, gpu_name, gpus, costs_file, extrapolate, ttft, quiet):
+def report_command(trace, other, output, policies, capacity, quiet, **options):
     """Write an HTML page of plots and tables.
 
     The page needs no network. With TRACE2 it compares the two traces.
@@ -58,29 +63,30 @@ def report_command(trace, other, assume_output, output, png, title, policies, ca
     from ..report import html_page, interactive
     from ..report.progress import COMPARED, REPORT, Work
     from ..serving.models.layers import chosen
-    from ..serving.planning.planning import PlanTarget, plan
+    from ..serving.planning.planning import plan
     from ..serving.simulation import BatchLimits
     from ..trace.domains import in_domains
 
     interactive.script()  # fails early if plotly is not installed
     html_page.check_output(output)
     paths = [path for path in (trace, other) if path is not None]
-    roofline, costs = roofline_of(model_config, gpu_name, costs_file, gpus, ["vllm"])
-    kv_bytes = chosen(model_config, kv_bytes_per_token)
+    time, model = taken(Deployment, options), options["model_config"]
+    roofline, costs = roofline_of(model, time.gpu, time.costs_file, time.gpus, ["vllm"])
+    kv_bytes = chosen(model, options["kv_bytes_per_token"])
     with Work(console(), "report", COMPARED if other else REPORT, quiet, files=len(paths)) as work, own_policies():
         work.step("read")
-        traces = [reading.read(path, block_size=block_size) for path in paths]
-        traces = [assumed(loaded.chained() if chain else loaded, assume_output) for loaded in traces]
+        traces = [reading.read(path, block_size=options["block_size"]) for path in paths]
+        traces = [assumed(loaded.chained() if options["chain"] else loaded, options["assume_output"]) for loaded in traces]
         first = in_domains(traces[0])
         work.requests = sum(map(len, traces))
         chosen_capacity = _capacity_of(capacity, first, kv_bytes)
         if roofline:
             work.step("plan")
-        target = PlanTarget(ttft_s=ttft / 1000, limits=costs.batch_limits if costs else BatchLimits())
-        result = plan(first, roofline, target, costs=costs, extrapolate=extrapolate) if roofline else None
+        target = taken(PlanTarget, options, limits=costs.batch_limits if costs else BatchLimits())
+        result = plan(first, roofline, target, costs=costs, extrapolate=time.extrapolate) if roofline else None
         written = html_page.write_report(
-            output, *traces, names=[printable(name) for name in base_names(*paths)], title=title, kv_bytes_per_token=kv_bytes, plan=result,
-            png=png, policies=policy_names(policies) if policies else (), capacity=chosen_capacity, on_step=work.step,
+            output, *traces, names=[printable(name) for name in base_names(*paths)], title=options["title"], kv_bytes_per_token=kv_bytes, plan=result,
+            png=options["png"], policies=policy_names(policies) if policies else (), capacity=chosen_capacity, on_step=work.step,
         )
     if not quiet:
         print_lines([("wrote", name) for name in written])

@@ -17,7 +17,8 @@ import click
 from .._base.errors import UsageError
 from .._base.options import option
 from .._base.units import count, share
-from ..serving.run_options import CacheSetup, Deployment, InstanceSetup
+from ..cache.setup import CacheSetup
+from ..serving.run_options import Deployment, InstanceSetup
 from . import completion
 from .help import AmountType
 from .options import (
@@ -125,12 +126,12 @@ def run_of(options: dict[str, Any], *, engines: str | None, policies: str, route
     return Run(cache, instances, time.scheduled(names_of_engines), loop)
 
 
-def _deployment_of(options: dict[str, Any], engines: str | None, policies: str) -> tuple[Deployment, list[str]]:
+def _deployment_of(options: dict[str, Any], engines: str | None, policies: str) -> tuple[Deployment, list[Any]]:
     """What serves the requests in time, and the engines, whose default it decides."""
     from .._base.units import names
 
     time = taken(Deployment, options, model=options["model_config"])
-    engine_names = names(engines or ("vllm" if time.timed and policies == "lru" else "reference"))
+    engine_names: list[Any] = names(engines or ("vllm" if time.timed and policies == "lru" else "reference"))
     roofline, costs = roofline_of(time.model, time.gpu, time.costs_file, time.gpus, engine_names)
     time = replace(time, roofline=roofline, costs=costs, cost=_step_cost(roofline, engine_names))
     only_step = time.step_tokens and not (time.max_requests or time.scheduler)
@@ -200,7 +201,7 @@ def with_caches(run: Run, trace: Any, units: dict[str, Any], *, capacity: str, t
 
 def _step_cost(roofline, engines):
     """The time of a step on a GPU, else the one that an engine has of its own; None for a simulation without times."""
-    from ..serving.planning.planning import step_cost
+    from ..serving.calibration.costs import step_cost
     from ..serving.schedulers import cost_of
 
     return step_cost(roofline) if roofline else cost_of(engines)

@@ -25,7 +25,7 @@ from .output import console, print_lines, print_notes, print_result, print_table
 @CSV
 @click.option("--workers", type=click.IntRange(1), metavar="N", help="Number of simulations at a time.  [default: one for each core]")
 @STREAMED
-def tune_command(trace, capacity, policies, pools, table_file, save_table, domains, as_json, as_csv, workers, model_config, kv_bytes_per_token, block_size, chain, memory, quiet):
+def tune_command(trace, capacity, policies, save_table, as_json, as_csv, quiet, **options):
     """Find the best setting of each eviction policy.
 
     Settings are chosen by the hits of the first half of the requests, and the hits of the second half are the result:
@@ -42,16 +42,17 @@ def tune_command(trace, capacity, policies, pools, table_file, save_table, domai
     from ..trace.domains import in_domains
 
     require_one(as_json, as_csv)
-    table = read_table(table_file) if table_file else None
-    if wrong := [pool for pool in names(pools) if pool not in POOLS]:
+    table, pools = read_table(options["table_file"]) if options["table_file"] else None, names(options["pools"])
+    if wrong := [pool for pool in pools if pool not in POOLS]:
         raise UsageError(f"{wrong[0]!r} is not a pool. Try {' or '.join(POOLS)}.")
-    loaded = load(trace, memory, quiet, _memory_need, block_size=block_size, chain=chain, ids=True)
-    viewed = in_domains(loaded, domains)
-    capacities = parse_capacities(capacity, block_size=viewed.block_size, working_set=viewed.working_set, kv_bytes_per_token=chosen(model_config, kv_bytes_per_token))
+    loaded = load(trace, options["memory"], quiet, _memory_need, block_size=options["block_size"], chain=options["chain"], ids=True)
+    viewed = in_domains(loaded, options["domains"])
+    kv_bytes = chosen(options["model_config"], options["kv_bytes_per_token"])
+    capacities = parse_capacities(capacity, block_size=viewed.block_size, working_set=viewed.working_set, kv_bytes_per_token=kv_bytes)
     with RequestProgress(console(), quiet) as bar:
         tuned = tune(
-            viewed, dict.fromkeys(capacities), names(policies) if policies else None, pools=names(pools), table=table,
-            threads=workers, on_start=bar.expect, on_progress=bar.update,
+            viewed, dict.fromkeys(capacities), names(policies) if policies else None, pools=pools, table=table,
+            threads=options["workers"], on_start=bar.expect, on_progress=bar.update,
         )  # fmt: skip
     if save_table:
         if tuned.table is None:
@@ -67,7 +68,7 @@ def tune_command(trace, capacity, policies, pools, table_file, save_table, domai
 
 def _memory_need(dataset):
     """The memory of a policy with heaps on a trace in memory, which belady needs too."""
-    from ..cache.simulation import Setting
+    from ..cache.setup import CacheSetup
     from ..formats.memory_needs import simulating
 
-    return simulating(dataset, [Setting(1, "belady")], None, per_request=False, beyond="kvtrace tune")
+    return simulating(dataset, CacheSetup([1], ["belady"]).settings(), None, per_request=False, beyond="kvtrace tune")

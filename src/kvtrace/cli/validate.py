@@ -3,13 +3,22 @@
 from __future__ import annotations
 
 from contextlib import nullcontext
+from typing import Any
 
 import click
 
+from ..serving.run_options import Deployment
 from . import completion
 from .help import Command
-from .options import BLOCK_SIZE_OF_TRACE, FIGURE, QUIET, WARM_UP, RowsOption, figure_writer, json_option
+from .options import FIGURE, QUIET, WARM_UP, RowsOption, figure_writer, json_option, record_options
 from .output import print_json, print_lines, print_tables
+from .recording_options import SCHEDULER, TRACE_OF_LOG, recording_of, scheduler_of
+
+HELP: dict[str, dict[str, Any]] = {
+    "gpu": {"rows": completion.gpus, "help": "With --model: costs by the roofline of {rows}, or a JSON file. Nothing is fitted."},
+    "gpus": {"help": "With --model: GPUs of the engine.  [default: from LOG, else 1]"},
+    "costs_file": {"help": "Costs of a calibration, as kvtrace calibrate writes them, in place of --gpu."},
+}  # fmt: skip
 
 
 @click.command("validate", cls=Command, groups={"--trace": "Input", "--capacity": "Instances and time", "--engine": "Instances and time", "--seed": "Output", "--warm-up": "Selection", "--block-size": "Input"}, examples=(
@@ -19,14 +28,11 @@ from .output import print_json, print_lines, print_tables
 ))
 @click.argument("log", metavar="LOG")
 @click.option("--recording-format", default="auto", metavar="F", cls=RowsOption, rows=completion.recordings, help="Format of LOG: {rows}.")
-@click.option("--trace", "trace", metavar="TRACE", help="The same requests in the same order as in LOG, with the ids of their blocks.  [default: no two requests share a block]")
-@BLOCK_SIZE_OF_TRACE
+@TRACE_OF_LOG
 @click.option("--model", "--model-config", "model_config", metavar="M", help="Model that was served: a name that kvtrace models lists, or its config.json. With --costs: another model than that of the costs.")
-@click.option("--gpu", "gpu_name", metavar="G", cls=RowsOption, rows=completion.gpus, help="With --model: costs by the roofline of {rows}, or a JSON file. Nothing is fitted.")
-@click.option("--gpus", type=click.IntRange(1), metavar="N", help="With --model: GPUs of the engine.  [default: from LOG, else 1]")
-@click.option("--costs", "costs_file", metavar="FILE", help="Costs of a calibration, as kvtrace calibrate writes them, in place of --gpu.")
+@record_options(Deployment, only=("gpu", "gpus", "costs_file"), settings=HELP)
 @click.option("--engine", type=click.Choice(["vllm", "sglang"]), metavar="E", help="Engine whose scheduler and cache are simulated: vllm, sglang.  [default: from LOG]")
-@click.option("--scheduler", "scheduler_options", metavar="K=V,...", help="Options of the engine's scheduler, with its own names. Example: max_num_seqs=128.  [default: from LOG]")
+@SCHEDULER
 @click.option("--capacity", type=click.IntRange(1), metavar="BLOCKS", help="Blocks of the KV cache.  [default: from LOG, else what --gpu has beside the weights, else no limit]")
 @WARM_UP
 @click.option("--seed", default=0, type=click.IntRange(0), metavar="N", help="Seed of the bootstrap.")
@@ -35,7 +41,7 @@ from .output import print_json, print_lines, print_tables
 @click.option("--per-request", metavar="FILE", help="Also write the measured and simulated times of each request as CSV; - writes it to stdout in place of the tables.")
 @FIGURE
 @QUIET
-def validate_command(log, recording_format, trace, block_size, model_config, gpu_name, gpus, costs_file, engine, scheduler_options, capacity, warm_up, seed, as_json, html, per_request, png, svg, quiet):
+def validate_command(log, warm_up, seed, as_json, html, per_request, quiet, **options):
     """Compare simulated with measured times: errors, intervals.
 
     LOG is what an engine or a benchmark measured: docs/serving/calibrate.md lists the formats.
@@ -44,10 +50,7 @@ def validate_command(log, recording_format, trace, block_size, model_config, gpu
     from .._base.errors import UsageError
     from .._base.output_files import write_atomically
     from .._base.units import leading_rows
-    from ..formats import reading
     from ..report import validation_tables as validation_report
-    from ..serving.recordings import read_recording
-    from ..serving.schedulers.base import with_options
     from ..serving.validation import validate
 
     if (html == "-" and per_request == "-") or (as_json and "-" in (html, per_request)):
@@ -57,30 +60,28 @@ def validate_command(log, recording_format, trace, block_size, model_config, gpu
 
         interactive.script()  # fails early if plotly is not installed
         html_page.check_output(html)
-    write_figure = figure_writer(png, svg, quiet)
-    source = _cost_source(model_config, gpu_name, gpus, costs_file)
-    loaded = reading.read(trace, block_size=block_size) if trace else None
-    recording = read_recording(log, format=recording_format, trace=loaded)
+    write_figure = figure_writer(options["png"], options["svg"], quiet)
+    source = _cost_source(options)
+    recording = recording_of(log, options)
     costs, words, size = source(recording)
-    scheduler = recording.scheduler(engine)
     with write_atomically(per_request) if per_request else nullcontext() as stream:
-        done = validate(
-            recording, costs, scheduler=with_options(scheduler, scheduler_options) if scheduler_options else scheduler,
-            capacity=capacity or size, warm_up=leading_rows(warm_up, recording.trace.timestamp), seed=seed,
+        validation = validate(
+            recording, costs, scheduler=scheduler_of(recording, options), capacity=options["capacity"] or size,
+            warm_up=leading_rows(warm_up, recording.trace.timestamp), seed=seed,
         )  # fmt: skip
         if stream:
-            validation_report.write_per_request(done, stream)
+            validation_report.write_per_request(validation, stream)
     written = [per_request] if per_request not in (None, "-") else []
     if html:
-        written += validation_report.write_page(html, done, title=f"Simulated against measured: {_name_of(log)}", costs=words)
+        written += validation_report.write_page(html, validation, title=f"Simulated against measured: {_name_of(log)}", costs=words)
     if as_json:
-        print_json(done.to_dict())
+        print_json(validation.to_dict())
     elif "-" not in (html, per_request):  # stdout has the page or the CSV
-        print_tables(validation_report.tables(done, words))
+        print_tables(validation_report.tables(validation, words))
     if not quiet:
-        print_lines(("warning", one) for one in validation_report.warnings(done))
+        print_lines(("warning", warning) for warning in validation_report.warnings(validation))
         print_lines(("wrote", name) for name in written)
-    write_figure(done)
+    write_figure(validation)
 
 
 def _name_of(log):
@@ -92,16 +93,16 @@ def _name_of(log):
     return printable(Path(log).resolve().name)
 
 
-def _cost_source(model_config, gpu_name, gpus, costs_file):
+def _cost_source(options):
     """A function from a recording to its costs, where they come from in words, and the blocks of the KV cache or None.
 
     Wrong options are refused before the recording is read.
     """
-    from ..serving.calibration.costs import read_costs
+    from ..serving.calibration.costs import read_costs, step_cost
     from ..serving.hardware import Roofline, gpu
     from ..serving.models import model_shape
-    from ..serving.planning.plan_runs import step_cost
 
+    model_config, gpu_name, gpus, costs_file = (options[name] for name in ("model_config", "gpu", "gpus", "costs_file"))
     if bool(gpu_name) == bool(costs_file):
         raise click.UsageError("Give --costs, or --model and --gpu." if not gpu_name else "--costs and --gpu cannot be combined. Use one of them.")
     if not model_config and (gpu_name or gpus):

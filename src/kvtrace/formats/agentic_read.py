@@ -15,7 +15,7 @@ import numpy as np
 from .._base.arrays import offsets_of
 from .._base.errors import InputError, RowError
 from .._base.files import MAX_LINE
-from ..trace.columns import MEASURED, TAILS, Columns
+from ..trace.columns import MEASURED, TAILS, BlockRule, Columns
 from ..trace.dependencies import COMPLETION, JOIN, RELATIONS, SEQUENCE, TRIGGERS, Dependencies, dependencies_between
 from ..trace.invariants import expected_blocks
 from ..trace.meta import PREFIXES_UNKNOWN
@@ -236,7 +236,7 @@ class _File:
     def _sidecar(self, own: dict[str, Any]) -> Sidecar | None:
         if self._header is None:
             return None
-        tail = own.get("tail") if own.get("tail") in TAILS else "kept"
+        tail: BlockRule = own["tail"] if own.get("tail") in TAILS else "kept"
         meta = {"prefixes": PREFIXES_UNKNOWN} if "prefixes" in own.get("without", []) else {}
         return Sidecar(self._path, block_size=self._header["block_size"], tail=tail, meta=meta, part="header")
 

@@ -16,7 +16,7 @@ import numpy as np
 
 from .._base.arrays import offsets_of
 from .._base.errors import InputError, RowError, UsageError
-from ..trace.columns import BLOCK_RULES, STATED, TAILS
+from ..trace.columns import BLOCK_RULES, STATED, TAILS, BlockRule
 from ..trace.invariants import MAX_LENGTH, expected_blocks, require_block_size
 from .sidecar import ReadResult
 
@@ -42,7 +42,7 @@ class Sizes:
         return [1 << k for k in range(MAX_TOKENS.bit_length()) if self.low <= 1 << k <= self.high]
 
 
-def settle(result: ReadResult, block_size: int | None = None, tail: str | None = None) -> tuple[int, str]:
+def settle(result: ReadResult, block_size: int | None = None, tail: BlockRule | None = None) -> tuple[int, BlockRule]:
     """The block size and tail of a file; given values must fit, missing ones are inferred.
 
     RowError names the first row that does not fit; InputError lists the sizes if several fit.
@@ -54,7 +54,7 @@ def settle(result: ReadResult, block_size: int | None = None, tail: str | None =
     lengths, blocks = result.columns.input_length, np.diff(result.columns.offsets)
     if (negative := np.flatnonzero(lengths < 0)).size:
         raise result.error(negative[0], "input_length is negative.")
-    rules = [tail] if tail else ["kept", "dropped"]
+    rules: list[BlockRule] = [tail] if tail else ["kept", "dropped"]
     if block_size is None:
         return _infer(result, lengths, blocks, rules)
     if tail == STATED:
@@ -94,13 +94,13 @@ def _intervals(lengths, blocks, tail):
     return low, high
 
 
-def _infer(result, lengths, blocks, rules) -> tuple[int, str]:
+def _infer(result, lengths, blocks, rules) -> tuple[int, BlockRule]:
     fits = {rule: fitting(lengths, blocks, rule) for rule in rules}
     whole = {rule: sizes for rule, sizes in fits.items() if sizes.rows == len(lengths)}
     if not whole:
         raise _nothing_fits(result, lengths, blocks, fits)
-    every: dict[int, str] = {}
-    usual: dict[int, str] = {}
+    every: dict[int, BlockRule] = {}
+    usual: dict[int, BlockRule] = {}
     for rule in reversed(whole):  # kept wins: if both rules fit a size, no prompt has a tail
         every |= dict.fromkeys(whole[rule].first(2), rule)  # two suffice to distinguish one from several
         usual |= dict.fromkeys(whole[rule].powers(), rule)
@@ -169,7 +169,7 @@ def _try(sizes) -> str:
 BLOCK_SIZE = 512  # tokens, where neither an option nor a sidecar states it; as for a log of lengths
 
 
-def make_up_blocks(result: ReadResult, block_size: int | None, tail: str | None) -> tuple[int, str]:
+def make_up_blocks(result: ReadResult, block_size: int | None, tail: BlockRule | None) -> tuple[int, BlockRule]:
     """Give each prompt of a file of lengths only blocks of its own; returns their size, and the kind of tails.
 
     Given values come first, then those of the sidecar.

@@ -20,7 +20,7 @@ from .._base.input_files import read_unfollowed
 from .._base.output_files import OutputFolder, require_folder_place
 from .._base.results import Result, columns_of
 from ..trace.building import TraceBuilder
-from ..trace.columns import Columns, rows_of
+from ..trace.columns import BlockRule, Columns, rows_of
 from ..trace.trace import Trace
 from . import parquet
 from .sidecar import FORMAT_VERSION, Counts, ReadResult, Sidecar, describe, dump, load
@@ -123,7 +123,7 @@ class Dataset(Result):
     distinct: int
     output_blocks: int
     block_size: int  # tokens per block
-    tail: str  # "kept", "unique" or "dropped"
+    tail: BlockRule
     meta: dict[str, Any]  # how it was made
     part_requests: list[int]  # requests of each part
     sidecar: Sidecar

@@ -13,7 +13,7 @@ from .._base.errors import InputError, RowError, UsageError
 from .._base.files import name_of
 from .._base.input_files import open_read
 from ..trace.building import uneven_prompts
-from ..trace.columns import STATED, Columns, replace_columns
+from ..trace.columns import STATED, BlockRule, Columns, replace_columns
 from ..trace.invariants import broken_dependencies, broken_numbers, broken_rules
 from ..trace.meta import PREFIXES_UNKNOWN, merge
 from ..trace.trace import Trace
@@ -33,7 +33,7 @@ def read(
     *,
     format: str | None = None,
     block_size: int | None = None,
-    tail: str | None = None,
+    tail: BlockRule | None = None,
     extra: str = "keep",
     threads: int | None = None,
     add_columns: Callable[[int], dict[str, np.ndarray]] | None = None,

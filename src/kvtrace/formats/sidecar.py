@@ -19,7 +19,7 @@ from .. import __version__
 from .._base.errors import InputError, RowError, UsageError
 from .._base.files import is_regular
 from .._base.input_files import read_unfollowed, unreadable
-from ..trace.columns import BLOCK_RULES, Columns
+from ..trace.columns import BLOCK_RULES, BlockRule, Columns
 from ..trace.invariants import MAX_BLOCK_SIZE
 from ..trace.normalise import Fixes
 from ..trace.trace import Trace
@@ -38,7 +38,7 @@ class Sidecar:
 
     path: str
     block_size: int | None = None
-    tail: str | None = None
+    tail: BlockRule | None = None
     requests: int | None = None
     blocks: int | None = None
     first_id: int = 0

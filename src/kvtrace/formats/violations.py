@@ -24,7 +24,7 @@ from .._base.files import name_of
 from .._base.results import Result, columns_of
 from .._base.step_work import report_work
 from .._native import numbering
-from ..trace.columns import STATED, Columns
+from ..trace.columns import STATED, BlockRule, Columns
 from ..trace.invariants import (
     BrokenRule,
     broken_dependencies,
@@ -149,7 +149,7 @@ def check(
     path: str | Path,
     *,
     block_size: int | None = None,
-    tail: str | None = None,
+    tail: BlockRule | None = None,
     format: str | None = None,
     max_per_rule: int = 20,
     threads: int | None = None,
@@ -239,7 +239,7 @@ def _without_place(error: RowError) -> str:
     return str(RowError(error.reason, field=error.field, hint=error.hint))
 
 
-def _sizes(listed: _List, result: ReadResult, block_size, tail) -> tuple[int | None, str]:
+def _sizes(listed: _List, result: ReadResult, block_size, tail) -> tuple[int | None, BlockRule]:
     """Block size and tail from the caller, the sidecar or the prompts; None, and a violation, if unknown."""
     sidecar = result.sidecar
     if sidecar is not None and not sidecar.describes(result.columns):

@@ -18,7 +18,7 @@ from .._base.arrays import offsets_of
 from .._base.errors import InputError
 from .._native import numbering
 from .._native.rows import number_rows
-from ..trace.columns import MAX_TIME, STATED, Columns
+from ..trace.columns import MAX_TIME, STATED, BlockRule, Columns
 from ..trace.invariants import expected_blocks
 from ..trace.meta import WekaSection
 from ..trace.session_trees import previous_turn, recorded_dependencies
@@ -84,10 +84,11 @@ def since(start_s: np.ndarray, base_s: np.ndarray) -> np.ndarray:
     return seconds_of(1000 * np.asarray(start_s) - milliseconds(np.asarray(base_s)))
 
 
-def block_rule(columns: Columns, block_size: int) -> str:
+def block_rule(columns: Columns, block_size: int) -> BlockRule:
     """The tail that fits all prompts: dropped, as the format has it, or kept; else their counts are stated."""
     blocks = np.diff(columns.offsets)
-    for tail in ("dropped", "kept"):
+    rules: tuple[BlockRule, ...] = ("dropped", "kept")
+    for tail in rules:
         if np.array_equal(expected_blocks(columns.input_length, block_size, tail), blocks):
             return tail
     return STATED

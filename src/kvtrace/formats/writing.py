@@ -13,7 +13,7 @@ from typing import Any
 from .._base.errors import KvtraceError, UsageError
 from .._base.files import SUFFIXES, Content, is_regular, is_std, require_name
 from .._base.output_files import outputs_together, write_atomically, write_together
-from ..trace.columns import Columns, require_trace
+from ..trace.columns import BlockRule, Columns, require_trace
 from ..trace.meta import shares_prefixes, with_unknown_prefixes, without_claims
 from ..trace.trace import Trace
 from . import dataset as datasets
@@ -36,7 +36,7 @@ def write(
     extra: bool = False,
     meta: Mapping[str, Any] | None = None,
     block_size: int | None = None,
-    tail: str | None = None,
+    tail: BlockRule | None = None,
     inspect: Inspect | None = None,
 ) -> list[str]:
     """Write a trace with its sidecar; all files appear complete, or none does.

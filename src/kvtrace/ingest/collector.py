@@ -14,7 +14,7 @@ from ..privacy.contributors import Users
 from ..privacy.linking import Identities
 from ..privacy.session_times import measured_ms
 from ..privacy.trace_draft import RowBlocks, TraceDraft
-from ..trace.columns import Columns, joined_measured
+from ..trace.columns import BlockRule, Columns, joined_measured
 from ..trace.normalise import by_first_appearance, is_reversed
 from ..trace.session_trees import previous_turn, turn_numbers
 from .encoding import Batch, Recipe
@@ -28,10 +28,10 @@ class Collector:
     """
 
     block_size: int
-    tail: str
+    tail: BlockRule
     outputs: bool
 
-    def __init__(self, *, block_size: int, tail: str, outputs: bool, arrival_model: ArrivalModel | None = None):
+    def __init__(self, *, block_size: int, tail: BlockRule, outputs: bool, arrival_model: ArrivalModel | None = None):
         self.block_size, self.tail, self.outputs = block_size, tail, outputs
         self._arrival_model = arrival_model
         self._index, self._sessions = DigestIndex(), DigestIndex()

@@ -17,7 +17,7 @@ import numpy as np
 
 from .._base.arrays import joined, offsets_of
 from .._base.errors import EmptyPrompt, LeftOut, RowError
-from ..trace.columns import MEASURED
+from ..trace.columns import MEASURED, Tail
 from ..trace.unknown import UNKNOWN_LENGTH
 from .encoding_options import EncodingOptions
 from .hashing import NO_CONTEXT, BlockHasher, context, prompt_tokens
@@ -37,7 +37,7 @@ class Recipe:
     options: EncodingOptions
     key: Key = field(repr=False)
     block_size: int  # of the run
-    tail: str
+    tail: Tail
     choice: TokenizerChoice = NO_CHOICE  # of the tokenizer
     keep_domains: bool = False  # ids are equal where text is, and a column says who shares no blocks in the engine
     rendering_version: int = RENDERING_VERSION

@@ -26,12 +26,12 @@ from ..formats.links import Links
 from ..privacy.account import Account, ReleasedTrace
 from ..privacy.contributors import Users
 from ..privacy.linking import LinkIndex, Unreleased, links_of
-from ..privacy.release_options import Counted, Profile, ProfileName, ReleaseOptions, Tail
+from ..privacy.release_options import Counted, Profile, ProfileName, ReleaseOptions
 from ..privacy.releases import ReleaseScope, release_draft, released_draft
 from ..privacy.session_times import ServiceEstimate, SessionTimes
 from ..privacy.steps import keep_measured
 from ..privacy.trace_draft import TraceDraft
-from ..trace.columns import Columns, fields_of, measured_of
+from ..trace.columns import Columns, Tail, fields_of, measured_of
 from ..trace.meta import Meta, ReleaseSection, merge, shares_prefixes
 from ..trace.normalise import NEWEST_FIRST
 from .collector import Collector

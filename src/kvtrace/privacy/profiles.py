@@ -10,9 +10,9 @@ from dataclasses import fields, replace
 from typing import Any, get_args
 
 from .._base.errors import UsageError
-from ..trace.columns import MEASURED, TAILS
+from ..trace.columns import MEASURED, TAILS, Tail
 from .contributors import WORDS
-from .release_options import Counted, Profile, ProfileName, ReleaseOptions, Tail
+from .release_options import Counted, Profile, ProfileName, ReleaseOptions
 
 COUNTED = get_args(Counted)
 LARGEST = 2**31 - 1  # of a setting that is a number: more than any number of contributors, and 24 days in milliseconds

@@ -11,10 +11,10 @@ from .._base.options import option
 from .._base.units import milliseconds
 
 if TYPE_CHECKING:
+    from ..trace.columns import Tail
     from .contributors import Contributors
 
 ProfileName = Literal["exact", "standard", "strict"]  # the rows of profiles.PROFILES
-Tail = Literal["kept", "unique", "dropped"]
 Counted = Literal["auto", "users", "sessions", "requests"]
 
 
@@ -36,7 +36,7 @@ class Profile:
     """The settings of a release. The defaults coarsen nothing."""
 
     name: str
-    tail: str = "kept"  # one of TAILS
+    tail: Tail = "kept"
     k: int = 1  # split blocks with fewer contributors, one copy each; 1 = never
     k_counts: str = "auto"  # the contributors: users, sessions or requests; auto = the first that the log knows
     time_step_ms: int = 0  # round times down to multiples of this; 0 = exact

@@ -14,7 +14,7 @@ import numpy as np
 from .._base.arrays import batches, in_first, joined, offsets_of
 from .._native import numbering, sharing
 from ..trace.building import require_rule
-from ..trace.columns import TAILS, Columns, replace_columns, rows_of
+from ..trace.columns import TAILS, BlockRule, Columns, Tail, replace_columns, rows_of
 from ..trace.hits import Hits, sum_hits
 from ..trace.normalise import by_first_appearance
 from ..trace.trace import Trace
@@ -33,11 +33,17 @@ class TraceDraft:
     rows: Columns
     blocks: RowBlocks
     block_size: int
-    tail: str
+    tail: BlockRule
     meta: dict[str, Any]
 
     def __init__(
-        self, rows: Columns, blocks: RowBlocks, *, block_size: int, tail: str, meta: Mapping[str, Any] | None = None
+        self,
+        rows: Columns,
+        blocks: RowBlocks,
+        *,
+        block_size: int,
+        tail: BlockRule,
+        meta: Mapping[str, Any] | None = None,
     ) -> None:
         self.rows = rows  # without blocks
         self.blocks = blocks
@@ -64,7 +70,7 @@ class TraceDraft:
         self.rows.session = None if self.rows.session is None else by_first_appearance(self.rows.session)
         self.rows.domain = None if self.rows.domain is None else by_first_appearance(self.rows.domain)
 
-    def set_tail(self, tail: str) -> bool:
+    def set_tail(self, tail: Tail) -> bool:
         """Make tail blocks unique, or leave them out; False if the trace reveals no more already."""
         if TAILS.index(tail) <= TAILS.index(self.tail):
             return False

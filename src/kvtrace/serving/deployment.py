@@ -22,7 +22,7 @@ from ..cache.simulation import Setting, Simulation, advance_all, build
 from ..trace.domains import in_domains
 from ..trace.hits import count_hits
 from ..trace.trace import Trace
-from .routers import check_router
+from .routers import RouterName, check_router
 from .schedulers.base import Scheduler, Tier
 
 
@@ -83,7 +83,7 @@ def is_routed(_key: str, rows: Rows) -> bool:
 class FleetSimulation(Simulation):
     """The result of the caches of several instances on a trace."""
 
-    router: str = field(default="round-robin", metadata=column("router", rank=0, place=6, when=is_routed))
+    router: RouterName = field(default="round-robin", metadata=column("router", rank=0, place=6, when=is_routed))
     instance: np.ndarray = field(
         default_factory=lambda: np.empty(0, np.int32)
     )  # request -> the instance that served it
@@ -126,11 +126,11 @@ class FleetSimulation(Simulation):
         True
         """
         requests = [load["requests"] for load in self.loads]
-        most, total = max(requests), sum(requests)
-        if self.instances < 2 or total < 2 * self.instances or most <= NEARLY_ALL * total:
+        largest, total = max(requests), sum(requests)
+        if self.instances < 2 or total < 2 * self.instances or largest <= NEARLY_ALL * total:
             return None
         where = f"one of {self.instances:,} instances"
-        return f"{self.router} sent {most:,} of {total:,} requests to {where}. {self._remedy()}"
+        return f"{self.router} sent {largest:,} of {total:,} requests to {where}. {self._remedy()}"
 
     def _remedy(self) -> str:
         """The option that spreads the requests of an uneven run."""
@@ -146,7 +146,7 @@ class FleetSimulation(Simulation):
 def simulate_instances(
     trace: Trace,
     instances: int,
-    router: str = "round-robin",
+    router: RouterName = "round-robin",
     *,
     setting: Setting,
     schedule: str | None = None,
@@ -249,7 +249,7 @@ class InstanceGroup:
     setting: Setting
     scheduler: Scheduler
     instances: int
-    router: str
+    router: RouterName
     router_seed: int
     tiers: tuple[Tier, ...]
     prefetch: bool
@@ -268,8 +268,8 @@ class InstanceGroup:
         terms = self.cost.terms(self.setting.capacity * trace.block_size)
         built = [self.scheduler.instance(engine, requests, terms, prefetch=self.prefetch) for engine in engines]
         if self.timelines:
-            for one in built:
-                one.watch()
+            for instance in built:
+                instance.watch()
         if self.router == "dynamo":
             chooser: Any = DynamoRouter(engines, requests, demand.blocks, trace.block_size, self.router_seed)
         else:
@@ -290,7 +290,7 @@ class Deployed:
     def results(self, rows: np.ndarray | slice = slice(None)) -> dict[str, Any]:
         """The fields of a ServingRun, except its trace, for some rows in their order."""
         fleet, outcomes, engines = self.fleet, self.requests.outcomes, self.engines
-        lines = [Timeline.of(one.timeline) for one in self.instances] if fleet.timelines else []
+        lines = [Timeline.of(instance.timeline) for instance in self.instances] if fleet.timelines else []
         lower = sum(engine.tier_hits.astype(np.int64) for engine in engines)[:, rows] if fleet.tiers else None
         return {
             "setting": fleet.setting, "hit_blocks": sum(engine.hits.astype(np.int64) for engine in engines)[rows],
@@ -298,8 +298,8 @@ class Deployed:
             "instance": outcomes["instance"][rows], "instances": fleet.instances,
             "started_s": outcomes["started"][rows], "first_s": outcomes["first"][rows],
             "ended_s": outcomes["ended"][rows], "cached_tokens": outcomes["cached"][rows],
-            "busy_s": tuple(one.busy for one in self.instances), "lower_tier_hits": lower,
-            "scheduler": fleet.scheduler, "steps": tuple(one.steps for one in self.instances),
+            "busy_s": tuple(instance.busy for instance in self.instances), "lower_tier_hits": lower,
+            "scheduler": fleet.scheduler, "steps": tuple(instance.steps for instance in self.instances),
             "preemptions": outcomes["preempted"][rows], "recomputed_tokens": outcomes["recomputed"][rows],
             "timelines": tuple(lines), "tiers": fleet.tiers,
         }  # fmt: skip

@@ -323,9 +323,9 @@ def run_closed(
         laps = -(-loop.lanes // (int(session_trees(trace).max()) + 1))
     while True:
         played = played_trace(trace, loop, laps)
-        done = _run(fleet, played, loop, demand if played.trace is trace else None, on_progress)
-        if done is not None:
-            return done
+        run = _run(fleet, played, loop, demand if played.trace is trace else None, on_progress)
+        if run is not None:
+            return run
         laps *= 2
 
 
@@ -338,7 +338,7 @@ def _run(fleet: InstanceGroup, played: PlayedTrace, loop: ClosedLoop, demand, on
     compiled = SessionLanes(
         deployed.requests, played.arrays, loop.lanes, fleet.instances > 1,
         (played.primers.tolist(), played.primer_lane.tolist()), loop.warm_up,
-        *(NEVER if one is None else one for one in (loop.duration_s, loop.idle_cap_s, loop.tree_idle_cap_s)),
+        *(NEVER if limit is None else limit for limit in (loop.duration_s, loop.idle_cap_s, loop.tree_idle_cap_s)),
     )  # fmt: skip
     run = ClosedServing(deployed.instances, deployed.router, deployed.requests, fleet.setting.capacity, compiled)
     for engine in deployed.engines:

@@ -157,12 +157,12 @@ def mean_error(errors: list[StatisticError]) -> float:
 
 
 def _error_of(latency: str, name: str, measured: np.ndarray, simulated: np.ndarray, draws) -> StatisticError:
-    known = ~(np.isnan(measured) | np.isnan(simulated))
-    if not known.any():  # each request has one output token
+    both = ~(np.isnan(measured) | np.isnan(simulated))
+    if not both.any():  # each request has one output token
         return StatisticError(latency, name, np.nan, np.nan, np.nan, np.nan)
-    measured, simulated = np.where(known, measured, np.nan), np.where(known, simulated, np.nan)
+    measured, simulated = np.where(both, measured, np.nan), np.where(both, simulated, np.nan)
     statistic = STATISTICS[name]
-    drawn = [rows for rows in draws if known[rows].any()]
+    drawn = [rows for rows in draws if both[rows].any()]
     ratios = [statistic(simulated[rows]) / statistic(measured[rows]) - 1 for rows in drawn]
     low, high = np.quantile(ratios, INTERVAL) if ratios else (np.nan, np.nan)
     return StatisticError(

@@ -7,7 +7,7 @@ from typing import Literal
 from .._base.errors import UsageError
 
 RouterName = Literal["round-robin", "sticky", "overlap", "least-loaded", "kv-aware", "dynamo", "lmetric"]
-ROUTERS: dict[str, str] = {
+ROUTERS: dict[RouterName, str] = {
     "round-robin": "each instance in turn",
     "sticky": "the instance of the session, or of the prompt's second block if the trace has no sessions",
     "overlap": "the instance with the most hit blocks; of equal ones the first",
@@ -19,7 +19,7 @@ ROUTERS: dict[str, str] = {
 TIMED = ("dynamo",)  # routers that need a simulation in time
 FULL_ATTENTION = ("kv-aware", "dynamo")  # routers that count the blocks of one group of full attention
 UNPLANNED = ("overlap", *TIMED)  # overlap sends all requests to one instance; dynamo is one product's kv-aware
-PLANNED = tuple(name for name in ROUTERS if name not in UNPLANNED)
+PLANNED: tuple[RouterName, ...] = tuple(name for name in ROUTERS if name not in UNPLANNED)
 
 
 def check_router(name: str, *, in_time: bool = True) -> None:

@@ -6,29 +6,30 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import product
 from math import ceil
-from typing import Any, Unpack
+from typing import Any, TypedDict, Unpack
 
 from .._base.errors import UsageError
 from .._base.memory import MemoryNeed
 from .._base.options import names_of, record_of
-from .._base.results import PlottedResult, columns_of
+from .._base.results import Described, PlottedResult, column, columns_of
 from .._base.units import require_lists
 from ..analysis.capacities import log_spaced
-from ..cache.demand import Mode, block_demand, parse_schedule
+from ..cache.demand import Mode, block_demand
 from ..cache.engines import EngineName, non_default
-from ..cache.isolation import Isolation
 from ..cache.layout import CacheLayout
-from ..cache.simulation import EngineOptions, Setting, Simulation, gap_to, optimum_of, settings_of, simulate_settings
+from ..cache.setup import CacheSetup
+from ..cache.simulation import EngineOptions, Setting, Simulation, gap_to, optimum_of, simulate_settings
 from ..cache.tiered import simulate_tiers
 from ..formats.dataset import Dataset
 from ..formats.memory_needs import simulating
 from ..trace.columns import require_trace
 from ..trace.domains import MERGE, SPLIT, count_domains, in_domains
+from ..trace.hits import Hits
 from ..trace.trace import Trace
 from .deployment import OVERLAP, simulate_instances
 from .lanes import ClosedLoop, ClosedRun
 from .routers import RouterName
-from .run_options import CacheSetup, Deployment, InstanceSetup
+from .run_options import Deployment, InstanceSetup
 from .schedulers.base import Scheduler, Tier
 from .simulation import DynamoCost, ServingOptions, StepCost, closed_loop, open_loop
 
@@ -49,8 +50,8 @@ class Simulations(PlottedResult):
 
     def _headline(self) -> str:
         settings = [run.setting for run in self.runs]
-        engines, policies = {one.engine for one in settings}, {one.policy for one in settings}
-        capacities = {one.capacity for one in settings}
+        engines, policies = {setting.engine for setting in settings}, {setting.policy for setting in settings}
+        capacities = {setting.capacity for setting in settings}
         return f"runs={len(settings)}, engines={len(engines)}, policies={len(policies)}, capacities={len(capacities)}"
 
     def _columns(self) -> dict[str, list[Any]]:
@@ -60,7 +61,7 @@ class Simulations(PlottedResult):
         """The offline optimum at the capacity of a run; None if it was not simulated."""
         if run.setting.layout is not None:
             return None
-        return next((one for one in self.optima if one.setting.capacity == run.setting.capacity), None)
+        return next((bound for bound in self.optima if bound.setting.capacity == run.setting.capacity), None)
 
     def _gap_of(self, run: Simulation) -> dict[str, Any]:
         """The gap of a run to the optimum; nothing if the optimum was not simulated."""
@@ -156,7 +157,8 @@ class Run:
     cache: CacheSetup = field(default_factory=CacheSetup)
     instances: InstanceSetup = field(default_factory=InstanceSetup)
     time: Deployment = field(default_factory=Deployment)
-    loop: ClosedLoop | None = None  # each setting runs in the open loop, and then in this one
+    loop: ClosedLoop | None = None  # each setting runs in this closed loop
+    open_too: bool = True  # with a loop: each setting runs in the open loop first
 
     def changed(self, **fields: Any) -> Run:
         """The run with other values of some fields of its cache and instances; TypeError for any other name.
@@ -172,13 +174,31 @@ class Run:
         """The requests that are active together."""
         return self.cache.schedule or (OVERLAP if self.instances.instances and not self.time.cost else "serial")
 
-    def settings(self, capacities: Iterable[int] | Mapping[str, Iterable[int]]) -> list[Setting]:
+    @property
+    def has_tiers(self) -> bool:
+        """Whether there are tiers below the first one."""
+        return bool(self.cache.tiers or self.instances.lower)
+
+    def with_more_blocks(self, blocks: int) -> Run:
+        """The run with so many blocks more in its cache: in the lowest tier, if there are tiers.
+
+        >>> Run(CacheSetup([4])).with_more_blocks(3).cache.capacities
+        [7]
+        >>> Run(CacheSetup(tiers={"hbm": 2, "dram": 8})).with_more_blocks(3).cache.tiers
+        {'hbm': 2, 'dram': 11}
+        """
+        if self.instances.lower:
+            *above, last = self.instances.lower
+            return self.changed(lower=(*above, replace(last, capacity=last.capacity + blocks)))
+        if self.cache.tiers:
+            name, size = list(self.cache.tiers.items())[-1]
+            return self.changed(tiers={**self.cache.tiers, name: size + blocks})
+        assert self.cache.capacities is not None and not isinstance(self.cache.capacities, Mapping)
+        return self.changed(capacities=[size + blocks for size in self.cache.capacities])
+
+    def settings(self) -> list[Setting]:
         """The setting of each cache."""
-        cache = self.cache
-        return settings_of(
-            capacities, cache.policies, cache.engines, cache.layouts, mode=cache.mode,
-            schedule=parse_schedule(self.schedule), engine_options=cache.engine_options,
-        )  # fmt: skip
+        return self.cache.settings(self.schedule)
 
     def bounds(self, settings: Iterable[Setting]) -> list[Setting]:
         """The offline optimum at each capacity: that of full attention, whose blocks hold all layers."""
@@ -204,9 +224,9 @@ class Run:
             per_request: Whether the hits of each request are written.
             beyond: An option whose memory is not bounded, if nothing of the run is such.
         """
-        settings = self.settings(range(1, capacities + 1))
+        settings = self.changed(capacities=range(1, capacities + 1), tiers=None).settings()
         unbounded = {
-            "--tiers": self.cache.has_tiers, "--instances": self.instances.instances, "--gpu": self.time.roofline,
+            "--tiers": self.has_tiers, "--instances": self.instances.instances, "--gpu": self.time.roofline,
             "--engine dynamo": self.time.cost,
         }  # fmt: skip
         first = next((name for name, used in unbounded.items() if used), beyond)
@@ -233,7 +253,7 @@ class Run:
         self._check()
         if self.cache.tiers:
             return self._counted(self._in_tiers(trace, work), [])
-        settings = self.settings(self._capacities(trace))
+        settings = self.changed(capacities=self._capacities(trace)).settings()
         if self.instances.instances or self.time.cost:
             return self._counted(self._on_instances(trace, settings, work), [])
         bounds = self.bounds(settings)
@@ -254,9 +274,9 @@ class Run:
         if self.loop is not None and not cost:
             raise UsageError("A closed loop is a simulation in time. Give a cost.")
         routed = bool(instances.instances)
-        if (instances.routers and not routed) or (cache.tiers and (routed or cost)) or (cache.lower and not cost):
+        if (instances.routers and not routed) or (cache.tiers and (routed or cost)) or (instances.lower and not cost):
             raise UsageError("--router needs --instances. With --instances, --tiers needs --gpu or --engine dynamo.")
-        if cache.layouts and cache.has_tiers:
+        if cache.layouts and self.has_tiers:
             raise UsageError("--tiers does not support cache groups of windows and states. Use --engine reference.")
 
     def _capacities(self, trace: Trace) -> Iterable[int] | Mapping[str, Iterable[int]]:
@@ -269,7 +289,7 @@ class Run:
     def _in_tiers(self, trace: Trace, work: _Work) -> list[Simulation]:
         """Caches in tiers, one after another."""
         cache = self.cache
-        settings, tiers = self.settings([1]), dict(cache.tiers or {})
+        settings, tiers = self.settings(), dict(cache.tiers or {})
         work.expect(len(trace) * len(settings) * (len(tiers) if cache.inclusive else 1))
         return [
             simulate_tiers(
@@ -283,7 +303,7 @@ class Run:
         """Instances behind each router, request by request or in time."""
         routers: Iterable[RouterName] = self.instances.routers or ("round-robin",)
         routed = list(product(routers, settings))
-        loops = [None] if self.loop is None else [None, self.loop]
+        loops = [None, self.loop] if self.loop and self.open_too else [self.loop]
         work.expect(len(trace) * len(routed) * len(loops))
         return [self._routed(trace, setting, router, loop, work) for router, setting in routed for loop in loops]
 
@@ -298,7 +318,7 @@ class Run:
             )
         options: ServingOptions = {
             "router": router, "router_seed": self.instances.router_seed, "instances": instances,
-            "scheduler": (time.schedulers or {}).get(setting.engine), "tiers": self.cache.lower,
+            "scheduler": (time.schedulers or {}).get(setting.engine), "tiers": self.instances.lower,
         }  # fmt: skip
         how: dict[str, Any] = {"setting": setting, "on_progress": work.on_progress, **options}
         return open_loop(trace, time.cost, **how) if loop is None else closed_loop(trace, time.cost, loop=loop, **how)
@@ -354,3 +374,77 @@ def _default_capacities(
         return whole
     shares = {name: trace.block_size / layouts[name].tokens_per_block if name in layouts else 1.0 for name in engines}
     return {name: [ceil(blocks * share) for blocks in whole] for name, share in shares.items()}
+
+
+class DomainsDict(TypedDict):
+    """The object `domains` of `curve --json` and `analyze --json`, for a trace with domains."""
+
+    domains: int  # requests without a domain are one together
+    view: str
+
+
+class MergedAndSplit(TypedDict):
+    """The hits of one setting with all domains merged, and with all split."""
+
+    merged_hit_tokens: int
+    merged_token_hit_rate: float
+    split_hit_tokens: int
+    split_token_hit_rate: float
+    isolation_cost_tokens: int
+
+
+class IsolationCost(MergedAndSplit, total=False):
+    """What isolation costs; these three keys are for `shared:N`."""
+
+    shared_hit_tokens: int
+    shared_token_hit_rate: float
+    shared_saved_tokens: int
+
+
+def cost_of(hits: Mapping[str, Hits]) -> IsolationCost:
+    """What isolation costs, from the hits in each view."""
+    merged, split = hits[MERGE], hits[SPLIT]
+    cost: IsolationCost = {
+        "merged_hit_tokens": merged.hit_tokens, "merged_token_hit_rate": merged.token_hit_rate,
+        "split_hit_tokens": split.hit_tokens, "split_token_hit_rate": split.token_hit_rate,
+        "isolation_cost_tokens": merged.hit_tokens - split.hit_tokens,
+    }  # fmt: skip
+    for shared in (hits[view] for view in hits if view not in (MERGE, SPLIT)):
+        cost["shared_hit_tokens"], cost["shared_token_hit_rate"] = shared.hit_tokens, shared.token_hit_rate
+        cost["shared_saved_tokens"] = shared.hit_tokens - split.hit_tokens
+    return cost
+
+
+@dataclass(frozen=True)
+class Isolation(Described):
+    """The hits of one setting in each view of the domains; docs/cache/simulate.md lists the keys.
+
+    >>> merged, split = Hits(2, 4, 8, 16, 32, 1.0, 2), Hits(2, 2, 8, 8, 32, 0.5, 2)
+    >>> print(Isolation(3, "split", {"merge": merged, "split": split}))
+    isolation of 3 domains costs 8 hit tokens (25.0 points of token hit rate: 50.0 % merged, 25.0 % split)
+    """
+
+    domains: int  # requests without a domain are one together
+    view: str  # of the simulation: "merge", "split" or "shared:N"
+    hits: Mapping[str, Hits] = field(  # view -> hits; merge and split at least
+        metadata=column(spread={}, value=cost_of)
+    )
+
+    def __str__(self) -> str:
+        return sentence(self.to_dict())
+
+
+def sentence(values: Mapping[str, Any]) -> str:
+    """What isolation costs, and what sharing the first tokens saves, from the keys of `Isolation.to_dict`."""
+    merged, split = values["merged_token_hit_rate"], values["split_token_hit_rate"]
+    domains = f"{values['domains']:,} domain{'' if values['domains'] == 1 else 's'}"
+    rates = f"{100 * merged:.1f} % merged, {100 * split:.1f} % split"
+    cost = (
+        f"isolation of {domains} costs {values['isolation_cost_tokens']:,} hit tokens "
+        f"({100 * (merged - split):.1f} points of token hit rate: {rates})"
+    )
+    if "shared_saved_tokens" not in values:
+        return cost
+    saved, points = values["shared_saved_tokens"], 100 * (values["shared_token_hit_rate"] - split)
+    tokens = int(values["view"].partition(":")[2])
+    return f"{cost}; sharing the first {tokens:,} tokens saves {saved:,} of them ({points:.1f} points)"

@@ -1,6 +1,6 @@
-"""What a run is made of: its cache, its instances, and the deployment that serves it in time.
+"""What a run is made of beside its cache: its instances, and the deployment that serves it in time.
 
-Three frozen records. The fields with help are the options of `simulate` and `explain`.
+Two frozen records, as `cache/setup.py` has that of the cache. The fields with help are options of commands.
 """
 
 from __future__ import annotations
@@ -13,99 +13,14 @@ from .._base.options import option
 from .routers import ROUTERS, RouterName
 
 if TYPE_CHECKING:
-    from ..cache.demand import Mode
-    from ..cache.engines import CapacityCounts, EngineName, FreeOrder, PoolOrder, Tree, Watermark
-    from ..cache.layout import CacheLayout
+    from ..cache.engines import EngineName
     from .calibration.costs import Costs
     from .hardware.roofline import Roofline
     from .schedulers.base import BatchLimits, Scheduler, Tier
     from .schedulers.dynamo import DynamoCost
     from .simulation import StepCost
 
-CACHE, ENGINE, TIME = "Cache", "Engine options", "Instances and time"  # groups of --help
-
-
-@dataclass(frozen=True)
-class CacheSetup:
-    """What is cached: every engine with every policy at every capacity."""
-
-    capacities: Iterable[int] | Mapping[str, Iterable[int]] | None = None  # blocks; None is ten sizes
-    policies: Iterable[str | type] = ("lru",)
-    engines: Iterable[EngineName] = ("reference",)
-    layouts: Mapping[str, CacheLayout] | None = None  # engine -> the cache groups of a hybrid model
-    mode: Mode = option(
-        "block",
-        "What is cached. block: each id counts as a full block. token: true lengths of prompts. grow: outputs too.",
-        metavar="M", group=CACHE,
-    )  # fmt: skip
-    schedule: str | None = option(
-        None,
-        "Requests that are active together: serial is one at a time, concurrency:N is N at a time, open-loop:MS "
-        "starts them at their times and takes MS ms per output token.  "
-        "[default: serial; with --instances open-loop:30]",
-        metavar="S", group=CACHE,
-    )  # fmt: skip
-    capacity_counts: CapacityCounts = option(
-        "total",
-        "Blocks that count: total is active and idle blocks, idle is idle blocks only. (reference)",
-        metavar="WHAT", group=ENGINE,
-    )  # fmt: skip
-    pool: PoolOrder = option(
-        "flat",
-        "Blocks that can be evicted: flat is any idle block, leaf-first is idle blocks without a resident child. "
-        "(reference)",
-        metavar="WHICH", group=ENGINE,
-    )  # fmt: skip
-    free_order: FreeOrder = option(
-        "prepend",
-        "Position of freed unhashed blocks in the free queue: prepend, or append as before May 2026. (vllm)",
-        metavar="HOW", group=ENGINE,
-    )  # fmt: skip
-    tree: Tree = option(
-        "unified",
-        "Tree of the cache: unified, or radix as in earlier versions. (sglang)",
-        metavar="WHICH", group=ENGINE,
-    )  # fmt: skip
-    watermark: Watermark = option(
-        "off", "on: evict a fifth of the blocks at 80 % use. (lmcache)", metavar="HOW", group=ENGINE
-    )
-    tiers: Mapping[str, int] | None = None  # name -> capacity in blocks, the first tier first, in place of capacities
-    lower: Sequence[Tier] = ()  # in time: the tiers of an instance below the first one, which has the capacities
-    inclusive: bool = option(
-        False, "A tier also holds the blocks of the tiers above it.  [default: exclusive]", group=CACHE
-    )
-    gap: bool = True  # also simulate the offline optimum, for caches of one tier on one instance
-    warm_up: int = 0  # the first requests, which `hits` leaves out
-    domains: str | None = None  # the view of the trace's isolation domains, as in `in_domains`
-
-    @property
-    def engine_options(self) -> tuple[tuple[str, str], ...]:
-        """The engine options that differ from their defaults."""
-        from ..cache.engines import DEFAULTS, non_default
-
-        return non_default({name: getattr(self, name) for name in DEFAULTS})
-
-    @property
-    def has_tiers(self) -> bool:
-        """Whether there are tiers below the first one."""
-        return bool(self.tiers or self.lower)
-
-    def with_more_blocks(self, blocks: int) -> CacheSetup:
-        """The cache with so many blocks more: in the lowest tier, if there are tiers.
-
-        >>> CacheSetup([4]).with_more_blocks(3).capacities
-        [7]
-        >>> CacheSetup(tiers={"hbm": 2, "dram": 8}).with_more_blocks(3).tiers
-        {'hbm': 2, 'dram': 11}
-        """
-        if self.lower:
-            last = self.lower[-1]
-            return replace(self, lower=(*self.lower[:-1], replace(last, capacity=last.capacity + blocks)))
-        if self.tiers:
-            name, size = list(self.tiers.items())[-1]
-            return replace(self, tiers={**self.tiers, name: size + blocks})
-        assert self.capacities is not None and not isinstance(self.capacities, Mapping)
-        return replace(self, capacities=[size + blocks for size in self.capacities])
+TIME = "Instances and time"  # a group of --help
 
 
 @dataclass(frozen=True)
@@ -124,6 +39,7 @@ class InstanceSetup:
         "Seed of --router dynamo, which draws among instances of equal cost, and of --start-inside.  [default: 0]",
         name="seed", metavar="N", minimum=0, group=TIME,
     )  # fmt: skip
+    lower: Sequence[Tier] = ()  # in time: the tiers of an instance below the first one, which has the capacities
 
     @property
     def is_routed(self) -> bool:
@@ -188,7 +104,7 @@ class Deployment:
         """Whether an option that needs times is given."""
         return bool(self.step_tokens or self.max_requests or self.scheduler)
 
-    def scheduled(self, engines: Sequence[str]) -> Deployment:
+    def scheduled(self, engines: Sequence[EngineName]) -> Deployment:
         """The deployment with the schedulers of these engines, if it has a cost."""
         if not self.cost:
             return self
@@ -205,7 +121,7 @@ class Deployment:
             return self.costs.capacity_tokens(self.roofline, limits)
         return self.roofline.capacity_tokens(limits.step_tokens, limits.requests)
 
-    def _scheduler_of(self, engine: str) -> Scheduler:
+    def _scheduler_of(self, engine: EngineName) -> Scheduler:
         from .schedulers import BatchLimits, scheduler_of
         from .schedulers.base import with_options
 

@@ -41,20 +41,20 @@ class ServiceModel:
         return np.round(1000.0 * (self._prefill_s(cached, prompt) + self._decode_s(prompt, output)))
 
     def _prefill_s(self, cached: np.ndarray, prompt: np.ndarray) -> np.ndarray:
-        done = np.minimum(cached, np.maximum(prompt - 1, 0)).astype(np.float64)
-        seconds = np.zeros(len(done))
-        while (left := prompt - done).any():
+        computed = np.minimum(cached, np.maximum(prompt - 1, 0)).astype(np.float64)
+        seconds = np.zeros(len(computed))
+        while (left := prompt - computed).any():
             chunk = np.minimum(left, STEP_TOKENS)
-            step = self._step_s(chunk, chunk * (2 * done + chunk), done)
+            step = self._step_s(chunk, chunk * (2 * computed + chunk), computed)
             seconds += np.where(left > 0, step, 0.0)
-            done += chunk
+            computed += chunk
         return seconds
 
     def _decode_s(self, prompt: np.ndarray, output: np.ndarray) -> np.ndarray:
         """Seconds of the output tokens after the first; the sum of the steps of a context that grows by one a step."""
         steps = np.maximum(output - 1.0, 0.0)
         context = prompt + 1.0
-        cost, one = self.cost, np.ones(len(prompt))
+        cost, single = self.cost, np.ones(len(prompt))
         reads = steps * context + steps * (steps - 1) / 2
         # memory time exceeds compute time from some step on, since the context grows
         bound = (
@@ -65,7 +65,7 @@ class ServiceModel:
         read = after * (cost.step_s + cost.read_s * context) + cost.read_s * (
             after * computing + after * (after - 1) / 2
         )
-        alone = cost.overhead_s + cost.request_s + cost.exchange_s + self._expert_s(one)
+        alone = cost.overhead_s + cost.request_s + cost.exchange_s + self._expert_s(single)
         window = np.zeros(len(prompt))
         if cost.window_tokens > 0:
             growing = np.clip(np.floor(cost.window_tokens - context) + 1, 0, steps)

@@ -204,7 +204,7 @@ def _instances(trace: Trace, cost: StepCost | DynamoCost, setting: Setting, opti
     )  # fmt: skip
 
 
-def _with_groups(setting: Setting, scheduler: Scheduler, router: str, block_size: int) -> Setting:
+def _with_groups(setting: Setting, scheduler: Scheduler, router: RouterName, block_size: int) -> Setting:
     """The setting; its layout is None for full attention. UsageError if something cannot hold its cache groups."""
     layout = setting.layout
     if layout is None or (layout.is_full and layout.groups[0].block_size == block_size):

@@ -78,8 +78,8 @@ class Validation(PlottedResult):
     _shown = ("row", "arrival_s", "ttft_s", "simulated_ttft_s", "e2e_s", "simulated_e2e_s")
 
     def _headline(self) -> str:
-        means = [one for one in self.errors if one.statistic == "mean"]
-        return ", ".join(f"{one.latency} {one.error:+.1%}" for one in means) + f" of {len(self.counted):,} requests"
+        means = [error for error in self.errors if error.statistic == "mean"]
+        return ", ".join(f"{mean.latency} {mean.error:+.1%}" for mean in means) + f" of {len(self.counted):,} requests"
 
     def _columns(self) -> dict[str, np.ndarray]:
         return self.per_request()
@@ -89,16 +89,16 @@ class Validation(PlottedResult):
 
         `row` is the request's row of the recording's file, from 0; times are in seconds.
         """
-        one, run = self.recording, self.run
-        row = np.arange(len(one)) if one.file_row is None else one.file_row
+        recorded, run = self.recording, self.run
+        row = np.arange(len(recorded)) if recorded.file_row is None else recorded.file_row
         columns = {
-            "row": row, "arrival_s": one.arrival_s, "input_length": one.trace.input_length,
-            "output_length": one.trace.output_length,
+            "row": row, "arrival_s": recorded.arrival_s, "input_length": recorded.trace.input_length,
+            "output_length": recorded.trace.output_length,
         }  # fmt: skip
         for name in LATENCIES:
             columns |= {name: getattr(self.measured, name), f"simulated_{name}": getattr(self.simulated, name)}
-        if one.cached_tokens is not None:
-            columns["cached_tokens"] = one.cached_tokens
+        if recorded.cached_tokens is not None:
+            columns["cached_tokens"] = recorded.cached_tokens
         return columns | {"simulated_cached_tokens": run.cached_tokens, "simulated_preemptions": run.preemptions}
 
     @property
@@ -115,8 +115,8 @@ class Validation(PlottedResult):
     @cached_property
     def measured(self) -> Latencies:
         """The measured latency of each request."""
-        one = self.recording
-        return Latencies.of(one.arrival_s, one.first_s, one.ended_s, one.trace.output_length)
+        recorded = self.recording
+        return Latencies.of(recorded.arrival_s, recorded.first_s, recorded.ended_s, recorded.trace.output_length)
 
     @cached_property
     def simulated(self) -> Latencies:
@@ -146,7 +146,7 @@ class Validation(PlottedResult):
         else:
             moments = np.linspace(0, max(self.recording.ended_s.max(), self.run.makespan_s), MOMENTS)
             counts, kv_use = self._counts_at(moments), None
-        running, simulated_running, waiting, simulated_waiting = ([int(one) for one in column] for column in counts)
+        running, simulated_running, waiting, simulated_waiting = ([int(count) for count in column] for column in counts)
         blocks = line.at(moments).blocks
         return {
             "seconds": moments.tolist(), "running": running, "simulated_running": simulated_running,
@@ -158,33 +158,34 @@ class Validation(PlottedResult):
 
     def _counts_at(self, moments: np.ndarray) -> list[np.ndarray]:
         """Running, simulated running, waiting and simulated waiting requests, by the times of the requests."""
-        one, run = self.recording, self.run
+        recorded, run = self.recording, self.run
         served = ~np.isnan(run.ended_s)
-        known = one.scheduled_s is not None
-        starts = one.scheduled_s if one.scheduled_s is not None else one.first_s
-        simulated_starts = (run.started_s if known else run.first_s)[served]
+        has_starts = recorded.scheduled_s is not None
+        starts = recorded.scheduled_s if recorded.scheduled_s is not None else recorded.first_s
+        simulated_starts = (run.started_s if has_starts else run.first_s)[served]
         return [
-            active_at(starts, one.ended_s, moments), active_at(simulated_starts, run.ended_s[served], moments),
-            active_at(one.arrival_s, starts, moments), active_at(one.arrival_s[served], simulated_starts, moments),
+            active_at(starts, recorded.ended_s, moments), active_at(simulated_starts, run.ended_s[served], moments),
+            active_at(recorded.arrival_s, starts, moments),
+            active_at(recorded.arrival_s[served], simulated_starts, moments),
         ]  # fmt: skip
 
     def to_dict(self) -> ValidationDict:
         """Keys as docs/serving/calibrate.md lists them."""
-        one, run = self.recording, self.run
-        output, served, span = one.trace.output_length, ~np.isnan(run.ended_s), float(one.ended_s.max())
+        recorded, run = self.recording, self.run
+        output, served, span = recorded.trace.output_length, ~np.isnan(run.ended_s), float(recorded.ended_s.max())
         assert run.scheduler is not None
         return {
-            "schema": SCHEMA, "format": one.format, "requests": len(one), "left_out": one.left_out,
+            "schema": SCHEMA, "format": recorded.format, "requests": len(recorded), "left_out": recorded.left_out,
             "rejected": run.rejected, "warm_up": self.warm_up,
             "scheduler": f"{run.scheduler.name} {run.scheduler.version}".strip(), "capacity": self.capacity,
-            "block_size": one.trace.block_size, "step_cost": asdict(self.cost),
+            "block_size": recorded.trace.block_size, "step_cost": asdict(self.cost),
             "errors": as_json(self.errors),
             "rank_correlation": self.rank_correlation,
-            "requests_per_s": len(one) / span, "simulated_requests_per_s": int(served.sum()) / run.makespan_s,
+            "requests_per_s": len(recorded) / span, "simulated_requests_per_s": int(served.sum()) / run.makespan_s,
             "output_tokens_per_s": int(output.sum()) / span,
             "simulated_output_tokens_per_s": int(output[served].sum()) / run.makespan_s,
-            "cached_tokens": None if one.cached_tokens is None else int(one.cached_tokens.sum()),
-            "simulated_cached_tokens": int(run.cached_tokens[served].sum()) if one.states_blocks else None,
+            "cached_tokens": None if recorded.cached_tokens is None else int(recorded.cached_tokens.sum()),
+            "simulated_cached_tokens": int(run.cached_tokens[served].sum()) if recorded.states_blocks else None,
             "simulated_preemptions": int(run.preemptions.sum()), "extrapolation": self.extrapolation,
             "over_time": self.over_time,
         }  # fmt: skip
@@ -194,7 +195,7 @@ def validate(
     recording: Recording,
     costs: Costs | StepCost,
     *,
-    engine: str | None = None,
+    engine: EngineName | None = None,
     scheduler: Scheduler | None = None,
     capacity: int | None = None,
     warm_up: int = 0,
@@ -236,15 +237,15 @@ def validate(
     errors = errors_of(measured.take(counted), simulated.take(counted), PAIRS, seed=seed)
     extrapolation = costs.extrapolation(run) if isinstance(costs, Costs) else {}
     return Validation(
-        recording, run, cost, [one for one in errors if not np.isnan(one.measured)], extrapolation, warm_up
+        recording, run, cost, [error for error in errors if not np.isnan(error.measured)], extrapolation, warm_up
     )
 
 
-def _rank_correlation(one: np.ndarray, other: np.ndarray) -> float | None:
-    known = ~(np.isnan(one) | np.isnan(other))
-    if known.sum() < 2:
+def _rank_correlation(values: np.ndarray, other: np.ndarray) -> float | None:
+    both = ~(np.isnan(values) | np.isnan(other))
+    if both.sum() < 2:
         return None
-    ranks: list[Any] = [_ranks(values[known]) for values in (one, other)]
+    ranks: list[Any] = [_ranks(column[both]) for column in (values, other)]
     return float(np.corrcoef(*ranks)[0, 1]) if all(np.ptp(rank) for rank in ranks) else None
 
 

@@ -17,6 +17,7 @@ from .._base.results import Result
 from .arrival_processes import flow_of
 
 if TYPE_CHECKING:
+    from ..trace.columns import Tail
     from .attach_model import Model
     from .session_model import SessionModel
     from .tree import Tree
@@ -58,7 +59,7 @@ class Mixture(Result):
         return self.models[0].block_size
 
     @property
-    def tail(self) -> str:
+    def tail(self) -> Tail:
         """Treatment of partial blocks: of samples, where `unique` and `kept` are the same."""
         return effective_tail(self.models[0])
 
@@ -154,7 +155,7 @@ def mix(
     return Mixture(mixed, [weight / total for weight in weights], names, tenants, float(tenant_skew), tenant_cv)
 
 
-def effective_tail(model) -> str:
+def effective_tail(model) -> Tail:
     """Treatment of partial blocks in samples of a model."""
     return "kept" if model.tail == "unique" else model.tail
 

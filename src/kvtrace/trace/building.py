@@ -14,7 +14,7 @@ import numpy as np
 
 from .._base.arrays import in_first, offsets_of
 from .._base.errors import InputError, UsageError
-from .columns import NUMBERS, STATED, Columns, replace_columns, require_trace
+from .columns import NUMBERS, STATED, BlockRule, Columns, replace_columns, require_trace
 from .dependencies import join_dependencies
 from .meta import with_unknown_prefixes
 from .normalise import uneven
@@ -124,7 +124,7 @@ class TraceBuilder:
         joined["extra"] = join_extra(chunks)
         return Columns(**joined)
 
-    def finish(self, *, block_size: int, tail: str = "kept", meta: Mapping[str, Any] | None = None) -> Trace:
+    def finish(self, *, block_size: int, tail: BlockRule = "kept", meta: Mapping[str, Any] | None = None) -> Trace:
         """One Trace of all rows: sorted by time, times from 0, ids renumbered."""
         return Trace.from_columns(self.columns(), block_size=block_size, tail=tail, meta=meta)
 

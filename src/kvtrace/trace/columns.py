@@ -12,7 +12,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import numpy as np
 
@@ -128,9 +128,13 @@ def joined_measured(parts: Sequence[Mapping[str, np.ndarray]], rows: Sequence[in
     }
 
 
-TAILS = ("kept", "unique", "dropped")  # what the last, partial block of a prompt is: shared, never shared, left out
-STATED = "stated"  # no such rule: each prompt has the full blocks that its source states, more or fewer than its tokens
-BLOCK_RULES = (*TAILS, STATED)
+Tail = Literal["kept", "unique", "dropped"]  # of TAILS
+BlockRule = Literal["kept", "unique", "dropped", "stated"]  # of BLOCK_RULES
+# what the last, partial block of a prompt is: shared, never shared, left out
+TAILS: tuple[Tail, ...] = ("kept", "unique", "dropped")
+# no such rule: each prompt has the full blocks that its source states, more or fewer than its tokens
+STATED: Literal["stated"] = "stated"
+BLOCK_RULES: tuple[BlockRule, ...] = (*TAILS, STATED)
 
 
 @dataclass(eq=False, repr=False, init=False)

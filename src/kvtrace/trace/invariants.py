@@ -13,7 +13,7 @@ from typing import NamedTuple
 import numpy as np
 
 from .._base.errors import InputError, UsageError
-from .columns import MAX_TIME, NUMBERS, STATED, Columns, numbers_of
+from .columns import MAX_TIME, NUMBERS, STATED, BlockRule, Columns, numbers_of
 from .dependencies import RELATIONS, TRIGGERS, Dependencies
 from .unknown import UNKNOWN_LENGTH
 
@@ -180,10 +180,11 @@ def expected_output_blocks(
     return np.where(output_length == UNKNOWN_LENGTH, 0, blocks)
 
 
-def likely_tail(columns: Columns, block_size: int) -> str:
+def likely_tail(columns: Columns, block_size: int) -> BlockRule:
     """The rule for tails that fits more rows: kept or dropped."""
     lengths, blocks = columns.input_length, np.diff(columns.offsets)
-    fits = {tail: (expected_blocks(lengths, block_size, tail) == blocks).sum() for tail in ("kept", "dropped")}
+    rules: tuple[BlockRule, ...] = ("kept", "dropped")
+    fits = {tail: (expected_blocks(lengths, block_size, tail) == blocks).sum() for tail in rules}
     return max(fits, key=fits.__getitem__)
 
 

@@ -12,7 +12,7 @@ import numpy as np
 
 from .._base.errors import InputError, UsageError
 from .._base.results import PlottedResult, drawing
-from .columns import BLOCK_RULES, NUMBERS, STATED, Columns, fields_of, replace_columns
+from .columns import BLOCK_RULES, NUMBERS, STATED, BlockRule, Columns, fields_of, replace_columns
 from .dependencies import DTYPES
 from .invariants import require_block_size, require_offsets, require_rows
 from .normalise import Fixes, by_first_appearance, normalise, renumber
@@ -32,14 +32,19 @@ class Trace(Columns, PlottedResult):
     """
 
     block_size: int  # tokens per block
-    tail: str  # one of BLOCK_RULES
+    tail: BlockRule
     distinct: int  # number of distinct ids, including outputs
     is_chained: bool  # invariant 5: each id always follows the same id
     meta: dict[str, Any]  # the origin of the trace: the values of its sidecar
     fixes: Fixes
 
     def __init__(
-        self, *columns: Any, block_size: int, tail: str = "kept", meta: Mapping[str, Any] | None = None, **named: Any
+        self,
+        *columns: Any,
+        block_size: int,
+        tail: BlockRule = "kept",
+        meta: Mapping[str, Any] | None = None,
+        **named: Any,
     ) -> None:
         """Verify columns, which are given as to `Columns`: from `timestamp` to `queue_ms`.
 
@@ -64,7 +69,7 @@ class Trace(Columns, PlottedResult):
 
     @classmethod
     def from_columns(
-        cls, columns: Columns, *, block_size: int, tail: str = "kept", meta: Mapping[str, Any] | None = None
+        cls, columns: Columns, *, block_size: int, tail: BlockRule = "kept", meta: Mapping[str, Any] | None = None
     ) -> Self:
         """A Trace of columns as they were found: rows sorted by time, times from 0, ids renumbered.
 

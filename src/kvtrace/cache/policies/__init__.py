@@ -6,7 +6,7 @@ import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from ..._base.errors import InputError, UsageError
 from ..._base.process import require_built
@@ -48,6 +48,11 @@ def _table(path: str):
     return read_table(path)
 
 
+PolicyName = Literal[  # of POLICIES; a spec may add a parameter ("slru:0.8"), and a class of the user's has any name
+    "lru", "fifo", "mru", "lfu", "lfu-da", "slru", "sieve", "s3fifo", "2q", "arc", "ttl", "priority", "pgdsf",
+    "workload", "lhd", "reuse-density", "session-end", "superseded", "tool-ttl", "retain", "agent-hints",
+    "oracle-session", "belady", "unlimited",
+]  # fmt: skip
 HEAPS = 0  # the memory class of policies with heaps or lookahead: formats/memory_needs.py has their bound
 
 

@@ -8,15 +8,16 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, fields
 from functools import lru_cache
 from itertools import product
+from typing import Any
 
 from ..._base.errors import InputError, KvtraceError, UsageError
 from ..._base.files import base_names, is_regular
 from ..._base.input_files import open_read
-from ..._base.units import leading_rows, require_lists
+from ..._base.units import leading_rows
 from ...analysis.capacities import log_spaced, parse_capacities
 from ...formats.reading import read
 from ...formats.sidecar import sidecar_path
@@ -28,9 +29,10 @@ from ...trace.domains import in_domains
 from ...trace.trace import Trace
 from ...trace.unknown import PREFIXES, require_known
 from .. import engines
-from ..demand import Mode, block_demand, parse_schedule
+from ..demand import Mode, block_demand
 from ..engines import EngineName
 from ..policies import POLICIES
+from ..setup import AXES, CacheSetup, Grid
 from ..simulation import Setting, build
 
 
@@ -160,31 +162,6 @@ POINTS = 10  # capacities of `auto`
 
 
 @dataclass(frozen=True)
-class Grid:
-    """The values of each axis, then the options that all cells share; docs/cache/sweep.md lists the values."""
-
-    traces: tuple[str, ...]  # trace files, or model files from which samples are drawn
-    policies: tuple[str, ...] = ("lru",)
-    capacity: str = "auto"  # comma-separated, as in `kvtrace simulate`; shares depend on the trace
-    engines: tuple[str, ...] = ("reference",)
-    modes: tuple[str, ...] = ("block",)
-    schedules: tuple[str, ...] = ("serial",)
-    block_sizes: tuple[str, ...] = ("1x",)  # multiples of the trace's block size, or tokens
-    seeds: tuple[int, ...] = (0,)  # of samples
-    requests: int | None = None  # of a sample
-    engine_options: tuple[tuple[str, str], ...] = ()  # for the engines that have them
-    warm_up: str = "0"
-    kv_bytes_per_token: int | None = None
-    trace_block_size: int | None = None
-    chain: bool = False
-
-    def __post_init__(self) -> None:
-        require_lists(traces=self.traces, **{name: getattr(self, name) for name in (*AXES, "block_sizes", "seeds")})
-        if not all(isinstance(policy, str) for policy in self.policies):
-            raise UsageError('a sweep names a policy of your own: "module:Class".')
-
-
-@dataclass(frozen=True)
 class Cell:
     """One simulation of a sweep."""
 
@@ -250,16 +227,21 @@ def _settings(grid, trace) -> Iterator[tuple[tuple[int, ...], Setting]]:
     axes = (grid.engines, grid.modes, grid.schedules, grid.policies)
     for places in product(*(range(len(values)) for values in axes)):
         engine, mode, schedule, policy = (values[place] for values, place in zip(axes, places, strict=True))
-        for place, capacity in enumerate(capacities[mode]):
-            yield (*places, place), setting_of(grid, engine, mode, schedule, policy, capacity)
+        settings = setup_of(grid, engine, mode, schedule, policy, capacities[mode]).settings()
+        for place, setting in enumerate(settings):
+            yield (*places, place), setting
 
 
-def setting_of(grid: Grid, engine: EngineName, mode: Mode, schedule: str, policy: str, capacity: int) -> Setting:
-    """One setting of the grid: an upper bound belongs to no engine; an engine gets the options that it has."""
+def setup_of(
+    grid: Grid, engine: EngineName, mode: Mode, schedule: str, policy: str, capacities: Sequence[int]
+) -> CacheSetup:
+    """One combination of the grid: an upper bound belongs to no engine; an engine gets the options that it has."""
     name = policy.partition(":")[0]
     engine = "reference" if name in POLICIES and POLICIES[name].bound else engine
-    options = tuple(pair for pair in grid.engine_options if pair[0] in engines.find(engine).options)
-    return Setting(capacity, policy, engine, mode, parse_schedule(schedule), options)
+    options: dict[str, Any] = {
+        name: value for name, value in grid.engine_options if name in engines.find(engine).options
+    }
+    return CacheSetup(capacities, [policy], [engine], mode=mode, schedule=schedule, **options)
 
 
 def auto(trace: Trace, mode: Mode) -> list[int]:
@@ -296,13 +278,11 @@ def _refuse_misfits(grid) -> None:
                 raise UsageError(of_value[0])
 
 
-AXES = ("engines", "modes", "schedules", "policies")
-
-
 def _fault(grid, engine, mode, schedule, policy) -> str | None:
     """The fault of a combination; None also if it depends on the trace."""
     try:
-        build(setting_of(grid, engine, mode, schedule, policy, 1 << 10), block_demand(toy("0", block_size=256), mode))
+        (setting,) = setup_of(grid, engine, mode, schedule, policy, [1 << 10]).settings()
+        build(setting, block_demand(toy("0", block_size=256), mode))
     except UsageError as error:
         return str(error)
     except KvtraceError:
@@ -315,14 +295,8 @@ def _fault(grid, engine, mode, schedule, policy) -> str | None:
 def stated(grid: Grid) -> dict[str, object]:
     """The grid by its command-line options, without the traces."""
     flags = {
-        f"--{OPTIONS.get(field.name, field.name.replace('_', '-'))}": getattr(grid, field.name)
-        for field in fields(grid)
-        if field.name not in ("traces", "engine_options")
+        f"--{part.metadata.get('name') or part.name.replace('_', '-')}": getattr(grid, part.name)
+        for part in fields(grid)
+        if part.name not in ("traces", "engine_options")
     }
     return flags | {f"--{name.replace('_', '-')}": value for name, value in grid.engine_options}
-
-
-OPTIONS = {
-    "policies": "policy", "engines": "engine", "modes": "mode", "schedules": "schedule", "block_sizes": "block-size",
-    "seeds": "seed",
-}  # fmt: skip

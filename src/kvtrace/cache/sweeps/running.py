@@ -17,7 +17,7 @@ import importlib.util
 import json
 import os
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Container, Iterator
 from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from itertools import groupby
@@ -34,7 +34,8 @@ from ..._base.workers import cores, stoppable_threads
 from ...trace.trace import Trace
 from ..demand import BlockDemand, block_demand
 from ..policies import POLICIES
-from .grid import Cell, Grid, forget, plan, stated, trace_of
+from ..setup import Grid
+from .grid import Cell, forget, plan, stated, trace_of
 from .table import COLUMNS, SweepRow, SweepTable, check_output, row_of, with_gaps
 
 RUNNERS = ("local", "ray")
@@ -87,12 +88,12 @@ def sweep(
             work = _pending(cells, checkpoint.rows)
             if on_progress is not None:
                 on_progress(sum(requests[cells[number].workload] for number in checkpoint.rows))
-            done = (
+            rows = (
                 local(work, threads or cores(), on_progress)
                 if runner == "local"
                 else on_ray(work, requests, ray_address, threads, on_progress)
             )
-            for number, row in done:
+            for number, row in rows:
                 checkpoint.append(number, row)
             table = SweepTable(with_gaps(cells, [checkpoint.rows[number] for number in range(len(cells))]))
             if len(table.failed) == len(table.rows):
@@ -154,7 +155,7 @@ def _code(policy: str) -> str | None:
     return hashlib.sha256(Path(spec.origin).read_bytes()).hexdigest()
 
 
-def _pending(cells: list[Cell], done) -> list[tuple[int, Cell]]:
+def _pending(cells: list[Cell], finished: Container[int]) -> list[tuple[int, Cell]]:
     """(number, cell) of each cell to run; cells of equal source, workload and demand are neighbours.
 
     Among them the policies in Python are last: one that is slow, or does not return, keeps no other cell waiting.
@@ -163,10 +164,10 @@ def _pending(cells: list[Cell], done) -> list[tuple[int, Cell]]:
     for cell in cells:
         order.setdefault(cell.workload.source, len(order))
         order.setdefault(cell.workload, len(order))
-    waiting = [(number, cell) for number, cell in enumerate(cells) if number not in done]
+    waiting = [(number, cell) for number, cell in enumerate(cells) if number not in finished]
 
-    def place(one):
-        number, cell = one
+    def place(waiting_cell):
+        number, cell = waiting_cell
         setting = cell.setting
         return order[cell.workload.source], order[cell.workload], setting.demand_options, setting.in_python, number
 
@@ -295,7 +296,7 @@ def local(work: Work, threads: int, on_progress: Callable[[int], None] | None = 
 
 def _prepared(work: Work) -> Iterator[tuple[int, Cell, Trace, BlockDemand]]:
     """Each cell with its trace and block demand, which neighbours share."""
-    for (workload, options), cells in groupby(work, lambda one: (one[1].workload, one[1].setting.demand_options)):
+    for (workload, options), cells in groupby(work, lambda item: (item[1].workload, item[1].setting.demand_options)):
         trace = trace_of(workload)
         demand = block_demand(trace, *options)
         for number, cell in cells:
@@ -337,15 +338,15 @@ def on_ray(
     """
     tasks = [
         Task(tuple(cells[start : start + TOGETHER]), os.getcwd())
-        for cells in (list(group) for _, group in groupby(work, lambda one: one[1].workload))
+        for cells in (list(group) for _, group in groupby(work, lambda item: item[1].workload))
         for start in range(0, len(cells), TOGETHER)
     ]
     if not tasks:
         return
     with connected(address) as ray:
         in_flight = in_flight or 2 * max(1, int(ray.cluster_resources().get("CPU", 1)))
-        done = ordered(rows_of, tasks, in_flight=in_flight, retries=RETRIES)
-        for task, rows in zip(tasks, done, strict=True):
+        rows_of_tasks = ordered(rows_of, tasks, in_flight=in_flight, retries=RETRIES)
+        for task, rows in zip(tasks, rows_of_tasks, strict=True):
             yield from rows
             if on_progress is not None:
                 on_progress(sum(requests[cell.workload] for _, cell in task.cells))
@@ -356,7 +357,7 @@ def rows_of(task: Task) -> list[tuple[int, SweepRow]]:
     if task.version != __version__:
         raise UsageError(f"A Ray worker has kvtrace {__version__}, the sweep has {task.version}. Install one version.")
     with _finding_modules_in(task.folder):
-        return [_numbered(*one, None) for one in _prepared(list(task.cells))]
+        return [_numbered(*prepared, None) for prepared in _prepared(list(task.cells))]
 
 
 @contextmanager

@@ -51,7 +51,7 @@ def row_of(
 
     fault: str | None = None
     try:
-        done = run(cell.setting, trace, demand, on_progress)
+        simulation = run(cell.setting, trace, demand, on_progress)
     except (UsageError, InputError) as error:
         fault = str(error)
     except (KvtraceError, MemoryError, InterruptedError):
@@ -63,9 +63,9 @@ def row_of(
         fault = f"Policy {cell.setting.policy} failed, {place}."
     if fault is not None:
         if on_progress is not None:
-            on_progress(len(trace))  # its requests are done, too
+            on_progress(len(trace))  # its requests are over, too
         return _settings(cell, trace) | {"error": fault}
-    counted = replace(done, warm_up=leading_rows(cell.warm_up, trace.timestamp))
+    counted = replace(simulation, warm_up=leading_rows(cell.warm_up, trace.timestamp))
     values: dict[str, Any] = {**counted.to_dict()}
     counts = {name: values[name] for name in (*ENGINE_OPTIONS, *COUNTS) if name in values}
     warnings = [cell.setting.warning, *remarks(trace, trace.meta, PREFIXES).values()]

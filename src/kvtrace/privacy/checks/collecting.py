@@ -138,7 +138,9 @@ def _declared(meta) -> Profile | None:
 def _add_requests(evidence: Evidence, block_size) -> None:
     """Add the requests of all rows whose numbers fit each other; the check `lengths` reports the other rows."""
     columns, sidecar = evidence.columns, evidence.sidecar or Sidecar("")
-    size, tail = block_size or sidecar.block_size, {"unique": "kept"}.get(sidecar.tail or "", sidecar.tail)
+    size, tail = block_size or sidecar.block_size, sidecar.tail
+    if tail == "unique":
+        tail = "kept"
     if block_size is not None:
         require_block_size(block_size)
     if size is None:

@@ -66,10 +66,12 @@ def title_of(explanation: Explanation) -> str:
     >>> title_of(explain(toy("0 1", "2 3", "0 1"), 6, engine="vllm", instances=2))
     'vllm, lru, 6 blocks, 2 instances, round-robin'
     """
-    setting, cache = explanation.simulation.setting, explanation.run.cache
-    instances = explanation.run.instances
+    setting, run = explanation.simulation.setting, explanation.run
+    instances = run.instances
     names = [*([] if setting.engine == "reference" else [setting.engine]), setting.policy]
-    sizes = dict(cache.tiers or {}) or {"": setting.capacity} | {tier.name: tier.capacity for tier in cache.lower}
+    sizes = dict(run.cache.tiers or {}) or {"": setting.capacity} | {
+        tier.name: tier.capacity for tier in instances.lower
+    }
     size = " + ".join(f"{size:,} {tier}".strip() for tier, size in sizes.items())
     routed = (
         [f"{instances.instances:,} instances", *(instances.routers or ["round-robin"])] if instances.is_routed else []

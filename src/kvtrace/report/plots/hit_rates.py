@@ -16,7 +16,8 @@ from ..._base.units import short
 from ...analysis.block_sizes import each_block_size
 from ...analysis.curves import HitCurve, SampledCurve
 from ...analysis.distribution import WeightedValues, distance
-from ...cache.simulation import settings_of, simulate_settings
+from ...cache.setup import CacheSetup
+from ...cache.simulation import simulate_settings
 from .plot import Axis, Panel, Plot, Series, Study, cdf, highest, log_ticks, rate_axis
 
 if TYPE_CHECKING:
@@ -110,7 +111,7 @@ def policies_plot(study: Study) -> Plot:
         missing = f"{study.too_large} Add --policy lru,sieve to simulate them."
         return Plot("Eviction policies", explanation, [Panel(title, missing=missing) for title in TITLES])
     capacities = list(study.optimum)
-    runs = simulate_settings(study.trace, settings_of(capacities, study.shown_policies))
+    runs = simulate_settings(study.trace, CacheSetup(capacities, study.shown_policies).settings())
     by_policy = {name: [run.hits for run in runs if run.setting.policy == name] for name in study.shown_policies}
     by_policy["belady"] = list(study.optimum.values())
     x, best = Axis("capacity (blocks)", log=True, unit="blocks"), by_policy["belady"]

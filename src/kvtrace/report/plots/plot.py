@@ -16,11 +16,11 @@ from ...analysis.session_statistics import SessionValues, session_values
 from ...analysis.sessions import SessionLinks, infer_sessions, recorded_turns
 from ...analysis.summary import Summary, analyze
 from ...cache.demand import Optimum
-from ...cache.simulation import Simulation, simulate
+from ...cache.setup import CacheSetup
+from ...cache.simulation import Simulation
 from ...serving.misses.causes import causes_of
 from ...serving.misses.explanation import Explanation
 from ...serving.run import Run
-from ...serving.run_options import CacheSetup
 from ...trace.domains import in_domains
 from ...trace.hits import Hits, count_hits, unlimited_hits
 from ...trace.trace import Trace
@@ -81,12 +81,17 @@ class Study:
         """The smallest LRU cache with 90 % of the hit tokens of a cache that never evicts, in blocks."""
         return max(self.curve.longest, self.curve.least_capacity(0.9, "hit_tokens"))
 
+    @property
+    def run(self) -> Run:
+        """LRU at the chosen capacity."""
+        return Run(CacheSetup([self.capacity], gap=False))
+
     @cached_property
     def at_capacity(self) -> Simulation | None:
-        """LRU at the chosen capacity; None for a large trace for which no capacity was chosen."""
+        """The simulation of the run; None for a large trace for which no capacity was chosen."""
         if self.chosen_capacity is None and len(self.trace.hash_ids) > MAX_REFERENCES:
             return None
-        return simulate(self.trace, self.capacity)
+        return self.run.simulate(self.trace).runs[0]
 
     @cached_property
     def explanation(self) -> Explanation | None:
@@ -94,7 +99,7 @@ class Study:
         if self._explanation is not None or PREFIXES in self.unknown or self.at_capacity is None:
             return self._explanation
         causes = causes_of(self.at_capacity, self.with_domains)
-        return Explanation(self.at_capacity, causes, self.with_domains, Run(CacheSetup([self.capacity])))
+        return Explanation(self.at_capacity, causes, self.with_domains, self.run)
 
     @cached_property
     def optimum(self) -> dict[int, Hits]:

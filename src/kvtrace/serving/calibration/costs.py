@@ -43,6 +43,19 @@ def roofline_cost(roofline: Roofline) -> StepCost:
     )  # fmt: skip
 
 
+def step_cost(roofline: Roofline) -> StepCost:
+    """The time of a step of an instance, by the roofline of its GPUs and model: the `cost` of a simulation in time.
+
+    Args:
+        roofline: From `roofline_of(model_config, gpu)`, or calibrated, from `Costs.for_gpus`.
+
+    Returns:
+        Seconds per token and step, likewise of routed experts; and of attention, the head and what GPUs exchange, which
+        overlap with nothing.
+    """
+    return roofline.cost if isinstance(roofline, CalibratedRoofline) else roofline_cost(roofline)
+
+
 LABELS = {"step_tokens": "tokens a step", "batch": "requests at once", "context": "tokens of context at once",
           "request_tokens": "tokens of a request"}  # fmt: skip
 

@@ -16,7 +16,7 @@ from ..._base.results import Described, column
 from ...cache.layout import CacheLayout
 from ...cache.simulation import Simulation
 from ...trace.hits import leading_tokens
-from ..hardware.prices import Prices
+from ..hardware.gpus import Prices
 from ..hardware.roofline import GIB, Roofline
 from ..run import Run
 from .causes import lifetime_ms
@@ -141,7 +141,7 @@ class Baseline:
     def simulate_run(self, run: Run) -> Simulation:
         """The simulation of the same trace with another run."""
         if self.on_start:
-            self.on_start(len(self.explanation.trace) * (1 if run.loop is None else 2))
+            self.on_start(len(self.explanation.trace))
         return simulate_one(self.explanation.trace, run, self.on_progress)
 
     def gain_of(self, simulation: Simulation) -> int:

@@ -18,12 +18,12 @@ from ..._base.errors import UsageError
 from ..._base.results import Result, columns_of
 from ...cache.engines import DEFAULTS
 from ...cache.policies import name_of
+from ...cache.setup import CacheSetup
 from ...trace.domains import MERGE, count_domains
-from ..hardware.prices import Prices
+from ..hardware.gpus import Prices
 from ..hardware.roofline import Roofline
-from ..routers import FULL_ATTENTION
+from ..routers import FULL_ATTENTION, RouterName
 from ..run import Run
-from ..run_options import CacheSetup
 from .baseline import Amount, Baseline, Cure, duration, percent
 from .causes import lifetime_ms
 from .explanation import Explanation
@@ -61,7 +61,7 @@ def more_blocks(baseline: Baseline) -> Iterator[Cure]:
         return
     larger = _larger_cache(baseline)
     yield larger
-    if not baseline.run.cache.has_tiers:
+    if not baseline.run.has_tiers:
         yield _lower_tier(baseline, larger)
 
 
@@ -90,7 +90,7 @@ def is_lru_one_by_one(run: Run) -> bool:
 
 
 def _enlarged(run: Run, blocks: int) -> Run:
-    return replace(run, cache=run.cache.with_more_blocks(blocks))
+    return run.with_more_blocks(blocks)
 
 
 def _larger_cache(baseline: Baseline) -> Cure:
@@ -112,7 +112,7 @@ def _advice(baseline: Baseline, amounts: tuple[Amount, ...]) -> str:
     if baseline.run.instances.is_routed:
         start = f"Give each of the {baseline.run.instances.instances:,} instances {_size(first)} more"
     else:
-        start = f"Add {_size(first)} to {'the lowest tier' if baseline.run.cache.has_tiers else 'the cache'}"
+        start = f"Add {_size(first)} to {'the lowest tier' if baseline.run.has_tiers else 'the cache'}"
     less = ", ".join(f"{percent(amount.tokens, evicted)} with {_size(amount)}" for amount in others)
     return f"{start}: {percent(first.tokens, evicted)} of the evicted tokens become hits{less and '; '}{less}."
 
@@ -157,7 +157,7 @@ def aware_routing(baseline: Baseline) -> Iterator[Cure]:
     return _with_router(baseline, "aware_routing", "kv-aware", "Route requests to an instance that has their prefix")
 
 
-def _with_router(baseline: Baseline, name: str, router: str, advice: str) -> Iterator[Cure]:
+def _with_router(baseline: Baseline, name: str, router: RouterName, advice: str) -> Iterator[Cure]:
     instances, layout = baseline.run.instances, baseline.layout
     present = next(iter(instances.routers or ()), None)
     if not instances.is_routed or router == present or (layout is not None and router in FULL_ATTENTION):
@@ -220,7 +220,7 @@ def other_policies(baseline: Baseline) -> Iterator[Cure]:
         simulation = baseline.simulate(policies=["lru"])
         advice = f"Evict by last use (--policy lru in place of {setting.policy}): {baseline.rise(simulation)}."
         yield baseline.simulated("lru", simulation, advice)
-    if run.instances.is_routed or run.time.cost is not None or run.cache.has_tiers or baseline.layout is not None:
+    if run.instances.is_routed or run.time.cost is not None or run.has_tiers or baseline.layout is not None:
         return
     best = baseline.simulate(
         policies=["belady"], engines=["reference"], schedule=None, instances=None, routers=None, **DEFAULTS

@@ -7,7 +7,7 @@ session and by request.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TypedDict, Unpack
 
@@ -20,6 +20,7 @@ from ...analysis.delivered import Delivered, delivered_hits
 from ...cache.demand import Mode
 from ...cache.engines import EngineName, non_default
 from ...cache.layout import CacheLayout
+from ...cache.setup import CacheSetup
 from ...cache.simulation import EngineOptions, Simulation
 from ...trace.columns import require_trace
 from ...trace.domains import MERGE, in_domains
@@ -29,7 +30,7 @@ from ...trace.unknown import PREFIXES, require_known
 from ..lanes import ClosedLoop
 from ..routers import RouterName
 from ..run import Run
-from ..run_options import CacheSetup, Deployment, InstanceSetup
+from ..run_options import Deployment, InstanceSetup
 from ..schedulers.base import Scheduler, Tier
 from ..simulation import DynamoCost, StepCost
 from .causes import CAUSES, Causes, causes_of
@@ -286,5 +287,6 @@ def simulate_one(trace: Trace, run: Run, on_progress: Callable[[int], None] | No
         raise UsageError("Give either a capacity or tiers.")
     if run.loop is not None and trace.domain is not None and domains != MERGE:
         raise UsageError('explain does not support isolation domains in a closed loop. Try domains="merge".')
-    alone = run.changed(domains=None, gap=False)
-    return alone.simulate(in_domains(trace, domains), workers=1, on_progress=on_progress).runs[-1]  # the loop is last
+    alone = replace(run.changed(domains=None, gap=False), open_too=False)
+    (simulation,) = alone.simulate(in_domains(trace, domains), workers=1, on_progress=on_progress).runs
+    return simulation

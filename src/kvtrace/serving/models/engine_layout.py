@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from ..._base.errors import UsageError
+from ...cache.engines import EngineName
 from ...cache.engines.cache_groups import KERNEL_BLOCK, sglang_layout, vllm_layout
 from ...cache.layout import STEP_TOKENS, CacheLayout, LayerKind
 from .config import Fields, all_layers, read_config
@@ -30,7 +31,7 @@ FULL_IN_SGLANG = ("gemma2", "gemma3")  # model types whose windows keep all toke
 
 def cache_layout(
     model: Mapping[str, Any] | str | Path,
-    engine: str = "vllm",
+    engine: EngineName = "vllm",
     *,
     block_size: int | None = None,
     kv_dtype: str | None = None,
@@ -75,7 +76,7 @@ def cache_layout(
 
 
 def layouts_for(
-    model: Mapping[str, Any] | str | Path | None, engines: Iterable[str], trace_block_size: int, **options: Any
+    model: Mapping[str, Any] | str | Path | None, engines: Iterable[EngineName], trace_block_size: int, **options: Any
 ) -> dict[str, CacheLayout]:
     """Engine -> its cache groups for a model, for those of the engines that have groups; blocks as long as the trace's.
 

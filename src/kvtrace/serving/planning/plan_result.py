@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ..._base.results import Described, DescribedResult, PlottedResult, column, columns_of
+from ..routers import RouterName
 from ..serving_run import TPOT, TTFT, Quantiles
 
 SCHEMA = 3  # version of the keys
@@ -143,7 +144,7 @@ class CurvePoint(FleetFigures):
 class UnmetTarget(Described):
     """A router with which no number of instances meets the target."""
 
-    router: str
+    router: RouterName
     reason: str
     curve: list[CurvePoint]
     instances: None = None
@@ -153,7 +154,7 @@ class UnmetTarget(Described):
 class RouterPlan(FleetFigures):
     """The fewest instances behind a router that meet the target."""
 
-    router: str = field(metadata=column("router", rank=0))
+    router: RouterName = field(metadata=column("router", rank=0))
     saved_compute_s: float  # by hits
     saved_usd: float
     most_instances: int | None  # the last number before one that misses the target; None: all larger ones meet it
@@ -227,7 +228,7 @@ class LoopPlan(Described):
     """The block hit rate of one pass beside that of the events, for the best router."""
 
     instances: int
-    router: str
+    router: RouterName
     one_pass_block_hit_rate: float
     events_block_hit_rate: float
     difference: float

@@ -1,135 +1,48 @@
-"""The simulation in time that every part of a plan uses: the one of `kvtrace simulate --gpu`, with lower tiers."""
+"""The simulations of a plan: each is a run, served in time with the costs of `kvtrace simulate --gpu`.
+
+The numbers of instances that meet a target are found by bisection; each simulation is computed once. The assumptions of
+a plan are changed one by one: each change is one simulation at the planned number of instances, and a bisection for the
+number that the target needs.
+"""
 
 from __future__ import annotations
 
-import re
-from collections.abc import Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from typing import Any
 
 import numpy as np
 
 from ..._base.errors import UsageError
-from ..._base.step_work import report_work
-from ..._base.units import size_bytes
-from ...cache.demand import Mode
-from ...cache.engines import EngineName
-from ...cache.layout import CacheLayout
-from ...cache.simulation import Setting
+from ..._base.step_work import part_of_work, report_work
+from ...trace.hits import unlimited_hits
 from ...trace.trace import Trace
-from ..calibration.costs import CalibratedRoofline, roofline_cost
-from ..hardware import Prices, Roofline
-from ..lanes import ClosedLoop
-from ..routers import FULL_ATTENTION, PLANNED
-from ..schedulers import scheduler_of
-from ..schedulers.base import BatchLimits, Scheduler, Tier
+from ..calibration.costs import step_cost
+from ..hardware import Roofline
+from ..latencies import quantile_interval
+from ..routers import RouterName
+from ..run import Run
+from ..schedulers.base import BatchLimits
 from ..serving_run import ServingRun
-from ..simulation import StepCost, closed_loop, open_loop
+from ..simulation import StepCost
+from .plan_result import CurvePoint, PrefillFloor, RouterPlan, Sensitivity
+from .plan_target import PlanTarget
+
+MAX_INSTANCES = 512
+MAX_GPUS = 8  # of an instance, in advice: one machine
+FACTORS = (0.6, 0.8, 1.2, 1.4)
+EXPECTED_RUNS = 3  # simulations of a row, for its progress
 
 
-@dataclass(frozen=True)
-class LowerTier:
-    """A tier below an instance's GPUs: DRAM, an SSD, or memory elsewhere.
-
-    >>> parse_tier("dram=512GiB@25GB")
-    LowerTier(name='dram', size=549755813888, bandwidth=25000000000)
-    """
-
-    name: str
-    size: int  # bytes
-    bandwidth: float  # bytes per second to the GPUs
+def served(trace: Trace, run: Run) -> ServingRun:
+    """Simulate a run of one setting in time, and report its requests as work of the present part."""
+    (simulation,) = run.simulate(trace, on_progress=report_simulated).runs
+    assert isinstance(simulation, ServingRun)
+    return simulation
 
 
-@dataclass(frozen=True)
-class PlanTarget:
-    """The input of a plan: a target, the tiers below the GPUs, and the prices."""
-
-    ttft_s: float = 2.0  # upper limit for `quantile` of the requests
-    quantile: float = 0.9
-    tiers: Sequence[LowerTier] = ()  # of an instance, the fastest first
-    write_through: bool = False  # a tier also holds the blocks above it, as vLLM's always does; else only evicted ones
-    prices: Prices = field(default_factory=Prices)
-    limits: BatchLimits = field(default_factory=BatchLimits)
-    routers: Sequence[str] = PLANNED
-    mode: Mode = "block"  # how closely lengths are modelled, as in `simulate`; vLLM's scheduler implies grow
-    engine: EngineName = "vllm"  # the scheduler and the cache of an instance; reference if it has fewer tiers
-    layout: CacheLayout | None = None  # the cache groups that vLLM makes of the model; with tiers, they are not used
-    loop: ClosedLoop | None = None  # plan lanes of a closed loop too; its number of lanes is not used
-
-    @property
-    def instance_engine(self) -> EngineName:
-        """The engine of an instance: the one given, or reference if that has fewer lower tiers."""
-        most = scheduler_of(self.engine).most_lower_tiers
-        has_tiers = not self.tiers or (most is not None and len(self.tiers) <= most)
-        return self.engine if has_tiers else "reference"
-
-    @property
-    def scheduler(self) -> Scheduler:
-        """The scheduler of an instance, with its defaults."""
-        return scheduler_of(self.instance_engine)
-
-    @property
-    def groups(self) -> CacheLayout | None:
-        """The cache groups of an instance; None if all layers count as full attention."""
-        return self.layout if self.engine == "vllm" and not self.tiers else None
-
-    def with_routers(self) -> PlanTarget:
-        """The target; of the default routers, with cache groups, those that do not count blocks of full attention."""
-        if self.groups is None or tuple(self.routers) != PLANNED:
-            return self
-        return replace(self, routers=[name for name in PLANNED if name not in FULL_ATTENTION])
-
-    def setting(self, blocks: int, block_bytes: int = 0) -> Setting:
-        """The cache of an instance that holds `blocks` blocks, or cache groups in the memory of so many.
-
-        Args:
-            blocks: Blocks of all layers.
-            block_bytes: Bytes of one of them; needed with cache groups.
-        """
-        if self.groups is not None and block_bytes:
-            blocks = max(1, blocks * block_bytes // self.groups.block_bytes)
-        return self.scheduler.setting_of(
-            Setting(blocks, mode=self.mode, engine=self.instance_engine, layout=self.groups)
-        )
-
-
-def step_cost(roofline: Roofline) -> StepCost:
-    """The time of a step of an instance, by the roofline of its GPUs and model: the `cost` of a simulation in time.
-
-    Args:
-        roofline: From `roofline_of(model_config, gpu)`, or calibrated, from `Costs.for_gpus`.
-
-    Returns:
-        Seconds per token and step, likewise of routed experts; and of attention, the head and what GPUs exchange, which
-        overlap with nothing.
-    """
-    return roofline.cost if isinstance(roofline, CalibratedRoofline) else roofline_cost(roofline)
-
-
-def parse_tier(text: str) -> LowerTier:
-    """Parse a tier such as `dram=512GiB@25GB`: name, size, bytes per second; UsageError if it is not one."""
-    match = re.fullmatch(r"(\w{1,20})=([^@]+)@([^@]+)", text)
-    if not match or match[1] == "hbm":
-        raise UsageError(f"{text!r} is not a tier. Try dram=512GiB@25GB: a name (not hbm), size, bytes per second.")
-    return LowerTier(match[1], size_bytes(match[2]), size_bytes(match[3].removesuffix("/s")))
-
-
-def lower_tiers(roofline: Roofline, target: PlanTarget, block_size: int, blocks: int) -> list[Tier]:
-    """The lower tiers in blocks, for the simulation.
-
-    A tier with write-through also holds the blocks above it; with LRU it adds only the capacity beyond them. Schedulers
-    that write copies themselves get the whole capacity.
-    """
-    block_bytes = block_size * roofline.model.kv_bytes_per_token
-    subtracts = target.write_through and not target.scheduler.copies_to_tiers
-    lower, above = [], blocks
-    for tier in target.tiers:
-        own = int(tier.size // block_bytes) - (above if subtracts else 0)
-        if own < 1:
-            raise UsageError(f"Tier {tier.name} adds no block to the tiers above it. Give it a larger size.")
-        lower.append(Tier(tier.name, own, block_bytes / tier.bandwidth))
-        above += own
-    return lower
+def report_simulated(requests: int) -> None:
+    """Report requests that a simulation of a plan has served, as work of the present part."""
+    report_work(requests, requests=requests)
 
 
 def block_bytes_of(trace: Trace, roofline: Roofline) -> int:
@@ -152,30 +65,6 @@ def fitting_gpus(trace: Trace, roofline: Roofline, limits: BatchLimits) -> int:
             "in a step. Use GPUs with more memory, or fewer --step-tokens and --max-requests."
         )
     return gpus
-
-
-def served(
-    trace: Trace,
-    roofline: Roofline,
-    target: PlanTarget,
-    blocks: int,
-    count: int,
-    router: str,
-    loop: ClosedLoop | None = None,
-) -> ServingRun:
-    """Serve the trace on `count` instances whose GPUs hold `blocks` blocks each, in the open loop or a closed one."""
-    setting = target.setting(blocks, block_bytes_of(trace, roofline))
-    how: dict[str, Any] = {
-        "setting": setting, "instances": count, "router": router, "limits": target.limits,
-        "tiers": lower_tiers(roofline, target, trace.block_size, blocks), "on_progress": report_simulated,
-    }  # fmt: skip
-    cost = step_cost(roofline)
-    return open_loop(trace, cost, **how) if loop is None else closed_loop(trace, cost, loop=loop, **how)
-
-
-def report_simulated(requests: int) -> None:
-    """Report requests that a simulation of a plan has served, as work of the present part."""
-    report_work(requests, requests=requests)
 
 
 def prefill_alone_s(trace: Trace, cost: StepCost, limits: BatchLimits, cached: np.ndarray | int = 0) -> np.ndarray:
@@ -209,3 +98,211 @@ def prefill_alone_s(trace: Trace, cost: StepCost, limits: BatchLimits, cached: n
         seconds += np.where(stop > start, step, 0.0)
         start = stop
     return seconds
+
+
+def prefill_floor(trace: Trace, roofline: Roofline, target: PlanTarget) -> PrefillFloor:
+    """The time of prefill alone at the target's quantile, without hits and with every possible hit.
+
+    >>> from kvtrace.serving.hardware import gpu
+    >>> from kvtrace.serving.models import model_shape
+    >>> from kvtrace.trace.building import toy
+    >>> roofline = Roofline(model_shape("llama-3.1-8b"), gpu("h100"))
+    >>> floor = prefill_floor(toy("0 1", "0 1", block_size=512), roofline, PlanTarget(quantile=0.5))
+    >>> floor.with_hits_s < floor.without_hits_s
+    True
+    """
+    hit_tokens = unlimited_hits(trace, outputs=target.mode == "grow") * trace.block_size
+    cost, limits = step_cost(roofline), target.limits
+    times = [prefill_alone_s(trace, cost, limits, cached) for cached in (0, hit_tokens)]
+    return PrefillFloor(*(float(np.quantile(seconds, target.quantile)) if len(seconds) else 0.0 for seconds in times))
+
+
+def least_gpus_for(trace: Trace, roofline: Roofline, target: PlanTarget) -> int | None:
+    """The smallest number of GPUs per instance that hold each request and whose floor meets the target.
+
+    The number is at most 8, and at least that of the roofline; None if 8 GPUs are too few.
+    """
+    for gpus in range(max(roofline.gpus, fitting_gpus(trace, roofline, target.limits)), MAX_GPUS + 1):
+        if prefill_floor(trace, replace(roofline, gpus=gpus), target).with_hits_s <= target.ttft_s:
+            return gpus
+    return None
+
+
+@dataclass
+class InstanceRuns:
+    """The simulations of one router, each computed once: number of instances -> point of the curve."""
+
+    trace: Trace
+    roofline: Roofline
+    target: PlanTarget
+    router: RouterName
+    blocks: int = 0  # of KV in an instance's GPUs; 0: what fits
+    points: dict[int, CurvePoint] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.blocks = self.blocks or capacity_blocks(self.trace, self.roofline, self.target.limits)
+
+    def served(self, count: int) -> ServingRun:
+        """The simulation of one number of instances."""
+        run = self.target.run(self.roofline, self.trace.block_size, self.blocks, self.router)
+        return served(self.trace, run.changed(instances=count))
+
+    @property
+    def largest(self) -> int:
+        """The largest number to try: an instance without a request changes nothing."""
+        return max(1, min(MAX_INSTANCES, len(self.trace)))
+
+    def at(self, count: int) -> CurvePoint:
+        """The point of one number of instances."""
+        if count not in self.points:
+            self.points[count] = _point(self.served(count), self.roofline, self.target)
+        return self.points[count]
+
+    def fewest(self, near: int = 1) -> int | None:
+        """The smallest number of instances that meets the target, by bisection; None if none up to `largest` does.
+
+        Args:
+            near: A number to start from, which may be close to the result.
+        """
+        if near > 1 and prefill_floor(self.trace, self.roofline, self.target).with_hits_s > self.target.ttft_s:
+            return None
+        return fewest(lambda count: self.at(count).meets, min(near, self.largest), self.largest)
+
+    def fewest_within(self, limit_s: float, near: int = 1) -> int | None:
+        """As `fewest`, with a TTFT of at most `limit_s` in place of the target."""
+        if prefill_floor(self.trace, self.roofline, self.target).with_hits_s > limit_s:
+            return None
+
+        def meets(count: int) -> bool:
+            point = self.at(count)
+            return not point.rejected and point.ttft_s <= limit_s
+
+        return fewest(meets, min(near, self.largest), self.largest)
+
+    def curve(self) -> list[CurvePoint]:
+        """The points that are known, from the smallest number of instances."""
+        return [self.points[count] for count in sorted(self.points)]
+
+
+def changed(runs: InstanceRuns, **what) -> InstanceRuns:
+    """The same question with another trace, roofline or capacity; no simulation is shared."""
+    return replace(runs, points={}, **what)
+
+
+def fewest(meets: Callable[[int], bool], near: int, largest: int) -> int | None:
+    """The smallest number that meets the target, by doubling from `near` and bisection."""
+    low, high = 0, near  # the number `low` does not meet the target
+    while not meets(high):
+        if high >= largest:
+            return None
+        low, high = high, min(2 * high, largest)
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (low, middle) if meets(middle) else (middle, high)
+    return high
+
+
+def _point(run: ServingRun, roofline: Roofline, target: PlanTarget) -> CurvePoint:
+    figures, times = run.to_dict(), run.ttft_s
+    usd = run.instances * roofline.gpus * roofline.gpu.price_per_hour * run.makespan_s / 3600
+    ttft_s = float(np.quantile(times, target.quantile)) if len(times) else 0.0
+    low, high = quantile_interval(times, target.quantile)
+    return CurvePoint(
+        instances=run.instances, meets=not run.rejected and ttft_s <= target.ttft_s, ttft_s=ttft_s, ttft_low=low,
+        ttft_high=high, ttft=figures["ttft_s"], tpot=figures["tpot_s"], requests_per_s=figures["requests_per_s"],
+        block_hit_rate=figures["block_hit_rate"], imbalance=figures["imbalance"],
+        utilisation=float(np.mean(figures["utilisation"])), rejected=run.rejected, usd=usd,
+        usd_per_million_requests=usd * 1e6 / max(1, len(run.trace)),
+    )  # fmt: skip
+
+
+def sensitivity(runs: InstanceRuns, best: RouterPlan) -> list[Sensitivity]:
+    """The time to first token with the planned number of instances, and the fewest instances, for each change.
+
+    Args:
+        runs: The simulations of the planned router.
+        best: Its plan.
+
+    Returns:
+        A row for each assumption and factor; the factor 1 is the plan itself.
+    """
+    rows = []
+    for what, factor, change in CASES:
+        with part_of_work(1 / len(CASES), EXPECTED_RUNS * len(runs.trace)):
+            rows.append(_row(what, factor, change(runs, factor), best.instances))
+    return rows
+
+
+def replace_times(trace: Trace, factor: float) -> Trace:
+    """The trace with the time between arrivals multiplied by `factor`."""
+    from ...trace.columns import replace_columns
+
+    columns = replace_columns(trace, timestamp=trace.timestamp * factor)
+    return Trace.from_columns(columns, block_size=trace.block_size, tail=trace.tail, meta=trace.meta)
+
+
+def with_unshared(trace: Trace, share: float, *, seed: int = 0) -> Trace:
+    """The trace in which a random share of the requests has blocks of its own: these requests cannot hit.
+
+    >>> from kvtrace.trace.building import toy
+    >>> with_unshared(toy("0 1", "0 1", "0 1"), 0.34).working_set
+    4
+    """
+    from ...trace.columns import replace_columns
+
+    alone = np.random.default_rng(seed).permutation(len(trace)) < round(share * len(trace))
+    columns = {}
+    next_id = trace.distinct
+    for name, offsets in (("hash_ids", trace.offsets), ("output_ids", trace.output_offsets)):
+        if offsets is None:
+            continue
+        ids = getattr(trace, name).copy()
+        own = np.repeat(alone, np.diff(offsets))
+        ids[own] = next_id + np.arange(own.sum())
+        next_id += int(own.sum())
+        columns[name] = ids
+    return Trace.from_columns(
+        replace_columns(trace, **columns), block_size=trace.block_size, tail=trace.tail, meta=trace.meta
+    )
+
+
+def _row(what: str, factor: float, runs: InstanceRuns, planned: int) -> Sensitivity:
+    point, fewest = runs.at(planned), runs.fewest(planned)
+    return Sensitivity(
+        what, factor, fewest, None if fewest is None else runs.at(fewest).usd, point.ttft_s, point.ttft_low,
+        point.ttft_high,
+    )  # fmt: skip
+
+
+def _arrivals(runs: InstanceRuns, factor: float) -> InstanceRuns:
+    return changed(runs, trace=replace_times(runs.trace, 1 / factor))
+
+
+def _sharing(runs: InstanceRuns, factor: float) -> InstanceRuns:
+    return changed(runs, trace=with_unshared(runs.trace, 1 - factor))
+
+
+def _memory(runs: InstanceRuns, factor: float) -> InstanceRuns:
+    longest = int(runs.trace.prompt_blocks.max(initial=1))
+    return changed(runs, blocks=max(longest, int(runs.blocks * factor)))
+
+
+def _gpu(name: str) -> Callable[[InstanceRuns, float], InstanceRuns]:
+    """A change of the GPU's peak arithmetic or bandwidth."""
+
+    def change(runs: InstanceRuns, factor: float) -> InstanceRuns:
+        gpu = runs.roofline.gpu
+        return changed(runs, roofline=replace(runs.roofline, gpu=replace(gpu, **{name: getattr(gpu, name) * factor})))
+
+    return change
+
+
+CHANGES: dict[str, tuple[tuple[float, ...], Callable[[InstanceRuns, float], InstanceRuns]]] = {
+    "load": (FACTORS, _arrivals),
+    "shared prompts": (FACTORS[:2], _sharing),
+    "KV memory": (FACTORS, _memory),
+    "compute": (FACTORS, _gpu("flops")),
+    "bandwidth": (FACTORS, _gpu("bandwidth")),
+}
+CASES = [("plan", 1.0, lambda runs, factor: runs)]
+CASES += [(what, factor, change) for what, (factors, change) in CHANGES.items() for factor in factors]

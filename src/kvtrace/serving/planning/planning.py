@@ -26,6 +26,7 @@ from ...trace.unknown import OUTPUTS, PREFIXES, require_known
 from ..calibration.costs import CalibratedRoofline, Costs, excess
 from ..hardware import Roofline
 from ..lanes import require_dependencies
+from ..run_options import Deployment
 from ..schedulers import scheduler_of
 from ..serving_run import ServingRun
 from .plan_result import (
@@ -46,45 +47,24 @@ from .plan_result import (
     TimeTarget,
 )
 from .plan_runs import (
-    LowerTier,
-    PlanTarget,
+    InstanceRuns,
     block_bytes_of,
     capacity_blocks,
     fitting_gpus,
-    lower_tiers,
-    parse_tier,
+    least_gpus_for,
+    prefill_floor,
+    sensitivity,
     served,
-    step_cost,
 )
-from .sensitivity import replace_times, sensitivity
+from .plan_target import PlanTarget
 from .sizing import (
     UNFITTED,
-    InstanceRuns,
     TimeErrors,
     held_out_errors,
     lanes_plan,
-    least_gpus_for,
     model_error,
-    prefill_floor,
     router_plan,
 )
-
-__all__ = [
-    "LowerTier",
-    "PlanTarget",
-    "instances",
-    "loop",
-    "lower_tiers",
-    "memory",
-    "parse_tier",
-    "plan",
-    "prices",
-    "replace_times",
-    "sensitivity",
-    "served",
-    "step_cost",
-    "tiers",
-]  # fmt: skip
 
 Part = TypeVar("Part")
 
@@ -160,9 +140,8 @@ def plan(
     if best is None:
         return result
     if costs is not None:
-        result = _within(
-            result, costs, served(trace, roofline, target, blocks, best.instances, best.router), extrapolate
-        )
+        run = target.run(roofline, trace.block_size, blocks, best.router).changed(instances=best.instances)
+        result = _within(result, costs, served(trace, run), extrapolate)
     return replace(
         result,
         loop=part("loop", lambda: loop(trace, roofline, target, blocks, best)),
@@ -277,13 +256,13 @@ def tiers(trace: Trace, roofline: Roofline, target: PlanTarget, blocks: int) -> 
     """The gain of lower tiers in one instance: the hits of each tier, and whether fetching pays."""
     if not target.tiers:
         return None
-    below = lower_tiers(roofline, target, trace.block_size, blocks)
+    below = target.lower_tiers(roofline, trace.block_size, blocks)
     copies = target.scheduler.copies_to_tiers
     beyond = [max(1, tier.capacity - blocks) if copies else tier.capacity for tier in below]
     named = {tier.name: capacity for tier, capacity in zip(below, beyond, strict=True)}
-    done = simulate_tiers(trace, {"hbm": blocks} | named)
-    assert done.tier_hits is not None
-    hits, references = done.tier_hits.sum(axis=1).tolist(), max(1, len(trace.hash_ids))
+    simulation = simulate_tiers(trace, {"hbm": blocks} | named)
+    assert simulation.tier_hits is not None
+    hits, references = simulation.tier_hits.sum(axis=1).tolist(), max(1, len(trace.hash_ids))
     rows = [TierPlan("hbm", blocks, hits[0], hits[0] / references)]
     for tier, given, tier_hits in zip(below, target.tiers, hits[1:], strict=True):
         rows.append(TierPlan(
@@ -332,13 +311,11 @@ def _scheduling(target: PlanTarget) -> str:
 
 def loop(trace: Trace, roofline: Roofline, target: PlanTarget, blocks: int, best: RouterPlan) -> LoopPlan:
     """The error of the quick estimate: hits of one pass with the serial schedule, and hits of the events."""
-    from ..deployment import simulate_instances
-
-    without_tiers = replace(target, tiers=())
-    setting = without_tiers.setting(blocks, block_bytes_of(trace, roofline))
-    serial = simulate_instances(trace, best.instances, best.router, setting=setting, schedule="serial")
+    without_tiers = replace(target, tiers=()).run(roofline, trace.block_size, blocks, best.router)
+    run = without_tiers.changed(instances=best.instances)
+    (serial,) = replace(run.changed(schedule="serial"), time=Deployment()).simulate(trace).runs
     one_pass = serial.hits.block_hit_rate
-    events = served(trace, roofline, without_tiers, blocks, best.instances, best.router).hits.block_hit_rate
+    events = served(trace, run).hits.block_hit_rate
     return LoopPlan(
         instances=best.instances, router=best.router, one_pass_block_hit_rate=one_pass, events_block_hit_rate=events,
         difference=events - one_pass,
@@ -352,8 +329,8 @@ def loop(trace: Trace, roofline: Roofline, target: PlanTarget, blocks: int, best
 def block_sizes(trace: Trace) -> BlockSizesPlan:
     """The possible hits with larger blocks, folded exactly."""
     rows = [
-        BlockSizePlan(one.block_size, one.blocks, one.hits.block_hit_rate, one.hits.token_hit_rate)
-        for one in by_block_size(trace, [1, 2, 4, 8])
+        BlockSizePlan(folded.block_size, folded.blocks, folded.hits.block_hit_rate, folded.hits.token_hit_rate)
+        for folded in by_block_size(trace, [1, 2, 4, 8])
     ]
     return BlockSizesPlan(rows, assumes=["unlimited memory", "the trace does not show the hits of smaller blocks"])
 
@@ -364,10 +341,10 @@ def prices(trace: Trace, target: PlanTarget) -> PricesPlan:
     plain = float(price.cost(0, trace.input_length, trace.output_length, ttl="none").sum())
     rows = [PricePlan("none", token_hit_rate=0.0, usd=plain, saved=0.0)]
     for ttl, seconds in TTLS.items():
-        done = simulate(trace, max(1, trace.working_set), f"ttl:{seconds}s")
-        hit = leading_tokens(trace, done.hit_blocks)
+        simulation = simulate(trace, max(1, trace.working_set), f"ttl:{seconds}s")
+        hit = leading_tokens(trace, simulation.hit_blocks)
         usd = float(price.cost(hit, trace.input_length, trace.output_length, ttl=ttl).sum())
-        rows.append(PricePlan(ttl, done.hits.token_hit_rate, usd, plain - usd))
+        rows.append(PricePlan(ttl, simulation.hits.token_hit_rate, usd, plain - usd))
     return PricesPlan(
         rows, best=min((row.usd, row.ttl) for row in rows)[1],
         assumes=[f"{price.input_per_token * 1e6:g} USD per million input tokens, "

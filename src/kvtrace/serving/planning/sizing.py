@@ -12,18 +12,16 @@ requests that the calibration held out.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields, replace
 
 import numpy as np
 
-from ...trace.hits import unlimited_hits
 from ...trace.session_trees import session_trees
 from ...trace.trace import Trace
 from ..hardware import Roofline
 from ..lanes import ClosedLoop, ClosedRun
 from ..latencies import quantile_interval
-from ..serving_run import ServingRun
 from .plan_result import (
     CurvePoint,
     FleetFigures,
@@ -34,7 +32,8 @@ from .plan_result import (
     RouterPlan,
     UnmetTarget,
 )
-from .plan_runs import PlanTarget, capacity_blocks, fitting_gpus, prefill_alone_s, served, step_cost
+from .plan_runs import MAX_INSTANCES, InstanceRuns, fewest, least_gpus_for, served
+from .plan_target import PlanTarget
 
 QUANTILES = {"p50": 0.5, "p90": 0.9}  # statistics of TTFT that have errors, beside the mean
 
@@ -52,8 +51,8 @@ class TimeErrors:
         >>> UNFITTED.statistic(0.95), UNFITTED.statistic(0.6)
         ('p90', 'p50')
         """
-        known = [name for name in QUANTILES if self.errors.get(name)]
-        return min(known, key=lambda name: abs(QUANTILES[name] - quantile), default="mean")
+        measured = [name for name in QUANTILES if self.errors.get(name)]
+        return min(measured, key=lambda name: abs(QUANTILES[name] - quantile), default="mean")
 
     def largest(self, quantile: float) -> float:
         """The largest error in size at a quantile; 0 without errors.
@@ -81,8 +80,8 @@ def held_out_errors(errors: Mapping[str, float], basis: str) -> TimeErrors:
     >>> held_out_errors({"ttft_s_mean": -0.01, "ttft_s_p90": 0.02, "e2e_s_mean": 0.5}, "a recording").largest(0.9)
     0.02
     """
-    known = {name: errors[f"ttft_s_{name}"] for name in ("mean", *QUANTILES) if f"ttft_s_{name}" in errors}
-    return TimeErrors({name: (error,) for name, error in known.items()}, basis)
+    of_ttft = {name: errors[f"ttft_s_{name}"] for name in ("mean", *QUANTILES) if f"ttft_s_{name}" in errors}
+    return TimeErrors({name: (error,) for name, error in of_ttft.items()}, basis)
 
 
 def time_interval(seconds: float, error: float) -> tuple[float, float]:
@@ -105,77 +104,23 @@ def limit_interval(limit_s: float, error: float) -> tuple[float, float]:
     return limit_s * max(0.0, 1 - error), limit_s * (1 + error)
 
 
-MAX_INSTANCES = 512
-MAX_GPUS = 8  # of an instance, in advice: one machine
 LARGER = (1.25, 1.5, 2.0, 4.0)  # times the smallest number that meets the target
-
-
-@dataclass
-class InstanceRuns:
-    """The simulations of one router, each computed once: number of instances -> point of the curve."""
-
-    trace: Trace
-    roofline: Roofline
-    target: PlanTarget
-    router: str
-    blocks: int = 0  # of KV in an instance's GPUs; 0: what fits
-    points: dict[int, CurvePoint] = field(default_factory=dict)
-
-    def __post_init__(self) -> None:
-        self.blocks = self.blocks or capacity_blocks(self.trace, self.roofline, self.target.limits)
-
-    @property
-    def largest(self) -> int:
-        """The largest number to try: an instance without a request changes nothing."""
-        return max(1, min(MAX_INSTANCES, len(self.trace)))
-
-    def at(self, count: int) -> CurvePoint:
-        """The point of one number of instances."""
-        if count not in self.points:
-            run = served(self.trace, self.roofline, self.target, self.blocks, count, self.router)
-            self.points[count] = _point(run, self.roofline, self.target)
-        return self.points[count]
-
-    def fewest(self, near: int = 1) -> int | None:
-        """The smallest number of instances that meets the target, by bisection; None if none up to `largest` does.
-
-        Args:
-            near: A number to start from, which may be close to the result.
-        """
-        if near > 1 and prefill_floor(self.trace, self.roofline, self.target).with_hits_s > self.target.ttft_s:
-            return None
-        return _fewest(lambda count: self.at(count).meets, min(near, self.largest), self.largest)
-
-    def fewest_within(self, limit_s: float, near: int = 1) -> int | None:
-        """As `fewest`, with a TTFT of at most `limit_s` in place of the target."""
-        if prefill_floor(self.trace, self.roofline, self.target).with_hits_s > limit_s:
-            return None
-
-        def meets(count: int) -> bool:
-            point = self.at(count)
-            return not point.rejected and point.ttft_s <= limit_s
-
-        return _fewest(meets, min(near, self.largest), self.largest)
-
-    def curve(self) -> list[CurvePoint]:
-        """The points that are known, from the smallest number of instances."""
-        return [self.points[count] for count in sorted(self.points)]
 
 
 def router_plan(runs: InstanceRuns, floor: PrefillFloor) -> RouterPlan | UnmetTarget:
     """The curve of a router, and the numbers of instances that meet the target, or the reason why none does."""
-    fewest = runs.fewest()
-    if fewest is None:
+    least = runs.fewest()
+    if least is None:
         curve = runs.curve()
         return UnmetTarget(runs.router, _reason(runs, floor, curve[-1]), curve)
     for factor in LARGER:
-        runs.at(min(runs.largest, int(np.ceil(fewest * factor))))
-    point, curve = runs.at(fewest), runs.curve()
-    missing = [one.instances for one in curve if one.instances > fewest and not one.meets]
-    meeting = [one.instances for one in curve if fewest <= one.instances < min(missing, default=MAX_INSTANCES + 1)]
-    saved_s = _saved_s(runs, fewest)
+        runs.at(min(runs.largest, int(np.ceil(least * factor))))
+    best, curve = runs.at(least), runs.curve()
+    missing = [point.instances for point in curve if point.instances > least and not point.meets]
+    meeting = [point.instances for point in curve if least <= point.instances < min(missing, default=MAX_INSTANCES + 1)]
+    saved_s = _saved_s(runs, least)
     return RouterPlan(
-        router=runs.router, **{figure.name: getattr(point, figure.name) for figure in fields(FleetFigures)},
+        router=runs.router, **{figure.name: getattr(best, figure.name) for figure in fields(FleetFigures)},
         saved_compute_s=saved_s, saved_usd=float(runs.roofline.usd(saved_s)),
         most_instances=meeting[-1] if missing else None, curve=curve,
     )  # fmt: skip
@@ -200,68 +145,11 @@ def model_error(runs: InstanceRuns, best: RouterPlan, errors: TimeErrors) -> Mod
     )  # fmt: skip
 
 
-def prefill_floor(trace: Trace, roofline: Roofline, target: PlanTarget) -> PrefillFloor:
-    """The time of prefill alone at the target's quantile, without hits and with every possible hit.
-
-    >>> from kvtrace.serving.hardware import gpu
-    >>> from kvtrace.serving.models import model_shape
-    >>> from kvtrace.trace.building import toy
-    >>> roofline = Roofline(model_shape("llama-3.1-8b"), gpu("h100"))
-    >>> floor = prefill_floor(toy("0 1", "0 1", block_size=512), roofline, PlanTarget(quantile=0.5))
-    >>> floor.with_hits_s < floor.without_hits_s
-    True
-    """
-    hit_tokens = unlimited_hits(trace, outputs=target.mode == "grow") * trace.block_size
-    cost, limits = step_cost(roofline), target.limits
-    times = [prefill_alone_s(trace, cost, limits, cached) for cached in (0, hit_tokens)]
-    return PrefillFloor(*(float(np.quantile(seconds, target.quantile)) if len(seconds) else 0.0 for seconds in times))
-
-
-def least_gpus_for(trace: Trace, roofline: Roofline, target: PlanTarget) -> int | None:
-    """The smallest number of GPUs per instance that hold each request and whose floor meets the target.
-
-    The number is at most 8, and at least that of the roofline; None if 8 GPUs are too few.
-    """
-    for gpus in range(max(roofline.gpus, fitting_gpus(trace, roofline, target.limits)), MAX_GPUS + 1):
-        if prefill_floor(trace, replace(roofline, gpus=gpus), target).with_hits_s <= target.ttft_s:
-            return gpus
-    return None
-
-
-def _fewest(meets: Callable[[int], bool], near: int, largest: int) -> int | None:
-    """The smallest number that meets the target, by doubling from `near` and bisection."""
-    low, high = 0, near  # the number `low` does not meet the target
-    while not meets(high):
-        if high >= largest:
-            return None
-        low, high = high, min(2 * high, largest)
-    while high - low > 1:
-        middle = (low + high) // 2
-        low, high = (low, middle) if meets(middle) else (middle, high)
-    return high
-
-
-def _point(done: ServingRun, roofline: Roofline, target: PlanTarget) -> CurvePoint:
-    figures, times = done.to_dict(), done.ttft_s
-    usd = done.instances * roofline.gpus * roofline.gpu.price_per_hour * done.makespan_s / 3600
-    ttft_s = float(np.quantile(times, target.quantile)) if len(times) else 0.0
-    low, high = quantile_interval(times, target.quantile)
-    return CurvePoint(
-        instances=done.instances, meets=not done.rejected and ttft_s <= target.ttft_s, ttft_s=ttft_s, ttft_low=low,
-        ttft_high=high, ttft=figures["ttft_s"], tpot=figures["tpot_s"], requests_per_s=figures["requests_per_s"],
-        block_hit_rate=figures["block_hit_rate"], imbalance=figures["imbalance"],
-        utilisation=float(np.mean(figures["utilisation"])), rejected=done.rejected, usd=usd,
-        usd_per_million_requests=usd * 1e6 / max(1, len(done.trace)),
-    )  # fmt: skip
-
-
 def _saved_s(runs: InstanceRuns, count: int) -> float:
     """The compute time that the hits save."""
-    done, roofline = served(runs.trace, runs.roofline, runs.target, runs.blocks, count, runs.router), runs.roofline
-    tokens = done.trace.input_length
-    return float(
-        (roofline.compute_s(tokens) - roofline.compute_s(tokens - done.cached_tokens, done.cached_tokens)).sum()
-    )
+    run, roofline = runs.served(count), runs.roofline
+    tokens = run.trace.input_length
+    return float((roofline.compute_s(tokens) - roofline.compute_s(tokens - run.cached_tokens, run.cached_tokens)).sum())
 
 
 def _reason(runs: InstanceRuns, floor: PrefillFloor, last: CurvePoint) -> str:
@@ -298,11 +186,6 @@ def _above(seconds: float, limit: float) -> str:
     return repr(seconds)
 
 
-def changed(runs: InstanceRuns, **what) -> InstanceRuns:
-    """The same question with another trace, roofline or capacity; no simulation is shared."""
-    return replace(runs, points={}, **what)
-
-
 MAX_LANES = 4096
 
 
@@ -310,21 +193,21 @@ def lanes_plan(trace: Trace, roofline: Roofline, target: PlanTarget, blocks: int
     """The largest number of lanes that meets the target on one instance; None in the open loop."""
     if target.loop is None:
         return None
+    loop, one_instance = target.loop, target.run(roofline, trace.block_size, blocks)
     points: dict[int, LanePoint] = {}
 
     def meets(lanes: int) -> bool:
         if lanes not in points:
-            loop = replace(target.loop, lanes=lanes) if target.loop else None
-            run = served(trace, roofline, target, blocks, 1, "round-robin", loop)
+            run = served(trace, replace(one_instance, loop=replace(loop, lanes=lanes)))
             assert isinstance(run, ClosedRun)
             points[lanes] = _lane_point(run, roofline, target)
         return points[lanes].meets
 
-    largest = most_lanes(meets, _all_lanes(trace, target.loop))
+    largest = most_lanes(meets, _all_lanes(trace, loop))
     curve = [points[lanes] for lanes in sorted(points)]
     return LanesPlan(
         lanes=largest, best=points[largest] if largest else None, curve=curve,
-        reason=None if largest else _lane_reason(curve[0], target), assumes=_assumes(target.loop),
+        reason=None if largest else _lane_reason(curve[0], target), assumes=_assumes(loop),
     )  # fmt: skip
 
 
@@ -334,7 +217,7 @@ def most_lanes(meets, largest: int) -> int | None:
     >>> most_lanes(lambda lanes: lanes <= 11, 100), most_lanes(lambda lanes: False, 9)
     (11, None)
     """
-    first_miss = _fewest(lambda number: not meets(number), 1, largest)
+    first_miss = fewest(lambda number: not meets(number), 1, largest)
     return largest if first_miss is None else first_miss - 1 or None
 
 
@@ -344,16 +227,16 @@ def _all_lanes(trace: Trace, loop: ClosedLoop) -> int:
     return MAX_LANES if loop.duration_s is not None else min(MAX_LANES, sessions)
 
 
-def _lane_point(done: ClosedRun, roofline: Roofline, target: PlanTarget) -> LanePoint:
-    figures, times = done.to_dict(), done.ttft_s
+def _lane_point(run: ClosedRun, roofline: Roofline, target: PlanTarget) -> LanePoint:
+    figures, times = run.to_dict(), run.ttft_s
     ttft_s = float(np.quantile(times, target.quantile)) if len(times) else 0.0
     low, high = quantile_interval(times, target.quantile)
     per_hour = figures["loop"]["sessions_per_hour"]
     cost = roofline.gpus * roofline.gpu.price_per_hour
     return LanePoint(
-        lanes=done.loop.lanes, meets=not done.rejected and ttft_s <= target.ttft_s, ttft_s=ttft_s, ttft_low=low,
+        lanes=run.loop.lanes, meets=not run.rejected and ttft_s <= target.ttft_s, ttft_s=ttft_s, ttft_low=low,
         ttft_high=high, tpot=figures["tpot_s"], e2e=figures["e2e_s"], requests_per_s=figures["requests_per_s"],
-        sessions_per_hour=per_hour, block_hit_rate=figures["block_hit_rate"], rejected=done.rejected,
+        sessions_per_hour=per_hour, block_hit_rate=figures["block_hit_rate"], rejected=run.rejected,
         usd_per_session=cost / per_hour if per_hour else None,
     )  # fmt: skip
 

@@ -18,8 +18,21 @@ import numpy as np
 
 from ..._base.errors import InputError
 from ...trace.trace import Trace
-from .recording import EngineSettings, Recording, RequestTimes, recording_of
-from .rows import NAN, column, lists, number_of, object_of, read_json, read_rows, whole, whole_setting
+from .recording import (
+    NAN,
+    EngineSettings,
+    Recording,
+    RequestTimes,
+    column,
+    lists,
+    number_of,
+    object_of,
+    read_json,
+    read_rows,
+    recording_of,
+    whole,
+    whole_setting,
+)
 
 NAMES = ("start_times", "ttfts", "itls", "input_lens", "output_lens")
 

@@ -23,8 +23,21 @@ import numpy as np
 
 from ..._base.errors import InputError
 from ...trace.trace import Trace
-from .recording import EngineSettings, Recording, RequestTimes, read_gauges, recording_of
-from .rows import NAN, column, number_of, object_of, read_json, read_rows, whole, whole_setting
+from .recording import (
+    NAN,
+    EngineSettings,
+    Recording,
+    RequestTimes,
+    column,
+    number_of,
+    object_of,
+    read_gauges,
+    read_json,
+    read_rows,
+    recording_of,
+    whole,
+    whole_setting,
+)
 
 
 def matches_vllm_requests(path: Path) -> bool:

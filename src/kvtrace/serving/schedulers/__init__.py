@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from ...cache.engines import EngineName
 from .base import BatchLimits, Scheduler
 from .dynamo import DynamoCost, DynamoScheduler
 from .sglang import SglangScheduler
@@ -25,7 +26,7 @@ def cost_of(engines: Iterable[str]) -> DynamoCost | None:
     return next((COSTS[engine]() for engine in engines if engine in COSTS), None)
 
 
-def scheduler_of(engine: str, limits: BatchLimits | None = None) -> Scheduler:
+def scheduler_of(engine: EngineName, limits: BatchLimits | None = None) -> Scheduler:
     """The scheduler of an engine, with its defaults or with the limits of a batch.
 
     >>> scheduler_of("vllm").name, scheduler_of("reference", BatchLimits(512, 4)).limits.requests

@@ -1,0 +1,33 @@
+"""Options of commands that read what an engine or a benchmark measured: the same requests as a trace, and its scheduler."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from ..serving.run_options import Deployment
+from .options import BLOCK_SIZE_OF_TRACE, record_options, with_options
+
+TRACE_OF_LOG = with_options(
+    click.option("--trace", "trace", metavar="TRACE", help="The same requests in the same order as in LOG, with the ids of their blocks.  [default: no two requests share a block]"),
+    BLOCK_SIZE_OF_TRACE,
+)  # fmt: skip
+SCHEDULER = record_options(Deployment, only=("scheduler",), settings={"scheduler": {"help": "Options of the engine's scheduler, with its own names. Example: max_num_seqs=128.  [default: from LOG]"}})
+
+
+def recording_of(log: str, options: dict[str, Any]) -> Any:
+    """The recording of a command's LOG, with the blocks of its --trace."""
+    from ..formats import reading
+    from ..serving.recordings import read_recording
+
+    trace = reading.read(options["trace"], block_size=options["block_size"]) if options["trace"] else None
+    return read_recording(log, format=options["recording_format"], trace=trace)
+
+
+def scheduler_of(recording: Any, options: dict[str, Any]) -> Any:
+    """The scheduler of the recorded engine, or of --engine, with the options of --scheduler."""
+    from ..serving.schedulers.base import with_options as with_changes
+
+    scheduler = recording.scheduler(options["engine"])
+    return with_changes(scheduler, options["scheduler"]) if options["scheduler"] else scheduler
