@@ -65,11 +65,6 @@ class TaskChoices:
         metavar="FOLDER", group=LARGE,
     )  # fmt: skip
 
-    def require_runner(self) -> None:
-        """UsageError for an option of tasks without --runner."""
-        if self.runner is None and replace(self, workers=None) != TaskChoices():
-            raise UsageError("--ray-address, --partitions, --memory and --work-dir require --runner.")
-
     def run(self) -> contextlib.AbstractContextManager[Runner]:
         """The runner of --runner."""
         from .._base.memory import keep_little
@@ -174,7 +169,8 @@ def anonymize_command(inputs, output, key_file, resume, rejects, keep_order, ver
     if rejects is not None:
         writing.require_place(rejects)
     chosen = taken(TaskChoices, options)
-    chosen.require_runner()
+    if chosen.runner is None and replace(chosen, workers=None) != TaskChoices():
+        raise UsageError("--ray-address, --partitions, --memory and --work-dir require --runner.")
     estimate = _service_model(*map(options.pop, ("service_time", "gpu_name", "gpus", "costs_file")))
     checkpoint = _checkpoint(inputs, output, key_file, resume, in_tasks=chosen.runner is not None)
     release = taken_release(options)

@@ -155,17 +155,13 @@ class AuditOptions:
         None, "Earlier release: look for requests that are in both.", metavar="PREVIOUS", group="Privacy"
     )
     users: str | Path | None = option(
-        None,
-        "File with one user per line, one line for each row, to count contributors; never part of an output.",
-        metavar="FILE",
-        group="Input",
-    )
+        None, "File with one user per line, one line for each row, to count contributors; never part of an output.",
+        metavar="FILE", group="Input",
+    )  # fmt: skip
     profile: ProfileName | None = option(
-        None,
-        "Profile to grade against: exact, standard or strict.  [default: the declared profile, else standard]",
-        metavar="NAME",
-        group="Privacy",
-    )
+        None, "Profile to grade against: exact, standard or strict.  [default: the declared profile, else standard]",
+        metavar="NAME", group="Privacy",
+    )  # fmt: skip
     allow_measured: Iterable[str] = option(
         (),
         "Measured columns that TRACE may have, with commas between: cached_tokens, ttft_ms, e2e_ms, queue_ms.  "
@@ -177,11 +173,9 @@ class AuditOptions:
         group="Input",
     )  # fmt: skip
     format: str | None = option(
-        None,
-        "Trace format: mooncake, bailian, agentic-mooncake, parquet or dataset.  [default: from the content]",
-        metavar="NAME",
-        group="Input",
-    )
+        None, "Trace format: mooncake, bailian, agentic-mooncake, parquet or dataset.  [default: from the content]",
+        metavar="NAME", group="Input",
+    )  # fmt: skip
     sidecar: dict[str, Any] | None = None  # the sidecar's values, in place of `<path>.meta.json`
     contributors: Contributors | None = None  # the contributor of each row, in place of `users`
     memory: int | None = None  # bytes that the audit of a data set may use
