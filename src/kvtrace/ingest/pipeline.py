@@ -9,7 +9,7 @@ and 8 more bytes a reference at the end.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Collection, Generator, Iterable, Mapping
+from collections.abc import Callable, Collection, Generator, Iterable
 from contextlib import closing
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -332,7 +332,7 @@ def _released(
     return AnonymizedRows(columns, draft.block_size, tail, meta, counts, account)
 
 
-def stated(meta: Mapping[str, Any], account: Account, counts: RowCounts, measured: Collection[str]) -> dict[str, Any]:
+def stated(meta: dict[str, Any], account: Account, counts: RowCounts, measured: Collection[str]) -> dict[str, Any]:
     """The sidecar's sections after a release that kept these measured columns, and notes on them in the account.
 
     The counts of the whole log are left out if the release is a sample.
