@@ -1,9 +1,9 @@
 """Chat templates: render messages to the text of the prompt, as the serving engine does.
 
 A chat template is Jinja source that comes with a tokenizer. Engines run it with Hugging Face's transformers, which take
-most of a second to import. This module renders the same bytes without transformers. Its environment (template_syntax.py)
-differs in one point: `strftime_now` returns the time of the request, not of the run. Otherwise a prompt that contains
-the date would lose its prefix overnight.
+most of a second to import. This module renders the same bytes without transformers. Its environment, in
+template_syntax.py, differs in one point: `strftime_now` returns the time of the request, not of the run. Otherwise a
+prompt that contains the date would lose its prefix overnight.
 
 Templates accept different forms of messages (see messages.py). The accepted forms are detected by rendering a few
 words, once, when a message needs it.
