@@ -1,6 +1,7 @@
 """Who may import whom, and what each file may do: each rule lists the files that break it."""
 
 import ast
+import re
 import subprocess
 import sys
 
@@ -28,6 +29,10 @@ HEAVY = {"tokenizers", "fastokens", "pyarrow", "plotly", "ray", "torch", "transf
          "huggingface_hub", "scipy", "opentelemetry", "google", "litellm", "aiohttp", "multidict",
          "yarl", "uvicorn", "uvloop", "brotli"}  # fmt: skip
 COMPILED = ("_native", "cache/core", "cache/live", "cache/policies", "cache/structures", "serving/core")
+FILE = re.compile(r"(?<![\w/.-])((?:\w+/)*)(\w+)\.py\b")  # as comments and docstrings name one
+ELSEWHERE = {"block_pool", "single_type_kv_cache_manager", "radix_cache", "evict_policy",  # vLLM's, SGLang's
+             "spend_tracking_utils", "ucm_connector", "auto_trace_analysis",  # of LiteLLM, UCM and LMCache
+             "NAME", "mine", "x"}  # fmt: skip
 RULES = {}
 
 
@@ -77,6 +82,16 @@ def no_imports_run_in_a_circle(files):
             del graph[name]
     for name, needed in graph.items():
         yield f"{name} and {sorted(needed & graph.keys())} import each other, or what does"
+
+
+@rule
+def a_file_that_is_named_exists(files):
+    names = {name.split("/")[-1] for name in FILES} | ELSEWHERE
+    for file in files.values():
+        for folder, name in dict.fromkeys(FILE.findall(file.text)):
+            here = {f"{folder}{name}", f"{file.name.rpartition('/')[0]}/{folder}{name}"}
+            if not here & FILES.keys() and (name not in names if not folder else room_of(folder) in ROOMS):
+                yield f"{file.name} names {folder}{name}.py, which does not exist"
 
 
 @rule
@@ -146,6 +161,9 @@ def test_every_file_keeps_the_rule(name):
         ("only_some_rooms_see_text", "cache/x", "from .. import text",
          "cache/x imports ['kvtrace.text'], which see text"),
         ("no_imports_run_in_a_circle", "trace/x", "from . import x", None),
+        ("a_file_that_is_named_exists", "trace/y", "# see gone.py", "trace/y names gone.py, which does not exist"),
+        ("a_file_that_is_named_exists", "trace/y", "# trace/no.py", "trace/y names trace/no.py, which does not exist"),
+        ("a_file_that_is_named_exists", "trace/y", "# hits.py, cache/core/pool.py, vllm/v1/pool.py", None),
         ("no_public_name_is_a_module_too", "trace/read", "", "trace/read is a module, and kvtrace.read another thing"),
         ("no_public_name_is_a_module_too", "read/x", "", "read/x is a module, and kvtrace.read another thing"),
         ("no_public_name_is_a_module_too", "cli/read", "", None),

@@ -1,4 +1,4 @@
-"""Counts of the rows of a log (taken, filtered, rejected), and the file of the rejected ones.
+"""The record of a log's rows (taken, filtered, rejected), as `ingest/row_counts.py` counts them, and the rejects file.
 
 The rejects file has the place of each bad row and the reason, one JSON object a line; never its content.
 """

@@ -5,7 +5,8 @@ The mode sets how closely lengths are modelled:
 block: each id is a full block. token: true lengths; a partial last block takes room and has no hash. grow: as token;
 the output's tokens, except the last one, are cached too, and their full blocks have hashes that no other request has.
 
-Where block counts are stated (trace/stated.py), token and grow add blocks of the request alone up to its length.
+Where block counts are stated (`STATED` in trace/columns.py), token and grow add blocks of the request alone up to its
+length.
 
 The offline optimum (belady, one request at a time) works on runs of blocks: what one request uses next of the blocks
 that another one used last, as the exact hit curve has them (analysis/reuse.py). A trace has far fewer runs than blocks,

@@ -5,7 +5,7 @@ The file of an open window holds keyed digests, lengths and times of its request
     header   one line of JSON: the window, its release settings, a check value of its key
     frames   kind, length and checksum, then the data:
              SOURCE   how the requests of a source are read and hashed
-             BATCH    the requests that a batch answers for, and the batch (ingest/batch_codec.py)
+             BATCH    the requests that a batch answers for, and the batch (`packed` in ingest/checkpoint.py)
              END      the requests accepted and dropped when the window ended
 
 The file has neither text nor the key, and only its owner can read it. A kill may leave an incomplete frame at its end,

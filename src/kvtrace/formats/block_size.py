@@ -26,7 +26,7 @@ MAX_FACTOR = 64  # a larger multiple of the size that fits is a mistake, not a w
 
 
 @dataclass(frozen=True)
-class Sizes:
+class SizeRange:
     """The block sizes from `low` to `high` that fit the first `rows` rows; none if high < low."""
 
     low: int
@@ -65,18 +65,18 @@ def settle(result: ReadResult, block_size: int | None = None, tail: BlockRule | 
     raise _misfit(result, lengths, blocks, block_size, rules)
 
 
-def fitting(lengths: np.ndarray, blocks: np.ndarray, tail: str) -> Sizes:
+def fitting(lengths: np.ndarray, blocks: np.ndarray, tail: str) -> SizeRange:
     """The block sizes that fit all rows, or else those that fit the longest run of rows from the first.
 
     >>> fitting(np.array([7000, 2200]), np.array([14, 5]), "kept")
-    Sizes(low=500, high=538, rows=2)
+    SizeRange(low=500, high=538, rows=2)
     """
     low, high = _intervals(lengths, blocks, tail)
     low, high = np.maximum.accumulate(low), np.minimum.accumulate(high)
     fits = int(np.searchsorted(low > high, True))  # False ... False True ... True
     if fits == 0:
-        return Sizes(1, 0 if len(lengths) else ANY, 0)
-    return Sizes(int(low[fits - 1]), int(high[fits - 1]), fits)
+        return SizeRange(1, 0 if len(lengths) else ANY, 0)
+    return SizeRange(int(low[fits - 1]), int(high[fits - 1]), fits)
 
 
 def _intervals(lengths, blocks, tail):
@@ -144,7 +144,7 @@ def _ids(count) -> str:
     return f"{count:,} hash_id{'' if count == 1 else 's'}"
 
 
-def _interval(sizes: Sizes) -> str:
+def _interval(sizes: SizeRange) -> str:
     if sizes.high == ANY:
         return f"all block sizes from {sizes.low:,}"
     return f"block sizes from {sizes.low:,} to {sizes.high:,}"

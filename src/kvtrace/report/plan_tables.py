@@ -9,8 +9,8 @@ from .._base.tables import TextTable, csv_text
 from ..serving.planning.plan_result import (
     BlockSizePlan,
     BlockSizesPlan,
-    CurvePoint,
     InstancesPlan,
+    InstancesPoint,
     LanePoint,
     LanesPlan,
     LeastMemory,
@@ -173,10 +173,12 @@ def _curve(part: InstancesPlan) -> TextTable:
         for number, point in enumerate(_shown(row))
     ]
     shown = ("router", "instances", "ttft", "block_hit_rate", "usd", "meets")
-    return table.add_results(columns_in(RouterPlan) | columns_in(CurvePoint), rows, shown, block_hit_rate="hit rate")
+    return table.add_results(
+        columns_in(RouterPlan) | columns_in(InstancesPoint), rows, shown, block_hit_rate="hit rate"
+    )
 
 
-def _shown(row: RouterPlan | UnmetTarget) -> list[CurvePoint]:
+def _shown(row: RouterPlan | UnmetTarget) -> list[InstancesPoint]:
     """The points of a curve for a table: powers of two below the target, its neighbours, and the larger numbers."""
     if row.instances is None:
         return row.curve[-5:]

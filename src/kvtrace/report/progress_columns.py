@@ -1,4 +1,7 @@
-"""The columns of each progress line. `rich.progress` takes 20 ms to import, so only a terminal loads this module."""
+"""The columns of each progress line, with the time that remains.
+
+`rich.progress` takes 20 ms to import, so only a terminal loads this module.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The routers, by name. docs/cache/simulate.md explains them; core/serving.py computes their choices."""
+"""The names of the routers, whose choices `core/serving.py` computes. docs/cache/simulate.md explains them."""
 
 from __future__ import annotations
 

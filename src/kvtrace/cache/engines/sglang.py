@@ -50,7 +50,7 @@ def build(
 ) -> Radix:
     """Build SGLang's cache of `context.capacity` blocks, with one of its eviction policies and of its trees.
 
-    A `layout` with windows adds a pool for them (sglang_hybrid.py).
+    A `layout` with windows adds a pool for them (core/hybrid_radix.py).
 
     The policy `priority` reads the trace's extra column of that name: whole numbers; higher ones are evicted later, and
     a missing one is 0. UsageError for a policy that SGLang does not have, or a trace without priorities.

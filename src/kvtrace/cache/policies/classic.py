@@ -1,4 +1,4 @@
-"""Policies of fixed orders: recency, age, frequency, a given time or priority, and the offline optimum.
+"""Policies of fixed orders: LRU, MRU, FIFO, SIEVE, SLRU, LFU, a given time or priority, and the offline optimum.
 
 Each class says whose policy it is, what it orders by, and what breaks ties.
 """

@@ -1,4 +1,4 @@
-"""The proxy as an ASGI app: it forwards each request as it came, streams the answer through, and copies both."""
+"""The proxy as an ASGI app: it forwards any request, streams the answer through, and copies what `exchange` names."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def proxy_app(
     """An ASGI app that passes requests on to a server, and puts copies of those that generate text into a queue.
 
     Args:
-        put: Takes a copy; its source is one of `calls.ENDINGS`.
+        put: Takes a copy; its source is one of `exchange.ENDINGS`.
         upstream: URL of the server, such as https://api.openai.com; paths of requests come after its path.
         limits: Sizes in bytes and times in seconds.
         session_header, user_header: Names of headers whose values become keys of sessions and users.

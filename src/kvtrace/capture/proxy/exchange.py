@@ -1,4 +1,4 @@
-"""One request and its answer as the proxy saw them: which API, the limits, the copies in memory, and their payload.
+"""One request and its answer as the proxy saw them: the paths of its API, limits, copies in memory, and their payload.
 
 Calls that generate text are known by the paths of their APIs; each kind has its own source and log reader. Copies are
 bounded each, and all copies together.

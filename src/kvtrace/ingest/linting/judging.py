@@ -1,4 +1,4 @@
-"""Judge the spans in which two prompts differ: occurrences of a kind of finding, or a difference that is expected.
+"""Judge segments in which prompts differ, by their shape: a finding of some kind, or a difference that is expected.
 
 A kind of finding has a name, what it is, and what to change.
 """

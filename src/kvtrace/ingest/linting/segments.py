@@ -1,8 +1,9 @@
-"""The segments in which two prompts differ: the chunks that both have in order, the spans between, and their shape.
+"""The segments in which two prompts differ, and the shape of each: a date, an id, white space, moved words, words.
 
-A chunk is a line; a long line is cut after punctuation. A change in one place alters the chunks of that place only, so
-an insertion does not shift the others. Each chunk has two numbers: its own, and its key, which it shares with chunks
-that differ in white space, letter case or the form of characters only.
+Between them are the chunks that both prompts have in the same order. A chunk is a line; a long line is cut after
+punctuation. A change in one place alters the chunks of that place only, so an insertion does not shift the others. Each
+chunk has two numbers: its own, and its key, which it shares with chunks that differ in white space, letter case or the
+form of characters only.
 
 The shape of a text is a date, an id, white space, moved words, or other words. Only the shape leaves this module, and
 numbers that stand for values; no text does.

@@ -2,7 +2,7 @@
 
 Each assistant turn is one request: its prompt is all turns before it, and its output is the turn. The turns are in
 `conversations` (from, value) for ShareGPT, in `conversation` (role, content) for LMSYS and WildChat, and in `messages`
-for plain chats. Only WildChat has times, in its turns. The others need an arrival model (see arrival_model.py).
+for plain chats. Only WildChat has times, in its turns. The others need an arrival model (--arrivals).
 """
 
 from __future__ import annotations

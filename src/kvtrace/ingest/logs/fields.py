@@ -177,7 +177,7 @@ def put_usage(
         record: The request.
         places: The usage of its response, which may be empty.
         prompt, output: Names of the lengths.
-        cached: Paths of the cached tokens, instead of those that `measured.py` knows.
+        cached: Paths of the cached tokens, instead of those that `record.py` lists.
     """
     if record.prompt_tokens is None:
         record.prompt_tokens = count(*find(places, *prompt))
@@ -266,10 +266,10 @@ def put_message(record: Record, message: Any, path: str) -> None:
 
 
 def put_output(record: Record, value: Any, path: str) -> None:
-    """Set the record's output: text, token ids, a length, or an answer of any shape (answers.py, streams/); RowError.
+    """Set the record's output: text, token ids, a length, or an answer of any shape (contents.py); RowError.
 
     A logged length takes precedence over counting tokens. With a logged length, cut text is left out, not refused.
-    Without a value, the output stays unknown; `unanswered.py` says when that is an error.
+    Without a value, the output stays unknown; `pairs.py` says when that is an error.
     """
     if type(value) in (str, list):
         value = unstreamed(value, path)

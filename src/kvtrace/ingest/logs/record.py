@@ -1,4 +1,4 @@
-"""Record: one request of a raw log with its text, with what the service measured of it, or its block hashes.
+"""Record: a request of a raw log, with text or block hashes; and the names that logs have for measured fields.
 
 Every reader returns Records. Readers name where their format has measured values (prompt tokens from the cache, times
 to the first token and the end); the tables below hold the names that formats share. A value that is not valid
@@ -38,7 +38,7 @@ class Record:
     invalid: set[str] = field(default_factory=set)  # measured columns whose logged value is not valid
     messages: list[dict[str, Any]] | None = None  # chat messages, to be rendered by the chat template
     tools: list[dict[str, Any]] | None = None  # tool definitions, rendered with the messages
-    shaping: dict[str, Any] | None = None  # other fields that can change the prompt (shaping.py)
+    shaping: dict[str, Any] | None = None  # other fields that can change the prompt (`shaping_of` in contents.py)
     text: str | None = None  # a templated prompt
     texts: list[str] | None = None  # the rendered prompt, cut where its media stand
     placed: list[Any] = field(default_factory=list)  # the media between `texts`

@@ -241,7 +241,7 @@ class _ContributorTable:
         self._count[block] += 1
 
 
-TABLE = 1 << 26  # bytes of contributors, see contributor_counts.py
+TABLE = 1 << 26  # bytes of contributors
 USUAL_K = 3  # the k to report for a profile without k-sharing
 
 REQUEST = 180  # bytes a request: its columns, a copy of rows that are not in order of time, and sorts in `anonymity`

@@ -6,12 +6,12 @@ from collections.abc import Callable
 
 import numpy as np
 
-from ...serving.planning.plan_result import CurvePoint, InstancesPlan, Plan, RouterPlan, Sensitivity, UnmetTarget
+from ...serving.planning.plan_result import InstancesPlan, InstancesPoint, Plan, RouterPlan, Sensitivity, UnmetTarget
 from .plot import Axis, Panel, Plot, Series
 
 OVERLOAD = 10  # times the target: numbers of instances with a longer time to first token are not drawn
 INSTANCES = Axis("instances", log=True, unit="instances")
-QUANTILES: dict[str, Callable[[CurvePoint], float]] = {
+QUANTILES: dict[str, Callable[[InstancesPoint], float]] = {
     "p50": lambda point: point.ttft["p50"],
     "p90": lambda point: point.ttft["p90"],
     "p99": lambda point: point.ttft["p99"],
@@ -74,13 +74,13 @@ def _latency_panel(place: str, series: list[Series], target_s: float | None) -> 
     return Panel(f"TTFT {place}", INSTANCES, Axis("time to first token (s)", log=True, unit="s"), series)
 
 
-def _drawn(row: RouterPlan | UnmetTarget, part: InstancesPlan) -> list[CurvePoint]:
+def _drawn(row: RouterPlan | UnmetTarget, part: InstancesPlan) -> list[InstancesPoint]:
     """The points of a router without those of an overload, whose queues grow for as long as the trace lasts."""
     limit = OVERLOAD * max(part.target.ttft_s, min(point.ttft_s for point in row.curve))
     return [point for point in row.curve if point.ttft_s <= limit]
 
 
-def _lines(part: InstancesPlan, value: Callable[[CurvePoint], float], *, noise: bool = False) -> list[Series]:
+def _lines(part: InstancesPlan, value: Callable[[InstancesPoint], float], *, noise: bool = False) -> list[Series]:
     """A line for each router."""
     lines = []
     for colour, row in enumerate(part.routers):

@@ -1,10 +1,10 @@
-"""GPUs and the links between them: arithmetic, bandwidth, memory and price; and the prices of providers.
+"""GPUs, the links between them, and prices: what reads and checks the figures, which are in gpus.json.
 
-A GPU is a row of GPUS or a JSON file: gpus.json has the figures and their sources. Peaks are the vendors' public
-data-sheet figures, without sparsity, and shares are public measurements; prices are assumptions: an hour's rent on
-demand. A link has the bandwidth and the latency of the all-reduces of tensor parallelism. No figure was fitted to a
-recording of a served model. docs/serving/models.md has the table. The formulas take numbers and columns of numbers,
-which are checked here: float64, not negative, all of one shape.
+A GPU is a row of GPUS or a JSON file: gpus.json has arithmetic, bandwidth, memory, price and the sources. Peaks are the
+vendors' public data-sheet figures, without sparsity, and shares are public measurements; prices are assumptions: an
+hour's rent on demand. A link has the bandwidth and the latency of the all-reduces of tensor parallelism. No figure was
+fitted to a recording of a served model. docs/serving/models.md has the table. The formulas take numbers and columns of
+numbers, which are checked here: float64, not negative, all of one shape.
 
 A provider bills tokens. Reading a cached token costs 0.1 of an input token. Writing a token to the cache costs 1.25 if
 it lives for 5 minutes after its last use, and 2 if it lives for an hour.

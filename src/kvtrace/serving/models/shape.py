@@ -45,7 +45,7 @@ class ModelShape:
     head_dim: int  # of queries and keys; with latent attention qk_nope_head_dim + qk_rope_head_dim
     value_dim: int  # of values; equal to head_dim except for latent attention
     intermediate: int  # width of a dense layer's MLP
-    kv_bytes_per_token: int  # over all layers, as in kv_bytes.py: of windows, while a token is in them
+    kv_bytes_per_token: int  # over all layers, as in layers.py: of windows, while a token is in them
     bytes_per_parameter: float
     tied: bool = False  # the embedding is also the head
     gated: bool = True  # an MLP has three matrices: gate, up, down

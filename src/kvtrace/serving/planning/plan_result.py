@@ -131,7 +131,7 @@ class FleetFigures(Described):
 
 
 @dataclass(frozen=True, kw_only=True)
-class CurvePoint(FleetFigures):
+class InstancesPoint(FleetFigures):
     """A number of instances that was simulated."""
 
     meets: bool = field(  # whether the target is met and every request is served
@@ -146,7 +146,7 @@ class UnmetTarget(Described):
 
     router: RouterName
     reason: str
-    curve: list[CurvePoint]
+    curve: list[InstancesPoint]
     instances: None = None
 
 
@@ -158,7 +158,7 @@ class RouterPlan(FleetFigures):
     saved_compute_s: float  # by hits
     saved_usd: float
     most_instances: int | None  # the last number before one that misses the target; None: all larger ones meet it
-    curve: list[CurvePoint]  # all numbers that were simulated
+    curve: list[InstancesPoint]  # all numbers that were simulated
 
 
 @dataclass(frozen=True)

@@ -24,7 +24,7 @@ from ..run import Run
 from ..schedulers.base import BatchLimits
 from ..serving_run import ServingRun
 from ..simulation import StepCost
-from .plan_result import CurvePoint, PrefillFloor, RouterPlan, Sensitivity
+from .plan_result import InstancesPoint, PrefillFloor, RouterPlan, Sensitivity
 from .plan_target import PlanTarget
 
 MAX_INSTANCES = 512
@@ -137,7 +137,7 @@ class InstanceRuns:
     target: PlanTarget
     router: RouterName
     blocks: int = 0  # of KV in an instance's GPUs; 0: what fits
-    points: dict[int, CurvePoint] = field(default_factory=dict)
+    points: dict[int, InstancesPoint] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.blocks = self.blocks or capacity_blocks(self.trace, self.roofline, self.target.limits)
@@ -152,7 +152,7 @@ class InstanceRuns:
         """The largest number to try: an instance without a request changes nothing."""
         return max(1, min(MAX_INSTANCES, len(self.trace)))
 
-    def at(self, count: int) -> CurvePoint:
+    def at(self, count: int) -> InstancesPoint:
         """The point of one number of instances."""
         if count not in self.points:
             self.points[count] = _point(self.served(count), self.roofline, self.target)
@@ -179,7 +179,7 @@ class InstanceRuns:
 
         return fewest(meets, min(near, self.largest), self.largest)
 
-    def curve(self) -> list[CurvePoint]:
+    def curve(self) -> list[InstancesPoint]:
         """The points that are known, from the smallest number of instances."""
         return [self.points[count] for count in sorted(self.points)]
 
@@ -202,12 +202,12 @@ def fewest(meets: Callable[[int], bool], near: int, largest: int) -> int | None:
     return high
 
 
-def _point(run: ServingRun, roofline: Roofline, target: PlanTarget) -> CurvePoint:
+def _point(run: ServingRun, roofline: Roofline, target: PlanTarget) -> InstancesPoint:
     figures, times = run.to_dict(), run.ttft_s
     usd = run.instances * roofline.gpus * roofline.gpu.price_per_hour * run.makespan_s / 3600
     ttft_s = float(np.quantile(times, target.quantile)) if len(times) else 0.0
     low, high = quantile_interval(times, target.quantile)
-    return CurvePoint(
+    return InstancesPoint(
         instances=run.instances, meets=not run.rejected and ttft_s <= target.ttft_s, ttft_s=ttft_s, ttft_low=low,
         ttft_high=high, ttft=figures["ttft_s"], tpot=figures["tpot_s"], requests_per_s=figures["requests_per_s"],
         block_hit_rate=figures["block_hit_rate"], imbalance=figures["imbalance"],

@@ -23,8 +23,8 @@ from ..hardware import Roofline
 from ..lanes import ClosedLoop, ClosedRun
 from ..latencies import quantile_interval
 from .plan_result import (
-    CurvePoint,
     FleetFigures,
+    InstancesPoint,
     LanePoint,
     LanesPlan,
     ModelError,
@@ -152,7 +152,7 @@ def _saved_s(runs: InstanceRuns, count: int) -> float:
     return float((roofline.compute_s(tokens) - roofline.compute_s(tokens - run.cached_tokens, run.cached_tokens)).sum())
 
 
-def _reason(runs: InstanceRuns, floor: PrefillFloor, last: CurvePoint) -> str:
+def _reason(runs: InstanceRuns, floor: PrefillFloor, last: InstancesPoint) -> str:
     """Why no number of instances meets the target."""
     target = runs.target
     limit, place = f"the target of {target.ttft_s:g} s", f"p{100 * target.quantile:g}"
