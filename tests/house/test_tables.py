@@ -19,12 +19,13 @@ def test_no_row_lacks_anything():
     assert missing(Repository()) == []
 
 
-@pytest.mark.parametrize(("literal", "table"), [
-    (EngineName, ENGINES), (PolicyName, POLICIES), (RouterName, ROUTERS), (ProfileName, PROFILES), (Tail, TAILS),
-    (BlockRule, BLOCK_RULES),
+@pytest.mark.parametrize(("name", "literal", "table"), [
+    ("EngineName", EngineName, ENGINES), ("PolicyName", PolicyName, POLICIES), ("RouterName", RouterName, ROUTERS),
+    ("ProfileName", ProfileName, PROFILES), ("Tail", Tail, TAILS), ("BlockRule", BlockRule, BLOCK_RULES),
 ])  # fmt: skip
-def test_a_literal_has_the_names_of_its_table(literal, table):
-    assert set(get_args(literal)) == set(table)
+def test_a_literal_has_the_names_of_its_table(name, literal, table):
+    names = set(get_args(literal))
+    assert names == set(table), f"add {set(table) - names} to {name}, and drop {names - set(table)}"
 
 
 def test_a_missing_file_is_named():

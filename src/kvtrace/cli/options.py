@@ -240,22 +240,21 @@ def record_options(
     *,
     only: Sequence[str] = (),
     without: Sequence[str] = (),
-    unset: bool = False,
     settings: Mapping[str, Mapping[str, Any]] | None = None,
 ) -> Decorator:
     """The options that the fields of a record are, in the order of the fields or of `only`.
 
     Args:
-        record: A record whose fields were layouts by `_base.options.option`; other fields are no options.
+        record: A record whose fields were made by `_base.options.option`; other fields are no options.
         only, without: Names of fields.
-        unset: Whether an option that is not given is None, and not the default of its field.
         settings: Field -> further settings of its `click.option`.
     """
     parts = {part.name: part for part in fields(record) if part.metadata and part.name not in without}
-    return with_options(*(_option_of(parts[name], unset, (settings or {}).get(name, {})) for name in only or parts))
+    return with_options(*(_option_of(parts[name], (settings or {}).get(name, {})) for name in only or parts))
 
 
-def _option_of(part: Field[Any], unset: bool, further: Mapping[str, Any]) -> Decorator:
+def _option_of(part: Field[Any], further: Mapping[str, Any]) -> Decorator:
+    """The option of a field; without a default of its own where its help states one."""
     about, flag = part.metadata, str(part.type).startswith("bool")
     name = about["name"] or part.name.replace("_", "-")
     settings: dict[str, Any] = {"help": about["help"], "metavar": about["metavar"], "cls": RecordOption, "group": about["group"]}
@@ -267,7 +266,7 @@ def _option_of(part: Field[Any], unset: bool, further: Mapping[str, Any]) -> Dec
         settings["type"] = (click.FloatRange if str(part.type).startswith("float") else click.IntRange)(about["minimum"])
     elif str(part.type).startswith(("int", "float")) and not about["parse"]:
         settings["type"] = int if str(part.type).startswith("int") else float
-    stated = unset or part.default == () or "[default: " in about["help"]
+    stated = part.default == () or "[default: " in about["help"]
     default = () if about["many"] else None if stated else about["shown"] or part.default
     return click.option(f"--{name}", part.name, **{"multiple": about["many"], "default": default, **settings, **further})
 

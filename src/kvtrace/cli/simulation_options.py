@@ -105,7 +105,7 @@ CACHE = with_options(
 )  # fmt: skip
 ROUTERS = record_options(InstanceSetup, only=("routers",))
 IN_TIME = with_options(
-    record_options(InstanceSetup, only=("router_seed",), unset=True), record_options(Deployment, settings={"gpu": {"rows": completion.gpus}}), loop_options,
+    record_options(InstanceSetup, only=("router_seed",)), record_options(Deployment, settings={"gpu": {"rows": completion.gpus}}), loop_options,
 )  # fmt: skip
 LOOP_WARM_UP = click.option("--warm-up", default="0", metavar="N", help="Do not count the first requests: a number (1000), a share (10%) or a time (10m); with --loop closed a number of each lane.")
 
