@@ -13,10 +13,11 @@ from kvtrace._base.results import Described, ResultColumn, attributes_in
 
 
 class Key(NamedTuple):
-    """The type of the value, and whether the object always has the key."""
+    """The type of the value, whether the object always has the key, and the first line of a property's docstring."""
 
     kind: Any
     is_required: bool = True
+    meaning: str = ""
 
 
 def keys_of(kind: Any) -> dict[str, Key]:
@@ -24,7 +25,7 @@ def keys_of(kind: Any) -> dict[str, Key]:
 
     >>> from kvtrace.serving.misses.baseline import Amount
     >>> keys_of(Amount)["tokens"], keys_of(Amount)["gib"]
-    (Key(kind=<class 'int'>, is_required=True), Key(kind=<class 'float'>, is_required=False))
+    (Key(kind=<class 'int'>, is_required=True, meaning=''), Key(kind=<class 'float'>, is_required=False, meaning=''))
     """
     if typing.is_typeddict(kind):
         return _keys_of_dict(kind)
@@ -35,9 +36,9 @@ def keys_of(kind: Any) -> dict[str, Key]:
             picks = column.value and is_described(value) and isinstance(column.spread, Mapping)
             keys |= {key: each for key, each in _spread(value).items() if not picks or key in column.spread}
         elif column.optional:
-            keys[column.key or name] = Key(_without_none(value), is_required=False)
+            keys[column.key or name] = Key(_without_none(value), False, _meaning_of(kind, name))
         else:
-            keys[column.key or name] = Key(value)
+            keys[column.key or name] = Key(value, True, _meaning_of(kind, name))
     return keys
 
 
@@ -54,7 +55,10 @@ def _spread(kind: Any) -> dict[str, Key]:
     if not _is_union(kind):
         return keys_of(kind)
     keys = keys_of(_without_none(kind))
-    return {name: Key(key.kind if type(None) in get_args(key.kind) else key.kind | None) for name, key in keys.items()}
+    return {
+        name: key._replace(kind=key.kind if type(None) in get_args(key.kind) else key.kind | None, is_required=True)
+        for name, key in keys.items()
+    }
 
 
 def _without_none(kind: Any) -> Any:
@@ -69,9 +73,18 @@ def _kind_of(kind: type, name: str, column: ResultColumn) -> Any:
     """The type of the value of an attribute in JSON."""
     if column.value is not None and (value := get_type_hints(column.value).get("return")):
         return value
-    attribute = getattr(kind, name, None)
-    getter = getattr(attribute, "fget", None) or getattr(attribute, "func", None)
+    getter = _getter(kind, name)
     return get_type_hints(getter)["return"] if getter else get_type_hints(kind)[name]
+
+
+def _meaning_of(kind: type, name: str) -> str:
+    """The first line of a property's docstring; a field has none."""
+    return (getattr(_getter(kind, name), "__doc__", None) or "").strip().split("\n")[0]
+
+
+def _getter(kind: type, name: str) -> Any:
+    attribute = getattr(kind, name, None)
+    return getattr(attribute, "fget", None) or getattr(attribute, "func", None)
 
 
 def is_described(kind: Any) -> bool:

@@ -183,7 +183,10 @@ def _of_keys(*keys: Mapping[str, Key], required: Mapping[str, Key] | None = None
     """The schema of an object with these keys; those of `required` alone are always there, if it is given."""
     every = {name: key for part in keys for name, key in part.items()}
     always = {name for name, key in (every if required is None else required).items() if key.is_required}
-    return _object({name: key.kind for name, key in every.items()}, [name for name in every if name in always])
+    schema = _object({name: key.kind for name, key in every.items()}, [name for name in every if name in always])
+    for name, key in every.items():  # a table of the docs says more, where it has the key
+        schema["properties"][name] |= {"description": _plain(key.meaning)} if key.meaning else {}
+    return schema
 
 
 def _simulation() -> Schema:
