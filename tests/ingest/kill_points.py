@@ -105,7 +105,7 @@ def child(last, report, arguments):
         (os, "fsync"), (os, "replace"), (os, "unlink"), (os, "ftruncate"), (fcntl, "flock"),
         (output_files.Output, "finish"),
         (anonymize.Collector, "add"), (anonymize.Collector, "finish"), (anonymize, "released_draft"),
-        (publish, "audit"), (publish, "card"), (checkpoint.Checkpoint, "begin"),
+        (publish, "audited"), (publish, "card"), (checkpoint.Checkpoint, "begin"),
         (encoding_tasks.TaskCheckpoint, "append_partition"),
         (Store, "write"), (Store, "remove"),
     ):  # fmt: skip

@@ -268,7 +268,9 @@ def _option_of(part: Field[Any], further: Mapping[str, Any]) -> Decorator:
         settings["type"] = int if str(part.type).startswith("int") else float
     stated = part.default == () or "[default: " in about["help"]
     default = () if about["many"] else None if stated else about["shown"] or part.default
-    return click.option(f"--{name}", part.name, **{"multiple": about["many"], "default": default, **settings, **further})
+    if default is not None:  # one that is None would satisfy `required`
+        settings["default"] = default
+    return click.option(f"--{name}", part.name, **{"multiple": about["many"], **settings, **further})
 
 
 COSTS = record_options(Deployment, only=("costs_file",))

@@ -1,4 +1,4 @@
-"""Results of serving benchmarks, in the client's clock: times include the network and the server's front end.
+"""Results of the benchmarks of vLLM, SGLang and AIPerf, in the client's clock: network and front end are in the times.
 
 `vllm bench serve --save-result --save-detailed` and SGLang's `bench_serving --output-details` write a JSON object with
 a list per quantity (SGLang one object a run; the last run counts). `ttfts` and `itls` are seconds; the last token is
