@@ -193,9 +193,7 @@ def test_a_wrong_value_fits_no_schema(folder, name, change):
 def test_most_keys_of_a_result_have_a_description():
     result = schemas.simulations()["properties"]["results"]["items"]["properties"]
     bare = [name for name, key in result.items() if "description" not in key]
-    assert not bare, (
-        f"keys without a docstring or a row in the results of docs/cache/simulate.md: {bare}"
-    )
+    assert not bare, f"keys without a docstring or a row in the results of docs/cache/simulate.md: {bare}"
 
 
 def test_the_examples_of_the_site_run():
