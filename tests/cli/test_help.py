@@ -56,6 +56,11 @@ def test_each_command_has_a_line_that_is_not_cut():
     assert all(line.endswith(".") and not line.endswith("..") and len(line) <= 80 for line in lines)
 
 
+def test_the_line_of_a_command_is_the_first_sentence_of_its_help():
+    for members in cli.SECTIONS.values():
+        assert members == {name: cli.commands.commands[name].get_short_help_str(150) for name in members}
+
+
 def test_commands_stand_in_the_order_of_the_work():
     names = list(cli.commands.list_commands(click.Context(cli.commands)))
     assert names.index("anonymize") < names.index("release") < names.index("analyze") < names.index("simulate")

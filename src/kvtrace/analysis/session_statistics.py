@@ -157,8 +157,8 @@ def _tool_share(trace: Trace, inside: np.ndarray, which: np.ndarray, sessions: i
     continues = which[1:] == which[:-1]
     idle[1:][continues] = np.maximum(start[1:] - reached[:-1], 0)[continues]
     duration = _largest(which, end, sessions) + _largest(which, -start, sessions)
-    kept = is_known & (duration > 0)
-    return np.bincount(which, weights=idle, minlength=sessions)[kept] / duration[kept] if kept.any() else None
+    lasts = is_known & (duration > 0)
+    return np.bincount(which, weights=idle, minlength=sessions)[lasts] / duration[lasts] if lasts.any() else None
 
 
 def _running_largest(values: np.ndarray, group: np.ndarray) -> np.ndarray:
@@ -190,8 +190,8 @@ def subagents(trace: Trace, agent: np.ndarray | None, end: np.ndarray) -> Subage
     >>> from kvtrace.trace.columns import replace_columns
     >>> columns = replace_columns(toy("0", "1", "2", "3", gap_ms=10), session=np.zeros(4, dtype=np.int64))
     >>> trace = Trace.from_columns(columns, block_size=1)
-    >>> found = subagents(trace, np.array([0, 1, 2, 1]), trace.timestamp + 5)
-    >>> found.subagents, found.width, found.calls
+    >>> values = subagents(trace, np.array([0, 1, 2, 1]), trace.timestamp + 5)
+    >>> values.subagents, values.width, values.calls
     (array([2]), array([2]), array([2, 1]))
     """
     if agent is None or trace.session is None:

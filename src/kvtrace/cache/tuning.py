@@ -132,15 +132,15 @@ def tune(
             skipped[LEARNED] = str(error)
     with _specs([name for name in chosen if name not in skipped], table) as specs:
         candidates = [
-            (name, CacheSetup([blocks], specs[name], pool=pool))
+            (name, pool, CacheSetup([blocks], specs[name], pool=pool).settings())
             for blocks in capacities for name in specs for pool in _pools_of(name, pools)
         ]  # fmt: skip
         if on_start:
-            on_start(len(trace) * sum(len(setup.settings()) for _, setup in candidates))
+            on_start(len(trace) * sum(len(settings) for _, _, settings in candidates))
         tuned = []
-        for name, setup in candidates:
-            runs = simulate_settings(trace, setup.settings(), threads=threads, on_progress=on_progress)
-            tuned.append(_best(name, setup, runs, half))
+        for name, pool, settings in candidates:
+            runs = simulate_settings(trace, settings, threads=threads, on_progress=on_progress)
+            tuned.append(_best(name, pool, runs, half))
     rows = [_with_gap(row, tuned) for row in tuned]
     return Tuned(rows, len(trace), half, skipped, table if LEARNED in specs else None)
 
@@ -189,13 +189,13 @@ def _pools_of(name: str, pools: Iterable[PoolOrder]) -> list[PoolOrder]:
     return ["flat"] if POLICIES[name].bound else list(dict.fromkeys(pools))
 
 
-def _best(name: str, setup: CacheSetup, runs: Sequence[Simulation], half: int) -> TunedPolicy:
+def _best(name: str, pool: PoolOrder, runs: Sequence[Simulation], half: int) -> TunedPolicy:
     """The setting of a policy with most hits in the first half; of equal ones the first."""
     best = max(runs, key=lambda run: int(run.hit_blocks[:half].sum()))
     hits = count_hits(best.trace, best.hit_blocks, slice(half, None))
-    pool, setting = "any" if POLICIES[name].bound else setup.pool, LEARNED if name == LEARNED else best.setting.policy
+    shown, setting = "any" if POLICIES[name].bound else pool, LEARNED if name == LEARNED else best.setting.policy
     first_half = int(best.hit_blocks[:half].sum())
-    return TunedPolicy(best.capacity, name, pool, setting, len(runs), first_half, None, hits)
+    return TunedPolicy(best.capacity, name, shown, setting, len(runs), first_half, None, hits)
 
 
 def _with_gap(row: TunedPolicy, rows: list[TunedPolicy]) -> TunedPolicy:

@@ -119,7 +119,7 @@ class Snapshot:
     lengths_only: int = 0  # requests whose log has lengths only; with all of them rates are None
 
     def gib(self, blocks: float | None) -> float | None:
-        """The KV cache of so many blocks in GiB; None without a model."""
+        """GiB of KV cache that a number of blocks takes; None without a model."""
         if blocks is None or self.kv_bytes_per_token is None:
             return None
         return blocks * self.block_size * self.kv_bytes_per_token / GIB

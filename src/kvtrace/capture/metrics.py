@@ -48,7 +48,7 @@ def _value(key: str) -> Callable[[Mapping[str, Any]], Samples]:
 
 
 def _bytes(snapshot: SnapshotDict, blocks: float | None) -> float | None:
-    """The KV cache of so many blocks; None without a model."""
+    """Bytes of KV cache that a number of blocks takes; None without a model."""
     per_token = snapshot["kv_bytes_per_token"]
     return None if blocks is None or per_token is None else blocks * snapshot["block_size"] * per_token
 

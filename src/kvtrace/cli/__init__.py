@@ -150,14 +150,46 @@ def _fail_internal(error: Exception) -> int:
     return _fail(_with_notes(message, error), 1)
 
 
-SECTIONS = {  # in the order of the work; NAME is NAME_command of NAME.py
-    "From logs to traces": "lint anonymize check convert",
-    "Live": "record watch",
-    "Publish": "release join audit",
-    "Analyze": "analyze curve compare report",
-    "Caches and serving": "simulate explain sweep tune plan calibrate validate models",
-    "Synthesize": "synthesize texts",
-    "Shell": "completion",
+SECTIONS = {  # section -> its commands in the order of the work, and the first sentence of each
+    # NAME is NAME_command of NAME.py, which is loaded when it is used
+    "From logs to traces": {
+        "lint": "Find what breaks the sharing of prefixes in a raw log.",
+        "anonymize": "Turn raw logs into a trace of block ids, without text.",
+        "check": "Check a trace file, and list all violations.",
+        "convert": "Convert a trace to another format, block size or time span.",
+    },
+    "Live": {
+        "record": "Record live requests as traces, without storing text.",
+        "watch": "Show live hit rates, and what more memory would bring.",
+    },
+    "Publish": {
+        "release": "Coarsen a trace for publication, audit it, and write it.",
+        "join": "Join linked windows of a recording to one audited trace.",
+        "audit": "Audit what a trace reveals before you publish it.",
+    },
+    "Analyze": {
+        "analyze": "Print statistics: lengths, hit rates, reuse, arrivals.",
+        "curve": "Print the hit rate of an LRU cache at each capacity.",
+        "compare": "Score how similar two traces are.",
+        "report": "Write an HTML page of plots and tables.",
+    },
+    "Caches and serving": {
+        "simulate": "Simulate prefix caches: engines, policies, capacities.",
+        "explain": "Explain misses: one cause for each prompt token.",
+        "sweep": "Run many simulations and write one table of results.",
+        "tune": "Find the best setting of each eviction policy.",
+        "plan": "Plan capacity: memory, instances for a target, costs.",
+        "calibrate": "Fit the time of an engine's steps to a recording.",
+        "validate": "Compare simulated with measured times: errors, intervals.",
+        "models": "List the models that --model knows by name.",
+    },
+    "Synthesize": {
+        "synthesize": "Synthesize a trace of any size that behaves like another.",
+        "texts": "Generate prompts with the lengths and sharing of a trace.",
+    },
+    "Shell": {
+        "completion": "Print the completion script of a shell.",
+    },
 }
 
 

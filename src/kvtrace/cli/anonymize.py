@@ -19,11 +19,11 @@ from .options import (
     COSTS,
     RowsOption,
     record_options,
-    require_memory,
     size_of,
     taken,
     taken_publishing,
     taken_release,
+    tasks_of,
 )
 from .output import console, print_line
 from .source_options import BAD_ROWS, LOGS, bad_rows_allowed
@@ -78,15 +78,9 @@ class TaskChoices:
         self, runner: Runner, output: str, key_file: str | None, checkpoint: TaskCheckpoint | None, quiet: bool
     ) -> TaskOptions:
         """Where the tasks of a runner work, and how much they hold."""
-        from .._base.file_locks import temporary_name
-        from ..privacy.numbering.run import TaskOptions
-        from ..privacy.numbering.task_plan import blocks_within, require_folder, running
-
-        require_folder(self.memory, output)
-        work = self.work_dir or (checkpoint.work if checkpoint else temporary_name(os.path.realpath(output)))
-        blocks = blocks_within(self.memory, runner.workers)
-        require_memory(running(runner.workers, blocks), self.memory, quiet)
-        return TaskOptions(runner, work, self.partitions, blocks, self.memory, key_file)
+        work = self.work_dir or (checkpoint.work if checkpoint else None)
+        settings = {"partitions": self.partitions, "key_file": key_file}
+        return tasks_of(runner, output, self.memory, work=work, quiet=quiet, **settings)
 
 
 @click.command("anonymize", cls=Command, groups={"--first-id": "Blocks", "--resume": "Large inputs", "--gpu": "Input", "--gpus": "Input", "--costs": "Input"}, examples=(

@@ -232,14 +232,20 @@ class Group(click.Group):
     """A group of commands in sections, in the order of the work.
 
     Args:
-        sections: Section -> the names of its commands, with spaces between.
+        sections: Section -> its commands, with the first sentence of each: a list of them loads none.
         load: The command of a name.
     """
 
-    def __init__(self, *arguments: Any, sections: Mapping[str, str], load: Callable[[str], click.Command], **options: Any) -> None:
+    def __init__(
+        self,
+        *arguments: Any,
+        sections: Mapping[str, Mapping[str, str]],
+        load: Callable[[str], click.Command],
+        **options: Any,
+    ) -> None:
         super().__init__(*arguments, **options)
-        self.sections = {section: names.split() for section, names in sections.items()}
-        self.commands = LazyTable([name for names in self.sections.values() for name in names], load)
+        self.sections = sections
+        self.commands = LazyTable([name for members in sections.values() for name in members], load)
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         """The names in the order of the sections."""
@@ -250,4 +256,4 @@ class Group(click.Group):
         widest = max(map(len, self.commands))
         for section, members in self.sections.items():
             with formatter.section(section):
-                formatter.write_dl([(name.ljust(widest), self.commands[name].get_short_help_str(150)) for name in members])
+                formatter.write_dl([(name.ljust(widest), sentence) for name, sentence in members.items()])

@@ -49,6 +49,24 @@ def size_of(memory: str | None) -> int | None:
     return None if memory is None else parse_memory(memory)
 
 
+def tasks_of(runner: Any, output: str, memory: int | None, *, work: str | None, quiet: bool, **options: Any) -> Any:
+    """The TaskOptions of a command, which work beside the output by default; UsageError if `memory` bytes are too few.
+
+    The other options are those of TaskOptions.
+    """
+    import os
+
+    from .._base.file_locks import temporary_name
+    from ..privacy.numbering.run import TaskOptions
+    from ..privacy.numbering.task_plan import blocks_within, require_folder, running
+
+    require_folder(memory, output)
+    blocks = blocks_within(memory, runner.workers)
+    require_memory(running(runner.workers, blocks), memory, quiet)
+    folder = work or temporary_name(os.path.realpath(output))
+    return TaskOptions(runner, folder, task_blocks=blocks, memory=memory, **options)
+
+
 def print_need(need: object) -> None:
     """Print the memory that a data set needs."""
     print_lines([("memory", need)])

@@ -8,7 +8,7 @@ import click
 
 from ..privacy.release_options import ReleaseOptions
 from .help import Command
-from .options import opened, record_options, require_memory, taken_publishing, taken_release
+from .options import opened, record_options, taken_publishing, taken_release, tasks_of
 from .output import console, print_line
 
 
@@ -53,8 +53,10 @@ def release_command(trace, output, block_size, users, workers, memory, quiet, **
     scope = ReleaseScope(None, release.sample_sessions, isolate, rng, release.keep_domains)
     with only_writer(output, (sidecar_path(output), writing.card_path(output))):
         if datasets.is_dataset(trace):
+            from ..privacy.numbering.run import LocalRunner
+
             dataset, max_bytes = opened(trace, memory, block_size)
-            tasks = _tasks(output, workers, max_bytes, quiet)
+            tasks = tasks_of(LocalRunner(workers), output, max_bytes, work=None, quiet=quiet)
             account, figures, size, written = _release_dataset(dataset, output, profile, scope, tasks, users, to_write, quiet)
         else:
             if workers is not None or memory is not None:
@@ -66,21 +68,6 @@ def release_command(trace, output, block_size, users, workers, memory, quiet, **
             screen.print(release_tables.costs(account))
         for line in release_tables.closing(account, figures, size, written):
             print_line(screen, line)
-
-
-def _tasks(output, workers, max_bytes, quiet):
-    """Where the tasks of a data set work, and how much they hold."""
-    import os
-
-    from .._base.file_locks import temporary_name
-    from ..privacy.numbering.run import LocalRunner, TaskOptions
-    from ..privacy.numbering.task_plan import blocks_within, require_folder, running
-
-    require_folder(max_bytes, output)
-    runner = LocalRunner(workers)
-    blocks = blocks_within(max_bytes, runner.workers)
-    require_memory(running(runner.workers, blocks), max_bytes, quiet)
-    return TaskOptions(runner, temporary_name(os.path.realpath(output)), task_blocks=blocks, memory=max_bytes)
 
 
 def _release_dataset(dataset, output, profile, scope, tasks, users, to_write, quiet):

@@ -180,7 +180,7 @@ class Run:
         return bool(self.cache.tiers or self.instances.lower)
 
     def with_more_blocks(self, blocks: int) -> Run:
-        """The run with so many blocks more in its cache: in the lowest tier, if there are tiers.
+        """The run with `blocks` more blocks in its cache: in the lowest tier, if there are tiers.
 
         >>> Run(CacheSetup([4])).with_more_blocks(3).cache.capacities
         [7]
