@@ -16,8 +16,7 @@ A limit of memory follows from the requests and blocks of the input. Where ../sh
 logs and traces are made up. KVTRACE_CLIENTS names a folder with environments of rivals: `libcachesim` (pip install
 libcachesim), `dynamo` (ai-dynamo-runtime), and `rivals` (aiperf llmtrafficlens kvcache-simulator libcachesim). A line
 without its rival is "not measured", which is no failure. The status is 1 if a line failed or a promise is broken;
-with --quick, promises about time are not checked, since so little data says nothing about speed, and peaks of memory
-may be 5 % above theirs: in one round, threads that read pieces move a peak of 95 MB by 2 MB either way.
+with --quick, promises about time are not checked, since so little data says nothing about speed.
 
 Studies of accuracy and of clusters print tables of their own: benchmarks.dynamo_replay, fidelity, kv_event_trace,
 inferred_conversations, live_accuracy and tasks, as `python -m benchmarks.fidelity`.
@@ -40,7 +39,6 @@ PARTS = [
     "serving", "live_curve", "capture", "proxy", "rivals",
 ]  # fmt: skip
 QUICK = 0.03  # of the data
-NOISE = 1.05  # of a peak in one round
 
 
 def main() -> None:
@@ -92,8 +90,7 @@ def judged(line: Line | tuple[str, Exception], rounds: int, quick: bool) -> tupl
     text += f"{ours / rival:8.3f}"
     if line.most is None:
         return "without a promise", text
-    most = line.most * (NOISE if quick and line.unit in SIZES else 1)
-    verdict = "yes" if ours / rival <= most else "not checked" if quick and line.is_time else "NO"
+    verdict = "yes" if ours / rival <= line.most else "not checked" if quick and line.is_time else "NO"
     return verdict, f"{text}{line.most:8.3f}  {verdict}"
 
 
