@@ -15,7 +15,7 @@ import orjson
 from ..._base.errors import InputError, UsageError
 from ..._base.files import is_regular, name_of
 from ..._base.input_files import read_unfollowed, unreadable
-from ..._base.memory import give_back
+from ..._base.memory import give_back, keep_little
 from ...formats import format_table, reading, writing
 from ...formats.block_size import settle
 from ...formats.dataset import CARD
@@ -46,6 +46,7 @@ def collect_evidence(path: str | Path, options: AuditOptions) -> Evidence:
     allowed = profiles.measured_names(options.allow_measured)
     limit = AuditMemory.of(path, options.memory, profile=options.profile, users=users is not None, against=against)
     numbers = IdNumbers(max_ids=None if limit is None else limit.max_ids)
+    keep_little()  # else freed pieces of the file, and what a release before the audit freed, stay with the process
     opened = open_pieces(path, format=format)
     kept = KeptNumbers() if limit is None else KeptNumbers(0)
     for rows, columns in opened.pieces():
