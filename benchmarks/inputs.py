@@ -42,7 +42,7 @@ def synthetic(requests: int) -> Columns:
     first = np.flatnonzero(np.diff(session, prepend=-1))  # turn -> the first one of its conversation
     start = np.concatenate([[0], ends[:-1]])[first][session]
     passed = np.cumsum(rng.exponential(60_000, requests))  # a minute between two turns
-    times = (rng.random(requests) * 300 * requests)[session] + passed - passed[first][session]
+    times = np.floor((rng.random(requests) * 300 * requests)[session] + passed - passed[first][session])  # whole ms
     order = np.argsort(times, kind="stable")
     blocks = (1 + ends - start)[order]
     offsets = offsets_of(blocks)
