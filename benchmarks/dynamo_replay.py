@@ -25,7 +25,7 @@ import numpy as np
 import kvtrace
 from kvtrace.cache.demand import block_demand
 from kvtrace.cache.simulation import Setting, build, simulate
-from kvtrace.serving.deployment import simulate_instances
+from kvtrace.serving.instances import simulate_instances
 from kvtrace.serving.schedulers.dynamo import DynamoCost, DynamoScheduler
 from kvtrace.serving.simulation import open_loop
 from kvtrace.trace.columns import replace_columns

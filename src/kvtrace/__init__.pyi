@@ -93,13 +93,13 @@ from .serving.calibration.calibration import calibrate as calibrate
 from .serving.calibration.costs import Costs as Costs
 from .serving.calibration.costs import read_costs as read_costs
 from .serving.calibration.costs import step_cost as step_cost
-from .serving.deployment import FleetSimulation as FleetSimulation
-from .serving.deployment import simulate_instances as simulate_instances
 from .serving.hardware.gpus import Gpu as Gpu
 from .serving.hardware.gpus import Prices as Prices
 from .serving.hardware.gpus import gpu as gpu
 from .serving.hardware.roofline import Roofline as Roofline
 from .serving.hardware.roofline import roofline_of as roofline_of
+from .serving.instances import FleetSimulation as FleetSimulation
+from .serving.instances import simulate_instances as simulate_instances
 from .serving.lanes import ClosedLoop as ClosedLoop
 from .serving.lanes import ClosedRun as ClosedRun
 from .serving.misses.baseline import Cure as Cure

@@ -16,7 +16,7 @@ from kvtrace.cache.engines import sglang
 from kvtrace.cache.layout import CacheGroup, CacheLayout
 from kvtrace.cache.policies.base import Context
 from kvtrace.cache.simulation import Setting
-from kvtrace.serving.deployment import simulate_instances
+from kvtrace.serving.instances import simulate_instances
 from kvtrace.trace.building import toy
 from tests.cache.test_engine_sglang import POLICIES, made, plan, vector_trace
 from tests.reference import radix, sglang_hybrid

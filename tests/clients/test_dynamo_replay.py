@@ -12,7 +12,7 @@ from kvtrace import read, toy
 from kvtrace.cache.demand import block_demand, parse_schedule
 from kvtrace.cache.simulation import Setting, simulate
 from kvtrace.formats import targets as clients
-from kvtrace.serving.deployment import simulate_instances
+from kvtrace.serving.instances import simulate_instances
 from tests.cache.test_engine_vllm import vector_trace
 from tests.clients.test_vllm_cache import made
 from tests.reference import dynamo_router as twin

@@ -14,7 +14,7 @@ from kvtrace.privacy.numbering.run import TaskOptions
 from kvtrace.privacy.release_options import AuditOptions, ReleaseOptions
 from kvtrace.privacy.releases import ReleaseScope
 from kvtrace.serving.planning.plan_target import PlanTarget
-from kvtrace.serving.run_options import Deployment, InstanceSetup
+from kvtrace.serving.run_options import InstanceSetup, TimeSetup
 from kvtrace.synthesis.knobs import Knobs, SampleOptions, TenantOptions
 from kvtrace.trace.conversion_options import ConvertOptions
 
@@ -36,7 +36,7 @@ FUNCTIONS = {  # function -> its records, and the fields that it does not have
     "simulate_all": (RUN, ENGINE_OPTIONS),
     "explain": (RUN, {"capacities", "policies", "engines", "layouts", "routers", "gap", *ENGINE_OPTIONS}),
 }
-IN_TIME = (*RUN, Deployment, LoopOptions)
+IN_TIME = (*RUN, TimeSetup, LoopOptions)
 COMMANDS = {
     "anonymize": (EncodingOptions, ReleaseOptions), "release": (ReleaseOptions,), "record": (ReleaseOptions,),
     "audit": (AuditOptions,), "convert": (ConvertOptions,), "synthesize": (Knobs, SampleOptions, TenantOptions),

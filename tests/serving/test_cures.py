@@ -15,14 +15,14 @@ from kvtrace.cache.setup import CacheSetup
 from kvtrace.cache.simulation import Setting, simulate
 from kvtrace.cache.tiered import simulate_tiers
 from kvtrace.report.explanation_tables import cure_notes
-from kvtrace.serving.deployment import simulate_instances
 from kvtrace.serving.hardware import roofline_of
+from kvtrace.serving.instances import simulate_instances
 from kvtrace.serving.lanes import ClosedLoop
 from kvtrace.serving.misses.baseline import prefill_by_cause
 from kvtrace.serving.misses.cures import cures_of, is_lru_one_by_one
 from kvtrace.serving.misses.explanation import explain
 from kvtrace.serving.run import Run
-from kvtrace.serving.run_options import Deployment
+from kvtrace.serving.run_options import TimeSetup
 from kvtrace.serving.schedulers.base import Tier
 from kvtrace.serving.simulation import StepCost, open_loop
 from kvtrace.trace.building import toy
@@ -90,8 +90,8 @@ def test_a_lower_tier_has_the_hits_of_a_larger_cache(trace, extra):
 
 def test_a_model_without_times_leaves_a_larger_lru_cache_exact():
     run = Run(CacheSetup([9]))
-    assert is_lru_one_by_one(replace(run, time=Deployment(model="llama-3.1-8b")))
-    assert not is_lru_one_by_one(replace(run, time=Deployment(cost=ROOFLINE)))
+    assert is_lru_one_by_one(replace(run, time=TimeSetup(model="llama-3.1-8b")))
+    assert not is_lru_one_by_one(replace(run, time=TimeSetup(cost=ROOFLINE)))
 
 
 @given(forests(), st.sampled_from(["vllm", "sglang", "tensorrt-llm"]), st.sampled_from(["block", "token", "grow"]))

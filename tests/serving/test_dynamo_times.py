@@ -10,7 +10,7 @@ import pytest
 from kvtrace._base.errors import UsageError
 from kvtrace.cache.demand import block_demand
 from kvtrace.cache.simulation import Setting
-from kvtrace.serving.deployment import simulate_instances
+from kvtrace.serving.instances import simulate_instances
 from kvtrace.serving.schedulers.dynamo import DynamoCost, DynamoScheduler
 from kvtrace.serving.simulation import BatchLimits, StepCost, open_loop
 from kvtrace.trace.building import toy
@@ -27,7 +27,7 @@ def served(trace, capacity, scheduler, workers, router, winner=None):
     """The outcomes in our kernel, one row a request, and the ties; `winner` has the worker that wins each tie."""
     from kvtrace.serving.core.instance import Requests
     from kvtrace.serving.core.serving import DynamoRouter, Serving
-    from kvtrace.serving.deployment import make_router
+    from kvtrace.serving.instances import make_router
 
     setting = scheduler.setting_of(Setting(capacity, engine="dynamo"))
     demand = block_demand(trace, *setting.demand_options)

@@ -12,7 +12,7 @@ from kvtrace.cache.engines import ENGINES
 from kvtrace.cache.layout import CacheGroup, CacheLayout
 from kvtrace.cache.simulation import Setting, simulate
 from kvtrace.cache.tiered import simulate_tiers
-from kvtrace.serving.deployment import simulate_instances
+from kvtrace.serving.instances import simulate_instances
 from kvtrace.serving.lanes import ClosedLoop
 from kvtrace.serving.misses.causes import CAUSES, causes_of, lifetime_ms
 from kvtrace.serving.misses.explanation import explain

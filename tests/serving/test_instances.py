@@ -13,7 +13,7 @@ from kvtrace._base.errors import UsageError
 from kvtrace.cache.demand import parse_schedule
 from kvtrace.cache.simulation import Setting, simulate
 from kvtrace.cli import run
-from kvtrace.serving.deployment import OVERLAP, simulate_instances
+from kvtrace.serving.instances import OVERLAP, simulate_instances
 from kvtrace.serving.routers import ROUTERS, TIMED
 from kvtrace.trace.building import toy
 from tests.reference.fleet import fleet as slow

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from kvtrace.cache.simulation import Setting
-from kvtrace.serving.deployment import simulate_instances
+from kvtrace.serving.instances import simulate_instances
 from kvtrace.serving.schedulers.vllm import VllmScheduler
 from kvtrace.serving.simulation import StepCost, Tier, open_loop
 from kvtrace.trace.building import toy

@@ -11,8 +11,8 @@ from kvtrace import InputError, UsageError
 from kvtrace.cache.simulation import Setting
 from kvtrace.report.validation_tables import tables, warnings
 from kvtrace.serving.calibration.costs import step_cost
-from kvtrace.serving.deployment import Timeline
 from kvtrace.serving.hardware import Roofline, gpu
+from kvtrace.serving.instances import Timeline
 from kvtrace.serving.models import model_shape
 from kvtrace.serving.recordings import read_recording
 from kvtrace.serving.recordings.recording import EngineSettings, Gauges, RequestTimes, read_gauges, recording_of

@@ -10,7 +10,7 @@ import pytest
 from kvtrace._base.errors import UsageError
 from kvtrace.cache.demand import block_demand
 from kvtrace.cache.simulation import Setting
-from kvtrace.serving.deployment import Timeline
+from kvtrace.serving.instances import Timeline
 from kvtrace.serving.schedulers.vllm import VllmScheduler
 from kvtrace.serving.simulation import BatchLimits, StepCost, open_loop
 from kvtrace.trace.building import toy

@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from ..serving.run_options import Deployment
+from ..serving.run_options import TimeSetup
 from . import completion
 from .help import Command
 from .options import QUIET, RowsOption, json_option, record_options
@@ -28,7 +28,7 @@ HELP: dict[str, dict[str, Any]] = {
 @click.option("--recording-format", "--format", "recording_format", default="auto", metavar="F", cls=RowsOption, rows=completion.recordings, help="Format of LOG: {rows}.")
 @TRACE_OF_LOG
 @click.option("--model", "--model-config", "model_config", required=True, metavar="M", help="Model that was served: a name that kvtrace models lists, or its config.json.")
-@record_options(Deployment, only=("gpu", "gpus"), settings=HELP)
+@record_options(TimeSetup, only=("gpu", "gpus"), settings=HELP)
 @click.option("--engine", type=click.Choice(["vllm", "sglang"]), metavar="E", help="Engine that was measured: vllm, sglang.  [default: from LOG]")
 @SCHEDULER
 @click.option("--holdout", default=0.5, type=float, metavar="SHARE", help="Share of the requests, the last ones, that the fit does not see. 0 fits all requests.")

@@ -12,7 +12,7 @@ from typing import Any
 import click
 
 from .._base.options import Record
-from ..serving.run_options import Deployment
+from ..serving.run_options import TimeSetup
 from .help import RecordOption
 from .help import RowsOption as RowsOption
 from .output import print_lines
@@ -291,7 +291,7 @@ def _option_of(part: Field[Any], further: Mapping[str, Any]) -> Decorator:
     return click.option(f"--{name}", part.name, **{"multiple": about["many"], **settings, **further})
 
 
-COSTS = record_options(Deployment, only=("costs_file",))
+COSTS = record_options(TimeSetup, only=("costs_file",))
 
 
 def taken(record: type[Record], options: dict[str, Any], **others: Any) -> Record:

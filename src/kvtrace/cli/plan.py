@@ -9,7 +9,7 @@ import click
 
 from ..serving.planning.plan_target import PlanTarget
 from ..serving.routers import check_router
-from ..serving.run_options import Deployment
+from ..serving.run_options import TimeSetup
 from . import completion
 from .help import Command
 from .options import (
@@ -48,11 +48,11 @@ HELP: dict[str, dict[str, Any]] = {
 ))
 @click.argument("trace", metavar="TRACE")
 @click.option("--model", "--model-config", "model_config", metavar="M", help="Model: a name that kvtrace models lists, or its config.json.")
-@record_options(Deployment, without=(*LIMITS, "scheduler"), settings=HELP)
+@record_options(TimeSetup, without=(*LIMITS, "scheduler"), settings=HELP)
 @record_options(PlanTarget, only=("ttft_s", "quantile", "routers", "tiers", "write_through", "engine", "mode"), settings=HELP)
 @click.option("--input-price", default=3.0, type=click.FloatRange(0), metavar="USD", help="Price of a provider for a million input tokens.")
 @click.option("--output-price", default=15.0, type=click.FloatRange(0), metavar="USD", help="Price of a provider for a million output tokens.")
-@record_options(Deployment, only=LIMITS, settings=HELP)
+@record_options(TimeSetup, only=LIMITS, settings=HELP)
 @ASSUME_OUTPUT
 @loop_options
 @click.option("--warm-up", default="0", metavar="N", help="Closed loop: requests of each lane that do not count.")
@@ -74,7 +74,7 @@ def plan_command(trace, model_config, as_json, as_csv, quiet, **options):
 
     require_one(as_json, as_csv)
     write_figure = figure_writer(options["png"], options["svg"], quiet)
-    time = taken(Deployment, options)
+    time = taken(TimeSetup, options)
     if not (model_config or time.costs_file):
         raise click.UsageError("Missing option '--model'.")
     roofline, costs = roofline_of(model_config, time.gpu or (None if time.costs_file else "h100"), time.costs_file, time.gpus, [])

@@ -6,14 +6,14 @@ from typing import Any
 
 import click
 
-from ..serving.run_options import Deployment
+from ..serving.run_options import TimeSetup
 from .options import BLOCK_SIZE_OF_TRACE, record_options, with_options
 
 TRACE_OF_LOG = with_options(
     click.option("--trace", "trace", metavar="TRACE", help="The same requests in the same order as in LOG, with the ids of their blocks.  [default: no two requests share a block]"),
     BLOCK_SIZE_OF_TRACE,
 )  # fmt: skip
-SCHEDULER = record_options(Deployment, only=("scheduler",), settings={"scheduler": {"help": "Options of the engine's scheduler, with its own names. Example: max_num_seqs=128.  [default: from LOG]"}})
+SCHEDULER = record_options(TimeSetup, only=("scheduler",), settings={"scheduler": {"help": "Options of the engine's scheduler, with its own names. Example: max_num_seqs=128.  [default: from LOG]"}})
 
 
 def recording_of(log: str, options: dict[str, Any]) -> Any:

@@ -7,7 +7,7 @@ from typing import Any
 import click
 
 from ..serving.planning.plan_target import PlanTarget
-from ..serving.run_options import TIME, Deployment
+from ..serving.run_options import TIME, TimeSetup
 from . import completion
 from .help import Command
 from .options import (
@@ -44,7 +44,7 @@ HELP: dict[str, dict[str, Any]] = {
 @click.option("--policy", "policies", metavar="P,...", help="Eviction policies to compare.  [default: lru,lfu,s3fifo,sieve, if prompts have at most 5 million blocks]")
 @click.option("--capacity", metavar="C", help="Capacity of the LRU cache whose hits and misses are drawn. Example: 1000, 64ktokens, 24GiB or 50%.  [default: the smallest with 90 % of the hits]")
 @MODEL_CONFIG
-@record_options(Deployment, only=("gpu", "gpus", "costs_file", "extrapolate"), settings=HELP)
+@record_options(TimeSetup, only=("gpu", "gpus", "costs_file", "extrapolate"), settings=HELP)
 @record_options(PlanTarget, only=("ttft_s",), settings=HELP)
 @ASSUME_OUTPUT
 @KV_BYTES
@@ -70,7 +70,7 @@ def report_command(trace, other, output, policies, capacity, quiet, **options):
     interactive.script()  # fails early if plotly is not installed
     html_page.check_output(output)
     paths = [path for path in (trace, other) if path is not None]
-    time, model = taken(Deployment, options), options["model_config"]
+    time, model = taken(TimeSetup, options), options["model_config"]
     roofline, costs = roofline_of(model, time.gpu, time.costs_file, time.gpus, ["vllm"])
     kv_bytes = chosen(model, options["kv_bytes_per_token"])
     with Work(console(), "report", COMPARED if other else REPORT, quiet, files=len(paths)) as work, own_policies():

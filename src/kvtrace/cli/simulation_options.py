@@ -18,7 +18,7 @@ from .._base.errors import UsageError
 from .._base.options import option
 from .._base.units import count, share
 from ..cache.setup import CacheSetup
-from ..serving.run_options import Deployment, InstanceSetup
+from ..serving.run_options import InstanceSetup, TimeSetup
 from . import completion
 from .help import AmountType
 from .options import (
@@ -105,7 +105,7 @@ CACHE = with_options(
 )  # fmt: skip
 ROUTERS = record_options(InstanceSetup, only=("routers",))
 IN_TIME = with_options(
-    record_options(InstanceSetup, only=("router_seed",)), record_options(Deployment, settings={"gpu": {"rows": completion.gpus}}), loop_options,
+    record_options(InstanceSetup, only=("router_seed",)), record_options(TimeSetup, settings={"gpu": {"rows": completion.gpus}}), loop_options,
 )  # fmt: skip
 LOOP_WARM_UP = click.option("--warm-up", default="0", metavar="N", help="Do not count the first requests: a number (1000), a share (10%) or a time (10m); with --loop closed a number of each lane.")
 
@@ -126,11 +126,11 @@ def run_of(options: dict[str, Any], *, engines: str | None, policies: str, route
     return Run(cache, instances, time.scheduled(names_of_engines), loop)
 
 
-def _deployment_of(options: dict[str, Any], engines: str | None, policies: str) -> tuple[Deployment, list[Any]]:
+def _deployment_of(options: dict[str, Any], engines: str | None, policies: str) -> tuple[TimeSetup, list[Any]]:
     """What serves the requests in time, and the engines, whose default it decides."""
     from .._base.units import names
 
-    time = taken(Deployment, options, model=options["model_config"])
+    time = taken(TimeSetup, options, model=options["model_config"])
     engine_names: list[Any] = names(engines or ("vllm" if time.timed and policies == "lru" else "reference"))
     roofline, costs = roofline_of(time.model, time.gpu, time.costs_file, time.gpus, engine_names)
     time = replace(time, roofline=roofline, costs=costs, cost=_step_cost(roofline, engine_names))
@@ -140,7 +140,7 @@ def _deployment_of(options: dict[str, Any], engines: str | None, policies: str) 
     return time, engine_names
 
 
-def _loop_of(options: dict[str, Any], time: Deployment, warm_up: str, seed: int | None, routers: list[str]) -> ClosedLoop | None:
+def _loop_of(options: dict[str, Any], time: TimeSetup, warm_up: str, seed: int | None, routers: list[str]) -> ClosedLoop | None:
     given = taken(LoopOptions, options)
     loop = given.closed_loop(seed=seed, warm_up=warm_up if given.loop == "closed" else "0")
     if loop and not time.cost:
@@ -150,7 +150,7 @@ def _loop_of(options: dict[str, Any], time: Deployment, warm_up: str, seed: int 
     return loop
 
 
-def _is_chunked(time: Deployment) -> bool:
+def _is_chunked(time: TimeSetup) -> bool:
     """Whether the prompts of a model with cache groups are computed in chunks, without times."""
     from ..serving.models.engine_layout import has_groups
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from ..serving.run_options import Deployment
+from ..serving.run_options import TimeSetup
 from . import completion
 from .help import Command
 from .options import FIGURE, QUIET, WARM_UP, RowsOption, figure_writer, json_option, record_options
@@ -30,7 +30,7 @@ HELP: dict[str, dict[str, Any]] = {
 @click.option("--recording-format", default="auto", metavar="F", cls=RowsOption, rows=completion.recordings, help="Format of LOG: {rows}.")
 @TRACE_OF_LOG
 @click.option("--model", "--model-config", "model_config", metavar="M", help="Model that was served: a name that kvtrace models lists, or its config.json. With --costs: another model than that of the costs.")
-@record_options(Deployment, only=("gpu", "gpus", "costs_file"), settings=HELP)
+@record_options(TimeSetup, only=("gpu", "gpus", "costs_file"), settings=HELP)
 @click.option("--engine", type=click.Choice(["vllm", "sglang"]), metavar="E", help="Engine whose scheduler and cache are simulated: vllm, sglang.  [default: from LOG]")
 @SCHEDULER
 @click.option("--capacity", type=click.IntRange(1), metavar="BLOCKS", help="Blocks of the KV cache.  [default: from LOG, else what --gpu has beside the weights, else no limit]")

@@ -14,7 +14,7 @@ import numpy as np
 from ..cache.simulation import Simulation
 from ..cache.sweeps.table import SweepTable
 from ..cache.tiered import TieredSimulation
-from ..serving.deployment import FleetSimulation
+from ..serving.instances import FleetSimulation
 from ..serving.run import Simulations
 from ..serving.serving_run import ServingRun
 from ..trace.hits import count_hits, unlimited_hits

@@ -17,7 +17,7 @@ from .._base.results import column, columns_in, varies
 from .._base.tables import TextTable, cell, csv_text
 from .._base.units import GIB
 from ..cache.simulation import ROOTS_FIRST, SCHEMA, Simulation, evicts_roots_first, gap_to
-from ..serving.deployment import FleetSimulation, is_routed
+from ..serving.instances import FleetSimulation, is_routed
 from ..serving.run import Isolation, sentence
 from ..trace.hits import RATES
 from ..trace.trace import Trace

@@ -23,7 +23,7 @@ from ..trace.columns import Columns, replace_columns
 from ..trace.dependencies import COMPLETION, Dependencies
 from ..trace.session_trees import session_trees
 from ..trace.trace import Trace
-from .deployment import CHUNK, Deployed, InstanceGroup
+from .instances import CHUNK, Deployed, InstanceGroup
 from .serving_run import ServingRun, served_only
 
 STARTS = ("beginning", "inside")  # where the first tree of each lane starts

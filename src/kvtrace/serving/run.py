@@ -26,10 +26,10 @@ from ..trace.columns import require_trace
 from ..trace.domains import MERGE, SPLIT, count_domains, in_domains
 from ..trace.hits import Hits
 from ..trace.trace import Trace
-from .deployment import OVERLAP, simulate_instances
+from .instances import OVERLAP, simulate_instances
 from .lanes import ClosedLoop, ClosedRun
 from .routers import RouterName
-from .run_options import Deployment, InstanceSetup
+from .run_options import InstanceSetup, TimeSetup
 from .schedulers.base import Scheduler, Tier
 from .simulation import DynamoCost, ServingOptions, StepCost, closed_loop, open_loop
 
@@ -139,7 +139,7 @@ def simulate_all(
     run = Run(
         record_of(CacheSetup, values),
         record_of(InstanceSetup, values),
-        Deployment(cost=cost, schedulers=schedulers),
+        TimeSetup(cost=cost, schedulers=schedulers),
         loop,
     )
     return run.simulate(trace, workers=workers, on_start=on_start, on_progress=on_progress)
@@ -156,7 +156,7 @@ class Run:
 
     cache: CacheSetup = field(default_factory=CacheSetup)
     instances: InstanceSetup = field(default_factory=InstanceSetup)
-    time: Deployment = field(default_factory=Deployment)
+    time: TimeSetup = field(default_factory=TimeSetup)
     loop: ClosedLoop | None = None  # each setting runs in this closed loop
     open_too: bool = True  # with a loop: each setting runs in the open loop first
 

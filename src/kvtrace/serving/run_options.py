@@ -48,7 +48,7 @@ class InstanceSetup:
 
 
 @dataclass(frozen=True)
-class Deployment:
+class TimeSetup:
     """What serves the requests in time: the GPUs and the schedulers. Without a cost there are no times."""
 
     gpu: str | None = option(
@@ -104,7 +104,7 @@ class Deployment:
         """Whether an option that needs times is given."""
         return bool(self.step_tokens or self.max_requests or self.scheduler)
 
-    def scheduled(self, engines: Sequence[EngineName]) -> Deployment:
+    def scheduled(self, engines: Sequence[EngineName]) -> TimeSetup:
         """The deployment with the schedulers of these engines, if it has a cost."""
         if not self.cost:
             return self

@@ -9,7 +9,7 @@ import numpy as np
 
 from .._base.results import any_value, column
 from ..cache.tiered import TierDict, hits_by_tier
-from .deployment import FleetSimulation, Timeline
+from .instances import FleetSimulation, Timeline
 from .schedulers.base import Scheduler, Tier
 
 FIRST_TIER = "hbm"

@@ -16,7 +16,7 @@ from ..cache.simulation import Setting, advance_all
 from ..trace.domains import in_domains
 from ..trace.trace import Trace
 from ..trace.unknown import OUTPUTS, PREFIXES, require_known
-from .deployment import CHUNK, InstanceGroup
+from .instances import CHUNK, InstanceGroup
 from .lanes import ClosedLoop as ClosedLoop
 from .lanes import ClosedRun, run_closed
 from .routers import FULL_ATTENTION, RouterName, check_router

@@ -26,7 +26,7 @@ from ...cache.tiered import TieredSimulation
 from ...trace.columns import Columns, replace_columns
 from ...trace.hits import leading_tokens, unlimited_hits
 from ...trace.trace import Trace
-from ..deployment import FleetSimulation
+from ..instances import FleetSimulation
 from ..models.possible_hits import without_eviction
 from ..serving_run import FIRST_TIER, ServingRun
 

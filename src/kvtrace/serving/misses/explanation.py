@@ -30,7 +30,7 @@ from ...trace.unknown import PREFIXES, require_known
 from ..lanes import ClosedLoop
 from ..routers import RouterName
 from ..run import Run
-from ..run_options import Deployment, InstanceSetup
+from ..run_options import InstanceSetup, TimeSetup
 from ..schedulers.base import Scheduler, Tier
 from ..simulation import DynamoCost, StepCost
 from .causes import CAUSES, Causes, causes_of
@@ -246,7 +246,7 @@ def explain(
         "engines": (engine,), "layouts": None if layout is None else {engine: layout},
         "routers": None if router is None else (router,), "gap": False,
     }  # fmt: skip
-    time = Deployment(cost=cost, schedulers=None if scheduler is None else {engine: scheduler})
+    time = TimeSetup(cost=cost, schedulers=None if scheduler is None else {engine: scheduler})
     run = Run(record_of(CacheSetup, values), record_of(InstanceSetup, values), time, loop)
     return explain_run(trace, run, on_progress)
 

@@ -15,7 +15,7 @@ from ..._base.options import option
 from ..._base.units import names, size_bytes
 from ...cache.setup import CACHE, CacheSetup
 from ..routers import FULL_ATTENTION, PLANNED, ROUTERS, RouterName
-from ..run_options import TIME, Deployment, InstanceSetup
+from ..run_options import TIME, InstanceSetup, TimeSetup
 
 if TYPE_CHECKING:
     from ...cache.demand import Mode
@@ -164,7 +164,7 @@ class PlanTarget:
                 gap=False,
             ),
             InstanceSetup(1, [router], lower=self.lower_tiers(roofline, block_size, blocks)),
-            Deployment(cost=step_cost(roofline), schedulers={engine: self.scheduler}, roofline=roofline),
+            TimeSetup(cost=step_cost(roofline), schedulers={engine: self.scheduler}, roofline=roofline),
             open_too=False,
         )  # fmt: skip
 

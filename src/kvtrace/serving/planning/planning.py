@@ -26,7 +26,7 @@ from ...trace.unknown import OUTPUTS, PREFIXES, require_known
 from ..calibration.costs import CalibratedRoofline, Costs, excess
 from ..hardware import Roofline
 from ..lanes import require_dependencies
-from ..run_options import Deployment
+from ..run_options import TimeSetup
 from ..schedulers import scheduler_of
 from ..serving_run import ServingRun
 from .plan_result import (
@@ -313,7 +313,7 @@ def loop(trace: Trace, roofline: Roofline, target: PlanTarget, blocks: int, best
     """The error of the quick estimate: hits of one pass with the serial schedule, and hits of the events."""
     without_tiers = replace(target, tiers=()).run(roofline, trace.block_size, blocks, best.router)
     run = without_tiers.changed(instances=best.instances)
-    (serial,) = replace(run.changed(schedule="serial"), time=Deployment()).simulate(trace).runs
+    (serial,) = replace(run.changed(schedule="serial"), time=TimeSetup()).simulate(trace).runs
     one_pass = serial.hits.block_hit_rate
     events = served(trace, run).hits.block_hit_rate
     return LoopPlan(

@@ -1,0 +1,311 @@
+"""Instances of a serving engine behind a router, each with its own cache: request by request, or as a run in time.
+
+An instance hits only blocks that it has cached itself, so the router decides what can hit. docs/cache/simulate.md
+explains the routers, and why pure overlap fails if all prompts begin with the same block. An InstanceGroup builds the
+schedulers, caches and clocks of a simulation in time.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from functools import lru_cache
+from typing import Any, Protocol, TypedDict
+
+import numpy as np
+
+from .._base.errors import UsageError
+from .._base.results import Rows, column
+from ..cache.demand import BlockDemand, block_demand, parse_schedule
+from ..cache.simulation import Setting, Simulation, advance_all, build
+from ..trace.domains import in_domains
+from ..trace.hits import count_hits
+from ..trace.trace import Trace
+from .routers import RouterName, check_router
+from .schedulers.base import Scheduler, Tier
+
+
+@dataclass(frozen=True, eq=False)
+class Timeline:
+    """One row for each change; a row is valid until the time of the next one. Before the first row all counts are 0."""
+
+    seconds: np.ndarray
+    running: np.ndarray  # requests that the scheduler has admitted
+    waiting: np.ndarray  # requests that have arrived, or were preempted, and wait
+    blocks: np.ndarray  # that requests hold; of `ReserveScheduler`, that are reserved for them
+
+    @classmethod
+    def of(cls, rows: list[tuple[float, int, int, int]]) -> Timeline:
+        """A time line of the rows that an instance kept; of rows at the same time, the last one counts."""
+        seconds = np.array([row[0] for row in rows], dtype=np.float64)
+        counts = np.array([row[1:] for row in rows], dtype=np.int64).reshape(-1, 3)
+        last = np.append(seconds[1:] > seconds[:-1], True)[: len(seconds)]
+        return cls(seconds[last], *counts[last].T)
+
+    def at(self, moments: np.ndarray) -> Timeline:
+        """The state at other moments, in seconds.
+
+        >>> line = Timeline.of([(0.0, 1, 0, 2), (2.0, 1, 1, 3)])
+        >>> line.at(np.array([-1.0, 1.0, 2.0])).blocks.tolist()
+        [0, 2, 3]
+        """
+        place = np.searchsorted(self.seconds, moments, "right")
+        columns = (np.append(0, column)[place] for column in (self.running, self.waiting, self.blocks))
+        return Timeline(np.asarray(moments, dtype=np.float64), *columns)
+
+
+# The trace's own times and output lengths decide which requests overlap. 30 ms per output token is a usual TPOT, and
+# the hits of the routers hardly depend on it (docs/cache/simulate.md). One request at a time would leave every
+# instance idle at each arrival, so that no router could see a load.
+OVERLAP = "open-loop:30"
+IMBALANCE = "the tokens of the busiest instance, divided by the mean over the instances"
+NEARLY_ALL = 0.9  # share of the requests on one instance that is worth a warning
+
+
+class InstanceLoad(TypedDict):
+    """The requests that one instance served."""
+
+    instance: int
+    requests: int
+    blocks: int
+    tokens: int
+    hit_blocks: int
+    block_hit_rate: float
+
+
+def is_routed(_key: str, rows: Rows) -> bool:
+    """Whether a router had a choice."""
+    return bool(rows[0].get("instances", 1) > 1)
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class FleetSimulation(Simulation):
+    """The result of the caches of several instances on a trace."""
+
+    router: RouterName = field(default="round-robin", metadata=column("router", rank=0, place=6, when=is_routed))
+    instance: np.ndarray = field(
+        default_factory=lambda: np.empty(0, np.int32)
+    )  # request -> the instance that served it
+    instances: int = field(default=1, metadata=column())
+
+    def _headline(self) -> str:
+        return f"{super()._headline()}, {self.instances} instances, {self.router}, imbalance={self.imbalance:.2f}"
+
+    def _columns(self) -> dict[str, np.ndarray]:
+        return super()._columns() | {"instance": self.instance}
+
+    @property
+    @column("imbalance", ".2f", place=20, when=is_routed, meaning=IMBALANCE)
+    def imbalance(self) -> float:
+        """Tokens of the busiest instance / mean tokens: 1 at best, the number of instances at worst."""
+        tokens = [load["tokens"] for load in self.loads]
+        return max(tokens) * len(tokens) / sum(tokens) if sum(tokens) else 1.0
+
+    @property
+    @column()
+    def loads(self) -> list[InstanceLoad]:
+        """The requests, prompt blocks, prompt tokens and hit blocks of each instance, after the warm-up."""
+        loads: list[InstanceLoad] = []
+        for number in range(self.instances):
+            rows = np.flatnonzero(self.instance == number)
+            hits = count_hits(self.trace, self.hit_blocks, rows[rows >= self.warm_up])
+            loads.append({"instance": number, "requests": hits.requests, "blocks": hits.blocks, "tokens": hits.tokens,
+                          "hit_blocks": hits.hit_blocks, "block_hit_rate": hits.block_hit_rate})  # fmt: skip
+        return loads
+
+    @property
+    def warning(self) -> str | None:
+        """One line if one of several instances served nearly all requests, and what to change; otherwise None.
+
+        >>> from kvtrace.trace.building import toy
+        >>> trace = toy("0 1", "0 2", "0 3", "0 4")
+        >>> print(simulate_instances(trace, 2, "overlap", setting=Setting(9)).warning)
+        overlap sent 4 of 4 requests to one of 2 instances. Try a --router that weighs load, such as kv-aware.
+        >>> simulate_instances(trace, 2, "round-robin", setting=Setting(9)).warning is None
+        True
+        """
+        requests = [load["requests"] for load in self.loads]
+        largest, total = max(requests), sum(requests)
+        if self.instances < 2 or total < 2 * self.instances or largest <= NEARLY_ALL * total:
+            return None
+        where = f"one of {self.instances:,} instances"
+        return f"{self.router} sent {largest:,} of {total:,} requests to {where}. {self._remedy()}"
+
+    def _remedy(self) -> str:
+        """The option that spreads the requests of an uneven run."""
+        if self.router == "overlap":
+            return "Try a --router that weighs load, such as kv-aware."
+        if self.router == "sticky":
+            return "They have the same session or second block. Try --router kv-aware."
+        if self.setting.schedule.kind == "serial":
+            return f"Each request ends before the next one arrives. Try --schedule {OVERLAP}."
+        return "Few requests overlap, so one instance may be enough for this load."
+
+
+def simulate_instances(
+    trace: Trace,
+    instances: int,
+    router: RouterName = "round-robin",
+    *,
+    setting: Setting,
+    schedule: str | None = None,
+    demand: BlockDemand | None = None,
+    on_progress: Callable[[int], None] | None = None,
+) -> FleetSimulation:
+    """Run a trace over several instances behind a router, each with a cache of its own, and count the hits.
+
+    Requests overlap as the trace's times and output lengths say, unless `schedule` is "serial".
+
+    Args:
+        trace: The trace.
+        instances: The number of instances.
+        router: A router of docs/cache/simulate.md.
+        setting: The cache of each instance.
+        schedule: "open-loop:MS" or "serial". The default is the schedule of the setting, or open-loop:30 if that is
+            serial.
+        demand: The block demand of the trace, if it is already known.
+        on_progress: Receives the number of requests served since its last call.
+
+    Returns:
+        The hit blocks and the instance of each request, and the load of each instance.
+
+    Raises:
+        UsageError: The router is unknown, or the schedule is `concurrency:N`.
+
+    >>> from kvtrace.trace.building import toy
+    >>> done = simulate_instances(toy("0 1", "0 1", "0 1"), 2, setting=Setting(2))
+    >>> done.hit_blocks.tolist(), done.instance.tolist(), round(done.imbalance, 2)
+    ([0, 0, 2], [0, 1, 0], 1.33)
+    """
+    from .core.serving import Fleet
+
+    trace = in_domains(trace)
+    check_router(router, in_time=False)
+    if instances < 1:
+        raise UsageError("--instances must be at least 1.")
+    if schedule is not None or setting.schedule.kind == "serial":
+        setting = replace(setting, schedule=parse_schedule(schedule or OVERLAP))
+    if setting.schedule.kind == "concurrency":
+        raise UsageError("--instances supports --schedule serial and open-loop:MS, not concurrency:N.")
+    if setting.bound:
+        raise UsageError(f"--instances does not support the upper bound {setting.policy}. Try another --policy.")
+    demand = demand or block_demand(trace, *setting.demand_options)
+    engines = [build(setting, demand) for _ in range(instances)]
+    run = Fleet(engines, make_router(trace, router, engines), trace.input_length)
+    advance_all(run, len(demand), on_progress)
+    hit_blocks = sum(engine.hits.astype(np.int64) for engine in engines)
+    run.close()
+    return FleetSimulation(
+        setting, trace, hit_blocks, sum(engine.evictions for engine in engines),
+        sum(engine.early_frees for engine in engines), 0, router, run.instances, instances,
+    )  # fmt: skip
+
+
+def make_router(trace: Trace, name: str, engines: list[Any]):
+    """The compiled router of a name, for a trace and the engines of its instances."""
+    from .core.serving import Router
+
+    keys = _keys(trace) if name == "sticky" else np.zeros(len(trace), dtype=np.int64)  # the others do not read them
+    return Router(engines, name, keys, trace.input_length, trace.block_size)
+
+
+def _keys(trace: Trace) -> np.ndarray:
+    """The key of each request for the sticky router: a hash of its session, or of its second block (or only block).
+
+    The hash is the last 32 bits of SHA-256 over the digits of the number: the same on every machine.
+    """
+    blocks = trace.prompt_blocks
+    key = np.arange(len(trace), dtype=np.int64)
+    place = trace.offsets[:-1] + np.minimum(1, blocks - 1)
+    key[blocks > 0] = trace.hash_ids[place[blocks > 0]]
+    if trace.session is not None:
+        key = np.where(trace.session >= 0, trace.session, key)
+    distinct, number = np.unique(key, return_inverse=True)
+    return np.array([_hashed(value) for value in distinct.tolist()], dtype=np.int64)[number]
+
+
+@lru_cache(1 << 16)  # a plan routes the same trace a hundred times
+def _hashed(value: int) -> int:
+    return int.from_bytes(hashlib.sha256(str(value).encode()).digest()[-4:], "big")
+
+
+CHUNK = 1 << 12  # requests between two reports of progress
+
+
+class Cost(Protocol):
+    """The time of a step: a StepCost or a DynamoCost."""
+
+    def terms(self, cache_tokens: int) -> dict[str, float]:
+        """The terms of the kernel, for a cache of so many tokens."""
+        ...
+
+
+@dataclass(frozen=True)
+class InstanceGroup:
+    """Instances behind a router: what they are, before they have a trace."""
+
+    cost: Cost
+    setting: Setting
+    scheduler: Scheduler
+    instances: int
+    router: RouterName
+    router_seed: int
+    tiers: tuple[Tier, ...]
+    prefetch: bool
+    timelines: bool
+
+    def deploy(self, trace: Trace, demand: BlockDemand | None = None) -> Deployed:
+        """The compiled instances and their router, ready for the requests of a trace."""
+        from .core.instance import Requests
+        from .core.serving import DynamoRouter
+
+        demand = demand or block_demand(trace, *self.setting.demand_options)
+        tokens, output = self.scheduler.lengths(demand.trace)
+        needs = self.scheduler.needs(demand, self.setting)
+        requests = Requests(trace.timestamp / 1000, tokens, output, needs, _priorities(trace))
+        engines = [self.scheduler.engine(self.setting, demand, self.tiers) for _ in range(self.instances)]
+        terms = self.cost.terms(self.setting.capacity * trace.block_size)
+        built = [self.scheduler.instance(engine, requests, terms, prefetch=self.prefetch) for engine in engines]
+        if self.timelines:
+            for instance in built:
+                instance.watch()
+        if self.router == "dynamo":
+            chooser: Any = DynamoRouter(engines, requests, demand.blocks, trace.block_size, self.router_seed)
+        else:
+            chooser = make_router(trace, self.router, engines)
+        return Deployed(self, requests, engines, built, chooser)
+
+
+@dataclass(frozen=True)
+class Deployed:
+    """Compiled instances, their caches and their router; after a run, what it found."""
+
+    fleet: InstanceGroup
+    requests: Any
+    engines: list[Any]
+    instances: list[Any]
+    router: Any
+
+    def results(self, rows: np.ndarray | slice = slice(None)) -> dict[str, Any]:
+        """The fields of a ServingRun, except its trace, for some rows in their order."""
+        fleet, outcomes, engines = self.fleet, self.requests.outcomes, self.engines
+        lines = [Timeline.of(instance.timeline) for instance in self.instances] if fleet.timelines else []
+        lower = sum(engine.tier_hits.astype(np.int64) for engine in engines)[:, rows] if fleet.tiers else None
+        return {
+            "setting": fleet.setting, "hit_blocks": sum(engine.hits.astype(np.int64) for engine in engines)[rows],
+            "evictions": sum(engine.evictions for engine in engines), "early_frees": 0, "router": fleet.router,
+            "instance": outcomes["instance"][rows], "instances": fleet.instances,
+            "started_s": outcomes["started"][rows], "first_s": outcomes["first"][rows],
+            "ended_s": outcomes["ended"][rows], "cached_tokens": outcomes["cached"][rows],
+            "busy_s": tuple(instance.busy for instance in self.instances), "lower_tier_hits": lower,
+            "scheduler": fleet.scheduler, "steps": tuple(instance.steps for instance in self.instances),
+            "preemptions": outcomes["preempted"][rows], "recomputed_tokens": outcomes["recomputed"][rows],
+            "timelines": tuple(lines), "tiers": fleet.tiers,
+        }  # fmt: skip
+
+
+def _priorities(trace: Trace) -> np.ndarray | None:
+    """The column `priority` of a trace, if it has one of whole numbers."""
+    column = trace.extra.get("priority")
+    return column if isinstance(column, np.ndarray) and column.dtype.kind in "iu" else None
