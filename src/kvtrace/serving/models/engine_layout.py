@@ -16,8 +16,9 @@ from ..._base.errors import UsageError
 from ...cache.engines import EngineName
 from ...cache.engines.cache_groups import KERNEL_BLOCK, sglang_layout, vllm_layout
 from ...cache.layout import STEP_TOKENS, CacheLayout, LayerKind
+from ..deployment import Deployment
 from .config import Fields, all_layers, read_config
-from .layers import layer_kinds
+from .layers import layer_kinds, rank_layers
 
 FULL = ("full", "latent")
 WORD_OF = {"full": ("full", "both"), "latent": ("full", "both"), "state": ("state", "both")}  # kind -> its words
@@ -27,6 +28,28 @@ KERNELS = {  # field of a mechanism of states -> vLLM's prefill kernel on Hopper
 }  # fmt: skip
 BEFORE_HOPPER = ("a100", "a40", "a10", "l40", "l4", "rtx-4090", "rtx-3090")  # GPUs without these, but for Mamba-2
 FULL_IN_SGLANG = ("gemma2", "gemma3")  # model types whose windows keep all tokens in SGLang
+
+
+def rank_layout(deployment: Deployment) -> CacheLayout:
+    """The cache groups that the engine of a deployment makes on one GPU, with the bytes of a block; of any model.
+
+    Raises:
+        UsageError: The engine has no cache groups here, or refuses the deployment.
+        InputError: A field of the config is missing or wrong, or a kind of layer is not modelled.
+
+    >>> layout = rank_layout(Deployment("deepseek-v3", tensor_parallel_size=8))
+    >>> [(group.kind, group.layers, group.block_size) for group in layout.groups], layout.block_bytes
+    ([('full', 61, 16)], 1124352)
+    """
+    if deployment.engine not in LAYOUTS:
+        raise UsageError(f"Engine {deployment.engine} models full attention only. Try {' or '.join(LAYOUTS)}.")
+    fields, kinds = read_config(deployment.model), rank_layers(deployment)
+    layout = LAYOUTS[deployment.engine](
+        fields, kinds, deployment.block_size, deployment.retention_interval, deployment.gpu
+    )
+    if layout is None:
+        raise UsageError(f"{fields.name}: rank_layout does not model this model in {deployment.engine} yet.")
+    return replace(layout, step_tokens=deployment.max_num_batched_tokens or STEP_TOKENS)
 
 
 def cache_layout(

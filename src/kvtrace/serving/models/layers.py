@@ -16,12 +16,13 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from ..._base.errors import InputError, UsageError
 from ...cache.layout import LayerKind
+from ..deployment import Deployment
 from .config import BYTES, Fields, config_dtype, kv_bits, layer_schedule, numbers, read_config
 
 
@@ -254,6 +255,35 @@ def layer_kinds(
     if counts["state"]:
         kinds.append(LayerKind("state", counts["state"], state_bytes=state_bytes(fields, state_dtype)))
     return tuple([*kinds, *_short_convolutions(fields, counts)])
+
+
+def rank_layers(deployment: Deployment) -> tuple[LayerKind, ...]:
+    """What the layers of one GPU of a deployment keep, by kind, as its engine lays them out.
+
+    With pipeline parallelism they are those of the stage that keeps most.
+
+    Raises:
+        UsageError: The engine refuses the deployment, or it is not modelled.
+        InputError: A field of the config is missing or wrong, or a kind of layer is not modelled.
+
+    >>> [kind.token_bytes for kind in rank_layers(Deployment("qwen3-235b-a22b", tensor_parallel_size=8))]
+    [512]
+    """
+    if deployment.pipeline_parallel_size > 1 or deployment.speculative is not None:
+        raise UsageError("Layers of pipeline stages and drafters are not modelled yet.")
+    fields, tensor = read_config(deployment.model), deployment.tensor_parallel_size
+    kinds = layer_kinds(deployment.model, None if deployment.kv_cache_dtype == "auto" else deployment.kv_cache_dtype)
+    if tensor == 1:
+        return kinds
+    if any(kind.kind == "state" for kind in kinds):
+        raise UsageError("States under tensor parallelism are not modelled yet.")
+    heads = key_value_heads(fields)
+    return tuple(
+        kind
+        if kind.kind == "latent"
+        else replace(kind, token_bytes=kind.token_bytes // heads * max(1, heads // tensor))
+        for kind in kinds
+    )
 
 
 def cache_bytes(kinds: Iterable[LayerKind], tokens: int, *, states: bool = True) -> int:
