@@ -10,6 +10,7 @@ import click
 
 from ..serving.routers import ROUTERS
 from . import completion
+from .deployment_options import deployment_json, deployment_notes
 from .help import Command
 from .options import (
     ASSUME_OUTPUT,
@@ -137,7 +138,7 @@ def explain_command(trace, capacity, policy, ttl, tiers, over_time, per_request,
     prefill_s = None if run.time.roofline is None else prefill_by_cause(explanation, run.time.roofline)
     remarks = remarks_of(viewed, *needs_of(run, over_time))
     if as_json:
-        parts = {"prefill_s": prefill_s, "cures": None if cures is None else cures.to_dict(), "over_time": windows, "by_session": sessions}
+        parts = {"deployment": deployment_json(run.time), "prefill_s": prefill_s, "cures": None if cures is None else cures.to_dict(), "over_time": windows, "by_session": sessions}
         present = {name: part for name, part in parts.items() if part is not None}
         print_result(explanation.to_dict() | present, remarks, as_json=True, as_csv=None)
     elif as_csv:
@@ -145,9 +146,9 @@ def explain_command(trace, capacity, policy, ttl, tiers, over_time, per_request,
         print_result({}, remarks, as_json=False, as_csv=text)
     elif per_request != "-":  # stdout has the CSV
         _print(explanation, prefill_s, windows, sessions, cures)
-        print_notes(remarks.values())
+        print_notes([*deployment_notes(run.time), *remarks.values()])
     if not quiet:
-        print_lines([("warning", warning) for warning in beyond])
+        print_lines([("warning", warning) for warning in [*run.time.deployment.warnings, *beyond]])
         print_lines([("wrote", per_request)] if per_request not in (None, "-") else [])
     write_figure(explanation)
 

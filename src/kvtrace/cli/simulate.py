@@ -9,6 +9,7 @@ from itertools import zip_longest
 import click
 
 from . import completion
+from .deployment_options import deployment_json, deployment_notes
 from .help import Command
 from .options import (
     ASSUME_OUTPUT,
@@ -119,21 +120,23 @@ def simulate_command(trace, capacity, tiers, over_time, per_request, warm_up, qu
         extrapolated = extrapolations(run.time.costs, simulations.runs, allowed=run.time.extrapolate)
         if stream:
             simulation_report.write_per_request(simulations.runs, stream)
+    deployment = run.time.deployment
     values = simulation_report.to_dict(viewed, [
         simulation_report.result(simulation, simulations.optimum_of(simulation), kv_bytes_per_token=kv_bytes, window_ms=over_time, isolation=isolation)
         for simulation, isolation in zip_longest(simulations.runs, simulations.isolation)
-    ])  # fmt: skip
+    ], deployment_json(run.time))  # fmt: skip
     compare_loops(values["results"])
     remarks = remarks_of(viewed, *needs_of(run, over_time))
     as_csv_text = simulation_report.as_csv(values["results"]) if as_csv else None
     if not print_result(values, remarks, as_json=as_json, as_csv=as_csv_text) and per_request != "-":  # stdout has the CSV
         print_tables([*simulation_report.tables(values, simulations.runs, verbose=options["verbose"]), *loop_tables(values["results"])])
         print_notes(simulation_report.isolation_notes(values))
+        print_notes(deployment_notes(run.time))
         print_notes(simulation_report.layout_notes(values))
         print_notes(remarks.values())
         print_notes(filter(None, [counted_as_full(model, [engine for engine in run.cache.engines if engine not in run.cache.layouts])]))
     if not quiet:
-        warnings = dict.fromkeys([*map(simulation_report.warning, simulations.runs), *extrapolated])
+        warnings = dict.fromkeys([*deployment.warnings, *map(simulation_report.warning, simulations.runs), *extrapolated])
         print_lines(("warning", warning) for warning in warnings if warning)
         print_lines([("wrote", per_request)] if per_request not in (None, "-") else [])
     write_figure(simulations)

@@ -35,11 +35,13 @@ VIEWS = {"merge": "domains are merged", "split": "domains are kept apart"}
 OTHER_VIEW = "domains are kept apart after the shared tokens"
 
 
-def to_dict(trace: Trace, results: list[dict[str, Any]]) -> dict[str, Any]:
-    """The JSON object: figures of the trace, and one dictionary for each result."""
+def to_dict(
+    trace: Trace, results: list[dict[str, Any]], deployment: dict[str, Any] | None = None
+) -> dict[str, Any]:
+    """The JSON object: figures of the trace, the deployment if there is one, and one dictionary for each result."""
     return {
         "schema": SCHEMA, "requests": len(trace), "block_size": trace.block_size, "working_set": trace.working_set,
-        "results": results,
+        **({} if deployment is None else {"deployment": deployment}), "results": results,
     }  # fmt: skip
 
 
