@@ -110,8 +110,8 @@ def big_curve():
 
 
 def plan(trace):
-    shape = kvtrace.model_shape(ROOT / "tests/data/models/llama-3.1-8b.json")
-    return kvtrace.plan(trace, kvtrace.Roofline(shape, kvtrace.gpu("h100")))
+    model = ROOT / "tests/data/models/llama-3.1-8b.json"
+    return kvtrace.plan(trace, kvtrace.Deployment(model, gpu="h100"))
 
 
 def test_every_public_class_is_a_result_or_is_named_with_its_reason():

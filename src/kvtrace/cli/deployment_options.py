@@ -66,6 +66,15 @@ def deployment_of(options: dict[str, Any], base: Deployment | None = None, *, so
     return deployment.with_gpus(gpus)
 
 
+def scheduler_of_command(options: Mapping[str, Any]) -> str | None:
+    """The options of the engine's scheduler in --serve, as --scheduler takes them."""
+    if options.get("serve") is None:
+        return None
+    from ..serving.serve_command import read_command
+
+    return read_command(options["serve"]).scheduler
+
+
 def deployment_json(time: TimeSetup) -> dict[str, Any] | None:
     """The deployment of a result for its JSON; None without a model."""
     return None if time.deployment.model is None else time.deployment.to_dict()

@@ -35,6 +35,7 @@ from .simulation_options import (
     IN_TIME,
     LOOP_WARM_UP,
     hint_on_commas,
+    kv_bytes_of,
     needs_of,
     own_policies,
     run_of,
@@ -94,7 +95,6 @@ def explain_command(trace, capacity, policy, ttl, tiers, over_time, per_request,
     from ..serving.misses.baseline import prefill_by_cause
     from ..serving.misses.cures import cures_of
     from ..serving.misses.explanation import expiring, explain_run
-    from ..serving.models.layers import chosen
     from ..trace.domains import in_domains
 
     as_json, as_csv, no_cures, input_price = (options[name] for name in ("as_json", "as_csv", "no_cures", "input_price"))
@@ -104,8 +104,8 @@ def explain_command(trace, capacity, policy, ttl, tiers, over_time, per_request,
     if as_csv and over_time and options["by_session"]:
         raise UsageError("With --csv, use one of --over-time and --by-session.")
     write_figure = figure_writer(options["png"], options["svg"], quiet)
-    kv_bytes = chosen(options["model_config"], options["kv_bytes_per_token"])
     run = run_of(options, engines=options["engine"], policies="ttl" if ttl else policy, warm_up=warm_up, routers=options["router"])
+    kv_bytes = kv_bytes_of(run, options)
     if len(run.cache.engines) != 1:
         raise click.UsageError("--engine: name one engine. kvtrace simulate compares several.")
     if capacity and tiers:

@@ -186,14 +186,14 @@ class Streamed:
         return chosen(self.model_config, self.kv_bytes_per_token)
 
 
-def engine_units(layout: Any, block_size: int, units: dict[str, Any]) -> dict[str, Any]:
-    """The units of capacities for an engine: with cache groups, a block of its pool holds fewer tokens of all layers."""
+def engine_units(layout: Any, block_size: int, units: dict[str, Any], gpus: int = 1) -> dict[str, Any]:
+    """The units of capacities for an engine on GPUs: with cache groups, a block holds fewer tokens of all layers."""
     from math import ceil
 
     if layout is None:
         return units
     working_set = ceil(units["working_set"] * block_size / layout.tokens_per_block)
-    return units | {"block_size": layout.tokens_per_block, "working_set": working_set, "block_bytes": layout.block_bytes}
+    return units | {"block_size": layout.tokens_per_block, "working_set": working_set, "block_bytes": gpus * layout.block_bytes}
 
 
 def require_one(as_json: bool, as_csv: bool) -> None:

@@ -27,7 +27,7 @@ from .options import (
     taken,
     viewed,
 )
-from .output import console, print_notes, print_result, print_tables
+from .output import console, print_lines, print_notes, print_result, print_tables
 from .simulation_options import LoopOptions, loop_options
 
 GPU = "GPU: {rows}, or a JSON file; its keys are in docs/serving/models.md.  [default: h100]"
@@ -72,10 +72,10 @@ def plan_command(trace, model_config, as_json, as_csv, quiet, **options):
     require_one(as_json, as_csv)
     write_figure = figure_writer(options["png"], options["svg"], quiet)
     time = taken(TimeSetup, options)
-    if not (model_config or time.costs_file):
-        raise click.UsageError("Missing option '--model'.")
     costs = _costs_of(time, options)
     deployment = deployment_of(options, costs.measured if costs else None, model=model_config)
+    if deployment.model is None:
+        raise click.UsageError("Missing option '--model'.")
     target = _target(options)
     if costs:
         costs.require_engine(deployment.engine)
@@ -89,6 +89,8 @@ def plan_command(trace, model_config, as_json, as_csv, quiet, **options):
     if not print_result(result.to_dict(), remarks, as_json=as_json, as_csv=plan_tables.as_csv(result) if as_csv else None):
         print_tables(plan_tables.tables(result))
         print_notes([*notes, *remarks.values()])
+    if not quiet:
+        print_lines(("warning", warning) for warning in deployment.warnings)
     write_figure(result)
 
 

@@ -33,6 +33,7 @@ from .simulation_options import (
     LOOP_WARM_UP,
     ROUTERS,
     hint_on_commas,
+    kv_bytes_of,
     needs_of,
     own_policies,
     run_of,
@@ -88,7 +89,6 @@ def simulate_command(trace, capacity, tiers, over_time, per_request, warm_up, qu
     from ..report.progress import RequestProgress
     from ..report.simulation_tables import compare_loops, loop_tables
     from ..serving.models.engine_layout import counted_as_full
-    from ..serving.models.layers import chosen
     from ..trace.domains import in_domains
 
     as_json, as_csv = options["as_json"], options["as_csv"]
@@ -96,9 +96,8 @@ def simulate_command(trace, capacity, tiers, over_time, per_request, warm_up, qu
     if per_request == "-" and (as_json or as_csv):
         raise UsageError(f"--per-request - and {'--json' if as_json else '--csv'} both write to stdout. Use one of them.")
     write_figure = figure_writer(options["png"], options["svg"], quiet)
-    model = options["model_config"]
-    kv_bytes = chosen(model, options["kv_bytes_per_token"])
     run = run_of(options, engines=options["engine_names"], policies=options.pop("policies"), warm_up=warm_up, routers=options.pop("routers"))
+    kv_bytes = kv_bytes_of(run, options)
     beyond = "--over-time" if over_time else "--model with windows or states" if unbounded_groups(run) else None
 
     def need(dataset):
@@ -122,7 +121,7 @@ def simulate_command(trace, capacity, tiers, over_time, per_request, warm_up, qu
             simulation_report.write_per_request(simulations.runs, stream)
     deployment = run.time.deployment
     values = simulation_report.to_dict(viewed, [
-        simulation_report.result(simulation, simulations.optimum_of(simulation), kv_bytes_per_token=kv_bytes, window_ms=over_time, isolation=isolation)
+        simulation_report.result(simulation, simulations.optimum_of(simulation), kv_bytes_per_token=kv_bytes, gpus=run.time.deployment.gpus_per_instance, window_ms=over_time, isolation=isolation)
         for simulation, isolation in zip_longest(simulations.runs, simulations.isolation)
     ], deployment_json(run.time))  # fmt: skip
     compare_loops(values["results"])
@@ -134,7 +133,7 @@ def simulate_command(trace, capacity, tiers, over_time, per_request, warm_up, qu
         print_notes(deployment_notes(run.time))
         print_notes(simulation_report.layout_notes(values))
         print_notes(remarks.values())
-        print_notes(filter(None, [counted_as_full(model, [engine for engine in run.cache.engines if engine not in run.cache.layouts])]))
+        print_notes(filter(None, [counted_as_full(run.time.deployment.model, [engine for engine in run.cache.engines if engine not in run.cache.layouts])]))
     if not quiet:
         warnings = dict.fromkeys([*deployment.warnings, *map(simulation_report.warning, simulations.runs), *extrapolated])
         print_lines(("warning", warning) for warning in warnings if warning)

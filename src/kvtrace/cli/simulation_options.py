@@ -20,7 +20,7 @@ from .._base.units import count, share
 from ..cache.setup import CacheSetup
 from ..serving.deployment import Deployment
 from ..serving.run_options import InstanceSetup, TimeSetup
-from .deployment_options import DEPLOYMENT, LIMITS, deployment_of, gpu_options
+from .deployment_options import DEPLOYMENT, LIMITS, deployment_of, gpu_options, scheduler_of_command
 from .help import AmountType
 from .options import (
     ENGINE_BLOCK_SIZE,
@@ -134,8 +134,9 @@ def time_of(options: dict[str, Any], engines: list[Any], **others: Any) -> TimeS
     costs = read_costs(time.costs_file) if time.costs_file else None
     if costs and options.get("gpu"):
         raise UsageError("--costs and --gpu cannot be combined. Use one of them.")
+    scheduler = time.scheduler or scheduler_of_command(options)
     deployment = deployment_of(options, costs.measured if costs else None, **others)
-    return replace(time, deployment=deployment, costs=costs).resolved(engines)
+    return replace(time, scheduler=scheduler, deployment=deployment, costs=costs).resolved(engines)
 
 
 def _deployment_of(options: dict[str, Any], engines: str | None, policies: str) -> tuple[TimeSetup, list[Any]]:
@@ -213,7 +214,7 @@ def with_caches(run: Run, trace: Any, units: dict[str, Any], *, capacity: str, t
     if roofline and tiers:
         first, lower = parse_timed_tiers(tiers, parse, trace.block_size * roofline.model.kv_bytes_per_token)
         tiers, capacity = None, str(first)
-    sizes = {engine: engine_units((run.cache.layouts or {}).get(engine), trace.block_size, units) for engine in engines}
+    sizes = {engine: engine_units((run.cache.layouts or {}).get(engine), trace.block_size, units, run.time.deployment.gpus_per_instance) for engine in engines}
     capacities: dict[str, Any] | None = None
     if roofline and capacity == "auto":
         layouts = run.cache.layouts or {}
@@ -221,6 +222,14 @@ def with_caches(run: Run, trace: Any, units: dict[str, Any], *, capacity: str, t
     elif capacity != "auto" and not tiers:
         capacities = {engine: list(dict.fromkeys(parse_capacities(capacity, **size))) for engine, size in sizes.items()}
     return run.changed(capacities=capacities, tiers=parse_tiers(tiers, parse) if tiers else None, lower=lower)
+
+
+def kv_bytes_of(run: Run, options: dict[str, Any]) -> int | None:
+    """Bytes of a token on the GPUs of an instance: of the deployment, or as given; None without either."""
+    given, model = options["kv_bytes_per_token"], run.time.kv_bytes_per_token
+    if given is not None and model is not None:
+        raise UsageError("--model-config and --kv-bytes-per-token cannot be combined. Use one of them.")
+    return model if given is None else given
 
 
 @contextmanager

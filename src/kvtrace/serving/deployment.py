@@ -160,10 +160,11 @@ class Deployment:
 
     @property
     def model_name(self) -> str | None:
-        """The name of the model, or of its file."""
+        """The name of the model, or of its file; "model config" if its fields are given."""
         if isinstance(self.model, Mapping):
             return "model config"
-        return None if self.model is None else Path(str(self.model)).name
+        is_file = isinstance(self.model, Path) or Path(str(self.model)).exists()
+        return Path(self.model).name if is_file and self.model is not None else self.model
 
     @property
     def gpu_name(self) -> str | None:

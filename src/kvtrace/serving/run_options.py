@@ -116,6 +116,16 @@ class TimeSetup:
         block_bytes = layout.block_bytes if layout else block_size * growing_bytes(rank_layers(deployment))
         return max(room.available_bytes // block_bytes, 1)
 
+    @property
+    def kv_bytes_per_token(self) -> int | None:
+        """Bytes of a token on all GPUs of an instance, copies included; None without a model."""
+        from .models.layers import growing_bytes, rank_layers
+
+        if self.deployment.model is None:
+            return None
+        tensor = self.deployment.tensor_parallel_size
+        return tensor * growing_bytes(rank_layers(replace(self.deployment, pipeline_parallel_size=1)))
+
     def on_engine(self, engine: EngineName) -> Deployment:
         """The deployment in one of the engines of a run, with the limits of its scheduler there."""
         if not self.schedulers or engine not in self.schedulers:

@@ -157,9 +157,7 @@ class Planned:
         """The cache of an instance of so many blocks: of all layers, or of the pool of its cache groups."""
         from ...cache.simulation import Setting
 
-        return self.scheduler.setting_of(
-            Setting(blocks, mode=self.target.mode, engine=self.engine, layout=self.groups)
-        )
+        return self.scheduler.setting_of(Setting(blocks, mode=self.target.mode, engine=self.engine, layout=self.groups))
 
     def capacity(self, block_size: int) -> int:
         """Blocks of an instance, as `kvtrace simulate --gpu` has them; UsageError if the weights do not fit."""
