@@ -72,6 +72,7 @@ cdef class FreeQueue(Engine):
     cdef int[::1] held  # the physical blocks of live requests, in order of admission
     cdef long long[::1] begin  # row -> start of its physical blocks in `held`
     cdef long long top
+    cdef int dropped  # the last blocks of a hit that are computed again, for a drafter
 
     cdef int _take(self) except -1 nogil
 

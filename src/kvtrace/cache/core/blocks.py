@@ -247,6 +247,11 @@ class BlockPool:
         return 0
 
 
+def drops_last(demand):
+    """1 if a hit loses its last block, since a drafter needs the token after each block; 0 otherwise."""
+    return int(demand.drafting is not None and not demand.drafting.needs_next)
+
+
 class FreeQueue(Engine):
     """vLLM's block pool: one queue of free physical blocks, cached or not; allocation takes the block at its head.
 
@@ -260,6 +265,7 @@ class FreeQueue(Engine):
         self.held = np.empty(int(demand.max_blocks.sum()), dtype=np.int32)
         self.begin = np.empty(len(demand.full), dtype=np.int64)
         self.top = 0
+        self.dropped = drops_last(demand)
 
     def self_check(self):
         """A message about an inconsistency after all requests have ended, or None."""
@@ -270,7 +276,7 @@ class FreeQueue(Engine):
         start: cython.Py_ssize_t = self.start[row]
         while hit < self.limit[row] and self.queue.copy[self.ids[start + hit]] != NOTHING:
             hit += 1
-        return hit
+        return max(hit - self.dropped, 0)
 
     def admit(self, row):
         i: cython.int
@@ -285,6 +291,9 @@ class FreeQueue(Engine):
                 break
             idle += self.queue.pins[physical] == 0
             hit += 1
+        if self.dropped and hit:
+            hit -= 1
+            idle -= self.queue.pins[self.queue.copy[self.ids[start + hit]]] == 0
         if blocks - hit + idle > self.queue.free:  # idle hit blocks leave the queue too
             return NO_ROOM
         if self.live == 0:
@@ -297,7 +306,7 @@ class FreeQueue(Engine):
         self.top += hit
         for i in range(hit, self.full[row]):  # allocate
             self.queue.register(self._take(), self.ids[start + i])
-        if self.tail[row]:
+        while self.top < self.begin[row] + blocks:
             self._take()
         return hit
 
