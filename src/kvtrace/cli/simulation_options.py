@@ -199,7 +199,7 @@ def with_layouts(run: Run, options: dict[str, Any], block_size: int) -> Run:
     layouts = layouts_for(deployment, grouped, block_size) if deployment.model is not None else {}
     if (options["engine_block_size"] or options["retention"]) and not layouts:
         raise UsageError("--engine-block-size and --retention need --model with windows or states, and --engine vllm or sglang.")
-    return run.changed(layouts=layouts)
+    return run.changed(layouts=layouts, drafting=run.time.drafting(engines))
 
 
 def with_caches(run: Run, trace: Any, units: dict[str, Any], *, capacity: str, tiers: str | None) -> Run:

@@ -16,7 +16,7 @@ from .routers import ROUTERS, RouterName
 
 if TYPE_CHECKING:
     from ..cache.engines import EngineName
-    from ..cache.layout import CacheLayout
+    from ..cache.layout import CacheLayout, Drafting
     from .calibration.costs import Costs
     from .hardware.roofline import Roofline
     from .schedulers.base import Scheduler, Tier
@@ -100,6 +100,13 @@ class TimeSetup:
         from .calibration.costs import step_cost
 
         return replace(self, roofline=roofline, cost=step_cost(roofline))
+
+    def drafting(self, engines: Sequence[EngineName]) -> dict[EngineName, Drafting] | None:
+        """Engine -> what the drafter changes in its cache; None without one. UsageError if it is not modelled there."""
+        from ..cache.engines import drafting
+
+        drafter = self.deployment.speculative
+        return None if drafter is None else {engine: drafting(engine, drafter.tokens) for engine in engines}
 
     def blocks_of(self, engine: EngineName, block_size: int, layout: CacheLayout | None = None) -> int:
         """Blocks of `block_size` tokens, or of the pool of a layout, that the GPUs of an instance hold.

@@ -157,7 +157,9 @@ class Planned:
         """The cache of an instance of so many blocks: of all layers, or of the pool of its cache groups."""
         from ...cache.simulation import Setting
 
-        return self.scheduler.setting_of(Setting(blocks, mode=self.target.mode, engine=self.engine, layout=self.groups))
+        drafting = (self.time.drafting([self.engine]) or {}).get(self.engine)
+        setting = Setting(blocks, mode=self.target.mode, engine=self.engine, layout=self.groups, drafting=drafting)
+        return self.scheduler.setting_of(setting)
 
     def capacity(self, block_size: int) -> int:
         """Blocks of an instance, as `kvtrace simulate --gpu` has them; UsageError if the weights do not fit."""
@@ -178,8 +180,8 @@ class Planned:
         engine, layout = setting.engine, setting.layout
         return Run(
             CacheSetup(
-                [setting.capacity], engines=[engine], layouts={engine: layout} if layout else None, mode=setting.mode,
-                gap=False,
+                [setting.capacity], engines=[engine], layouts={engine: layout} if layout else None,
+                drafting=self.time.drafting([engine]), mode=setting.mode, gap=False,
             ),
             InstanceSetup(1, [router], lower=self.lower_tiers(block_size, blocks)),
             self.time,
