@@ -106,16 +106,6 @@ def layouts_for(
     >>> sorted(layouts_for("gpt-oss-20b", ["reference", "vllm"], 512))
     ['vllm']
     """
-    if isinstance(model, Deployment):  # SHIM
-        d = model
-        options = {
-            "block_size": d.block_size,
-            "kv_dtype": None if d.kv_cache_dtype == "auto" else d.kv_cache_dtype,
-            "retention_interval": d.retention_interval,
-            "step_tokens": d.max_num_batched_tokens or 8192,
-            "gpu": d.gpu_name,
-        }
-        model = d.model
     if model is None:
         return {}
     size = options.pop("block_size", None)
