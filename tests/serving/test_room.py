@@ -2,18 +2,21 @@
 
 import json
 from dataclasses import replace
+from hashlib import sha256
 from pathlib import Path
+from statistics import median
 
 import pytest
 
 from kvtrace.cache.engines.cache_groups import sglang_layout, vllm_layout
 from kvtrace.cache.layout import LayerKind
 from kvtrace.serving.deployment import Deployment
-from kvtrace.serving.hardware import gpu, sglang_memory
+from kvtrace.serving.hardware import gpu, sglang_memory, vllm_memory
 from kvtrace.serving.hardware.room import room_in_layout
 from tests.cache.test_vllm_layout import layers_of
 
 PATH = Path(__file__).parent.parent / "vectors/vllm_room.jsonl"
+GIB = 1 << 30
 SGLANG_PATH = PATH.with_name("sglang_room.jsonl")
 VECTORS, SGLANG_VECTORS = (
     [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
@@ -63,3 +66,35 @@ def ours_in_sglang(case):
 @pytest.mark.parametrize("vector", SGLANG_VECTORS, ids=lambda vector: str(vector["case"].get("tp")))
 def test_a_pool_is_sized_as_in_sglang(vector):
     assert ours_in_sglang(vector["case"]) == vector["room"]
+
+
+LINES = json.loads(PATH.with_name("start_up_lines.json").read_text())
+
+
+def is_held_out(line):
+    """Half of the lines, by a hash: the constants were set without them."""
+    deployment = json.dumps(line["deployment"], sort_keys=True)
+    return sha256(f"{line['name']} {deployment}".encode()).digest()[0] % 2 == 1
+
+
+@pytest.mark.parametrize("held_out", [False, True])
+def test_activations_are_those_of_public_start_up_lines(held_out):
+    errors = {}
+    for line in LINES:
+        if is_held_out(line) is held_out:
+            deployment = Deployment(line["config"], **line["deployment"])
+            ours = vllm_memory.activation_bytes(deployment, gpu(deployment.gpu)) / GIB
+            errors[line["name"], line["deployment"]["engine_version"]] = ours / line["activation_gib"] - 1
+    assert len(errors) >= 10
+    assert median(map(abs, errors.values())) < 0.006
+    assert max(map(abs, errors.values())) < 0.1, errors  # the largest are of models with images
+
+
+@pytest.mark.parametrize("held_out", [False, True])
+def test_libraries_are_those_of_public_start_up_lines(held_out):
+    apart = []
+    for line in LINES:
+        if is_held_out(line) is held_out:
+            deployment = Deployment(line["config"], **line["deployment"])
+            apart.append(abs(vllm_memory.library_bytes(deployment, gpu(deployment.gpu)) / GIB - line["library_gib"]))
+    assert median(apart) < 0.05 and max(apart) < 0.25

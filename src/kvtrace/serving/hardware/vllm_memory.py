@@ -77,12 +77,12 @@ OVERLAPS_SINCE = (0, 27)  # windows keep the tokens of two steps from here on
 
 
 def version_of(text: str | None) -> tuple[int, int]:
-    """Major and minor number of a version; of the modelled one for None, and for a name without numbers.
+    """Major and minor number of a version; of the modelled one for None, a name, or a build without a tag (0.1.dev).
 
-    >>> version_of("v0.20.1rc1.dev16"), version_of(None), version_of("nightly")
-    ((0, 20), (0, 33), (0, 33))
+    >>> version_of("v0.20.1rc1.dev16"), version_of(None), version_of("nightly"), version_of("0.1.dev20051")
+    ((0, 20), (0, 33), (0, 33), (0, 33))
     """
-    numbers = re.match(r"v?(\d+)\.(\d+)", text or "") or re.match(r"(\d+)\.(\d+)", MODELLED)
+    numbers = re.match(r"v?(?!0\.1\.dev)(\d+)\.(\d+)", text or "") or re.match(r"(\d+)\.(\d+)", MODELLED)
     assert numbers is not None
     return int(numbers[1]), int(numbers[2])
 
@@ -129,15 +129,21 @@ def step_limits(deployment: Deployment, device: Gpu | None) -> tuple[int, int]:
     rule = profile_rule(deployment)
     memory = device.memory if device else LARGE
     is_large = memory >= LARGE and not (device and device.name.startswith(("a100", "gb10")))
-    tokens = (16384 if memory >= HUGE else 8192) if is_large else 2048
-    if rule.whole_prompts:
-        longest = longest_context(deployment)
-        if longest is None:
-            raise UsageError(f"A step of vLLM {deployment.engine_version} holds a whole context. Give --max-model-len.")
-        tokens = max(longest, 2048) if longest <= 32768 else 2048
     requests = deployment.max_num_seqs or (rule.large_requests if is_large else 256)
-    tokens = deployment.max_num_batched_tokens or max(tokens, deployment.max_num_seqs or 0)
+    tokens = deployment.max_num_batched_tokens
+    if tokens is None and rule.whole_prompts:
+        tokens = _whole_prompt(deployment)
+    if tokens is None:
+        tokens = max((16384 if memory >= HUGE else 8192) if is_large else 2048, deployment.max_num_seqs or 0)
     return tokens, min(requests, tokens)
+
+
+def _whole_prompt(deployment: Deployment) -> int:
+    """The tokens of a step that holds a whole context, or a chunk of a long one."""
+    longest = longest_context(deployment)
+    if longest is None:
+        raise UsageError(f"A step of vLLM {deployment.engine_version} holds a whole context. Give --max-model-len.")
+    return max(longest, 2048) if longest <= 32768 else 2048
 
 
 def longest_context(deployment: Deployment) -> int | None:
