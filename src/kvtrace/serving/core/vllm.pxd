@@ -20,6 +20,7 @@ cdef class VllmEngineCore(Instance):
     cdef VllmLimits limits
     cdef bint logs
     cdef readonly list log
+    cdef long long reported_running, reported_waiting
     cdef public object step_timer  # begin and parts of a step -> its seconds; None = the cost
     # waiting requests, and those that run
     cdef list waiting
@@ -57,6 +58,7 @@ cdef class VllmEngineCore(Instance):
     cdef int _execute(self, double seconds, list first, list last) except -1
     cdef int _learn(self, double at, list first, list last) except -1
     cdef int _note_state(self, double at) except -1
+    cdef int _report_counts(self) except -1
     cdef int _end(self, Py_ssize_t row, double at) except -1
     cdef int _remove(self, Py_ssize_t row) noexcept
     cdef bint _runs(self, Py_ssize_t row) noexcept

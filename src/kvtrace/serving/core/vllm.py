@@ -79,7 +79,12 @@ class VllmEngineCore(Instance):
         while self.now < self.until and self._is_busy():
             self._begin_turn()
             self._plan()
+            self._report_counts()
         return 0
+
+    def _begin_turn(self):
+        self._report_counts()
+        return Instance._begin_turn(self)
 
     def next_turn(self):
         return self.now if self._is_busy() else NEVER
@@ -390,6 +395,19 @@ class VllmEngineCore(Instance):
         """Add the present state to the time line."""
         return self._note(at, self.count, self.active() - self.count, self.cache.size - self.cache.free())
 
+    def _report_counts(self):
+        """Report requests and KV use to the balancer, if the requests have changed: before a step and after it."""
+        waiting: cython.longlong
+        if self.reports is None:
+            return 0
+        waiting = self.active() - self.count
+        if self.count == self.reported_running and waiting == self.reported_waiting:
+            return 0
+        self.reported_running, self.reported_waiting = self.count, waiting
+        capacity: cython.double = self.cache.context.capacity
+        free: cython.double = capacity - self.cache.size + self.cache.free()
+        return self._report(self.now, self.count, waiting, 1.0 - free / capacity)
+
     def _end(self, row, at):
         """A request has its last token."""
         self._ended(row, at)
@@ -486,6 +504,7 @@ class VllmInstance(VllmEngineCore):
                 self._plan()
             else:
                 self._decode(self.until)
+            self._report_counts()
         return 0
 
     def steps_left(self, row):
