@@ -122,8 +122,20 @@ def run_of(options: dict[str, Any], *, engines: str | None, policies: str, route
     time, names_of_engines = _deployment_of(options, engines, policies)
     loop = _loop_of(options, time, warm_up, seed, names(routers or "round-robin"))
     cache = taken(CacheSetup, options, policies=names(policies), engines=names_of_engines, gap=not options.pop("no_gap", True), domains=options.pop("domains"))
-    instances = taken(InstanceSetup, options, routers=names(routers) if routers else None)
+    instances = _with_ranks(taken(InstanceSetup, options, routers=names(routers) if routers else None), time, names_of_engines)
     return Run(cache, instances, time, loop)
+
+
+def _with_ranks(instances: InstanceSetup, time: TimeSetup, engines: list[Any]) -> InstanceSetup:
+    """The instances, which are the data-parallel ranks of the deployment behind the engine's balancer if it has several."""
+    from ..serving.routers import ranks_of
+
+    if time.deployment.data_parallel_size == 1:
+        return instances
+    if len(engines) > 1:
+        raise click.UsageError("--data-parallel-size: name one engine, whose balancer the ranks have.")
+    size, balancer = ranks_of(time.deployment, instances.instances)
+    return replace(instances, instances=size, routers=instances.routers or (balancer,))
 
 
 def time_of(options: dict[str, Any], engines: list[Any], **others: Any) -> TimeSetup:

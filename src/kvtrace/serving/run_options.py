@@ -116,7 +116,7 @@ class TimeSetup:
         from .hardware.room import kv_room
         from .models.layers import growing_bytes, rank_layers
 
-        deployment = self.on_engine(engine)
+        deployment = self.in_memory(engine)
         if self.costs and layout is None and (tokens := self.costs.measured_tokens(deployment)):
             return max(tokens // block_size, 1)
         room = kv_room(deployment)
@@ -133,14 +133,16 @@ class TimeSetup:
         tensor = self.deployment.tensor_parallel_size
         return tensor * growing_bytes(rank_layers(replace(self.deployment, pipeline_parallel_size=1)))
 
-    def on_engine(self, engine: EngineName) -> Deployment:
-        """The deployment in one of the engines of a run, with the limits of its scheduler there."""
+    def in_memory(self, engine: EngineName) -> Deployment:
+        """The deployment in one of the engines of a run, with the limits of its scheduler there.
+
+        Engines whose rules for memory are not modelled have vLLM's.
+        """
+        rules = replace(self.deployment, engine=engine if engine in ("vllm", "sglang") else "vllm")
         if not self.schedulers or engine not in self.schedulers:
-            return replace(self.deployment, engine=engine)
+            return rules
         limits = self.schedulers[engine].limits
-        return replace(
-            self.deployment, engine=engine, max_num_batched_tokens=limits.step_tokens, max_num_seqs=limits.requests
-        )
+        return replace(rules, max_num_batched_tokens=limits.step_tokens, max_num_seqs=limits.requests)
 
     @property
     def limits_steps(self) -> bool:

@@ -8,6 +8,7 @@ number that the target needs.
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -15,9 +16,8 @@ import numpy as np
 from ..._base.step_work import part_of_work, report_work
 from ...trace.hits import unlimited_hits
 from ...trace.trace import Trace
-from ..deployment import Deployment
 from ..hardware import Roofline
-from ..hardware.room import larger
+from ..hardware.room import TENSOR_SIZES
 from ..latencies import quantile_interval
 from ..routers import RouterName
 from ..run import Run
@@ -102,11 +102,12 @@ def least_gpus_for(trace: Trace, target: PlanTarget, time: TimeSetup) -> int | N
 
     The number is one that the model can be divided by, at most 8; None if 8 GPUs are too few.
     """
-    deployment: Deployment | None = time.deployment
-    while deployment is not None and deployment.gpus_per_instance <= MAX_GPUS:
-        if prefill_floor(trace, target.on(replace(time, deployment=deployment))).with_hits_s <= target.ttft_s:
-            return deployment.gpus_per_instance
-        deployment = larger(deployment)
+    for size in TENSOR_SIZES:
+        deployment = replace(time.deployment, tensor_parallel_size=size)
+        if time.deployment.tensor_parallel_size <= size and deployment.gpus_per_instance <= MAX_GPUS:
+            with suppress(UsageError):  # of a model that cannot be divided like this
+                if prefill_floor(trace, target.on(replace(time, deployment=deployment))).with_hits_s <= target.ttft_s:
+                    return deployment.gpus_per_instance
     return None
 
 

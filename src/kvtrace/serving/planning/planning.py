@@ -7,6 +7,7 @@ times come from the event-driven simulation (simulation.py) with the roofline of
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import replace
 from typing import TypeVar
 
@@ -26,7 +27,7 @@ from ...trace.unknown import OUTPUTS, PREFIXES, require_known
 from ..calibration.costs import CalibratedRoofline, Costs, excess
 from ..deployment import Deployment
 from ..hardware import Roofline
-from ..hardware.room import kv_room, least_deployment
+from ..hardware.room import kv_room, least_gpus
 from ..lanes import require_dependencies
 from ..models.engine_layout import layouts_for
 from ..run_options import TimeSetup
@@ -151,9 +152,11 @@ def plan(
 def _require_fit(trace: Trace, planned: Planned) -> None:
     """UsageError if an instance does not hold the longest request: with the GPUs that do, and those for the target."""
     longest, deployment = int(trace.prompt_blocks.max(initial=1)), planned.time.deployment
-    fitting = least_deployment(deployment, longest * trace.block_size)
-    if fitting == deployment:
-        return
+    per_block = planned.groups.tokens_per_block if planned.groups else trace.block_size
+    with suppress(UsageError):  # of weights that do not fit
+        if planned.capacity(trace.block_size) >= longest * trace.block_size / per_block:
+            return
+    fitting = least_gpus(planned.time.in_memory(planned.engine), longest * trace.block_size)
     if fitting is None:
         raise UsageError(
             f"No number of {deployment.gpu_name} holds the weights and the longest request of "
@@ -211,8 +214,13 @@ def _calibrated(roofline: Roofline) -> list[str]:
 
 
 def _memory(planned: Planned) -> list[str]:
-    """What the GPUs' memory holds beside the KV."""
-    return [f"memory: {line}" for line in kv_room(planned.time.deployment).parts_in_words]
+    """What the memory of a GPU holds beside the KV, and why."""
+    room = kv_room(planned.time.in_memory(planned.engine))
+    parts = {"weights": room.weight_bytes, "activations": room.activation_bytes, "CUDA graphs": room.graph_bytes,
+             "libraries": room.library_bytes}  # fmt: skip
+    sizes = ", ".join(f"{(size or 0) / GIB:,.2f} GiB {name}" for name, size in parts.items())
+    used = (room.usable_bytes or 0) / GIB
+    return [f"each GPU: {used:,.2f} GiB used ({room.sources['usable_bytes']}), of which {sizes}"]
 
 
 def _exchange(roofline: Roofline) -> list[str]:
