@@ -194,11 +194,11 @@ def test_a_model_that_is_not_known_is_one_line_with_the_near_ones(capsys):
 
 
 def test_a_model_without_times_is_refused_in_one_line_and_has_bytes():
-    with pytest.raises(InputError, match="deepseek-v4-pro: layers with compress_ratios have KV bytes, but no times"):
-        model_shape("deepseek-v4-pro")
-    with pytest.raises(InputError, match="qwen3.5-2b: hidden_size is missing"):
-        model_shape("qwen3.5-2b")
-    assert kv_bytes_per_token("deepseek-v4-pro") and kv_bytes_per_token("qwen3.5-2b")
+    with pytest.raises(InputError, match="inkling: layers with use_sconv have KV bytes, but no times"):
+        model_shape("inkling")
+    with pytest.raises(InputError, match="mimo-v2.5: hidden_size is missing"):
+        model_shape("mimo-v2.5")
+    assert kv_bytes_per_token("inkling") and kv_bytes_per_token("mimo-v2.5")
 
 
 def test_a_hybrid_is_served_in_time(tmp_path, capsys):

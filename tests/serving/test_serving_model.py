@@ -195,20 +195,22 @@ def test_null_is_as_good_as_missing():
 @pytest.mark.parametrize(
     ("changed", "size"),
     [
-        ({"torch_dtype": "float32"}, 4),
-        ({"torch_dtype": None, "dtype": "float16"}, 2),
-        ({"quantization_config": {"quant_method": "fp8"}}, 1),
-        ({"quantization_config": {"quant_method": "gptq", "bits": 4}}, 0.5),
-        ({"quantization_config": {"quant_method": "mxfp4"}}, 0.53125),
+        ({"torch_dtype": "float32"}, 4 * 1312),
+        ({"torch_dtype": None, "dtype": "float16"}, 2 * 1312),
+        # 160 of embedding and head stay; 14 matrices of 1,152 parameters have a scale each
+        ({"quantization_config": {"quant_method": "fp8"}}, 320 + 1152 + 14 * 4),
+        # 2.5 bytes of scale and zero point for each output, as all inputs are one group: 24 + 40 in each layer
+        ({"quantization_config": {"quant_method": "gptq", "bits": 4}}, 320 + 576 + 2 * (24 + 40) * 2.5),
+        ({"quantization_config": {"quant_method": "mxfp4"}}, 2 * 1312),  # experts alone
     ],
 )
 def test_weights_are_as_large_as_the_config_says(changed, size):
-    assert model_shape(small(**changed)).weight_bytes == 1312 * size
+    assert model_shape(small(**changed)).weight_bytes == size
 
 
 def test_dtypes_that_are_given_replace_those_of_the_config():
     shape = model_shape(small(quantization_config={"quant_method": "unheard"}), dtype="int4", kv_dtype="fp8")
-    assert (shape.weight_bytes, shape.kv_bytes_per_token) == (656, 16)
+    assert (shape.weight_bytes, shape.kv_bytes_per_token) == (320 + 576 + 320, 16)
     for wrong in ("float3", "", 7, []):
         with pytest.raises(UsageError, match="must be one of"):
             model_shape(SMALL, dtype=wrong)
@@ -248,7 +250,7 @@ def test_a_missing_field_is_named(field):
         ({"num_experts": 4, "num_experts_per_tok": 2, "mlp_only_layers": "s77"}, "mlp_only_layers"),
         ({"num_experts": 4, "num_experts_per_tok": 2, "moe_layer_freq": [0, 77]}, "moe_layer_freq"),
         ({"kv_lora_rank": 77}, "qk_rope_head_dim is missing"),
-        ({"mamba_d_state": 77}, "layers with mamba_d_state have KV bytes, but no times"),
+        ({"block_configs": [77]}, "layers with block_configs have KV bytes, but no times"),
     ],
 )
 def test_a_wrong_field_is_named_and_its_value_not_shown(changed, named):
@@ -264,7 +266,8 @@ def test_a_file_that_is_no_config_is_refused(tmp_path):
         with pytest.raises(InputError, match=message) as caught:
             model_shape(path)
         assert "secret" not in str(caught.value) and caught.value.__context__ is None
-    for missing in (tmp_path / "none.json", tmp_path, 5, None):
+    (tmp_path / "empty").mkdir()
+    for missing in (tmp_path / "none.json", tmp_path / "empty", 5, None):
         with pytest.raises(
             UsageError, match=r"Try a name that kvtrace models lists, or the path of a model's config\.json"
         ):

@@ -12,7 +12,7 @@ field.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
@@ -25,7 +25,7 @@ from ..._base.input_files import read_object
 
 @dataclass(frozen=True)
 class CatalogEntry:
-    """A model as its publisher describes it."""
+    """A model as its publisher describes it, and the checkpoints that have its architecture."""
 
     name: str  # in lower case
     config: Mapping[str, Any]  # fields of its config.json
@@ -33,42 +33,73 @@ class CatalogEntry:
     date: str  # the day on which they were read, YYYY-MM-DD
     parameters: float | None = None  # as the publisher states them, in its name or on its page
     active: float | None = None  # parameters that a token uses, likewise
+    checkpoints: Mapping[str, str] = field(default_factory=dict)  # Hugging Face id -> a name of QUANTISATIONS, or ""
 
 
 def _entry(name: str, row: dict[str, Any]) -> CatalogEntry:
-    published = row.get("published", {})
+    published, checkpoints = row.get("published", {}), row.get("checkpoints", {})
     return CatalogEntry(
-        name, row["config"], tuple(row["sources"]), row["date"], published.get("parameters"), published.get("active")
-    )
+        name, row["config"], tuple(row["sources"]), row["date"], published.get("parameters"), published.get("active"),
+        checkpoints,
+    )  # fmt: skip
 
 
-_ROWS: dict[str, Any] = orjson.loads((Path(__file__).parent / "catalog.json").read_bytes())["models"]
-MODELS = {name: _entry(name, row) for name, row in _ROWS.items()}
+_CATALOG: dict[str, Any] = orjson.loads((Path(__file__).parent / "catalog.json").read_bytes())
+MODELS = {name: _entry(name, row) for name, row in _CATALOG["models"].items()}
+QUANTISATIONS: dict[str, dict[str, Any] | None] = _CATALOG["quantization_configs"]  # of checkpoints; None: none
+IDS = {name.lower(): (name, entry) for entry in MODELS.values() for name in entry.checkpoints}  # in lower case
 
 
 def model_name(text: object) -> str | None:
-    """The name of a model of the catalog, in any case; None if the text is not one.
+    """The name of a model of the catalog, or the Hugging Face id of a checkpoint, in any case; None if it is neither.
+
+    A path that exists is not a name.
 
     >>> model_name("Llama-3.1-8B"), model_name("config.json")
     ('llama-3.1-8b', None)
+    >>> model_name("qwen/qwen3-32b-fp8")
+    'Qwen/Qwen3-32B-FP8'
     """
-    return text.lower() if isinstance(text, str) and text.lower() in MODELS else None
+    if not isinstance(text, str):
+        return None
+    wanted = text.lower()
+    if wanted in MODELS:
+        return wanted
+    if wanted not in IDS or Path(text).exists():
+        return None
+    return IDS[wanted][0]
+
+
+def catalog_entry(name: str) -> CatalogEntry:
+    """The entry of a name that `model_name` returns."""
+    return MODELS[name] if name in MODELS else IDS[name.lower()][1]
+
+
+def catalog_config(name: str) -> dict[str, Any]:
+    """The fields of a name that `model_name` returns; a checkpoint has the quantization_config of its own."""
+    entry = catalog_entry(name)
+    own = entry.checkpoints.get(name)
+    return dict(entry.config) | ({"quantization_config": QUANTISATIONS[own]} if own else {})
 
 
 def near_models(text: str) -> list[str]:
     """Up to three names of the catalog that are spelt like a wrong one.
 
-    >>> near_models("Qwen/Qwen3-30B-A3B-Instruct"), near_models("nothing like it")
-    (['qwen3-30b-a3b'], [])
+    >>> near_models("Qwen/Qwen3-30B-A3B-Thinking"), near_models("nothing like it")
+    (['Qwen/Qwen3-30B-A3B-Thinking-2507', 'qwen3-30b-a3b'], [])
     """
-    wanted = text.rstrip("/").rpartition("/")[2].lower()
+    path, wanted = text.strip("/").lower(), text.rstrip("/").rpartition("/")[2].lower()
+    longer = sorted((name for name in IDS if name.startswith(path)), key=len) if "/" in path else []
+    ids = [IDS[name][0] for name in (longer or get_close_matches(path, IDS, cutoff=0.85))[:1]]
     inside = sorted((name for name in MODELS if name in wanted), key=len, reverse=True)
-    return inside[:1] or get_close_matches(wanted, MODELS, n=3, cutoff=0.6)
+    return [*ids, *(inside[:1] or get_close_matches(wanted, MODELS, n=3 - len(ids), cutoff=0.6))]
 
 
 HINT = "Try a name that kvtrace models lists, or the path of a model's config.json."
 LACKS = "The catalog has no more than its KV bytes. Give its config.json, or another name that kvtrace models lists."
-OUTER = ("torch_dtype", "dtype", "quantization_config", "tie_word_embeddings")  # beside `text_config`
+OUTER = ("torch_dtype", "dtype", "quantization_config", "tie_word_embeddings", "vision_config")  # beside `text_config`
+ALIASES = {"n_embd": "hidden_size", "n_layer": "num_hidden_layers", "n_head": "num_attention_heads",
+           "n_inner": "intermediate_size", "ffn_dim": "intermediate_size"}  # fmt: skip  # GPT-2, OPT
 DEFAULTS: dict[str, dict[str, Any]] = {  # model type -> fields that its published config.json leaves out
     "gemma3": {"vocab_size": 262208, "num_attention_heads": 8, "num_key_value_heads": 4, "head_dim": 256},
 }
@@ -77,22 +108,36 @@ DEFAULTS: dict[str, dict[str, Any]] = {  # model type -> fields that its publish
 def read_config(config: Mapping[str, Any] | str | Path, hint: str = HINT) -> Fields:
     """The fields of a model by its name, of a model's config.json, or of a dictionary with the same fields.
 
-    Models with images keep the fields of their language model in `text_config`.
+    A folder stands for the config.json in it, to which a hf_quant_config.json beside it belongs. Models with images
+    keep the fields of their language model in `text_config`.
     """
     if isinstance(config, Mapping):
         name, values = "model config", dict(config)
     elif (catalog_name := model_name(config)) is not None:
-        name, values, hint = catalog_name, dict(MODELS[catalog_name].config), LACKS
+        name, values, hint = catalog_name, catalog_config(catalog_name), LACKS
     elif isinstance(config, (str, Path)):
-        name, values = str(config), read_object(config, InputError, _meant(str(config)) + hint)
+        name, values = str(config), _read(Path(config), _meant(str(config)) + hint)
     else:
         raise UsageError(f"A model is a config or a file. {hint}")
     inner = values.get("text_config")
-    if isinstance(inner, dict) and "num_hidden_layers" in inner:
+    if isinstance(inner, dict) and ("num_hidden_layers" in inner or "layers_block_type" in inner):
         outer = {key: values[key] for key in OUTER if key in values}
         values = outer | {key: value for key, value in inner.items() if value is not None}
+    values = {ALIASES.get(key, key): value for key, value in values.items()}
+    if isinstance(kinds := values.get("layers_block_type"), list):  # Nemotron 3 Ultra states no number
+        values.setdefault("num_hidden_layers", len(kinds))
     defaults = next((row for kind, row in DEFAULTS.items() if str(values.get("model_type")).startswith(kind)), {})
     return Fields(name, defaults | {key: value for key, value in values.items() if value is not None}, hint)
+
+
+def _read(path: Path, hint: str) -> dict[str, Any]:
+    """A config.json, or that of a folder; modelopt may keep the quantisation in a file beside it."""
+    path = path / "config.json" if path.is_dir() else path
+    values = read_object(path, InputError, hint)
+    beside = path.with_name("hf_quant_config.json")
+    if "quantization_config" not in values and beside.is_file():
+        values["quantization_config"] = read_object(beside, InputError, hint)
+    return values
 
 
 def _meant(text: str) -> str:
@@ -143,7 +188,6 @@ class Fields:
 
 BYTES = {"float32": 4, "float16": 2, "bfloat16": 2, "float8_e4m3fn": 1, "float8_e5m2": 1, "fp8": 1, "int8": 1}
 KV_BITS = {name: 8 * size for name, size in BYTES.items()} | {"fp4": 4, "int4": 4}  # without the scales of a block
-WEIGHT_BYTES = {**BYTES, "int4": 0.5, "mxfp4": 17 / 32}  # mxfp4: one byte of scale per 32 values of half a byte
 
 
 def config_dtype(fields: Fields) -> str:
@@ -164,7 +208,8 @@ def kv_bits(fields: Fields, dtype: str | None) -> int:
 WORDS = {  # names in `layer_types` and `layers_block_type`
     "full_attention": "full", "attention": "full", "hybrid": "both", "sliding_attention": "window",
     "chunked_attention": "chunk", "linear_attention": "state", "mamba": "state", "conv": "state", "recurrent": "state",
-    "minimax_m3_sparse": "full", "mlp": "none", "moe": "none",
+    "minimax_m3_sparse": "full", "deepseek_sparse_attention": "full", "indexed_attention": "full", "mlp": "none",
+    "moe": "none",
 }  # fmt: skip
 LETTERS = {"M": "state", "*": "full", "-": "none", "E": "none"}  # of Nemotron-H
 PATTERNS = {"gemma3": 6, "cohere2": 4, "gemma2": 2, "gpt_oss": 2, "gemma4": 6}  # model type: the last of each N is full

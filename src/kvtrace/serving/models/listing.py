@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -11,7 +10,7 @@ from ..._base.errors import InputError, UsageError
 from ..._base.results import Described, DescribedResult, column, columns_in, columns_of, flat_row
 from ..._base.tables import TextTable
 from ...cache.layout import LayerKind
-from .config import MODELS, CatalogEntry, near_models
+from .config import MODELS, CatalogEntry, catalog_entry, model_name, near_models
 from .layers import growing_bytes, layer_kinds
 from .shape import ModelShape, model_shape
 
@@ -50,11 +49,13 @@ class CatalogModel(Described):
     )
     state_bytes: int = field(metadata=column("states", _megabytes, rank=2))  # of one request
     kinds: tuple[LayerKind, ...] = field(metadata=column(key="layers"))
-    has_times: bool
+    has_times: bool = field(metadata=column("use", lambda has: "times" if has else "KV only", rank=0))
     published_parameters: float | None
     published_active: float | None
     sources: tuple[str, ...]
     date: str
+    checkpoints: tuple[str, ...]  # Hugging Face ids that are names, too
+    kv_only: str | None  # the reason, for a model without times
     shape: ModelShape | None = field(  # None: its products are not modelled, or a field for them is not published
         metadata=column(hidden=True)
     )
@@ -106,7 +107,7 @@ def list_models(matching: str | None = None) -> ModelList:
     """List the models of the catalog.
 
     Args:
-        matching: A name, or a part of one; by default all models.
+        matching: A name or a Hugging Face id, or a part of one; by default all models.
 
     Returns:
         The models by name: that one alone if `matching` is a name.
@@ -119,26 +120,33 @@ def list_models(matching: str | None = None) -> ModelList:
     >>> [model.layers for model in list_models("gpt-oss")]
     ['12 full + 12 window 128', '18 full + 18 window 128']
     """
-    wanted = "" if matching is None else matching.lower()
-    names = [wanted] if wanted in MODELS else [name for name in MODELS if wanted in name]
+    wanted, whole = "" if matching is None else matching.lower(), model_name(matching)
+    names = [whole] if whole else [name for name, entry in MODELS.items() if _matches(wanted, entry)]
     if not names:
         near = near_models(wanted)
         meant = f"Did you mean {' or '.join(near)}? " if near else ""
         raise UsageError(f"no model of the catalog matches {matching}. {meant}Run kvtrace models to list all.")
-    return ModelList(tuple(_model(MODELS[name]) for name in names))
+    return ModelList(tuple(map(_model, names)))
 
 
-def _model(entry: CatalogEntry) -> CatalogModel:
-    kinds = {bits: layer_kinds(entry.name, dtype) for bits, dtype in PRECISIONS.items()}
-    shape = None
-    with suppress(InputError):  # some fields of the catalog's own are not published, or not modelled
-        shape = model_shape(entry.name)
+def _matches(wanted: str, entry: CatalogEntry) -> bool:
+    return any(wanted in name.lower() for name in (entry.name, *entry.checkpoints))
+
+
+def _model(name: str) -> CatalogModel:
+    entry = catalog_entry(name)
+    kinds = {bits: layer_kinds(name, dtype) for bits, dtype in PRECISIONS.items()}
+    shape, reason = None, None
+    try:
+        shape = model_shape(name)
+    except InputError as error:  # some fields of the catalog's own are not published, or not modelled
+        reason = str(error).partition(": ")[2].partition(". ")[0]
     states = sum(kind.layers * kind.state_bytes for kind in kinds[16])
     sizes = {bits: growing_bytes(of_bits) for bits, of_bits in kinds.items()}
     total, active = (shape.parameters, shape.active_parameters) if shape else (None, None)
     return CatalogModel(
-        entry, entry.name, total, active, sizes, states, kinds[16], shape is not None, entry.parameters, entry.active,
-        tuple(entry.sources), entry.date, shape,
+        entry, name, total, active, sizes, states, kinds[16], shape is not None, entry.parameters, entry.active,
+        tuple(entry.sources), entry.date, tuple(entry.checkpoints), reason, shape,
     )  # fmt: skip
 
 
@@ -151,7 +159,7 @@ def _in_words(kind: LayerKind) -> str:
 
 def _details(model: CatalogModel) -> TextTable:
     entry, shape = model.entry, model.shape
-    table = TextTable(entry.name, has_header=False)
+    table = TextTable(model.name, has_header=False)
     table.add_column()
     table.add_column(dim=True, rank=0)
     rows: list[tuple[str, Iterable[str]]] = [
@@ -161,10 +169,12 @@ def _details(model: CatalogModel) -> TextTable:
             (f"{size:,} bytes with {bits} bits a value" for bits, size in model.kv_bytes.items()),
         ),
         ("states", [f"{model.state_bytes:,} bytes a request"] if model.state_bytes else []),
-        ("parameters", [f"{shape.parameters:,}"] if shape else ["not modelled, or fields are not published"]),
+        ("KV only", [model.kv_only] if model.kv_only else []),
+        ("parameters", [f"{shape.parameters:,}"] if shape else []),
         ("active", [f"{shape.active_parameters:,}"] if shape else []),
         ("published", [_published(entry)] if entry.parameters else []),
         ("weights", [f"{shape.weight_bytes:,} bytes"] if shape else []),
+        ("also", model.checkpoints),
         ("sources", [*entry.sources, f"read on {entry.date}"]),
     ]
     for name, lines in rows:

@@ -1,9 +1,7 @@
 """The shape of a model, from its config.json: the parameters to multiply and read, and the KV bytes to store.
 
-It counts the matrices of decoder-only transformers: attention (multi-head, grouped, multi-query, or latent as in
-DeepSeek-V2; over all tokens, a window, a chunk, or those that an indexer chooses), the gated delta nets of Qwen3-Next,
-MLPs (dense, or experts as in Mixtral, Qwen-MoE, DeepSeek, gpt-oss and Llama 4), embedding and head. It leaves out
-vectors (norms, biases), which are less than 0.1 %, and heads that predict further tokens, which serving does not need.
+matrices.py has the matrices of each layer, quantisation.py how a checkpoint stores them. Vectors (norms, biases) are
+left out, which are less than 0.1 %, and layers that predict further tokens, which count with a drafter (weights.py).
 """
 
 from __future__ import annotations
@@ -16,20 +14,16 @@ from typing import Any
 
 import numpy as np
 
-from ..._base.errors import InputError, UsageError
+from ..._base.errors import UsageError
 from ...cache.layout import LayerKind
-from .config import BYTES, KV_BITS, WEIGHT_BYTES, config_dtype, numbers, read_config
-from .layers import growing_bytes, head_size, key_value_heads, layer_kinds
+from .config import KV_BITS, read_config
+from .layers import INDEXED, growing_bytes, head_size, key_value_heads, layer_kinds
+from .matrices import head_sizes, layer_rows, model_matrices, query_gate
+from .mlps import dense_width, expert_count, expert_width, experts_per_token, is_gated, shared_width
+from .quantisation import quantisation
+from .weights import weight_sums
 
-UNGATED = {"falcon", "gpt_neox", "nemotron", "opt", "phi", "starcoder2"}  # MLPs of two matrices, not three
-TIED = ("cohere", "gemma")  # model types whose embedding is also the head, unless the config states otherwise
-GATED_QUERIES = ("qwen3_next", "qwen3_5")  # model types whose attention has a gate as wide as its queries
 SAMPLER_BYTES = 24  # of a logit, in PyTorch's top-p sampling (vllm/v1/sample/ops/topk_topp_sampler.py)
-# fields of layers whose KV bytes are known, and whose products are not modelled
-FOREIGN = {"attn_layer_period", "attn_layer_indices", "attn_type_list", "compress_ratios", "conv_L_cache",
-           "global_head_dim", "hidden_size_per_layer_input", "hybrid_override_pattern", "index_block_size",
-           "layers_block_type", "linear_attn_config", "linear_num_heads", "mamba_d_state", "num_kv_shared_layers",
-           "ssm_cfg", "swa_head_dim", "swa_kv_lora_rank", "use_sconv"}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -69,6 +63,20 @@ class ModelShape:
     indexer_heads: int = 0
     indexer_dim: int = 0
     cache: tuple[LayerKind, ...] = ()  # what its layers keep, by kind; () = attention to all tokens in each layer
+    # sums over matrices.py; a file of costs from before it lacks them (0), and the widths above stand for them
+    layer_parameters: int = 0  # of all layers, without routed experts
+    layer_bytes: int = 0
+    routed_parameters: int = 0  # of all routed experts
+    routed_bytes: int = 0
+    active_routed_parameters: int = 0  # of these, those that one token uses
+    embedding_parameters: int = 0  # embeddings, and a head of its own
+    embedding_bytes: int = 0
+    stored_head_bytes: int = 0  # of the head, or of the embedding that is the head
+    vision_bytes: int = 0  # of what reads images
+    pair_width: int = 0  # heads x (key + value) of all layers with attention to all tokens
+    window_pair_width: int = 0  # and of those with a window, a chunk or an indexer
+    read_width: int = 0  # bytes that attention reads for each token of a context, where `cache` does not say it
+    window_read_width: int = 0  # and for each token of a window
 
     def __post_init__(self) -> None:
         kinds = tuple(LayerKind(**kind) if isinstance(kind, Mapping) else kind for kind in self.cache)
@@ -105,6 +113,8 @@ class ModelShape:
     @property
     def read_bytes_per_token(self) -> int:
         """Bytes of KV that attention reads for each token of a context: without windows and what an indexer leaves."""
+        if self.read_width or self.window_read_width:
+            return self.read_width
         sparse = self.indexer_layers > 0
         kinds = [kind for kind in self.cache if kind.kind == "full" or (kind.kind == "latent" and not sparse)]
         return growing_bytes([*kinds, *(kind for kind in self.cache if kind.indexer and sparse)])
@@ -112,6 +122,8 @@ class ModelShape:
     @property
     def window_read_bytes_per_token(self) -> int:
         """Bytes of KV that attention reads for each token of a window, or of those that an indexer chooses."""
+        if self.window_read_width:
+            return self.window_read_width
         if self.indexer_layers:
             return growing_bytes(kind for kind in self.cache if kind.kind == "latent" and not kind.indexer)
         return growing_bytes(kind for kind in self.cache if kind.kind in ("window", "chunk"))
@@ -124,16 +136,18 @@ class ModelShape:
     @property
     def parameters(self) -> int:
         """All parameters."""
-        return self._parameters(self.experts)
+        return self._layer_parameters(self.experts) + self._embeddings
 
     @property
     def active_parameters(self) -> int:
         """Parameters that one token uses, with embedding and head, as publishers count them."""
-        return self._parameters(self.experts_per_token)
+        return self._layer_parameters(self.experts_per_token) + self._embeddings
 
     @property
     def weight_bytes(self) -> int:
-        """Bytes of all parameters."""
+        """Bytes of all weights, with their scales and with what reads images."""
+        if self.layer_bytes:
+            return self.layer_bytes + self.routed_bytes + self.embedding_bytes + self.vision_bytes
         return self._bytes(self.parameters, self.expert_parameters)
 
     def _bytes(self, parameters, experts):
@@ -150,16 +164,22 @@ class ModelShape:
     @property
     def matrix_bytes(self) -> int:
         """Bytes of the layers' parameters, with all experts."""
+        if self.layer_bytes:
+            return self.layer_bytes + self.routed_bytes
         return self._bytes(self._layer_parameters(self.experts), self.expert_parameters)
 
     @property
     def expert_parameters(self) -> int:
         """Parameters of all routed experts."""
+        if self.layer_parameters:
+            return self.routed_parameters
         return self.moe_layers * (3 if self.gated else 2) * self.hidden * self.expert_intermediate * self.experts
 
     @property
     def expert_bytes(self) -> int:
         """Bytes of all routed experts. A step reads those that its tokens use."""
+        if self.layer_parameters:
+            return self.routed_bytes
         return self._bytes(self.expert_parameters, self.expert_parameters)
 
     @property
@@ -170,7 +190,7 @@ class ModelShape:
     @property
     def head_bytes(self) -> int:
         """Bytes of the head, which turns the last hidden state of a request into logits."""
-        return round(self.vocabulary * self.hidden * self.bytes_per_parameter)
+        return self.stored_head_bytes or round(self.vocabulary * self.hidden * self.bytes_per_parameter)
 
     @property
     def activation_bytes_per_token(self) -> int:
@@ -209,14 +229,16 @@ class ModelShape:
         causal pairs: layers * heads * (head_dim + value_dim), or 2 * layers * heads * head_dim if both are equal.
         Layers with windows count in `flops_per_window_pair`; an indexer compares a query with all keys.
         """
-        layers = self.layers - self.mixer_layers - self.window_layers
         indexers = self.indexer_layers * self.indexer_heads * self.indexer_dim
+        if self.pair_width or self.window_pair_width:
+            return self.pair_width + (0 if self.read_width else indexers)
+        layers = self.layers - self.mixer_layers - self.window_layers
         return layers * self.heads * (self.head_dim + self.value_dim) + indexers
 
     @property
     def flops_per_window_pair(self) -> int:
         """The same for the layers with windows, per unit of `window_squares`."""
-        return self.window_layers * self.heads * (self.head_dim + self.value_dim)
+        return self.window_pair_width or self.window_layers * self.heads * (self.head_dim + self.value_dim)
 
     def window_squares(self, tokens: Any) -> Any:
         """n**2 for windows: twice the pairs of a context of n tokens that lie within a window or a chunk.
@@ -231,12 +253,15 @@ class ModelShape:
         inside = np.minimum(tokens, self.window)
         return inside**2 + 2 * self.window * (tokens - inside)
 
-    def _parameters(self, experts):
-        embeddings = self.vocabulary * self.hidden * (1 if self.tied else 2)
-        return self._layer_parameters(experts) + embeddings
+    @property
+    def _embeddings(self):
+        return self.embedding_parameters or self.vocabulary * self.hidden * (1 if self.tied else 2)
 
     def _layer_parameters(self, experts):
         """Parameters of all layers, with `experts` experts in each layer that has some."""
+        if self.layer_parameters:
+            routed = self.routed_parameters if experts == self.experts else self.active_routed_parameters
+            return self.layer_parameters + routed
         matrices = 3 if self.gated else 2
         dense = matrices * self.hidden * self.intermediate
         router = self.hidden * self.experts
@@ -279,52 +304,40 @@ def model_shape(
     >>> model_shape("llama-3.1-8b").parameters
     8029995008
     """
-    fields = _fields(config)
-    layers = fields.whole("num_hidden_layers", greatest=10_000)
-    hidden, heads = fields.whole("hidden_size"), fields.whole("num_attention_heads")
-    moe = _experts(fields, layers)
-    all_mixed = moe.get("moe_layers") == layers
-    model_type = str(fields.values.get("model_type", ""))
+    fields = read_config(config)
     if kv_dtype is not None and (not isinstance(kv_dtype, str) or kv_dtype not in KV_BITS):
         raise UsageError(f"The dtype of the KV must be one of {', '.join(KV_BITS)}.")
-    cache = layer_kinds(config, kv_dtype)
-    dense = "intermediate_size_mlp" if "intermediate_size_mlp" in fields else "intermediate_size"
+    rules, rows = quantisation(fields, dtype), layer_rows(fields)
+    matrices, cache = model_matrices(fields), layer_kinds(config, kv_dtype)
+    costs = _attention_costs(fields, rows, cache)
     return ModelShape(
         name=os.path.basename(fields.name),
-        layers=layers,
-        hidden=hidden,
+        layers=len(rows),
+        hidden=fields.whole("hidden_size"),
         vocabulary=fields.whole("vocab_size"),
-        heads=heads,
+        heads=fields.whole("num_attention_heads"),
         kv_heads=key_value_heads(fields),
         **_head_sizes(fields),
-        intermediate=fields.whole(dense, 0 if all_mixed else None, least=0 if all_mixed else 1),
+        intermediate=dense_width(fields) if any(row.mlp in ("dense", "both") for row in rows) else 0,
         kv_bytes_per_token=growing_bytes(cache),
-        **_weight_bytes(fields, dtype),
-        fp8=_is_fp8(fields, dtype),
-        tied=fields.flag("tie_word_embeddings", model_type.startswith(TIED)),
-        gated=model_type not in UNGATED,
-        query_gate=fields.flag("attn_output_gate", model_type.startswith(GATED_QUERIES)),
-        **moe,
-        **_windows(fields, cache),
-        **_mixers(fields, hidden, cache),
+        bytes_per_parameter=rules.plain_bytes,
+        fp8=rules.is_fp8,
+        tied=not matrices.head,
+        gated=is_gated(fields),
+        query_gate=query_gate(fields),
+        **_experts(fields, sum(row.mlp in ("experts", "both") for row in rows)),
+        **_mixers(matrices, rows),
+        **costs,
         cache=cache,
+        **asdict(weight_sums(matrices, rules)),
     )
-
-
-def _fields(config):
-    fields = read_config(config)
-    if foreign := FOREIGN & {name for name, value in fields.values.items() if value not in (0, False)}:
-        raise InputError(
-            f"{fields.name}: layers with {min(foreign)} have KV bytes, but no times: their products are not modelled."
-        )
-    return fields
 
 
 def _head_sizes(fields):
     if "kv_lora_rank" not in fields:
         head_dim = head_size(fields)
         return {"head_dim": head_dim, "value_dim": fields.whole("v_head_dim", head_dim)}
-    rope = fields.whole("qk_rope_head_dim")
+    rope = fields.whole("qk_rope_head_dim", least=0)
     return {
         "head_dim": fields.whole("qk_nope_head_dim") + rope,
         "value_dim": fields.whole("v_head_dim"),
@@ -332,6 +345,75 @@ def _head_sizes(fields):
         "q_lora_rank": fields.whole("q_lora_rank", 0, least=0),
         "qk_rope_head_dim": rope,
     }
+
+
+def _attention_costs(fields, rows, cache):
+    """Windows, and what attention multiplies and reads, where the widths of one layer do not say it."""
+    if "compress_ratios" in fields:
+        return _compressed_costs(fields, rows, cache)
+    if "index_block_size" in fields:
+        return _block_sparse_costs(fields, rows, cache)
+    windows = _windows(fields, cache)
+    return windows | _pair_widths(fields, rows, bool(windows.get("indexer_layers")))
+
+
+def _compressed_costs(fields, rows, cache):
+    """DeepSeek V4: each layer sees a window of tokens; some see all entries, others those that their indexer chooses.
+
+    Chosen entries count as a window of the tokens that they stand for, and all windows as one of that length.
+    """
+    width = 2 * fields.whole("num_attention_heads") * fields.whole("head_dim")
+    entry = next(kind.token_bytes for kind in cache if kind.kind == "window")
+    chosen = [row.ratio for row in rows if row.ratio == INDEXED]
+    whole = [row.ratio for row in rows if row.ratio not in (0, INDEXED)]
+    topk, window = fields.whole("index_topk"), fields.whole("sliding_window")
+    tokens = max(window, topk * INDEXED)
+    seen = len(rows) * window + len(chosen) * topk  # entries of all layers that lie in a window
+    indexers = sum(kind.bytes_per_token for kind in cache if kind.indexer)
+    heads = fields.whole("index_n_heads") * fields.whole("index_head_dim")
+    return {
+        "window_layers": len(rows),
+        "window": tokens,
+        "pair_width": sum(width // ratio for ratio in whole) + len(chosen) * heads // INDEXED,
+        "window_pair_width": width * seen // tokens,
+        "read_width": sum(entry // ratio for ratio in whole) + indexers,
+        "window_read_width": entry * seen // tokens,
+    }
+
+
+def _block_sparse_costs(fields, rows, cache):
+    """MiniMax M3: an indexer chooses blocks of tokens in some layers; the others see all."""
+    sparse, width = sum(row.has_indexer for row in rows), _pair_width(fields, "full")
+    full = len(rows) - sparse
+    size = next(kind.token_bytes for kind in cache if kind.kind == "full")
+    heads = fields.whole("index_n_heads") * fields.whole("index_head_dim")
+    return {
+        "window_layers": sparse,
+        "window": fields.whole("index_topk_blocks") * fields.whole("index_block_size"),
+        "pair_width": full * width + sparse * heads,
+        "window_pair_width": sparse * width,
+        "read_width": full * size + growing_bytes(kind for kind in cache if kind.indexer),
+        "window_read_width": sparse * size,
+    }
+
+
+def _pair_widths(fields, rows, has_indexer):
+    """Heads x (key + value), of the layers that see all tokens and of those that do not; {} if all are alike."""
+    words = [row.word for row in rows if row.word not in ("state", "none")]
+    each = {word: _pair_width(fields, word) for word in words}
+    if len(set(each.values())) == 1 and len(words) == sum(row.word != "state" for row in rows):
+        return {}
+    seen = [has_indexer or word in ("window", "chunk") for word in words]  # not all tokens
+    widths = [sum(each[word] for word, part in zip(words, seen, strict=True) if part is kind) for kind in (False, True)]
+    return {"pair_width": widths[0], "window_pair_width": widths[1]}
+
+
+def _pair_width(fields, word):
+    if "kv_lora_rank" in fields:
+        sizes = _head_sizes(fields)
+        return fields.whole("num_attention_heads") * (sizes["head_dim"] + sizes["value_dim"])
+    heads, _, key, value = head_sizes(fields, word)
+    return heads * (key + value)
 
 
 def _windows(fields, cache):
@@ -347,72 +429,24 @@ def _windows(fields, cache):
     return {"window_layers": kind.layers, "window": kind.window, "chunked": kind.kind == "chunk"}
 
 
-def _mixers(fields, hidden, cache):
-    """The gated delta nets of Qwen3-Next: queries, keys, values and a gate, two numbers a head, a convolution, out."""
-    layers = sum(kind.layers for kind in cache if kind.kind == "state")
-    if not layers:
+def _mixers(matrices, rows):
+    """The layers with a state in place of attention, and the parameters of one."""
+    numbers = [number for number, row in enumerate(rows) if row.word == "state"]
+    if not numbers:
         return {}
-    keys = fields.whole("linear_num_key_heads") * fields.whole("linear_key_head_dim")
-    heads = fields.whole("linear_num_value_heads")
-    values = heads * fields.whole("linear_value_head_dim")
-    products = hidden * (2 * keys + 2 * values + 2 * heads) + values * hidden
-    convolution = fields.whole("linear_conv_kernel_dim") * (2 * keys + values)
-    return {"mixer_layers": layers, "mixer_parameters": products + convolution}
+    names = ("linear_attn.", "self_attn.", "mamba.", "mixer.", "conv.")
+    parts = [part for part in matrices.layers[numbers[0]] if part.module.startswith(names)]
+    return {"mixer_layers": len(numbers), "mixer_parameters": sum(part.parameters for part in parts)}
 
 
 def _experts(fields, layers):
-    """The experts of a config, by the field names of Mixtral, Qwen-MoE and DeepSeek; {} without experts."""
-    named = fields.first("n_routed_experts", "num_local_experts", "num_experts")
-    if named is None or not fields.whole(named, least=0):
+    """The experts of a config; {} without experts."""
+    if not layers:
         return {}
-    experts = fields.whole(named)
-    # Mixtral has no separate width for experts
-    width = fields.whole(fields.first("moe_intermediate_size") or "intermediate_size")
-    shared = fields.whole("n_shared_experts", 0, least=0) * width  # DeepSeek; Qwen2-MoE states the width
-    if str(fields.values.get("model_type", "")).startswith("llama4"):
-        shared = width
     return {
-        "moe_layers": _moe_layers(fields, layers),
-        "experts": experts,
-        "experts_per_token": fields.whole("num_experts_per_tok", greatest=experts),
-        "expert_intermediate": width,
-        "shared_intermediate": shared or fields.whole("shared_expert_intermediate_size", 0, least=0),
+        "moe_layers": layers,
+        "experts": expert_count(fields),
+        "experts_per_token": experts_per_token(fields),
+        "expert_intermediate": expert_width(fields),
+        "shared_intermediate": shared_width(fields),
     }
-
-
-def _moe_layers(fields, layers):
-    first = fields.whole("first_k_dense_replace", 0, least=0)  # DeepSeek: dense layers come first, then
-    every = fields.whole("moe_layer_freq", 1)  # layers 0, f, 2f, ... have experts
-    step = fields.whole("decoder_sparse_step", 1)  # Qwen: layers s - 1, 2s - 1, ... have experts
-    step = fields.whole("interleave_moe_layer_step", step)  # Llama 4, likewise
-    dense = numbers(fields, fields.values, "mlp_only_layers") if "mlp_only_layers" in fields else []  # except these
-    mixed = {layer for layer in range(first, layers) if layer % every == 0 and (layer + 1) % step == 0}
-    return len(mixed - set(dense))
-
-
-def _weight_bytes(fields, dtype):
-    """Bytes of a parameter, and of a routed expert's where they differ."""
-    if dtype is not None:
-        if not isinstance(dtype, str) or dtype not in WEIGHT_BYTES:
-            raise UsageError(f"The dtype of the weights must be one of {', '.join(WEIGHT_BYTES)}.")
-        return {"bytes_per_parameter": WEIGHT_BYTES[dtype]}
-    quantised = fields.values.get("quantization_config")
-    if quantised is None:
-        return {"bytes_per_parameter": BYTES[config_dtype(fields)]}
-    method, bits = (quantised.get(key) for key in ("quant_method", "bits")) if isinstance(quantised, dict) else (0, 0)
-    if method == "mxfp4" and quantised.get("modules_to_not_convert"):  # gpt-oss: the experts alone
-        sizes = BYTES[config_dtype(fields)], WEIGHT_BYTES[method]
-        return dict(zip(("bytes_per_parameter", "expert_bytes_per_parameter"), sizes, strict=True))
-    if method in ("fp8", "mxfp4"):
-        return {"bytes_per_parameter": WEIGHT_BYTES[method]}
-    if method in ("awq", "gptq") and bits in (4, 8):
-        return {"bytes_per_parameter": bits / 8}
-    raise InputError(f"{fields.name}: unknown quantisation. Give the dtype of the weights.")
-
-
-def _is_fp8(fields, dtype):
-    """Whether the weights are FP8."""
-    quantised = fields.values.get("quantization_config")
-    method = quantised.get("quant_method") if isinstance(quantised, dict) else None
-    named = dtype or (method if quantised else config_dtype(fields))
-    return isinstance(named, str) and named.startswith(("fp8", "float8"))
