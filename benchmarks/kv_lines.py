@@ -203,8 +203,8 @@ def main(path: Path) -> None:
         far = [each for each in known if abs(each.error or 0) > FAR]
         if plain:
             print(
-                f"{figure}: {len(known)} rows; {len(plain)} without a reason to differ: median {median(plain):.2%}, at most "
-                f"{max(plain):.2%}; {len(far)} off by more than 10 %, {sum(not each.note for each in far)} of them "
+                f"{figure}: {len(known)} rows; {len(plain)} without a reason to differ: median {median(plain):.2%}, "
+                f"at most {max(plain):.2%}; {len(far)} off by more than 10 %, {sum(not each.note for each in far)} of them "
                 "without a reason"
             )
 

@@ -7,17 +7,16 @@ import pytest
 
 from benchmarks import kv_lines
 
-FIELDS = (
-    "source,engine,version,model,gpu,gpus,tp,pp,dp,weights,kv_dtype,gpu_memory_utilization,max_model_len,block_size,"
-)
-ROWS = FIELDS + """available_kv_gib,tokens,blocks,note
+ROWS = """\
+source,engine,version,model,gpu,gpus,tp,pp,dp,weights,kv_dtype,gpu_memory_utilization,max_model_len,block_size,\
+available_kv_gib,tokens,blocks,note
 planner,vLLM,0.19.0,meta-llama/Llama-3.1-8B-Instruct,H100-80GB,1,1,,,bf16,auto(bf16),0.95,8192,,58.11,476000,,
 planner,vLLM,0.17.0,Qwen/Qwen3-14B,H100-80GB,1,1,,,bf16,auto(bf16),0.95,8192,,45.34,,,
 planner,vLLM,0.19.0,google/gemma-3-27b-it,H100-80GB,1,1,,,bf16,auto(bf16),0.95,8192,,19.53,36560,,8 padding layers
-recording,vLLM,0.26.0,meta-llama/Llama-3.1-8B-Instruct,H100-80GB,1,1,,,bf16,auto,0.9,32768,16,54.93,449968,28123,max_num_seqs 256
+recording,vLLM,0.26.0,llama-3.1-8b,H100-80GB,1,1,,,,,0.9,32768,16,54.93,449968,28123,max_num_seqs 256
 guide,vLLM,0.11.2,moonshotai/Kimi-K2-Thinking,H200,8,8,,,int4,auto(bf16),,,,46.80,715072,,
-bench,vLLM,0.24.0,qwen3.6-27b,RTX 3090,2,2,,,int4 AutoRound,fp8_e5m2,,262144,,9.84,619202,,
-tests,vLLM,0.27.1,qwen3.8-27b,GB10,1,1,,,nvfp4,fp8,0.6,262144,,46.98,1325364,,MTP 3; max_num_batched_tokens 8192
+bench,vLLM,0.24.0,qwen3.6-27b,RTX 3090,2,2,,,int4 AutoRound,fp8_e5m2,0.88,262144,,9.84,619202,,
+tests,vLLM,0.27.1,qwen3.8-27b,GB10,1,1,,,nvfp4,fp8,0.6,262144,,46.98,1325364,,MTP 3
 pool,SGLang,,deepseek-v3,,8,8,,,fp8,bf16,,,,160.63,2454421,,
 nobody,vLLM,0.19.0,no-such-model,,1,1,,,,,,,,10,100000,,
 """  # fmt: skip
