@@ -9,11 +9,12 @@ vllm_memory.py and sglang_memory.py have what each engine sets aside; docs/servi
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from math import ceil
 from typing import TYPE_CHECKING
 
-from ..._base.errors import InputError, UsageError
+from ..._base.errors import UsageError
 from ..._base.results import Described, column
 from ...cache.layout import CacheGroup, CacheLayout
 from ..models.engine_layout import rank_layout
@@ -87,7 +88,7 @@ def kv_room(deployment: Deployment) -> KvRoom:
         return room_in_layout(deployment, layout, deployment.kv_cache_memory_bytes, None, sources)
     if device is None:
         return room_in_layout(deployment, layout, None, None, {"available_bytes": "not known: no GPU"})
-    memory = _set_aside(deployment, device)
+    memory = ENGINES[deployment.engine](deployment, device)
     weights = rank_weight_bytes(deployment)
     available = memory.usable - weights - memory.activations - memory.graphs - memory.libraries
     if available <= 0:
@@ -109,37 +110,23 @@ def least_gpus(deployment: Deployment, tokens: int = 1) -> Deployment | None:
     >>> least.tensor_parallel_size
     4
     """
+    if deployment.gpu is None:
+        raise UsageError("The fewest GPUs depend on the GPU. Give --gpu.")
     sizes = [(size, 1) for size in TENSOR_SIZES] + [(8, stages) for stages in STAGES]
     for size, stages in sorted(sizes, key=lambda pair: (pair[0] * pair[1], pair[1])):
         larger = replace(deployment, tensor_parallel_size=size, pipeline_parallel_size=stages)
-        if _holds(larger, tokens):
+        if _holds(larger, gpu(deployment.gpu), tokens):
             return larger
     return None
 
 
-def _holds(deployment: Deployment, tokens: int) -> bool:
+def _holds(deployment: Deployment, device: Gpu, tokens: int) -> bool:
     """Whether the weights and some tokens fit; False where the model cannot be divided like this."""
-    try:
-        layout, device = rank_layout(deployment), gpu(deployment.gpu) if deployment.gpu else None
-        if device is None:
-            raise UsageError("The fewest GPUs depend on the GPU. Give --gpu.")
-        memory = _set_aside(deployment, device)
-        parts = rank_weight_bytes(deployment) + memory.activations + memory.graphs + memory.libraries
-    except InputError:
-        raise
-    except UsageError:
-        if deployment.gpu is None or deployment.tensor_parallel_size * deployment.pipeline_parallel_size == 1:
-            raise
-        return False
-    left = memory.usable - parts
-    return left > 0 and (room_in_layout(deployment, layout, left).tokens or 0) >= tokens
-
-
-def _set_aside(deployment: Deployment, device: Gpu) -> _Memory:
-    rule = ENGINES.get(deployment.engine)
-    if rule is None:
-        raise UsageError(f"Room for KV is not modelled for engine {deployment.engine}. Try {' or '.join(ENGINES)}.")
-    return rule(deployment, device)
+    with suppress(UsageError):
+        layout, memory = rank_layout(deployment), ENGINES[deployment.engine](deployment, device)
+        left = memory.usable - rank_weight_bytes(deployment) - memory.activations - memory.graphs - memory.libraries
+        return left > 0 and (room_in_layout(deployment, layout, left).tokens or 0) >= tokens
+    return False
 
 
 def _in_vllm(deployment: Deployment, device: Gpu) -> _Memory:
@@ -198,7 +185,7 @@ def room_in_layout(
     """The room of a layout in some bytes of each GPU: blocks, the tokens that fit, and those that the engine logs."""
     block_bytes = layout.block_bytes or None
     blocks = available // block_bytes if available is not None and block_bytes else None
-    per_block = layout.tokens_per_block * _context_ranks(deployment)
+    per_block = layout.tokens_per_block
     needed = None if deployment.engine == "sglang" else request_blocks(deployment, layout)
     concurrency = blocks / needed if blocks is not None and needed else None
     device = None if deployment.gpu is None else gpu(deployment.gpu)
@@ -217,21 +204,17 @@ def room_in_layout(
     )
 
 
-def _context_ranks(deployment: Deployment) -> int:
-    return deployment.decode_context_parallel_size * deployment.prefill_context_parallel_size
-
-
 def _logged(deployment: Deployment, layout: CacheLayout, blocks: int, concurrency: float | None) -> int | None:
     """The tokens in the engine's log; None where they depend on the longest context, which is not known."""
     if deployment.engine == "sglang":
         return int(blocks * layout.tokens_per_block)
     if not vllm_memory.profile_rule(deployment).logs_concurrency:
         smallest = min(group.block_size for group in layout.groups)
-        return blocks // len(layout.groups) * smallest * _context_ranks(deployment)
+        return blocks // len(layout.groups) * smallest
     longest = vllm_memory.longest_context(deployment)
     if concurrency is not None and longest is not None:
         return int(concurrency * longest)
-    return blocks * layout.groups[0].block_size * _context_ranks(deployment) if layout.is_full else None
+    return blocks * layout.groups[0].block_size if layout.is_full else None
 
 
 def request_blocks(deployment: Deployment, layout: CacheLayout) -> int | None:
@@ -250,9 +233,8 @@ def _group_blocks(deployment: Deployment, layout: CacheLayout, group: CacheGroup
     if group.kind == "state":
         drafted = deployment.speculative.tokens if deployment.speculative else 0
         return 2 + drafted + vllm_memory.saves_states(deployment) * (layout.internal_checkpoint_alignment > 0)
-    if group.kind == "full":
-        held = -(-longest // _context_ranks(deployment))
-    else:
+    held = longest
+    if group.kind != "full":
         held = min(group.window - (group.kind == "window") + flight, longest)
     return -(-held // group.block_size) + (group.kind == "window")
 

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 from ..._base.errors import UsageError
 from ..models.config import Fields, read_config
 from ..models.engine_layout import has_groups
+from ..models.mlps import dense_width, expert_count, expert_width, experts_per_token, mlp_kinds, shared_width
 from .gpus import Gpu, gpu
 
 if TYPE_CHECKING:
@@ -31,7 +32,6 @@ PROCESSORS = 132  # programs of the top-k and top-p kernel, with a row of the vo
 FAST_LINK = 100e9  # bytes/s of an all-reduce from which GPUs are linked by NVLink or xGMI, not by PCIe
 LARGE, HUGE = 70 * GIB, 160 * GIB  # memory from which vLLM takes larger steps by default
 GRAPH_SIZES = (1, 2, 4, *range(8, 257, 8), *range(272, 513, 16))  # tokens of CUDA graphs
-CHOSEN = ("num_experts_per_tok", "num_experts_per_token", "moe_topk", "top_k_experts")  # experts of a token
 
 
 @dataclass(frozen=True)
@@ -55,9 +55,9 @@ class ProfileRule:
 CHANGES: tuple[tuple[tuple[int, int], dict[str, Any]], ...] = (
     ((0, 0), {"whole_prompts": True, "library_bytes": 0.35 * GIB}),
     # V1: 38 bytes by PyTorch's sort (Qwen3-14B: 5.64 GiB on an H100 in 0.15 and 0.16)
+    # libraries: H200, TP 2, 0.11: 1.38 GiB; H100, TP 4, 0.10: 1.84 GiB; L40S, TP 4, 0.10: 0.21 GiB
     ((0, 8), {"whole_prompts": False, "state_copies": 4, "library_bytes": 0.13 * GIB, "logit_bytes": 38,
-              "large_requests": 1024}),
-    ((0, 10), {"linked_library_bytes": 1.4 * GIB}),  # H200, TP 2, 0.11: 1.38 GiB; L40S, TP 4, 0.10: 0.21 GiB
+              "large_requests": 1024, "linked_library_bytes": 1.6 * GIB}),
     ((0, 15), {"keeps_workspace": True}),
     ((0, 17), {"logit_bytes": 14, "keeps_top_k_rows": True}),  # Qwen3-14B: 2.23 GiB
     # H100, 0.19: 0.24 to 0.27 GiB on one GPU, 2.07 on two, 2.13 on four
@@ -195,31 +195,21 @@ def activation_bytes(deployment: Deployment, device: Gpu | None) -> int:
 
 
 def _mlp_width(deployment: Deployment, fields: Fields) -> int:
-    """Values of the widest dense MLP of one GPU."""
-    dense = ("intermediate_size", "intermediate_size_mlp")
-    if _has_experts(fields) and "moe_intermediate_size" not in fields:  # Mixtral: these are the experts'
-        dense = ("intermediate_size_mlp",)
-    widths = [fields.values.get(name) for name in dense]
-    shared = fields.whole("n_shared_experts", 0, least=0) * fields.whole("moe_intermediate_size", 0, least=0)
-    widths += [shared, fields.values.get("shared_expert_intermediate_size")]
-    return max((width for width in widths if type(width) is int), default=0) // deployment.tensor_parallel_size
+    """Values of the widest MLP of one GPU, without routed experts."""
+    kinds = mlp_kinds(fields, fields.whole("num_hidden_layers", greatest=10_000))
+    widest = max((dense_width(fields) for kind in set(kinds) if kind in ("dense", "both")), default=0)
+    shared = shared_width(fields) if expert_count(fields) else 0
+    return max(widest, shared) // deployment.tensor_parallel_size
 
 
 def _expert_bytes(deployment: Deployment, fields: Fields, tokens: int) -> int:
     """The two buffers of fused experts: rows of each token and expert, as wide as the hidden state or the products."""
-    chosen = fields.first(*CHOSEN)
-    if chosen is None or not _has_experts(fields) or fields.values.get("model_type") == "gpt_oss":  # own kernels
+    if not expert_count(fields) or fields.values.get("model_type") == "gpt_oss":  # which has kernels of its own
         return 0
-    hidden = fields.whole("hidden_size")
-    width = fields.whole(fields.first("moe_intermediate_size") or "intermediate_size")
+    hidden, width = fields.whole("hidden_size"), expert_width(fields)
     if not deployment.enable_expert_parallel:
         width //= deployment.tensor_parallel_size
-    return HALF * tokens * fields.whole(chosen) * (max(width, hidden) + max(2 * width, hidden))
-
-
-def _has_experts(fields: Fields) -> bool:
-    named = fields.first("n_routed_experts", "num_local_experts", "num_experts")
-    return named is not None and fields.values[named] not in (0, None)
+    return HALF * tokens * experts_per_token(fields) * (max(width, hidden) + max(2 * width, hidden))
 
 
 def graph_bytes(deployment: Deployment, device: Gpu | None) -> int:
