@@ -131,17 +131,22 @@ def engine_run(case):
 
 def twin_run(case):
     """(hit tokens of each request, early frees) of the plain definition."""
-    layout, base, number, requests = layout_of(case), case["base"], {}, []
+    layout, base, number, requests, drafting = layout_of(case), case["base"], {}, [], drafting_of(case)
     for row, (prompt, added) in enumerate(zip(case["prompts"], case["more"], strict=True)):
         more = added if case["grow"] else 0
         tokens = (*prompt, *(("output", row, place) for place in range(more)))
         ends = range(base, len(tokens) + 1, base)
-        path = [number.setdefault(tokens[:end], len(number)) for end in ends]
+        if drafting and drafting.needs_next:  # a block is named by the token after it too
+            known = *tokens, ("output", row, more)
+            path = [number.setdefault(known[: end + 1], len(number)) for end in ends]
+        else:
+            path = [number.setdefault(tokens[:end], len(number)) for end in ends]
         requests.append(grouped_cache.Request(path, len(prompt), more))
     groups = [grouped_cache.Group(group.kind, group.block_size, group.window) for group in layout.groups]
     options = {
         "groups": groups, "base": base, "retention": layout.retention_interval, "step_tokens": layout.step_tokens,
         "checkpoint": layout.internal_checkpoint_alignment > 0, "junctions": layout.junctions,
+        "drafts": drafting.tokens if drafting else 0,
     }  # fmt: skip
     schedule = case["schedule"]
     return grouped_cache.serve(

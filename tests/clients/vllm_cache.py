@@ -34,7 +34,7 @@ class Server:
             kv_cache_tensors=[],
             kv_cache_groups=[KVCacheGroupSpec(["layer"], spec)],
         )
-        options, self.lookahead = drafter_of(case)
+        self.drafts, options, self.lookahead = drafter_of(case)
         self.manager = KVCacheManager(
             config, max_model_len=1 << 40, scheduler_block_size=size, hash_block_size=size, **options
         )
@@ -55,27 +55,38 @@ class Server:
             return None
         request.num_computed_tokens = len(tokens)
         self.live[row] = request
+        self.learn(row, request)
         return hit // self.size
 
     def grow(self, row):
         """True, or False where there is no room."""
         request, more = self.live[row], self.rows[row]["more"]
-        if more and request.num_output_tokens == 0:
-            request.append_output_token_ids([-1 - row * 100_000 - i for i in range(more)])  # tokens of nobody else
-        return not more or self.manager.allocate_slots(request, more, num_lookahead_tokens=self.lookahead) is not None
+        while request.num_output_tokens < more:
+            request.append_output_token_ids(-1 - row * 100_000 - request.num_output_tokens)  # of nobody else
+        if more and self.manager.allocate_slots(request, more, num_lookahead_tokens=self.lookahead) is None:
+            return False
+        request.num_computed_tokens += more
+        self.learn(row, request)
+        return True
+
+    def learn(self, row, request):
+        """With a drafter the next token is known when Scheduler caches what a step has filled."""
+        if self.drafts and request.num_tokens == request.num_computed_tokens:
+            request.append_output_token_ids(-1 - row * 100_000 - request.num_output_tokens)
+            self.manager.cache_blocks(request, request.num_computed_tokens)
 
     def finish(self, row):
         self.manager.free(self.live.pop(row))
 
 
 def drafter_of(case):
-    """How a KVCacheManager is told of a drafter, as Scheduler does it, and the lookahead slots of each request."""
+    """Whether there is a drafter, how Scheduler tells a KVCacheManager of it, and the lookahead slots of a request."""
     drafting = case.get("drafting") or {"rule": None, "tokens": 0}
     options = {
         "use_eagle": drafting["rule"] == "drop", "num_hash_lookahead_tokens": int(drafting["rule"] == "lookahead"),
         "num_prefill_lookahead": int(drafting["rule"] is not None),
     }  # fmt: skip
-    return options, drafting["tokens"]
+    return drafting["rule"] is not None, options, drafting["tokens"]
 
 
 def image_of(identifier, offset, length):

@@ -58,7 +58,7 @@ class HybridServer(plain.Server):
     def __init__(self, case):
         groups, checkpoint = case["groups"], case["internal_checkpoint"]
         size, unit = math.lcm(*(group["block_size"] for group in groups)), case["hash_block_size"]
-        options, self.lookahead = plain.drafter_of(case)
+        self.drafts, options, self.lookahead = plain.drafter_of(case)
         config = KVCacheConfig(
             num_blocks=case["capacity"] + 1,
             kv_cache_tensors=[],
@@ -103,6 +103,7 @@ class HybridServer(plain.Server):
                 return None
             request.num_computed_tokens += hit + chunk
             self.live[row], found, hit = request, None, 0
+        self.learn(row, request)
         return self.hits[row]
 
     def grow(self, row):
@@ -114,6 +115,7 @@ class HybridServer(plain.Server):
             if self.manager.allocate_slots(request, 1, num_lookahead_tokens=self.lookahead) is None:
                 return False
             request.num_computed_tokens += 1
+            self.learn(row, request)
         return True
 
 

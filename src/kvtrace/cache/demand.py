@@ -255,8 +255,9 @@ def _with_drafter(demand: BlockDemand, drafting: Drafting) -> BlockDemand:
     tokens = trace.prompt_blocks * size if demand.mode == "block" else trace.input_length
     cached = tokens + np.maximum(trace.output_length - 1, 0) if demand.grows else tokens
     if drafting.needs_next:
-        limit = np.maximum(tokens - (2 if drafting.rule == "bigram" else 1), 0) // size
-        demand = _named_by_next(demand, np.maximum(tokens - 1, 0) // size, np.maximum(cached - 1, 0) // size, limit)
+        pairs = drafting.rule == "bigram"  # of tokens with keys and values; vLLM also knows the last token of an output
+        full, all_full = (np.maximum(part - pairs, 0) // size for part in (tokens, cached))
+        demand = _named_by_next(demand, full, all_full, np.maximum(tokens - 1 - pairs, 0) // size)
     held, grown_held = (-(-(part + drafting.tokens) // size) * (part > 0) for part in (tokens, cached))
     tail, grown_tail = held - demand.full, grown_held - demand.full - demand.grown
     return replace(demand, drafting=drafting, tail=tail.astype(np.int8), grown_tail=grown_tail.astype(np.int8))
@@ -265,8 +266,8 @@ def _with_drafter(demand: BlockDemand, drafting: Drafting) -> BlockDemand:
 def _named_by_next(demand: BlockDemand, full: np.ndarray, all_full: np.ndarray, limit: np.ndarray) -> BlockDemand:
     """The demand with each block named by the one after it, which says what the prefix and its next token are.
 
-    `full` are the blocks of each prompt with a token after them, `all_full` those of prompt and output. If the block
-    after the last of them has no name in the trace, that one gets a name of its own.
+    `full` are the hashed blocks of each prompt, `all_full` those of prompt and output. Where the trace has no name for
+    what follows the last one of a prompt, such as its output, that block gets a name of its own.
     """
     trace, ids, start = demand.trace, demand.ids, demand.start + 1
     stated = np.minimum(full, np.maximum(trace.prompt_blocks - 1, 0))

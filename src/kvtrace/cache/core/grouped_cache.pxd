@@ -29,7 +29,6 @@ cdef class GroupedCache(Engine):
     cdef long long retention  # tokens between checkpoints; 0 = at the end of a prompt and at junctions, -1 = dense
     cdef long long keys  # keys of a group
     cdef long long drafts  # tokens that a drafter predicts in a step
-    cdef long long ahead  # tokens after a block that its key covers too
     cdef bint checkpoint  # a state can be saved within a chunk
     cdef bint junctions  # checkpoints are made at junctions, too
     cdef bint has_state

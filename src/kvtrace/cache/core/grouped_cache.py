@@ -41,7 +41,7 @@ class GroupedCache(Engine):
         if by_block:
             prompt = trace.prompt_blocks * self.base
         drafting = demand.drafting
-        self.drafts, self.ahead = (drafting.tokens, drafting.needs_next) if drafting else (0, 0)
+        self.drafts = drafting.tokens if drafting else 0
         self.tokens = np.ascontiguousarray(prompt, dtype=np.int64)
         self.known_tokens, self.prefill_end = self.tokens.copy(), self.tokens.copy()
         self.more = np.maximum(output - 1, 0).astype(np.int64) if self.grows else np.zeros(rows, np.int64)
@@ -432,11 +432,8 @@ class GroupedCache(Engine):
         place: cython.longlong
         at_end: cython.longlong
         at_junction: cython.longlong
-        known: cython.longlong = tokens
         if self.groups > 1:
             tokens = tokens // self.align * self.align
-        if self.ahead:  # of the known tokens, the last one has none after it
-            tokens = min(tokens, max(self.known_tokens[row], known) - self.ahead)
         tokens = min(tokens, (self.full[row] + self.grown[row]) * self.base)
         for f in range(self.forms):
             at = self.slot[row] * self.forms + f
@@ -568,8 +565,7 @@ class GroupedCache(Engine):
         """The number of tokens after `computed` at which the next token takes, frees or lists a block."""
         f: cython.int
         held: cython.longlong = computed + self.drafts
-        soonest: cython.longlong = computed + 1 - self.ahead
-        soonest = soonest // self.align * self.align + self.align - 1 + self.ahead  # one more lists blocks
+        soonest: cython.longlong = (computed + 1) // self.align * self.align + self.align - 1  # one more lists blocks
         for f in range(self.forms):
             soonest = min(soonest, (computed // self.size[f] + 1) * self.size[f])
             if self.drafts:
@@ -773,17 +769,14 @@ class GroupedSteps(StepCache):
         return 0
 
     def publish(self, row, tokens):
-        align: cython.longlong = self.groups.align
-        ahead: cython.longlong
         if tokens >= self.next_listed[row]:
             self.groups._publish(row, tokens)
-            ahead = self.groups.ahead if tokens >= self.groups.known_tokens[row] else 0
-            self.next_listed[row] = (tokens + align - ahead) // align * align + ahead
+            self.next_listed[row] = (tokens // self.groups.align + 1) * self.groups.align
         return 0
 
     def release(self, row):
         return self.groups.finish(row)
 
-    def quiet(self, row, computed, lag):
-        steps: cython.longlong = min(self.next_freed[row], self.next_listed[row] - 1) + lag
+    def quiet(self, row, computed, lag, ahead):
+        steps: cython.longlong = min(self.next_freed[row], self.next_listed[row] - 1 + ahead) + lag
         return max(0, min(steps, self.room[row]) - computed)

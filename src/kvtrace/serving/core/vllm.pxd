@@ -27,6 +27,7 @@ cdef class VllmEngineCore(Instance):
     cdef long long appended, prepended
     cdef int[::1] running  # rows, in order of admission
     cdef int count, prefilling, draining, cursor
+    cdef bint ahead  # the token after a block must be known before it can be found
     cdef bint blocked  # the head of the queue does not fit, and no block was freed since
     # the step that is planned now
     cdef int[::1] part_row
