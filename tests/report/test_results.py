@@ -91,7 +91,8 @@ def results(tmp_path_factory):
     ]  # fmt: skip
     recording = kvtrace.read_recording(ROOT / "examples/recording")
     with quick_fits():
-        results += [recording, kvtrace.validate(recording, cost), kvtrace.calibrate(recording, "llama-3.1-8b", "h100")]
+        served = kvtrace.Deployment("llama-3.1-8b", gpu="h100")
+        results += [recording, kvtrace.validate(recording, cost), kvtrace.calibrate(recording, served)]
     if "pyarrow" in sys.modules or pytest.importorskip("pyarrow"):
         kvtrace.write(trace, folder / "day.dataset", format="dataset")
         results.append(kvtrace.open_dataset(folder / "day.dataset"))

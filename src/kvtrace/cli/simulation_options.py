@@ -207,7 +207,7 @@ def with_layouts(run: Run, options: dict[str, Any], block_size: int) -> Run:
     from ..serving.models.engine_layout import layouts_for
 
     deployment, engines = run.time.deployment, list(run.cache.engines)
-    grouped = engines if deployment.gpu is None else ["vllm"] if "vllm" in engines else []
+    grouped = engines if deployment.gpu is None else [engine for engine in engines if engine == "vllm"]
     layouts = layouts_for(deployment, grouped, block_size) if deployment.model is not None else {}
     if (options["engine_block_size"] or options["retention"]) and not layouts:
         raise UsageError("--engine-block-size and --retention need --model with windows or states, and --engine vllm or sglang.")

@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 
 DEPLOYED, TIME = "Deployment", "Instances and time"  # groups of --help
 METHODS = ("mtp", "eagle", "eagle3")  # of speculative decoding
-MEMORY = (  # fields that decide what the memory of the GPUs holds, beside the limits of a step
-    "model", "gpu", "engine", "tensor_parallel_size", "pipeline_parallel_size", "prefill_context_parallel_size",
+MEMORY = (  # fields that decide what memory holds, beside the model, the GPU and the limits of a step
+    "engine", "tensor_parallel_size", "pipeline_parallel_size", "prefill_context_parallel_size",
     "decode_context_parallel_size", "enable_expert_parallel", "weights_dtype", "kv_cache_dtype", "speculative",
     "gpu_memory_utilization", "kv_cache_memory_bytes", "enforce_eager",
 )  # fmt: skip
@@ -163,8 +163,9 @@ class Deployment:
         """The name of the model, or of its file; "model config" if its fields are given."""
         if isinstance(self.model, Mapping):
             return "model config"
-        is_file = isinstance(self.model, Path) or Path(str(self.model)).exists()
-        return Path(self.model).name if is_file and self.model is not None else self.model
+        if isinstance(self.model, Path) or (self.model is not None and Path(self.model).exists()):
+            return Path(self.model).name
+        return self.model
 
     @property
     def gpu_name(self) -> str | None:
@@ -232,7 +233,29 @@ class Deployment:
 
     def same_memory(self, other: Deployment) -> bool:
         """Whether another deployment divides the memory of the same GPUs alike, whatever its steps may hold."""
-        return all(getattr(self, name) == getattr(other, name) for name in MEMORY)
+        from .hardware.gpus import gpu
+        from .models.config import read_config
+
+        if any(getattr(self, name) != getattr(other, name) for name in MEMORY) or None in (self.model, other.model):
+            return False
+        same_model = self.model == other.model or (
+            read_config(self.served_model).values == read_config(other.served_model).values
+        )
+        return same_model and gpu(self.card) == gpu(other.card)
+
+    @property
+    def served_model(self) -> str | Path | Mapping[str, Any]:
+        """The model; UsageError if there is none."""
+        if self.model is None:
+            raise UsageError("The deployment has no model. Give it with --model, or Deployment(model).")
+        return self.model
+
+    @property
+    def card(self) -> str | Path | Gpu:
+        """The GPU; UsageError if there is none."""
+        if self.gpu is None:
+            raise UsageError("The deployment has no GPU. Give it with --gpu, or Deployment(model, gpu=...).")
+        return self.gpu
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Deployment:

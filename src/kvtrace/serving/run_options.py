@@ -92,8 +92,8 @@ class TimeSetup:
         else:
             roofline = None if deployment.gpu is None else roofline_of(deployment)
         cost = cost_of(engines) if roofline is None else step_cost(roofline)
-        schedulers = {engine: self._scheduler_of(engine) for engine in engines} if cost else None
-        return replace(self, roofline=roofline, cost=cost, schedulers=schedulers)
+        schedulers: dict[str, Scheduler] = {engine: self._scheduler_of(engine) for engine in engines} if cost else {}
+        return replace(self, roofline=roofline, cost=cost, schedulers=schedulers or None)
 
     def with_roofline(self, roofline: Roofline) -> TimeSetup:
         """The setup on GPUs with other figures."""
@@ -101,7 +101,7 @@ class TimeSetup:
 
         return replace(self, roofline=roofline, cost=step_cost(roofline))
 
-    def drafting(self, engines: Sequence[EngineName]) -> dict[EngineName, Drafting] | None:
+    def drafting(self, engines: Sequence[EngineName]) -> dict[str, Drafting] | None:
         """Engine -> what the drafter changes in its cache; None without one. UsageError if it is not modelled there."""
         from ..cache.engines import drafting
 
@@ -119,9 +119,10 @@ class TimeSetup:
         deployment = self.in_memory(engine)
         if self.costs and layout is None and (tokens := self.costs.measured_tokens(deployment)):
             return max(tokens // block_size, 1)
-        room = kv_room(deployment)
+        available = kv_room(deployment).available_bytes
+        assert available is not None  # there is a GPU
         block_bytes = layout.block_bytes if layout else block_size * growing_bytes(rank_layers(deployment))
-        return max(room.available_bytes // block_bytes, 1)
+        return max(available // block_bytes, 1)
 
     @property
     def kv_bytes_per_token(self) -> int | None:

@@ -21,6 +21,7 @@ from ..._base.output_files import write_atomically
 from ..deployment import Deployment
 from ..hardware.gpus import Gpu, Link, gpu
 from ..hardware.roofline import Roofline, deployed_shape
+from ..models.config import read_config
 from ..models.shape import ModelShape, model_shape
 from ..schedulers.base import BatchLimits
 from ..serving_run import ServingRun
@@ -401,6 +402,14 @@ class Costs:
         """Write a costs.json."""
         with write_atomically(path) as file:
             file.write(self.to_json())
+
+
+def stored(deployment: Deployment) -> dict[str, Any]:
+    """A deployment as a costs.json has it: with the fields of a model that is a file, without the GPU."""
+    values = {name: value for name, value in deployment.to_dict().items() if name != "gpu"}
+    if isinstance(deployment.model, str) and deployment.model == values.get("model"):
+        return values
+    return values | {"model": dict(read_config(deployment.served_model).values)}
 
 
 def excess(over: Mapping[str, float]) -> str:

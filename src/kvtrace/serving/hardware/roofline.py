@@ -316,7 +316,7 @@ def roofline_of(deployment: Deployment) -> Roofline:
 
 def deployed_shape(deployment: Deployment) -> ModelShape:
     """The shape of a model as the GPUs of one instance hold it: KV that several GPUs have copies of counts for each."""
-    shape = model_shape(deployment.model, dtype=deployment.weights_dtype)
+    shape = model_shape(deployment.served_model, dtype=deployment.weights_dtype)
     tensor = deployment.tensor_parallel_size
     kinds = rank_layers(replace(deployment, pipeline_parallel_size=1))
     held = tuple(

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
+from ..._base.errors import UsageError
 from ..._base.step_work import part_of_work, report_work
 from ...trace.hits import unlimited_hits
 from ...trace.trace import Trace
