@@ -40,7 +40,7 @@ def static_share(deployment: Deployment, gpu: Gpu) -> tuple[float, str]:
     >>> from kvtrace.serving.deployment import Deployment
     >>> from kvtrace.serving.hardware import gpu
     >>> static_share(Deployment("llama-3.1-8b", "sglang"), gpu("h100"))[0]
-    0.98
+    0.979
     """
     asked = deployment.gpu_memory_utilization
     if asked is not None:

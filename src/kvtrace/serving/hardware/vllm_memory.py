@@ -178,7 +178,7 @@ def activation_bytes(deployment: Deployment, device: Gpu | None) -> int:
     >>> from kvtrace.serving.hardware import gpu
     >>> h100 = gpu("h100")  # logged: 1.89 GiB
     >>> round(activation_bytes(Deployment("llama-3.1-8b", engine_version="0.19.0"), h100) / GIB, 2)
-    1.89
+    1.88
     """
     fields, rule = _fields(deployment), profile_rule(deployment)
     tokens, requests = step_limits(deployment, device)
