@@ -18,6 +18,8 @@ guide,vLLM,0.11.2,moonshotai/Kimi-K2-Thinking,H200,8,8,,,int4,auto(bf16),,,,46.8
 bench,vLLM,0.24.0,qwen3.6-27b,RTX 3090,2,2,,,int4 AutoRound,fp8_e5m2,0.88,262144,,9.84,619202,,
 tests,vLLM,0.27.1,qwen3.8-27b,GB10,1,1,,,nvfp4,fp8,0.6,262144,,46.98,1325364,,MTP 3
 pool,SGLang,,deepseek-v3,,8,8,,,fp8,bf16,,,,160.63,2454421,,
+sglang-1,SGLang,0.4.1,llama-3.1-8b,H100-80GB,1,1,,,,,,,,54.26,,,
+vllm#21348,SGLang,0.4.9,Qwen/Qwen3-235B-A22B-FP8,H100,4,4,,,fp8,,0.93,,,,367404,,
 nobody,vLLM,0.19.0,no-such-model,,1,1,,,,,,,,10,100000,,
 """  # fmt: skip
 
@@ -34,8 +36,8 @@ def test_rows_of_our_own_are_met():
     rows = list(csv.DictReader(ROWS.splitlines()))
     assert len(errors(rows, "bytes")) == 7 and max(map(abs, errors(rows, "bytes").values())) < 0.001
     tokens = [abs(error) for error in errors(rows, "tokens").values()]
-    assert len(tokens) == 5 and median(tokens) < 0.01 and max(tokens) < 0.08
-    assert list(errors(rows, "GiB").values()) == [pytest.approx(0, abs=0.005)]
+    assert len(tokens) == 6 and median(tokens) < 0.02 and max(tokens) < 0.03
+    assert list(errors(rows, "GiB").values()) == [pytest.approx(0, abs=0.005)] * 2
     (left,) = [each for each in kv_lines.compared(rows) if each.figure == "-"]
     assert left.source == "nobody" and "no-such-model: No such file" in left.note
 

@@ -40,7 +40,7 @@ def static_share(deployment: Deployment, gpu: Gpu) -> tuple[float, str]:
     >>> from kvtrace.serving.deployment import Deployment
     >>> from kvtrace.serving.hardware import gpu
     >>> static_share(Deployment("llama-3.1-8b", "sglang"), gpu("h100"))[0]
-    0.98
+    0.979
     """
     asked = deployment.gpu_memory_utilization
     if asked is not None:
@@ -84,8 +84,8 @@ def graph_bytes(deployment: Deployment, gpu: Gpu) -> int:
 
 
 def library_bytes(deployment: Deployment) -> int:
-    """What CUDA and NCCL take before the weights are loaded."""
-    return round((0.5 if deployment.tensor_parallel_size == 1 else 1.5) * GIB)
+    """What CUDA and NCCL take before the weights are loaded, by public start-up logs of H100s."""
+    return round((0.5 if deployment.tensor_parallel_size == 1 else 1.8) * GIB)
 
 
 def graphs_mib(deployment: Deployment, gpu: Gpu) -> float:

@@ -68,9 +68,10 @@ CHANGES: tuple[tuple[tuple[int, int], dict[str, Any]], ...] = (
 # of model runner V2, which plain models have from 0.26 on, and all from 0.33 on: an H100 with Llama-3.1-8B has 1.1 GiB
 # of activations in 0.26, and deducts no graphs; later versions measure them
 SECOND_RUNNER: tuple[tuple[tuple[int, int], dict[str, Any]], ...] = (
-    ((0, 26), {"state_copies": 7, "logit_bytes": 6, "graph_bytes": 0.0}),
+    ((0, 26), {"state_copies": 7, "logit_bytes": 28, "keeps_top_k_rows": False, "graph_bytes": 0.0}),
+    ((0, 28), {"logit_bytes": 6}),  # Qwen2.5-0.5B: 1.06 GiB in 0.26, 0.25 GiB from here on
     ((0, 30), {"graph_bytes": 2.5 * MIB}),
-    ((0, 33), {"logit_bytes": 10}),
+    ((0, 33), {"logit_bytes": 10, "keeps_top_k_rows": True}),  # a second pass has the logits in 32 bits
 )
 ALL_IN_SECOND = (0, 33)
 OVERLAPS_SINCE = (0, 27)  # windows keep the tokens of two steps from here on
@@ -178,7 +179,7 @@ def activation_bytes(deployment: Deployment, device: Gpu | None) -> int:
     >>> from kvtrace.serving.hardware import gpu
     >>> h100 = gpu("h100")  # logged: 1.89 GiB
     >>> round(activation_bytes(Deployment("llama-3.1-8b", engine_version="0.19.0"), h100) / GIB, 2)
-    1.89
+    1.88
     """
     fields, rule = _fields(deployment), profile_rule(deployment)
     tokens, requests = step_limits(deployment, device)
@@ -221,10 +222,12 @@ def graph_bytes(deployment: Deployment, device: Gpu | None) -> int:
     largest = min(2 * requests, GRAPH_SIZES[-1])
     mixed = sum(size <= largest for size in GRAPH_SIZES)
     alone = sum(size <= min(requests, largest) for size in GRAPH_SIZES)
-    return FIRST_GRAPHS_BYTES + round((mixed + alone) * each)
+    first = MIXED_GRAPHS_BYTES if has_groups(deployment.model or {}) else FIRST_GRAPHS_BYTES
+    return first + round((mixed + alone) * each)
 
 
 FIRST_GRAPHS_BYTES = 100 * MIB  # of the largest CUDA graphs, which share their memory with the others
+MIXED_GRAPHS_BYTES = 350 * MIB  # likewise, of models with windows or states
 
 
 def library_bytes(deployment: Deployment, device: Gpu | None) -> int:
