@@ -17,7 +17,7 @@ from kvtrace.report.plan_tables import tables as tables_of
 from kvtrace.serving.calibration.costs import step_cost
 from kvtrace.serving.deployment import Deployment
 from kvtrace.serving.hardware import GPUS, Roofline, gpu
-from kvtrace.serving.hardware.room import least_deployment
+from kvtrace.serving.hardware.room import least_gpus
 from kvtrace.serving.latencies import quantile_interval
 from kvtrace.serving.models import MODELS, model_shape
 from kvtrace.serving.planning.plan_result import UnmetTarget
@@ -158,8 +158,8 @@ def test_the_advice_on_gpus_is_the_smallest_number_that_fits(trace):
     with pytest.raises(UsageError, match="1 x a100 do not hold .* 32 blocks. Try --gpus 4 or more.$"):
         plan(trace, single, PlanTarget(ttft_s=100.0))
     four = single.with_gpus(4)  # 64 heads cannot be divided by 3
-    assert least_deployment(single, 32 * 512) == four and on(PlanTarget(), four).capacity(512) >= 32
-    with pytest.raises(UsageError, match="2 x a100"):
+    assert least_gpus(single, 32 * 512) == four and on(PlanTarget(), four).capacity(512) >= 32
+    with pytest.raises(UsageError, match="the weights need 71 GB on each GPU; a100 has 69 GB"):
         on(PlanTarget(), single.with_gpus(2)).capacity(512)
 
 

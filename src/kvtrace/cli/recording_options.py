@@ -31,7 +31,7 @@ def recorded_deployment(recording: Any, options: dict[str, Any]) -> Deployment:
     """The deployment of a recording, with what the options add; UsageError if they contradict it."""
     engine = options["engine"] or recording.settings.engine
     base = Deployment(engine=engine, tensor_parallel_size=recording.settings.tensor_parallel)
-    return deployment_of(options, base, source="LOG", model=options["model_config"])
+    return deployment_of(dict(options), base, source="LOG", model=options["model_config"])
 
 
 def scheduler_of(recording: Any, options: dict[str, Any]) -> Any:

@@ -131,8 +131,8 @@ class TimeSetup:
 
         if self.deployment.model is None:
             return None
-        tensor = self.deployment.tensor_parallel_size
-        return tensor * growing_bytes(rank_layers(replace(self.deployment, pipeline_parallel_size=1)))
+        whole = replace(self.in_memory(self.deployment.engine), pipeline_parallel_size=1)
+        return whole.tensor_parallel_size * growing_bytes(rank_layers(whole))
 
     def in_memory(self, engine: EngineName) -> Deployment:
         """The deployment in one of the engines of a run, with the limits of its scheduler there.
