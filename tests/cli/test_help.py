@@ -20,6 +20,7 @@ from kvtrace.cli.completion import SHELLS, FileName, Name
 from kvtrace.cli.help import OTHERS, AmountType, Command
 from kvtrace.cli.simulation_options import shares
 from kvtrace.serving.calibration.calibration import calibrate
+from kvtrace.serving.deployment import Deployment
 from kvtrace.serving.recordings import read_recording
 from kvtrace.synthesis.session_fitting import fit_sessions
 from tests.capture.windows import sealed, waited
@@ -81,7 +82,7 @@ def files(tmp_path_factory):
     shutil.copytree(ROOT / "examples/recording", folder / "recording")
     recording = read_recording(folder / "recording")
     with quick_fits(worth=False):
-        calibrate(recording, "llama-3.1-8b", "h100").costs.save(folder / "costs.json")
+        calibrate(recording, Deployment("llama-3.1-8b", gpu="h100")).costs.save(folder / "costs.json")
     fit_sessions(forest(3)).save(folder / "sessions.json")
     make_windows(folder / "windows")
     with contextlib.chdir(folder):

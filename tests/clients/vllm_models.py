@@ -286,7 +286,7 @@ def counted(specs):
 def answer(case):
     try:
         return lay_out(case)
-    except Exception as error:  # noqa: BLE001 - what vLLM refuses has no common class
+    except Exception as error:
         if os.environ.get("TRACE"):
             raise
         torch.set_default_dtype(torch.float32)
