@@ -16,6 +16,7 @@ import numpy as np
 from kvtrace._base.errors import InputError, KvtraceError
 from kvtrace.formats.reading import read
 from kvtrace.serving.calibration.calibration import calibrate
+from kvtrace.serving.deployment import Deployment
 from kvtrace.serving.latencies import StatisticError, errors_of
 from kvtrace.serving.recordings import Recording, read_recording
 from kvtrace.serving.simulation import StepCost
@@ -39,7 +40,7 @@ def main(folder, holdout, output):
     """Fit the cost of a step to a recording, and print the errors of the requests that were held out."""
     folder = Path(folder)
     recording = read_recording(folder, trace=read(folder / "trace.jsonl"))
-    calibration = calibrate(recording, folder / "config.json", folder / "gpu.json", holdout=holdout)
+    calibration = calibrate(recording, Deployment(folder / "config.json", gpu=folder / "gpu.json"), holdout=holdout)
     if output:
         calibration.costs.save(output)
     click.echo(f"{json.loads((folder / 'meta.json').read_text())['note']} {calibration}")

@@ -93,11 +93,14 @@ from .serving.calibration.calibration import calibrate as calibrate
 from .serving.calibration.costs import Costs as Costs
 from .serving.calibration.costs import read_costs as read_costs
 from .serving.calibration.costs import step_cost as step_cost
+from .serving.deployment import Deployment as Deployment
+from .serving.deployment import Drafter as Drafter
 from .serving.hardware.gpus import Gpu as Gpu
 from .serving.hardware.gpus import Prices as Prices
 from .serving.hardware.gpus import gpu as gpu
 from .serving.hardware.roofline import Roofline as Roofline
 from .serving.hardware.roofline import roofline_of as roofline_of
+from .serving.hardware.room import kv_room as kv_room
 from .serving.instances import FleetSimulation as FleetSimulation
 from .serving.instances import simulate_instances as simulate_instances
 from .serving.lanes import ClosedLoop as ClosedLoop

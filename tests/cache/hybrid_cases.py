@@ -11,7 +11,7 @@ import numpy as np
 
 from kvtrace.cache.demand import block_demand
 from kvtrace.cache.engines import vllm
-from kvtrace.cache.layout import CacheGroup, CacheLayout
+from kvtrace.cache.layout import CacheGroup, CacheLayout, Drafting
 from kvtrace.cache.policies.base import Context
 from kvtrace.trace.columns import Columns
 from kvtrace.trace.trace import Trace
@@ -79,8 +79,29 @@ def random_case(rng):
     }  # fmt: skip
 
 
+def drafted_case(rng, rules):
+    """A random case with a drafter, whose slots the capacity holds too.
+
+    Blocks of several names have several first tokens, as a demand with a drafter takes them to have: a partial block
+    too, which conversations() begins as the full one.
+    """
+    case = random_case(rng)
+    tokens, base = int(rng.integers(0, 6)), case["base"]
+    for prompt in case["prompts"]:
+        rest = len(prompt) % base
+        prompt[len(prompt) - rest :] = [100 + base * prompt[-1] + rest] * rest
+    more = sum(
+        tokens if group["kind"] == "state" else -(-tokens // group["block_size"]) for group in case["layout"]["groups"]
+    )
+    return case | {"drafting": {"rule": str(rng.choice(rules)), "tokens": tokens}, "capacity": case["capacity"] + more}
+
+
 def layout_of(case):
     return CacheLayout(**case["layout"] | {"groups": tuple(CacheGroup(**group) for group in case["layout"]["groups"])})
+
+
+def drafting_of(case):
+    return Drafting(**case["drafting"]) if case.get("drafting") else None
 
 
 def trace_of(case):
@@ -100,7 +121,7 @@ def trace_of(case):
 def engine_run(case):
     """(hit tokens of each request, early frees) of kvtrace's engine."""
     trace, schedule = trace_of(case), case["schedule"]
-    demand = block_demand(trace, "grow" if case["grow"] else "token", recompute_last=True)
+    demand = block_demand(trace, "grow" if case["grow"] else "token", True, drafting_of(case))
     engine = vllm.build(demand, Context(demand.blocks, case["capacity"], trace, demand), layout=layout_of(case))
     engine.schedule(schedule["kind"], schedule.get("concurrency", 1), schedule.get("end"))
     engine.advance(len(trace))
@@ -110,17 +131,22 @@ def engine_run(case):
 
 def twin_run(case):
     """(hit tokens of each request, early frees) of the plain definition."""
-    layout, base, number, requests = layout_of(case), case["base"], {}, []
+    layout, base, number, requests, drafting = layout_of(case), case["base"], {}, [], drafting_of(case)
     for row, (prompt, added) in enumerate(zip(case["prompts"], case["more"], strict=True)):
         more = added if case["grow"] else 0
         tokens = (*prompt, *(("output", row, place) for place in range(more)))
         ends = range(base, len(tokens) + 1, base)
-        path = [number.setdefault(tokens[:end], len(number)) for end in ends]
+        if drafting and drafting.needs_next:  # a block is named by the token after it too
+            known = *tokens, ("output", row, more)
+            path = [number.setdefault(known[: end + 1], len(number)) for end in ends]
+        else:
+            path = [number.setdefault(tokens[:end], len(number)) for end in ends]
         requests.append(grouped_cache.Request(path, len(prompt), more))
     groups = [grouped_cache.Group(group.kind, group.block_size, group.window) for group in layout.groups]
     options = {
         "groups": groups, "base": base, "retention": layout.retention_interval, "step_tokens": layout.step_tokens,
         "checkpoint": layout.internal_checkpoint_alignment > 0, "junctions": layout.junctions,
+        "drafts": drafting.tokens if drafting else 0,
     }  # fmt: skip
     schedule = case["schedule"]
     return grouped_cache.serve(
@@ -137,7 +163,7 @@ def client_case(case):
         "groups": layout["groups"], "retention_interval": layout["retention_interval"],
         "step_tokens": layout["step_tokens"], "junctions": layout["junctions"],
         "internal_checkpoint": layout["internal_checkpoint_alignment"], "schedule": case["schedule"],
-        "capacity": case["capacity"], "grow": case["grow"],
+        "capacity": case["capacity"], "grow": case["grow"], "drafting": case.get("drafting"),
         "requests": [
             {"tokens": prompt, "more": more if case["grow"] else 0}
             for prompt, more in zip(case["prompts"], case["more"], strict=True)

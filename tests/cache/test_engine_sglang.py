@@ -24,9 +24,9 @@ VECTORS = json.loads((Path(__file__).parents[1] / "vectors/engine_sglang.json").
 POLICIES = tuple(ORDERS)
 
 
-def serve(trace, capacity, policy="lru", mode="block", schedule="serial", tree="unified"):
+def serve(trace, capacity, policy="lru", mode="block", schedule="serial", tree="unified", drafting=None):
     """The engine after the whole trace; a schedule is "serial", "concurrency:N" or "open-loop:MS_PER_TOKEN"."""
-    demand = block_demand(trace, mode, recompute_last=True)
+    demand = block_demand(trace, mode, True, drafting)
     engine = sglang.build(demand, Context(demand.blocks, capacity, trace, demand), policy, tree=tree)
     kind, _, figure = schedule.partition(":")
     engine.schedule(kind, **plan(trace, kind, figure))

@@ -28,9 +28,9 @@ KINDS = {  # name -> how the engine is built, and its twin
 }
 
 
-def serve(trace, capacity, mode="block", schedule="serial", kind="vllm"):
+def serve(trace, capacity, mode="block", schedule="serial", kind="vllm", drafting=None):
     """The engine after the whole trace; a schedule is "serial", "concurrency:N" or "open-loop:MS_PER_TOKEN"."""
-    demand, (build, options, _) = block_demand(trace, mode, recompute_last=True), KINDS[kind]
+    demand, (build, options, _) = block_demand(trace, mode, True, drafting), KINDS[kind]
     engine = build(demand, Context(demand.blocks, capacity, trace, demand), **options)
     engine.schedule(schedule.partition(":")[0], **plan(trace, schedule))
     engine.advance(len(trace))

@@ -10,7 +10,7 @@ from kvtrace import read, simulate
 from kvtrace._base.errors import UsageError
 from kvtrace.cache.layout import CacheGroup, CacheLayout
 from kvtrace.trace.building import toy
-from tests.cache.hybrid_cases import engine_run, random_case, twin_run
+from tests.cache.hybrid_cases import drafted_case, engine_run, random_case, twin_run
 from tests.cache.test_engine_vllm import trace_of
 
 PATH = Path(__file__).parents[1] / "vectors/engine_vllm_hybrid.json"
@@ -39,8 +39,8 @@ def test_the_vectors_of_vllm(case):
 def test_the_kernel_is_its_plain_definition():
     seed = int(np.random.default_rng().integers(1 << 32))
     rng = np.random.default_rng(seed)
-    for _ in range(150):
-        case = random_case(rng)
+    for number in range(225):
+        case = drafted_case(rng, ["lookahead"]) if number % 3 == 0 else random_case(rng)
         assert engine_run(case) == twin_run(case), f"seed {seed}: {case}"
 
 

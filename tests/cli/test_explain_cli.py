@@ -172,7 +172,7 @@ def test_the_gpus_hold_as_much_as_simulate_states(path, capsys):
         ("--capacity 3 --domains merge", "the trace has no domains."),
         ("--capacity 2", "--capacity 2 does not hold the longest request"),
         ("--capacity x", "'x' is not a capacity."),
-        ("--capacity 3 --gpu h100", "--gpu needs --model-config."),
+        ("--capacity 3 --gpu h100", "--gpu needs --model."),
         ("--capacity 3 --lanes 2", "--lanes needs --loop closed."),
     ],
 )

@@ -20,6 +20,7 @@ from kvtrace.cli.completion import SHELLS, FileName, Name
 from kvtrace.cli.help import OTHERS, AmountType, Command
 from kvtrace.cli.simulation_options import shares
 from kvtrace.serving.calibration.calibration import calibrate
+from kvtrace.serving.deployment import Deployment
 from kvtrace.serving.recordings import read_recording
 from kvtrace.synthesis.session_fitting import fit_sessions
 from tests.capture.windows import sealed, waited
@@ -81,7 +82,7 @@ def files(tmp_path_factory):
     shutil.copytree(ROOT / "examples/recording", folder / "recording")
     recording = read_recording(folder / "recording")
     with quick_fits(worth=False):
-        calibrate(recording, "llama-3.1-8b", "h100").costs.save(folder / "costs.json")
+        calibrate(recording, Deployment("llama-3.1-8b", gpu="h100")).costs.save(folder / "costs.json")
     fit_sessions(forest(3)).save(folder / "sessions.json")
     make_windows(folder / "windows")
     with contextlib.chdir(folder):
@@ -140,9 +141,9 @@ def completed(*words):
         (["simulate", "t", "--engine", "v"], ["vllm"]),
         (["simulate", "t", "--router", "kv"], ["kv-aware"]),
         (["simulate", "t", "--pool", "l"], ["leaf-first"]),
-        (["plan", "t", "--gpu", "h"], ["h100", "h200", "h100-pcie", "h100-nvl"]),
-        (["plan", "t", "--model", "gpt"], ["gpt-oss-20b", "gpt-oss-120b"]),
-        (["models", "mix"], ["mixtral-8x7b"]),
+        (["plan", "t", "--gpu", "h"], ["h100", "h200", "h20", "h100-pcie", "h100-nvl"]),
+        (["plan", "t", "--model", "gpt"], ["gpt2", "gpt-oss-20b", "gpt-oss-120b"]),
+        (["models", "mix"], ["mixtral-8x7b", "mixtral-8x22b"]),
         (["release", "t", "--profile", "s"], ["standard", "strict"]),
         (["anonymize", "l", "--log-format", "lite"], ["litellm-hashes", "litellm"]),
         (["convert", "t", "--to", "ba"], ["bailian"]),

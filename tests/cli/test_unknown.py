@@ -14,9 +14,6 @@ from click.testing import CliRunner
 
 import kvtrace
 from kvtrace.cli import commands, datagen, run
-from kvtrace.serving.hardware.gpus import gpu
-from kvtrace.serving.hardware.roofline import Roofline
-from kvtrace.serving.models import model_shape
 from kvtrace.serving.simulation import StepCost
 from kvtrace.trace.columns import replace_columns
 from kvtrace.trace.dependencies import Dependencies
@@ -212,7 +209,7 @@ FUNCTIONS = {  # those that take a Trace -> a call, and what the call needs
     "reachable_hits": (lambda trace: kvtrace.reachable_hits(trace, "gpt-oss-20b"), (PREFIXES,)),
     "plan": (
         lambda trace: kvtrace.plan(
-            trace, Roofline(model_shape(MODEL), gpu("h100")), kvtrace.PlanTarget(routers=("round-robin",))
+            trace, kvtrace.Deployment(MODEL, gpu="h100"), kvtrace.PlanTarget(routers=("round-robin",))
         ),
         (PREFIXES, OUTPUTS),
     ),

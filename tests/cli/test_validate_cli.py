@@ -8,6 +8,7 @@ import pytest
 
 from kvtrace.cli import run
 from kvtrace.serving.calibration.calibration import calibrate
+from kvtrace.serving.deployment import Deployment
 from kvtrace.serving.recordings import read_recording
 from tests.docs import ROOT
 
@@ -51,7 +52,7 @@ def test_json_and_the_table_of_requests(recording, capsys):
 
 
 def test_costs_of_a_calibration_are_better_on_the_rest(recording, capsys):
-    calibrate(read_recording(recording), "llama-3.1-8b", "h100").costs.save("costs.json")
+    calibrate(read_recording(recording), Deployment("llama-3.1-8b", gpu="h100")).costs.save("costs.json")
     means = []
     for costs in (["--costs", "costs.json"], UNFITTED):
         assert called(*costs, "--warm-up", "50%", "--json", "--quiet") == 0

@@ -2,9 +2,10 @@
 
 A case says tree (unified: UnifiedRadixCache with the Rust core, the default of 0.5.23; radix: RadixCache), page_size,
 capacity (pages), policy, grow, a schedule (kind, window, arrival, end) and requests: tokens (of the prompt), more
-(tokens generated and cached) and priority. Prints, a case a line, each request's hit pages and the number of early
-frees. The caches, their nodes, locks, eviction orders and allocators are SGLang's, unmodified; ours are the schedule
-and the stand-ins for a request and for the rest of SGLang, which the caches need only by name.
+(tokens generated and cached) and priority; `bigram` is SGLang's is_eagle. Prints, a case a line, each request's hit
+pages and the number of early frees. The caches, their nodes, locks, eviction orders and allocators are SGLang's,
+unmodified; ours are the schedule and the stand-ins for a request and for the rest of SGLang, which the caches need only
+by name.
 """
 
 import importlib.metadata
@@ -66,6 +67,7 @@ class Server:
             token_to_kv_pool_allocator=self.allocator,
             page_size=self.page,
             eviction_policy=case["policy"],
+            is_eagle=case.get("bigram", False),
             **self.components(case),
         )
         kind = imported.UnifiedRadixCache if case["tree"] == "unified" else radix_cache.RadixCache

@@ -6,7 +6,8 @@ set for the cases after it), ignore_eos, cost (the terms of a step's time) and r
 prompt's blocks), tokens, output, limit (max_new_tokens; where it is more than output, a stop token ends the output) and
 priority. max_plans, where it is given, ends a case early. It prints, a case a line, SGLang's version, the steps
 (`[begin, kind, [[row, tokens before, tokens], ...], [rows retracted or preempted since the last step]]`) and for each
-request `[cached tokens, begin of its first step, first token, end, retractions and preemptions]`.
+request `[cached tokens, begin of its first step, first token, end, retractions and preemptions]`; with `reports` also
+what it publishes for a controller of data-parallel ranks: `[seconds, running, waiting, tokens]`.
 
 SGLang's, unmodified: the Scheduler class with both event loops, SchedulePolicy, PrefillAdder, ScheduleBatch, Req, the
 processing of results, the token ratio, UnifiedRadixCache (its default tree, with the Rust core), ReqToTokenPool and
@@ -84,6 +85,18 @@ class Off:
         return False
 
 
+def raise_failed(text, *values):
+    if text.startswith("load snapshot"):
+        raise RuntimeError(text % values)
+
+
+class Zeros:
+    """Figures that are not measured here."""
+
+    def __getattr__(self, name):
+        return 0.0
+
+
 class Beams(Off):
     """No beam search."""
 
@@ -137,7 +150,8 @@ def publish(case):
     runtime_context.publish(ServerArgs(model_path="dummy", **fixed, **case["settings"]), role="scheduler")
     parallel = runtime_context.get_parallel()
     seats = case["settings"]["max_running_requests"]
-    parallel.override_permanently(pp_rank=0, attn_tp_rank=0, attn_cp_rank=0, pp_max_micro_batch_size=seats)
+    ranks = dict.fromkeys(("pp_rank", "attn_tp_rank", "attn_cp_rank", "dp_rank"), 0)
+    parallel.override_permanently(**ranks, pp_max_micro_batch_size=seats)
 
 
 class Server(scheduler.Scheduler):
@@ -167,6 +181,27 @@ class Server(scheduler.Scheduler):
         self.init_chunked_prefill()
         self.maybe_init_dynamic_chunk_sizer()
         self.processor()
+        self.reports = []
+        if case.get("reports"):
+            self.publish_loads()
+
+    def publish_loads(self):
+        """SGLang's own count of its load, and a writer of snapshots."""
+        self.session_controller = self.hisparse_coordinator = None
+        self.full_tokens_per_layer = self.swa_tokens_per_layer = None
+        self.enable_hisparse, self.server_args = False, None
+        reporter = self.metrics_reporter
+        reporter.recent_cache_hit_rate, reporter.stats = 0.0, Zeros()
+        self.init_pool_stats_observer()
+        self.init_load_inquirer()
+        scheduler.logger.warning = raise_failed  # a snapshot that fails is only a warning there
+        interval = runtime_context.get_observability().load_snapshot_publish_interval
+        self.load_snapshot_writer = types.SimpleNamespace(
+            publish_counter=0, publish_interval=interval, write=self.write_load
+        )
+
+    def write_load(self, load):
+        self.reports.append([self.now, load.num_running_reqs, load.num_waiting_reqs, load.num_total_tokens])
 
     def parts_off(self):
         for name in (
@@ -318,6 +353,7 @@ class Server(scheduler.Scheduler):
 
     def process_batch_result(self, batch, result):
         """SGLang's processing, once the tokens are known."""
+        self.publish_load_snapshot(force=batch.forward_mode.is_extend())
         result.copy_done.synchronize()
         result.copy_done = None
         result.next_token_ids = torch.tensor([self.token(req) for req in batch.reqs], dtype=torch.int64)
@@ -345,6 +381,7 @@ class Server(scheduler.Scheduler):
         elif not self.retried:  # a preemption may have made room
             self.retried = True
             return
+        self.publish_load_snapshot(force=True)
         if self.next < len(self.rows):
             self.now = max(self.now, self.rows[self.next]["arrival"])
         elif self.waiting_queue or self.running_batch.reqs:
@@ -353,7 +390,8 @@ class Server(scheduler.Scheduler):
             self.gracefully_exit = True
 
     def publish_load_snapshot(self, force=False):
-        pass
+        if self.case.get("reports"):
+            super().publish_load_snapshot(force=force)
 
 
 def serve(case):
@@ -367,6 +405,7 @@ def serve(case):
     return {
         "version": version("sglang"),
         "steps": server.steps,
+        **({"reports": server.reports} if case.get("reports") else {}),
         "requests": list(map(list, zip(server.cached, *server.times, server.retractions, strict=True))),
     }
 

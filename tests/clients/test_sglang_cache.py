@@ -15,6 +15,7 @@ import pytest
 
 from kvtrace import read
 from kvtrace.cache.demand import block_demand
+from kvtrace.cache.layout import Drafting
 from kvtrace.trace.columns import Columns
 from kvtrace.trace.trace import Trace
 from tests.cache.test_engine_sglang import POLICIES, VECTORS, drawn, made, plan, serve, vector_trace
@@ -38,7 +39,7 @@ DRAWN = {  # name -> prompts of full blocks
 PRIORITIES = [2, 0, 2, 0, 3, 0]
 
 
-def wanted(trace, mode, schedule, policy, capacity, tree):
+def wanted(trace, mode, schedule, policy, capacity, tree, drafting=None):
     """The case in the words of sglang_cache.py: pages of tokens, equal where the ids are."""
     demand, size = block_demand(trace, mode, recompute_last=True), trace.block_size
     kind, _, figure = schedule.partition(":")
@@ -49,6 +50,8 @@ def wanted(trace, mode, schedule, policy, capacity, tree):
         rest = trace.input_length[row] % size if mode != "block" else 0
         tokens = (pages[:, None].astype(np.int64) * size + np.arange(size)).ravel()
         tail = 10**9 + row * size + np.arange(rest)  # tokens of nobody else
+        if drafting is not None and demand.full[row] < trace.prompt_blocks[row]:
+            tail = trace.prompt(row)[demand.full[row]] * size + np.arange(rest)
         requests.append({
             "tokens": [*tokens.tolist(), *tail.tolist()],
             "more": max(int(trace.output_length[row]) - 1, 0) if mode == "grow" else 0,
@@ -57,7 +60,7 @@ def wanted(trace, mode, schedule, policy, capacity, tree):
     return {
         "tree": tree, "page_size": size, "capacity": capacity, "policy": policy, "grow": mode == "grow",
         "requests": requests,
-        "schedule": {"kind": kind, "arrival": trace.timestamp.tolist(), **when},
+        "schedule": {"kind": kind, "arrival": trace.timestamp.tolist(), **when}, "bigram": drafting is not None,
     }  # fmt: skip
 
 
@@ -72,15 +75,16 @@ def served(cases, folder, script="sglang_cache.py"):
     return [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
 
 
-def cases_of(trace, kinds, spare):
+def cases_of(trace, kinds, spare, **drafter):
     """Cases of a trace: mode, schedule and policy by turns, and a capacity with so much to spare for each."""
     for (mode, schedule, policy, tree), more in zip(kinds, itertools.cycle(spare), strict=False):
         capacity = int(block_demand(trace, mode).max_blocks.max()) + more
-        yield {"mode": mode, "schedule": schedule, "policy": policy, "capacity": capacity, "tree": tree}
+        yield {"mode": mode, "schedule": schedule, "policy": policy, "capacity": capacity, "tree": tree, **drafter}
 
 
 @needs_sglang
-def test_random_traces_hit_as_in_sglang(tmp_path):
+@pytest.mark.parametrize("drafter", [{}, {"drafting": Drafting("bigram")}], ids=["plain", "with a drafter"])
+def test_random_traces_hit_as_in_sglang(drafter, tmp_path):
     seed = int(np.random.default_rng().integers(1 << 32))
     rng = np.random.default_rng(seed)
     kinds = list(itertools.product(MODES, SCHEDULES, POLICIES, TREES))
@@ -88,7 +92,7 @@ def test_random_traces_hit_as_in_sglang(tmp_path):
     for number in range(20):
         trace = vector_trace(made(str(number), rng, rows=40, block_size=int(rng.integers(1, 5))))
         some = [kinds[k] for k in rng.permutation(len(kinds))[:20]]  # of both trees
-        tried += [(trace, case) for case in cases_of(trace, some, rng.integers(0, 40, size=20).tolist())]
+        tried += [(trace, case) for case in cases_of(trace, some, rng.integers(0, 40, size=20).tolist(), **drafter)]
     for (trace, case), real in zip(tried, served([wanted(t, **case) for t, case in tried], tmp_path), strict=True):
         engine = serve(trace, **case)
         found = {"hits": engine.hits.tolist(), "early_frees": engine.early_frees, "version": real["version"]}

@@ -11,7 +11,7 @@ import subprocess
 from pathlib import Path
 
 from kvtrace.serving.models.config import Fields, read_config
-from kvtrace.serving.models.layers import state_size
+from kvtrace.serving.models.states import state_size
 from tests.clients.in_vllm import PYTHON, needs_vllm
 
 

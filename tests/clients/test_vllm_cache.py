@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 
 from kvtrace.cache.demand import block_demand
+from kvtrace.cache.layout import Drafting
 from tests.cache.test_engine_vllm import VECTORS, plan, serve, vector_trace
 from tests.clients.in_vllm import answers, needs_vllm
 
@@ -30,7 +31,7 @@ DRAWN = {  # name -> ids, input lengths and output lengths, in blocks of two tok
 }
 
 
-def wanted(trace, mode, schedule, capacity):
+def wanted(trace, mode, schedule, capacity, drafting=None):
     """The case in the words of vllm_cache.py: prompts of tokens that are equal where the ids are."""
     size, tokens = trace.block_size, []
     for row in range(len(trace)):
@@ -42,6 +43,7 @@ def wanted(trace, mode, schedule, capacity):
         "block_size": size, "capacity": capacity, "grow": mode == "grow",
         "schedule": {"kind": schedule.partition(":")[0], "arrival": trace.timestamp.tolist(), **when},
         "requests": [{"tokens": prompt, "more": added} for prompt, added in zip(tokens, more, strict=True)],
+        "drafting": drafting and drafting.to_dict(),
     }  # fmt: skip
 
 
@@ -92,6 +94,32 @@ def test_random_traces_hit_as_in_vllm(tmp_path):
         vector = made(str(number), rng, rows=int(rng.integers(2, 60)), block_size=int(rng.integers(1, 5)))
         trace = vector_trace(vector)
         tried += [(trace, case) for case in cases_of(trace, rng.integers(0, 20, size=15).tolist())]
+    for (trace, case), real in zip(tried, served([wanted(t, **case) for t, case in tried], tmp_path), strict=True):
+        engine = serve(trace, **case)
+        found = {"version": real["version"], "hits": engine.hits.tolist(), "early_frees": engine.early_frees}
+        assert found == real, f"seed {seed}: {case}"
+
+
+DRAFTERS = [Drafting(rule, tokens) for rule in ("lookahead", "drop") for tokens in (0, 1, 3, 9)]
+
+
+def drafted(trace, spare):
+    """Each mode and schedule with a drafter, by turns, with capacities that have so much to spare."""
+    kinds = itertools.product(MODES, SCHEDULES, DRAFTERS)
+    for (mode, schedule, drafting), more in zip(kinds, itertools.cycle(spare), strict=False):
+        capacity = int(block_demand(trace, mode, True, drafting).max_blocks.max()) + more
+        yield {"mode": mode, "schedule": schedule, "capacity": capacity, "drafting": drafting}
+
+
+@needs_vllm
+def test_with_a_drafter_random_traces_hit_as_in_vllm(tmp_path):
+    seed = int(np.random.default_rng().integers(1 << 32))
+    rng = np.random.default_rng(seed)
+    tried = []
+    for number in range(20):
+        vector = made(str(number), rng, rows=int(rng.integers(2, 60)), block_size=int(rng.integers(1, 5)))
+        trace = vector_trace(vector)
+        tried += [(trace, case) for case in drafted(trace, rng.integers(0, 20, size=15).tolist())]
     for (trace, case), real in zip(tried, served([wanted(t, **case) for t, case in tried], tmp_path), strict=True):
         engine = serve(trace, **case)
         found = {"version": real["version"], "hits": engine.hits.tolist(), "early_frees": engine.early_frees}

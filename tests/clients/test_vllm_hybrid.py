@@ -14,7 +14,7 @@ import pytest
 
 from kvtrace import read, simulate
 from kvtrace.cache.layout import CacheGroup, CacheLayout
-from tests.cache.hybrid_cases import client_case, engine_run, random_case
+from tests.cache.hybrid_cases import client_case, drafted_case, engine_run, random_case
 from tests.cache.test_engine_vllm_hybrid import VECTORS
 from tests.clients.in_vllm import answers, needs_vllm
 
@@ -35,6 +35,15 @@ def test_random_cases_hit_as_in_vllm(tmp_path):
     seed = int(np.random.default_rng().integers(1 << 32))
     rng = np.random.default_rng(seed)
     cases = [random_case(rng) for _ in range(int(os.environ.get("KVTRACE_CASES", 200)))]
+    for case, real in zip(cases, client_served([client_case(case) for case in cases], tmp_path), strict=True):
+        assert engine_run(case) == real, f"seed {seed}: {case}"
+
+
+@needs_vllm
+def test_with_a_drafter_random_cases_hit_as_in_vllm(tmp_path):
+    seed = int(np.random.default_rng().integers(1 << 32))
+    rng = np.random.default_rng(seed)
+    cases = [drafted_case(rng, ["lookahead"]) for _ in range(int(os.environ.get("KVTRACE_CASES", 200)))]
     for case, real in zip(cases, client_served([client_case(case) for case in cases], tmp_path), strict=True):
         assert engine_run(case) == real, f"seed {seed}: {case}"
 

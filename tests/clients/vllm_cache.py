@@ -2,6 +2,7 @@
 
 A case says block_size, capacity (usable blocks), grow, a schedule (kind, window, arrival, end) and requests: tokens (of
 the prompt), more (tokens generated and cached) and, if any, salt, adapter and images ([hash, first token, tokens]).
+With a drafter, `drafting` has its rule (lookahead or drop) and the tokens that it predicts.
 Prints, a case a line, vLLM's version, each request's hit blocks, and the number of early frees. Requests, hashes,
 blocks and queue are vLLM's, unmodified; ours is the schedule.
 """
@@ -33,8 +34,11 @@ class Server:
             kv_cache_tensors=[],
             kv_cache_groups=[KVCacheGroupSpec(["layer"], spec)],
         )
-        self.manager = KVCacheManager(config, max_model_len=1 << 40, scheduler_block_size=size, hash_block_size=size)
-        self.hasher = get_request_block_hasher(size, sha256)
+        self.drafts, options, self.lookahead = drafter_of(case)
+        self.manager = KVCacheManager(
+            config, max_model_len=1 << 40, scheduler_block_size=size, hash_block_size=size, **options
+        )
+        self.hasher = get_request_block_hasher(size, sha256, options["num_hash_lookahead_tokens"])
         self.size, self.rows, self.live = size, case["requests"], {}
 
     def admit(self, row):
@@ -47,21 +51,42 @@ class Server:
             mm_features=[image_of(*image) for image in self.rows[row].get("images", ())],
         )  # fmt: skip
         found, hit, _ = self.manager.get_computed_blocks(request)
-        if self.manager.allocate_slots(request, len(tokens) - hit, hit, found) is None:
+        if self.manager.allocate_slots(request, len(tokens) - hit, hit, found, self.lookahead) is None:
             return None
         request.num_computed_tokens = len(tokens)
         self.live[row] = request
+        self.learn(row, request)
         return hit // self.size
 
     def grow(self, row):
         """True, or False where there is no room."""
         request, more = self.live[row], self.rows[row]["more"]
-        if more and request.num_output_tokens == 0:
-            request.append_output_token_ids([-1 - row * 100_000 - i for i in range(more)])  # tokens of nobody else
-        return not more or self.manager.allocate_slots(request, more) is not None
+        while request.num_output_tokens < more:
+            request.append_output_token_ids(-1 - row * 100_000 - request.num_output_tokens)  # of nobody else
+        if more and self.manager.allocate_slots(request, more, num_lookahead_tokens=self.lookahead) is None:
+            return False
+        request.num_computed_tokens += more
+        self.learn(row, request)
+        return True
+
+    def learn(self, row, request):
+        """With a drafter the next token is known when Scheduler caches what a step has filled."""
+        if self.drafts and request.num_tokens == request.num_computed_tokens:
+            request.append_output_token_ids(-1 - row * 100_000 - request.num_output_tokens)
+            self.manager.cache_blocks(request, request.num_computed_tokens)
 
     def finish(self, row):
         self.manager.free(self.live.pop(row))
+
+
+def drafter_of(case):
+    """Whether there is a drafter, how Scheduler tells a KVCacheManager of it, and the lookahead slots of a request."""
+    drafting = case.get("drafting") or {"rule": None, "tokens": 0}
+    options = {
+        "use_eagle": drafting["rule"] == "drop", "num_hash_lookahead_tokens": int(drafting["rule"] == "lookahead"),
+        "num_prefill_lookahead": int(drafting["rule"] is not None),
+    }  # fmt: skip
+    return drafting["rule"] is not None, options, drafting["tokens"]
 
 
 def image_of(identifier, offset, length):

@@ -151,12 +151,17 @@ def spec(layer, cache):
     return (MLAAttentionSpec if kind == "latent" else FullAttentionSpec)(**common)
 
 
+def kind_of(spec):
+    """A spec's kind, also where a subclass describes it."""
+    return next(KINDS[kind] for kind in type(spec).__mro__ if kind in KINDS)
+
+
 def group(one):
     """A group as [kind, layers, block_size, window]."""
     inner = one.kv_cache_spec
     if isinstance(inner, UniformTypeKVCacheSpecs):
         inner = inner.first_spec
-    kind = KINDS[type(inner)]
+    kind = kind_of(inner)
     window = {"window": "sliding_window", "chunk": "attention_chunk_size"}.get(kind)
     return [kind, len(one.layer_names), one.kv_cache_spec.block_size, getattr(inner, window) if window else 0]
 

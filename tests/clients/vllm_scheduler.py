@@ -5,7 +5,8 @@ AsyncScheduler), cost (the five terms of a step's time) and requests: arrival (s
 tokens, output and, for the policy "priority", priority. For a hybrid model it has groups, retention_interval and
 internal_checkpoint, as vllm_hybrid.py reads them. It prints, a case a line, vLLM's version, the steps
 (`[begin, [[row, computed tokens, scheduled tokens], ...], [preempted rows]]`) and for each request
-`[cached tokens, begin of its first step, first token, end, preemptions]`.
+`[cached tokens, begin of its first step, first token, end, preemptions]`; with `reports` also what its engine core
+would report to a coordinator: `[seconds, running, waiting, use of the KV cache]`.
 
 Scheduler, requests, hashes, blocks and queues are vLLM's, unmodified. Ours are the clock, the loop of its EngineCore
 (step, or step_with_batch_queue for async), and a model that returns one token wherever a prompt is computed.
@@ -125,6 +126,14 @@ class Server:
         self.begin, self.first, self.end = ([None] * len(self.rows) for _ in range(3))
         self.preempted = [0] * len(self.rows)
         self.got = [0] * len(self.rows)
+        self.reports, self.reported = [], (0, 0)
+
+    def report(self):
+        """What EngineCoreProc reports before and after a step: the counts, if they have changed."""
+        counts = self.scheduler.get_request_counts()
+        if counts != self.reported:
+            self.reported = counts
+            self.reports.append([self.now, *counts, self.scheduler.get_kv_cache_usage()])
 
     def arrive(self):
         """Add the requests that have arrived."""
@@ -208,6 +217,7 @@ class Server:
                     return
                 self.now = max(self.now, self.rows[self.next]["arrival"])
                 continue
+            self.report()
             output, seconds, parts, preempted = self.plan()
             if not parts and not preempted:
                 if self.scheduler.has_unfinished_requests():
@@ -219,6 +229,7 @@ class Server:
                 self.record(parts, preempted)
                 self.now += seconds
                 self.finish(output, parts)
+                self.report()
             else:
                 self.steps.append([self.now, [], preempted])
 
@@ -233,6 +244,7 @@ class Server:
                     return
                 self.now = max(self.now, self.rows[self.next]["arrival"])
                 continue
+            self.report()
             if self.scheduler.has_requests():
                 output, seconds, parts, preempted = self.plan()
                 begin = max(free, self.now)
@@ -241,11 +253,13 @@ class Server:
                 free = begin + seconds if parts else free
                 queue.append((output, parts, free))
                 if len(queue) < 2 and (parts or self.scheduler.has_requests()):
+                    self.report()
                     continue
             output, parts, done = queue.pop(0)
             if parts:
                 self.now = max(self.now, done)
             self.finish(output, parts)
+            self.report()
 
     def record_at(self, begin, parts, preempted):
         for row, _, _ in parts:
@@ -261,6 +275,7 @@ def serve(case):
     return {
         "version": __version__,
         "steps": server.steps,
+        **({"reports": server.reports} if case.get("reports") else {}),
         "requests": list(
             map(list, zip(server.cached, server.begin, server.first, server.end, server.preempted, strict=True))
         ),

@@ -234,7 +234,7 @@ TABLES = [
     ),
     Table(
         "engine", "src/kvtrace/cache/engines/__init__.py:ENGINES", "src/kvtrace/cache/engines", engines,
-        ("docs/cache/simulate.md",), others=frozenset({"cache_groups"}), twin=engine_twin,
+        ("docs/cache/simulate.md",), others=frozenset({"cache_groups", "packed_groups"}), twin=engine_twin,
         vector=engine_vector,
     ),
     Table(

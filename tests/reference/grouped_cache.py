@@ -3,6 +3,9 @@
 A model has groups of layers, each with a table of physical blocks for every request; all share one pool. A request
 resumes at the longest prefix at which every group can: full attention needs all blocks, a sliding window the blocks
 of the last window, a chunked group those of the present chunk, a state one checkpoint at the boundary.
+
+With a drafter that predicts `drafts` tokens, tables of attention reach that many tokens further, and those of states
+have as many blocks more, from the first chunk on.
 """
 
 from dataclasses import dataclass, field
@@ -28,16 +31,19 @@ class Request:
     hits: int = -1
     cached: dict = field(default_factory=dict)  # group -> leading blocks that were considered for the cache
     tables: list = field(default_factory=list)
+    scratch: dict = field(default_factory=dict)  # group of states -> the blocks in which they run ahead
     retired: int = 0  # states
     last_state: int = -1  # place of the state that the present one was computed from
     grows: bool = False  # a state block was taken
 
 
 class Groups:
-    def __init__(self, capacity, groups, base, retention=0, step_tokens=8192, checkpoint=False, junctions=True):
+    def __init__(
+        self, capacity, groups, base, retention=0, step_tokens=8192, checkpoint=False, junctions=True, drafts=0
+    ):
         self.groups, self.base, self.retention, self.step_tokens = groups, base, retention, step_tokens
         self.align = lcm(*(group.size for group in groups))
-        self.checkpoint, self.junctions = checkpoint, junctions
+        self.checkpoint, self.junctions, self.drafts = checkpoint, junctions, drafts
         self.queue = list(range(capacity))
         self.listed_states = set()  # keys of states, since a scheduler cleared them
         self.pins = [0] * capacity
@@ -198,15 +204,20 @@ class Groups:
         """Blocks to take for the chunk [start, end), with the idle hits among `blocks`."""
         need = 0
         for g, group in enumerate(self.groups):
-            places, table = -(-end // group.size), request.tables[g] if request.tables else []
+            places, table = self.places(group, end), request.tables[g] if request.tables else []
             hits = blocks[g] if blocks else []
             new = places - max(len(hits) + len(table), self.skipped(group, start) if not table else 0)
             if group.kind == "state":
                 new = places - len(hits) - len(table)
                 checkpoint = self.checkpoint_place(request, group, start, end) >= 0
                 new = min(new, 1 + checkpoint) if new > 0 else new
+                new += 0 if request.scratch else self.drafts
             need += max(new, 0) + sum(self.pins[b] == 0 for b in hits if b is not NULL)
         return need
+
+    def places(self, group, end):
+        """The places of a table up to a token, with those for the tokens of a drafter."""
+        return -(-(end + (0 if group.kind == "state" else self.drafts)) // group.size)
 
     def retire(self, request, tokens):
         """Free what is not needed after so many tokens."""
@@ -255,10 +266,12 @@ class Groups:
             if group.kind == "state"
         }
         for g, group in enumerate(self.groups):
-            table, places = request.tables[g], -(-end // group.size)
+            table, places = request.tables[g], self.places(group, end)
             if group.kind != "state":
                 table += [self.take() for _ in range(places - len(table))]
                 continue
+            if g not in request.scratch:
+                request.scratch[g] = [self.take() for _ in range(self.drafts)]
             checkpoint = checkpoints[g] >= 0
             if places <= len(table) and not checkpoint:
                 request.grows = True
@@ -348,9 +361,9 @@ class Groups:
         return True
 
     def finish(self, request):
-        for table in request.tables:
-            self.free(reversed(table))
-        request.tables = []
+        for g, table in enumerate(request.tables):
+            self.free(reversed(table + request.scratch.get(g, [])))
+        request.tables, request.scratch = [], {}
 
 
 def serve(requests, groups, capacity, kind="serial", arrival=None, concurrency=1, end=None, grow=True):

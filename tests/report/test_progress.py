@@ -17,8 +17,7 @@ from kvtrace._base.step_work import report_work, work_reported
 from kvtrace.formats.converting import convert_file
 from kvtrace.report import progress
 from kvtrace.report.progress import Bar, RequestProgress, Steps, Work
-from kvtrace.serving.hardware import Roofline, gpu
-from kvtrace.serving.models import model_shape
+from kvtrace.serving.deployment import Deployment
 from kvtrace.serving.planning.plan_target import PlanTarget
 
 CODES = re.compile(r"\x1b\[[0-9;?]*[a-zA-Z]")
@@ -168,7 +167,7 @@ def test_a_plan_advances_in_each_part(monkeypatch):
 
         monkeypatch.setattr(work, "_advance", record)
         with work_reported(record):
-            plan(trace, Roofline(model_shape("llama-3.1-8b"), gpu("h100")), target, on_part=work.step)
+            plan(trace, Deployment("llama-3.1-8b", gpu="h100"), target, on_part=work.step)
         assert work._bar.tasks[0].percentage == pytest.approx(100)
     ends = {step: part for step, part in shares}
     assert ends["instances"] == pytest.approx(1) and ends["sensitivity"] == pytest.approx(1)

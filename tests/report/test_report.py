@@ -14,8 +14,7 @@ from kvtrace.report import html_page as page
 from kvtrace.report import interactive, paper
 from kvtrace.report.plots import PLOTS, hit_rates, over_time
 from kvtrace.report.plots.plot import Axis, Panel, Series, Study, cdf, cumulative, log_ticks, time_bins
-from kvtrace.serving.hardware import Roofline, gpu
-from kvtrace.serving.models import model_shape
+from kvtrace.serving.deployment import Deployment
 from kvtrace.serving.planning.plan_target import PlanTarget
 from kvtrace.trace.columns import Columns
 from kvtrace.trace.trace import Trace
@@ -304,9 +303,11 @@ def test_a_wide_table_takes_the_width_of_the_page():
     assert len(wide) >= 4 and all(wide)
 
 
+LLAMA = Deployment("llama-3.1-8b", gpu="h100")
+
+
 def small_plan():
-    roofline = Roofline(model_shape("llama-3.1-8b"), gpu("h100"))
-    return plan(shared_prefix(), roofline, PlanTarget(routers=("sticky", "lmetric")))
+    return plan(shared_prefix(), LLAMA, PlanTarget(routers=("sticky", "lmetric")))
 
 
 def test_the_command_takes_policies_and_one_capacity(trace_file, tmp_path, capsys):
@@ -328,9 +329,8 @@ def test_belady_alone_has_no_policy_beside_it():
 
 
 def test_a_plan_of_a_single_request_or_of_one_moment_is_drawn():
-    roofline = Roofline(model_shape("llama-3.1-8b"), gpu("h100"))
     for trace in (toy("0 1", block_size=16), shared_prefix(gap_ms=0.0)):
-        assert "Time to first token by number of instances" in page.page(trace, plan=plan(trace, roofline))
+        assert "Time to first token by number of instances" in page.page(trace, plan=plan(trace, LLAMA))
 
 
 def test_a_paper_gets_the_plots_of_the_plan(tmp_path):

@@ -91,7 +91,8 @@ def results(tmp_path_factory):
     ]  # fmt: skip
     recording = kvtrace.read_recording(ROOT / "examples/recording")
     with quick_fits():
-        results += [recording, kvtrace.validate(recording, cost), kvtrace.calibrate(recording, "llama-3.1-8b", "h100")]
+        served = kvtrace.Deployment("llama-3.1-8b", gpu="h100")
+        results += [recording, kvtrace.validate(recording, cost), kvtrace.calibrate(recording, served)]
     if "pyarrow" in sys.modules or pytest.importorskip("pyarrow"):
         kvtrace.write(trace, folder / "day.dataset", format="dataset")
         results.append(kvtrace.open_dataset(folder / "day.dataset"))
@@ -110,8 +111,8 @@ def big_curve():
 
 
 def plan(trace):
-    shape = kvtrace.model_shape(ROOT / "tests/data/models/llama-3.1-8b.json")
-    return kvtrace.plan(trace, kvtrace.Roofline(shape, kvtrace.gpu("h100")))
+    model = ROOT / "tests/data/models/llama-3.1-8b.json"
+    return kvtrace.plan(trace, kvtrace.Deployment(model, gpu="h100"))
 
 
 def test_every_public_class_is_a_result_or_is_named_with_its_reason():

@@ -9,6 +9,7 @@ from kvtrace import InputError, UsageError
 from kvtrace.serving.calibration.calibration import calibrate
 from kvtrace.serving.calibration.costs import TERMS, OperatingRange, read_costs
 from kvtrace.serving.calibration.fitting import fit
+from kvtrace.serving.deployment import Deployment
 from kvtrace.serving.hardware.gpus import Gpu, Link
 from kvtrace.serving.latencies import Latencies, errors_of
 from kvtrace.serving.models.shape import model_shape
@@ -31,9 +32,12 @@ def within(errors, limits):
     return {name: known[name] for name, limit in limits.items() if not known[name] <= limit} == {}
 
 
+SERVED = Deployment(LLAMA, gpu=GPU)
+
+
 @pytest.fixture(scope="module")
 def calibrated():
-    return calibrate(recorded(), LLAMA, GPU)
+    return calibrate(recorded(), SERVED)
 
 
 def test_known_costs_are_predicted(calibrated):
@@ -55,7 +59,7 @@ def test_the_held_out_times_decide_nothing():
     late = np.arange(len(recording)) >= 30
     other = replace(recording, ended_s=recording.ended_s + 7.0 * late, first_s=recording.first_s + 3.0 * late)
     with quick_fits():
-        first, again = calibrate(recording, LLAMA, GPU), calibrate(other, LLAMA, GPU)
+        first, again = calibrate(recording, SERVED), calibrate(other, SERVED)
     assert again.costs.terms == first.costs.terms
     assert again.forms == first.forms and again.errors != first.errors
 
@@ -160,16 +164,16 @@ def test_the_fit_crosses_jumps_and_stays_in_its_bounds():
 
 def test_arguments_are_checked():
     with pytest.raises(UsageError, match="--holdout must be at least 0"):
-        calibrate(recorded(), LLAMA, GPU, holdout=1.0)
+        calibrate(recorded(), SERVED, holdout=1.0)
     with pytest.raises(UsageError, match="at least 20 requests to fit and 10 to hold out"):
-        calibrate(recorded(), LLAMA, GPU, holdout=0.01)
+        calibrate(recorded(), SERVED, holdout=0.01)
 
 
 @pytest.mark.parametrize("name", MEASURED)
 def test_the_second_half_of_a_real_recording_is_predicted(shared, name):
     recording = measured(shared, name)
     with quick_fits(forms=["sum"], worth=False):
-        done = calibrate(recording, LLAMA, MEASURED[name])
+        done = calibrate(recording, Deployment(LLAMA, gpu=MEASURED[name]))
     limits = {"ttft_s mean": 0.03, "ttft_s p50": 0.05, "ttft_s p90": 0.05, "tpot_s mean": 0.02, "e2e_s mean": 0.02}
     assert within(done.errors, limits)
     assert validate(recording, done.costs).rank_correlation["ttft_s"] > 0.98

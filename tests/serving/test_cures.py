@@ -15,6 +15,7 @@ from kvtrace.cache.setup import CacheSetup
 from kvtrace.cache.simulation import Setting, simulate
 from kvtrace.cache.tiered import simulate_tiers
 from kvtrace.report.explanation_tables import cure_notes
+from kvtrace.serving.deployment import Deployment
 from kvtrace.serving.hardware import roofline_of
 from kvtrace.serving.instances import simulate_instances
 from kvtrace.serving.lanes import ClosedLoop
@@ -34,7 +35,7 @@ from tests.docs import ROOT
 from tests.serving.session_forests import random_forest
 from tests.serving.test_explain import forests
 
-ROOFLINE = roofline_of("llama-3.1-8b", "h100")
+ROOFLINE = roofline_of(Deployment("llama-3.1-8b", gpu="h100"))
 SLOW = StepCost(token_s=0.4)
 
 
@@ -90,7 +91,7 @@ def test_a_lower_tier_has_the_hits_of_a_larger_cache(trace, extra):
 
 def test_a_model_without_times_leaves_a_larger_lru_cache_exact():
     run = Run(CacheSetup([9]))
-    assert is_lru_one_by_one(replace(run, time=TimeSetup(model="llama-3.1-8b")))
+    assert is_lru_one_by_one(replace(run, time=TimeSetup(deployment=Deployment("llama-3.1-8b"))))
     assert not is_lru_one_by_one(replace(run, time=TimeSetup(cost=ROOFLINE)))
 
 

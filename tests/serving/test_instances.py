@@ -170,7 +170,7 @@ def test_the_command_serves_a_trace_in_time(tmp_path, capsys):
     assert "TTFT p50" in capsys.readouterr().out
     assert run([*words, "--model-config", str(model), "--csv"]) == 0
     assert "ttft_s_p90" in capsys.readouterr().out.splitlines()[0]
-    assert run(words) == 2 and "needs --model-config" in capsys.readouterr().err
+    assert run(words) == 2 and "needs --model." in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(("router", "hits"), [("round-robin", 35049), ("sticky", 83021), ("overlap", 32260)])

@@ -7,17 +7,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kvtrace.serving.calibration.costs import step_cost
-from kvtrace.serving.hardware import Roofline, gpu
+from kvtrace.serving.deployment import Deployment
 from kvtrace.serving.lanes import ClosedLoop
-from kvtrace.serving.models import model_shape
-from kvtrace.serving.planning.plan_runs import capacity_blocks, served
+from kvtrace.serving.planning.plan_runs import served
 from kvtrace.serving.planning.plan_target import PlanTarget
 from kvtrace.serving.planning.sizing import lanes_plan, most_lanes
+from kvtrace.serving.run_options import TimeSetup
 from kvtrace.serving.simulation import closed_loop
 from tests.serving.session_forests import random_forest
 
-ROOFLINE = Roofline(model_shape("llama-3.1-8b"), gpu("h100"))
+TIME = TimeSetup(deployment=Deployment("llama-3.1-8b", gpu="h100"))
 TRACE = random_forest(5, sessions=12)
 
 
@@ -40,17 +39,15 @@ def few_lanes(monkeypatch):
 
 
 def test_the_lanes_of_a_plan_are_those_of_simulations(few_lanes):
-    blocks, loop = capacity_blocks(TRACE, ROOFLINE, PlanTarget().limits), ClosedLoop(duration_s=20.0)
+    loop = ClosedLoop(duration_s=20.0)
     for ttft_s in (0.0095, 0.02):
-        target = PlanTarget(ttft_s=ttft_s, quantile=0.5, loop=loop)
-        part = lanes_plan(TRACE, ROOFLINE, target, blocks)
+        planned = PlanTarget(ttft_s=ttft_s, quantile=0.5, loop=loop).on(TIME)
+        part, blocks = lanes_plan(TRACE, planned), planned.capacity(TRACE.block_size)
         for point in part.curve:
             lanes = replace(loop, lanes=point.lanes)
-            run = served(TRACE, replace(target.run(ROOFLINE, TRACE.block_size, blocks), loop=lanes))
-            again = closed_loop(
-                TRACE, step_cost(ROOFLINE), setting=target.setting(blocks), limits=target.limits,
-                loop=lanes,
-            )  # fmt: skip
+            run = served(TRACE, replace(planned.run(TRACE.block_size), loop=lanes))
+            setting, cost = planned.setting(blocks), planned.time.cost
+            again = closed_loop(TRACE, cost, setting=setting, limits=planned.limits, loop=lanes)
             assert point.sessions_per_hour == run.sessions_completed * 180.0 == again.sessions_completed * 180.0
             assert point.meets == (point.ttft_s <= ttft_s)
         assert part.lanes is None or part.best.meets
@@ -58,13 +55,12 @@ def test_the_lanes_of_a_plan_are_those_of_simulations(few_lanes):
 
 
 def test_a_plan_says_if_even_one_lane_misses():
-    blocks = capacity_blocks(TRACE, ROOFLINE, PlanTarget().limits)
-    part = lanes_plan(TRACE, ROOFLINE, PlanTarget(ttft_s=1e-6, loop=ClosedLoop()), blocks)
+    part = lanes_plan(TRACE, PlanTarget(ttft_s=1e-6, loop=ClosedLoop()).on(TIME))
     assert part.lanes is None and part.best is None and part.reason.startswith("Even one session alone has a TTFT of")
 
 
 def test_the_open_loop_has_no_lanes():
-    assert lanes_plan(TRACE, ROOFLINE, PlanTarget(), 100) is None
+    assert lanes_plan(TRACE, PlanTarget().on(TIME)) is None
 
 
 @pytest.mark.parametrize("words", [["--duration", "1m", "--warm-up", "1"], ["--start-inside", "--seed", "3"]])

@@ -15,13 +15,13 @@ from kvtrace.cache.simulation import Setting, simulate
 from kvtrace.cli import run
 from kvtrace.report.plan_tables import tables as tables_of
 from kvtrace.serving.calibration.costs import step_cost
+from kvtrace.serving.deployment import Deployment
 from kvtrace.serving.hardware import GPUS, Roofline, gpu
+from kvtrace.serving.hardware.room import least_gpus
 from kvtrace.serving.latencies import quantile_interval
 from kvtrace.serving.models import MODELS, model_shape
 from kvtrace.serving.planning.plan_result import UnmetTarget
 from kvtrace.serving.planning.plan_runs import (
-    capacity_blocks,
-    fitting_gpus,
     least_gpus_for,
     prefill_alone_s,
     prefill_floor,
@@ -32,10 +32,19 @@ from kvtrace.serving.planning.plan_runs import (
 from kvtrace.serving.planning.plan_target import PlannedTier, PlanTarget
 from kvtrace.serving.planning.planning import GIB, memory, plan, tiers
 from kvtrace.serving.routers import ROUTERS
+from kvtrace.serving.run_options import TimeSetup
 from kvtrace.serving.simulation import BatchLimits, Tier, open_loop
 from kvtrace.trace.building import toy
 
 MODEL = Path(__file__).parents[1] / "data/models/llama-3.1-8b.json"
+
+
+A100 = Deployment(MODEL, gpu="a100", max_num_batched_tokens=8192)
+
+
+def on(target, deployment=A100):
+    """The target on a deployment."""
+    return target.on(TimeSetup(deployment=deployment))
 
 
 @pytest.fixture(scope="module")
@@ -51,8 +60,8 @@ def trace():
 
 
 @pytest.fixture(scope="module")
-def result(trace, roofline):
-    return plan(trace, roofline, PlanTarget(ttft_s=3.0, tiers=(PlannedTier("dram", 64 * GIB, 25e9),)))
+def result(trace):
+    return plan(trace, A100, PlanTarget(ttft_s=3.0, tiers=(PlannedTier("dram", 64 * GIB, 25e9),)))
 
 
 def test_every_part_states_what_it_assumes(result):
@@ -82,8 +91,7 @@ def test_the_gaps_are_those_of_simulations(trace, roofline):
 
 def test_the_best_router_meets_the_target_and_one_instance_less_does_not(trace, roofline, result):
     best, wanted = result.instances.best, PlanTarget(ttft_s=3.0, tiers=(PlannedTier("dram", 64 * GIB, 25e9),))
-    blocks = roofline.kv_capacity_tokens // 512
-    planned = wanted.run(roofline, 512, blocks, best.router)
+    planned = on(wanted).run(512, router=best.router)
     times = [np.quantile(served(trace, planned.changed(instances=n)).ttft_s, 0.9)
              for n in (best.instances, best.instances - 1) if n]  # fmt: skip
     assert times[0] <= 3.0 and all(time > 3.0 for time in times[1:])
@@ -91,7 +99,7 @@ def test_the_best_router_meets_the_target_and_one_instance_less_does_not(trace, 
 
 
 def test_a_target_that_nobody_meets_is_said(trace, roofline):
-    result = plan(trace, roofline, PlanTarget(ttft_s=1e-6, routers=("sticky",)))
+    result = plan(trace, A100, PlanTarget(ttft_s=1e-6, routers=("sticky",)))
     (row,) = result.instances.routers
     assert result.instances.best is None and isinstance(row, UnmetTarget)
     assert not any(point.meets for point in row.curve)
@@ -108,13 +116,13 @@ def test_slower_arrivals_never_need_more_and_a_tier_only_adds_hits(trace, roofli
     fast = open_loop(replace_times(trace, 0.1), step_cost(roofline), setting=Setting(4000, mode="token"))
     assert slow.ttft_s.mean() <= fast.ttft_s.mean()
     below = (PlannedTier("dram", 4 * GIB, 25e9), PlannedTier("ssd", 16 * GIB, 3e9))
-    rows = tiers(trace, roofline, PlanTarget(tiers=below), 40).rows
+    rows = tiers(trace, on(PlanTarget(tiers=below)), 40).rows
     assert rows[0].hit_blocks == simulate(trace, 40).hits.hit_blocks
     sizes = np.cumsum([row.capacity for row in rows])
     assert [sum(row.hit_blocks for row in rows[: i + 1]) for i in range(3)] == [
         hit_curve(trace).at(int(size)).hit_blocks for size in sizes
     ]
-    through = tiers(trace, roofline, PlanTarget(tiers=below, write_through=True), 40).rows
+    through = tiers(trace, on(PlanTarget(tiers=below, write_through=True)), 40).rows
     assert sum(row.capacity for row in through) == 16 * GIB // (512 * 131072)
 
 
@@ -122,12 +130,11 @@ def test_a_plan_uses_vllms_scheduler_with_the_one_lower_tier_that_it_has(rooflin
     dram, ssd = PlannedTier("dram", 4 * GIB, 25e9), PlannedTier("ssd", 16 * GIB, 3e9)
     block = 512 * roofline.model.kv_bytes_per_token
     with_dram, with_both = PlanTarget(tiers=(dram,)), PlanTarget(tiers=(dram, ssd))
-    assert with_dram.setting(9).engine == "vllm" and with_both.setting(9).engine == "reference"
-    assert PlanTarget(tiers=(dram,), engine="sglang").setting(9).engine == "reference"
-    assert PlanTarget(engine="sglang").setting(9).engine == "sglang"
-    (tier,) = replace(with_dram, write_through=True).lower_tiers(
-        roofline, 512, 9
-    )  # vLLM's tier holds copies in any case
+    sglang = replace(A100, engine="sglang")
+    assert on(with_dram).setting(9).engine == "vllm" and on(with_both).setting(9).engine == "reference"
+    assert on(with_dram, sglang).setting(9).engine == "reference"
+    assert on(PlanTarget(), sglang).setting(9).engine == "sglang"
+    (tier,) = on(replace(with_dram, write_through=True)).lower_tiers(512, 9)  # vLLM's tier holds copies in any case
     assert tier == Tier("dram", 4 * GIB // block, block / 25e9)
 
 
@@ -139,34 +146,34 @@ def test_a_tier_is_a_name_a_size_and_a_bandwidth():
 
 
 def test_a_model_that_does_not_fit_is_refused(trace):
-    big = Roofline(model_shape(Path(__file__).parents[1] / "data/models/deepseek-v3.json"), gpu("a100"))
-    with pytest.raises(UsageError, match="--gpus 10 or more"):
+    big = Deployment(Path(__file__).parents[1] / "data/models/deepseek-v3.json", gpu="a100")
+    with pytest.raises(UsageError, match="--gpus 16 or more"):
         plan(trace, big)
     with pytest.raises(UsageError, match="adds no block"):
-        plan(trace, Roofline(model_shape(MODEL), gpu("a100")), PlanTarget(tiers=(PlannedTier("dram", 5, 25e9),)))
+        plan(trace, A100, PlanTarget(tiers=(PlannedTier("dram", 5, 25e9),)))
 
 
 def test_the_advice_on_gpus_is_the_smallest_number_that_fits(trace):
-    a100 = replace(gpu("a100"), memory=80e9)
-    with pytest.raises(UsageError, match="1 x a100 do not hold .* 32 blocks. Try --gpus 3 or more.$"):
-        plan(trace, Roofline(model_shape("llama-3-70b"), a100), PlanTarget(ttft_s=100.0))
-    three = Roofline(model_shape("llama-3-70b"), a100, gpus=3)
-    limits = BatchLimits()
-    assert fitting_gpus(trace, three, limits) == 3 and capacity_blocks(trace, three, limits) >= 32
-    with pytest.raises(UsageError, match="the weights need 141 GB; 2 x a100 have"):
-        capacity_blocks(trace, replace(three, gpus=2), limits)
+    single = Deployment("llama-3-70b", gpu=replace(gpu("a100"), memory=80e9))
+    with pytest.raises(UsageError, match="1 x a100 do not hold .* 32 blocks. Try --gpus 4 or more.$"):
+        plan(trace, single, PlanTarget(ttft_s=100.0))
+    four = single.with_gpus(4)  # 64 heads cannot be divided by 3
+    assert least_gpus(single, 32 * 512) == four and on(PlanTarget(), four).capacity(512) >= 32
+    with pytest.raises(UsageError, match="the weights need 71 GB on each GPU; a100 has 69 GB"):
+        on(PlanTarget(), single.with_gpus(2)).capacity(512)
 
 
 def test_the_advice_names_the_gpus_for_a_target_that_prefill_alone_misses(trace):
-    roofline, target = Roofline(model_shape("llama-3-70b"), gpu("a100")), PlanTarget(ttft_s=0.5, routers=("sticky",))
-    needed = least_gpus_for(trace, roofline, target)
-    floors = [prefill_floor(trace, replace(roofline, gpus=n), target).with_hits_s for n in (needed - 1, needed)]
+    single, target = Deployment("llama-3-70b", gpu="a100"), PlanTarget(ttft_s=0.5, routers=("sticky",))
+    four = TimeSetup(deployment=single.with_gpus(4))
+    needed = least_gpus_for(trace, target, four)
+    floors = [prefill_floor(trace, on(target, single.with_gpus(n))).with_hits_s for n in (needed // 2, needed)]
     assert floors[0] > 0.5 >= floors[1]
     with pytest.raises(UsageError, match=f"prefill alone takes longer than the target of 0.5 s below --gpus {needed}"):
-        plan(trace, roofline, target)
-    (row,) = plan(trace, replace(roofline, gpus=needed - 1), target).instances.routers
+        plan(trace, single, target)
+    (row,) = plan(trace, single.with_gpus(needed // 2), target).instances.routers
     assert f"Use --gpus {needed} or more, or a longer target." in row.reason
-    assert least_gpus_for(trace, roofline, PlanTarget(ttft_s=1e-6)) is None
+    assert least_gpus_for(trace, PlanTarget(ttft_s=1e-6), four) is None
 
 
 def test_the_command_prints_a_page_and_one_json(tmp_path, capsys, trace):
@@ -185,7 +192,7 @@ def test_the_command_prints_a_page_and_one_json(tmp_path, capsys, trace):
     ):
         assert title in page
     assert run([*words, "--json", "-q", "--router", "sticky"]) == 0
-    assert json.loads(capsys.readouterr().out)["schema"] == 3
+    assert json.loads(capsys.readouterr().out)["schema"] == 4
     for wrong in (["--gpu", "nothing"], ["--router", "nobody"], ["--ttft", "soon"], ["--tiers", "much"]):
         assert run([*words, *wrong]) in (2, 3)
         assert len(capsys.readouterr().err.splitlines()) == 1
@@ -198,7 +205,7 @@ def test_the_report_page_holds_the_plan(tmp_path, capsys, trace):
     assert run([*words, "--model-config", str(MODEL)]) == 0
     html = (tmp_path / "p.html").read_text()
     assert all(text in html for text in ('<section id="plan">', "Instances for a time to first token", "Assumes:"))
-    assert run(words) == 2 and "needs --model-config" in capsys.readouterr().err
+    assert run(words) == 2 and "needs --model" in capsys.readouterr().err
     assert run(["report", str(tmp_path / "t.jsonl"), "-o", str(tmp_path / "p.html"), "-q"]) == 0
     assert 'id="plan"' not in (tmp_path / "p.html").read_text()
 
@@ -206,7 +213,7 @@ def test_the_report_page_holds_the_plan(tmp_path, capsys, trace):
 def test_on_a_real_trace_the_plan_has_the_hit_rate_of_an_unlimited_cache(shared):
     trace = kvtrace.read(shared / "data/mooncake/conversation_trace.jsonl")[:3000]
     unlimited = kvtrace.hit_curve(trace).at(trace.working_set).block_hit_rate
-    result = plan(trace, Roofline(model_shape(MODEL), gpu("h100")), PlanTarget(ttft_s=1000.0, routers=("round-robin",)))
+    result = plan(trace, Deployment(MODEL, gpu="h100"), PlanTarget(ttft_s=1000.0, routers=("round-robin",)))
     assert result.memory.unlimited_block_hit_rate == pytest.approx(unlimited) and unlimited > 0.1
 
 
@@ -243,8 +250,6 @@ def test_a_point_of_the_curve_is_what_simulate_prints(tmp_path, capsys, trace):
         "a100",
         "--router",
         "lmetric",
-        "--max-requests",
-        "256",
         "--json",
         "-q",
     ]

@@ -6,6 +6,7 @@ import pytest
 from kvtrace._base.errors import UsageError
 from kvtrace.cache.simulation import Setting
 from kvtrace.serving.calibration.costs import roofline_cost
+from kvtrace.serving.deployment import Deployment
 from kvtrace.serving.hardware.roofline import roofline_of
 from kvtrace.serving.service_times import ServiceModel, service_model
 from kvtrace.serving.simulation import BatchLimits, StepCost, open_loop
@@ -37,7 +38,7 @@ def test_a_request_alone_takes_what_the_simulation_takes(model, gpu, engine):
     rng = np.random.default_rng(7)
     prompts, outputs = rng.integers(1, 40_000, 30), rng.integers(1, 2_000, 30)
     trace = alone(prompts, outputs, shared=600)
-    cost = roofline_cost(roofline_of(model, gpu))
+    cost = roofline_cost(roofline_of(Deployment(model, gpu=gpu)))
     done = open_loop(trace, cost, setting=Setting(100_000, engine=engine, mode="grow"), limits=LIMITS)
     times = service_model(model, gpu).milliseconds(done.cached_tokens, prompts, outputs)
     assert np.abs(times - 1000 * (done.ended_s - trace.timestamp / 1000)).max() <= 0.51  # of a whole millisecond

@@ -688,11 +688,9 @@ def test_each_gpu_has_its_figures_in_the_manual():
     for name, row in GPUS.items():
         figures = FIGURES["gpus"][name]
         fp8 = f"{row.fp8_flops / 1e12:g}" if row.fp8_flops else "-"
-        peaks = (
-            f"{row.flops / 1e12:g} | {fp8} | {row.bandwidth / 1e12:g} | {row.memory / 1e9:.1f} | {figures['link']} |"
-        )
-        shares = f"{row.matmul_share:.1%} | {row.bandwidth_share:.1%} |".replace("%", " %")
-        line = f"| `{name}` ({figures['label']}) | {peaks} {shares} {row.price_per_hour:.2f} |"
+        peaks = f"{row.flops / 1e12:g}|{fp8}|{row.bandwidth / 1e12:g}|{row.memory / 1e9:.1f}|{figures['link']}|"
+        shares = f"{row.matmul_share:.1%}|{row.bandwidth_share:.1%}|".replace("%", " %")
+        line = f"|`{name}` ({figures['label']})|{peaks}{shares}{row.price_per_hour:.2f}|"
         assert manual.splitlines().count(line) == 1, line
 
 
@@ -718,9 +716,9 @@ def test_each_figure_has_a_source_and_each_source_a_figure():
 
 def test_figures_are_those_of_one_gpu_without_sparsity():
     for name, row in GPUS.items():
-        assert 150e12 < row.flops < 2500e12 and 0.8e12 <= row.bandwidth <= 8e12, name
+        assert 60e12 < row.flops < 2500e12 and 0.3e12 <= row.bandwidth <= 8e12, name
         assert row.fp8_flops is None or row.fp8_flops == pytest.approx(2 * row.flops, rel=0.02), name
-        assert 16e9 <= row.memory <= 192e9, name
+        assert 15e9 <= row.memory <= 288e9, name
 
 
 def test_a_file_may_name_a_link(tmp_path):

@@ -34,15 +34,17 @@ def scheduler_of(case):
     return SglangScheduler(**settings, **constants, ignore_eos=case.get("ignore_eos", False))
 
 
+def limited_trace(case):
+    """The trace of a case, with the largest output of each request."""
+    trace, limit = trace_of(case), np.array([row.get("limit", row["output"]) for row in case["requests"]])
+    columns = replace_columns(trace, extra=trace.extra | {"max_new_tokens": limit})
+    return Trace.from_columns(columns, block_size=case["block_size"], tail="kept")
+
+
 def logged(case, scheduler):
     """The steps and the requests of a case in our kernel, as the twin states them."""
     rows = case["requests"]
-    trace = trace_of(case)
-    limit = np.array([row.get("limit", row["output"]) for row in rows])
-    trace = Trace.from_columns(
-        replace_columns(trace, extra=trace.extra | {"max_new_tokens": limit}),
-        block_size=case["block_size"], tail="kept",
-    )  # fmt: skip
+    trace = limited_trace(case)
     demand = block_demand(trace, "grow")
     requests = Requests(
         [row["arrival"] for row in rows], trace.input_length, trace.output_length, np.zeros(len(rows)),

@@ -10,12 +10,14 @@ from hypothesis import strategies as st
 from kvtrace import toy
 from kvtrace.cache.simulation import Setting
 from kvtrace.serving.calibration.costs import Costs, OperatingRange, start_terms, step_cost, terms_of
+from kvtrace.serving.deployment import Deployment
 from kvtrace.serving.hardware import Link, Roofline, gpu
 from kvtrace.serving.models import model_shape
 from kvtrace.serving.planning.plan_runs import InstanceRuns, prefill_alone_s
 from kvtrace.serving.planning.plan_target import PlanTarget
 from kvtrace.serving.planning.planning import instances
 from kvtrace.serving.planning.sizing import TimeErrors, held_out_errors, limit_interval, time_interval
+from kvtrace.serving.run_options import TimeSetup
 from kvtrace.serving.schedulers.vllm import VllmScheduler
 from kvtrace.serving.simulation import BatchLimits, StepCost, open_loop
 from kvtrace.trace.columns import replace_columns
@@ -151,15 +153,15 @@ def planned(errors):
         replace_columns(trace, timestamp=np.sort(rng.uniform(0, 20_000, 120)), output_length=np.full(120, 40)),
         block_size=512,
     )
-    roofline = Roofline(model_shape("llama-3.1-8b"), gpu("a100"))
-    target = PlanTarget(ttft_s=0.7, routers=("round-robin",))
-    return trace, roofline, target, instances(trace, roofline, target, errors)
+    time = TimeSetup(deployment=Deployment("llama-3.1-8b", gpu="a100", max_num_batched_tokens=8192))
+    target = PlanTarget(ttft_s=0.7, routers=("round-robin",)).on(time)
+    return trace, target, instances(trace, target, errors)
 
 
 def test_the_interval_of_a_plan_is_that_of_the_target_moved_by_the_error():
     error = 0.3
-    trace, roofline, target, plan = planned(TimeErrors({"p90": (0.1, -error)}, "two recordings"))
-    interval, runs = plan.model_error, InstanceRuns(trace, roofline, target, "round-robin")
+    trace, target, plan = planned(TimeErrors({"p90": (0.1, -error)}, "two recordings"))
+    interval, runs = plan.model_error, InstanceRuns(trace, target, "round-robin")
     assert (interval.statistic, interval.error, interval.basis) == ("p90", error, "two recordings")
     assert (interval.ttft_low, interval.ttft_high) == pytest.approx((plan.best.ttft_s / 1.3, plan.best.ttft_s / 0.7))
     assert interval.fewest_instances <= plan.best.instances <= interval.sure_instances

@@ -25,6 +25,7 @@ def option(
     many: bool = False,
     parse: Callable[[Any], Any] | None = None,
     shown: Any = None,
+    aliases: Sequence[str] = (),
 ) -> Any:
     """A field of a record that is an option of a command.
 
@@ -39,10 +40,11 @@ def option(
         many: Whether the option can be repeated.
         parse: The field's value, from the option's.
         shown: The default of the option, if the field has another form of it.
+        aliases: Other names of the option, such as --tp.
     """
     about = {
         "help": help, "group": group, "name": name, "metavar": metavar, "choices": choices, "minimum": minimum,
-        "many": many, "parse": parse, "shown": shown,
+        "many": many, "parse": parse, "shown": shown, "aliases": aliases,
     }  # fmt: skip
     return field(default=default, metadata=about)
 

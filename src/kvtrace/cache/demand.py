@@ -17,19 +17,20 @@ from __future__ import annotations
 
 import contextlib
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Literal
 
 import numpy as np
 
-from .._base.arrays import offsets_of
+from .._base.arrays import in_first, offsets_of
 from .._base.errors import InputError, UsageError
 from .._base.units import in_milliseconds
 from ..analysis.reuse import Segments, find_segments
 from ..trace.building import with_whole_prompts
 from ..trace.trace import Trace
 from ..trace.unknown import OUTPUTS, PREFIXES, require_known
+from .layout import Drafting
 
 
 @dataclass(frozen=True, eq=False)
@@ -135,14 +136,15 @@ class BlockDemand:
     ids: np.ndarray  # int32: the ids of all prompts, end to end
     start: np.ndarray  # int64: the position in `ids` where the request's path begins
     full: np.ndarray  # int32: hashed blocks of its path
-    tail: np.ndarray  # int8: 1 if one more block, without a hash, is allocated
+    tail: np.ndarray  # int8: further blocks that are allocated, without a hash: 1 at most without a drafter
     limit: np.ndarray  # int32: the upper limit of its hit blocks
     grown: np.ndarray  # int32: hashed blocks that the output adds
-    grown_tail: np.ndarray  # int8: 1 if a block without a hash is left at the end
+    grown_tail: np.ndarray  # int8: the blocks without a hash that are left at the end
     fresh: np.ndarray  # int32: the number of its first output block; the others follow
     arrival: np.ndarray  # float64: ms
     blocks: int  # block numbers in all
     grows: bool
+    drafting: Drafting | None = None
 
     def __len__(self) -> int:
         return len(self.full)
@@ -185,13 +187,16 @@ def check_mode(mode: str) -> None:
         raise UsageError(f"{mode!r} is not a mode. Try {', '.join(MODES)}.")
 
 
-def block_demand(trace: Trace, mode: Mode = "block", recompute_last: bool = False) -> BlockDemand:
+def block_demand(
+    trace: Trace, mode: Mode = "block", recompute_last: bool = False, drafting: Drafting | None = None
+) -> BlockDemand:
     """The block demand of a trace's requests in a mode.
 
     Args:
         trace: The trace.
         mode: "block", "token" or "grow".
         recompute_last: The last token of a prompt is always computed, so its block never hits.
+        drafting: What a drafter changes; None = no drafter.
 
     Raises:
         UsageError: The mode is not one of MODES.
@@ -226,11 +231,8 @@ def block_demand(trace: Trace, mode: Mode = "block", recompute_last: bool = Fals
         cached = tokens + np.maximum(trace.output_length - 1, 0)  # the last token is never fed back
         grown, grown_tail = cached // size - full, cached % size > 0
     blocks = trace.distinct + int(grown.sum())
-    if blocks > MAX_BLOCKS:
-        raise InputError(
-            f"Prompts and outputs have {blocks:,} blocks; a simulation supports {MAX_BLOCKS:,}. Try --mode token."
-        )
-    return BlockDemand(
+    _require_numbers(blocks)
+    demand = BlockDemand(
         trace=trace, mode=mode, ids=trace.hash_ids.astype(np.int32, copy=False),
         start=trace.offsets[:-1].astype(np.int64),
         full=full.astype(np.int32), tail=tail.astype(np.int8), limit=np.minimum(limit, full).astype(np.int32),
@@ -238,3 +240,56 @@ def block_demand(trace: Trace, mode: Mode = "block", recompute_last: bool = Fals
         fresh=(trace.distinct + np.cumsum(grown) - grown).astype(np.int32), arrival=trace.timestamp.astype(np.float64),
         blocks=blocks, grows=mode == "grow",
     )  # fmt: skip
+    return demand if drafting is None else _with_drafter(demand, drafting)
+
+
+def _with_drafter(demand: BlockDemand, drafting: Drafting) -> BlockDemand:
+    """The demand beside a drafter: the names of blocks, and the blocks without a hash.
+
+    >>> from kvtrace.trace.building import toy
+    >>> demand = block_demand(toy("0 1 2", "0 3"), recompute_last=True, drafting=Drafting("lookahead"))
+    >>> demand.full, demand.ids[demand.start[0] :][: demand.full[0]]
+    (array([2, 1], dtype=int32), array([1, 2], dtype=int32))
+    """
+    trace, size = demand.trace, demand.trace.block_size
+    tokens = trace.prompt_blocks * size if demand.mode == "block" else trace.input_length
+    cached = tokens + np.maximum(trace.output_length - 1, 0) if demand.grows else tokens
+    if drafting.needs_next:
+        pairs = drafting.rule == "bigram"  # of tokens with keys and values; vLLM also knows the last token of an output
+        full, all_full = (np.maximum(part - pairs, 0) // size for part in (tokens, cached))
+        demand = _named_by_next(demand, full, all_full, np.maximum(tokens - 1 - pairs, 0) // size)
+    held, grown_held = (-(-(part + drafting.tokens) // size) * (part > 0) for part in (tokens, cached))
+    tail, grown_tail = held - demand.full, grown_held - demand.full - demand.grown
+    return replace(demand, drafting=drafting, tail=tail.astype(np.int8), grown_tail=grown_tail.astype(np.int8))
+
+
+def _named_by_next(demand: BlockDemand, full: np.ndarray, all_full: np.ndarray, limit: np.ndarray) -> BlockDemand:
+    """The demand with each block named by the one after it, which says what the prefix and its next token are.
+
+    `full` are the hashed blocks of each prompt, `all_full` those of prompt and output. Where the trace has no name for
+    what follows the last one of a prompt, such as its output, that block gets a name of its own.
+    """
+    trace, ids, start = demand.trace, demand.ids, demand.start + 1
+    stated = np.minimum(full, np.maximum(trace.prompt_blocks - 1, 0))
+    own = full - stated
+    if own.any():
+        is_stated, starts = in_first(stated, own), offsets_of(full)[:-1]
+        ids = np.empty(len(is_stated), dtype=ids.dtype)
+        ids[is_stated] = demand.ids[(np.arange(len(ids)) + np.repeat(start - starts, full))[is_stated]]
+        ids[~is_stated] = trace.distinct + np.arange(int(own.sum()))
+        start = starts.astype(np.int64)
+    first, grown = trace.distinct + int(own.sum()), all_full - full
+    blocks = first + int(grown.sum())
+    _require_numbers(blocks)
+    return replace(
+        demand, ids=ids, start=start, full=full.astype(np.int32), limit=limit.astype(np.int32), blocks=blocks,
+        grown=grown.astype(np.int32), fresh=(first + np.cumsum(grown) - grown).astype(np.int32),
+    )  # fmt: skip
+
+
+def _require_numbers(blocks: int) -> None:
+    """Raise InputError for more blocks of prompts and outputs than int32 can number."""
+    if blocks > MAX_BLOCKS:
+        raise InputError(
+            f"Prompts and outputs have {blocks:,} blocks; a simulation supports {MAX_BLOCKS:,}. Try --mode token."
+        )

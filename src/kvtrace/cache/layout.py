@@ -15,7 +15,40 @@ from .._base.results import Described, column
 
 STEP_TOKENS = 8192  # the largest chunk of a prompt: the engines' default on most GPUs
 KINDS = ("full", "latent", "window", "chunk", "state")  # latent attends to all tokens, as full does
+DRAFT_RULES = ("lookahead", "drop", "bigram")
 GROUP_KINDS = ("full", "window", "chunk", "state")
+
+
+@dataclass(frozen=True)
+class Drafting(Described):
+    """What a drafter (MTP, EAGLE) changes in an engine's cache: which blocks can hit, and what requests hold.
+
+    The drafter's keys and values of a token depend on the token after it. An engine has one of three rules for that:
+
+    lookahead: the hash of a block covers the token after it too (vLLM 0.33.0; it calls them lookahead block hashes).
+    drop: a hit loses its last block (vLLM before, or with a KV connector, or with disable_lookahead_block_hashes).
+    bigram: the keys of the tree are pairs of tokens (SGLang).
+
+    A trace does not say whether tokens after a shared prefix are equal: under lookahead and bigram they count as
+    different, so a hit can be one block longer than stated, and no longer than without a drafter.
+
+    >>> Drafting("lookahead", tokens=3).needs_next
+    True
+    """
+
+    rule: str = field(metadata=column())  # one of DRAFT_RULES
+    tokens: int = field(default=0, metadata=column())  # that it predicts in a step: vLLM's lookahead slots
+
+    def __post_init__(self) -> None:
+        if self.rule not in DRAFT_RULES:
+            raise UsageError(f"{self.rule!r} is not a rule of drafters. Try {', '.join(DRAFT_RULES)}.")
+        if not 0 <= self.tokens <= 64:
+            raise UsageError("--speculative predicts 1 to 64 tokens. Example: mtp:3.")
+
+    @property
+    def needs_next(self) -> bool:
+        """Whether a block hits only before the same next token."""
+        return self.rule != "drop"
 
 
 @dataclass(frozen=True)
@@ -33,6 +66,7 @@ class LayerKind(Described):
     state_bytes: int = 0  # of one layer's state, which holds a whole prefix
     tokens_per_entry: int = 1  # tokens that one entry stands for, where a layer compresses them; token_bytes are its
     indexer: bool = False  # keys that choose which tokens a sparse attention sees, beside what it keeps itself
+    block_size: int = 0  # tokens of a block of these layers alone; 0 = the engine's
 
     def __post_init__(self) -> None:
         if self.kind not in KINDS:

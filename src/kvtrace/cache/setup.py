@@ -16,7 +16,7 @@ from .._base.units import names, require_lists
 if TYPE_CHECKING:
     from .demand import Mode
     from .engines import CapacityCounts, EngineName, FreeOrder, PoolOrder, Tree, Watermark
-    from .layout import CacheLayout
+    from .layout import CacheLayout, Drafting
     from .simulation import Setting
 
 CACHE, ENGINE, INPUT = "Cache", "Engine options", "Input"  # groups of --help
@@ -31,6 +31,7 @@ class CacheSetup:
     policies: Iterable[str | type] = ("lru",)
     engines: Iterable[EngineName] = ("reference",)
     layouts: Mapping[str, CacheLayout] | None = None  # engine -> the cache groups of a hybrid model
+    drafting: Mapping[str, Drafting] | None = None  # engine -> what a drafter changes, as `engines.drafting` has it
     mode: Mode = option(
         "block",
         "What is cached. block: each id counts as a full block. token: true lengths of prompts. grow: outputs too.",
@@ -92,12 +93,18 @@ class CacheSetup:
         from .policies import name_of
         from .simulation import Setting
 
-        active, layouts = parse_schedule(self.schedule or schedule or "serial"), self.layouts or {}
+        active = parse_schedule(self.schedule or schedule or "serial")
+        layouts, drafting = self.layouts or {}, self.drafting or {}
         settings = [
-            Setting(blocks, name_of(policy), engine, self.mode, active, self.engine_options, layouts.get(engine))
+            Setting(
+                blocks, name_of(policy), engine, self.mode, active, self.engine_options, layouts.get(engine),
+                drafting.get(engine),
+            )
             for engine in self.engines for policy in self.policies for blocks in self._blocks(engine)
         ]  # fmt: skip
-        bounded = (replace(each, engine="reference", layout=None) if each.bound else each for each in settings)
+        bounded = (
+            replace(each, engine="reference", layout=None, drafting=None) if each.bound else each for each in settings
+        )
         return list(dict.fromkeys(bounded))
 
     def _blocks(self, engine: EngineName) -> Iterable[int]:

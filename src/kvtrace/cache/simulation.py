@@ -25,7 +25,7 @@ from ..trace.trace import Trace
 from . import engines
 from .demand import SERIAL, BlockDemand, Mode, Schedule, block_demand, parse_schedule
 from .engines import CapacityCounts, EngineName, FreeOrder, PoolOrder, Tree, Watermark
-from .layout import CacheLayout
+from .layout import CacheLayout, Drafting
 from .policies import POLICIES, PolicyRow, name_of
 
 SCHEMA = 2  # version of the keys and values of to_dict
@@ -45,10 +45,13 @@ class Setting:
     schedule: Schedule = SERIAL
     engine_options: tuple[tuple[str, str], ...] = ()  # those that differ from engines.DEFAULTS
     layout: CacheLayout | None = None  # the cache groups of the model; None is full attention
+    drafting: Drafting | None = None  # what a drafter changes; None is no drafter
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "capacity", whole_blocks(self.capacity))
         object.__setattr__(self, "policy", name_of(self.policy))
+        if self.drafting is not None:
+            engines.drafting(self.engine, self.drafting.tokens, self.drafting.rule)
 
     @property
     def bound(self) -> bool:
@@ -80,9 +83,12 @@ class Setting:
         return ROOTS_FIRST if evicts_roots_first(self.engine, self.policy, pool) else None
 
     @property
-    def demand_options(self) -> tuple[Mode, bool]:
-        """The arguments of `block_demand`: the mode, and whether a prompt's last token is always computed."""
-        return self.mode, not self.bound and engines.find(self.engine).recompute_last
+    def demand_options(self) -> tuple[Mode, bool, Drafting | None]:
+        """The arguments of `block_demand`: the mode, whether a prompt's last token is computed, and a drafter."""
+        drafting, layout = self.drafting, self.layout
+        if drafting and drafting.rule == "bigram" and layout and any(group.kind == "state" for group in layout.groups):
+            drafting = None  # SGLang's tree with states has single tokens as keys
+        return self.mode, not self.bound and engines.find(self.engine).recompute_last, drafting
 
 
 def evicts_roots_first(engine: str, policy: str, pool: str) -> bool:
@@ -204,6 +210,12 @@ class Simulation(SettingAndHits):
     def layout(self) -> CacheLayout | None:
         """The cache groups of the model; None for full attention."""
         return self.setting.layout
+
+    @property
+    @column(optional=True)
+    def drafting(self) -> Drafting | None:
+        """What a drafter changes; None without one."""
+        return self.setting.drafting
 
     def _headline(self) -> str:
         setting, hits = self.setting, self.hits
@@ -428,7 +440,7 @@ def simulate_settings(
 
 def optimum_of(setting: Setting) -> Setting:
     """The setting of the offline optimum that bounds another setting."""
-    return replace(setting, policy="belady", engine="reference", layout=None)
+    return replace(setting, policy="belady", engine="reference", layout=None, drafting=None)
 
 
 def gap_to(optimum: Mapping[str, Any], run: Mapping[str, Any]) -> dict[str, Any]:

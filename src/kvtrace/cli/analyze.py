@@ -16,7 +16,6 @@ from .options import (
     engine_units,
     figure_writer,
     json_option,
-    layouts_of,
     remarks_of,
     viewed,
 )
@@ -90,9 +89,11 @@ def analyze_command(trace, basic, as_json, quantiles, factors, ms_per_token, eng
 def _reached(trace, model_config, engine, capacity, kv_bytes):
     """What the cache of an engine makes of the possible hits."""
     from ..analysis.capacities import parse_capacity
+    from ..serving.deployment import Deployment
+    from ..serving.models.engine_layout import layouts_for
     from ..serving.models.possible_hits import reachable_hits
 
-    layout = layouts_of(model_config, [engine], trace.block_size).get(engine)
+    layout = layouts_for(Deployment(model_config), [engine], trace.block_size).get(engine)
     units = {"block_size": trace.block_size, "working_set": trace.working_set, "kv_bytes_per_token": kv_bytes}
     blocks = parse_capacity(capacity, **engine_units(layout, trace.block_size, units)) if capacity else None
     return reachable_hits(trace, model_config, engine, capacity=blocks)

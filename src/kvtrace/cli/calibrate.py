@@ -3,21 +3,18 @@
 from __future__ import annotations
 
 from contextlib import nullcontext
-from typing import Any
 
 import click
 
-from ..serving.run_options import TimeSetup
 from . import completion
+from .deployment_options import DEPLOYMENT, gpu_options
 from .help import Command
-from .options import QUIET, RowsOption, json_option, record_options
+from .options import QUIET, RowsOption, json_option
 from .output import console, print_json, print_lines, print_tables
-from .recording_options import SCHEDULER, TRACE_OF_LOG, recording_of, scheduler_of
+from .recording_options import SCHEDULER, TRACE_OF_LOG, recorded_deployment, recording_of, scheduler_of
 
-HELP: dict[str, dict[str, Any]] = {
-    "gpu": {"rows": completion.gpus, "required": True, "help": "GPU that served it: {rows}, or a JSON file."},
-    "gpus": {"help": "GPUs of the engine.  [default: from LOG, else 1]"},
-}
+GPU = "GPU that served it: {rows}, or a JSON file."
+GPUS = "GPUs of the engine.  [default: from LOG, else 1]"
 
 
 @click.command("calibrate", cls=Command, groups={"--trace": "Input", "--engine": "Instances and time", "--seed": "Selection", "--holdout": "Selection", "--format": "Input", "--block-size": "Input"}, types={"--format": completion.Name(completion.recordings)}, examples=(
@@ -28,7 +25,8 @@ HELP: dict[str, dict[str, Any]] = {
 @click.option("--recording-format", "--format", "recording_format", default="auto", metavar="F", cls=RowsOption, rows=completion.recordings, help="Format of LOG: {rows}.")
 @TRACE_OF_LOG
 @click.option("--model", "--model-config", "model_config", required=True, metavar="M", help="Model that was served: a name that kvtrace models lists, or its config.json.")
-@record_options(TimeSetup, only=("gpu", "gpus"), settings=HELP)
+@gpu_options(gpu=GPU, gpus=GPUS, required=True)
+@DEPLOYMENT
 @click.option("--engine", type=click.Choice(["vllm", "sglang"]), metavar="E", help="Engine that was measured: vllm, sglang.  [default: from LOG]")
 @SCHEDULER
 @click.option("--holdout", default=0.5, type=float, metavar="SHARE", help="Share of the requests, the last ones, that the fit does not see. 0 fits all requests.")
@@ -51,11 +49,11 @@ def calibrate_command(log, holdout, seed, costs_output, as_json, quiet, **option
     from ..serving.models import model_shape
 
     scipy_optimize()  # fails early if SciPy is not installed
-    shape, device = model_shape(options["model_config"]), gpu(options["gpu"])
+    model_shape(options["model_config"]), gpu(options["gpu"])  # fails early if one of them is not valid
     with write_atomically(costs_output) if costs_output else nullcontext() as stream, Work(console(), "calibrate", CALIBRATE, quiet) as work:
         recording = recording_of(log, options)
         calibration = calibrate(
-            recording, shape, device, gpus=options["gpus"] or recording.settings.tensor_parallel, holdout=holdout, seed=seed,
+            recording, recorded_deployment(recording, options), holdout=holdout, seed=seed,
             scheduler=scheduler_of(recording, options), on_part=work.step,
         )  # fmt: skip
         if stream:

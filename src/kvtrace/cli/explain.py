@@ -10,6 +10,7 @@ import click
 
 from ..serving.routers import ROUTERS
 from . import completion
+from .deployment_options import deployment_json, deployment_notes
 from .help import Command
 from .options import (
     ASSUME_OUTPUT,
@@ -34,6 +35,7 @@ from .simulation_options import (
     IN_TIME,
     LOOP_WARM_UP,
     hint_on_commas,
+    kv_bytes_of,
     needs_of,
     own_policies,
     run_of,
@@ -93,7 +95,6 @@ def explain_command(trace, capacity, policy, ttl, tiers, over_time, per_request,
     from ..serving.misses.baseline import prefill_by_cause
     from ..serving.misses.cures import cures_of
     from ..serving.misses.explanation import expiring, explain_run
-    from ..serving.models.layers import chosen
     from ..trace.domains import in_domains
 
     as_json, as_csv, no_cures, input_price = (options[name] for name in ("as_json", "as_csv", "no_cures", "input_price"))
@@ -103,8 +104,8 @@ def explain_command(trace, capacity, policy, ttl, tiers, over_time, per_request,
     if as_csv and over_time and options["by_session"]:
         raise UsageError("With --csv, use one of --over-time and --by-session.")
     write_figure = figure_writer(options["png"], options["svg"], quiet)
-    kv_bytes = chosen(options["model_config"], options["kv_bytes_per_token"])
     run = run_of(options, engines=options["engine"], policies="ttl" if ttl else policy, warm_up=warm_up, routers=options["router"])
+    kv_bytes = kv_bytes_of(run, options)
     if len(run.cache.engines) != 1:
         raise click.UsageError("--engine: name one engine. kvtrace simulate compares several.")
     if capacity and tiers:
@@ -137,7 +138,7 @@ def explain_command(trace, capacity, policy, ttl, tiers, over_time, per_request,
     prefill_s = None if run.time.roofline is None else prefill_by_cause(explanation, run.time.roofline)
     remarks = remarks_of(viewed, *needs_of(run, over_time))
     if as_json:
-        parts = {"prefill_s": prefill_s, "cures": None if cures is None else cures.to_dict(), "over_time": windows, "by_session": sessions}
+        parts = {"deployment": deployment_json(run.time), "prefill_s": prefill_s, "cures": None if cures is None else cures.to_dict(), "over_time": windows, "by_session": sessions}
         present = {name: part for name, part in parts.items() if part is not None}
         print_result(explanation.to_dict() | present, remarks, as_json=True, as_csv=None)
     elif as_csv:
@@ -145,9 +146,9 @@ def explain_command(trace, capacity, policy, ttl, tiers, over_time, per_request,
         print_result({}, remarks, as_json=False, as_csv=text)
     elif per_request != "-":  # stdout has the CSV
         _print(explanation, prefill_s, windows, sessions, cures)
-        print_notes(remarks.values())
+        print_notes([*deployment_notes(run.time), *remarks.values()])
     if not quiet:
-        print_lines([("warning", warning) for warning in beyond])
+        print_lines([("warning", warning) for warning in [*run.time.deployment.warnings, *beyond]])
         print_lines([("wrote", per_request)] if per_request not in (None, "-") else [])
     write_figure(explanation)
 

@@ -186,28 +186,14 @@ class Streamed:
         return chosen(self.model_config, self.kv_bytes_per_token)
 
 
-def layouts_of(model_config: Any, engines: Any, trace_block_size: int, engine_block_size: int | None = None, retention: str | None = None, step_tokens: int | None = None, gpu: str | None = None) -> dict[str, Any]:
-    """Engine -> its cache groups, by a command's options; UsageError if these need a model that has none."""
-    from .._base.errors import UsageError
-    from .._base.units import count
-    from ..cache.layout import STEP_TOKENS
-    from ..serving.models.engine_layout import layouts_for
-
-    interval = None if retention == "dense" else count(retention) if retention else 0
-    layouts = layouts_for(model_config, engines, trace_block_size, block_size=engine_block_size, retention_interval=interval, step_tokens=step_tokens or STEP_TOKENS, gpu=gpu)
-    if (engine_block_size or retention) and not layouts:
-        raise UsageError("--engine-block-size and --retention need --model with windows or states, and --engine vllm or sglang.")
-    return layouts
-
-
-def engine_units(layout: Any, block_size: int, units: dict[str, Any]) -> dict[str, Any]:
-    """The units of capacities for an engine: with cache groups, a block of its pool holds fewer tokens of all layers."""
+def engine_units(layout: Any, block_size: int, units: dict[str, Any], gpus: int = 1) -> dict[str, Any]:
+    """The units of capacities for an engine on GPUs: with cache groups, a block holds fewer tokens of all layers."""
     from math import ceil
 
     if layout is None:
         return units
     working_set = ceil(units["working_set"] * block_size / layout.tokens_per_block)
-    return units | {"block_size": layout.tokens_per_block, "working_set": working_set, "block_bytes": layout.block_bytes}
+    return units | {"block_size": layout.tokens_per_block, "working_set": working_set, "block_bytes": gpus * layout.block_bytes}
 
 
 def require_one(as_json: bool, as_csv: bool) -> None:
@@ -216,28 +202,6 @@ def require_one(as_json: bool, as_csv: bool) -> None:
 
     if as_json and as_csv:
         raise UsageError("--json and --csv cannot be combined. Use one of them.")
-
-
-def roofline_of(model_config: Any, gpu_name: Any, costs_file: Any, gpus: int | None, engines: list[str]) -> tuple[Any, Any]:
-    """The roofline of a command's options, calibrated with --costs, and the costs; None without --gpu and --costs.
-
-    Args:
-        model_config, gpu_name, costs_file, gpus: The options.
-        engines: The engines of the command, which must be those of the costs.
-    """
-    from .._base.errors import UsageError
-    from ..serving.hardware import roofline_of as plain
-
-    if not costs_file:
-        return plain(model_config, gpu_name, gpus or 1), None
-    if gpu_name:
-        raise UsageError("--costs and --gpu cannot be combined. Use one of them.")
-    from ..serving.calibration.costs import read_costs
-
-    costs = read_costs(costs_file)
-    for engine in engines:
-        costs.require_engine(engine)
-    return costs.for_gpus(model_config, gpus=gpus), costs
 
 
 def extrapolations(costs: Any, runs: list[Any], *, allowed: bool) -> list[str]:
@@ -277,7 +241,7 @@ def _option_of(part: Field[Any], further: Mapping[str, Any]) -> Decorator:
     name = about["name"] or part.name.replace("_", "-")
     settings: dict[str, Any] = {"help": about["help"], "metavar": about["metavar"], "cls": RecordOption, "group": about["group"]}
     if flag:
-        return click.option(f"--{name}", part.name, is_flag=True, default=None, **settings)
+        return click.option(*about["aliases"], f"--{name}", part.name, is_flag=True, default=None, **settings)
     if about["choices"]:
         settings["type"] = click.Choice(about["choices"])
     elif about["minimum"] is not None:
@@ -288,23 +252,28 @@ def _option_of(part: Field[Any], further: Mapping[str, Any]) -> Decorator:
     default = () if about["many"] else None if stated else about["shown"] or part.default
     if default is not None:  # one that is None would satisfy `required`
         settings["default"] = default
-    return click.option(f"--{name}", part.name, **{"multiple": about["many"], **settings, **further})
+    return click.option(*about["aliases"], f"--{name}", part.name, **{"multiple": about["many"], **settings, **further})
 
 
 COSTS = record_options(TimeSetup, only=("costs_file",))
 
 
-def taken(record: type[Record], options: dict[str, Any], **others: Any) -> Record:
-    """The record that the options make up; they are taken from the options. `others` are fields that are no options."""
-    values = dict(others)
-    for part in (part for part in fields(record) if part.metadata):  # type: ignore[arg-type]
+def given(record: type[Any], options: dict[str, Any]) -> dict[str, Any]:
+    """The fields of a record that the options state; they are taken from the options."""
+    values = {}
+    for part in (part for part in fields(record) if part.metadata):
         value = options.pop(part.name, None)
         if value in (None, ()):
             continue
         if str(part.type).startswith("bool"):
             value = value != (part.metadata["name"] or "").startswith("no-")
         values[part.name] = part.metadata["parse"](value) if part.metadata["parse"] else value
-    return record(**values)
+    return values
+
+
+def taken(record: type[Record], options: dict[str, Any], **others: Any) -> Record:
+    """The record that the options make up; they are taken from the options. `others` are fields that are no options."""
+    return record(**others | given(record, options))
 
 
 def taken_publishing(options: dict[str, Any]) -> dict[str, Any]:

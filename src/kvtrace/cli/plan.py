@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import click
 
+from ..serving.deployment import Deployment
 from ..serving.planning.plan_target import PlanTarget
 from ..serving.routers import check_router
 from ..serving.run_options import TimeSetup
 from . import completion
+from .deployment_options import DEPLOYMENT, LIMITS, deployment_of, gpu_options
 from .help import Command
 from .options import (
     ASSUME_OUTPUT,
@@ -20,25 +21,17 @@ from .options import (
     assumed,
     figure_writer,
     json_option,
-    layouts_of,
     record_options,
     remarks_of,
     require_one,
-    roofline_of,
     taken,
     viewed,
 )
-from .output import console, print_notes, print_result, print_tables
+from .output import console, print_lines, print_notes, print_result, print_tables
 from .simulation_options import LoopOptions, loop_options
 
-LIMITS = ("step_tokens", "max_requests")
-HELP: dict[str, dict[str, Any]] = {
-    "gpu": {"rows": completion.gpus, "help": "GPU: {rows}, or a JSON file; its keys are in docs/serving/models.md.  [default: h100]"},
-    "gpus": {"help": "GPUs per instance, by tensor parallelism.  [default: 1; with --costs as many as were measured]"},
-    "step_tokens": {"help": "Largest number of tokens per step of an instance.  [default: 8192; with --costs as measured]"},
-    "max_requests": {"help": "Largest number of active requests per instance.  [default: 256; with --costs as measured]"},
-    "engine": {"rows": completion.engines},
-}  # fmt: skip
+GPU = "GPU: {rows}, or a JSON file; its keys are in docs/serving/models.md.  [default: h100]"
+GPUS = "GPUs per instance, by tensor parallelism.  [default: 1; with --costs as many as were measured]"
 
 
 @click.command("plan", cls=Command, groups={"--warm-up": "Closed loop", "--seed": "Closed loop"}, examples=(
@@ -48,11 +41,15 @@ HELP: dict[str, dict[str, Any]] = {
 ))
 @click.argument("trace", metavar="TRACE")
 @click.option("--model", "--model-config", "model_config", metavar="M", help="Model: a name that kvtrace models lists, or its config.json.")
-@record_options(TimeSetup, without=(*LIMITS, "scheduler"), settings=HELP)
-@record_options(PlanTarget, only=("ttft_s", "quantile", "routers", "tiers", "write_through", "engine", "mode"), settings=HELP)
+@gpu_options(gpu=GPU, gpus=GPUS)
+@record_options(TimeSetup, only=("costs_file", "extrapolate"))
+@record_options(PlanTarget, only=("ttft_s", "quantile", "routers", "tiers", "write_through"))
+@record_options(Deployment, only=("engine",), settings={"engine": {"rows": completion.engines}})
+@record_options(PlanTarget, only=("mode",))
 @click.option("--input-price", default=3.0, type=click.FloatRange(0), metavar="USD", help="Price of a provider for a million input tokens.")
 @click.option("--output-price", default=15.0, type=click.FloatRange(0), metavar="USD", help="Price of a provider for a million output tokens.")
-@record_options(TimeSetup, only=LIMITS, settings=HELP)
+@record_options(Deployment, only=LIMITS)
+@DEPLOYMENT
 @ASSUME_OUTPUT
 @loop_options
 @click.option("--warm-up", default="0", metavar="N", help="Closed loop: requests of each lane that do not count.")
@@ -75,45 +72,54 @@ def plan_command(trace, model_config, as_json, as_csv, quiet, **options):
     require_one(as_json, as_csv)
     write_figure = figure_writer(options["png"], options["svg"], quiet)
     time = taken(TimeSetup, options)
-    if not (model_config or time.costs_file):
+    costs = _costs_of(time, options)
+    deployment = deployment_of(options, costs.measured if costs else None, model=model_config)
+    if deployment.model is None:
         raise click.UsageError("Missing option '--model'.")
-    roofline, costs = roofline_of(model_config, time.gpu or (None if time.costs_file else "h100"), time.costs_file, time.gpus, [])
-    target = _target(options, time, costs)
+    target = _target(options)
+    if costs:
+        costs.require_engine(deployment.engine)
     shares = {"read": 1} | plan_shares(len(target.routers), tiers=bool(target.tiers), lanes=target.loop is not None)
     with Work(console(), "plan", shares, quiet) as work:
         work.step("read")
         loaded, _, notes = viewed(assumed(reading.read(trace, block_size=options["block_size"]), options["assume_output"]), None)
         work.requests = len(loaded)
-        if model_config and target.engine == "vllm":
-            target = replace(target, layout=layouts_of(model_config, ["vllm"], loaded.block_size, gpu=time.gpu).get("vllm"))
-        result = plan(loaded, roofline, target, on_part=work.step, costs=costs, extrapolate=time.extrapolate)
+        result = plan(loaded, deployment, target, on_part=work.step, costs=costs, extrapolate=time.extrapolate)
     remarks = remarks_of(loaded, "prefixes", "outputs", "times")
     if not print_result(result.to_dict(), remarks, as_json=as_json, as_csv=plan_tables.as_csv(result) if as_csv else None):
         print_tables(plan_tables.tables(result))
         print_notes([*notes, *remarks.values()])
+    if not quiet:
+        print_lines(("warning", warning) for warning in deployment.warnings)
     write_figure(result)
 
 
-def _target(options, time, costs):
+def _costs_of(time: TimeSetup, options: dict[str, Any]) -> Any:
+    """The costs of --costs, or None; without them the GPU is an H100 unless another one is named."""
+    from .._base.errors import UsageError
+    from ..serving.calibration.costs import read_costs
+
+    if not time.costs_file:
+        options["gpu"] = options["gpu"] or "h100"
+        return None
+    if options["gpu"]:
+        raise UsageError("--costs and --gpu cannot be combined. Use one of them.")
+    return read_costs(time.costs_file)
+
+
+def _target(options: dict[str, Any]) -> PlanTarget:
     """The PlanTarget that the options make up; UsageError if they do not fit together."""
     from ..serving.hardware import Prices
-    from ..serving.schedulers.base import BatchLimits
 
     loop = taken(LoopOptions, options)
     if loop.lanes is not None:
         raise click.UsageError("kvtrace plan finds the number of lanes. Leave out --lanes.")
     if loop.loop == "open" and (options["warm_up"] != "0" or options["seed"] is not None):
         raise click.UsageError("--warm-up and --seed need --loop closed.")
-    limits = costs.batch_limits if costs else BatchLimits()
     target = taken(
         PlanTarget, options, prices=Prices(options["input_price"] / 1e6, options["output_price"] / 1e6),
-        limits=BatchLimits(time.step_tokens or limits.step_tokens, time.max_requests or limits.requests),
         loop=loop.closed_loop(seed=options["seed"], warm_up=options["warm_up"], lanes_wanted=False),
     )  # fmt: skip
-    if costs:
-        if target.instance_engine != target.engine:
-            raise click.UsageError(f"--costs cannot be combined with these --tiers: engine {target.engine} has fewer.")
-        costs.require_engine(target.engine)
     for router in target.routers:
         check_router(router)
     return target

@@ -6,7 +6,9 @@ from typing import Any
 
 import click
 
+from ..serving.deployment import Deployment
 from ..serving.run_options import TimeSetup
+from .deployment_options import deployment_of
 from .options import BLOCK_SIZE_OF_TRACE, record_options, with_options
 
 TRACE_OF_LOG = with_options(
@@ -23,6 +25,13 @@ def recording_of(log: str, options: dict[str, Any]) -> Any:
 
     trace = reading.read(options["trace"], block_size=options["block_size"]) if options["trace"] else None
     return read_recording(log, format=options["recording_format"], trace=trace)
+
+
+def recorded_deployment(recording: Any, options: dict[str, Any]) -> Deployment:
+    """The deployment of a recording, with what the options add; UsageError if they contradict it."""
+    engine = options["engine"] or recording.settings.engine
+    base = Deployment(engine=engine, tensor_parallel_size=recording.settings.tensor_parallel)
+    return deployment_of(dict(options), base, source="LOG", model=options["model_config"])
 
 
 def scheduler_of(recording: Any, options: dict[str, Any]) -> Any:

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import click
 
 from ..serving.planning.plan_target import PlanTarget
 from ..serving.run_options import TIME, TimeSetup
-from . import completion
+from .deployment_options import DEPLOYMENT, gpu_options
 from .help import Command
 from .options import (
     ASSUME_OUTPUT,
@@ -19,16 +17,13 @@ from .options import (
     QUIET_ERRORS,
     assumed,
     record_options,
-    roofline_of,
     taken,
 )
 from .output import console, print_lines
-from .simulation_options import own_policies
+from .simulation_options import own_policies, time_of
 
-HELP: dict[str, dict[str, Any]] = {
-    "gpu": {"rows": completion.gpus, "help": "With --model: add a capacity plan for {rows}, or a JSON file."},
-    "ttft_s": {"help": "With --gpu or --costs: the largest time to first token for 90 % of the requests."},
-}
+GPU = "With --model: add a capacity plan for {rows}, or a JSON file."
+TTFT = {"ttft_s": {"help": "With --gpu or --costs: the largest time to first token for 90 % of the requests."}}
 
 
 @click.command("report", cls=Command, groups={"--ttft": TIME}, examples=(
@@ -44,8 +39,10 @@ HELP: dict[str, dict[str, Any]] = {
 @click.option("--policy", "policies", metavar="P,...", help="Eviction policies to compare.  [default: lru,lfu,s3fifo,sieve, if prompts have at most 5 million blocks]")
 @click.option("--capacity", metavar="C", help="Capacity of the LRU cache whose hits and misses are drawn. Example: 1000, 64ktokens, 24GiB or 50%.  [default: the smallest with 90 % of the hits]")
 @MODEL_CONFIG
-@record_options(TimeSetup, only=("gpu", "gpus", "costs_file", "extrapolate"), settings=HELP)
-@record_options(PlanTarget, only=("ttft_s",), settings=HELP)
+@gpu_options(gpu=GPU)
+@record_options(TimeSetup, only=("costs_file", "extrapolate"))
+@record_options(PlanTarget, only=("ttft_s",), settings=TTFT)
+@DEPLOYMENT
 @ASSUME_OUTPUT
 @KV_BYTES
 @BLOCK_SIZE
@@ -64,14 +61,13 @@ def report_command(trace, other, output, policies, capacity, quiet, **options):
     from ..report.progress import COMPARED, REPORT, Work
     from ..serving.models.layers import chosen
     from ..serving.planning.planning import plan
-    from ..serving.simulation import BatchLimits
     from ..trace.domains import in_domains
 
     interactive.script()  # fails early if plotly is not installed
     html_page.check_output(output)
     paths = [path for path in (trace, other) if path is not None]
-    time, model = taken(TimeSetup, options), options["model_config"]
-    roofline, costs = roofline_of(model, time.gpu, time.costs_file, time.gpus, ["vllm"])
+    model = options["model_config"]
+    time = time_of(options, ["vllm"], model=model)
     kv_bytes = chosen(model, options["kv_bytes_per_token"])
     with Work(console(), "report", COMPARED if other else REPORT, quiet, files=len(paths)) as work, own_policies():
         work.step("read")
@@ -80,10 +76,10 @@ def report_command(trace, other, output, policies, capacity, quiet, **options):
         first = in_domains(traces[0])
         work.requests = sum(map(len, traces))
         chosen_capacity = _capacity_of(capacity, first, kv_bytes)
-        if roofline:
+        if time.roofline:
             work.step("plan")
-        target = taken(PlanTarget, options, limits=costs.batch_limits if costs else BatchLimits())
-        result = plan(first, roofline, target, costs=costs, extrapolate=time.extrapolate) if roofline else None
+        target = taken(PlanTarget, options)
+        result = plan(first, time.deployment, target, costs=time.costs, extrapolate=time.extrapolate) if time.roofline else None
         written = html_page.write_report(
             output, *traces, names=[printable(name) for name in base_names(*paths)], title=options["title"], kv_bytes_per_token=kv_bytes, plan=result,
             png=options["png"], policies=policy_names(policies) if policies else (), capacity=chosen_capacity, on_step=work.step,

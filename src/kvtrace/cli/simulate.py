@@ -9,6 +9,7 @@ from itertools import zip_longest
 import click
 
 from . import completion
+from .deployment_options import deployment_json, deployment_notes
 from .help import Command
 from .options import (
     ASSUME_OUTPUT,
@@ -32,6 +33,7 @@ from .simulation_options import (
     LOOP_WARM_UP,
     ROUTERS,
     hint_on_commas,
+    kv_bytes_of,
     needs_of,
     own_policies,
     run_of,
@@ -87,7 +89,6 @@ def simulate_command(trace, capacity, tiers, over_time, per_request, warm_up, qu
     from ..report.progress import RequestProgress
     from ..report.simulation_tables import compare_loops, loop_tables
     from ..serving.models.engine_layout import counted_as_full
-    from ..serving.models.layers import chosen
     from ..trace.domains import in_domains
 
     as_json, as_csv = options["as_json"], options["as_csv"]
@@ -95,9 +96,8 @@ def simulate_command(trace, capacity, tiers, over_time, per_request, warm_up, qu
     if per_request == "-" and (as_json or as_csv):
         raise UsageError(f"--per-request - and {'--json' if as_json else '--csv'} both write to stdout. Use one of them.")
     write_figure = figure_writer(options["png"], options["svg"], quiet)
-    model = options["model_config"]
-    kv_bytes = chosen(model, options["kv_bytes_per_token"])
     run = run_of(options, engines=options["engine_names"], policies=options.pop("policies"), warm_up=warm_up, routers=options.pop("routers"))
+    kv_bytes = kv_bytes_of(run, options)
     beyond = "--over-time" if over_time else "--model with windows or states" if unbounded_groups(run) else None
 
     def need(dataset):
@@ -119,21 +119,23 @@ def simulate_command(trace, capacity, tiers, over_time, per_request, warm_up, qu
         extrapolated = extrapolations(run.time.costs, simulations.runs, allowed=run.time.extrapolate)
         if stream:
             simulation_report.write_per_request(simulations.runs, stream)
+    deployment = run.time.deployment
     values = simulation_report.to_dict(viewed, [
-        simulation_report.result(simulation, simulations.optimum_of(simulation), kv_bytes_per_token=kv_bytes, window_ms=over_time, isolation=isolation)
+        simulation_report.result(simulation, simulations.optimum_of(simulation), kv_bytes_per_token=kv_bytes, gpus=run.time.deployment.gpus_per_instance, window_ms=over_time, isolation=isolation)
         for simulation, isolation in zip_longest(simulations.runs, simulations.isolation)
-    ])  # fmt: skip
+    ], deployment_json(run.time))  # fmt: skip
     compare_loops(values["results"])
     remarks = remarks_of(viewed, *needs_of(run, over_time))
     as_csv_text = simulation_report.as_csv(values["results"]) if as_csv else None
     if not print_result(values, remarks, as_json=as_json, as_csv=as_csv_text) and per_request != "-":  # stdout has the CSV
         print_tables([*simulation_report.tables(values, simulations.runs, verbose=options["verbose"]), *loop_tables(values["results"])])
         print_notes(simulation_report.isolation_notes(values))
+        print_notes(deployment_notes(run.time))
         print_notes(simulation_report.layout_notes(values))
         print_notes(remarks.values())
-        print_notes(filter(None, [counted_as_full(model, [engine for engine in run.cache.engines if engine not in run.cache.layouts])]))
+        print_notes(filter(None, [counted_as_full(run.time.deployment.model, [engine for engine in run.cache.engines if engine not in run.cache.layouts])]))
     if not quiet:
-        warnings = dict.fromkeys([*map(simulation_report.warning, simulations.runs), *extrapolated])
+        warnings = dict.fromkeys([*deployment.warnings, *map(simulation_report.warning, simulations.runs), *extrapolated])
         print_lines(("warning", warning) for warning in warnings if warning)
         print_lines([("wrote", per_request)] if per_request not in (None, "-") else [])
     write_figure(simulations)

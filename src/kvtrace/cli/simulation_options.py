@@ -18,16 +18,15 @@ from .._base.errors import UsageError
 from .._base.options import option
 from .._base.units import count, share
 from ..cache.setup import CacheSetup
+from ..serving.deployment import Deployment
 from ..serving.run_options import InstanceSetup, TimeSetup
-from . import completion
+from .deployment_options import DEPLOYMENT, LIMITS, deployment_of, gpu_options, scheduler_of_command
 from .help import AmountType
 from .options import (
     ENGINE_BLOCK_SIZE,
     RETENTION,
     engine_units,
-    layouts_of,
     record_options,
-    roofline_of,
     taken,
     with_options,
 )
@@ -105,7 +104,8 @@ CACHE = with_options(
 )  # fmt: skip
 ROUTERS = record_options(InstanceSetup, only=("routers",))
 IN_TIME = with_options(
-    record_options(InstanceSetup, only=("router_seed",)), record_options(TimeSetup, settings={"gpu": {"rows": completion.gpus}}), loop_options,
+    record_options(InstanceSetup, only=("router_seed",)), gpu_options(), record_options(TimeSetup, only=("costs_file", "extrapolate")),
+    record_options(Deployment, only=LIMITS), record_options(TimeSetup, only=("scheduler",)), DEPLOYMENT, loop_options,
 )  # fmt: skip
 LOOP_WARM_UP = click.option("--warm-up", default="0", metavar="N", help="Do not count the first requests: a number (1000), a share (10%) or a time (10m); with --loop closed a number of each lane.")
 
@@ -122,19 +122,51 @@ def run_of(options: dict[str, Any], *, engines: str | None, policies: str, route
     time, names_of_engines = _deployment_of(options, engines, policies)
     loop = _loop_of(options, time, warm_up, seed, names(routers or "round-robin"))
     cache = taken(CacheSetup, options, policies=names(policies), engines=names_of_engines, gap=not options.pop("no_gap", True), domains=options.pop("domains"))
-    instances = taken(InstanceSetup, options, routers=names(routers) if routers else None)
-    return Run(cache, instances, time.scheduled(names_of_engines), loop)
+    instances = _with_ranks(taken(InstanceSetup, options, routers=names(routers) if routers else None), time, names_of_engines)
+    return Run(cache, instances, time, loop)
+
+
+def _with_ranks(instances: InstanceSetup, time: TimeSetup, engines: list[Any]) -> InstanceSetup:
+    """The instances, which are the data-parallel ranks of the deployment behind the engine's balancer if it has several."""
+    from ..serving.routers import ranks_of
+
+    if time.deployment.data_parallel_size == 1:
+        return instances
+    if len(engines) > 1:
+        raise click.UsageError("--data-parallel-size: name one engine, whose balancer the ranks have.")
+    size, balancer = ranks_of(time.deployment, instances.instances)
+    return replace(instances, instances=size, routers=instances.routers or (balancer,))
+
+
+def time_of(options: dict[str, Any], engines: list[Any], **others: Any) -> TimeSetup:
+    """What serves the requests, by a command's options, which it takes out of them; `others` are fields of Deployment."""
+    from ..serving.calibration.costs import read_costs
+
+    time = taken(TimeSetup, options)
+    costs = read_costs(time.costs_file) if time.costs_file else None
+    if costs and options.get("gpu"):
+        raise UsageError("--costs and --gpu cannot be combined. Use one of them.")
+    scheduler = time.scheduler or scheduler_of_command(options)
+    deployment = deployment_of(options, costs.measured if costs else None, **others)
+    return replace(time, scheduler=scheduler, deployment=deployment, costs=costs).resolved(engines)
 
 
 def _deployment_of(options: dict[str, Any], engines: str | None, policies: str) -> tuple[TimeSetup, list[Any]]:
-    """What serves the requests in time, and the engines, whose default it decides."""
-    from .._base.units import names
+    """What serves the requests, and the engines, whose default it decides."""
+    from .._base.units import count, names
 
-    time = taken(TimeSetup, options, model=options["model_config"])
-    engine_names: list[Any] = names(engines or ("vllm" if time.timed and policies == "lru" else "reference"))
-    roofline, costs = roofline_of(time.model, time.gpu, time.costs_file, time.gpus, engine_names)
-    time = replace(time, roofline=roofline, costs=costs, cost=_step_cost(roofline, engine_names))
-    only_step = time.step_tokens and not (time.max_requests or time.scheduler)
+    timed = bool(options["gpu"] or options["costs_file"])
+    engine_names: list[Any] = names(engines or ("vllm" if timed and policies == "lru" else "reference"))
+    retention = options["retention"]
+    time = time_of(
+        options, engine_names, model=options["model_config"], block_size=options["engine_block_size"],
+        engine=engine_names[0],
+    )  # fmt: skip
+    if retention is not None:
+        interval = None if retention == "dense" else count(retention)
+        time = replace(time, deployment=replace(time.deployment, retention_interval=interval))
+    limits = time.deployment.max_num_batched_tokens, time.deployment.max_num_seqs
+    only_step = limits[0] and not (limits[1] or time.scheduler)
     if not time.cost and time.limits_steps and not (only_step and _is_chunked(time)):
         raise click.UsageError("--step-tokens, --max-requests and --scheduler need --gpu, --costs or --engine dynamo.")
     return time, engine_names
@@ -154,14 +186,15 @@ def _is_chunked(time: TimeSetup) -> bool:
     """Whether the prompts of a model with cache groups are computed in chunks, without times."""
     from ..serving.models.engine_layout import has_groups
 
-    return bool(time.model and not time.timed and has_groups(time.model))
+    model = time.deployment.model
+    return bool(model and time.deployment.gpu is None and has_groups(model))
 
 
 def unbounded_groups(run: Run) -> bool:
     """Whether an engine serves a model with cache groups, without times."""
-    from ..serving.models.engine_layout import LAYOUTS
+    from ..serving.models.engine_layout import ENGINES
 
-    return _is_chunked(run.time) and bool(LAYOUTS.keys() & set(run.cache.engines))
+    return _is_chunked(run.time) and bool(set(ENGINES) & set(run.cache.engines))
 
 
 def needs_of(run: Run, over_time: Any) -> dict[str, None]:
@@ -170,11 +203,15 @@ def needs_of(run: Run, over_time: Any) -> dict[str, None]:
 
 
 def with_layouts(run: Run, options: dict[str, Any], block_size: int) -> Run:
-    """The run with the cache groups of its engines."""
-    time, engines = run.time, list(run.cache.engines)
-    grouped = engines if not time.timed else ["vllm"] if "vllm" in engines else []
-    layouts = layouts_of(time.model, grouped, block_size, options["engine_block_size"], options["retention"], time.step_tokens, time.gpu)
-    return run.changed(layouts=layouts)
+    """The run with the cache groups of its engines; UsageError if options need a model that has none."""
+    from ..serving.models.engine_layout import layouts_for
+
+    deployment, engines = run.time.deployment, list(run.cache.engines)
+    grouped = engines if deployment.gpu is None else [engine for engine in engines if engine == "vllm"]
+    layouts = layouts_for(deployment, grouped, block_size) if deployment.model is not None else {}
+    if (options["engine_block_size"] or options["retention"]) and not layouts:
+        raise UsageError("--engine-block-size and --retention need --model with windows or states, and --engine vllm or sglang.")
+    return run.changed(layouts=layouts, drafting=run.time.drafting(engines))
 
 
 def with_caches(run: Run, trace: Any, units: dict[str, Any], *, capacity: str, tiers: str | None) -> Run:
@@ -189,22 +226,22 @@ def with_caches(run: Run, trace: Any, units: dict[str, Any], *, capacity: str, t
     if roofline and tiers:
         first, lower = parse_timed_tiers(tiers, parse, trace.block_size * roofline.model.kv_bytes_per_token)
         tiers, capacity = None, str(first)
-    sizes = {engine: engine_units((run.cache.layouts or {}).get(engine), trace.block_size, units) for engine in engines}
+    sizes = {engine: engine_units((run.cache.layouts or {}).get(engine), trace.block_size, units, run.time.deployment.gpus_per_instance) for engine in engines}
     capacities: dict[str, Any] | None = None
     if roofline and capacity == "auto":
-        held_bytes = run.time.capacity_tokens * roofline.model.kv_bytes_per_token
-        capacities = {engine: [max(held_bytes // size.get("block_bytes", trace.block_size * roofline.model.kv_bytes_per_token), 1)] for engine, size in sizes.items()}
+        layouts = run.cache.layouts or {}
+        capacities = {engine: [run.time.blocks_of(engine, trace.block_size, layouts.get(engine))] for engine in engines}
     elif capacity != "auto" and not tiers:
         capacities = {engine: list(dict.fromkeys(parse_capacities(capacity, **size))) for engine, size in sizes.items()}
     return run.changed(capacities=capacities, tiers=parse_tiers(tiers, parse) if tiers else None, lower=lower)
 
 
-def _step_cost(roofline, engines):
-    """The time of a step on a GPU, else the one that an engine has of its own; None for a simulation without times."""
-    from ..serving.calibration.costs import step_cost
-    from ..serving.schedulers import cost_of
-
-    return step_cost(roofline) if roofline else cost_of(engines)
+def kv_bytes_of(run: Run, options: dict[str, Any]) -> int | None:
+    """Bytes of a token on the GPUs of an instance: of the deployment, or as given; None without either."""
+    given, model = options["kv_bytes_per_token"], run.time.kv_bytes_per_token
+    if given is not None and model is not None:
+        raise UsageError("--model-config and --kv-bytes-per-token cannot be combined. Use one of them.")
+    return model if given is None else given
 
 
 @contextmanager

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import nullcontext
 from typing import Any
 
@@ -9,16 +10,15 @@ import click
 
 from ..serving.run_options import TimeSetup
 from . import completion
+from .deployment_options import DEPLOYMENT, gpu_options
 from .help import Command
 from .options import FIGURE, QUIET, WARM_UP, RowsOption, figure_writer, json_option, record_options
 from .output import print_json, print_lines, print_tables
-from .recording_options import SCHEDULER, TRACE_OF_LOG, recording_of, scheduler_of
+from .recording_options import SCHEDULER, TRACE_OF_LOG, recorded_deployment, recording_of, scheduler_of
 
-HELP: dict[str, dict[str, Any]] = {
-    "gpu": {"rows": completion.gpus, "help": "With --model: costs by the roofline of {rows}, or a JSON file. Nothing is fitted."},
-    "gpus": {"help": "With --model: GPUs of the engine.  [default: from LOG, else 1]"},
-    "costs_file": {"help": "Costs of a calibration, as kvtrace calibrate writes them, in place of --gpu."},
-}  # fmt: skip
+GPU = "With --model: costs by the roofline of {rows}, or a JSON file. Nothing is fitted."
+GPUS = "GPUs of the engine.  [default: from LOG, else 1]"
+COSTS_FILE = {"costs_file": {"help": "Costs of a calibration, as kvtrace calibrate writes them, in place of --gpu."}}
 
 
 @click.command("validate", cls=Command, groups={"--trace": "Input", "--capacity": "Instances and time", "--engine": "Instances and time", "--seed": "Output", "--warm-up": "Selection", "--block-size": "Input"}, examples=(
@@ -30,7 +30,9 @@ HELP: dict[str, dict[str, Any]] = {
 @click.option("--recording-format", default="auto", metavar="F", cls=RowsOption, rows=completion.recordings, help="Format of LOG: {rows}.")
 @TRACE_OF_LOG
 @click.option("--model", "--model-config", "model_config", metavar="M", help="Model that was served: a name that kvtrace models lists, or its config.json. With --costs: another model than that of the costs.")
-@record_options(TimeSetup, only=("gpu", "gpus", "costs_file"), settings=HELP)
+@gpu_options(gpu=GPU, gpus=GPUS)
+@record_options(TimeSetup, only=("costs_file",), settings=COSTS_FILE)
+@DEPLOYMENT
 @click.option("--engine", type=click.Choice(["vllm", "sglang"]), metavar="E", help="Engine whose scheduler and cache are simulated: vllm, sglang.  [default: from LOG]")
 @SCHEDULER
 @click.option("--capacity", type=click.IntRange(1), metavar="BLOCKS", help="Blocks of the KV cache.  [default: from LOG, else what --gpu has beside the weights, else no limit]")
@@ -93,34 +95,33 @@ def _name_of(log):
     return printable(Path(log).resolve().name)
 
 
-def _cost_source(options):
+def _cost_source(options: dict[str, Any]) -> Callable[[Any], tuple[Any, str, int | None]]:
     """A function from a recording to its costs, where they come from in words, and the blocks of the KV cache or None.
 
     Wrong options are refused before the recording is read.
     """
-    from ..serving.calibration.costs import read_costs, step_cost
-    from ..serving.hardware import Roofline, gpu
-    from ..serving.models import model_shape
+    from ..serving.calibration.costs import read_costs
+    from ..serving.hardware import gpu
 
-    model_config, gpu_name, gpus, costs_file = (options[name] for name in ("model_config", "gpu", "gpus", "costs_file"))
-    if bool(gpu_name) == bool(costs_file):
-        raise click.UsageError("Give --costs, or --model and --gpu." if not gpu_name else "--costs and --gpu cannot be combined. Use one of them.")
-    if not model_config and (gpu_name or gpus):
-        raise click.UsageError(f"{'--gpu' if gpu_name else '--gpus'} needs --model.")
-    shape = model_shape(model_config) if model_config else None
-    device = gpu(gpu_name) if gpu_name else None
+    model, costs_file = options["model_config"], options["costs_file"]
+    if bool(options["gpu"]) == bool(costs_file):
+        raise click.UsageError("Give --costs, or --model and --gpu." if not options["gpu"] else "--costs and --gpu cannot be combined. Use one of them.")
+    if not model and not options["serve"] and (options["gpu"] or options["gpus"]):
+        raise click.UsageError(f"{'--gpu' if options['gpu'] else '--gpus'} needs --model.")
     fitted = read_costs(costs_file) if costs_file else None
+    if options["gpu"]:
+        gpu(options["gpu"])  # a name that is not one
 
-    def source(recording):
-        number = gpus or recording.settings.tensor_parallel
+    def source(recording: Any) -> tuple[Any, str, int | None]:
+        deployment = recorded_deployment(recording, options)
         if fitted is not None:
             words = f"{costs_file}, fitted to {fitted.model} on {fitted.gpus} x {fitted.gpu}"
-            if shape is None:
+            if model is None:
                 return fitted, words, None
-            return fitted.for_model(shape, gpus=number), f"{words}, for {shape.name}", None
-        roofline = Roofline(shape, device, number)
-        blocks = roofline.kv_capacity_tokens // recording.trace.block_size
-        size = None if recording.settings.blocks else max(blocks, 1)
-        return step_cost(roofline), f"the roofline of {shape.name} on {number} x {device.name}, nothing fitted", size
+            return fitted.for_deployment(deployment).cost, f"{words}, for {deployment.model_name}", None
+        time = TimeSetup(deployment=deployment).resolved([deployment.engine])
+        size = None if recording.settings.blocks else time.blocks_of(deployment.engine, recording.trace.block_size)
+        words = f"the roofline of {deployment.model_name} on {deployment.gpus_per_instance} x {deployment.gpu_name}, nothing fitted"
+        return time.cost, words, size
 
     return source

@@ -35,11 +35,11 @@ VIEWS = {"merge": "domains are merged", "split": "domains are kept apart"}
 OTHER_VIEW = "domains are kept apart after the shared tokens"
 
 
-def to_dict(trace: Trace, results: list[dict[str, Any]]) -> dict[str, Any]:
-    """The JSON object: figures of the trace, and one dictionary for each result."""
+def to_dict(trace: Trace, results: list[dict[str, Any]], deployment: dict[str, Any] | None = None) -> dict[str, Any]:
+    """The JSON object: figures of the trace, the deployment if there is one, and one dictionary for each result."""
     return {
         "schema": SCHEMA, "requests": len(trace), "block_size": trace.block_size, "working_set": trace.working_set,
-        "results": results,
+        **({} if deployment is None else {"deployment": deployment}), "results": results,
     }  # fmt: skip
 
 
@@ -48,6 +48,7 @@ def result(
     optimum: Simulation | None = None,
     *,
     kv_bytes_per_token: int | None = None,
+    gpus: int = 1,
     window_ms: float | None = None,
     isolation: Isolation | None = None,
 ) -> dict[str, Any]:
@@ -55,7 +56,7 @@ def result(
     values: dict[str, Any] = {**simulation.to_dict()}
     if kv_bytes_per_token is not None:
         layout = simulation.setting.layout
-        per_block = layout.block_bytes if layout else simulation.trace.block_size * kv_bytes_per_token
+        per_block = gpus * layout.block_bytes if layout else simulation.trace.block_size * kv_bytes_per_token
         values["capacity_bytes"] = simulation.setting.capacity * per_block
     if optimum is not None:
         values |= gap_to(optimum.hits.to_dict(), values)

@@ -1,25 +1,32 @@
 """A deployment: which engine serves a model, on which GPUs, how it is divided over them, and in which precision.
 
 All that depends on it reads this value: room for KV, blocks and cache groups, hits, the time of a step, the plan. The
-fields have vLLM's names; SGLang's name of a field, where it has another one, is in `SGLANG_NAMES`.
+fields have vLLM's names; `serve_command.py` has SGLang's, and reads the command that starts a server.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from .._base.errors import UsageError
 from .._base.options import option
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from ..cache.engines import EngineName
+    from .hardware.gpus import Gpu
+    from .schedulers.base import BatchLimits
 
-DEPLOYED = "Deployment"  # a group of --help
-METHODS = ("mtp", "eagle", "eagle3")  # of speculative decoding; all lose the last block of a hit
+DEPLOYED, TIME = "Deployment", "Instances and time"  # groups of --help
+METHODS = ("mtp", "eagle", "eagle3")  # of speculative decoding
+MEMORY = (  # fields that decide what memory holds, beside the model, the GPU and the limits of a step
+    "engine", "tensor_parallel_size", "pipeline_parallel_size", "prefill_context_parallel_size",
+    "decode_context_parallel_size", "enable_expert_parallel", "weights_dtype", "kv_cache_dtype", "speculative",
+    "gpu_memory_utilization", "kv_cache_memory_bytes", "enforce_eager",
+)  # fmt: skip
+LARGE, LARGEST = 70 << 30, 160 << 30  # bytes of a GPU from which on engines take larger steps
 
 
 @dataclass(frozen=True)
@@ -45,7 +52,7 @@ class Drafter:
         """Parse METHOD, METHOD:TOKENS or METHOD:TOKENS:MODEL; UsageError for anything else."""
         method, _, rest = text.partition(":")
         tokens, _, model = rest.partition(":")
-        if tokens and not tokens.isdecimal():
+        if tokens and not (tokens.isdecimal() and len(tokens) < 4):
             raise UsageError(f"{text!r} is not METHOD:TOKENS:MODEL. Example: mtp:3.")
         return cls(method.lower(), int(tokens or 1), model or None)
 
@@ -53,92 +60,228 @@ class Drafter:
         return f"{self.method}:{self.tokens}" + (f":{self.model}" if self.model else "")
 
 
+def _size(default: Any, help: str, **how: Any) -> Any:
+    """A field that is an option of the group of deployments, by default a number from 1 on."""
+    return option(default, help, group=DEPLOYED, **({"metavar": "N", "minimum": 1} | how))
+
+
 @dataclass(frozen=True)
 class Deployment:
-    """One copy of a model in an engine, with its data-parallel ranks; None is the engine's default or not known.
+    """A model in an engine on GPUs; None is the engine's default, or not known.
 
-    >>> Deployment("llama-3.1-8b", tensor_parallel_size=2).gpus_per_rank
+    >>> Deployment("llama-3.1-8b", gpu="h100", tensor_parallel_size=2).gpus_per_instance
     2
     """
 
     model: str | Path | Mapping[str, Any] | None = None  # a name, the path of a config.json, or its fields
-    engine: EngineName = "vllm"
-    engine_version: str | None = option(
+    engine: EngineName = option(
+        "vllm",
+        "Engine whose scheduler and cache an instance has: {rows}. With more --tiers than it has: reference.",
+        metavar="E", group="Cache",
+    )  # fmt: skip
+    gpu: str | Path | Gpu | None = option(
+        None, "With --model: simulate serving in time on {rows}, or a JSON file; prints TTFT and TPOT.", metavar="G",
+        group=TIME,
+    )  # fmt: skip
+    tensor_parallel_size: int = _size(1, "GPUs that share each layer.  [default: 1]", aliases=("--tp",))
+    pipeline_parallel_size: int = _size(
+        1, "Groups of GPUs that hold a part of the layers each.  [default: 1]", aliases=("--pp",)
+    )
+    data_parallel_size: int = _size(
+        1, "Copies of the model behind the engine's own balancer, each with a cache of its own.  [default: 1]",
+        aliases=("--dp",),
+    )  # fmt: skip
+    enable_expert_parallel: bool = _size(
+        False, "Each GPU holds whole experts.  [default: a part of each]", metavar=None, minimum=None
+    )
+    decode_context_parallel_size: int = _size(
+        1, "GPUs of --tp that divide the tokens of a context among them.  [default: 1]", aliases=("--dcp",)
+    )
+    prefill_context_parallel_size: int = _size(
+        1, "GPUs that divide the tokens of a prompt.  [default: 1]", aliases=("--pcp",)
+    )
+    weights_dtype: str | None = _size(
+        None, "Dtype of the weights: bfloat16, fp8, int4, nvfp4, ...  [default: of the model]", metavar="D",
+        minimum=None,
+    )  # fmt: skip
+    kv_cache_dtype: str = _size(
+        "auto", "Dtype of keys and values, such as fp8.  [default: auto, that of the model]", metavar="D", minimum=None
+    )
+    speculative: Drafter | None = _size(
+        None, "Drafter: mtp, eagle or eagle3, the tokens that it predicts, and its model. Example: mtp:3.",
+        metavar="METHOD:N:M", minimum=None, parse=Drafter.parse,
+    )  # fmt: skip
+    gpu_memory_utilization: float | None = _size(
         None,
-        "Version of the engine, which decides what it reserves and logs.  [default: the one that is modelled]",
-        metavar="V",
-        group=DEPLOYED,
-    )
-    gpu: str | None = None  # a name of GPUS, or the path of a JSON file
-    tensor_parallel_size: int = option(
-        1, "GPUs that share each layer.", name="tensor-parallel-size", metavar="N", minimum=1, group=DEPLOYED
-    )
-    pipeline_parallel_size: int = option(
-        1, "Groups of GPUs that have a part of the layers each.", metavar="N", minimum=1, group=DEPLOYED
-    )
-    data_parallel_size: int = option(
-        1,
-        "Copies of the model behind the engine's own balancer, each with a cache of its own.",
-        metavar="N",
-        minimum=1,
-        group=DEPLOYED,
-    )
-    enable_expert_parallel: bool = option(
-        False, "Each GPU holds whole experts, instead of a part of each.", group=DEPLOYED
-    )
-    decode_context_parallel_size: int = option(
-        1,
-        "GPUs of a tensor-parallel group that share the tokens of a context in decoding.",
-        metavar="N",
-        minimum=1,
-        group=DEPLOYED,
-    )
-    prefill_context_parallel_size: int = option(
-        1, "GPUs that share the tokens of a prompt.", metavar="N", minimum=1, group=DEPLOYED
-    )
-    weights_dtype: str | None = option(
-        None, "Dtype of the weights, in place of that of the config.json.", metavar="D", group=DEPLOYED
-    )
-    kv_cache_dtype: str = option(
-        "auto", "Dtype of keys and values: auto is that of the model.", metavar="D", group=DEPLOYED
-    )
+        "Share of a GPU's memory that the engine uses; SGLang's --mem-fraction-static.  [default: 0.9; sglang's rule]",
+        metavar="X", minimum=None, aliases=("--mem-fraction-static",),
+    )  # fmt: skip
+    max_model_len: int | None = _size(None, "Longest context, in tokens.  [default: of the model]")
+    engine_version: str | None = _size(
+        None, "Version of the engine: what it reserves and logs depends on it.  [default: the one that is modelled]",
+        metavar="V", minimum=None,
+    )  # fmt: skip
+    max_num_batched_tokens: int | None = option(
+        None,
+        "Largest number of tokens in a step: of an instance in time, or of a prompt for a --model with windows or "
+        "states.  [default: the engine's, by GPU: 2048, 8192 or 16384; with --costs as measured]",
+        metavar="N", minimum=1, group=TIME, aliases=("--step-tokens",),
+    )  # fmt: skip
+    max_num_seqs: int | None = option(
+        None,
+        "In time: largest number of requests that an instance serves at once.  "
+        "[default: the engine's; with --costs as measured]",
+        metavar="N", minimum=1, group=TIME, aliases=("--max-requests",),
+    )  # fmt: skip
     block_size: int | None = None  # tokens, asked of the engine
-    speculative: Drafter | None = option(
-        None,
-        "Drafter: mtp, eagle or eagle3, with the tokens that it predicts and its model. Example: mtp:3.",
-        metavar="METHOD[:N[:MODEL]]",
-        group=DEPLOYED,
-        parse=Drafter.parse,
-    )
-    gpu_memory_utilization: float | None = option(
-        None,
-        "Share of the memory of a GPU that the engine uses; with sglang --mem-fraction-static.  [default: 0.9]",
-        metavar="X",
-        group=DEPLOYED,
-    )
-    kv_cache_memory_bytes: int | None = None  # of each GPU, in place of what is left
-    max_model_len: int | None = option(
-        None, "Longest context.  [default: the model's]", metavar="N", minimum=1, group=DEPLOYED
-    )
-    max_num_batched_tokens: int | None = None  # of a step
-    max_num_seqs: int | None = None  # requests at once
-    enforce_eager: bool = False  # without CUDA graphs
+    kv_cache_memory_bytes: int | None = None  # on each GPU, in place of what is left
+    enforce_eager: bool = False  # no CUDA graphs
     retention_interval: int | None = 0  # vLLM's prefix_cache_retention_interval; None = all checkpoints
     hybrid: bool = True  # False: vLLM's disable_hybrid_kv_cache_manager
     balancer: str | None = None  # of the data-parallel ranks; None = the engine's default
+    not_modelled: tuple[str, ...] = ()  # options of its engine that kvtrace does not model
+
+    def __post_init__(self) -> None:
+        for part in fields(self):
+            if part.name.endswith("_size") and part.default == 1:
+                value = getattr(self, part.name)
+                if type(value) is not int or not 1 <= value <= 1 << 16:
+                    raise UsageError(f"--{part.name.replace('_', '-')} must be a whole number from 1 to 65,536.")
+        share = self.gpu_memory_utilization
+        if share is not None and not (isinstance(share, (int, float)) and 0 < share <= 1):
+            raise UsageError("--gpu-memory-utilization must be above 0 and at most 1.")
+        if self.decode_context_parallel_size > 1 and self.tensor_parallel_size % self.decode_context_parallel_size:
+            raise UsageError("--decode-context-parallel-size must divide --tensor-parallel-size.")
 
     @property
-    def gpus_per_rank(self) -> int:
-        """The GPUs of one data-parallel rank."""
+    def gpus_per_instance(self) -> int:
+        """The GPUs of one data-parallel rank, which is an instance with a cache of its own."""
         return self.tensor_parallel_size * self.pipeline_parallel_size * self.prefill_context_parallel_size
 
     @property
-    def gpus(self) -> int:
-        """All GPUs."""
-        return self.gpus_per_rank * self.data_parallel_size
+    def model_name(self) -> str | None:
+        """The name of the model, or of its file; "model config" if its fields are given."""
+        if isinstance(self.model, Mapping):
+            return "model config"
+        if isinstance(self.model, Path) or (self.model is not None and Path(self.model).exists()):
+            return Path(self.model).name
+        return self.model
+
+    @property
+    def gpu_name(self) -> str | None:
+        """The name of the GPU, or of its file."""
+        return self.gpu if self.gpu is None or isinstance(self.gpu, str) else getattr(self.gpu, "name", str(self.gpu))
+
+    def with_gpus(self, gpus: int | None) -> Deployment:
+        """The deployment on so many GPUs per instance, by tensor parallelism unless that is stated.
+
+        >>> Deployment(pipeline_parallel_size=2).with_gpus(8).tensor_parallel_size
+        4
+        """
+        others = self.gpus_per_instance // self.tensor_parallel_size
+        if gpus is None or gpus == self.gpus_per_instance:
+            return self
+        if self.tensor_parallel_size > 1 or gpus % others:
+            raise UsageError(
+                f"--gpus {gpus} contradicts --tensor-parallel-size {self.tensor_parallel_size} x "
+                f"{others} of the other sizes. Leave out --gpus."
+            )
+        return replace(self, tensor_parallel_size=gpus // others)
+
+    @property
+    def warnings(self) -> list[str]:
+        """What kvtrace does not model of its options: a sentence, if there are some."""
+        names = ", ".join(self.not_modelled)
+        return [f"not modelled: {names}. Memory, hits and times are those without."] if names else []
+
+    @property
+    def not_in_times(self) -> list[str]:
+        """What simulated times leave out of this deployment, a sentence each."""
+        apart = "simulated times do not model"
+        return [sentence for holds, sentence in (
+            (self.pipeline_parallel_size > 1, f"{apart} pipeline stages: all GPUs share each layer"),
+            (self.enable_expert_parallel, f"{apart} expert parallelism: experts are divided as other weights are"),
+            (self.decode_context_parallel_size > 1, f"{apart} the exchanges of decode context parallelism"),
+            (self.prefill_context_parallel_size > 1, f"{apart} prefill context parallelism: GPUs share each layer"),
+            (self.speculative is not None, f"{apart} speculative decoding: a step makes one token of a request"),
+        ) if holds]  # fmt: skip
+
+    @property
+    def batch_limits(self) -> BatchLimits:
+        """Tokens in a step and requests at once: as given, else the engine's defaults for a server on this GPU.
+
+        Source: vllm/engine/arg_utils.py, 0.33.0; sglang/srt/arg_groups/memory_hook.py, 0.5.23.
+
+        >>> Deployment(gpu="h100").batch_limits, Deployment(gpu="rtx-4090").batch_limits
+        (BatchLimits(step_tokens=8192, requests=1024), BatchLimits(step_tokens=2048, requests=256))
+        """
+        from .schedulers import BatchLimits, scheduler_of
+
+        usual = scheduler_of(self.engine).limits
+        tokens, requests = usual.step_tokens, usual.requests
+        if self.gpu is not None:
+            from .hardware.gpus import gpu
+
+            card = gpu(self.gpu)
+            if card.memory >= LARGEST:
+                tokens = 2 * tokens
+            elif self.engine == "sglang" and card.memory < 60 << 30:
+                tokens = 2048 if card.memory < 20 << 30 else 4096
+            elif self.engine == "vllm" and (card.memory < LARGE or card.name.startswith(("a100", "gb10"))):
+                tokens, requests = 2048, 256
+        return BatchLimits(self.max_num_batched_tokens or tokens, self.max_num_seqs or requests)
+
+    def same_memory(self, other: Deployment) -> bool:
+        """Whether another deployment divides the memory of the same GPUs alike, whatever its steps may hold."""
+        from .hardware.gpus import gpu
+        from .models.config import read_config
+
+        if any(getattr(self, name) != getattr(other, name) for name in MEMORY) or None in (self.model, other.model):
+            return False
+        same_model = self.model == other.model or (
+            read_config(self.served_model).values == read_config(other.served_model).values
+        )
+        return same_model and gpu(self.card) == gpu(other.card)
+
+    @property
+    def served_model(self) -> str | Path | Mapping[str, Any]:
+        """The model; UsageError if there is none."""
+        if self.model is None:
+            raise UsageError("The deployment has no model. Give it with --model, or Deployment(model).")
+        return self.model
+
+    @property
+    def card(self) -> str | Path | Gpu:
+        """The GPU; UsageError if there is none."""
+        if self.gpu is None:
+            raise UsageError("The deployment has no GPU. Give it with --gpu, or Deployment(model, gpu=...).")
+        return self.gpu
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> Deployment:
+        """The deployment of such a JSON object; UsageError or TypeError if it is not one.
+
+        >>> drafted = Deployment("deepseek-v3", tensor_parallel_size=8, speculative=Drafter("mtp", 3))
+        >>> Deployment.from_dict(drafted.to_dict()) == drafted
+        True
+        """
+        drafter, others = values.get("speculative"), tuple(values.get("not_modelled", ()))
+        drafted = Drafter.parse(drafter) if isinstance(drafter, str) else drafter
+        return cls(**{**values, "speculative": drafted, "not_modelled": others})
 
     def to_dict(self) -> dict[str, Any]:
-        """The fields that are not at their default, as JSON."""
-        values = {part.name: getattr(self, part.name) for part in fields(self)}
-        stated = {part.name: values[part.name] for part in fields(self) if values[part.name] != part.default}
-        return {name: value if isinstance(value, (int, float, str)) else str(value) for name, value in stated.items()}
+        """The engine, and all fields that are not at their default, as JSON."""
+        stated: dict[str, Any] = {"engine": self.engine}
+        for part in fields(self):
+            value = getattr(self, part.name)
+            if value != part.default:
+                stated[part.name] = str(value) if isinstance(value, (Drafter, Path)) else value
+        named = {"model": self.model_name, "gpu": self.gpu_name}
+        return stated | {name: value for name, value in named.items() if value is not None}
+
+    def __str__(self) -> str:
+        """One line: the model, the GPUs, and what is not at its default."""
+        rest = {name: value for name, value in self.to_dict().items() if name not in ("model", "gpu", "engine")}
+        parts = [f"{name} {value}" for name, value in rest.items()]
+        where = f" on {self.gpus_per_instance} x {self.gpu_name}" if self.gpu is not None else ""
+        return ", ".join([f"{self.model_name or 'a model'} in {self.engine}{where}", *parts])

@@ -22,7 +22,7 @@ from ..cache.simulation import Setting, Simulation, advance_all, build
 from ..trace.domains import in_domains
 from ..trace.hits import count_hits
 from ..trace.trace import Trace
-from .routers import RouterName, check_router
+from .routers import OWN, RouterName, check_router
 from .schedulers.base import Scheduler, Tier
 
 
@@ -254,11 +254,11 @@ class InstanceGroup:
     tiers: tuple[Tier, ...]
     prefetch: bool
     timelines: bool
+    api_server_count: int | None = None
 
     def deploy(self, trace: Trace, demand: BlockDemand | None = None) -> Deployed:
         """The compiled instances and their router, ready for the requests of a trace."""
         from .core.instance import Requests
-        from .core.serving import DynamoRouter
 
         demand = demand or block_demand(trace, *self.setting.demand_options)
         tokens, output = self.scheduler.lengths(demand.trace)
@@ -270,11 +270,20 @@ class InstanceGroup:
         if self.timelines:
             for instance in built:
                 instance.watch()
+        return Deployed(self, requests, engines, built, self._chooser(trace, requests, demand, built))
+
+    def _chooser(self, trace: Trace, requests: Any, demand: BlockDemand, built: list[Any]) -> Any:
+        """The compiled router; one that is in time only reads the requests, or what the instances report."""
+        from .core.serving import DynamoRouter, SglangController, VllmBalancer
+
+        engines = [instance.engine for instance in built]
         if self.router == "dynamo":
-            chooser: Any = DynamoRouter(engines, requests, demand.blocks, trace.block_size, self.router_seed)
-        else:
-            chooser = make_router(trace, self.router, engines)
-        return Deployed(self, requests, engines, built, chooser)
+            return DynamoRouter(engines, requests, demand.blocks, trace.block_size, self.router_seed)
+        if self.router == "vllm-dp":
+            return VllmBalancer(built, requests, self.api_server_count or len(built), self.router_seed)
+        if self.router in OWN:
+            return SglangController(built, requests, self.router == "sglang-total-tokens")
+        return make_router(trace, self.router, engines)
 
 
 @dataclass(frozen=True)

@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from .._base.errors import UsageError
 
-RouterName = Literal["round-robin", "sticky", "overlap", "least-loaded", "kv-aware", "dynamo", "lmetric"]
+if TYPE_CHECKING:
+    from .deployment import Deployment
+
+RouterName = Literal[
+    "round-robin", "sticky", "overlap", "least-loaded", "kv-aware", "dynamo", "lmetric", "vllm-dp",
+    "sglang-total-requests", "sglang-total-tokens",
+]  # fmt: skip
 ROUTERS: dict[RouterName, str] = {
     "round-robin": "each instance in turn",
     "sticky": "the instance of the session, or of the prompt's second block if the trace has no sessions",
@@ -15,10 +21,22 @@ ROUTERS: dict[RouterName, str] = {
     "kv-aware": "the lowest sum of blocks to compute and active blocks, as Dynamo's router with a weight of 1",
     "dynamo": "Dynamo's KV router, in time only: tokens to compute in blocks, and distinct blocks of active prompts",
     "lmetric": "the lowest product of tokens to compute and (active requests + 1): LMetric (arXiv 2603.15202)",
+    "vllm-dp": "vLLM's own balancer of data-parallel ranks, in time only: requests in flight, and published counts",
+    "sglang-total-requests": "SGLang's controller with total_requests, in time only: the rank with the fewest requests",
+    "sglang-total-tokens": "SGLang's controller with total_tokens, in time only: the rank with the fewest tokens",
 }
-TIMED = ("dynamo",)  # routers that need a simulation in time
+# an engine's own balancers of its data-parallel ranks, by the names that the engine has for them
+BALANCERS: dict[str, dict[str, RouterName]] = {
+    "vllm": {"internal": "vllm-dp"},
+    "sglang": {
+        "auto": "round-robin", "round_robin": "round-robin", "total_requests": "sglang-total-requests",
+        "total_tokens": "sglang-total-tokens",
+    },
+}  # fmt: skip
+OWN = {"vllm-dp": "vllm", "sglang-total-requests": "sglang", "sglang-total-tokens": "sglang"}  # router -> its engine
+TIMED = ("dynamo", *OWN)  # routers that need a simulation in time
 FULL_ATTENTION = ("kv-aware", "dynamo")  # routers that count the blocks of one group of full attention
-UNPLANNED = ("overlap", *TIMED)  # overlap sends all requests to one instance; dynamo is one product's kv-aware
+UNPLANNED = ("overlap", *TIMED)  # overlap sends all requests to one instance; the others are of one product each
 PLANNED: tuple[RouterName, ...] = tuple(name for name in ROUTERS if name not in UNPLANNED)
 
 
@@ -27,6 +45,53 @@ def check_router(name: str, *, in_time: bool = True) -> None:
     if name not in ROUTERS:
         raise UsageError(f"{name!r} is not a router. Try {', '.join(ROUTERS)}.")
     if name in TIMED and not in_time:
+        times = "--model and --gpu" if name in OWN else "--engine dynamo, or --model and --gpu"
+        other = "round-robin" if name in OWN else "kv-aware"
+        raise UsageError(f"--router {name} needs a simulation in time. Add {times}; or try {other}.")
+
+
+def check_balancer(router: str, engine: str) -> None:
+    """Raise UsageError if the router is another engine's own balancer.
+
+    >>> check_balancer("vllm-dp", "sglang")
+    Traceback (most recent call last):
+    kvtrace._base.errors.UsageError: --router vllm-dp is vllm's own balancer. Use --engine vllm.
+    """
+    if OWN.get(router, engine) != engine:
+        raise UsageError(f"--router {router} is {OWN[router]}'s own balancer. Use --engine {OWN[router]}.")
+
+
+def ranks_of(
+    deployment: Deployment, instances: int | None = None, router: RouterName | None = None
+) -> tuple[int, RouterName]:
+    """The instances that a simulation has of a deployment, and their router: its data-parallel ranks are instances.
+
+    Args:
+        deployment: What is simulated, with an engine.
+        instances: Copies of the deployment; the default is one.
+        router: Of these copies; the default is round-robin.
+
+    Raises:
+        UsageError: Both are more than one, or the balancer of the ranks is not simulated.
+
+    >>> from .deployment import Deployment
+    >>> ranks_of(Deployment(data_parallel_size=4)), ranks_of(Deployment(), 2, "kv-aware")
+    ((4, 'vllm-dp'), (2, 'kv-aware'))
+    """
+    size = deployment.data_parallel_size
+    if size == 1:
+        return instances or 1, router or "round-robin"
+    if instances is not None and instances > 1:
         raise UsageError(
-            f"--router {name} needs a simulation in time. Add --engine dynamo, or --model and --gpu; or try kv-aware."
+            f"--instances and --data-parallel-size cannot both be above 1 yet. For one router over all ranks, give "
+            f"--instances {instances * size} alone."
         )
+    balancers = BALANCERS.get(deployment.engine)
+    if balancers is None:
+        raise UsageError(
+            f"--data-parallel-size does not support engine {deployment.engine}. Use {' or '.join(BALANCERS)}."
+        )
+    name = deployment.balancer or next(iter(balancers))
+    if name not in balancers:
+        raise UsageError(f"the balancer {name} of {deployment.engine} is not simulated. Try {', '.join(balancers)}.")
+    return size, router or balancers[name]

@@ -1,4 +1,4 @@
-"""What a run is made of beside its cache: its instances, and the deployment that serves it in time.
+"""What a run is made of beside its cache: its instances, and what serves it in time.
 
 Two frozen records, as `cache/setup.py` has that of the cache. The fields with help are options of commands.
 """
@@ -6,21 +6,22 @@ Two frozen records, as `cache/setup.py` has that of the cache. The fields with h
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
 
 from .._base.options import option
+from .deployment import TIME as TIME
+from .deployment import Deployment
 from .routers import ROUTERS, RouterName
 
 if TYPE_CHECKING:
     from ..cache.engines import EngineName
+    from ..cache.layout import CacheLayout, Drafting
     from .calibration.costs import Costs
     from .hardware.roofline import Roofline
-    from .schedulers.base import BatchLimits, Scheduler, Tier
+    from .schedulers.base import Scheduler, Tier
     from .schedulers.dynamo import DynamoCost
     from .simulation import StepCost
-
-TIME = "Instances and time"  # a group of --help
 
 
 @dataclass(frozen=True)
@@ -49,16 +50,8 @@ class InstanceSetup:
 
 @dataclass(frozen=True)
 class TimeSetup:
-    """What serves the requests in time: the GPUs and the schedulers. Without a cost there are no times."""
+    """What serves the requests: a deployment; in time, the cost of its steps and its schedulers. No cost: no times."""
 
-    gpu: str | None = option(
-        None, "With --model: simulate serving in time on {rows}, or a JSON file; prints TTFT and TPOT.", metavar="G",
-        group=TIME,
-    )  # fmt: skip
-    gpus: int | None = option(
-        None, "With --gpu or --costs: GPUs per instance.  [default: 1; with --costs as many as were measured]",
-        metavar="N", minimum=1, group=TIME,
-    )  # fmt: skip
     costs_file: str | None = option(
         None,
         "Costs that kvtrace calibrate wrote, in place of --gpu. --model then names another model than the measured "
@@ -70,64 +63,97 @@ class TimeSetup:
         "With --costs: allow runs with larger steps, batches or contexts than were measured, with a warning.",
         group=TIME,
     )  # fmt: skip
-    step_tokens: int | None = option(
-        None,
-        "Largest number of tokens in a step: of an instance in time, or of a prompt for a --model with windows or "
-        "states.  [default: 8192; with --costs as measured]",
-        metavar="N", minimum=1, group=TIME,
-    )  # fmt: skip
-    max_requests: int | None = option(
-        None,
-        "In time: largest number of requests that an instance serves at once.  "
-        "[default: 1024 for vllm, 2048 for sglang, else 256; with --costs as measured]",
-        metavar="N", minimum=1, group=TIME,
-    )  # fmt: skip
     scheduler: str | None = option(
         None,
         "In time, with --engine vllm, sglang or dynamo: options of its scheduler, with the engine's own names. "
         "Example: watermark=0.01,async_scheduling=off.",
         metavar="K=V,...", group=TIME,
     )  # fmt: skip
-    model: Any = None  # a name of the catalog, or a config.json
+    deployment: Deployment = field(default_factory=Deployment)
     cost: StepCost | DynamoCost | None = None  # the time of a step
     schedulers: Mapping[str, Scheduler] | None = None  # engine -> its scheduler; the default is `scheduler_of(engine)`
     roofline: Roofline | None = None
     costs: Costs | None = None
 
+    def resolved(self, engines: Sequence[EngineName]) -> TimeSetup:
+        """The setup with the cost of a step and the schedulers of these engines, if there are times.
+
+        UsageError if the model is missing, or the costs were measured with another engine.
+        """
+        from .calibration.costs import step_cost
+        from .hardware.roofline import roofline_of
+        from .schedulers import cost_of
+
+        deployment, costs = self.deployment, self.costs
+        if costs is not None:
+            for engine in engines:
+                costs.require_engine(engine)
+            roofline: Roofline | None = costs.for_deployment(deployment)
+        else:
+            roofline = None if deployment.gpu is None else roofline_of(deployment)
+        cost = cost_of(engines) if roofline is None else step_cost(roofline)
+        schedulers: dict[str, Scheduler] = {engine: self._scheduler_of(engine) for engine in engines} if cost else {}
+        return replace(self, roofline=roofline, cost=cost, schedulers=schedulers or None)
+
+    def with_roofline(self, roofline: Roofline) -> TimeSetup:
+        """The setup on GPUs with other figures."""
+        from .calibration.costs import step_cost
+
+        return replace(self, roofline=roofline, cost=step_cost(roofline))
+
+    def drafting(self, engines: Sequence[EngineName]) -> dict[str, Drafting] | None:
+        """Engine -> what the drafter changes in its cache; None without one. UsageError if it is not modelled there."""
+        from ..cache.engines import drafting
+
+        drafter = self.deployment.speculative
+        return None if drafter is None else {engine: drafting(engine, drafter.tokens) for engine in engines}
+
+    def blocks_of(self, engine: EngineName, block_size: int, layout: CacheLayout | None = None) -> int:
+        """Blocks of `block_size` tokens, or of the pool of a layout, that the GPUs of an instance hold.
+
+        UsageError if the weights do not fit.
+        """
+        from .hardware.room import kv_room
+        from .models.layers import growing_bytes, rank_layers
+
+        deployment = self.in_memory(engine)
+        if self.costs and layout is None and (tokens := self.costs.measured_tokens(deployment)):
+            return max(tokens // block_size, 1)
+        available = kv_room(deployment).available_bytes
+        assert available is not None  # there is a GPU
+        block_bytes = layout.block_bytes if layout else block_size * growing_bytes(rank_layers(deployment))
+        return max(available // block_bytes, 1)
+
     @property
-    def timed(self) -> bool:
-        """Whether the options name GPUs, or costs that were measured on some."""
-        return bool(self.gpu or self.costs_file)
+    def kv_bytes_per_token(self) -> int | None:
+        """Bytes of a token on all GPUs of an instance, copies included; None without a model."""
+        from .models.layers import growing_bytes, rank_layers
+
+        if self.deployment.model is None:
+            return None
+        whole = replace(self.in_memory(self.deployment.engine), pipeline_parallel_size=1)
+        return whole.tensor_parallel_size * growing_bytes(rank_layers(whole))
+
+    def in_memory(self, engine: EngineName) -> Deployment:
+        """The deployment in one of the engines of a run, with the limits of its scheduler there.
+
+        Engines whose rules for memory are not modelled have vLLM's.
+        """
+        rules = replace(self.deployment, engine=engine if engine in ("vllm", "sglang") else "vllm")
+        if not self.schedulers or engine not in self.schedulers:
+            return rules
+        limits = self.schedulers[engine].limits
+        return replace(rules, max_num_batched_tokens=limits.step_tokens, max_num_seqs=limits.requests)
 
     @property
     def limits_steps(self) -> bool:
         """Whether an option that needs times is given."""
-        return bool(self.step_tokens or self.max_requests or self.scheduler)
-
-    def scheduled(self, engines: Sequence[EngineName]) -> TimeSetup:
-        """The deployment with the schedulers of these engines, if it has a cost."""
-        if not self.cost:
-            return self
-        return replace(self, schedulers={engine: self._scheduler_of(engine) for engine in engines})
-
-    @property
-    def capacity_tokens(self) -> int:
-        """The tokens that the GPUs of an instance hold."""
-        return min(self._held(scheduler.limits) for scheduler in (self.schedulers or {}).values())
-
-    def _held(self, limits: BatchLimits) -> int:
-        assert self.roofline is not None
-        if self.costs:
-            return self.costs.capacity_tokens(self.roofline, limits)
-        return self.roofline.capacity_tokens(limits.step_tokens, limits.requests)
+        deployment = self.deployment
+        return bool(deployment.max_num_batched_tokens or deployment.max_num_seqs or self.scheduler)
 
     def _scheduler_of(self, engine: EngineName) -> Scheduler:
-        from .schedulers import BatchLimits, scheduler_of
+        from .schedulers import scheduler_of
         from .schedulers.base import with_options
 
-        scheduler = scheduler_of(engine)
-        limits = self.costs.batch_limits if self.costs else scheduler.limits
-        scheduler = scheduler.limited(
-            BatchLimits(self.step_tokens or limits.step_tokens, self.max_requests or limits.requests)
-        )
+        scheduler = scheduler_of(engine, replace(self.deployment, engine=engine).batch_limits)
         return with_options(scheduler, self.scheduler) if self.scheduler else scheduler

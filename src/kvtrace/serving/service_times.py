@@ -17,6 +17,7 @@ import numpy as np
 
 from .._base.errors import UsageError
 from .calibration.costs import roofline_cost
+from .deployment import Deployment
 from .hardware.roofline import roofline_of
 from .simulation import StepCost
 
@@ -128,8 +129,7 @@ def service_model(
         measured = read_costs(costs)
         calibrated = measured.for_gpus(model, gpus=gpus)
         return ServiceModel(calibrated.cost, about | _named(model or measured.model, measured.gpu, calibrated.gpus))
-    roofline = roofline_of(model, gpu, gpus or 1)
-    assert roofline is not None
+    roofline = roofline_of(Deployment(model, gpu=gpu).with_gpus(gpus))
     return ServiceModel(roofline_cost(roofline), about | _named(model, gpu, roofline.gpus))
 
 

@@ -19,7 +19,7 @@ from ..trace.unknown import OUTPUTS, PREFIXES, require_known
 from .instances import CHUNK, InstanceGroup
 from .lanes import ClosedLoop as ClosedLoop
 from .lanes import ClosedRun, run_closed
-from .routers import FULL_ATTENTION, RouterName, check_router
+from .routers import FULL_ATTENTION, RouterName, check_balancer, check_router
 from .schedulers import scheduler_of
 from .schedulers.base import BatchLimits as BatchLimits
 from .schedulers.base import Scheduler
@@ -71,7 +71,10 @@ class ServingOptions(TypedDict, total=False):
     Keys:
         instances: The number of instances; the default is 1.
         router: A router of docs/cache/simulate.md; the default is round-robin.
-        router_seed: Of the router dynamo, which draws among instances of equal cost.
+        router_seed: Of the routers that draw: dynamo among instances of equal cost, vllm-dp an API server for each
+            request.
+        api_server_count: With the router vllm-dp: the API servers, which balance each by itself. The default is one
+            for each instance, as vllm serve has.
         limits: Tokens per step and requests at once; the default is that of the scheduler.
         scheduler: A scheduler with other options, such as `VllmScheduler(watermark=0.01)`, in place of limits.
         tiers: Tiers below the first one of each instance, the fastest first; vllm has one.
@@ -82,6 +85,7 @@ class ServingOptions(TypedDict, total=False):
     instances: int
     router: RouterName
     router_seed: int
+    api_server_count: int | None
     limits: BatchLimits | None
     scheduler: Scheduler | None
     tiers: Sequence[Tier]
@@ -184,11 +188,13 @@ def _instances(trace: Trace, cost: StepCost | DynamoCost, setting: Setting, opti
         )
     router, instances = options.get("router", "round-robin"), options.get("instances", 1)
     check_router(router)
+    check_balancer(router, setting.engine)
     limits, scheduler = options.get("limits"), options.get("scheduler")
     if scheduler is not None and limits is not None:
         raise UsageError("Give limits or a scheduler, which has its own limits, not both.")
     scheduler = scheduler or scheduler_of(setting.engine, limits)
-    for name, size in (("instances", instances), ("capacity", setting.capacity)):
+    servers = options.get("api_server_count")
+    for name, size in (("instances", instances), ("capacity", setting.capacity), ("api-server-count", servers or 1)):
         if size < 1:
             raise UsageError(f"--{name} must be at least 1.")
     if setting.schedule.kind != "serial":
@@ -200,7 +206,7 @@ def _instances(trace: Trace, cost: StepCost | DynamoCost, setting: Setting, opti
     setting = _with_groups(scheduler.setting_of(setting), scheduler, router, trace.block_size)
     return InstanceGroup(
         cost, setting, scheduler, instances, router, options.get("router_seed", 0), tuple(options.get("tiers", ())),
-        prefetch=options.get("prefetch", True), timelines=options.get("timelines", False),
+        prefetch=options.get("prefetch", True), timelines=options.get("timelines", False), api_server_count=servers,
     )  # fmt: skip
 
 

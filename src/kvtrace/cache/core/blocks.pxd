@@ -72,6 +72,7 @@ cdef class FreeQueue(Engine):
     cdef int[::1] held  # the physical blocks of live requests, in order of admission
     cdef long long[::1] begin  # row -> start of its physical blocks in `held`
     cdef long long top
+    cdef int dropped  # the last blocks of a hit that are computed again, for a drafter
 
     cdef int _take(self) except -1 nogil
 
@@ -89,6 +90,8 @@ cdef class PagedCache(StepCache):
     cdef list vacant  # size as a power of two -> parts of this size that no request has
     cdef long long top
     cdef int idle_hits  # of the last lookup: hit blocks that no request holds
+    cdef int dropped  # the last blocks of a hit that are computed again, for a drafter
+    cdef long long drafts  # tokens that a drafter predicts in a step
 
     cdef long long blocks_of(self, long long tokens) noexcept nogil
     cdef int block_at(self, Py_ssize_t row, int place) noexcept nogil

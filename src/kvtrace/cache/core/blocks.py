@@ -247,6 +247,11 @@ class BlockPool:
         return 0
 
 
+def drops_last(demand):
+    """1 if a hit loses its last block, since a drafter needs the token after each block; 0 otherwise."""
+    return int(demand.drafting is not None and not demand.drafting.needs_next)
+
+
 class FreeQueue(Engine):
     """vLLM's block pool: one queue of free physical blocks, cached or not; allocation takes the block at its head.
 
@@ -260,6 +265,7 @@ class FreeQueue(Engine):
         self.held = np.empty(int(demand.max_blocks.sum()), dtype=np.int32)
         self.begin = np.empty(len(demand.full), dtype=np.int64)
         self.top = 0
+        self.dropped = drops_last(demand)
 
     def self_check(self):
         """A message about an inconsistency after all requests have ended, or None."""
@@ -270,7 +276,7 @@ class FreeQueue(Engine):
         start: cython.Py_ssize_t = self.start[row]
         while hit < self.limit[row] and self.queue.copy[self.ids[start + hit]] != NOTHING:
             hit += 1
-        return hit
+        return max(hit - self.dropped, 0)
 
     def admit(self, row):
         i: cython.int
@@ -285,6 +291,9 @@ class FreeQueue(Engine):
                 break
             idle += self.queue.pins[physical] == 0
             hit += 1
+        if self.dropped and hit:
+            hit -= 1
+            idle -= self.queue.pins[self.queue.copy[self.ids[start + hit]]] == 0
         if blocks - hit + idle > self.queue.free:  # idle hit blocks leave the queue too
             return NO_ROOM
         if self.live == 0:
@@ -297,7 +306,7 @@ class FreeQueue(Engine):
         self.top += hit
         for i in range(hit, self.full[row]):  # allocate
             self.queue.register(self._take(), self.ids[start + i])
-        if self.tail[row]:
+        while self.top < self.begin[row] + blocks:
             self._take()
         return hit
 
@@ -358,6 +367,7 @@ class PagedCache(StepCache):
         self.top = 0
         self.idle_hits = 0
         self.step_ends = 0
+        self.dropped, self.drafts = drops_last(demand), demand.drafting.tokens if demand.drafting else 0
 
     def self_check(self):
         """A message about an inconsistency after all requests have ended, or None."""
@@ -378,7 +388,7 @@ class PagedCache(StepCache):
             return self.look_up(row, self.tokens[row] + 1)  # with the block of the last token
         while hit < self.full[row] and self.queue.was_cached(self.block_at(row, hit)):
             hit += 1
-        return hit
+        return max(hit - self.dropped, 0)
 
     def table(self, row: cython.Py_ssize_t):
         """The physical blocks that a request holds, in the order of its tokens."""
@@ -417,20 +427,24 @@ class PagedCache(StepCache):
                 break
             self.idle_hits += self.queue.pins[physical] == 0
             hit += 1
+        if self.dropped and hit:
+            hit -= 1
+            self.idle_hits -= self.queue.pins[self.queue.copy[self.block_at(row, hit)]] == 0
         return hit
 
     def find(self, row, tokens):
         return self.look_up(row, tokens) * self.block_size
 
     def admission(self, row, hit, end, whole, spare):
-        need: cython.longlong = self.blocks_of(whole if whole else end) - hit // self.block_size + self.idle_hits
+        held: cython.longlong = max(whole, end + self.drafts)
+        need: cython.longlong = self.blocks_of(held) - hit // self.block_size + self.idle_hits
         return NO_BLOCKS if need + spare > self.queue.free else FITS
 
     def open(self, row, hit):
         return self.start_with(row, cython.cast(cython.int, hit // self.block_size))
 
     def missing(self, row, start, end):
-        return self.blocks_of(end) - self.count[row]
+        return self.blocks_of(end + self.drafts) - self.count[row]
 
     def start_with(self, row, hits):
         """Pin the hits of a request that holds nothing."""
@@ -448,7 +462,7 @@ class PagedCache(StepCache):
         return self.missing(row, start, end) <= self.queue.free
 
     def extend(self, row, start, end):
-        blocks: cython.longlong = self.blocks_of(end)
+        blocks: cython.longlong = self.blocks_of(end + self.drafts)
         while self.count[row] < blocks:
             self.held[self.begin[row] + self.count[row]] = self.queue.take()
             self.count[row] += 1
@@ -472,8 +486,8 @@ class PagedCache(StepCache):
         self.vacant[self.room[row]].append(part)
         return 0
 
-    def quiet(self, row, computed, lag):
-        return (self.block_size - computed % self.block_size) % self.block_size
+    def quiet(self, row, computed, lag, ahead):
+        return (self.block_size - (computed + self.drafts) % self.block_size) % self.block_size
 
     def _part(self, row):
         """A part of `held` with room for all blocks that a request can come to hold."""

@@ -75,4 +75,4 @@ cdef class StepCache(Engine):
     cdef int extend(self, Py_ssize_t row, long long start, long long end) except -1
     cdef int publish(self, Py_ssize_t row, long long tokens) except -1 nogil
     cdef int release(self, Py_ssize_t row) except -1
-    cdef long long quiet(self, Py_ssize_t row, long long computed, long long lag) noexcept
+    cdef long long quiet(self, Py_ssize_t row, long long computed, long long lag, long long ahead) noexcept

@@ -234,9 +234,10 @@ class StepCache:
         """Give up all blocks of a request, tail first."""
         return 0
 
-    def quiet(self, row, computed, lag):
+    def quiet(self, row, computed, lag, ahead):
         """The steps, of one token each, before one that takes, frees or publishes blocks, after `computed` tokens.
 
-        The tokens of the last `lag` steps are not known yet: blocks are freed and published that much later.
+        The tokens of the last `lag` steps are not known yet: blocks are freed and published that much later, and
+        published `ahead` tokens after that.
         """
         return 0

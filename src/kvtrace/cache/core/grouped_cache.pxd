@@ -28,6 +28,7 @@ cdef class GroupedCache(Engine):
     cdef long long step_tokens  # the largest chunk of a prompt
     cdef long long retention  # tokens between checkpoints; 0 = at the end of a prompt and at junctions, -1 = dense
     cdef long long keys  # keys of a group
+    cdef long long drafts  # tokens that a drafter predicts in a step
     cdef bint checkpoint  # a state can be saved within a chunk
     cdef bint junctions  # checkpoints are made at junctions, too
     cdef bint has_state
@@ -83,6 +84,8 @@ cdef class GroupedCache(Engine):
     cdef int allocate(self, Py_ssize_t row, long long hit, long long end) except -1 nogil
     cdef int retire(self, Py_ssize_t row, long long tokens) noexcept nogil
     cdef long long missing(self, Py_ssize_t row, long long hit, long long start, long long end) noexcept nogil
+    cdef long long _places(self, int form, long long end) noexcept nogil
+    cdef long long _scratch(self, int form) noexcept nogil
     cdef long long idle_hits(self, Py_ssize_t row, long long hit) noexcept nogil
     cdef long long _checkpoint_place(self, Py_ssize_t row, int form, long long start, long long end) noexcept nogil
     cdef int _start_with(self, Py_ssize_t row, long long hit) noexcept nogil

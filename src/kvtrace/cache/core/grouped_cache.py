@@ -39,14 +39,16 @@ class GroupedCache(Engine):
         by_block = demand.mode == "block"
         prompt, output = lengths or (trace.input_length, trace.output_length)
         if by_block:
-            prompt = np.asarray(demand.full, dtype=np.int64) * self.base
+            prompt = trace.prompt_blocks * self.base
+        drafting = demand.drafting
+        self.drafts = drafting.tokens if drafting else 0
         self.tokens = np.ascontiguousarray(prompt, dtype=np.int64)
         self.known_tokens, self.prefill_end = self.tokens.copy(), self.tokens.copy()
         self.more = np.maximum(output - 1, 0).astype(np.int64) if self.grows else np.zeros(rows, np.int64)
         self.computed, self.junction = np.zeros((2, rows), dtype=np.int64)
         self.keys = context.blocks
         total = np.asarray(self.tokens) + np.asarray(self.more)
-        taken = sum(-(-total // group.block_size) for group in groups)
+        taken = sum(-(-(total + self.drafts) // group.block_size) + self.drafts for group in groups)
         self.pool = BlockPool(min(context.capacity, int(taken.sum()) + 1), context.blocks * self.groups)
         self.slot = np.full(rows, NO_SLOT, dtype=np.int32)
         self.vacant, self.slots = np.full(64, NO_SLOT, dtype=np.int32), 0
@@ -125,6 +127,8 @@ class GroupedCache(Engine):
         for f in range(self.forms):
             at = slot * self.forms + f
             blank += self._without_entry(at, f, self.length[at], self.last[at])
+            if self.has_grown[at]:
+                blank += self._scratch(f)
         self.pool.put_back(blank)
         self.evictions = self.pool.evictions
         self.next_vacant[slot] = self.vacant[self.room[slot]]
@@ -324,12 +328,22 @@ class GroupedCache(Engine):
         total: cython.longlong = 0
         slot: cython.Py_ssize_t = self.slot[row]
         for f in range(self.forms):
-            new = (end + self.size[f] - 1) // self.size[f]
+            new = self._places(f, end)
             new -= hit // self.size[f] if slot == NO_SLOT else self.length[slot * self.forms + f]
             if self.kind[f] == STATE and new > 0:
                 new = min(new, 1 + (self._checkpoint_place(row, f, start, end) >= 0))
             total += max(new, 0) * self._members(f)
+            if self.drafts and (slot == NO_SLOT or not self.has_grown[slot * self.forms + f]):
+                total += self._scratch(f)
         return total
+
+    def _places(self, form, end):
+        """The places of a table up to a token; attention has some more for the tokens that a drafter predicts."""
+        return (end + (0 if self.kind[form] == STATE else self.drafts) + self.size[form] - 1) // self.size[form]
+
+    def _scratch(self, form):
+        """The blocks in which states run ahead with a drafter's tokens: as many for each request of a group."""
+        return self.drafts * self._members(form) if self.kind[form] == STATE else 0
 
     def idle_hits(self, row, hit):
         """The blocks of a hit that no request holds: they leave the free ones."""
@@ -390,7 +404,7 @@ class GroupedCache(Engine):
         blank: cython.longlong  # the first place that gets a block
         for f in range(self.forms):
             at = self.slot[row] * self.forms + f
-            places = (end + self.size[f] - 1) // self.size[f]
+            places = self._places(f, end)
             if self.kind[f] == STATE:
                 blank = self.length[at]
                 checkpoint = self._checkpoint_place(row, f, start, end)
@@ -550,9 +564,12 @@ class GroupedCache(Engine):
     def _next_event(self, computed):
         """The number of tokens after `computed` at which the next token takes, frees or lists a block."""
         f: cython.int
+        held: cython.longlong = computed + self.drafts
         soonest: cython.longlong = (computed + 1) // self.align * self.align + self.align - 1  # one more lists blocks
         for f in range(self.forms):
             soonest = min(soonest, (computed // self.size[f] + 1) * self.size[f])
+            if self.drafts:
+                soonest = min(soonest, (held // self.size[f] + 1) * self.size[f] - self.drafts)
         return max(computed + 1, min(soonest, self.next_freed(computed)))
 
     def next_freed(self, tokens):
@@ -576,7 +593,7 @@ class GroupedCache(Engine):
         power: cython.int = 0
         slot: cython.int
         part: cython.longlong
-        total: cython.longlong = self.tokens[row] + self.more[row]
+        total: cython.longlong = self.tokens[row] + self.more[row] + self.drafts
         places: cython.longlong = 0
         for f in range(self.forms):
             places += (total // self.size[f] + 1) * (self._members(f) + 1)
@@ -711,7 +728,7 @@ class GroupedSteps(StepCache):
             places = max(0, places - hit // size)
             if groups.kind[f] == STATE:
                 places = min(places, 1 + (groups._checkpoint_place(row, f, hit, tokens) != NO_BLOCK))
-            total += places * groups._members(f)
+            total += places * groups._members(f) + groups._scratch(f)
         return total
 
     def open(self, row, hit):
@@ -740,12 +757,14 @@ class GroupedSteps(StepCache):
         f: cython.int
         groups: GroupedCache = self.groups
         room: cython.longlong = NEVER
+        last: cython.longlong
         if self.has_room(row, start, end):
             return 0
         groups.pool.take(groups.missing(row, 0, start, end))
         groups._extend(row, start, end)
         for f in range(groups.forms):
-            room = min(room, groups.length[groups.slot[row] * groups.forms + f] * groups.size[f])
+            last = groups.length[groups.slot[row] * groups.forms + f] * groups.size[f]
+            room = min(room, last if groups.kind[f] == STATE else last - groups.drafts)
         self.room[row], self.next_freed[row] = room, 0  # some of the new blocks may already lie behind the window
         return 0
 
@@ -758,6 +777,6 @@ class GroupedSteps(StepCache):
     def release(self, row):
         return self.groups.finish(row)
 
-    def quiet(self, row, computed, lag):
-        steps: cython.longlong = min(self.next_freed[row], self.next_listed[row] - 1) + lag
+    def quiet(self, row, computed, lag, ahead):
+        steps: cython.longlong = min(self.next_freed[row], self.next_listed[row] - 1 + ahead) + lag
         return max(0, min(steps, self.room[row]) - computed)

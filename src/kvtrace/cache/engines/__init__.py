@@ -8,7 +8,7 @@ from importlib import import_module
 from typing import Any, Literal
 
 from ..._base.errors import UsageError
-from ..layout import CacheLayout
+from ..layout import CacheLayout, Drafting
 from ..policies import is_users
 
 EngineName = Literal["reference", "vllm", "dynamo", "nano-vllm", "sglang", "tensorrt-llm", "lmcache"]  # of ENGINES
@@ -32,6 +32,7 @@ class EngineRow:
     options: dict[str, tuple[str, ...]] = field(default_factory=dict)  # engine option -> its values, the default first
     chunk_tokens: int = 1  # the tokens of a chunk; hits are whole chunks
     layouts: bool = False  # it models windows and states, not only full attention
+    drafters: tuple[str, ...] = ()  # the rules for a drafter that it models, the default first
 
 
 ENGINES: dict[str, EngineRow] = {
@@ -41,7 +42,7 @@ ENGINES: dict[str, EngineRow] = {
     ),
     "vllm": EngineRow(
         "vllm", "build", "vLLM 0.33.0", recompute_last=True, policies=("lru",), layouts=True,
-        options={"free_order": ("prepend", "append")},
+        options={"free_order": ("prepend", "append")}, drafters=("lookahead", "drop"),
     ),
     "dynamo": EngineRow(
         "vllm", "build_dynamo", "the mocked engine of Dynamo 1.6.1", recompute_last=True, policies=("lru",),
@@ -50,7 +51,7 @@ ENGINES: dict[str, EngineRow] = {
     "sglang": EngineRow(
         "sglang", "build", "SGLang 0.5.23", recompute_last=True,
         policies=("lru", "lfu", "fifo", "mru", "filo", "slru", "priority"), options={"tree": ("unified", "radix")},
-        layouts=True,
+        layouts=True, drafters=("bigram",),
     ),
     "tensorrt-llm": EngineRow(
         "tensorrt_llm", "build", "TensorRT-LLM 1.3", recompute_last=True, policies=("lru", "priority"),
@@ -70,6 +71,25 @@ def find(name: str) -> EngineRow:
     if name not in ENGINES:
         raise UsageError(f"{name!r} is not an engine. Try {', '.join(ENGINES)}.")
     return ENGINES[name]
+
+
+def drafting(name: str, tokens: int, rule: str | None = None) -> Drafting:
+    """What a drafter that predicts `tokens` tokens a step changes in the cache of an engine, by one of its rules.
+
+    UsageError for an engine whose drafters are not modelled, and for a rule that it does not have.
+
+    >>> drafting("vllm", 3), drafting("sglang", 3)
+    (Drafting(rule='lookahead', tokens=3), Drafting(rule='bigram', tokens=0))
+    """
+    rules = find(name).drafters
+    if not rules:
+        able = " or ".join(name for name, row in ENGINES.items() if row.drafters)
+        raise UsageError(
+            f"A drafter (--speculative) is not modelled with --engine {name}. Leave it out, or use {able}."
+        )
+    if rule is not None and rule not in rules:
+        raise UsageError(f"Engine {name} does not have the rule {rule!r} for drafters. Try {' or '.join(rules)}.")
+    return Drafting(rule or rules[0], tokens if name == "vllm" else 0)
 
 
 def non_default(options: Mapping[str, Any]) -> tuple[tuple[str, str], ...]:

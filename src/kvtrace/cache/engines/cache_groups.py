@@ -1,10 +1,10 @@
 """The cache groups that vLLM and SGLang make of a model's layers, with their block and page sizes.
 
 vLLM 0.33.0 follows get_kv_cache_groups (vllm/v1/core/kv_cache_planning.py), _align_hybrid_block_size
-(platforms/interface.py) and get_mamba_prefill_checkpoint_grid (model_executor/layers/mamba/abstract.py), with what a
-server on an H100 takes by default: FlashAttention, prefix caching, the hybrid KV cache manager, no speculative
-decoding. Checked: against these functions, for the layers of published models and for random ones
-(tests/clients/test_vllm_layout.py).
+(platforms/interface.py), resolve_kv_cache_block_sizes (v1/core/kv_cache_utils.py) and get_mamba_prefill_checkpoint_grid
+(model_executor/layers/mamba/abstract.py), with what a server takes by default: prefix caching, the hybrid KV cache
+manager. Checked: against these functions, for the layers of published models and for random ones
+(tests/clients/test_vllm_layout.py), and for whole models under parallelism (tests/clients/test_vllm_deployments.py).
 
 SGLang 0.5.23 has a pool of full attention, and one of windows or states beside it (sglang.py).
 """
@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from itertools import accumulate, pairwise
 from math import lcm
 
 from ..._base.errors import UsageError
@@ -41,15 +42,24 @@ STATE_KERNELS: dict[str, StateKernel] = {
 
 
 @dataclass(frozen=True)
-class _Pages:
+class Pages:
     """Equal layers, with the tokens of a block and the bytes of its page in one layer."""
 
-    layers: LayerKind
+    layers: LayerKind  # with all layers
+    in_stages: tuple[int, ...]  # layers of each pipeline stage
     block_size: int
     page_bytes: int
 
+    def every(self, step: int, start: int) -> Pages:
+        """Layers start, start + step, ... of them, counted through the stages."""
+        ends = list(accumulate(self.in_stages, initial=0))
+        counts = tuple(
+            len(range(start + -(-max(first - start, 0) // step) * step, last, step)) for first, last in pairwise(ends)
+        )
+        return replace(self, layers=replace(self.layers, layers=sum(counts)), in_stages=counts)
+
     @property
-    def as_full(self) -> _Pages:
+    def as_full(self) -> Pages:
         """The same pages where the layers keep all tokens."""
         kind = "latent" if self.layers.kind == "latent" else "full"
         return replace(self, layers=replace(self.layers, kind=kind, window=0))
@@ -62,20 +72,26 @@ def vllm_layout(
     retention_interval: int | None = 0,
     state_kernel: str = "split",
     hybrid: bool = True,
+    kernel_block: int = KERNEL_BLOCK,
+    context_shards: int = 1,
+    later_stages: Sequence[Sequence[LayerKind]] = (),
 ) -> CacheLayout:
     """Lay out a model's layers as vLLM 0.33.0 does.
 
     Args:
-        layers: The layers of the model by kind, in the order of the first layer of each kind. Tensor parallelism
-            changes the block size only where one GPU has other shares of tokens and of states (latent layers, fewer
-            KV heads than GPUs): give the layers of one GPU then.
+        layers: The layers of the model by kind, in the order of the first layer of each kind; under tensor parallelism
+            with what one GPU keeps of them.
         block_size: Tokens (--block-size); None = vLLM's default. A model with states may get larger blocks.
         retention_interval: Tokens between the checkpoints that vLLM retains (--prefix-cache-retention-interval).
         state_kernel: The prefill kernel of the states, a key of STATE_KERNELS.
         hybrid: Whether layers of different kinds have their own groups (--disable-hybrid-kv-cache-manager: False).
+        kernel_block: Tokens of a block that the attention kernels read; blocks hold at least as many.
+        context_shards: GPUs that share the tokens of a block of attention (--decode-context-parallel-size).
+        later_stages: The layers of further pipeline stages; `layers` are those of the first.
 
     Returns:
-        The groups in vLLM's order; block_bytes is what vLLM divides the memory for KV by.
+        The groups in vLLM's order, each with its layers in the stage that has most of them; block_bytes is what vLLM
+        divides the memory for KV by, on a GPU of the stage whose blocks are largest.
 
     Raises:
         UsageError: vLLM refuses these layers or options, or its rules for them are not modelled.
@@ -87,14 +103,20 @@ def vllm_layout(
     kernel = STATE_KERNELS.get(state_kernel)
     if kernel is None:
         raise UsageError(f"{state_kernel!r} is not a kernel of states. Try {', '.join(STATE_KERNELS)}.")
-    kinds = _merged(layers)
-    pages = _pages(kinds, _block_size(kinds, block_size, kernel))
+    kinds = merged(layers, *later_stages)
+    if any(kind.tokens_per_entry != 1 or kind.block_size for kind in kinds):
+        raise UsageError("vLLM has rules of its own for compressed layers, which this layout does not model.")
+    pages = _pages(kinds, _block_size(kinds, block_size, kernel, kernel_block))
     if not hybrid and not _one_table(pages):
         pages = _promoted(pages)
     groups = [pages] if _one_table(pages) else _groups(pages)
     layout = CacheLayout(
-        tuple(_group(group) for group in groups),
-        block_bytes=max(sum(part.layers.layers * part.page_bytes for part in group) for group in groups),
+        tuple(_group(group, context_shards) for group in groups),
+        block_bytes=max(
+            sum(part.in_stages[stage] * part.page_bytes for part in group)
+            for group in groups
+            for stage in range(1 + len(later_stages))
+        ),
         retention_interval=retention_interval,
         internal_checkpoint_alignment=_checkpoint_alignment(groups, kernel),
     )
@@ -102,29 +124,29 @@ def vllm_layout(
     return layout
 
 
-def _merged(layers: Sequence[LayerKind]) -> list[LayerKind]:
-    """One entry for equal layers, in the order of the first."""
-    merged: dict[LayerKind, int] = {}
-    for entry in layers:
-        if entry.layers < 1:
-            raise UsageError(f"a kind of layer needs at least one layer: {entry}.")
-        if not (entry.state_bytes if entry.kind == "state" else entry.token_bytes):
-            raise UsageError(f"the bytes of a kind of layer are not known: {entry}.")
-        if entry.tokens_per_entry != 1:
-            raise UsageError("vLLM has rules of its own for compressed layers, which this layout does not model.")
-        layer = replace(entry, layers=1)
-        merged[layer] = merged.get(layer, 0) + entry.layers
+def merged(*stages: Sequence[LayerKind]) -> dict[LayerKind, list[int]]:
+    """Each kind of layer, in the order of the first, with its number of layers in each stage."""
+    merged: dict[LayerKind, list[int]] = {}
+    for stage, layers in enumerate(stages):
+        for entry in layers:
+            if entry.layers < 1:
+                raise UsageError(f"a kind of layer needs at least one layer: {entry}.")
+            if not (entry.state_bytes if entry.kind == "state" else entry.token_bytes):
+                raise UsageError(f"the bytes of a kind of layer are not known: {entry}.")
+            merged.setdefault(replace(entry, layers=1), [0] * len(stages))[stage] += entry.layers
     if not merged:
         raise UsageError("a model without layers has no cache.")
-    return [replace(layer, layers=count) for layer, count in merged.items()]
+    return merged
 
 
-def _block_size(kinds: list[LayerKind], wanted: int | None, kernel: StateKernel) -> int:
+def _block_size(kinds: Iterable[LayerKind], wanted: int | None, kernel: StateKernel, kernel_block: int) -> int:
     """Tokens of a block: a page of attention must be at least as large as a state."""
-    block_size = DEFAULT_BLOCK_SIZE if wanted is None else wanted
+    kinds = list(kinds)
+    block_size = max(DEFAULT_BLOCK_SIZE, kernel_block) if wanted is None else wanted
     attends = any(entry.kind != "state" for entry in kinds)
-    if block_size < 1 or (attends and block_size % KERNEL_BLOCK):
-        raise UsageError(f"vLLM's blocks hold a multiple of {KERNEL_BLOCK} tokens; {block_size} is not one.")
+    multiple = kernel_block if any(entry.indexer for entry in kinds) else KERNEL_BLOCK
+    if block_size < 1 or (attends and block_size % multiple):
+        raise UsageError(f"vLLM's blocks hold a multiple of {multiple} tokens; {block_size} is not one.")
     state_bytes = max(entry.state_bytes for entry in kinds)
     attention = _main_attention(kinds)
     if not state_bytes or attention is None:
@@ -134,25 +156,25 @@ def _block_size(kinds: list[LayerKind], wanted: int | None, kernel: StateKernel)
     return step * -(-state_bytes // (step * attention.token_bytes))
 
 
-def _main_attention(kinds: list[LayerKind]) -> LayerKind | None:
+def _main_attention(kinds: Iterable[LayerKind]) -> LayerKind | None:
     """The attention that the model's config describes, whose pages those of the states equal."""
     order = ("latent", "full", "window", "chunk")
     attention = [entry for entry in kinds if entry.kind != "state"]
     return min(attention, key=lambda entry: order.index(entry.kind), default=None)
 
 
-def _pages(kinds: list[LayerKind], block_size: int) -> list[_Pages]:
+def _pages(kinds: dict[LayerKind, list[int]], block_size: int) -> list[Pages]:
     """Each kind with its page; a state's page is as large as one of attention, where there is attention."""
     attention = _main_attention(kinds)
     pages = []
-    for entry in kinds:
+    for entry, in_stages in kinds.items():
         padded = entry.state_bytes if attention is None else block_size * attention.token_bytes
         page_bytes = padded if entry.kind == "state" else block_size * entry.token_bytes
-        pages.append(_Pages(entry, block_size, page_bytes))
+        pages.append(Pages(replace(entry, layers=sum(in_stages)), tuple(in_stages), block_size, page_bytes))
     return pages
 
 
-def _one_table(pages: list[_Pages]) -> bool:
+def _one_table(pages: list[Pages]) -> bool:
     """Whether all layers keep the same tokens, so that one table of blocks serves them (vLLM's uniform types)."""
     kinds = {part.layers.kind for part in pages}
     if kinds <= set(ATTENDS_ALL):
@@ -162,7 +184,7 @@ def _one_table(pages: list[_Pages]) -> bool:
     return len(kinds) == 1 and len({part.layers.window for part in pages}) == 1
 
 
-def _promoted(pages: list[_Pages]) -> list[_Pages]:
+def _promoted(pages: list[Pages]) -> list[Pages]:
     """Windows and chunks that keep all tokens, as full attention does (_promote_local_kv_cache_specs)."""
     kinds = {part.layers.kind for part in pages}
     if "state" in kinds or not kinds & set(ATTENDS_ALL):
@@ -173,7 +195,7 @@ def _promoted(pages: list[_Pages]) -> list[_Pages]:
     return [part.as_full for part in pages]
 
 
-def _groups(pages: list[_Pages]) -> list[list[_Pages]]:
+def _groups(pages: list[Pages]) -> list[list[Pages]]:
     """Groups of equal pages and equal layers, with about as many layers each (_get_kv_cache_groups_uniform_page_size).
 
     Where pages cannot be made equal, windows beside latent layers keep all tokens, in one group.
@@ -189,13 +211,11 @@ def _groups(pages: list[_Pages]) -> list[list[_Pages]]:
     groups = []
     for part in equal:
         count = -(-part.layers.layers // width)
-        for number in range(count):  # layers number, number + count, ... of this kind
-            share = len(range(number, part.layers.layers, count))
-            groups.append([replace(part, layers=replace(part.layers, layers=share))])
+        groups += [[part.every(count, number)] for number in range(count)]
     return groups
 
 
-def _equal_pages(pages: list[_Pages]) -> list[_Pages] | None:
+def _equal_pages(pages: list[Pages]) -> list[Pages] | None:
     """Pages of one size, by larger blocks where that divides, else by padding; None where vLLM cannot."""
     largest = max(part.page_bytes for part in pages)
     equal = []
@@ -208,13 +228,16 @@ def _equal_pages(pages: list[_Pages]) -> list[_Pages] | None:
     return equal
 
 
-def _group(parts: list[_Pages]) -> CacheGroup:
+def _group(parts: list[Pages], context_shards: int) -> CacheGroup:
     kind, window = parts[0].layers.kind, parts[0].layers.window
-    layers = sum(part.layers.layers for part in parts)
-    return CacheGroup("full" if kind in ATTENDS_ALL else kind, layers, parts[0].block_size, window)
+    if context_shards > 1 and window:
+        raise UsageError("vLLM refuses windows and chunks under --decode-context-parallel-size.")
+    layers = max(sum(counts) for counts in zip(*(part.in_stages for part in parts), strict=True))
+    span = parts[0].block_size * (context_shards if kind in ATTENDS_ALL else 1)
+    return CacheGroup("full" if kind in ATTENDS_ALL else kind, layers, span, window)
 
 
-def _checkpoint_alignment(groups: list[list[_Pages]], kernel: StateKernel) -> int:
+def _checkpoint_alignment(groups: list[list[Pages]], kernel: StateKernel) -> int:
     blocks = [part.block_size for group in groups for part in group if part.layers.kind == "state"]
     if not blocks:
         return 0

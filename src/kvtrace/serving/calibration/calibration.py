@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from functools import cached_property
-from pathlib import Path
 from typing import Any, cast
 
 import numpy as np
@@ -19,15 +18,14 @@ from ..._base.results import DescribedResult
 from ...cache.demand import block_demand
 from ...cache.engines import EngineName
 from ...cache.simulation import Setting
-from ..hardware.gpus import Gpu
-from ..hardware.gpus import gpu as gpu_of
-from ..hardware.roofline import Roofline
+from ..deployment import Deployment
+from ..hardware.roofline import Roofline, roofline_of
 from ..latencies import Latencies, StatisticError, errors_of, mean_error
-from ..models.shape import ModelShape, model_shape
 from ..recordings.recording import Recording
+from ..run_options import TimeSetup
 from ..schedulers import Scheduler
 from ..simulation import ServingRun, StepCost, open_loop
-from .costs import ATTENTION, FORMS, Costs, range_of_run, roofline_cost, start_terms, terms_of, window_terms
+from .costs import ATTENTION, FORMS, Costs, range_of_run, roofline_cost, start_terms, stored, terms_of, window_terms
 from .fitting import BOUND, DecodeTimes, TokenGaps, fit, scipy_optimize
 
 SCHEMA = 1  # version of the keys of `Calibration.to_dict`
@@ -70,10 +68,8 @@ class Calibration(DescribedResult):
 
 def calibrate(
     recording: Recording,
-    model: ModelShape | dict[str, Any] | str | Path,
-    gpu: Gpu | str | Path,
+    deployment: Deployment,
     *,
-    gpus: int = 1,
     scheduler: Scheduler | None = None,
     holdout: float = 0.5,
     seed: int = 0,
@@ -83,9 +79,7 @@ def calibrate(
 
     Args:
         recording: What was measured (`read_recording`).
-        model: The model that was served: a ModelShape, a name, or a config.json.
-        gpu: Its GPU; the fit starts from the roofline of both.
-        gpus: The GPUs of the engine.
+        deployment: The model that was served, and the GPUs; the fit starts from their roofline.
         scheduler: The engine's scheduler; the default is vLLM's with the settings of the recording.
         holdout: The share of the requests, the last ones, that are not fitted. With 0 the errors are those of the fit.
         seed: Of the starting points and of the bootstrap.
@@ -97,8 +91,7 @@ def calibrate(
     Raises:
         UsageError: An argument is not valid, the parts are too small, or SciPy is not installed.
     """
-    shape = model if isinstance(model, ModelShape) else model_shape(model)
-    roofline = Roofline(shape, gpu if isinstance(gpu, Gpu) else gpu_of(gpu), gpus)
+    roofline = roofline_of(deployment)
     if not 0 <= holdout < 1:
         raise UsageError("--holdout must be at least 0 and below 1.")
     fitted = np.arange(len(recording)) < round((1 - holdout) * len(recording))
@@ -107,7 +100,7 @@ def calibrate(
             f"--holdout must leave at least {2 * MIN_PART} requests to fit and {MIN_PART} to hold out (or none); the "
             f"recording has {len(recording):,}."
         )
-    served = Served(recording, roofline, scheduler)
+    served = Served(recording, roofline, deployment, scheduler)
     report = on_part or (lambda part: None)
     tried = {}
     for form in FORMS:
@@ -134,6 +127,7 @@ class Served:
 
     recording: Recording
     roofline: Roofline
+    deployment: Deployment
     given_scheduler: Scheduler | None = None
 
     @cached_property
@@ -147,8 +141,9 @@ class Served:
         recording = self.recording
         if recording.settings.blocks:
             return recording.setting(self.scheduler)
-        blocks = self.roofline.kv_capacity_tokens // recording.trace.block_size
-        return Setting(max(blocks, 1), engine=cast(EngineName, self.scheduler.name))
+        engine = cast(EngineName, self.scheduler.name)
+        time = TimeSetup(deployment=self.deployment, schedulers={engine: self.scheduler})
+        return Setting(time.blocks_of(engine, recording.trace.block_size), engine=engine)
 
     @cached_property
     def measured(self) -> Latencies:
@@ -245,7 +240,7 @@ class Served:
             recording.trace[:count], recording.first_s[:count], recording.ended_s[:count], recording.settings,
             cached_tokens=None if recording.cached_tokens is None else recording.cached_tokens[:count],
         )  # fmt: skip
-        return Served(part, self.roofline, self.scheduler)
+        return Served(part, self.roofline, self.deployment, self.scheduler)
 
 
 def _chosen(errors: Mapping[str, np.ndarray]) -> str:
@@ -330,4 +325,5 @@ def _costs_of(
         {"step_tokens": limits.step_tokens, "requests": limits.requests}, kv_tokens,
         range_of_run(served.before(fitted).run(terms)),
         {f"{error.latency}_{error.statistic}": error.error for error in errors},
+        stored(served.deployment),
     )  # fmt: skip

@@ -18,8 +18,10 @@ import orjson
 from ..._base.errors import InputError, UsageError
 from ..._base.input_files import read_object
 from ..._base.output_files import write_atomically
-from ..hardware.gpus import Gpu, Link
-from ..hardware.roofline import Roofline
+from ..deployment import Deployment
+from ..hardware.gpus import Gpu, Link, gpu
+from ..hardware.roofline import Roofline, deployed_shape
+from ..models.config import read_config
 from ..models.shape import ModelShape, model_shape
 from ..schedulers.base import BatchLimits
 from ..serving_run import ServingRun
@@ -47,7 +49,7 @@ def step_cost(roofline: Roofline) -> StepCost:
     """The time of a step of an instance, by the roofline of its GPUs and model: the `cost` of a simulation in time.
 
     Args:
-        roofline: From `roofline_of(model_config, gpu)`, or calibrated, from `Costs.for_gpus`.
+        roofline: From `roofline_of(deployment)`, or calibrated, from `Costs.for_deployment`.
 
     Returns:
         Seconds per token and step, likewise of routed experts; and of attention, the head and what GPUs exchange, which
@@ -255,7 +257,7 @@ class CalibratedRoofline(Roofline):
         return self.multiples.get(term, self.multiples.get(SIBLINGS.get(term, ""), 1.0))
 
 
-VERSION = 1
+VERSION = 2  # 1 had no deployment: tensor parallelism over all GPUs
 HINT = "Write the file with kvtrace calibrate."
 TERMS = tuple(field.name for field in fields(StepCost))
 LEAST = 0.1  # multiple of the roofline; a term may be all exchange
@@ -278,6 +280,7 @@ class Costs:
     kv_tokens: int | None  # of its KV cache, if the recording states it
     seen: OperatingRange
     errors: Mapping[str, float]  # such as ttft_s_mean -> relative error on the held-out part
+    deployment: Mapping[str, Any] = field(default_factory=dict)  # that was measured, as JSON, without its GPU
 
     @property
     def step_cost(self) -> StepCost:
@@ -290,6 +293,12 @@ class Costs:
         figures = dict(self.gpu_figures)
         link = Link(**figures.pop("link"))
         return Roofline(ModelShape(**self.model_shape), Gpu(**figures, link=link), self.gpus)
+
+    @property
+    def measured(self) -> Deployment:
+        """The deployment that was measured."""
+        given = {"model": self.model, "tensor_parallel_size": self.gpus} | dict(self.deployment)
+        return Deployment.from_dict(given | {"gpu": self.roofline.gpu})
 
     @property
     def basis(self) -> str:
@@ -345,12 +354,20 @@ class Costs:
         """The limits of the engine that was measured."""
         return BatchLimits(**self.limits)
 
-    def capacity_tokens(self, roofline: Roofline, limits: BatchLimits) -> int:
-        """Tokens of KV in an instance: as many as were measured for the same model and GPUs, else by their memory."""
-        same = (roofline.model, roofline.gpu, roofline.gpus) == (self.roofline.model, self.roofline.gpu, self.gpus)
-        if same and self.kv_tokens:
-            return self.kv_tokens
-        return roofline.capacity_tokens(limits.step_tokens, limits.requests)
+    def for_deployment(self, deployment: Deployment) -> CalibratedRoofline:
+        """The model of a deployment on the same kind of GPU, as `for_gpus`; without a model, the measured one.
+
+        UsageError if the deployment names another GPU.
+        """
+        if deployment.gpu is not None and gpu(deployment.gpu) != self.roofline.gpu:
+            raise UsageError("--costs and --gpu cannot be combined. Use one of them.")
+        measured = deployment.model is None or deployment == self.measured
+        shape = None if measured else deployed_shape(deployment)
+        return self.for_gpus(shape, gpus=deployment.gpus_per_instance)
+
+    def measured_tokens(self, deployment: Deployment) -> int | None:
+        """Tokens of KV in an instance, if they were measured and the memory is divided as it was there."""
+        return self.kv_tokens if deployment.same_memory(self.measured) else None
 
     def require_engine(self, engine: str) -> None:
         """UsageError if the costs were measured with another engine."""
@@ -387,6 +404,14 @@ class Costs:
             file.write(self.to_json())
 
 
+def stored(deployment: Deployment) -> dict[str, Any]:
+    """A deployment as a costs.json has it: with the fields of a model that is a file, without the GPU."""
+    values = {name: value for name, value in deployment.to_dict().items() if name != "gpu"}
+    if isinstance(deployment.model, str) and deployment.model == values.get("model"):
+        return values
+    return values | {"model": dict(read_config(deployment.served_model).values)}
+
+
 def excess(over: Mapping[str, float]) -> str:
     """By how much a run goes beyond a recording, in words.
 
@@ -404,8 +429,11 @@ def read_costs(path: str | Path) -> Costs:
         InputError: It is not a costs.json of this version.
     """
     described = read_object(path, InputError, HINT)
-    if described.pop("version", None) != VERSION:
-        raise InputError(f"{path}: not a costs.json of version {VERSION}. {HINT}")
+    version = described.pop("version", None)
+    if version == 1:
+        described["deployment"] = {}
+    elif version != VERSION:
+        raise InputError(f"{path}: not a costs.json of version 1 or {VERSION}. {HINT}")
     if set(described) != {field.name for field in fields(Costs)}:
         raise InputError(f"{path}: has missing or unknown keys. {HINT}")
     form, seen, terms = FORMS.get(str(described["form"])), described["seen"], described["terms"]
@@ -430,6 +458,7 @@ def _is_valid(costs: Costs) -> bool:
         return False
     try:
         BatchLimits(**costs.limits)
+        _ = costs.measured
         terms = start_terms(costs.roofline)
         return all(terms[name] > 0 for name in FORMS[costs.form])
     except (TypeError, KeyError, ValueError, AttributeError, ArithmeticError, UsageError):

@@ -145,6 +145,7 @@ cdef class Instance:
     cdef readonly long long prefill  # prompt tokens still to compute
     cdef readonly long long blocks  # that requests hold, or can come to hold
     cdef readonly list timeline
+    cdef readonly list reports  # to the engine's balancer, None = it has none
     cdef bint watched
     cdef double least_step_s  # no step is shorter
     cdef double until  # no step of `run` begins then or later
@@ -158,6 +159,7 @@ cdef class Instance:
     cdef double next_turn(self) except? -1
     cdef int _ended(self, Py_ssize_t row, double at) except -1
     cdef int _note(self, double seconds, long long running, long long waiting, long long blocks) except -1
+    cdef int _report(self, double at, long long running, long long waiting, double size) except -1
     cdef long long steps_left(self, Py_ssize_t row) noexcept
     cdef int send(self, Py_ssize_t row) except -1
     cdef int _begin_turn(self) except -1

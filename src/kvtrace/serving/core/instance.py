@@ -442,6 +442,10 @@ class Instance:
         """Keep a time line: rows of (seconds, running, waiting, blocks in use), each valid until the next one."""
         self.watched = True
 
+    def listen(self):
+        """Keep what the engine reports to its balancer: rows of (seconds, running, waiting, use of the KV cache)."""
+        self.reports = []
+
     def active(self):
         """The requests that have arrived and not ended."""
         return 0
@@ -480,6 +484,12 @@ class Instance:
         """Add a row to the time line, if it is kept."""
         if self.watched:
             self.timeline.append((seconds, running, waiting, blocks))
+        return 0
+
+    def _report(self, at, running, waiting, size):
+        """Add a row to the reports, if they are kept."""
+        if self.reports is not None:
+            self.reports.append((at, running, waiting, size))
         return 0
 
     def _ended(self, row, at):

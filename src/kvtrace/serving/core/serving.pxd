@@ -50,6 +50,45 @@ cdef class DynamoRouter(Router):
     cdef unsigned long long _draw(self, int i) noexcept
 
 
+cdef class EngineBalancer(Router):
+    cdef list instances
+    cdef Requests requests
+    cdef Py_ssize_t[::1] heard  # rank -> its reports that are known
+
+    cdef tuple _next_report(self, int i, double before)
+
+
+@cython.final
+cdef class VllmBalancer(EngineBalancer):
+    cdef int clients
+    cdef unsigned long long seed
+    cdef readonly int[::1] client  # request -> the API server that it came to
+    cdef double[:, ::1] reported  # rank -> running, waiting, use of its KV cache: what the coordinator knows
+    cdef double[:, :, ::1] published  # API server, rank -> the same, as it was published, and requests sent since then
+    cdef long long[:, ::1] in_flight  # API server, rank -> its requests that have not ended
+    cdef int[::1] first_rank  # API server -> the rank that it looks at first
+    cdef int newest  # the newest request in flight, linked by `older`
+    cdef int[::1] older
+    cdef double due  # when the coordinator publishes, if no report comes before
+    cdef long long published_ms
+    cdef bint changed
+
+    cdef int _publish_until(self, double now) except -1
+    cdef double _wait_ms(self, double at) noexcept
+    cdef int _settle(self, double now) except -1
+    cdef double _score(self, int client, int i) noexcept
+
+
+@cython.final
+cdef class SglangController(EngineBalancer):
+    cdef bint by_tokens
+    cdef long long[::1] budget_requests  # rank -> as it has reported, and sent since then
+    cdef long long[::1] budget_tokens
+    cdef double refreshed
+
+    cdef int _refresh(self, double now) except -1
+
+
 @cython.final
 cdef class Fleet:
     cdef list engines

@@ -73,6 +73,7 @@ class Router:
 
 
 NOBODY = cython.declare(cython.int, -1)
+NEVER = cython.declare(cython.double, 1e300)
 
 
 class DynamoRouter(Router):
@@ -183,6 +184,179 @@ class DynamoRouter(Router):
         return 0
 
 
+class EngineBalancer(Router):
+    """An engine's own balancer of its data-parallel ranks, which knows what they report, when they report it."""
+
+    def __init__(self, instances, requests: Requests):
+        engines = [instance.engine for instance in instances]
+        rows: cython.Py_ssize_t = requests.tokens.shape[0]
+        Router.__init__(self, engines, "round-robin", np.zeros(rows, np.int64), requests.tokens, 1)
+        self.instances, self.requests = instances, requests
+        self.heard = np.zeros(self.count, np.int64)
+        for instance in instances:
+            instance.listen()
+
+    def _next_report(self, i, before):
+        """The next report of a rank, None if it has not sent one before this time."""
+        instance: Instance = self.instances[i]
+        if self.heard[i] == len(instance.reports):
+            return None
+        report: tuple = instance.reports[self.heard[i]]
+        return report if report[0] < before else None
+
+
+INTERVAL_MS = cython.declare(cython.longlong, 100)  # between two publications of counts that have changed
+HEARTBEAT_MS = cython.declare(cython.longlong, 5000)  # and of others
+START_S = cython.declare(cython.double, 2.5)  # the coordinator runs before time 0, halfway between two heartbeats
+
+
+class VllmBalancer(EngineBalancer):
+    """vLLM's balancer (0.33.0, v1/engine/core_client.py and v1/engine/coordinator.py): the rank of the lowest score.
+
+    Of equal ranks it takes the first after a place that moves on with each request. A score is the larger of the
+    requests in flight and those that the rank had when its counts were published; with more than half of its KV cache
+    in use, waiting requests count more. A coordinator publishes the counts: at most every 100 ms if they have changed,
+    so at once after a pause. Each API server balances by itself, and multiplies what it has in flight by their number;
+    which one a request comes to is drawn. Times are whole milliseconds where vLLM's are.
+    """
+
+    def __init__(self, instances, requests: Requests, clients, seed=0):
+        EngineBalancer.__init__(self, instances, requests)
+        self.clients, self.seed, self.client = clients, seed, np.zeros(requests.tokens.shape[0], np.int32)
+        self.reported, self.published = np.zeros((self.count, 3)), np.zeros((clients, self.count, 3))
+        self.in_flight = np.zeros((clients, self.count), np.int64)
+        self.first_rank = (self.count * np.arange(clients) // clients).astype(np.int32)
+        self.newest, self.older = NOBODY, np.full(requests.tokens.shape[0], NOBODY, np.int32)
+        self.due, self.published_ms, self.changed = 0, 0, False
+
+    def send(self, row):
+        """Route a request to the rank of the lowest score."""
+        client: cython.int = cython.cast(
+            cython.int, mix(self.seed + mix(self.turn)) % cython.cast(cython.ulonglong, self.clients)
+        )
+        i: cython.int
+        k: cython.int
+        best: cython.int = 0
+        lowest: cython.double = NEVER
+        self._publish_until(self.requests.arrival[row] + START_S)
+        self._settle(self.requests.arrival[row])
+        for k in range(self.count):
+            i = (self.first_rank[client] + k) % self.count
+            if self._score(client, i) < lowest:
+                best, lowest = i, self._score(client, i)
+        self.published[client, best, 1] += self.clients
+        self.in_flight[client, best] += 1
+        self.first_rank[client] = (self.first_rank[client] + 1) % self.count
+        self.older[row], self.newest = self.newest, cython.cast(cython.int, row)
+        self.client[row] = client
+        self.sent[best] += 1
+        return best
+
+    def _score(self, client, i):
+        waiting: cython.double = self.published[client, i, 1]
+        in_flight: cython.double = self.clients * self.in_flight[client, i]
+        score: cython.double = max(in_flight, waiting + self.published[client, i, 0])
+        if waiting:
+            score += waiting * 6.0 * max(0.0, self.published[client, i, 2] - 0.5)
+        return score
+
+    def _publish_until(self, now):
+        """Let the coordinator take reports and publish, up to a time of its clock."""
+        i: cython.int
+        first: cython.int
+        client: cython.int
+        at: cython.double
+        report: tuple
+        while True:
+            at, first = NEVER, 0
+            for i in range(self.count):
+                report = self._next_report(i, now - START_S)
+                if report is not None and report[0] + START_S < at:
+                    at, first = report[0] + START_S, i
+            if min(at, self.due) >= now:
+                return 0
+            if at <= self.due:
+                report = self._next_report(first, now)
+                self.heard[first] += 1
+                for i in range(3):
+                    self.reported[first, i] = report[1 + i]
+                self.changed = True
+            else:
+                at, self.changed = self.due, False
+                self.published_ms = cython.cast(cython.longlong, at * 1000)
+                for client in range(self.clients):
+                    self.published[client, :, :] = self.reported
+            self.due = at + self._wait_ms(at) / 1000
+
+    def _wait_ms(self, at):
+        """The milliseconds that the coordinator waits for a report before it publishes."""
+        interval: cython.longlong = INTERVAL_MS if self.changed else HEARTBEAT_MS
+        return max(0, interval - (cython.cast(cython.longlong, at * 1000) - self.published_ms))
+
+    def _settle(self, now):
+        """Forget the requests that have ended."""
+        row: cython.int = self.newest
+        newer: cython.int = NOBODY
+        while row != NOBODY:
+            if self.requests.ended[row] <= now:  # false for NaN: it has not ended
+                self.in_flight[self.client[row], self.requests.instance[row]] -= 1
+                if newer == NOBODY:
+                    self.newest = self.older[row]
+                else:
+                    self.older[newer] = self.older[row]
+            else:
+                newer = row
+            row = self.older[row]
+        return 0
+
+
+REFRESH_S = cython.declare(cython.double, 0.02)
+
+
+class SglangController(EngineBalancer):
+    """SGLang's controller (0.5.23, srt/managers/data_parallel_controller.py): the rank with the fewest requests, or
+    tokens; of equal ones the first, by tokens that with the fewest requests.
+
+    It reads what the ranks have reported when a request comes, at most every 20 ms, and adds what it sent since then.
+    """
+
+    def __init__(self, instances, requests: Requests, by_tokens):
+        EngineBalancer.__init__(self, instances, requests)
+        self.by_tokens, self.refreshed = by_tokens, -1
+        self.budget_requests, self.budget_tokens = np.zeros((2, self.count), np.int64)
+
+    def send(self, row):
+        """Route a request to the rank with the least."""
+        best: cython.int = 0
+        i: cython.int
+        self._refresh(self.requests.arrival[row])
+        for i in range(1, self.count):
+            if self.by_tokens and self.budget_tokens[i] != self.budget_tokens[best]:
+                best = i if self.budget_tokens[i] < self.budget_tokens[best] else best
+            elif self.budget_requests[i] < self.budget_requests[best]:
+                best = i
+        self.budget_requests[best] += 1
+        if self.by_tokens:
+            self.budget_tokens[best] += self.tokens[row]
+        self.sent[best] += 1
+        return best
+
+    def _refresh(self, now):
+        """Read the last report of each rank, if it is new."""
+        i: cython.int
+        report: tuple
+        if now - self.refreshed < REFRESH_S:
+            return 0
+        self.refreshed = now
+        for i in range(self.count):
+            report = self._next_report(i, now)
+            while report is not None:
+                self.heard[i] += 1
+                self.budget_requests[i], self.budget_tokens[i] = report[1] + report[2], report[3]
+                report = self._next_report(i, now)
+        return 0
+
+
 class Fleet:
     """Several caches behind a router; requests run one at a time, or each is live for a known time.
 
@@ -264,9 +438,6 @@ class Fleet:
             engine = self.engines[i]
             router.active[i] = engine.live
             router.blocks[i] = router.load[i] / cython.cast(cython.double, router.size)
-
-
-NEVER = cython.declare(cython.double, 1e300)
 
 
 class Serving:

@@ -12,6 +12,16 @@ class DynamoRouter(Router):
     ties: int
     def __init__(self, engines: Any, requests: Any, blocks: Any, size: Any, seed: Any=0, winner: Any=None) -> None: ...
 
+class EngineBalancer(Router):
+    def __init__(self, instances: Any, requests: Any) -> None: ...
+
+class VllmBalancer(EngineBalancer):
+    client: Any
+    def __init__(self, instances: Any, requests: Any, clients: Any, seed: Any=0) -> None: ...
+
+class SglangController(EngineBalancer):
+    def __init__(self, instances: Any, requests: Any, by_tokens: Any) -> None: ...
+
 class Fleet:
     row: int
     instances: Any

@@ -19,6 +19,7 @@ cdef class SglangEventLoop(SglangPrefill):
     cdef double _seconds_of_parts(self) noexcept
     cdef long long _used(self) noexcept
     cdef int _note_state(self, double at) except -1
+    cdef int _report_load(self, bint at_once) except -1
     cdef int _learn(self, int side) except -1
     cdef int _end(self, Py_ssize_t row) except -1
     cdef _log_parts(self, double begin)
@@ -27,6 +28,7 @@ cdef class SglangEventLoop(SglangPrefill):
 cdef class SglangInstance(SglangEventLoop):
     cdef bint _decode_together(self, double until) except -1
     cdef int _note_decodes(self, double context, long long steps) except -1
+    cdef int _report_decodes(self, double context, long long steps) except -1
     cdef long long _steps_without_end(self) noexcept
     cdef long long _steps_that_fit(self, long long max_steps) noexcept
     cdef long long _pages_of(self, long long steps) noexcept

@@ -15,6 +15,7 @@ from kvtrace._base.errors import UsageError
 
 NOBODY = cython.declare(cython.int, -1)
 KINDS = {PREFILL: "prefill", MIXED: "mixed", DECODE: "decode"}
+REPORT_EVERY = cython.declare(cython.int, 15)  # results of decode batches: SGLang's load_snapshot_publish_interval
 
 
 class SglangEventLoop(SglangPrefill):
@@ -29,6 +30,7 @@ class SglangEventLoop(SglangPrefill):
         """Plan a batch, begin it, and process a result."""
         planned: cython.bint = self._plan()
         before: cython.int = self.side
+        kind_before: cython.int = self.last_kind
         flew: cython.bint = self.flying
         if planned:
             self._launch()
@@ -38,13 +40,16 @@ class SglangEventLoop(SglangPrefill):
             elif not self.retried:
                 self.retried, self.last_kind = True, NOTHING
                 return 0
+            self._report_load(True)
             self.asleep = True  # until the next arrival
         self.last_kind = self.kind if planned else NOTHING
         if self.limits.overlap:
             self.flying = planned
             if flew:
+                self._report_load(kind_before != DECODE)
                 self._learn(before)
         elif planned:
+            self._report_load(self.kind != DECODE)
             self._learn(self.side)
         self.blocks = self._used()
         if self.active() == 0:
@@ -264,6 +269,21 @@ class SglangEventLoop(SglangPrefill):
             add_part(cython.address(work), before, self.part_tokens[i], prompt, before + 1 if before >= prompt else 0)
         return step_seconds(cython.address(self.cost), cython.address(work))
 
+    def _report_load(self, at_once):
+        """Report the load to the balancer before a result is processed: of a prefill at once, else of one in 15."""
+        i: cython.Py_ssize_t
+        tokens: cython.longlong = 0
+        if self.reports is None:
+            return 0
+        self.unreported += 1
+        if self.unreported < REPORT_EVERY and not at_once:
+            return 0
+        self.unreported = 0
+        for i in range(self.head, self.tail):
+            tokens += self._known(self.waiting[i])
+        tokens += (self.cache.pages - self.cache.free - self.cache.evictable) * self.page
+        return self._report(self.now, self.count, self.tail - self.head, tokens)
+
     def _learn(self, side):
         """The tokens of a batch become known."""
         requests: Requests = self.requests
@@ -360,6 +380,8 @@ class SglangInstance(SglangEventLoop):
         steps = self._steps_until(until, context, steps)
         if self.watched:
             self._note_decodes(context, steps)
+        if self.reports is not None:
+            self._report_decodes(context, steps)
         self.cache.make_room(self._pages_of(steps - 1) + self.count)
         self.cache.free -= self._pages_of(steps)
         if self.logs:
@@ -382,6 +404,24 @@ class SglangInstance(SglangEventLoop):
                 self._used() + self._pages_of(step) * self.page // self.cache.block_size,
             )  # fmt: skip
             step += NOTED
+        return 0
+
+    def _report_decodes(self, context, steps):
+        """Report the load of the next steps, which only decode, as if they were taken one by one."""
+        step: cython.longlong = REPORT_EVERY - 1 - self.unreported
+        pages: cython.longlong
+        tokens: cython.longlong = 0
+        i: cython.Py_ssize_t
+        for i in range(self.head, self.tail):
+            tokens += self._known(self.waiting[i])
+        while step < steps:
+            pages = self.cache.pages - self.cache.free - self.cache.evictable + self._pages_of(step + 1)
+            self._report(
+                self._planned_after(context, step) if step else self.now, self.count, self.tail - self.head,
+                tokens + pages * self.page,
+            )  # fmt: skip
+            step += REPORT_EVERY
+        self.unreported = cython.cast(cython.int, (self.unreported + steps) % REPORT_EVERY)
         return 0
 
     def _steps_without_end(self):

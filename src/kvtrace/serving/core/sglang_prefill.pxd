@@ -72,6 +72,7 @@ cdef class SglangQueue(Instance):
     cdef double free_at  # when it ends
     cdef bint settled  # the last batch has all that run, and none has ended since
     cdef bint retried, asleep
+    cdef int unreported  # results since the last report to the balancer
 
     cdef int _wait(self, Py_ssize_t row) except -1
     cdef int _move_queue(self) noexcept

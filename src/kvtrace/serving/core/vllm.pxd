@@ -20,12 +20,14 @@ cdef class VllmEngineCore(Instance):
     cdef VllmLimits limits
     cdef bint logs
     cdef readonly list log
+    cdef long long reported_running, reported_waiting
     cdef public object step_timer  # begin and parts of a step -> its seconds; None = the cost
     # waiting requests, and those that run
     cdef list waiting
     cdef long long appended, prepended
     cdef int[::1] running  # rows, in order of admission
     cdef int count, prefilling, draining, cursor
+    cdef bint ahead  # the token after a block must be known before it can be found
     cdef bint blocked  # the head of the queue does not fit, and no block was freed since
     # the step that is planned now
     cdef int[::1] part_row
@@ -57,6 +59,7 @@ cdef class VllmEngineCore(Instance):
     cdef int _execute(self, double seconds, list first, list last) except -1
     cdef int _learn(self, double at, list first, list last) except -1
     cdef int _note_state(self, double at) except -1
+    cdef int _report_counts(self) except -1
     cdef int _end(self, Py_ssize_t row, double at) except -1
     cdef int _remove(self, Py_ssize_t row) noexcept
     cdef bint _runs(self, Py_ssize_t row) noexcept

@@ -41,6 +41,8 @@ class VllmEngineCore(Instance):
         Instance.__init__(self, engine, requests, cost)
         self.cache, self.slides, self.splits, self.limits = engine, engine.slides, engine.splits, limits
         self.block_size = engine.demand.trace.block_size
+        drafting = engine.demand.drafting
+        self.ahead = drafting is not None and drafting.needs_next  # a block is published once the next token is known
         self.log, self.logs = [], log
         never_taken: cython.longlong = engine.context.capacity - engine.size  # free for ever
         self.limits.watermark = max(0, self.limits.watermark - never_taken)
@@ -79,7 +81,12 @@ class VllmEngineCore(Instance):
         while self.now < self.until and self._is_busy():
             self._begin_turn()
             self._plan()
+            self._report_counts()
         return 0
+
+    def _begin_turn(self):
+        self._report_counts()
+        return Instance._begin_turn(self)
 
     def next_turn(self):
         return self.now if self._is_busy() else NEVER
@@ -225,7 +232,7 @@ class VllmEngineCore(Instance):
         if self.slides:
             self.cache.publish(row, self._published(row, chunk))
         elif computed < requests.tokens[row]:  # else at its end: nobody else has these blocks
-            self.cache.publish(row, min(computed + chunk, requests.tokens[row]))
+            self.cache.publish(row, min(min(computed + chunk, requests.tokens[row]), requests.goal[row] - self.ahead))
         self.part_row[self.parts] = cython.cast(cython.int, row)
         self.part_chunk[self.parts] = chunk
         self.parts += 1
@@ -390,6 +397,19 @@ class VllmEngineCore(Instance):
         """Add the present state to the time line."""
         return self._note(at, self.count, self.active() - self.count, self.cache.size - self.cache.free())
 
+    def _report_counts(self):
+        """Report requests and KV use to the balancer, if the requests have changed: before a step and after it."""
+        waiting: cython.longlong
+        if self.reports is None:
+            return 0
+        waiting = self.active() - self.count
+        if self.count == self.reported_running and waiting == self.reported_waiting:
+            return 0
+        self.reported_running, self.reported_waiting = self.count, waiting
+        capacity: cython.double = self.cache.context.capacity
+        free: cython.double = capacity - self.cache.size + self.cache.free()
+        return self._report(self.now, self.count, waiting, 1.0 - free / capacity)
+
     def _end(self, row, at):
         """A request has its last token."""
         self._ended(row, at)
@@ -448,9 +468,11 @@ class VllmEngineCore(Instance):
         """
         requests: Requests = self.requests
         unknown: cython.bint = self.flying and requests.sampled[row] == self.steps - 1
+        known: cython.longlong = requests.goal[row] - unknown
         if chunk:
-            return min(requests.computed[row] + chunk, requests.goal[row] - unknown)
-        return requests.computed[row] - (unknown and requests.sampled_before[row] == self.steps - 2)
+            return min(requests.computed[row] + chunk, known - self.ahead)
+        tokens: cython.longlong = requests.computed[row] - (unknown and requests.sampled_before[row] == self.steps - 2)
+        return min(tokens, known - self.ahead)
 
     def _log_planned(self):
         i: cython.int
@@ -486,6 +508,7 @@ class VllmInstance(VllmEngineCore):
                 self._plan()
             else:
                 self._decode(self.until)
+            self._report_counts()
         return 0
 
     def steps_left(self, row):
@@ -551,7 +574,7 @@ class VllmInstance(VllmEngineCore):
         """File a request under the first step from `step` on in which it needs a block or gives its last token."""
         requests: Requests = self.requests
         computed: cython.longlong = requests.computed[row] + step
-        block: cython.longlong = self.cache.quiet(row, computed, self.limits.asynchronous)
+        block: cython.longlong = self.cache.quiet(row, computed, self.limits.asynchronous, self.ahead)
         last: cython.longlong = requests.tokens[row] + requests.output[row] - 2 - computed
         steps: cython.longlong = self.due.shape[0]
         place: cython.longlong = (step + min(min(block, last), steps - 1)) % steps
@@ -652,7 +675,7 @@ class VllmInstance(VllmEngineCore):
             if self.cache.free() > free or self.cache.missing(row, computed, computed + 1):
                 self.blocked = False
             self.cache.extend(row, computed, computed + 1)
-            self.cache.publish(row, computed + 1 - lag)
+            self.cache.publish(row, computed + 1 - lag - self.ahead)
 
     def _in_order(self, rows):
         """Rows in order of admission: requests that end together free their blocks in this order."""

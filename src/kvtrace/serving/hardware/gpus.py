@@ -150,8 +150,10 @@ REQUIRED = [field.name for field in fields(Gpu) if field.default is MISSING]
 HINT = f"Try {', '.join(GPUS)}, or a JSON file with {', '.join(REQUIRED)}."
 
 
-def gpu(name_or_path: str | Path) -> Gpu:
+def gpu(name_or_path: str | Path | Gpu) -> Gpu:
     """A row of GPUS by its name, or the GPU of a JSON file; UsageError for anything else, with the names that are near.
+
+    A Gpu is returned as it is.
 
     >>> gpu("H100").flops
     989400000000000.0
@@ -159,6 +161,8 @@ def gpu(name_or_path: str | Path) -> Gpu:
     Traceback (most recent call last):
     kvtrace._base.errors.UsageError: 4090: No such file or directory. Did you mean rtx-4090? Try h100, h200, ...
     """
+    if isinstance(name_or_path, Gpu):
+        return name_or_path
     if not isinstance(name_or_path, (str, Path)):
         raise UsageError(f"A GPU is a name or a file. {HINT}")
     if str(name_or_path).lower() in GPUS:

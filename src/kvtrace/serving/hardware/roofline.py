@@ -19,11 +19,14 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ..._base.errors import UsageError
+from ..models.layers import growing_bytes, rank_layers
 from ..models.shape import ModelShape, model_shape
 from .gpus import ACTIVATION_BYTES, ALL_REDUCES, Gpu, Link, columns, gpu, number
 
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike
+
+    from ..deployment import Deployment
 
 
 STEP_TOKENS = 8192  # tokens of a step, where an engine's limits are not given: the default of vLLM on an H100
@@ -297,17 +300,29 @@ class Roofline:
         return self.gpu.bandwidth * self.gpus * self.reached_bandwidth_share
 
 
-def roofline_of(model_config: Any, gpu_name: Any, gpus: int = 1) -> Roofline | None:
-    """The roofline of a command's options; None without a GPU, UsageError without a model.
+def roofline_of(deployment: Deployment) -> Roofline:
+    """The model of a deployment on the GPUs of one instance; UsageError without a model or a GPU.
 
-    >>> roofline_of(None, None) is None
-    True
+    >>> from kvtrace.serving.deployment import Deployment
+    >>> roofline_of(Deployment("deepseek-v3", gpu="h200", tensor_parallel_size=8)).model.kv_bytes_per_token // 8
+    70272
     """
-    if gpu_name is None:
-        return None
-    if model_config is None:
-        raise UsageError("--gpu needs --model-config.")
-    return Roofline(model_shape(model_config), gpu(gpu_name), gpus=gpus)
+    if deployment.model is None:
+        raise UsageError("--gpu needs --model.")
+    if deployment.gpu is None:
+        raise UsageError(f"Give the GPU of {deployment.model_name}: --gpu, or Deployment(gpu=...).")
+    return Roofline(deployed_shape(deployment), gpu(deployment.gpu), deployment.gpus_per_instance)
+
+
+def deployed_shape(deployment: Deployment) -> ModelShape:
+    """The shape of a model as the GPUs of one instance hold it: KV that several GPUs have copies of counts for each."""
+    shape = model_shape(deployment.served_model, dtype=deployment.weights_dtype)
+    tensor = deployment.tensor_parallel_size
+    kinds = rank_layers(replace(deployment, pipeline_parallel_size=1))
+    held = tuple(
+        replace(kind, token_bytes=tensor * kind.token_bytes, state_bytes=tensor * kind.state_bytes) for kind in kinds
+    )
+    return replace(shape, cache=held, kv_bytes_per_token=growing_bytes(held))
 
 
 def _squares(new, cached):

@@ -230,11 +230,12 @@ class Baseline:
 def prefill_by_cause(explanation: Explanation, roofline: Roofline) -> dict[str, float]:
     """Cause -> seconds of prefill of its tokens, on the GPUs of an instance; 0 for those that were not computed.
 
+    >>> from kvtrace.serving.deployment import Deployment
     >>> from kvtrace.serving.hardware import roofline_of
     >>> from kvtrace.serving.misses.explanation import explain
     >>> from kvtrace.trace.building import toy
     >>> explained = explain(toy("0 1", "2 3", "0 1", block_size=512), 2)
-    >>> seconds = prefill_by_cause(explained, roofline_of("llama-3.1-8b", "h100"))
+    >>> seconds = prefill_by_cause(explained, roofline_of(Deployment("llama-3.1-8b", gpu="h100")))
     >>> {cause: round(value, 3) for cause, value in seconds.items() if value}
     {'evicted': 0.02, 'first_use': 0.041}
     """

@@ -230,7 +230,7 @@ def layer_schedule(fields: Fields) -> list[str]:
     """
     words = all_layers(fields)
     shared = fields.whole("num_kv_shared_layers", 0, least=0, greatest=len(words) - 1)  # the last ones (Gemma 3n and 4)
-    return words[: len(words) - shared]
+    return words[: len(words) - shared] + ["none"] * shared
 
 
 def all_layers(fields: Fields) -> list[str]:

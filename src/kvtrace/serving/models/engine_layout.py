@@ -1,12 +1,12 @@
-"""The cache groups that an engine makes of a model: its layers by kind, and the engine's own rules.
+"""The cache groups that an engine makes on one GPU of a deployment: the model's layers by kind, and the engine's rules.
 
-cache/engines/cache_groups.py has these rules. The prefill kernel of states that vLLM takes depends on the
-GPU; it is that of an H100 unless another GPU is named.
+cache/engines/cache_groups.py has these rules. The kernels that vLLM takes depend on the GPU; they are those of an H100
+unless another GPU is named (kernels.py).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from math import lcm
 from pathlib import Path
@@ -15,22 +15,40 @@ from typing import Any
 from ..._base.errors import UsageError
 from ...cache.engines import EngineName
 from ...cache.engines.cache_groups import KERNEL_BLOCK, sglang_layout, vllm_layout
+from ...cache.engines.packed_groups import packed_layout
 from ...cache.layout import STEP_TOKENS, CacheLayout, LayerKind
+from ..deployment import Deployment
 from .config import Fields, all_layers, read_config
-from .layers import layer_kinds
+from .kernels import attention_block, state_kernel
+from .layers import layer_kinds, rank_layers, stage_layers
+from .shares import KV_DTYPES, kv_format
 
 FULL = ("full", "latent")
 WORD_OF = {"full": ("full", "both"), "latent": ("full", "both"), "state": ("state", "both")}  # kind -> its words
-KERNELS = {  # field of a mechanism of states -> vLLM's prefill kernel on Hopper GPUs and later
-    "linear_attn_config": "flashkda", "linear_num_heads": "flashkda", "linear_num_key_heads": "flashinfer",
-    "mamba_num_heads": "mamba2", "mamba_n_heads": "mamba2",
-}  # fmt: skip
-BEFORE_HOPPER = ("a100", "a40", "a10", "l40", "l4", "rtx-4090", "rtx-3090")  # GPUs without these, but for Mamba-2
 FULL_IN_SGLANG = ("gemma2", "gemma3")  # model types whose windows keep all tokens in SGLang
+ENGINES = tuple(KV_DTYPES)
+
+
+def rank_layout(deployment: Deployment) -> CacheLayout:
+    """The cache groups that the engine of a deployment makes on one GPU, with the bytes of a block; of any model.
+
+    Raises:
+        UsageError: The engine has no cache groups here, or refuses the deployment.
+        InputError: A field of the config is missing or wrong, or a kind of layer is not modelled.
+
+    >>> layout = rank_layout(Deployment("deepseek-v3", tensor_parallel_size=8))
+    >>> [(group.kind, group.layers, group.block_size) for group in layout.groups], layout.block_bytes
+    ([('full', 61, 16)], 1124352)
+    """
+    if deployment.engine not in ENGINES:
+        raise UsageError(f"Engine {deployment.engine} models full attention only. Try {' or '.join(ENGINES)}.")
+    fields = read_config(deployment.model)
+    layout = (_in_vllm if deployment.engine == "vllm" else _in_sglang)(fields, deployment)
+    return replace(layout, step_tokens=deployment.max_num_batched_tokens or STEP_TOKENS)
 
 
 def cache_layout(
-    model: Mapping[str, Any] | str | Path,
+    model: Deployment | Mapping[str, Any] | str | Path,
     engine: EngineName = "vllm",
     *,
     block_size: int | None = None,
@@ -39,14 +57,15 @@ def cache_layout(
     step_tokens: int = STEP_TOKENS,
     gpu: str | None = None,
 ) -> CacheLayout | None:
-    """The cache groups that an engine makes of a model; None if it keeps all tokens of all layers.
+    """The cache groups that an engine makes of a model on one GPU; None if it keeps all tokens of all layers.
 
     Args:
-        model: A name that `kvtrace models` lists, the path of a config.json, or its fields.
+        model: A Deployment, whose fields then replace the other arguments; or a name that `kvtrace models` lists, the
+            path of a config.json, or its fields, on one GPU.
         engine: "vllm" or "sglang".
         block_size: Tokens of a block that is asked of the engine; None is its default. A model with states may get
             larger ones. Trace blocks must divide them: give the trace's block size, or a multiple of it.
-        kv_dtype: Of keys and values; by default that of the weights.
+        kv_dtype: Of keys and values, as the engine names it (--kv-cache-dtype); by default the model's.
         retention_interval: Tokens between the checkpoints that vLLM retains: 0, a number, or None for all.
         step_tokens: The largest chunk of a prompt.
         gpu: A name of a GPU; by default an H100.
@@ -61,36 +80,45 @@ def cache_layout(
     >>> cache_layout("llama-3.1-8b") is None
     True
     """
-    if engine not in LAYOUTS:
-        raise UsageError(f"Engine {engine} models full attention only. Try {' or '.join(LAYOUTS)}.")
-    fields, kinds = read_config(model), layer_kinds(model, kv_dtype)
-    if all(kind.kind in FULL and kind.tokens_per_entry == 1 for kind in kinds):
-        return None
+    if not isinstance(model, Deployment):
+        model = Deployment(
+            model, engine, block_size=block_size, kv_cache_dtype=kv_dtype or "auto", gpu=gpu,
+            retention_interval=retention_interval, max_num_batched_tokens=step_tokens,
+        )  # fmt: skip
+    kinds = rank_layers(model) if model.engine in ENGINES else ()
     if any(kind.tokens_per_entry != 1 or (kind.indexer and len({other.kind for other in kinds}) > 1) for kind in kinds):
         raise UsageError(
-            f"{fields.name}: the rules of {engine} for compressed layers, and for sparse ones beside others, are not "
-            "modelled. Use --engine reference, which counts all layers as full attention."
+            f"{read_config(model.model).name}: the rules of {model.engine} for compressed layers, and for sparse ones "
+            "beside others, are not modelled. Use --engine reference, which counts all layers as full attention."
         )
-    layout = LAYOUTS[engine](fields, kinds, block_size, retention_interval, gpu)
-    return None if layout is None or layout.is_full else replace(layout, step_tokens=step_tokens)
+    if kinds and all(kind.kind in FULL for kind in kinds):
+        return None
+    layout = rank_layout(model)
+    return None if layout.is_full else layout
 
 
 def layouts_for(
-    model: Mapping[str, Any] | str | Path | None, engines: Iterable[EngineName], trace_block_size: int, **options: Any
+    model: Deployment | Mapping[str, Any] | str | Path | None,
+    engines: Iterable[EngineName],
+    trace_block_size: int,
+    **options: Any,
 ) -> dict[str, CacheLayout]:
     """Engine -> its cache groups for a model, for those of the engines that have groups; blocks as long as the trace's.
+
+    A Deployment gives its own block size, if it has one, and the options.
 
     >>> sorted(layouts_for("gpt-oss-20b", ["reference", "vllm"], 512))
     ['vllm']
     """
     if model is None:
         return {}
-    size = options.pop("block_size", None)
-    layouts = {
-        engine: cache_layout(model, engine, block_size=size or _whole_blocks(engine, trace_block_size), **options)
-        for engine in dict.fromkeys(engines)
-        if engine in LAYOUTS
-    }
+    size = model.block_size if isinstance(model, Deployment) else options.pop("block_size", None)
+    layouts = {}
+    for engine in dict.fromkeys(engines):
+        if engine in ENGINES:
+            sizes = {"block_size": size or _whole_blocks(engine, trace_block_size)}
+            deployed = replace(model, engine=engine, **sizes) if isinstance(model, Deployment) else model
+            layouts[engine] = cache_layout(deployed, engine, **sizes, **options)
     return {engine: layout for engine, layout in layouts.items() if layout is not None}
 
 
@@ -109,11 +137,11 @@ def counted_as_full(model: Mapping[str, Any] | str | Path | None, engines: Itera
     >>> counted_as_full("gpt-oss-20b", ["reference", "vllm"])
     'Engine reference counts all layers of this model as full attention; vllm and sglang have its windows and states.'
     """
-    plain = [engine for engine in dict.fromkeys(engines) if engine not in LAYOUTS]
+    plain = [engine for engine in dict.fromkeys(engines) if engine not in ENGINES]
     if model is None or not plain or not has_groups(model):
         return None
     return (
-        f"Engine {', '.join(plain)} counts all layers of this model as full attention; {' and '.join(LAYOUTS)} have "
+        f"Engine {', '.join(plain)} counts all layers of this model as full attention; {' and '.join(ENGINES)} have "
         "its windows and states."
     )
 
@@ -123,29 +151,39 @@ def _whole_blocks(engine: str, trace_block_size: int) -> int:
     return lcm(trace_block_size, KERNEL_BLOCK) if engine == "vllm" else trace_block_size
 
 
-def _in_vllm(fields: Fields, kinds: tuple[LayerKind, ...], block_size, retention_interval, gpu) -> CacheLayout:
-    kernel = next((KERNELS[field] for field in KERNELS if field in fields), "split")
-    if gpu is not None and kernel != "mamba2" and gpu.lower().startswith(BEFORE_HOPPER):
-        kernel = "split"
+def _in_vllm(fields: Fields, deployment: Deployment) -> CacheLayout:
+    if "compress_ratios" in fields:
+        if deployment.retention_interval or not deployment.hybrid:
+            raise UsageError(f"{fields.name}: vLLM's options for windows are not modelled for compressed attention.")
+        shards = deployment.decode_context_parallel_size
+        return packed_layout(stage_layers(deployment), block_size=deployment.block_size, context_shards=shards)
+    stages = [_in_order(fields, kinds) for kinds in stage_layers(deployment)]
     if str(fields.values.get("model_type", "")).startswith("cohere2"):  # vLLM's class adds one token
-        kinds = tuple(replace(kind, window=kind.window + (kind.kind == "window")) for kind in kinds)
+        stages = [[replace(kind, window=kind.window + (kind.kind == "window")) for kind in kinds] for kinds in stages]
+    bits, _ = kv_format(fields, deployment)
     return vllm_layout(
-        _in_order(fields, kinds), block_size=block_size, retention_interval=retention_interval, state_kernel=kernel
+        stages[0],
+        block_size=deployment.block_size,
+        retention_interval=deployment.retention_interval,
+        state_kernel=state_kernel(fields, deployment.gpu),
+        hybrid=deployment.hybrid,
+        kernel_block=attention_block(fields, stages[0], deployment.gpu, fp8=bits == 8),
+        context_shards=deployment.decode_context_parallel_size,
+        later_stages=stages[1:],
     )
 
 
-def _in_sglang(fields: Fields, kinds: tuple[LayerKind, ...], block_size, retention_interval, gpu) -> CacheLayout | None:
-    if retention_interval != 0:
+def _in_sglang(fields: Fields, deployment: Deployment) -> CacheLayout:
+    if deployment.retention_interval != 0:
         raise UsageError("SGLang has no retention interval. Leave it out.")
+    kinds = rank_layers(deployment)
     if str(fields.values.get("model_type", "")).startswith(FULL_IN_SGLANG):
-        return None
-    return sglang_layout(kinds, block_size or 1)
+        kinds = tuple(replace(kind, kind="full", window=0) if kind.kind == "window" else kind for kind in kinds)
+    return sglang_layout(kinds, deployment.block_size or 1)
 
 
 def _in_order(fields: Fields, kinds: tuple[LayerKind, ...]) -> list[LayerKind]:
     """The kinds in the order of their first layers, as vLLM finds them."""
-    if "compress_ratios" in fields:
-        return list(kinds)
     words = all_layers(fields)
 
     def first(kind: LayerKind) -> int:
@@ -153,6 +191,3 @@ def _in_order(fields: Fields, kinds: tuple[LayerKind, ...]) -> list[LayerKind]:
         return next((number for number, word in enumerate(words) if word in own), len(words))
 
     return sorted(kinds, key=first)
-
-
-LAYOUTS: dict[str, Callable[..., CacheLayout | None]] = {"vllm": _in_vllm, "sglang": _in_sglang}

@@ -5,8 +5,7 @@ DeepSeek V4 has a window of recent tokens, and one entry for every 2, 4 or 128 o
 each layer how many tokens an entry stands for; 0 is a layer with a window alone, and rows beyond the layers are the
 draft's. In V4.1 only the layers of `kv_source_layer_ids` keep entries and an indexer's keys.
 
-A state is the inputs that a convolution still needs, and the recurrent state, of one layer and request. Shapes are
-vLLM's (model_executor/layers/mamba/mamba_utils.py); tests/clients compares them with its own functions.
+states.py has the states of linear attention, state space models and convolutions.
 
 KV-cache bytes per token are the sum over the layers that keep something for each token. A layer with a window counts in
 full: its bytes of a token while the token is in the window. States do not grow with tokens and are not in it.
@@ -15,14 +14,18 @@ full: its bytes of a token while the token is in the window. States do not grow 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ..._base.errors import InputError, UsageError
 from ...cache.layout import LayerKind
 from .config import BYTES, Fields, config_dtype, kv_bits, layer_schedule, numbers, read_config
+from .shares import Share, check_division, gpu_share, heads_of_gpu
+from .states import state_bytes
+
+if TYPE_CHECKING:
+    from ..deployment import Deployment
 
 
 def is_latent(fields: Fields) -> bool:
@@ -30,7 +33,7 @@ def is_latent(fields: Fields) -> bool:
     return "kv_lora_rank" in fields
 
 
-def cached_values(fields: Fields, *, is_window: bool = False) -> int:
+def cached_values(fields: Fields, *, is_window: bool = False, gpus: int = 1) -> int:
     """Values of one token in one layer. Layers with windows may have heads of their own (MiMo, Inkling, Dots3).
 
     >>> cached_values(Fields("config.json", {"num_attention_heads": 8, "num_key_value_heads": 2, "head_dim": 64}))
@@ -52,7 +55,7 @@ def cached_values(fields: Fields, *, is_window: bool = False) -> int:
         heads = fields.whole("num_global_key_value_heads", heads)
         key = fields.whole("global_head_dim", key)
         value = key
-    return heads * (key + value)
+    return heads_of_gpu(fields, heads, gpus) * (key + value)
 
 
 def key_value_heads(fields: Fields) -> int:
@@ -68,8 +71,8 @@ def head_size(fields: Fields) -> int:
     return fields.checked("head_dim", stated)
 
 
-def indexer_layers(fields: Fields, attention_layers: int) -> int:
-    """Layers with an indexer of their own; the others use the choice of an earlier layer.
+def indexer_layers(fields: Fields, layers: range) -> int:
+    """Layers with an indexer of their own, of a range of layers with attention; the others use an earlier one's choice.
 
     GLM-5.2 states `index_topk_freq` and `index_skip_topk_offset`; MiniMax M3 has indexers in its sparse layers alone.
     """
@@ -78,117 +81,11 @@ def indexer_layers(fields: Fields, attention_layers: int) -> int:
     if sparse:
         return fields.checked("layer_types", sparse[0])
     if isinstance(stated, list) and "minimax_m3_sparse" in stated:
-        return stated.count("minimax_m3_sparse")
+        return stated[layers.start : layers.stop].count("minimax_m3_sparse")
     if "sparse_attention_freq" in fields:
-        return sum(numbers(fields, fields.values, "sparse_attention_freq"))
+        return sum(numbers(fields, fields.values, "sparse_attention_freq")[layers.start : layers.stop])
     every, offset = fields.whole("index_topk_freq", 1), fields.whole("index_skip_topk_offset", 2, least=0)
-    return sum(max(layer - offset + 1, 0) % every == 0 for layer in range(attention_layers))
-
-
-@dataclass(frozen=True)
-class StateSize:
-    """One layer's state of one request."""
-
-    conv: int  # values of past inputs
-    recurrent: int  # values of the recurrent state
-    recurrent_dtype: str | None = None  # of a mechanism that has one of its own; None = that of the model
-
-
-def state_size(fields: Fields) -> StateSize:
-    """The state of a linear-attention, state-space or convolution layer; InputError if no known field describes it.
-
-    >>> state_size(Fields("config.json", {"conv_L_cache": 3, "hidden_size": 1024}))
-    StateSize(conv=2048, recurrent=0, recurrent_dtype=None)
-    """
-    for field, size in MECHANISMS.items():
-        if field in fields:
-            return size(fields)
-    raise InputError(
-        f"{fields.name}: some layers keep a state that is not modelled. Known: configs with {', '.join(MECHANISMS)}."
-    )
-
-
-def state_bytes(fields: Fields, dtype: str | None = None) -> int:
-    """Bytes of that state. The recurrent part has `dtype`, else that of the config, else that of the mechanism."""
-    size, model = state_size(fields), config_dtype(fields)
-    stated = fields.first("mamba_ssm_dtype", "mamba_ssm_cache_dtype")
-    recurrent = dtype or (fields.values[stated] if stated else size.recurrent_dtype or model)
-    if not isinstance(recurrent, str) or recurrent not in BYTES:
-        raise InputError(f"{fields.name}: the dtype of the state is not one of {', '.join(BYTES)}.")
-    return size.conv * BYTES[model] + size.recurrent * BYTES[recurrent]
-
-
-def _gated_delta_net(fields: Fields) -> StateSize:
-    """Qwen3-Next and later."""
-    key_heads, key_dim = fields.whole("linear_num_key_heads"), fields.whole("linear_key_head_dim")
-    value_heads, value_dim = fields.whole("linear_num_value_heads"), fields.whole("linear_value_head_dim")
-    inputs = 2 * key_heads * key_dim + value_heads * value_dim
-    return StateSize((fields.whole("linear_conv_kernel_dim") - 1) * inputs, value_heads * value_dim * key_dim)
-
-
-def _kimi_delta(fields: Fields) -> StateSize:
-    """Kimi delta attention: Kimi Linear, Kimi K3."""
-    linear = fields.values["linear_attn_config"]
-    inner = Fields(fields.name, linear if isinstance(linear, dict) else {}, fields.hint)
-    return _delta(inner, "num_heads", "head_dim", "short_conv_kernel_size")
-
-
-def _glm_delta(fields: Fields) -> StateSize:
-    """The same mechanism in GLM-5.3-Flash."""
-    return _delta(fields, "linear_num_heads", "linear_head_dim", "linear_conv_kernel_dim")
-
-
-def _delta(fields, heads_field, dim_field, kernel_field):
-    heads, dim = fields.whole(heads_field), fields.whole(dim_field)
-    return StateSize((fields.whole(kernel_field, 4) - 1) * 3 * heads * dim, heads * dim * dim, "float32")
-
-
-def _nemotron(fields: Fields) -> StateSize:
-    """Mamba-2 with the names of Nemotron-H, whose recurrent state is float32 in vLLM."""
-    heads, dim, states = fields.whole("mamba_num_heads"), fields.whole("mamba_head_dim"), fields.whole("ssm_state_size")
-    inputs = heads * dim + 2 * fields.whole("n_groups") * states
-    return StateSize((fields.whole("conv_kernel") - 1) * inputs, heads * dim * states, "float32")
-
-
-def _mamba2(fields: Fields) -> StateSize:
-    """Mamba-2 with the names of Bamba, Granite 4 and Falcon-H1."""
-    heads, states = fields.whole("mamba_n_heads"), fields.whole("mamba_d_state")
-    inner = fields.values.get("mamba_d_ssm") or fields.whole("mamba_expand", 2) * fields.whole("hidden_size")
-    dim = fields.values.get("mamba_d_head")
-    dim = inner // heads if dim in (None, "auto") else fields.whole("mamba_d_head")
-    inputs = fields.checked("mamba_d_ssm", inner) + 2 * fields.whole("mamba_n_groups") * states
-    return StateSize((fields.whole("mamba_d_conv") - 1) * inputs, heads * dim * states)
-
-
-def _mamba1(fields: Fields) -> StateSize:
-    """Mamba-1 with the names of Jamba."""
-    inner = fields.whole("mamba_expand", 2) * fields.whole("hidden_size")
-    return StateSize((fields.whole("mamba_d_conv") - 1) * inner, inner * fields.whole("mamba_d_state"))
-
-
-def _lightning(fields: Fields) -> StateSize:
-    """Lightning attention of MiniMax-01: a matrix for each head."""
-    heads = fields.whole("num_attention_heads")
-    dim = fields.whole("head_dim", fields.whole("hidden_size", heads) // heads)
-    return StateSize(0, heads * dim * dim)
-
-
-def _short_convolution(fields: Fields) -> StateSize:
-    """LFM2: past inputs only."""
-    width = fields.whole("conv_dim", fields.whole("hidden_size"))
-    return StateSize((fields.whole("conv_L_cache") - 1) * width, 0)
-
-
-MECHANISMS: dict[str, Callable[[Fields], StateSize]] = {  # the first field that a config has decides
-    "linear_attn_config": _kimi_delta,
-    "linear_num_heads": _glm_delta,
-    "linear_num_key_heads": _gated_delta_net,
-    "mamba_num_heads": _nemotron,
-    "mamba_n_heads": _mamba2,
-    "mamba_d_state": _mamba1,
-    "conv_L_cache": _short_convolution,
-    "attn_type_list": _lightning,
-}
+    return sum(max(layer - offset + 1, 0) % every == 0 for layer in layers)
 
 
 INDEXED = 4  # V4's ratio of the layers with an indexer
@@ -207,6 +104,37 @@ def compressed_kinds(fields: Fields, value_bits: int, indexer_bits: int, *, draf
     kinds += [LayerKind("latent", kept[ratio], entry, tokens_per_entry=ratio) for ratio in sorted(kept)]
     indexed = {ratio: kept[ratio] for ratio in sorted(kept) if sources is not None or ratio == INDEXED}
     kinds += [LayerKind("latent", indexed[ratio], key, tokens_per_entry=ratio, indexer=True) for ratio in indexed]
+    return kinds
+
+
+RECENT_BLOCK = 64  # tokens of a block of V4's windows in vLLM
+COMPRESSORS = {4: (4, 2), 128: (8, 1)}  # ratio -> tokens of a block of a compressor's inputs; how many ratios it holds
+PACKED_ENTRY = 584  # bytes of fp8_ds_mla in V4: 448 values in FP8, 64 of rotation in 16 bits, 8 scales
+
+
+def packed_kinds(fields: Fields, ratios: list[int], drafters: int) -> list[LayerKind]:
+    """The same as vLLM lays it out on each GPU, whatever the tensor parallelism, with the inputs of the compressors.
+
+    Args:
+        fields: The config.
+        ratios: Of the layers, how many tokens an entry stands for; 0 is a window alone.
+        drafters: Layers with a window alone in addition, which predict further tokens.
+    """
+    sizes = fields.whole("head_dim"), fields.whole("index_head_dim")
+    if sizes != (512, 128) or "kv_source_layer_ids" in fields or not set(ratios) <= {0, *COMPRESSORS}:
+        raise UsageError(f"{fields.name}: vLLM's blocks of this compressed attention are not modelled.")
+    window = fields.whole("sliding_window")
+    kinds = [LayerKind("window", len(ratios) + drafters, PACKED_ENTRY, window=window, block_size=RECENT_BLOCK)]
+    for ratio in dict.fromkeys(ratio for ratio in ratios if ratio):
+        layers, (block, held) = ratios.count(ratio), COMPRESSORS[ratio]
+        compressed = [(PACKED_ENTRY, sizes[0])]
+        if ratio == INDEXED:
+            compressed = [(sizes[1] + 4, sizes[1]), *compressed]
+        for entry, values in compressed:  # a compressor keeps two numbers of 4 bytes for each value
+            kinds += [
+                LayerKind("latent", layers, entry, tokens_per_entry=ratio, indexer=values != sizes[0]),
+                LayerKind("window", layers, 8 * held * values, window=held * ratio, block_size=block),
+            ]
     return kinds
 
 
@@ -244,16 +172,118 @@ def layer_kinds(
     indexer_bits = kv_bits(fields, indexer_dtype) if indexer_dtype is not None else bits
     if "compress_ratios" in fields:
         return tuple(compressed_kinds(fields, bits, indexer_bits, draft=draft))
+    share = Share(bits, indexer_bits, state_dtype=state_dtype)
+    return tuple(kinds_of(fields, layer_schedule(fields), share, drafters=draft_layers(fields) if draft else 0))
+
+
+def kinds_of(
+    fields: Fields, words: list[str], share: Share, *, layers: range | None = None, drafters: int = 0
+) -> list[LayerKind]:
+    """What a range of layers keeps on one GPU, by kind; without `layers`, all of them.
+
+    Args:
+        fields: The config.
+        words: A word for each layer of the model.
+        share: What one GPU keeps of a layer.
+        layers: The range; None is all.
+        drafters: Layers of full attention in addition, which predict further tokens.
+    """
     if unknown := fields.first(*UNKNOWN):
         raise InputError(f"{fields.name}: {unknown} is not modelled: no layer has attention.")
-    counts = Counter(layer_schedule(fields))
+    layers = range(len(words)) if layers is None else layers
+    counts = Counter(words[layers.start : layers.stop])
     counts["full"] += counts["both"]
     counts["state"] += counts["both"]
-    added = draft_layers(fields) if draft else 0
-    kinds = [*_attention(fields, counts, bits, added), *_indexers(fields, counts, indexer_bits, added)]
+    first = sum(word in ("full", "both") for word in words[: layers.start])
+    attention = range(first, first + counts["full"])
+    kinds = [*_attention(fields, counts, share, drafters), *_indexers(fields, attention, share, drafters)]
     if counts["state"]:
-        kinds.append(LayerKind("state", counts["state"], state_bytes=state_bytes(fields, state_dtype)))
-    return tuple([*kinds, *_short_convolutions(fields, counts)])
+        size = state_bytes(fields, share.state_dtype, share.gpus, share.drafted_tokens)
+        kinds.append(LayerKind("state", counts["state"], state_bytes=size))
+    return [*kinds, *_short_convolutions(fields, counts, share)]
+
+
+def rank_layers(deployment: Deployment) -> tuple[LayerKind, ...]:
+    """What the layers of one GPU of a deployment keep, by kind, in the bytes that its engine takes for them.
+
+    With pipeline parallelism they are those of the stage that keeps most. A drafter's layers are in its last stage.
+
+    Raises:
+        UsageError: The engine refuses the deployment, or does not take its dtype; or it is not modelled.
+        InputError: A field of the config is missing or wrong, or a kind of layer is not modelled.
+
+    >>> from kvtrace.serving.deployment import Deployment
+    >>> [kind.token_bytes for kind in rank_layers(Deployment("qwen3-235b-a22b", tensor_parallel_size=8))]
+    [512]
+    >>> [kind.bytes_per_token for kind in rank_layers(Deployment("deepseek-v3.2", kv_cache_dtype="fp8"))]
+    [40016, 8052]
+    """
+    return max(stage_layers(deployment), key=_weight)
+
+
+def _weight(kinds: tuple[LayerKind, ...]) -> tuple[int, int]:
+    return growing_bytes(kinds), sum(kind.layers * kind.state_bytes for kind in kinds)
+
+
+def stage_layers(deployment: Deployment) -> tuple[tuple[LayerKind, ...], ...]:
+    """What the layers of one GPU of each pipeline stage keep."""
+    fields = read_config(deployment.model)
+    check_division(fields, deployment)
+    stages = pipeline_stages(fields, deployment.pipeline_parallel_size)
+    drafters = drafter_layers(fields, deployment)
+    if "compress_ratios" in fields:
+        return _compressed_stages(fields, deployment, stages, drafters)
+    words, share = layer_schedule(fields), gpu_share(fields, deployment)
+    return tuple(
+        tuple(kinds_of(fields, words, share, layers=layers, drafters=drafters if layers is stages[-1] else 0))
+        for layers in stages
+    )
+
+
+def _compressed_stages(fields, deployment, stages, drafters):
+    if deployment.engine != "vllm":
+        raise UsageError(f"{fields.name}: compressed attention is modelled in vLLM alone.")
+    if deployment.kv_cache_dtype not in ("auto", "fp8", "fp8_e4m3", "fp8_ds_mla"):
+        raise UsageError(f"{fields.name}: vLLM keeps compressed attention in FP8. Leave --kv-cache-dtype out.")
+    ratios = numbers(fields, fields.values, "compress_ratios")
+    return tuple(
+        tuple(packed_kinds(fields, ratios[layers.start : layers.stop], drafters if layers is stages[-1] else 0))
+        for layers in stages
+    )
+
+
+def pipeline_stages(fields: Fields, number: int) -> list[range]:
+    """The layers of each pipeline stage: as many each, and one more for the last stages but the very last.
+
+    >>> pipeline_stages(Fields("config.json", {"num_hidden_layers": 10}), 4)
+    [range(0, 2), range(2, 5), range(5, 8), range(8, 10)]
+    """
+    layers = fields.whole("num_hidden_layers", greatest=10_000)
+    if number > layers:
+        raise UsageError(f"--pipeline-parallel-size {number} is more than the {layers} layers of {fields.name}.")
+    if number > 1 and isinstance(fields.values.get("layer_types"), dict):
+        raise UsageError(
+            f"{fields.name}: the catalog has no order of its layers, which pipeline stages need. Give the path of its "
+            "config.json."
+        )
+    each, rest = divmod(layers, number)
+    sizes = [each + (number - 1 - rest <= stage < number - 1) for stage in range(number)]
+    starts = [sum(sizes[:stage]) for stage in range(number)]
+    return [range(start, start + size) for start, size in zip(starts, sizes, strict=True)]
+
+
+def drafter_layers(fields: Fields, deployment: Deployment) -> int:
+    """Layers of the model itself that predict further tokens; UsageError if it has none, or for another model."""
+    if deployment.speculative is None:
+        return 0
+    if deployment.speculative.method != "mtp":
+        raise UsageError("The layers of an EAGLE head are not modelled yet. Try --speculative mtp.")
+    layers = draft_layers(fields)
+    if "compress_ratios" in fields and not layers:  # rows beyond the layers
+        layers = int(len(numbers(fields, fields.values, "compress_ratios")) > fields.whole("num_hidden_layers"))
+    if not layers:
+        raise UsageError(f"{fields.name}: the config has no layers that predict further tokens (mtp).")
+    return layers
 
 
 def cache_bytes(kinds: Iterable[LayerKind], tokens: int, *, states: bool = True) -> int:
@@ -288,40 +318,56 @@ def draft_layers(fields: Fields) -> int:
     return added
 
 
-def _attention(fields, counts, bits, added):
+def _attention(fields, counts, share, drafters):
     """The layers of attention, full ones first."""
     kinds = []
-    if layers := counts["full"] + added:
-        size = cached_values(fields) * bits // 8
-        kinds.append(LayerKind("latent" if is_latent(fields) else "full", layers, size))
+    if layers := counts["full"] + drafters:
+        kinds.append(LayerKind("latent" if is_latent(fields) else "full", layers, _token_bytes(fields, share)))
     if counts["window"]:
-        window = fields.first("sliding_window", "sliding_window_size")
-        size = cached_values(fields, is_window=True) * bits // 8
-        kinds.append(LayerKind("window", counts["window"], size, window=fields.whole(window or "sliding_window")))
+        window, size = window_tokens(fields), _token_bytes(fields, share, is_window=True)
+        kinds.append(LayerKind("window", counts["window"], size, window=window))
     if counts["chunk"]:
-        size = cached_values(fields) * bits // 8
+        size = _token_bytes(fields, share)
         kinds.append(LayerKind("chunk", counts["chunk"], size, window=fields.whole("attention_chunk_size")))
     return kinds
 
 
-def _indexers(fields, counts, bits, added):
+def window_tokens(fields: Fields) -> int:
+    """The tokens that a layer with a window sees."""
+    return fields.whole(fields.first("sliding_window", "sliding_window_size") or "sliding_window")
+
+
+def _token_bytes(fields, share, is_window=False):
+    if is_latent(fields) and share.latent_bytes is not None and not is_window:
+        return share.latent_bytes
+    return cached_values(fields, is_window=is_window, gpus=share.gpus) * share.value_bits // 8
+
+
+def _indexers(fields, attention, share, drafters):
     """The keys of indexers, which choose the tokens that sparse attention sees (DeepSeek V3.2 and later)."""
     if "index_head_dim" not in fields:
         return []
-    layers = indexer_layers(fields, counts["full"]) + added
-    size = fields.whole("index_head_dim") * bits // 8
-    return [LayerKind("latent", layers, size, tokens_per_entry=fields.whole("index_kpool", 1), indexer=True)]
+    layers = indexer_layers(fields, attention) + drafters
+    size = fields.whole("index_head_dim")
+    scales = -(-size // 128) * 4 if share.indexer_scales else 0
+    size = size * share.indexer_bits // 8 + scales
+    pooled = fields.whole("index_kpool", 1)
+    return [LayerKind("latent", layers, size, tokens_per_entry=pooled, indexer=True)] if layers else []
 
 
-def _short_convolutions(fields, counts):
+def _short_convolutions(fields, counts, share):
     """Inkling: each layer also keeps past inputs of four convolutions: of keys, values, and two of the hidden width."""
     if fields.values.get("use_sconv") is not True:
         return []
     past, wide = fields.whole("sconv_kernel_size", 4) - 1, 2 * fields.whole("hidden_size")
     size = BYTES[config_dtype(fields)]
+    kept = {
+        "full": cached_values(fields, gpus=share.gpus),
+        "window": cached_values(fields, is_window=True, gpus=share.gpus),
+    }
     return [
-        LayerKind("state", counts[word], state_bytes=past * (wide + cached_values(fields, is_window=is_window)) * size)
-        for word, is_window in (("full", False), ("window", True))
+        LayerKind("state", counts[word], state_bytes=past * (wide + values) * size)
+        for word, values in kept.items()
         if counts[word]
     ]
 

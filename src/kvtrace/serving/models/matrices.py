@@ -99,7 +99,7 @@ def layer_rows(fields: Fields) -> list[LayerRow]:
 def _indexed(fields: Fields, words: list[str]) -> set[int]:
     """The layers with an indexer of their own: as many as the config says, the last ones with attention."""
     attention = [layer for layer, word in enumerate(words) if word in ("full", "both")]
-    return set(attention[len(attention) - indexer_layers(fields, len(attention)) :])
+    return set(attention[len(attention) - indexer_layers(fields, range(len(attention))) :])
 
 
 # --- attention, and what stands in its place

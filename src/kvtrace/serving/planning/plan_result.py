@@ -9,7 +9,7 @@ from ..._base.results import Described, DescribedResult, PlottedResult, column, 
 from ..routers import RouterName
 from ..serving_run import TPOT, TTFT, Quantiles
 
-SCHEMA = 3  # version of the keys
+SCHEMA = 4  # version of the keys
 
 
 def seconds(value: float) -> str:
@@ -30,7 +30,8 @@ class PlanSetting(Described):
     model: str
     gpu: str
     gpus_per_instance: int
-    kv_bytes_per_token: int
+    deployment: dict[str, Any]  # engine, parallelism, dtypes, drafter and limits, where they are stated
+    kv_bytes_per_token: int  # on all GPUs of an instance, copies included
     weight_bytes: int
     capacity_blocks: int  # of KV cache in an instance's GPUs
     capacity_gib: float

@@ -8,6 +8,7 @@ number that the target needs.
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -16,16 +17,17 @@ from ..._base.errors import UsageError
 from ..._base.step_work import part_of_work, report_work
 from ...trace.hits import unlimited_hits
 from ...trace.trace import Trace
-from ..calibration.costs import step_cost
 from ..hardware import Roofline
+from ..hardware.room import TENSOR_SIZES
 from ..latencies import quantile_interval
 from ..routers import RouterName
 from ..run import Run
+from ..run_options import TimeSetup
 from ..schedulers.base import BatchLimits
 from ..serving_run import ServingRun
 from ..simulation import StepCost
 from .plan_result import InstancesPoint, PrefillFloor, RouterPlan, Sensitivity
-from .plan_target import PlanTarget
+from .plan_target import Planned, PlanTarget
 
 MAX_INSTANCES = 512
 MAX_GPUS = 8  # of an instance, in advice: one machine
@@ -43,28 +45,6 @@ def served(trace: Trace, run: Run) -> ServingRun:
 def report_simulated(requests: int) -> None:
     """Report requests that a simulation of a plan has served, as work of the present part."""
     report_work(requests, requests=requests)
-
-
-def block_bytes_of(trace: Trace, roofline: Roofline) -> int:
-    """Bytes of one of the trace's blocks in all layers."""
-    return trace.block_size * roofline.model.kv_bytes_per_token
-
-
-def capacity_blocks(trace: Trace, roofline: Roofline, limits: BatchLimits) -> int:
-    """The blocks of KV that the GPUs of one instance hold, beside the activations of its largest steps."""
-    return roofline.capacity_tokens(limits.step_tokens, limits.requests) // trace.block_size
-
-
-def fitting_gpus(trace: Trace, roofline: Roofline, limits: BatchLimits) -> int:
-    """The smallest number of GPUs that hold the weights and the longest request; UsageError if none does."""
-    tokens = int(trace.prompt_blocks.max(initial=1)) * trace.block_size
-    gpus = roofline.least_gpus(tokens, limits.step_tokens, limits.requests)
-    if gpus is None:
-        raise UsageError(
-            f"No number of {roofline.gpu.name} holds the weights and the activations of {limits.step_tokens:,} tokens "
-            "in a step. Use GPUs with more memory, or fewer --step-tokens and --max-requests."
-        )
-    return gpus
 
 
 def prefill_alone_s(trace: Trace, cost: StepCost, limits: BatchLimits, cached: np.ndarray | int = 0) -> np.ndarray:
@@ -100,31 +80,35 @@ def prefill_alone_s(trace: Trace, cost: StepCost, limits: BatchLimits, cached: n
     return seconds
 
 
-def prefill_floor(trace: Trace, roofline: Roofline, target: PlanTarget) -> PrefillFloor:
+def prefill_floor(trace: Trace, planned: Planned) -> PrefillFloor:
     """The time of prefill alone at the target's quantile, without hits and with every possible hit.
 
-    >>> from kvtrace.serving.hardware import gpu
-    >>> from kvtrace.serving.models import model_shape
+    >>> from kvtrace.serving.deployment import Deployment
+    >>> from kvtrace.serving.run_options import TimeSetup
     >>> from kvtrace.trace.building import toy
-    >>> roofline = Roofline(model_shape("llama-3.1-8b"), gpu("h100"))
-    >>> floor = prefill_floor(toy("0 1", "0 1", block_size=512), roofline, PlanTarget(quantile=0.5))
+    >>> planned = PlanTarget(quantile=0.5).on(TimeSetup(deployment=Deployment("llama-3.1-8b", gpu="h100")))
+    >>> floor = prefill_floor(toy("0 1", "0 1", block_size=512), planned)
     >>> floor.with_hits_s < floor.without_hits_s
     True
     """
+    target, cost = planned.target, planned.time.cost
+    assert isinstance(cost, StepCost)
     hit_tokens = unlimited_hits(trace, outputs=target.mode == "grow") * trace.block_size
-    cost, limits = step_cost(roofline), target.limits
-    times = [prefill_alone_s(trace, cost, limits, cached) for cached in (0, hit_tokens)]
+    times = [prefill_alone_s(trace, cost, planned.limits, cached) for cached in (0, hit_tokens)]
     return PrefillFloor(*(float(np.quantile(seconds, target.quantile)) if len(seconds) else 0.0 for seconds in times))
 
 
-def least_gpus_for(trace: Trace, roofline: Roofline, target: PlanTarget) -> int | None:
+def least_gpus_for(trace: Trace, target: PlanTarget, time: TimeSetup) -> int | None:
     """The smallest number of GPUs per instance that hold each request and whose floor meets the target.
 
-    The number is at most 8, and at least that of the roofline; None if 8 GPUs are too few.
+    The number is one that the model can be divided by, at most 8; None if 8 GPUs are too few.
     """
-    for gpus in range(max(roofline.gpus, fitting_gpus(trace, roofline, target.limits)), MAX_GPUS + 1):
-        if prefill_floor(trace, replace(roofline, gpus=gpus), target).with_hits_s <= target.ttft_s:
-            return gpus
+    for size in TENSOR_SIZES:
+        deployment = replace(time.deployment, tensor_parallel_size=size)
+        if time.deployment.tensor_parallel_size <= size and deployment.gpus_per_instance <= MAX_GPUS:
+            with suppress(UsageError):  # of a model that cannot be divided like this
+                if prefill_floor(trace, target.on(replace(time, deployment=deployment))).with_hits_s <= target.ttft_s:
+                    return deployment.gpus_per_instance
     return None
 
 
@@ -133,18 +117,27 @@ class InstanceRuns:
     """The simulations of one router, each computed once: number of instances -> point of the curve."""
 
     trace: Trace
-    roofline: Roofline
-    target: PlanTarget
+    planned: Planned
     router: RouterName
     blocks: int = 0  # of KV in an instance's GPUs; 0: what fits
     points: dict[int, InstancesPoint] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        self.blocks = self.blocks or capacity_blocks(self.trace, self.roofline, self.target.limits)
+        self.blocks = self.blocks or self.planned.capacity(self.trace.block_size)
+
+    @property
+    def target(self) -> PlanTarget:
+        """What is asked for."""
+        return self.planned.target
+
+    @property
+    def roofline(self) -> Roofline:
+        """The model on the GPUs of an instance."""
+        return self.planned.roofline
 
     def served(self, count: int) -> ServingRun:
         """The simulation of one number of instances."""
-        run = self.target.run(self.roofline, self.trace.block_size, self.blocks, self.router)
+        run = self.planned.run(self.trace.block_size, self.blocks, self.router)
         return served(self.trace, run.changed(instances=count))
 
     @property
@@ -164,13 +157,13 @@ class InstanceRuns:
         Args:
             near: A number to start from, which may be close to the result.
         """
-        if near > 1 and prefill_floor(self.trace, self.roofline, self.target).with_hits_s > self.target.ttft_s:
+        if near > 1 and prefill_floor(self.trace, self.planned).with_hits_s > self.target.ttft_s:
             return None
         return fewest(lambda count: self.at(count).meets, min(near, self.largest), self.largest)
 
     def fewest_within(self, limit_s: float, near: int = 1) -> int | None:
         """As `fewest`, with a TTFT of at most `limit_s` in place of the target."""
-        if prefill_floor(self.trace, self.roofline, self.target).with_hits_s > limit_s:
+        if prefill_floor(self.trace, self.planned).with_hits_s > limit_s:
             return None
 
         def meets(count: int) -> bool:
@@ -185,7 +178,7 @@ class InstanceRuns:
 
 
 def changed(runs: InstanceRuns, **what) -> InstanceRuns:
-    """The same question with another trace, roofline or capacity; no simulation is shared."""
+    """The same question with another trace, costs or capacity; no simulation is shared."""
     return replace(runs, points={}, **what)
 
 
@@ -291,8 +284,9 @@ def _gpu(name: str) -> Callable[[InstanceRuns, float], InstanceRuns]:
     """A change of the GPU's peak arithmetic or bandwidth."""
 
     def change(runs: InstanceRuns, factor: float) -> InstanceRuns:
-        gpu = runs.roofline.gpu
-        return changed(runs, roofline=replace(runs.roofline, gpu=replace(gpu, **{name: getattr(gpu, name) * factor})))
+        gpu, time = runs.roofline.gpu, runs.planned.time
+        other = replace(runs.roofline, gpu=replace(gpu, **{name: getattr(gpu, name) * factor}))
+        return changed(runs, planned=replace(runs.planned, time=time.with_roofline(other)))
 
     return change
 

@@ -58,12 +58,6 @@ def _prices() -> Prices:
     return Prices()
 
 
-def _limits() -> BatchLimits:
-    from ..schedulers.base import BatchLimits
-
-    return BatchLimits()
-
-
 @dataclass(frozen=True)
 class PlanTarget:
     """The input of a plan: a target, the tiers below the GPUs, and the prices."""
@@ -83,7 +77,6 @@ class PlanTarget:
         group=TIME,
     )
     prices: Prices = field(default_factory=_prices)
-    limits: BatchLimits = field(default_factory=_limits)
     routers: Sequence[RouterName] = option(
         PLANNED, f"Routers to try: {', '.join(ROUTERS)}.", name="router", metavar="R,...", group=TIME,
         shown=",".join(PLANNED), parse=names,
@@ -94,81 +87,108 @@ class PlanTarget:
         "grow: outputs are cached too.",
         metavar="M", group=CACHE,
     )  # fmt: skip
-    engine: EngineName = option(
-        "vllm",
-        "Engine whose scheduler and cache an instance has: {rows}. With more --tiers than it has: reference.",
-        metavar="E", group=CACHE,
-    )  # fmt: skip
-    layout: CacheLayout | None = None  # the cache groups that vLLM makes of the model; with tiers, they are not used
     loop: ClosedLoop | None = None  # plan lanes of a closed loop too; its number of lanes is not used
 
-    @property
-    def instance_engine(self) -> EngineName:
-        """The engine of an instance: the one given, or reference if that has fewer lower tiers."""
-        from ..schedulers import scheduler_of
+    def on(self, time: TimeSetup, layout: CacheLayout | None = None) -> Planned:
+        """The target on a deployment; the engine is `reference` if the deployment's has fewer tiers.
 
-        limit = scheduler_of(self.engine).most_lower_tiers
-        has_tiers = not self.tiers or (limit is not None and len(self.tiers) <= limit)
-        return self.engine if has_tiers else "reference"
+        Args:
+            time: The deployment, and the costs of a calibration if there are some.
+            layout: The cache groups that vLLM makes of the model.
+
+        Raises:
+            UsageError: The deployment lacks a model or a GPU, or has ranks that share requests.
+        """
+        from ..schedulers import SCHEDULERS, scheduler_of
+
+        engine = time.deployment.engine
+        limit = scheduler_of(engine).most_lower_tiers
+        if self.tiers and (limit is None or len(self.tiers) > limit):
+            if time.costs:
+                raise UsageError(f"--costs cannot be combined with these --tiers: engine {engine} has fewer.")
+            engine = "reference"
+        if time.deployment.data_parallel_size > 1:
+            raise UsageError(
+                "kvtrace plan finds the number of instances, and a data-parallel rank is one. Leave out "
+                "--data-parallel-size."
+            )
+        usual = SCHEDULERS["vllm"] if engine not in SCHEDULERS else None  # its limits, as before it had another engine
+        limits = replace(time.deployment, engine="vllm" if usual else engine).batch_limits
+        deployment = replace(
+            time.deployment, engine=engine, max_num_batched_tokens=limits.step_tokens, max_num_seqs=limits.requests
+        )
+        groups = layout if engine == "vllm" and not self.tiers else None
+        target = self
+        if groups is not None and tuple(self.routers) == PLANNED:  # without those that count blocks of full attention
+            target = replace(self, routers=[name for name in PLANNED if name not in FULL_ATTENTION])
+        return Planned(target, replace(time, deployment=deployment).resolved([engine]), groups)
+
+
+@dataclass(frozen=True)
+class Planned:
+    """A target on a deployment; `PlanTarget.on` makes one."""
+
+    target: PlanTarget
+    time: TimeSetup
+    groups: CacheLayout | None = None  # of an instance; None if all layers count as full attention
+
+    @property
+    def engine(self) -> EngineName:
+        """The engine of an instance."""
+        return self.time.deployment.engine
+
+    @property
+    def roofline(self) -> Roofline:
+        """The model on the GPUs of an instance."""
+        assert self.time.roofline is not None
+        return self.time.roofline
 
     @property
     def scheduler(self) -> Scheduler:
-        """The scheduler of an instance, with the limits of the target."""
-        from ..schedulers import scheduler_of
-
-        return scheduler_of(self.instance_engine, self.limits)
+        """The scheduler of an instance."""
+        return (self.time.schedulers or {})[self.engine]
 
     @property
-    def groups(self) -> CacheLayout | None:
-        """The cache groups of an instance; None if all layers count as full attention."""
-        return self.layout if self.engine == "vllm" and not self.tiers else None
+    def limits(self) -> BatchLimits:
+        """Its tokens in a step, and requests at once."""
+        return self.scheduler.limits
 
-    def with_routers(self) -> PlanTarget:
-        """The target; of the default routers, with cache groups, those that do not count blocks of full attention."""
-        if self.groups is None or tuple(self.routers) != PLANNED:
-            return self
-        return replace(self, routers=[name for name in PLANNED if name not in FULL_ATTENTION])
-
-    def setting(self, blocks: int, block_bytes: int = 0) -> Setting:
-        """The cache of an instance that holds `blocks` blocks, or cache groups in the memory of so many.
-
-        Args:
-            blocks: Blocks of all layers.
-            block_bytes: Bytes of one of them; needed with cache groups.
-        """
+    def setting(self, blocks: int) -> Setting:
+        """The cache of an instance of so many blocks: of all layers, or of the pool of its cache groups."""
         from ...cache.simulation import Setting
 
-        if self.groups is not None and block_bytes:
-            blocks = max(1, blocks * block_bytes // self.groups.block_bytes)
-        return self.scheduler.setting_of(
-            Setting(blocks, mode=self.mode, engine=self.instance_engine, layout=self.groups)
-        )
+        drafting = (self.time.drafting([self.engine]) or {}).get(self.engine)
+        setting = Setting(blocks, mode=self.target.mode, engine=self.engine, layout=self.groups, drafting=drafting)
+        return self.scheduler.setting_of(setting)
 
-    def run(self, roofline: Roofline, block_size: int, blocks: int, router: RouterName = "round-robin") -> Run:
-        """The run of one instance whose GPUs hold `blocks` blocks; a plan changes the number of instances.
+    def capacity(self, block_size: int) -> int:
+        """Blocks of an instance, as `kvtrace simulate --gpu` has them; UsageError if the weights do not fit."""
+        return self.time.blocks_of(self.engine, block_size, self.groups)
+
+    def run(self, block_size: int, blocks: int | None = None, router: RouterName = "round-robin") -> Run:
+        """The run of one instance; a plan changes the number of instances.
 
         Args:
-            roofline: The model on the GPUs of an instance.
             block_size: Tokens per block of the trace.
-            blocks: Blocks of all layers.
+            blocks: Blocks of an instance; None is what its GPUs hold.
             router: What stands before the instances.
         """
-        from ..calibration.costs import step_cost
         from ..run import Run
 
-        setting = self.setting(blocks, block_size * roofline.model.kv_bytes_per_token)
+        blocks = self.capacity(block_size) if blocks is None else blocks
+        setting = self.setting(blocks)
         engine, layout = setting.engine, setting.layout
         return Run(
             CacheSetup(
-                [setting.capacity], engines=[engine], layouts={engine: layout} if layout else None, mode=setting.mode,
-                gap=False,
+                [setting.capacity], engines=[engine], layouts={engine: layout} if layout else None,
+                drafting=self.time.drafting([engine]), mode=setting.mode, gap=False,
             ),
-            InstanceSetup(1, [router], lower=self.lower_tiers(roofline, block_size, blocks)),
-            TimeSetup(cost=step_cost(roofline), schedulers={engine: self.scheduler}, roofline=roofline),
+            InstanceSetup(1, [router], lower=self.lower_tiers(block_size, blocks)),
+            self.time,
             open_too=False,
         )  # fmt: skip
 
-    def lower_tiers(self, roofline: Roofline, block_size: int, blocks: int) -> list[Tier]:
+    def lower_tiers(self, block_size: int, blocks: int) -> list[Tier]:
         """The lower tiers in blocks, for the simulation.
 
         A tier with write-through also holds the blocks above it; with LRU it adds only the capacity beyond them.
@@ -176,10 +196,10 @@ class PlanTarget:
         """
         from ..schedulers.base import Tier
 
-        block_bytes = block_size * roofline.model.kv_bytes_per_token
-        subtracts = self.write_through and not self.scheduler.copies_to_tiers
+        block_bytes = block_size * self.roofline.model.kv_bytes_per_token
+        subtracts = self.target.write_through and not self.scheduler.copies_to_tiers
         lower, above = [], blocks
-        for tier in self.tiers:
+        for tier in self.target.tiers:
             capacity = int(tier.size // block_bytes) - (above if subtracts else 0)
             if capacity < 1:
                 raise UsageError(f"Tier {tier.name} adds no block to the tiers above it. Give it a larger size.")

@@ -7,6 +7,7 @@ times come from the event-driven simulation (simulation.py) with the roofline of
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import replace
 from typing import TypeVar
 
@@ -24,10 +25,12 @@ from ...trace.hits import count_hits, leading_tokens, unlimited_hits
 from ...trace.trace import Trace
 from ...trace.unknown import OUTPUTS, PREFIXES, require_known
 from ..calibration.costs import CalibratedRoofline, Costs, excess
+from ..deployment import Deployment
 from ..hardware import Roofline
+from ..hardware.room import kv_room, least_gpus
 from ..lanes import require_dependencies
+from ..models.engine_layout import layouts_for
 from ..run_options import TimeSetup
-from ..schedulers import scheduler_of
 from ..serving_run import ServingRun
 from .plan_result import (
     BlockSizePlan,
@@ -48,15 +51,12 @@ from .plan_result import (
 )
 from .plan_runs import (
     InstanceRuns,
-    block_bytes_of,
-    capacity_blocks,
-    fitting_gpus,
     least_gpus_for,
     prefill_floor,
     sensitivity,
     served,
 )
-from .plan_target import PlanTarget
+from .plan_target import Planned, PlanTarget
 from .sizing import (
     UNFITTED,
     TimeErrors,
@@ -76,7 +76,7 @@ TTLS = {"5m": 300, "1h": 3600}
 
 def plan(
     trace: Trace,
-    roofline: Roofline,
+    deployment: Deployment,
     target: PlanTarget | None = None,
     on_part: Callable[[str], None] | None = None,
     errors: TimeErrors | None = None,
@@ -84,15 +84,15 @@ def plan(
     costs: Costs | None = None,
     extrapolate: bool = False,
 ) -> Plan:
-    """Plan capacity for a trace, a model and its GPUs: memory, tiers, instances, block size and prices.
+    """Plan capacity for a trace and a deployment: memory, tiers, instances, block size and prices.
 
     Args:
         trace: The trace, with its arrivals.
-        roofline: The model on the GPUs of one instance.
+        deployment: The engine, the model and the GPUs of one instance.
         target: The time to first token, lower tiers, prices and routers; the default is `PlanTarget()`.
         on_part: Receives the name of each part before it is computed.
         errors: The measured errors of simulated times; the default is those of the costs, else of the roofline.
-        costs: The costs of a calibration, from which the roofline comes (`Costs.for_gpus`).
+        costs: The costs of a calibration, in place of the roofline; `costs.measured` is what was measured.
         extrapolate: Allow a plan whose instances go beyond what the costs were measured for; it then says so.
 
     Returns:
@@ -102,24 +102,24 @@ def plan(
         UsageError: The weights or the longest request do not fit into the GPUs, or the plan goes beyond the costs.
         UnknownError: Shared prefixes or output lengths are unknown.
 
-    >>> from kvtrace.serving.hardware import gpu
-    >>> from kvtrace.serving.models import model_shape
+    >>> from kvtrace.serving.deployment import Deployment
     >>> from kvtrace.trace.building import toy
-    >>> shape = {"num_hidden_layers": 32, "hidden_size": 4096, "num_attention_heads": 32, "num_key_value_heads": 8,
-    ...          "intermediate_size": 14336, "vocab_size": 128256, "torch_dtype": "bfloat16"}
     >>> trace = toy("0 1", "0 1", "0 2", block_size=512, gap_ms=1000.0)
-    >>> result = plan(trace, Roofline(model_shape(shape), gpu("h100")), PlanTarget(routers=("sticky",)))
+    >>> result = plan(trace, Deployment("llama-3.1-8b", gpu="h100"), PlanTarget(routers=("sticky",)))
     >>> result.instances.best.instances, result.memory.unlimited_block_hit_rate
     (1, 0.5)
     """
     trace = in_domains(trace)
     require_known(trace, trace.meta, "the plan", PREFIXES, OUTPUTS)
-    target, report = (target or PlanTarget()).with_routers(), on_part or (lambda part: None)
+    report = on_part or (lambda part: None)
+    time = TimeSetup(extrapolate=extrapolate, deployment=deployment, costs=costs)
+    layout = layouts_for(deployment, ["vllm"], trace.block_size).get("vllm")
+    planned = (target or PlanTarget()).on(time, layout)
+    target = planned.target
     check_mode(target.mode)
     if target.loop is not None:
         require_dependencies(trace)
-    _require_fit(trace, roofline, target)
-    blocks = capacity_blocks(trace, roofline, target.limits)
+    _require_fit(trace, planned)
     if errors is None:
         errors = UNFITTED if costs is None else held_out_errors(costs.errors, costs.basis)
 
@@ -128,39 +128,48 @@ def plan(
         return compute()
 
     result = Plan(
-        setting=_setting(trace, roofline, blocks),
-        memory=part("memory", lambda: memory(trace, hit_curve(trace), roofline, target.layout is not None)),
-        tiers=part("tiers", lambda: tiers(trace, roofline, target, blocks)),
-        instances=part("instances", lambda: instances(trace, roofline, target, errors)),
+        setting=_setting(trace, planned),
+        memory=part("memory", lambda: memory(trace, hit_curve(trace), planned.roofline, layout is not None)),
+        tiers=part("tiers", lambda: tiers(trace, planned)),
+        instances=part("instances", lambda: instances(trace, planned, errors)),
         block_sizes=part("block_sizes", lambda: block_sizes(trace)),
         prices=part("prices", lambda: prices(trace, target)),
-        lanes=part("lanes", lambda: lanes_plan(trace, roofline, target, blocks)) if target.loop else None,
+        lanes=part("lanes", lambda: lanes_plan(trace, planned)) if target.loop else None,
     )
     best = result.instances.best
     if best is None:
         return result
     if costs is not None:
-        run = target.run(roofline, trace.block_size, blocks, best.router).changed(instances=best.instances)
+        run = planned.run(trace.block_size, router=best.router).changed(instances=best.instances)
         result = _within(result, costs, served(trace, run), extrapolate)
     return replace(
         result,
-        loop=part("loop", lambda: loop(trace, roofline, target, blocks, best)),
-        sensitivity=part("sensitivity", lambda: sensitivity(InstanceRuns(trace, roofline, target, best.router), best)),
+        loop=part("loop", lambda: loop(trace, planned, best)),
+        sensitivity=part("sensitivity", lambda: sensitivity(InstanceRuns(trace, planned, best.router), best)),
     )
 
 
-def _require_fit(trace: Trace, roofline: Roofline, target: PlanTarget) -> None:
+def _require_fit(trace: Trace, planned: Planned) -> None:
     """UsageError if an instance does not hold the longest request: with the GPUs that do, and those for the target."""
-    fitting = fitting_gpus(trace, roofline, target.limits)
-    if roofline.gpus >= fitting:
-        return
-    needed = least_gpus_for(trace, roofline, target) or fitting
-    advice = f"Try --gpus {fitting} or more"
-    if needed > fitting:
-        advice += f"; prefill alone takes longer than the target of {target.ttft_s:g} s below --gpus {needed}"
+    longest, deployment = int(trace.prompt_blocks.max(initial=1)), planned.time.deployment
+    per_block = planned.groups.tokens_per_block if planned.groups else trace.block_size
+    with suppress(UsageError):  # of weights that do not fit
+        if planned.capacity(trace.block_size) >= longest * trace.block_size / per_block:
+            return
+    fitting = least_gpus(planned.time.in_memory(planned.engine), longest * trace.block_size)
+    if fitting is None:
+        raise UsageError(
+            f"No number of {deployment.gpu_name} holds the weights and the longest request of "
+            f"{deployment.model_name}. Use GPUs with more memory, or fewer --max-num-batched-tokens."
+        )
+    needed = least_gpus_for(trace, planned.target, replace(planned.time, deployment=fitting))
+    advice = f"Try --gpus {fitting.gpus_per_instance} or more"
+    if needed is not None and needed > fitting.gpus_per_instance:
+        limit = f"the target of {planned.target.ttft_s:g} s"
+        advice += f"; prefill alone takes longer than {limit} below --gpus {needed}"
     raise UsageError(
-        f"{roofline.gpus} x {roofline.gpu.name} do not hold the weights and the KV of the longest request, of "
-        f"{int(trace.prompt_blocks.max(initial=1)):,} blocks. {advice}."
+        f"{deployment.gpus_per_instance} x {deployment.gpu_name} do not hold the weights and the KV of the longest "
+        f"request, of {longest:,} blocks. {advice}."
     )
 
 
@@ -176,19 +185,23 @@ def _within(result: Plan, costs: Costs, run: ServingRun, extrapolate: bool) -> P
     return replace(result, instances=replace(part, assumes=assumes))
 
 
-def _setting(trace: Trace, roofline: Roofline, blocks: int) -> PlanSetting:
-    gpu, model = roofline.gpu, roofline.model
+def _setting(trace: Trace, planned: Planned) -> PlanSetting:
+    roofline, deployment = planned.roofline, planned.time.deployment
+    gpu, model, blocks = roofline.gpu, roofline.model, planned.capacity(trace.block_size)
+    block_bytes = planned.groups.block_bytes if planned.groups else trace.block_size * model.kv_bytes_per_token
     return PlanSetting(
         requests=len(trace), block_size=trace.block_size, model=model.name, gpu=gpu.name,
-        gpus_per_instance=roofline.gpus, kv_bytes_per_token=model.kv_bytes_per_token, weight_bytes=model.weight_bytes,
-        capacity_blocks=blocks, capacity_gib=blocks * block_bytes_of(trace, roofline) / GIB,
+        gpus_per_instance=roofline.gpus, deployment=deployment.to_dict(),
+        kv_bytes_per_token=model.kv_bytes_per_token, weight_bytes=model.weight_bytes,
+        capacity_blocks=blocks, capacity_gib=blocks * block_bytes / GIB,
         usd_per_instance_hour=roofline.gpus * gpu.price_per_hour,
         assumes=[
             *_calibrated(roofline),
             f"{roofline.reached_compute_share:.0%} of peak arithmetic, {roofline.reached_bandwidth_share:.0%} of peak "
             f"bandwidth, {roofline.attention_bandwidth_share:.0%} of it in attention",
-            f"{1 - roofline.reserve_share:.0%} of the GPUs' memory for weights, activations, graphs and KV",
+            *_memory(planned),
             *_exchange(roofline),
+            *deployment.not_in_times,
         ],
     )  # fmt: skip
 
@@ -198,6 +211,16 @@ def _calibrated(roofline: Roofline) -> list[str]:
     if not isinstance(roofline, CalibratedRoofline):
         return []
     return [f"the time of a step as fitted to a recording of {roofline.source}: multiples of what follows"]
+
+
+def _memory(planned: Planned) -> list[str]:
+    """What the memory of a GPU holds beside the KV, and why."""
+    room = kv_room(planned.time.in_memory(planned.engine))
+    parts = {"weights": room.weight_bytes, "activations": room.activation_bytes, "CUDA graphs": room.graph_bytes,
+             "libraries": room.library_bytes}  # fmt: skip
+    sizes = ", ".join(f"{(size or 0) / GIB:,.2f} GiB {name}" for name, size in parts.items())
+    used = (room.usable_bytes or 0) / GIB
+    return [f"each GPU: {used:,.2f} GiB used ({room.sources['usable_bytes']}), of which {sizes}"]
 
 
 def _exchange(roofline: Roofline) -> list[str]:
@@ -216,7 +239,7 @@ def _exchange(roofline: Roofline) -> list[str]:
 
 def memory(trace: Trace, curve: HitCurve, roofline: Roofline, has_groups: bool = False) -> MemoryPlan:
     """Hit rate against GiB: the knee, the gaps to belady and unlimited, the least memory for a share of the hits."""
-    block_bytes = block_bytes_of(trace, roofline)
+    block_bytes = trace.block_size * roofline.model.kv_bytes_per_token
     capacities = curve.capacities(POINTS)
     possible = count_hits(trace, unlimited_hits(trace))
     rates = [hits.block_hit_rate for hits in curve.hits(capacities)]
@@ -252,12 +275,14 @@ def _knee(capacities, rates) -> int:
 # -- tiers, instances, the closed loop ---------------------------------------------------------------------------
 
 
-def tiers(trace: Trace, roofline: Roofline, target: PlanTarget, blocks: int) -> TiersPlan | None:
+def tiers(trace: Trace, planned: Planned, blocks: int | None = None) -> TiersPlan | None:
     """The gain of lower tiers in one instance: the hits of each tier, and whether fetching pays."""
+    target, roofline = planned.target, planned.roofline
     if not target.tiers:
         return None
-    below = target.lower_tiers(roofline, trace.block_size, blocks)
-    copies = target.scheduler.copies_to_tiers
+    blocks = planned.capacity(trace.block_size) if blocks is None else blocks
+    below = planned.lower_tiers(trace.block_size, blocks)
+    copies = planned.scheduler.copies_to_tiers
     beyond = [max(1, tier.capacity - blocks) if copies else tier.capacity for tier in below]
     named = {tier.name: capacity for tier, capacity in zip(below, beyond, strict=True)}
     simulation = simulate_tiers(trace, {"hbm": blocks} | named)
@@ -279,10 +304,10 @@ def tiers(trace: Trace, roofline: Roofline, target: PlanTarget, blocks: int) -> 
     return TiersPlan(rows, float(roofline.break_even_bandwidth(trace.block_size)), assumes=[*how, *own_links])
 
 
-def instances(trace: Trace, roofline: Roofline, target: PlanTarget, errors: TimeErrors = UNFITTED) -> InstancesPlan:
+def instances(trace: Trace, planned: Planned, errors: TimeErrors = UNFITTED) -> InstancesPlan:
     """Times and cost by the number of instances behind each router, and the best router for the target."""
-    floor = prefill_floor(trace, roofline, target)
-    runs = {router: InstanceRuns(trace, roofline, target, router) for router in target.routers}
+    floor, target = prefill_floor(trace, planned), planned.target
+    runs = {router: InstanceRuns(trace, planned, router) for router in target.routers}
     routers = []
     for router in target.routers:
         with part_of_work(1 / len(target.routers), EXPECTED_RUNS * len(trace)):
@@ -292,16 +317,15 @@ def instances(trace: Trace, roofline: Roofline, target: PlanTarget, errors: Time
     return InstancesPlan(
         target=TimeTarget(target.ttft_s, target.quantile), floor=floor, routers=routers, best=best,
         model_error=None if best is None else model_error(runs[best.router], best, errors),
-        assumes=["the trace's own arrivals", _scheduling(target),
-                 f"{target.limits.step_tokens:,} tokens per step, {target.limits.requests:,} requests at once",
+        assumes=["the trace's own arrivals", _scheduling(planned),
+                 f"{planned.limits.step_tokens:,} tokens per step, {planned.limits.requests:,} requests at once",
                  "bisection finds the smallest number; near the target it is accurate to one or two instances"],
     )  # fmt: skip
 
 
-def _scheduling(target: PlanTarget) -> str:
+def _scheduling(planned: Planned) -> str:
     """How requests are admitted, and which of their blocks count."""
-    setting = target.setting(1)
-    scheduler = scheduler_of(setting.engine)
+    setting, scheduler = planned.setting(1), planned.scheduler
     if scheduler.version:
         lengths = "with the true lengths of outputs" + (", windows and states in groups" if setting.layout else "")
         return f"the scheduler and the cache of {scheduler.name} {scheduler.version}, {lengths}"
@@ -309,9 +333,10 @@ def _scheduling(target: PlanTarget) -> str:
     return f"a request is admitted when all its blocks fit; mode {setting.mode}: {outputs}"
 
 
-def loop(trace: Trace, roofline: Roofline, target: PlanTarget, blocks: int, best: RouterPlan) -> LoopPlan:
+def loop(trace: Trace, planned: Planned, best: RouterPlan) -> LoopPlan:
     """The error of the quick estimate: hits of one pass with the serial schedule, and hits of the events."""
-    without_tiers = replace(target, tiers=()).run(roofline, trace.block_size, blocks, best.router)
+    target = replace(planned.target, tiers=())
+    without_tiers = replace(planned, target=target).run(trace.block_size, router=best.router)
     run = without_tiers.changed(instances=best.instances)
     (serial,) = replace(run.changed(schedule="serial"), time=TimeSetup()).simulate(trace).runs
     one_pass = serial.hits.block_hit_rate

@@ -33,7 +33,7 @@ from .plan_result import (
     UnmetTarget,
 )
 from .plan_runs import MAX_INSTANCES, InstanceRuns, fewest, least_gpus_for, served
-from .plan_target import PlanTarget
+from .plan_target import Planned, PlanTarget
 
 QUANTILES = {"p50": 0.5, "p90": 0.9}  # statistics of TTFT that have errors, beside the mean
 
@@ -161,7 +161,7 @@ def _reason(runs: InstanceRuns, floor: PrefillFloor, last: InstancesPoint) -> st
         return f"{last.rejected:,} requests do not fit into an instance. Use more GPUs per instance."
     if floor.with_hits_s > target.ttft_s:
         best = f"and {_above(floor.with_hits_s, target.ttft_s)} s with every possible hit"
-        gpus = least_gpus_for(runs.trace, runs.roofline, target)
+        gpus = least_gpus_for(runs.trace, target, runs.planned.time)
         more = f"--gpus {gpus} or more" if gpus else "faster GPUs"
         return f"{alone} {best}, above {limit}. Use {more}, or a longer target."
     if floor.without_hits_s > target.ttft_s:
@@ -189,18 +189,19 @@ def _above(seconds: float, limit: float) -> str:
 MAX_LANES = 4096
 
 
-def lanes_plan(trace: Trace, roofline: Roofline, target: PlanTarget, blocks: int) -> LanesPlan | None:
+def lanes_plan(trace: Trace, planned: Planned) -> LanesPlan | None:
     """The largest number of lanes that meets the target on one instance; None in the open loop."""
+    target = planned.target
     if target.loop is None:
         return None
-    loop, one_instance = target.loop, target.run(roofline, trace.block_size, blocks)
+    loop, one_instance = target.loop, planned.run(trace.block_size)
     points: dict[int, LanePoint] = {}
 
     def meets(lanes: int) -> bool:
         if lanes not in points:
             run = served(trace, replace(one_instance, loop=replace(loop, lanes=lanes)))
             assert isinstance(run, ClosedRun)
-            points[lanes] = _lane_point(run, roofline, target)
+            points[lanes] = _lane_point(run, planned.roofline, target)
         return points[lanes].meets
 
     largest = most_lanes(meets, _all_lanes(trace, loop))

@@ -1,0 +1,145 @@
+"""The share of a model that one GPU of a deployment has: which heads it keeps, and the bytes of what it keeps.
+
+Tensor parallelism divides heads, and GPUs copy them where there are fewer heads than GPUs; each GPU keeps all of a
+latent. The dtype of keys and values is the engine's `--kv-cache-dtype`. With an indexer, vLLM packs FP8 latents with
+their scales and a 16-bit rotation (fp8_ds_mla), and both engines keep the indexer's keys in FP8 in any cache. Checked:
+against vLLM's own models and layers (tests/clients/test_vllm_deployments.py).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from ..._base.errors import UsageError
+from .config import Fields, kv_bits
+from .kernels import generation
+
+if TYPE_CHECKING:
+    from ..deployment import Deployment
+
+KV_DTYPES: Mapping[str, Mapping[str, int | None]] = {  # engine -> its names -> bits of a value; None = the model's
+    "vllm": {"auto": None, "float16": 16, "bfloat16": 16, "fp8": 8, "fp8_e4m3": 8, "fp8_e5m2": 8, "fp8_ds_mla": 8},
+    "sglang": {"auto": None, "bf16": 16, "bfloat16": 16, "fp8_e4m3": 8, "fp8_e5m2": 8},
+}
+PACKED_LATENT = 656  # bytes of fp8_ds_mla: 512 values in FP8, 4 scales of 4 bytes, 64 values of rotation in 16 bits
+PACKED = (512, 64)  # the values that it is made for
+INDEXER_BITS = 8
+
+
+@dataclass(frozen=True)
+class Share:
+    """What one GPU of a tensor-parallel group keeps of a layer, and in how many bytes."""
+
+    value_bits: int  # of keys, values and latents
+    indexer_bits: int  # of an indexer's keys
+    indexer_scales: bool = False  # 4 bytes for each 128 values of an indexer's key
+    latent_bytes: int | None = None  # of a latent with its scales, where it is packed
+    gpus: int = 1  # that divide the heads
+    state_dtype: str | None = None
+    drafted_tokens: int = 0  # for which a state keeps past inputs
+
+
+def heads_of_gpu(fields: Fields, heads: int, gpus: int) -> int:
+    """Heads of keys and values that one GPU keeps.
+
+    >>> heads_of_gpu(Fields("config.json", {}), 8, 2), heads_of_gpu(Fields("config.json", {}), 4, 8)
+    (4, 1)
+    """
+    if max(heads, gpus) % min(heads, gpus):
+        raise UsageError(
+            f"{fields.name}: {gpus} GPUs cannot divide or copy {heads} heads of keys and values evenly. Try another "
+            "--tensor-parallel-size."
+        )
+    return max(1, heads // gpus)
+
+
+def gpu_share(fields: Fields, deployment: Deployment) -> Share:
+    """What one GPU of a deployment keeps of a layer; UsageError for a dtype that its engine does not take."""
+    bits, packed = kv_format(fields, deployment)
+    return Share(
+        value_bits=bits,
+        indexer_bits=INDEXER_BITS,
+        indexer_scales=True,
+        latent_bytes=PACKED_LATENT if packed else None,
+        gpus=deployment.tensor_parallel_size,
+        drafted_tokens=deployment.speculative.tokens if deployment.speculative else 0,
+    )
+
+
+def kv_format(fields: Fields, deployment: Deployment) -> tuple[int, bool]:
+    """Bits of a value of keys and values in the engine's cache, and whether latents are packed with their scales."""
+    names = KV_DTYPES.get(deployment.engine)
+    if names is None:
+        raise UsageError(f"Engine {deployment.engine} has no layout here. Try {' or '.join(KV_DTYPES)}.")
+    wanted = checkpoint_dtype(fields) if deployment.kv_cache_dtype == "auto" else deployment.kv_cache_dtype
+    if wanted not in names:
+        raise UsageError(f"--kv-cache-dtype {wanted} is not modelled for {deployment.engine}. Try {', '.join(names)}.")
+    bits = names[wanted] or kv_bits(fields, None)
+    sparse = "index_head_dim" in fields and "kv_lora_rank" in fields
+    if wanted == "fp8_ds_mla" and not sparse:
+        raise UsageError(f"{fields.name}: fp8_ds_mla is for latents with an indexer. Try --kv-cache-dtype fp8.")
+    sizes = fields.values.get("kv_lora_rank"), fields.values.get("qk_rope_head_dim")
+    packed = sparse and bits == 8 and (deployment.engine != "vllm" or generation(deployment.gpu) != "blackwell")
+    if packed and sizes != PACKED:
+        raise UsageError(f"{fields.name}: FP8 latents of {sizes[0]} and {sizes[1]} values are not modelled.")
+    return bits, packed
+
+
+def checkpoint_dtype(fields: Fields) -> str:
+    """The --kv-cache-dtype that a quantised checkpoint asks for (ModelOpt's kv_cache_quant_algo); "auto" if none.
+
+    >>> checkpoint_dtype(Fields("config.json", {"quantization_config": {"kv_cache_scheme": {"num_bits": 8}}}))
+    'fp8'
+    """
+    quantised = fields.values.get("quantization_config")
+    if not isinstance(quantised, dict):
+        return "auto"
+    inner = quantised.get("quantization")
+    places = [inner, quantised] if isinstance(inner, dict) else [quantised]
+    for place in places:
+        scheme = place.get("kv_cache_scheme") or place.get("kv_cache_quant_algo")
+        if isinstance(scheme, dict):
+            return {8: "fp8", 4: "nvfp4"}.get(scheme.get("num_bits"), "auto")
+        if isinstance(scheme, str):
+            return scheme.lower()
+    return "auto"
+
+
+def check_division(fields: Fields, deployment: Deployment) -> None:
+    """Refuse what the engine refuses when it divides a model; UsageError in one line."""
+    tensor = deployment.tensor_parallel_size
+    heads = fields.whole("num_attention_heads", 0, least=0)
+    if heads % tensor:
+        raise UsageError(f"{fields.name}: {heads} query heads are not a multiple of --tensor-parallel-size {tensor}.")
+    if deployment.decode_context_parallel_size > 1 or deployment.prefill_context_parallel_size > 1:
+        _check_context(fields, deployment, heads)
+
+
+def _check_context(fields, deployment, heads):
+    """vLLM's rules of context parallelism (config/parallel.py, config/model.py)."""
+    tensor = deployment.tensor_parallel_size
+    decode, prefill = deployment.decode_context_parallel_size, deployment.prefill_context_parallel_size
+    if deployment.engine != "vllm":
+        raise UsageError("Context parallelism is modelled in vLLM alone.")
+    if prefill == 1 and tensor % decode:
+        raise UsageError(f"--decode-context-parallel-size {decode} must divide --tensor-parallel-size {tensor}.")
+    if prefill > 1 and decode not in (1, prefill, tensor * prefill):
+        raise UsageError(
+            f"--decode-context-parallel-size {decode} must be 1, {prefill} or {tensor * prefill} with "
+            f"--prefill-context-parallel-size {prefill}."
+        )
+    if decode == 1 or "kv_lora_rank" in fields:
+        return
+    key_heads = fields.whole("num_key_value_heads", heads)
+    if tensor // key_heads < decode or tensor <= key_heads:
+        raise UsageError(
+            f"{fields.name} has {key_heads} heads of keys and values: --decode-context-parallel-size is at most "
+            f"{max(tensor // key_heads, 1)} at --tensor-parallel-size {tensor}."
+        )
+    if heads // key_heads % decode:
+        raise UsageError(
+            f"{fields.name}: --decode-context-parallel-size {decode} does not divide {heads // key_heads} query heads "
+            "for each head of keys."
+        )
