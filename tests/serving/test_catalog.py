@@ -13,6 +13,7 @@ from kvtrace.cli import run
 from kvtrace.serving.calibration.costs import roofline_cost
 from kvtrace.serving.hardware import Roofline, gpu
 from kvtrace.serving.models import MODELS, ModelShape, kv_bytes_per_token, layer_kinds, model_shape
+from kvtrace.serving.models.config import QUANTISATIONS, model_name
 
 WITH_TIMES = [model for model in kvtrace.list_models() if model.shape]
 HYBRIDS = ("gpt-oss-20b", "gpt-oss-120b", "gemma-3-27b", "llama-4-scout", "qwen3-next-80b-a3b", "mistral-7b-v0.1",
@@ -31,8 +32,83 @@ def test_an_entry_has_a_name_as_people_type_it_layers_and_a_published_source(nam
     assert model_shape(name).kv_bytes_per_token == kv_bytes_per_token(name) if entry in WITH_TIMES else True
 
 
-def test_the_catalog_has_at_least_60_models_and_times_for_most_of_the_popular_ones():
-    assert len(MODELS) >= 60 and {*HYBRIDS} <= {model.entry.name for model in WITH_TIMES}
+def test_the_catalog_has_at_least_140_models_and_times_for_most_of_them():
+    assert (
+        len(MODELS) >= 140
+        and len(WITH_TIMES) >= 0.9 * len(MODELS)
+        and {*HYBRIDS} <= {model.entry.name for model in WITH_TIMES}
+    )
+
+
+# --- Hugging Face ids
+
+
+def test_an_id_is_a_name_in_any_case():
+    assert model_name("META-LLAMA/llama-3.1-8b-instruct") == "meta-llama/Llama-3.1-8B-Instruct"
+    shape = model_shape("meta-llama/Llama-3.1-8B-Instruct")
+    assert replace(shape, name="llama-3.1-8b") == model_shape("llama-3.1-8b")
+    assert layer_kinds("qwen/qwen3-32b-fp8") == layer_kinds("qwen3-32b")
+
+
+@pytest.mark.parametrize(
+    ("name", "gigabytes"),  # of the files of the repository, where vLLM's log or the publisher states them
+    [("deepseek-ai/DeepSeek-R1-0528", 674), ("moonshotai/Kimi-K2.5", 595), ("openai/gpt-oss-120b", 65.2),
+     ("Qwen/Qwen2.5-32B-Instruct-GPTQ-Int4", 19.4), ("nvidia/Qwen3.6-35B-A3B-NVFP4", 21.9)],
+)  # fmt: skip
+def test_a_checkpoint_has_the_weights_of_its_own_dtype(name, gigabytes):
+    assert model_shape(name).weight_bytes == pytest.approx(gigabytes * 1e9, rel=0.01)
+
+
+def test_ids_are_one_checkpoint_each_and_their_quantisation_is_known():
+    names = [name for entry in MODELS.values() for name in entry.checkpoints]
+    assert len({name.lower() for name in names}) == len(names) >= 500
+    assert all(re.fullmatch(r"[\w.-]+/[\w.-]+", name) for name in names)
+    used = {stated for entry in MODELS.values() for stated in entry.checkpoints.values()}
+    assert used == {"", *QUANTISATIONS}
+    assert all(entry.checkpoints for entry in MODELS.values())
+
+
+@pytest.mark.parametrize("name", [model.entry.name for model in WITH_TIMES])
+def test_each_checkpoint_of_a_model_with_times_can_be_planned_with(name):
+    for checkpoint in MODELS[name].checkpoints:
+        assert 0 < model_shape(checkpoint).weight_bytes <= 4.2 * model_shape(name).parameters
+
+
+def test_a_path_that_exists_wins_over_an_id(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    folder = tmp_path / "openai/gpt-oss-20b"
+    folder.mkdir(parents=True)
+    (folder / "config.json").write_text(json.dumps(SMALL))
+    assert model_shape("openai/gpt-oss-20b").layers == 2  # a folder stands for its config.json
+    assert model_shape("OpenAI/gpt-oss-20b").layers == 24
+    quantised = {"quantization": {"quant_algo": "FP8", "exclude_modules": ["lm_head"]}}
+    (folder / "hf_quant_config.json").write_text(json.dumps(quantised))
+    assert model_shape(str(folder)).fp8
+
+
+def test_an_id_that_is_not_known_is_refused_with_near_ones():
+    with pytest.raises(UsageError, match=r"Did you mean Qwen/Qwen3-235B-A22B-FP8 or qwen3-235b-a22b\?"):
+        model_shape("Qwen/Qwen3-235B-A22B-FP9")
+    with pytest.raises(UsageError, match="Try a name that kvtrace models lists"):
+        model_shape("nobody/nothing-like-it")
+
+
+def test_a_part_of_an_id_finds_its_model_and_the_id_itself_the_checkpoint():
+    assert [model.name for model in kvtrace.list_models("r1-0528-qwen3")] == ["qwen3-8b"]
+    (model,) = kvtrace.list_models("qwen/qwen3-8b-fp8")
+    assert model.name == "Qwen/Qwen3-8B-FP8" and model.entry.name == "qwen3-8b" and model.shape.fp8
+
+
+def test_models_without_times_say_so_in_a_column_of_their_own_and_why(capsys):
+    (model,) = kvtrace.list_models("inkling-small")
+    assert not model.has_times and model.kv_only == (
+        "layers with use_sconv have KV bytes, but no times: their products are not modelled"
+    )
+    assert run(["models", "inkling"]) == 0
+    assert capsys.readouterr().out.count("KV only") == 2
+    assert run(["models", "mimo-v2.5-pro"]) == 0
+    assert "hidden_size is missing" in capsys.readouterr().out
+    assert all(model.kv_only is None for model in WITH_TIMES)
 
 
 def digits(figure):

@@ -140,7 +140,7 @@ def _model(name: str) -> CatalogModel:
     try:
         shape = model_shape(name)
     except InputError as error:  # some fields of the catalog's own are not published, or not modelled
-        reason = str(error).partition(": ")[2].partition(". ")[0]
+        reason = str(error).partition(": ")[2].partition(". ")[0].rstrip(".")
     states = sum(kind.layers * kind.state_bytes for kind in kinds[16])
     sizes = {bits: growing_bytes(of_bits) for bits, of_bits in kinds.items()}
     total, active = (shape.parameters, shape.active_parameters) if shape else (None, None)

@@ -399,7 +399,9 @@ def _vision(fields: Fields) -> list[Matrix]:
     mergers = 1 + len(vision.values.get("deepstack_visual_indexes", []))
     names = [("qkv", 3 * wide, wide), ("proj", wide, wide), ("up", inner, wide), ("down", wide, inner)]
     names += [("gate", inner, wide)] if gated else []
+    places = 2 * vision.whole("position_embedding_size", 0, least=0)  # Gemma 4: rows and columns
     return [
+        *([Matrix("vision.places", places, wide, split, is_linear=False)] if places else []),
         *(Matrix(f"vision.{name}", count * outputs, inputs, split, is_linear=False) for name, outputs, inputs in names),
         Matrix("vision.merger", mergers * (merged + out), merged, split, is_linear=False),
     ]

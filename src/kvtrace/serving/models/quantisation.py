@@ -109,6 +109,7 @@ class Quantisation:
     named: tuple[tuple[Names, Storage | None], ...] = ()
     experts: Storage | None = None  # of routed experts, if it is another one
     takes_head: bool = False  # the head counts as a product
+    expert_multiple: int = 1  # a GPU's part of an expert is as wide as a multiple of it
 
     def storage(self, module: str, matrix: Matrix) -> Storage | None:
         """How a module is stored; None: as it is."""
@@ -207,7 +208,7 @@ def _int8(own: Fields, plain: int, fields: Fields) -> Quantisation:
 
 
 def _mxfp4(own: Fields, plain: int, fields: Fields) -> Quantisation:
-    return Quantisation(plain, experts=MXFP4)
+    return Quantisation(plain, experts=MXFP4, expert_multiple=64)  # gpt-oss at TP 2, 4 and 8 in vLLM
 
 
 def _grouped(bits: int, size: int, zero_points: bool) -> Storage:

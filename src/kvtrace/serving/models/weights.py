@@ -10,7 +10,7 @@ tests/clients/test_vllm_weights.py builds vLLM's own models without memory and c
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from ..._base.errors import UsageError
@@ -20,6 +20,7 @@ from .matrices import ModelMatrices, draft_matrices, eagle_matrices, model_matri
 from .mlps import Matrix
 from .quantisation import Quantisation, quantisation
 
+ABSORBED = "self_attn.kv_b_proj"  # engines keep a second copy in 16 bits, to absorb it into queries and outputs
 VOCABULARY_ROWS = 64  # a vocabulary is padded to a multiple (vllm/model_executor/layers/vocab_parallel_embedding.py)
 
 
@@ -68,13 +69,17 @@ class Shares:
     padding: int = 1  # rows of a vocabulary come in multiples of it
     shared_whole: bool = False  # experts that every token passes are copied (sequence parallelism)
 
-    def part(self, matrix: Matrix) -> tuple[int, int, int]:
-        """Copies, outputs and inputs of one GPU's part."""
+    def part(self, matrix: Matrix, multiple: int = 1) -> tuple[int, int, int]:
+        """Copies, outputs and inputs of one GPU's part; parts of an expert are as wide as a multiple."""
         outputs, inputs, tensor = matrix.outputs, matrix.inputs, self.tensor
         if matrix.experts:
             if self.whole_experts:
                 return -(-matrix.experts // self.experts), outputs, inputs
             tensor = self.experts
+            if matrix.split == "outputs":
+                outputs = tensor * -(-outputs // (tensor * multiple)) * multiple
+            else:
+                inputs = tensor * -(-inputs // (tensor * multiple)) * multiple
         elif self.shared_whole and "shared_expert" in matrix.module:
             tensor = 1
         if matrix.split == "vocabulary":
@@ -95,7 +100,7 @@ def _bytes(named: Iterable[tuple[str, Matrix]], rules: Quantisation, shares: Sha
     for name, matrix in named:
         storage = None if matrix.bytes_each else rules.storage(name, matrix)
         if (size := sizes.get((matrix, storage))) is None:
-            copies, outputs, inputs = shares.part(matrix)
+            copies, outputs, inputs = shares.part(matrix, rules.expert_multiple)
             plain = outputs * inputs * (matrix.bytes_each or rules.plain_bytes)
             size = sizes[matrix, storage] = copies * (storage.size(outputs, inputs) if storage else plain)
         total += size
@@ -122,6 +127,7 @@ def rank_weight_bytes(deployment: Deployment) -> int:
     sizes = []
     for number, stage in enumerate(stages):
         parts = [(f"layers.{layer}.{part.module}", part) for layer in stage for part in matrices.layers[layer]]
+        parts += [(name, replace(part, is_linear=False)) for name, part in parts if part.module == ABSORBED]
         is_last = number == len(stages) - 1
         ends = [*matrices.embeddings, *matrices.vision] if number == 0 else []
         if is_last:
