@@ -12,7 +12,7 @@ from . import completion
 from .help import Command
 from .options import QUIET, RowsOption, json_option, record_options
 from .output import console, print_json, print_lines, print_tables
-from .recording_options import SCHEDULER, TRACE_OF_LOG, recording_of, scheduler_of
+from .recording_options import SCHEDULER, TRACE_OF_LOG, not_as_recorded, recording_of, scheduler_of
 
 HELP: dict[str, dict[str, Any]] = {
     "gpu": {"rows": completion.gpus, "required": True, "help": "GPU that served it: {rows}, or a JSON file."},
@@ -55,7 +55,7 @@ def calibrate_command(log, holdout, seed, costs_output, as_json, quiet, **option
     with write_atomically(costs_output) if costs_output else nullcontext() as stream, Work(console(), "calibrate", CALIBRATE, quiet) as work:
         recording = recording_of(log, options)
         calibration = calibrate(
-            recording, shape, device, gpus=options["gpus"] or recording.settings.tensor_parallel, holdout=holdout, seed=seed,
+            recording, shape, device, gpus=options["gpus"] or recording.settings.deployment.tensor_parallel_size, holdout=holdout, seed=seed,
             scheduler=scheduler_of(recording, options), on_part=work.step,
         )  # fmt: skip
         if stream:
@@ -65,6 +65,7 @@ def calibrate_command(log, holdout, seed, costs_output, as_json, quiet, **option
     else:
         print_tables(calibration_report.calibration_tables(calibration))
     if not quiet:
+        print_lines(("warning", warning) for warning in not_as_recorded(recording, options))
         print_lines(("warning", warning) for warning in calibration_report.calibration_warnings(calibration))
         print_lines([("wrote", costs_output)] if costs_output not in (None, "-") else [])
 

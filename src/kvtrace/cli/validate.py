@@ -12,7 +12,7 @@ from . import completion
 from .help import Command
 from .options import FIGURE, QUIET, WARM_UP, RowsOption, figure_writer, json_option, record_options
 from .output import print_json, print_lines, print_tables
-from .recording_options import SCHEDULER, TRACE_OF_LOG, recording_of, scheduler_of
+from .recording_options import SCHEDULER, TRACE_OF_LOG, contradictions, recording_of, scheduler_of
 
 HELP: dict[str, dict[str, Any]] = {
     "gpu": {"rows": completion.gpus, "help": "With --model: costs by the roofline of {rows}, or a JSON file. Nothing is fitted."},
@@ -79,6 +79,7 @@ def validate_command(log, warm_up, seed, as_json, html, per_request, quiet, **op
     elif "-" not in (html, per_request):  # stdout has the page or the CSV
         print_tables(validation_report.tables(validation, words))
     if not quiet:
+        print_lines(("warning", warning) for warning in contradictions(recording, options))
         print_lines(("warning", warning) for warning in validation_report.warnings(validation))
         print_lines(("wrote", name) for name in written)
     write_figure(validation)
@@ -112,7 +113,7 @@ def _cost_source(options):
     fitted = read_costs(costs_file) if costs_file else None
 
     def source(recording):
-        number = gpus or recording.settings.tensor_parallel
+        number = gpus or recording.settings.deployment.tensor_parallel_size
         if fitted is not None:
             words = f"{costs_file}, fitted to {fitted.model} on {fitted.gpus} x {fitted.gpu}"
             if shape is None:
