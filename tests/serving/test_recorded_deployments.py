@@ -170,8 +170,13 @@ def test_validate_warns_of_what_is_not_simulated_and_of_options_that_contradict(
     folder = folder_of(tmp_path, recorded(trace=made_up(rate=24.0), settings=TWO), kwargs)
     recording = read_recording(folder)
     assert recording.settings.blocks == 2001 and means(validate(recording, COST)) == pytest.approx([0, 0, 0], abs=1e-9)
-    options = ["--model", "qwen3-30b-a3b", "--gpu", "h100", "--gpus", "1", "--engine", "vllm"]
-    result = CliRunner().invoke(commands, ["validate", str(folder), *options], catch_exceptions=False)
+    command = ["validate", str(folder), "--model", "qwen3-30b-a3b", "--gpu", "h100", "--engine", "vllm"]
+    result = CliRunner().invoke(commands, command, catch_exceptions=False)
     assert "enable_expert_parallel: data-parallel ranks wait for each other's steps." in result.stderr
-    assert "--gpus 1: the recorded engine has tensor_parallel_size 2. Leave out --gpus." in result.stderr
     assert result.exit_code == 0 and "--engine" not in result.stderr
+    for words, sentence in (
+        (["--gpus", "1"], "--gpus 1 contradicts LOG: 2 GPUs per instance."),
+        (["--tp", "4"], "--tensor-parallel-size 4 contradicts LOG, which has 2. Leave it out."),
+    ):
+        result = CliRunner().invoke(commands, [*command, *words])
+        assert result.exit_code == 2 and sentence in str(result.exception or result.output)
