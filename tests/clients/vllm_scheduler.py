@@ -3,8 +3,8 @@
 A case has block_size, capacity (usable blocks), settings (fields of vLLM's SchedulerConfig; "async" chooses
 AsyncScheduler), cost (the five terms of a step's time) and requests: arrival (seconds), ids (of the prompt's blocks),
 tokens, output and, for the policy "priority", priority. For a hybrid model it has groups, retention_interval and
-internal_checkpoint, as vllm_hybrid.py reads them; `drafting` is as in vllm_cache.py. It prints, a case a line, vLLM's version, the steps
-(`[begin, [[row, computed tokens, scheduled tokens], ...], [preempted rows]]`) and for each request
+internal_checkpoint, as vllm_hybrid.py reads them; `drafting` is as in vllm_cache.py. It prints, a case a line, vLLM's
+version, the steps (`[begin, [[row, computed tokens, scheduled tokens], ...], [preempted rows]]`) and for each request
 `[cached tokens, begin of its first step, first token, end, preemptions]`; with `reports` also what its engine core
 would report to a coordinator: `[seconds, running, waiting, use of the KV cache]`.
 

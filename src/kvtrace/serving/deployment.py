@@ -63,7 +63,8 @@ class Drafter:
 
 def _size(default: Any, help: str, **how: Any) -> Any:
     """A field that is an option of the group of deployments, by default a number from 1 on."""
-    return option(default, help, group=DEPLOYED, **({"metavar": "N", "minimum": 1} | how))
+    settings: dict[str, Any] = {"metavar": "N", "minimum": 1} | how
+    return option(default, help, group=DEPLOYED, **settings)
 
 
 @dataclass(frozen=True)

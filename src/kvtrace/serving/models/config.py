@@ -53,21 +53,22 @@ IDS = {name.lower(): (name, entry) for entry in MODELS.values() for name in entr
 def model_name(text: object) -> str | None:
     """The name of a model of the catalog, or the Hugging Face id of a checkpoint, in any case; None if it is neither.
 
-    A path that exists is not a name.
+    An id may lack its organisation, as in logs, if it means one checkpoint. A path that exists is not a name.
 
     >>> model_name("Llama-3.1-8B"), model_name("config.json")
     ('llama-3.1-8b', None)
-    >>> model_name("qwen/qwen3-32b-fp8")
-    'Qwen/Qwen3-32B-FP8'
+    >>> model_name("qwen/qwen3-32b-fp8"), model_name("Qwen3-32B-FP8")
+    ('Qwen/Qwen3-32B-FP8', 'Qwen/Qwen3-32B-FP8')
     """
     if not isinstance(text, str):
         return None
     wanted = text.lower()
     if wanted in MODELS:
         return wanted
-    if wanted not in IDS or Path(text).exists():
+    ids = [IDS[wanted]] if wanted in IDS else [row for name, row in IDS.items() if name.endswith(f"/{wanted}")]
+    if len({(entry.name, entry.checkpoints[name]) for name, entry in ids}) != 1 or Path(text).exists():
         return None
-    return IDS[wanted][0]
+    return ids[0][0]
 
 
 def catalog_entry(name: str) -> CatalogEntry:

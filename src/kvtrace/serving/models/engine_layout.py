@@ -166,9 +166,9 @@ def _in_vllm(fields: Fields, deployment: Deployment) -> CacheLayout:
         stages[0],
         block_size=deployment.block_size,
         retention_interval=deployment.retention_interval,
-        state_kernel=state_kernel(fields, deployment.gpu),
+        state_kernel=state_kernel(fields, deployment.gpu_name),
         hybrid=deployment.hybrid,
-        kernel_block=attention_block(fields, stages[0], deployment.gpu, fp8=fp8),
+        kernel_block=attention_block(fields, stages[0], deployment.gpu_name, fp8=fp8),
         context_shards=deployment.decode_context_parallel_size,
         later_stages=stages[1:],
     )

@@ -94,7 +94,7 @@ def kv_format(fields: Fields, deployment: Deployment) -> tuple[int, bool]:
     if wanted == "fp8_ds_mla" and not sparse:
         raise UsageError(f"{fields.name}: fp8_ds_mla is for latents with an indexer. Try --kv-cache-dtype fp8.")
     sizes = fields.values.get("kv_lora_rank"), fields.values.get("qk_rope_head_dim")
-    packed = sparse and bits == 8 and (deployment.engine != "vllm" or generation(deployment.gpu) != "blackwell")
+    packed = sparse and bits == 8 and (deployment.engine != "vllm" or generation(deployment.gpu_name) != "blackwell")
     if packed and sizes != PACKED:
         raise UsageError(f"{fields.name}: FP8 latents of {sizes[0]} and {sizes[1]} values are not modelled.")
     return bits, packed

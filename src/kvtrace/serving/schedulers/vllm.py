@@ -115,7 +115,7 @@ class VllmScheduler(Scheduler):
         context = Context(demand.blocks, setting.capacity, demand.trace, demand)
         free_order = dict(setting.engine_options).get("free_order", "prepend")
         if setting.layout is not None:
-            verify(setting.layout, demand.trace.block_size, free_order)
+            verify(setting.layout, demand, free_order)
             return self._grouped(context, demand, setting.layout, tiers)
         cache = PagedCache(context, demand, free_order == "prepend")
         if tiers:
