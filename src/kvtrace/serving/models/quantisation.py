@@ -1,8 +1,8 @@
 """How a checkpoint stores each matrix: the rules of its quantization_config, or of a dtype that replaces them.
 
 Methods: compressed-tensors (groups of targets, an ignore list), modelopt (FP8, NVFP4, mixed), fp8 (of a tensor or of
-blocks), mxfp4 (experts alone), awq, gptq, auto-round, bitsandbytes, fbgemm_fp8. Scales and zero points count. In the
-model's own dtype stay embeddings, the head (modelopt may quantise it), routers, convolutions, images, and what an
+blocks), mxfp4 (experts alone), awq, gptq, auto-round, bitsandbytes, fbgemm_fp8, quark. Scales and zero points count. In
+the model's own dtype stay embeddings, the head (modelopt may quantise it), routers, convolutions, images, and what an
 ignore list names; vLLM leaves them so (model_executor/layers/quantization).
 """
 
@@ -49,7 +49,7 @@ class Storage:
 
 
 FP8_TENSOR, FP8_CHANNEL = Storage(8, is_float=True), Storage(8, (1, 0), is_float=True)
-INT8_CHANNEL = Storage(8, (1, 0))
+INT8_TENSOR, INT8_CHANNEL = Storage(8), Storage(8, (1, 0))
 NVFP4, MXFP4, MXFP8 = Storage(4, (1, 16), 1.0), Storage(4, (1, 32), 1.0), Storage(8, (1, 32), 1.0, is_float=True)
 BITSANDBYTES = {4: Storage(4, (1, 64), 4.0), 8: INT8_CHANNEL}
 
@@ -153,9 +153,9 @@ def quantisation(fields: Fields, dtype: str | None = None) -> Quantisation:
     >>> quantisation(Fields("config.json", {"torch_dtype": "bfloat16"})).plain_bytes
     2
     """
-    stated = fields.values.get("quantization_config")
+    stated = fields.values.get("quantization_config", fields.values.get("compression_config"))
     plain = BYTES[config_dtype(fields)]
-    if dtype is not None:
+    if dtype is not None and dtype != "auto":
         if not isinstance(dtype, str) or dtype.lower() not in WEIGHTS:
             raise UsageError(f"The dtype of the weights must be one of {', '.join(WEIGHTS)}.")
         name = DTYPES.get(dtype.lower(), dtype.lower())
@@ -321,8 +321,31 @@ def _scheme(weights: Mapping[str, Any]) -> Storage | None:
     return None if is_float else _grouped(bits, size, weights.get("symmetric") is False)
 
 
+QUARK = {
+    ("fp4", "per_group"): MXFP4, ("fp8_e4m3", "per_tensor"): FP8_TENSOR, ("fp8_e4m3", "per_channel"): FP8_CHANNEL,
+    ("int8", "per_tensor"): INT8_TENSOR, ("int8", "per_channel"): INT8_CHANNEL,
+}  # fmt: skip
+
+
+def _quark(own: Fields, plain: int, fields: Fields) -> Quantisation | None:
+    """A scheme for all products, others by name, and a list of what stays."""
+    default, layers = _quark_scheme(own.values.get("global_quant_config")), own.values.get("layer_quant_config")
+    stated = layers if isinstance(layers, dict) else {}
+    named = [(Names([name]), _quark_scheme(row)) for name, row in stated.items()]
+    if default is None or any(storage is None for _, storage in named):
+        return None
+    return Quantisation(plain, default, _names(own, "exclude"), tuple(named))
+
+
+def _quark_scheme(stated: Any) -> Storage | None:
+    weight = stated.get("weight") if isinstance(stated, dict) else None
+    weight = weight[0] if isinstance(weight, list) and weight else weight
+    return QUARK.get((weight.get("dtype"), weight.get("qscheme"))) if isinstance(weight, dict) else None
+
+
 METHODS: dict[str, Callable[[Fields, int, Fields], Quantisation | None]] = {
     "fp8": _fp8, "int8": _int8, "mxfp4": _mxfp4, "awq": _awq, "awq_marlin": _awq, "gptq": _gptq, "gptq_marlin": _gptq,
     "auto-round": _auto_round, "bitsandbytes": _bitsandbytes, "fbgemm_fp8": _fbgemm, "modelopt": _modelopt,
     "modelopt_fp4": _modelopt, "modelopt_mixed": _modelopt, "compressed-tensors": _compressed_tensors,
+    "quark": _quark,
 }  # fmt: skip

@@ -289,7 +289,7 @@ class ModelShape:
 
 
 def model_shape(
-    config: dict[str, Any] | str | Path, *, dtype: str | None = None, kv_dtype: str | None = None
+    config: Mapping[str, Any] | str | Path, *, dtype: str | None = None, kv_dtype: str | None = None
 ) -> ModelShape:
     """Read the shape of a model, by name or from its config.json; `dtype`, `kv_dtype` replace those of weights and KV.
 
