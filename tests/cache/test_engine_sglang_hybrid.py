@@ -13,7 +13,7 @@ from kvtrace import read, simulate
 from kvtrace._base.errors import UsageError
 from kvtrace.cache.demand import block_demand
 from kvtrace.cache.engines import sglang
-from kvtrace.cache.layout import CacheGroup, CacheLayout
+from kvtrace.cache.layout import CacheGroup, CacheLayout, Drafting
 from kvtrace.cache.policies.base import Context
 from kvtrace.cache.simulation import Setting
 from kvtrace.serving.instances import simulate_instances
@@ -37,9 +37,10 @@ def states(block_size, every, ratio, prefill=0):
     return CacheLayout((full, other), second_ratio=ratio, step_tokens=prefill * block_size)
 
 
-def serve(trace, capacity, layout, policy="lru", mode="block", schedule="serial"):
+def serve(trace, capacity, layout, policy="lru", mode="block", schedule="serial", drafting=None):
     """The engine after the whole trace."""
-    demand = block_demand(trace, mode, recompute_last=True)
+    setting = Setting(capacity, policy, "sglang", mode, layout=layout, drafting=drafting)
+    demand = block_demand(trace, *setting.demand_options)
     engine = sglang.build(demand, Context(demand.blocks, capacity, trace, demand), policy, layout=layout)
     kind, _, figure = schedule.partition(":")
     engine.schedule(kind, **plan(trace, kind, figure))
@@ -72,7 +73,8 @@ def serve_slowly(trace, cache, mode, schedule):
 def served_case(trace, case):
     """The engine of a vector's case; its `second` is a number, and a `window` what SGLang looks back."""
     layout = layout_of(trace, case)
-    return serve(trace, case["capacity"], layout, case["policy"], case["mode"], case["schedule"])
+    drafting = Drafting("bigram") if case.get("bigram") else None
+    return serve(trace, case["capacity"], layout, case["policy"], case["mode"], case["schedule"], drafting)
 
 
 def layout_of(trace, case):

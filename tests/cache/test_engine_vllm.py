@@ -13,6 +13,7 @@ from kvtrace._base.errors import UsageError
 from kvtrace.cache import engines
 from kvtrace.cache.demand import block_demand
 from kvtrace.cache.engines import vllm
+from kvtrace.cache.layout import Drafting
 from kvtrace.cache.policies.base import Context
 from kvtrace.trace.building import toy
 from kvtrace.trace.columns import Columns
@@ -45,9 +46,11 @@ def plan(trace, schedule):
     return {"concurrency": int(figure or 1)}
 
 
-def serve_slowly(trace, capacity, mode, schedule, kind="vllm"):
+def serve_slowly(trace, capacity, mode, schedule, kind="vllm", drafting=None):
     """(hits, evicted blocks, early frees) of the twin."""
-    demand = block_demand(trace, mode, recompute_last=True)
+    if drafting is not None and drafting.needs_next:
+        return free_queue.serve(**named_by_tokens(trace, capacity, mode, schedule, drafting.tokens))
+    demand = block_demand(trace, mode, True, drafting)
     requests = [
         free_queue.Request(
             path=demand.ids[demand.start[row] : demand.start[row] + demand.full[row]].tolist(),
@@ -59,7 +62,30 @@ def serve_slowly(trace, capacity, mode, schedule, kind="vllm"):
         for row in range(len(trace))
     ]
     when = {"arrival": trace.timestamp} | plan(trace, schedule) | KINDS[kind][2]
-    return free_queue.serve(requests, capacity, demand.grows, **when)
+    return free_queue.serve(requests, capacity, demand.grows, drops_last=drafting is not None, **when)
+
+
+def named_by_tokens(trace, capacity, mode, schedule, slots):
+    """The arguments of the twin where the name of a block is all tokens up to the one after it.
+
+    A token is the id of its block; those without one, and the first token of an output, are of the request alone.
+    """
+    size, requests, number = trace.block_size, [], {}
+    for row in range(len(trace)):
+        ids = trace.prompt(row).tolist()
+        prompt = len(ids) * size if mode == "block" else int(trace.input_length[row])
+        cached = prompt + max(int(trace.output_length[row]) - 1, 0) if mode == "grow" else prompt
+        tokens = np.repeat(ids, size).tolist()[:prompt]
+        tokens += [("own", row, place) for place in range(len(tokens), cached + 1)]
+        path = [number.setdefault(tuple(tokens[: end + 1]), len(number)) for end in range(size, cached + 1, size)]
+        full, held = prompt // size, [-(-(part + slots) // size) if part else 0 for part in (prompt, cached)]
+        requests.append(
+            free_queue.Request(
+                path[:full], max(prompt - 1, 0) // size, held[0] - full, path[full:], held[1] - cached // size
+            )
+        )
+    when = {"arrival": trace.timestamp} | plan(trace, schedule)
+    return {"requests": requests, "capacity": capacity, "grows": mode == "grow", **when}
 
 
 def hits(*prompts, capacity, schedule="serial"):
@@ -221,6 +247,15 @@ def test_the_compiled_queue_equals_its_twin(trace, mode, schedule, kind, spare):
     engine = serve(trace, capacity, mode, schedule, kind)
     found = engine.hits.tolist(), engine.evictions, engine.early_frees
     assert found == serve_slowly(trace, capacity, mode, schedule, kind)
+
+
+@given(traces(), modes, schedules, st.sampled_from(["lookahead", "drop"]), st.integers(0, 9), st.integers(0, 12))
+def test_with_a_drafter_the_compiled_queue_equals_its_twin(trace, mode, schedule, rule, tokens, spare):
+    drafting = Drafting(rule, tokens)
+    capacity = int(max(1, block_demand(trace, mode, True, drafting).max_blocks.max())) + spare
+    engine = serve(trace, capacity, mode, schedule, drafting=drafting)
+    found = engine.hits.tolist(), engine.evictions, engine.early_frees
+    assert found == serve_slowly(trace, capacity, mode, schedule, drafting=drafting)
 
 
 @given(traces(), modes, schedules, kinds)

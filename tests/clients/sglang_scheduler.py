@@ -256,6 +256,7 @@ class Server(scheduler.Scheduler):
                 page_size=self.page_size,
                 token_to_kv_pool_allocator=self.token_to_kv_pool_allocator,
                 tree_components=(ComponentType.FULL,),
+                is_eagle=self.case.get("bigram", False),
             )
         )
 

@@ -13,6 +13,7 @@ import pytest
 
 from kvtrace import read
 from kvtrace.cache.demand import block_demand
+from kvtrace.cache.layout import Drafting
 from kvtrace.trace.columns import Columns
 from kvtrace.trace.trace import Trace
 from tests.cache.test_engine_sglang import POLICIES, drawn, made, vector_trace
@@ -31,9 +32,9 @@ DRAWN = {  # name -> prompts of full blocks
 }
 
 
-def wanted(trace, mode, schedule, policy, capacity, tree, second, window=None, every=None, prefill=0):
+def wanted(trace, mode, schedule, policy, capacity, tree, second, window=None, every=None, prefill=0, bigram=False):
     """The case in the words of sglang_hybrid.py: pages of tokens."""
-    case = plain.wanted(trace, mode, schedule, policy, capacity, tree)
+    case = plain.wanted(trace, mode, schedule, policy, capacity, tree, Drafting("bigram") if bigram else None)
     kind = {"window": window} if window else {"every": every * trace.block_size}
     return case | {"second": second, "prefill": prefill * trace.block_size} | kind
 
@@ -63,13 +64,14 @@ def of_engine(trace, case):
 
 
 @plain.needs_sglang
-def test_random_traces_hit_as_in_sglang(tmp_path):
+@pytest.mark.parametrize("drafter", [{}, {"bigram": True}], ids=["plain", "with a drafter"])
+def test_random_traces_hit_as_in_sglang(drafter, tmp_path):
     seed = int(np.random.default_rng().integers(1 << 32))
     rng = np.random.default_rng(seed)
     tried = []
     for number in range(30):
         trace = vector_trace(made(str(number), rng, rows=50, block_size=int(rng.integers(1, 5))))
-        tried += [(trace, drawn_case(rng, trace)) for _ in range(12)]
+        tried += [(trace, drawn_case(rng, trace) | drafter) for _ in range(12)]
     real = plain.served([wanted(trace, **case) for trace, case in tried], tmp_path, SCRIPT)
     for (trace, case), one in zip(tried, real, strict=True):
         assert of_engine(trace, case) == (one["hits"], one["early_frees"]), f"seed {seed}: {case}"

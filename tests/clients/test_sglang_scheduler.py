@@ -47,10 +47,11 @@ def served(cases, folder):
 
 
 @needs_sglang
-def test_random_cases_take_the_steps_that_sglang_takes(tmp_path):
+@pytest.mark.parametrize("drafter", [{}, {"bigram": True}], ids=["plain", "with a drafter"])
+def test_random_cases_take_the_steps_that_sglang_takes(drafter, tmp_path):
     seed = random.randrange(1 << 32)
     rng = random.Random(seed)
-    cases = [case for case in (sglang_case(rng) for _ in range(100)) if twin(case) is not None]
+    cases = [case for case in (sglang_case(rng) | drafter for _ in range(100)) if twin(case) is not None]
     for case, real in zip(cases, served(cases, tmp_path), strict=True):
         del real["version"]
         assert twin(case) == real, f"seed {seed}: {case}"

@@ -16,7 +16,7 @@ from kvtrace import read
 from tests.clients.in_vllm import needs_vllm
 from tests.clients.test_vllm_hybrid import LAYOUTS
 from tests.clients.test_vllm_scheduler import ROWS, require_what_vllm_says, served, write_vectors
-from tests.serving.scheduler_cases import hybrid_case, rows_of
+from tests.serving.scheduler_cases import hybrid_case, rows_of, with_drafter
 from tests.serving.test_vllm_hybrid_scheduler import VECTORS
 from tests.serving.test_vllm_scheduler import require_equal
 
@@ -27,6 +27,15 @@ def test_random_cases_take_the_steps_of_vllm(tmp_path):
     cases = [hybrid_case(random.Random(seed + number)) for number in range(int(os.environ.get("KVTRACE_CASES", 100)))]
     for number, (case, real) in enumerate(zip(cases, served(cases, tmp_path), strict=True)):
         require_equal(case, real, f"seed {seed + number}: {case['groups']}, {case['settings']}")
+
+
+@needs_vllm
+def test_with_a_drafter_random_cases_take_the_steps_of_vllm(tmp_path):
+    seed = random.SystemRandom().randrange(1 << 30)
+    drawn = [random.Random(seed + number) for number in range(int(os.environ.get("KVTRACE_CASES", 100)))]
+    cases = [with_drafter(rng, hybrid_case(rng), ["lookahead"]) for rng in drawn]
+    for number, (case, real) in enumerate(zip(cases, served(cases, tmp_path), strict=True)):
+        require_equal(case, real, f"seed {seed + number}: {case['groups']}, {case['settings']}, {case['drafting']}")
 
 
 @needs_vllm

@@ -16,7 +16,7 @@ import pytest
 from kvtrace import read
 from tests.clients.in_vllm import answers, needs_vllm
 from tests.conftest import ROOT
-from tests.serving.scheduler_cases import rows_of, vllm_case
+from tests.serving.scheduler_cases import rows_of, vllm_case, with_drafter
 from tests.serving.test_vllm_scheduler import VECTORS, require_equal
 
 ROWS = int(os.environ.get("KVTRACE_ROWS", 300))  # of the conversation trace
@@ -41,6 +41,17 @@ def test_random_cases_take_the_steps_of_vllm(tmp_path):
     cases = [vllm_case(random.Random(seed + number)) for number in range(100)]
     for number, (case, real) in enumerate(zip(cases, served(cases, tmp_path), strict=True)):
         require_equal(case, real, f"seed {seed + number}: {case['settings']}")
+
+
+@needs_vllm
+def test_with_a_drafter_random_cases_take_the_steps_of_vllm(tmp_path):
+    seed = random.SystemRandom().randrange(1 << 30)
+    cases = []
+    for number in range(100):
+        case = vllm_case(random.Random(seed + number))
+        cases.append(with_drafter(random.Random(seed + number), case))
+    for number, (case, real) in enumerate(zip(cases, served(cases, tmp_path), strict=True)):
+        require_equal(case, real, f"seed {seed + number}: {case['settings']}, {case['drafting']}")
 
 
 @needs_vllm

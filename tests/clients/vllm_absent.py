@@ -24,6 +24,9 @@ class _AnyName(type):
 
 
 class _AnyClass:
+    def __init__(self, *arguments, **options):
+        pass
+
     @classmethod
     def __get_pydantic_core_schema__(cls, source, handler):
         from pydantic_core import core_schema

@@ -14,6 +14,7 @@ kernels and for packages that only run them: no kernel runs.
 
 # ruff: noqa: E402 - the stand-ins come before vLLM
 
+import contextlib
 import importlib
 import json
 import os
@@ -30,6 +31,7 @@ from transformers.utils.import_utils import is_torchvision_available
 
 vllm_absent.ABSENT += ("compressed_tensors", "deep_gemm", "flashinfer", "flashinfer_cubin")
 sys.modules["vllm.third_party.deep_gemm"] = importlib.import_module("deep_gemm")
+importlib.import_module("flashinfer.utils").get_trtllm_gen_multi_ctas_kv_counter_bytes = lambda *numbers: 1
 is_torchvision_available()  # before there is a stand-in for it, which only models of images need
 vllm_absent.ABSENT.append("torchvision")
 _ATTENTION = ("vllm_flash_attn._vllm_fa2_C", "vllm_flash_attn._vllm_fa3_C", "_flashmla_C", "_flashmla_extension_C")
@@ -119,6 +121,8 @@ class OnMeta(TorchFunctionMode):
         kwargs = dict(kwargs or {})
         if function is torch.Tensor.item:
             return 0.0
+        if function is torch.Tensor.tolist:
+            return [0] * len(args[0])
         if kwargs.get("device") is not None:
             kwargs["device"] = "meta"
         return function(*(torch.device("meta") if is_gpu(value) else value for value in args), **kwargs)
@@ -164,6 +168,11 @@ from vllm.v1.kv_cache_interface import MambaSpec, iter_layer_specs
 from vllm.v1.worker.gpu.attn_utils import get_kv_cache_spec
 from vllm.v1.worker.workspace import init_workspace_manager, is_workspace_manager_initialized
 from vllm_layout import group, kind_of
+
+Kernels.models_are_loaded = True
+with contextlib.suppress(ImportError, AttributeError, TypeError, RuntimeError):  # a server of several GPUs asks for it
+    importlib.import_module("vllm.compilation.passes.fusion.allreduce_rms_fusion")
+Kernels.models_are_loaded = False
 
 
 def engine_config(case):
@@ -286,7 +295,7 @@ def counted(specs):
 def answer(case):
     try:
         return lay_out(case)
-    except Exception as error:
+    except Exception as error:  # what vLLM refuses has no common class
         if os.environ.get("TRACE"):
             raise
         torch.set_default_dtype(torch.float32)

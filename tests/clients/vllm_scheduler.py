@@ -3,8 +3,8 @@
 A case has block_size, capacity (usable blocks), settings (fields of vLLM's SchedulerConfig; "async" chooses
 AsyncScheduler), cost (the five terms of a step's time) and requests: arrival (seconds), ids (of the prompt's blocks),
 tokens, output and, for the policy "priority", priority. For a hybrid model it has groups, retention_interval and
-internal_checkpoint, as vllm_hybrid.py reads them. It prints, a case a line, vLLM's version, the steps
-(`[begin, [[row, computed tokens, scheduled tokens], ...], [preempted rows]]`) and for each request
+internal_checkpoint, as vllm_hybrid.py reads them; `drafting` is as in vllm_cache.py. It prints, a case a line, vLLM's
+version, the steps (`[begin, [[row, computed tokens, scheduled tokens], ...], [preempted rows]]`) and for each request
 `[cached tokens, begin of its first step, first token, end, preemptions]`; with `reports` also what its engine core
 would report to a coordinator: `[seconds, running, waiting, use of the KV cache]`.
 
@@ -18,6 +18,7 @@ import sys
 import types
 
 import vllm_absent  # noqa: F401 - before vllm
+import vllm_cache
 import vllm_hybrid
 from vllm import __version__
 from vllm.config import SchedulerConfig
@@ -68,11 +69,19 @@ def settings_of(case):
         per_request_spec_decode_metrics=None, kv_cache_metrics=False, enable_mfu_metrics=False,
         enable_logging_iteration_details=False,
     )  # fmt: skip
+    drafts, options, lookahead = vllm_cache.drafter_of(case)
+    # no step has draft tokens: only what a drafter changes in the cache is tried
+    drafter = types.SimpleNamespace(
+        use_eagle=lambda: True, needs_eagle_block_drop=lambda: True, use_eagle_block_drop=lambda: True,
+        disable_eagle_block_drop=False, max_num_new_slots_for_drafting=0, num_speculative_tokens_per_batch_size=None,
+    )  # fmt: skip
     return types.SimpleNamespace(
         scheduler_config=scheduler, cache_config=cache, lora_config=None, model_config=model, kv_events_config=None,
         parallel_config=parallel, observability_config=observability, is_mm_encoder_only=False,
-        kv_transfer_config=None, ec_transfer_config=None, speculative_config=None, num_speculative_tokens=0,
-        num_lookahead_tokens=0, num_prefill_lookahead_tokens=0, use_v2_model_runner=False, num_hash_lookahead_tokens=0,
+        kv_transfer_config=None, ec_transfer_config=None, speculative_config=drafter if drafts else None,
+        num_speculative_tokens=0, num_lookahead_tokens=lookahead, use_v2_model_runner=False,
+        num_prefill_lookahead_tokens=options["num_prefill_lookahead"],
+        num_hash_lookahead_tokens=options["num_hash_lookahead_tokens"],
         max_in_flight_tokens=(2 if case["settings"].get("async") else 1) * scheduler.max_num_batched_tokens,
         max_concurrent_batches=2 if case["settings"].get("async") else 1,
         aux_output_config=types.SimpleNamespace(enabled=False),
@@ -103,12 +112,13 @@ class Server:
     def __init__(self, case):
         size, groups = case["block_size"], groups_of(case)
         checkpoint = int(case.get("internal_checkpoint", 0))
+        self.drafts, options, lookahead = vllm_cache.drafter_of(case)
         sizes = [group["block_size"] for group in groups]
         config = KVCacheConfig(
             num_blocks=case["capacity"] + 1,  # block 0 is the null block
             kv_cache_tensors=[],
             kv_cache_groups=[
-                KVCacheGroupSpec([f"layer{i}"], vllm_hybrid.spec_of(group, checkpoint))
+                KVCacheGroupSpec([f"layer{i}"], vllm_hybrid.spec_of(group, checkpoint, lookahead))
                 for i, group in enumerate(groups)
             ],
             prefix_cache_retention_interval=case.get("retention_interval", 0),
@@ -119,7 +129,7 @@ class Server:
         self.scheduler = kind(
             settings_of(case), config, structured, math.lcm(*sizes), hash_block_size=unit, log_stats=False
         )
-        self.hasher = get_request_block_hasher(unit, sha256)
+        self.hasher = get_request_block_hasher(unit, sha256, options["num_hash_lookahead_tokens"])
         self.case, self.size, self.now, self.next = case, size, 0.0, 0
         self.rows = case["requests"]
         self.steps, self.cached = [], [-1] * len(self.rows)
@@ -194,6 +204,7 @@ class Server:
                     self.first[row] = self.now
                 if self.got[row] == self.rows[row]["output"]:
                     self.end[row] = self.now
+        self.scheduler.num_spec_tokens = int(self.drafts)  # then it caches what the tokens known by now allow
         self.scheduler.update_from_output(
             output,
             ModelRunnerOutput(
@@ -201,6 +212,7 @@ class Server:
                 logprobs=None, prompt_logprobs_dict={}, pooler_output=[],
             ),
         )  # fmt: skip
+        self.scheduler.num_spec_tokens = 0
 
     def record(self, parts, preempted):
         for row, _, _ in parts:

@@ -235,8 +235,11 @@ def test_the_folder_is_a_recording_that_kvtrace_reads(tmp_path):
     meta = json.loads((folder / "meta.json").read_text())
     assert meta["device"] == "cpu" and "CPU" in meta["note"] and meta["num_requests"] == 40
     recording = read_recording(folder, trace=read(folder / "trace.jsonl"))
-    assert recording.settings.block_size == 16 and recording.settings.async_scheduling is False
-    assert recording.settings.max_num_seqs == 64 and recording.settings.blocks == meta["kv_cache"]["num_gpu_blocks"]
+    assert recording.settings.deployment.block_size == 16 and recording.settings.scheduler["async_scheduling"] is False
+    assert (
+        recording.settings.deployment.max_num_seqs == 64
+        and recording.settings.blocks == meta["kv_cache"]["num_gpu_blocks"]
+    )
     assert len(recording) == 40 and recording.left_out == 0
     steps = steps_of(folder)
     assert recording.ended_s.max() == pytest.approx(steps["begin"][-1] + steps["seconds"][-1])

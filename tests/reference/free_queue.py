@@ -13,13 +13,14 @@ class Request:
 
     path: list
     limit: int  # maximum number of them that may hit
-    tail: int = 0  # 1 if a block without a hash follows
+    tail: int = 0  # blocks without a hash that follow: a partial one, and those of a drafter's tokens
     grown: list = field(default_factory=list)  # hashed blocks that the output adds
     grown_tail: int = 0
 
 
 class FreeQueue:
-    def __init__(self, capacity, unhashed_first=True, newest_copy=False):
+    def __init__(self, capacity, unhashed_first=True, newest_copy=False, drops_last=False):
+        self.drops_last = drops_last  # the last block of a hit is computed again, for a drafter
         self.queue = list(range(capacity))  # free physical blocks, the next to take first
         self.copies = {}  # block -> its physical copies that lookups can find, in order of registration
         self.holds = {}  # physical block -> the block that it caches
@@ -51,6 +52,8 @@ class FreeQueue:
             if not self.copies.get(block):
                 break
             reused.append(self.copies[block][0])
+        if self.drops_last:
+            reused = reused[:-1]
         new = len(request.path) - len(reused) + request.tail
         if new + sum(self.is_free(physical) for physical in reused) > len(self.queue):
             return None

@@ -83,8 +83,9 @@ class Node:
 class Tree:
     """A radix tree over pages, and the number of free pages."""
 
-    def __init__(self, pages, size):
+    def __init__(self, pages, size, bigram=False):
         self.size, self.free, self.evictable = size, pages, 0
+        self.ahead = int(bigram)  # with a drafter the keys are pairs of tokens
         self.clock = count()
         self.root = Node([], None, next(self.clock))
 
@@ -96,8 +97,8 @@ class Tree:
         return (self.free + self.evictable) * self.size
 
     def pages(self, tokens):
-        full = len(tokens) // self.size
-        return [tuple(tokens[i * self.size : (i + 1) * self.size]) for i in range(full)]
+        full = max(len(tokens) - self.ahead, 0) // self.size
+        return [tuple(tokens[i * self.size : (i + 1) * self.size + self.ahead]) for i in range(full)]
 
     def match(self, pages):
         """The number of leading pages that are cached, and their last node; the path is used now, the deepest last."""
@@ -330,7 +331,7 @@ class Scheduler:
         self.constant = {**CONSTANTS, **case.get("env", {})}
         self.size = settings["page_size"]
         self.capacity = case["capacity"]
-        self.tree = Tree(self.capacity // self.size, self.size)
+        self.tree = Tree(self.capacity // self.size, self.size, case.get("bigram", False))
         self.chunk = settings["chunked_prefill_size"] if settings["chunked_prefill_size"] > 0 else None
         self.max_prefill_tokens = settings.get("max_prefill_tokens", 16384)
         self.seats = self.rows = settings["max_running_requests"]
@@ -595,7 +596,7 @@ class Scheduler:
         pages = self.tree.pages(request.tokens()[:upto])
         before, node = self.tree.insert(pages)
         self.tree.free += max(before - request.protected // self.size, 0)
-        prompt = len(request.prompt) // self.size
+        prompt = len(self.tree.pages(request.prompt))
         if 0 < prompt < len(pages):
             self.tree.insert(pages[:prompt])
         self.tree.unlock(request.locked)

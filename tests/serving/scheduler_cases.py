@@ -8,7 +8,7 @@ from dataclasses import asdict
 import numpy as np
 
 from kvtrace.cache.demand import block_demand
-from kvtrace.cache.layout import CacheGroup, CacheLayout
+from kvtrace.cache.layout import CacheGroup, CacheLayout, Drafting
 from kvtrace.cache.simulation import Setting
 from kvtrace.serving.schedulers.vllm import VllmScheduler
 from kvtrace.serving.simulation import StepCost, Tier
@@ -91,6 +91,25 @@ def hybrid_case(rng):
     return case | {"capacity": need + rng.choice([0, 0, 1, 3, 10, 30, 100])}
 
 
+def with_drafter(rng, case, rules=("lookahead", "drop")):
+    """A case with a drafter, whose slots the capacity holds too."""
+    before = int(needs_of(case).max())
+    for number, row in enumerate(case["requests"]):  # as in hybrid_case
+        row["arrival"] += 1e-6 * number
+    case = case | {"drafting": {"rule": rng.choice(rules), "tokens": rng.choice([0, 1, 2, 3, 7])}}
+    return case | {"capacity": case["capacity"] + int(needs_of(case).max()) - before}
+
+
+def drafting_of(case):
+    """What a drafter changes in a case; None without one."""
+    return Drafting(**case["drafting"]) if case.get("drafting") else None
+
+
+def setting_of(case):
+    """The setting of a case's cache."""
+    return Setting(case["capacity"], engine="vllm", layout=layout_of(case), drafting=drafting_of(case))
+
+
 def layout_of(case):
     """The cache groups of a case; None is full attention."""
     if "groups" not in case:
@@ -105,7 +124,7 @@ def layout_of(case):
 
 def needs_of(case):
     """The blocks that each request of a case needs alone."""
-    setting = Setting(1, engine="vllm", mode="grow", layout=layout_of(case))
+    setting = options_of(case)[1].setting_of(setting_of(case))
     return options_of(case)[1].needs(block_demand(trace_of(case), *setting.demand_options), setting)
 
 

@@ -89,8 +89,7 @@ def test_a_deployment_is_read_again_from_its_json():
 
 @pytest.mark.parametrize(
     "fields",
-    [{"tensor_parallel_size": 0}, {"data_parallel_size": 1.5}, {"gpu_memory_utilization": 90},
-     {"tensor_parallel_size": 4, "decode_context_parallel_size": 3}],
+    [{"tensor_parallel_size": 0}, {"data_parallel_size": 1.5}, {"gpu_memory_utilization": 90}],
 )  # fmt: skip
 def test_sizes_that_no_engine_takes_are_refused(fields):
     with pytest.raises(UsageError, match="--"):

@@ -126,7 +126,7 @@ def test_a_file_is_detected_and_its_times_count_from_the_first_arrival(tmp_path,
 
 def test_the_settings_of_the_engine_decide_the_scheduler_and_the_cache(tmp_path):
     recording = read_recording(vllm_requests(tmp_path))
-    assert recording.settings.tensor_parallel == 2
+    assert recording.settings.deployment.tensor_parallel_size == 2
     assert (recording.scheduler().max_num_seqs, recording.scheduler().max_num_batched_tokens) == (64, 2048)
     assert recording.setting().capacity == 99  # vLLM never uses one of its blocks
     assert recording.trace.block_size == 32
@@ -181,7 +181,7 @@ def test_calls_that_did_not_stream_are_left_out(tmp_path):
 
 def test_a_server_log_of_sglang_has_queues_and_hits_and_aborted_requests(tmp_path):
     recording = read_recording(sglang_requests(tmp_path))
-    assert recording.settings.engine == "sglang" and recording.cached_tokens.tolist() == [4] * ROWS
+    assert recording.settings.deployment.engine == "sglang" and recording.cached_tokens.tolist() == [4] * ROWS
     np.testing.assert_allclose(recording.scheduled_s, recording.arrival_s + 0.1, atol=1e-6)
     rows = [json.loads(line) for line in (tmp_path / "requests.log").read_text().splitlines()]
     rows[3]["out"]["meta_info"]["finish_reason"] = {"type": "abort", "message": "secret"}
@@ -197,7 +197,7 @@ def test_a_benchmark_of_sglang_that_sends_all_at_once_needs_no_start_times(tmp_p
     path = lines(tmp_path / "result.jsonl", [result | {"request_rate": float("inf"), "max_concurrency": None}])
     assert "Infinity" in path.read_text()
     recording = read_recording(path)
-    assert recording.arrival_s.tolist() == [0.0] * ROWS and recording.settings.max_num_seqs == 64
+    assert recording.arrival_s.tolist() == [0.0] * ROWS and recording.settings.deployment.max_num_seqs == 64
     for limited in ({"request_rate": 4.0}, {"request_rate": float("inf"), "max_concurrency": 8}):
         with pytest.raises(InputError, match="lacks start_times. Run sglang.bench_serving with"):
             read_recording(lines(tmp_path / "result.jsonl", [result | limited]))

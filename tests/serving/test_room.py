@@ -183,7 +183,7 @@ def test_weights_that_do_not_fit_are_refused_with_a_size_that_works(tmp_path):
 
 def test_more_tokens_need_more_gpus():
     large = Deployment("llama-3.1-70b", gpu="h100")
-    sizes = [least_gpus(large, tokens).gpus_per_rank for tokens in (1, 300_000, 1_500_000)]
+    sizes = [least_gpus(large, tokens).gpus_per_instance for tokens in (1, 300_000, 1_500_000)]
     assert sizes == sorted(sizes) and sizes[0] < sizes[-1]
     assert least_gpus(large, 10**9) is None
     with pytest.raises(UsageError, match="Give --gpu"):

@@ -10,6 +10,7 @@ import pytest
 
 from kvtrace._base.errors import UsageError
 from kvtrace.cache.demand import block_demand
+from kvtrace.cache.layout import Drafting
 from kvtrace.cache.simulation import Setting
 from kvtrace.serving.core.instance import Requests
 from kvtrace.serving.core.serving import Router, Serving
@@ -45,7 +46,7 @@ def logged(case, scheduler):
     """The steps and the requests of a case in our kernel, as the twin states them."""
     rows = case["requests"]
     trace = limited_trace(case)
-    demand = block_demand(trace, "grow")
+    demand = block_demand(trace, "grow", drafting=Drafting("bigram") if case.get("bigram") else None)
     requests = Requests(
         [row["arrival"] for row in rows], trace.input_length, trace.output_length, np.zeros(len(rows)),
         [row.get("priority", 0) for row in rows],

@@ -40,7 +40,7 @@ def alone(rows=20, gap_ms=10_000.0, scheduled=True):
     times = RequestTimes(
         arrival, arrival + 1, arrival + 3, trace.input_length, trace.output_length, arrival if scheduled else None
     )
-    settings = EngineSettings(blocks=11, async_scheduling=False)
+    settings = EngineSettings(blocks=11, scheduler={"async_scheduling": False})
     return recording_of(times, name="made", trace=trace, settings=settings)
 
 
@@ -133,7 +133,7 @@ def test_without_gauges_requests_are_counted_from_their_times(scheduled):
 
 
 def test_an_unknown_size_of_the_cache_has_no_share():
-    done = validate(replace(alone(), settings=EngineSettings(async_scheduling=False)), SECOND)
+    done = validate(replace(alone(), settings=EngineSettings(scheduler={"async_scheduling": False})), SECOND)
     assert done.capacity is None and done.over_time["simulated_kv_use"] is None
     assert max(done.over_time["simulated_kv_blocks"]) == 3 and "KV cache is not known" in " ".join(warnings(done))
     assert validate(done.recording, SECOND, capacity=10).capacity == 10
@@ -246,7 +246,7 @@ def test_the_format_decides_the_engine(tmp_path):
     )
     recording = read_recording(tmp_path / "result.jsonl")
     assert recording.scheduler() == SglangScheduler(max_running_requests=64, chunked_prefill_size=2048)
-    assert recording.settings.tensor_parallel == 2 and recording.left_out == 1
+    assert recording.settings.deployment.tensor_parallel_size == 2 and recording.left_out == 1
     done = validate(recording, COST)
     assert done.to_dict()["scheduler"] == "sglang 0.5.23" and done.to_dict()["cached_tokens"] == 3 * (rows - 1)
     assert validate(recording, COST, engine="vllm").to_dict()["scheduler"] == "vllm 0.33.0"

@@ -18,7 +18,7 @@ from kvtrace.trace.columns import replace_columns
 from kvtrace.trace.trace import Trace
 from tests.conftest import ROOT, drawn
 from tests.reference.vllm_scheduler import serve
-from tests.serving.scheduler_cases import exchange_and_experts, layout_of, options_of, tiers_of, trace_of, vllm_case
+from tests.serving.scheduler_cases import exchange_and_experts, options_of, setting_of, tiers_of, trace_of, vllm_case
 
 VECTORS = json.loads((ROOT / "tests/vectors/scheduler_vllm.json").read_text())
 CASES = int(os.environ.get("KVTRACE_EXAMPLES", drawn(400)))
@@ -32,7 +32,7 @@ def served(case, timer=None):
     from kvtrace.serving.core.serving import Router, Serving
 
     trace, (cost, scheduler) = trace_of(case), options_of(case)
-    setting = scheduler.setting_of(Setting(case["capacity"], engine="vllm", layout=layout_of(case)))
+    setting = scheduler.setting_of(setting_of(case))
     demand = block_demand(trace, *setting.demand_options)
     rows = case["requests"]
     requests = Requests(

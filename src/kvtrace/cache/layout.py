@@ -66,7 +66,6 @@ class LayerKind(Described):
     state_bytes: int = 0  # of one layer's state, which holds a whole prefix
     tokens_per_entry: int = 1  # tokens that one entry stands for, where a layer compresses them; token_bytes are its
     indexer: bool = False  # keys that choose which tokens a sparse attention sees, beside what it keeps itself
-    block_size: int = 0  # tokens of a block of these layers alone; 0 = the engine's
 
     def __post_init__(self) -> None:
         if self.kind not in KINDS:

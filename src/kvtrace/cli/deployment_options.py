@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import fields, replace
 from typing import Any
 
 import click
@@ -57,7 +57,8 @@ def deployment_of(options: dict[str, Any], base: Deployment | None = None, *, so
         _require_agreement(stated, served.stated, "--serve")
         base = replace(base, **served.stated)
     if source is not None:
-        _require_agreement(stated, {name: value for name, value in vars(base).items() if value != getattr(Deployment, name)}, source)
+        known = {part.name: getattr(base, part.name) for part in fields(base) if getattr(base, part.name) not in (part.default, None)}
+        _require_agreement(stated, known, source)
     if gpus is not None and not stated.keys() & {"tensor_parallel_size"} and command is None and source is None:
         base = replace(base, tensor_parallel_size=1)
     deployment = replace(base, **stated)

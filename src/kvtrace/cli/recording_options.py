@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import click
@@ -29,9 +30,9 @@ def recording_of(log: str, options: dict[str, Any]) -> Any:
 
 def recorded_deployment(recording: Any, options: dict[str, Any]) -> Deployment:
     """The deployment of a recording, with what the options add; UsageError if they contradict it."""
-    engine = options["engine"] or recording.settings.engine
-    base = Deployment(engine=engine, tensor_parallel_size=recording.settings.tensor_parallel)
-    return deployment_of(dict(options), base, source="LOG", model=options["model_config"])
+    recorded = recording.settings.deployment
+    base = replace(recorded, model=options["model_config"] or recorded.model, engine=options["engine"] or recorded.engine)
+    return deployment_of(dict(options), base, source="LOG")
 
 
 def scheduler_of(recording: Any, options: dict[str, Any]) -> Any:
@@ -40,3 +41,13 @@ def scheduler_of(recording: Any, options: dict[str, Any]) -> Any:
 
     scheduler = recording.scheduler(options["engine"])
     return with_changes(scheduler, options["scheduler"]) if options["scheduler"] else scheduler
+
+
+def contradictions(recording: Any, options: dict[str, Any]) -> list[str]:
+    """A sentence for --engine, if it contradicts the recording."""
+    return list(recording.settings.contradictions(engine=options["engine"]))
+
+
+def not_as_recorded(recording: Any, options: dict[str, Any]) -> list[str]:
+    """A sentence for each setting of the recording that is not simulated, and each option that contradicts it."""
+    return [*recording.settings.not_simulated, *contradictions(recording, options)]

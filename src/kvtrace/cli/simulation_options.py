@@ -192,9 +192,9 @@ def _is_chunked(time: TimeSetup) -> bool:
 
 def unbounded_groups(run: Run) -> bool:
     """Whether an engine serves a model with cache groups, without times."""
-    from ..serving.models.engine_layout import ENGINES
+    from ..serving.models.engine_layout import LAYOUTS
 
-    return _is_chunked(run.time) and bool(set(ENGINES) & set(run.cache.engines))
+    return _is_chunked(run.time) and bool(set(LAYOUTS) & set(run.cache.engines))
 
 
 def needs_of(run: Run, over_time: Any) -> dict[str, None]:

@@ -14,7 +14,7 @@ from .deployment_options import DEPLOYMENT, gpu_options
 from .help import Command
 from .options import FIGURE, QUIET, WARM_UP, RowsOption, figure_writer, json_option, record_options
 from .output import print_json, print_lines, print_tables
-from .recording_options import SCHEDULER, TRACE_OF_LOG, recorded_deployment, recording_of, scheduler_of
+from .recording_options import SCHEDULER, TRACE_OF_LOG, contradictions, recorded_deployment, recording_of, scheduler_of
 
 GPU = "With --model: costs by the roofline of {rows}, or a JSON file. Nothing is fitted."
 GPUS = "GPUs of the engine.  [default: from LOG, else 1]"
@@ -81,6 +81,7 @@ def validate_command(log, warm_up, seed, as_json, html, per_request, quiet, **op
     elif "-" not in (html, per_request):  # stdout has the page or the CSV
         print_tables(validation_report.tables(validation, words))
     if not quiet:
+        print_lines(("warning", warning) for warning in contradictions(recording, options))
         print_lines(("warning", warning) for warning in validation_report.warnings(validation))
         print_lines(("wrote", name) for name in written)
     write_figure(validation)

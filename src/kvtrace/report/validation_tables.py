@@ -55,7 +55,8 @@ def sentence(validation: Validation) -> str:
 
 def warnings(validation: Validation) -> list[str]:
     """What limits the comparison, one sentence each."""
-    recording, run, sentences = validation.recording, validation.run, []
+    recording, run = validation.recording, validation.run
+    sentences = list(recording.settings.not_simulated)
     if recording.left_out:
         sentences.append(
             f"{recording.left_out:,} requests failed and are left out; the engine may have worked on them."
@@ -96,8 +97,10 @@ def _setting(validation: Validation, values: ValidationDict, costs: str) -> Text
     table.add_row(
         "recording", f"{recording.format or 'made'}, {values['requests']:,} requests, {values['left_out']:,} left out"
     )
-    if recording.settings.model:
-        table.add_row("model", printable(recording.settings.model))
+    if recording.model:
+        table.add_row("model", printable(recording.model))
+    if len(validation.run.timelines) > 1:
+        table.add_row("data-parallel ranks", f"{len(validation.run.timelines):,}, {validation.run.router}")
     if values["warm_up"]:
         table.add_row("counted", f"the last {values['requests'] - values['warm_up']:,} requests")
     table.add_row("scheduler", values["scheduler"])
@@ -315,7 +318,7 @@ def write_page(path: str | Path, validation: Validation, *, title: str | None = 
 def tiles(validation: Validation) -> Iterator[tuple[str, str, str]]:
     """(name, value, note) of each headline number."""
     values = validation.to_dict()
-    model = validation.recording.settings.model
+    model = validation.recording.model
     yield "requests", f"{values['requests']:,}", printable(model) if model else values["format"]
     for error in validation.errors:
         if error.statistic == "mean":

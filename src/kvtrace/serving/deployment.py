@@ -26,6 +26,7 @@ MEMORY = (  # fields that decide what memory holds, beside the model, the GPU an
     "decode_context_parallel_size", "enable_expert_parallel", "weights_dtype", "kv_cache_dtype", "speculative",
     "gpu_memory_utilization", "kv_cache_memory_bytes", "enforce_eager",
 )  # fmt: skip
+MODELLED = ("vllm", "sglang")  # engines whose memory is modelled
 LARGE, LARGEST = 70 << 30, 160 << 30  # bytes of a GPU from which on engines take larger steps
 
 
@@ -62,7 +63,8 @@ class Drafter:
 
 def _size(default: Any, help: str, **how: Any) -> Any:
     """A field that is an option of the group of deployments, by default a number from 1 on."""
-    return option(default, help, group=DEPLOYED, **({"metavar": "N", "minimum": 1} | how))
+    settings: dict[str, Any] = {"metavar": "N", "minimum": 1} | how
+    return option(default, help, group=DEPLOYED, **settings)
 
 
 @dataclass(frozen=True)
@@ -150,13 +152,16 @@ class Deployment:
         share = self.gpu_memory_utilization
         if share is not None and not (isinstance(share, (int, float)) and 0 < share <= 1):
             raise UsageError("--gpu-memory-utilization must be above 0 and at most 1.")
-        if self.decode_context_parallel_size > 1 and self.tensor_parallel_size % self.decode_context_parallel_size:
-            raise UsageError("--decode-context-parallel-size must divide --tensor-parallel-size.")
 
     @property
     def gpus_per_instance(self) -> int:
         """The GPUs of one data-parallel rank, which is an instance with a cache of its own."""
         return self.tensor_parallel_size * self.pipeline_parallel_size * self.prefill_context_parallel_size
+
+    @property
+    def in_memory(self) -> Deployment:
+        """The deployment in the engine whose rules its memory has: vLLM's, where those of its own are not modelled."""
+        return self if self.engine in MODELLED else replace(self, engine="vllm")
 
     @property
     def model_name(self) -> str | None:

@@ -8,7 +8,7 @@ schedulers, caches and clocks of a simulation in time.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import Any, Protocol, TypedDict
@@ -53,6 +53,17 @@ class Timeline:
         place = np.searchsorted(self.seconds, moments, "right")
         columns = (np.append(0, column)[place] for column in (self.running, self.waiting, self.blocks))
         return Timeline(np.asarray(moments, dtype=np.float64), *columns)
+
+    @classmethod
+    def sum_at(cls, lines: Sequence[Timeline], moments: np.ndarray) -> Timeline:
+        """The sums over instances at some moments.
+
+        >>> Timeline.sum_at([Timeline.of([(0.0, 1, 0, 2)]), Timeline.of([(2.0, 1, 1, 3)])], np.array([2.0])).blocks
+        array([5])
+        """
+        states = [line.at(moments) for line in lines]
+        names = ("running", "waiting", "blocks")
+        return cls(states[0].seconds, *(np.sum([getattr(one, name) for one in states], axis=0) for name in names))
 
 
 # The trace's own times and output lengths decide which requests overlap. 30 ms per output token is a usual TPOT, and

@@ -139,7 +139,7 @@ class TimeSetup:
 
         Engines whose rules for memory are not modelled have vLLM's.
         """
-        rules = replace(self.deployment, engine=engine if engine in ("vllm", "sglang") else "vllm")
+        rules = replace(self.deployment, engine=engine).in_memory
         if not self.schedulers or engine not in self.schedulers:
             return rules
         limits = self.schedulers[engine].limits

@@ -13,6 +13,7 @@ from .._base.results import PlottedResult, as_json
 from ..cache.engines import EngineName
 from ..cache.simulation import Setting
 from .calibration.costs import Costs, active_at
+from .instances import Timeline
 from .latencies import STATISTICS, Latencies, StatisticError, errors_of
 from .recordings.recording import BLOCKS, Recording
 from .schedulers import Scheduler
@@ -133,26 +134,26 @@ class Validation(PlottedResult):
     def over_time(self) -> OverTimeDict:
         """Requests that run and wait, and KV use: at the moments of the recording's gauges, else at equal distances.
 
-        Gauges stand beside the state of the simulated engine; if that ends later, they go on at 0. Without gauges, both
-        sides are counted from the times of the requests: a request waits until the engine schedules it, or until its
-        first token where the recording does not say when.
+        Gauges stand beside the state of the simulated engine, summed over its data-parallel ranks; if that ends later,
+        they go on at 0. Without gauges, both sides are counted from the times of the requests: a request waits until
+        the engine schedules it, or until its first token where the recording does not say when.
         """
-        gauges, (line,) = self.recording.gauges, self.run.timelines
+        gauges, lines = self.recording.gauges, self.run.timelines
         if gauges is not None:
             gauges = gauges.until(self.run.makespan_s)
-            state = line.at(gauges.seconds)
+            state = Timeline.sum_at(lines, gauges.seconds)
             counts = [gauges.running, state.running, gauges.waiting, state.waiting]
             moments, kv_use = gauges.seconds, gauges.kv_use
         else:
             moments = np.linspace(0, max(self.recording.ended_s.max(), self.run.makespan_s), MOMENTS)
             counts, kv_use = self._counts_at(moments), None
         running, simulated_running, waiting, simulated_waiting = ([int(count) for count in column] for column in counts)
-        blocks = line.at(moments).blocks
+        blocks = Timeline.sum_at(lines, moments).blocks
         return {
             "seconds": moments.tolist(), "running": running, "simulated_running": simulated_running,
             "waiting": waiting, "simulated_waiting": simulated_waiting,
             "kv_use": None if kv_use is None else kv_use.tolist(),
-            "simulated_kv_use": None if self.capacity is None else (blocks / self.capacity).tolist(),
+            "simulated_kv_use": None if self.capacity is None else (blocks / (len(lines) * self.capacity)).tolist(),
             "simulated_kv_blocks": blocks.tolist(),
         }  # fmt: skip
 
@@ -203,13 +204,16 @@ def validate(
 ) -> Validation:
     """Simulate the requests of a recording, and compare their times with the measured ones.
 
+    Its data-parallel ranks are instances behind the engine's own balancer, with the blocks of one rank each.
+
     Args:
         recording: What was measured (`read_recording`).
         costs: The costs of a calibration, or of a step: `step_cost(roofline)` if nothing was fitted,
             `costs.for_model(...)` for another model.
         engine: vllm or sglang; the default is the recording's.
         scheduler: The engine's scheduler; the default has the settings of the recording.
-        capacity: Blocks of the KV cache; the default is that of the recording, unlimited if it does not state one.
+        capacity: Blocks of the KV cache of a rank; the default is that of the recording, unlimited if it does not state
+            one.
         warm_up: First requests that are simulated and not counted, such as those that a calibration was fitted to.
         seed: Of the bootstrap.
 
@@ -217,7 +221,8 @@ def validate(
         The errors of each statistic, and the times of each request.
 
     Raises:
-        UsageError: The engine, the scheduler, the capacity or the warm-up is not valid.
+        UsageError: The engine, the scheduler, the capacity or the warm-up is not valid, or the balancer of the ranks is
+            not simulated.
     """
     scheduler = scheduler or recording.scheduler(engine)
     if scheduler.name not in ENGINES:
@@ -228,7 +233,8 @@ def validate(
     if not 0 <= warm_up < len(recording):
         raise UsageError(f"--warm-up leaves none of the {len(recording):,} requests to count.")
     cost = costs.step_cost if isinstance(costs, Costs) else costs
-    run = open_loop(recording.simulated_trace, cost, setting=setting, scheduler=scheduler, timelines=True)
+    ranks = recording.settings.ranks(setting.engine)
+    run = open_loop(recording.simulated_trace, cost, setting=setting, scheduler=scheduler, timelines=True, **ranks)
     if np.isnan(run.ended_s[warm_up:]).all():
         raise UsageError(f"No request fits into a KV cache of {setting.capacity:,} blocks. Give a larger --capacity.")
     simulated = Latencies.of(recording.arrival_s, run.first_s, run.ended_s, run.trace.output_length)

@@ -49,6 +49,9 @@ cdef class StateRadix(HybridRadix):
 
 
 cdef class WindowRadix(HybridRadix):
+    cdef bint ahead  # keys are pairs of tokens, for a drafter
+    cdef signed char[::1] partial  # row -> whether a part of a block is left at the end of its prompt's keys
+    cdef bint partial_step  # whether it is at the end of another step
     cdef long long window  # blocks that a request must have before it to resume
     cdef long long[::1] freed  # row -> leading blocks whose windows the request has freed, or left to the tree
     cdef long long[::1] locked_from  # row -> the block where its lock of windows begins

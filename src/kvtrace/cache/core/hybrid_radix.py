@@ -352,6 +352,10 @@ class WindowRadix(HybridRadix):
         HybridRadix.__init__(self, context, demand, second, step, policy, priority)
         self.window = window
         self.freed, self.locked_from = np.zeros((2, len(demand.full)), dtype=np.int64)
+        size, self.ahead = demand.trace.block_size, demand.drafting is not None  # the last token has no pair
+        tokens = demand.trace.prompt_blocks * size if demand.mode == "block" else demand.trace.input_length
+        self.partial = np.array((tokens - self.ahead) % size > 0, dtype=np.int8)
+        self.partial_step = self.ahead and size > 1
 
     def peek(self, row):
         """Number of blocks that a request would hit now: a walk that refreshes and splits no node."""
@@ -399,13 +403,14 @@ class WindowRadix(HybridRadix):
 
         Where the request shares more than it hit, publish up to there first, so that the next request can resume there.
         """
-        blocks: cython.longlong = min(end, cython.cast(cython.longlong, self.full[row]))
+        blocks: cython.longlong = min(end - self.ahead, cython.cast(cython.longlong, self.full[row]))
         shared: cython.longlong = self.shared[row]
+        partial: cython.bint = self.partial[row] if end == self.full[row] + self.tail[row] else self.partial_step
         if self.published[row] < shared <= blocks:
             self._free_outside(row, shared, False)
             self._publish(row, shared)
-            return self._free_outside(row, blocks, end > blocks)
-        self._free_outside(row, blocks, end > blocks)
+            return self._free_outside(row, blocks, partial)
+        self._free_outside(row, blocks, partial)
         return self._publish(row, blocks)
 
     def _match(self, start, blocks):

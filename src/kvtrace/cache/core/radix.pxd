@@ -91,8 +91,10 @@ cdef class PagedRadix(LockedTree):
     cdef int[::1] following  # a node whose first page has the same name, at another place
     cdef int[::1] head  # name -> a node whose first page has it, -1 = none
     cdef int created
+    cdef bint ahead
     cdef long long evicted  # pages
 
+    cdef long long pages_of(self, long long tokens) noexcept nogil
     cdef long long token_name(self, Py_ssize_t row, long long token) noexcept nogil
     cdef int match(self, Py_ssize_t row, long long pages) except -1 nogil
     cdef int insert(self, Py_ssize_t row, long long pages) except -1 nogil

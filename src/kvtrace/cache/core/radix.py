@@ -421,6 +421,10 @@ class PagedRadix(LockedTree):
         self.row_of, self.following = np.zeros((2, nodes), dtype=np.int32)
         self.head = np.full(trace.distinct + rows, NOBODY, dtype=np.int32)
         self.created, self.evicted = 1, 0
+        self.ahead = demand.drafting is not None
+        if self.ahead:  # a page is named by the token after it, not by the block that a Demand names it by
+            self.ids = trace.hash_ids.astype(np.int32, copy=False)
+            self.start = np.ascontiguousarray(trace.offsets[:rows], dtype=np.int64)
 
     def self_check(self):
         """A message about an inconsistency after all requests have ended, or None."""
@@ -439,7 +443,7 @@ class PagedRadix(LockedTree):
         child: cython.int
         same: cython.int
         depth: cython.longlong = 0
-        pages: cython.longlong = (max(self.tokens[row], 1) - 1) // self.page_size
+        pages: cython.longlong = self.pages_of(max(self.tokens[row], 1) - 1)
         while depth < pages:
             child = self._child(row, depth)
             if child == NOBODY:
@@ -525,8 +529,12 @@ class PagedRadix(LockedTree):
             node = self.following[node]
         return node
 
+    def pages_of(self, tokens):
+        """The pages that can be found of so many tokens: with a drafter the keys are pairs, so the last has none."""
+        return max(tokens - self.ahead, 0) // self.page_size
+
     def _name(self, row, page):
-        return self.token_name(row, (page + 1) * self.page_size - 1)
+        return self.token_name(row, (page + 1) * self.page_size - 1 + self.ahead)
 
     def _common(self, node, row, pages):
         """Number of leading pages of a node that are those of a request of `pages` pages; at least 1."""

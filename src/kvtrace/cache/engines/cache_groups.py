@@ -104,7 +104,7 @@ def vllm_layout(
     if kernel is None:
         raise UsageError(f"{state_kernel!r} is not a kernel of states. Try {', '.join(STATE_KERNELS)}.")
     kinds = merged(layers, *later_stages)
-    if any(kind.tokens_per_entry != 1 or kind.block_size for kind in kinds):
+    if any(kind.tokens_per_entry != 1 for kind in kinds):
         raise UsageError("vLLM has rules of its own for compressed layers, which this layout does not model.")
     pages = _pages(kinds, _block_size(kinds, block_size, kernel, kernel_block))
     if not hybrid and not _one_table(pages):

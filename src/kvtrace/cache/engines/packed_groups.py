@@ -9,15 +9,27 @@ models and planner (tests/clients/test_vllm_deployments.py).
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
-from math import lcm
+from dataclasses import dataclass, replace
+from math import gcd, lcm
 
 from ..._base.errors import UsageError
 from ..layout import CacheGroup, CacheLayout, LayerKind
 from .cache_groups import ATTENDS_ALL, Pages, merged
 
-BLOCK = 256  # tokens of a block of the layers that keep all tokens
+BLOCK = 256  # tokens of a block of the layers that keep all tokens, and of what its kernels read at once
+STEP = 128  # tokens that a block is a multiple of: those of the longest entry
 ROW = 576  # bytes that a page is a multiple of
+
+
+@dataclass(frozen=True)
+class PackedLayer(LayerKind):
+    """Layers with blocks of their own size.
+
+    >>> PackedLayer("window", 20, 584, window=128, block_size=64).bytes_per_token
+    11680
+    """
+
+    block_size: int = BLOCK  # tokens
 
 
 def packed_layout(
@@ -34,18 +46,18 @@ def packed_layout(
         UsageError: vLLM refuses the block size or the context parallelism.
 
     >>> entries = LayerKind("latent", 20, 584, tokens_per_entry=128)
-    >>> recent = LayerKind("window", 20, 584, window=128, block_size=64)
+    >>> recent = PackedLayer("window", 20, 584, window=128, block_size=64)
     >>> [(group.kind, group.layers, group.block_size) for group in packed_layout([[recent, entries]]).groups]
     [('window', 20, 64), ('full', 20, 256)]
     """
     size = BLOCK if block_size is None else block_size
-    if size < 1 or size % BLOCK:
-        raise UsageError(f"vLLM's blocks of compressed layers hold a multiple of {BLOCK} tokens; {size} is not one.")
+    if size < 1 or size % STEP:
+        raise UsageError(f"vLLM's blocks of compressed layers hold a multiple of {STEP} tokens; {size} is not one.")
     if context_shards > 1:
         raise UsageError("vLLM refuses windows under --decode-context-parallel-size.")
     buckets: dict[tuple[bool, int, int], list[Pages]] = {}
     for kind, in_stages in merged(*stages).items():
-        block = kind.block_size or size
+        block = kind.block_size if isinstance(kind, PackedLayer) else size
         pages = Pages(replace(kind, layers=sum(in_stages)), tuple(in_stages), block, _page(kind, block))
         buckets.setdefault((kind.kind in ATTENDS_ALL, kind.window, block), []).append(pages)
     repeats = _repeats(list(buckets.values()))
@@ -58,7 +70,7 @@ def _block_bytes(groups: list[list[Pages]], stage: int) -> int:
     """Bytes of a block on a GPU of a stage; blocks that kernels read in parts stay a multiple of each part."""
     widest = max(sum(part.in_stages[stage] * part.page_bytes for part in group) for group in groups)
     parts = [part for group in groups for part in group if part.in_stages[stage] and part.block_size > BLOCK]
-    step = lcm(*(_page(part.layers, BLOCK) for part in parts))
+    step = lcm(*(_page(part.layers, gcd(part.block_size, BLOCK)) for part in parts))
     return -(-widest // step) * step
 
 

@@ -21,6 +21,11 @@ tests/vectors/engine_sglang_hybrid.json).
 `context.capacity` counts blocks of the first pool. The second one has `second_ratio` blocks of windows, or states, for
 each of them. With states, SGLang runs a request for each five of them at most.
 
+A drafter (EAGLE, EAGLE3, NEXTN): the keys of the trees are pairs of tokens, so that n tokens have n - 1, and the last
+token of what is cached has none; trees with states keep single tokens. Checked in the same way, and under SGLang's own
+scheduler. Not modelled: the pages that the drafted tokens of a step take; other algorithms (DFLASH, STANDALONE, NGRAM),
+which leave the keys as they are.
+
 Not modelled with two pools: outputs (mode grow), with the windows that they free and the states that they record; two
 lengths of windows, windows and states together, and models without full attention; the strategies no_buffer and
 extra_buffer_lazy; one shared pool (--enable-unified-memory).

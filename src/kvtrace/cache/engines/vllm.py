@@ -12,6 +12,12 @@ With a `layout` of several groups, or of windows or states, it is vLLM's hybrid 
 in the same way (tests/clients/test_vllm_hybrid.py, tests/vectors/engine_vllm_hybrid.json). docs/cache/hybrid.md
 explains it. Prompts are then computed in chunks of `layout.step_tokens`, as vLLM's scheduler computes them.
 
+A drafter (MTP, EAGLE): a block's hash covers the token after it too (lookahead block hashes), each request holds
+lookahead slots, and a group of states has a block more for each token that is predicted. With the rule `drop`, a hit
+loses its last block instead: vLLM before lookahead hashes, or with disable_lookahead_block_hashes. Checked in the same
+way, and under vLLM's own scheduler. Not modelled: the tokens that steps verify and accept, which take a few slots more
+and time; MTP with several modules that predict several tokens; draft models and n-grams; drop with cache groups.
+
 Not modelled: the watermark. If blocks run out, vLLM lets the newest request wait or start over; this model ends the
 oldest active request early. Full attention is modelled without chunks: they would not change what one request at a
 time hits.
@@ -56,12 +62,18 @@ def build(
     """
     if layout is None:
         return FreeQueue(context, demand, unhashed_first=free_order == "prepend")
-    verify(layout, demand.trace.block_size, free_order)
+    verify(layout, demand, free_order)
     return GroupedCache(context, demand, layout)
 
 
-def verify(layout: CacheLayout, block_size: int, free_order: str = "prepend") -> None:
+def verify(layout: CacheLayout, demand: BlockDemand, free_order: str = "prepend") -> None:
     """Raise UsageError for a layout that vLLM refuses, or whose blocks the trace's ids do not resolve."""
+    block_size = demand.trace.block_size
+    if demand.drafting is not None and not demand.drafting.needs_next:
+        raise UsageError(
+            "The rule drop for drafters is modelled for full attention only. Use lookahead, which vLLM 0.33.0 has for "
+            "all models without a KV connector."
+        )
     if free_order != "prepend":
         raise UsageError(
             "--free-order append is an older vLLM's, which is not modelled with cache groups. Leave it out."

@@ -179,7 +179,8 @@ class Served:
     def run(self, terms: Mapping[str, float]) -> ServingRun:
         """The recording's requests under these costs."""
         trace, cost = self.recording.simulated_trace, self.cost(terms)
-        return open_loop(trace, cost, setting=self.setting, scheduler=self.scheduler, demand=self._demand)
+        ranks = self.recording.settings.ranks(self.setting.engine)
+        return open_loop(trace, cost, setting=self.setting, scheduler=self.scheduler, demand=self._demand, **ranks)
 
     def simulated(self, terms: Mapping[str, float]) -> Latencies:
         """The latencies under these costs."""
@@ -206,15 +207,22 @@ class Served:
         times = np.where(rows, recording.first_s, run.first_s), np.where(rows, recording.ended_s, run.ended_s)
         served = ~np.isnan(times[1])
         limit = self.scheduler.limits.step_tokens
-        return DecodeTimes.of(*(column[served] for column in (*times, *lengths)), step_tokens=limit), rows[served]
+        on_ranks = [np.flatnonzero(served & (run.instance == rank)) for rank in range(run.instances)]
+        parts = [
+            DecodeTimes.of(*(column[part] for column in (*times, *lengths)), step_tokens=limit) for part in on_ranks
+        ]
+        return DecodeTimes.joined(parts), rows[np.concatenate(on_ranks)]
 
     def token_gaps(self, terms: Mapping[str, float], rows: np.ndarray) -> TokenGaps:
         """The gaps between the tokens of some requests, until another one arrives."""
-        _, lengths = self._columns(terms)
+        run, lengths = self._columns(terms)
         recording = self.recording
         until = float(recording.arrival_s[~rows].min(initial=np.inf))
-        columns = (column[rows] for column in (recording.first_s, recording.ended_s, *lengths))
-        return TokenGaps.of(*columns, step_tokens=self.scheduler.limits.step_tokens, until=until)
+        columns, limit = (recording.first_s, recording.ended_s, *lengths), self.scheduler.limits.step_tokens
+        on_ranks = [rows & (run.instance == rank) for rank in range(run.instances)] if run.instances > 1 else [rows]
+        return TokenGaps.joined(
+            TokenGaps.of(*(column[part] for column in columns), step_tokens=limit, until=until) for part in on_ranks
+        )
 
     def request_errors(self, terms: Mapping[str, float], rows: np.ndarray) -> np.ndarray:
         """The mean of the relative errors of TTFT and E2E of each of some requests."""
@@ -318,7 +326,9 @@ def _costs_of(
 ) -> Costs:
     line, scheduler, settings = served.roofline, served.scheduler, served.recording.settings
     limits = scheduler.limits
-    kv_tokens = settings.blocks * served.recording.trace.block_size if settings.blocks else None
+    size = served.recording.trace.block_size
+    blocks = settings.blocks_of(size)
+    kv_tokens = blocks * size if blocks else None
     return Costs(
         line.model.name, line.gpu.name, line.gpus, f"{scheduler.name} {scheduler.version}".strip(), form,
         asdict(served.cost(terms)), line.model.to_dict(), asdict(line.gpu),

@@ -17,8 +17,8 @@ step of 10 % of a term, the loss is robust, and a simplex search ends the fit.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 import numpy as np
@@ -73,6 +73,16 @@ class DecodeTimes:
             begins, ends,
         )  # fmt: skip
 
+    @classmethod
+    def joined(cls, parts: Sequence[DecodeTimes]) -> DecodeTimes:
+        """The counts of all data-parallel ranks, one after another: only requests on one rank run beside each other."""
+        before = np.cumsum([0, *(len(part.prompt_steps) for part in parts[:-1])])
+        moved = [
+            replace(part, begins=part.begins + place, ends=part.ends + place)
+            for part, place in zip(parts, before, strict=True)
+        ]
+        return cls(*_columns_of(moved))
+
     def errors(self, terms: Mapping[str, float], rows: np.ndarray) -> np.ndarray:
         """The relative errors of some requests under the terms of a StepCost; those with one output token have none."""
         rows = rows & (self.steps > 0) & (self.ended > self.first)
@@ -102,6 +112,12 @@ class DecodeTimes:
         """Request -> the sum over the moments of its decoding."""
         sums = np.concatenate([[0.0], np.cumsum(values)])
         return sums[self.ends] - sums[self.begins]
+
+
+def _columns_of(parts: Sequence[Any]) -> Iterator[np.ndarray]:
+    """Each field of some records of arrays, one record after another."""
+    for field in fields(parts[0]):
+        yield np.concatenate([getattr(part, field.name) for part in parts])
 
 
 def expert_seconds(terms: Mapping[str, float], tokens: np.ndarray) -> np.ndarray:
@@ -186,6 +202,11 @@ class TokenGaps:
         columns = (end - begin, decodes.sum(axis=0), context, prompts, tokens, steps, pairs)
         busy = decodes.any(axis=0)
         return cls(*(column[busy] for column in columns))
+
+    @classmethod
+    def joined(cls, parts: Iterable[TokenGaps]) -> TokenGaps:
+        """The gaps of all data-parallel ranks."""
+        return cls(*_columns_of(list(parts)))
 
     def steps(self, terms: Mapping[str, float]) -> np.ndarray:
         """The steps of each gap without those of its prompts, as many as fit under the terms of a StepCost."""

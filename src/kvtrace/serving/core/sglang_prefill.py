@@ -123,7 +123,7 @@ class SglangQueue(Instance):
         return 0
 
     def _match_all(self, row):
-        return self.cache.match(row, self._known(row) // self.page)
+        return self.cache.match(row, self.cache.pages_of(self._known(row)))
 
     def _known(self, row):
         """The tokens of a request that are known: prompt and output."""
@@ -144,8 +144,8 @@ class SglangPages(SglangQueue):
 
     def _publish(self, row, tokens):
         cache: PagedRadix = self.cache
-        pages: cython.longlong = tokens // self.page
-        prompt: cython.longlong = self.requests.tokens[row] // self.page
+        pages: cython.longlong = cache.pages_of(tokens)
+        prompt: cython.longlong = cache.pages_of(self.requests.tokens[row])
         node: cython.int = cache.insert(row, pages)
         cache.free += max(cache.matched - self.owned[row], 0)
         if 0 < prompt < pages:
@@ -286,7 +286,7 @@ class SglangPrefill(SglangPages):
     def _look_up(self, row):
         """Match all tokens but the last."""
         self.fill[row] = self._known(row)
-        self.node[row] = self.cache.match(row, (self.fill[row] - 1) // self.page)
+        self.node[row] = self.cache.match(row, self.cache.pages_of(self.fill[row] - 1))
         self.owned[row] = self.cache.matched
         self.prefix[row] = self.cache.matched * self.page
         return 0

@@ -1,7 +1,9 @@
 """The costs of serving: time by a roofline of GPU and model, memory for KV, money at a provider's prices.
 
     gpus.py      GPUs and links (gpus.json has some, with sources); the savings of hits at a provider's prices
-    roofline.py  seconds of a step, room for KV, when fetching KV beats computing it
+    room.py      room for KV as the engine computes it, and the tokens that its version logs; vllm_memory.py and
+                 sglang_memory.py have what each engine sets aside
+    roofline.py  seconds of a step, when fetching KV beats computing it
 
 What a model multiplies and keeps is in ../models. docs/serving/models.md has each formula and assumption.
 """

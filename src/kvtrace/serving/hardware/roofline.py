@@ -318,7 +318,7 @@ def deployed_shape(deployment: Deployment) -> ModelShape:
     """The shape of a model as the GPUs of one instance hold it: KV that several GPUs have copies of counts for each."""
     shape = model_shape(deployment.served_model, dtype=deployment.weights_dtype)
     tensor = deployment.tensor_parallel_size
-    kinds = rank_layers(replace(deployment, pipeline_parallel_size=1))
+    kinds = rank_layers(replace(deployment.in_memory, pipeline_parallel_size=1))
     held = tuple(
         replace(kind, token_bytes=tensor * kind.token_bytes, state_bytes=tensor * kind.state_bytes) for kind in kinds
     )

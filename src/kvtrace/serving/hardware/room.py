@@ -146,9 +146,10 @@ def _in_vllm(deployment: Deployment, device: Gpu) -> _Memory:
             "gpu_bytes": f"{device.name}, as its driver reports it",
             "usable_bytes": f"gpu_memory_utilization {share:g}: {said}",
             "weight_bytes": "the parameters of one GPU",
-            "activation_bytes": f"the profile run: {steps:,} tokens and {requests:,} requests in a step",
-            "graph_bytes": "public logs" if graphs else "not deducted",
-            "library_bytes": "public logs",
+            "activation_bytes": f"the profile run: {steps:,} tokens and {requests:,} requests in a step; without an "
+            "encoder's layers, and what other data-parallel ranks send to experts",
+            "graph_bytes": "a fit to public logs; large hybrid models need more" if graphs else "not deducted",
+            "library_bytes": "a constant by version and links, from public logs",
         },
     )
 

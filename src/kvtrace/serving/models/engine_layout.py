@@ -18,15 +18,15 @@ from ...cache.engines.cache_groups import KERNEL_BLOCK, sglang_layout, vllm_layo
 from ...cache.engines.packed_groups import packed_layout
 from ...cache.layout import STEP_TOKENS, CacheLayout, LayerKind
 from ..deployment import Deployment
-from .config import Fields, all_layers, read_config
+from .config import Fields, all_layers
 from .kernels import attention_block, state_kernel
 from .layers import layer_kinds, rank_layers, stage_layers
-from .shares import KV_DTYPES, kv_format
+from .shares import KV_DTYPES, config_of, kv_format
 
 FULL = ("full", "latent")
 WORD_OF = {"full": ("full", "both"), "latent": ("full", "both"), "state": ("state", "both")}  # kind -> its words
 FULL_IN_SGLANG = ("gemma2", "gemma3")  # model types whose windows keep all tokens in SGLang
-ENGINES = tuple(KV_DTYPES)
+LAYOUTS = tuple(KV_DTYPES)  # engines
 
 
 def rank_layout(deployment: Deployment) -> CacheLayout:
@@ -40,9 +40,9 @@ def rank_layout(deployment: Deployment) -> CacheLayout:
     >>> [(group.kind, group.layers, group.block_size) for group in layout.groups], layout.block_bytes
     ([('full', 61, 16)], 1124352)
     """
-    if deployment.engine not in ENGINES:
-        raise UsageError(f"Engine {deployment.engine} models full attention only. Try {' or '.join(ENGINES)}.")
-    fields = read_config(deployment.model)
+    if deployment.engine not in LAYOUTS:
+        raise UsageError(f"Engine {deployment.engine} models full attention only. Try {' or '.join(LAYOUTS)}.")
+    fields = config_of(deployment)
     layout = (_in_vllm if deployment.engine == "vllm" else _in_sglang)(fields, deployment)
     return replace(layout, step_tokens=deployment.max_num_batched_tokens or STEP_TOKENS)
 
@@ -85,10 +85,10 @@ def cache_layout(
             model, engine, block_size=block_size, kv_cache_dtype=kv_dtype or "auto", gpu=gpu,
             retention_interval=retention_interval, max_num_batched_tokens=step_tokens,
         )  # fmt: skip
-    kinds = rank_layers(model) if model.engine in ENGINES else ()
+    kinds = rank_layers(model) if model.engine in LAYOUTS else ()
     if any(kind.tokens_per_entry != 1 or (kind.indexer and len({other.kind for other in kinds}) > 1) for kind in kinds):
         raise UsageError(
-            f"{read_config(model.model).name}: the rules of {model.engine} for compressed layers, and for sparse ones "
+            f"{config_of(model).name}: the rules of {model.engine} for compressed layers, and for sparse ones "
             "beside others, are not modelled. Use --engine reference, which counts all layers as full attention."
         )
     if kinds and all(kind.kind in FULL for kind in kinds):
@@ -115,10 +115,10 @@ def layouts_for(
     size = model.block_size if isinstance(model, Deployment) else options.pop("block_size", None)
     layouts = {}
     for engine in dict.fromkeys(engines):
-        if engine in ENGINES:
-            sizes = {"block_size": size or _whole_blocks(engine, trace_block_size)}
-            deployed = replace(model, engine=engine, **sizes) if isinstance(model, Deployment) else model
-            layouts[engine] = cache_layout(deployed, engine, **sizes, **options)
+        if engine in LAYOUTS:
+            block = size or _whole_blocks(engine, trace_block_size)
+            deployed = replace(model, engine=engine, block_size=block) if isinstance(model, Deployment) else model
+            layouts[engine] = cache_layout(deployed, engine, block_size=block, **options)
     return {engine: layout for engine, layout in layouts.items() if layout is not None}
 
 
@@ -137,11 +137,11 @@ def counted_as_full(model: Mapping[str, Any] | str | Path | None, engines: Itera
     >>> counted_as_full("gpt-oss-20b", ["reference", "vllm"])
     'Engine reference counts all layers of this model as full attention; vllm and sglang have its windows and states.'
     """
-    plain = [engine for engine in dict.fromkeys(engines) if engine not in ENGINES]
+    plain = [engine for engine in dict.fromkeys(engines) if engine not in LAYOUTS]
     if model is None or not plain or not has_groups(model):
         return None
     return (
-        f"Engine {', '.join(plain)} counts all layers of this model as full attention; {' and '.join(ENGINES)} have "
+        f"Engine {', '.join(plain)} counts all layers of this model as full attention; {' and '.join(LAYOUTS)} have "
         "its windows and states."
     )
 
@@ -161,13 +161,14 @@ def _in_vllm(fields: Fields, deployment: Deployment) -> CacheLayout:
     if str(fields.values.get("model_type", "")).startswith("cohere2"):  # vLLM's class adds one token
         stages = [[replace(kind, window=kind.window + (kind.kind == "window")) for kind in kinds] for kinds in stages]
     bits, _ = kv_format(fields, deployment)
+    fp8 = bits == 8 and deployment.kv_cache_dtype != "fp8_e5m2"  # which has other kernels
     return vllm_layout(
         stages[0],
         block_size=deployment.block_size,
         retention_interval=deployment.retention_interval,
-        state_kernel=state_kernel(fields, deployment.gpu),
+        state_kernel=state_kernel(fields, deployment.gpu_name),
         hybrid=deployment.hybrid,
-        kernel_block=attention_block(fields, stages[0], deployment.gpu, fp8=bits == 8),
+        kernel_block=attention_block(fields, stages[0], deployment.gpu_name, fp8=fp8),
         context_shards=deployment.decode_context_parallel_size,
         later_stages=stages[1:],
     )

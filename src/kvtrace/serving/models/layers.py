@@ -15,13 +15,16 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..._base.errors import InputError, UsageError
+from ...cache.engines.packed_groups import PackedLayer
 from ...cache.layout import LayerKind
 from .config import BYTES, Fields, config_dtype, kv_bits, layer_schedule, numbers, read_config
-from .shares import Share, check_division, gpu_share, heads_of_gpu
+from .drafters import drafter_words
+from .shares import Share, check_compressed, check_division, config_of, gpu_share, heads_of_gpu
 from .states import state_bytes
 
 if TYPE_CHECKING:
@@ -112,19 +115,18 @@ COMPRESSORS = {4: (4, 2), 128: (8, 1)}  # ratio -> tokens of a block of a compre
 PACKED_ENTRY = 584  # bytes of fp8_ds_mla in V4: 448 values in FP8, 64 of rotation in 16 bits, 8 scales
 
 
-def packed_kinds(fields: Fields, ratios: list[int], drafters: int) -> list[LayerKind]:
+def packed_kinds(fields: Fields, ratios: list[int]) -> list[LayerKind]:
     """The same as vLLM lays it out on each GPU, whatever the tensor parallelism, with the inputs of the compressors.
 
     Args:
         fields: The config.
         ratios: Of the layers, how many tokens an entry stands for; 0 is a window alone.
-        drafters: Layers with a window alone in addition, which predict further tokens.
     """
     sizes = fields.whole("head_dim"), fields.whole("index_head_dim")
     if sizes != (512, 128) or "kv_source_layer_ids" in fields or not set(ratios) <= {0, *COMPRESSORS}:
         raise UsageError(f"{fields.name}: vLLM's blocks of this compressed attention are not modelled.")
     window = fields.whole("sliding_window")
-    kinds = [LayerKind("window", len(ratios) + drafters, PACKED_ENTRY, window=window, block_size=RECENT_BLOCK)]
+    kinds: list[LayerKind] = [PackedLayer("window", len(ratios), PACKED_ENTRY, window=window, block_size=RECENT_BLOCK)]
     for ratio in dict.fromkeys(ratio for ratio in ratios if ratio):
         layers, (block, held) = ratios.count(ratio), COMPRESSORS[ratio]
         compressed = [(PACKED_ENTRY, sizes[0])]
@@ -133,7 +135,7 @@ def packed_kinds(fields: Fields, ratios: list[int], drafters: int) -> list[Layer
         for entry, values in compressed:  # a compressor keeps two numbers of 4 bytes for each value
             kinds += [
                 LayerKind("latent", layers, entry, tokens_per_entry=ratio, indexer=values != sizes[0]),
-                LayerKind("window", layers, 8 * held * values, window=held * ratio, block_size=block),
+                PackedLayer("window", layers, 8 * held * values, window=held * ratio, block_size=block),
             ]
     return kinds
 
@@ -173,12 +175,13 @@ def layer_kinds(
     if "compress_ratios" in fields:
         return tuple(compressed_kinds(fields, bits, indexer_bits, draft=draft))
     share = Share(bits, indexer_bits, state_dtype=state_dtype)
-    return tuple(kinds_of(fields, layer_schedule(fields), share, drafters=draft_layers(fields) if draft else 0))
+    kinds = kinds_of(fields, layer_schedule(fields), share)
+    if draft and (layers := draft_layers(fields)):
+        kinds = merged_kinds(kinds, kinds_of(fields, ["full"] * layers, share))
+    return tuple(kinds)
 
 
-def kinds_of(
-    fields: Fields, words: list[str], share: Share, *, layers: range | None = None, drafters: int = 0
-) -> list[LayerKind]:
+def kinds_of(fields: Fields, words: list[str], share: Share, layers: range | None = None) -> list[LayerKind]:
     """What a range of layers keeps on one GPU, by kind; without `layers`, all of them.
 
     Args:
@@ -186,7 +189,6 @@ def kinds_of(
         words: A word for each layer of the model.
         share: What one GPU keeps of a layer.
         layers: The range; None is all.
-        drafters: Layers of full attention in addition, which predict further tokens.
     """
     if unknown := fields.first(*UNKNOWN):
         raise InputError(f"{fields.name}: {unknown} is not modelled: no layer has attention.")
@@ -196,11 +198,19 @@ def kinds_of(
     counts["state"] += counts["both"]
     first = sum(word in ("full", "both") for word in words[: layers.start])
     attention = range(first, first + counts["full"])
-    kinds = [*_attention(fields, counts, share, drafters), *_indexers(fields, attention, share, drafters)]
+    kinds = [*_attention(fields, counts, share), *_indexers(fields, attention, share)]
     if counts["state"]:
         size = state_bytes(fields, share.state_dtype, share.gpus, share.drafted_tokens)
         kinds.append(LayerKind("state", counts["state"], state_bytes=size))
     return [*kinds, *_short_convolutions(fields, counts, share)]
+
+
+def merged_kinds(kinds: Iterable[LayerKind], others: Iterable[LayerKind]) -> list[LayerKind]:
+    """Layers of two models, or of two parts of one, by kind."""
+    counts: Counter[LayerKind] = Counter()
+    for kind in (*kinds, *others):
+        counts[replace(kind, layers=0)] += kind.layers
+    return [replace(kind, layers=layers) for kind, layers in counts.items()]
 
 
 def rank_layers(deployment: Deployment) -> tuple[LayerKind, ...]:
@@ -227,29 +237,21 @@ def _weight(kinds: tuple[LayerKind, ...]) -> tuple[int, int]:
 
 def stage_layers(deployment: Deployment) -> tuple[tuple[LayerKind, ...], ...]:
     """What the layers of one GPU of each pipeline stage keep."""
-    fields = read_config(deployment.model)
+    fields = config_of(deployment)
     check_division(fields, deployment)
     stages = pipeline_stages(fields, deployment.pipeline_parallel_size)
-    drafters = drafter_layers(fields, deployment)
+    drafter, drafted = drafter_words(fields, deployment)
     if "compress_ratios" in fields:
-        return _compressed_stages(fields, deployment, stages, drafters)
-    words, share = layer_schedule(fields), gpu_share(fields, deployment)
-    return tuple(
-        tuple(kinds_of(fields, words, share, layers=layers, drafters=drafters if layers is stages[-1] else 0))
-        for layers in stages
-    )
-
-
-def _compressed_stages(fields, deployment, stages, drafters):
-    if deployment.engine != "vllm":
-        raise UsageError(f"{fields.name}: compressed attention is modelled in vLLM alone.")
-    if deployment.kv_cache_dtype not in ("auto", "fp8", "fp8_e4m3", "fp8_ds_mla"):
-        raise UsageError(f"{fields.name}: vLLM keeps compressed attention in FP8. Leave --kv-cache-dtype out.")
-    ratios = numbers(fields, fields.values, "compress_ratios")
-    return tuple(
-        tuple(packed_kinds(fields, ratios[layers.start : layers.stop], drafters if layers is stages[-1] else 0))
-        for layers in stages
-    )
+        check_compressed(fields, deployment)
+        ratios = numbers(fields, fields.values, "compress_ratios")
+        kinds = [packed_kinds(fields, ratios[layers.start : layers.stop]) for layers in stages]
+        added = packed_kinds(fields, [0] * len(drafted)) if drafted else []
+    else:
+        words, share = layer_schedule(fields), gpu_share(fields, deployment)
+        kinds = [kinds_of(fields, words, share, layers) for layers in stages]
+        added = kinds_of(drafter, drafted, share) if drafted else []
+    kinds[-1] = merged_kinds(kinds[-1], added)
+    return tuple(tuple(part) for part in kinds)
 
 
 def pipeline_stages(fields: Fields, number: int) -> list[range]:
@@ -270,20 +272,6 @@ def pipeline_stages(fields: Fields, number: int) -> list[range]:
     sizes = [each + (number - 1 - rest <= stage < number - 1) for stage in range(number)]
     starts = [sum(sizes[:stage]) for stage in range(number)]
     return [range(start, start + size) for start, size in zip(starts, sizes, strict=True)]
-
-
-def drafter_layers(fields: Fields, deployment: Deployment) -> int:
-    """Layers of the model itself that predict further tokens; UsageError if it has none, or for another model."""
-    if deployment.speculative is None:
-        return 0
-    if deployment.speculative.method != "mtp":
-        raise UsageError("The layers of an EAGLE head are not modelled yet. Try --speculative mtp.")
-    layers = draft_layers(fields)
-    if "compress_ratios" in fields and not layers:  # rows beyond the layers
-        layers = int(len(numbers(fields, fields.values, "compress_ratios")) > fields.whole("num_hidden_layers"))
-    if not layers:
-        raise UsageError(f"{fields.name}: the config has no layers that predict further tokens (mtp).")
-    return layers
 
 
 def cache_bytes(kinds: Iterable[LayerKind], tokens: int, *, states: bool = True) -> int:
@@ -318,10 +306,10 @@ def draft_layers(fields: Fields) -> int:
     return added
 
 
-def _attention(fields, counts, share, drafters):
+def _attention(fields, counts, share):
     """The layers of attention, full ones first."""
     kinds = []
-    if layers := counts["full"] + drafters:
+    if layers := counts["full"]:
         kinds.append(LayerKind("latent" if is_latent(fields) else "full", layers, _token_bytes(fields, share)))
     if counts["window"]:
         window, size = window_tokens(fields), _token_bytes(fields, share, is_window=True)
@@ -343,11 +331,11 @@ def _token_bytes(fields, share, is_window=False):
     return cached_values(fields, is_window=is_window, gpus=share.gpus) * share.value_bits // 8
 
 
-def _indexers(fields, attention, share, drafters):
+def _indexers(fields, attention, share):
     """The keys of indexers, which choose the tokens that sparse attention sees (DeepSeek V3.2 and later)."""
     if "index_head_dim" not in fields:
         return []
-    layers = indexer_layers(fields, attention) + drafters
+    layers = indexer_layers(fields, attention)
     size = fields.whole("index_head_dim")
     scales = -(-size // 128) * 4 if share.indexer_scales else 0
     size = size * share.indexer_bits // 8 + scales

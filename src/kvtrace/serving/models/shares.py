@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from ..._base.errors import UsageError
-from .config import Fields, kv_bits
+from .config import Fields, config_dtype, kv_bits, read_config
 from .kernels import generation
 
 if TYPE_CHECKING:
@@ -26,6 +26,7 @@ KV_DTYPES: Mapping[str, Mapping[str, int | None]] = {  # engine -> its names -> 
 PACKED_LATENT = 656  # bytes of fp8_ds_mla: 512 values in FP8, 4 scales of 4 bytes, 64 values of rotation in 16 bits
 PACKED = (512, 64)  # the values that it is made for
 INDEXER_BITS = 8
+NOT_COPIED = ("gpt_oss",)  # model types whose class in vLLM fails with more GPUs than heads of keys
 
 
 @dataclass(frozen=True)
@@ -39,6 +40,13 @@ class Share:
     gpus: int = 1  # that divide the heads
     state_dtype: str | None = None
     drafted_tokens: int = 0  # for which a state keeps past inputs
+
+
+def config_of(deployment: Deployment) -> Fields:
+    """The config of a deployment's model; UsageError if it names none."""
+    if deployment.model is None:
+        raise UsageError("The deployment names no model. Give --model-config.")
+    return read_config(deployment.model)
 
 
 def heads_of_gpu(fields: Fields, heads: int, gpus: int) -> int:
@@ -76,12 +84,17 @@ def kv_format(fields: Fields, deployment: Deployment) -> tuple[int, bool]:
     wanted = checkpoint_dtype(fields) if deployment.kv_cache_dtype == "auto" else deployment.kv_cache_dtype
     if wanted not in names:
         raise UsageError(f"--kv-cache-dtype {wanted} is not modelled for {deployment.engine}. Try {', '.join(names)}.")
-    bits = names[wanted] or kv_bits(fields, None)
+    own = config_dtype(fields)
+    if {wanted, own} == {"float16", "bfloat16"}:
+        raise UsageError(f"{fields.name}: --kv-cache-dtype {wanted} does not go with {own}. Try auto.")
+    if wanted == "fp8_e5m2" and "kv_lora_rank" in fields:
+        raise UsageError(f"{fields.name}: no kernel keeps latents in fp8_e5m2. Try --kv-cache-dtype fp8_e4m3.")
+    bits = names[wanted] or min(kv_bits(fields, None), 16)  # engines cast 32 bits to 16
     sparse = "index_head_dim" in fields and "kv_lora_rank" in fields
     if wanted == "fp8_ds_mla" and not sparse:
         raise UsageError(f"{fields.name}: fp8_ds_mla is for latents with an indexer. Try --kv-cache-dtype fp8.")
     sizes = fields.values.get("kv_lora_rank"), fields.values.get("qk_rope_head_dim")
-    packed = sparse and bits == 8 and (deployment.engine != "vllm" or generation(deployment.gpu) != "blackwell")
+    packed = sparse and bits == 8 and (deployment.engine != "vllm" or generation(deployment.gpu_name) != "blackwell")
     if packed and sizes != PACKED:
         raise UsageError(f"{fields.name}: FP8 latents of {sizes[0]} and {sizes[1]} values are not modelled.")
     return bits, packed
@@ -101,10 +114,18 @@ def checkpoint_dtype(fields: Fields) -> str:
     for place in places:
         scheme = place.get("kv_cache_scheme") or place.get("kv_cache_quant_algo")
         if isinstance(scheme, dict):
-            return {8: "fp8", 4: "nvfp4"}.get(scheme.get("num_bits"), "auto")
+            return {8: "fp8", 4: "nvfp4"}.get(scheme.get("num_bits", 0), "auto")
         if isinstance(scheme, str):
             return scheme.lower()
     return "auto"
+
+
+def check_compressed(fields: Fields, deployment: Deployment) -> None:
+    """Refuse a deployment of DeepSeek V4's compressed attention that is not modelled."""
+    if deployment.engine != "vllm":
+        raise UsageError(f"{fields.name}: compressed attention is modelled in vLLM alone.")
+    if deployment.kv_cache_dtype not in ("auto", "fp8", "fp8_e4m3", "fp8_e5m2", "fp8_ds_mla"):
+        raise UsageError(f"{fields.name}: vLLM keeps compressed attention in FP8. Leave --kv-cache-dtype out.")
 
 
 def check_division(fields: Fields, deployment: Deployment) -> None:
@@ -113,6 +134,9 @@ def check_division(fields: Fields, deployment: Deployment) -> None:
     heads = fields.whole("num_attention_heads", 0, least=0)
     if heads % tensor:
         raise UsageError(f"{fields.name}: {heads} query heads are not a multiple of --tensor-parallel-size {tensor}.")
+    copied = not str(fields.values.get("model_type", "")).startswith(NOT_COPIED) or deployment.engine != "vllm"
+    if not copied and tensor > fields.whole("num_key_value_heads", heads):
+        raise UsageError(f"{fields.name}: vLLM copies no heads of keys for it. Lower --tensor-parallel-size.")
     if deployment.decode_context_parallel_size > 1 or deployment.prefill_context_parallel_size > 1:
         _check_context(fields, deployment, heads)
 
@@ -123,6 +147,9 @@ def _check_context(fields, deployment, heads):
     decode, prefill = deployment.decode_context_parallel_size, deployment.prefill_context_parallel_size
     if deployment.engine != "vllm":
         raise UsageError("Context parallelism is modelled in vLLM alone.")
+    latent = "kv_lora_rank" in fields or "compress_ratios" in fields
+    if prefill > 1 and not latent:
+        raise UsageError(f"{fields.name}: vLLM has --prefill-context-parallel-size for latent attention alone.")
     if prefill == 1 and tensor % decode:
         raise UsageError(f"--decode-context-parallel-size {decode} must divide --tensor-parallel-size {tensor}.")
     if prefill > 1 and decode not in (1, prefill, tensor * prefill):
@@ -130,7 +157,14 @@ def _check_context(fields, deployment, heads):
             f"--decode-context-parallel-size {decode} must be 1, {prefill} or {tensor * prefill} with "
             f"--prefill-context-parallel-size {prefill}."
         )
-    if decode == 1 or "kv_lora_rank" in fields:
+    if decode > 1 and "kv_lora_rank" in fields and "index_head_dim" in fields and not kv_format(fields, deployment)[1]:
+        raise UsageError(
+            f"{fields.name}: vLLM has --decode-context-parallel-size with an indexer in FP8 alone. Try "
+            "--kv-cache-dtype fp8."
+        )
+    if decode > 1 and prefill > 1 and "index_head_dim" not in fields:
+        raise UsageError(f"{fields.name}: vLLM has context parallelism of both kinds with an indexer alone.")
+    if decode == 1 or latent:
         return
     key_heads = fields.whole("num_key_value_heads", heads)
     if tensor // key_heads < decode or tensor <= key_heads:

@@ -32,7 +32,7 @@ class _Mechanism:
     heads: int  # of the recurrent state; 0 = none
     head_values: int = 0  # values of the recurrent state of one head
     group_inputs: int = 0  # of `inputs` in addition, for each of `groups`
-    groups: int = 0  # which GPUs copy where they cannot divide them
+    groups: int = 0  # each GPU copies a single one
     dtype: str | None = None  # of the recurrent state
     drafts: bool = True  # the convolution keeps an input for each predicted token
 
@@ -50,7 +50,12 @@ def state_size(fields: Fields, gpus: int = 1, drafted_tokens: int = 0) -> StateS
             f"{', '.join(MECHANISMS)}."
         )
     size = MECHANISMS[named](fields)
-    groups = size.groups if size.groups % gpus == 0 else gpus
+    if size.groups > 1 and size.groups % gpus:
+        raise UsageError(
+            f"{fields.name}: {gpus} GPUs cannot divide the {size.groups} groups of a state. Try another "
+            "--tensor-parallel-size."
+        )
+    groups = gpus if size.groups == 1 else size.groups
     inputs = _share(fields, size.inputs + groups * size.group_inputs, gpus)
     past = max(size.kernel - 1, 0) + (drafted_tokens if size.drafts and size.inputs else 0)
     return StateSize(past * inputs, _share(fields, size.heads, gpus) * size.head_values, size.dtype)

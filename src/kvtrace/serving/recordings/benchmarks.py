@@ -11,12 +11,14 @@ AIPerf's profile_export.jsonl has a row per request with `metadata` (times in ns
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from ..._base.errors import InputError
+from ...cache.engines import EngineName
 from ...trace.trace import Trace
 from .recording import (
     NAN,
@@ -31,8 +33,8 @@ from .recording import (
     read_rows,
     recording_of,
     whole,
-    whole_setting,
 )
+from .settings import sglang_settings
 
 NAMES = ("start_times", "ttfts", "itls", "input_lens", "output_lens")
 
@@ -89,16 +91,11 @@ def _cached(described: Mapping[str, Any], rows: int) -> np.ndarray | None:
 
 def _bench_settings(described: Mapping[str, Any], path: Path, format: str) -> EngineSettings:
     """The model, and what SGLang's server says of itself."""
-    server = described.get("server_info")
-    server = server if isinstance(server, dict) else {}
-    model = described.get("model_id") or server.get("model_path")
-    chunk = server if server.get("chunked_prefill_size") != -1 else {}  # -1: prompts are not divided
-    return EngineSettings(
-        model if isinstance(model, str) else None, whole_setting(server, "max_running_requests", path),
-        whole_setting(chunk, "chunked_prefill_size", path),
-        tensor_parallel=whole_setting(server, "tp_size", path) or 1,
-        engine="sglang" if format == "sglang-bench" else "vllm",
-    )  # fmt: skip
+    server, model = described.get("server_info"), described.get("model_id")
+    settings = sglang_settings(server, path) if isinstance(server, dict) else EngineSettings()
+    engine: EngineName = "sglang" if format == "sglang-bench" else "vllm"
+    model = model if isinstance(model, str) else settings.deployment.model
+    return replace(settings, deployment=replace(settings.deployment, model=model, engine=engine))
 
 
 VLLM_BENCH_HINT = "Run vllm bench serve with --save-result --save-detailed, in a version that saves start_times."

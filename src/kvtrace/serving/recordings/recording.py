@@ -34,6 +34,7 @@ from ...trace.meta import PREFIXES_UNKNOWN, shares_prefixes
 from ...trace.trace import Trace
 from ...trace.unknown import PREFIXES, require_known
 from ..schedulers import Scheduler, SglangScheduler, VllmScheduler
+from .settings import EngineSettings as EngineSettings
 
 COLUMNS = ("t", "running", "waiting")
 KV_COLUMN = "kv_cache_pct"
@@ -103,27 +104,9 @@ BLOCK_SIZE = 16  # vLLM's default
 BLOCKS = 1 << 20  # where the cache's size is unknown: nothing is preempted
 
 
-@dataclass(frozen=True)
-class EngineSettings:
-    """The settings of the engine that was measured; None where the recording does not state one.
-
-    `max_num_seqs` and `max_num_batched_tokens` have vLLM's names; SGLang's are max_running_requests and
-    chunked_prefill_size.
-    """
-
-    model: str | None = None
-    max_num_seqs: int | None = None
-    max_num_batched_tokens: int | None = None
-    async_scheduling: bool | None = None
-    blocks: int | None = None  # KV blocks of the GPU
-    block_size: int | None = None  # tokens
-    tensor_parallel: int = 1
-    engine: EngineName = "vllm"  # or sglang
-
-
-# engine -> its scheduler, and the options that a recording may state
-OPTIONS: dict[str, tuple[type[Scheduler], dict[str, str]]] = {
-    "vllm": (VllmScheduler, {name: name for name in ("max_num_seqs", "max_num_batched_tokens", "async_scheduling")}),
+# engine -> its scheduler, with its names of the limits of a deployment
+SCHEDULERS: dict[str, tuple[type[Scheduler], dict[str, str]]] = {
+    "vllm": (VllmScheduler, {"max_num_seqs": "max_num_seqs", "max_num_batched_tokens": "max_num_batched_tokens"}),
     "sglang": (
         SglangScheduler,
         {"max_num_seqs": "max_running_requests", "max_num_batched_tokens": "chunked_prefill_size"},
@@ -197,7 +180,7 @@ class Recording(DescribedResult):
     @property
     def model(self) -> str | None:
         """The model that was served, if the recording states it."""
-        return self.settings.model
+        return cast(str | None, self.settings.deployment.model)
 
     @property
     def states_blocks(self) -> bool:
@@ -220,18 +203,20 @@ class Recording(DescribedResult):
         Raises:
             UsageError: The engine is another one.
         """
-        engine = engine or self.settings.engine
-        if engine not in OPTIONS:
-            raise UsageError(f"--engine must be one of {', '.join(OPTIONS)}.")
-        kind, names = OPTIONS[engine]
-        options = {option: getattr(self.settings, name) for name, option in names.items()}
+        recorded = self.settings.deployment
+        engine = engine or recorded.engine
+        if engine not in SCHEDULERS:
+            raise UsageError(f"--engine must be one of {', '.join(SCHEDULERS)}.")
+        kind, names = SCHEDULERS[engine]
+        options = {option: getattr(recorded, name) for name, option in names.items()}
+        options |= self.settings.scheduler if engine == recorded.engine else {}
         return kind(**{option: value for option, value in options.items() if value is not None})
 
     def setting(self, scheduler: Scheduler | None = None) -> Setting:
-        """The cache of the engine that was measured; vLLM keeps one of its blocks free."""
+        """The cache of a data-parallel rank of the engine that was measured; vLLM keeps one of its blocks free."""
         engine = cast(EngineName, (scheduler or self.scheduler()).name)
-        blocks = self.settings.blocks
-        return Setting((blocks - 1 if engine == "vllm" else blocks) if blocks else BLOCKS, engine=engine)
+        blocks = self.settings.blocks_of(self.trace.block_size)
+        return Setting(max(1, blocks - (engine == "vllm")) if blocks else BLOCKS, engine=engine)
 
 
 def recording_of(
@@ -308,16 +293,24 @@ def _trace_of(times, rows, settings, trace, name) -> Trace:
     if trace is not None:
         require_known(trace, trace.meta, f"{name}: which requests hit", PREFIXES)
         _require_same(times, trace, name)
+    if trace is not None and settings.prefix_caching:
         block_size = trace.block_size
         taken = trace.take(rows)
         hash_ids, offsets, tail, meta = taken.hash_ids, taken.offsets, trace.tail, {}
-    else:
-        block_size, tail, meta = settings.block_size or BLOCK_SIZE, "unique", {"prefixes": PREFIXES_UNKNOWN}
+    else:  # no two requests share a block; without prefix caching that is known
+        block_size, tail = trace.block_size if trace is not None else _block_size(settings), "unique"
+        meta = {} if not settings.prefix_caching else {"prefixes": PREFIXES_UNKNOWN}
         offsets = offsets_of(-(-times.input_length[rows] // block_size))
         hash_ids = np.arange(offsets[-1])
     arrival_ms = (times.arrival[rows] - times.arrival[rows[0]]) * 1000
     columns = Columns(arrival_ms, times.input_length[rows], times.output_length[rows], hash_ids, offsets)
     return Trace.from_columns(columns, block_size=block_size, tail=tail, meta=meta)
+
+
+def _block_size(settings: EngineSettings) -> int:
+    """The engine's own block size; of small ones, as SGLang's pages of one token, as many as make `BLOCK_SIZE`."""
+    size = settings.deployment.block_size or BLOCK_SIZE
+    return size * max(1, BLOCK_SIZE // size)
 
 
 def _require_same(times: RequestTimes, trace: Trace, name: str) -> None:
@@ -414,18 +407,6 @@ def object_of(value: Any, path: str | Path) -> dict[str, Any]:
     """The value of a file, which must be a JSON object."""
     if not isinstance(value, dict):
         raise InputError(f"{path}: not a JSON object.")
-    return value
-
-
-def whole_setting(described: Mapping[str, Any], name: str, path: str | Path) -> int | None:
-    """A setting of an engine, a whole number from 1 on; None if it is missing.
-
-    >>> whole_setting({"max_num_seqs": 128}, "max_num_seqs", "meta.json")
-    128
-    """
-    value = described.get(name)
-    if value is not None and (type(value) is not int or not 1 <= value < 1 << 31):
-        raise InputError(f"{path}: {name} is not a whole number from 1 on.")
     return value
 
 

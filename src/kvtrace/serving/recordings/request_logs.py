@@ -23,6 +23,7 @@ import numpy as np
 
 from ..._base.errors import InputError
 from ...trace.trace import Trace
+from ..deployment import Deployment
 from .recording import (
     NAN,
     EngineSettings,
@@ -36,8 +37,8 @@ from .recording import (
     read_rows,
     recording_of,
     whole,
-    whole_setting,
 )
+from .settings import vllm_settings
 
 
 def matches_vllm_requests(path: Path) -> bool:
@@ -62,39 +63,13 @@ def read_vllm_requests(path: Path, trace: Trace | None = None) -> Recording:
         whole(times("cached_toks")) if "cached_toks" in rows[0] else None,
     )  # fmt: skip
     meta, series = path / "meta.json", path / "timeseries.csv"
-    settings = settings_of(object_of(read_json(meta), meta), meta) if meta.is_file() else EngineSettings()
+    settings = vllm_settings(object_of(read_json(meta), meta), meta) if meta.is_file() else EngineSettings()
     gauges = read_gauges(series) if series.is_file() else None
     return recording_of(measured, name=str(file), trace=trace, settings=settings, format="vllm-requests", gauges=gauges)
 
 
-def settings_of(meta: Mapping[str, Any], path: str | Path = "meta.json") -> EngineSettings:
-    """The engine's settings: its resolved configuration, else its arguments.
-
-    Raises:
-        InputError: A setting is not a number from 1 on.
-
-    >>> settings_of({"model": "m", "engine_kwargs": {"max_num_seqs": 128}}).max_num_seqs
-    128
-    """
-    resolved = _part(meta, "resolved_config")
-    cache = _part(resolved, "cache_config") or _part(meta, "kv_cache")
-    given = {**_part(meta, "engine_kwargs"), **_part(resolved, "scheduler_config")}
-    model, overlap = meta.get("model"), given.get("async_scheduling")
-    return EngineSettings(
-        model if isinstance(model, str) else None, whole_setting(given, "max_num_seqs", path),
-        whole_setting(given, "max_num_batched_tokens", path), overlap if isinstance(overlap, bool) else None,
-        whole_setting(cache, "num_gpu_blocks", path), whole_setting(cache, "block_size", path),
-        whole_setting(given, "tensor_parallel_size", path) or 1,
-    )  # fmt: skip
-
-
-def _part(described: Mapping[str, Any], name: str) -> Mapping[str, Any]:
-    """An object inside another one; empty if it is missing."""
-    part = described.get(name)
-    return part if isinstance(part, dict) else {}
-
-
 EVENT = "request.finished"
+MOST_RANKS = 1 << 12
 SGLANG_REQUESTS_HINT = "Start the server with --log-requests --log-requests-format json --enable-metrics."
 
 
@@ -125,7 +100,8 @@ def read_sglang_requests(path: Path, trace: Trace | None = None) -> Recording:
         whole(values("completion_tokens")), None if np.isnan(queued).any() else arrival + queued,
         whole(values("cached_tokens")) if any("cached_tokens" in row for row in rows) else None,
     )  # fmt: skip
-    settings = EngineSettings(engine="sglang")
+    served_by = [rank for row in rows if type(rank := row.get("dp_rank")) is int and 0 <= rank < MOST_RANKS]
+    settings = EngineSettings(Deployment(engine="sglang", data_parallel_size=max(served_by, default=0) + 1))
     return recording_of(times, name=str(path), trace=trace, settings=settings, format="sglang-requests")
 
 

@@ -90,9 +90,10 @@ class VllmScheduler(Scheduler):
         if setting.layout is None:
             return demand.max_blocks
         tokens, output = self.lengths(demand.trace)
+        drafts = setting.drafting.tokens if setting.drafting else 0
         total = np.zeros(len(tokens), dtype=np.int64)
         for group in setting.layout.groups:
-            places = -(-(tokens + output - 1) // group.block_size)
+            places = -(-(tokens + output - 1 + drafts * (group.kind != "state")) // group.block_size)
             if group.kind == "window":
                 max_places = -(-(group.window - 1 + self.in_flight) // group.block_size) + 1
             elif group.kind == "chunk":
@@ -100,6 +101,7 @@ class VllmScheduler(Scheduler):
             else:  # a state, those before it that a step in flight still reads, and one saved within a chunk
                 max_places = 2 + self.async_scheduling + (setting.layout.internal_checkpoint_alignment > 0)
             total += places if group.kind == "full" else np.minimum(places, max_places)
+            total += drafts * (group.kind == "state")
         return total
 
     def engine(self, setting: Setting, demand: BlockDemand, tiers: Sequence[Tier]) -> Any:
@@ -108,10 +110,12 @@ class VllmScheduler(Scheduler):
         from ...cache.engines.vllm import verify
         from ...cache.policies.base import Context
 
+        if tiers and setting.drafting:
+            raise UsageError("A drafter (--speculative) is not modelled with lower tiers. Leave out one of them.")
         context = Context(demand.blocks, setting.capacity, demand.trace, demand)
         free_order = dict(setting.engine_options).get("free_order", "prepend")
         if setting.layout is not None:
-            verify(setting.layout, demand.trace.block_size, free_order)
+            verify(setting.layout, demand, free_order)
             return self._grouped(context, demand, setting.layout, tiers)
         cache = PagedCache(context, demand, free_order == "prepend")
         if tiers:
