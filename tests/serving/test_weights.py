@@ -213,6 +213,8 @@ def test_groups_of_modules_have_their_own_storage():
         {"quant_method": "modelopt", "quant_algo": "MIXED_PRECISION"},
         {"quant_method": "fp8", "weight_block_size": 7},
         {"quant_method": "compressed-tensors"},
+        {"quant_method": "fp8", "ignored_layers": ["re:("]},
+        {"quant_method": "compressed-tensors", "config_groups": {"a": {"targets": 7, "weights": {"num_bits": [4]}}}},
         quark(dtype="int3", qscheme="per_group"),
         linear(num_bits=3, type="float"),
         linear(num_bits=6, type="int"),
@@ -226,6 +228,24 @@ def test_a_method_that_is_not_modelled_names_the_remedy(quantised):
     assert model_shape(SMALL | {"quantization_config": quantised}, dtype="bf16").weight_bytes > 0
     with pytest.raises(InputError, match="unknown quantisation"):  # auto is the config's own
         weigh(SMALL | {"compression_config": quantised}, weights_dtype="auto")
+
+
+@pytest.mark.parametrize(
+    ("config", "named"),
+    [
+        ({"quantization_config": {"quant_method": "auto-round", "extra_config": {"a": {"bits": "77"}}}}, "bits is not"),
+        ({"quantization_config": {"quant_method": "awq", "group_size": "77"}}, "group_size is not"),
+        ({"vision_config": {"depth": 2, "hidden_size": 8, "deepstack_visual_indexes": 77}}, "deepstack_visual_indexes"),
+        (
+            {"compress_ratios": [0], "head_dim": 2, "index_head_dim": 2, "sliding_window": 8},
+            "compress_ratios has 1 layers",
+        ),
+    ],
+)
+def test_a_wrong_field_is_named(config, named):
+    with pytest.raises(InputError, match=named) as caught:
+        weigh(SMALL | config)
+    assert "77" not in str(caught.value)
 
 
 @pytest.mark.parametrize("dtype", WEIGHTS)

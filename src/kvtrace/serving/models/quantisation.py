@@ -10,9 +10,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from fnmatch import translate
-from functools import cached_property
 from math import ceil, gcd
 from typing import Any
 
@@ -63,17 +63,10 @@ class Names:
 
     def __init__(self, names: Iterable[str]):
         stated = list(names)
+        patterns = [name[3:] for name in stated if name.startswith("re:")]
+        globs = [translate(_plain(name)) for name in stated if _is_pattern(name) and not name.startswith("re:")]
         self.parts = {_plain(name) for name in stated if not _is_pattern(name)}
-        self.patterns = [name[3:] for name in stated if name.startswith("re:")]
-        self.globs = [translate(_plain(name)) for name in stated if _is_pattern(name) and not name.startswith("re:")]
-
-    @cached_property
-    def _expression(self) -> re.Pattern[str] | None:
-        return re.compile("|".join(f"(?:{part})" for part in self.patterns)) if self.patterns else None
-
-    @cached_property
-    def _glob(self) -> re.Pattern[str] | None:
-        return re.compile("|".join(self.globs)) if self.globs else None
+        self._expression, self._glob = _any_of(patterns), _any_of(globs)
 
     def match(self, module: str) -> bool:
         """Whether one of them names a module, or what it is a part of."""
@@ -86,6 +79,10 @@ class Names:
             return True
         names = (module, *(prefix + module for prefix in PREFIXES))
         return self._expression is not None and any(self._expression.match(name) for name in names)
+
+
+def _any_of(patterns: list[str]) -> re.Pattern[str] | None:
+    return re.compile("|".join(f"(?:{part})" for part in patterns)) if patterns else None
 
 
 def _is_pattern(name: str) -> bool:
@@ -168,7 +165,9 @@ def quantisation(fields: Fields, dtype: str | None = None) -> Quantisation:
     if isinstance(stated, dict):
         own = Fields(f"{fields.name}: quantization_config", stated, REMEDY)
         build = METHODS.get(str(_method(own)))
-        rules = build(own, max(plain, 2), fields) if build else None
+        rules = None
+        with suppress(re.error):  # a list has a pattern that is not one
+            rules = build(own, max(plain, 2), fields) if build else None
         if rules is not None:
             return rules
     raise InputError(f"{fields.name}: unknown quantisation. {REMEDY}")
@@ -234,12 +233,13 @@ def _gptq(own: Fields, plain: int, fields: Fields) -> Quantisation:
 def _auto_round(own: Fields, plain: int, fields: Fields) -> Quantisation:
     bits, size = own.whole("bits", 4), own.whole("group_size", 128, least=-1)
     extra = own.values.get("extra_config")
-    rows = {name: row for name, row in extra.items() if isinstance(row, dict)} if isinstance(extra, dict) else {}
-    skipped = Names(_expression(name) for name, row in rows.items() if row.get("bits", bits) >= 16)
-    others = {name: row for name, row in rows.items() if row.get("bits", bits) < 16}
+    rows = {
+        name: Fields(own.name, row, own.hint) for name, row in extra.items() if isinstance(row, dict)
+    } if isinstance(extra, dict) else {}  # fmt: skip
+    sizes = {name: (row.whole("bits", bits), row.whole("group_size", size, least=-1)) for name, row in rows.items()}
+    skipped = Names(_expression(name) for name, (wide, _) in sizes.items() if wide >= 16)
     named = tuple(
-        (Names([_expression(name)]), _grouped(row.get("bits", bits), row.get("group_size", size), True))
-        for name, row in others.items()
+        (Names([_expression(name)]), _grouped(wide, group, True)) for name, (wide, group) in sizes.items() if wide < 16
     )
     return Quantisation(plain, _grouped(bits, size, True), skipped, named)
 
@@ -296,7 +296,7 @@ def _compressed_tensors(own: Fields, plain: int, fields: Fields) -> Quantisation
             return None
         if "Linear" in targets:
             default = storage
-        named.append((Names(name for name in targets if name != "Linear"), storage))
+        named.append((Names(name for name in targets if isinstance(name, str) and name != "Linear"), storage))
     if not rows:
         return None
     return Quantisation(plain, default, _names(own, "ignore"), tuple(named))
@@ -340,7 +340,7 @@ def _quark(own: Fields, plain: int, fields: Fields) -> Quantisation | None:
 def _quark_scheme(stated: Any) -> Storage | None:
     weight = stated.get("weight") if isinstance(stated, dict) else None
     weight = weight[0] if isinstance(weight, list) and weight else weight
-    return QUARK.get((weight.get("dtype"), weight.get("qscheme"))) if isinstance(weight, dict) else None
+    return QUARK.get((str(weight.get("dtype")), str(weight.get("qscheme")))) if isinstance(weight, dict) else None
 
 
 METHODS: dict[str, Callable[[Fields, int, Fields], Quantisation | None]] = {
