@@ -7,12 +7,12 @@ import pytest
 
 from kvtrace import InputError, UsageError
 from kvtrace.serving.deployment import Deployment, Drafter
-from kvtrace.serving.models import model_shape
+from kvtrace.serving.models import ModelShape, model_shape
 from kvtrace.serving.models.config import Fields, read_config
 from kvtrace.serving.models.matrices import model_matrices
 from kvtrace.serving.models.mlps import Matrix
 from kvtrace.serving.models.quantisation import STORED, WEIGHTS, Names, Storage, quantisation
-from kvtrace.serving.models.weights import rank_weight_bytes, stage_layers
+from kvtrace.serving.models.weights import WeightSums, rank_weight_bytes, stage_layers
 
 VECTORS = Path(__file__).parents[1] / "vectors/weights.json"
 ROWS = json.loads(VECTORS.read_text()) if VECTORS.exists() else []
@@ -120,6 +120,10 @@ def linear(**weights):
             "config_groups": {"group_0": {"targets": ["Linear"], "weights": weights}}}  # fmt: skip
 
 
+def quark(**weight):
+    return {"quant_method": "quark", "global_quant_config": {"weight": weight}, "exclude": ["lm_head"]}
+
+
 SIZE = 256 * 512
 
 
@@ -145,6 +149,8 @@ SIZE = 256 * 512
         (linear(num_bits=4, type="float", strategy="tensor_group", group_size=16), SIZE // 2 + SIZE // 16),
         (linear(num_bits=4, type="float", strategy="group", group_size=32), SIZE // 2 + SIZE // 32),
         ({"quant_method": "mxfp4"}, 2 * SIZE),  # experts alone
+        (quark(dtype="fp4", qscheme="per_group", group_size=32), SIZE // 2 + SIZE // 32),
+        (quark(dtype="fp8_e4m3", qscheme="per_channel"), SIZE + 256 * 4),
     ],
 )
 def test_a_product_is_stored_with_its_scales(quantised, size):
@@ -207,6 +213,9 @@ def test_groups_of_modules_have_their_own_storage():
         {"quant_method": "modelopt", "quant_algo": "MIXED_PRECISION"},
         {"quant_method": "fp8", "weight_block_size": 7},
         {"quant_method": "compressed-tensors"},
+        {"quant_method": "fp8", "ignored_layers": ["re:("]},
+        {"quant_method": "compressed-tensors", "config_groups": {"a": {"targets": 7, "weights": {"num_bits": [4]}}}},
+        quark(dtype="int3", qscheme="per_group"),
         linear(num_bits=3, type="float"),
         linear(num_bits=6, type="int"),
     ],
@@ -217,6 +226,26 @@ def test_a_method_that_is_not_modelled_names_the_remedy(quantised):
     ):
         stored(quantised)
     assert model_shape(SMALL | {"quantization_config": quantised}, dtype="bf16").weight_bytes > 0
+    with pytest.raises(InputError, match="unknown quantisation"):  # auto is the config's own
+        weigh(SMALL | {"compression_config": quantised}, weights_dtype="auto")
+
+
+@pytest.mark.parametrize(
+    ("config", "named"),
+    [
+        ({"quantization_config": {"quant_method": "auto-round", "extra_config": {"a": {"bits": "77"}}}}, "bits is not"),
+        ({"quantization_config": {"quant_method": "awq", "group_size": "77"}}, "group_size is not"),
+        ({"vision_config": {"depth": 2, "hidden_size": 8, "deepstack_visual_indexes": 77}}, "deepstack_visual_indexes"),
+        (
+            {"compress_ratios": [0], "head_dim": 2, "index_head_dim": 2, "sliding_window": 8},
+            "compress_ratios has 1 layers",
+        ),
+    ],
+)
+def test_a_wrong_field_is_named(config, named):
+    with pytest.raises(InputError, match=named) as caught:
+        weigh(SMALL | config)
+    assert "77" not in str(caught.value)
 
 
 @pytest.mark.parametrize("dtype", WEIGHTS)
@@ -241,6 +270,17 @@ def test_a_block_that_a_gpus_part_cuts_gets_smaller():
     block = Storage(8, (128, 128))
     assert block.size(256, 512) == SIZE + 8 * 4
     assert block.size(96, 256) == 96 * 256 + 3 * 8 * 4  # of 32 x 32
+
+
+@pytest.mark.parametrize("name", ["llama-3.1-8b", "deepseek-v3.2", "qwen3-next-80b-a3b", "mixtral-8x7b", "gpt-oss-20b"])
+def test_a_shape_of_a_file_of_costs_from_before_the_sums_has_its_parameters(name):
+    shape = model_shape(name, dtype="bf16")
+    sums = {field for field in WeightSums.__dataclass_fields__} | {"read_width", "window_read_width"}
+    old = ModelShape(**{field: value for field, value in shape.to_dict().items() if field not in sums})
+    assert (old.parameters, old.active_parameters) == (shape.parameters, shape.active_parameters)
+    assert (old.matrix_bytes, old.expert_bytes, old.head_bytes) == (
+        shape.matrix_bytes, shape.expert_bytes, shape.head_bytes,
+    )  # fmt: skip
 
 
 def test_the_matrices_of_a_model_are_its_parameters():

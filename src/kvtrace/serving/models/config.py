@@ -98,14 +98,8 @@ def near_models(text: str) -> list[str]:
 
 HINT = "Try a name that kvtrace models lists, or the path of a model's config.json."
 LACKS = "The catalog has no more than its KV bytes. Give its config.json, or another name that kvtrace models lists."
-OUTER = (
-    "model_type",
-    "torch_dtype",
-    "dtype",
-    "quantization_config",
-    "tie_word_embeddings",
-    "vision_config",
-)  # beside `text_config`
+OUTER = ("model_type", "torch_dtype", "dtype", "quantization_config", "compression_config", "tie_word_embeddings",
+         "vision_config")  # fmt: skip  # beside `text_config`
 ALIASES = {"n_embd": "hidden_size", "n_layer": "num_hidden_layers", "n_head": "num_attention_heads",
            "n_inner": "intermediate_size", "ffn_dim": "intermediate_size"}  # fmt: skip  # GPT-2, OPT
 DEFAULTS: dict[str, dict[str, Any]] = {  # model type -> fields that its published config.json leaves out

@@ -86,6 +86,10 @@ def layer_rows(fields: Fields) -> list[LayerRow]:
     """A row for each layer."""
     layers = fields.whole("num_hidden_layers", greatest=10_000)
     compressed = numbers(fields, fields.values, "compress_ratios") if "compress_ratios" in fields else None
+    if compressed is not None and len(compressed) < layers:
+        raise InputError(
+            f"{fields.name}: compress_ratios has {len(compressed):,} layers, not {layers:,}. {fields.hint}"
+        )
     words = ["full"] * layers if compressed else all_layers(fields)
     own = layers - fields.whole("num_kv_shared_layers", 0, least=0, greatest=layers)
     indexed = _indexed(fields, words) if "index_head_dim" in fields and not compressed else set()
@@ -396,7 +400,9 @@ def _vision(fields: Fields) -> list[Matrix]:
     split: Split = "whole" if model_type_of(vision).startswith("gemma4") else "outputs"
     merged = wide * _merge(vision) ** 2
     out = vision.whole("out_hidden_size", fields.values.get("hidden_size"))
-    mergers = 1 + len(vision.values.get("deepstack_visual_indexes", []))
+    mergers = 1 + len(
+        numbers(vision, stated, "deepstack_visual_indexes") if "deepstack_visual_indexes" in vision else ()
+    )
     names = [("qkv", 3 * wide, wide), ("proj", wide, wide), ("up", inner, wide), ("down", wide, inner)]
     names += [("gate", inner, wide)] if gated else []
     places = 2 * vision.whole("position_embedding_size", 0, least=0)  # Gemma 4: rows and columns

@@ -1,8 +1,8 @@
 """How a checkpoint stores each matrix: the rules of its quantization_config, or of a dtype that replaces them.
 
 Methods: compressed-tensors (groups of targets, an ignore list), modelopt (FP8, NVFP4, mixed), fp8 (of a tensor or of
-blocks), mxfp4 (experts alone), awq, gptq, auto-round, bitsandbytes, fbgemm_fp8. Scales and zero points count. In the
-model's own dtype stay embeddings, the head (modelopt may quantise it), routers, convolutions, images, and what an
+blocks), mxfp4 (experts alone), awq, gptq, auto-round, bitsandbytes, fbgemm_fp8, quark. Scales and zero points count. In
+the model's own dtype stay embeddings, the head (modelopt may quantise it), routers, convolutions, images, and what an
 ignore list names; vLLM leaves them so (model_executor/layers/quantization).
 """
 
@@ -10,9 +10,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from fnmatch import translate
-from functools import cached_property
 from math import ceil, gcd
 from typing import Any
 
@@ -49,7 +49,7 @@ class Storage:
 
 
 FP8_TENSOR, FP8_CHANNEL = Storage(8, is_float=True), Storage(8, (1, 0), is_float=True)
-INT8_CHANNEL = Storage(8, (1, 0))
+INT8_TENSOR, INT8_CHANNEL = Storage(8), Storage(8, (1, 0))
 NVFP4, MXFP4, MXFP8 = Storage(4, (1, 16), 1.0), Storage(4, (1, 32), 1.0), Storage(8, (1, 32), 1.0, is_float=True)
 BITSANDBYTES = {4: Storage(4, (1, 64), 4.0), 8: INT8_CHANNEL}
 
@@ -63,17 +63,10 @@ class Names:
 
     def __init__(self, names: Iterable[str]):
         stated = list(names)
+        patterns = [name[3:] for name in stated if name.startswith("re:")]
+        globs = [translate(_plain(name)) for name in stated if _is_pattern(name) and not name.startswith("re:")]
         self.parts = {_plain(name) for name in stated if not _is_pattern(name)}
-        self.patterns = [name[3:] for name in stated if name.startswith("re:")]
-        self.globs = [translate(_plain(name)) for name in stated if _is_pattern(name) and not name.startswith("re:")]
-
-    @cached_property
-    def _expression(self) -> re.Pattern[str] | None:
-        return re.compile("|".join(f"(?:{part})" for part in self.patterns)) if self.patterns else None
-
-    @cached_property
-    def _glob(self) -> re.Pattern[str] | None:
-        return re.compile("|".join(self.globs)) if self.globs else None
+        self._expression, self._glob = _any_of(patterns), _any_of(globs)
 
     def match(self, module: str) -> bool:
         """Whether one of them names a module, or what it is a part of."""
@@ -86,6 +79,10 @@ class Names:
             return True
         names = (module, *(prefix + module for prefix in PREFIXES))
         return self._expression is not None and any(self._expression.match(name) for name in names)
+
+
+def _any_of(patterns: list[str]) -> re.Pattern[str] | None:
+    return re.compile("|".join(f"(?:{part})" for part in patterns)) if patterns else None
 
 
 def _is_pattern(name: str) -> bool:
@@ -153,9 +150,9 @@ def quantisation(fields: Fields, dtype: str | None = None) -> Quantisation:
     >>> quantisation(Fields("config.json", {"torch_dtype": "bfloat16"})).plain_bytes
     2
     """
-    stated = fields.values.get("quantization_config")
+    stated = fields.values.get("quantization_config", fields.values.get("compression_config"))
     plain = BYTES[config_dtype(fields)]
-    if dtype is not None:
+    if dtype is not None and dtype != "auto":
         if not isinstance(dtype, str) or dtype.lower() not in WEIGHTS:
             raise UsageError(f"The dtype of the weights must be one of {', '.join(WEIGHTS)}.")
         name = DTYPES.get(dtype.lower(), dtype.lower())
@@ -168,7 +165,9 @@ def quantisation(fields: Fields, dtype: str | None = None) -> Quantisation:
     if isinstance(stated, dict):
         own = Fields(f"{fields.name}: quantization_config", stated, REMEDY)
         build = METHODS.get(str(_method(own)))
-        rules = build(own, max(plain, 2), fields) if build else None
+        rules = None
+        with suppress(re.error):  # a list has a pattern that is not one
+            rules = build(own, max(plain, 2), fields) if build else None
         if rules is not None:
             return rules
     raise InputError(f"{fields.name}: unknown quantisation. {REMEDY}")
@@ -234,12 +233,13 @@ def _gptq(own: Fields, plain: int, fields: Fields) -> Quantisation:
 def _auto_round(own: Fields, plain: int, fields: Fields) -> Quantisation:
     bits, size = own.whole("bits", 4), own.whole("group_size", 128, least=-1)
     extra = own.values.get("extra_config")
-    rows = {name: row for name, row in extra.items() if isinstance(row, dict)} if isinstance(extra, dict) else {}
-    skipped = Names(_expression(name) for name, row in rows.items() if row.get("bits", bits) >= 16)
-    others = {name: row for name, row in rows.items() if row.get("bits", bits) < 16}
+    rows = {
+        name: Fields(own.name, row, own.hint) for name, row in extra.items() if isinstance(row, dict)
+    } if isinstance(extra, dict) else {}  # fmt: skip
+    sizes = {name: (row.whole("bits", bits), row.whole("group_size", size, least=-1)) for name, row in rows.items()}
+    skipped = Names(_expression(name) for name, (wide, _) in sizes.items() if wide >= 16)
     named = tuple(
-        (Names([_expression(name)]), _grouped(row.get("bits", bits), row.get("group_size", size), True))
-        for name, row in others.items()
+        (Names([_expression(name)]), _grouped(wide, group, True)) for name, (wide, group) in sizes.items() if wide < 16
     )
     return Quantisation(plain, _grouped(bits, size, True), skipped, named)
 
@@ -296,7 +296,7 @@ def _compressed_tensors(own: Fields, plain: int, fields: Fields) -> Quantisation
             return None
         if "Linear" in targets:
             default = storage
-        named.append((Names(name for name in targets if name != "Linear"), storage))
+        named.append((Names(name for name in targets if isinstance(name, str) and name != "Linear"), storage))
     if not rows:
         return None
     return Quantisation(plain, default, _names(own, "ignore"), tuple(named))
@@ -321,8 +321,31 @@ def _scheme(weights: Mapping[str, Any]) -> Storage | None:
     return None if is_float else _grouped(bits, size, weights.get("symmetric") is False)
 
 
+QUARK = {
+    ("fp4", "per_group"): MXFP4, ("fp8_e4m3", "per_tensor"): FP8_TENSOR, ("fp8_e4m3", "per_channel"): FP8_CHANNEL,
+    ("int8", "per_tensor"): INT8_TENSOR, ("int8", "per_channel"): INT8_CHANNEL,
+}  # fmt: skip
+
+
+def _quark(own: Fields, plain: int, fields: Fields) -> Quantisation | None:
+    """A scheme for all products, others by name, and a list of what stays."""
+    default, layers = _quark_scheme(own.values.get("global_quant_config")), own.values.get("layer_quant_config")
+    stated = layers if isinstance(layers, dict) else {}
+    named = [(Names([name]), _quark_scheme(row)) for name, row in stated.items()]
+    if default is None or any(storage is None for _, storage in named):
+        return None
+    return Quantisation(plain, default, _names(own, "exclude"), tuple(named))
+
+
+def _quark_scheme(stated: Any) -> Storage | None:
+    weight = stated.get("weight") if isinstance(stated, dict) else None
+    weight = weight[0] if isinstance(weight, list) and weight else weight
+    return QUARK.get((str(weight.get("dtype")), str(weight.get("qscheme")))) if isinstance(weight, dict) else None
+
+
 METHODS: dict[str, Callable[[Fields, int, Fields], Quantisation | None]] = {
     "fp8": _fp8, "int8": _int8, "mxfp4": _mxfp4, "awq": _awq, "awq_marlin": _awq, "gptq": _gptq, "gptq_marlin": _gptq,
     "auto-round": _auto_round, "bitsandbytes": _bitsandbytes, "fbgemm_fp8": _fbgemm, "modelopt": _modelopt,
     "modelopt_fp4": _modelopt, "modelopt_mixed": _modelopt, "compressed-tensors": _compressed_tensors,
+    "quark": _quark,
 }  # fmt: skip
