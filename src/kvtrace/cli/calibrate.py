@@ -12,7 +12,7 @@ from . import completion
 from .help import Command
 from .options import QUIET, RowsOption, json_option, record_options
 from .output import console, print_json, print_lines, print_tables
-from .recording_options import SCHEDULER, TRACE_OF_LOG, not_as_recorded, recording_of, scheduler_of
+from .recording_options import SCHEDULER, TRACE_OF_LOG, contradictions, recording_of, scheduler_of
 
 HELP: dict[str, dict[str, Any]] = {
     "gpu": {"rows": completion.gpus, "required": True, "help": "GPU that served it: {rows}, or a JSON file."},
@@ -65,7 +65,8 @@ def calibrate_command(log, holdout, seed, costs_output, as_json, quiet, **option
     else:
         print_tables(calibration_report.calibration_tables(calibration))
     if not quiet:
-        print_lines(("warning", warning) for warning in not_as_recorded(recording, options))
+        settings = recording.settings.warnings(has_experts=calibration.costs.step_cost.expert_step_s > 0)
+        print_lines(("warning", warning) for warning in [*settings, *contradictions(recording, options)])
         print_lines(("warning", warning) for warning in calibration_report.calibration_warnings(calibration))
         print_lines([("wrote", costs_output)] if costs_output not in (None, "-") else [])
 
