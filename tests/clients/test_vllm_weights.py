@@ -47,6 +47,8 @@ MODELS = {  # name in the catalog -> its class in vLLM, the model type with imag
     "microsoft/phi-4": ("Phi3ForCausalLM", "", {}),
     "bigcode/starcoder2-3b": ("Starcoder2ForCausalLM", "", {}),
     "openai-community/gpt2": ("GPT2LMHeadModel", "", {}),
+    "ibm-granite/granite-4.0-h-small": ("GraniteMoeHybridForCausalLM", "", {}),
+    "mistralai/Mistral-Small-4-119B-2603": ("Mistral4ForCausalLM", "", {}),
     "baidu/ERNIE-4.5-21B-A3B-PT": ("Ernie4_5_MoeForCausalLM", "", {}),
 }
 TENSOR = {"google/gemma-3-27b-it": (1, 2), "microsoft/phi-4": (1, 2), "openai-community/gpt2": (1, 2),
