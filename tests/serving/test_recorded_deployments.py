@@ -23,6 +23,7 @@ from kvtrace.trace.columns import replace_columns
 from kvtrace.trace.trace import Trace
 from tests.serving.recorded import COST, SETTINGS, made_up, recorded
 
+SERVED = Deployment("llama-3.1-8b", gpu="h100")
 TWO = replace(SETTINGS, deployment=replace(SETTINGS.deployment, data_parallel_size=2), api_server_count=1)
 
 
@@ -60,7 +61,7 @@ def test_a_fit_sees_which_requests_are_on_a_rank():
     rows, terms = np.ones(len(recording), dtype=bool), {name: value for name, value in vars(COST).items() if value}
     errors = []
     for settings in (TWO, SETTINGS):
-        served = Served(replace(recording, settings=settings), Roofline(shape, gpu("h100"), 1))
+        served = Served(replace(recording, settings=settings), Roofline(shape, gpu("h100"), 1), SERVED)
         times, used = served.decode_times(terms, rows)
         gaps = served.token_gaps(terms, rows)
         assert len(times.steps) == len(used) == len(recording) and times.ends.max() <= len(times.prompt_steps)
@@ -79,8 +80,9 @@ KWARGS = {
 def test_the_deployment_of_vllm_is_read_from_its_arguments():
     settings = vllm_settings({"vllm_version": "0.19.0", "engine_kwargs": KWARGS, "kv_cache": {"num_gpu_blocks": 5001}})
     assert settings.deployment == Deployment(
-        "Qwen/Qwen3-30B-A3B", "vllm", "0.19.0", tensor_parallel_size=2, data_parallel_size=2, max_num_seqs=128,
-        enable_expert_parallel=True, max_num_batched_tokens=2048, kv_cache_dtype="fp8", weights_dtype="fp8",
+        "Qwen/Qwen3-30B-A3B", "vllm", engine_version="0.19.0", tensor_parallel_size=2, data_parallel_size=2,
+        max_num_seqs=128, enable_expert_parallel=True, max_num_batched_tokens=2048, kv_cache_dtype="fp8",
+        weights_dtype="fp8",
         speculative=Drafter("mtp", 3), kv_cache_memory_bytes=40 << 30,
     )  # fmt: skip
     assert settings.blocks == 2500  # vLLM's front end adds the blocks of both ranks
@@ -127,8 +129,8 @@ SERVER = {
 def test_the_deployment_of_sglang_is_what_its_server_states():
     settings = sglang_settings(SERVER)
     assert settings.deployment == Deployment(
-        "m", "sglang", "0.5.23", tensor_parallel_size=2, data_parallel_size=4, enable_expert_parallel=True,
-        kv_cache_dtype="fp8_e4m3", block_size=1, speculative=Drafter("eagle", 4), gpu_memory_utilization=0.8,
+        "m", "sglang", engine_version="0.5.23", tensor_parallel_size=2, data_parallel_size=4,
+        enable_expert_parallel=True, kv_cache_dtype="fp8_e4m3", block_size=1, speculative=Drafter("eagle", 4), gpu_memory_utilization=0.8,
         max_num_seqs=16, balancer="total_tokens",
     )  # fmt: skip
     assert settings.blocks_of(16) == 256 and settings.scheduler == {"schedule_policy": "lpm", "page_size": 1}
@@ -179,4 +181,4 @@ def test_validate_warns_of_what_is_not_simulated_and_of_options_that_contradict(
         (["--tp", "4"], "--tensor-parallel-size 4 contradicts LOG, which has 2. Leave it out."),
     ):
         result = CliRunner().invoke(commands, [*command, *words])
-        assert result.exit_code == 2 and sentence in str(result.exception or result.output)
+        assert sentence in str(result.exception)

@@ -4,10 +4,15 @@ from __future__ import annotations
 
 import click
 
+from ..serving.deployment import Deployment
 from .completion import Name, models
+from .deployment_options import DEPLOYMENT, LIMITS, MORE, deployment_of, gpu_options
 from .help import Command
-from .options import json_option
-from .output import print_json, print_tables
+from .options import json_option, record_options
+from .output import print_json, print_lines, print_tables
+
+GPU = "With NAME: print the room for KV on {rows}, or a JSON file."
+ENGINE = "With --gpu: engine whose rules for memory count, vllm or sglang."
 
 
 @click.command("models", cls=Command, types={"name": Name(models)}, examples=(
@@ -15,18 +20,42 @@ from .output import print_json, print_tables
     "kvtrace models qwen3",
     "kvtrace models gpt-oss-120b",
     "kvtrace models gemma-3 --json",
+    "kvtrace models deepseek-ai/DeepSeek-V3 --gpu h200 --gpus 8",
 ))
 @click.argument("name", metavar="[NAME]", required=False)
+@gpu_options(gpu=GPU)
+@record_options(Deployment, only=("engine",), settings={"engine": {"help": ENGINE}})
+@record_options(Deployment, only=LIMITS)
+@DEPLOYMENT
 @json_option("serving/models.md")
-def models_command(name, as_json):
+def models_command(name, as_json, **options):
     """List the models that --model knows by name.
 
-    NAME shows one model with its sources, or lists the models whose names contain it.
+    NAME shows one model with its sources, or lists the models whose names contain it. With --gpu it is one model, or a
+    config.json, and the room for its KV is printed.
     """
     from ..serving.models.listing import list_models
 
+    if options["gpu"]:
+        _print_room(deployment_of(options, model=name), as_json)
+        return
+    if stated := [name for name in (*MORE, *LIMITS, "gpus", "serve") if options[name] is not None]:
+        raise click.UsageError(f"--{stated[0].replace('_', '-')} needs --gpu.")
     result = list_models(name)
     if as_json:
         print_json(result.to_dict())
     else:
         print_tables(result.details() if len(result) == 1 else [result.table()])
+
+
+def _print_room(deployment: Deployment, as_json: bool) -> None:
+    """Print the room for KV of a deployment."""
+    from ..report.room_tables import room_table
+    from ..serving.hardware.room import kv_room
+
+    room = kv_room(deployment)
+    if as_json:
+        print_json({"deployment": deployment.to_dict(), "room": room.to_dict()})
+    else:
+        print_tables([room_table(room, deployment)])
+    print_lines(("warning", warning) for warning in deployment.warnings)
