@@ -9,7 +9,9 @@ import numpy as np
 
 from kvtrace.cache.simulation import Setting
 from kvtrace.serving.calibration.costs import roofline_cost
+from kvtrace.serving.deployment import Deployment
 from kvtrace.serving.hardware import Roofline, gpu
+from kvtrace.serving.hardware.room import kv_room
 from kvtrace.serving.lanes import ClosedLoop
 from kvtrace.serving.models import model_shape
 from kvtrace.serving.schedulers.base import Tier
@@ -70,7 +72,9 @@ def closed_loop(
 
 def capacity_blocks(block_size: int) -> int:
     """The blocks that the GPUs' memory holds beside the model."""
-    return int(_roofline().capacity_tokens(8192, 256) // block_size)
+    limits = {"max_num_batched_tokens": 8192, "max_num_seqs": 256}
+    room = kv_room(Deployment(MODEL, gpu=GPU, tensor_parallel_size=GPUS, **limits))
+    return int((room.tokens or 0) // block_size)
 
 
 def _served(trace, context, policy, lanes, seed, dram, fetch):

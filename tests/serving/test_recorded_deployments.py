@@ -130,7 +130,8 @@ def test_the_deployment_of_sglang_is_what_its_server_states():
     settings = sglang_settings(SERVER)
     assert settings.deployment == Deployment(
         "m", "sglang", engine_version="0.5.23", tensor_parallel_size=2, data_parallel_size=4,
-        enable_expert_parallel=True, kv_cache_dtype="fp8_e4m3", block_size=1, speculative=Drafter("eagle", 4), gpu_memory_utilization=0.8,
+        enable_expert_parallel=True, kv_cache_dtype="fp8_e4m3", block_size=1, speculative=Drafter("eagle", 4),
+        gpu_memory_utilization=0.8,
         max_num_seqs=16, balancer="total_tokens",
     )  # fmt: skip
     assert settings.blocks_of(16) == 256 and settings.scheduler == {"schedule_policy": "lpm", "page_size": 1}

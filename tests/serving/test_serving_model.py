@@ -475,39 +475,6 @@ def test_break_even_of_llama_8b_on_an_h100_by_hand():
     assert LLAMA.fetch_pays(8192, [5.8e9, 6.0e9]).tolist() == [False, True]
 
 
-def test_kv_has_what_weights_and_reserve_leave():
-    # 10,000 bytes, less 1,000, less 2,624 of weights: 6,376 / 32 = 199.25
-    alone = Roofline(model_shape(SMALL), SLOW, workspace_bytes=0, engine_bytes=0)
-    assert alone.kv_capacity_tokens == 199
-    assert replace(alone, reserve_share=0).kv_capacity_tokens == 230
-    assert replace(alone, gpus=2).kv_capacity_tokens == 480
-    # each GPU keeps 1,000 bytes: 5,376 / 32 = 168, and (15,376 - 2,000) / 32 = 418
-    assert replace(alone, engine_bytes=600, workspace_bytes=400).kv_capacity_tokens == 168
-    assert replace(alone, gpus=2, engine_bytes=600, workspace_bytes=400).kv_capacity_tokens == 418
-
-
-def test_activations_are_those_of_a_full_step_or_of_the_sampler():
-    shape = model_shape(SMALL)
-    # a token of the MLP: 2 x 8 of the hidden state and the residual, 3 x 16 of gate, up and product, in 2 bytes
-    assert shape.workspace_bytes(100, 1) == 2 * 100 * (2 * 8 + 3 * 16)
-    assert shape.workspace_bytes(100, 1, gpus=2) == 2 * 100 * (2 * 8 + 3 * 16 // 2)
-    assert shape.workspace_bytes(1, 100) == 24 * 100 * 10  # bytes of a logit, requests, vocabulary
-    roofline = Roofline(shape, replace(SLOW, memory=200_000), engine_bytes=0)
-    assert roofline.capacity_tokens(100, 1) == (180_000 - 12_800 - 2624) // 32
-
-
-def test_gpus_that_activations_fill_are_no_help():
-    with pytest.raises(UsageError, match="have 0 GB for them. Use GPUs with more memory"):
-        _ = Roofline(model_shape(SMALL), SLOW).kv_capacity_tokens
-
-
-def test_weights_that_do_not_fit_say_how_many_gpus_they_want():
-    roofline = Roofline(model_shape(MODELS["llama-3-70b"]), GPUS["h100"])
-    with pytest.raises(UsageError, match="141 GB; 1 x h100 have 7[0-9] GB .* Try --gpus 2"):
-        _ = roofline.kv_capacity_tokens
-    assert replace(roofline, gpus=2).kv_capacity_tokens > 0
-
-
 def test_all_gpus_cost_money():
     assert Roofline(model_shape(SMALL), SLOW, 5).usd([0, 2]).tolist() == [0, 0.1]
 
@@ -516,8 +483,7 @@ def test_all_gpus_cost_money():
     "wrong",
     [{"gpus": 0}, {"gpus": 1.5}, {"gpus": True}, {"compute_share": 0}, {"compute_share": 1.1},
      {"bandwidth_share": -0.5}, {"bandwidth_share": "1"}, {"attention_bandwidth_share": None},
-     {"step_overhead_s": -1}, {"step_overhead_s": math.nan}, {"step_overhead_s": math.inf},
-     {"reserve_share": 1}, {"reserve_share": None}],
+     {"step_overhead_s": -1}, {"step_overhead_s": math.nan}, {"step_overhead_s": math.inf}],
 )  # fmt: skip
 def test_assumptions_that_are_none_are_refused(wrong):
     with pytest.raises(UsageError, match=f"{next(iter(wrong))} must be a"):

@@ -99,12 +99,14 @@ class SimulationFile(TypedDict):
     requests: int
     block_size: int
     working_set: int
+    deployment: NotRequired[dict[str, Any]]
     results: list[simulation.Simulation]
 
 
 class BesideExplanation(TypedDict, total=False):
     """What options of `kvtrace explain --json` add."""
 
+    deployment: dict[str, Any]
     prefill_s: dict[str, float]
     cures: list[baseline.Cure]
     over_time: list[explanation.WindowCausesDict]

@@ -13,7 +13,6 @@ Shares of the peaks are public measurements (docs/serving/models.md).
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from math import ceil
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -29,18 +28,9 @@ if TYPE_CHECKING:
     from ..deployment import Deployment
 
 
-STEP_TOKENS = 8192  # tokens of a step, where an engine's limits are not given: the default of vLLM on an H100
-REQUESTS = 256  # requests at once, likewise: the default of kvtrace plan
-MOST_GPUS = 1 << 16
-GIB = 1 << 30
-GRAPH_BYTES = 0.73 * GIB  # vLLM's estimate for 86 CUDA graphs of up to 512 tokens, deducted from version 0.21 on
-LIBRARY_BYTES = 0.16 * GIB  # "non_torch_memory" in a log of vLLM on an H100
-ENGINE_BYTES = GRAPH_BYTES + LIBRARY_BYTES
-
-
 @dataclass(frozen=True)
 class Roofline:
-    """A model on GPUs; shares, overhead and reserve are assumptions. UsageError if one of them is not valid.
+    """A model on GPUs; shares and overhead are assumptions. UsageError if one of them is not valid.
 
     >>> from kvtrace.serving.hardware import gpu
     >>> from kvtrace.serving.models import model_shape
@@ -48,8 +38,8 @@ class Roofline:
     ...          "intermediate_size": 14336, "vocab_size": 128256, "torch_dtype": "bfloat16"}
     >>> roofline = Roofline(model_shape(llama), gpu("h100"))
     >>> seconds = roofline.prefill_s(new=[8192, 4096], cached=[0, 4096])
-    >>> seconds.round(3).tolist(), roofline.kv_capacity_tokens
-    ([0.185, 0.099], 447043)
+    >>> seconds.round(3).tolist()
+    [0.185, 0.099]
     """
 
     model: ModelShape
@@ -58,11 +48,8 @@ class Roofline:
     compute_share: float | None = None  # of peak FLOP/s; None = the GPU's matmul_share
     bandwidth_share: float | None = None  # of peak bytes/s that weights and activations reach; None = the GPU's
     step_overhead_s: float = 0.002  # scheduling, launches, sampling
-    reserve_share: float = 0.1  # of the GPUs' memory that the engine does not use: 1 - gpu_memory_utilization
     attention_bandwidth_share: float = 0.66  # of peak bytes/s that attention reaches when it reads cached KV
     link: Link | None = None  # between the GPUs; None = the GPU's
-    workspace_bytes: float | None = None  # of activations on each GPU; None = as vLLM measures them
-    engine_bytes: float = ENGINE_BYTES  # on each GPU: CUDA graphs, and what libraries allocate
 
     def __post_init__(self) -> None:
         if type(self.gpus) is not int or not 1 <= self.gpus <= 1_000_000:
@@ -71,12 +58,8 @@ class Roofline:
             if getattr(self, name) is not None or name == "attention_bandwidth_share":
                 number(name, getattr(self, name), 1e-6, 1)
         number("step_overhead_s", self.step_overhead_s, 0, 3600)
-        if self.workspace_bytes is not None:
-            number("workspace_bytes", self.workspace_bytes, 0, 1e18)
-        number("engine_bytes", self.engine_bytes, 0, 1e18)
         if self.link is not None and not isinstance(self.link, Link):
             raise UsageError("link must be a Link.")
-        number("reserve_share", self.reserve_share, 0, 0.99)
 
     @property
     def reached_compute_share(self) -> float:
@@ -187,49 +170,6 @@ class Roofline:
         windows = self.seconds_per_window_token * np.minimum(touched, full)
         windows += self.seconds_per_window_pair * np.minimum(squares, 2 * full)
         return self._step_s(batch, squares, touched) + windows + self.seconds_per_request * batch
-
-    @property
-    def kv_capacity_tokens(self) -> int:
-        """`capacity_tokens` of an engine with up to 8,192 tokens in a step and 256 requests."""
-        return self.capacity_tokens()
-
-    def capacity_tokens(self, step_tokens: int = STEP_TOKENS, requests: int = REQUESTS) -> int:
-        """Tokens whose KV fits beside weights, activations, graphs and reserve; UsageError if the weights do not fit.
-
-        Args:
-            step_tokens: The most tokens of a step.
-            requests: The most requests at once.
-        """
-        usable = self._usable_bytes(step_tokens, requests)
-        left = usable * self.gpus - self.model.weight_bytes
-        if left <= 0:
-            raise UsageError(
-                f"the weights need {self.model.weight_bytes / 1e9:,.0f} GB; {self.gpus} x {self.gpu.name} have "
-                f"{max(usable, 0) * self.gpus / 1e9:,.0f} GB for them. {self._advice(step_tokens, requests)}"
-            )
-        return int(left // self.model.kv_bytes_per_token)
-
-    def least_gpus(self, tokens: int = 1, step_tokens: int = STEP_TOKENS, requests: int = REQUESTS) -> int | None:
-        """The smallest number of GPUs that hold the weights and the KV of `tokens` tokens; None above 65,536."""
-        needed = self.model.weight_bytes + tokens * self.model.kv_bytes_per_token
-        gpus = 1
-        while gpus <= MOST_GPUS:
-            usable = replace(self, gpus=gpus)._usable_bytes(step_tokens, requests)
-            if usable * gpus >= needed:
-                return gpus
-            gpus = max(gpus + 1, min(ceil(needed / usable), MOST_GPUS)) if usable > 0 else 2 * gpus
-        return None
-
-    def _advice(self, step_tokens: int, requests: int) -> str:
-        gpus = self.least_gpus(1, step_tokens, requests)
-        return "Use GPUs with more memory." if gpus is None else f"Try --gpus {gpus} or more."
-
-    def _usable_bytes(self, step_tokens: int, requests: int) -> float:
-        """The memory of a GPU without the reserve, the peak of activations, and what the engine allocates."""
-        workspace = self.workspace_bytes
-        if workspace is None:
-            workspace = self.model.workspace_bytes(step_tokens, requests, self.gpus)
-        return self.gpu.memory * (1 - self.reserve_share) - workspace - self.engine_bytes
 
     def compute_s(self, new: ArrayLike, cached: ArrayLike = 0) -> Any:
         """The time that a step saves if the new tokens are not computed."""

@@ -17,11 +17,12 @@ from ...cache.layout import CacheLayout
 from ...cache.simulation import Simulation
 from ...trace.hits import leading_tokens
 from ..hardware.gpus import Prices
-from ..hardware.roofline import GIB, Roofline
+from ..hardware.roofline import Roofline
 from ..run import Run
 from .causes import lifetime_ms
 from .explanation import Explanation, simulate_one
 
+GIB = 1 << 30
 BASES = {
     "simulated": "the same trace simulated with this change",
     "estimated": "computed from the explained simulation",

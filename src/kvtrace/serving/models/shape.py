@@ -23,8 +23,6 @@ from .mlps import dense_width, expert_count, expert_width, experts_per_token, is
 from .quantisation import quantisation
 from .weights import weight_sums
 
-SAMPLER_BYTES = 24  # of a logit, in PyTorch's top-p sampling (vllm/v1/sample/ops/topk_topp_sampler.py)
-
 
 @dataclass(frozen=True)
 class ModelShape:
@@ -205,21 +203,6 @@ class ModelShape:
         mixed = self.experts_per_token * self.expert_intermediate + self.shared_intermediate
         widths = (self.layers - self.moe_layers) * self.intermediate + self.moe_layers * mixed
         return 2 * (self.layers * attention + (3 if self.gated else 2) * widths)
-
-    def workspace_bytes(self, step_tokens: int, requests: int, gpus: int = 1) -> int:
-        """The peak of activations on each GPU, as vLLM measures it before it sizes the cache: the larger of two.
-
-        The MLP of a full step holds the hidden state, the residual, gate, up and their product in 16 bits. The sampler
-        holds, per logit of each request, the logit, its sorted copy, its probability and their sum in 32 bits, and its
-        place in 64 bits.
-
-        >>> round(model_shape("llama-3.1-8b").workspace_bytes(2048, 128) / 1e6)
-        394
-        """
-        width = self.experts_per_token * self.expert_intermediate + self.shared_intermediate
-        widest = max(self.intermediate if self.moe_layers < self.layers else 0, width)
-        mlp = 2 * step_tokens * (2 * self.hidden + (3 if self.gated else 2) * widest // gpus)
-        return max(mlp, SAMPLER_BYTES * requests * self.vocabulary)
 
     @property
     def flops_per_pair(self) -> int:
