@@ -26,9 +26,11 @@ FILE = Path(__file__).parents[1] / "src/kvtrace/privacy/published_names.json"
 def published_names() -> bytes:
     """The file as it is now: a list of names for each kind of them."""
     times = (str(Unit(name, span)) for name, span in product((*POWERS, "iso"), SPANS))
+    checkpoints = [name for entry in MODELS.values() for name in entry.checkpoints]
     names = {
         "readers": READERS, "live_sources": SOURCES, "figures": BOUNDS, "times": dict.fromkeys(times),
-        "tokenizers": [*ENCODINGS, *BUILTIN], "tokenizer_choices": CHOICES, "models": MODELS, "gpus": GPUS,
+        "tokenizers": [*ENCODINGS, *BUILTIN], "tokenizer_choices": CHOICES,
+        "models": [*MODELS, *checkpoints], "gpus": GPUS,
     }  # fmt: skip
     lists = {kind: list(each) for kind, each in names.items()}
     return orjson.dumps(lists, option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE)

@@ -47,6 +47,8 @@ MODELS = {  # name in the catalog -> its class in vLLM, the model type with imag
     "microsoft/phi-4": ("Phi3ForCausalLM", "", {}),
     "bigcode/starcoder2-3b": ("Starcoder2ForCausalLM", "", {}),
     "openai-community/gpt2": ("GPT2LMHeadModel", "", {}),
+    "ibm-granite/granite-4.0-h-small": ("GraniteMoeHybridForCausalLM", "", {}),
+    "mistralai/Mistral-Small-4-119B-2603": ("Mistral4ForCausalLM", "", {}),
     "baidu/ERNIE-4.5-21B-A3B-PT": ("Ernie4_5_MoeForCausalLM", "", {}),
 }
 TENSOR = {"google/gemma-3-27b-it": (1, 2), "microsoft/phi-4": (1, 2), "openai-community/gpt2": (1, 2),
@@ -68,6 +70,14 @@ OTHERS = [  # model, options, pipeline stage
 ]
 
 
+EAGLE = {"model_type": "llama", "hidden_size": 4096, "intermediate_size": 14336, "num_hidden_layers": 1,
+         "num_attention_heads": 32, "num_key_value_heads": 8, "vocab_size": 128256}  # fmt: skip
+HEADS = {  # of Llama-3.1-8B; method -> the head's config.json
+    "eagle": EAGLE | {"architectures": ["EagleLlamaForCausalLM"]},
+    "eagle3": EAGLE | {"architectures": ["LlamaForCausalLMEagle3"], "draft_vocab_size": 32000},
+}
+
+
 def config(name):
     """The config.json of a model, with the class that vLLM takes for it."""
     architecture, outer, fields = MODELS[name]
@@ -85,17 +95,18 @@ def config(name):
 def cases():
     """What is asked of vLLM."""
     tensor = [(name, {"tensor_parallel_size": size}, 0) for name in MODELS for size in TENSOR.get(name, (1, 2, 8))]
-    return [
-        {"model": name, "config": config(name), "capability": [9, 0], "options": options, "stage": stage}
-        for name, options, stage in [*tensor, *OTHERS]
-    ]
+    asked = [{"model": name, "options": options, "stage": stage} for name, options, stage in [*tensor, *OTHERS]]
+    for method, head in HEADS.items():
+        options = {"tensor_parallel_size": 4, "speculative_config": {"method": method, "num_speculative_tokens": 3}}
+        asked.append({"model": "meta-llama/Llama-3.1-8B-Instruct", "options": options, "stage": 0, "drafter": head})
+    return [case | {"config": config(case["model"]), "capability": [9, 0]} for case in asked]
 
 
 def vectors(folder):
     """The cases with what vLLM says, without the configs."""
     asked = cases()
     return [
-        {"model": case["model"], "options": case["options"], "stage": case["stage"]} | said
+        {key: case[key] for key in ("model", "options", "stage", "drafter") if key in case} | said
         for case, said in zip(asked, answers(asked, folder, "vllm_weights.py"), strict=True)
     ]
 

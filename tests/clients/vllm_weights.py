@@ -22,7 +22,9 @@ from vllm.distributed import parallel_state  # noqa: E402
 from vllm.model_executor.layers.attention.mla_attention import MLAAttention  # noqa: E402
 
 sparse.has_deep_gemm = lambda: True
-SHARED = ("embed_tokens", "lm_head", "shared_head.head")  # with the model
+SHARED = {
+    "mtp": ("embed_tokens", "lm_head", "shared_head.head")
+}  # with the model; EAGLE heads share the embedding alone
 
 
 class OnMeta(torch.overrides.TorchFunctionMode):
@@ -50,8 +52,8 @@ def weigh(case):
         model = models.initialize_model(config)
         size, absorbed = size_of(model), sum(map(absorbed_by, model.modules()))
         if drafter is not None and stage == parallel.pipeline_parallel_size - 1:
-            draft = drafter.apply_draft_overrides(config)
-            size += size_of(models.initialize_model(draft, model_config=drafter.draft_model_config), SHARED)
+            draft, shared = drafter.apply_draft_overrides(config), SHARED.get(drafter.method, ("embed_tokens",))
+            size += size_of(models.initialize_model(draft, model_config=drafter.draft_model_config), shared)
         torch.set_default_dtype(torch.float32)
     return {"bytes": size, "absorbed": absorbed}
 

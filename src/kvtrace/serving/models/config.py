@@ -57,8 +57,8 @@ def model_name(text: object) -> str | None:
 
     >>> model_name("Llama-3.1-8B"), model_name("config.json")
     ('llama-3.1-8b', None)
-    >>> model_name("qwen/qwen3-32b-fp8"), model_name("Qwen3-32B-FP8")
-    ('Qwen/Qwen3-32B-FP8', 'Qwen/Qwen3-32B-FP8')
+    >>> model_name("qwen/qwen3-32b-fp8"), model_name("Qwen3-32B-AWQ")
+    ('Qwen/Qwen3-32B-FP8', 'Qwen/Qwen3-32B-AWQ')
     """
     if not isinstance(text, str):
         return None

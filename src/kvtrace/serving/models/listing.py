@@ -174,7 +174,7 @@ def _details(model: CatalogModel) -> TextTable:
         ("active", [f"{shape.active_parameters:,}"] if shape else []),
         ("published", [_published(entry)] if entry.parameters else []),
         ("weights", [f"{shape.weight_bytes:,} bytes"] if shape else []),
-        ("also", model.checkpoints),
+        ("also", (f"{name} ({own})" if own else name for name, own in entry.checkpoints.items())),
         ("sources", [*entry.sources, f"read on {entry.date}"]),
     ]
     for name, lines in rows:

@@ -262,43 +262,42 @@ def _glm_delta(fields: Fields) -> list[Matrix]:
 
 
 def _delta(fields: Fields, heads: int, dim: int, kernel: int) -> list[Matrix]:
-    """Queries, keys, values, their convolutions, a decay and a gate through low ranks, one number a head, out."""
+    """Queries, keys, values, their convolutions, a decay (f) and a gate (g), one number a head, out.
+
+    The decay and the gate go through a low rank, or are whole matrices: the gate of Kimi K3, both of Ling 3.
+    """
     hidden, wide = fields.whole("hidden_size"), heads * dim
-    gates = [Matrix(f"self_attn.{name}_a_proj", dim, hidden, "whole") for name in "fg"]
-    gates += [Matrix(f"self_attn.{name}_b_proj", wide, dim) for name in "fg"]
-    if _full_gate(fields):  # Kimi K3: one matrix in place of two
-        gates = [gates[0], gates[2], Matrix("self_attn.g_proj", wide, hidden)]
+    linear = fields.values.get("linear_attn_config")
+    whole = "g" if isinstance(linear, dict) and linear.get("use_full_rank_gate") is True else ""
+    whole = "fg" if model_type_of(fields) == "bailing_hybrid" else whole
     return [
         *(Matrix(f"self_attn.{name}_proj", wide, hidden) for name in "qkv"),
         Matrix("self_attn.conv1d", 3 * wide, kernel, is_linear=False),
         Matrix("self_attn.b_proj", heads, hidden),
-        *gates,
+        *(Matrix(f"self_attn.{name}_proj", wide, hidden) for name in whole),
+        *(Matrix(f"self_attn.{name}_a_proj", dim, hidden, "whole") for name in "fg" if name not in whole),
+        *(Matrix(f"self_attn.{name}_b_proj", wide, dim) for name in "fg" if name not in whole),
         Matrix("self_attn.o_proj", hidden, wide, "inputs"),
     ]
 
 
-def _full_gate(fields: Fields) -> bool:
-    linear = fields.values.get("linear_attn_config")
-    return isinstance(linear, dict) and linear.get("use_full_rank_gate") is True
-
-
 def _mamba2(fields: Fields) -> list[Matrix]:
-    """Mamba-2, with the names of Nemotron-H or of Bamba, Granite 4 and Falcon-H1."""
-    hidden = fields.whole("hidden_size")
+    """Mamba-2, with the names of Nemotron-H or of Bamba, Granite 4 and Falcon-H1; each GPU has a group at least."""
+    hidden, inner = fields.whole("hidden_size"), fields.values.get("mamba_d_ssm")
     if "mamba_num_heads" in fields:
-        heads, kernel = fields.whole("mamba_num_heads"), fields.whole("conv_kernel")
-        inner, states = (
-            heads * fields.whole("mamba_head_dim"),
-            fields.whole("n_groups") * fields.whole("ssm_state_size"),
-        )
-        name = "mixer"
+        heads, kernel, name = fields.whole("mamba_num_heads"), fields.whole("conv_kernel"), "mixer"
+        inner, groups, states = heads * fields.whole("mamba_head_dim"), "n_groups", "ssm_state_size"
     else:
         heads, kernel, name = fields.whole("mamba_n_heads"), fields.whole("mamba_d_conv"), "mamba"
-        inner = fields.values.get("mamba_d_ssm") or fields.whole("mamba_expand", 2) * hidden
-        states = fields.whole("mamba_n_groups") * fields.whole("mamba_d_state")
+        groups, states = "mamba_n_groups", "mamba_d_state"
+        inner = fields.whole("mamba_d_ssm") if inner else fields.whole("mamba_expand", 2) * hidden
+    count = fields.whole(groups)
+    grouped = 2 * count * fields.whole(states)
     return [
-        Matrix(f"{name}.in_proj", 2 * inner + 2 * states + heads, hidden),
-        Matrix(f"{name}.conv1d", inner + 2 * states, kernel, is_linear=False),
+        Matrix(f"{name}.in_proj", 2 * inner + heads, hidden),
+        Matrix(f"{name}.in_proj", grouped, hidden, "heads", heads=count),
+        Matrix(f"{name}.conv1d", inner, kernel, is_linear=False),
+        Matrix(f"{name}.conv1d", grouped, kernel, "heads", heads=count, is_linear=False),
         Matrix(f"{name}.out_proj", hidden, inner, "inputs"),
     ]
 

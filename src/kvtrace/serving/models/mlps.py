@@ -16,7 +16,7 @@ from .config import Fields, numbers
 Split = Literal["outputs", "inputs", "heads", "vocabulary", "whole"]
 UNGATED = {"apertus", "arcee", "falcon", "gpt2", "gpt_bigcode", "gpt_neox", "nemotron", "nemotron_h", "opt", "phi",
            "starcoder2"}  # fmt: skip  # MLPs of two matrices, not three
-FLOAT32_ROUTERS = ("mimo_v2", "minimax_m2", "minimax_m3")  # model types whose router vLLM keeps in 32 bits
+FLOAT32_ROUTERS = ("bailing", "mimo_v2", "minimax_m2", "minimax_m3")  # model types whose router vLLM keeps in 32 bits
 MLP_NAMES = {"minimax_m2": "block_sparse_moe", "mixtral": "block_sparse_moe", "llama4": "feed_forward"}
 
 
