@@ -37,7 +37,7 @@ class InstanceSetup:
     )  # fmt: skip
     router_seed: int = option(
         0,
-        "Seed of --router dynamo, which draws among instances of equal cost, and of --start-inside.  [default: 0]",
+        "Seed of the routers that draw, dynamo and vllm-dp, and of --start-inside.  [default: 0]",
         name="seed", metavar="N", minimum=0, group=TIME,
     )  # fmt: skip
     lower: Sequence[Tier] = ()  # in time: the tiers of an instance below the first one, which has the capacities
