@@ -26,6 +26,7 @@ from .shares import KV_DTYPES, config_of, kv_format
 FULL = ("full", "latent")
 WORD_OF = {"full": ("full", "both"), "latent": ("full", "both"), "state": ("state", "both")}  # kind -> its words
 FULL_IN_SGLANG = ("gemma2", "gemma3")  # model types whose windows keep all tokens in SGLang
+SPARSE_PAGE = 64  # tokens of a page of SGLang's with an indexer
 LAYOUTS = tuple(KV_DTYPES)  # engines
 
 
@@ -158,6 +159,11 @@ def _in_vllm(fields: Fields, deployment: Deployment) -> CacheLayout:
         shards = deployment.decode_context_parallel_size
         return packed_layout(stage_layers(deployment), block_size=deployment.block_size, context_shards=shards)
     stages = [_in_order(fields, kinds) for kinds in stage_layers(deployment)]
+    layers = [kind for stage in stages for kind in stage]
+    mixed = any(kind.indexer for kind in layers) and any(kind.kind not in FULL for kind in layers)
+    if mixed or fields.values.get("use_sconv"):
+        kept = "an indexer beside windows or states" if mixed else "convolutions of keys and values"
+        raise UsageError(f"{fields.name}: vLLM's blocks for {kept} are not modelled.")
     if str(fields.values.get("model_type", "")).startswith("cohere2"):  # vLLM's class adds one token
         stages = [[replace(kind, window=kind.window + (kind.kind == "window")) for kind in kinds] for kinds in stages]
     bits, _ = kv_format(fields, deployment)
@@ -180,7 +186,8 @@ def _in_sglang(fields: Fields, deployment: Deployment) -> CacheLayout:
     kinds = rank_layers(deployment)
     if str(fields.values.get("model_type", "")).startswith(FULL_IN_SGLANG):
         kinds = tuple(replace(kind, kind="full", window=0) if kind.kind == "window" else kind for kind in kinds)
-    return sglang_layout(kinds, deployment.block_size or 1)
+    sparse = any(kind.indexer for kind in kinds)
+    return sglang_layout(kinds, deployment.block_size or (SPARSE_PAGE if sparse else 1))
 
 
 def _in_order(fields: Fields, kinds: tuple[LayerKind, ...]) -> list[LayerKind]:
