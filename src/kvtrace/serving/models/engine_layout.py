@@ -61,8 +61,8 @@ def cache_layout(
     """The cache groups that an engine makes of a model on one GPU; None if it keeps all tokens of all layers.
 
     Args:
-        model: A Deployment, whose fields then replace the other arguments; or a name that `kvtrace models` lists, the
-            path of a config.json, or its fields, on one GPU.
+        model: A Deployment, with its own engine and options but for a block size that is given here; or a name that
+            `kvtrace models` lists, the path of a config.json, or its fields, on one GPU.
         engine: "vllm" or "sglang".
         block_size: Tokens of a block that is asked of the engine; None is its default. A model with states may get
             larger ones. Trace blocks must divide them: give the trace's block size, or a multiple of it.
@@ -81,7 +81,9 @@ def cache_layout(
     >>> cache_layout("llama-3.1-8b") is None
     True
     """
-    if not isinstance(model, Deployment):
+    if isinstance(model, Deployment):
+        model = replace(model, block_size=block_size or model.block_size)
+    else:
         model = Deployment(
             model, engine, block_size=block_size, kv_cache_dtype=kv_dtype or "auto", gpu=gpu,
             retention_interval=retention_interval, max_num_batched_tokens=step_tokens,
@@ -118,7 +120,7 @@ def layouts_for(
     for engine in dict.fromkeys(engines):
         if engine in LAYOUTS:
             block = size or _whole_blocks(engine, trace_block_size)
-            deployed = replace(model, engine=engine, block_size=block) if isinstance(model, Deployment) else model
+            deployed = replace(model, engine=engine) if isinstance(model, Deployment) else model
             layouts[engine] = cache_layout(deployed, engine, block_size=block, **options)
     return {engine: layout for engine, layout in layouts.items() if layout is not None}
 
