@@ -104,8 +104,11 @@ class TimeSetup:
     def drafting(self, engines: Sequence[EngineName]) -> dict[str, Drafting] | None:
         """Engine -> what the drafter changes in its cache; None without one. UsageError if it is not modelled there."""
         from ..cache.engines import drafting
+        from .models.layers import require_one_module
 
         drafter = self.deployment.speculative
+        if drafter is not None and self.deployment.model is not None:
+            require_one_module(self.deployment)
         return None if drafter is None else {engine: drafting(engine, drafter.tokens) for engine in engines}
 
     def blocks_of(self, engine: EngineName, block_size: int, layout: CacheLayout | None = None) -> int:
