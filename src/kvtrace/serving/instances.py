@@ -271,6 +271,8 @@ class InstanceGroup:
             for instance in built:
                 instance.watch()
         if self.router == "dynamo":
+            if demand.drafting is not None:
+                raise UsageError("The router dynamo is not modelled with a drafter. Try --router kv-aware.")
             chooser: Any = DynamoRouter(engines, requests, demand.blocks, trace.block_size, self.router_seed)
         else:
             chooser = make_router(trace, self.router, engines)

@@ -16,7 +16,7 @@ from .._base.units import require_lists
 from ..analysis.capacities import log_spaced
 from ..cache.demand import Mode, block_demand
 from ..cache.engines import EngineName, non_default
-from ..cache.layout import CacheLayout
+from ..cache.layout import CacheLayout, Drafting
 from ..cache.setup import CacheSetup
 from ..cache.simulation import EngineOptions, Setting, Simulation, gap_to, optimum_of, simulate_settings
 from ..cache.tiered import simulate_tiers
@@ -76,6 +76,7 @@ def simulate_all(
     *,
     engines: Iterable[EngineName] = ("reference",),
     layouts: Mapping[str, CacheLayout] | None = None,
+    drafting: Mapping[str, Drafting] | None = None,
     mode: Mode = "block",
     schedule: str | None = None,
     tiers: Mapping[str, int] | None = None,
@@ -104,6 +105,7 @@ def simulate_all(
         policies: Eviction policies of docs/cache/policies.md, or classes of your own.
         engines: Engines of docs/cache/simulate.md.
         layouts: Engine -> the cache groups that it makes of a hybrid model, as `layouts_for` has them.
+        drafting: Engine -> what a drafter changes in its cache.
         mode, engine_options: As in `simulate`.
         schedule: As in `simulate`, and as in `simulate_instances` with instances and without a cost.
         tiers: Name -> capacity in blocks, the first tier first, in place of capacities.
