@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from kvtrace import explain
 from kvtrace._base.errors import UsageError
 from kvtrace.cache import engines
 from kvtrace.cache.layout import CacheGroup, CacheLayout, Drafting
@@ -178,6 +179,11 @@ def test_what_is_not_modelled_is_refused():
         )
 
 
+def test_a_setting_says_what_a_trace_does_not():
+    warned = [Setting(9, engine="vllm", drafting=rule).warning for rule in (LOOKAHEAD, DROP, None)]
+    assert "lie between these and those without a drafter" in warned[0] and warned[1:] == [None, None]
+
+
 def test_bounds_have_no_drafter_and_the_setup_gives_each_engine_its_own():
     setting = Setting(8, engine="vllm", drafting=LOOKAHEAD)
     assert optimum_of(setting).drafting is None
@@ -194,3 +200,11 @@ def test_a_result_states_its_drafter():
     )
     assert drafted.to_dict()["drafting"] == {"rule": "lookahead", "tokens": 0}
     assert "drafting" not in plain.to_dict() and (drafted.hit_blocks.sum(), plain.hit_blocks.sum()) == (1, 2)
+
+
+@given(traces(), st.sampled_from(["block", "token", "grow"]), st.sampled_from([LOOKAHEAD, DROP]), st.integers(1, 2))
+def test_with_room_for_all_an_explanation_has_no_evicted_tokens(trace, mode, drafting, instances):
+    room = 3 * int(trace.prompt_blocks.sum() + trace.output_length.sum()) + 100
+    behind = {} if instances == 1 else {"instances": instances, "router": "round-robin"}
+    found = explain(trace, room, engine="vllm", mode=mode, drafting=drafting, **behind)
+    assert found.totals["evicted"] == 0 and sum(found.totals.values()) == found.tokens

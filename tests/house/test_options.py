@@ -43,7 +43,8 @@ COMMANDS = {
     "simulate": IN_TIME, "explain": IN_TIME, "plan": (PlanTarget, LoopOptions), "sweep": (Grid,),
 }  # fmt: skip
 DIFFERENT = {
-    ("lint", "block_size"), ("sample", "knobs"), ("write_sample", "knobs"), ("write_sample", "n"),
+    ("lint", "block_size"), ("explain", "drafting"), ("sample", "knobs"), ("write_sample", "knobs"),
+    ("write_sample", "n"),
     *(("release_dataset", name) for name in ("users", "runner", "work")),
 }  # fmt: skip
 

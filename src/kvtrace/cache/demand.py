@@ -249,7 +249,7 @@ def _with_drafter(demand: BlockDemand, drafting: Drafting) -> BlockDemand:
     >>> from kvtrace.trace.building import toy
     >>> demand = block_demand(toy("0 1 2", "0 3"), recompute_last=True, drafting=Drafting("lookahead"))
     >>> demand.full, demand.ids[demand.start[0] :][: demand.full[0]]
-    (array([2, 1], dtype=int32), array([1, 2], dtype=int32))
+    (array([3, 2], dtype=int32), array([1, 2, 4], dtype=int32))
     """
     trace, size = demand.trace, demand.trace.block_size
     tokens = trace.prompt_blocks * size if demand.mode == "block" else trace.input_length

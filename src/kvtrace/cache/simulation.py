@@ -31,6 +31,10 @@ from .policies import POLICIES, PolicyRow, name_of
 SCHEMA = 2  # version of the keys and values of to_dict
 CHUNK = 1 << 16  # requests between two reports of progress
 ROOTS_FIRST = "The flat pool can evict a block before its children, which then cannot hit. Compare --pool leaf-first."
+NEXT_UNKNOWN = (
+    "With a drafter a block hits only before the same token. A trace does not have the token after a shared prefix, "
+    "which counts as different here: the engine's hits lie between these and those without a drafter."
+)
 ENDED_EARLY = "active requests that ended before their time, to make room"
 
 
@@ -74,11 +78,13 @@ class Setting:
 
     @property
     def warning(self) -> str | None:
-        """What lowers the hits of this setting and can be changed, in one sentence; None if nothing is known.
+        """What lowers the hits of this setting, in a sentence or two; None if nothing is known.
 
         >>> Setting(4, "sieve").warning == ROOTS_FIRST, Setting(4, "lru").warning
         (True, None)
         """
+        if self.drafting is not None and self.drafting.needs_next:
+            return NEXT_UNKNOWN
         pool = dict(self.engine_options).get("pool", "flat")
         return ROOTS_FIRST if evicts_roots_first(self.engine, self.policy, pool) else None
 
@@ -255,6 +261,7 @@ def simulate(
     schedule: str = "serial",
     warm_up: int = 0,
     layout: CacheLayout | None = None,
+    drafting: Drafting | None = None,
     domains: str | None = None,
     **engine_options: Unpack[EngineOptions],
 ) -> Simulation:
@@ -269,6 +276,7 @@ def simulate(
         schedule: Requests that are active at once: "serial", "concurrency:N" or "open-loop:MS".
         warm_up: The first requests, which `hits` leaves out.
         layout: The cache groups of a hybrid model; see docs/cache/hybrid.md. None is full attention.
+        drafting: What a drafter (MTP, EAGLE) changes in the engine's cache; None is no drafter.
         domains: Isolation domains, as in `in_domains`; None keeps those of the trace apart, if it has any.
         capacity_counts: Blocks that the capacity limits: "total" (the default), or "idle" ones only.
         pool: Idle blocks that may be evicted: any ("flat", the default), or those without a resident child
@@ -291,7 +299,7 @@ def simulate(
     trace = in_domains(trace, domains)
     setting = Setting(
         capacity, name_of(policy), engine, mode, parse_schedule(schedule), engines.non_default(engine_options),
-        None if layout is None or layout.is_full else layout,
+        None if layout is None or layout.is_full else layout, drafting,
     )  # fmt: skip
     return replace(run(setting, trace), warm_up=warm_up)
 

@@ -103,8 +103,9 @@ def _group_in_words(group: dict[str, Any]) -> str:
 
 
 def warning(simulation: Simulation) -> str | None:
-    """One line on a run whose instances had very uneven loads, or None."""
-    return simulation.warning if isinstance(simulation, FleetSimulation) else None
+    """One line on a run whose instances had very uneven loads, or with a drafter, or None."""
+    uneven = simulation.warning if isinstance(simulation, FleetSimulation) else None
+    return uneven or (simulation.setting.warning if simulation.setting.drafting else None)
 
 
 def tables(values: dict[str, Any], runs: Iterable[Simulation], *, verbose: bool = False) -> list[TextTable]:

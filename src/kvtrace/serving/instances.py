@@ -289,6 +289,8 @@ class InstanceGroup:
 
         engines = [instance.engine for instance in built]
         if self.router == "dynamo":
+            if demand.drafting is not None:
+                raise UsageError("The router dynamo is not modelled with a drafter. Try --router kv-aware.")
             return DynamoRouter(engines, requests, demand.blocks, trace.block_size, self.router_seed)
         if self.router == "vllm-dp":
             return VllmBalancer(built, requests, self.api_server_count or len(built), self.router_seed)

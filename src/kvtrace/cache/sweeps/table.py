@@ -35,7 +35,7 @@ ENGINE_OPTIONS: tuple[str, ...] = tuple(DEFAULTS)
 SETTINGS: tuple[str, ...] = ("trace", "block_size", "engine", "mode", "schedule", "policy", "capacity", "seed")
 OF_RUNS = columns_in(Simulation)
 COUNTS: tuple[str, ...] = tuple(
-    name for name in OF_RUNS if name not in (*SETTINGS, "capacity_tokens", *ENGINE_OPTIONS, "layout")
+    name for name in OF_RUNS if name not in (*SETTINGS, "capacity_tokens", *ENGINE_OPTIONS, "layout", "drafting")
 )
 GAP: tuple[str, ...] = ("belady_hit_blocks", "gap_to_belady")
 COLUMNS: tuple[str, ...] = (

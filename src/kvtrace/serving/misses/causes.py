@@ -51,11 +51,14 @@ def depths_of(simulation: Simulation, trace: Trace) -> Depths:
     hits = simulation.hit_blocks.astype(np.int64)
     segments, start, seen_there = _on_instances(simulation, demand, order)
     seen = seen_there
-    if _instances(simulation) > 1 or demand.mode != "block" or demand.trace is not own:
+    if _instances(simulation) > 1 or demand.mode != "block" or demand.trace is not own or demand.drafting:
         seen = _seen(own, order)
     usable = _usable(simulation, demand)
     if simulation.setting.layout is None:
-        on_one, on_instance = usable(seen), usable(seen_there)
+        seen_on_one = seen
+        if demand.drafting:  # its blocks have names of their own
+            seen_on_one = seen_there if _instances(simulation) == 1 else _segments(demand, [order])[2]
+        on_one, on_instance = usable(seen_on_one), usable(seen_there)
     else:
         on_one, on_instance = _with_groups(simulation, order)
     on_instance = np.maximum(hits, on_instance)
@@ -86,10 +89,15 @@ def _instances(simulation: Simulation) -> int:
 
 def _on_instances(simulation: Simulation, demand: BlockDemand, order: np.ndarray):
     """The segments of all requests in the recency list of their instance, their first blocks, and the blocks in all."""
-    instance, parts = instance_of(simulation)[order], []
-    for number in range(_instances(simulation)):
-        rows = order if _instances(simulation) == 1 else order[instance == number]
-        recency = RecencyList(len(rows), demand.trace.distinct)
+    instance, count = instance_of(simulation)[order], _instances(simulation)
+    return _segments(demand, [order] if count == 1 else [order[instance == number] for number in range(count)])
+
+
+def _segments(demand: BlockDemand, orders: list[np.ndarray]):
+    """The segments of some requests, in a recency list for each order, their first blocks, and the blocks in all."""
+    parts, names = [], demand.blocks - int(demand.grown.sum())
+    for rows in orders:
+        recency = RecencyList(len(rows), names)
         row, last_row, blocks, rank = recency.runs(*_paths(demand, rows))
         parts.append((rows[row], rows[last_row], blocks, rank, _first_blocks(row, blocks)))
     row, last_row, blocks, rank, start = map(np.concatenate, zip(*parts, strict=True))
@@ -125,7 +133,8 @@ def _usable(simulation: Simulation, demand: BlockDemand):
     """A function from blocks that are in an unlimited cache to those of them that the engine hits."""
     row = engines.find(simulation.setting.engine)
     chunk = 1 if simulation.setting.bound else max(1, row.chunk_tokens // demand.trace.block_size)
-    return lambda blocks: np.minimum(blocks, demand.limit) // chunk * chunk
+    dropped = int(demand.drafting is not None and not demand.drafting.needs_next)
+    return lambda blocks: np.maximum(np.minimum(blocks, demand.limit) - dropped, 0) // chunk * chunk
 
 
 def _with_groups(simulation: Simulation, order: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

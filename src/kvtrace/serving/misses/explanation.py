@@ -202,7 +202,7 @@ def explain(
     scheduler: Scheduler | None = None,
     loop: ClosedLoop | None = None,
     layout: CacheLayout | None = None,
-    drafting: Mapping[str, Drafting] | None = None,
+    drafting: Drafting | None = None,
     domains: str | None = None,
     warm_up: int = 0,
     on_progress: Callable[[int], None] | None = None,
@@ -221,7 +221,7 @@ def explain(
         instances, router, router_seed: Instances behind a router, as in `simulate_all`.
         cost, scheduler, loop: Serve the requests in simulated time, as in `open_loop` and `closed_loop`.
         layout: The cache groups of a hybrid model.
-        drafting: Engine -> what a drafter changes in its cache.
+        drafting: What a drafter changes in the cache.
         domains: Isolation domains, as in `in_domains`; None keeps those of the trace apart, if it has any.
         warm_up: The first requests, which totals leave out.
         on_progress: Receives the number of requests served since its last call.
@@ -246,6 +246,7 @@ def explain(
     values |= {
         "capacities": None if capacity is None else [capacity], "policies": (expiring(policy, ttl),),
         "engines": (engine,), "layouts": None if layout is None else {engine: layout},
+        "drafting": None if drafting is None else {engine: drafting},
         "routers": None if router is None else (router,), "gap": False,
     }  # fmt: skip
     time = TimeSetup(cost=cost, schedulers=None if scheduler is None else {engine: scheduler})

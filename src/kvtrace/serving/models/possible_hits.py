@@ -148,6 +148,8 @@ def without_eviction(setting: Setting, trace: Trace) -> Setting:
     if layout and layout.second_ratio:
         layout = replace(layout, second_ratio=max(layout.second_ratio, 1.0))  # states for all blocks, too
     blocks = 4 * (int(trace.prompt_blocks.sum() * trace.block_size / each) + len(trace) + 1)
+    if setting.drafting:
+        blocks += (setting.drafting.tokens + 1) * (len(layout.groups) if layout else 1)
     return replace(setting, capacity=blocks, layout=layout, schedule=SERIAL)
 
 
