@@ -13,10 +13,11 @@ from ...cache.layout import LayerKind
 from .config import Fields
 
 GENERATIONS = {  # generation -> how the names of its GPUs begin; a GPU without a name here counts as Hopper
-    "ampere": ("a100", "a800", "a40", "a10", "a30", "rtx-3"),
+    "ampere": ("a100", "a800", "a40", "a10", "a30", "rtx-3", "rtx-2", "t4", "v100"),
     "ada": ("l40", "l4", "rtx-4", "rtx-6000-ada"),
     "blackwell": ("b100", "b200", "b300", "gb200", "gb300"),
     "rtx-blackwell": ("rtx-5", "rtx-pro"),
+    "other": ("mi", "tpu"),  # not of NVIDIA: blocks of 16 tokens, and no kernel that saves states inside a step
 }
 STATE_KERNELS = {  # field of a mechanism of states -> vLLM's prefill kernel on Hopper GPUs and later
     "linear_attn_config": "flashkda", "linear_num_heads": "flashkda", "linear_num_key_heads": "flashinfer",
@@ -46,7 +47,7 @@ def attention_block(fields: Fields, kinds: Iterable[LayerKind], gpu: str | None,
     if any(kind.indexer for kind in kinds):
         return SPARSE_BLOCK
     if any(kind.kind == "latent" for kind in kinds):
-        return (FP8_LATENT_BLOCK if fp8 else LATENT_BLOCK).get(family, LATENT_BLOCK.get(family, BLOCK))
+        return (LATENT_BLOCK | (FP8_LATENT_BLOCK if fp8 else {})).get(family, BLOCK)
     wide = fields.whole("global_head_dim", 0, least=0) > WIDE_HEAD
     return WIDE_FP8_BLOCK if wide and fp8 and family == "hopper" else BLOCK
 
@@ -55,4 +56,4 @@ def state_kernel(fields: Fields, gpu: str | None) -> str:
     """vLLM's prefill kernel of the states of a model, a key of `cache_groups.STATE_KERNELS`."""
     field = fields.first(*STATE_KERNELS)
     kernel = STATE_KERNELS[field] if field else "split"
-    return "split" if kernel != "mamba2" and generation(gpu) in ("ampere", "ada") else kernel
+    return "split" if kernel != "mamba2" and generation(gpu) in ("ampere", "ada", "other") else kernel
