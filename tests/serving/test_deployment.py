@@ -148,6 +148,24 @@ def test_a_plan_and_a_simulation_of_one_deployment_have_the_same_blocks(path, ca
         assert planned["setting"]["capacity_blocks"] == simulated
 
 
+def test_the_engine_is_that_of_the_command(path, capsys):
+    served = ["--serve", "python -m sglang.launch_server --model-path Qwen/Qwen3-8B --tp 2", "--gpu", "h100"]
+    values = printed(capsys, "simulate", path, *served)[0]
+    assert values["deployment"]["engine"] == values["results"][0]["engine"] == "sglang"
+    assert printed(capsys, "plan", path, *served, "--router", "sticky")[0]["setting"]["deployment"]["engine"] == "sglang"
+
+
+def test_the_room_of_a_deployment_is_printed(capsys):
+    room = printed(capsys, "models", "deepseek-ai/DeepSeek-V3", "--gpu", "h200", "--gpus", "8")[0]
+    assert room["deployment"]["tensor_parallel_size"] == 8 and room["room"]["token_bytes"] == 70_272
+    assert run(["models", "llama-3.1-8b", "--gpu", "h100", "--speculative", "eagle:2"]) == 2
+    assert "eagle" in capsys.readouterr().err
+    assert run(["models", "llama-3.1-8b", "--tp", "2"]) == 2
+    assert "--tensor-parallel-size needs --gpu." in capsys.readouterr().err
+    assert run(["models", "qwen3-8b", "--gpu", "l40s", "--max-model-len", "32768"]) == 0
+    assert "of the longest context at once" in capsys.readouterr().out
+
+
 @pytest.mark.parametrize(
     ("words", "message"),
     [

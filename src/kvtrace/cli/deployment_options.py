@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import fields, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -14,6 +14,9 @@ from ..serving.run_options import TimeSetup
 from . import completion
 from .help import RecordOption
 from .options import given, record_options, with_options
+
+if TYPE_CHECKING:
+    from ..serving.serve_command import ServeCommand
 
 LIMITS = ("max_num_batched_tokens", "max_num_seqs")
 MORE = (  # options beside --gpu and the limits
@@ -47,19 +50,16 @@ def deployment_of(options: dict[str, Any], base: Deployment | None = None, *, so
         UsageError: An option contradicts the base, the command of --serve or --gpus.
     """
     stated = {name: value for name, value in others.items() if value is not None} | given(Deployment, options)
-    gpus, command = options.pop("gpus", None), options.pop("serve", None)
+    gpus, served = options.pop("gpus", None), command_of(options)
     base = base or Deployment()
-    if command is not None:
-        from ..serving.serve_command import read_command
-
-        served = read_command(command)
+    if served is not None:
         _require_agreement(served.stated, {name: getattr(base, name) for name in served.stated} if source else {}, source or "")
         _require_agreement(stated, served.stated, "--serve")
         base = replace(base, **served.stated)
     if source is not None:
         known = {part.name: getattr(base, part.name) for part in fields(base) if getattr(base, part.name) not in (part.default, None)}
         _require_agreement(stated, known, source)
-    if gpus is not None and not stated.keys() & {"tensor_parallel_size"} and command is None and source is None:
+    if gpus is not None and not stated.keys() & {"tensor_parallel_size"} and served is None and source is None:
         base = replace(base, tensor_parallel_size=1)
     deployment = replace(base, **stated)
     if source is not None and gpus not in (None, deployment.gpus_per_instance):
@@ -67,13 +67,13 @@ def deployment_of(options: dict[str, Any], base: Deployment | None = None, *, so
     return deployment.with_gpus(gpus)
 
 
-def scheduler_of_command(options: Mapping[str, Any]) -> str | None:
-    """The options of the engine's scheduler in --serve, as --scheduler takes them."""
+def command_of(options: Mapping[str, Any]) -> ServeCommand | None:
+    """What --serve states; None without it."""
     if options.get("serve") is None:
         return None
     from ..serving.serve_command import read_command
 
-    return read_command(options["serve"]).scheduler
+    return read_command(options["serve"])
 
 
 def deployment_json(time: TimeSetup) -> dict[str, Any] | None:

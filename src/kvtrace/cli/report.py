@@ -67,7 +67,7 @@ def report_command(trace, other, output, policies, capacity, quiet, **options):
     html_page.check_output(output)
     paths = [path for path in (trace, other) if path is not None]
     model = options["model_config"]
-    time = time_of(options, ["vllm"], model=model)
+    time = time_of(options, model=model)
     kv_bytes = chosen(model, options["kv_bytes_per_token"])
     with Work(console(), "report", COMPARED if other else REPORT, quiet, files=len(paths)) as work, own_policies():
         work.step("read")

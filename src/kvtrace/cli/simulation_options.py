@@ -20,7 +20,7 @@ from .._base.units import count, share
 from ..cache.setup import CacheSetup
 from ..serving.deployment import Deployment
 from ..serving.run_options import InstanceSetup, TimeSetup
-from .deployment_options import DEPLOYMENT, LIMITS, deployment_of, gpu_options, scheduler_of_command
+from .deployment_options import DEPLOYMENT, LIMITS, command_of, deployment_of, gpu_options
 from .help import AmountType
 from .options import (
     ENGINE_BLOCK_SIZE,
@@ -138,25 +138,30 @@ def _with_ranks(instances: InstanceSetup, time: TimeSetup, engines: list[Any]) -
     return replace(instances, instances=size, routers=instances.routers or (balancer,))
 
 
-def time_of(options: dict[str, Any], engines: list[Any], **others: Any) -> TimeSetup:
-    """What serves the requests, by a command's options, which it takes out of them; `others` are fields of Deployment."""
+def time_of(options: dict[str, Any], engines: list[Any] | None = None, **others: Any) -> TimeSetup:
+    """What serves the requests, by a command's options, which it takes out of them; `others` are fields of Deployment.
+
+    The engines are that of the deployment, unless they are named.
+    """
     from ..serving.calibration.costs import read_costs
 
     time = taken(TimeSetup, options)
     costs = read_costs(time.costs_file) if time.costs_file else None
     if costs and options.get("gpu"):
         raise UsageError("--costs and --gpu cannot be combined. Use one of them.")
-    scheduler = time.scheduler or scheduler_of_command(options)
+    served = command_of(options)
+    scheduler = time.scheduler or (served.scheduler if served else None)
     deployment = deployment_of(options, costs.measured if costs else None, **others)
-    return replace(time, scheduler=scheduler, deployment=deployment, costs=costs).resolved(engines)
+    return replace(time, scheduler=scheduler, deployment=deployment, costs=costs).resolved(engines or [deployment.engine])
 
 
 def _deployment_of(options: dict[str, Any], engines: str | None, policies: str) -> tuple[TimeSetup, list[Any]]:
     """What serves the requests, and the engines, whose default it decides."""
     from .._base.units import count, names
 
-    timed = bool(options["gpu"] or options["costs_file"])
-    engine_names: list[Any] = names(engines or ("vllm" if timed and policies == "lru" else "reference"))
+    timed, served = bool(options["gpu"] or options["costs_file"]), command_of(options)
+    default = served.stated["engine"] if served else "vllm" if timed and policies == "lru" else "reference"
+    engine_names: list[Any] = names(engines or default)
     retention = options["retention"]
     time = time_of(
         options, engine_names, model=options["model_config"], block_size=options["engine_block_size"],

@@ -78,7 +78,8 @@ class Deployment:
     model: str | Path | Mapping[str, Any] | None = None  # a name, the path of a config.json, or its fields
     engine: EngineName = option(
         "vllm",
-        "Engine whose scheduler and cache an instance has: {rows}. With more --tiers than it has: reference.",
+        "Engine whose scheduler and cache an instance has: {rows}. With more --tiers than it has: reference.  "
+        "[default: vllm]",
         metavar="E", group="Cache",
     )  # fmt: skip
     gpu: str | Path | Gpu | None = option(
