@@ -152,7 +152,22 @@ def test_the_engine_is_that_of_the_command(path, capsys):
     served = ["--serve", "python -m sglang.launch_server --model-path Qwen/Qwen3-8B --tp 2", "--gpu", "h100"]
     values = printed(capsys, "simulate", path, *served)[0]
     assert values["deployment"]["engine"] == values["results"][0]["engine"] == "sglang"
-    assert printed(capsys, "plan", path, *served, "--router", "sticky")[0]["setting"]["deployment"]["engine"] == "sglang"
+    assert (
+        printed(capsys, "plan", path, *served, "--router", "sticky")[0]["setting"]["deployment"]["engine"] == "sglang"
+    )
+
+
+def test_a_drafter_changes_hits_by_the_rule_of_the_version(path, capsys):
+    words = ["simulate", path, "--model", "deepseek-v3", "--tp", "8", "--engine", "vllm", "--capacity", "50"]
+    hits = {}
+    for name, more in (("none", []), ("new", ["--speculative", "mtp"]), ("old", ["--engine-version", "0.26.0"])):
+        more = [*more, "--speculative", "mtp"] if name == "old" else more
+        (result,) = printed(capsys, *words, *more)[0]["results"]
+        hits[name] = result["hit_blocks"], result.get("drafting", {}).get("rule")
+    assert hits == {"none": (3, None), "new": (1, "lookahead"), "old": (1, "drop")}
+    assert run(["simulate", path, "--model", "mimo-7b-base", "--speculative", "mtp:2", "--capacity", "9"]) == 2
+    assert run(["simulate", path, "--model", "deepseek-v3", "--speculative", "mtp", "--capacity", "9"]) == 2
+    assert "not modelled with --engine reference" in capsys.readouterr().err
 
 
 def test_the_room_of_a_deployment_is_printed(capsys):

@@ -24,6 +24,9 @@ if TYPE_CHECKING:
     from .simulation import StepCost
 
 
+LOOKAHEAD_FROM = (0, 27)  # vLLM 0.26.0 drops a hit's last block, 0.33.0 hashes the token after a block too
+
+
 @dataclass(frozen=True)
 class InstanceSetup:
     """Instances of a serving engine behind a router, each with a cache of its own; None is one cache and no router."""
@@ -104,12 +107,17 @@ class TimeSetup:
     def drafting(self, engines: Sequence[EngineName]) -> dict[str, Drafting] | None:
         """Engine -> what the drafter changes in its cache; None without one. UsageError if it is not modelled there."""
         from ..cache.engines import drafting
+        from .hardware.vllm_memory import version_of
         from .models.layers import require_one_module
 
-        drafter = self.deployment.speculative
-        if drafter is not None and self.deployment.model is not None:
-            require_one_module(self.deployment)
-        return None if drafter is None else {engine: drafting(engine, drafter.tokens) for engine in engines}
+        deployment, drafter = self.deployment, self.deployment.speculative
+        if drafter is None:
+            return None
+        if deployment.model is not None:
+            require_one_module(deployment)
+        old = deployment.engine == "vllm" and version_of(deployment.engine_version) < LOOKAHEAD_FROM
+        rules = {"vllm": "drop"} if old else {}
+        return {engine: drafting(engine, drafter.tokens, rules.get(engine)) for engine in engines}
 
     def blocks_of(self, engine: EngineName, block_size: int, layout: CacheLayout | None = None) -> int:
         """Blocks of `block_size` tokens, or of the pool of a layout, that the GPUs of an instance hold.
