@@ -63,7 +63,7 @@ def test_the_options_reach_the_loop(trace, run):
     (["--loop", "closed", "--lanes", "2", "--start-inside", "80%-20%"], "the smaller one first"),
     (["--loop", "closed", "--lanes", "2", "--start-inside", "half"], "'half' is not a range of shares."),
     (["--loop", "closed", "--lanes", "900"], "--lanes 900 needs 900 sessions; the trace has"),
-    (["--loop", "closed", "--lanes", "2", "--seed", "1"], "--seed needs --router dynamo or --start-inside."),
+    (["--loop", "closed", "--lanes", "2", "--seed", "1"], "--seed needs --router dynamo or vllm-dp, or --start-inside"),
     (["--loop", "closed", "--lanes", "2", "--policy", "belady"], "upper bound belady"),
 ])  # fmt: skip
 def test_a_bad_use_gets_one_clear_line(trace, run, words, message):

@@ -245,7 +245,7 @@ def test_a_seed_repeats_the_draws_of_dynamos_router(path, capsys):
         ),
         ((*DYNAMO, "--schedule", "open-loop:5"), "A simulation in time has its own schedule."),
         ((*DYNAMO, "--scheduler", "async_scheduling=off"), "is not an option of dynamo's scheduler."),
-        ((*IN_TIME, "--instances", "2", "--seed", "1"), "--seed needs --router dynamo or --start-inside."),
+        ((*IN_TIME, "--instances", "2", "--seed", "1"), "--seed needs --router dynamo or vllm-dp, or --start-inside."),
         (("--instances", "2", "--router", "dynamo"), "Add --engine dynamo"),
         ((*IN_TIME, "--scheduler", "seats=3"), "'seats=3' is not an option of vllm's scheduler."),
         ((*IN_TIME, "--engine", "reference", "--scheduler", "watermark=1%"), "The scheduler reserve has no options."),

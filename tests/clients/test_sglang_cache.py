@@ -107,15 +107,18 @@ ON_THE_CONVERSATION_TRACE = [  # blocks, policy, schedule, tree
 ]  # fmt: skip
 
 
-@needs_sglang
-def test_the_conversation_trace_hits_as_in_sglang(shared, tmp_path):
-    whole = read(shared / "data/mooncake/conversation_trace.jsonl")
-    blocks = whole.prompt_blocks  # a block is a token: block mode
+def block_per_token(whole):
+    """A trace with a token for each block of another one, for block mode."""
     columns = Columns(
-        whole.timestamp, blocks, np.ones(len(whole), dtype=int), whole.hash_ids, whole.offsets,
+        whole.timestamp, whole.prompt_blocks, np.ones(len(whole), dtype=int), whole.hash_ids, whole.offsets,
         extra={"priority": np.zeros(len(whole), dtype=int)},
     )  # fmt: skip
-    trace = Trace.from_columns(columns, block_size=1)
+    return Trace.from_columns(columns, block_size=1)
+
+
+@needs_sglang
+def test_the_conversation_trace_hits_as_in_sglang(shared, tmp_path):
+    trace = block_per_token(read(shared / "data/mooncake/conversation_trace.jsonl"))
     cases = [
         {"mode": "block", "schedule": schedule, "policy": policy, "capacity": capacity, "tree": tree}
         for capacity, policy, schedule, tree in ON_THE_CONVERSATION_TRACE

@@ -34,7 +34,13 @@ sys.modules["vllm.third_party.deep_gemm"] = importlib.import_module("deep_gemm")
 importlib.import_module("flashinfer.utils").get_trtllm_gen_multi_ctas_kv_counter_bytes = lambda *numbers: 1
 is_torchvision_available()  # before there is a stand-in for it, which only models of images need
 vllm_absent.ABSENT.append("torchvision")
-_ATTENTION = ("vllm_flash_attn._vllm_fa2_C", "vllm_flash_attn._vllm_fa3_C", "_flashmla_C", "_flashmla_extension_C")
+_ATTENTION = (
+    "vllm_flash_attn._vllm_fa2_C",
+    "vllm_flash_attn._vllm_fa3_C",
+    "_flashmla_C",
+    "_flashmla_extension_C",
+    "_flashkda_C",
+)
 for _name in ("_C_stable_libtorch", "_C", "_moe_C", *_ATTENTION):
     sys.modules[f"vllm.{_name}"] = types.ModuleType(f"vllm.{_name}")
 
@@ -47,6 +53,13 @@ class Kernel:
 
     def __getattr__(self, name):
         return self
+
+
+class Workspaces:
+    """Stands for a kernel's questions about its workspace."""
+
+    def __getattr__(self, name):
+        return lambda *numbers: 1
 
 
 class Kernels:
@@ -62,6 +75,11 @@ class Kernels:
 
 for _name in ("_C", "_moe_C", "_vllm_fa2_C", "_vllm_fa3_C"):
     setattr(torch.ops, _name, Kernels())
+
+torch.ops._flashkda_C = Workspaces()
+_REDUCE = "vllm.model_executor.kernels.linear.cute_dsl.gemm_rs_ar"  # exchanges between GPUs, of Kimi K3
+sys.modules[_REDUCE] = types.ModuleType(_REDUCE)
+sys.modules[_REDUCE].maybe_init_gemm_rs_ar = lambda *arguments, **options: False
 
 import vllm.model_executor.models.registry as registry
 import vllm.platforms
@@ -99,7 +117,7 @@ class GPU(NonNvmlCudaPlatform):
         return "meta"
 
     @classmethod
-    def get_device_sm_count(cls, device_id=0):
+    def num_compute_units(cls, device_id=0):
         return 132
 
     @classmethod

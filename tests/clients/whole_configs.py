@@ -31,6 +31,21 @@ FAMILIES = {  # model type -> architecture and the fields that its class needs b
     "gemma4_text": ("Gemma4ForCausalLM", {"vocab_size_per_layer_input": 1024}),
     "glm_moe_dsa": ("GlmMoeDsaForCausalLM", DEEPSEEK),
     "gpt_oss": ("GptOssForCausalLM", {"num_local_experts": 32, "num_experts_per_tok": 2}),
+    "kimi_linear": (
+        "KimiLinearForCausalLM",
+        DEEPSEEK | {
+            "num_experts": 32, "num_experts_per_token": 2, "num_expert_group": 1, "num_shared_experts": 1,
+            "moe_renormalize": True, "moe_router_activation_func": "sigmoid", "mla_use_nope": True,
+            "hidden_act": "silu",
+        },
+    ),
+    "minimax_m3": (
+        "MiniMaxM3SparseForCausalLM",
+        {
+            "num_local_experts": 32, "num_experts_per_tok": 2, "rotary_dim": 64, "scoring_func": "sigmoid",
+            "model_type": "minimax_m3_vl",
+        },
+    ),
     "jamba": ("JambaForCausalLM", {"num_experts": 2, "num_experts_per_tok": 2, "mamba_dt_rank": 256}),
     "kimi_k25": ("DeepseekV3ForCausalLM", DEEPSEEK | {"model_type": "deepseek_v3"}),
     "llama": ("LlamaForCausalLM", {}),
@@ -77,6 +92,11 @@ def whole_config(name):
         names = {"full": "full_attention", "window": "sliding_attention"}
         whole["layer_types"] = [names[word] for word in all_layers(read_config(whole))]
         whole["attention_k_eq_v"] = "num_global_key_value_heads" in stated
+    if stated["model_type"] == "kimi_linear":
+        kinds = whole.pop("layer_types")
+        lists = {"full_attn_layers": "full_attention", "kda_layers": "linear_attention"}
+        numbered = {key: [i for i, kind in enumerate(kinds, 1) if kind == value] for key, value in lists.items()}
+        whole["linear_attn_config"] = whole["linear_attn_config"] | numbered | {"gate_lower_bound": -5.0}
     if stated["model_type"] == "mimo_v2":
         kinds = whole.pop("layer_types")
         whole["hybrid_layer_pattern"] = [int(kind == "sliding_attention") for kind in kinds]

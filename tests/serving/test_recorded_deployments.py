@@ -22,6 +22,7 @@ from kvtrace.serving.validation import validate
 from kvtrace.trace.columns import replace_columns
 from kvtrace.trace.trace import Trace
 from tests.serving.recorded import COST, SETTINGS, made_up, recorded
+from tests.serving.test_recordings import sglang_requests
 
 SERVED = Deployment("llama-3.1-8b", gpu="h100")
 TWO = replace(SETTINGS, deployment=replace(SETTINGS.deployment, data_parallel_size=2), api_server_count=1)
@@ -139,6 +140,24 @@ def test_the_deployment_of_sglang_is_what_its_server_states():
     assert settings.ranks("vllm")["router"] == "vllm-dp"
     names = [sentence.partition(":")[0] for sentence in settings.not_simulated]
     assert names == ["enable_dp_attention", "speculative_algorithm"]
+
+
+def test_ranks_of_a_model_with_experts_wait_and_the_warning_comes_once():
+    plain = EngineSettings(Deployment(data_parallel_size=2))
+    expert = vllm_settings({"engine_kwargs": {"data_parallel_size": 2, "enable_expert_parallel": True}})
+    for settings, counts in ((plain, (0, 1)), (expert, (1, 1)), (EngineSettings(), (0, 0))):
+        assert tuple(len(settings.warnings(has_experts=experts)) for experts in (False, True)) == counts
+
+
+def test_a_request_log_of_sglang_names_the_ranks(tmp_path):
+    folder = sglang_requests(tmp_path)
+    assert read_recording(folder).settings.ranks("sglang") == {}
+    rows = [json.loads(line) for line in folder.read_text().splitlines()]
+    for number, row in enumerate(rows):
+        if row["event"] == "request.finished":
+            row["out"]["meta_info"]["dp_rank"] = number % 3
+    folder.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    assert read_recording(folder).settings.ranks("sglang")["instances"] == 3
 
 
 def test_blocks_of_another_size_hold_as_many_tokens():

@@ -5,6 +5,7 @@ from __future__ import annotations
 import click
 
 from .._base.options import record_of
+from ..serving.deployment import Deployment
 from . import completion
 from .help import Command
 from .options import (
@@ -15,11 +16,15 @@ from .options import (
     Streamed,
     engine_units,
     figure_writer,
+    given,
     json_option,
+    record_options,
     remarks_of,
     viewed,
 )
 from .output import console, print_notes, print_result, print_tables
+
+DIVIDED = ("tensor_parallel_size", "kv_cache_dtype")  # fields of a Deployment that change its cache groups
 
 
 @click.command("analyze", cls=Command, groups={"--fold": "Output"}, examples=(
@@ -37,6 +42,7 @@ from .output import console, print_notes, print_result, print_tables
 @click.option("--ms-per-token", default=30.0, type=click.FloatRange(0), metavar="TIME", help="Decode time per output token, such as 30 (ms) or 30ms; sets the mean concurrency that is printed.")
 @click.option("--engine", metavar="E", cls=RowsOption, rows=completion.grouped_engines, help="With --model: also print how many of the possible hits the model has in this engine, with its windows and states: {rows}.")
 @click.option("--capacity", metavar="C", help="With --engine: capacity of its cache, such as 20000 or 40GiB.  [default: memory for all blocks]")
+@record_options(Deployment, only=DIVIDED)
 @DOMAINS
 @STREAMED
 def analyze_command(trace, basic, as_json, quantiles, factors, ms_per_token, engine, capacity, domains, **options):
@@ -52,6 +58,9 @@ def analyze_command(trace, basic, as_json, quantiles, factors, ms_per_token, eng
     from ..report.progress import ANALYZE, Work
     from ..trace.building import stated_note
 
+    divided = given(Deployment, options)
+    if divided and not engine:
+        raise click.UsageError("--tensor-parallel-size and --kv-cache-dtype need --engine.")
     source, png, svg = record_of(Streamed, options), options["png"], options["svg"]
     write_figure = figure_writer(png, svg, source.quiet)
     if (engine and not source.model_config) or (capacity and not engine):
@@ -73,7 +82,7 @@ def analyze_command(trace, basic, as_json, quantiles, factors, ms_per_token, eng
         else:
             statistics = analyze(loaded, quantiles=extra_quantiles, ms_per_token=ms_per_token, kv_bytes_per_token=kv_bytes)
         sizes = by_block_size(loaded, fold_factors) if fold_factors else []
-        reached = _reached(loaded, source.model_config, engine, capacity, kv_bytes) if engine else None
+        reached = _reached(loaded, Deployment(source.model_config, engine, **divided), capacity, kv_bytes) if engine else None
     remarks = remarks_of(loaded, "prefixes", "outputs", "times")
     if as_json:
         reachable = {"reachable_hits": reached.to_dict()} if reached else {}
@@ -86,14 +95,13 @@ def analyze_command(trace, basic, as_json, quantiles, factors, ms_per_token, eng
     write_figure(loaded, kv_bytes_per_token=kv_bytes)
 
 
-def _reached(trace, model_config, engine, capacity, kv_bytes):
-    """What the cache of an engine makes of the possible hits."""
+def _reached(trace, deployment, capacity, kv_bytes):
+    """What the cache of a deployment makes of the possible hits."""
     from ..analysis.capacities import parse_capacity
-    from ..serving.deployment import Deployment
     from ..serving.models.engine_layout import layouts_for
     from ..serving.models.possible_hits import reachable_hits
 
-    layout = layouts_for(Deployment(model_config), [engine], trace.block_size).get(engine)
+    layout = layouts_for(deployment, [deployment.engine], trace.block_size).get(deployment.engine)
     units = {"block_size": trace.block_size, "working_set": trace.working_set, "kv_bytes_per_token": kv_bytes}
-    blocks = parse_capacity(capacity, **engine_units(layout, trace.block_size, units)) if capacity else None
-    return reachable_hits(trace, model_config, engine, capacity=blocks)
+    blocks = parse_capacity(capacity, **engine_units(layout, trace.block_size, units, deployment.gpus_per_instance)) if capacity else None
+    return reachable_hits(trace, deployment, capacity=blocks)

@@ -11,7 +11,7 @@ from .deployment_options import DEPLOYMENT, gpu_options
 from .help import Command
 from .options import QUIET, RowsOption, json_option
 from .output import console, print_json, print_lines, print_tables
-from .recording_options import SCHEDULER, TRACE_OF_LOG, not_as_recorded, recorded_deployment, recording_of, scheduler_of
+from .recording_options import SCHEDULER, TRACE_OF_LOG, contradictions, recorded_deployment, recording_of, scheduler_of
 
 GPU = "GPU that served it: {rows}, or a JSON file."
 GPUS = "GPUs of the engine.  [default: from LOG, else 1]"
@@ -63,7 +63,8 @@ def calibrate_command(log, holdout, seed, costs_output, as_json, quiet, **option
     else:
         print_tables(calibration_report.calibration_tables(calibration))
     if not quiet:
-        print_lines(("warning", warning) for warning in not_as_recorded(recording, options))
+        settings = recording.settings.warnings(has_experts=calibration.costs.step_cost.expert_step_s > 0)
+        print_lines(("warning", warning) for warning in [*settings, *contradictions(recording, options)])
         print_lines(("warning", warning) for warning in calibration_report.calibration_warnings(calibration))
         print_lines([("wrote", costs_output)] if costs_output not in (None, "-") else [])
 

@@ -46,8 +46,3 @@ def scheduler_of(recording: Any, options: dict[str, Any]) -> Any:
 def contradictions(recording: Any, options: dict[str, Any]) -> list[str]:
     """A sentence for --engine, if it contradicts the recording."""
     return list(recording.settings.contradictions(engine=options["engine"]))
-
-
-def not_as_recorded(recording: Any, options: dict[str, Any]) -> list[str]:
-    """A sentence for each setting of the recording that is not simulated, and each option that contradicts it."""
-    return [*recording.settings.not_simulated, *contradictions(recording, options)]

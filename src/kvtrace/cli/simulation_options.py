@@ -177,8 +177,9 @@ def _loop_of(options: dict[str, Any], time: TimeSetup, warm_up: str, seed: int |
     loop = given.closed_loop(seed=seed, warm_up=warm_up if given.loop == "closed" else "0")
     if loop and not time.cost:
         raise click.UsageError("--loop closed is a simulation in time. Add --gpu and --model, or --engine dynamo.")
-    if seed is not None and "dynamo" not in routers and not (loop and loop.start == "inside"):
-        raise click.UsageError("--seed needs --router dynamo or --start-inside.")
+    draws = {"dynamo", "vllm-dp"} & set(routers) or time.deployment.data_parallel_size > 1
+    if seed is not None and not draws and not (loop and loop.start == "inside"):
+        raise click.UsageError("--seed needs --router dynamo or vllm-dp, or --start-inside.")
     return loop
 
 

@@ -56,7 +56,7 @@ def sentence(validation: Validation) -> str:
 def warnings(validation: Validation) -> list[str]:
     """What limits the comparison, one sentence each."""
     recording, run = validation.recording, validation.run
-    sentences = list(recording.settings.not_simulated)
+    sentences = recording.settings.warnings(has_experts=validation.cost.expert_step_s > 0)
     if recording.left_out:
         sentences.append(
             f"{recording.left_out:,} requests failed and are left out; the engine may have worked on them."

@@ -37,7 +37,7 @@ class InstanceSetup:
     )  # fmt: skip
     router_seed: int = option(
         0,
-        "Seed of --router dynamo, which draws among instances of equal cost, and of --start-inside.  [default: 0]",
+        "Seed of the routers that draw, dynamo and vllm-dp, and of --start-inside.  [default: 0]",
         name="seed", metavar="N", minimum=0, group=TIME,
     )  # fmt: skip
     lower: Sequence[Tier] = ()  # in time: the tiers of an instance below the first one, which has the capacities
@@ -104,8 +104,11 @@ class TimeSetup:
     def drafting(self, engines: Sequence[EngineName]) -> dict[str, Drafting] | None:
         """Engine -> what the drafter changes in its cache; None without one. UsageError if it is not modelled there."""
         from ..cache.engines import drafting
+        from .models.layers import require_one_module
 
         drafter = self.deployment.speculative
+        if drafter is not None and self.deployment.model is not None:
+            require_one_module(self.deployment)
         return None if drafter is None else {engine: drafting(engine, drafter.tokens) for engine in engines}
 
     def blocks_of(self, engine: EngineName, block_size: int, layout: CacheLayout | None = None) -> int:

@@ -48,6 +48,7 @@ class ValidationDict(TypedDict):
     left_out: int
     rejected: int
     warm_up: int
+    deployment: dict[str, Any]
     scheduler: str
     capacity: int | None
     block_size: int
@@ -178,6 +179,7 @@ class Validation(PlottedResult):
         return {
             "schema": SCHEMA, "format": recorded.format, "requests": len(recorded), "left_out": recorded.left_out,
             "rejected": run.rejected, "warm_up": self.warm_up,
+            "deployment": recorded.settings.deployment.to_dict(),
             "scheduler": f"{run.scheduler.name} {run.scheduler.version}".strip(), "capacity": self.capacity,
             "block_size": recorded.trace.block_size, "step_cost": asdict(self.cost),
             "errors": as_json(self.errors),

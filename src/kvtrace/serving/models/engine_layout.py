@@ -26,6 +26,7 @@ from .shares import KV_DTYPES, config_of, kv_format
 FULL = ("full", "latent")
 WORD_OF = {"full": ("full", "both"), "latent": ("full", "both"), "state": ("state", "both")}  # kind -> its words
 FULL_IN_SGLANG = ("gemma2", "gemma3")  # model types whose windows keep all tokens in SGLang
+SPARSE_PAGE = 64  # tokens of a page of SGLang's with an indexer
 LAYOUTS = tuple(KV_DTYPES)  # engines
 
 
@@ -60,8 +61,8 @@ def cache_layout(
     """The cache groups that an engine makes of a model on one GPU; None if it keeps all tokens of all layers.
 
     Args:
-        model: A Deployment, whose fields then replace the other arguments; or a name that `kvtrace models` lists, the
-            path of a config.json, or its fields, on one GPU.
+        model: A Deployment, with its own engine and options but for a block size that is given here; or a name that
+            `kvtrace models` lists, the path of a config.json, or its fields, on one GPU.
         engine: "vllm" or "sglang".
         block_size: Tokens of a block that is asked of the engine; None is its default. A model with states may get
             larger ones. Trace blocks must divide them: give the trace's block size, or a multiple of it.
@@ -80,7 +81,9 @@ def cache_layout(
     >>> cache_layout("llama-3.1-8b") is None
     True
     """
-    if not isinstance(model, Deployment):
+    if isinstance(model, Deployment):
+        model = replace(model, block_size=block_size or model.block_size)
+    else:
         model = Deployment(
             model, engine, block_size=block_size, kv_cache_dtype=kv_dtype or "auto", gpu=gpu,
             retention_interval=retention_interval, max_num_batched_tokens=step_tokens,
@@ -117,7 +120,7 @@ def layouts_for(
     for engine in dict.fromkeys(engines):
         if engine in LAYOUTS:
             block = size or _whole_blocks(engine, trace_block_size)
-            deployed = replace(model, engine=engine, block_size=block) if isinstance(model, Deployment) else model
+            deployed = replace(model, engine=engine) if isinstance(model, Deployment) else model
             layouts[engine] = cache_layout(deployed, engine, block_size=block, **options)
     return {engine: layout for engine, layout in layouts.items() if layout is not None}
 
@@ -158,6 +161,11 @@ def _in_vllm(fields: Fields, deployment: Deployment) -> CacheLayout:
         shards = deployment.decode_context_parallel_size
         return packed_layout(stage_layers(deployment), block_size=deployment.block_size, context_shards=shards)
     stages = [_in_order(fields, kinds) for kinds in stage_layers(deployment)]
+    layers = [kind for stage in stages for kind in stage]
+    mixed = any(kind.indexer for kind in layers) and any(kind.kind not in FULL for kind in layers)
+    if mixed or fields.values.get("use_sconv"):
+        kept = "an indexer beside windows or states" if mixed else "convolutions of keys and values"
+        raise UsageError(f"{fields.name}: vLLM's blocks for {kept} are not modelled.")
     if str(fields.values.get("model_type", "")).startswith("cohere2"):  # vLLM's class adds one token
         stages = [[replace(kind, window=kind.window + (kind.kind == "window")) for kind in kinds] for kinds in stages]
     bits, _ = kv_format(fields, deployment)
@@ -180,7 +188,8 @@ def _in_sglang(fields: Fields, deployment: Deployment) -> CacheLayout:
     kinds = rank_layers(deployment)
     if str(fields.values.get("model_type", "")).startswith(FULL_IN_SGLANG):
         kinds = tuple(replace(kind, kind="full", window=0) if kind.kind == "window" else kind for kind in kinds)
-    return sglang_layout(kinds, deployment.block_size or 1)
+    sparse = any(kind.indexer for kind in kinds)
+    return sglang_layout(kinds, deployment.block_size or (SPARSE_PAGE if sparse else 1))
 
 
 def _in_order(fields: Fields, kinds: tuple[LayerKind, ...]) -> list[LayerKind]:

@@ -22,7 +22,7 @@ STATE_KERNELS = {  # field of a mechanism of states -> vLLM's prefill kernel on 
     "linear_attn_config": "flashkda", "linear_num_heads": "flashkda", "linear_num_key_heads": "flashinfer",
     "mamba_num_heads": "mamba2", "mamba_n_heads": "mamba2",
 }  # fmt: skip
-BLOCK, SPARSE_BLOCK, COMPRESSED_BLOCK = 16, 64, 256  # of most kernels, of those with an indexer, of DeepSeek V4's
+BLOCK, SPARSE_BLOCK, BLOCK_SPARSE_BLOCK = 16, 64, 128  # of most kernels, of those with an indexer, of MiniMax M3's
 FP8_LATENT_BLOCK = {"hopper": 64}  # FlashMLA, which Hopper GPUs take where the latents are FP8
 LATENT_BLOCK = {"blackwell": 32}  # FlashInfer's
 WIDE_HEAD, WIDE_FP8_BLOCK = 256, 64  # FlashAttention 4, which Hopper GPUs take for FP8 keys of wider heads
@@ -41,8 +41,8 @@ def generation(gpu: str | None) -> str:
 def attention_block(fields: Fields, kinds: Iterable[LayerKind], gpu: str | None, *, fp8: bool) -> int:
     """The smallest number of tokens that vLLM's kernels for these layers take in a block."""
     kinds, family = list(kinds), generation(gpu)
-    if any(kind.tokens_per_entry != 1 for kind in kinds):
-        return COMPRESSED_BLOCK
+    if "index_block_size" in fields or "sparse_attention_config" in fields:
+        return BLOCK_SPARSE_BLOCK
     if any(kind.indexer for kind in kinds):
         return SPARSE_BLOCK
     if any(kind.kind == "latent" for kind in kinds):

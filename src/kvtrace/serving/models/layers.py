@@ -298,6 +298,16 @@ def growing_bytes(kinds: Iterable[LayerKind]) -> int:
     return sum(kind.bytes_per_token for kind in kinds if kind.kind != "state")
 
 
+def require_one_module(deployment: Deployment) -> None:
+    """UsageError if a step of MTP has several modules, which see further tokens than the hits of `Drafting` count."""
+    drafter = deployment.speculative
+    if drafter is None or drafter.method != "mtp" or drafter.tokens == 1:
+        return
+    fields = read_config(deployment.served_model)
+    if draft_layers(fields) > 1:
+        raise UsageError(f"{fields.name} predicts with several modules, whose hits are not modelled. Try mtp:1.")
+
+
 def draft_layers(fields: Fields) -> int:
     """Layers of attention that predict further tokens; InputError where a config does not state their kind."""
     added = fields.whole("num_nextn_predict_layers", 0, least=0) or fields.whole("mtp_num_hidden_layers", 0, least=0)

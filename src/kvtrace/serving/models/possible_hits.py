@@ -17,6 +17,7 @@ from ...cache.layout import CacheLayout
 from ...cache.simulation import Setting, run
 from ...trace.columns import require_trace
 from ...trace.trace import Trace
+from ..deployment import Deployment
 from .engine_layout import cache_layout, layouts_for
 
 NAMES = {"vllm": "vLLM", "sglang": "SGLang"}
@@ -93,14 +94,19 @@ class ReachableHits(DescribedResult):
 
 
 def reachable_hits(
-    trace: Trace, model: Mapping[str, Any] | str | Path, engine: EngineName = "vllm", *, capacity: int | None = None
+    trace: Trace,
+    model: Deployment | Mapping[str, Any] | str | Path,
+    engine: EngineName = "vllm",
+    *,
+    capacity: int | None = None,
 ) -> ReachableHits:
     """The hits that an engine's cache of a model has on a trace, of those that are possible, and better settings.
 
     Args:
         trace: The trace. Its blocks should be short: a partial last block hides where a prompt ends.
-        model: A name that `kvtrace models` lists, the path of a config.json, or its fields.
-        engine: "vllm" or "sglang".
+        model: A Deployment with one of these engines; or a name that `kvtrace models` lists, the path of a config.json,
+            or its fields, on one GPU.
+        engine: "vllm" or "sglang"; not used with a Deployment.
         capacity: Blocks of the engine's pool; None evicts nothing, so that more checkpoints always hit more.
 
     Raises:
@@ -114,9 +120,11 @@ def reachable_hits(
     (1024, 2048, '--retention dense')
     """
     require_trace(trace)
-    layout = layouts_for(model, [engine], trace.block_size).get(engine)
+    deployment = model if isinstance(model, Deployment) else Deployment(model, engine)
+    engine = deployment.engine
+    layout = layouts_for(deployment, [engine], trace.block_size).get(engine)
     if layout is None:
-        cache_layout(model, engine)  # refuses an engine without cache groups
+        cache_layout(deployment)  # refuses an engine without cache groups
 
     def hits(layout: CacheLayout | None, capacity: int | None) -> int:
         setting = Setting(capacity or 1, engine=engine, mode="token", layout=layout)
@@ -128,7 +136,7 @@ def reachable_hits(
         0 if layout is None else int(np.count_nonzero(tokens <= layout.scheduler_block_size)), layout,
         tuple(
             OtherLayout(setting, other, hits(other, _as_much(capacity, layout, other)))
-            for setting, other in _others(trace, model, engine, layout)
+            for setting, other in _others(trace, deployment, layout)
         ) if layout else (),
     )  # fmt: skip
 
@@ -148,18 +156,17 @@ def _as_much(capacity: int | None, layout: CacheLayout, other: CacheLayout) -> i
     return capacity and max(1, capacity * layout.block_bytes // other.block_bytes)
 
 
-def _others(
-    trace: Trace, model: Mapping[str, Any] | str | Path, engine: EngineName, layout: CacheLayout
-) -> Iterator[tuple[str, CacheLayout]]:
+def _others(trace: Trace, deployment: Deployment, layout: CacheLayout) -> Iterator[tuple[str, CacheLayout]]:
     """Other retention intervals and block sizes of an engine, with the options that choose them."""
     size, longest = layout.scheduler_block_size, int(trace.input_length.max(initial=0))
+    engine = deployment.engine
     if engine == "vllm" and any(group.kind in ("window", "state") for group in layout.groups):
         for interval in (None, *(size * step for step in STEPS if size * step <= longest)):
             named = "dense" if interval is None else interval
             yield f"--retention {named}", replace(layout, retention_interval=interval)
     for factor in (2, 4) if engine == "vllm" else ():  # SGLang's blocks are the trace's
         try:
-            other = cache_layout(model, engine, block_size=trace.block_size * factor)
+            other = cache_layout(replace(deployment, block_size=trace.block_size * factor))
         except UsageError:  # the engine refuses it
             continue
         if other is not None and other.scheduler_block_size != size:

@@ -26,6 +26,7 @@ KV_DTYPES: Mapping[str, Mapping[str, int | None]] = {  # engine -> its names -> 
 PACKED_LATENT = 656  # bytes of fp8_ds_mla: 512 values in FP8, 4 scales of 4 bytes, 64 values of rotation in 16 bits
 PACKED = (512, 64)  # the values that it is made for
 INDEXER_BITS = 8
+TRITON_ALONE = ("gpt_oss", "gemma4", "mimo_v2")  # sinks, wide heads, values of another width: on an Ampere GPU
 NOT_COPIED = ("gpt_oss",)  # model types whose class in vLLM fails with more GPUs than heads of keys
 
 
@@ -68,36 +69,69 @@ def gpu_share(fields: Fields, deployment: Deployment) -> Share:
     bits, packed = kv_format(fields, deployment)
     return Share(
         value_bits=bits,
-        indexer_bits=INDEXER_BITS,
-        indexer_scales=True,
+        indexer_bits=INDEXER_BITS if "kv_lora_rank" in fields else 16,  # MiniMax M3's are plain keys
+        indexer_scales="kv_lora_rank" in fields,
         latent_bytes=PACKED_LATENT if packed else None,
         gpus=deployment.tensor_parallel_size,
-        drafted_tokens=deployment.speculative.tokens if deployment.speculative else 0,
+        # of recurrent states: SGLang's where the config states none
+        state_dtype="float32" if deployment.engine == "sglang" and "mamba_ssm_dtype" not in fields else None,
+        # vLLM keeps past inputs for them in a state, SGLang in buffers beside the pool
+        drafted_tokens=deployment.speculative.tokens if deployment.speculative and deployment.engine == "vllm" else 0,
     )
 
 
 def kv_format(fields: Fields, deployment: Deployment) -> tuple[int, bool]:
     """Bits of a value of keys and values in the engine's cache, and whether latents are packed with their scales."""
-    names = KV_DTYPES.get(deployment.engine)
+    names, engine = KV_DTYPES.get(deployment.engine), deployment.engine
     if names is None:
-        raise UsageError(f"Engine {deployment.engine} has no layout here. Try {' or '.join(KV_DTYPES)}.")
-    wanted = checkpoint_dtype(fields) if deployment.kv_cache_dtype == "auto" else deployment.kv_cache_dtype
+        raise UsageError(f"Engine {engine} has no layout here. Try {' or '.join(KV_DTYPES)}.")
+    wanted = deployment.kv_cache_dtype
+    if wanted == "auto":
+        wanted = default_dtype(fields, deployment)
     if wanted not in names:
-        raise UsageError(f"--kv-cache-dtype {wanted} is not modelled for {deployment.engine}. Try {', '.join(names)}.")
-    own = config_dtype(fields)
-    if {wanted, own} == {"float16", "bfloat16"}:
-        raise UsageError(f"{fields.name}: --kv-cache-dtype {wanted} does not go with {own}. Try auto.")
-    if wanted == "fp8_e5m2" and "kv_lora_rank" in fields:
-        raise UsageError(f"{fields.name}: no kernel keeps latents in fp8_e5m2. Try --kv-cache-dtype fp8_e4m3.")
-    bits = names[wanted] or min(kv_bits(fields, None), 16)  # engines cast 32 bits to 16
-    sparse = "index_head_dim" in fields and "kv_lora_rank" in fields
+        raise UsageError(f"--kv-cache-dtype {wanted} is not modelled for {engine}. Try {', '.join(names)}.")
+    latent, sparse = "kv_lora_rank" in fields, "kv_lora_rank" in fields and "index_head_dim" in fields
     if wanted == "fp8_ds_mla" and not sparse:
         raise UsageError(f"{fields.name}: fp8_ds_mla is for latents with an indexer. Try --kv-cache-dtype fp8.")
-    sizes = fields.values.get("kv_lora_rank"), fields.values.get("qk_rope_head_dim")
-    packed = sparse and bits == 8 and (deployment.engine != "vllm" or generation(deployment.gpu_name) != "blackwell")
-    if packed and sizes != PACKED:
+    own, family = config_dtype(fields), generation(deployment.gpu_name)
+    if {wanted, own} == {"float16", "bfloat16"}:
+        raise UsageError(f"{fields.name}: --kv-cache-dtype {wanted} does not go with {own}. Try auto.")
+    if wanted == "fp8_e5m2" and latent:
+        raise UsageError(f"{fields.name}: no kernel keeps latents in fp8_e5m2. Try --kv-cache-dtype fp8_e4m3.")
+    bits = names[wanted] or min(kv_bits(fields, None), 16)  # engines cast 32 bits to 16
+    if engine == "vllm":
+        _check_kernels(fields, deployment, bits)
+    always = engine == "vllm" and wanted == "auto" and family == "rtx-blackwell"  # packed in any cache
+    if not sparse or (bits == 16 and not always):
+        return bits, False
+    sizes = fields.whole("kv_lora_rank"), fields.whole("qk_rope_head_dim", least=0)
+    if sizes != PACKED:
         raise UsageError(f"{fields.name}: FP8 latents of {sizes[0]} and {sizes[1]} values are not modelled.")
-    return bits, packed
+    return 8, family != "blackwell"  # whose kernels read plain FP8 latents
+
+
+def default_dtype(fields: Fields, deployment: Deployment) -> str:
+    """The dtype that an engine takes for --kv-cache-dtype auto; "auto" is that of the model."""
+    asked, family = checkpoint_dtype(fields), generation(deployment.gpu_name)
+    if asked != "auto" or "index_head_dim" not in fields or "kv_lora_rank" not in fields:
+        return asked
+    if deployment.engine == "sglang":
+        return "fp8_e4m3" if family in ("blackwell", "rtx-blackwell") else "bfloat16"
+    glm = str(fields.values.get("model_type", "")).startswith("glm_moe_dsa")
+    return "fp8" if glm and family == "blackwell" else "auto"
+
+
+def _check_kernels(fields, deployment, bits):
+    """Refuse what vLLM's kernels do not take on a generation of GPUs."""
+    family, model_type = generation(deployment.gpu_name), str(fields.values.get("model_type", ""))
+    latent = "kv_lora_rank" in fields
+    if latent and "index_head_dim" in fields and family in ("ampere", "ada"):
+        raise UsageError(f"{fields.name}: vLLM has no kernel for latents with an indexer on {deployment.gpu_name}.")
+    triton = latent or model_type.startswith(TRITON_ALONE)
+    if bits == 8 and ((family == "ampere" and triton) or (family == "blackwell" and model_type.startswith("mimo_v2"))):
+        raise UsageError(
+            f"{fields.name}: vLLM has no kernel for its FP8 cache on {deployment.gpu_name}. Leave --kv-cache-dtype out."
+        )
 
 
 def checkpoint_dtype(fields: Fields) -> str:

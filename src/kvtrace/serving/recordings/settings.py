@@ -59,6 +59,18 @@ class EngineSettings:
         servers = self.api_server_count if router == "vllm-dp" else None
         return {"instances": instances, "router": router, "api_server_count": servers} if instances > 1 else {}
 
+    def warnings(self, *, has_experts: bool) -> list[str]:
+        """A sentence for each setting that is not simulated as it was. vLLM's ranks of any model with experts wait.
+
+        >>> [line.split(":")[0] for line in EngineSettings(Deployment(data_parallel_size=2)).warnings(has_experts=True)]
+        ['data_parallel_size']
+        """
+        deployment = self.deployment
+        waits = has_experts and deployment.engine == "vllm" and deployment.data_parallel_size > 1
+        named = any("wait for each other's steps" in sentence for sentence in self.not_simulated)
+        added = [LOCKSTEP.format(name="data_parallel_size")] if waits and not named else []
+        return [*added, *self.not_simulated]
+
     def contradictions(self, *, engine: EngineName | None = None) -> Iterator[str]:
         """A sentence for an option of a command that contradicts the recording.
 

@@ -89,8 +89,8 @@ class RecordedScheduler(Scheduler):
         return self
 
     def setting_of(self, setting: Setting) -> Setting:
-        """The setting with the engine reference."""
-        return replace(setting, engine="reference", policy="lru", engine_options=(), layout=None)
+        """The setting with the engine reference, and without a drafter: nothing is evicted, and times are known."""
+        return replace(setting, engine="reference", policy="lru", engine_options=(), layout=None, drafting=None)
 
     def needs(self, demand: BlockDemand, setting: Setting) -> np.ndarray:
         """No blocks: no request is rejected."""
