@@ -34,14 +34,13 @@ class CatalogEntry:
     parameters: float | None = None  # as the publisher states them, in its name or on its page
     active: float | None = None  # parameters that a token uses, likewise
     checkpoints: Mapping[str, str] = field(default_factory=dict)  # Hugging Face id -> a name of QUANTISATIONS, or ""
-    unread: bool = False  # some fields are from no page that was read: the published parameters check them
 
 
 def _entry(name: str, row: dict[str, Any]) -> CatalogEntry:
     published, checkpoints = row.get("published", {}), row.get("checkpoints", {})
     return CatalogEntry(
         name, row["config"], tuple(row["sources"]), row["date"], published.get("parameters"), published.get("active"),
-        checkpoints, row.get("unread", False),
+        checkpoints,
     )  # fmt: skip
 
 

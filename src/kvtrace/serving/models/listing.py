@@ -17,8 +17,6 @@ from .shape import ModelShape, model_shape
 SCHEMA = 1  # version of the keys of to_dict
 PRECISIONS = {16: "bfloat16", 8: "fp8", 4: "fp4"}  # bits of a cached value -> dtype
 
-UNREAD = "not all read: some fields are from memory, checked only by the published number of parameters"
-
 
 def _count(parameters: int) -> str:
     """A number of parameters, such as 8.0 B.
@@ -177,7 +175,7 @@ def _details(model: CatalogModel) -> TextTable:
         ("published", [_published(entry)] if entry.parameters else []),
         ("weights", [f"{shape.weight_bytes:,} bytes"] if shape else []),
         ("also", (f"{name} ({own})" if own else name for name, own in entry.checkpoints.items())),
-        ("sources", [*entry.sources, UNREAD if entry.unread else f"read on {entry.date}"]),
+        ("sources", [*entry.sources, f"read on {entry.date}"]),
     ]
     for name, lines in rows:
         for number, line in enumerate(lines):
