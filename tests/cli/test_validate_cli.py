@@ -58,7 +58,9 @@ def test_costs_of_a_calibration_are_better_on_the_rest(recording, capsys):
         assert called(*costs, "--warm-up", "50%", "--json", "--quiet") == 0
         means.append([abs(one["error"]) for one in json.loads(capsys.readouterr().out)["errors"][::5]])
     assert all(fitted < other for fitted, other in zip(*means, strict=True))
-    assert called("--costs", "costs.json", "--model", str(MODEL), "--gpus", "2", "--quiet") == 0
+    assert called("--costs", "costs.json", "--model", str(MODEL), "--gpus", "2", "--quiet") == 2
+    assert "--gpus 2 contradicts LOG, which has 1. Leave it out." in capsys.readouterr().err
+    assert called("--costs", "costs.json", "--model", str(MODEL), "--quiet") == 0
     assert "costs.json, fitted to llama-3.1-8b on 1 x h100, for llama-3.1-8b" in capsys.readouterr().out
 
 

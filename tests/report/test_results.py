@@ -22,7 +22,7 @@ PUBLIC = {name: value for name in kvtrace.__all__ if inspect.isclass(value := ge
 NOT_RESULTS = {  # arguments, tools, and what must not leave the memory
     "arguments": {
         "BatchLimits", "CacheGroup", "CacheLayout", "ClosedLoop", "Columns", "Context", "Costs", "Cure",
-        "DynamoCost", "DynamoScheduler", "EncodingOptions", "Gpu", "Grid", "Key", "Knobs", "LayerKind",
+        "Deployment", "Drafter", "DynamoCost", "DynamoScheduler", "EncodingOptions", "Gpu", "Grid", "Key", "Knobs", "LayerKind",
         "LocalRunner", "ModelShape", "PlanTarget", "PlannedTier", "Prices", "Profile", "RateProfile",
         "ReleaseOptions", "ReuseTable", "Roofline", "Runner", "Schedule", "ServiceModel", "Setting",
         "SglangScheduler", "StepCost", "TaskOptions", "Tier", "Tokenizer", "VllmScheduler",

@@ -1,5 +1,6 @@
 """Calibration: known costs come back as predictions, and the held-out requests decide nothing."""
 
+import json
 from dataclasses import asdict, replace
 
 import numpy as np
@@ -67,12 +68,20 @@ def test_the_held_out_times_decide_nothing():
 def test_costs_are_written_and_read_back(calibrated, tmp_path):
     calibrated.costs.save(tmp_path / "costs.json")
     assert read_costs(tmp_path / "costs.json") == calibrated.costs
+    assert calibrated.costs.measured.same_memory(SERVED)
+
+
+def test_a_file_of_version_1_has_its_model_and_its_gpus(calibrated, tmp_path):
+    values = {name: value for name, value in calibrated.costs.to_dict().items() if name != "deployment"}
+    (tmp_path / "costs.json").write_text(json.dumps(values | {"version": 1}))
+    old = read_costs(tmp_path / "costs.json")
+    assert old.measured.same_memory(SERVED) and old.step_cost == calibrated.costs.step_cost
 
 
 @pytest.mark.parametrize(
     ("old", "new", "sentence"),
     [
-        ('"version": 1', '"version": 9', "not a costs.json of version 1"),
+        ('"version": 2', '"version": 9', "not a costs.json of version 1 or 2"),
         ('"form"', '"shape"', "missing or unknown keys"),
         ('"token_s": ', '"token_s": -', "terms does not hold"),
         ("{", "[", "not valid JSON"),
@@ -89,7 +98,7 @@ def test_a_damaged_file_is_one_sentence(calibrated, tmp_path, old, new, sentence
 def test_another_model_keeps_the_shares_of_the_peaks(calibrated):
     costs = calibrated.costs
     assert asdict(costs.for_model(LLAMA)) == pytest.approx(asdict(costs.step_cost))
-    small, large = model_shape(LLAMA), replace(model_shape(LLAMA), layers=64)
+    small, large = model_shape(LLAMA), model_shape({**MODELS[LLAMA].config, "num_hidden_layers": 64})
     scaled = asdict(costs.for_model(large))
     assert scaled["step_s"] == pytest.approx(costs.terms["step_s"] * large.matrix_bytes / small.matrix_bytes)
     assert scaled["token_s"] == pytest.approx(
@@ -137,7 +146,7 @@ def test_a_validation_of_the_same_costs_has_no_error():
     assert done.rank_correlation["ttft_s"] == pytest.approx(1)
     counts = done.to_dict()["over_time"]
     assert counts["running"] == counts["simulated_running"] and counts["waiting"] == counts["simulated_waiting"]
-    assert SETTINGS.max_num_seqs - 2 <= max(counts["running"]) <= SETTINGS.max_num_seqs
+    assert SETTINGS.deployment.max_num_seqs - 2 <= max(counts["running"]) <= SETTINGS.deployment.max_num_seqs
     assert {"ttft_s", "simulated_ttft_s"} <= set(done._columns())
 
 

@@ -197,7 +197,7 @@ def test_validate_warns_of_what_is_not_simulated_and_of_options_that_contradict(
     assert "enable_expert_parallel: data-parallel ranks wait for each other's steps." in result.stderr
     assert result.exit_code == 0 and "--engine" not in result.stderr
     for words, sentence in (
-        (["--gpus", "1"], "--gpus 1 contradicts LOG: 2 GPUs per instance."),
+        (["--gpus", "1"], "--gpus 1 contradicts LOG, which has 2. Leave it out."),
         (["--tp", "4"], "--tensor-parallel-size 4 contradicts LOG, which has 2. Leave it out."),
     ):
         result = CliRunner().invoke(commands, [*command, *words])

@@ -63,7 +63,7 @@ def deployment_of(options: dict[str, Any], base: Deployment | None = None, *, so
         base = replace(base, tensor_parallel_size=1)
     deployment = replace(base, **stated)
     if source is not None and gpus not in (None, deployment.gpus_per_instance):
-        raise UsageError(f"--gpus {gpus} contradicts {source}: {deployment.gpus_per_instance} GPUs per instance.")
+        raise UsageError(f"--gpus {gpus} contradicts {source}, which has {deployment.gpus_per_instance}. Leave it out.")
     return deployment.with_gpus(gpus)
 
 

@@ -19,7 +19,6 @@ ENGINE = "With --gpu: engine whose rules for memory count, vllm or sglang."
     "kvtrace models",
     "kvtrace models qwen3",
     "kvtrace models gpt-oss-120b",
-    "kvtrace models gemma-3 --json",
     "kvtrace models deepseek-ai/DeepSeek-V3 --gpu h200 --gpus 8",
 ))
 @click.argument("name", metavar="[NAME]", required=False)

@@ -20,7 +20,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..._base.errors import InputError, UsageError
-from ...cache.engines.packed_groups import PackedLayer
 from ...cache.layout import LayerKind
 from .config import BYTES, Fields, config_dtype, kv_bits, layer_schedule, numbers, read_config
 from .drafters import drafter_words
@@ -122,6 +121,8 @@ def packed_kinds(fields: Fields, ratios: list[int]) -> list[LayerKind]:
         fields: The config.
         ratios: Of the layers, how many tokens an entry stands for; 0 is a window alone.
     """
+    from ...cache.engines.packed_groups import PackedLayer
+
     sizes = fields.whole("head_dim"), fields.whole("index_head_dim")
     if sizes != (512, 128) or "kv_source_layer_ids" in fields or not set(ratios) <= {0, *COMPRESSORS}:
         raise UsageError(f"{fields.name}: vLLM's blocks of this compressed attention are not modelled.")
