@@ -22,10 +22,10 @@ PUBLIC = {name: value for name in kvtrace.__all__ if inspect.isclass(value := ge
 NOT_RESULTS = {  # arguments, tools, and what must not leave the memory
     "arguments": {
         "BatchLimits", "CacheGroup", "CacheLayout", "ClosedLoop", "Columns", "Context", "Costs", "Cure",
-        "Deployment", "Drafter", "DynamoCost", "DynamoScheduler", "EncodingOptions", "Gpu", "Grid", "Key", "Knobs", "LayerKind",
-        "LocalRunner", "ModelShape", "PlanTarget", "PlannedTier", "Prices", "Profile", "RateProfile",
-        "ReleaseOptions", "ReuseTable", "Roofline", "Runner", "Schedule", "ServiceModel", "Setting",
-        "SglangScheduler", "StepCost", "TaskOptions", "Tier", "Tokenizer", "VllmScheduler",
+        "Deployment", "Drafter", "DynamoCost", "DynamoScheduler", "EncodingOptions", "Gpu", "Grid", "Key",
+        "Knobs", "LayerKind", "LocalRunner", "ModelShape", "PlanTarget", "PlannedTier", "Prices", "Profile",
+        "RateProfile", "ReleaseOptions", "ReuseTable", "Roofline", "Runner", "Schedule", "ServiceModel",
+        "Setting", "SglangScheduler", "StepCost", "TaskOptions", "Tier", "Tokenizer", "VllmScheduler",
     },
     "tools": {"OutOfBlocks", "PrefixCache", "Progress", "Sequence", "TraceBuilder"},
     "printed and never written, see privacy/account.py": {"Contributors", "StepHits"},

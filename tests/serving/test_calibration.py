@@ -13,6 +13,7 @@ from kvtrace.serving.calibration.fitting import fit
 from kvtrace.serving.deployment import Deployment
 from kvtrace.serving.hardware.gpus import Gpu, Link
 from kvtrace.serving.latencies import Latencies, errors_of
+from kvtrace.serving.models import MODELS
 from kvtrace.serving.models.shape import model_shape
 from kvtrace.serving.validation import validate
 from tests.serving.measured import measured
