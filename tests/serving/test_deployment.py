@@ -1,6 +1,7 @@
 """A deployment: made from options, from the command of a server, and read again from its JSON."""
 
 import json
+from dataclasses import replace
 
 import pytest
 
@@ -8,6 +9,8 @@ import kvtrace
 from kvtrace._base.errors import UsageError
 from kvtrace.cli import run
 from kvtrace.serving.deployment import Deployment, Drafter
+from kvtrace.serving.hardware.room import kv_room, step_limits
+from kvtrace.serving.run_options import TimeSetup
 from kvtrace.serving.serve_command import read_command
 from kvtrace.trace.building import toy
 
@@ -105,13 +108,23 @@ def test_gpus_are_tensor_parallelism_unless_that_is_stated():
 
 
 def test_the_limits_of_a_step_are_the_engines_for_the_gpu():
-    limits = {name: Deployment(gpu=name).batch_limits for name in ("h100", "a100", "rtx-4090", "b200")}
+    limits = {name: step_limits(Deployment(gpu=name)) for name in ("h100", "a100", "rtx-4090", "b200")}
     assert [(each.step_tokens, each.requests) for each in limits.values()] == [
         (8192, 1024), (2048, 256), (2048, 256), (16384, 1024),
     ]  # fmt: skip
-    sglang = [Deployment(engine="sglang", gpu=name).batch_limits.step_tokens for name in ("h100", "rtx-4090", "b200")]
+    sglang = [step_limits(Deployment(engine="sglang", gpu=name)).step_tokens for name in ("h100", "rtx-4090", "b200")]
     assert sglang == [8192, 4096, 16384]
-    assert Deployment(gpu="a100", max_num_seqs=7).batch_limits.requests == 7
+    assert step_limits(Deployment(gpu="a100", max_num_seqs=7)).requests == 7
+
+
+def test_gpus_that_share_the_tokens_of_a_context_hold_as_many_more():
+    plain = Deployment("deepseek-v3", gpu="h200", tensor_parallel_size=8)
+    shared = replace(plain, decode_context_parallel_size=8)
+    assert kv_room(shared).tokens == 8 * kv_room(plain).tokens
+    blocks = [TimeSetup(deployment=each).blocks_of("vllm", 512) for each in (plain, shared)]
+    assert blocks == [
+        kv_room(each).available_bytes * shards // (512 * 70_272) for each, shards in ((plain, 1), (shared, 8))
+    ]
 
 
 @pytest.fixture

@@ -44,5 +44,10 @@ def scheduler_of(recording: Any, options: dict[str, Any]) -> Any:
 
 
 def contradictions(recording: Any, options: dict[str, Any]) -> list[str]:
-    """A sentence for --engine, if it contradicts the recording."""
-    return list(recording.settings.contradictions(engine=options["engine"]))
+    """A sentence for --engine, if it contradicts the recording, and for a model whose cache groups are not simulated."""
+    from ..serving.models.engine_layout import has_groups
+
+    model = options["model_config"]
+    groups = model is not None and has_groups(model)
+    hybrid = ["the model has windows or states: its cache is simulated as full attention."] if groups else []
+    return [*recording.settings.contradictions(engine=options["engine"]), *hybrid]

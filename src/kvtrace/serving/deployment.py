@@ -17,7 +17,6 @@ from .._base.options import option
 if TYPE_CHECKING:
     from ..cache.engines import EngineName
     from .hardware.gpus import Gpu
-    from .schedulers.base import BatchLimits
 
 DEPLOYED, TIME = "Deployment", "Instances and time"  # groups of --help
 METHODS = ("mtp", "eagle", "eagle3")  # of speculative decoding
@@ -27,7 +26,6 @@ MEMORY = (  # fields that decide what memory holds, beside the model, the GPU an
     "gpu_memory_utilization", "kv_cache_memory_bytes", "enforce_eager",
 )  # fmt: skip
 MODELLED = ("vllm", "sglang")  # engines whose memory is modelled
-LARGE, LARGEST = 70 << 30, 160 << 30  # bytes of a GPU from which on engines take larger steps
 
 
 @dataclass(frozen=True)
@@ -211,31 +209,6 @@ class Deployment:
             (self.prefill_context_parallel_size > 1, f"{apart} prefill context parallelism: GPUs share each layer"),
             (self.speculative is not None, f"{apart} speculative decoding: a step makes one token of a request"),
         ) if holds]  # fmt: skip
-
-    @property
-    def batch_limits(self) -> BatchLimits:
-        """Tokens in a step and requests at once: as given, else the engine's defaults for a server on this GPU.
-
-        Source: vllm/engine/arg_utils.py, 0.33.0; sglang/srt/arg_groups/memory_hook.py, 0.5.23.
-
-        >>> Deployment(gpu="h100").batch_limits, Deployment(gpu="rtx-4090").batch_limits
-        (BatchLimits(step_tokens=8192, requests=1024), BatchLimits(step_tokens=2048, requests=256))
-        """
-        from .schedulers import BatchLimits, scheduler_of
-
-        usual = scheduler_of(self.engine).limits
-        tokens, requests = usual.step_tokens, usual.requests
-        if self.gpu is not None:
-            from .hardware.gpus import gpu
-
-            card = gpu(self.gpu)
-            if card.memory >= LARGEST:
-                tokens = 2 * tokens
-            elif self.engine == "sglang" and card.memory < 60 << 30:
-                tokens = 2048 if card.memory < 20 << 30 else 4096
-            elif self.engine == "vllm" and (card.memory < LARGE or card.name.startswith(("a100", "gb10"))):
-                tokens, requests = 2048, 256
-        return BatchLimits(self.max_num_batched_tokens or tokens, self.max_num_seqs or requests)
 
     def same_memory(self, other: Deployment) -> bool:
         """Whether another deployment divides the memory of the same GPUs alike, whatever its steps may hold."""

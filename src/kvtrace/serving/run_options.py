@@ -132,8 +132,10 @@ class TimeSetup:
             return max(tokens // block_size, 1)
         available = kv_room(deployment).available_bytes
         assert available is not None  # there is a GPU
-        block_bytes = layout.block_bytes if layout else block_size * growing_bytes(rank_layers(deployment))
-        return max(available // block_bytes, 1)
+        if layout is not None:
+            return max(available // layout.block_bytes, 1)
+        shards = deployment.decode_context_parallel_size * deployment.prefill_context_parallel_size
+        return max(shards * available // (block_size * growing_bytes(rank_layers(deployment))), 1)
 
     @property
     def kv_bytes_per_token(self) -> int | None:
@@ -163,8 +165,9 @@ class TimeSetup:
         return bool(deployment.max_num_batched_tokens or deployment.max_num_seqs or self.scheduler)
 
     def _scheduler_of(self, engine: EngineName) -> Scheduler:
+        from .hardware.room import step_limits
         from .schedulers import scheduler_of
         from .schedulers.base import with_options
 
-        scheduler = scheduler_of(engine, replace(self.deployment, engine=engine).batch_limits)
+        scheduler = scheduler_of(engine, step_limits(replace(self.deployment, engine=engine)))
         return with_options(scheduler, self.scheduler) if self.scheduler else scheduler

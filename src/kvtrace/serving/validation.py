@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import cached_property
-from typing import Any, TypedDict, cast
+from typing import Any, TypedDict
 
 import numpy as np
 
 from .._base.errors import UsageError
 from .._base.results import PlottedResult, as_json
 from ..cache.engines import EngineName
-from ..cache.simulation import Setting
 from .calibration.costs import Costs, active_at
 from .instances import Timeline
 from .latencies import STATISTICS, Latencies, StatisticError, errors_of
@@ -229,9 +228,9 @@ def validate(
     scheduler = scheduler or recording.scheduler(engine)
     if scheduler.name not in ENGINES:
         raise UsageError(f"validate simulates the engines {' and '.join(ENGINES)}, not {scheduler.name}.")
-    setting = (
-        recording.setting(scheduler) if capacity is None else Setting(capacity, engine=cast(EngineName, scheduler.name))
-    )
+    setting = recording.setting(scheduler)
+    if capacity is not None:
+        setting = replace(setting, capacity=capacity)
     if not 0 <= warm_up < len(recording):
         raise UsageError(f"--warm-up leaves none of the {len(recording):,} requests to count.")
     cost = costs.step_cost if isinstance(costs, Costs) else costs

@@ -7,7 +7,7 @@ roofline's own is taken unless another fits clearly better.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from typing import Any, cast
 
@@ -143,7 +143,7 @@ class Served:
             return recording.setting(self.scheduler)
         engine = cast(EngineName, self.scheduler.name)
         time = TimeSetup(deployment=self.deployment, schedulers={engine: self.scheduler})
-        return Setting(time.blocks_of(engine, recording.trace.block_size), engine=engine)
+        return replace(recording.setting(self.scheduler), capacity=time.blocks_of(engine, recording.trace.block_size))
 
     @cached_property
     def measured(self) -> Latencies:

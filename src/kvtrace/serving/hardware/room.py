@@ -19,6 +19,7 @@ from ..._base.results import Described, column
 from ...cache.layout import CacheGroup, CacheLayout
 from ..models.engine_layout import rank_layout
 from ..models.weights import rank_weight_bytes
+from ..schedulers import BatchLimits, scheduler_of
 from . import sglang_memory, vllm_memory
 from .gpus import Gpu, gpu
 
@@ -95,6 +96,23 @@ def kv_room(deployment: Deployment) -> KvRoom:
         raise UsageError(_too_large(deployment, device, weights, available + weights))
     values = (memory.usable, weights, memory.activations, memory.graphs, memory.libraries)
     return room_in_layout(deployment, layout, available, dict(zip(PARTS, values, strict=True)), memory.sources)
+
+
+def step_limits(deployment: Deployment) -> BatchLimits:
+    """Tokens in a step and requests at once: as asked, else what a server of the engine takes on this GPU.
+
+    >>> from kvtrace.serving.deployment import Deployment
+    >>> step_limits(Deployment(gpu="h100")), step_limits(Deployment(engine="sglang", gpu="rtx-4090")).step_tokens
+    (BatchLimits(step_tokens=8192, requests=1024), 4096)
+    """
+    device = None if deployment.gpu is None else gpu(deployment.gpu)
+    if deployment.engine == "vllm":
+        return BatchLimits(*vllm_memory.step_limits(deployment, device))
+    usual = scheduler_of(deployment.engine).limits
+    tokens = deployment.max_num_batched_tokens or usual.step_tokens
+    if deployment.engine == "sglang" and device is not None:
+        tokens, _ = sglang_memory.step_sizes(deployment, device)
+    return BatchLimits(tokens, deployment.max_num_seqs or usual.requests)
 
 
 PARTS = ("usable_bytes", "weight_bytes", "activation_bytes", "graph_bytes", "library_bytes")

@@ -105,7 +105,7 @@ def version_rule(version: tuple[int, int], second_runner: bool = False) -> Profi
 def profile_rule(deployment: Deployment) -> ProfileRule:
     """The rule of a deployment's version, for its model."""
     version = version_of(deployment.engine_version)
-    is_plain = deployment.speculative is None and not has_groups(deployment.model or {})
+    is_plain = deployment.speculative is None and not (deployment.model is not None and has_groups(deployment.model))
     return version_rule(version, version >= ALL_IN_SECOND or is_plain)
 
 

@@ -99,7 +99,8 @@ class PlanTarget:
         Raises:
             UsageError: The deployment lacks a model or a GPU, or has ranks that share requests.
         """
-        from ..schedulers import SCHEDULERS, scheduler_of
+        from ..hardware.room import step_limits
+        from ..schedulers import scheduler_of
 
         engine = time.deployment.engine
         limit = scheduler_of(engine).most_lower_tiers
@@ -112,8 +113,7 @@ class PlanTarget:
                 "kvtrace plan finds the number of instances, and a data-parallel rank is one. Leave out "
                 "--data-parallel-size."
             )
-        usual = SCHEDULERS["vllm"] if engine not in SCHEDULERS else None  # its limits, as before it had another engine
-        limits = replace(time.deployment, engine="vllm" if usual else engine).batch_limits
+        limits = step_limits(replace(time.deployment, engine=engine))
         deployment = replace(
             time.deployment, engine=engine, max_num_batched_tokens=limits.step_tokens, max_num_seqs=limits.requests
         )

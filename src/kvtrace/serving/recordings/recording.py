@@ -216,7 +216,8 @@ class Recording(DescribedResult):
         """The cache of a data-parallel rank of the engine that was measured; vLLM keeps one of its blocks free."""
         engine = cast(EngineName, (scheduler or self.scheduler()).name)
         blocks = self.settings.blocks_of(self.trace.block_size)
-        return Setting(max(1, blocks - (engine == "vllm")) if blocks else BLOCKS, engine=engine)
+        capacity = max(1, blocks - (engine == "vllm")) if blocks else BLOCKS
+        return Setting(capacity, engine=engine, drafting=self.settings.drafting(engine))
 
 
 def recording_of(

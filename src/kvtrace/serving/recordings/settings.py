@@ -13,8 +13,10 @@ from typing import Any
 
 from ..._base.errors import InputError
 from ...cache.engines import EngineName
+from ...cache.layout import Drafting
 from ..deployment import METHODS, Deployment, Drafter
 from ..routers import ranks_of
+from ..run_options import TimeSetup
 
 Described = Mapping[str, Any]
 LOCKSTEP = (
@@ -70,6 +72,17 @@ class EngineSettings:
         named = any("wait for each other's steps" in sentence for sentence in self.not_simulated)
         added = [LOCKSTEP.format(name="data_parallel_size")] if waits and not named else []
         return [*added, *self.not_simulated]
+
+    def drafting(self, engine: EngineName) -> Drafting | None:
+        """What the drafter of this deployment changes in the cache of an engine; None without one.
+
+        >>> EngineSettings(Deployment("deepseek-v3", speculative=Drafter("mtp"))).drafting("sglang").rule
+        'bigram'
+        """
+        from ..models.config import model_name
+
+        known = self.deployment if model_name(self.deployment.model) else replace(self.deployment, model=None)
+        return (TimeSetup(deployment=known).drafting([engine]) or {}).get(engine)
 
     def contradictions(self, *, engine: EngineName | None = None) -> Iterator[str]:
         """A sentence for an option of a command that contradicts the recording.
