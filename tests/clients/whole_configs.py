@@ -92,12 +92,12 @@ def whole_config(name):
         names = {"full": "full_attention", "window": "sliding_attention"}
         whole["layer_types"] = [names[word] for word in all_layers(read_config(whole))]
         whole["attention_k_eq_v"] = "num_global_key_value_heads" in stated
-    if stated["model_type"] == "kimi_linear":
+    if stated["model_type"] == "kimi_linear" and "layer_types" in whole:
         kinds = whole.pop("layer_types")
         lists = {"full_attn_layers": "full_attention", "kda_layers": "linear_attention"}
         numbered = {key: [i for i, kind in enumerate(kinds, 1) if kind == value] for key, value in lists.items()}
         whole["linear_attn_config"] = whole["linear_attn_config"] | numbered | {"gate_lower_bound": -5.0}
-    if stated["model_type"] == "mimo_v2":
+    if stated["model_type"] == "mimo_v2" and "layer_types" in whole:
         kinds = whole.pop("layer_types")
         whole["hybrid_layer_pattern"] = [int(kind == "sliding_attention") for kind in kinds]
         whole |= {"moe_layer_freq": [0] * len(kinds), "sliding_window_size": whole["sliding_window"]}
