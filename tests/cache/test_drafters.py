@@ -35,6 +35,14 @@ def hits(trace, drafting, engine="vllm", capacity=100, **options):
     return run(Setting(capacity, engine=engine, drafting=drafting, **options), trace).hit_blocks.tolist()
 
 
+def require_said(serve, trace, vector):
+    """The engine serves every case of a vector as the real engine did."""
+    for case in vector["cases"]:
+        options, said = case_of(case)
+        engine = serve(trace, **options)
+        assert (engine.hits.tolist(), engine.early_frees) == said
+
+
 def case_of(case):
     """A vector's case as the engines' tests take it, and what the engine said."""
     said = case["hits"], case["early_frees"]
@@ -48,10 +56,9 @@ def case_of(case):
 @pytest.mark.parametrize("vector", VECTORS["vllm"], ids=lambda vector: vector["name"])
 def test_vectors_of_vllm_are_met_by_both(vector):
     trace = vllm.vector_trace(vector)
+    require_said(vllm.serve, trace, vector)
     for case in vector["cases"]:
         options, said = case_of(case)
-        engine = vllm.serve(trace, **options)
-        assert (engine.hits.tolist(), engine.early_frees) == said
         slow_hits, _, slow_early = vllm.serve_slowly(trace, **options)
         assert (slow_hits, slow_early) == said
 
@@ -63,11 +70,7 @@ def test_vectors_of_vllm_with_cache_groups_are_met_by_both(case):
 
 @pytest.mark.parametrize("vector", VECTORS["sglang"], ids=lambda vector: vector["name"])
 def test_vectors_of_sglang(vector):
-    trace = sglang.vector_trace(vector)
-    for case in vector["cases"]:
-        options, said = case_of(case)
-        engine = sglang.serve(trace, **options)
-        assert (engine.hits.tolist(), engine.early_frees) == said
+    require_said(sglang.serve, sglang.vector_trace(vector), vector)
 
 
 @pytest.mark.parametrize("vector", VECTORS["sglang_hybrid"], ids=lambda vector: vector["name"])

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 DEPLOYED, TIME = "Deployment", "Instances and time"  # groups of --help
 METHODS = ("mtp", "eagle", "eagle3")  # of speculative decoding
+SGLANG_METHODS = {"nextn": "mtp", "eagle": "eagle", "eagle3": "eagle3"}  # SGLang's algorithm, in small letters -> ours
 MEMORY = (  # fields that decide what memory holds, beside the model, the GPU and the limits of a step
     "engine", "tensor_parallel_size", "pipeline_parallel_size", "prefill_context_parallel_size",
     "decode_context_parallel_size", "enable_expert_parallel", "weights_dtype", "kv_cache_dtype", "speculative",
@@ -57,6 +58,12 @@ class Drafter:
 
     def __str__(self) -> str:
         return f"{self.method}:{self.tokens}" + (f":{self.model}" if self.model else "")
+
+
+def vllm_method(name: str) -> str | None:
+    """The one of `METHODS` that vLLM's `method` names, if any; vLLM also names a model's own layers by the model."""
+    method = "mtp" if name.endswith("mtp") else name
+    return method if method in METHODS else None
 
 
 def _size(default: Any, help: str, **how: Any) -> Any:

@@ -15,7 +15,7 @@ import orjson
 
 from .._base import units
 from .._base.errors import UsageError
-from .deployment import METHODS, Drafter
+from .deployment import SGLANG_METHODS, Drafter, vllm_method
 
 EXAMPLE = "Example: --serve 'vllm serve meta-llama/Llama-3.1-8B-Instruct -tp 2'."
 
@@ -26,10 +26,6 @@ class ServeCommand:
 
     stated: Mapping[str, Any]  # with `not_modelled`, if there are such options
     scheduler: str | None = None  # options of the engine's scheduler, as --scheduler takes them
-
-
-def _seqs(text: str) -> int:
-    return units.count(text)
 
 
 def _size(text: str) -> int:
@@ -43,29 +39,28 @@ def _size(text: str) -> int:
 def _vllm_drafter(text: str) -> Drafter | None:
     try:
         config = orjson.loads(text)
-        method, tokens = str(config.get("method", "eagle")), config.get("num_speculative_tokens", 1)
+        name, tokens = str(config.get("method", "eagle")), config.get("num_speculative_tokens", 1)
     except (ValueError, AttributeError):
         raise UsageError("--serve: --speculative-config is not a JSON object.") from None
-    method = "mtp" if method.endswith("mtp") else method
-    if method in ("ngram", "suffix"):
+    if name in ("ngram", "suffix"):
         return None  # no drafter: nothing is lost
-    return Drafter(method if method in METHODS else "eagle", tokens, config.get("model"))
+    return Drafter(vllm_method(name) or "eagle", tokens, config.get("model"))
 
 
 Field = tuple[str, Callable[[str], Any]]
 VLLM: dict[str, Field] = {  # option -> field of Deployment, and how its value is read
-    "--tensor-parallel-size": ("tensor_parallel_size", _seqs), "-tp": ("tensor_parallel_size", _seqs),
-    "--pipeline-parallel-size": ("pipeline_parallel_size", _seqs), "-pp": ("pipeline_parallel_size", _seqs),
-    "--data-parallel-size": ("data_parallel_size", _seqs), "-dp": ("data_parallel_size", _seqs),
-    "--decode-context-parallel-size": ("decode_context_parallel_size", _seqs),
-    "-dcp": ("decode_context_parallel_size", _seqs),
-    "--prefill-context-parallel-size": ("prefill_context_parallel_size", _seqs),
-    "-pcp": ("prefill_context_parallel_size", _seqs),
+    "--tensor-parallel-size": ("tensor_parallel_size", units.count), "-tp": ("tensor_parallel_size", units.count),
+    "--pipeline-parallel-size": ("pipeline_parallel_size", units.count), "-pp": ("pipeline_parallel_size", units.count),
+    "--data-parallel-size": ("data_parallel_size", units.count), "-dp": ("data_parallel_size", units.count),
+    "--decode-context-parallel-size": ("decode_context_parallel_size", units.count),
+    "-dcp": ("decode_context_parallel_size", units.count),
+    "--prefill-context-parallel-size": ("prefill_context_parallel_size", units.count),
+    "-pcp": ("prefill_context_parallel_size", units.count),
     "--model": ("model", str), "--quantization": ("weights_dtype", str), "-q": ("weights_dtype", str),
-    "--kv-cache-dtype": ("kv_cache_dtype", str), "--block-size": ("block_size", _seqs),
+    "--kv-cache-dtype": ("kv_cache_dtype", str), "--block-size": ("block_size", units.count),
     "--gpu-memory-utilization": ("gpu_memory_utilization", float), "--max-model-len": ("max_model_len", _size),
     "--kv-cache-memory-bytes": ("kv_cache_memory_bytes", _size), "--kv-cache-memory": ("kv_cache_memory_bytes", _size),
-    "--max-num-batched-tokens": ("max_num_batched_tokens", _size), "--max-num-seqs": ("max_num_seqs", _seqs),
+    "--max-num-batched-tokens": ("max_num_batched_tokens", _size), "--max-num-seqs": ("max_num_seqs", units.count),
     "--speculative-config": ("speculative", _vllm_drafter), "-sc": ("speculative", _vllm_drafter),
     "--prefix-cache-retention-interval": ("retention_interval", _size),
 }  # fmt: skip
@@ -74,14 +69,16 @@ VLLM_FLAGS: dict[str, tuple[str, Any]] = {
     "--enforce-eager": ("enforce_eager", True), "--disable-hybrid-kv-cache-manager": ("hybrid", False),
 }  # fmt: skip
 SGLANG: dict[str, Field] = {
-    "--model-path": ("model", str), "--model": ("model", str), "--tp-size": ("tensor_parallel_size", _seqs),
-    "--tensor-parallel-size": ("tensor_parallel_size", _seqs), "--tp": ("tensor_parallel_size", _seqs),
-    "--pp-size": ("pipeline_parallel_size", _seqs), "--pipeline-parallel-size": ("pipeline_parallel_size", _seqs),
-    "--dp-size": ("data_parallel_size", _seqs), "--data-parallel-size": ("data_parallel_size", _seqs),
-    "--dp": ("data_parallel_size", _seqs), "--quantization": ("weights_dtype", str),
-    "--kv-cache-dtype": ("kv_cache_dtype", str), "--page-size": ("block_size", _seqs),
-    "--mem-fraction-static": ("gpu_memory_utilization", float), "--context-length": ("max_model_len", _seqs),
-    "--chunked-prefill-size": ("max_num_batched_tokens", _seqs), "--max-running-requests": ("max_num_seqs", _seqs),
+    "--model-path": ("model", str), "--model": ("model", str), "--tp-size": ("tensor_parallel_size", units.count),
+    "--tensor-parallel-size": ("tensor_parallel_size", units.count), "--tp": ("tensor_parallel_size", units.count),
+    "--pp-size": ("pipeline_parallel_size", units.count),
+    "--pipeline-parallel-size": ("pipeline_parallel_size", units.count),
+    "--dp-size": ("data_parallel_size", units.count), "--data-parallel-size": ("data_parallel_size", units.count),
+    "--dp": ("data_parallel_size", units.count), "--quantization": ("weights_dtype", str),
+    "--kv-cache-dtype": ("kv_cache_dtype", str), "--page-size": ("block_size", units.count),
+    "--mem-fraction-static": ("gpu_memory_utilization", float), "--context-length": ("max_model_len", units.count),
+    "--chunked-prefill-size": ("max_num_batched_tokens", units.count),
+    "--max-running-requests": ("max_num_seqs", units.count),
     "--load-balance-method": ("balancer", str),
 }  # fmt: skip
 SGLANG_FLAGS: dict[str, tuple[str, Any]] = {"--disable-cuda-graph": ("enforce_eager", True)}
@@ -203,10 +200,10 @@ def _sglang_drafter(given: Mapping[str, str]) -> Drafter | None:
     algorithm = given.get("--speculative-algorithm", "").lower()
     if not algorithm or algorithm == "ngram":
         return None
-    method = {"nextn": "mtp", "eagle": "eagle", "eagle3": "eagle3"}.get(algorithm)
+    method = SGLANG_METHODS.get(algorithm)
     if method is None:
         raise UsageError(f"--serve: the method {algorithm} of --speculative-algorithm is not modelled.")
     model = given.get("--speculative-draft-model-path")
     tokens = given.get("--speculative-num-steps", "1")
-    steps = _parsed("--speculative-num-steps", tokens, _seqs)
+    steps = _parsed("--speculative-num-steps", tokens, units.count)
     return Drafter("mtp" if method == "eagle" and model is None else method, steps, model)

@@ -14,7 +14,7 @@ from typing import Any
 from ..._base.errors import InputError
 from ...cache.engines import EngineName
 from ...cache.layout import Drafting
-from ..deployment import METHODS, Deployment, Drafter
+from ..deployment import SGLANG_METHODS, Deployment, Drafter, vllm_method
 from ..routers import ranks_of
 from ..run_options import TimeSetup
 
@@ -148,13 +148,13 @@ def _vllm_values(meta: Described) -> dict[str, Any]:
 
 
 def _vllm_drafter(config: Any) -> Drafter | None:
-    """The drafter of a speculative_config, if it is one of `METHODS`: vLLM names a model's own layers by the model."""
-    method = config.get("method") if isinstance(config, dict) else None
-    if not isinstance(method, str):
+    """The drafter of a speculative_config, if kvtrace models its method."""
+    name = config.get("method") if isinstance(config, dict) else None
+    method = vllm_method(name) if isinstance(name, str) else None
+    if method is None:
         return None
-    method = "mtp" if method.endswith("mtp") else method
     tokens = config.get("num_speculative_tokens")
-    return Drafter(method, tokens if type(tokens) is int else 1) if method in METHODS else None
+    return Drafter(method, tokens if type(tokens) is int else 1)
 
 
 def _vllm_not_simulated(given: Described, deployment: Deployment) -> Iterator[str]:
@@ -185,7 +185,6 @@ SGLANG_OPTIONS = {  # of its scheduler, which have these types
     "schedule_policy": str, "schedule_conservativeness": float, "max_prefill_tokens": int, "page_size": int,
     "disable_overlap_schedule": bool, "enable_mixed_chunk": bool,
 }  # fmt: skip
-SGLANG_DRAFTERS = {"EAGLE": "eagle", "EAGLE3": "eagle3", "NEXTN": "mtp"}
 
 
 def sglang_settings(server: Described, path: str | Path = "server_info") -> EngineSettings:
@@ -206,7 +205,7 @@ def sglang_settings(server: Described, path: str | Path = "server_info") -> Engi
     ranks = sizes["dp_size"] or 1
     sharing = ranks if server.get("enable_dp_attention") is True else 1
     page, seats, tokens = (sizes[name] for name in ("page_size", "max_running_requests", "max_total_num_tokens"))
-    method = SGLANG_DRAFTERS.get(str(server.get("speculative_algorithm")).upper())
+    method = SGLANG_METHODS.get(str(server.get("speculative_algorithm")).lower())
     balancer = _text_of(server.get("load_balance_method"))
     deployment = Deployment(
         _text_of(server.get("model_path")), "sglang", engine_version=_text_of(server.get("version")),
