@@ -72,7 +72,8 @@ def test_an_option_that_is_not_modelled_is_named_and_one_that_changes_nothing_is
 @pytest.mark.parametrize(
     "command",
     ["", "vllm", "ls -l", "vllm serve 'm", "vllm serve m -tp", "vllm serve m -tp two", "vllm serve m n",
-     "vllm serve m --speculative-config no", "sglang serve --speculative-algorithm DREAM"],
+     "vllm serve m --speculative-config no",
+     """vllm serve m --speculative-config '{"method": "medusa"}'""", "sglang serve --speculative-algorithm DREAM"],
 )  # fmt: skip
 def test_what_starts_no_server_is_one_line(command):
     with pytest.raises(UsageError, match="--serve") as error:

@@ -41,10 +41,13 @@ def _vllm_drafter(text: str) -> Drafter | None:
         config = orjson.loads(text)
         name, tokens = str(config.get("method", "eagle")), config.get("num_speculative_tokens", 1)
     except (ValueError, AttributeError):
-        raise UsageError("--serve: --speculative-config is not a JSON object.") from None
+        raise UsageError("the value is not a JSON object.") from None
     if name in ("ngram", "suffix"):
         return None  # no drafter: nothing is lost
-    return Drafter(vllm_method(name) or "eagle", tokens, config.get("model"))
+    method = vllm_method(name)
+    if method is None:
+        raise UsageError("its method is not modelled. Try mtp, eagle or eagle3.")
+    return Drafter(method, tokens, config.get("model"))
 
 
 Field = tuple[str, Callable[[str], Any]]
@@ -191,7 +194,9 @@ def _parsed(name: str, text: str, parse: Callable[[str], Any]) -> Any:
     """The value of an option; UsageError names the option."""
     try:
         return parse(text)
-    except (ValueError, UsageError):
+    except UsageError as error:
+        raise UsageError(f"--serve: {name}: {error}") from None
+    except ValueError:
         raise UsageError(f"--serve: {text!r} is not a value of {name}.") from None
 
 
