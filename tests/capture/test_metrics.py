@@ -79,6 +79,8 @@ def ours(families):
         ("kvtrace_sealed_windows_total", {}, 11),
         ("kvtrace_failed_windows_total", {}, 1),
         ("kvtrace_last_seal_timestamp_seconds", {}, 1.7e9),
+        ("kvtrace_failing", {"part": "sealer"}, 1),
+        ("kvtrace_failures_total", {"part": "sealer"}, 2),
     ],
 )
 def test_a_metric_has_the_value_of_the_snapshot_or_of_the_counts(name, labels, value):
@@ -111,7 +113,7 @@ def test_labels_have_fixed_words_only():
         "version": {kvtrace.__version__}, "span": {"window", "decayed"}, "per": {"token", "block", "request"},
         "of": {"capacity", "delivered", "row", "payload"}, "factor": {"0.5", "1", "2", "4"}, "share": {"0.9"},
         "cause": {"hit", "evicted", "first_use"}, "event": {"first_stored", "stored_again", "removed"},
-        "reason": {"queue_full", "proxy_memory"},
+        "reason": {"queue_full", "proxy_memory"}, "part": {"feeder", "sealer"},
         "outcome": {"recorded", "dropped", "refused", "failed", "client_left"},
     }  # fmt: skip
 

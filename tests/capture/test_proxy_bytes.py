@@ -156,6 +156,6 @@ def test_headers_that_the_user_names_are_keys_and_no_other_header_is_recorded(pr
 def test_pieces_of_an_answer_do_not_wait_for_each_other():
     address = Address("127.0.0.1", 0)
     with Servers([HttpListener("proxy", proxy_app(lambda *_: True, "http://127.0.0.1:1"), address)], print) as servers:
-        (bound,) = servers._sockets
+        (bound,) = servers._sockets.values()
         with connected(f"http://{servers.addresses['proxy']}"):
             assert bound.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)

@@ -306,6 +306,8 @@ class WatchCounts(TypedDict):
     waiting_bytes: int
     waiting_limit_bytes: int
     restarts: int
+    failing: dict[str, int]
+    failures: dict[str, int]
 
 
 def models() -> Schema:

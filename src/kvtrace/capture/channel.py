@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import socket
 import struct
-import threading
 from collections.abc import Iterator
 from contextlib import suppress
 from enum import Enum
@@ -17,6 +16,7 @@ from queue import Empty, Queue
 from typing import Any, BinaryIO
 
 from .intake import Mark, Payload
+from .supervisor import Supervisor
 
 HEAD = struct.Struct("<cIBQ")
 MESSAGE, PAYLOAD = b"M", b"P"
@@ -33,21 +33,25 @@ class End(Enum):
 END = End.END
 
 
+def framed(item: Payload | Mark) -> tuple[bytes, bytes]:
+    """An item as it is sent: its head, and its data."""
+    if isinstance(item, Mark):
+        data = json.dumps(item.message).encode()
+        return HEAD.pack(MESSAGE, 0, 0, len(data)), data
+    name = item.source.encode()
+    return HEAD.pack(PAYLOAD, item.requests, len(name), len(item.data)) + name, item.data
+
+
 class ServiceEnd:
     """The service's end: it sends payloads and messages, and receives reports."""
 
     def __init__(self, connection: socket.socket):
         self._socket = connection
 
-    def send(self, item: Payload | Mark) -> None:
-        """Send one payload or message. OSError if the digester has ended."""
-        if isinstance(item, Mark):
-            data = json.dumps(item.message).encode()
-            self._socket.sendall(HEAD.pack(MESSAGE, 0, 0, len(data)) + data)
-            return
-        name = item.source.encode()
-        self._socket.sendall(HEAD.pack(PAYLOAD, item.requests, len(name), len(item.data)) + name)
-        self._socket.sendall(item.data)
+    def send(self, frame: tuple[bytes, bytes]) -> None:
+        """Send one payload or message, as `framed` made it. OSError if the digester has ended."""
+        for piece in frame:
+            self._socket.sendall(piece)
 
     def reports(self) -> Iterator[dict[str, Any]]:
         """The digester's reports, until it ends."""
@@ -76,7 +80,8 @@ class DigesterEnd:
     def __init__(self, connection: socket.socket):
         self._socket = connection
         self._ahead: Queue[Payload | Mark | End] = Queue(maxsize=AHEAD)
-        threading.Thread(target=self._read, daemon=True, name="payloads").start()
+        self._has_begun = self._is_over = False
+        Supervisor().part("payloads").start(self._read, lambda: self._is_over)
 
     def receive(self, timeout_s: float | None = None) -> Payload | Mark | End | None:
         """The next payload or message; END if the service closed the connection or died; None if none came in time."""
@@ -91,10 +96,14 @@ class DigesterEnd:
             self._socket.sendall(json.dumps(values).encode() + b"\n")
 
     def _read(self):
-        with self._socket.makefile("rb", buffering=BUFFER) as file:
-            while (item := _next(file)) is not None:
-                self._ahead.put(item)
+        """Read to the end. After an error, the place in the stream is not known: it counts as the end."""
+        if not self._has_begun:
+            self._has_begun = True
+            with self._socket.makefile("rb", buffering=BUFFER) as file:
+                while (item := _next(file)) is not None:
+                    self._ahead.put(item)
         self._ahead.put(END)
+        self._is_over = True
 
 
 def _next(file: BinaryIO) -> Payload | Mark | None:

@@ -26,6 +26,7 @@ from .intake import Mark, Payload
 from .sinks import Sink, sink_of
 from .source import Rows, StoreRows
 from .sources import SOURCES
+from .supervisor import reason_of
 
 
 @dataclass
@@ -254,5 +255,5 @@ def run(handle: int) -> None:
     channel.report(ready=True)
     try:
         digester.run()
-    except KvtraceError as error:
-        channel.report(error=str(error), status=error.status)
+    except Exception as error:
+        channel.report(error=reason_of(error))

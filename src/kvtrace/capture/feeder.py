@@ -1,4 +1,7 @@
-"""Feed the digester from the queue, in order. It is a child process, which is started again if it dies."""
+"""Feed the digester from the queue, in order. It is a child process, which is started again if it dies.
+
+A digester that cannot be started is tried again for as long as the service runs; meanwhile payloads wait in the queue.
+"""
 
 from __future__ import annotations
 
@@ -6,17 +9,18 @@ import socket
 import subprocess
 import sys
 import threading
-import time
 from collections import Counter, deque
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
-from .._base.errors import InputError, KvtraceError, UsageError
-from .channel import ServiceEnd
+from .._base.errors import InputError, KvtraceError, StoppedError, UsageError
+from .channel import ServiceEnd, framed
 from .intake import Intake, Mark, Payload
+from .supervisor import LAST_ATTEMPTS, Part, Supervisor, reason_of
 
-ATTEMPTS = 3  # to start a digester again
 WATCH_S = 1.0  # how often it looks whether the digester lives
+DIED = "its process ended."
 
 
 class Feeder:
@@ -29,7 +33,7 @@ class Feeder:
         intake: The queue.
         settings: The first message to a digester: encoding options and the sink.
         on_report: Called with each report of a digester.
-        on_message: Receives sentences for an operator, without content.
+        supervisor: Runs its threads, and tells an operator what happens.
         lost: What a restart means, for the operator.
         keep: Open files that the digester keeps open as well, such as the lock of a folder.
 
@@ -43,29 +47,42 @@ class Feeder:
         settings: dict[str, Any],
         *,
         on_report: Callable[[dict[str, Any]], None],
-        on_message: Callable[[str], None],
+        supervisor: Supervisor,
         lost: str,
         keep: tuple[int, ...] = (),
     ):
         self._intake, self._settings, self._keep = intake, settings, keep
-        self._on_report, self._say, self._meaning = on_report, on_message, lost
+        self._on_report, self._supervisor, self._meaning = on_report, supervisor, lost
+        self._part, self._digester_part = supervisor.part("feeder"), supervisor.part("digester")
         self.restarts = 0
         self._now: dict[str, Any] = {}  # counts of the digester that runs
         self._earlier: dict[str, Any] = {}  # sums of those that died
         self._begun: Mark | None = None  # the last message that began a window, and was followed
         self._sent: deque[Mark] = deque()  # messages that the digester has not followed yet
         self._followed = 0  # messages that this digester has followed
+        self._item: Payload | Mark | None = None  # taken from the queue, and not sent
+        self._is_sound = True  # the digester lives, and has whole items only
+        self._is_tried = False  # the digester has got a payload
         self._digester = self._new_digester()
-        self._thread = threading.Thread(target=self._feed, daemon=True, name="feeder")
 
     def start(self) -> None:
         """Begin to send."""
-        self._thread.start()
+        self._part.start(self._feed, lambda: self._intake.is_closed)
 
-    def end(self) -> None:
-        """Send what still waits in the queue, which is closed, and wait until the digester has written it."""
-        self._thread.join()
+    def end(self) -> bool:
+        """Send what still waits in the queue, which is closed, and wait until the digester has written it.
+
+        Returns:
+            Whether the digester has followed all messages.
+        """
+        self._part.join()
         self._digester.end()
+        for _ in range(LAST_ATTEMPTS):  # it died at the end
+            if self._sent:
+                with suppress(KvtraceError, OSError):
+                    self._start_again()
+                    self._digester.end()
+        return not self._sent and self._intake.is_over
 
     @property
     def pid(self) -> int:
@@ -77,46 +94,62 @@ class Feeder:
         return _sums(self._earlier, self._now)
 
     def _new_digester(self) -> DigesterProcess:
-        self._followed = 0
-        return DigesterProcess(self._settings, self._on_digester, keep=self._keep)
+        self._followed, self._is_tried = 0, False
+        try:
+            return DigesterProcess(self._settings, self._on_digester, self._digester_part, keep=self._keep)
+        except (OSError, MemoryError, RuntimeError) as error:  # no descriptor, memory or thread is left
+            raise StoppedError(f"the digester process cannot be started: {reason_of(error)}") from None
 
     def _feed(self) -> None:
         """Send until the queue is closed and empty."""
         while True:
-            item = self._intake.take(WATCH_S)
-            if item is None and self._intake.is_over:
+            if not self._is_sound:
+                self._start_again()
+            self._item = self._item or self._intake.take(WATCH_S)
+            if self._item is not None:
+                self._send(self._item)
+            elif self._intake.is_over:
                 return
-            if not self._send(item):
-                self._restart()
+            if not (self._is_sound and self._digester.is_alive):
+                self._note_death()
+            if self._digester_part.in_a_row:
+                self._part.beat()
+            else:
+                self._part.works()
 
-    def _send(self, item: Payload | Mark | None) -> bool:
-        """Send an item; False if the digester has died."""
+    def _send(self, item: Payload | Mark) -> None:
+        frame = framed(item)
         if isinstance(item, Mark):
             self._sent.append(item)
-        try:
-            if item is not None:
-                self._digester.send(item)
-        except OSError:
-            return False
-        return self._digester.is_alive
+        else:
+            self._is_tried = True
+        self._item, self._is_sound = None, False  # if it fails from here on, the digester may have a part of the item
+        with suppress(OSError):  # it has died
+            self._digester.send(frame)
+            self._is_sound = True
 
-    def _restart(self) -> None:
+    def _note_death(self) -> None:
+        """The digester ended by itself. The next one starts at once, and later if that one ends at once as well."""
+        self._is_sound = False
+        self._digester_part.failed(DIED, tell=False)
+        if self._digester_part.in_a_row > 1:
+            raise StoppedError("the digester process ends again and again.")
+
+    def _start_again(self) -> None:
+        """Start a digester that goes on where the last one was."""
         self._digester.kill()
         self._earlier, self._now = self.counts(), {}
-        again = [Mark({**mark.message, "continues": True}) for mark in (self._begun, *self._sent) if mark is not None]
-        for attempt in range(ATTEMPTS):
-            self.restarts += 1
-            try:
-                self._sent = deque(again)
-                self._digester = self._new_digester()
-                for mark in again:
-                    self._digester.send(mark)
-                self._say(f"the digester process ended and was started again{self._meaning}")
-                return
-            except (KvtraceError, OSError):
-                time.sleep(2.0**attempt)
-        self._intake.close()
-        self._say("the digester process ends again and again. All further requests are dropped.")
+        if self._begun is not None:
+            message = {name: value for name, value in self._begun.message.items() if name != "finish"}
+            self._sent.appendleft(Mark(message))  # what it finished has ended
+            self._begun = None
+        self._sent = deque(Mark({**mark.message, "continues": True}) for mark in self._sent)
+        self._digester = self._new_digester()
+        for mark in list(self._sent):  # reports remove from it
+            self._digester.send(framed(mark))
+        self._is_sound = True
+        self.restarts += 1
+        self._supervisor.say_once(f"the digester process ended and was started again{self._meaning}")
 
     def _on_digester(self, report: dict[str, Any]) -> None:
         self._now = report.get("counts", self._now)
@@ -125,8 +158,10 @@ class Feeder:
             self._begun = mark if "begin" in mark.message else self._begun
             self._followed += 1
         if "error" in report:
-            self._say(report["error"])
+            self._supervisor.say_once(report["error"])
         self._on_report(report)
+        if not self._sent and (self._now.get("covered") or not self._is_tried):
+            self._digester_part.works()
 
 
 def _sums(earlier: dict[str, Any], current: dict[str, Any]) -> dict[str, Any]:
@@ -142,6 +177,7 @@ def _sums(earlier: dict[str, Any], current: dict[str, Any]) -> dict[str, Any]:
 
 
 START_S = 120.0  # a tokenizer from a hub may be loaded
+LINGER_S = 5.0  # from the last report to the end of the process
 ERRORS = {error.status: error for error in (UsageError, InputError)}
 
 
@@ -150,7 +186,8 @@ class DigesterProcess:
 
     Args:
         settings: The first message: encoding options and the sink.
-        on_report: Called from a thread with each report.
+        on_report: Called from a thread with each report, again if it raises an exception.
+        part: Runs that thread.
         keep: Open files that the digester keeps open as well, such as the lock of a folder.
 
     Raises:
@@ -158,22 +195,31 @@ class DigesterProcess:
     """
 
     def __init__(
-        self, settings: dict[str, Any], on_report: Callable[[dict[str, Any]], None], keep: tuple[int, ...] = ()
+        self,
+        settings: dict[str, Any],
+        on_report: Callable[[dict[str, Any]], None],
+        part: Part,
+        keep: tuple[int, ...] = (),
     ):
         ours, theirs = socket.socketpair()
         code = f"from kvtrace.capture.digester import run; run({theirs.fileno()})"
+        self._channel, self._on_report, self._part = ServiceEnd(ours), on_report, part
         with theirs:
-            self._process = subprocess.Popen(
-                [sys.executable, "-P", "-c", code], pass_fds=(theirs.fileno(), *keep), stdin=subprocess.DEVNULL,
-                stdout=subprocess.DEVNULL, start_new_session=True,
-            )  # fmt: skip
-        self._channel, self._on_report = ServiceEnd(ours), on_report
+            try:
+                self._process = subprocess.Popen(
+                    [sys.executable, "-P", "-c", code], pass_fds=(theirs.fileno(), *keep), stdin=subprocess.DEVNULL,
+                    stdout=subprocess.DEVNULL, start_new_session=True,
+                )  # fmt: skip
+            except BaseException:
+                self._channel.abandon()
+                raise
+        self._reports = self._channel.reports()
+        self._report: dict[str, Any] | None = None  # received, and not taken by on_report
         self._first: dict[str, Any] | None = None
         self._started = threading.Event()
-        self._reader = threading.Thread(target=self._read, daemon=True, name="reports")
-        self._reader.start()
         try:
-            self._channel.send(Mark(settings))
+            part.start(self._read, lambda: not self.is_alive)
+            self._channel.send(framed(Mark(settings)))
             self._require_start()
         except BaseException:
             self.kill()
@@ -189,16 +235,16 @@ class DigesterProcess:
         """Whether its process runs."""
         return self._process.poll() is None
 
-    def send(self, item: Payload | Mark) -> None:
+    def send(self, frame: tuple[bytes, bytes]) -> None:
         """Send a payload or a message; waits until the digester has room. OSError if it has died."""
-        self._channel.send(item)
+        self._channel.send(frame)
 
     def end(self, timeout_s: float | None = None) -> None:
         """Let the digester finish what it received, and wait until it has ended."""
         self._channel.close()
         try:
             self._process.wait(timeout_s)
-            self._reader.join(timeout_s)
+            self._part.join(timeout_s)
         except subprocess.TimeoutExpired:
             pass
         self.kill()
@@ -208,17 +254,25 @@ class DigesterProcess:
         if self._process.poll() is None:
             self._process.kill()
             self._process.wait()
-        self._reader.join()  # no report of it comes later
+        self._part.join()  # no report of it comes later
         self._channel.abandon()
 
     def _read(self) -> None:
-        for report in self._channel.reports():
+        """Take the reports, and end the process with them: one whose reports cannot be read is of no use."""
+        while (report := self._report or next(self._reports, None)) is not None:
+            self._report = report
             if not self._started.is_set():
                 self._first = report
                 self._started.set()
             else:
                 self._on_report(report)
+            self._report = None
+            self._part.beat()
         self._started.set()
+        with suppress(subprocess.TimeoutExpired):
+            self._process.wait(LINGER_S)
+        self._process.kill()
+        self._process.wait()
 
     def _require_start(self) -> None:
         self._started.wait(START_S)

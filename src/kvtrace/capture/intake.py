@@ -173,6 +173,11 @@ class Intake:
             return item
 
     @property
+    def is_closed(self) -> bool:
+        """Whether the queue takes no more payloads."""
+        return self._closed
+
+    @property
     def is_over(self) -> bool:
         """Whether the queue is closed and empty."""
         return self._closed and not self._waiting

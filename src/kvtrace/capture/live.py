@@ -13,20 +13,23 @@ import socket
 import threading
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Protocol, Self
 
-from .._base.errors import UsageError
+from .._base.errors import StoppedError, UsageError
 from .._base.workers import place_of
 from .asgi import App, Message, Receive, Scope, Send
 from .proxy.exchange import ProxyCounts
+from .supervisor import Part, Supervisor
 
 BACKLOG = 1024
 KEEP_ALIVE_S = 75  # an idle connection is kept; a request fails where the server closes one that a client still uses
 CLOSE_S = 5  # how long open connections may take to finish when the service ends
+START_S = 60  # how long servers may take to start
+TICK_S = 0.1  # from one look at the servers to the next
 
 
 @dataclass(frozen=True)
@@ -62,68 +65,101 @@ class HttpListener:
 
 
 class Servers:
-    """Runs listeners while its block runs.
+    """Runs listeners while its block runs. A server that fails is started again at its address.
+
+    Args:
+        listeners: The servers.
+        on_fault: Receives the place of an unexpected exception of an application, without content.
+        supervisor: Runs the thread, and each server in it.
 
     Raises:
         UsageError: an address is in use, or not of this machine.
+        StoppedError: the servers did not start.
     """
 
-    def __init__(self, listeners: list[HttpListener], on_fault: Callable[[str], None]):
-        """`on_fault` receives the place of an unexpected exception of an application, without content."""
+    def __init__(
+        self, listeners: list[HttpListener], on_fault: Callable[[str], None], supervisor: Supervisor | None = None
+    ):
         self._listeners, self._on_fault = listeners, on_fault
-        self._sockets: list[socket.socket] = []
-        self._servers: list[Any] = []
+        supervisor = supervisor or Supervisor()
+        self._part = supervisor.part("http") if listeners else None
+        self._parts = {listener.name: supervisor.part(listener.name) for listener in listeners}
+        self._sockets: dict[str, socket.socket] = {}  # name of the server -> where it listens
+        self._servers: dict[str, Any] = {}  # those that run
+        self._ready, self._stopping = threading.Event(), threading.Event()
 
     def __enter__(self) -> Self:
         try:
             for listener in self._listeners:
-                self._sockets.append(_bound(listener))
+                self._sockets[listener.name] = _bound(listener)
+            self.addresses = {name: Address(*bound.getsockname()[:2]) for name, bound in self._sockets.items()}
+            if self._part is not None:
+                self._part.start(self._run, self._stopping.is_set)
+                if not self._ready.wait(START_S):
+                    self.__exit__(None, None, None)
+                    raise StoppedError(f"the servers did not start within {START_S} s. Try again.")
         except BaseException:
-            for bound in self._sockets:
+            for bound in self._sockets.values():
                 bound.close()
             raise
-        self.addresses = {
-            listener.name: Address(*bound.getsockname()[:2])
-            for listener, bound in zip(self._listeners, self._sockets, strict=True)
-        }
-        if self._listeners:
-            ready = threading.Event()
-            self._thread = threading.Thread(target=self._run, args=(ready,), daemon=True, name="http")
-            self._thread.start()
-            ready.wait()
         return self
 
     def __exit__(self, _kind: type | None, _error: BaseException | None, _traceback: TracebackType | None) -> None:
-        for server in self._servers:
-            server.should_exit = True
-        if self._listeners:
-            self._thread.join(2 * CLOSE_S)
+        self._stopping.set()
+        if self._part is not None:
+            self._part.join(2 * CLOSE_S)
 
-    def _run(self, ready: threading.Event) -> None:
-        import uvicorn
-
+    def _run(self) -> None:
         for name in ("uvicorn", "uvicorn.error", "asyncio", "aiohttp"):  # their tracebacks could show content
             logging.getLogger(name).disabled = True
-        for listener in self._listeners:
-            config = uvicorn.Config(
-                guarded_app(listener.app, self._on_fault), log_config=None, access_log=False, lifespan="auto",
-                timeout_graceful_shutdown=CLOSE_S, server_header=False, date_header=False, ws="none",
-                timeout_keep_alive=KEEP_ALIVE_S, proxy_headers=False,
-            )  # fmt: skip
-            self._servers.append(uvicorn.Server(config))
         with asyncio.Runner(loop_factory=_loop_factory()) as runner:
-            runner.run(self._serve(ready))
+            runner.run(self._serve())
 
-    async def _serve(self, ready: threading.Event) -> None:
-        work = [
-            asyncio.create_task(server.serve(sockets=[bound]))
-            for server, bound in zip(self._servers, self._sockets, strict=True)
-        ]
-        while not all(server.started for server in self._servers) and not any(task.done() for task in work):
-            await asyncio.sleep(0.01)
-        ready.set()
-        with suppress(asyncio.CancelledError):
-            await asyncio.gather(*work)
+    async def _serve(self) -> None:
+        async with asyncio.TaskGroup() as tasks:
+            for listener in self._listeners:
+                work = self._parts[listener.name].attend(partial(self._serve_one, listener), self._stopping.is_set)
+                tasks.create_task(work)
+            while not self._stopping.is_set():
+                self._look()
+                await asyncio.sleep(TICK_S if self._ready.is_set() else TICK_S / 10)
+            for server in self._servers.values():
+                server.should_exit = True
+
+    def _look(self) -> None:
+        """The loop runs; so do the servers in it that have started."""
+        if self._part is not None:
+            self._part.works()
+        started = [name for name, server in self._servers.items() if server.started]
+        for name in started:
+            self._parts[name].works()
+        if len(started) == len(self._listeners):
+            self._ready.set()
+
+    async def _serve_one(self, listener: HttpListener) -> None:
+        """Serve at the listener's address, which stays the same."""
+        import uvicorn
+
+        if self._stopping.is_set():
+            return
+        name = listener.name
+        config = uvicorn.Config(
+            guarded_app(listener.app, self._on_fault), log_config=None, access_log=False, lifespan="auto",
+            timeout_graceful_shutdown=CLOSE_S, server_header=False, date_header=False, ws="none",
+            timeout_keep_alive=KEEP_ALIVE_S, proxy_headers=False,
+        )  # fmt: skip
+        if (bound := self._sockets[name]).fileno() < 0:  # an earlier server at this address has failed
+            bound = self._sockets[name] = _bound(replace(listener, address=self.addresses[name]))
+        server = self._servers[name] = uvicorn.Server(config)
+        try:
+            await server.serve(sockets=[bound])
+        except Exception:
+            with suppress(Exception):
+                await server.shutdown(sockets=[bound])
+            raise
+        finally:
+            del self._servers[name]
+            bound.close()
 
 
 def guarded_app(app: App, on_fault: Callable[[str], None]) -> App:
@@ -248,6 +284,7 @@ class Live:
         state: Folder where followed files keep their positions; None = they keep none.
         metrics: The application of --metrics.
         on_message: Receives sentences for an operator, without content.
+        supervisor: Runs the threads; the default is one of its own.
 
     Raises:
         UsageError: an option is not valid, or an address is in use.
@@ -261,13 +298,15 @@ class Live:
         state: Path | None = None,
         metrics: App | None = None,
         on_message: Callable[[str], None],
+        supervisor: Supervisor | None = None,
     ):
         options.require_source()
         options.require_libraries()
         self._options, self._queue, self._state, self._say = options, queue, state, on_message
         self._stop = threading.Event()
-        self._threads: list[threading.Thread] = []
-        self._servers = Servers(list(self._listeners(metrics)), self._on_fault)
+        self._supervisor = supervisor or Supervisor(on_message)
+        self._parts: list[Part] = []
+        self._servers = Servers(list(self._listeners(metrics)), self._on_fault, self._supervisor)
 
     def __enter__(self) -> Self:
         followers = self._followers()
@@ -278,16 +317,16 @@ class Live:
                     f"--follow {path}: the file is missing or cannot be read. It is followed once it can be read."
                 )
         for name, work in followers:
-            thread = threading.Thread(target=self._guarded, args=(work,), daemon=True, name=name)
-            thread.start()
-            self._threads.append(thread)
+            part = self._supervisor.part(name)
+            part.start(partial(work, on_round=part.works), self._stop.is_set)
+            self._parts.append(part)
         return self
 
     def __exit__(self, *exception: Any) -> None:
         self._servers.__exit__(*exception)
         self._stop.set()
-        for thread in self._threads:
-            thread.join()
+        for part in self._parts:
+            part.join()
 
     @property
     def addresses(self) -> dict[str, Address]:
@@ -311,10 +350,10 @@ class Live:
         if options.metrics is not None and metrics is not None:
             yield HttpListener("metrics", metrics, options.metrics)
 
-    def _followers(self) -> list[tuple[str, Callable[[], Any]]]:
+    def _followers(self) -> list[tuple[str, Callable[..., Any]]]:
         from .sources.follow import Follower
 
-        work: list[tuple[str, Callable[[], Any]]] = []
+        work: list[tuple[str, Callable[..., Any]]] = []
         for path in self._options.follow:
             follower = Follower(
                 path, self._queue.put, self._queue.has_room, state=self._state, from_start=self._options.from_start
@@ -330,14 +369,8 @@ class Live:
             work.append(("kv-events", partial(follow, address, self._queue.put, self._stop)))
         return work
 
-    def _guarded(self, work: Callable[[], Any]) -> None:
-        try:
-            work()
-        except Exception as error:
-            self._on_fault(place_of(error))
-
     def _on_fault(self, place: str) -> None:
-        self._say(f"internal error: {place}. Please report it; the message contains no content.")
+        self._supervisor.say_once(f"internal error: {place}. Please report it; the message contains no content.")
 
 
 def _is_installed(name: str) -> bool:

@@ -120,6 +120,11 @@ def _proxied(counts: ServiceCounts) -> Samples:
     return [(("client_left" if name == "left" else name,), proxy[name]) for name in names]
 
 
+def _of_parts(key: str) -> Callable[[ServiceCounts], Samples]:
+    """A value of each part of the service."""
+    return lambda counts: [((part,), value) for part, value in counts.get(key, {}).items()]
+
+
 def _rejected(counts: ServiceCounts) -> Samples:
     return [(("payload",), counts.get("malformed")), (("row",), counts.get("rejected"))]
 
@@ -293,11 +298,19 @@ SERVICE = (
     ),
     Metric(
         "kvtrace_failed_windows", "counter",
-        "Windows whose trace was not written: the audit refused it, or a write failed.", _value("failed"),
+        "Windows whose trace was not written: the audit refused it, or no attempt succeeded before the service ended.",
+        _value("failed"),
     ),
     Metric(
         "kvtrace_last_seal_timestamp_seconds", "gauge",
         "Time of the last seal, in seconds since 1970.", _value("last_sealed_s"),
+    ),
+    Metric(
+        "kvtrace_failing", "gauge",
+        "1 while a part of the service fails, hangs or has ended. It is tried again.", _of_parts("failing"), ("part",),
+    ),
+    Metric(
+        "kvtrace_failures", "counter", "Failures of a part of the service.", _of_parts("failures"), ("part",),
     ),
 )  # fmt: skip
 METRICS = (*BUILD, *WATCH, *SERVICE)

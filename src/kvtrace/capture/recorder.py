@@ -26,6 +26,7 @@ from .intake import QUEUE_BYTES, Intake, Ledger
 from .proxy.exchange import ProxyCounts
 from .sealing import Sealed, Sealer
 from .sources import source_named
+from .supervisor import Supervisor
 from .windows import (
     STATE,
     SUFFIX,
@@ -63,6 +64,8 @@ class RecorderCounts:
     sealed: int = 0  # windows
     failed: int = 0  # windows that could not be sealed; their digests are kept
     restarts: int = 0  # of the digester
+    failing: dict[str, int] = field(default_factory=dict)  # part of the service -> 1 if it fails, hangs or has ended
+    failures: dict[str, int] = field(default_factory=dict)  # part -> how often it failed
     last_sealed_s: float | None = None  # Unix time
     proxy: dict[str, int] = field(default_factory=dict)  # requests to the proxy: fields of proxy.setup.ProxyCounts
     reasons: dict[str, int] = field(default_factory=dict)  # reason -> rejected rows
@@ -72,6 +75,7 @@ BUSY = "{path}: another recorder writes to this folder, or one that was killed i
 FOREIGN = "{path}: this file is not the lock of a recorder. Choose another folder."
 SUFFIXES = (".jsonl", ".jsonl.gz", ".jsonl.zst", ".parquet")  # of traces
 RECEIVED = ("accepted", "dropped", "uncopied", "refused")  # counts of the ledger
+UNFINISHED = "the digester process could not end it. Its digests are kept; the next start tries again."
 WAIT_LOCK_S = 10.0  # the digester of a killed recorder may still write what it received
 
 
@@ -129,7 +133,8 @@ class Recorder:
         base = key or (Key.random() if link_windows else None)
         live = LiveEncoding.of(encoding, release)
         self._settings = WindowSettings(live, base, key is not None, link_windows, suffix, share)
-        self._say, self._clock = on_message or (lambda sentence: None), clock
+        self.supervisor, self._clock = Supervisor(on_message), clock  # of all that runs in the background
+        self._say = self.supervisor.say
         self.proxy = ProxyCounts()  # of the proxy that feeds this recorder, if there is one
         self._totals = RecorderCounts()
         self._known_lost: dict[str, int] = {}  # window -> requests that an earlier recorder lost
@@ -172,18 +177,24 @@ class Recorder:
             lost=totals.lost, waiting=len(intake), waiting_bytes=intake.waiting_bytes,
             waiting_limit_bytes=intake.max_bytes, sealed=totals.sealed, failed=totals.failed,
             restarts=self._feeder.restarts, last_sealed_s=totals.last_sealed_s, proxy=asdict(self.proxy),
-            reasons=counts.get("reasons", {}),
+            reasons=counts.get("reasons", {}), failing=self.supervisor.failing(), failures=self.supervisor.failures(),
         )  # fmt: skip
+
+    def problem(self) -> str | None:
+        """Why the recorder is not healthy, such as "failing: sealer"; None if it is healthy."""
+        return self.supervisor.problem()
 
     def close(self) -> None:
         """Digest what waits, seal the last window, and end. A second call does nothing."""
         if self._stopping.is_set():
             return
         self._stopping.set()
-        self._clock_thread.join()
+        self._windows.join()
         self._intake.mark({"finish": True})
         self._intake.close()
-        self._feeder.end()
+        if not self._feeder.end():
+            self._totals.failed += 1
+            self._say(f"{self._name}: not sealed: {UNFINISHED}")
         self._sealer.end()
         os.close(self._lock)
 
@@ -217,14 +228,14 @@ class Recorder:
         self._intake = Intake(queue_bytes, ledger=ledger)
         settings = {"options": self._settings.encoding.to_message(), "sink": {"kind": "window"}}
         self._feeder = Feeder(
-            self._intake, settings, on_report=self._on_report, on_message=self._say,
+            self._intake, settings, on_report=self._on_report, supervisor=self.supervisor,
             lost="; what it had not digested is lost.", keep=(self._lock,),
         )  # fmt: skip
-        self._sealer = Sealer(self.folder, on_sealed=self._on_sealed, on_message=self._say)
+        self._sealer = Sealer(self.folder, self.supervisor, on_sealed=self._on_sealed)
         self._begin(self._leftovers())
         self._feeder.start()
-        self._clock_thread = threading.Thread(target=self._end_windows, daemon=True, name="windows")
-        self._clock_thread.start()
+        self._windows = self.supervisor.part("windows")
+        self._windows.start(self._end_windows, self._stopping.is_set)
 
     def _leftovers(self) -> Window | None:
         """Seal the windows that earlier recorders left; returns the one that this recorder goes on with, if any."""
@@ -263,23 +274,23 @@ class Recorder:
             self._name, self._until = free_name(self.folder, now), end_of_window(now, self._window_s)
         else:
             self._name, self._until = continued.name, continued.header["until"]
-        self._key = self._settings.key(self._name)
-        self._intake.mark(self._beginning(continues=continued is not None))
+        self._intake.mark(self._beginning(self._name, self._until, continues=continued is not None))
 
     def _end_windows(self) -> None:
         """End each window at its time, and begin the next one."""
         while not self._stopping.wait(min(1.0, max(0.0, self._until - self._clock()))):
             now = self._clock()
             if now >= self._until:
-                self._name, self._until = free_name(self.folder, now), end_of_window(now, self._window_s)
-                self._key = self._settings.key(self._name)
-                self._intake.mark({"finish": True, **self._beginning(continues=False)})
+                name, until = free_name(self.folder, now), end_of_window(now, self._window_s)
+                self._intake.mark({"finish": True, **self._beginning(name, until, continues=False)})
+                self._name, self._until = name, until
+            self._windows.works()
 
-    def _beginning(self, *, continues: bool) -> dict[str, Any]:
-        """The message that begins the present window."""
-        path = self.state / f"{self._name}{SUFFIX}"
-        header = self._settings.header(self._name, self._until, self._key)
-        return {"path": os.fspath(path), "continues": continues, "key": self._key.reveal(), "begin": header}
+    def _beginning(self, name: str, until: float, *, continues: bool) -> dict[str, Any]:
+        """The message that begins a window; nothing else holds its key."""
+        key, path = self._settings.key(name), self.state / f"{name}{SUFFIX}"
+        header = self._settings.header(name, until, key)
+        return {"path": os.fspath(path), "continues": continues, "key": key.reveal(), "begin": header}
 
     def _on_report(self, report: dict[str, Any]) -> None:
         if path := report.get("finished"):

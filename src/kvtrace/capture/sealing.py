@@ -14,13 +14,14 @@ import signal
 import subprocess
 import sys
 import threading
+import time
+from collections import deque
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from queue import Queue
 from typing import cast
 
-from .._base.errors import KvtraceError
+from .._base.errors import AuditError, InputError, KvtraceError
 from .._base.file_locks import only_writer
 from .._base.output_files import appear_together
 from .._base.process import STOPPING, forbid_core_dumps
@@ -39,8 +40,12 @@ from ..privacy.linking import LinkIndex
 from ..privacy.profiles import profile_of
 from ..privacy.publishing import Published, publish
 from ..trace.meta import Meta, RecordingSection, merge, rendering_of
+from .supervisor import FIRST_WAIT_S, LAST_ATTEMPTS, Supervisor, reason_of
 from .windows import Window, read_window
 
+PATIENCE_S = 600.0  # sealing takes longer than other rounds
+LONGEST_WAIT_S = 600.0  # until a window is tried again
+POLL_S = 0.5
 INDEX = "links"  # the numbers of the recording, in the folder of open windows
 
 
@@ -57,6 +62,7 @@ class Sealed:
     audit: str = ""
     note: str | None = None  # on the requests' own counts of prompt tokens
     error: str | None = None  # why the window could not be sealed; its digests are kept
+    is_final: bool = True  # another attempt of the same recorder would fail, too
 
 
 def seal(path: str | Path, folder: str | Path) -> Sealed:
@@ -157,10 +163,8 @@ def seal_in_process(path: Path, folder: Path) -> Sealed:
         [sys.executable, "-P", "-c", code], input=message, capture_output=True, text=True, start_new_session=True
     )
     lines = process.stdout.splitlines()
-    values = json.loads(lines[-1]) if lines else {"error": "the process that seals was killed."}
-    if "name" in values:
-        return Sealed(**values)
-    return Sealed(path.stem, [], error=values["error"])
+    values = json.loads(lines[-1]) if lines else {"error": "the process that seals was killed.", "is_final": False}
+    return Sealed(**({"name": path.stem, "files": []} | values))
 
 
 def run() -> None:
@@ -173,40 +177,77 @@ def run() -> None:
         result = guarded(lambda values: seal(**values), message).value()
         report = asdict(result)
     except KvtraceError as error:
-        report = {"error": str(error)}
+        report = {"error": str(error), "is_final": isinstance(error, (AuditError, InputError))}
     sys.stdout.write(json.dumps(report) + "\n")
 
 
+@dataclass
+class _Job:
+    """A window to seal."""
+
+    path: Path
+    attempts: int = 0
+    due_s: float = 0.0  # of the monotonic clock
+
+
 class Sealer:
-    """Seals the windows that it is given, in order.
+    """Seals the windows that it is given, in order; one that cannot be sealed is tried again later.
 
     Args:
         folder: Where sealed windows go.
+        supervisor: Runs its thread, and tells an operator about each window.
         on_sealed: Called with the result of each.
-        on_message: Receives a sentence about each, without content.
     """
 
-    def __init__(self, folder: Path, *, on_sealed: Callable[[Sealed], None], on_message: Callable[[str], None]):
-        self._folder, self._on_sealed, self._say = folder, on_sealed, on_message
-        self._waiting: Queue[Path | None] = Queue()
-        self._thread = threading.Thread(target=self._work, daemon=True, name="sealer")
-        self._thread.start()
+    def __init__(self, folder: Path, supervisor: Supervisor, *, on_sealed: Callable[[Sealed], None]):
+        self._folder, self._supervisor, self._on_sealed = folder, supervisor, on_sealed
+        self._jobs: deque[_Job] = deque()
+        self._changed, self._ends = threading.Event(), False
+        self._part = supervisor.part("sealer", patience_s=PATIENCE_S)
+        self._part.start(self._work, lambda: self._ends)
 
     def seal(self, path: Path) -> None:
         """Seal a window when those before it are sealed."""
-        self._waiting.put(path)
+        self._jobs.append(_Job(path))
+        self._changed.set()
 
     def end(self) -> None:
-        """Seal what waits."""
-        self._waiting.put(None)
-        self._thread.join()
+        """Seal what waits, and try the windows again that could not be sealed."""
+        for job in list(self._jobs):
+            job.attempts, job.due_s = 0, 0.0
+        self._ends = True
+        self._changed.set()
+        self._part.join()
 
     def _work(self) -> None:
-        while (path := self._waiting.get()) is not None:
-            result = seal_in_process(path, self._folder)
+        while self._jobs or not self._ends:
+            now_s = time.monotonic()
+            job = next((job for job in self._jobs if job.due_s <= now_s), None)
+            if job is None:
+                self._changed.wait(POLL_S)
+                self._changed.clear()
+            else:
+                self._try(job)
+            if any(other.attempts for other in self._jobs):
+                self._part.beat()
+            else:
+                self._part.works()
+
+    def _try(self, job: _Job) -> None:
+        try:
+            result = seal_in_process(job.path, self._folder)
+        except Exception as error:  # no descriptor or process is left
+            result = Sealed(job.path.stem, [], error=reason_of(error), is_final=False)
+        if result.error is None or result.is_final or (self._ends and job.attempts + 1 >= LAST_ATTEMPTS):
+            self._jobs.remove(job)
             self._on_sealed(result)
             if sentence := sentence_of(result):
-                self._say(sentence)
+                self._supervisor.say(sentence)
+            return
+        job.attempts += 1
+        wait_s = FIRST_WAIT_S if self._ends else min(LONGEST_WAIT_S, 2.0 ** min(job.attempts, 16))
+        job.due_s = time.monotonic() + wait_s
+        self._part.failed(f"{result.name} is not sealed: {result.error}")
 
 
 def sentence_of(result: Sealed) -> str | None:

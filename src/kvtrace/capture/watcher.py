@@ -26,6 +26,7 @@ from .intake import QUEUE_BYTES, Intake
 from .live import LiveOptions
 from .proxy.exchange import ProxyCounts
 from .sources import source_named
+from .supervisor import Supervisor
 
 
 class Watcher:
@@ -50,9 +51,10 @@ class Watcher:
         self._intake, self.proxy = Intake(queue_bytes), ProxyCounts()
         self._snapshot: dict[str, Any] | None = None
         self._stopping = threading.Event()
+        self.supervisor = Supervisor(on_message)  # of all that runs in the background
         settings = {"options": live.to_message(), "sink": {"kind": "gauge", **asdict(gauge)}}
         self._feeder = Feeder(
-            self._intake, settings, on_report=self._on_report, on_message=on_message or (lambda sentence: None),
+            self._intake, settings, on_report=self._on_report, supervisor=self.supervisor,
             lost=": the curve begins anew.",
         )  # fmt: skip
         self._intake.mark({"begin": {}, "key": Key.random().reveal()})
@@ -82,8 +84,13 @@ class Watcher:
             "accepted": ledger.accepted, "dropped": ledger.dropped, "uncopied": ledger.uncopied,
             "refused": ledger.refused, "proxy": asdict(self.proxy), "waiting": len(self._intake),
             "waiting_bytes": self._intake.waiting_bytes, "waiting_limit_bytes": self._intake.max_bytes,
-            "restarts": self._feeder.restarts,
+            "restarts": self._feeder.restarts, "failing": self.supervisor.failing(),
+            "failures": self.supervisor.failures(),
         }  # fmt: skip
+
+    def problem(self) -> str | None:
+        """Why the watcher is not healthy, such as "hanging: digester"; None if it is healthy."""
+        return self.supervisor.problem()
 
     def close(self) -> None:
         """Digest what waits, take a last snapshot, and end. A second call does nothing."""

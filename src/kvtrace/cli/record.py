@@ -57,7 +57,7 @@ def record_command(output, window, for_ms, link_windows, suffix, key_file, quiet
         link_windows=link_windows, suffix=suffix, queue_bytes=queue, on_message=say,
     )  # fmt: skip
     with stop_event() as stopped, recorder:
-        with Live(live, recorder, state=recorder.state, metrics=_metrics(recorder) if live.metrics else None, on_message=say) as running:
+        with Live(live, recorder, state=recorder.state, metrics=_metrics(recorder) if live.metrics else None, on_message=say, supervisor=recorder.supervisor) as running:
             if not quiet:
                 for name, address in running.addresses.items():
                     print_line(screen, f"{name:<12}http://{address}")
@@ -80,7 +80,7 @@ def _metrics(recorder):
 
     from ..capture.metrics import Reading, metrics_app, registry_of
 
-    return metrics_app(registry_of(lambda: Reading(counts=asdict(recorder.counts()))))
+    return metrics_app(registry_of(lambda: Reading(counts=asdict(recorder.counts()))), recorder.problem)
 
 
 def _summary(counts):

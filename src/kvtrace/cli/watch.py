@@ -20,7 +20,6 @@ from .source_options import READING, SOURCES, live_options, queue_bytes, stop_ev
 
 IDLE_S = 1.0  # --once: nothing has come for so long
 POLL_S = 0.1
-STALE_S = 60.0  # /healthz: the digester has sent nothing for so long
 Show = Callable[[Any], None]  # shows a capture.metrics.Reading
 
 
@@ -68,7 +67,7 @@ def watch_command(interval, once, for_ms, as_json, quiet, **options):
 
     watcher, sources, show = Watcher(gauge, encoding, queue_bytes=queue, on_message=say), sources_of(live), None
     with ExitStack() as display:
-        with watcher, Live(live, watcher, metrics=_metrics(read) if live.metrics else None, on_message=say) as running, stop_event() as stopped:
+        with watcher, Live(live, watcher, metrics=_metrics(read, watcher.problem) if live.metrics else None, on_message=say, supervisor=watcher.supervisor) as running, stop_event() as stopped:
             if not quiet:
                 for name, address in running.addresses.items():
                     print_line(screen, f"{name:<12}http://{address}")
@@ -118,14 +117,9 @@ def sources_of(live: Any) -> list[str]:
     return [name.replace("_", "-") for name in ("otlp", "proxy", "follow", "kv_events") if getattr(live, name)]
 
 
-def _metrics(read: Callable[[], Any]) -> Any:
+def _metrics(read: Callable[[], Any], problem: Callable[[], str | None]) -> Any:
     """The application of --metrics."""
     from ..capture.metrics import metrics_app, registry_of
-
-    def problem() -> str | None:
-        snapshot = read().snapshot
-        age_s = time.time() - snapshot["received_s"] if snapshot else 0.0
-        return f"the digester has sent no figures for {age_s:.0f} s" if age_s > STALE_S else None
 
     return metrics_app(registry_of(read), problem)
 

@@ -6,6 +6,7 @@ import mmap
 import os
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 from hashlib import blake2b
 from pathlib import Path
 from typing import BinaryIO
@@ -18,6 +19,7 @@ SOURCE = Source("follow", log_format="auto", time_unit="auto", rows=Lines)
 
 CHUNK = 1 << 20  # bytes read at a time
 POLL_S = 0.2
+UNREADABLE = (FileNotFoundError, NotADirectoryError, IsADirectoryError, PermissionError)  # it may come later
 TOO_LONG = b"\0"  # stands for a line that is too long; no reader accepts it
 
 
@@ -45,18 +47,34 @@ class Follower:
         self._file: BinaryIO | None = None
         self._rest = b""  # of a line without its end
         self._is_skipping = False  # inside a line that is too long
-        self._open()  # takes the end of the file now: all that is appended from here on is read
+        with suppress(OSError):  # `run` tries again
+            self._open()  # takes the end of the file now: all that is appended from here on is read
 
-    def run(self, stop: threading.Event) -> None:
-        """Follow the file until `stop` is set."""
+    def run(self, stop: threading.Event, on_round: Callable[[], None] = lambda: None) -> None:
+        """Follow the file until `stop` is set. After an exception, it can be called again, and goes on.
+
+        `on_round` is called after each look at the file.
+        """
+        while True:
+            stopping = stop.is_set()
+            has_read = self._read_or_undo()
+            on_round()
+            if not has_read and (stopping or stop.wait(POLL_S)) and stopping:
+                break
+        if self._file is not None:
+            self._file.close()
+
+    def _read_or_undo(self) -> bool:
+        """Read, or go back to where it was before."""
+        file, rest, is_skipping = self._file, self._rest, self._is_skipping
+        offset = None if file is None else file.tell()
         try:
-            while True:
-                stopping = stop.is_set()
-                if not self._read() and (stopping or stop.wait(POLL_S)) and stopping:
-                    return
-        finally:
-            if self._file is not None:
-                self._file.close()
+            return self._read()
+        except BaseException:
+            if offset is not None and file is self._file:
+                file.seek(offset)
+                self._rest, self._is_skipping = rest, is_skipping
+            raise
 
     def _read(self) -> bool:
         """Read a chunk and put its lines into the queue; False if there is nothing to read, or no room."""
@@ -93,7 +111,7 @@ class Follower:
         """Have the file open that the path names; False if there is none."""
         try:
             about = os.stat(self._path)
-        except OSError:
+        except UNREADABLE:
             about = None
         if self._file is not None and (about is None or about.st_ino != self._position.file):
             if self._file.tell() < os.fstat(self._file.fileno()).st_size:
@@ -112,7 +130,7 @@ class Follower:
     def _begin(self, about: os.stat_result) -> None:
         try:
             self._file = open(self._path, "rb", buffering=0)  # noqa: SIM115 (it stays open)
-        except OSError:
+        except UNREADABLE:
             return
         goes_on = self._position.file == about.st_ino and self._position.offset <= about.st_size
         is_later = self._position.file != 0  # the file replaced another one: all of it is new

@@ -116,6 +116,7 @@ def follow_events(
     topic: str = "",
     counts: SocketCounts | None = None,
     on_ready: Callable[[], None] | None = None,
+    on_round: Callable[[], None] | None = None,
 ) -> SocketCounts:
     """Put each batch that a publisher sends into the queue, until `stop` is set. It connects again by itself.
 
@@ -128,6 +129,7 @@ def follow_events(
         topic: Beginning of the topics to take; empty = all.
         counts: Counts to add to, for a reader in another thread.
         on_ready: Called once the socket is subscribed, which does not mean connected.
+        on_round: Called after each look at the socket.
 
     Returns:
         The counts.
@@ -157,6 +159,8 @@ def follow_events(
                 if socket.poll(int(POLL_S * 1000)):
                     subscription.take(socket.recv_multipart(), stop)
                     asked_s = time.monotonic()
+                if on_round is not None:
+                    on_round()
     finally:
         context.destroy(linger=0)
     return counts
