@@ -9,6 +9,7 @@ import socket
 import subprocess
 import sys
 import threading
+import time
 from collections import Counter, deque
 from collections.abc import Callable
 from contextlib import suppress
@@ -20,6 +21,7 @@ from .intake import Intake, Mark, Payload
 from .supervisor import LAST_ATTEMPTS, Part, Supervisor, reason_of
 
 WATCH_S = 1.0  # how often it looks whether the digester lives
+STEADY_S = 5.0  # a digester that was started again works after so long, or once it has digested a payload
 DIED = "its process ended."
 
 
@@ -62,7 +64,7 @@ class Feeder:
         self._followed = 0  # messages that this digester has followed
         self._item: Payload | Mark | None = None  # taken from the queue, and not sent
         self._is_sound = True  # the digester lives, and has whole items only
-        self._is_tried = False  # the digester has got a payload
+        self._born_s = 0.0  # when the digester started
         self._digester = self._new_digester()
 
     def start(self) -> None:
@@ -94,7 +96,7 @@ class Feeder:
         return _sums(self._earlier, self._now)
 
     def _new_digester(self) -> DigesterProcess:
-        self._followed, self._is_tried = 0, False
+        self._followed, self._born_s = 0, time.monotonic()
         try:
             return DigesterProcess(self._settings, self._on_digester, self._digester_part, keep=self._keep)
         except (OSError, MemoryError, RuntimeError) as error:  # no descriptor, memory or thread is left
@@ -121,8 +123,6 @@ class Feeder:
         frame = framed(item)
         if isinstance(item, Mark):
             self._sent.append(item)
-        else:
-            self._is_tried = True
         self._item, self._is_sound = None, False  # if it fails from here on, the digester may have a part of the item
         with suppress(OSError):  # it has died
             self._digester.send(frame)
@@ -160,8 +160,10 @@ class Feeder:
         if "error" in report:
             self._supervisor.say_once(report["error"])
         self._on_report(report)
-        if not self._sent and (self._now.get("covered") or not self._is_tried):
-            self._digester_part.works()
+        part = self._digester_part
+        is_steady = not part.in_a_row or self._now.get("covered") or time.monotonic() - self._born_s > STEADY_S
+        if is_steady and not self._sent:
+            part.works()
 
 
 def _sums(earlier: dict[str, Any], current: dict[str, Any]) -> dict[str, Any]:

@@ -11,6 +11,7 @@ import os
 import re
 import socket
 import threading
+import time
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -30,6 +31,7 @@ KEEP_ALIVE_S = 75  # an idle connection is kept; a request fails where the serve
 CLOSE_S = 5  # how long open connections may take to finish when the service ends
 START_S = 60  # how long servers may take to start
 TICK_S = 0.1  # from one look at the servers to the next
+STEADY_S = 1.0  # a server that was started again works after so long
 
 
 @dataclass(frozen=True)
@@ -86,6 +88,7 @@ class Servers:
         self._parts = {listener.name: supervisor.part(listener.name) for listener in listeners}
         self._sockets: dict[str, socket.socket] = {}  # name of the server -> where it listens
         self._servers: dict[str, Any] = {}  # those that run
+        self._begun_s: dict[str, float] = {}
         self._ready, self._stopping = threading.Event(), threading.Event()
 
     def __enter__(self) -> Self:
@@ -132,7 +135,9 @@ class Servers:
             self._part.works()
         started = [name for name, server in self._servers.items() if server.started]
         for name in started:
-            self._parts[name].works()
+            part = self._parts[name]
+            if not part.in_a_row or time.monotonic() - self._begun_s[name] > STEADY_S:
+                part.works()
         if len(started) == len(self._listeners):
             self._ready.set()
 
@@ -151,11 +156,12 @@ class Servers:
         if (bound := self._sockets[name]).fileno() < 0:  # an earlier server at this address has failed
             bound = self._sockets[name] = _bound(replace(listener, address=self.addresses[name]))
         server = self._servers[name] = uvicorn.Server(config)
+        self._begun_s[name] = time.monotonic()
         try:
             await server.serve(sockets=[bound])
-        except Exception:
+        except BaseException:
             with suppress(Exception):
-                await server.shutdown(sockets=[bound])
+                await server.shutdown(sockets=[bound])  # it ends its connections
             raise
         finally:
             del self._servers[name]

@@ -240,14 +240,16 @@ class Sealer:
             result = Sealed(job.path.stem, [], error=reason_of(error), is_final=False)
         if result.error is None or result.is_final or (self._ends and job.attempts + 1 >= LAST_ATTEMPTS):
             self._jobs.remove(job)
+            for other in self._jobs if result.error is None else ():  # what kept them from it may have gone
+                other.due_s = 0.0
             self._on_sealed(result)
             if sentence := sentence_of(result):
                 self._supervisor.say(sentence)
             return
         job.attempts += 1
-        wait_s = FIRST_WAIT_S if self._ends else min(LONGEST_WAIT_S, 2.0 ** min(job.attempts, 16))
+        wait_s = FIRST_WAIT_S if self._ends else min(LONGEST_WAIT_S, FIRST_WAIT_S * 2 ** min(job.attempts, 16))
         job.due_s = time.monotonic() + wait_s
-        self._part.failed(f"{result.name} is not sealed: {result.error}")
+        self._part.failed(f"a window is not sealed: {result.error}")
 
 
 def sentence_of(result: Sealed) -> str | None:

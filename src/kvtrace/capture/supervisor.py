@@ -30,6 +30,8 @@ def reason_of(error: BaseException) -> str:
     >>> reason_of(OSError(24, "Too many open files")), reason_of(KvtraceError("day.jsonl: cannot be written."))
     ('Too many open files (OSError).', 'day.jsonl: cannot be written.')
     """
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
     if isinstance(error, KvtraceError):
         return str(error)
     if isinstance(error, OSError) and error.strerror:
@@ -81,7 +83,7 @@ class Supervisor:
         now = self.clock()
         if now - self._said.get(sentence, -REPEAT_S) < REPEAT_S:
             return False
-        self._said[sentence] = now
+        self._said = {old: at_s for old, at_s in self._said.items() if now - at_s < REPEAT_S} | {sentence: now}
         self.say(sentence)
         return True
 
