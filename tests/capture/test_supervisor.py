@@ -2,13 +2,16 @@
 
 import ast
 import errno
+import http.client
 import itertools
+import json
 import os
+import re
 import resource
 import signal
+import socket
 import subprocess
 import threading
-import time
 from contextlib import contextmanager
 from types import SimpleNamespace
 
@@ -25,6 +28,7 @@ from kvtrace.capture.sources.follow import Follower
 from kvtrace.capture.supervisor import ENDED, LAST_ATTEMPTS, Supervisor
 from tests.capture.publishing import Publisher
 from tests.capture.recording import OPTIONS, row
+from tests.capture.test_live_canary import Service as Running
 from tests.capture.test_metrics_app import ask
 from tests.capture.windows import sealed, waited
 from tests.docs import ROOT
@@ -321,6 +325,28 @@ def test_without_descriptors_windows_end_late_the_digester_is_started_later_and_
     assert len(told) == 1 and told[0].startswith("feeder: the digester process cannot be started")
 
 
+def test_without_descriptors_servers_wait_for_an_event_loop_and_do_not_abort_the_process(service):
+    """uvloop aborts the process if it finds no descriptor for a loop."""
+    with service.running():
+        servers, has_failed = service.live._servers, []
+        look = servers._look
+
+        def fail_once():
+            if not has_failed:
+                has_failed.append(True)
+                raise MemoryError
+            look()
+
+        with no_descriptors():
+            servers._look = fail_once
+            waited(lambda: service.recorder.counts().failures["http"] >= 4)
+            assert service.problem() == "failing: http"
+        waited(lambda: service.problem() is None)
+        assert {str(port) for port in servers.addresses.values()} == {
+            f"127.0.0.1:{bound.getsockname()[1]}" for bound in servers._sockets.values()
+        }
+
+
 def test_a_seal_without_descriptors_is_tried_again_and_its_key_is_gone_meanwhile(recorder, monkeypatch):
     put(recorder)
     waited(lambda: digested(recorder))
@@ -399,7 +425,7 @@ def test_a_digester_that_dies_again_and_again_is_red_and_waits_longer_each_time(
         put(recorder, 2)
         waited(lambda: not recorder.counts().waiting)  # the digester has them
         os.kill(recorder._feeder.pid, signal.SIGKILL)
-        waited(lambda: recorder.counts().failures["digester"] == deaths)
+        waited(lambda d=deaths: recorder.counts().failures["digester"] == d)
         assert recorder.counts().failing["digester"] == 1
         waited(lambda d=deaths: recorder.counts().restarts == d)
         recorder.sent -= 2
@@ -481,7 +507,12 @@ def test_a_start_without_threads_or_descriptors_is_one_sentence_and_leaves_no_pr
         raise RuntimeError("can't start new thread")
 
     started, popen = [], subprocess.Popen
-    monkeypatch.setattr(subprocess, "Popen", lambda *args, **options: started.append(popen(*args, **options)) or started[-1])
+
+    def kept(*arguments, **options):
+        started.append(popen(*arguments, **options))
+        return started[-1]
+
+    monkeypatch.setattr(subprocess, "Popen", kept)
     monkeypatch.setattr(threading.Thread, "start", no_thread)
     with pytest.raises(kvtrace.KvtraceError, match="digester process cannot be started: .* no memory, threads or"):
         Recorder(tmp_path, **OPTIONS)
@@ -550,3 +581,57 @@ def test_a_log_that_cannot_be_written_stops_nothing():
     part.failed("a reason.")
     part.works()
     assert part.failures == 1 and one.problem() is None
+
+
+# -- the command ----------------------------------------------------------------------------------------------------
+
+
+def test_the_command_without_descriptors_is_red_and_seals_every_window_once_it_has_some(tmp_path):
+    """Its limit is taken away while it runs; then idle connections use up what it has."""
+    running = Running(
+        tmp_path, "--otlp", "0", "--metrics", "0", "--window", "1s", "--tokenizer", OPTIONS["tokenizer"],
+        "--block-size", "4", "--profile", "exact",
+    )  # fmt: skip
+    pid, sent = running.process.pid, 0
+
+    def post():
+        one = {"id": f"{sent}", "call_type": "acompletion", "startTime": 1_900_000_000 + sent, "completion_tokens": 3,
+               "messages": [{"role": "user", "content": f"Is the oven on? {sent}"}]}  # fmt: skip
+        assert running.post("otlp", "/litellm", json.dumps(one).encode())[0] == 200
+        return sent + 1
+
+    def health():
+        watching.request("GET", "/healthz")
+        answer = watching.getresponse()
+        return answer.status, answer.read().decode()
+
+    soft, hard = resource.prlimit(pid, resource.RLIMIT_NOFILE)
+    watching = http.client.HTTPConnection(running.urls["metrics"], timeout=60)
+    idle = []
+    try:
+        sent = post()
+        assert health() == (200, "ok\n")
+        resource.prlimit(pid, resource.RLIMIT_NOFILE, (3, hard))
+        waited(lambda: health()[0] == 503)
+        assert re.fullmatch("failing: .*(windows|sealer).*\n", health()[1])
+        in_use = len(os.listdir(f"/proc/{pid}/fd"))
+        resource.prlimit(pid, resource.RLIMIT_NOFILE, (in_use + 20, hard))
+        waited(lambda: health() == (200, "ok\n"))
+        sent = post()
+        host, port = running.urls["otlp"].split(":")
+        idle = [socket.create_connection((host, int(port))) for _ in range(60)]
+        waited(lambda: health()[0] == 503 or len(os.listdir(f"/proc/{pid}/fd")) < in_use + 20)
+        for connection in idle:
+            connection.close()
+        waited(lambda: health() == (200, "ok\n"))
+        sent = post()
+        waited(lambda: running.count("kvtrace_sealed_windows") >= 2)
+        assert running.count("kvtrace_failures") >= 1
+    finally:
+        watching.close()
+        resource.prlimit(pid, resource.RLIMIT_NOFILE, (soft, hard))
+        running.stop()
+    said = running.said()
+    assert "Traceback" not in said and "Too many open files" in said and "works again." in said, said
+    assert rows_of(tmp_path / "recorded") == sent == 3
+    assert sorted(os.listdir(tmp_path / "recorded/.recording")) == ["counts", "lock"]

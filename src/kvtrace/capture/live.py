@@ -13,7 +13,7 @@ import socket
 import threading
 import time
 from collections.abc import Callable
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -29,7 +29,7 @@ from .supervisor import Part, Supervisor
 BACKLOG = 1024
 KEEP_ALIVE_S = 75  # an idle connection is kept; a request fails where the server closes one that a client still uses
 CLOSE_S = 5  # how long open connections may take to finish when the service ends
-START_S = 60  # how long servers may take to start
+START_S = 30  # how long servers may take to start
 TICK_S = 0.1  # from one look at the servers to the next
 STEADY_S = 1.0  # a server that was started again works after so long
 
@@ -115,6 +115,7 @@ class Servers:
     def _run(self) -> None:
         for name in ("uvicorn", "uvicorn.error", "asyncio", "aiohttp"):  # their tracebacks could show content
             logging.getLogger(name).disabled = True
+        _require_descriptors(LOOP_DESCRIPTORS)
         with asyncio.Runner(loop_factory=_loop_factory()) as runner:
             runner.run(self._serve())
 
@@ -191,6 +192,16 @@ def guarded_app(app: App, on_fault: Callable[[str], None]) -> App:
                 await send({"type": "http.response.body", "body": b""})
 
     return guarded
+
+
+LOOP_DESCRIPTORS = 16  # more than an event loop takes
+
+
+def _require_descriptors(count: int) -> None:
+    """OSError if the process has not so many descriptors left: uvloop aborts it if it finds none for a loop."""
+    with ExitStack() as handles:
+        for _ in range(count):
+            handles.callback(os.close, os.open(os.devnull, os.O_RDONLY))
 
 
 def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
