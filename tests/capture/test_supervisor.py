@@ -20,12 +20,15 @@ import uvicorn
 
 import kvtrace
 from kvtrace.capture import sealing, supervisor
+from kvtrace.capture.gauge import GaugeOptions
 from kvtrace.capture.live import Live, LiveOptions, Servers, parse_address
 from kvtrace.capture.metrics import Reading, metrics_app, registry_of
 from kvtrace.capture.recorder import Recorder
 from kvtrace.capture.sources import kv_events
 from kvtrace.capture.sources.follow import Follower
 from kvtrace.capture.supervisor import ENDED, LAST_ATTEMPTS, Supervisor
+from kvtrace.capture.watcher import Watcher
+from kvtrace.ingest.encoding_options import EncodingOptions
 from tests.capture.publishing import Publisher
 from tests.capture.recording import OPTIONS, row
 from tests.capture.test_live_canary import Service as Running
@@ -293,10 +296,12 @@ def rows_of(folder):
 
 
 @contextmanager
-def no_descriptors():
-    """No new descriptor for this process; those that are open stay."""
+def no_descriptors(but=0):
+    """No new descriptor for this process, or only a few; those that are open stay."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (3, hard))
+    used = {int(number) for number in os.listdir("/proc/self/fd")}
+    free = (number for number in itertools.count() if number not in used)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (next(itertools.islice(free, but, None)), hard))
     try:
         yield
     finally:
@@ -325,23 +330,19 @@ def test_without_descriptors_windows_end_late_the_digester_is_started_later_and_
     assert len(told) == 1 and told[0].startswith("feeder: the digester process cannot be started")
 
 
-def test_without_descriptors_servers_wait_for_an_event_loop_and_do_not_abort_the_process(service):
+def test_without_descriptors_for_an_event_loop_the_servers_wait(service):
     """uvloop aborts the process if it finds no descriptor for a loop."""
     with service.running():
-        servers, has_failed = service.live._servers, []
-        look = servers._look
-
-        def fail_once():
-            if not has_failed:
-                has_failed.append(True)
-                raise MemoryError
-            look()
-
-        with no_descriptors():
-            servers._look = fail_once
-            waited(lambda: service.recorder.counts().failures["http"] >= 4)
-            assert service.problem() == "failing: http"
-        waited(lambda: service.problem() is None)
+        servers, fault = service.live._servers, Fault()
+        servers._look = fault.before(servers._look)
+        for count in (1, 3):
+            with no_descriptors(but=count):
+                fault.is_on, fault.raised, before = True, 0, service.recorder.counts().failures["http"]
+                waited(lambda: fault.raised)
+                fault.is_on = False
+                waited(lambda n=before: service.recorder.counts().failures["http"] >= n + 3)
+                assert "http" in service.problem()
+            waited(lambda: service.problem() is None)
         assert {str(port) for port in servers.addresses.values()} == {
             f"127.0.0.1:{bound.getsockname()[1]}" for bound in servers._sockets.values()
         }
@@ -466,7 +467,7 @@ def test_two_deaths_before_a_message_is_followed_do_not_end_the_window_that_goes
     waited(lambda: recorder.counts().restarts == 1 and recorder.problem() is None)
     put(recorder)
     recorder.close()
-    assert len(stops) == 2
+    assert len(stops) == 2 and (recorder.counts().sealed, recorder.counts().failed) == (2, 0), recorder.said
     assert [len(kvtrace.read(path)) for path in sealed(recorder.folder)] == [1, 2]
 
 
@@ -635,3 +636,16 @@ def test_the_command_without_descriptors_is_red_and_seals_every_window_once_it_h
     assert "Traceback" not in said and "Too many open files" in said and "works again." in said, said
     assert rows_of(tmp_path / "recorded") == sent == 3
     assert sorted(os.listdir(tmp_path / "recorded/.recording")) == ["counts", "lock"]
+
+
+def test_watch_is_red_while_its_digester_cannot_be_started_and_says_so_in_its_counts():
+    gauge, encoding = GaugeOptions(block_size=4), EncodingOptions(tokenizer=OPTIONS["tokenizer"], block_size=4)
+    with Watcher(gauge, encoding) as watcher:
+        watcher.put("follow", row(0).encode())
+        waited(lambda: watcher.counts().get("requests") == 1)
+        os.kill(watcher._feeder.pid, signal.SIGKILL)
+        with no_descriptors():
+            waited(lambda: watcher.problem() == "failing: feeder, digester")
+            assert watcher.counts()["failing"] == {"feeder": 1, "digester": 1}
+            watcher.put("follow", row(1).encode())
+        waited(lambda: watcher.problem() is None and watcher.counts()["requests"] == 2)

@@ -163,8 +163,10 @@ def seal_in_process(path: Path, folder: Path) -> Sealed:
         [sys.executable, "-P", "-c", code], input=message, capture_output=True, text=True, start_new_session=True
     )
     lines = process.stdout.splitlines()
-    values = json.loads(lines[-1]) if lines else {"error": "the process that seals was killed.", "is_final": False}
-    return Sealed(**({"name": path.stem, "files": []} | values))
+    if not lines:
+        return Sealed(path.stem, [], error="the process that seals was killed.", is_final=False)
+    values = json.loads(lines[-1])
+    return Sealed(**values) if "name" in values else Sealed(path.stem, [], **values)
 
 
 def run() -> None:

@@ -67,11 +67,11 @@ class Follower:
     def _read_or_undo(self) -> bool:
         """Read, or go back to where it was before."""
         file, rest, is_skipping = self._file, self._rest, self._is_skipping
-        offset = None if file is None else file.tell()
+        offset = 0 if file is None else file.tell()
         try:
             return self._read()
         except BaseException:
-            if offset is not None and file is self._file:
+            if file is not None and file is self._file:
                 file.seek(offset)
                 self._rest, self._is_skipping = rest, is_skipping
             raise
