@@ -299,7 +299,8 @@ def rows_of(folder):
 def no_descriptors(but=0):
     """No new descriptor for this process, or only a few; those that are open stay."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    used = {int(number) for number in os.listdir("/proc/self/fd")}
+    listed = os.listdir("/proc/self/fd")  # with the descriptor of this look itself
+    used = {int(number) for number in listed if os.path.lexists(f"/proc/self/fd/{number}")}
     free = (number for number in itertools.count() if number not in used)
     resource.setrlimit(resource.RLIMIT_NOFILE, (next(itertools.islice(free, but, None)), hard))
     try:
