@@ -142,21 +142,24 @@ class Servers:
         if len(started) == len(self._listeners):
             self._ready.set()
 
-    async def _serve_one(self, listener: HttpListener) -> None:
-        """Serve at the listener's address, which stays the same."""
+    def _server(self, listener: HttpListener) -> Any:
         import uvicorn
 
-        if self._stopping.is_set():
-            return
-        name = listener.name
         config = uvicorn.Config(
             guarded_app(listener.app, self._on_fault), log_config=None, access_log=False, lifespan="auto",
             timeout_graceful_shutdown=CLOSE_S, server_header=False, date_header=False, ws="none",
             timeout_keep_alive=KEEP_ALIVE_S, proxy_headers=False,
         )  # fmt: skip
+        return uvicorn.Server(config)
+
+    async def _serve_one(self, listener: HttpListener) -> None:
+        """Serve at the listener's address, which stays the same."""
+        if self._stopping.is_set():
+            return
+        name = listener.name
         if (bound := self._sockets[name]).fileno() < 0:  # an earlier server at this address has failed
             bound = self._sockets[name] = _bound(replace(listener, address=self.addresses[name]))
-        server = self._servers[name] = uvicorn.Server(config)
+        server = self._servers[name] = self._server(listener)
         self._begun_s[name] = time.monotonic()
         try:
             await server.serve(sockets=[bound])
