@@ -7,10 +7,12 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import os
 import re
 import socket
 import threading
+import time
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
@@ -22,10 +24,10 @@ from typing import Any, Protocol, Self
 from .._base.errors import UsageError
 from .._base.workers import place_of
 from .asgi import App, Message, Receive, Scope, Send
+from .connections import ACCEPT_AT_ONCE, Connections, HttpLimits, free_descriptors, protocol
 from .proxy.exchange import ProxyCounts
 
 BACKLOG = 1024
-KEEP_ALIVE_S = 75  # an idle connection is kept; a request fails where the server closes one that a client still uses
 CLOSE_S = 5  # how long open connections may take to finish when the service ends
 
 
@@ -59,23 +61,38 @@ class HttpListener:
     name: str
     app: App
     address: Address
+    descriptors: int = 1  # file descriptors of a connection: the proxy has one more, to the upstream
 
 
 class Servers:
     """Runs listeners while its block runs.
 
+    Args:
+        listeners: The servers.
+        on_fault: Receives the place of an unexpected exception of an application, without content.
+        limits: What clients may do.
+        clock: Seconds, for the limits of time.
+
     Raises:
-        UsageError: an address is in use, or not of this machine.
+        UsageError: an address is in use, or not of this machine, or the limit of open files is too low.
     """
 
-    def __init__(self, listeners: list[HttpListener], on_fault: Callable[[str], None]):
-        """`on_fault` receives the place of an unexpected exception of an application, without content."""
+    def __init__(
+        self,
+        listeners: list[HttpListener],
+        on_fault: Callable[[str], None],
+        *,
+        limits: HttpLimits | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ):
         self._listeners, self._on_fault = listeners, on_fault
+        self.limits, self._clock = limits or HttpLimits(), clock
         self._sockets: list[socket.socket] = []
         self._servers: list[Any] = []
 
     def __enter__(self) -> Self:
         try:
+            self._connections = Connections(self.limits, free_descriptors(self.limits), clock=self._clock)
             for listener in self._listeners:
                 self._sockets.append(_bound(listener))
         except BaseException:
@@ -104,11 +121,14 @@ class Servers:
 
         for name in ("uvicorn", "uvicorn.error", "asyncio", "aiohttp"):  # their tracebacks could show content
             logging.getLogger(name).disabled = True
+        limited = protocol()
         for listener in self._listeners:
+            http: Any = partial(limited, self._connections, listener.descriptors)
             config = uvicorn.Config(
                 guarded_app(listener.app, self._on_fault), log_config=None, access_log=False, lifespan="auto",
-                timeout_graceful_shutdown=CLOSE_S, server_header=False, date_header=False, ws="none",
-                timeout_keep_alive=KEEP_ALIVE_S, proxy_headers=False,
+                timeout_graceful_shutdown=CLOSE_S, server_header=False, date_header=False, ws="none", http=http,
+                timeout_keep_alive=math.ceil(self.limits.idle_s), proxy_headers=False, backlog=ACCEPT_AT_ONCE,
+                h11_max_incomplete_event_size=self.limits.head, callback_notify=self._sweep, timeout_notify=0,
             )  # fmt: skip
             self._servers.append(uvicorn.Server(config))
         with asyncio.Runner(loop_factory=_loop_factory()) as runner:
@@ -121,9 +141,17 @@ class Servers:
         ]
         while not all(server.started for server in self._servers) and not any(task.done() for task in work):
             await asyncio.sleep(0.01)
+        for bound in self._sockets:
+            bound.listen(BACKLOG)  # the servers' own is what they accept at once
         ready.set()
         with suppress(asyncio.CancelledError):
             await asyncio.gather(*work)
+
+    async def _sweep(self) -> None:
+        try:
+            self._connections.sweep()
+        except Exception as error:
+            self._on_fault(place_of(error))
 
 
 def guarded_app(app: App, on_fault: Callable[[str], None]) -> App:
@@ -307,7 +335,7 @@ class Live:
                 self._queue.put, options.upstream, session_header=options.session_header,
                 user_header=options.user_header, counts=self._queue.proxy, on_uncopied=self._queue.note_uncopied,
             )  # fmt: skip
-            yield HttpListener("proxy", proxy, options.proxy)
+            yield HttpListener("proxy", proxy, options.proxy, descriptors=2)
         if options.metrics is not None and metrics is not None:
             yield HttpListener("metrics", metrics, options.metrics)
 
