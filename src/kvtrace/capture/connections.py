@@ -126,7 +126,10 @@ class Connections:
             connection.check(now)
 
 
-class Limited:
+_Protocol: Any = object  # one of uvicorn's, which a subclass names as its second base
+
+
+class Limited(_Protocol):
     """The limits of one connection, over a protocol of uvicorn. A subclass for each parser reports what it parsed.
 
     Args:
@@ -135,6 +138,7 @@ class Limited:
         options: Those of uvicorn's protocol.
     """
 
+    app: Any
     bad_head: type[Exception]  # which uvicorn takes as an invalid request
 
     def __init__(self, shared: Connections, descriptors: int, **options: Any) -> None:
