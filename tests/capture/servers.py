@@ -6,11 +6,14 @@ import asyncio
 import socket
 import threading
 from contextlib import contextmanager, suppress
+from functools import partial
 
 import uvicorn
 
+from kvtrace.capture.connections import Connections, HttpLimits, protocol
+
 UVICORN = {  # as capture/live.py has them, but with logs: tests search them
-    "http": "httptools", "loop": "uvloop", "ws": "none", "lifespan": "on", "access_log": False, "log_config": None,
+    "loop": "uvloop", "ws": "none", "lifespan": "on", "access_log": False, "log_config": None,
     "server_header": False, "date_header": False, "timeout_graceful_shutdown": 3,
 }  # fmt: skip
 
@@ -18,7 +21,8 @@ UVICORN = {  # as capture/live.py has them, but with logs: tests search them
 @contextmanager
 def serving(app, **options):
     """Run the app in a thread; gives its URL."""
-    server = uvicorn.Server(uvicorn.Config(app, **(UVICORN | options)))
+    http = partial(protocol(), Connections(HttpLimits(), 1 << 16), 1)
+    server = uvicorn.Server(uvicorn.Config(app, **(UVICORN | {"http": http} | options)))
     with socket.create_server(("127.0.0.1", 0)) as listener:
         loops = {"uvloop": "uvloop", "asyncio": "asyncio"}
         make = __import__(loops[server.config.loop]).new_event_loop

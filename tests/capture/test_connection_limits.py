@@ -2,10 +2,12 @@
 
 import asyncio
 import re
+import signal
 import socket
+import subprocess
 import sys
 import threading
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from pathlib import Path
 
 import pytest
@@ -18,8 +20,18 @@ from kvtrace.capture.metrics import metrics_app
 from kvtrace.capture.sources.otlp import otlp_app
 from kvtrace.capture.sources.proxy import proxy_app
 from tests.capture.servers import scripted
-from tests.capture.windows import waited
-from tests.capture.wire import answered, answered_first, asked, connected, everything, head_of, parsed
+from tests.capture.windows import sealed, waited
+from tests.capture.wire import (
+    answered,
+    answered_first,
+    asked,
+    chat_request,
+    connected,
+    everything,
+    head_of,
+    parsed,
+    post,
+)
 
 pytestmark = [pytest.mark.enable_socket, pytest.mark.allow_hosts(["127.0.0.1"])]
 SECURITY = Path(__file__).parents[2] / "SECURITY.md"
@@ -261,17 +273,17 @@ def slow():
 def test_requests_that_wait_on_a_connection_are_bounded_and_answered_in_order(kind, serving, slow):
     servers, limit = serving(more={"slow": slow}), stated("requests that wait on one connection")
     with connected(servers.urls["slow"]) as connection:
-        connection.sendall(head_of("GET", "/") * 3000)
+        connection.sendall(head_of("GET", "/") * 300)
         waited(lambda: slow.asked, 5)
         assert answered(servers.urls["metrics"], asked("GET", "/healthz"))[0] == 200
         (attacked,) = (one for one in servers._connections.open if one.is_active)
         assert attacked.held < 4 * HEAD and len(getattr(attacked, "pipeline", ())) <= limit
         slow.is_released.set()
-        statuses = re.findall(rb"HTTP/1.1 (\d+) ", everything_of(connection, 3000))
+        statuses = re.findall(rb"HTTP/1.1 (\d+) ", everything_of(connection, 300))
     if kind[0] == "httptools":
         assert statuses == [b"200"] * (1 + limit) + [b"503"]
     else:  # h11 parses one request at a time; the others wait as bytes
-        assert statuses == [b"200"] * 3000
+        assert statuses == [b"200"] * 300
 
 
 def everything_of(connection, count):
@@ -407,3 +419,37 @@ def answered_last(url):
     with connected(url) as connection:
         connection.sendall(asked("GET", "/v1/models"))
         return everything(connection)
+
+
+CROWDS = {"idle": b"", "half": b"GET /v1/models HTTP/1.1\r\n", "kept": head_of("GET", "/v1/models")}
+
+
+@pytest.fixture
+def recorder(upstream, tmp_path):
+    """`kvtrace record` with `ulimit -n 120`."""
+    command = f"ulimit -n 120; exec {sys.executable} -m kvtrace record -o {tmp_path}/recorded"
+    command += f" --proxy 0 --upstream {upstream} --otlp 0 --metrics 0"
+    output = tmp_path / "output"
+    with output.open("w") as file, subprocess.Popen(["sh", "-c", command], stdout=file, stderr=file) as process:
+        try:
+            waited(lambda: "recording" in output.read_text() or process.poll() is not None)
+            process.urls = dict(re.findall(r"^(\w+) +(http://\S+)$", output.read_text(), re.M))
+            yield process
+        finally:
+            process.kill()
+
+
+def test_crowds_do_not_starve_a_recorder_of_descriptors(recorder, tmp_path):
+    urls = recorder.urls
+    with ExitStack() as stack:
+        for start in CROWDS.values():
+            for _ in range(200):
+                connection = stack.enter_context(connected(urls["proxy"]))
+                with suppress(ConnectionError):  # it may be closed already
+                    connection.sendall(start)
+            assert answered(urls["proxy"], post(chat_request()))[0] == 200
+            assert answered(urls["metrics"], asked("GET", "/healthz"))[0] == 200
+            assert answered(urls["otlp"], asked("GET", "/v1/traces"))[0] == 405
+        recorder.send_signal(signal.SIGTERM)
+        assert recorder.wait(60) == 0
+    assert len(sealed(tmp_path / "recorded")) == 1
