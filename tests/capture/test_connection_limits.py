@@ -49,6 +49,15 @@ def stated(words):
 HEAD, HEADERS = stated("request line and headers"), stated("headers of a request")
 
 
+def test_the_page_of_record_states_the_same_figures():
+    page = (SECURITY.parent / "docs/capture/record.md").read_text()
+    (size, unit, status, seconds, late) = re.search(
+        r"head may have (\d+) (\w+) \((\d+)\) and take (\d+) s \((\d+)\)", page
+    ).groups()
+    assert (int(size) * UNIT[unit], int(seconds)) == (HEAD, stated("time for the request line"))
+    assert (status, late) == ("431", "408")
+
+
 class Clock:
     """Seconds that a test lets pass."""
 
