@@ -14,9 +14,11 @@ import pytest
 from prometheus_client import CollectorRegistry
 
 from kvtrace._base.errors import UsageError
+from kvtrace.capture.asgi import TIMEOUT_S
 from kvtrace.capture.connections import HttpLimits
 from kvtrace.capture.live import Address, HttpListener, Servers
 from kvtrace.capture.metrics import metrics_app
+from kvtrace.capture.proxy.exchange import Limits
 from kvtrace.capture.sources.otlp import otlp_app
 from kvtrace.capture.sources.proxy import proxy_app
 from tests.capture.servers import scripted
@@ -428,6 +430,20 @@ def answered_last(url):
     with connected(url) as connection:
         connection.sendall(asked("GET", "/v1/models"))
         return everything(connection)
+
+
+@each_kind
+def test_a_body_has_the_size_that_the_page_states(serving):
+    servers, limit = serving(), stated("body of an export, or of a request")
+    assert TIMEOUT_S == Limits().client_s == stated("time for the body of an export; pause")
+    for name, path in (("otlp", "/v1/traces"), ("proxy", "/v1/chat/completions")):
+        headers = [("Content-Type", "application/json"), ("Expect", "100-continue")]
+        with connected(servers.urls[name]) as connection:
+            connection.sendall(head_of("POST", path, headers, length=limit))
+            assert connection.recv(100) == b"HTTP/1.1 100 Continue\r\n\r\n"
+        with connected(servers.urls[name]) as connection:
+            connection.sendall(head_of("POST", path, headers, length=limit + 1))
+            assert answered_first(connection)[0] == 413
 
 
 CROWDS = {"idle": b"", "half": b"GET /v1/models HTTP/1.1\r\n", "kept": head_of("GET", "/v1/models")}
