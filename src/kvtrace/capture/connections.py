@@ -8,6 +8,7 @@ the limit of connections, the one that has waited longest for a request is close
 from __future__ import annotations
 
 import os
+import re
 import sys
 import time
 from collections import OrderedDict
@@ -80,22 +81,23 @@ class Connections:
         self.waiting: OrderedDict[Any, float] = OrderedDict()  # connection without a request -> since when
 
     def add(self, connection: Any) -> None:
-        """Take a new connection. If there are too many, close another one that waits for a request, or refuse it."""
+        """Take a new connection. If there are too many, close others that wait for a request, or refuse it."""
         self.open.add(connection)
         self.free -= connection.descriptors
         self.wait(connection)
-        if self.free >= 0 and len(self.open) <= self.limits.connections:
+        while self.free < 0 or len(self.open) > self.limits.connections:
+            oldest = next(iter(self.waiting))
+            if oldest is not connection:
+                self._close(oldest)
+                continue
+            if len(connection.connections) > self.limits.kept:
+                connection.turn_away()
             return
-        oldest = next(iter(self.waiting))
-        if oldest is not connection:
-            self._close(oldest)
-        elif len(connection.connections) > self.limits.kept:
-            connection.turn_away()
 
     def _close(self, connection):
         connection.transport.abort()  # the descriptor is free at once, whatever the client has not taken
         connection.hold(-connection.held)
-        self.waiting.pop(connection)
+        self.remove(connection)
 
     def remove(self, connection: Any) -> None:
         """Forget a connection that is closed."""
@@ -260,7 +262,9 @@ class Limited(_Protocol):
     def send_informational(self, status: int, headers: list[tuple[bytes, bytes]]) -> None:
         """Send an informational response (103 Early Hints) before the answer to the active request."""
         if not self.transport.is_closing() and not self.flow.write_paused:
-            self.transport.write(_head(status, headers))
+            self.transport.write(
+                _head(status, [field for field in headers if not re.search(rb"[\r\n\0]", b"".join(field))])
+            )
 
     def resume_writing(self) -> None:
         super().resume_writing()

@@ -92,7 +92,8 @@ class Servers:
 
     def __enter__(self) -> Self:
         try:
-            self._connections = Connections(self.limits, free_descriptors(self.limits), clock=self._clock)
+            descriptors = free_descriptors(self.limits) if self._listeners else 0
+            self._connections = Connections(self.limits, descriptors, clock=self._clock)
             for listener in self._listeners:
                 self._sockets.append(_bound(listener))
         except BaseException:
