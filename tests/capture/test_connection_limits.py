@@ -1,6 +1,7 @@
 """Hostile clients and upstreams: heads without end, half heads, idle crowds. SECURITY.md states the limits."""
 
 import asyncio
+import random
 import re
 import signal
 import socket
@@ -8,6 +9,7 @@ import subprocess
 import sys
 import threading
 from contextlib import ExitStack, suppress
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -22,6 +24,7 @@ from kvtrace.capture.proxy.exchange import Limits
 from kvtrace.capture.sources.otlp import otlp_app
 from kvtrace.capture.sources.proxy import proxy_app
 from tests.capture.servers import scripted
+from tests.capture.servers import serving as plainly_serving
 from tests.capture.windows import sealed, waited
 from tests.capture.wire import (
     answered,
@@ -430,6 +433,52 @@ def answered_last(url):
     with connected(url) as connection:
         connection.sendall(asked("GET", "/v1/models"))
         return everything(connection)
+
+
+async def echo(scope, receive, send):
+    """An application that answers with what it got."""
+    if scope["type"] == "lifespan":
+        await large(scope, receive, send)
+        return
+    body, more = b"", True
+    while more:
+        message = await receive()
+        body, more = body + message["body"], message["more_body"]
+    fields = repr([scope["method"], scope["path"], scope["query_string"], scope["headers"]]).encode()
+    await send({"type": "http.response.start", "status": 200, "headers": []})
+    await send({"type": "http.response.body", "body": fields + body})
+
+
+@each_kind
+def test_valid_requests_have_the_same_answers_as_without_limits(kind, serving):
+    """Requests one after the other, with bodies of both framings, in pieces that end anywhere."""
+    draw, (parser, loop) = random.Random(5), kind
+    limited = serving(more={"echo": echo}).urls["echo"]
+    with plainly_serving(echo, http=parser, loop=loop, h11_max_incomplete_event_size=1 << 20) as plain:
+        for _ in range(12):
+            requests = [valid_request(draw) for _ in range(draw.randint(1, 5))]
+            stream = b"".join([*requests, asked("GET", "/end")])
+            cuts = sorted(draw.choices(range(len(stream)), k=draw.randint(0, 8)))
+            pieces = [stream[start:end] for start, end in pairwise([0, *cuts, len(stream)])]
+            answers = []
+            for url in (limited, plain):
+                with connected(url) as connection:
+                    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+                    for piece in pieces:
+                        connection.sendall(piece)
+                    answers.append(everything(connection))
+            assert answers[0] == answers[1] and answers[0].count(b"HTTP/1.1 200 ") == len(requests) + 1
+
+
+def valid_request(draw):
+    body = draw.randbytes(draw.choice([0, 1, 100, 70_000, 300_000]))
+    headers = [("X", "y" * draw.choice([0, 1, 30_000]))] * draw.randint(0, 2)
+    if draw.random() < 0.5:
+        return head_of("POST", f"/{draw.random()}?a=%20", headers, length=len(body)) + body
+    size = draw.choice([7, 1000, 100_000]) if len(body) < 1000 else 50_000
+    chunks = [body[start : start + size] for start in range(0, len(body), size)]
+    coded = b"".join(b"%x;name=value\r\n%b\r\n" % (len(chunk), chunk) for chunk in chunks)
+    return head_of("PUT", "/", [*headers, ("Transfer-Encoding", "chunked")]) + coded + b"0\r\n\r\n"
 
 
 @each_kind
