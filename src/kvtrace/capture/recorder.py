@@ -141,13 +141,15 @@ class Recorder:
             os.close(self._lock)
             raise
 
-    def put(self, source: str, payload: bytes, requests: int = 1) -> bool:
+    def put(self, source: str, payload: bytes, requests: int = 1, *, moved: dict[int, int] | None = None) -> bool:
         """Put a payload of a source into the queue; False if there is no room. Never blocks.
 
         The requests of a payload that finds no room count as refused if the clients of the source send them again, else
-        as dropped. UsageError if there is no source of this name.
+        as dropped. `moved` is a position in a followed file, which the ledger takes with the counts. UsageError if
+        there is no source of this name.
         """
-        return self._intake.put(source, payload, requests, comes_again=source_named(source).comes_again)
+        again = source_named(source).comes_again
+        return self._intake.put(source, payload, requests, comes_again=again, moved=moved)
 
     def note_uncopied(self, requests: int) -> None:
         """Count requests as dropped whose copies found no memory before they came to the queue."""
@@ -156,6 +158,11 @@ class Recorder:
     def has_room(self, size: int) -> bool:
         """Whether the queue has room for a payload of so many bytes."""
         return self._intake.has_room(size)
+
+    @property
+    def ledger(self) -> Ledger:
+        """The counts of requests, and the positions in followed files."""
+        return self._intake.ledger
 
     @property
     def state(self) -> Path:

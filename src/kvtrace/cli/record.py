@@ -57,7 +57,7 @@ def record_command(output, window, for_ms, link_windows, suffix, key_file, quiet
         link_windows=link_windows, suffix=suffix, queue_bytes=queue, on_message=say,
     )  # fmt: skip
     with stop_event() as stopped, recorder:
-        with Live(live, recorder, state=recorder.state, metrics=_metrics(recorder) if live.metrics else None, on_message=say) as running:
+        with Live(live, recorder, ledger=recorder.ledger, metrics=_metrics(recorder) if live.metrics else None, on_message=say) as running:
             if not quiet:
                 for name, address in running.addresses.items():
                     print_line(screen, f"{name:<12}http://{address}")
