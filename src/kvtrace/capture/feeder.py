@@ -49,7 +49,7 @@ class Feeder:
     ):
         self._intake, self._settings, self._keep = intake, settings, keep
         self._on_report, self._say, self._meaning = on_report, on_message, lost
-        self.restarts = 0
+        self.restarts, self._is_ending = 0, False
         self._now: dict[str, Any] = {}  # counts of the digester that runs
         self._earlier: dict[str, Any] = {}  # sums of those that died
         self._begun: Mark | None = None  # the last message that began a window, and was followed
@@ -63,7 +63,12 @@ class Feeder:
         self._thread.start()
 
     def end(self) -> None:
-        """Send what still waits in the queue, which is closed, and wait until the digester has written it."""
+        """Send what still waits in the queue, which is closed, and wait until the digester has written it.
+
+        From now on it does not wait for room on a full disk.
+        """
+        self._is_ending = True
+        self._digester.wait_no_more()
         self._thread.join()
         self._digester.end()
 
@@ -109,6 +114,8 @@ class Feeder:
             try:
                 self._sent = deque(again)
                 self._digester = self._new_digester()
+                if self._is_ending:
+                    self._digester.wait_no_more()
                 for mark in again:
                     self._digester.send(mark)
                 self._say(f"the digester process ended and was started again{self._meaning}")
@@ -192,6 +199,10 @@ class DigesterProcess:
     def send(self, item: Payload | Mark) -> None:
         """Send a payload or a message; waits until the digester has room. OSError if it has died."""
         self._channel.send(item)
+
+    def wait_no_more(self) -> None:
+        """Let the digester give up what finds no room on the disk."""
+        self._process.terminate()
 
     def end(self, timeout_s: float | None = None) -> None:
         """Let the digester finish what it received, and wait until it has ended."""

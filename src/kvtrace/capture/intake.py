@@ -243,8 +243,10 @@ class Intake:
         """Whether the queue is closed and empty."""
         return self._closed and not self._waiting
 
-    def close(self) -> None:
-        """Take no more payloads. Those that wait can still be taken."""
+    def close(self, last: dict[str, Any] | None = None) -> None:
+        """Take no more payloads, after a `last` message. Those that wait can still be taken."""
         with self._changed:
+            if last is not None:
+                self.mark(last)
             self._closed = True
             self._changed.notify_all()

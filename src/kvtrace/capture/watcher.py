@@ -95,8 +95,7 @@ class Watcher:
         """Digest what waits, take a last snapshot, and end. A second call does nothing."""
         if not self._stopping.is_set():
             self._stopping.set()
-            self._intake.mark({"finish": True})
-            self._intake.close()
+            self._intake.close({"finish": True})
             self._feeder.end()
 
     def __enter__(self) -> Self:

@@ -69,9 +69,8 @@ def record_command(output, window, for_ms, link_windows, suffix, key_file, quiet
     if not quiet:
         for line in _summary(counts):
             print_line(screen, line)
-    if counts.failed:
-        windows = "1 window was" if counts.failed == 1 else f"{counts.failed:,} windows were"
-        raise StoppedError(f"{windows} not sealed. Remove the cause, and run the command again: it seals what is left in {output}.")
+    if (missing := recorder.shortfall()) is not None:
+        raise StoppedError(missing)
 
 
 def _metrics(recorder):
