@@ -28,7 +28,7 @@ from .encoders import LiveEncoding, SourceEncoder, loaded
 from .intake import Mark, Payload
 from .sinks import Sink, sink_of
 from .source import Rows, StoreRows
-from .sources import SOURCES
+from .sources import SOURCES, follow
 
 
 @dataclass
@@ -42,6 +42,7 @@ class DigesterCounts:
     """
 
     covered: int = 0  # requests of payloads
+    lines: int = 0  # of followed files among them
     requests: int = 0  # requests with digests
     tokens: int = 0
     rejected: int = 0  # rows that could not be read, or whose blocks do not fit
@@ -104,6 +105,7 @@ class Digester:
     def __init__(self, channel: DigesterEnd, encoding: LiveEncoding, sink: Sink):
         self._channel, self._encoding, self._sink = channel, encoding, sink
         self._service, self._is_full = os.getppid(), False
+        self._has_given_up = False  # nothing is written any more: what comes last is missing, and nothing before it
         self.is_ending = False  # set by a signal
         self._like = loaded(encoding)
         self._key = Key.random()
@@ -142,8 +144,8 @@ class Digester:
         if "finish" in message:
             self._flush(rest=True)
             self._tell_stores()
-            ended = self._stored(partial(self._sink.finish, message))
-            values |= ended or {}
+            ended = None if self._has_given_up else self._stored(partial(self._sink.finish, message))
+            values |= {"gave_up": True} if ended is None else ended
         if "begin" in message and ended is not None:
             self._key = Key(bytes.fromhex(message.pop("key")))
             for encoder in self._encoders.values():
@@ -191,8 +193,12 @@ class Digester:
             batches = batches or [Batch()]
             batches[0].others += work.others
             counts = {"covered": work.covered, "malformed": work.malformed}
-            if self._stored(partial(self._sink.add, encoder, source, batches, **counts)) is not None:
+            add = partial(self._sink.add, encoder, source, batches, **counts)
+            if self._has_given_up or self._stored(add) is None:
+                self._has_given_up = True
+            else:
                 self.counts.covered += work.covered
+                self.counts.lines += work.covered if source == follow.SOURCE.name else 0
                 for batch in batches:
                     self.counts.add(batch)
 

@@ -62,7 +62,7 @@ class Ledger:
 
     def __init__(self, path: str | Path | None = None):
         self.numbers, self._handle, self._lock = array("Q", bytes(8 * COUNTS)), -1, threading.Lock()
-        self._folder = None if path is None else Path(path).parent
+        self._path = None if path is None else Path(path)
         if path is None:
             return
         with named_errors(path):
@@ -97,11 +97,11 @@ class Ledger:
                 if self.numbers[place] == number:
                     return Position(self, place + 1)
             self.numbers.extend([number, 0, 0])
-            with named_errors(path):
+            with named_errors(self._path or path):
                 self._save()
         position = Position(self, len(self.numbers) - 2)
-        if self._folder is not None:
-            earlier = self._folder / f"follow-{name.hexdigest()}"  # of an earlier version
+        if self._path is not None:
+            earlier = self._path.parent / f"follow-{name.hexdigest()}"  # of an earlier version
             with suppress(OSError):
                 data = earlier.read_bytes()
                 self.set(position.at(*array("Q", data)))
@@ -173,12 +173,22 @@ class Intake:
 
     waiting_bytes: int  # of the payloads in the queue
 
-    def __init__(self, max_bytes: int = QUEUE_BYTES, *, max_payloads: int = MAX_PAYLOADS, ledger: Ledger | None = None):
+    def __init__(
+        self,
+        max_bytes: int = QUEUE_BYTES,
+        *,
+        max_payloads: int = MAX_PAYLOADS,
+        ledger: Ledger | None = None,
+        can_return: bool = False,
+    ):
         self.max_bytes, self._max_payloads, self.ledger = max_bytes, max_payloads, ledger or Ledger()
         self.waiting_bytes = 0
         self._waiting: deque[Payload | Mark] = deque()
         self._changed = threading.Condition()
         self._closed = False
+        # payloads of followed files that may have to be read again: their requests, and the positions before them
+        self._returnable: deque[tuple[int, dict[int, int]]] | None = deque() if can_return else None
+        self._kept = 0  # requests that are stored, of the first of them
 
     def __len__(self) -> int:
         return len(self._waiting)
@@ -203,11 +213,30 @@ class Intake:
                 place = REFUSED if comes_again else DROPPED
                 ledger.set({place: ledger.numbers[place] + requests, **(moved or {})})
                 return False
+            if self._returnable is not None and moved:
+                self._returnable.append((requests, {place: ledger.numbers[place] for place in moved}))
             ledger.set({ACCEPTED: ledger.accepted + requests, **(moved or {})})
             self.waiting_bytes += size
             self._waiting.append(Payload(source, payload, requests))
             self._changed.notify()
         return True
+
+    def keep(self, requests: int) -> None:
+        """So many more requests of followed files are stored, and need not be read again."""
+        with self._changed:
+            self._kept += requests
+            while self._returnable and self._kept >= self._returnable[0][0]:
+                self._kept -= self._returnable.popleft()[0]
+
+    def give_back(self) -> None:
+        """Move the positions in followed files back before all that is not stored, as if it had not come yet."""
+        with self._changed:
+            accepted, positions = self.ledger.accepted, {}
+            while self._returnable:
+                requests, before = self._returnable.pop()
+                accepted -= requests
+                positions |= before
+            self.ledger.set({ACCEPTED: accepted, **positions})
 
     def has_room(self, size: int) -> bool:
         """Whether a payload of so many bytes would be taken now."""

@@ -135,6 +135,7 @@ class Recorder:
         self._known_lost: dict[str, int] = {}  # window -> requests that an earlier recorder lost
         self._earlier_lost = 0  # the sum of them
         self._full_since: int | None = None  # dropped requests when the disk became full; None = it has room
+        self._gave_up = False  # the disk was full to the end
         self._dropped_full = 0  # dropped requests while it was full
         self._stopping = threading.Event()
         self._lock = self._locked()
@@ -238,7 +239,7 @@ class Recorder:
     def _start(self, queue_bytes: int) -> None:
         ledger = Ledger(self.state / "counts")
         self._before = {name: getattr(ledger, name) for name in RECEIVED}  # by earlier recorders
-        self._intake = Intake(queue_bytes, ledger=ledger)
+        self._intake, self._kept_lines = Intake(queue_bytes, ledger=ledger, can_return=True), 0
         settings = {"options": self._settings.encoding.to_message(), "sink": {"kind": "window"}}
         self._feeder = Feeder(
             self._intake, settings, on_report=self._on_report, on_message=self._say,
@@ -288,6 +289,8 @@ class Recorder:
 
     def _count_unwritten(self) -> None:
         """Count what is missing in windows that are not sealed, and in one that had no room to begin."""
+        if self._gave_up and not self._feeder.restarts:  # a digester that died lost requests in the middle
+            self._intake.give_back()
         ledger = self._intake.ledger
         for window in filter(None, map(read_window, open_windows(self.folder))):
             lost = window.lost(ledger.accepted if window.ending is None else window.ending["accepted"])
@@ -332,6 +335,10 @@ class Recorder:
         return {"path": os.fspath(path), "continues": continues, "key": self._key.reveal(), "begin": header}
 
     def _on_report(self, report: dict[str, Any]) -> None:
+        self._gave_up = report.get("gave_up", False)
+        lines = report.get("counts", {}).get("lines", self._kept_lines)
+        self._intake.keep(lines - self._kept_lines if lines >= self._kept_lines else lines)
+        self._kept_lines = lines
         if "full" in report or "begun" in report:
             self._note_full(is_full=report.get("full", False))
         if path := report.get("finished"):

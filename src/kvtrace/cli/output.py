@@ -124,7 +124,7 @@ def _line_width(console: Any) -> int | None:
 
 
 TRACES = ("trace", "traces", "mixed", "other", "a", "b", "against", "input_file")  # inputs with a sidecar and a data card
-INPUTS = (*TRACES, "inputs", "follow", "users", "tokenizer", "chat_template", "words", "model_config", "gpu", "gpu_name", "log", "costs_file", "service_time", "rates")
+INPUTS = (*TRACES, "inputs", "follow", "users", "tokenizer", "chat_template", "words", "model_config", "gpu", "gpu_name", "log", "costs_file", "table_file", "service_time", "rates")
 RESULTS = ("output", "output_file")  # outputs with files beside them
 OUTPUTS = {  # parameter -> the Content that it always has, and what that is; None if the command decides
     "output": None,
@@ -136,6 +136,7 @@ OUTPUTS = {  # parameter -> the Content that it always has, and what that is; No
     "rejects": ("JSON_LINES", "the list of bad rows"),
     "per_request": ("CSV", "the table of requests"),
     "save_model": ("JSON", "a model"),
+    "save_table": ("JSON", "a table of reuse-density"),
     "card_file": ("MARKDOWN", "a data card"),
     "html": ("HTML", "a page"),
     "costs_output": ("JSON", "costs"),
