@@ -118,9 +118,10 @@ OPEN(open64)
 OPENAT(openat)
 OPENAT(openat64)
 
-static ssize_t room(int handle, size_t size) /* bytes that can be written; -1: none */
+static ssize_t room(int handle, size_t size, off_t end) /* bytes that can be written up to an end; -1: none */
 {
-    if (!is_on_disk(handle, NULL))
+    struct stat about;
+    if (!is_on_disk(handle, NULL) || (fstat(handle, &about) == 0 && end <= about.st_size)) /* it has its place */
         return size;
     unsigned long call = number();
     if (call < from)
@@ -133,14 +134,14 @@ static ssize_t room(int handle, size_t size) /* bytes that can be written; -1: n
 
 ssize_t write(int handle, const void *data, size_t size)
 {
-    ssize_t most = room(handle, size);
+    ssize_t most = room(handle, size, lseek(handle, 0, SEEK_CUR) + size);
     return most < 0 ? -1 : REAL(write)(handle, data, most);
 }
 
 #define PWRITE(name, offset_type)                                               \
     ssize_t name(int handle, const void *data, size_t size, offset_type offset) \
     {                                                                           \
-        ssize_t most = room(handle, size);                                      \
+        ssize_t most = room(handle, size, offset + size);                       \
         return most < 0 ? -1 : REAL(name)(handle, data, most, offset);          \
     }
 PWRITE(pwrite, off_t)
@@ -148,7 +149,7 @@ PWRITE(pwrite64, off64_t)
 
 ssize_t writev(int handle, const struct iovec *parts, int number_of_parts)
 {
-    return room(handle, 1) < 0 ? -1 : REAL(writev)(handle, parts, number_of_parts);
+    return room(handle, 1, LONG_MAX) < 0 ? -1 : REAL(writev)(handle, parts, number_of_parts);
 }
 
 int fsync(int handle) { return is_full(handle, NULL) ? -1 : REAL(fsync)(handle); }

@@ -210,7 +210,10 @@ class Recorder:
             windows = "1 window was" if failed == 1 else f"{failed:,} windows were"
             again = f"Remove the cause, and run the command again: it seals what is left in {self.folder}."
             return f"{missing}{windows} not sealed. {again}"
-        return f"{missing}Remove the cause, and run the command again: it goes on in {self.folder}." if lost else None
+        if not (lost or self._gave_up):
+            return None
+        missing = missing or "the disk was full to the end. "
+        return f"{missing}Remove the cause, and run the command again: it goes on in {self.folder}."
 
     def __enter__(self) -> Self:
         return self
@@ -335,7 +338,7 @@ class Recorder:
         return {"path": os.fspath(path), "continues": continues, "key": self._key.reveal(), "begin": header}
 
     def _on_report(self, report: dict[str, Any]) -> None:
-        self._gave_up = report.get("gave_up", False)
+        self._gave_up = self._gave_up or report.get("gave_up", False)
         lines = report.get("counts", {}).get("lines", self._kept_lines)
         self._intake.keep(lines - self._kept_lines if lines >= self._kept_lines else lines)
         self._kept_lines = lines
