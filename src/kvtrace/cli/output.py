@@ -7,9 +7,10 @@ its outputs, and an output whose name states another content than it will hold. 
 from __future__ import annotations
 
 import functools
+import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
-from typing import Any
+from typing import Any, TextIO, cast
 
 import click
 
@@ -17,11 +18,27 @@ NAME_WIDTH = 12  # of the names of a summary
 PASTED = ("use", "wrote", "audit")  # lines of commands and files, which a line break would damage
 
 
+class _Stderr:
+    """Stderr, which may be on a full disk or closed by its reader: no command, and no thread of a service, ends then."""
+
+    def write(self, text: str) -> int:
+        with suppress(OSError, ValueError, AttributeError):  # None: it is closed
+            sys.stderr.write(text)
+        return len(text)
+
+    def flush(self) -> None:
+        with suppress(OSError, ValueError, AttributeError):  # None: it is closed
+            sys.stderr.flush()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(sys.stderr, name)
+
+
 def console() -> Any:
     """The console for progress and summaries: stderr, so that a trace can go to stdout."""
     from rich.console import Console
 
-    console = Console(stderr=True, soft_wrap=True)
+    console = Console(file=cast(TextIO, _Stderr()), stderr=True, soft_wrap=True)
     if not console.is_terminal:
         console.width = 160  # a pipe has no width to wrap at
     return console
