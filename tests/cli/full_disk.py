@@ -6,13 +6,22 @@ of a run. A row of COMMANDS is a command line in a folder of inputs, whose outpu
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import subprocess
 import sys
+from contextlib import suppress
+from dataclasses import dataclass
+from importlib import import_module
 from pathlib import Path
 
 import kvtrace
+from kvtrace.cli import commands, main
+from tests.conftest import ROOT
+from tests.serving.quick_fits import quick_fits
+
+SOURCES = Path(kvtrace.__file__).resolve().parent.parent
 
 SOURCE = r"""
 #define _GNU_SOURCE
@@ -33,17 +42,16 @@ SOURCE = r"""
 #define REAL(name) ((__typeof__(&name))dlsym(RTLD_NEXT, #name))
 
 static const char *folder;
-static unsigned long *count, from;
+static unsigned long *state; /* calls so far, the first that fails, whether a write that fails is short */
 
 __attribute__((constructor)) static void start(void)
 {
-    const char *path = getenv("FULL_COUNT");
+    const char *path = getenv("FULL_STATE");
     folder = getenv("FULL_FOLDER");
     if (folder == NULL || path == NULL)
         return;
-    from = strtoul(getenv("FULL_FROM"), NULL, 10);
     int handle = REAL(open)(path, O_RDWR);
-    count = mmap(NULL, 8, PROT_READ | PROT_WRITE, MAP_SHARED, handle, 0);
+    state = mmap(NULL, 24, PROT_READ | PROT_WRITE, MAP_SHARED, handle, 0);
     close(handle);
 }
 
@@ -56,7 +64,7 @@ static int is_inside(const char *path)
 static int is_on_disk(int at, const char *path) /* a path of NULL: the open file */
 {
     char link[64], place[PATH_MAX];
-    if (count == NULL || count == MAP_FAILED)
+    if (state == NULL || state == MAP_FAILED)
         return 0;
     if (path != NULL && path[0] == '/')
         return is_inside(path);
@@ -73,11 +81,11 @@ static int is_on_disk(int at, const char *path) /* a path of NULL: the open file
     return is_inside(place);
 }
 
-static unsigned long number(void) { return __atomic_fetch_add(count, 1, __ATOMIC_SEQ_CST); }
+static unsigned long number(void) { return __atomic_fetch_add(state, 1, __ATOMIC_SEQ_CST); }
 
 static int is_full(int at, const char *path)
 {
-    if (!is_on_disk(at, path) || number() < from)
+    if (!is_on_disk(at, path) || number() < state[1])
         return 0;
     errno = ENOSPC;
     return 1;
@@ -124,9 +132,9 @@ static ssize_t room(int handle, size_t size, off_t end) /* bytes that can be wri
     if (!is_on_disk(handle, NULL) || (fstat(handle, &about) == 0 && end <= about.st_size)) /* it has its place */
         return size;
     unsigned long call = number();
-    if (call < from)
+    if (call < state[1])
         return size;
-    if (call == from && size > 1 && getenv("FULL_SHORT") != NULL)
+    if (call == state[1] && size > 1 && state[2])
         return size / 2;
     errno = ENOSPC;
     return -1;
@@ -191,26 +199,66 @@ def built(folder: Path) -> Path:
 NEVER = 1 << 62  # calls
 
 
+@dataclass
+class Ended:
+    """A command that has ended."""
+
+    status: int  # negative: a signal
+    stderr: str
+    calls: int  # that needed room on the disk
+
+
 class FullDisk:
-    """Runs commands with a folder that is a disk: it is full from one call on that needs room."""
+    """Runs commands with a folder that is a disk: it is full from one call on that needs room.
+
+    Each run is a fork of one process that has imported what commands use, which would take longer than most of them.
+    """
 
     def __init__(self, library: Path, disk: Path):
-        self._library, self._disk, self._count = library, disk, library.with_suffix(".count")
-
-    def run(self, arguments: list[str], *, full_from: int = NEVER, short: bool = False):
-        """The finished process; `calls` are those that needed room."""
-        self._count.write_bytes(bytes(8))
+        self._state, self._disk = disk.parent / "calls", disk
+        self._state.write_bytes(bytes(24))
         environment = {
-            **os.environ, "LD_PRELOAD": str(self._library), "FULL_FOLDER": str(self._disk.resolve()),
-            "FULL_COUNT": str(self._count), "FULL_FROM": str(full_from),
-            "PYTHONPATH": str(Path(kvtrace.__file__).resolve().parent.parent), **({"FULL_SHORT": "1"} if short else {}),
+            **os.environ, "LD_PRELOAD": str(library), "FULL_FOLDER": str(disk.resolve()),
+            "FULL_STATE": str(self._state), "PYTHONPATH": os.pathsep.join([str(SOURCES), str(ROOT)]),
         }  # fmt: skip
-        done = subprocess.run(
-            [sys.executable, "-m", "kvtrace", *arguments], env=environment, cwd=self._disk.parent, capture_output=True,
-            text=True, timeout=300,
+        self._server = subprocess.Popen(
+            [sys.executable, "-c", "from tests.cli.full_disk import serve; serve()"], env=environment, text=True,
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, cwd=disk.parent,
         )  # fmt: skip
-        self.calls = int.from_bytes(self._count.read_bytes(), sys.byteorder)
-        return done
+
+    def run(
+        self, arguments: list[str], *, full_from: int = NEVER, short: bool = False, stdout: str = os.devnull,
+        stderr: str = "stderr",
+    ) -> Ended:  # fmt: skip
+        """Run a command to its end, with its stdout and stderr in these files."""
+        self._state.write_bytes(b"".join(number.to_bytes(8, sys.byteorder) for number in (0, full_from, short)))
+        print(json.dumps([arguments, stdout, stderr]), file=self._server.stdin, flush=True)
+        status = int(self._server.stdout.readline())
+        calls = int.from_bytes(self._state.read_bytes()[:8], sys.byteorder)
+        return Ended(status, (self._disk.parent / "stderr").read_text(), calls)
+
+    def close(self) -> None:
+        """End the process."""
+        self._server.stdin.close()
+        self._server.wait()
+        self._server.stdout.close()
+
+
+def serve() -> None:
+    """Run the command of each line of stdin in a fork, and print its status."""
+    for name in ("matplotlib.figure", "matplotlib.backends.backend_agg", "plotly", "pyarrow.parquet", "rich.console",
+                 "zstandard", "orjson", *(f"kvtrace.cli.{name}" for name in commands.commands)):  # fmt: skip
+        with suppress(ImportError):
+            import_module(name)
+    for line in sys.stdin:
+        child = os.fork()
+        if not child:
+            sys.argv[1:], *names = json.loads(line)
+            for number, name in enumerate((os.devnull, *names)):
+                os.dup2(os.open(name, os.O_RDWR | os.O_CREAT | os.O_TRUNC), number)
+            with quick_fits():
+                main()
+        print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), flush=True)
 
 
 COMMANDS = {  # name of the row -> its arguments
@@ -220,7 +268,8 @@ COMMANDS = {  # name of the row -> its arguments
     "convert to zstd": "convert trace.jsonl -o out/t.jsonl.zst",
     "convert to a data set": "convert trace.jsonl -o out/t.dataset",
     "convert to Weka": "convert trace.jsonl -o out/t.sessions --to weka",
-    "record": "record -o out/rec --follow log.jsonl --from-start --key-file out/key --profile exact --window 366d --for 1s",
+    "record": "record -o out/rec --follow log.jsonl --from-start --key-file out/key --profile exact --window 366d "
+    "--for 1s",
     "release": "release trace.jsonl -o out/public.jsonl",
     "join": "join windows/monday.jsonl windows/tuesday.jsonl -o out/days.jsonl",
     "audit": "audit public.jsonl --card out/card.md",

@@ -34,7 +34,7 @@ SAME = [
     ("sweep day.jsonl -o day.jsonl --capacity 2", "-o day.jsonl is the same file as TRACE day.jsonl"),
     ("sweep more.csv.cells.jsonl -o more.csv", "the list of cells of -o (more.csv.cells.jsonl) is the same file as"),
     ("sweep link.jsonl hard.jsonl -o day.jsonl", "-o day.jsonl is the same file as TRACE link.jsonl"),
-    ("tune day.jsonl --capacity 2 --save-table day.jsonl", "--save-table day.jsonl is the same file as TRACE day.jsonl"),
+    ("tune day.jsonl --capacity 2 --save-table day.jsonl", "--save-table day.jsonl is the same file as TRACE day"),
     ("texts day.jsonl -o day.jsonl --tokenizer deepseek-r1", "-o day.jsonl is the same file as TRACE day.jsonl"),
     ("texts day.jsonl -o words.txt --tokenizer deepseek-r1 --words words.txt", "the same file as --words words.txt"),
     ("report day.jsonl -o day.jsonl", "-o day.jsonl is the same file as TRACE day.jsonl"),

@@ -6,6 +6,7 @@ survive a crash of their process: they are 64-bit numbers in a small file.
 
 from __future__ import annotations
 
+import errno
 import os
 import threading
 import weakref
@@ -109,8 +110,9 @@ class Ledger:
         return position
 
     def _save(self) -> None:
-        if self._handle >= 0:
-            os.pwrite(self._handle, self.numbers.tobytes(), 0)
+        data = self.numbers.tobytes()
+        if self._handle >= 0 and os.pwrite(self._handle, data, 0) < len(data):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
 
 @dataclass(frozen=True, slots=True)

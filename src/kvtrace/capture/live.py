@@ -186,9 +186,7 @@ LIBRARIES = {  # option -> modules of the extra `live` that it needs
 class PayloadQueue(Protocol):
     """What takes payloads: a Recorder or a Watcher."""
 
-    def put(
-        self, source: str, payload: bytes, requests: int = 1, *, moved: dict[int, int] | None = None
-    ) -> bool:
+    def put(self, source: str, payload: bytes, requests: int = 1, *, moved: dict[int, int] | None = None) -> bool:
         """Put a payload into the queue; False if there is no room."""
         ...
 

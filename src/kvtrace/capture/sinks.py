@@ -26,7 +26,9 @@ class Sink(Protocol):
         """Begin a window; returns values to report."""
         ...
 
-    def add(self, encoder: SourceEncoder, source: str, batches: Sequence[Batch], *, covered: int, malformed: int) -> None:
+    def add(
+        self, encoder: SourceEncoder, source: str, batches: Sequence[Batch], *, covered: int, malformed: int
+    ) -> None:
         """Take batches, which answer for `covered` requests; the payloads of `malformed` of them were not valid."""
         ...
 
@@ -73,7 +75,9 @@ class WindowSink:
         self._file = WindowFile(path, header, earlier)
         return {"begun": path, "found": 0 if earlier is None else earlier.covered}
 
-    def add(self, encoder: SourceEncoder, source: str, batches: Sequence[Batch], *, covered: int, malformed: int) -> None:
+    def add(
+        self, encoder: SourceEncoder, source: str, batches: Sequence[Batch], *, covered: int, malformed: int
+    ) -> None:
         """Append batches, all or none."""
         if self._file is None:
             raise StoppedError("the file of the window is missing.")  # the disk was full when it began
@@ -130,7 +134,9 @@ class GaugeSink:
         """A first snapshot; a gauge has a moving window of its own."""
         return self.tick()
 
-    def add(self, encoder: SourceEncoder, source: str, batches: Sequence[Batch], *, covered: int, malformed: int) -> None:
+    def add(
+        self, encoder: SourceEncoder, source: str, batches: Sequence[Batch], *, covered: int, malformed: int
+    ) -> None:
         """Feed the gauge with batches."""
         for batch in batches:
             if len(batch):

@@ -79,7 +79,7 @@ def run(arguments: list[str], command: click.Command | None = None, name: str = 
         _forget_stdout()
         return 1
     except OSError as error:  # not handled by a reader or writer: for example, no more processes, or a closed stdout
-        return _fail_system(error, is_stdout=_forget_stdout())
+        return _fail_system(error, is_stdout=_forget_stdout() or _was_printed(error))
     except MemoryError as error:
         return _fail(_with_notes(f"out of memory; {_results()}", error), 5)
     except Exception as error:  # a bug: the message could contain content of the log, the source line cannot
@@ -117,7 +117,7 @@ def _fail(message: str, status: int) -> int:
 
 
 def _forget_stdout() -> bool:
-    """Redirect stdout to null if it takes nothing, so that Python does not report it again at exit; whether it did."""
+    """Redirect stdout to null if it takes nothing, so that Python reports it no more at exit; whether it does."""
     try:
         sys.stdout.flush()
     except (AttributeError, ValueError):
@@ -127,6 +127,14 @@ def _forget_stdout() -> bool:
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return True
     return False
+
+
+def _was_printed(error: OSError) -> bool:
+    """Whether an error came from printing: stderr raises none, and files have names."""
+    from traceback import walk_tb
+
+    modules = {frame.f_globals.get("__name__") for frame, _ in walk_tb(error.__traceback__)}
+    return error.filename is None and not modules.isdisjoint(("click.utils", "rich.console"))
 
 
 def _fail_system(error: OSError, *, is_stdout: bool) -> int:
