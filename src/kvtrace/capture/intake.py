@@ -233,7 +233,8 @@ class Intake:
     def give_back(self) -> None:
         """Move the positions in followed files back before all that is not stored, as if it had not come yet."""
         with self._changed:
-            accepted, positions = self.ledger.accepted, {}
+            accepted = self.ledger.accepted
+            positions: dict[int, int] = {}
             while self._returnable:
                 requests, before = self._returnable.pop()
                 accepted -= requests
