@@ -62,6 +62,7 @@ fuzz: $(VENV)/dev $(VENV)/built  ## fuzzers for FUZZ_SECONDS each (an hour), wha
 	KVTRACE_CANARY_ROWS=1000000 $(PY) -m pytest tests/ingest/test_canary.py -k nothing_that_a_run_leaves
 	KVTRACE_KILL_POINTS=200 $(PY) -m pytest tests/ingest/test_resume.py -k killed_at_any_point
 	KVTRACE_KILL_POINTS=200 $(PY) -m pytest tests/capture/test_crash.py
+	KVTRACE_DISK_POINTS=20 $(PY) -m pytest tests/cli/test_full_disk.py
 
 wheel: $(VENV)/built  ## build a wheel into dist, and try it in a bare environment
 	sh tools/smoke_wheel.sh $(PY)

@@ -90,3 +90,14 @@ def test_a_signal_waits_for_the_end_of_a_step():
         signal.raise_signal(signal.SIGINT)
         done.append(1)
     assert done == [1] and signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
+def test_a_signal_that_comes_before_a_wait_or_inside_one_ends_the_wait():
+    """A service waits for its end; the handler must need no lock of the wait, nor the wait a signal to end."""
+    code = (
+        "import signal, threading\nfrom kvtrace.cli.source_options import stop_event\n"
+        "with stop_event() as stopped, stopped._cond:\n"  # where a wait begins
+        "    signal.raise_signal(signal.SIGTERM)\n    assert stopped.wait() and stopped.is_set()\n"
+    )
+    paths = {"PYTHONPATH": str(Path(kvtrace.__file__).parent.parent)}
+    assert subprocess.run([sys.executable, "-c", code], env=os.environ | paths, timeout=60).returncode == 0

@@ -25,6 +25,7 @@ from .._base.errors import StoppedError, UsageError
 from .._base.workers import place_of
 from .asgi import App, Message, Receive, Scope, Send
 from .connections import ACCEPT_AT_ONCE, Connections, HttpLimits, free_descriptors, protocol
+from .intake import Ledger
 from .proxy.exchange import ProxyCounts
 from .supervisor import Part, Supervisor
 
@@ -262,7 +263,7 @@ LIBRARIES = {  # option -> modules of the extra `live` that it needs
 class PayloadQueue(Protocol):
     """What takes payloads: a Recorder or a Watcher."""
 
-    def put(self, source: str, payload: bytes, requests: int = 1) -> bool:
+    def put(self, source: str, payload: bytes, requests: int = 1, *, moved: dict[int, int] | None = None) -> bool:
         """Put a payload into the queue; False if there is no room."""
         ...
 
@@ -322,7 +323,7 @@ class Live:
     Args:
         options: Which sources.
         queue: Takes what they receive.
-        state: Folder where followed files keep their positions; None = they keep none.
+        ledger: Keeps the positions in followed files; None = in memory.
         metrics: The application of --metrics.
         on_message: Receives sentences for an operator, without content.
         supervisor: Runs the threads; the default is one of its own.
@@ -336,14 +337,14 @@ class Live:
         options: LiveOptions,
         queue: PayloadQueue,
         *,
-        state: Path | None = None,
+        ledger: Ledger | None = None,
         metrics: App | None = None,
         on_message: Callable[[str], None],
         supervisor: Supervisor | None = None,
     ):
         options.require_source()
         options.require_libraries()
-        self._options, self._queue, self._state, self._say = options, queue, state, on_message
+        self._options, self._queue, self._ledger, self._say = options, queue, ledger, on_message
         self._stop = threading.Event()
         self._supervisor = supervisor or Supervisor(on_message)
         self._parts: list[Part] = []
@@ -397,7 +398,7 @@ class Live:
         work: list[tuple[str, Callable[..., Any]]] = []
         for path in self._options.follow:
             follower = Follower(
-                path, self._queue.put, self._queue.has_room, state=self._state, from_start=self._options.from_start
+                path, self._queue.put, self._queue.has_room, ledger=self._ledger, from_start=self._options.from_start
             )  # fmt: skip
             work.append(("follow", partial(follower.run, self._stop)))
         for number, endpoint in enumerate(self._options.kv_events):

@@ -54,8 +54,13 @@ class WindowFile:
             raise unwritable(self.path, error) from None
         self._end = 0
         if earlier is None:
-            self._append(json.dumps({"kvtrace_window": FORMAT, **header}).encode() + b"\n")
-            self.sync()
+            try:
+                self._append(json.dumps({"kvtrace_window": FORMAT, **header}).encode() + b"\n")
+                self.sync()
+            except BaseException:  # a full disk: no file without a header stays
+                os.close(self._handle)
+                os.unlink(self.path)
+                raise
         else:
             self._end = earlier.end
             with named_errors(self.path):
@@ -64,17 +69,19 @@ class WindowFile:
     def source(self, name: str, description: dict[str, Any]) -> None:
         """Record how the requests of a source are read and hashed; the first call for a source counts."""
         if name not in self._sources:
-            self._sources[name] = description
             self._frame(SOURCE, json.dumps({"source": name, **description}).encode())
+            self._sources[name] = description
 
     @property
     def first_source(self) -> dict[str, Any] | None:
         """How the requests of the first source are read and hashed; None before the first request."""
         return next(iter(self._sources.values()), None)
 
-    def batch(self, batch: Batch, *, covered: int, malformed: int = 0) -> None:
-        """Append a batch. StoppedError if the disk is full; earlier batches stay intact."""
-        self._frame(BATCH, COVERED.pack(covered, malformed) + packed(batch))
+    def batch(self, *batches: Batch, covered: int, malformed: int = 0) -> None:
+        """Append batches, all or none. StoppedError if the disk is full; earlier ones stay intact."""
+        counts = [(covered, malformed)] + [(0, 0)] * (len(batches) - 1)
+        pieces = (COVERED.pack(*pair) + packed(batch) for pair, batch in zip(counts, batches, strict=True))
+        self._append(b"".join(_framed(BATCH, data) for data in pieces))
 
     def finish(self, *, accepted: int, dropped: int) -> None:
         """Append the counts at the end of the window, and close the file."""
@@ -94,7 +101,7 @@ class WindowFile:
             self._handle = -1
 
     def _frame(self, kind: bytes, data: bytes) -> None:
-        self._append(FRAME.pack(kind, len(data), _checksum(kind, data)) + data)
+        self._append(_framed(kind, data))
 
     def _append(self, data: bytes) -> None:
         self._end = append_whole(self._handle, data, self._end, self.path)
@@ -175,6 +182,10 @@ def _frames(file: BinaryIO, size: int) -> Iterator[tuple[bytes, bytes]]:
         if len(data) < length or _checksum(kind, data) != checksum:
             return
         yield kind, data
+
+
+def _framed(kind: bytes, data: bytes) -> bytes:
+    return FRAME.pack(kind, len(data), _checksum(kind, data)) + data
 
 
 def _checksum(kind: bytes, data: bytes) -> bytes:

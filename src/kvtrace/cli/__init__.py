@@ -79,8 +79,7 @@ def run(arguments: list[str], command: click.Command | None = None, name: str = 
         _forget_stdout()
         return 1
     except OSError as error:  # not handled by a reader or writer: for example, no more processes, or a closed stdout
-        _forget_stdout()
-        return _fail_system(error)
+        return _fail_system(error, is_stdout=_forget_stdout() or _was_printed(error))
     except MemoryError as error:
         return _fail(_with_notes(f"out of memory; {_results()}", error), 5)
     except Exception as error:  # a bug: the message could contain content of the log, the source line cannot
@@ -117,8 +116,8 @@ def _fail(message: str, status: int) -> int:
     return status
 
 
-def _forget_stdout() -> None:
-    """Redirect stdout to null after a write error, so that Python does not report it again at exit."""
+def _forget_stdout() -> bool:
+    """Redirect stdout to null if it takes nothing, so that Python reports it no more at exit; whether it does."""
     try:
         sys.stdout.flush()
     except (AttributeError, ValueError):
@@ -126,13 +125,25 @@ def _forget_stdout() -> None:
     except OSError:
         with contextlib.suppress(OSError):
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return True
+    return False
 
 
-def _fail_system(error: OSError) -> int:
-    from .._base.errors import FULL
+def _was_printed(error: OSError) -> bool:
+    """Whether an error came from printing: stderr raises none, and files have names."""
+    from traceback import walk_tb
+
+    modules = {frame.f_globals.get("__name__") for frame, _ in walk_tb(error.__traceback__)}
+    return error.filename is None and not modules.isdisjoint(("click.utils", "rich.console"))
+
+
+def _fail_system(error: OSError, *, is_stdout: bool) -> int:
+    from .._base.errors import FULL, unwritable
     from .._base.workers import place_of
 
     message = f"{error.strerror or 'system error'} ({place_of(error)}); {_results()}"
+    if is_stdout:
+        message = str(unwritable("stdout", error))
     return _fail(_with_notes(message, error), 5 if error.errno in FULL else 1)
 
 

@@ -57,7 +57,7 @@ def record_command(output, window, for_ms, link_windows, suffix, key_file, quiet
         link_windows=link_windows, suffix=suffix, queue_bytes=queue, on_message=say,
     )  # fmt: skip
     with stop_event() as stopped, recorder:
-        with Live(live, recorder, state=recorder.state, metrics=_metrics(recorder) if live.metrics else None, on_message=say, supervisor=recorder.supervisor) as running:
+        with Live(live, recorder, ledger=recorder.ledger, metrics=_metrics(recorder) if live.metrics else None, on_message=say, supervisor=recorder.supervisor) as running:
             if not quiet:
                 for name, address in running.addresses.items():
                     print_line(screen, f"{name:<12}http://{address}")
@@ -69,9 +69,8 @@ def record_command(output, window, for_ms, link_windows, suffix, key_file, quiet
     if not quiet:
         for line in _summary(counts):
             print_line(screen, line)
-    if counts.failed:
-        windows = "1 window was" if counts.failed == 1 else f"{counts.failed:,} windows were"
-        raise StoppedError(f"{windows} not sealed. Remove the cause, and run the command again: it seals what is left in {output}.")
+    if (missing := recorder.shortfall()) is not None:
+        raise StoppedError(missing)
 
 
 def _metrics(recorder):

@@ -67,7 +67,7 @@ def watch_command(interval, once, for_ms, as_json, quiet, **options):
 
     watcher, sources, show = Watcher(gauge, encoding, queue_bytes=queue, on_message=say), sources_of(live), None
     with ExitStack() as display:
-        with watcher, Live(live, watcher, metrics=_metrics(read, watcher.problem) if live.metrics else None, on_message=say, supervisor=watcher.supervisor) as running, stop_event() as stopped:
+        with watcher, Live(live, watcher, ledger=watcher.ledger, metrics=_metrics(read, watcher.problem) if live.metrics else None, on_message=say, supervisor=watcher.supervisor) as running, stop_event() as stopped:
             if not quiet:
                 for name, address in running.addresses.items():
                     print_line(screen, f"{name:<12}http://{address}")

@@ -10,7 +10,7 @@ from contextlib import suppress
 from itertools import pairwise
 from pathlib import Path
 
-from .._base.errors import UsageError, unwritable
+from .._base.errors import FULL, UsageError, unwritable
 from .._base.file_locks import HAS_USERS, current_user
 from .._base.files import PLAIN
 from .._native.numbering import siphash128
@@ -146,6 +146,8 @@ def _make(path: Path) -> Key:
     try:
         handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | PLAIN, 0o600)
     except OSError as error:
+        if error.errno in FULL:
+            raise unwritable(path, error) from None
         raise UsageError(f"{path}: cannot be created ({error.strerror}).") from None
     try:
         with os.fdopen(handle, "w", encoding="ascii") as file:

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from pathlib import Path
 from textwrap import fill
 from typing import Any
 
 import numpy as np
 
-from .._base.errors import InputError, UsageError
-from .._base.output_files import write_atomically
+from .._base.errors import InputError, UsageError, named_errors
+from .._base.output_files import appear_together, write_atomically
 from .._base.tables import printable
 from .._base.units import short
 from .interactive import MAX_COLUMNS, colour_of, extent
@@ -93,25 +94,26 @@ def _figure_class(option: str) -> tuple[Any, Any]:
 
 
 def write_figures(plots: dict[str, Plot], folder: str | Path) -> list[Path]:
-    """Write each plot that has data to `<folder>/<name>.png`, and return the paths.
+    """Write each plot that has data to `<folder>/<name>.png`, all or none, and return the paths.
 
     Raises:
         UsageError: matplotlib is not installed.
-        InputError: The folder is not writable.
+        KvtraceError: The folder is not writable, or the disk is full.
     """
-    figure_class, rc_context = _figure_class("--png")
+    _figure_class("--png")
     written, folder = [], Path(folder)
-    try:
+    with named_errors(folder):
         folder.mkdir(parents=True, exist_ok=True)
-        with rc_context(STYLE):
+    try:
+        with appear_together():
             for name, plot in plots.items():
-                panels = [panel for panel in plot.panels if not panel.missing]
-                if panels:
-                    written.append(folder / f"{name}.png")
-                    draw(figure_class, panels).savefig(written[-1], dpi=DPI, metadata=METADATA["png"])
-    except OSError as error:
-        raise InputError(f"{folder}: {error.strerror or 'cannot write to this folder'}.") from None
-    return written
+                if any(not panel.missing for panel in plot.panels):
+                    written += write_plot(plot, png=str(folder / f"{name}.png"))
+    except BaseException:
+        with suppress(OSError):
+            folder.rmdir()  # if it is empty
+        raise
+    return [Path(name) for name in written]
 
 
 def draw(figure_class, panels):
