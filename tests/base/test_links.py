@@ -120,7 +120,7 @@ def test_no_file_of_a_work_folder_is_followed():
     os.rename("work", "moved")
     os.symlink("moved", "work")
     assert not store.has("encoded/0")
-    with pytest.raises(UsageError, match="the work folder is a link"):
+    with pytest.raises(UsageError, match="this is a link"):
         Store.at("work")
 
 
@@ -129,7 +129,7 @@ def test_a_work_folder_of_another_user_or_writable_by_others_is_refused(monkeypa
     Store.at("work")
     assert os.stat("work").st_mode & 0o777 == 0o700
     os.chmod("work", 0o777)
-    with pytest.raises(UsageError, match="others can write to it"):
+    with pytest.raises(UsageError, match="other users can write to this folder"):
         Store.at("work")
     os.chmod("work", 0o700)
     monkeypatch.setattr(os, "geteuid", lambda: os.getuid() + 1)

@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 
 from .._base.errors import InputError, UsageError
-from .._base.output_files import write_atomically
+from .._base.output_files import Role, appear_together, write_atomically
+from .._base.own_files import make_folders, remove_folders
 from .._base.tables import printable
 from .._base.units import short
 from .interactive import MAX_COLUMNS, colour_of, extent
@@ -102,15 +103,20 @@ def write_figures(plots: dict[str, Plot], folder: str | Path) -> list[Path]:
     figure_class, rc_context = _figure_class("--png")
     written, folder = [], Path(folder)
     try:
-        folder.mkdir(parents=True, exist_ok=True)
-        with rc_context(STYLE):
+        made = make_folders(folder)
+    except OSError as error:
+        raise InputError(f"{folder}: {error.strerror or 'cannot write to this folder'}.") from None
+    try:
+        with rc_context(STYLE), appear_together():
             for name, plot in plots.items():
                 panels = [panel for panel in plot.panels if not panel.missing]
                 if panels:
                     written.append(folder / f"{name}.png")
-                    draw(figure_class, panels).savefig(written[-1], dpi=DPI, metadata=METADATA["png"])
-    except OSError as error:
-        raise InputError(f"{folder}: {error.strerror or 'cannot write to this folder'}.") from None
+                    with write_atomically(written[-1], Role.BESIDE) as stream:
+                        draw(figure_class, panels).savefig(stream, format="png", dpi=DPI, metadata=METADATA["png"])
+    except BaseException:
+        remove_folders(made)
+        raise
     return written
 
 
