@@ -17,6 +17,7 @@ from .files import PLAIN, FolderHandle
 
 HAS_USERS = hasattr(os, "geteuid")  # not on Windows
 OTHER_OUTPUT = "Delete it, or choose another output."
+MOVE = "Move it away, or choose another folder."
 
 
 def current_user() -> int:
@@ -60,14 +61,14 @@ another folder.
         folder = FolderHandle(path)
     except OSError as error:
         if error.errno in (errno.ELOOP, errno.ENOTDIR) and os.path.lexists(path):
-            raise UsageError(f"{path}: {_kind(os.lstat(path))}. Move it away, or choose another folder.") from None
+            raise UsageError(f"{path}: {_kind(os.lstat(path))}. {MOVE}") from None
         if make:
             raise unwritable(path, error) from None
         raise
     about = folder.status()
     if not stat.S_ISDIR(about.st_mode) or not is_own(about, others):
         folder.close()
-        raise UsageError(f"{path}: {_fault(about, 'folder', 'write to')}. Move it away, or choose another folder.")
+        raise UsageError(f"{path}: {_fault(about, 'folder', 'write to')}. {MOVE}")
     if HAS_USERS and about.st_mode & 0o077:
         folder.chmod(0o700)
     return folder

@@ -10,14 +10,12 @@ import mmap
 import os
 import threading
 from collections import deque
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from .._base.errors import unwritable
-from .._base.file_locks import is_own
-from .._base.files import PLAIN
+from .._base.own_files import MOVE, open_own
 
 BYTES = 8 * 5  # a new count goes to the end: the files of earlier versions have the first ones
 
@@ -61,10 +59,7 @@ class Ledger:
             self._map = mmap.mmap(-1, BYTES)
         else:
             try:
-                handle = os.open(path, os.O_RDWR | os.O_CREAT | PLAIN, 0o600)
-                with suppress(OSError):
-                    if not is_own(os.fstat(handle)):
-                        os.fchmod(handle, 0o600)
+                handle = open_own(path, private=True, remedy=MOVE)
                 is_older = 0 < os.fstat(handle).st_size < BYTES  # a file without the last count
                 os.ftruncate(handle, BYTES)
                 self._map = mmap.mmap(handle, BYTES)

@@ -238,6 +238,28 @@ class LiveOptions:
                         "Run `pip install 'kvtrace[live]'`."
                     )
 
+    def require_startable(self) -> None:
+        """UsageError if a source is not valid, or an address is in use. To be called before anything is made."""
+        from .proxy.app import proxy_app
+        from .sources.follow import require_no_folder
+        from .sources.kv_events import require_address
+
+        for path in self.follow:
+            require_no_folder(path)
+        for endpoint in self.kv_events:
+            for address in filter(None, endpoint.split(",", 1)):
+                require_address(address)
+        if self.upstream is not None:
+            headers = {"session_header": self.session_header, "user_header": self.user_header}
+            proxy_app(lambda source, payload, requests=1: True, self.upstream, **headers)
+        for name in ("otlp", "proxy", "metrics"):
+            if (listen := getattr(self, name)) is not None:
+                _bound(HttpListener(name, _no_app, listen)).close()
+
+
+async def _no_app(_scope: Scope, _receive: Receive, _send: Send) -> None:
+    """The application of a socket that is only tried."""
+
 
 class Live:
     """Runs the sources while its block runs.

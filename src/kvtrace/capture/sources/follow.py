@@ -11,7 +11,8 @@ from pathlib import Path
 from typing import BinaryIO
 
 from ..._base.errors import UsageError, unwritable
-from ..._base.files import MAX_LINE, PLAIN
+from ..._base.files import MAX_LINE
+from ..._base.own_files import MOVE, open_own
 from ..source import Lines, Put, Source
 
 SOURCE = Source("follow", log_format="auto", time_unit="auto", rows=Lines)
@@ -38,8 +39,7 @@ class Follower:
         self, path: str | Path, put: Put, has_room: Callable[[int], bool], *, state: Path | None, from_start: bool
     ):
         self._path, self._put, self._has_room = os.fspath(path), put, has_room
-        if os.path.isdir(self._path):
-            raise UsageError(f"{path}: this is a folder. Name the file that grows.")
+        require_no_folder(path)
         self._position = Position(None if state is None else state / f"follow-{_digest(self._path)}")
         self._from_start = from_start or not os.path.exists(self._path)  # a file that is made later is new
         self._file: BinaryIO | None = None
@@ -122,12 +122,18 @@ class Follower:
         self._rest, self._is_skipping = b"", False
 
 
+def require_no_folder(path: str | Path) -> None:
+    """UsageError if a path is a folder, which cannot be followed."""
+    if os.path.isdir(path):
+        raise UsageError(f"{path}: this is a folder. Name the file that grows.")
+
+
 class Position:
     """The number of a file and a place in it, in a small file of mode 0600 that is mapped into memory."""
 
     def __init__(self, path: Path | None):
         try:
-            handle = -1 if path is None else os.open(path, os.O_RDWR | os.O_CREAT | PLAIN, 0o600)
+            handle = -1 if path is None else open_own(path, private=True, remedy=MOVE)
             if path is not None:
                 os.ftruncate(handle, 16)
             self._map = mmap.mmap(handle, 16)
