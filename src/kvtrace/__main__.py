@@ -1,5 +1,23 @@
-"""`python -m kvtrace`."""
+"""`python -m kvtrace`, and the console scripts: before the command line is there, a signal ends the process quietly."""
 
-from .cli import main
+from ._base.process import forget_handlers
 
-main()
+
+def kvtrace() -> None:
+    """The console script `kvtrace`."""
+    forget_handlers()
+    from .cli import main
+
+    main()
+
+
+def datagen() -> None:
+    """The console script `datagen`."""
+    forget_handlers()
+    from .cli.datagen import main
+
+    main()
+
+
+if __name__ == "__main__":
+    kvtrace()

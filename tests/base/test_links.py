@@ -61,7 +61,7 @@ def test_a_result_follows_a_link_of_its_user_and_of_no_other(monkeypatch):
     with write_atomically("link") as stream:
         stream.write(b"new")
     assert Path("there").read_bytes() == b"new" and os.path.islink("link")
-    monkeypatch.setattr("kvtrace._base.output_files.current_user", lambda: os.getuid() + 1)
+    monkeypatch.setattr("kvtrace._base.own_files.current_user", lambda: os.getuid() + 1)
     owner = os.lstat("link").st_uid
     if owner == 0:  # root's links are followed
         os.chown("link", 12345, -1, follow_symlinks=False)

@@ -38,11 +38,42 @@ def trace(tmp_path, monkeypatch):
     return tmp_path
 
 
+@pytest.mark.parametrize("hook", ["atexit.register", "threading._register_atexit"])
 @pytest.mark.parametrize("number", SIGNALS)
-def test_a_signal_while_python_exits_ends_it_without_a_word(number):
-    process = started("atexit.register(wait)", "--version")
+def test_a_signal_while_python_exits_ends_it_without_a_word(number, hook):
+    process = started(f"import threading\n{hook}(wait)", "--version")
     process.send_signal(number)
     assert process.communicate(timeout=20)[1] == "" and process.returncode == -number
+
+
+@pytest.mark.parametrize("number", SIGNALS)
+def test_a_signal_in_a_destructor_is_neither_lost_nor_a_traceback(trace, number):
+    code = (
+        "import signal\nimport kvtrace.cli.convert as convert\n"
+        f"class Destroyed:\n    def __del__(self):\n        signal.raise_signal({number})\n"
+        "convert.print_lines = lambda *_: (Destroyed(), wait())"
+    )
+    process = started(code, "convert", "day.jsonl", "-o", "out.jsonl", "--block-size", "16")
+    name = "the keyboard" if number == signal.SIGINT else number.name
+    error = process.communicate(timeout=20)[1].removeprefix("\n")
+    assert error == f"kvtrace: stopped by {name}; the output is complete.\n" and process.returncode == 128 + number
+
+
+@pytest.mark.parametrize("line", range(1, 10, 2))
+def test_a_signal_among_the_locks_of_imports_does_not_stop_the_process_for_ever(trace, line):
+    """At a line of the function that releases the lock of a module; the clean-up imports modules, too."""
+    code = (
+        "import signal\nfrom kvtrace._base import process\nleft = [3, 0]\n"
+        "def follow(frame, event, argument):\n"
+        "    if frame.f_code.co_filename != process.IMPORTS or frame.f_code.co_name != 'release':\n        return None\n"
+        "    left[0] -= event == 'call'\n    left[1] += left[0] == 0\n"
+        f"    if left[0] == 0 and left[1] == {line}:\n        signal.raise_signal(signal.SIGTERM)\n    return follow\n"
+        "begin = process.forbid_core_dumps\n"
+        "import kvtrace.cli as cli\ncli.forbid_core_dumps = lambda: (begin(), sys.settrace(follow))\nprint('here', flush=True)"
+    )
+    process = started(code, "convert", "day.jsonl", "-o", "out.jsonl", "--block-size", "16")
+    error = process.communicate(timeout=20)[1]
+    assert error == "kvtrace: stopped by SIGTERM; no output file was written.\n" and process.returncode == 143
 
 
 @pytest.mark.parametrize("number", SIGNALS)

@@ -21,7 +21,7 @@ from pathlib import Path
 
 from .errors import KvtraceError, UsageError, named_errors
 from .files import FolderHandle, is_regular, is_std
-from .own_files import OTHER_OUTPUT, is_own, open_own
+from .own_files import OTHER_OUTPUT, followed, is_own, open_own
 
 LOCK_TIMEOUT_S = 2.0  # workers of a killed run may hold its locks for a moment
 
@@ -200,7 +200,7 @@ def only_writer(output: str | Path, beside: Iterable[str | Path] = ()) -> Iterat
     if is_std(output) or not (is_regular(output) or os.path.isdir(output)):
         yield
         return
-    folder, base = os.path.split(os.path.realpath(output))
+    folder, base = os.path.split(followed(output))
     path = os.path.join(folder, lock_name(base))
     busy = f"{_quoted(output)}: another run is writing this output. Wait for it, or choose another output."
     handle = locked_file(path, busy=busy)

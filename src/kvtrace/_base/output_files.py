@@ -22,7 +22,7 @@ from typing import Any, BinaryIO, Self
 from .errors import KvtraceError, UsageError, named_errors, unwritable
 from .file_locks import create_part, remove_leftovers, set_aside, temporary_name, try_lock
 from .files import BUFFER, SUFFIXES, FolderHandle, is_regular, is_std
-from .own_files import current_user, is_own, make_folders, open_own, own_folder
+from .own_files import current_user, followed, is_own, make_folders, open_own, own_folder
 from .process import uninterrupted
 
 Paths = Sequence[str | Path]
@@ -169,7 +169,7 @@ class Output:
         elif self._role not in (Role.BESIDE, Role.SECRET) and not is_regular(path):
             self._file = os.fdopen(_open_device(path), "wb")
         else:
-            self._place, self._base = os.path.split(_followed(path) if self._role is Role.RESULT else _unfollowed(path))
+            self._place, self._base = os.path.split(followed(path) if self._role is Role.RESULT else _unfollowed(path))
             self._folder = FolderHandle(self._place) if self._inside is None else self._inside.folder(".")
             try:
                 if self._inside is None:
@@ -276,13 +276,6 @@ def _require_device(path, about: os.stat_result) -> None:
         raise UsageError(f"{path}: this is a pipe of another user. Name one of your own, or a file.")
 
 
-def _followed(path) -> str:
-    """The file that a path leads to; UsageError for a link that another user made."""
-    if os.path.islink(path) and os.lstat(path).st_uid not in (0, current_user()):
-        raise UsageError(f"{path}: this is a link of another user. Name the file itself.")
-    return os.path.realpath(path)
-
-
 def _unfollowed(path) -> str:
     """A path whose last name is not followed if it is a link."""
     folder, base = os.path.split(os.path.abspath(path))
@@ -325,7 +318,7 @@ class OutputFolder:
     def __init__(self, folder: str | Path, require_place: Callable[[str], None]) -> None:
         self.name, self._require_place = str(folder), require_place
         require_place(self.name)
-        self._final = os.path.realpath(folder)
+        self._final = followed(folder)
 
     def __enter__(self) -> Self:
         self.path = temporary_name(self._final)

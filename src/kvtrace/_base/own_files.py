@@ -112,6 +112,14 @@ def open_own(
     return handle
 
 
+def followed(path: str | os.PathLike[str]) -> str:
+    """The file or folder that the path of an output leads to; UsageError for a link that another user made."""
+    link = os.fspath(path).rstrip(os.sep)
+    if os.path.islink(link) and os.lstat(link).st_uid not in (0, current_user()):
+        raise UsageError(f"{path}: this is a link of another user. Name the file itself.")
+    return os.path.realpath(path)
+
+
 def make_folders(path: str | os.PathLike[str]) -> list[str]:
     """Make a folder that the user named, and those around it; returns the ones that were missing, the innermost first.
 
