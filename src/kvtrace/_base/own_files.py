@@ -51,8 +51,7 @@ def own_folder(path: str | os.PathLike[str], *, make: bool = True, others: int =
     ...     os.chmod(f"{place}/state", 0o777)
     ...     own_folder(f"{place}/state", make=False)
     Traceback (most recent call last):
-    kvtrace._base.errors.UsageError: ...state: other users can write to this folder (mode 777). Move it away, or choose \
-another folder.
+    kvtrace._base.errors.UsageError: ...state: other users can write to this folder (mode 777)...
     """
     try:
         if make:
@@ -153,7 +152,7 @@ def remove_folders(folders: list[str]) -> None:
 
 def _fault(about: os.stat_result, what: str, access: str) -> str:
     """What makes a file or a folder unfit; it is one of the faults."""
-    if what == "folder" and stat.S_ISDIR(about.st_mode) or stat.S_ISREG(about.st_mode):
+    if (what == "folder" and stat.S_ISDIR(about.st_mode)) or stat.S_ISREG(about.st_mode):
         if about.st_uid != current_user():
             return f"this {what} belongs to another user"
         if what == "file" and about.st_nlink > 1:

@@ -105,7 +105,7 @@ def load_key(path: str | Path, *, make: bool = True) -> Key:
 def run_key(path: str | Path | None, is_needed: Callable[[], bool] = lambda: False) -> Iterator[Key | None]:
     """The key of a run, as `load_key`; None without a path.
 
-    A key file that was made here is deleted if the block fails, unless an output has its name or saved work needs the key.
+    A key file that was made here is deleted if the block fails, unless an output has its name or saved work needs it.
 
     >>> import tempfile
     >>> with tempfile.TemporaryDirectory() as folder:

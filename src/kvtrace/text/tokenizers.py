@@ -16,7 +16,6 @@ the child would wait for), and a crash or an endless loop ends the child only.
 from __future__ import annotations
 
 import hashlib
-import os
 from collections.abc import Callable, Iterable
 from functools import cached_property
 from typing import Any
