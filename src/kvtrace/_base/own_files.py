@@ -11,6 +11,7 @@ import errno
 import os
 import stat
 from contextlib import suppress
+from pathlib import Path
 
 from .errors import UsageError, unwritable
 from .files import PLAIN, FolderHandle
@@ -33,7 +34,7 @@ def is_own(about: os.stat_result, others: int = 0o077) -> bool:
     return not HAS_USERS or (about.st_uid == current_user() and not about.st_mode & others)
 
 
-def own_folder(path: str | os.PathLike[str], *, make: bool = True, others: int = 0o022) -> FolderHandle:
+def own_folder(path: str | Path, *, make: bool = True, others: int = 0o022) -> FolderHandle:
     """Open a private folder, and close it to other users.
 
     Args:
@@ -74,7 +75,7 @@ def own_folder(path: str | os.PathLike[str], *, make: bool = True, others: int =
 
 
 def open_own(
-    path: str | os.PathLike[str], flags: int = os.O_RDWR | os.O_CREAT, *, private: bool = False,
+    path: str | Path, flags: int = os.O_RDWR | os.O_CREAT, *, private: bool = False,
     remedy: str = OTHER_OUTPUT,
 ) -> int:  # fmt: skip
     """Open a file of this user alone, or create it with mode 0600; returns its handle. It is never truncated.
@@ -111,7 +112,7 @@ def open_own(
     return handle
 
 
-def followed(path: str | os.PathLike[str]) -> str:
+def followed(path: str | Path) -> str:
     """The file or folder that the path of an output leads to; UsageError for a link that another user made."""
     link = os.fspath(path).rstrip(os.sep)
     if os.path.islink(link) and os.lstat(link).st_uid not in (0, current_user()):
@@ -119,7 +120,7 @@ def followed(path: str | os.PathLike[str]) -> str:
     return os.path.realpath(path)
 
 
-def make_folders(path: str | os.PathLike[str]) -> list[str]:
+def make_folders(path: str | Path) -> list[str]:
     """Make a folder that the user named, and those around it; returns the ones that were missing, the innermost first.
 
     >>> import tempfile

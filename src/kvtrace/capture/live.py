@@ -240,7 +240,8 @@ class LiveOptions:
 
     def require_startable(self) -> None:
         """UsageError if a source is not valid, or an address is in use. To be called before anything is made."""
-        from .proxy.app import proxy_app
+        from .proxy.app import header_name
+        from .proxy.exchange import base_of
         from .sources.follow import require_no_folder
         from .sources.kv_events import require_address
 
@@ -250,8 +251,9 @@ class LiveOptions:
             for address in filter(None, endpoint.split(",", 1)):
                 require_address(address)
         if self.upstream is not None:
-            headers = {"session_header": self.session_header, "user_header": self.user_header}
-            proxy_app(lambda source, payload, requests=1: True, self.upstream, **headers)
+            base_of(self.upstream)
+            header_name("--session-header", self.session_header)
+            header_name("--user-header", self.user_header)
         for name in ("otlp", "proxy", "metrics"):
             if (listen := getattr(self, name)) is not None:
                 _bound(HttpListener(name, _no_app, listen)).close()
