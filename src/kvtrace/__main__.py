@@ -1,4 +1,7 @@
-"""`python -m kvtrace`, and the console scripts: before the command line is there, a signal ends the process quietly."""
+"""`python -m kvtrace`.
+
+The console scripts start here, too: before the command line is there, a signal ends them without a traceback.
+"""
 
 from ._base.process import forget_handlers
 
