@@ -114,12 +114,12 @@ def run_key(path: str | Path | None, is_needed: Callable[[], bool] = lambda: Fal
     ...     os.listdir(folder)
     []
     """
-    is_new = path is not None and not os.path.lexists(path)
+    is_new, results = path is not None and not os.path.lexists(path), count_results()
     key = None if path is None else load_key(path)
     try:
         yield key
     except BaseException:
-        if path is not None and is_new and not (is_needed() or count_results()):
+        if path is not None and is_new and not (is_needed() or count_results() > results):
             Path(path).unlink(missing_ok=True)
         raise
 
