@@ -19,8 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from .._base.errors import named_errors
-from .._base.file_locks import is_own
-from .._base.files import PLAIN
+from .._base.own_files import MOVE, open_own
 
 ACCEPTED, DROPPED, REFUSED, UNCOPIED, ENDED = range(5)  # places of the counts: earlier versions have the first ones
 COUNTS = 5
@@ -67,11 +66,8 @@ class Ledger:
         if path is None:
             return
         with named_errors(path):
-            self._handle = os.open(path, os.O_RDWR | os.O_CREAT | PLAIN, 0o600)
+            self._handle = open_own(path, private=True, remedy=MOVE)
             weakref.finalize(self, os.close, self._handle)
-            with suppress(OSError):
-                if not is_own(os.fstat(self._handle)):
-                    os.fchmod(self._handle, 0o600)
             data = os.pread(self._handle, os.fstat(self._handle).st_size, 0)
             earlier = array("Q", data[: len(data) // 8 * 8])
             self.numbers[: len(earlier)] = earlier

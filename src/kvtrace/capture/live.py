@@ -316,6 +316,30 @@ class LiveOptions:
                         "Run `pip install 'kvtrace[live]'`."
                     )
 
+    def require_startable(self) -> None:
+        """UsageError if a source is not valid, or an address is in use. To be called before anything is made."""
+        from .proxy.app import header_name
+        from .proxy.exchange import base_of
+        from .sources.follow import require_no_folder
+        from .sources.kv_events import require_address
+
+        for path in self.follow:
+            require_no_folder(path)
+        for endpoint in self.kv_events:
+            for address in filter(None, endpoint.split(",", 1)):
+                require_address(address)
+        if self.upstream is not None:
+            base_of(self.upstream)
+            header_name("--session-header", self.session_header)
+            header_name("--user-header", self.user_header)
+        for name in ("otlp", "proxy", "metrics"):
+            if (listen := getattr(self, name)) is not None:
+                _bound(HttpListener(name, _no_app, listen)).close()
+
+
+async def _no_app(_scope: Scope, _receive: Receive, _send: Send) -> None:
+    """The application of a socket that is only tried."""
+
 
 class Live:
     """Runs the sources while its block runs.

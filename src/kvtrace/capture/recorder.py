@@ -9,13 +9,15 @@ import os
 import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Self
 
-from .._base.errors import UsageError, unwritable
+from .._base.errors import UsageError, named_errors, unwritable
 from .._base.file_locks import locked_file
 from .._base.options import split_options
+from .._base.own_files import MOVE, make_folders, open_own, own_folder, remove_folders
 from ..ingest.encoding_options import EncodingOptions
 from ..ingest.keys import Key
 from ..privacy.linking import SAMPLED
@@ -37,6 +39,7 @@ from .windows import (
     free_name,
     open_windows,
     read_window,
+    remove_window,
     require_window,
 )
 
@@ -72,7 +75,6 @@ class RecorderCounts:
 
 
 BUSY = "{path}: another recorder writes to this folder, or one that was killed is finishing. Choose another folder."
-FOREIGN = "{path}: this file is not the lock of a recorder. Choose another folder."
 SUFFIXES = (".jsonl", ".jsonl.gz", ".jsonl.zst", ".parquet")  # of traces
 RECEIVED = ("accepted", "dropped", "uncopied", "refused")  # counts of the ledger
 UNFINISHED = "the digester process could not end it. Its digests are kept; the next start tries again."
@@ -143,10 +145,13 @@ class Recorder:
         self._gave_up = False  # the disk was full to the end
         self._dropped_full = 0  # dropped requests while it was full
         self._stopping = threading.Event()
+        self._found: set[str] | None = None  # names in the folder of open windows before the start; None = no folder
+        self._made: list[str] = []  # folders around it
         self._lock = self._locked()
         try:
             self._start(queue_bytes)
         except BaseException:
+            self._undo()
             os.close(self._lock)
             raise
 
@@ -195,8 +200,11 @@ class Recorder:
         """Why the recorder is not healthy, such as "failing: sealer"; None if it is healthy."""
         return self.supervisor.problem()
 
-    def close(self) -> None:
-        """Digest what waits, seal the last window, and end. A second call does nothing."""
+    def close(self, *, failed: bool = False) -> None:
+        """Digest what waits, seal the last window, and end. A second call does nothing.
+
+        A recorder that `failed` before the first request leaves nothing that was not there.
+        """
         if self._stopping.is_set():
             return
         self._stopping.set()
@@ -207,6 +215,8 @@ class Recorder:
             self._say(f"{self._name}: not sealed: {UNFINISHED}")
         self._sealer.end()
         self._count_unwritten()
+        if failed and self._intake.ledger.accepted == self._before["accepted"]:
+            self._undo()
         os.close(self._lock)
 
     def shortfall(self) -> str | None:
@@ -229,22 +239,40 @@ class Recorder:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, *_: object) -> None:
-        self.close()
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        self.close(failed=kind is not None)
+
+    def _undo(self) -> None:
+        """Delete what this recorder has made of the folder of open windows, unless a window is in it."""
+        with suppress(OSError, UsageError), own_folder(self.state, make=False) as state:
+            names = set(state.names()) - (self._found or set())
+            if any(name.endswith(SUFFIX) for name in names):
+                return
+            for name in names:
+                state.unlink(name)
+            remove_folders(([] if self._found is not None else [os.fspath(self.state)]) + self._made)
 
     def _locked(self) -> int:
         state = self.state
         try:
-            self.folder.mkdir(parents=True, exist_ok=True)
-            state.mkdir(mode=0o700, exist_ok=True)
+            self._made, is_new = make_folders(self.folder), not os.path.lexists(state)
         except OSError as error:
             raise unwritable(self.folder, error) from None
+        try:
+            with own_folder(state) as opened:
+                self._found = None if is_new else set(opened.names())
+        except BaseException:
+            remove_folders(self._made)
+            raise
+        with named_errors(state):  # a lock that is not ours is no lock to wait for
+            os.close(open_own(state / "lock", private=True, remedy=MOVE))
         until = time.monotonic() + WAIT_LOCK_S
         while True:
             try:
                 return locked_file(
                     os.fspath(state / "lock"), busy=BUSY.replace("{path}", str(self.folder)),
-                    foreign=FOREIGN, unlockable="{path}: cannot be locked ({fault}). Choose another file system.",
+                    remedy=MOVE, private=True,
+                    unlockable="{path}: cannot be locked ({fault}). Choose another file system.",
                 )  # fmt: skip
             except UsageError:
                 if time.monotonic() > until:
@@ -271,7 +299,7 @@ class Recorder:
         for path in open_windows(self.folder):
             window = read_window(path)
             if window is None:
-                path.unlink()
+                remove_window(path)
                 continue
             if window.ending is None:
                 goes_on = self._settings.continues(window, self._clock())

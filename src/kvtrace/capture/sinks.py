@@ -16,7 +16,7 @@ from ..ingest.preparation import DEFAULT_BLOCK_SIZE
 from ..ingest.usage import UsageCheck
 from .encoders import BlockForm, SourceEncoder
 from .gauge import Gauge, GaugeOptions
-from .windows import WindowFile, read_window
+from .windows import WindowFile, read_window, remove_window
 
 
 class Sink(Protocol):
@@ -71,7 +71,7 @@ class WindowSink:
         if message["continues"] and os.path.exists(path):
             earlier = read_window(path)
             if earlier is None:  # the digester before this one died while it made the file: nothing is in it
-                os.unlink(path)
+                remove_window(path)
         self._file = WindowFile(path, header, earlier)
         return {"begun": path, "found": 0 if earlier is None else earlier.covered}
 

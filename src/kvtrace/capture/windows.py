@@ -26,8 +26,8 @@ from typing import Any, BinaryIO
 
 from .._base.checkpoint import parsed
 from .._base.errors import InputError, UsageError, named_errors, unwritable
-from .._base.files import PLAIN
 from .._base.output_files import append_whole
+from .._base.own_files import MOVE, open_own, own_folder
 from ..ingest.checkpoint import packed, unpacked
 from ..ingest.encoding import Batch
 from ..ingest.keys import Key
@@ -47,9 +47,9 @@ class WindowFile:
     def __init__(self, path: str | Path, header: dict[str, Any], earlier: Window | None = None):
         self.path = os.fspath(path)
         self._sources = {} if earlier is None else dict(earlier.sources)
-        flags = os.O_RDWR | PLAIN if earlier else os.O_RDWR | os.O_CREAT | os.O_EXCL | PLAIN
+        flags = os.O_RDWR if earlier else os.O_RDWR | os.O_CREAT | os.O_EXCL
         try:
-            self._handle = os.open(self.path, flags, 0o600)
+            self._handle = open_own(self.path, flags, private=True, remedy=MOVE)
         except OSError as error:
             raise unwritable(self.path, error) from None
         self._end = 0
@@ -131,7 +131,7 @@ class Window:
 
     def batches(self) -> Iterator[Batch]:
         """The batches, in order."""
-        with open(self.path, "rb") as file:
+        with _opened(self.path) as file:
             file.readline()
             for kind, data in _frames(file, self.end):
                 if kind == BATCH:
@@ -143,9 +143,10 @@ def read_window(path: str | Path) -> Window | None:
 
     Raises:
         InputError: it is not the file of a window, or of another version.
+        UsageError: another user could have put it there (`open_own`).
     """
-    size = os.stat(path).st_size
-    with open(path, "rb") as file:
+    with _opened(path) as file:
+        size = os.fstat(file.fileno()).st_size
         line = file.readline()
         if not line.endswith(b"\n"):
             return None
@@ -162,6 +163,17 @@ def read_window(path: str | Path) -> Window | None:
                 ending = json.loads(data)
             end = file.tell()
     return Window(os.fspath(path), header, sources, covered, malformed, ending, end, size)
+
+
+def remove_window(path: str | Path) -> None:
+    """Delete a window's file, in the folder of open windows that is this user's alone."""
+    place, base = os.path.split(path)
+    with own_folder(place, make=False) as folder:
+        folder.unlink(base)
+
+
+def _opened(path: str | Path) -> BinaryIO:
+    return open(open_own(path, os.O_RDONLY, private=True, remedy=MOVE), "rb")
 
 
 def _header(line: bytes, path: str | Path) -> dict[str, Any]:

@@ -16,7 +16,7 @@ from typing import Any
 import click
 
 from .. import __version__
-from .._base.process import STOPPING, forbid_core_dumps, forget_handlers
+from .._base.process import SignalReceived, forbid_core_dumps, forget_handlers, raise_signals
 from .help import HELP_NAMES, Group
 from .output import keep_inputs
 
@@ -25,30 +25,19 @@ CONTEXT: dict[str, Any] = {"help_option_names": HELP_NAMES, "max_content_width":
 
 def main(command: click.Command | None = None, name: str = "kvtrace") -> None:
     """Run the command of a console script. Each failure prints one line on stderr; docs/reference.md lists exit statuses."""
-    if not sys.warnoptions:
-        warnings.simplefilter("ignore")  # warnings of libraries, which a user cannot act on
-    forbid_core_dumps()
-    for number in STOPPING:
-        if signal.getsignal(number) != signal.SIG_IGN:  # nohup ignores SIGHUP
-            signal.signal(number, _raise_signal)
     status = 1
     try:
+        raise_signals()
+        if not sys.warnoptions:
+            warnings.simplefilter("ignore")  # warnings of libraries, which a user cannot act on
+        forbid_core_dumps()
         status = run(sys.argv[1:], command, name)
         forget_handlers()  # Python's exit takes a moment, in which an exception would be a traceback
-    except KeyboardInterrupt:  # after the command had ended
+    except KeyboardInterrupt:  # before the command began, or after it had ended
         status = 130
-    except _SignalReceived as interrupt:
+    except SignalReceived as interrupt:
         status = 128 + interrupt.args[0]
     sys.exit(status)
-
-
-class _SignalReceived(BaseException):
-    """A signal to end the process, raised as an exception so that temporary files are removed."""
-
-
-def _raise_signal(number, _frame):
-    forget_handlers()  # a second signal ends the process at once
-    raise KeyboardInterrupt if number == signal.SIGINT else _SignalReceived(number)
 
 
 def run(arguments: list[str], command: click.Command | None = None, name: str = "kvtrace") -> int:
@@ -72,7 +61,7 @@ def run(arguments: list[str], command: click.Command | None = None, name: str = 
         return _fail(_with_notes(str(error), error), error.status)
     except (KeyboardInterrupt, click.Abort) as interrupt:
         return _fail_interrupted("the keyboard", interrupt.__cause__ or interrupt, 130)
-    except _SignalReceived as interrupt:
+    except SignalReceived as interrupt:
         number = interrupt.args[0]
         return _fail_interrupted(signal.Signals(number).name, interrupt, 128 + number)
     except BrokenPipeError:

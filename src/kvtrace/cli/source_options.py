@@ -108,6 +108,7 @@ def live_options(options: dict[str, Any]):
     )  # fmt: skip
     live.require_source()
     live.require_libraries()
+    live.require_startable()
     return live
 
 

@@ -98,8 +98,6 @@ CHECKPOINT: CheckpointKind = CheckpointKind(  # messages name the file as {path}
     exists="{path}: the checkpoint of an unfinished run exists. Continue it with --resume, or delete it to start over.",
     foreign="{path}: not a checkpoint, but the run needs this file name. Choose another output.",
     busy="{path}: another run is writing this output. Wait for it, or choose another output.",
-    exposed="{path}: not a checkpoint: it belongs to another user, or others can read or write it. Choose another "
-    "output.",
     unlockable="{path}: cannot be locked ({fault}). Write to another file system.",
 )
 

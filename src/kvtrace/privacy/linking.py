@@ -224,7 +224,7 @@ KINDS = ("shared", "own", "sessions", "domains")
 FRAME = struct.Struct(f"<{len(KINDS)}Q16s")
 DIGEST_BYTES = 16
 BUSY = "{path}: another run writes this index. Wait for it."
-FOREIGN = "{path}: not the index of a recording of this version of kvtrace, or other users can read it. Move it away."
+FOREIGN = "{path}: not the index of a recording of this version of kvtrace. Move it away."
 OTHER_RENDERING = (
     "{path}: the windows so far were rendered by another engine or version, so nothing would link to them. Move the "
     "file away to begin another recording."
@@ -262,7 +262,7 @@ class LinkIndex:
     def __init__(self, path: str | Path, *, check: str, start_ns: int, rendering: Rendering = UNRENDERED):
         self._path, self._end = os.fspath(path), 0
         self._saved: list[int] = []
-        self._handle = locked_file(self._path, busy=BUSY, foreign=FOREIGN)
+        self._handle = locked_file(self._path, busy=BUSY, remedy="Move it away.", private=True)
         try:
             self._open({"kvtrace_links_index": FORMAT, "recording": secrets.token_hex(16), "check": check,
                         "start_ns": start_ns, "rendering": list(rendering)})  # fmt: skip

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from contextlib import suppress
 from pathlib import Path
 from textwrap import fill
 from typing import Any
@@ -10,7 +9,8 @@ from typing import Any
 import numpy as np
 
 from .._base.errors import InputError, UsageError, named_errors
-from .._base.output_files import appear_together, write_atomically
+from .._base.output_files import Role, appear_together, write_atomically
+from .._base.own_files import make_folders, remove_folders
 from .._base.tables import printable
 from .._base.units import short
 from .interactive import MAX_COLUMNS, colour_of, extent
@@ -58,7 +58,7 @@ def check_outputs(png: str | None, svg: str | None) -> None:
             require_place(name)
 
 
-def write_plot(plot: Plot, png: str | None = None, svg: str | None = None) -> list[str]:
+def write_plot(plot: Plot, png: str | None = None, svg: str | None = None, *, role: Role = Role.RESULT) -> list[str]:
     """Write the panels of a plot as one PNG or SVG file or both; the same plot gives the same bytes.
 
     Returns:
@@ -75,7 +75,7 @@ def write_plot(plot: Plot, png: str | None = None, svg: str | None = None) -> li
     for name, form in ((png, "png"), (svg, "svg")):
         if name is not None:
             figure_class, rc_context = _figure_class(f"--{form}")
-            with rc_context(STYLE), write_atomically(name) as stream:
+            with rc_context(STYLE), write_atomically(name, role) as stream:
                 draw(figure_class, panels).savefig(stream, format=form, dpi=DPI, metadata=METADATA[form])
     return written
 
@@ -103,15 +103,14 @@ def write_figures(plots: dict[str, Plot], folder: str | Path) -> list[Path]:
     _figure_class("--png")
     written, folder = [], Path(folder)
     with named_errors(folder):
-        folder.mkdir(parents=True, exist_ok=True)
+        made = make_folders(folder)
     try:
         with appear_together():
             for name, plot in plots.items():
                 if any(not panel.missing for panel in plot.panels):
-                    written += write_plot(plot, png=str(folder / f"{name}.png"))
+                    written += write_plot(plot, png=str(folder / f"{name}.png"), role=Role.BESIDE)
     except BaseException:
-        with suppress(OSError):
-            folder.rmdir()  # if it is empty
+        remove_folders(made)
         raise
     return [Path(name) for name in written]
 

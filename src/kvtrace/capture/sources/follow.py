@@ -45,8 +45,7 @@ class Follower:
         from_start: bool,
     ):
         self._path, self._put, self._has_room = os.fspath(path), put, has_room
-        if os.path.isdir(self._path):
-            raise UsageError(f"{path}: this is a folder. Name the file that grows.")
+        require_no_folder(path)
         self._ledger = Ledger() if ledger is None else ledger
         self._position = self._ledger.position(self._path)
         self._from_start = from_start or not os.path.exists(self._path)  # a file that is made later is new
@@ -146,3 +145,9 @@ class Follower:
         self._file.seek(offset)
         self._ledger.set(self._position.at(about.st_ino, offset))
         self._rest, self._is_skipping = b"", False
+
+
+def require_no_folder(path: str | Path) -> None:
+    """UsageError if a path is a folder, which cannot be followed."""
+    if os.path.isdir(path):
+        raise UsageError(f"{path}: this is a folder. Name the file that grows.")
