@@ -102,4 +102,4 @@ def test_commands_pass_the_past_finds(tmp_path):
     ],
 )
 def test_what_a_command_must_not_do_is_seen(status, text, fault):
-    assert files._fault(status, text, "analyze -q") == fault
+    assert files.fault_of(status, text, "analyze -q") == fault

@@ -1,0 +1,608 @@
+"""Files of six kinds, damaged in their own structure: windows, links, session models, recordings, Weka, agentic rows.
+
+    python -m fuzz.kinds weka --seconds 60 [--seed 7] [--case 12]
+
+Each case writes a valid example, of which a file or two are changed, and reads it as commands and as the library do.
+All that is wrong may end in is one line of a KvtraceError without the canary that the example's texts hold, within 5 s
+of processor time and 300 MB; and what is accepted must be a valid trace, the same one however it is read, and the same
+after it was written and read again. Children run a few hundred cases each. The seed and the case run a failure again.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gzip
+import io
+import json
+import mmap
+import os
+import random
+import shutil
+import signal
+import struct
+import sys
+import tempfile
+import time
+import traceback
+import zlib
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, NamedTuple
+from unittest.mock import patch
+
+import numpy as np
+import zstandard
+
+import kvtrace
+from fuzz.files import SECONDS, fault_of, import_all
+from fuzz.mutate import changed, changed_json, mutate
+from kvtrace._base.errors import KvtraceError
+from kvtrace.capture import recorder, sealing, windows
+from kvtrace.capture.encoders import LiveEncoding, SourceEncoder
+from kvtrace.capture.intake import Ledger
+from kvtrace.capture.sources import SOURCES
+from kvtrace.cli import run
+from kvtrace.formats import format_table, lazy, reading, writing
+from kvtrace.formats.links import Links, fingerprint_of, write_links
+from kvtrace.formats.open_pieces import open_pieces
+from kvtrace.ingest.encoding_options import EncodingOptions
+from kvtrace.ingest.keys import Key
+from kvtrace.privacy.release_options import ReleaseOptions
+from kvtrace.serving.calibration.costs import read_costs
+from kvtrace.serving.recordings import read_recording
+from kvtrace.synthesis.model_files import load_model
+from kvtrace.synthesis.sampling import sample
+from kvtrace.synthesis.session_fitting import fit_sessions
+from kvtrace.text import trial
+from kvtrace.trace.building import toy
+from kvtrace.trace.trace import Trace
+from tests.attacks.canary import CANARY, WORDS
+from tests.capture.recording import OPTIONS, row
+from tests.formats import test_agentic_mooncake as agentic
+from tests.formats import test_weka as weka
+from tests.reference.valid import broken
+from tests.serving import test_recordings as recordings
+from tests.serving.quick_fits import quick_fits
+from tests.unaudited import write
+
+CPU_S, MEMORY, MOST = 5.0, 300 << 20, 16_384  # of a case; bytes of a changed file
+Files = dict[str, bytes]  # name -> content
+
+
+class Kind(NamedTuple):
+    """Examples of a kind of file, which of their files are changed, and what is done with them."""
+
+    examples: Callable[[Path], Iterator[None]]  # writes each into an empty folder, the present one
+    use: Callable[[random.Random, str], None]  # with the name of the changed file
+
+
+# -- commands and the library ---------------------------------------------------------------------------------------
+
+
+def command(line: str) -> int:
+    """Run a command in this process; AssertionError where it does what it must not."""
+    with open("../said.txt", "r+b") as said:
+        said.truncate(0)
+        status = run(line.split())
+        sys.stderr.flush()
+        text = said.read().decode(errors="replace")
+    fault = fault_of(status, text, line)
+    assert not fault, f"kvtrace {line}: {fault}: {text[-300:]}"
+    return status
+
+
+def outcome(function: Callable[..., Any], *arguments: Any, **options: Any) -> Any:
+    """The result, or the message of a KvtraceError, which is one line without content."""
+    try:
+        return function(*arguments, **options)
+    except KvtraceError as error:
+        text = str(error)
+        assert not any(form in text for form in WORDS), f"shows content: {text}"
+        assert "internal error" not in text and len(text.splitlines()) == 1, text
+        return text
+
+
+def same(one: Any, other: Any, how: str) -> None:
+    """AssertionError unless two ways to read a file agree."""
+    assert type(one) is type(other) and (one == other or one != one), f"{how} differs: {one!r}, {other!r}"
+
+
+def agree(name: str) -> None:
+    """Whatever reads a trace does the same: any number of threads, in pieces, checked, written and read again."""
+    whole = outcome(reading.read, name)
+    for threads in (1, 3):
+        same(outcome(reading.read, name, threads=threads), whole, f"read with {threads} threads")
+    violations = outcome(kvtrace.check, name)
+    if not isinstance(whole, Trace):
+        assert violations, f"check finds nothing, and read refuses it: {whole}"
+        return
+    assert not (reasons := broken(whole)), f"an invalid trace: {reasons}"
+    if not format_table.holds_sessions(name):  # sessions are not opened in pieces
+        opened, columns = open_pieces(name).read(), reading.read_columns(name).columns
+        ids = np.concatenate([piece.hash_ids for _, piece in opened.pieces()])
+        assert np.array_equal(ids, columns.hash_ids), "ids in pieces differ"
+        assert np.array_equal(opened.result.columns.timestamp, columns.timestamp), "times in pieces differ"
+    for output in ("again.jsonl", "again.parquet", "again.dataset"):
+        written = outcome(writing.write, whole, output, extra=True)
+        if not isinstance(written, str):
+            same_columns(outcome(reading.read, output), whole, output)
+    if Path("again.dataset").is_dir() and not isinstance(stream := outcome(lazy.open_trace, "again.dataset"), str):
+        assert np.array_equal(stream.timestamp, whole.timestamp), "a stream's times differ"
+        assert np.array_equal(np.concatenate([piece.hash_ids for _, piece in stream.pieces()]), whole.hash_ids)
+
+
+def same_columns(other: Any, whole: Trace, how: str) -> None:
+    """AssertionError unless the columns that every format keeps are equal."""
+    assert not isinstance(other, str), f"{how} is not read again: {other}"
+    for name in ("timestamp", "input_length", "output_length", "hash_ids", "offsets"):
+        assert np.array_equal(getattr(other, name), getattr(whole, name)), f"{name} of {how} differ"
+
+
+# -- damage -----------------------------------------------------------------------------------------------------------
+
+
+def damaged(draw: random.Random, name: str, data: bytes) -> bytes:
+    """The content of a file with a few changes of its values, of what it holds compressed, or of its bytes."""
+    if name.endswith((".gz", ".zst")) and draw.random() < 0.7:
+        unpack, pack = (gzip.decompress, lambda data: gzip.compress(data, mtime=0))
+        if name.endswith(".zst"):
+            unpack, pack = lambda data: zstandard.ZstdDecompressor().decompressobj().decompress(data), zstandard.compress
+        inner = damaged(draw, name.rpartition(".")[0], unpack(data))
+        return pack(inner) if draw.random() < 0.9 else pack(inner[:9]) + pack(inner[9:])
+    if name.endswith(".window") and draw.random() < 0.9:
+        return damaged_window(draw, data)
+    if name.endswith((".json", ".jsonl", ".log", ".links")) and draw.random() < 0.8:
+        with suppress(ValueError, RecursionError):
+            data = changed_json(draw, data, CANARY)
+        return data if draw.random() < 0.9 else mutate(draw, data, 1)
+    return mutate(draw, data)
+
+
+def damaged_window(draw: random.Random, data: bytes) -> bytes:
+    """A window's file with frames that are changed, moved or missing, mostly with the checksums that they need."""
+    header, _, rest = data.partition(b"\n")
+    frames = list(windows._frames(io.BytesIO(rest), len(rest)))
+    if draw.random() < 0.3:
+        header = changed_json(draw, header, CANARY)
+    for _ in range(draw.randint(0, 2)):
+        at = draw.randrange(len(frames) + 1)
+        kind, inner = frames[at % len(frames)] if frames else (b"E", b"{}")
+        change = draw.randrange(6)
+        if change < 3:
+            frames[at : at + 1] = [(kind, _damaged_frame(draw, kind, inner))]
+        elif change == 3:
+            frames[at:at] = [draw.choice([(kind, inner), (draw.choice([b"S", b"B", b"E", b"X"]), inner)])]
+        elif change == 4:
+            del frames[at : at + 1]
+        else:
+            frames.insert(0, frames.pop())
+    packed = [windows.FRAME.pack(kind, len(inner), windows._checksum(kind, inner)) + inner for kind, inner in frames]
+    if draw.random() < 0.1 and packed:
+        packed[-1] = mutate(draw, packed[-1])
+    return header + b"\n" + b"".join(packed)
+
+
+def _damaged_frame(draw, kind, data):
+    if kind != b"B" or draw.random() < 0.2:
+        return changed_json(draw, data, CANARY) if kind != b"B" and draw.random() < 0.8 else mutate(draw, data)
+    covered, inner = data[: windows.COVERED.size], data[windows.COVERED.size :]
+    (size,) = struct.unpack_from("<I", inner)
+    values, arrays = json.loads(inner[4 : 4 + size]), inner[4 + size :]
+    change = draw.randrange(4)
+    if change == 0:
+        covered = windows.COVERED.pack(*(draw.choice([0, 1, 2**31, 2**63, 2**64 - 1]) for _ in range(2)))
+    elif change == 1:
+        arrays = mutate(draw, arrays)
+    else:
+        values = changed(draw, values, CANARY)
+    text = json.dumps(values).encode()
+    return covered + struct.pack("<I", len(text)) + text + arrays
+
+
+# -- windows ----------------------------------------------------------------------------------------------------------
+
+ENCODING = EncodingOptions(block_size=4, tokenizer=OPTIONS["tokenizer"], outputs=True)
+NAMES = ["window-20300317T174640Z", "window-20300317T174740Z"]
+START_S = 1_900_000_000.0
+
+
+def window_examples(folder: Path) -> Iterator[None]:
+    """Windows of a recorder that was killed: one that had ended and one that was open; linked ones, and other profiles."""
+    for profile, linked in (("exact", False), ("standard", True)):
+        key, release = Key(b"sixteen bytes...") , ReleaseOptions(profile=profile)
+        live = LiveEncoding.of(ENCODING, release)
+        settings = windows.WindowSettings(live, key if linked else None, linked, linked, ".jsonl", 1)
+        state = folder / windows.STATE
+        state.mkdir(mode=0o700)
+        Ledger(state / "counts").accepted += 24
+        encoder = SourceEncoder(SOURCES["follow"], live, key)
+        encoder._name = "live/follow"  # random, else
+        for number, name in enumerate(NAMES):
+            header = settings.header(name, START_S + 60 * number, key) | {"accepted": 12 * number, "dropped": 0}
+            file = windows.WindowFile(state / f"{name}.window", header)
+            for part in range(2):
+                lines = [row(12 * number + 6 * part + i).encode() for i in range(6)] + [b'{"input": 7}'] * part
+                batch = encoder.batch(lines)
+                file.source("follow", encoder.description())
+                file.batch(batch, covered=6, malformed=part)
+            file.close() if number else file.finish(accepted=12, dropped=1)
+        yield
+
+
+class _Feeder:
+    restarts = 0
+
+    def __init__(self, *_, **__):
+        pass
+
+    def start(self):
+        """Nothing is fed."""
+
+    def end(self):
+        """Nothing was."""
+
+    def counts(self):
+        """Nothing."""
+        return {}
+
+
+class _Sealer(sealing.Sealer):
+    """Seals in this process, at once."""
+
+    def __init__(self, folder, *, on_sealed, on_message):
+        self._folder, self._on_sealed, self._say = folder, on_sealed, on_message
+
+    def seal(self, path):
+        """Seal a window, as the process does that a recorder starts."""
+        with patch.object(sys, "stdin", io.StringIO(json.dumps({"path": str(path), "folder": str(self._folder)}))):
+            with patch.object(sys, "stdout", io.StringIO()) as out, patch.object(signal, "signal"):
+                sealing.run()
+        values = json.loads(out.getvalue().splitlines()[-1])
+        result = sealing.Sealed(**values) if "name" in values else sealing.Sealed(path.stem, [], error=values["error"])
+        self._on_sealed(result)
+        self._say(sealing.sentence_of(result) or "")
+
+    def end(self):
+        """Nothing waits."""
+
+
+def use_windows(draw: random.Random, name: str) -> None:
+    """A recorder starts beside the windows: it seals what can be sealed, and names and keeps what cannot."""
+    before = {path.name for path in Path(windows.STATE).glob("*.window")}
+    told: list[str] = []
+    with patch.object(recorder, "Feeder", _Feeder), patch.object(recorder, "Sealer", _Sealer):
+        options = dict(window_s=60.0, clock=lambda: START_S + 90, on_message=told.append)
+        with recorder.Recorder(".", ENCODING, ReleaseOptions(profile="exact"), **options) as running:
+            running.counts()
+    text = "\n".join(told)
+    assert not any(form in text for form in WORDS), f"shows content: {text}"
+    assert "internal error" not in text and "Traceback" not in text, text
+    for window in before:
+        stem = window.removesuffix(".window")
+        kept = list(Path(windows.STATE).glob(f"{window}*"))
+        assert not kept or stem in text, f"{window} is kept, and not named: {text}"
+        if window != Path(name).name:  # not the damaged one
+            assert Path(f"{stem}.jsonl").is_file() and not kept, f"{window} is lost: {text}"
+    outside = {path.name for path in Path("..").iterdir()} - {"case", "said.txt"}
+    assert not outside, f"written outside of the folder: {outside}"
+    for path in Path(".").glob("*.jsonl"):
+        assert not (reasons := broken(reading.read(path))), reasons
+        assert kvtrace.audit(path).passed, f"{path} does not pass its audit"
+
+
+# -- links ------------------------------------------------------------------------------------------------------------
+
+
+def link_examples(folder: Path) -> Iterator[None]:
+    """Linked windows of a recording, with sessions and domains in the second example."""
+    none = np.empty(0, np.int64)
+    for more in (False, True):
+        for number, name in enumerate(("first.jsonl", "second.jsonl")):
+            window = toy("0 1", "0 2", "3", block_size=16)
+            if more:
+                columns = kvtrace.trace.columns.replace_columns(
+                    window, session=[0, 0, 1], parent=[-1, 0, -1], domain=[0, 0, 1]
+                )
+                window = Trace.from_columns(columns, block_size=16)
+            write(window, folder / name, meta={"profile": "exact", "note": CANARY})
+            pairs = np.array([number, 5]) if more else none
+            links = Links("9b", number, 60_000 * number, fingerprint_of(window), np.array([7, number, -1, 9]), pairs, pairs)
+            write_links(links, folder / name)
+        yield
+
+
+def use_links(draw: random.Random, name: str) -> None:
+    """Join the windows, in both orders."""
+    if command("join first.jsonl second.jsonl -o out.jsonl -q") == 0:
+        assert command("check out.jsonl") == 0
+        assert command("join second.jsonl first.jsonl -o other.jsonl -q") == 0
+        assert Path("out.jsonl").read_bytes() == Path("other.jsonl").read_bytes(), "the order of windows matters"
+        agree("out.jsonl")
+    command(f"audit {draw.choice(['first', 'second'])}.jsonl")
+
+
+# -- session models ---------------------------------------------------------------------------------------------------
+
+
+def model_examples(folder: Path) -> Iterator[None]:
+    """A model of two sessions with subagents, plain and compressed."""
+    for name in ("model.json", "model.json.gz", "model.json.zst"):
+        weka.put_all(folder / "in", weka.TREE, weka.ENDED)
+        model = fit_sessions(reading.read(folder / "in"))
+        shutil.rmtree(folder / "in")
+        model.save(folder / name)
+        yield
+
+
+def use_models(draw: random.Random, name: str) -> None:
+    """Load the model, sample from it twice, and run the command."""
+    model, seed = outcome(load_model, name), draw.randrange(9)
+    if not isinstance(model, str):
+        again = type(model).from_dict(json.loads(json.dumps(model.to_dict())))
+        assert json.dumps(again.to_dict()) == json.dumps(model.to_dict()), "saved again it is another model"
+        one, other = (outcome(sample, model, sessions=5, seed=seed, workers=count) for count in (1, 2))
+        same(one, other, "a sample of two workers")
+        assert isinstance(one, str) or not (reasons := broken(one)), reasons
+    if command(f"synthesize {name} -o out.jsonl -q --sessions {draw.choice([3, 20])} --seed {seed}") == 0:
+        assert command("check out.jsonl") == 0
+
+
+# -- recordings -------------------------------------------------------------------------------------------------------
+
+
+def recording_examples(folder: Path) -> Iterator[None]:
+    """What each engine and benchmark writes, and the costs that were fitted to one of them."""
+    costs = None
+    for name, make in recordings.FILES.items():
+        path = make(folder)
+        if name == "vllm-requests":
+            gauges = "t,running,waiting,kv_cache_pct\n" + "".join(f"{i}.5,{i % 3},{i % 2},{i}\n" for i in range(20))
+            (folder / "timeseries.csv").write_text(gauges)
+            calibration = "calibrate . --model llama-3.1-8b --gpu h100 --gpus 2 -o costs.json -q --holdout 0"
+            with quick_fits(), patch.object(sys, "stdout", io.StringIO()):
+                assert run(calibration.split()) == 0
+            costs = (folder / "costs.json").read_bytes()
+        assert costs is not None
+        (folder / "costs.json").write_bytes(costs)
+        (folder / "log").write_text("." if path == folder else path.name)
+        for file in folder.iterdir():
+            file.write_bytes(file.read_bytes().replace(b"secret", CANARY.encode()))
+        yield
+
+
+def use_recordings(draw: random.Random, name: str) -> None:
+    """Read it; calibrate now and then, validate with the costs, and plan with them."""
+    log = Path("log").read_text()
+    recording = outcome(read_recording, log)
+    if not isinstance(recording, str):
+        times = recording.arrival_s, recording.first_s, recording.ended_s
+        assert all(np.isfinite(values).all() for values in times), "times are not finite"
+        assert (np.diff(times[0]) >= 0).all() and (times[0] <= times[1]).all() and (times[1] <= times[2]).all()
+        assert not (reasons := broken(recording.trace)), reasons
+    outcome(read_costs, "costs.json")
+    choice = draw.random()
+    if choice < 0.15:
+        with quick_fits():
+            command(f"calibrate {log} --model llama-3.1-8b --gpu h100 --gpus 2 -o new.json -q --holdout 0")
+    elif choice < 0.3:
+        command(f"validate {log} --model llama-3.1-8b --gpu h100 --gpus 2 --per-request out.csv -q")
+    else:
+        command(f"validate {log} --costs costs.json -q --html out.html" if choice < 0.4 else f"validate {log} --costs costs.json -q")
+
+
+# -- Weka and agentic rows ----------------------------------------------------------------------------------------------
+
+
+def weka_examples(folder: Path) -> Iterator[None]:
+    """Sessions with subagents: a file each way, and folders of files of each kind."""
+    texts = [json.dumps(one | {"note": CANARY}).encode() for one in (weka.TREE, weka.ENDED)]
+    two = json.dumps(weka.ENDED | {"hash_id_scope": "global", "id": CANARY}, indent=1).encode()
+    packed = {"a.json": texts[0], "b.json.gz": gzip.compress(texts[1], mtime=0), "c.json.zst": zstandard.compress(two)}
+    for name, data in packed.items():
+        (folder / name).write_bytes(data)
+        yield
+    (folder / "in").mkdir()
+    for name, data in packed.items():
+        (folder / "in" / name).write_bytes(data)
+    yield
+
+
+def agentic_examples(folder: Path) -> Iterator[None]:
+    """Rows of both versions, with dependencies of every kind, as by hand, and one that we wrote."""
+    rows = [
+        agentic.request("b", ("a", "completion", 100, "sequence"), at=130, ids=(1, 2, 9)),
+        agentic.request("c", ("a", "dispatch", 5, "spawn"), agent="child", at=5, ids=(7,), recorded_api_time_ms=20),
+        agentic.request("a", at=0, recorded_api_time_ms=30.5, priority=3, note=CANARY),
+        agentic.request("d", play="q", at=70, ids=(1,), cached_tokens=2, ttft_ms=1.5),
+        agentic.request("e", ("b", "completion", 1, "sequence"), ("c", "completion", 1, "join"), at=200, ids=(1, 2, 9)),
+    ]
+    agentic.put(folder, agentic.HEADER, *rows, name="a.jsonl")
+    yield
+    first = [
+        {"request_id": "b", "session_id": CANARY, "input_length": 7, "output_length": 2, "hash_ids": [1, 2],
+         "wait_for": ["a"], "delay": 5, "timestamp": 3},
+        {"request_id": "a", "input_length": 4, "output_length": 1, "hash_ids": [1], "wait_for": [], "timestamp": 0},
+        {"request_id": "c", "input_length": 4, "output_length": 1, "hash_ids": [3], "wait_for": ["a", "b"], "delay": 0.5,
+         "tool_wait_ms": 2},
+    ]  # fmt: skip
+    agentic.put(folder, *first, name="a.jsonl")
+    yield
+    weka.put(weka.TREE, folder / "t.json")
+    writing.write(reading.read(folder / "t.json"), folder / "a.jsonl", format="agentic-mooncake")
+    (folder / "t.json").unlink()
+    yield
+
+
+ON_TRACES = [
+    "analyze {}", "check {}", "audit {}", "curve {}", "simulate {} --capacity 40 -q", "convert {} -o out.jsonl -q",
+    "convert {} -o out.json --to weka -q --extra", "convert {} -o out.sessions -q", "convert {} -o out.parquet -q",
+    "convert {} -o out.jsonl --to agentic-mooncake -q", "convert {} -o out.dataset -q", "synthesize {} -o out.jsonl -q",
+    "anonymize {} -o out.jsonl -q", "release {} -o out.jsonl -q", "explain {} --capacity 4 -q",
+    "synthesize {} --save-model out.json -q", "simulate {} --capacity 40 --over-time 1s --json", "compare {} {}",
+]  # fmt: skip
+
+
+def use_traces(draw: random.Random, name: str) -> None:
+    """One command, and all the ways to read and to write."""
+    place = "in" if name.startswith("in/") else name
+    command(draw.choice(ON_TRACES).replace("{}", place))
+    agree(place)
+
+
+KINDS = {
+    "windows": Kind(window_examples, use_windows),
+    "links": Kind(link_examples, use_links),
+    "models": Kind(model_examples, use_models),
+    "recordings": Kind(recording_examples, use_recordings),
+    "weka": Kind(weka_examples, use_traces),
+    "agentic": Kind(agentic_examples, use_traces),
+}
+
+
+# -- cases ------------------------------------------------------------------------------------------------------------
+
+
+def examples_of(kind: Kind) -> list[Files]:
+    """The files of each example."""
+    found: list[Files] = []
+    with tempfile.TemporaryDirectory() as name:
+        folder, before = Path(name), os.getcwd()
+        os.chdir(folder)
+        try:
+            for _ in kind.examples(folder):
+                files = (path for path in sorted(folder.rglob("*")) if path.is_file())
+                found.append({str(path.relative_to(folder)): path.read_bytes() for path in files})
+                for path in folder.iterdir():
+                    path.unlink() if path.is_file() else shutil.rmtree(path)
+        finally:
+            os.chdir(before)
+    return found
+
+
+def case(name: str, kind: Kind, examples: list[Files], seed: int, number: int) -> None:
+    """Run a case in the present folder, which is empty."""
+    draw = random.Random(f"{name} {seed} {number}")
+    files = draw.choice(examples)
+    changed_name = draw.choice([file for file in files if not file.endswith("/lock") and file != "log"])
+    for file, data in files.items():
+        path = Path(file)
+        path.parent.mkdir(mode=0o700, exist_ok=True)
+        path.write_bytes(damaged(draw, file, data)[:MOST] if file == changed_name else data)
+        path.chmod(0o600)
+    kind.use(draw, changed_name)
+
+
+def _children(name: str, kind: Kind, examples: list[Files], seed: int, numbers: Iterator[int]) -> Iterator[str | None]:
+    """What is wrong with each case, or None. A child runs many; one that dies is followed by the next one."""
+    note = mmap.mmap(-1, 1 << 12)
+    numbers = iter(numbers)
+    batch: list[int] = []
+    while True:
+        batch = batch or [number for number, _ in zip(numbers, range(BATCH), strict=False)]
+        if not batch:
+            return
+        with tempfile.TemporaryDirectory() as folder:
+            status = trial.in_child(
+                lambda: _batch(name, kind, examples, seed, batch, folder, note), seconds=600, memory=6 << 30
+            )
+        done = int(note[:8].strip(b"\0") or b"0")
+        for number in batch[:done]:
+            yield None
+        if done < len(batch):
+            text = bytes(note[8:]).strip(b"\0").decode(errors="replace")
+            yield f"--seed {seed} --case {batch[done]}: {text or why(status)}"
+        del batch[: done + 1]
+
+
+BATCH = 100
+
+
+def why(status: int) -> str:
+    """The exit status of a child in words."""
+    hang = status in (-signal.SIGPROF, -signal.SIGALRM)
+    return f"takes more than {SECONDS} s" if hang else trial.why(status) or f"status {status}"
+
+
+def _batch(name, kind, examples, seed, numbers, folder, note) -> int:
+    """Run cases in a child until one is at fault; the note has how many were not, and what is wrong with the next."""
+    note[:] = bytes(len(note))
+    os.chdir(folder)
+    open("said.txt", "wb").close()
+    with open("said.txt", "ab", buffering=0) as said, open(os.devnull, "wb") as null:
+        os.dup2(said.fileno(), 2)
+        os.dup2(null.fileno(), 1)
+    sys.stderr, sys.stdout = (io.TextIOWrapper(os.fdopen(number, "wb", 0, closefd=False)) for number in (2, 1))
+    signal.signal(signal.SIGPROF, signal.SIG_DFL)
+    for done, number in enumerate(numbers):
+        note[:8] = str(done).encode().ljust(8, b"\0")
+        os.mkdir("case")
+        os.chdir("case")
+        signal.setitimer(signal.ITIMER_PROF, SECONDS)
+        signal.alarm(20 * SECONDS)
+        fault = _measured(lambda: case(name, kind, examples, seed, number))
+        if fault:
+            text = fault.encode()[-4000:]
+            note[8 : 8 + len(text)] = text
+            return 1
+        os.chdir(folder)
+        shutil.rmtree("case")
+    note[:8] = str(len(numbers)).encode().ljust(8, b"\0")
+    return 0
+
+
+def _measured(task: Callable[[], None]) -> str | None:
+    """Run a task; what is wrong with it, or None."""
+    with suppress(OSError):
+        Path("/proc/self/clear_refs").write_text("5")  # VmHWM counts from here
+    before, start = _memory("VmRSS"), time.process_time()
+    try:
+        task()
+    except Exception as error:
+        return "".join(traceback.format_exception(error, limit=-3, chain=False))
+    seconds, size = time.process_time() - start, _memory("VmHWM") - before
+    if seconds > CPU_S:
+        return f"takes {seconds:.1f} s of processor time"
+    return f"takes {size >> 20} MB" if size > MEMORY else None
+
+
+def _memory(name: str) -> int:
+    with suppress(OSError):
+        for line in Path("/proc/self/status").read_text().splitlines():
+            if line.startswith(name):
+                return int(line.split()[1]) << 10
+    return 0
+
+
+def main() -> int:
+    """Run cases until the time or their number is over; the status is 1 if any found a fault."""
+    parser = argparse.ArgumentParser(prog="python -m fuzz.kinds", description=__doc__)
+    parser.add_argument("kinds", nargs="*", choices=[*KINDS, []], help="[default: all]")
+    parser.add_argument("--seconds", type=int, default=30, help="for each kind")
+    parser.add_argument("--cases", type=int, help="how many of each kind, in place of a time")
+    parser.add_argument("--seed", type=int, default=random.SystemRandom().randrange(10**6))
+    parser.add_argument("--case", type=int, help="run this one only")
+    chosen = parser.parse_args()
+    import_all()
+    faults = 0
+    for name in chosen.kinds or KINDS:
+        stop = float("inf") if chosen.cases or chosen.case is not None else time.monotonic() + chosen.seconds
+        several = range(chosen.cases or 10**9) if chosen.case is None else [chosen.case]
+        here, number = 0, -1
+        examples, next_line = examples_of(KINDS[name]), time.monotonic() + 60
+        for number, fault in enumerate(_children(name, KINDS[name], examples, chosen.seed, iter(several))):
+            here += fault is not None
+            if fault:
+                print(f"{name} {fault}", flush=True)
+            if time.monotonic() > next_line:
+                print(f"{name}: {number + 1:,} cases, {here:,} faults", flush=True)
+                next_line += 60
+            if time.monotonic() > stop:
+                break
+        print(f"{name}, seed {chosen.seed}: {number + 1:,} cases, {here:,} faults", flush=True)
+        faults += here
+    return 1 if faults else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
