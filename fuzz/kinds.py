@@ -48,7 +48,9 @@ from kvtrace.formats.links import Links, fingerprint_of, write_links
 from kvtrace.formats.open_pieces import open_pieces
 from kvtrace.ingest.encoding_options import EncodingOptions
 from kvtrace.ingest.keys import Key
+from kvtrace.privacy.checks import dictionary
 from kvtrace.privacy.release_options import ReleaseOptions
+from kvtrace.serving import latencies
 from kvtrace.serving.calibration.costs import read_costs
 from kvtrace.serving.recordings import read_recording
 from kvtrace.synthesis.model_files import load_model
@@ -373,7 +375,7 @@ def recording_examples(folder: Path) -> Iterator[None]:
 
 def use_recordings(draw: random.Random, name: str) -> None:
     """Read it; calibrate now and then, validate with the costs, and plan with them."""
-    log = Path("log").read_text()
+    log, latencies.REPLICATES = Path("log").read_text(), 20
     recording = outcome(read_recording, log)
     if not isinstance(recording, str):
         times = recording.arrival_s, recording.first_s, recording.ended_s
@@ -388,7 +390,7 @@ def use_recordings(draw: random.Random, name: str) -> None:
     elif choice < 0.3:
         command(f"validate {log} --model llama-3.1-8b --gpu h100 --gpus 2 --per-request out.csv -q")
     else:
-        command(f"validate {log} --costs costs.json -q --html out.html" if choice < 0.4 else f"validate {log} --costs costs.json -q")
+        command(f"validate {log} --costs costs.json -q" + " --html out.html" * (choice < 0.4))
 
 
 # -- Weka and agentic rows ----------------------------------------------------------------------------------------------
@@ -515,7 +517,7 @@ def _children(name: str, kind: Kind, examples: list[Files], seed: int, numbers: 
         del batch[: done + 1]
 
 
-BATCH = 100
+BATCH = 250
 
 
 def why(status: int) -> str:
@@ -534,6 +536,7 @@ def _batch(name, kind, examples, seed, numbers, folder, note) -> int:
         os.dup2(null.fileno(), 1)
     sys.stderr, sys.stdout = (io.TextIOWrapper(os.fdopen(number, "wb", 0, closefd=False)) for number in (2, 1))
     signal.signal(signal.SIGPROF, signal.SIG_DFL)
+    os.fsync = lambda handle: None  # type: ignore[assignment]
     for done, number in enumerate(numbers):
         note[:8] = str(done).encode().ljust(8, b"\0")
         os.mkdir("case")
@@ -584,6 +587,8 @@ def main() -> int:
     parser.add_argument("--case", type=int, help="run this one only")
     chosen = parser.parse_args()
     import_all()
+    for engine in dictionary.ENGINES:  # an audit of ids that are no numbers makes it, once
+        dictionary.digests(engine)
     faults = 0
     for name in chosen.kinds or KINDS:
         stop = float("inf") if chosen.cases or chosen.case is not None else time.monotonic() + chosen.seconds
