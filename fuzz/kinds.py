@@ -24,9 +24,11 @@ import sys
 import tempfile
 import time
 import traceback
-import zlib
-from collections.abc import Callable, Iterator
+import warnings
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
+from functools import partial
+from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple
 from unittest.mock import patch
@@ -37,6 +39,7 @@ import zstandard
 import kvtrace
 from fuzz.files import SECONDS, fault_of, import_all
 from fuzz.mutate import changed, changed_json, mutate
+from fuzz.seeds import FINDS
 from kvtrace._base.errors import KvtraceError
 from kvtrace.capture import recorder, sealing, windows
 from kvtrace.capture.encoders import LiveEncoding, SourceEncoder
@@ -46,6 +49,7 @@ from kvtrace.cli import run
 from kvtrace.formats import format_table, lazy, reading, writing
 from kvtrace.formats.links import Links, fingerprint_of, write_links
 from kvtrace.formats.open_pieces import open_pieces
+from kvtrace.ingest.checkpoint import HEADER_LENGTH
 from kvtrace.ingest.encoding_options import EncodingOptions
 from kvtrace.ingest.keys import Key
 from kvtrace.privacy.checks import dictionary
@@ -155,16 +159,14 @@ def damaged(draw: random.Random, name: str, data: bytes) -> bytes:
     if name.endswith(".window") and draw.random() < 0.9:
         return damaged_window(draw, data)
     if name.endswith((".json", ".jsonl", ".log", ".links")) and draw.random() < 0.8:
-        with suppress(ValueError, RecursionError):
-            data = changed_json(draw, data, CANARY)
+        data = changed_json(draw, data, CANARY)
         return data if draw.random() < 0.9 else mutate(draw, data, 1)
     return mutate(draw, data)
 
 
 def damaged_window(draw: random.Random, data: bytes) -> bytes:
     """A window's file with frames that are changed, moved or missing, mostly with the checksums that they need."""
-    header, _, rest = data.partition(b"\n")
-    frames = list(windows._frames(io.BytesIO(rest), len(rest)))
+    header, frames = split_window(data)
     if draw.random() < 0.3:
         header = changed_json(draw, header, CANARY)
     for _ in range(draw.randint(0, 2)):
@@ -179,32 +181,55 @@ def damaged_window(draw: random.Random, data: bytes) -> bytes:
             del frames[at : at + 1]
         else:
             frames.insert(0, frames.pop())
-    packed = [windows.FRAME.pack(kind, len(inner), windows._checksum(kind, inner)) + inner for kind, inner in frames]
-    if draw.random() < 0.1 and packed:
-        packed[-1] = mutate(draw, packed[-1])
-    return header + b"\n" + b"".join(packed)
+    whole = joined_window(header, frames)
+    return mutate(draw, whole, 1) if draw.random() < 0.1 else whole
+
+
+def split_window(data: bytes) -> tuple[bytes, list[tuple[bytes, bytes]]]:
+    """The header of a window's file, and the kind and the data of each frame."""
+    header, _, rest = data.partition(b"\n")
+    return header, list(windows._frames(io.BytesIO(rest), len(rest)))
+
+
+def joined_window(header: bytes, frames: list[tuple[bytes, bytes]]) -> bytes:
+    """A window's file of these, with the checksums that they need."""
+    heads = [windows.FRAME.pack(kind, len(inner), windows._checksum(kind, inner)) for kind, inner in frames]
+    return header + b"\n" + b"".join(head + inner for head, (_, inner) in zip(heads, frames, strict=True))
+
+
+def split_batch(data: bytes) -> tuple[bytes, dict[str, Any], bytes]:
+    """The parts of a frame with a batch: what it covers, its JSON, and its arrays."""
+    inner = data[windows.COVERED.size :]
+    (size,) = HEADER_LENGTH.unpack_from(inner)
+    values = inner[HEADER_LENGTH.size :]
+    return data[: windows.COVERED.size], json.loads(values[:size]), values[size:]
+
+
+def joined_batch(covered: bytes, values: Any, arrays: bytes) -> bytes:
+    """The data of a frame of these parts."""
+    text = json.dumps(values).encode()
+    return covered + HEADER_LENGTH.pack(len(text)) + text + arrays
 
 
 def _damaged_frame(draw, kind, data):
     if kind != b"B" or draw.random() < 0.2:
         return changed_json(draw, data, CANARY) if kind != b"B" and draw.random() < 0.8 else mutate(draw, data)
-    covered, inner = data[: windows.COVERED.size], data[windows.COVERED.size :]
-    (size,) = struct.unpack_from("<I", inner)
-    values, arrays = json.loads(inner[4 : 4 + size]), inner[4 + size :]
-    change = draw.randrange(4)
-    if change == 0:
-        covered = windows.COVERED.pack(*(draw.choice([0, 1, 2**31, 2**63, 2**64 - 1]) for _ in range(2)))
-    elif change == 1:
-        arrays = mutate(draw, arrays)
-    else:
-        values = changed(draw, values, CANARY)
-    text = json.dumps(values).encode()
-    return covered + struct.pack("<I", len(text)) + text + arrays
+    with suppress(ValueError, struct.error):  # it was changed before
+        covered, values, arrays = split_batch(data)
+        change = draw.randrange(4)
+        if change == 0:
+            covered = windows.COVERED.pack(*(draw.choice([0, 1, 2**31, 2**63, 2**64 - 1]) for _ in range(2)))
+        elif change == 1:
+            arrays = mutate(draw, arrays)
+        else:
+            values = changed(draw, values, CANARY)
+        return joined_batch(covered, values, arrays)
+    return mutate(draw, data)
 
 
 # -- windows ----------------------------------------------------------------------------------------------------------
 
-ENCODING = EncodingOptions(block_size=4, tokenizer=OPTIONS["tokenizer"], outputs=True)
+ENCODING = EncodingOptions(block_size=16, tokenizer=OPTIONS["tokenizer"], outputs=True)
 NAMES = ["window-20300317T174640Z", "window-20300317T174740Z"]
 START_S = 1_900_000_000.0
 
@@ -482,42 +507,82 @@ def examples_of(kind: Kind) -> list[Files]:
     return found
 
 
-def case(name: str, kind: Kind, examples: list[Files], seed: int, number: int) -> None:
+def case(name: str, examples: list[Files], seed: int, number: int) -> None:
     """Run a case in the present folder, which is empty."""
     draw = random.Random(f"{name} {seed} {number}")
     files = draw.choice(examples)
-    changed_name = draw.choice([file for file in files if not file.endswith("/lock") and file != "log"])
-    for file, data in files.items():
-        path = Path(file)
+    file = draw.choice([file for file in files if not file.endswith("/lock") and file != "log"])
+    use(name, {**files, file: damaged(draw, file, files[file])[:MOST]}, file, draw)
+
+
+def found_before(name: str, examples: list[Files], find: dict[str, Any]) -> None:
+    """Run a past find in the present folder: its value, or its bytes, in the place of an example's."""
+    files, file = examples[find["example"]], find["file"]
+    use(name, {**files, file: _with_find(files[file], find)}, file, random.Random(0))
+
+
+def use(name: str, files: Files, file: str, draw: random.Random) -> None:
+    """Write the files, and do what is done with their kind; `file` is the one that was changed."""
+    for path, data in ((Path(path), data) for path, data in files.items()):
         path.parent.mkdir(mode=0o700, exist_ok=True)
-        path.write_bytes(damaged(draw, file, data)[:MOST] if file == changed_name else data)
+        path.write_bytes(data)
         path.chmod(0o600)
-    kind.use(draw, changed_name)
+    KINDS[name].use(draw, file)
 
 
-def _children(name: str, kind: Kind, examples: list[Files], seed: int, numbers: Iterator[int]) -> Iterator[str | None]:
-    """What is wrong with each case, or None. A child runs many; one that dies is followed by the next one."""
-    note = mmap.mmap(-1, 1 << 12)
-    numbers = iter(numbers)
-    batch: list[int] = []
-    while True:
-        batch = batch or [number for number, _ in zip(numbers, range(BATCH), strict=False)]
-        if not batch:
-            return
+def _with_find(data: bytes, find: dict[str, Any]) -> bytes:
+    if "data" in find:
+        return bytes.fromhex(find["data"])
+    if find["file"].endswith(".window"):
+        header, frames = split_window(data)
+        if "frame" not in find:
+            return joined_window(_with_value(header, find), frames)
+        kind, inner = frames[find["frame"]]
+        if kind == b"B":
+            covered, values, arrays = split_batch(inner)
+            inner = joined_batch(covered, json.loads(_with_value(json.dumps(values).encode(), find)), arrays)
+        else:
+            inner = _with_value(inner, find)
+        frames[find["frame"]] = (kind, inner)
+        return joined_window(header, frames)
+    return _with_value(data, find)
+
+
+def _with_value(data: bytes, find: dict[str, Any]) -> bytes:
+    """JSON of a value or of rows with the find's value in its place."""
+    rows = [json.loads(line) for line in data.splitlines()] if find["file"].endswith("l") else json.loads(data)
+    value = rows
+    for key in find["at"][:-1]:
+        value = value[key]
+    value[find["at"][-1]] = find["value"]
+    return b"\n".join(json.dumps(row).encode() for row in rows) if isinstance(rows, list) else json.dumps(rows).encode()
+
+
+def tasks_of(name: str, seed: int, numbers: Iterable[int]) -> Iterator[tuple[str, Callable[[], None]]]:
+    """The past finds of a kind, and its cases."""
+    examples = examples_of(KINDS[name])
+    for number, find in enumerate(map(json.loads, (FINDS / "kinds.jsonl").read_text().splitlines())):
+        if find["kind"] == name:
+            yield f"find {number}", partial(found_before, name, examples, find)
+    for number in numbers:
+        yield f"--seed {seed} --case {number}", partial(case, name, examples, seed, number)
+
+
+BATCH, BATCH_S = 250, 10.0  # cases of a child, and the seconds after which it begins no other
+
+
+def faults_of(tasks: Iterable[tuple[str, Callable[[], None]]]) -> Iterator[str | None]:
+    """What is wrong with each named task, or None. A child runs many; one that dies is followed by the next one."""
+    note, tasks, batch = mmap.mmap(-1, 1 << 12), iter(tasks), []
+    while batch := batch or list(islice(tasks, BATCH)):
         with tempfile.TemporaryDirectory() as folder:
-            status = trial.in_child(
-                lambda: _batch(name, kind, examples, seed, batch, folder, note), seconds=600, memory=6 << 30
-            )
+            status = trial.in_child(partial(_batch, batch, folder, note), seconds=600, memory=6 << 30)
         done = int(note[:8].strip(b"\0") or b"0")
-        for number in batch[:done]:
-            yield None
-        if done < len(batch):
+        yield from [None] * done
+        if status != 0:
             text = bytes(note[8:]).strip(b"\0").decode(errors="replace")
-            yield f"--seed {seed} --case {batch[done]}: {text or why(status)}"
-        del batch[: done + 1]
-
-
-BATCH = 250
+            yield f"{batch[done][0]}: {text or why(status)}"
+        del batch[: done + (status != 0)]
 
 
 def why(status: int) -> str:
@@ -526,31 +591,33 @@ def why(status: int) -> str:
     return f"takes more than {SECONDS} s" if hang else trial.why(status) or f"status {status}"
 
 
-def _batch(name, kind, examples, seed, numbers, folder, note) -> int:
-    """Run cases in a child until one is at fault; the note has how many were not, and what is wrong with the next."""
+def _batch(tasks, folder, note) -> int:
+    """Run tasks in a child until one is at fault; the note has how many were not, and what is wrong with the next."""
     note[:] = bytes(len(note))
     os.chdir(folder)
-    open("said.txt", "wb").close()
     with open("said.txt", "ab", buffering=0) as said, open(os.devnull, "wb") as null:
         os.dup2(said.fileno(), 2)
         os.dup2(null.fileno(), 1)
     sys.stderr, sys.stdout = (io.TextIOWrapper(os.fdopen(number, "wb", 0, closefd=False)) for number in (2, 1))
     signal.signal(signal.SIGPROF, signal.SIG_DFL)
+    warnings.simplefilter("ignore")  # as the command does
     os.fsync = lambda handle: None  # type: ignore[assignment]
-    for done, number in enumerate(numbers):
+    end = time.monotonic() + BATCH_S
+    for done, (_, task) in enumerate(tasks):
         note[:8] = str(done).encode().ljust(8, b"\0")
+        if time.monotonic() > end:
+            return 0
         os.mkdir("case")
         os.chdir("case")
         signal.setitimer(signal.ITIMER_PROF, SECONDS)
         signal.alarm(20 * SECONDS)
-        fault = _measured(lambda: case(name, kind, examples, seed, number))
-        if fault:
+        if fault := _measured(task):
             text = fault.encode()[-4000:]
             note[8 : 8 + len(text)] = text
             return 1
         os.chdir(folder)
         shutil.rmtree("case")
-    note[:8] = str(len(numbers)).encode().ljust(8, b"\0")
+    note[:8] = str(len(tasks)).encode().ljust(8, b"\0")
     return 0
 
 
@@ -593,18 +660,17 @@ def main() -> int:
     for name in chosen.kinds or KINDS:
         stop = float("inf") if chosen.cases or chosen.case is not None else time.monotonic() + chosen.seconds
         several = range(chosen.cases or 10**9) if chosen.case is None else [chosen.case]
-        here, number = 0, -1
-        examples, next_line = examples_of(KINDS[name]), time.monotonic() + 60
-        for number, fault in enumerate(_children(name, KINDS[name], examples, chosen.seed, iter(several))):
+        here, count, next_line = 0, 0, time.monotonic() + 60
+        for count, fault in enumerate(faults_of(tasks_of(name, chosen.seed, several)), 1):
             here += fault is not None
             if fault:
                 print(f"{name} {fault}", flush=True)
             if time.monotonic() > next_line:
-                print(f"{name}: {number + 1:,} cases, {here:,} faults", flush=True)
+                print(f"{name}: {count:,} cases, {here:,} faults", flush=True)
                 next_line += 60
             if time.monotonic() > stop:
                 break
-        print(f"{name}, seed {chosen.seed}: {number + 1:,} cases, {here:,} faults", flush=True)
+        print(f"{name}, seed {chosen.seed}: {count:,} cases, {here:,} faults", flush=True)
         faults += here
     return 1 if faults else 0
 

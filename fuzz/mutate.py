@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import random
 from collections.abc import Iterator
+from contextlib import suppress
 from copy import deepcopy
 from typing import Any
 
@@ -139,12 +140,13 @@ def _size(value) -> int:
 
 
 def changed_json(draw: random.Random, data: bytes, word: str) -> bytes:
-    """The same of a text of one value, or of a row each; the rows count as one list."""
-    try:
+    """The same of a text of one value, or of a row each; the rows count as one list. Other bytes are mutated."""
+    with suppress(ValueError):
         return _text(changed(draw, json.loads(data), word))
-    except ValueError:
+    with suppress(ValueError):
         rows = changed(draw, [json.loads(line) for line in data.splitlines() if line.strip()], word)
-    return b"\n".join(map(_text, rows if isinstance(rows, list) else [rows])) + b"\n"
+        return b"\n".join(map(_text, rows if isinstance(rows, list) else [rows])) + b"\n"
+    return mutate(draw, data)
 
 
 def _text(value) -> bytes:

@@ -72,6 +72,8 @@ class Ledger:
             except OSError as error:
                 raise unwritable(path, error) from None
         self._values = memoryview(self._map).cast("Q")
+        if any(count >> 62 for count in self._values):  # damaged: nobody counts so far, and more would not fit
+            self._map[:] = bytes(BYTES)
         if is_older:
             self.ended = self.accepted
 

@@ -13,7 +13,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Self
 
-from .._base.errors import UsageError, unwritable
+from .._base.errors import InputError, UsageError, unwritable
 from .._base.file_locks import locked_file
 from .._base.options import split_options
 from ..ingest.encoding_options import EncodingOptions
@@ -24,11 +24,12 @@ from .encoders import LiveEncoding
 from .feeder import Feeder
 from .intake import QUEUE_BYTES, Intake, Ledger
 from .proxy.exchange import ProxyCounts
-from .sealing import Sealed, Sealer
+from .sealing import Sealed, Sealer, sentence_of
 from .sources import source_named
 from .windows import (
     STATE,
     SUFFIX,
+    SUFFIXES,
     Window,
     WindowFile,
     WindowSettings,
@@ -70,7 +71,6 @@ class RecorderCounts:
 
 BUSY = "{path}: another recorder writes to this folder, or one that was killed is finishing. Choose another folder."
 FOREIGN = "{path}: this file is not the lock of a recorder. Choose another folder."
-SUFFIXES = (".jsonl", ".jsonl.gz", ".jsonl.zst", ".parquet")  # of traces
 RECEIVED = ("accepted", "dropped", "uncopied", "refused")  # counts of the ledger
 WAIT_LOCK_S = 10.0  # the digester of a killed recorder may still write what it received
 
@@ -230,7 +230,11 @@ class Recorder:
         """Seal the windows that earlier recorders left; returns the one that this recorder goes on with, if any."""
         continued, ledger = None, self._intake.ledger
         for path in open_windows(self.folder):
-            window = read_window(path)
+            try:
+                window = read_window(path)
+            except InputError as error:  # it stays where it is, and hinders no other window
+                self._on_unsealed(Sealed(path.stem, [], error=str(error)))
+                continue
             if window is None:
                 path.unlink()
                 continue
@@ -243,13 +247,17 @@ class Recorder:
                     continue
                 WindowFile(path, window.header, window).finish(accepted=ledger.accepted, dropped=ledger.dropped)
             else:
-                ledger.ended = max(ledger.ended, window.ending["accepted"])
+                ledger.ended = max(ledger.ended, min(window.ending["accepted"], ledger.accepted))
             self._sealer.seal(path)
         if ledger.ended < ledger.accepted:  # a kill came between two windows
             self._totals.lost += ledger.accepted - ledger.ended
             self._say(f"the recorder stopped before a window began; {_lost(ledger.accepted - ledger.ended)}")
             ledger.ended = ledger.accepted
         return continued
+
+    def _on_unsealed(self, result: Sealed) -> None:
+        self._on_sealed(result)
+        self._say(sentence_of(result) or "")
 
     def _lose(self, name: str, requests: int, then: str = "") -> None:
         self._totals.lost += requests
