@@ -301,7 +301,7 @@ def use_windows(draw: random.Random, name: str) -> None:
     with patch.object(recorder, "Feeder", _Feeder), patch.object(recorder, "Sealer", _Sealer):
         options = dict(window_s=60.0, clock=lambda: START_S + 90, on_message=told.append)
         with recorder.Recorder(".", ENCODING, ReleaseOptions(profile="exact"), **options) as running:
-            running.counts()
+            assert running.put("follow", b"7") and running.counts().accepted == 1
     text = "\n".join(told)
     assert not any(form in text for form in WORDS), f"shows content: {text}"
     assert "internal error" not in text and "Traceback" not in text, text
