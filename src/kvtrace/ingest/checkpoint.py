@@ -127,9 +127,10 @@ def _row(reject: Reject) -> dict[str, Any]:
 
 def _reject(row: dict[str, Any]) -> Reject:
     reason, field, hint = row["error"]
-    if not all(text is None or type(text) is str for text in (reason or 0, field, hint)):
-        raise TypeError("a reject without a reason")
-    return Reject(RowPosition(*row["place"]), RowError(reason, field=field, hint=hint))
+    place = RowPosition(*row["place"])
+    if not all(text is None or type(text) is str for text in (reason or 0, field, hint)) or set(map(type, place)) != {int}:
+        raise TypeError("a reject without a reason, or without a place")
+    return Reject(place, RowError(reason, field=field, hint=hint))
 
 
 FORMAT = 3
