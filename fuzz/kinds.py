@@ -545,10 +545,11 @@ def use(name: str, files: Files, file: str, draw: random.Random) -> None:
 def _with_find(data: bytes, find: dict[str, Any]) -> bytes:
     if "data" in find:
         return bytes.fromhex(find["data"])
-    if find["file"].endswith(".window"):
-        header, frames = split_window(data)
+    if find["file"].startswith(windows.STATE):
+        header, line_end, rest = data.partition(b"\n")
         if "frame" not in find:
-            return joined_window(_with_value(header, find), frames)
+            return _with_value(header, find) + line_end + rest
+        header, frames = split_window(data)
         kind, inner = frames[find["frame"]]
         if kind == b"B":
             covered, values, arrays = split_batch(inner)

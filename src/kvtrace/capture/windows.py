@@ -315,7 +315,7 @@ def free_name(folder: Path, start_s: float) -> str:
 
 def open_windows(folder: Path) -> list[Path]:
     """The files of windows that are not sealed, oldest first."""
-    return sorted((folder / STATE).glob(f"*{SUFFIX}"), key=lambda path: (path.stat().st_mtime_ns, path.name))
+    return sorted((folder / STATE).glob(f"*{SUFFIX}"), key=lambda path: (path.lstat().st_mtime_ns, path.name))
 
 
 @dataclass(frozen=True)
