@@ -7,19 +7,15 @@ from dataclasses import replace
 import pytest
 
 import kvtrace
-from kvtrace.capture.encoders import LiveEncoding
 from kvtrace.capture.intake import Ledger
 from kvtrace.capture.recorder import Recorder, RecorderCounts
 from kvtrace.capture.sealing import Sealed, _verdict, seal, sentence_of
-from kvtrace.capture.windows import STATE, WindowFile, WindowSettings
+from kvtrace.capture.windows import STATE, WindowFile
 from kvtrace.cli import run
 from kvtrace.cli.record import _summary
-from kvtrace.ingest.encoding_options import EncodingOptions
-from kvtrace.ingest.keys import Key
 from kvtrace.privacy.checks.finding import Audit, Finding
 from kvtrace.privacy.publishing import publish
-from kvtrace.privacy.release_options import ReleaseOptions
-from tests.capture.windows import sealed, waited
+from tests.capture.windows import header, sealed, waited
 from tests.docs import ROOT
 
 LOG = ROOT / "examples/raw_log.jsonl"
@@ -185,9 +181,7 @@ def test_the_summary_of_a_proxy_names_what_its_upstream_did_not_answer():
 
 def test_a_window_with_a_source_and_no_request_leaves_no_file_and_says_what_is_lost(tmp_path):
     path = tmp_path / "window-20261123T100000Z.window"
-    encoding = LiveEncoding.of(EncodingOptions(**OPTIONS), ReleaseOptions())
-    settings = WindowSettings(encoding, base=None, keeps_key=False, linked=False, suffix=".jsonl", session_share=1.0)
-    file = WindowFile(path, settings.header(path.stem, 0.0, Key.random()) | {"accepted": 3, "dropped": 0})
+    file = WindowFile(path, header(path.stem, **OPTIONS) | {"accepted": 3, "dropped": 0})
     meta = {"log": {}, "hash": "", "session_mode": ""}
     file.source("follow", {"block_size": 16, "tail": "kept", "outputs": False, "holds_hashes": False, "meta": meta})
     file.finish(accepted=8, dropped=0)
