@@ -460,7 +460,7 @@ def test_stated_blocks_survive_other_formats(folder):
 
 def test_agentic_rows_get_the_blocks_that_their_tokens_need(folder, capsys):
     put(STATED)
-    assert run("convert a.json -o t.jsonl --to agentic-mooncake".split()) == 0
+    assert run(["convert", "a.json", "-o", "t.jsonl", "--to", "agentic-mooncake"]) == 0
     said = capsys.readouterr().err
     assert "3 prompts became as long as their blocks" in said and "2 prompts got blocks of their own" in said
     read, trace = kvtrace.read("t.jsonl"), kvtrace.read("a.json")

@@ -74,7 +74,8 @@ def unpacked(data: bytes) -> Batch:
         for name, value in values.items():
             if isinstance(value, dict) and "dtype" in value:
                 dtype, shape = np.dtype(value["dtype"]), value["shape"]
-                values[name] = np.frombuffer(data, dtype, prod(shape), offset).reshape(shape).copy()  # aligned, writable
+                array = np.frombuffer(data, dtype, prod(shape), offset).reshape(shape)
+                values[name] = array.copy()  # aligned, writable
                 offset += values[name].nbytes
         usage = values["usage"]
         values["usage"] = None if usage is None else UsageCheck.from_list(usage)
@@ -113,8 +114,10 @@ def _fits(batch: Batch, name: str, rows: int) -> bool:
     """Whether a column has the numbers and the shape that belong to it."""
     values, kind = getattr(batch, name), KINDS.get(name, "i")
     length = getattr(batch, ENDS[name])[-1] if name in ENDS else rows + (name in ENDS.values())
-    return values.dtype.kind == kind and values.itemsize == (1 if kind == "b" else 8) and values.shape == (
-        (length, 2) if kind == "u" else (length,)
+    return (
+        values.dtype.kind == kind
+        and values.itemsize == (1 if kind == "b" else 8)
+        and values.shape == ((length, 2) if kind == "u" else (length,))
     )
 
 
@@ -127,8 +130,8 @@ def _row(reject: Reject) -> dict[str, Any]:
 
 def _reject(row: dict[str, Any]) -> Reject:
     reason, field, hint = row["error"]
-    place = RowPosition(*row["place"])
-    if not all(text is None or type(text) is str for text in (reason or 0, field, hint)) or set(map(type, place)) != {int}:
+    place, texts = RowPosition(*row["place"]), [text for text in (field, hint) if text is not None]
+    if not all(type(text) is str for text in (reason, *texts)) or not all(type(number) is int for number in place):
         raise TypeError("a reject without a reason, or without a place")
     return Reject(place, RowError(reason, field=field, hint=hint))
 

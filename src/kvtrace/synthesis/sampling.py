@@ -176,7 +176,7 @@ def _within_time(columns: Columns) -> Columns:
     time = columns.timestamp
     if len(time) and not 0 <= time.min() <= time.max() <= MAX_TIME:
         raise InputError(
-            "the sample lasts more than 2^53 ms (285,000 years). Draw fewer requests, or fit the model to a trace again."
+            "the sample lasts more than 2^53 ms (285,000 years). Draw fewer requests, or fit the model again."
         )
     return columns
 
