@@ -188,9 +188,9 @@ def _is_digest(value: Any) -> bool:
 
 def _is_meta(log: Any, hash: Any, session_mode: Any, rendering: Any = None, **models: Any) -> bool:
     """Whether these are the sections of `ingest.preparation.provenance`."""
-    sections, texts = (log, *models.values()), (hash, session_mode)
+    sections, texts = [log, *models.values()], [hash, session_mode]
     if rendering is not None:
-        sections, texts = (*sections, rendering), (*texts, rendering["engine"])
+        sections, texts = [*sections, rendering], [*texts, rendering["engine"]]
     return (
         models.keys() <= {"tokenizer", "chat_template"} and all(type(text) is str for text in texts)
         and all(section is None or type(section) is dict for section in sections) and log is not None
