@@ -329,6 +329,13 @@ def use_windows(draw: random.Random, name: str) -> None:
 # -- links ------------------------------------------------------------------------------------------------------------
 
 
+SECTIONS = {  # of a window's sidecar
+    "note": CANARY, "log": {"reader": "openai", "time": "epoch seconds", "measured": ["ttft_ms"]},
+    "rendering": {"engine": "vllm", "version": 1, "not_rendered": {"tools": 7}, "unsized_media": 3},
+    "recording": {"sources": ["proxy"], "lost": 2, "dropped": 0},
+}  # fmt: skip
+
+
 def link_examples(folder: Path) -> Iterator[None]:
     """Linked windows of a recording, with sessions and domains in the second example."""
     none = np.empty(0, np.int64)
@@ -340,7 +347,12 @@ def link_examples(folder: Path) -> Iterator[None]:
                     window, session=[0, 0, 1], parent=[-1, 0, -1], domain=[0, 0, 1]
                 )
                 window = Trace.from_columns(columns, block_size=16)
-            write(window, folder / name, meta={"profile": "exact", "note": CANARY})
+            settings = kvtrace.profile("standard", k=1).settings()
+            claims = {
+                "profile": "standard",
+                "release": {"settings": settings, "k_counted": "sessions", "sampled": False},
+            }
+            write(window, folder / name, meta=SECTIONS | (claims if more else {"profile": "exact"}))
             pairs = np.array([number, 5]) if more else none
             blocks = np.array([7, number, -1, 9])
             links = Links("9b", number, 60_000 * number, fingerprint_of(window), blocks, pairs, pairs)
