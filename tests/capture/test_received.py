@@ -30,7 +30,7 @@ from tests.capture import wire
 from tests.capture.asgi import post
 from tests.capture.exports import Telemetry
 from tests.capture.test_litellm import call
-from tests.capture.windows import sealed, waited
+from tests.capture.windows import header, sealed, waited
 from tests.conftest import drawn
 from tests.docs import ROOT
 
@@ -153,7 +153,7 @@ def test_a_digester_that_died_while_it_made_the_file_of_a_window_leaves_it_to_th
     path = tmp_path / "window-20261123T100000Z.window"
     path.write_bytes(written)
     sink = WindowSink()
-    message = {"path": str(path), "continues": True, "begin": {"name": path.stem}, "accepted": 0, "dropped": 0}
+    message = {"path": str(path), "continues": True, "begin": header(path.stem), "accepted": 0, "dropped": 0}
     assert sink.begin(message) == {"begun": str(path), "found": 0}
     sink.close()
     assert read_window(path).name == path.stem

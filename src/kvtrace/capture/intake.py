@@ -72,9 +72,11 @@ class Ledger:
             earlier = array("Q", data[: len(data) // 8 * 8])
             self.numbers[: len(earlier)] = earlier
             del self.numbers[len(self.numbers) - (len(self.numbers) - COUNTS) % 3 :]  # half a position
-            if 0 < len(earlier) < COUNTS:  # a file without the last count
+            if is_damaged := any(count >> 62 for count in self.numbers[:COUNTS]):  # more would not fit
+                self.numbers = array("Q", bytes(8 * COUNTS))
+            elif 0 < len(earlier) < COUNTS:  # a file without the last count
                 self.ended = self.accepted
-            if len(earlier) < COUNTS:  # takes its room on the disk now: later changes need none
+            if is_damaged or len(earlier) < COUNTS:  # takes its room on the disk now: later changes need none
                 self._save()
 
     def set(self, numbers: dict[int, int]) -> None:

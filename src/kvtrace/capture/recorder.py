@@ -14,7 +14,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Self
 
-from .._base.errors import UsageError, named_errors, unwritable
+from .._base.errors import InputError, KvtraceError, UsageError, named_errors, unwritable
 from .._base.file_locks import locked_file
 from .._base.options import split_options
 from .._base.own_files import MOVE, make_folders, open_own, own_folder, remove_folders
@@ -26,12 +26,13 @@ from .encoders import LiveEncoding
 from .feeder import Feeder
 from .intake import QUEUE_BYTES, Intake, Ledger
 from .proxy.exchange import ProxyCounts
-from .sealing import Sealed, Sealer
+from .sealing import Sealed, Sealer, sentence_of
 from .sources import source_named
 from .supervisor import Supervisor
 from .windows import (
     STATE,
     SUFFIX,
+    SUFFIXES,
     Window,
     WindowFile,
     WindowSettings,
@@ -75,7 +76,6 @@ class RecorderCounts:
 
 
 BUSY = "{path}: another recorder writes to this folder, or one that was killed is finishing. Choose another folder."
-SUFFIXES = (".jsonl", ".jsonl.gz", ".jsonl.zst", ".parquet")  # of traces
 RECEIVED = ("accepted", "dropped", "uncopied", "refused")  # counts of the ledger
 UNFINISHED = "the digester process could not end it. Its digests are kept; the next start tries again."
 WAIT_LOCK_S = 10.0  # the digester of a killed recorder may still write what it received
@@ -297,7 +297,11 @@ class Recorder:
         """Seal the windows that earlier recorders left; returns the one that this recorder goes on with, if any."""
         continued, ledger = None, self._intake.ledger
         for path in open_windows(self.folder):
-            window = read_window(path)
+            try:
+                window = read_window(path)
+            except (InputError, UsageError) as error:  # it stays where it is, and hinders no other window
+                self._on_unsealed(Sealed(path.stem, [], error=str(error)))
+                continue
             if window is None:
                 remove_window(path)
                 continue
@@ -313,7 +317,7 @@ class Recorder:
                 WindowFile(path, window.header, window).finish(accepted=ledger.accepted, dropped=ledger.dropped)
             else:
                 self._lose(window.name, window.lost(window.ending["accepted"]))
-                ledger.ended = max(ledger.ended, window.ending["accepted"])
+                ledger.ended = max(ledger.ended, min(window.ending["accepted"], ledger.accepted))
             self._sealer.seal(path)
         if ledger.ended < ledger.accepted:  # a kill came between two windows
             self._totals.lost += ledger.accepted - ledger.ended
@@ -321,6 +325,10 @@ class Recorder:
             ledger.ended = ledger.accepted
         self._earlier_lost = self._totals.lost
         return continued
+
+    def _on_unsealed(self, result: Sealed) -> None:
+        self._on_sealed(result)
+        self._say(sentence_of(result) or "")
 
     def _lose(self, name: str, requests: int) -> None:
         self._totals.lost += requests - self._known_lost.get(name, 0)
@@ -334,7 +342,7 @@ class Recorder:
         if self._gave_up and not self._feeder.restarts:  # a digester that died lost requests in the middle
             self._intake.give_back()
         ledger = self._intake.ledger
-        for window in filter(None, map(read_window, open_windows(self.folder))):
+        for window in filter(None, map(_readable, open_windows(self.folder))):
             lost = window.lost(ledger.accepted if window.ending is None else window.ending["accepted"])
             self._lose(window.name, lost)
             if window.ending is None:
@@ -394,6 +402,14 @@ class Recorder:
             self._totals.last_sealed_s = self._clock()
             self._lose(result.name, max(result.lost, self._known_lost.get(result.name, 0)))
             del self._known_lost[result.name]
+
+
+def _readable(path: Path) -> Window | None:
+    """The window of a file; None if it has none, or is damaged."""
+    try:
+        return read_window(path)
+    except KvtraceError:
+        return None
 
 
 def _lost(requests: int) -> str:

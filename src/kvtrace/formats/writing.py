@@ -12,7 +12,8 @@ from typing import Any
 from .._base.errors import KvtraceError, UsageError
 from .._base.files import SUFFIXES, Content, is_regular, is_std, require_name
 from .._base.output_files import outputs_together, temporary_folder, write_atomically, write_together
-from ..trace.columns import BlockRule, Columns, require_trace
+from ..trace.building import require_rule, with_whole_prompts
+from ..trace.columns import STATED, BlockRule, Columns, require_trace
 from ..trace.meta import shares_prefixes, with_unknown_prefixes, without_claims
 from ..trace.trace import Trace
 from . import dataset as datasets
@@ -68,6 +69,11 @@ def write(
     elif block_size is None and not is_std(path):
         raise UsageError("plain columns need a block size. Pass block_size=.")
     meta = meta if inspect else _unaudited(meta)
+    if format == "agentic-mooncake" and tail == STATED:  # Dynamo takes as many ids as the tokens of a prompt need
+        if not isinstance(columns, Trace):
+            require_rule(tail, "agentic Mooncake")
+        else:
+            columns, tail = with_whole_prompts(columns), "dropped"
     if format == "dataset":
         _require_dataset(first_id)
         size = block_size or 0

@@ -225,6 +225,7 @@ FRAME = struct.Struct(f"<{len(KINDS)}Q16s")
 DIGEST_BYTES = 16
 BUSY = "{path}: another run writes this index. Wait for it."
 FOREIGN = "{path}: not the index of a recording of this version of kvtrace. Move it away."
+DAMAGED = "{path}: the index of the recording is damaged. Move it away to begin another recording."
 OTHER_RENDERING = (
     "{path}: the windows so far were rendered by another engine or version, so nothing would link to them. Move the "
     "file away to begin another recording."
@@ -306,12 +307,15 @@ class LinkIndex:
                 if stored_header.get("rendering", list(UNRENDERED)) != header["rendering"]:
                     raise UsageError(OTHER_RENDERING.format(path=self._path))
                 header, self._end = stored_header, file.tell()
+                start_ns = header.get("start_ns")
+                if type(header.get("recording")) is not str or type(start_ns) is not int or abs(start_ns) >> 63:
+                    raise InputError(DAMAGED.format(path=self._path))
                 self._read(file)
         with named_errors(self._path):
             os.ftruncate(self._handle, self._end)
         if not self._end:
             self._end = append_whole(self._handle, json.dumps(header).encode() + b"\n", 0, self._path)
-        self.recording, self.start_ns = str(header["recording"]), int(header["start_ns"])
+        self.recording, self.start_ns = header["recording"], header["start_ns"]
         self._saved = [index.distinct for index in self._indexes]
 
     def _read(self, file) -> None:

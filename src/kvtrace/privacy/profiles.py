@@ -91,13 +91,20 @@ def chosen_profile(release: ReleaseOptions) -> Profile:
 def profile_of(values: Mapping[str, Any]) -> Profile:
     """The profile with these fields, as `dataclasses.asdict` and JSON give them.
 
+    Raises:
+        UsageError, TypeError, KeyError: They are not the fields of a profile, or a setting is out of range.
+
     >>> import json
     >>> from dataclasses import asdict
     >>> profile_of(json.loads(json.dumps(asdict(PROFILES["strict"])))) == PROFILES["strict"]
     True
     """
     kept = values["keep_measured"]
-    return Profile(**{**values, "keep_measured": None if kept is None else tuple(kept)})
+    own = Profile(**{**values, "keep_measured": None if kept is None else measured_names(kept)})
+    if own.name not in PROFILES:
+        raise UsageError(f"not a release profile. Choose one of {', '.join(PROFILES)}.")
+    _verify(own)
+    return own
 
 
 def keeps_domains(profile: Profile, asked: bool | None) -> bool:
