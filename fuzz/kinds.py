@@ -348,10 +348,8 @@ def link_examples(folder: Path) -> Iterator[None]:
                 )
                 window = Trace.from_columns(columns, block_size=16)
             settings = kvtrace.profile("standard", k=1).settings()
-            claims = {
-                "profile": "standard",
-                "release": {"settings": settings, "k_counted": "sessions", "sampled": False},
-            }
+            counted = {"settings": settings, "k_counted": "sessions", "sampled": False}
+            claims = {"profile": "standard", "release": counted}
             write(window, folder / name, meta=SECTIONS | (claims if more else {"profile": "exact"}))
             pairs = np.array([number, 5]) if more else none
             blocks = np.array([7, number, -1, 9])
