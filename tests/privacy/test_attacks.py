@@ -12,13 +12,9 @@ import pytest
 import kvtrace
 from kvtrace._base.errors import AuditError
 from kvtrace.privacy.profiles import PROFILES
-from tests.privacy.senders import TRIALS, Service, looks_up, sections, successes
+from tests.privacy.senders import TRIALS, Service, account, looks_up, sections, successes
 
 CHANCE, ALWAYS = TRIALS // 2, TRIALS
-
-
-def account(user):
-    return {"account_id": f"account {user}"}
 
 
 def client(user):
