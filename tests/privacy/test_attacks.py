@@ -29,6 +29,16 @@ ACCOUNTS = Service(attacker=(account("a"),), victim=account("v"), others=account
 
 PROTECTED = {  # the card lists other senders as protected
     "two accounts": ACCOUNTS,
+    "an account and an anonymous request": Service((account("a"), {}), account("v"), account),
+    "an account and nine anonymous requests": Service((account("a"), *[{}] * 9), account("v"), account),
+    "an account, an anonymous request and an anonymous victim": Service((account("a"), {}), {}, account),
+    "two accounts and an anonymous victim": Service((account("a"), account("b"), {}), {}, account),
+    "eight accounts and an anonymous request, strict": Service(
+        (*map(account, range(100, 108)), {}), account("v"), account
+    ).under("strict"),
+    "a user of an account and a request of it without a user": Service(
+        (account("x") | client("a"), account("x")), account("x") | client("v"), lambda n: account("x") | client(n)
+    ),
     "two accounts, strict": ACCOUNTS.under("strict"),
     "one account that extends the victim's prompt": Service((account("a"),), account("v"), account, extends=True),
     "names that one account chooses": Service(
@@ -60,7 +70,6 @@ OPEN = {  # the card does not: what it says instead
 }
 SEVERAL = {  # protected up to as many accounts as the card names
     "two colluding accounts": (Service((account("a"), account("b")), account("v"), account), "2 or more accounts"),
-    "an account and an anonymous sender": (Service((account("a"), {}), account("v"), account), "2 or more accounts"),
     "nine colluding accounts, strict": (
         Service(tuple(map(account, range(100, 109))), account("v"), account).under("strict"), "9 or more accounts",
     ),
