@@ -11,7 +11,7 @@ import kvtrace
 from kvtrace._base.errors import AuditError, UsageError
 from kvtrace.cli import run
 from kvtrace.ingest.logs.fields import plain_key
-from kvtrace.privacy.contributors import WARNINGS, Users, contributors
+from kvtrace.privacy.contributors import WARNINGS, Users, contributors, meaning_of_k
 from kvtrace.privacy.data_card import card
 from kvtrace.privacy.profiles import PROFILES, profile, satisfied_name, unprotected, weaker_settings
 from kvtrace.privacy.releases import release
@@ -157,6 +157,8 @@ def test_a_card_promises_protection_from_guesses_for_strong_contributors_alone(t
     unaudited.write(done.trace, tmp_path / "day.jsonl", meta=meta)
     audited = kvtrace.audit(tmp_path / "day.jsonl")
     text, finding = card(audited, meta=meta), {one.name: one for one in audited.findings}["k_sharing"]
+    first = text.partition("## What is protected, and what is not\n\n")[2].splitlines()[0]
+    assert first == meaning_of_k(3, kind)
     protected, _, rest = text.partition("Not protected:")
     if WARNINGS[kind] is None:
         assert "other senders of a text" in protected and "sent a guessed prompt" not in rest
@@ -175,7 +177,9 @@ def test_a_release_says_whom_k_counted(tmp_path, capsys, monkeypatch):
         )
         assert run(["anonymize", f"{name}.jsonl", "-o", f"{name}.trace.jsonl", "--block-size", "2"]) == 0
     shown = capsys.readouterr().err
-    assert "k counts    accounts\n" in shown and "k counts users that the client sets" in shown
+    assert "profile standard, k = 3 accounts" in shown and "k counts users that the client sets" in shown
+    assert "k = 3 counts accounts; a request that names no account counts for nobody.\n" in shown
+    assert "k = 3 counts users named by clients, not accounts: one account can count as 3.\n" in shown
     assert "1 of 4 requests names no account: k does not count it" in shown
     assert kvtrace.read("account.trace.jsonl").meta["release"]["k_counted"] == "accounts"
 

@@ -41,6 +41,19 @@ WORDS = {  # kind -> its name in sentences
 SINGULAR = {kind: "user" if "user" in kind else kind.removesuffix("s") for kind in WORDS}  # what a request names
 
 
+def meaning_of_k(k: int, kind: str) -> str:
+    """What k is in a release that counted contributors of this kind, in a sentence.
+
+    >>> meaning_of_k(3, "accounts")
+    'k = 3 counts accounts; a request that names no account counts for nobody.'
+    >>> meaning_of_k(3, "inferred")
+    'k = 3 counts inferred conversations, not accounts: one account can count as 3.'
+    """
+    if WARNINGS[kind]:
+        return f"k = {k:,} counts {WORDS[kind]}, not accounts: one account can count as {k:,}."
+    return f"k = {k:,} counts {WORDS[kind]}; a request that names no {SINGULAR[kind]} counts for nobody."
+
+
 @dataclass(frozen=True, eq=False)
 class Users:
     """The user of each request, from a log or from a file beside a trace."""
