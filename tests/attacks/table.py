@@ -12,20 +12,36 @@ from __future__ import annotations
 import argparse
 import re
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from math import sqrt
 from pathlib import Path
 
+import kvtrace
 from kvtrace.privacy.profiles import PROFILES
-from tests.privacy.senders import Service, account, looks_up
+from kvtrace.trace.trace import Trace
+from tests.attacks.trials import (
+    ONE_ACCOUNT,
+    TAILS,
+    Files,
+    Trial,
+    figures_beside,
+    guesses,
+    linked,
+    located,
+    looks_up_tails,
+    time_within_its_step,
+    whole_of_a_sample,
+)  # fmt: skip
+from tests.conftest import SHARED
+from tests.privacy.senders import Service, account
 
 PAGE = Path(__file__).resolve().parents[2] / "docs/privacy/privacy.md"
+REAL = SHARED / "data/mooncake/conversation_trace.jsonl"
+ON_PAGE = ""  # a cell that cannot be measured here: that of the page stays
 TABLE = re.compile(r"(?<=<!-- attacks -->\n).*?(?=<!-- end of attacks -->)", re.S)
 TRIALS = 200
 
-Files = dict[str, str]  # what one trial published: trace, sidecar, card
-Trial = Callable[[str, Path, int, bool], tuple[bool, Files]]  # of profile, folder, seed, truth: the answer, the files
 Cell = Callable[[str, int, Path], str]  # of profile, trials, folder
 
 
@@ -36,14 +52,15 @@ class Attack:
     attacker: str
     goal: str  # what the attacker tries to learn
     cell: Cell
+    needs_data: bool = False  # whether it is measured on a real trace
 
 
 def in_trials(trial: Trial) -> Cell:
     """The cell of an attack with a yes or no as its answer."""
 
     def cell(profile: str, trials: int, folder: Path) -> str:
-        right, published = 0, {}
-        is_same = True
+        right, is_same = 0, True
+        published: dict[int, Files] = {}
         for number in range(trials):
             seed, truth = number // 2, bool(number % 2)
             answer, files = trial(profile, folder, seed, truth)
@@ -76,45 +93,101 @@ def interval(right: int, trials: int) -> tuple[float, float]:
     return (middle - half) / scale, (middle + half) / scale
 
 
-def guesses(service: Callable[[int], Service]) -> Cell:
-    """A guessed document, sent as the service for this k says, and looked for in the other rows."""
+def held(words: str) -> Cell:
+    """A cell that tests elsewhere hold, for all profiles: the page names them."""
+    return lambda profile, trials, folder: words
 
-    def trial(profile: str, folder: Path, seed: int, truth: bool) -> tuple[bool, Files]:
-        files = service(PROFILES[profile].k).under(profile).publish(folder, was_sent=truth, seed=seed)
-        return looks_up(files), files
 
-    return in_trials(trial)
+def on_a_real_trace(share: Callable[[Trace, str], float]) -> Cell:
+    """The share of the requests of Mooncake's conversation trace; what the page says where the trace is missing."""
+
+    def cell(profile: str, trials: int, folder: Path) -> str:
+        if not REAL.exists():
+            return ON_PAGE
+        return f"{100 * share(kvtrace.read(REAL), profile):.4g} %"
+
+    return cell
+
+
+def guess(service: Callable[[int], Service]) -> Cell:
+    """The cell of a guess about a document that the victim of a service sent."""
+    return in_trials(guesses(service))
 
 
 def accounts(count: int) -> tuple[dict, ...]:
-    """So many accounts of one attacker."""
-    return tuple(account(100 + number) for number in range(count))
+    """So many accounts of one attacker, at least one."""
+    return tuple(account(100 + number) for number in range(max(1, count)))
 
 
-ANONYMOUS: dict[str, str] = {}  # names no account
+def member(user: object = None) -> dict:
+    """The fields of a row of the one account that all share, with the name of a user."""
+    return account("x") | ({} if user is None else {"user": f"user {user}"})
+
+
+NOBODY: dict[str, str] = {}  # fields of an anonymous request
+NINE = (NOBODY,) * 9
 VICTIM = account("v")
+READER, ONE, FOLDER = "reader of the release", "one account", "colleague in a shared folder"
+MEMBER = "user of an account, also without a name"
+DOCUMENT, SAME, ANONYMOUS = "whether another account sent a guessed document", "the same", "of an anonymous sender"
 
 ATTACKS = [
-    Attack("one account", "whether another account sent a guessed document",
-           guesses(lambda k: Service(accounts(1), VICTIM, account))),
-    Attack("one account and an anonymous request", "the same",
-           guesses(lambda k: Service((*accounts(1), ANONYMOUS), VICTIM, account))),
+    Attack(READER, "prompts from ids, with a dictionary of openings", held("none found")),
+    Attack(READER, "the last tokens of a prompt", in_trials(guesses(lambda k: TAILS, looks_up_tails))),
+    Attack(READER, "the row of a request with known time and lengths", on_a_real_trace(located),
+           needs_data=True),
+    Attack(READER, "a time within its second, from service times and delays", in_trials(time_within_its_step)),
+    Attack(READER, "the size of the whole, from a sample", in_trials(whole_of_a_sample)),
+    Attack(ONE, DOCUMENT, guess(lambda k: ONE_ACCOUNT)),
+    Attack(ONE, "the same, from the figures beside the trace", in_trials(figures_beside)),
+    Attack(ONE, "the same, if the log has no accounts", guess(lambda k: Service((NOBODY,), extends=True))),
+    Attack("nine anonymous requests", SAME, guess(lambda k: Service(NINE, VICTIM, account))),
+    Attack("nine anonymous requests", ANONYMOUS, guess(lambda k: Service(NINE, NOBODY, account))),
+    Attack("one account and an anonymous request", SAME,
+           guess(lambda k: Service((*accounts(1), NOBODY), VICTIM, account))),
+    Attack("one account and an anonymous request", ANONYMOUS,
+           guess(lambda k: Service((*accounts(1), NOBODY), NOBODY, account))),
+    Attack("k - 2 accounts and nine", SAME, guess(lambda k: Service((*accounts(k - 2), *NINE), VICTIM, account))),
+    Attack("k - 1 accounts and nine", ANONYMOUS, guess(lambda k: Service((*accounts(k - 1), *NINE), NOBODY, account))),
+    Attack("two accounts", SAME, guess(lambda k: Service(accounts(2), VICTIM, account))),
+    Attack("k - 1 accounts (2; 9)", SAME, guess(lambda k: Service(accounts(k - 1), VICTIM, account))),
+    Attack("k accounts (3; 10)", ANONYMOUS, guess(lambda k: Service(accounts(k), NOBODY, account))),
+    Attack(MEMBER, "of another user of it",
+           guess(lambda k: Service((member("a"), member()), member("v"), member))),
+    Attack(MEMBER, "if neither is named", guess(lambda k: Service((member(),), member(), member))),
+    Attack(FOLDER, "text, keys or users, from the files of a run", held("none found")),
+    Attack(FOLDER, "to lead the run to another file, or read its checkpoint", held("refused")),
+    Attack("holder of two releases", "which rows are the same request, by time and lengths", on_a_real_trace(linked),
+           needs_data=True),
 ]  # fmt: skip
 
 
-def rows(trials: int, folder: Path, attacks: list[Attack] = ATTACKS) -> Iterator[tuple[str, ...]]:
-    """The rows of the table."""
-    before = ""
-    for attack in attacks:
-        cells = [attack.cell(profile, trials, folder) for profile in PROFILES]
-        yield ("" if attack.attacker == before else attack.attacker, attack.goal, *cells)
-        before = attack.attacker
+def on_page() -> dict[tuple[int, str], str]:
+    """The cells of the page: (number of the attack, profile) -> text."""
+    lines = [line.strip("| \n").split(" | ") for line in found_table(PAGE.read_text(encoding="utf-8")).splitlines()]
+    names = [name.strip("`") for name in lines[0][-len(PROFILES) :]] if lines else []
+    return {
+        (number, name): cell
+        for number, line in enumerate(lines[2:])
+        for name, cell in zip(names, line[-len(names) :], strict=True)
+    }
+
+
+def found_table(page: str) -> str:
+    """The table of a page."""
+    match = TABLE.search(page)
+    assert match, "the page has no place for the table"
+    return match[0]
 
 
 def table(trials: int, folder: Path) -> str:
     """The table in Markdown."""
     head = ("attacker", "tries to learn", *(f"`{name}`" for name in PROFILES))
-    lines = [head, ("---",) * len(head), *rows(trials, folder)]
+    lines, before, old = [head, ("---",) * len(head)], "", on_page()
+    for number, attack in enumerate(ATTACKS):
+        cells = (attack.cell(name, trials, folder) or old.get((number, name), "") for name in PROFILES)
+        lines.append(("" if attack.attacker == before else attack.attacker, attack.goal, *cells))
+        before = attack.attacker
     return "".join(f"| {' | '.join(line)} |\n".replace("|  |", "| |") for line in lines)
 
 

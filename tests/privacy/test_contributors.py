@@ -180,7 +180,7 @@ def test_a_release_says_whom_k_counted(tmp_path, capsys, monkeypatch):
     assert "profile standard, k = 3 accounts" in shown and "k counts users that the client sets" in shown
     assert "k = 3 counts accounts; a request that names no account counts for nobody.\n" in shown
     assert "k = 3 counts users named by clients, not accounts: one account can count as 3.\n" in shown
-    assert "1 of 4 requests names no account: k does not count it" in shown
+    assert "requests that name no account: 1 of 4. k counts them for nobody" in shown
     assert kvtrace.read("account.trace.jsonl").meta["release"]["k_counted"] == "accounts"
 
 

@@ -95,10 +95,10 @@ class Account:
         if self.contributors is not None and self.contributors.warning:
             self.notes.append(f"{self.contributors.warning}.")
         if self.contributors is not None and unknown:
-            name, one = SINGULAR[self.contributors.kind], unknown == 1
+            name = SINGULAR[self.contributors.kind]
             self.notes.append(
-                f"{unknown:,} of {requests:,} requests name{'s' * one} no {name}: k does not count {'it' if one else 'them'}"
-                f", and {'it shares' if one else 'they share'} only blocks that {self.profile.k:,} or more {name}s have."
+                f"requests that name no {name}: {unknown:,} of {requests:,}. k counts them for nobody, and they share only "
+                f"blocks that {self.profile.k:,} or more {name}s have."
             )
 
     def note_dropped_links(self, linked: bool) -> None:

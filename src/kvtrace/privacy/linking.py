@@ -147,8 +147,8 @@ class _Numbers:
         number_of_id = np.full(len(self._digest), -1, dtype=np.int64)
         shared = ~self._is_tail & ~self._is_copy
         if k > 1 and who is not None:
-            named = self._released.contributors(who.contributor) - self._released.in_rows(who.contributor == who.unknown)
-            enough = named >= k
+            unknown = self._released.in_rows(who.contributor == who.unknown)
+            enough = self._released.contributors(who.contributor) - unknown >= k
             was_shared = index.shared.find(self._digest) >= 0
             shared &= enough | was_shared
         shared &= self._below_shared(shared)
