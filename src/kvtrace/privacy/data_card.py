@@ -55,7 +55,7 @@ def card(audit: Audit, trace: Trace | Mapping[str, Any] | None = None, meta: Map
         trace: the trace, or its figures (requests, tokens, blocks, hits, ...). By default those of the sidecar.
         meta: the sidecar's values. No value of a row appears in the card.
     """
-    meta = meta or {}
+    meta, audit = meta or {}, audit.of_trace()
     figures = _figures(trace) if isinstance(trace, Trace) else {**meta, **_object(meta, "figures"), **(trace or {})}
     sections = [
         ("", _opening(figures)),
