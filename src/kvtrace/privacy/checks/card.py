@@ -17,6 +17,7 @@ from ...formats.writing import card_path
 from ..contributors import WARNINGS, WORDS
 from ..data_card import LICENCE, LICENCES, card
 from .anonymity import UNDECLARED
+from .block_sums import USUAL_K
 from .evidence import Evidence
 from .finding import Audit, Finding, failed, warned
 
@@ -105,7 +106,7 @@ def _as_stated(finding: Finding, text: str, evidence: Evidence) -> Finding:
     if finding.name not in ("k_sharing", "earlier_release"):
         return finding
     row = re.search(rf"(?m)^\| {finding.name} \| (PASS|WARN) \| ([^|\n]*) \|$", text)
-    sentences = _k_sharing(evidence) if finding.name == "k_sharing" else EARLIER
+    sentences = _k_sharing(evidence) if finding.name == "k_sharing" else _earlier(evidence)
     if row is None or not re.fullmatch(sentences, row[2]):
         return finding
     numbers = [int(number.replace(",", "")) for number in re.findall(COUNT, row[2]) if number.strip(",")]
@@ -113,15 +114,19 @@ def _as_stated(finding: Finding, text: str, evidence: Evidence) -> Finding:
     return replace(finding, level=row[1], sentence=row[2]) if max(numbers, default=0) <= greatest else finding
 
 
-EARLIER = (
-    rf"no earlier release was given \(--against\), so none was compared\.|{COUNT} of {COUNT} rows match the earlier "
-    r"release, about as many as by chance\."
-)
+def _earlier(evidence: Evidence) -> str:
+    return (
+        rf"no earlier release was given \(--against\), so none was compared\.|{COUNT} of {len(evidence.columns):,} rows "
+        r"match the earlier release, about as many as by chance\."
+    )
 
 
 def _k_sharing(evidence: Evidence) -> str:
+    profile = evidence.declared or evidence.profile
+    k = profile.k if profile.k > 1 else USUAL_K
+    requests = 0 if evidence.requests is None else len(evidence.requests)
     return (
-        rf"(?:no request has|{COUNT} of {COUNT} requests have) a block shared by fewer than {COUNT} (?:{WHO})"
+        rf"(?:no request has|{COUNT} of {requests:,} requests have) a block shared by fewer than {k:,} (?:{WHO})"
         r"(?:; (?:exact|standard|strict) splits no blocks)?\."
         rf"(?:(?:{COUNTED}) The audit counted (?:{WHO}) instead\.)?"
         rf"(?: (?:{'|'.join(map(re.escape, UNDECLARED.values()))})| This does not stop a guess: (?:{WEAKNESSES})\.)?"
