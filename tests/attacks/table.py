@@ -72,17 +72,17 @@ def in_trials(trial: Trial) -> Cell:
 
 
 def in_words(right: int, trials: int, *, is_same: bool = False) -> str:
-    """The text of a cell: the right answers, with the 95 % interval of their share where it says more.
+    """The text of a cell: the right answers, and (=) if the files are the same, or the 95 % interval of their share.
 
     >>> in_words(20, 20), in_words(10, 20, is_same=True), in_words(12, 20)
-    ('**20 of 20**', '10 of 20, the same files', '12 of 20 (39 to 78 %)')
+    ('**20/20**', '10/20 (=)', '12/20 (39 to 78 %)')
     """
     if right == trials:
-        return f"**{right} of {trials}**"
+        return f"**{right}/{trials}**"
     if is_same:
-        return f"{right} of {trials}, the same files"
+        return f"{right}/{trials} (=)"
     low, high = interval(right, trials)
-    return f"{right} of {trials} ({100 * low:.0f} to {100 * high:.0f} %)"
+    return f"{right}/{trials} ({100 * low:.0f} to {100 * high:.0f} %)"
 
 
 def interval(right: int, trials: int) -> tuple[float, float]:
@@ -129,7 +129,11 @@ NINE = (NOBODY,) * 9
 VICTIM = account("v")
 READER, ONE, FOLDER = "reader of the release", "one account", "colleague in a shared folder"
 MEMBER = "user of an account, also without a name"
-DOCUMENT, SAME, ANONYMOUS = "whether another account sent a guessed document", "the same", "of an anonymous sender"
+DOCUMENT, SENT, ANONYMOUS = (
+    "whether another account sent a guessed document",
+    "whether an account did",
+    "whether an anonymous sender did",
+)
 
 ATTACKS = [
     Attack(READER, "prompts from ids, with a dictionary of openings", held("none found")),
@@ -141,20 +145,17 @@ ATTACKS = [
     Attack(ONE, DOCUMENT, guess(lambda k: ONE_ACCOUNT)),
     Attack(ONE, "the same, from the figures beside the trace", in_trials(figures_beside)),
     Attack(ONE, "the same, if the log has no accounts", guess(lambda k: Service((NOBODY,), extends=True))),
-    Attack("nine anonymous requests", SAME, guess(lambda k: Service(NINE, VICTIM, account))),
+    Attack("nine anonymous requests", SENT, guess(lambda k: Service(NINE, VICTIM, account))),
     Attack("nine anonymous requests", ANONYMOUS, guess(lambda k: Service(NINE, NOBODY, account))),
-    Attack("one account and an anonymous request", SAME,
+    Attack("one account and an anonymous request", SENT,
            guess(lambda k: Service((*accounts(1), NOBODY), VICTIM, account))),
-    Attack("one account and an anonymous request", ANONYMOUS,
-           guess(lambda k: Service((*accounts(1), NOBODY), NOBODY, account))),
-    Attack("k - 2 accounts and nine", SAME, guess(lambda k: Service((*accounts(k - 2), *NINE), VICTIM, account))),
+    Attack("k - 2 accounts and nine", SENT, guess(lambda k: Service((*accounts(k - 2), *NINE), VICTIM, account))),
     Attack("k - 1 accounts and nine", ANONYMOUS, guess(lambda k: Service((*accounts(k - 1), *NINE), NOBODY, account))),
-    Attack("two accounts", SAME, guess(lambda k: Service(accounts(2), VICTIM, account))),
-    Attack("k - 1 accounts (2; 9)", SAME, guess(lambda k: Service(accounts(k - 1), VICTIM, account))),
+    Attack("k - 1 accounts (2; 9)", SENT, guess(lambda k: Service(accounts(k - 1), VICTIM, account))),
     Attack("k accounts (3; 10)", ANONYMOUS, guess(lambda k: Service(accounts(k), NOBODY, account))),
-    Attack(MEMBER, "of another user of it",
+    Attack(MEMBER, "whether another of its users did",
            guess(lambda k: Service((member("a"), member()), member("v"), member))),
-    Attack(MEMBER, "if neither is named", guess(lambda k: Service((member(),), member(), member))),
+    Attack(MEMBER, "the same, without names", guess(lambda k: Service((member(),), member(), member))),
     Attack(FOLDER, "text, keys or users, from the files of a run", held("none found")),
     Attack(FOLDER, "to lead the run to another file, or read its checkpoint", held("refused")),
     Attack("holder of two releases", "which rows are the same request, by time and lengths", on_a_real_trace(linked),
@@ -188,7 +189,8 @@ def table(trials: int, folder: Path) -> str:
         cells = (attack.cell(name, trials, folder) or old.get((number, name), "") for name in PROFILES)
         lines.append(("" if attack.attacker == before else attack.attacker, attack.goal, *cells))
         before = attack.attacker
-    return "".join(f"| {' | '.join(line)} |\n".replace("|  |", "| |") for line in lines)
+    written = "".join(f"| {' | '.join(line)} |\n".replace("|  |", "| |") for line in lines)
+    return written.replace(" --- ", "---")
 
 
 def main() -> None:

@@ -9,7 +9,7 @@ from tests.attacks import table
 from tests.attacks.table import ATTACKS, ON_PAGE, TRIALS, in_words, interval, on_page
 
 FEW = 8
-CELL = re.compile(r"\**(\d+) of (\d+)\**(, the same files)?(?: \(\d+ to \d+ %\))?")
+CELL = re.compile(r"\**(\d+)/(\d+)\**( \(=\))?(?: \(\d+ to \d+ %\))?")
 
 
 def claim(cell):
@@ -20,7 +20,7 @@ def claim(cell):
     right, trials = int(match[1]), int(match[2])
     low, high = interval(right, trials)
     if match[3] or right == trials:
-        return match[3] or "always"
+        return "the same files" if match[3] else "always"
     return "at chance" if low <= 0.5 <= high else "in between"
 
 

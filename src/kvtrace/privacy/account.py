@@ -95,10 +95,10 @@ class Account:
         if self.contributors is not None and self.contributors.warning:
             self.notes.append(f"{self.contributors.warning}.")
         if self.contributors is not None and unknown:
-            name = SINGULAR[self.contributors.kind]
+            name, k = SINGULAR[self.contributors.kind], self.profile.k
             self.notes.append(
-                f"requests that name no {name}: {unknown:,} of {requests:,}. k counts them for nobody, and they share only "
-                f"blocks that {self.profile.k:,} or more {name}s have."
+                f"requests that name no {name}: {unknown:,} of {requests:,}. k counts them for nobody, and they share "
+                f"only blocks that {k:,} or more {name}s have."
             )
 
     def note_dropped_links(self, linked: bool) -> None:

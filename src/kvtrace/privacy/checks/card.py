@@ -67,7 +67,9 @@ def with_files_beside(result: Audit, path: str | Path, evidence: Evidence) -> Au
     elif old.level == "PASS" and os.path.lexists(links_path(path)):
         found = warned(old.figure, LINKS, "Keep the file where the windows are joined, and do not publish it.")
     elif old.level == "PASS" and evidence.declared is not None and evidence.card is None:
-        found = warned(old.figure, NO_CARD, "Write it with `kvtrace audit TRACE --card TRACE.card.md`, or publish again.")
+        found = warned(
+            old.figure, NO_CARD, "Write it with `kvtrace audit TRACE --card TRACE.card.md`, or publish again."
+        )
     else:
         return result
     found = replace(found, name="sidecar", beside=old)
@@ -116,8 +118,8 @@ def _as_stated(finding: Finding, text: str, evidence: Evidence) -> Finding:
 
 def _earlier(evidence: Evidence) -> str:
     return (
-        rf"no earlier release was given \(--against\), so none was compared\.|{COUNT} of {len(evidence.columns):,} rows "
-        r"match the earlier release, about as many as by chance\."
+        r"no earlier release was given \(--against\), so none was compared\."
+        rf"|{COUNT} of {len(evidence.columns):,} rows match the earlier release, about as many as by chance\."
     )
 
 

@@ -124,10 +124,9 @@ def wrong_numbers(evidence: Evidence) -> Iterator[str]:
         if not (isinstance(duration, (int, float)) and _as_read(evidence, duration) == time.max() - time.min()):
             yield "figures.duration_ms"
         yield from _differing(figures, more, "figures.")
-        if evidence.read_result.format != "bailian":
-            sessions = 0 if columns.session is None else int(columns.session.max(initial=-1)) + 1
-            yield from _differing(figures, {"sessions": sessions}, "figures.")
-        elif _above(figures.get("sessions"), len(columns)):  # its rows have parents in place of sessions
+        if columns.session is not None and evidence.read_result.format != "bailian":
+            yield from _differing(figures, {"sessions": int(columns.session.max(initial=-1)) + 1}, "figures.")
+        elif _above(figures.get("sessions"), len(columns)):  # Bailian's rows have parents, and early releases neither
             yield "figures.sessions"
         for name in ("hits", "hits_with_outputs"):
             if isinstance(hits := figures.get(name), Mapping):
