@@ -2,6 +2,7 @@
 
 python -m tests.attacks.table                    all cells, 200 trials each, written into the page
 python -m tests.attacks.table --trials 20 --show print the table; the page stays
+python -m tests.attacks.table --only strict      a column, or a row by its words; new cells are always measured
 
 In half of the trials of a cell the victim did what the attacker guesses, so half of the answers are right by chance.
 A row is one line of ATTACKS, a column one profile of PROFILES. `test_table.py` holds each cell with fewer trials.
@@ -163,30 +164,31 @@ ATTACKS = [
 ]  # fmt: skip
 
 
-def on_page() -> dict[tuple[int, str], str]:
-    """The cells of the page: (number of the attack, profile) -> text."""
-    lines = [line.strip("| \n").split(" | ") for line in found_table(PAGE.read_text(encoding="utf-8")).splitlines()]
-    names = [name.strip("`") for name in lines[0][-len(PROFILES) :]] if lines else []
-    return {
-        (number, name): cell
-        for number, line in enumerate(lines[2:])
-        for name, cell in zip(names, line[-len(names) :], strict=True)
-    }
+Cells = dict[tuple[str, str, str], str]  # (attacker, goal, profile) -> text
 
 
-def found_table(page: str) -> str:
-    """The table of a page."""
-    match = TABLE.search(page)
+def on_page() -> Cells:
+    """The cells of the page."""
+    match = TABLE.search(PAGE.read_text(encoding="utf-8"))
     assert match, "the page has no place for the table"
-    return match[0]
+    head, _, *lines = ([cell.strip(" `") for cell in line[1:-1].split("|")] for line in match[0].splitlines())
+    cells, attacker = {}, ""
+    for who, goal, *texts in lines:
+        attacker = who or attacker
+        cells |= {(attacker, goal, name): text for name, text in zip(head[2:], texts, strict=True)}
+    return cells
 
 
-def table(trials: int, folder: Path) -> str:
-    """The table in Markdown."""
+def table(trials: int, folder: Path, *, only: str = "") -> str:
+    """The table in Markdown; cells of the page stay if `only` is not in their attacker, goal or profile."""
     head = ("attacker", "tries to learn", *(f"`{name}`" for name in PROFILES))
     lines, before, old = [head, ("---",) * len(head)], "", on_page()
-    for number, attack in enumerate(ATTACKS):
-        cells = (attack.cell(name, trials, folder) or old.get((number, name), "") for name in PROFILES)
+    for attack in ATTACKS:
+        cells = []
+        for name in PROFILES:
+            place = (attack.attacker, attack.goal, name)
+            is_kept = place in old and not any(only in words for words in place)
+            cells.append((None if is_kept else attack.cell(name, trials, folder)) or old.get(place, ""))
         lines.append(("" if attack.attacker == before else attack.attacker, attack.goal, *cells))
         before = attack.attacker
     written = "".join(f"| {' | '.join(line)} |\n".replace("|  |", "| |") for line in lines)
@@ -197,9 +199,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--trials", type=int, default=TRIALS)
     parser.add_argument("--show", action="store_true", help="print the table; do not write the page")
+    parser.add_argument(
+        "--only", default="", metavar="WORDS", help="an attacker, a goal or a profile; other cells stay"
+    )
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
-        made = table(options.trials, Path(folder))
+        made = table(options.trials, Path(folder), only=options.only)
     if options.show:
         print(made, end="")
     else:

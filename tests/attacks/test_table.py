@@ -12,6 +12,11 @@ FEW = 8
 CELL = re.compile(r"\**(\d+)/(\d+)\**( \(=\))?(?: \(\d+ to \d+ %\))?")
 
 
+def named(attack):
+    """The name of a case."""
+    return f"{attack.attacker}, {attack.goal}"
+
+
 def claim(cell):
     """What a cell claims: the same files, always, at chance, in between; or its words."""
     match = CELL.fullmatch(cell)
@@ -25,16 +30,16 @@ def claim(cell):
 
 
 def test_every_attack_has_a_cell_for_every_profile():
-    assert on_page().keys() == {(number, name) for number in range(len(ATTACKS)) for name in PROFILES}
+    assert on_page().keys() == {(one.attacker, one.goal, name) for one in ATTACKS for name in PROFILES}
     for cell in on_page().values():
         match = CELL.fullmatch(cell)
         assert match is None or match[2] == str(TRIALS), "make the table again: python -m tests.attacks.table"
 
 
 @pytest.mark.parametrize("profile", PROFILES)
-@pytest.mark.parametrize("number", [number for number, attack in enumerate(ATTACKS) if not attack.needs_data])
-def test_a_cell_claims_what_its_attack_shows(tmp_path, number, profile):
-    shown, cell = ATTACKS[number].cell(profile, FEW, tmp_path), on_page()[number, profile]
+@pytest.mark.parametrize("attack", [attack for attack in ATTACKS if not attack.needs_data], ids=named)
+def test_a_cell_claims_what_its_attack_shows(tmp_path, attack, profile):
+    shown, cell = attack.cell(profile, FEW, tmp_path), on_page()[attack.attacker, attack.goal, profile]
     assert claim(shown) == claim(cell) or (claim(cell) == "in between" and overlap(shown, cell))
 
 
@@ -45,17 +50,26 @@ def overlap(*cells):
 
 
 @pytest.mark.parametrize("profile", PROFILES)
-@pytest.mark.parametrize("number", [number for number, attack in enumerate(ATTACKS) if attack.needs_data])
-def test_a_share_is_that_of_the_real_trace(shared, tmp_path, number, profile):
-    assert ATTACKS[number].cell(profile, FEW, tmp_path) == on_page()[number, profile]
+@pytest.mark.parametrize("attack", [attack for attack in ATTACKS if attack.needs_data], ids=named)
+def test_a_share_is_that_of_the_real_trace(shared, tmp_path, attack, profile):
+    assert attack.cell(profile, FEW, tmp_path) == on_page()[attack.attacker, attack.goal, profile]
 
 
 def test_a_cell_without_its_data_stays(tmp_path, monkeypatch):
     monkeypatch.setattr(table, "REAL", tmp_path / "missing")
-    number = next(number for number, attack in enumerate(ATTACKS) if attack.needs_data)
-    assert ATTACKS[number].cell("strict", FEW, tmp_path) == ON_PAGE
-    monkeypatch.setattr(table, "ATTACKS", ATTACKS[:1] + ATTACKS[number : number + 1])
-    assert table.table(FEW, tmp_path).splitlines()[2].endswith(" none found |")
+    attacks = [attack for attack in ATTACKS if attack.needs_data]
+    monkeypatch.setattr(table, "ATTACKS", attacks)
+    assert {attack.cell("strict", FEW, tmp_path) for attack in attacks} == {ON_PAGE}
+    made = table.table(FEW, tmp_path)
+    for attack in attacks:
+        cells = " | ".join(on_page()[attack.attacker, attack.goal, profile] for profile in PROFILES)
+        assert f"| {attack.goal} | {cells} |" in made
+
+
+def test_only_the_cells_that_are_named_change(tmp_path, monkeypatch):
+    monkeypatch.setattr(table, "ATTACKS", ATTACKS[:2])
+    made = table.table(FEW, tmp_path, only="strict").splitlines()[3]
+    assert made.endswith("| **200/200** | 100/200 (=) | 4/8 (=) |")
 
 
 def test_an_attack_that_succeeds_where_the_page_says_chance_is_seen(tmp_path):
