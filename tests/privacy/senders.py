@@ -59,6 +59,11 @@ class Service:
         return replace(self, options=self.options | {"profile": profile})
 
 
+def account(user) -> dict:
+    """The field of a row that names its account."""
+    return {"account_id": f"account {user}"}
+
+
 def looks_up(files: dict[str, str]) -> bool:
     """The attacker's answer: whether another row has the last block of the document."""
     rows = [json.loads(line) for line in files["trace"].splitlines()]
