@@ -1,12 +1,11 @@
 """Rows drawn from what many contributors have in common: the step `resampled` of a release, which `public` takes.
 
-No row of the log is released. Each request becomes a cell: the prefix that it shares with enough other contributors,
-whether it extends an earlier request of its own contributor, and its lengths on a coarse grid. Cells of too few
-contributors climb to a coarser grid, or are left out. Cells are then drawn independently from the mixture of all
-contributors, and rows are made of them: lengths within the cell, links, times and order by chance. So all that is
-released follows from the draws and a few rounded numbers. Their number is limited, so that nobody can tell from them
-whether one contributor was there: for n draws from a mixture p or q, the total variation distance is at most
-sqrt((1 + chi2(p, q))^n - 1) / 2, as the square of the distance is at most a quarter of chi2 (Cauchy-Schwarz).
+Requests are drawn from the log, independently and of each contributor one on average. A drawn request becomes a cell:
+the prefix that it shares with at least k drawn contributors, whether it extends an earlier request of its contributor,
+and its lengths on a coarse grid. Cells of fewer than k drawn contributors climb to a coarser grid, or are left out. New
+rows are made of the cells: lengths within the cell, links, times and order by chance. So all that is released follows
+from the draws, and from a few numbers rounded to powers of two. One contributor adds about one draw to cells of at
+least k, whose numbers of draws vary by sqrt(k) by chance: even who knows all other requests learns little about it.
 """
 
 from __future__ import annotations
@@ -22,13 +21,8 @@ from .._base.errors import UsageError
 from ..trace.columns import Columns
 from .trace_draft import RowBlocks, TraceDraft
 
-ADVANTAGE = 0.1  # the share of right alarms may exceed that of false ones by this: 55 of 100 guesses are right
-WIDEST = 3  # the floor of contributors is drawn from k to this many times k
+ENOUGH = 1000  # draws, from which on contributors with many rows count more
 NEVER = 1 << 31  # more contributors, or cells, than any log has
-CUTS = (1.0, 0.99, 0.95, 0.9, 0.75, 0.5)  # quantiles of contributors; the rest of them counts less
-ENOUGH = 20  # draws for each cell
-ROUNDS = 8  # the weights of contributors depend on the mixture, and the mixture on them
-TINY = 1e-12  # squared distances are at least this
 
 
 class Grid(NamedTuple):
@@ -75,12 +69,12 @@ class Cells:
 def resample(
     draft: TraceDraft, contributor: np.ndarray, k: int, rng: np.random.Generator, *, share_prefixes: bool
 ) -> TraceDraft:
-    """A draft of drawn rows, about as many as the log has.
+    """A draft of new rows, about as many as the log has.
 
     Args:
         draft: The rows of a log, with tails as released and without blocks of outputs.
         contributor: Row -> number of its contributor, -1 = unknown: its row is not used.
-        k: The least number of contributors; the floor is drawn from k to 3 k, and is never written.
+        k: The least number of drawn contributors that have a kind of request, or a prefix, in common.
         rng: The randomness of the run.
         share_prefixes: Contributors share the prefixes that enough of them have; without it, they share no block.
 
@@ -89,48 +83,86 @@ def resample(
 
     >>> from kvtrace.trace.building import toy
     >>> draft = TraceDraft.of(toy(*["0 1"] * 64))
-    >>> resample(draft, np.arange(64), 2, np.random.default_rng(1), share_prefixes=True).trace()
-    Trace(64 requests, 128 blocks, 2 distinct, block_size=1, tail=kept)
+    >>> len(resample(draft, np.arange(64), 2, np.random.default_rng(1), share_prefixes=True))
+    64
     """
     known = np.flatnonzero(contributor >= 0)
-    who = np.unique(contributor[known], return_inverse=True)[1].reshape(-1)
-    blocks, floor = draft.blocks.take(known), int(rng.integers(k, WIDEST * k + 1))
-    shapes = shapes_of(draft.rows.output_length[known], blocks, who, floor if share_prefixes else NEVER)
-    cells = cells_of(shapes, who, floor)
-    used = np.flatnonzero(cells.cell >= 0)
-    share, most = mixture(cells.cell[used], who[used], len(cells)) if len(used) else (np.empty(0), 0)
-    if not most:
+    blocks, who = draft.blocks.take(known), np.unique(contributor[known], return_inverse=True)[1].reshape(-1)
+    reuse = reused_blocks(blocks, who)
+    is_new = 2 * reuse < blocks.prompt_blocks()  # rare where conversations are long, so half of the draws are of these
+    draws = np.concatenate([drawn_rows(who, rows, rng) for rows in (np.flatnonzero(is_new), np.flatnonzero(~is_new))])
+    drawn, output = blocks.take(draws), draft.rows.output_length[known][draws]
+    shapes = shapes_of(drawn, who[draws], reuse[draws], output, k if share_prefixes else NEVER)
+    cells = cells_of(shapes, who[draws], k)
+    if not len(cells):
         raise UsageError(
-            f"nothing is left to release: the log has {int(who.max(initial=-1)) + 1:,} contributors, and {k} to "
-            f"{WIDEST * k} of them must have a kind of request in common. Use a larger log, or --profile strict."
+            f"nothing is left to release: no kind of request is common to {k} of the contributors that were drawn, and "
+            f"the log has {int(who.max(initial=-1)) + 1:,}. Use a larger log, or --profile strict."
         )
-    count = 1 << round(math.log2(len(used)))
-    draws = rng.choice(len(cells), size=min(int(rng.integers((most + 1) // 2, most + 1)), count), p=share)
-    drawn = rng.permutation(np.resize(draws, count))  # all that follows depends on the draws, and not on the log
+    cell = repeated(cells.cell, is_new[draws], float(is_new.mean()), 1 << round(math.log2(len(known))), rng)
+    count = len(cell)
     depth = np.where(cells.prefix >= 0, shapes.depth[cells.example], 0)
-    length, reuse, output = lengths_within(cells, depth, drawn, rng)
-    parent = parents_of(cells.prefix[drawn], reuse, length, rng)
+    length, reuse, output = lengths_within(cells, depth, cell, rng)
+    parent = parents_of(cells.prefix[cell], reuse, length, rng)
     time = times_of(parent, length, *pace_of(draft.rows.timestamp[known], who), rng)
     order = np.argsort(time, kind="stable")
-    linked = linked_blocks(blocks, cells, depth, drawn, parent, np.minimum(reuse, length[parent]), length, order)
+    linked = linked_blocks(drawn, cells, depth, cell, parent, np.minimum(reuse, length[parent]), length, order)
     rows = Columns(
         time[order] - time[order[0]], length[order] * draft.block_size, output[order], [], np.zeros(count + 1)
     )
     return TraceDraft(rows, linked, block_size=draft.block_size, tail=draft.tail, meta=draft.meta)
 
 
-def shapes_of(output: np.ndarray, blocks: RowBlocks, contributor: np.ndarray, floor: int) -> Shapes:
-    """The shapes of requests; prefixes are those of at least `floor` contributors."""
-    has_enough = blocks.contributors(contributor)[blocks.number] >= floor
-    before = offsets_of(has_enough)[blocks.offsets]
-    leading = np.diff(before)  # never more contributors further down a prompt
+def drawn_rows(contributor: np.ndarray, rows: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+    """Some of the rows, drawn independently: of each contributor half a row on average, or fewer.
+
+    A contributor with more rows is drawn more often, up to a power of two. It is the largest that leaves ENOUGH draws,
+    and at least the median number of rows.
+
+    >>> drawn_rows(np.array([0, 0, 1, 2, 3]), np.arange(1, 5), np.random.default_rng(1))
+    array([3, 4])
+    """
+    if not len(rows):
+        return rows
+    count = np.bincount(contributor[rows])
+    limit = 1 << round(math.log2(np.median(count[count > 0])))
+    while np.minimum(count, 2 * limit).sum() >= ENOUGH * 2 * limit and limit < count.max():
+        limit *= 2
+    weight = np.minimum(count, limit)
+    chance = (weight / weight.sum() / np.maximum(count, 1))[contributor[rows]]
+    return rng.choice(rows, size=int(weight.sum()) // (2 * limit), p=chance / chance.sum())
+
+
+def repeated(cell: np.ndarray, is_new: np.ndarray, share: float, count: int, rng: np.random.Generator) -> np.ndarray:
+    """The cells of new rows: those of the draws, in turn, with about this share of new ones.
+
+    >>> repeated(np.array([0, 1, -1, 2]), np.array([True, True, False, False]), 0.2, 8, np.random.default_rng(1))
+    array([2, 2, 2, 1, 2, 2, 2, 0])
+    """
+    kept = [rng.permutation(cell[(cell >= 0) & (is_new == new)]) for new in (True, False)]
+    smaller = min(share, 1 - share)
+    smaller = 2.0 ** round(math.log2(smaller)) if smaller else 0.0
+    wanted = round(count * (smaller if share < 0.5 else 1 - smaller)) if len(kept[1]) else count
+    wanted = wanted if len(kept[0]) else 0
+    return rng.permutation(np.concatenate([np.resize(kept[0], wanted), np.resize(kept[1], count - wanted)]))
+
+
+def reused_blocks(blocks: RowBlocks, contributor: np.ndarray) -> np.ndarray:
+    """The leading blocks of each prompt that an earlier prompt of its contributor has."""
+    alone = RowBlocks(blocks.number.copy(), blocks.offsets, distinct=blocks.distinct, lengths=blocks.lengths)
+    alone.split(contributor, NEVER)
+    return alone.hits().astype(np.int64)
+
+
+def shapes_of(blocks: RowBlocks, contributor: np.ndarray, reuse: np.ndarray, output: np.ndarray, k: int) -> Shapes:
+    """The shapes of drawn rows; prefixes are those that at least k of their contributors have."""
+    has_enough = blocks.contributors(contributor)[blocks.number] >= k
+    leading = np.diff(offsets_of(has_enough)[blocks.offsets])  # never more contributors further down a prompt
     last = blocks.offsets[:-1] + leading - 1
     prefix = np.full(len(leading), -1)
     prefix[leading > 0] = blocks.number[last[leading > 0]]
-    alone = RowBlocks(blocks.number.copy(), blocks.offsets, distinct=blocks.distinct, lengths=blocks.lengths)
-    alone.split(contributor, NEVER)
-    depth, own = blocks.blocks_in(leading), alone.hits().astype(np.int64)
-    return Shapes(prefix, depth, np.where(own > depth, own, 0), blocks.prompt_blocks().astype(np.int64), output)
+    depth = blocks.blocks_in(leading).astype(np.int64)
+    return Shapes(prefix, depth, np.where(reuse > depth, reuse, 0), blocks.prompt_blocks().astype(np.int64), output)
 
 
 def class_of(values: np.ndarray, ratio: int) -> np.ndarray:
@@ -143,8 +175,8 @@ def class_of(values: np.ndarray, ratio: int) -> np.ndarray:
     return np.where(values > 0, doubled // (ratio.bit_length() - 1) + 1, np.sign(values))
 
 
-def cells_of(shapes: Shapes, contributor: np.ndarray, floor: int) -> Cells:
-    """The cells of requests on the finest grid where at least `floor` contributors share them."""
+def cells_of(shapes: Shapes, contributor: np.ndarray, k: int) -> Cells:
+    """The cells of requests on the finest grid where at least k contributors share them."""
     cell, parts, found = np.full(len(contributor), -1), [], 0
     rows = np.arange(len(contributor))  # not in a cell yet
     for level, grid in enumerate(LADDER):
@@ -157,7 +189,7 @@ def cells_of(shapes: Shapes, contributor: np.ndarray, floor: int) -> Cells:
         _, first, number = np.unique(_packed(*of_row), return_index=True, return_inverse=True)
         number = number.reshape(-1)
         pairs = np.unique(number * NEVER + contributor[rows])
-        has_enough = np.bincount(pairs // NEVER, minlength=len(first)) >= floor
+        has_enough = np.bincount(pairs // NEVER, minlength=len(first)) >= k
         kept = has_enough[number]
         cell[rows[kept]] = (found - 1 + np.cumsum(has_enough))[number[kept]]
         parts.append([np.full(int(has_enough.sum()), level), rows[first[has_enough]],
@@ -173,38 +205,6 @@ def _packed(prefix, extends, *classes) -> np.ndarray:
     for values in classes:
         packed = packed * 65 + values + 1  # classes are from -1 to 63
     return packed
-
-
-def mixture(cell: np.ndarray, contributor: np.ndarray, cells: int) -> tuple[np.ndarray, int]:
-    """The share of each cell in the mixture of all contributors, and how many draws of it hide each contributor.
-
-    A contributor counts by its requests, but those with many, or with rare cells, count less: their weight is cut where
-    it would tell more than that of most others. The cut is as mild as enough draws allow, and at most at the median.
-
-    >>> mixture(np.array([0, 1] * 50), np.arange(100), 2)
-    (array([0.5, 0.5]), 384)
-    """
-    pairs, count = np.unique(contributor * NEVER + cell, return_counts=True)
-    who, cell = np.unique(pairs // NEVER, return_inverse=True)[1].reshape(-1), pairs % NEVER
-    for quantile in CUTS:
-        share, most = _cut_mixture(cell, who, count, cells, quantile)
-        if most >= ENOUGH * cells:
-            break
-    return share, most
-
-
-def _cut_mixture(cell, who, count, cells, quantile) -> tuple[np.ndarray, int]:
-    requests = np.bincount(who, count).astype(np.float64)
-    own = count / requests[who]  # the share of each cell among a contributor's requests
-    weight = requests
-    for _ in range(ROUNDS):
-        share = np.bincount(cell, weight[who] * own, cells)
-        share /= share.sum()
-        distance = np.bincount(who, own * own / share[cell]) - 1  # chi2 of a contributor's shares from all
-        spread = np.sqrt(np.maximum(distance, TINY))
-        tells = weight / (weight.sum() - weight) * spread if len(requests) > 1 else np.ones(1)
-        weight = np.minimum(requests, np.quantile(requests * spread, quantile) / spread)
-    return share, int(math.log1p(4 * ADVANTAGE**2) / math.log1p(max(float(tells.max()) ** 2, TINY)))
 
 
 def lengths_within(cells: Cells, depth: np.ndarray, drawn: np.ndarray, rng) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
