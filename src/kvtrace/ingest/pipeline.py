@@ -244,7 +244,7 @@ def anonymize_rows(
             if listeners.on_progress:
                 listeners.on_progress(Progress(piece.done, total, row_counter.counts.requests, row_counter.tokens))
     is_sorted = not keep_order and collector.is_reversed
-    job = checked(job, row_counter, listeners, is_sorted=is_sorted, sampled=release.sample_sessions != 1)
+    job = checked(job, row_counter, listeners, is_sorted=is_sorted, sampled=release.sample_sessions != 1 or job.profile.resample)
     rows = released_rows(
         collector, job.release, row_counter.counts, keep_order=keep_order, session_share=release.sample_sessions
     )
@@ -326,7 +326,7 @@ def _released(
     columns, tail = released.columns(), released.tail
     account.notes += times.notes
     account.isolated = settings.isolate_tenants
-    counts.unsampled = whole - len(columns)
+    counts.unsampled = 0 if account.resampled else whole - len(columns)
     meta = merge(draft.meta, {} if times.section is None else {"service_times": times.section})
     meta = stated(meta, account, counts, measured_of(columns))
     return AnonymizedRows(columns, draft.block_size, tail, meta, counts, account)

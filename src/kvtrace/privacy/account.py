@@ -35,6 +35,7 @@ class ReleaseStep(StrEnum):
     TAILS_DROPPED = "tails_dropped"
     TENANTS_ISOLATED = "tenants_isolated"
     K_SHARING = "k_sharing"
+    RESAMPLED = "resampled"
 
     @property
     def label(self) -> str:
@@ -50,6 +51,7 @@ LABELS = {
     ReleaseStep.TAILS_DROPPED: "tails dropped",
     ReleaseStep.TENANTS_ISOLATED: "tenants isolated",
     ReleaseStep.K_SHARING: "k-sharing",
+    ReleaseStep.RESAMPLED: "resampled",
 }
 TAIL_STEPS = {"unique": ReleaseStep.TAILS_UNIQUE, "dropped": ReleaseStep.TAILS_DROPPED}  # tail -> step
 
@@ -71,6 +73,7 @@ class Account:
     steps: list[StepHits] = field(default_factory=list)
     sampled: bool = False
     isolated: bool = False
+    resampled: str | None = None  # the kind of contributors of drawn rows; none of the new rows has one
     notes: list[str] = field(default_factory=list)  # columns left out, weak substitutes for users
 
     def describe(self) -> ReleaseSection:
@@ -81,10 +84,15 @@ class Account:
         """
         return {
             "settings": self.profile.settings(),
-            "k_counted": None if self.contributors is None else self.contributors.kind,
-            "sampled": self.sampled,
+            "k_counted": self.counted,
+            "sampled": self.sampled or self.resampled is not None,
             "tenants_isolated": self.isolated,
         }
+
+    @property
+    def counted(self) -> str | None:
+        """The kind of contributors that k counted."""
+        return self.resampled if self.contributors is None else self.contributors.kind
 
     def record(self, step: ReleaseStep, draft: TraceDraft) -> None:
         """Add a step with the hits after it."""

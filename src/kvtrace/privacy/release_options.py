@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from ..trace.columns import Tail
     from .contributors import Contributors
 
-ProfileName = Literal["exact", "standard", "strict"]  # the rows of profiles.PROFILES
+ProfileName = Literal["exact", "standard", "strict", "public"]  # the rows of profiles.PROFILES
 Counted = Literal["auto", "users", "sessions", "requests"]
 
 
@@ -28,6 +28,7 @@ class ProfileSettings(TypedDict):
     round_input: str | int
     round_output: str | int
     drop_sessions: bool
+    resample: bool
     keep_measured: NotRequired[list[str]]  # where they were asked for by name
 
 
@@ -43,6 +44,7 @@ class Profile:
     round_input: str | int = "exact"  # round input lengths up to a multiple of this many tokens, or of a `block`
     round_output: str | int = "exact"  # round output lengths up to a multiple, or to the nearest power of two (`pow2`)
     drop_sessions: bool = False  # write no session, turn or parent
+    resample: bool = False  # write new rows, made of what k drawn contributors have in common
     keep_measured: tuple[str, ...] | None = None  # measured columns to write; None = none if any setting coarsens
 
     @property
@@ -55,6 +57,7 @@ class Profile:
         settings: ProfileSettings = {
             "tail": self.tail, "k": self.k, "k_counts": self.k_counts, "time_step_ms": self.time_step_ms,
             "round_input": self.round_input, "round_output": self.round_output, "drop_sessions": self.drop_sessions,
+            "resample": self.resample,
         }  # fmt: skip
         if self.keep_measured is not None:
             settings["keep_measured"] = list(self.keep_measured)
@@ -84,7 +87,7 @@ class ReleaseOptions:
 
     profile: Profile | ProfileName = option(
         "standard",
-        "Release profile: exact (coarsens nothing, for internal use), standard or strict.",
+        "Release profile: exact (coarsens nothing, for internal use), standard, strict or public.",
         metavar="NAME",
         group="Privacy",
     )
@@ -127,6 +130,12 @@ class ReleaseOptions:
         "Write no sessions, turns, agents, dependencies and service times.  [default: the profile's]",
         group="Privacy",
     )
+    resample: bool | None = option(
+        None,
+        "Write new requests, made of what --k contributors of a random draw have in common, in place of the log's. "
+        "Needs accounts or sessions.  [default: with --profile public only]",
+        group="Privacy",
+    )
     keep_domains: bool | None = option(
         None,
         "Write the isolation domain of each request (tenant, adapter, salt, model) as a number, which links the "
@@ -159,7 +168,7 @@ class AuditOptions:
         metavar="FILE", group="Input",
     )  # fmt: skip
     profile: ProfileName | None = option(
-        None, "Profile to grade against: exact, standard or strict.  [default: the declared profile, else standard]",
+        None, "Profile to grade against: exact, standard, strict or public.  [default: the declared profile, else standard]",
         metavar="NAME", group="Privacy",
     )  # fmt: skip
     allow_measured: Iterable[str] = option(

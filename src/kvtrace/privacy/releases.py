@@ -22,8 +22,9 @@ from ..trace.trace import Trace
 from .account import TAIL_STEPS, Account, Numbered, ReleasedTrace, ReleaseStep
 from .allowed_values import MAX_TURN
 from .contributors import Contributors, Users, contributors
-from .profiles import LARGEST, keeps_domains, kept_measured
+from .profiles import LARGEST, STRONG, keeps_domains, kept_measured
 from .release_options import Profile
+from .resampling import resample
 from .steps import coarsened
 from .trace_draft import TraceDraft
 
@@ -180,13 +181,36 @@ def release_draft(
             raise UsageError("--isolate-tenants needs --users FILE, one user a line for each row.")
         account.isolated, account.contributors = True, share_by_k(draft, LARGEST, find)  # splits all shared blocks
         account.record(ReleaseStep.TENANTS_ISOLATED, draft)
-    if profile.k > 1:
+    if profile.resample:
+        _resample(draft, account, find(draft.conversations, profile.k_counts), scope.rng or np.random.default_rng())
+    elif profile.k > 1:
         account.contributors = share_by_k(draft, profile.k, lambda infer: find(infer, profile.k_counts))
         account.record(ReleaseStep.K_SHARING, draft)
-    if add_dependencies is not None:
+    if add_dependencies is not None and not profile.resample:
         add_dependencies(draft)
     _coarsen(draft, account)
     account.note_contributors(0 if account.contributors is None else account.contributors.unknown_requests)
+
+
+def _resample(draft: TraceDraft, account: Account, who: Contributors, rng: np.random.Generator) -> None:
+    """Replace the rows of a draft by new ones. Only accounts share prefixes: one sender can have several sessions."""
+    if who.kind not in DRAWN:
+        raise UsageError(
+            f"{account.profile.name} draws rows of each contributor, but the log has no accounts and no sessions. Name "
+            "their field (--map account=PATH, --map session=PATH, --tenant-field PATH; --users FILE)."
+        )
+    draft.blocks.drop_outputs()
+    contributor = np.where(who.contributor == who.unknown, -1, who.contributor)
+    drawn = resample(draft, contributor, account.profile.k, rng, share_prefixes=who.kind in STRONG)
+    draft.rows, draft.blocks = drawn.rows, drawn.blocks
+    account.contributors, account.resampled = None, who.kind
+    account.record(ReleaseStep.RESAMPLED, draft)
+    account.notes.append(
+        f"the {len(draft):,} requests are new, and none is one of the log's; a contributor is drawn once on average."
+    )
+
+
+DRAWN = ("accounts", "users", "client_users", "sessions")  # kinds of contributors whose rows can be drawn
 
 
 def _coarsen(draft: TraceDraft, account: Account) -> None:

@@ -88,7 +88,7 @@ _FIDELITY = Section({
 _SETTINGS = Section({
     "tail": one_of(*TAILS), "k": whole(10**6), "k_counts": one_of(*COUNTED), "time_step_ms": whole(SMALL),
     "round_input": whole(TOKENS, "exact", "block"), "round_output": whole(TOKENS, "exact", "pow2"),
-    "drop_sessions": flag, "keep_measured": ListOf(one_of(*MEASURED), limit=len(MEASURED)),
+    "drop_sessions": flag, "resample": flag, "keep_measured": ListOf(one_of(*MEASURED), limit=len(MEASURED)),
 })  # fmt: skip
 
 

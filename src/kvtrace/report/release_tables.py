@@ -38,8 +38,7 @@ def costs(account: Account) -> TextTable:
 
 def notes(account: Account) -> list[str]:
     """Lines on the contributors that k counted, on weaknesses of the release, and on rows that were left out."""
-    kind = None if account.contributors is None else account.contributors.kind
-    counted = [] if kind is None else [f"k counts    {WORDS[kind]}"]
+    counted = [] if account.counted is None else [f"k counts    {WORDS[account.counted]}"]
     return counted + [f"note        {note}" for note in account.notes]
 
 
