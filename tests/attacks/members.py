@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import lru_cache
+from hashlib import sha256
 from pathlib import Path
 
 import numpy as np
@@ -27,7 +28,6 @@ SESSIONS = 160  # half of them are in the log
 OTHERS = 40  # sessions that are surely not in it, whose scores the attacker compares
 Rows = np.ndarray  # one line a request: blocks, new blocks, output tokens
 Files = dict[str, str]
-NAMES = {"trace": "day.jsonl", "sidecar": "day.jsonl.meta.json", "card": "day.jsonl.card.md"}
 
 
 @lru_cache(1)
@@ -51,14 +51,14 @@ def sessions(seed: int, count: int = SESSIONS) -> Trace:
     return Trace.from_columns(columns, block_size=BLOCK)
 
 
-def published(trace: Trace, profile: str, folder: Path, seed: int, users: np.ndarray | None = None) -> Files:
-    """The files of a release; empty ones if the profile finds too little in common."""
+def released(trace: Trace, profile: str, seed: int, users: np.ndarray | None = None) -> tuple[Trace | None, Files]:
+    """A release, None if the profile finds too little in common; and what tells it from another one."""
     try:
-        done = release(trace, PROFILES[profile], users=users, rng=np.random.default_rng(seed))
+        done = release(trace, PROFILES[profile], users=users, rng=np.random.default_rng(seed)).trace
     except UsageError as error:
-        return dict.fromkeys(NAMES, "") | {"refusal": str(error)}
-    kvtrace.publish(done.trace, folder / NAMES["trace"])
-    return {kind: (folder / name).read_text() for kind, name in NAMES.items()}
+        return None, {"refusal": str(error)}
+    columns = done.timestamp, done.input_length, done.output_length, done.hash_ids
+    return done, {"trace": sha256(b"".join(column.tobytes() for column in columns)).hexdigest()}
 
 
 def shapes(trace: Trace, session: np.ndarray | None = None) -> Rows:
@@ -85,8 +85,8 @@ def by_counts(own: Rows, released: Rows, others: Rows) -> float:
     return float(((seen / len(released) - expected) / expected * mine / len(own)).sum())
 
 
-def member(score: Callable[[Rows, Rows, Rows], float], beats: float, whole: Callable[[int], Trace] = sessions):
-    """A trial on the membership of a session, which must beat this share of others; `whole` gives all, from a seed."""
+def member(score: Callable[[Rows, Rows, Rows], float], reaches: float, whole: Callable[[int], Trace] = sessions):
+    """A trial on the membership of a session, which must reach this share of others; `whole` gives all, from a seed."""
 
     def trial(profile: str, folder: Path, seed: int, truth: bool) -> tuple[bool, Files]:
         trace = whole(seed)
@@ -94,14 +94,14 @@ def member(score: Callable[[Rows, Rows, Rows], float], beats: float, whole: Call
         half = len(ids) // 2
         victim, inside, stand_in, outside = ids[0], ids[1:half], ids[half], ids[half + 1 :]
         log = trace[np.isin(trace.session, [*inside, victim if truth else stand_in])]
-        files = published(log, profile, folder, 2 * seed + truth)
-        if not files["trace"]:
+        done, files = released(log, profile, 2 * seed + truth)
+        if done is None:
             return False, files
-        released = shapes(kvtrace.read(folder / NAMES["trace"]))
+        rows = shapes(done)
         copies = shapes(trace, trace.session)
         others = copies[np.isin(trace.session, outside)]
-        scores = [score(copies[trace.session == one], released, others) for one in (victim, *outside[:OTHERS])]
-        return scores[0] > float(np.quantile(scores[1:], beats)), files
+        scores = [score(copies[trace.session == one], rows, others) for one in (victim, *outside[:OTHERS])]
+        return scores[0] >= float(np.quantile(scores[1:], reaches)), files
 
     return trial
 
@@ -111,15 +111,17 @@ def single_request(profile: str, folder: Path, seed: int, truth: bool) -> tuple[
     trace = sessions(seed)
     row = int(np.random.default_rng([seed, 1]).integers(1, len(trace)))
     log = trace[np.arange(len(trace)) != row] if not truth else trace
-    files = published(log, profile, folder, 2 * seed + truth)
-    if not files["trace"]:
+    done, files = released(log, profile, 2 * seed + truth)
+    if done is None:
         return False, files
-    released, settings = kvtrace.read(folder / NAMES["trace"]), PROFILES[profile]
+    settings = PROFILES[profile]
     step = max(1, settings.time_step_ms)
-    tokens = trace.input_length[row] if settings.round_input == "exact" else -(-trace.input_length[row] // BLOCK) * BLOCK
+    tokens = (
+        trace.input_length[row] if settings.round_input == "exact" else -(-trace.input_length[row] // BLOCK) * BLOCK
+    )
     output = rounded_outputs(trace.output_length[[row]], settings.round_output)[0]
-    is_near = np.abs(released.timestamp - trace.timestamp[row] // step * step) < step
-    return bool((is_near & (released.input_length == tokens) & (released.output_length == output)).any()), files
+    is_near = np.abs(done.timestamp - trace.timestamp[row] // step * step) < step
+    return bool((is_near & (done.input_length == tokens) & (done.output_length == output)).any()), files
 
 
 def document(accounts: Callable[[int], int]):
@@ -145,12 +147,11 @@ def document(accounts: Callable[[int], int]):
             np.cumsum([0, *lengths]),
         )  # fmt: skip
         trace = Trace.from_columns(columns, block_size=BLOCK)
-        files = published(trace, profile, folder, 2 * seed + truth, np.array(users))
-        if not files["trace"]:
+        done, files = released(trace, profile, 2 * seed + truth, np.array(users))
+        if done is None:
             return False, files
-        released = kvtrace.read(folder / NAMES["trace"])
-        starts = released.offsets[:-1][released.prompt_blocks == SYSTEM + 4]
-        _, count = np.unique(released.hash_ids[starts + SYSTEM + 3], return_counts=True)
+        starts = done.offsets[:-1][done.prompt_blocks == SYSTEM + 4]
+        _, count = np.unique(done.hash_ids[starts + SYSTEM + 3], return_counts=True)
         return bool((count > (1 if PROFILES[profile].resample else senders)).any()), files
 
     return trial

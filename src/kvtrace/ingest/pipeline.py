@@ -244,7 +244,9 @@ def anonymize_rows(
             if listeners.on_progress:
                 listeners.on_progress(Progress(piece.done, total, row_counter.counts.requests, row_counter.tokens))
     is_sorted = not keep_order and collector.is_reversed
-    job = checked(job, row_counter, listeners, is_sorted=is_sorted, sampled=release.sample_sessions != 1 or job.profile.resample)
+    job = checked(
+        job, row_counter, listeners, is_sorted=is_sorted, sampled=release.sample_sessions != 1 or job.profile.resample
+    )
     rows = released_rows(
         collector, job.release, row_counter.counts, keep_order=keep_order, session_share=release.sample_sessions
     )
@@ -341,7 +343,7 @@ def stated(meta: dict[str, Any], account: Account, counts: RowCounts, measured: 
         account.drop_costs()
     account.notes += value_notes(counts) if measured else []
     meta = merge(with_measured(meta, measured), account.meta)
-    return meta if account.sampled else merge(meta, {"counts": counts.to_dict()})
+    return meta if account.is_sample else merge(meta, {"counts": counts.to_dict()})
 
 
 def _in_log_order(draft: TraceDraft, profile: Profile, counts: RowCounts) -> AnonymizedRows:

@@ -85,7 +85,7 @@ class Account:
         return {
             "settings": self.profile.settings(),
             "k_counted": self.counted,
-            "sampled": self.sampled or self.resampled is not None,
+            "sampled": self.is_sample,
             "tenants_isolated": self.isolated,
         }
 
@@ -93,6 +93,11 @@ class Account:
     def counted(self) -> str | None:
         """The kind of contributors that k counted."""
         return self.resampled if self.contributors is None else self.contributors.kind
+
+    @property
+    def is_sample(self) -> bool:
+        """Whether the released rows say nothing about the number of rows of the whole."""
+        return self.sampled or self.resampled is not None
 
     def record(self, step: ReleaseStep, draft: TraceDraft) -> None:
         """Add a step with the hits after it."""

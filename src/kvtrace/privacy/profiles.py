@@ -25,8 +25,14 @@ PROFILES = {
         "strict", tail="unique", k=10, time_step_ms=60_000, round_input="block", round_output="pow2", drop_sessions=True
     ),
     "public": Profile(
-        "public", tail="unique", k=10, time_step_ms=60_000, round_input="block", round_output="pow2",
-        drop_sessions=True, resample=True,
+        "public",
+        tail="unique",
+        k=10,
+        time_step_ms=60_000,
+        round_input="block",
+        round_output="pow2",
+        drop_sessions=True,
+        resample=True,
     ),
 }
 
@@ -178,7 +184,9 @@ def _verify(chosen: Profile) -> None:
         if type(getattr(chosen, name)) is not bool:
             raise UsageError(f"{name} is not valid. Choose true or false.")
     if chosen.resample and not (chosen.k > 1 and chosen.drop_sessions):
-        raise UsageError("--resample makes rows of what --k contributors share, and writes no sessions. Use --profile public.")
+        raise UsageError(
+            "--resample makes rows of what --k contributors share, and writes no sessions. Use --profile public."
+        )
     _verify_number("k must be", chosen.k, 1)
     _verify_number("time_step_ms must be", chosen.time_step_ms, 0)
     for name, value, word in (("input", chosen.round_input, "block"), ("output", chosen.round_output, "pow2")):
@@ -353,7 +361,7 @@ def _unprotected_by_draws(profile: Profile, counted: str | None) -> list[str]:
     listed = [
         f"lengths and reuse that {profile.k} or more drawn contributors have in common, on a grid of powers of two",
         "the number of requests, their mean rate and the usual pause of a contributor, to a power of two",
-        f"that one contributor was in the log, with at most 57 of 100 right guesses of an attacker who knows all others; "
+        "that one contributor was in the log, for up to 57 right guesses of 100 by who knows all others; "
         "a person who is several contributors is hidden less",
     ]
     if counted in STRONG:

@@ -168,7 +168,8 @@ class AuditOptions:
         metavar="FILE", group="Input",
     )  # fmt: skip
     profile: ProfileName | None = option(
-        None, "Profile to grade against: exact, standard, strict or public.  [default: the declared profile, else standard]",
+        None,
+        "Profile to grade against: exact, standard, strict or public.  [default: the declared profile, else standard]",
         metavar="NAME", group="Privacy",
     )  # fmt: skip
     allow_measured: Iterable[str] = option(

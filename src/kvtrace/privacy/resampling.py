@@ -35,7 +35,8 @@ class Grid(NamedTuple):
 
 
 LADDER = (  # from fine to coarse
-    Grid(2, 2, 4, True), Grid(2, 4, 16, True), Grid(4, 16, 256, True), Grid(4, 16, 256, False), Grid(16, 256, 256, False)
+    Grid(2, 2, 4, True), Grid(2, 4, 16, True), Grid(4, 16, 256, True),
+    Grid(4, 16, 256, False), Grid(16, 256, 256, False),
 )  # fmt: skip
 RATIOS = np.array([grid[:3] for grid in LADDER])
 
@@ -137,7 +138,7 @@ def repeated(cell: np.ndarray, is_new: np.ndarray, share: float, count: int, rng
     """The cells of new rows: those of the draws, in turn, with about this share of new ones.
 
     >>> repeated(np.array([0, 1, -1, 2]), np.array([True, True, False, False]), 0.2, 8, np.random.default_rng(1))
-    array([2, 2, 2, 1, 2, 2, 2, 0])
+    array([2, 0, 1, 2, 2, 2, 2, 2])
     """
     kept = [rng.permutation(cell[(cell >= 0) & (is_new == new)]) for new in (True, False)]
     smaller = min(share, 1 - share)
@@ -207,7 +208,9 @@ def _packed(prefix, extends, *classes) -> np.ndarray:
     return packed
 
 
-def lengths_within(cells: Cells, depth: np.ndarray, drawn: np.ndarray, rng) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+def lengths_within(
+    cells: Cells, depth: np.ndarray, drawn: np.ndarray, rng
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Blocks, reused blocks and output tokens of each drawn row, spread evenly over the logarithms of its cell."""
     classes, ratios = cells.classes[drawn], RATIOS[cells.level[drawn]].astype(np.float64)
     values = np.floor(ratios ** (np.maximum(classes, 1) - 1 + rng.random(classes.shape))).astype(np.int64)

@@ -149,7 +149,9 @@ def check_k_sharing(evidence: Evidence) -> Finding:
         return not_checked("no row is a valid request")
     if evidence.profile.resample:  # links between rows are made by chance
         sentence = f"{NEW_ROWS}; the file alone does not show what drawn contributors have in common."
-        return warned({"k": evidence.profile.k, "resampled": True}, sentence, "Trust the publisher, or release it again.")
+        return warned(
+            {"k": evidence.profile.k, "resampled": True}, sentence, "Trust the publisher, or release it again."
+        )
     profile_k, (who, certain) = evidence.profile.k, counted(evidence)
     k = profile_k if profile_k > 1 else USUAL_K
     count = evidence.contributors_up_to(k, who.contributor)
