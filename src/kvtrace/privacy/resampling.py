@@ -23,6 +23,7 @@ from .trace_draft import RowBlocks, TraceDraft
 
 ENOUGH = 1000  # draws, from which on contributors with many rows count more
 NEVER = 1 << 31  # more contributors, or cells, than any log has
+QUARTILES = 1.349  # standard deviations of a normal distribution between its quartiles
 
 
 class Grid(NamedTuple):
@@ -105,7 +106,7 @@ def resample(
     depth = np.where(cells.prefix >= 0, shapes.depth[cells.example], 0)
     length, reuse, output = lengths_within(cells, depth, cell, rng)
     parent = parents_of(cells.prefix[cell], reuse, length, rng)
-    time = times_of(parent, length, *pace_of(draft.rows.timestamp[known], who), rng)
+    time = times_of(parent, length, *pace_of(draft.rows.timestamp[known], who, is_new), rng)
     order = np.argsort(time, kind="stable")
     linked = linked_blocks(drawn, cells, depth, cell, parent, np.minimum(reuse, length[parent]), length, order)
     rows = Columns(
@@ -245,25 +246,26 @@ def parents_of(prefix: np.ndarray, reuse: np.ndarray, length: np.ndarray, rng: n
     return parent
 
 
-def pace_of(timestamp: np.ndarray, contributor: np.ndarray) -> tuple[float, float]:
-    """The mean time between requests, and the median one between requests of a contributor, as powers of two in ms.
+def pace_of(timestamp: np.ndarray, contributor: np.ndarray, is_new: np.ndarray) -> tuple[float, np.ndarray]:
+    """Twice the median time of new conversations, and the quartiles of a contributor's pauses: powers of two in ms.
 
-    >>> pace_of(np.array([0.0, 900.0, 2000.0, 3000.0]), np.array([0, 1, 0, 1]))
-    (1024.0, 2048.0)
+    >>> pace_of(np.array([0.0, 900.0, 2000.0, 3000.0]), np.array([0, 1, 0, 1]), np.array([True, True, False, False]))
+    (1024.0, array([2048., 2048., 2048.]))
     """
     order = np.argsort(contributor, kind="stable")
-    is_next = np.diff(contributor[order]) == 0
-    mean = float(timestamp[-1] - timestamp[0]) / max(1, len(timestamp) - 1)
-    pauses = np.diff(timestamp[order])[is_next]
-    median = float(np.median(pauses)) if len(pauses) else mean
-    gap, pause = (2.0 ** round(math.log2(max(1.0, value))) for value in (mean, median))
-    return gap, pause
+    pauses = np.diff(timestamp[order])[np.diff(contributor[order]) == 0]
+    starts = timestamp[is_new] if is_new.any() else timestamp
+    middle = np.median(starts - timestamp[0])
+    quartiles = np.quantile(pauses, [0.25, 0.5, 0.75]) if len(pauses) else np.zeros(3)
+    last, *rounded = 2.0 ** np.round(np.log2(np.maximum(1.0, [2 * middle, *quartiles])))
+    return float(last), np.array(rounded)
 
 
-def times_of(parent: np.ndarray, length: np.ndarray, gap_ms: float, pause_ms: float, rng) -> np.ndarray:
+def times_of(parent: np.ndarray, length: np.ndarray, last_ms: float, pauses_ms: np.ndarray, rng) -> np.ndarray:
     """Times at random: evenly spread starts, and each further row a pause after the row that it extends."""
-    time = rng.random(len(parent)) * gap_ms * len(parent)
-    pause = rng.exponential(pause_ms, len(parent))
+    time = rng.random(len(parent)) * last_ms
+    low, middle, high = np.log2(pauses_ms)
+    pause = 2.0 ** (middle + rng.standard_normal(len(parent)) * (high - low) / QUARTILES)  # log-normal
     for row in np.argsort(length, kind="stable").tolist():  # parents are not longer
         if parent[row] >= 0:
             time[row] = time[parent[row]] + pause[row]
