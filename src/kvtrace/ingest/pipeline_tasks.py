@@ -119,7 +119,7 @@ def anonymize_dataset(
         is_chained
         and not keep_order
         and session_share == 1
-        and not job.profile.resample
+        and not job.profile.needs_all_rows
         and not job.recipe.reader.delays
     )
     parts = _partitions(job, tasks, checkpoint, in_stages)
@@ -135,7 +135,7 @@ def anonymize_dataset(
                 listeners.on_progress(Progress(read_bytes, total, row_counter.counts.requests, row_counter.tokens))
         counts, is_sorted = row_counter.counts, not keep_order and row_counter.is_reversed
         job = checked(
-            job, row_counter, listeners, is_sorted=is_sorted, sampled=session_share != 1 or job.profile.resample
+            job, row_counter, listeners, is_sorted=is_sorted, sampled=session_share != 1 or job.profile.is_sample
         )
         spilled = sum(partition.bytes for partition in encoded)
         if in_stages and job.arrival_model is not None:

@@ -31,6 +31,7 @@ class ReleaseStep(StrEnum):
     ORIGINAL = "original"  # before all steps
     CHAINED = "chained"
     SAMPLED = "sampled"
+    ALIKE = "alike"
     TAILS_UNIQUE = "tails_unique"
     TAILS_DROPPED = "tails_dropped"
     TENANTS_ISOLATED = "tenants_isolated"
@@ -47,6 +48,7 @@ LABELS = {
     ReleaseStep.ORIGINAL: "original",
     ReleaseStep.CHAINED: "chained",
     ReleaseStep.SAMPLED: "sampled",
+    ReleaseStep.ALIKE: "lengths alike",
     ReleaseStep.TAILS_UNIQUE: "tails unique",
     ReleaseStep.TAILS_DROPPED: "tails dropped",
     ReleaseStep.TENANTS_ISOLATED: "tenants isolated",
@@ -97,7 +99,7 @@ class Account:
     @property
     def is_sample(self) -> bool:
         """Whether the released rows say nothing about the number of rows of the whole."""
-        return self.sampled or self.resampled is not None
+        return self.sampled or self.profile.is_sample
 
     def record(self, step: ReleaseStep, draft: TraceDraft) -> None:
         """Add a step with the hits after it."""

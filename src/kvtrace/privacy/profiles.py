@@ -47,6 +47,7 @@ def profile(
     round_input: str | int | None = None,
     round_output: str | int | None = None,
     drop_sessions: bool | None = None,
+    alike: int | None = None,
     resample: bool | None = None,
     keep_measured: Iterable[str] | None = None,
 ) -> Profile:
@@ -58,9 +59,10 @@ def profile(
         k_counts: What k counts: "users" (accounts first), "sessions", "requests" or "auto" (the best known kind).
         tail: The last, partial block of a prompt: "kept", "unique" or "dropped".
         time_step_ms: Times are rounded down to such steps; 0 keeps milliseconds.
-        round_input: Round input lengths up to multiples of this many tokens, or to "block"; "exact" keeps them.
+        round_input: Round input lengths up to multiples of this many tokens, to "block", or to "pow2" blocks; "exact" keeps them.
         round_output: Round output lengths up to multiples of this many tokens, or to "pow2"; "exact" keeps them.
         drop_sessions: Leave out sessions, turns and parents.
+        alike: Rows whose rounded lengths fewer contributors have are left out; 1 keeps all.
         resample: Write new rows, made of what k contributors of a random draw have in common.
         keep_measured: Names of measured columns to keep, from `cached_tokens`, `ttft_ms`, `e2e_ms` and `queue_ms`. By
             default an exact release keeps all of them, and any other keeps none.
@@ -79,7 +81,7 @@ def profile(
     own = PROFILES[name] if isinstance(name, str) else name
     given: dict[str, Any] = {
         "k": k, "k_counts": k_counts, "tail": tail, "time_step_ms": time_step_ms, "round_input": round_input,
-        "round_output": round_output, "drop_sessions": drop_sessions, "resample": resample,
+        "round_output": round_output, "drop_sessions": drop_sessions, "alike": alike, "resample": resample,
         "keep_measured": None if keep_measured is None else measured_names(keep_measured),
     }  # fmt: skip
     chosen = replace(own, **{key: value for key, value in given.items() if value is not None})
@@ -96,7 +98,7 @@ def chosen_profile(release: ReleaseOptions) -> Profile:
     return profile(
         release.profile, k=release.k, k_counts=release.k_counts, tail=release.tail, time_step_ms=release.time_step_ms,
         round_input=release.round_input, round_output=release.round_output, drop_sessions=release.drop_sessions,
-        resample=release.resample,        keep_measured=release.keep_measured,
+        alike=release.alike, resample=release.resample,        keep_measured=release.keep_measured,
     )  # fmt: skip
 
 
@@ -188,10 +190,12 @@ def _verify(chosen: Profile) -> None:
             "--resample makes rows of what --k contributors share, and writes no sessions. Use --profile public."
         )
     _verify_number("k must be", chosen.k, 1)
+    _verify_number("alike must be", chosen.alike, 1)
     _verify_number("time_step_ms must be", chosen.time_step_ms, 0)
-    for name, value, word in (("input", chosen.round_input, "block"), ("output", chosen.round_output, "pow2")):
-        if value not in ("exact", word):
-            _verify_number(f"round_{name} must be `exact`, `{word}` or", value, 1)
+    if chosen.round_input not in ("exact", "block", "pow2"):
+        _verify_number("round_input must be `exact`, `block`, `pow2` or", chosen.round_input, 1)
+    if chosen.round_output not in ("exact", "pow2"):
+        _verify_number("round_output must be `exact`, `pow2` or", chosen.round_output, 1)
 
 
 def _verify_number(rule, value, minimum):
@@ -221,6 +225,7 @@ def weaker_settings(profile: Profile, *, name: str | None = None, block_size: in
         "round_input": _is_finer(profile.round_input, usual.round_input, block_size or 1),
         "round_output": _is_finer(profile.round_output, usual.round_output),
         "drop_sessions": usual.drop_sessions and not profile.drop_sessions,
+        "alike": profile.alike < usual.alike,
         "resample": usual.resample and not profile.resample,
         "block_size": block_size == 1 and usual.tail != "kept",  # no tail is partial, and no length is rounded
     }
@@ -259,7 +264,7 @@ def refusal(profile: Profile, weaker: list[str], block_size: int | None = None) 
 
 def _is_finer(own: str | int, usual: str | int, block_size: int | None = None) -> bool:
     """Whether a rounding is finer than the profile's; a number of tokens is, unless it is a whole block."""
-    if usual == "exact" or own == usual:
+    if usual == "exact" or own in (usual, "pow2"):
         return False
     return own == "exact" or block_size is None or int(own) < block_size
 

@@ -199,6 +199,22 @@ class RowBlocks:
         self.prompts = before[self.offsets[:-1] + self.prompts] - before[self.offsets[:-1]]
         self.number, self.offsets = self.number[kept], before[self.offsets]
 
+    def pad(self, count: np.ndarray) -> None:
+        """Add so many blocks of its own to the end of each row, which has no outputs.
+
+        >>> from kvtrace.trace.building import toy
+        >>> blocks = RowBlocks.of(toy("0 1", "0"))
+        >>> blocks.pad(np.array([2, 0])), blocks.number
+        (None, array([0, 1, 2, 3, 0], dtype=int32))
+        """
+        references = count if self.lengths is None else np.minimum(count, 1)  # a run is one reference
+        new = self.distinct + np.arange(int(references.sum()), dtype=np.int32)
+        self.number = joined((self.number, np.diff(self.offsets)), (new, references)).astype(np.int32)
+        self.offsets, self.prompts = self.offsets + offsets_of(references), self.prompts + references
+        self.distinct += len(new)
+        if self.lengths is not None:
+            self.lengths = np.concatenate([self.lengths, count[count > 0].astype(self.lengths.dtype)])
+
     def drop_outputs(self) -> None:
         """Leave out the blocks of all outputs."""
         if self.has_outputs:
