@@ -160,7 +160,7 @@ def anonymize(
         k_counts: What k counts: "users", "sessions", "requests" or "auto".
         tail: The last, partial block of a prompt: "kept", "unique" or "dropped".
         time_step_ms: Times are rounded down to multiples of it; 0 keeps milliseconds.
-        round_input: Round input lengths up to multiples of this many tokens, of "block", or to "pow2" blocks; "exact" keeps them.
+        round_input: Round input lengths up to multiples of this many tokens, to "block", "pow2" (of blocks) or "exact".
         round_output: Round output lengths up to multiples of this many tokens, or to "pow2"; "exact" keeps them.
         drop_sessions: Leave out sessions, turns and parents.
         alike: Requests whose rounded lengths fewer contributors have are left out; 1 keeps all.

@@ -59,7 +59,7 @@ def profile(
         k_counts: What k counts: "users" (accounts first), "sessions", "requests" or "auto" (the best known kind).
         tail: The last, partial block of a prompt: "kept", "unique" or "dropped".
         time_step_ms: Times are rounded down to such steps; 0 keeps milliseconds.
-        round_input: Round input lengths up to multiples of this many tokens, to "block", or to "pow2" blocks; "exact" keeps them.
+        round_input: Round input lengths up to multiples of this many tokens, to "block", "pow2" (of blocks) or "exact".
         round_output: Round output lengths up to multiples of this many tokens, or to "pow2"; "exact" keeps them.
         drop_sessions: Leave out sessions, turns and parents.
         alike: Rows whose rounded lengths fewer contributors have are left out; 1 keeps all.

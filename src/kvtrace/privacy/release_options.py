@@ -128,7 +128,7 @@ class ReleaseOptions:
     )  # fmt: skip
     round_input: str | int | None = option(
         None,
-        "Round input lengths up to a multiple of TOKENS, or of a `block`, or to 1, 2, 4, ... blocks (`pow2`, which adds "
+        "Round input lengths up to a multiple of TOKENS, or of a `block`, or to 1, 2, 4, ... blocks (`pow2` adds "
         "blocks to prompts); or `exact`.  [default: the profile's]",
         metavar="TOKENS", parse=_length, group="Privacy",
     )  # fmt: skip
@@ -145,7 +145,8 @@ class ReleaseOptions:
     )
     alike: int | None = option(
         None,
-        "Leave out requests whose rounded lengths fewer than N contributors have; 1 keeps all.  [default: the profile's]",
+        "Leave out requests with rounded lengths that fewer than N contributors have; 1 keeps all.  "
+        "[default: the profile's]",
         metavar="N", minimum=1, group="Privacy",
     )  # fmt: skip
     resample: bool | None = option(

@@ -208,8 +208,8 @@ def _alike(draft: TraceDraft, profile: Profile, who: Contributors) -> np.ndarray
     kept = np.flatnonzero(np.bincount(of_contributor, minlength=int(pair.max()) + 1)[pair] >= profile.alike)
     if not len(kept):
         raise UsageError(
-            f"no lengths are common to {profile.alike:,} {WORDS[who.kind]}, so no request is left. Use a lower --alike, "
-            "or round lengths more (--round-input pow2 --round-output pow2)."
+            f"no lengths are common to {profile.alike:,} {WORDS[who.kind]}, so no request is left. Use a lower "
+            "--alike, or round lengths more (--round-input pow2 --round-output pow2)."
         )
     return kept
 
