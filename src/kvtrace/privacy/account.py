@@ -16,7 +16,7 @@ from ..trace.columns import Columns
 from ..trace.hits import Hits
 from ..trace.meta import Claims, ReleaseSection
 from ..trace.trace import Trace
-from .contributors import Contributors
+from .contributors import SINGULAR, Contributors
 from .release_options import Profile
 from .trace_draft import TraceDraft
 
@@ -105,14 +105,15 @@ class Account:
         """Add a step with the hits after it."""
         self.steps.append(StepHits(step, draft.hits()))
 
-    def note_contributors(self, unknown: int) -> None:
-        """Add notes if the contributors are a weak substitute for accounts, or those of some requests are unknown."""
+    def note_contributors(self, unknown: int, requests: int) -> None:
+        """Add notes if the contributors are a weak substitute for accounts, or `unknown` of the requests have none."""
         if self.contributors is not None and self.contributors.warning:
             self.notes.append(f"{self.contributors.warning}.")
         if self.contributors is not None and unknown:
+            name, k = SINGULAR[self.contributors.kind], self.profile.k
             self.notes.append(
-                f"{unknown:,} request{' has' if unknown == 1 else 's have'} no known contributor: together they count "
-                "as one, and blocks that they share with too few others are split."
+                f"requests that name no {name}: {unknown:,} of {requests:,}. k counts them for nobody, and they share "
+                f"only blocks that {k:,} or more {name}s have."
             )
 
     def note_dropped_links(self, linked: bool) -> None:

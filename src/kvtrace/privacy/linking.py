@@ -1,10 +1,10 @@
 """Links between the windows of a recording: which blocks of a released window another window may have, too.
 
-A window's release splits blocks of fewer than k contributors. Links must not undo that, within the window or across
-windows, so a block links in one of two ways:
+A window's release splits blocks of fewer than k known contributors. Links must not undo that, within the window or
+across windows, so a block links in one of two ways:
 
-* shared: it has k contributors or more in this window, or has one and was shared in an earlier window. All windows that
-  share the block have one number for it.
+* shared: it has k known contributors or more in this window, or has one and was shared in an earlier window. All
+  windows that share the block have one number for it.
 * own: its rows are of one contributor. Only the same contributor's rows in other windows have the number. A copy that
   k-sharing made is such a block.
 
@@ -147,7 +147,8 @@ class _Numbers:
         number_of_id = np.full(len(self._digest), -1, dtype=np.int64)
         shared = ~self._is_tail & ~self._is_copy
         if k > 1 and who is not None:
-            enough = self._released.contributors(who.contributor) >= k
+            unknown = self._released.in_rows(who.contributor == who.unknown)
+            enough = self._released.contributors(who.contributor) - unknown >= k
             was_shared = index.shared.find(self._digest) >= 0
             shared &= enough | was_shared
         shared &= self._below_shared(shared)

@@ -194,7 +194,8 @@ def release_draft(
     if add_dependencies is not None and not profile.resample:
         add_dependencies(draft)
     _coarsen(draft, account)
-    account.note_contributors(0 if account.contributors is None else account.contributors.unknown_requests)
+    unknown = 0 if account.contributors is None else account.contributors.unknown_requests
+    account.note_contributors(unknown, len(draft))
 
 
 def _alike(draft: TraceDraft, profile: Profile, who: Contributors) -> np.ndarray:
@@ -311,7 +312,7 @@ Find = Callable[[Callable[[], np.ndarray]], Contributors]  # from a function tha
 
 
 def share_by_k(draft: TraceDraft, k: int, find: Find) -> Contributors:
-    """Split each block of 2 to k - 1 contributors, one for each of them; returns the contributors, which `find` gives.
+    """Split each block that fewer than k known contributors share, one for each; returns the contributors of `find`.
 
     The blocks of one contributor are split among its members by the same rule (see contributors.py). `find` calls its
     argument if there is nothing to count but inferred conversations.
@@ -323,7 +324,7 @@ def share_by_k(draft: TraceDraft, k: int, find: Find) -> Contributors:
     """
     who = find(lambda: _split_conversations(draft, k))
     if who.kind != "inferred":
-        draft.blocks.split(who.contributor, k, who.member, unknown=who.unknown)
+        draft.blocks.split(who.contributor, k, who.member, unknown=who.unknown, unnamed=who.unnamed)
     return who
 
 

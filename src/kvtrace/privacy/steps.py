@@ -243,7 +243,7 @@ def finer_than(durations: np.ndarray, step_ms: int) -> np.ndarray:
     >>> finer_than(np.array([3000.0, 2500.0, np.nan]), 1000), finer_than(np.array([0.125, 0.12345]), 0)
     (array([False,  True, False]), array([False,  True]))
     """
-    coarse = durations // step_ms * step_ms if step_ms > 1 else np.round(durations, DIGITS)
+    coarse = durations // step_ms * step_ms if step_ms > 1 else _to_microseconds(durations)
     return ~np.isnan(durations) & (durations != coarse)
 
 
@@ -270,14 +270,17 @@ def late_starts(columns: Columns) -> np.ndarray:
 
 
 def _without_noise(columns: Columns) -> Columns:
-    """The columns with times to the microsecond that were measured: digits below it are noise of sums, or hide text."""
-    waits, measured = columns.dependencies, durations_of(columns)
-    if waits is None and not measured:
-        return columns
+    """The columns with times to the microsecond: digits below it are noise of sums, or hide text."""
+    waits, times = columns.dependencies, {"timestamp": columns.timestamp, **durations_of(columns)}
     return replace_columns(
-        columns, **{name: np.round(values, DIGITS) for name, values in measured.items()},
-        dependencies=None if waits is None else replace(waits, delay_ms=np.round(waits.delay_ms, DIGITS)),
+        columns, **{name: _to_microseconds(values) for name, values in times.items()},
+        dependencies=None if waits is None else replace(waits, delay_ms=_to_microseconds(waits.delay_ms)),
     )  # fmt: skip
+
+
+def _to_microseconds(times_ms: np.ndarray) -> np.ndarray:
+    """Times rounded to the microsecond; whole milliseconds stay, also where a double has no more digits."""
+    return np.where(times_ms == np.floor(times_ms), times_ms, np.round(times_ms, DIGITS))
 
 
 def _clock(instant: np.ndarray, step_ms: int) -> np.ndarray:

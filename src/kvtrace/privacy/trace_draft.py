@@ -221,21 +221,30 @@ class RowBlocks:
             self.drop(np.flatnonzero(~self._in_prompts()))
             self.has_outputs = False
 
-    def split(self, contributor: np.ndarray, k: int, member: np.ndarray | None = None, *, unknown: int = -1) -> bool:
-        """Split each block of 2 to k - 1 contributors into one block for each; False if there is none.
+    def split(
+        self,
+        contributor: np.ndarray,
+        k: int,
+        member: np.ndarray | None = None,
+        *,
+        unknown: int = -1,
+        unnamed: np.ndarray | None = None,
+    ) -> bool:
+        """Split each block of several contributors, if k does not count k of them, into one for each; False if none is.
 
-        Blocks of one contributor are then split among its members by the same rule, and those of the contributor that
-        stands for all `unknown` ones always.
+        Blocks of one contributor are then split among its members by the same rule. k does not count the contributor
+        `unknown`, whose blocks are split among all of its members, nor the members of rows that are `unnamed`.
         """
         count = self.contributors(contributor)
-        is_split = bool(len(self.split_where(contributor, count, (count > 1) & (count < k))))
+        few = count - self.in_rows(contributor == unknown) < k
+        is_split = bool(len(self.split_where(contributor, count, few & (count > 1))))
         if member is None:
             return is_split
         is_alone = np.ones(self.distinct, dtype=bool)  # whether a block has one contributor; copies have
-        is_alone[: len(count)] = count < k
+        is_alone[: len(count)] = few
         members = self.contributors(member)
-        is_unknown = contributor[self.first_rows()] == unknown
-        few = is_alone & (members > 1) & ((members < k) | is_unknown)
+        named = members - (0 if unnamed is None else self.in_rows(unnamed))
+        few = is_alone & (members > 1) & ((named < k) | self.in_rows(contributor == unknown))
         return bool(len(self.split_where(member, members, few))) or is_split
 
     def split_where(self, contributor: np.ndarray, count: np.ndarray, is_split: np.ndarray) -> np.ndarray:
@@ -311,6 +320,13 @@ class RowBlocks:
     def contributors(self, contributor: np.ndarray) -> np.ndarray:
         """The number of contributors of each block (int32); `contributor` has one number from 0 for each row."""
         return sharing.count_contributors(self.number, self.offsets, contributor, self.distinct)
+
+    def in_rows(self, rows: np.ndarray) -> np.ndarray:
+        """Whether each block is in any of these rows (row -> bool)."""
+        is_inside = np.zeros(self.distinct, dtype=bool)
+        if rows.any():
+            is_inside[numbering.take(self.number, self.offsets, np.flatnonzero(rows))[0]] = True
+        return is_inside
 
     def conversations(self, *, tails: bool) -> np.ndarray:
         """The conversation of each row, inferred from the blocks of prompts; `tails`: the last one may be partial."""
