@@ -81,14 +81,14 @@ def in_words(right: int, trials: int, *, is_same: bool = False) -> str:
     """The text of a cell: the right answers, and (=) if the files are the same, or the 95 % interval of their share.
 
     >>> in_words(20, 20), in_words(10, 20, is_same=True), in_words(12, 20)
-    ('**20/20**', '10/20 (=)', '12/20 (39 to 78 %)')
+    ('**20/20**', '10/20 (=)', '12/20 (39-78 %)')
     """
     if right == trials:
         return f"**{right}/{trials}**"
     if is_same:
         return f"{right}/{trials} (=)"
     low, high = interval(right, trials)
-    return f"{right}/{trials} ({100 * low:.0f} to {100 * high:.0f} %)"
+    return f"{right}/{trials} ({100 * low:.0f}-{100 * high:.0f} %)"
 
 
 def interval(right: int, trials: int) -> tuple[float, float]:
@@ -149,9 +149,7 @@ ATTACKS = [
     Attack(READER, "the last tokens of a prompt", in_trials(guesses(lambda k: TAILS, looks_up_tails))),
     Attack(READER, "the row of a request with known time and lengths", on_a_real_trace(located),
            needs_data=True),
-    Attack(READER, "whether a request with known time and lengths was made", in_trials(members.single_request)),
     Attack(COPY, "whether it is in the log, by its set of lengths", in_trials(members.member(members.by_set, 0.9))),
-    Attack(COPY, "the same, by the counts of its lengths", in_trials(members.member(members.by_counts, 0.5))),
     Attack(READER, "a time within its second, from service times and delays", in_trials(time_within_its_step)),
     Attack(READER, "the size of the whole, from a sample", in_trials(whole_of_a_sample)),
     Attack(ONE, DOCUMENT, guess(lambda k: ONE_ACCOUNT)),

@@ -36,7 +36,7 @@ class Service:
         draw = random.Random(seed)
         system, document, other = ([draw.randrange(9000) for _ in range(4 * BLOCK)] for _ in range(3))
         rows = []
-        for user in (*range(self.crowd), *range(self.crowd)):
+        for user in (number % self.crowd for number in range(max(24, self.crowd))):
             own = [draw.randrange(9000) for _ in range(draw.randrange(1, 60))]
             rows.append((self.others(user), system + own, draw.randrange(1, 500)))
         rows.append(
@@ -65,7 +65,7 @@ class Service:
 
     def under(self, profile: str) -> Service:
         """The same service, with another profile."""
-        crowd = 100 if PROFILES[profile].resample else self.crowd
+        crowd = 60 if PROFILES[profile].resample else self.crowd
         return replace(self, options=self.options | {"profile": profile}, crowd=crowd)
 
 
