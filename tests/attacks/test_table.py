@@ -9,7 +9,7 @@ from tests.attacks import table
 from tests.attacks.table import ATTACKS, ON_PAGE, TRIALS, in_words, interval, on_page
 
 FEW = 8
-CELL = re.compile(r"\**(\d+)/(\d+)\**( \(=\))?(?: \(\d+ to \d+ %\))?")
+CELL = re.compile(r"\**(\d+)/(\d+)\**( \(=\))?(?: \(\d+-\d+ %\))?")
 
 
 def named(attack):

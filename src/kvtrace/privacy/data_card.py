@@ -278,7 +278,13 @@ def _protected(profile, counted):
     """The facts that a trace of this profile hides, if its audit passed and k counted contributors of this kind."""
     yield "text of prompts and outputs, users, keys, and names in the log: a release writes none of them"
     yield "content of blocks: ids count by first appearance and do not depend on the content"
-    if protects_senders(profile, counted):
+    if profile.resample:
+        yield "single requests, sessions and times: all rows are new, and made of what the log has in common"
+        yield (
+            "other senders of a text: contributors share no blocks, but for prefixes that at least "
+            f"{profile.k} drawn accounts have"
+        )
+    elif protects_senders(profile, counted):
         yield f"other senders of a text: blocks shared by fewer than {profile.k} {counted} are split, one copy each"
     if profile.tail != "kept":
         yield "last few tokens of a prompt: no tail block is shared"

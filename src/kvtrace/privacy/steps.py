@@ -114,7 +114,7 @@ def cached_step(round_input: str | int, block_size: int) -> int:
     >>> cached_step("exact", 16), cached_step("block", 16), cached_step(4, 16)
     (1, 16, 4)
     """
-    return {"exact": 1, "block": block_size}.get(str(round_input)) or int(round_input)
+    return {"exact": 1, "block": block_size, "pow2": block_size}.get(str(round_input)) or int(round_input)
 
 
 def _rounded_cached(cached, round_input, block_size):
@@ -127,7 +127,10 @@ def _rounded_cached(cached, round_input, block_size):
 def _rounded_input(length, to, block_size, tail):
     if to == "exact":
         return length
-    step = block_size if to == "block" else int(to)
+    step = block_size if to in ("block", "pow2") else int(to)
+    if to == "pow2":
+        blocks = blocks_in_powers(length // step if tail == "dropped" else -(-length // step))
+        return np.where(blocks > 0, blocks * step, np.minimum(1, length))
     if block_size % step:
         raise UsageError(
             f"--round-input {step} does not divide the block size of {block_size:,}, so prompts would not fit their "
@@ -136,6 +139,15 @@ def _rounded_input(length, to, block_size, tail):
     if tail == "dropped":  # rounding up would add a block
         return np.maximum(length // step * step, np.minimum(1, length))
     return -(-length // step) * step
+
+
+def blocks_in_powers(blocks: np.ndarray) -> np.ndarray:
+    """Numbers of blocks, rounded up to powers of two; 0 stays 0.
+
+    >>> blocks_in_powers(np.array([0, 1, 3, 4, 5]))
+    array([0, 1, 4, 4, 8])
+    """
+    return np.where(blocks > 0, 1 << np.frexp(np.maximum(blocks, 1) - 0.5)[1].astype(np.int64), 0)
 
 
 def rounded_outputs(length: np.ndarray, to: str | int) -> np.ndarray:

@@ -46,7 +46,7 @@ def notes(account: Account) -> list[str]:
 
 def _counted(account: Account) -> str | None:
     """The kind of contributors that k counted; None if it split nothing."""
-    return None if account.contributors is None or account.profile.k == 1 else account.contributors.kind
+    return account.counted if account.profile.k > 1 else None
 
 
 def closing(account: Account, figures: dict[str, Any], block_size: int, written: Published) -> list[str]:

@@ -49,6 +49,8 @@ def check_anonymity(evidence: Evidence) -> Finding:
         "an observer who knows a request's lengths and its arrival time (within 60 s) can single out "
         f"{located:.1%} of the requests"
     )
+    if evidence.profile.resample:
+        return passed(figure, f"{NEW_ROWS}: one that fits a known request does so by chance.")
     if located > MAX_LOCATED:
         by_lengths, by_structure = figure["alone_by_lengths"], figure["alone_by_structure"]
         return warned(
@@ -57,6 +59,9 @@ def check_anonymity(evidence: Evidence) -> Finding:
             f"{_stronger(evidence)}, or accept the risk: a row reveals no content.",
         )
     return passed(figure, f"{sentence}.")
+
+
+NEW_ROWS = "all rows are new, as the settings state, and none is a request of the log"
 
 
 def _stronger(evidence: Evidence) -> str:
@@ -142,6 +147,11 @@ def check_k_sharing(evidence: Evidence) -> Finding:
     """Measure the share of requests with a block of 2 to k - 1 contributors."""
     if evidence.requests is None:
         return not_checked("no row is a valid request")
+    if evidence.profile.resample:  # links between rows are made by chance
+        sentence = f"{NEW_ROWS}; the file alone does not show what drawn contributors have in common."
+        return warned(
+            {"k": evidence.profile.k, "resampled": True}, sentence, "Trust the publisher, or release it again."
+        )
     profile_k, (who, certain) = evidence.profile.k, counted(evidence)
     k = profile_k if profile_k > 1 else USUAL_K
     count = evidence.contributors_up_to(min(k + 1, LARGEST), who.contributor)  # all unknown ones are one of them
