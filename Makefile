@@ -50,6 +50,7 @@ fuzz-short: $(VENV)/dev $(VENV)/built  ## the fuzzers on the same inputs each ti
 	PYTHONHASHSEED=0 $(PY) -m fuzz.readers --seed 1 --cases 20000
 	PYTHONHASHSEED=0 $(PY) -m fuzz.scanner --seed 1 --cases 8000
 	$(PY) -m fuzz.files --seed 1 --cases 200
+	PYTHONHASHSEED=0 $(PY) -m fuzz.kinds --seed 1 --cases 40
 	sh tools/asan_build.sh $(PY) --seed 1 --cases 20000
 	KVTRACE_CANARY_ROWS=100000 $(PY) -m pytest tests/ingest/test_canary.py -k nothing_that_a_run_leaves
 
@@ -57,11 +58,13 @@ fuzz: $(VENV)/dev $(VENV)/built  ## fuzzers for FUZZ_SECONDS each (an hour), wha
 	$(PY) -m fuzz.readers --seconds $(FUZZ_SECONDS) build/fuzz/readers
 	$(PY) -m fuzz.scanner --seconds $(FUZZ_SECONDS) build/fuzz/scanner
 	$(PY) -m fuzz.files --seconds $(FUZZ_SECONDS)
+	$(PY) -m fuzz.kinds --seconds $(FUZZ_SECONDS)
 	sh tools/asan_build.sh $(PY) --seconds $(FUZZ_SECONDS)
 	KVTRACE_RANDOM=1 KVTRACE_THOROUGH=1 KVTRACE_EXAMPLES=400 $(PY) -m pytest -n $(TEST_JOBS) --dist loadgroup tests
 	KVTRACE_CANARY_ROWS=1000000 $(PY) -m pytest tests/ingest/test_canary.py -k nothing_that_a_run_leaves
 	KVTRACE_KILL_POINTS=200 $(PY) -m pytest tests/ingest/test_resume.py -k killed_at_any_point
 	KVTRACE_KILL_POINTS=200 $(PY) -m pytest tests/capture/test_crash.py
+	KVTRACE_DISK_POINTS=20 $(PY) -m pytest tests/cli/test_full_disk.py
 
 wheel: $(VENV)/built  ## build a wheel into dist, and try it in a bare environment
 	sh tools/smoke_wheel.sh $(PY)

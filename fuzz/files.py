@@ -194,7 +194,7 @@ def _tried(folder, name, data, command) -> str | None:
     try:
         status = trial.in_child(lambda: _run(folder, command.split()), seconds=SECONDS, memory=MEMORY)
         text = (folder / "said.txt").read_text(errors="replace")
-        fault = _fault(status, text, command)
+        fault = fault_of(status, text, command)
         return fault and f"{fault}\n  {name}: kvtrace {command}\n  {text[-400:]}"
     finally:
         (folder / name).write_bytes(whole)
@@ -214,8 +214,8 @@ def _run(folder, arguments) -> int:
             sys.stderr.flush()
 
 
-def _fault(status, text, command) -> str | None:
-    if status not in (0, 2, 3, 4):
+def fault_of(status, text, command) -> str | None:
+    if status not in (0, 2, 3, 4, 6):
         return trial.why(status, SECONDS) or f"status {status}"
     if any(form in text for form in WORDS):
         return "shows content"

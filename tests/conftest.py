@@ -18,6 +18,7 @@ with contextlib.suppress(ImportError):
     import uvloop  # noqa: F401
 
 ROOT = Path(__file__).resolve().parent.parent
+SHARED = Path(os.environ.get("KVTRACE_SHARED", ROOT.parent / "shared"))
 
 
 def drawn(count: int) -> int:
@@ -92,10 +93,9 @@ def pytest_collection_finish(session):
 @pytest.fixture(scope="session")
 def shared() -> Path:
     """The folder of real data beside the project; tests that want it skip where it is missing."""
-    folder = Path(os.environ.get("KVTRACE_SHARED", ROOT.parent / "shared"))
-    if not (folder / "data").is_dir():
+    if not (SHARED / "data").is_dir():
         pytest.skip("no shared data beside the project")
-    return folder
+    return SHARED
 
 
 LOADED: dict[tuple[Any, ...], Any] = {}  # library, file, its digest, added tokens -> the tokenizer

@@ -1,5 +1,26 @@
-"""`python -m kvtrace`."""
+"""`python -m kvtrace`.
 
-from .cli import main
+The console scripts start here, too: before the command line is there, a signal ends them without a traceback.
+"""
 
-main()
+from ._base.process import forget_handlers
+
+
+def kvtrace() -> None:
+    """The console script `kvtrace`."""
+    forget_handlers()
+    from .cli import main
+
+    main()
+
+
+def datagen() -> None:
+    """The console script `datagen`."""
+    forget_handlers()
+    from .cli.datagen import main
+
+    main()
+
+
+if __name__ == "__main__":
+    kvtrace()

@@ -1,12 +1,15 @@
 """The fuzzers of fuzz/ pass on what they begin with, and see what is planted for them."""
 
+import json
+import os
 import random
 import re
+import signal
 
 import numpy as np
 import pytest
 
-from fuzz import files, kernels, seeds
+from fuzz import files, kernels, kinds, seeds
 from fuzz.mutate import mutate
 from kvtrace._base.errors import RowError
 from kvtrace._native import sharing
@@ -102,4 +105,42 @@ def test_commands_pass_the_past_finds(tmp_path):
     ],
 )
 def test_what_a_command_must_not_do_is_seen(status, text, fault):
-    assert files._fault(status, text, "analyze -q") == fault
+    assert files.fault_of(status, text, "analyze -q") == fault
+
+
+@pytest.mark.parametrize("name", kinds.KINDS)
+def test_files_of_a_kind_pass_the_past_finds_and_a_few_cases(name):
+    pytest.importorskip("pyarrow")
+    assert [fault for fault in kinds.faults_of(kinds.tasks_of(name, 5, range(4))) if fault] == []
+
+
+def test_a_damaged_file_is_the_same_each_time():
+    (example, *_) = kinds.examples_of(kinds.KINDS["windows"])
+    for file, data in example.items():
+        one, other = (kinds.damaged(random.Random(f"7 {file}"), file, data) for _ in range(2))
+        assert one == other
+
+
+def _leaks():
+    raise RowError(CANARY)
+
+
+def _takes_too_much():
+    return bytearray(kinds.MEMORY + (64 << 20))[-1]
+
+
+@pytest.mark.parametrize(
+    ("task", "fault"),
+    [
+        (lambda: kinds.outcome(_leaks), "shows content"),
+        (lambda: kinds.command("convert nowhere.jsonl -o nowhere.jsonl -q"), None),
+        (lambda: json.loads("{"), "JSONDecodeError"),
+        (lambda: os.kill(os.getpid(), signal.SIGSEGV), r"crashes \(SIGSEGV\)"),
+        (lambda: os.kill(os.getpid(), signal.SIGPROF), "takes more than 20 s"),
+        (_takes_too_much, "takes .* MB"),
+    ],
+)
+def test_what_a_case_must_not_do_is_seen(task, fault):
+    (seen, after) = kinds.faults_of([("--seed 1 --case 7", task), ("the next", lambda: None)])
+    assert after is None
+    assert seen is None if fault is None else re.search(rf"^--seed 1 --case 7: [^$]*{fault}", seen)

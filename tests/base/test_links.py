@@ -61,7 +61,7 @@ def test_a_result_follows_a_link_of_its_user_and_of_no_other(monkeypatch):
     with write_atomically("link") as stream:
         stream.write(b"new")
     assert Path("there").read_bytes() == b"new" and os.path.islink("link")
-    monkeypatch.setattr("kvtrace._base.output_files.current_user", lambda: os.getuid() + 1)
+    monkeypatch.setattr("kvtrace._base.own_files.current_user", lambda: os.getuid() + 1)
     owner = os.lstat("link").st_uid
     if owner == 0:  # root's links are followed
         os.chown("link", 12345, -1, follow_symlinks=False)
@@ -120,7 +120,7 @@ def test_no_file_of_a_work_folder_is_followed():
     os.rename("work", "moved")
     os.symlink("moved", "work")
     assert not store.has("encoded/0")
-    with pytest.raises(UsageError, match="the work folder is a link"):
+    with pytest.raises(UsageError, match="this is a link"):
         Store.at("work")
 
 
@@ -129,7 +129,7 @@ def test_a_work_folder_of_another_user_or_writable_by_others_is_refused(monkeypa
     Store.at("work")
     assert os.stat("work").st_mode & 0o777 == 0o700
     os.chmod("work", 0o777)
-    with pytest.raises(UsageError, match="others can write to it"):
+    with pytest.raises(UsageError, match="other users can write to this folder"):
         Store.at("work")
     os.chmod("work", 0o700)
     monkeypatch.setattr(os, "geteuid", lambda: os.getuid() + 1)

@@ -59,7 +59,7 @@ def test_the_lock_of_a_killed_run_locks_nothing():
 def test_a_planted_lock_is_not_followed_and_another_user_s_is_refused(monkeypatch):
     Path("mine").write_text("mine")
     os.symlink("mine", ".day.jsonl.lock")
-    with pytest.raises(Exception, match="cannot be written"), only_writer("day.jsonl"):
+    with pytest.raises(UsageError, match="this is a link, which is not followed"), only_writer("day.jsonl"):
         pass
     os.unlink(".day.jsonl.lock")
     Path(".day.jsonl.lock").touch(0o600)

@@ -47,7 +47,7 @@ class Queue:
     def __init__(self, room=1000):
         self.room, self.items = room, []
 
-    def __call__(self, source, payload, requests):
+    def __call__(self, source, payload, requests, *, moved=None):
         if len(self.items) >= self.room:
             return False
         self.items.append((source, payload, requests))

@@ -21,7 +21,7 @@ def queue():
 
 @pytest.fixture
 def upstream(model, socket_enabled):
-    with serving(model) as url:
+    with serving(model, http="httptools") as url:  # without the limits of our servers
         yield url
 
 

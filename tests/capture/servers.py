@@ -5,12 +5,15 @@ from __future__ import annotations
 import asyncio
 import socket
 import threading
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from functools import partial
 
 import uvicorn
 
+from kvtrace.capture.connections import Connections, HttpLimits, protocol
+
 UVICORN = {  # as capture/live.py has them, but with logs: tests search them
-    "http": "httptools", "loop": "uvloop", "ws": "none", "lifespan": "on", "access_log": False, "log_config": None,
+    "loop": "uvloop", "ws": "none", "lifespan": "on", "access_log": False, "log_config": None,
     "server_header": False, "date_header": False, "timeout_graceful_shutdown": 3,
 }  # fmt: skip
 
@@ -18,7 +21,8 @@ UVICORN = {  # as capture/live.py has them, but with logs: tests search them
 @contextmanager
 def serving(app, **options):
     """Run the app in a thread; gives its URL."""
-    server = uvicorn.Server(uvicorn.Config(app, **(UVICORN | options)))
+    http = partial(protocol(), Connections(HttpLimits(), 1 << 16), 1)
+    server = uvicorn.Server(uvicorn.Config(app, **(UVICORN | {"http": http} | options)))
     with socket.create_server(("127.0.0.1", 0)) as listener:
         loops = {"uvloop": "uvloop", "asyncio": "asyncio"}
         make = __import__(loops[server.config.loop]).new_event_loop
@@ -44,3 +48,31 @@ def closed_port():
     """A port of loopback where nobody listens."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
         return listener.getsockname()[1]
+
+
+class scripted:
+    """A server that answers each connection with these bytes, and closes it."""
+
+    def __init__(self, answer):
+        self.answer = answer
+
+    def __enter__(self):
+        self.listener = socket.create_server(("127.0.0.1", 0))
+        self.thread = threading.Thread(target=self.serve, daemon=True)
+        self.thread.start()
+        return self.listener.getsockname()[1]
+
+    def serve(self):
+        while True:
+            try:
+                connection, _ = self.listener.accept()
+            except OSError:
+                return
+            with connection, suppress(OSError):  # the client may have had enough
+                connection.recv(1 << 16)
+                connection.sendall(self.answer)
+
+    def __exit__(self, *_):
+        self.listener.shutdown(socket.SHUT_RDWR)
+        self.listener.close()
+        self.thread.join(5)

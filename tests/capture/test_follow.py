@@ -22,7 +22,7 @@ def test_a_truncation_inside_a_line_that_is_too_long_loses_no_line_after_it(tmp_
     monkeypatch.setattr(follow, "MAX_LINE", 10)
     path, queue, stop = tmp_path / "log", Lines(), threading.Event()
     path.write_bytes(b"a\n" + b"x" * 50)
-    follower = follow.Follower(path, queue, queue.has_room, state=None, from_start=True)
+    follower = follow.Follower(path, queue, queue.has_room, ledger=None, from_start=True)
     thread = threading.Thread(target=follower.run, args=(stop,))
     thread.start()
     try:

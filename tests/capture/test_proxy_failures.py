@@ -12,7 +12,7 @@ from kvtrace.capture.proxy.exchange import Exchange
 from kvtrace.capture.sources.proxy import proxy_app
 from tests.attacks.canary import CANARY, WORDS, require_none
 from tests.capture.recorded import line_of, record_of, wait_until
-from tests.capture.servers import closed_port
+from tests.capture.servers import closed_port, scripted
 from tests.capture.stub_model import TEXT
 from tests.capture.wire import (
     answered,
@@ -77,34 +77,6 @@ def test_an_answer_that_is_not_http_is_502(answer, proxied):
         app = proxied(to=f"http://127.0.0.1:{port}")
         assert answered(app.url, post(chat_request(), headers=KEY))[0] == 502
     assert app.counts.failed == 1
-
-
-class scripted:
-    """A server that answers each connection with these bytes, and closes it."""
-
-    def __init__(self, answer):
-        self.answer = answer
-
-    def __enter__(self):
-        self.listener = socket.create_server(("127.0.0.1", 0))
-        self.thread = threading.Thread(target=self.serve, daemon=True)
-        self.thread.start()
-        return self.listener.getsockname()[1]
-
-    def serve(self):
-        while True:
-            try:
-                connection, _ = self.listener.accept()
-            except OSError:
-                return
-            with connection:
-                connection.recv(1 << 16)
-                connection.sendall(self.answer)
-
-    def __exit__(self, *_):
-        self.listener.shutdown(socket.SHUT_RDWR)
-        self.listener.close()
-        self.thread.join(5)
 
 
 def test_a_body_over_the_limit_is_413(proxied, model, queue):

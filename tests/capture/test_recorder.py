@@ -15,7 +15,7 @@ from kvtrace.cli import run
 from kvtrace.cli.record import _summary
 from kvtrace.privacy.checks.finding import Audit, Finding
 from kvtrace.privacy.publishing import publish
-from tests.capture.windows import sealed, waited
+from tests.capture.windows import header, sealed, waited
 from tests.docs import ROOT
 
 LOG = ROOT / "examples/raw_log.jsonl"
@@ -95,6 +95,29 @@ def test_an_empty_window_leaves_no_file(tmp_path):
     assert [path.name for path in tmp_path.iterdir()] == [STATE]
 
 
+def test_what_is_no_window_in_the_folder_of_open_ones_is_named_and_left_there(tmp_path):
+    state = tmp_path / STATE
+    state.mkdir(mode=0o700)
+    (tmp_path / "elsewhere").write_text("{}\n")
+    (state / "broken.window").symlink_to("nowhere")
+    (state / "link.window").symlink_to(tmp_path / "elsewhere")
+    (state / "folder.window").mkdir()
+    os.mkfifo(state / "pipe.window")
+    (state / "endless.window").write_bytes(b"{" * (2 << 20))
+    (state / "foreign.window").write_text('{"kvtrace_window": 9}\n')
+    (state / "damaged.window").write_text('{"kvtrace_window": 1, "name": "../damaged"}\n')
+    odd, told = sorted(path.name for path in state.iterdir()), []
+    with Recorder(tmp_path, on_message=told.append, **OPTIONS) as recorder:
+        recorder.put("follow", LINES[0])
+        assert recorder.counts().failed == len(odd) == 7
+    (window,) = sealed(tmp_path)
+    assert len(kvtrace.read(window)) == 1
+    unsealed = [sentence for sentence in told if "not sealed" in sentence]
+    assert sorted(sentence.partition(":")[0] + ".window" for sentence in unsealed) == odd
+    assert all(sentence.count("\n") == 0 and "Its digests are kept" in sentence for sentence in unsealed)
+    assert sorted(path.name for path in state.glob("*.window")) == odd
+
+
 def test_requests_that_came_between_two_windows_are_lost_once(tmp_path):
     Recorder(tmp_path, **OPTIONS).close()
     Ledger(tmp_path / STATE / "counts").accepted += 7  # a kill came after the last window ended
@@ -158,8 +181,9 @@ def test_the_summary_of_a_proxy_names_what_its_upstream_did_not_answer():
 
 def test_a_window_with_a_source_and_no_request_leaves_no_file_and_says_what_is_lost(tmp_path):
     path = tmp_path / "window-20261123T100000Z.window"
-    file = WindowFile(path, {"name": path.stem, "suffix": ".jsonl", "accepted": 3, "dropped": 0})
-    file.source("follow", {"block_size": 16, "tail": "kept", "outputs": False, "holds_hashes": False, "meta": {}})
+    file = WindowFile(path, header(path.stem, **OPTIONS) | {"accepted": 3, "dropped": 0})
+    meta = {"log": {}, "hash": "", "session_mode": ""}
+    file.source("follow", {"block_size": 16, "tail": "kept", "outputs": False, "holds_hashes": False, "meta": meta})
     file.finish(accepted=8, dropped=0)
     done = seal(path, tmp_path)
     assert (done.files, done.lost) == ([], 5) and not path.exists()

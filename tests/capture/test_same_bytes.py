@@ -16,6 +16,7 @@ from opentelemetry.sdk._logs.export import BatchLogRecordProcessor
 from opentelemetry.sdk.trace.export import BatchSpanProcessor
 
 import kvtrace
+from kvtrace.capture.intake import Ledger
 from kvtrace.capture.live import Address, Live, LiveOptions
 from kvtrace.capture.recorder import Recorder
 from kvtrace.privacy.publishing import publish
@@ -42,7 +43,7 @@ def recording(folder, requests, options=OPTIONS, **sources):
     """Record with these sources until so many requests are digested; gives the addresses of the servers."""
     said = []
     with Recorder(folder, on_message=said.append, **options) as recorder:
-        with Live(LiveOptions(**sources), recorder, state=recorder.state, on_message=said.append) as live:
+        with Live(LiveOptions(**sources), recorder, ledger=recorder.ledger, on_message=said.append) as live:
             yield live.addresses
         waited(lambda: recorder.counts().digested >= requests)
     assert recorder.counts().digested == requests and recorder.counts().dropped == 0
@@ -186,17 +187,17 @@ def test_a_rotated_log(tmp_path):
     with recording(tmp_path / "recorded", 30, follow=(log,)):
         for part in (rows[:10], rows[10:20], rows[20:]):
             log.write_text("".join(json.dumps(row) + "\n" for row in part))
-            waited(partial(has_read, tmp_path / "recorded/.recording", log))
+            waited(partial(has_read, tmp_path / "recorded/.recording/counts", log))
             log.rename(tmp_path / f"old-{part[0]['timestamp']}.jsonl")
     whole = tmp_path / "whole.jsonl"
     whole.write_text("".join(json.dumps(row) + "\n" for row in rows))
     assert_same(tmp_path / "recorded", whole)
 
 
-def has_read(state, log):
+def has_read(counts, log):
     """Whether the follower has read the whole file."""
-    expected = log.stat().st_ino.to_bytes(8, "little") + log.stat().st_size.to_bytes(8, "little")
-    return any(position.read_bytes() == expected for position in state.glob("follow-*"))
+    position = Ledger(counts).position(log)
+    return (position.file, position.offset) == (log.stat().st_ino, log.stat().st_size)
 
 
 def chats(count):

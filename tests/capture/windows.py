@@ -2,6 +2,19 @@
 
 import time
 
+from kvtrace.capture.encoders import LiveEncoding
+from kvtrace.capture.windows import WindowSettings
+from kvtrace.ingest.encoding_options import EncodingOptions
+from kvtrace.ingest.keys import Key
+from kvtrace.privacy.release_options import ReleaseOptions
+
+
+def header(name, **options):
+    """The header of a window's file."""
+    encoding = LiveEncoding.of(EncodingOptions(**options), ReleaseOptions())
+    settings = WindowSettings(encoding, base=None, keeps_key=False, linked=False, suffix=".jsonl", session_share=1.0)
+    return settings.header(name, 0.0, Key.random())
+
 
 def sealed(folder):
     """The sealed windows of a folder, in order."""

@@ -1,14 +1,18 @@
 """How a command ends when a signal comes at its end: no traceback, no false statement, all of its outputs or none."""
 
+import importlib
 import os
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 import kvtrace
+from kvtrace._base import process
 from kvtrace._base.output_files import appear_together, write_atomically
 from kvtrace._base.process import uninterrupted
 
@@ -21,13 +25,13 @@ def started(code, *arguments):
     """A process that runs `main` after some code, up to the line that the code prints."""
     code = f"{WAIT}{code}\nfrom kvtrace.cli import main\nmain()"
     paths = {"PYTHONPATH": str(Path(kvtrace.__file__).parent.parent)}
-    process = subprocess.Popen(
+    child = subprocess.Popen(
         [sys.executable, "-c", code, *arguments], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
         env=os.environ | paths,
     )  # fmt: skip
-    while process.stdout.readline() not in ("here\n", ""):
+    while child.stdout.readline() not in ("here\n", ""):
         pass
-    return process
+    return child
 
 
 @pytest.fixture
@@ -38,31 +42,58 @@ def trace(tmp_path, monkeypatch):
     return tmp_path
 
 
+@pytest.mark.parametrize("hook", ["atexit.register", "threading._register_atexit"])
 @pytest.mark.parametrize("number", SIGNALS)
-def test_a_signal_while_python_exits_ends_it_without_a_word(number):
-    process = started("atexit.register(wait)", "--version")
-    process.send_signal(number)
-    assert process.communicate(timeout=20)[1] == "" and process.returncode == -number
+def test_a_signal_while_python_exits_ends_it_without_a_word(number, hook):
+    child = started(f"import threading\n{hook}(wait)", "--version")
+    child.send_signal(number)
+    assert child.communicate(timeout=20)[1] == "" and child.returncode == -number
+
+
+@pytest.mark.parametrize("number", SIGNALS)
+def test_a_signal_in_a_destructor_is_neither_lost_nor_a_traceback(trace, number):
+    code = (
+        "import signal\nimport kvtrace.cli.convert as convert\n"
+        f"class Destroyed:\n    def __del__(self):\n        signal.raise_signal({number})\n"
+        "convert.print_lines = lambda *_: (Destroyed() and None, wait())"
+    )
+    child = started(code, "convert", "day.jsonl", "-o", "out.jsonl", "--block-size", "16")
+    name = "the keyboard" if number == signal.SIGINT else number.name
+    error = child.communicate(timeout=20)[1].removeprefix("\n")
+    assert error == f"kvtrace: stopped by {name}; the output is complete.\n" and child.returncode == 128 + number
+
+
+def test_a_signal_among_the_locks_of_imports_comes_when_they_are_released():
+    """A KeyboardInterrupt at a line of `_ModuleLock.release` left the lock taken, and the next import never ended."""
+    before = {number: signal.getsignal(number) for number in (*SIGNALS, signal.SIGALRM)}
+    inside = SimpleNamespace(f_code=importlib._bootstrap._ModuleLock.release.__code__)
+    try:
+        process._raise(signal.SIGTERM, inside)
+        with pytest.raises(process.SignalReceived):
+            time.sleep(20)
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 @pytest.mark.parametrize("number", SIGNALS)
 def test_a_signal_after_the_output_is_written_does_not_deny_it(trace, number):
     code = "import kvtrace.cli.convert as convert\nconvert.print_lines = lambda *_: wait()"
-    process = started(code, "convert", "day.jsonl", "-o", "out.jsonl", "--block-size", "16")
-    process.send_signal(number)
+    child = started(code, "convert", "day.jsonl", "-o", "out.jsonl", "--block-size", "16")
+    child.send_signal(number)
     name = "the keyboard" if number == signal.SIGINT else number.name
-    said = process.communicate(timeout=20)[1].removeprefix("\n")
+    said = child.communicate(timeout=20)[1].removeprefix("\n")
     assert said == f"kvtrace: stopped by {name}; the output is complete.\n"
-    assert process.returncode == 128 + number and {"out.jsonl", "out.jsonl.meta.json"} <= {*os.listdir()}
+    assert child.returncode == 128 + number and {"out.jsonl", "out.jsonl.meta.json"} <= {*os.listdir()}
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
 def test_synthesize_leaves_model_and_sample_or_neither(trace, number):
     code = "import kvtrace.synthesis.sampling as s\ns.write_drawn = lambda *a, **k: wait()"
     options = ["-o", "more.jsonl", "--save-model", "model.json", "--block-size", "16"]
-    process = started(code, "synthesize", "day.jsonl", *options)
-    process.send_signal(number)
-    process.communicate(timeout=20)
+    child = started(code, "synthesize", "day.jsonl", *options)
+    child.send_signal(number)
+    child.communicate(timeout=20)
     assert not {"model.json", "more.jsonl"} & {*os.listdir()}
     from kvtrace.cli import run
 
@@ -90,3 +121,14 @@ def test_a_signal_waits_for_the_end_of_a_step():
         signal.raise_signal(signal.SIGINT)
         done.append(1)
     assert done == [1] and signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
+def test_a_signal_that_comes_before_a_wait_or_inside_one_ends_the_wait():
+    """A service waits for its end; the handler must need no lock of the wait, nor the wait a signal to end."""
+    code = (
+        "import signal, threading\nfrom kvtrace.cli.source_options import stop_event\n"
+        "with stop_event() as stopped, stopped._cond:\n"  # where a wait begins
+        "    signal.raise_signal(signal.SIGTERM)\n    assert stopped.wait() and stopped.is_set()\n"
+    )
+    paths = {"PYTHONPATH": str(Path(kvtrace.__file__).parent.parent)}
+    assert subprocess.run([sys.executable, "-c", code], env=os.environ | paths, timeout=60).returncode == 0

@@ -8,6 +8,7 @@ import pytest
 
 import kvtrace
 from kvtrace.cli import commands, datagen, run
+from kvtrace.cli.completion import FileName
 from kvtrace.cli.output import INPUTS, OUTPUTS, option_of
 from tests.unaudited import write
 
@@ -33,6 +34,7 @@ SAME = [
     ("sweep day.jsonl -o day.jsonl --capacity 2", "-o day.jsonl is the same file as TRACE day.jsonl"),
     ("sweep more.csv.cells.jsonl -o more.csv", "the list of cells of -o (more.csv.cells.jsonl) is the same file as"),
     ("sweep link.jsonl hard.jsonl -o day.jsonl", "-o day.jsonl is the same file as TRACE link.jsonl"),
+    ("tune day.jsonl --capacity 2 --save-table day.jsonl", "--save-table day.jsonl is the same file as TRACE day"),
     ("texts day.jsonl -o day.jsonl --tokenizer deepseek-r1", "-o day.jsonl is the same file as TRACE day.jsonl"),
     ("texts day.jsonl -o words.txt --tokenizer deepseek-r1 --words words.txt", "the same file as --words words.txt"),
     ("report day.jsonl -o day.jsonl", "-o day.jsonl is the same file as TRACE day.jsonl"),
@@ -248,7 +250,7 @@ def test_every_option_that_names_a_file_passes_through_the_refusal():
     for group in (commands, datagen.commands):
         for name, command in group.commands.items():
             for parameter in command.params:
-                if not isinstance(parameter.type, click.types.StringParamType | click.Path | click.File):
+                if not isinstance(parameter.type, click.types.StringParamType | click.Path | click.File | FileName):
                     continue
                 metavar = (parameter.metavar or "").strip("[]").removesuffix("...")
                 option = f"{name} {option_of(parameter)} {metavar}"

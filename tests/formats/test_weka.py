@@ -458,6 +458,16 @@ def test_stated_blocks_survive_other_formats(folder):
         assert (read.fixes.more_blocks, read.fixes.fewer_blocks) == (3, 2)
 
 
+def test_agentic_rows_get_the_blocks_that_their_tokens_need(folder, capsys):
+    put(STATED)
+    assert run(["convert", "a.json", "-o", "t.jsonl", "--to", "agentic-mooncake"]) == 0
+    said = capsys.readouterr().err
+    assert "3 prompts became as long as their blocks" in said and "2 prompts got blocks of their own" in said
+    read, trace = kvtrace.read("t.jsonl"), kvtrace.read("a.json")
+    assert not kvtrace.check("t.jsonl") and (read.input_length >= trace.input_length).all()
+    assert unlimited_hits(read).tolist() == unlimited_hits(trace).tolist()
+
+
 def test_uses_that_need_whole_prompts_say_so(folder, capsys):
     put(STATED)
     assert run(["release", "a.json", "-o", "out.jsonl"]) == 3

@@ -47,7 +47,7 @@ def test_a_key_file_holds_32_digits(tmp_path, content):
 def test_a_key_file_that_cannot_be_is_one_clear_line(tmp_path):
     with pytest.raises(UsageError, match="cannot be created"):
         load_key(tmp_path / "no" / "key")
-    with pytest.raises(UsageError, match="not a regular file"):
+    with pytest.raises(UsageError, match="this is a folder"):
         load_key(tmp_path)
     with pytest.raises(UsageError, match="16 bytes"):
         Key(b"short")
@@ -58,7 +58,7 @@ def test_a_key_file_that_is_a_link_is_refused(tmp_path):
     (tmp_path / "link").symlink_to("key")
     (tmp_path / "dangling").symlink_to("gone")
     for name in ("link", "dangling"):
-        with pytest.raises(UsageError, match=r"cannot be read .* It is a link: name the file itself\.$"):
+        with pytest.raises(UsageError, match="this is a link, which is not followed"):
             load_key(tmp_path / name)
     assert not (tmp_path / "gone").exists()
 
@@ -66,13 +66,13 @@ def test_a_key_file_that_is_a_link_is_refused(tmp_path):
 def test_a_key_file_of_another_user_is_refused(tmp_path, monkeypatch):
     load_key(tmp_path / "key")
     monkeypatch.setattr(os, "geteuid", lambda: os.getuid() + 1)
-    with pytest.raises(UsageError, match="belongs to another user, who knows the key"):
+    with pytest.raises(UsageError, match="belongs to another user"):
         load_key(tmp_path / "key")
 
 
 def test_a_key_file_that_is_a_pipe_does_not_stop_a_run(tmp_path):
     os.mkfifo(tmp_path / "key", 0o600)
-    with pytest.raises(UsageError, match="not a regular file"):
+    with pytest.raises(UsageError, match="this is a pipe or a device"):
         load_key(tmp_path / "key")
 
 

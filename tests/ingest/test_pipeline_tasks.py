@@ -158,6 +158,7 @@ def test_accounts_and_their_users_are_counted_alike_in_tasks(log, tmp_path, kind
         for name in ("contributor", "member"):
             assert _same_groups(getattr(result[2], name), getattr(expected[2], name))
         assert ((result[2].contributor == result[2].unknown) == (expected[2].contributor == expected[2].unknown)).all()
+        assert expected[2].unnamed is not None and (result[2].unnamed == expected[2].unnamed).all()
 
 
 @pytest.mark.parametrize("in_parts", [True, False])

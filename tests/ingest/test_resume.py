@@ -453,7 +453,7 @@ def test_a_work_folder_that_others_can_write_to_is_not_resumed(place, monkeypatc
     monkeypatch.setattr(TaskCheckpoint, "append_partition", stop)
     assert run([*COMMAND, *TASKS]) == 5 and CONTINUES in capsys.readouterr().err
     os.chmod(f"{CHECKPOINT}.work", 0o777)
-    assert told(run([*COMMAND, *TASKS, "--resume"]), 2, capsys, "others can write to it")
+    assert told(run([*COMMAND, *TASKS, "--resume"]), 2, capsys, "other users can write to this folder")
 
 
 def test_runs_that_cannot_be_resumed_have_no_checkpoint(place, capsys):

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import os
 import re
 import struct
 import sys
@@ -647,6 +648,24 @@ def text_of_the_sidecar(path, edit):
     edit_text(path, edit)
 
 
+def last_digits(section: dict, name: str) -> None:
+    """Change a number in the last digits that a double has."""
+    section[name] = float(np.nextafter(section[name], np.inf))
+
+
+@craft("sidecar", ALL, duration=dict(edit=lambda figures: last_digits(figures, "duration_ms")),
+       tenth_of_a_nanosecond=dict(edit=lambda figures: put("duration_ms", figures["duration_ms"] + 1e-7)(figures)),
+       rate=dict(edit=lambda figures: last_digits(figures["hits"], "block_hit_rate")),
+       shares=dict(edit=lambda figures: last_digits(figures["hits"], "request_hits")))  # fmt: skip
+def digits_of_a_figure(path, edit):
+    edit_sidecar(path, lambda meta: edit(meta["figures"]))
+
+
+@craft("sidecar", ("mooncake", "parquet", "dataset"))
+def number_of_sessions(path):
+    edit_sidecar(path, put("figures.sessions", 7))
+
+
 @craft("sidecar", PARQUET)
 def another_sidecar_than_inside(path):
     edit_sidecar(path, lambda meta: meta.pop("hash"))
@@ -669,11 +688,35 @@ def card_of(path: Path) -> Path:
        invisible=dict(edit=lambda text: text.replace("trace", "tr\u200bace", 1)),
        number=dict(edit=lambda text: text.replace("| requests | 24 |", f"| requests | {PHONE:,} |")),
        spaces=dict(edit=lambda text: text.replace("\n", " \n", 3)),
-       finding=dict(edit=lambda text: re.sub(r"(\| k_sharing \| \w+ \|) [^|]* \|", rf"\1 {TEXT} |", text)))  # fmt: skip
+       finding=dict(edit=lambda text: re.sub(r"(\| k_sharing \| \w+ \|) [^|]* \|", rf"\1 {TEXT} |", text)),
+       k_of_a_finding=dict(edit=lambda text: text.replace("than 3 sessions", "than 41 sessions", 1)))  # fmt: skip
 def card(path, edit):
     before = card_of(path).read_text()
     assert edit(before) != before
     card_of(path).write_text(edit(before))
+
+
+# -- beside the files --------------------------------------------------------------------------------------------
+
+
+@craft("sidecar", ALL, "WARN")
+def missing_card(path):
+    card_of(path).unlink()
+
+
+@craft("sidecar", ALL, "WARN")
+def links_to_other_windows(path):
+    Path(f"{path}.links").write_text("{}\n")
+
+
+@craft("sidecar", ALL, trace=dict(of=lambda path: path), sidecar=dict(of=sidecar_of), card=dict(of=card_of))
+def attribute(path, of):
+    os.setxattr(of(path), "user.note", WORDS)
+
+
+@craft("sidecar", ("dataset",))
+def attribute_of_a_part(path):
+    os.setxattr(path / "part-00000.parquet", "user.xdg.origin.url", WORDS)
 
 
 def main(folder: str) -> None:

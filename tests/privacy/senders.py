@@ -6,13 +6,17 @@ import json
 import random
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from itertools import count
 from pathlib import Path
 
 import kvtrace
 from kvtrace.ingest.keys import Key
+from kvtrace.privacy.profiles import PROFILES
 
 BLOCK, TRIALS = 16, 20
 KEY = Key(bytes(range(16)))
+KEYS = (Key(number.to_bytes(16, "big")) for number in count(1))  # of draws, which the attacker does not know
+ROWS = sorted(name for name in PROFILES if not PROFILES[name].resample)  # whose releases have the rows of the trace
 MARK = 977  # output tokens of the attacker's requests, so that the attacker finds the own rows
 
 
@@ -24,14 +28,15 @@ class Service:
     victim: dict = field(default_factory=dict)
     others: Callable[[int], dict] = lambda user: {}  # of user 0, 1, 2, ...
     options: dict = field(default_factory=dict)  # of `kvtrace.anonymize`
+    crowd: int = 12  # others
     extends: bool = False  # whether guesses extend the victim's whole prompt
 
     def log(self, path: Path, *, was_sent: bool, seed: int) -> Path:
-        """Write a log: twelve others, the victim, whose document is the guessed one or another, and the guesses."""
+        """Write a log: the others, the victim, whose document is the guessed one or another, and the guesses."""
         draw = random.Random(seed)
         system, document, other = ([draw.randrange(9000) for _ in range(4 * BLOCK)] for _ in range(3))
         rows = []
-        for user in (*range(12), *range(12)):
+        for user in (number % self.crowd for number in range(max(24, self.crowd))):
             own = [draw.randrange(9000) for _ in range(draw.randrange(1, 60))]
             rows.append((self.others(user), system + own, draw.randrange(1, 500)))
         rows.append(
@@ -49,19 +54,32 @@ class Service:
     def publish(self, folder: Path, *, was_sent: bool, seed: int) -> dict[str, str]:
         """The published files of one trial: trace, sidecar and card."""
         log = self.log(folder / "log.jsonl", was_sent=was_sent, seed=seed)
-        options = {"tokenizer": None, "block_size": BLOCK, "key": KEY} | self.options
+        options = {
+            "tokenizer": None,
+            "block_size": BLOCK,
+            "key": KEY if self.crowd == 12 else next(KEYS),
+        } | self.options
         kvtrace.publish(kvtrace.anonymize(log, **options), folder / "day.jsonl")
         names = {"trace": "day.jsonl", "sidecar": "day.jsonl.meta.json", "card": "day.jsonl.card.md"}
         return {kind: (folder / name).read_text() for kind, name in names.items()}
 
     def under(self, profile: str) -> Service:
         """The same service, with another profile."""
-        return replace(self, options=self.options | {"profile": profile})
+        crowd = 60 if PROFILES[profile].resample else self.crowd
+        return replace(self, options=self.options | {"profile": profile}, crowd=crowd)
+
+
+def account(user) -> dict:
+    """The field of a row that names its account."""
+    return {"account_id": f"account {user}"}
 
 
 def looks_up(files: dict[str, str]) -> bool:
     """The attacker's answer: whether another row has the last block of the document."""
     rows = [json.loads(line) for line in files["trace"].splitlines()]
+    if json.loads(files.get("sidecar", "{}")).get("profile") == "public":  # no row is the attacker's own
+        deep = [row["hash_ids"][7] for row in rows if len(row["hash_ids"]) > 7]
+        return len(set(deep)) < len(deep)
     longest = max(row["output_length"] for row in rows)  # of the attacker's rows, also if lengths are rounded
     deepest = {
         row["hash_ids"][7] for row in rows if row["output_length"] == longest

@@ -99,7 +99,7 @@ def test_a_card_of_stand_ins_is_ours_to_an_audit_that_knows_the_users(tmp_path):
 
 def test_a_card_says_every_finding(released):
     path, said = released
-    found = audit(path)
+    found = audit(path).of_trace()
     text = card(found, meta=said)
     for finding in found.findings:
         assert f"| {finding.name} | {finding.level} | {finding.sentence} |" in text

@@ -1,4 +1,4 @@
-"""Who k counts: accounts before names that clients choose, and all unknown senders as one, worked out by hand."""
+"""Who k counts: accounts before names that clients choose, and no unknown sender, worked out by hand."""
 
 import json
 
@@ -11,7 +11,7 @@ import kvtrace
 from kvtrace._base.errors import AuditError, UsageError
 from kvtrace.cli import run
 from kvtrace.ingest.logs.fields import plain_key
-from kvtrace.privacy.contributors import WARNINGS, Users, contributors
+from kvtrace.privacy.contributors import WARNINGS, Users, contributors, meaning_of_k
 from kvtrace.privacy.data_card import card
 from kvtrace.privacy.profiles import PROFILES, profile, satisfied_name, unprotected, weaker_settings
 from kvtrace.privacy.releases import release
@@ -29,25 +29,39 @@ def ids(trace, k=3, **options):
     return done.trace.hash_ids.tolist(), done.contributors
 
 
-def test_unknown_senders_count_as_one_and_share_no_split_block():
-    #            ann   bob   ?    ?
-    trace = toy("0 1", "0 2", "0 2", "0 3", "0 3")
-    found, who = ids(trace, users=np.array([0, 1, -1, -1, -1]))
-    assert who.contributor.tolist() == [0, 1, 2, 2, 2] and who.member.tolist() == [0, 1, 2, 3, 4]
-    #  0 has three contributors; 2 has two; 3 has one, who may be two people
-    assert found == [0, 1, 0, 2, 0, 3, 0, 4, 0, 5]
+def test_unknown_senders_count_for_nobody_and_share_no_split_block():
+    #            ann   bob    cy     ?      ?      ?
+    trace = toy("0 1", "0 2", "0", "0 2", "0 3", "0 3")
+    found, who = ids(trace, users=np.array([0, 1, 2, -1, -1, -1]))
+    assert who.contributor.tolist() == [0, 1, 2, 3, 3, 3] and who.member.tolist() == [0, 1, 2, 3, 4, 5]
+    #  three accounts have 0; one has 2, with somebody unknown; nobody known has 3, and two people may have sent it
+    assert found == [0, 1, 0, 2, 0, 0, 3, 0, 4, 0, 5]
 
 
-def test_one_anonymous_sender_never_counts_as_k():
-    trace = toy("0", "0", "0", "0", "0")
-    assert ids(trace, users=np.array([0, -1, -1, -1, -1]))[0] == [0, 1, 2, 3, 4]
-    assert ids(trace, users=np.array([0, 1, -1, -1, -1]))[0] == [0, 0, 0, 0, 0]
+@pytest.mark.parametrize("anonymous", [1, 3, 20])
+def test_any_number_of_anonymous_requests_counts_for_nobody(anonymous):
+    trace = toy(*["0"] * (3 + anonymous))
+    for known in ([0, 0, 0], [0, 1, 0]):
+        shared = ids(trace, users=np.array([*known, *[-1] * anonymous]))[0]
+        assert shared == [*known, *range(max(known) + 1, max(known) + 1 + anonymous)]
+    assert set(ids(trace, users=np.array([0, 1, 2, *[-1] * anonymous]))[0]) == {0}  # three accounts share with anybody
 
 
-def test_sessions_without_a_name_count_as_one_too():
-    trace = Trace([0] * 4, [1] * 4, [1] * 4, [0, 0, 0, 0], range(5), session=[0, -1, -1, 0], block_size=1)
+def test_requests_without_a_session_count_for_nobody_too():
+    trace = Trace([0] * 5, [1] * 5, [1] * 5, [0] * 5, range(6), session=[0, -1, -1, 0, 1], block_size=1)
     found, who = ids(trace)
-    assert who.kind == "sessions" and who.contributor.tolist() == [0, 1, 1, 0] and found == [0, 1, 2, 0]
+    assert who.kind == "sessions" and who.contributor.tolist() == [0, 2, 2, 0, 1] and found == [0, 1, 2, 0, 3]
+    assert ids(trace, k=2)[0] == [0] * 5
+
+
+def test_requests_of_an_account_that_name_no_user_count_as_none_of_its_users():
+    account = np.zeros(5, dtype=int)
+    users = [Users(account, "accounts", np.array(names)) for names in ([0, 1, -1, -1, 0], [0, 1, 2, -1, -1], [-1] * 5)]
+    trace = toy("0", "0", "0", "0", "0")
+    #  two users and requests without one: each user has a copy, and so have the others together
+    assert ids(trace, users=users[0])[0] == [0, 1, 2, 2, 0]
+    assert ids(trace, users=users[1])[0] == [0] * 5  # three users share with all of their account
+    assert ids(trace, users=users[2])[0] == [0] * 5  # an account that names no user keeps its reuse
 
 
 def test_the_session_of_an_unknown_sender_keeps_its_own_blocks():
@@ -143,6 +157,8 @@ def test_a_card_promises_protection_from_guesses_for_strong_contributors_alone(t
     unaudited.write(done.trace, tmp_path / "day.jsonl", meta=meta)
     audited = kvtrace.audit(tmp_path / "day.jsonl")
     text, finding = card(audited, meta=meta), {one.name: one for one in audited.findings}["k_sharing"]
+    first = text.partition("## What is protected, and what is not\n\n")[2].splitlines()[0]
+    assert first == meaning_of_k(3, kind)
     protected, _, rest = text.partition("Not protected:")
     if WARNINGS[kind] is None:
         assert "other senders of a text" in protected and "sent a guessed prompt" not in rest
@@ -161,8 +177,10 @@ def test_a_release_says_whom_k_counted(tmp_path, capsys, monkeypatch):
         )
         assert run(["anonymize", f"{name}.jsonl", "-o", f"{name}.trace.jsonl", "--block-size", "2"]) == 0
     shown = capsys.readouterr().err
-    assert "k counts    accounts\n" in shown and "k counts users that the client sets" in shown
-    assert "1 request has no known contributor" in shown
+    assert "profile standard, k = 3 accounts" in shown and "k counts users that the client sets" in shown
+    assert "k = 3 counts accounts; a request that names no account counts for nobody.\n" in shown
+    assert "k = 3 counts users named by clients, not accounts: one account can count as 3.\n" in shown
+    assert "requests that name no account: 1 of 4. k counts them for nobody" in shown
     assert kvtrace.read("account.trace.jsonl").meta["release"]["k_counted"] == "accounts"
 
 

@@ -70,10 +70,10 @@ def _shared(trace, rows, kind, k, users):
 def _copy(block, contributors, contributor, member, k):
     """The block, or a copy for one contributor, or for one member of it."""
     members = contributors[contributor]
-    if len(contributors) >= k:
+    if len(contributors.keys() - {"unknown"}) >= k:
         return block
-    if len(members) > 1 and (len(members) < k or contributor == "unknown"):
-        return block, member
+    if len(members) > 1 and len([one for one in members if one[0] == "known" and one[2] >= 0]) < k:
+        return block, member  # requests without a user are one member of their account, and none counts them
     return (block, contributor) if len(contributors) > 1 else block
 
 

@@ -67,12 +67,15 @@ def unsettled(rows, count, k):
     return starts
 
 
-def release_by_k(trace, contributor, k):
-    """Ids of prompt and output, one list per request, after splitting blocks of 2 to k - 1 contributors."""
+def release_by_k(trace, contributor, k, unknown=-1):
+    """Ids of prompt and output, one list per request, after splitting blocks of fewer than k known contributors."""
     rows = [trace.prompt(row).tolist() for row in range(len(trace))]
     if trace.output_ids is not None:
         for row, ids in enumerate(rows):
             ids += trace.output_ids[trace.output_offsets[row] : trace.output_offsets[row + 1]].tolist()
-    count = count_contributors(rows, contributor, trace.distinct)
-    named, number = split(rows, contributor, [1 < users < k for users in count]), {}
+    users = [set() for _ in range(trace.distinct)]
+    for row, ids in enumerate(rows):
+        for block in ids:
+            users[block].add(int(contributor[row]))
+    named, number = split(rows, contributor, [len(found - {unknown}) < k for found in users]), {}
     return [[number.setdefault(name, len(number)) for name in ids] for ids in named]

@@ -21,6 +21,7 @@ from typing import Any, BinaryIO, ClassVar, Self, TypeVar
 from .errors import UsageError, named_errors
 from .file_locks import locked_file
 from .output_files import append_whole
+from .own_files import OTHER_OUTPUT
 
 CONTINUES = "finished work is saved: continue with --resume."
 STARTS = "no work was finished: --resume starts from the beginning."
@@ -37,7 +38,7 @@ class CheckpointKind:
     exists: str  # the run does not resume, but there is work to continue
     foreign: str  # the file is not such a checkpoint
     busy: str  # another run has locked the file
-    exposed: str | None = None  # the file is another user's, or others can read or write it; None = as `foreign`
+    remedy: str = OTHER_OUTPUT  # what to do about a link, or a file that is another user's, or that others can read
     unlockable: str | None = None  # the file system has no locks ({fault}); None = run without a lock
 
 
@@ -80,9 +81,7 @@ class CheckpointFile:
 
     def __enter__(self) -> Self:
         kind = self.kind
-        self._handle = locked_file(
-            self.path, busy=kind.busy, foreign=kind.foreign, exposed=kind.exposed, unlockable=kind.unlockable
-        )
+        self._handle = locked_file(self.path, busy=kind.busy, remedy=kind.remedy, unlockable=kind.unlockable)
         try:
             self.earlier, self._start = _header(self._handle, self.path, self.kind)
             self._is_ours, self._end = self.earlier is None, self._start

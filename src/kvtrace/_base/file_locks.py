@@ -1,7 +1,8 @@
 """Locks of files that end with their process, also after SIGKILL, and the temporary files that they mark as in use.
 
 The lock is `flock`, where the system has it. A temporary file or folder beside an output is `.NAME.NUMBER.part`; one
-without a lock was left by a killed run. `.NAME.lock` lets one run at a time write an output.
+without a lock was left by a killed run. `.NAME.lock` lets one run at a time write an output; a work folder,
+`.NAME.NUMBER.work`, has no lock but this one.
 """
 
 from __future__ import annotations
@@ -18,30 +19,28 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from .errors import KvtraceError, UsageError, unwritable
-from .files import PLAIN, FolderHandle, is_regular, is_std
+from .errors import KvtraceError, UsageError, named_errors
+from .files import FolderHandle, is_regular, is_std
+from .own_files import OTHER_OUTPUT, followed, is_own, open_own
 
-HAS_USERS = hasattr(os, "geteuid")  # not on Windows
 LOCK_TIMEOUT_S = 2.0  # workers of a killed run may hold its locks for a moment
 
 
 def locked_file(
-    path: str, *, busy: str, foreign: str, exposed: str | None = None, unlockable: str | None = None
+    path: str, *, busy: str, remedy: str = OTHER_OUTPUT, unlockable: str | None = None, private: bool = False
 ) -> int:
-    """Open a file, create it if it is missing, and lock it for this run; returns its handle.
-
-    The arguments are messages, which name the file as {path}.
+    """Open a file of this user alone, create it if it is missing, and lock it for this run; returns its handle.
 
     Args:
-        path: The file. Links are not followed.
-        busy: Another run has locked it.
-        foreign: It is not a regular file.
-        exposed: It belongs to another user, or others can read or write it; None = as `foreign`.
-        unlockable: The file system has no locks ({fault}); None = run without a lock.
+        path: The file.
+        busy: The message if another run has locked it, which names it as {path}.
+        remedy, private: As in `open_own`.
+        unlockable: The message if the file system has no locks ({fault}); None = run without a lock.
     """
     deadline = time.monotonic() + LOCK_TIMEOUT_S
     while True:
-        handle = _opened(path, foreign, exposed or foreign)
+        with named_errors(path):
+            handle = open_own(path, private=private, remedy=remedy)
         try:
             is_free = _free(handle, path, unlockable)
             if is_free and has_name(handle, path):
@@ -76,19 +75,6 @@ def has_name(handle: int, path: str) -> bool:
         return False
 
 
-def is_own(about: os.stat_result, others: int = 0o077) -> bool:
-    """Whether a file belongs to this user and its mode gives other users none of these permissions.
-
-    True on systems without users (Windows), where modes do not say who may read a file.
-    """
-    return not HAS_USERS or (about.st_uid == current_user() and not about.st_mode & others)
-
-
-def current_user() -> int:
-    """The number of this user; 0 on systems without users, where files have owner 0."""
-    return os.geteuid() if HAS_USERS else 0
-
-
 def _free(handle: int, path: str, unlockable: str | None) -> bool:
     """As `try_lock`; True without locks, or a KvtraceError if the caller needs them."""
     try:
@@ -99,31 +85,19 @@ def _free(handle: int, path: str, unlockable: str | None) -> bool:
     return True
 
 
-def _opened(path: str, foreign: str, exposed: str) -> int:
-    try:
-        handle = os.open(path, os.O_RDWR | os.O_CREAT | PLAIN, 0o600)
-    except OSError as error:
-        raise unwritable(path, error) from None
-    about = os.fstat(handle)
-    if not stat.S_ISREG(about.st_mode) or not is_own(about):
-        os.close(handle)
-        raise UsageError((exposed if stat.S_ISREG(about.st_mode) else foreign).format(path=path))
-    return handle
-
-
-def temporary_name(path: str) -> str:
+def temporary_name(path: str, end: str = "part") -> str:
     """A unique name in the folder of a path, for a file that is renamed to the path when it is complete."""
     folder, base = os.path.split(path)
-    return os.path.join(folder, part_of(base))
+    return os.path.join(folder, part_of(base, end))
 
 
-def part_of(base: str) -> str:
+def part_of(base: str, end: str = "part") -> str:
     """A unique temporary name for a file.
 
     >>> len(part_of("day.jsonl")), part_of("day.jsonl").startswith(".day.jsonl."), len(part_of("x" * 200)) < 130
     (28, True, True)
     """
-    return f".{_short(base)}.{secrets.token_hex(6)}.part"
+    return f".{_short(base)}.{secrets.token_hex(6)}.{end}"
 
 
 def set_aside(base: str) -> str:
@@ -150,17 +124,23 @@ def create_part(folder: FolderHandle, base: str, mode: int) -> tuple[str, int]:
 
 
 def remove_stale(path: str | Path) -> None:
-    """Delete the temporary files and folders of killed runs beside an output of this run."""
+    """Delete the temporary files and folders of killed runs beside an output that this run has locked."""
     if not is_regular(path) and not os.path.isdir(path):
         return
     place, base = os.path.split(os.path.realpath(path))
     with contextlib.suppress(OSError), FolderHandle(place) as folder:
-        names = [name for name in folder.names() if _pattern(base, os.path.exists(path)).fullmatch(name)]
         deadline = time.monotonic() + LOCK_TIMEOUT_S
-        while names := [name for name in names if not _removed(folder, name)]:
-            if time.monotonic() > deadline:
-                return
+        while remove_leftovers(folder, base, "part|work") and time.monotonic() < deadline:
             time.sleep(0.02)
+
+
+def remove_leftovers(folder: FolderHandle, base: str, ends: str = "part") -> list[str]:
+    """Delete what killed runs left of an output in a folder; returns the temporary files that a run has locked now."""
+    with contextlib.suppress(OSError):
+        names = folder.names()
+        pattern = _pattern(base, f"{ends}|old" if base in names else ends)
+        return [name for name in names if pattern.fullmatch(name) and not _removed(folder, name)]
+    return []  # a folder whose names cannot be read
 
 
 # -- helpers -----------------------------------------------------------------------------------------------------
@@ -171,9 +151,8 @@ def _short(base: str) -> str:
     return base if len(base) <= 100 else f"{base[:90]}~{zlib.crc32(os.fsencode(base)):08x}"
 
 
-def _pattern(base: str, is_there: bool) -> re.Pattern[str]:
-    """Temporary names of a file; those set aside only if what replaced them is there."""
-    ends = "part|old" if is_there else "part"
+def _pattern(base: str, ends: str) -> re.Pattern[str]:
+    """Temporary names of a file; those set aside (`old`) go only if what replaced them is there."""
     return re.compile(rf"\.{re.escape(_short(base))}\.[0-9a-f]{{12}}\.(?:{ends})")
 
 
@@ -206,9 +185,6 @@ def _is_there(folder: FolderHandle, name: str, handle: int) -> bool:
         return False
 
 
-EXPOSED = "{path}: this lock belongs to another user, or others can write to it. Delete it, or choose another output."
-
-
 @contextmanager
 def only_writer(output: str | Path, beside: Iterable[str | Path] = ()) -> Iterator[None]:
     """Lock an output for this run, and remove what killed runs left of it and of the files beside it.
@@ -224,10 +200,10 @@ def only_writer(output: str | Path, beside: Iterable[str | Path] = ()) -> Iterat
     if is_std(output) or not (is_regular(output) or os.path.isdir(output)):
         yield
         return
-    folder, base = os.path.split(os.path.realpath(output))
+    folder, base = os.path.split(followed(output))
     path = os.path.join(folder, lock_name(base))
     busy = f"{_quoted(output)}: another run is writing this output. Wait for it, or choose another output."
-    handle = locked_file(path, busy=busy, foreign=EXPOSED, exposed=EXPOSED)
+    handle = locked_file(path, busy=busy)
     try:
         for name in (output, *beside):
             remove_stale(name)

@@ -338,6 +338,14 @@ class FolderHandle:
         """The names of the files in it."""
         return os.listdir(self._path if self._handle < 0 else self._handle)
 
+    def status(self) -> os.stat_result:
+        """The status of the folder itself."""
+        return os.lstat(self._path) if self._handle < 0 else os.fstat(self._handle)
+
+    def chmod(self, mode: int) -> None:
+        """Set its mode."""
+        os.chmod(self._path if self._handle < 0 else self._handle, mode)
+
     def sync(self) -> None:
         """Flush the names in it to the disk."""
         if self._handle >= 0:

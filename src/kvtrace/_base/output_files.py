@@ -20,8 +20,9 @@ from pathlib import Path
 from typing import Any, BinaryIO, Self
 
 from .errors import KvtraceError, UsageError, named_errors, unwritable
-from .file_locks import create_part, current_user, set_aside, temporary_name, try_lock
+from .file_locks import create_part, remove_leftovers, set_aside, temporary_name, try_lock
 from .files import BUFFER, SUFFIXES, FolderHandle, is_regular, is_std
+from .own_files import current_user, followed, is_own, make_folders, open_own, own_folder
 from .process import uninterrupted
 
 Paths = Sequence[str | Path]
@@ -63,14 +64,16 @@ def write_together(path: str | Path, beside: Paths = ()) -> Iterator[list[Binary
 
 
 @contextmanager
-def outputs_together(path: str | Path, beside: Paths = (), *, role: Role = Role.RESULT) -> Iterator[list[Output]]:
+def outputs_together(
+    path: str | Path, beside: Paths = (), *, role: Role = Role.RESULT, folder: FolderHandle | None = None
+) -> Iterator[list[Output]]:
     """Like `write_together`, but as Outputs, so that one can be read again before it gets its name.
 
-    Files beside it, such as its sidecar, get their names first.
+    Files beside it, such as its sidecar, get their names first. `folder` is that of the path, if it is open.
     """
     outputs: list[Output] = []
     try:
-        outputs.append(Output(path, role))
+        outputs.append(Output(path, role, folder))
         for name in beside:
             outputs.append(Output(name, Role.BESIDE))
         yield outputs
@@ -147,8 +150,8 @@ def append_whole(handle: int, data: bytes, end: int, path: str | Path) -> int:
 class Output:
     """A file under a temporary name until it is complete; stdout, pipes and devices are written directly."""
 
-    def __init__(self, path, role: Role = Role.RESULT):
-        self._role = role
+    def __init__(self, path, role: Role = Role.RESULT, folder: FolderHandle | None = None):
+        self._role, self._inside = role, folder
         self.name = "stdout" if is_std(path) else str(path)
         self._owned = not is_std(path)  # stdout must stay open
         self._part, self._is_std, self._finished = None, is_std(path), False
@@ -164,11 +167,13 @@ class Output:
                 raise KvtraceError("stdout is closed.")
             self._file = sys.stdout.buffer
         elif self._role not in (Role.BESIDE, Role.SECRET) and not is_regular(path):
-            self._file = open(path, "wb")  # noqa: SIM115 (it lives as long as this object)
+            self._file = os.fdopen(_open_device(path), "wb")
         else:
-            self._place, self._base = os.path.split(_followed(path) if self._role is Role.RESULT else _unfollowed(path))
-            self._folder = FolderHandle(self._place)
+            self._place, self._base = os.path.split(followed(path) if self._role is Role.RESULT else _unfollowed(path))
+            self._folder = FolderHandle(self._place) if self._inside is None else self._inside.folder(".")
             try:
+                if self._inside is None:
+                    remove_leftovers(self._folder, self._base)
                 mode = 0o600 if self._role is Role.SECRET else 0o666
                 self._part, handle = create_part(self._folder, self._base, mode)
             except BaseException:
@@ -252,11 +257,23 @@ def packed_stream(file: Any, form: str | None) -> Any:
 # -- helpers -----------------------------------------------------------------------------------------------------
 
 
-def _followed(path) -> str:
-    """The file that a path leads to; UsageError for a link that another user made."""
-    if os.path.islink(path) and os.lstat(path).st_uid not in (0, current_user()):
-        raise UsageError(f"{path}: this is a link of another user. Name the file itself.")
-    return os.path.realpath(path)
+def _open_device(path) -> int:
+    """A handle of a pipe or a device, which is written directly; UsageError for a pipe of another user."""
+    _require_device(path, os.stat(path))
+    handle = os.open(path, os.O_WRONLY)  # waits for the reader of a pipe
+    try:
+        _require_device(path, os.fstat(handle))  # another program may have put a file there
+    except BaseException:
+        os.close(handle)
+        raise
+    return handle
+
+
+def _require_device(path, about: os.stat_result) -> None:
+    if stat.S_ISREG(about.st_mode):
+        raise KvtraceError(f"{path}: the file has changed during the run. Run the command again.")
+    if stat.S_ISFIFO(about.st_mode) and about.st_uid not in (0, current_user()):
+        raise UsageError(f"{path}: this is a pipe of another user. Name one of your own, or a file.")
 
 
 def _unfollowed(path) -> str:
@@ -301,19 +318,25 @@ class OutputFolder:
     def __init__(self, folder: str | Path, require_place: Callable[[str], None]) -> None:
         self.name, self._require_place = str(folder), require_place
         require_place(self.name)
-        self._final = os.path.realpath(folder)
+        self._final = followed(folder)
 
     def __enter__(self) -> Self:
         self.path = temporary_name(self._final)
+        place, base = os.path.split(self._final)
         try:
+            with FolderHandle(place) as around:
+                remove_leftovers(around, base)
             os.mkdir(self.path)
-            self._mode = stat.S_IMODE(os.stat(self.path).st_mode)  # of the finished folder
-            os.chmod(self.path, 0o700)
-            self._lock = os.open(self.path, os.O_RDONLY)
+            self._folder = FolderHandle(self.path)
+            about = self._folder.status()
+            self._mode = stat.S_IMODE(about.st_mode)  # of the finished folder
+            self._folder.chmod(0o700)
+            self._lock = self._folder.open(".", os.O_RDONLY)
         except OSError as error:
             raise unwritable(self.name, error, " No file was written.") from None
         with suppress(OSError):  # no locks: other runs leave the folder
             try_lock(self._lock)
+        self._require_unchanged(is_own(about, others=0) and not self._folder.names())
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
@@ -327,14 +350,20 @@ class OutputFolder:
         """Remove the temporary folder, if it did not get its name."""
         shutil.rmtree(self.path, ignore_errors=True)  # already renamed on success
         os.close(self._lock)
+        self._folder.close()
+
+    def _require_unchanged(self, is_unchanged: bool) -> None:
+        if not is_unchanged:
+            raise KvtraceError(f"{self.name}: another program has changed the temporary folder beside it.")
 
     @contextmanager
     def file(self, name: str) -> Iterator[BinaryIO]:
         """A file in the folder; errors name the final folder."""
         failed = None
         try:
-            with write_atomically(os.path.join(self.path, name)) as stream:
-                yield stream
+            outputs = outputs_together(os.path.join(self.path, name), role=Role.BESIDE, folder=self._folder)
+            with outputs as (output,):
+                yield output.stream
         except KvtraceError as error:
             failed = error
         if failed:
@@ -345,7 +374,8 @@ class OutputFolder:
         place, base = os.path.split(self._final)
         old = os.path.join(place, set_aside(base))
         try:
-            os.chmod(self.path, self._mode)
+            self._require_unchanged(os.path.samestat(os.lstat(self.path), self._folder.status()))
+            self._folder.chmod(self._mode)
             if os.path.isdir(self._final):
                 os.rename(self._final, old)
             os.rename(self.path, self._final)
@@ -359,6 +389,49 @@ class OutputFolder:
                 raise unwritable(self.name, error, " No file was written.") from None
             raise
         shutil.rmtree(old, ignore_errors=True)
+
+
+def write_cached(path: str | Path, data: bytes) -> bool:
+    """Write a file of the cache, in a private folder; False if it cannot be written, or its folder is not this user's.
+
+    >>> import tempfile
+    >>> with tempfile.TemporaryDirectory() as place:
+    ...     write_cached(f"{place}/cache/verdict", b"true"), read_cached(f"{place}/cache/verdict")
+    (True, b'true')
+    """
+    place, base = os.path.split(os.path.abspath(path))
+    try:
+        make_folders(os.path.dirname(place))
+        with own_folder(place, others=0) as folder:
+            remove_leftovers(folder, base)
+            with outputs_together(path, role=Role.SECRET, folder=folder) as (output,):
+                output.stream.write(data)
+    except (KvtraceError, OSError):
+        return False
+    return True
+
+
+def read_cached(path: str | Path) -> bytes | None:
+    """The bytes of a file of the cache; None if it is missing, or another user could have changed it."""
+    try:
+        with own_folder(os.path.dirname(os.path.abspath(path)), make=False, others=0):
+            handle = open_own(path, os.O_RDONLY, private=True)
+    except (KvtraceError, OSError):
+        return None
+    with open(handle, "rb") as file:
+        return file.read()
+
+
+@contextmanager
+def temporary_folder() -> Iterator[str]:
+    """A folder of this run alone, among the system's temporary files; the next run deletes that of a killed one."""
+    import tempfile
+
+    folder = OutputFolder(os.path.join(tempfile.gettempdir(), "kvtrace"), lambda path: None).__enter__()
+    try:
+        yield folder.path
+    finally:
+        folder.discard()
 
 
 def require_folder_place(

@@ -13,6 +13,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib.machinery import EXTENSION_SUFFIXES
+from types import FrameType
 
 from .errors import NotCompiledError
 
@@ -63,8 +64,54 @@ def uninterrupted() -> Iterator[None]:
             signal.raise_signal(number)
 
 
+class SignalReceived(BaseException):
+    """A signal to end the process, raised as an exception so that temporary files are removed."""
+
+
+IMPORTS = "<frozen importlib._bootstrap>"
+LATER_S = 0.02
+
+
+def raise_signals() -> None:
+    """From here on, the first signal becomes an exception of the main thread, and a second one ends the process.
+
+    The exception comes a moment later where it would do harm: Python drops it in a destructor or a callback, with a
+    traceback, and among the locks of its imports it could leave one taken, so that the process never ends.
+    """
+    for number in STOPPING:
+        if signal.getsignal(number) != signal.SIG_IGN:  # nohup ignores SIGHUP
+            signal.signal(number, _raise)
+    before = sys.unraisablehook
+
+    def hook(fault: sys.UnraisableHookArgs) -> None:
+        if not isinstance(fault.exc_value, (KeyboardInterrupt, SignalReceived)):
+            before(fault)
+        else:
+            _raise_later(fault.exc_value.args[0] if isinstance(fault.exc_value, SignalReceived) else signal.SIGINT)
+
+    sys.unraisablehook = hook
+
+
+def _raise(number: int, frame: FrameType | None) -> None:
+    forget_handlers()
+    if frame is not None and frame.f_code.co_filename == IMPORTS and _raise_later(number):
+        return
+    raise KeyboardInterrupt if number == signal.SIGINT else SignalReceived(number)
+
+
+def _raise_later(number: int) -> bool:
+    """Raise a signal in a moment; False where there are no timers (Windows)."""
+    if not hasattr(signal, "setitimer"):
+        return False
+    signal.signal(signal.SIGALRM, lambda _, frame: _raise(number, frame))
+    signal.setitimer(signal.ITIMER_REAL, LATER_S)
+    return True
+
+
 def forget_handlers() -> None:
     """From here on, a signal ends the process at once, as the system does it: nothing is left to clean up."""
+    if hasattr(signal, "setitimer"):
+        signal.setitimer(signal.ITIMER_REAL, 0)  # that of a signal that would be raised again
     for number in STOPPING:
         if signal.getsignal(number) not in (None, signal.SIG_IGN):
             signal.signal(number, signal.SIG_DFL)

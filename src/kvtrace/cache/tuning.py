@@ -6,7 +6,6 @@ setting, hits of the second are the result. LRU and belady there are 0 and 1 of 
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -14,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from .._base.errors import InputError, UsageError
+from .._base.output_files import temporary_folder
 from .._base.results import Described, DescribedResult, column, columns_in, columns_of
 from ..trace.domains import in_domains
 from ..trace.hits import Hits, count_hits
@@ -176,7 +176,7 @@ def _settings_of(name: str) -> list[str]:
 @contextmanager
 def _specs(names: list[str], table: ReuseTable | None) -> Iterator[dict[str, list[str]]]:
     """Policy -> its settings; that of reuse-density names a file with the table, which goes at the end."""
-    with tempfile.TemporaryDirectory(prefix="kvtrace-tune-") as folder:
+    with temporary_folder() as folder:
         specs = {name: _settings_of(name) for name in names}
         if table is not None and LEARNED in specs:
             path = Path(folder) / "table.json"

@@ -12,10 +12,13 @@ import socket
 import sys
 import time
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
+from types import FrameType
 from typing import Any
 
-from .._base.errors import KvtraceError, NotARequest, RowError, UsageError
+from .._base.errors import KvtraceError, NotARequest, RowError, StoppedError, UsageError
 from .._base.process import STOPPING, forbid_core_dumps
 from .._base.workers import guarded
 from ..ingest.encoding import Batch, Reject, RowPosition
@@ -25,7 +28,7 @@ from .encoders import LiveEncoding, SourceEncoder, loaded
 from .intake import Mark, Payload
 from .sinks import Sink, sink_of
 from .source import Rows, StoreRows
-from .sources import SOURCES
+from .sources import SOURCES, follow
 from .supervisor import reason_of
 
 
@@ -40,6 +43,7 @@ class DigesterCounts:
     """
 
     covered: int = 0  # requests of payloads
+    lines: int = 0  # of followed files among them
     requests: int = 0  # requests with digests
     tokens: int = 0
     rejected: int = 0  # rows that could not be read, or whose blocks do not fit
@@ -76,6 +80,8 @@ FLUSH_S = 0.2  # how long lines wait for others to be encoded with them
 FLUSH_BYTES = 1 << 20
 FLUSH_LINES = 512
 REPORT_S = 0.5
+ROOM = "the disk has room again: the recording goes on."
+ROOM_S = 0.5  # from one try to write on a full disk to the next
 NICENESS = 5  # where processors are short, requests go first: what the digester cannot take waits in the queue
 
 
@@ -91,10 +97,17 @@ class _Pending:
 
 
 class Digester:
-    """Encodes what arrives on a channel, and gives the batches to a sink."""
+    """Encodes what arrives on a channel, and gives the batches to a sink.
+
+    While the disk is full it waits, and so do the requests in the queue of the service. When the service ends or has
+    died, it waits no more: what finds no room then is lost.
+    """
 
     def __init__(self, channel: DigesterEnd, encoding: LiveEncoding, sink: Sink):
         self._channel, self._encoding, self._sink = channel, encoding, sink
+        self._service, self._is_full = os.getppid(), False
+        self._has_given_up = False  # nothing is written any more: what comes last is missing, and nothing before it
+        self.is_ending = False  # set by a signal
         self._like = loaded(encoding)
         self._key = Key.random()
         self._rows: dict[str, Rows] = {}
@@ -112,8 +125,8 @@ class Digester:
             wait = REPORT_S if not self._pending else max(0.0, self._since + FLUSH_S - time.monotonic())
             item = self._channel.receive(wait)
             if item is END:
-                self._flush()
-                self._sink.close()
+                self._flush(rest=True)
+                self._stored(self._sink.close)
                 return
             if isinstance(item, Mark):
                 self._follow(item.message)
@@ -123,20 +136,22 @@ class Digester:
                 self._flush()
             if time.monotonic() - self._reported > REPORT_S:
                 self._tell_stores()
-                self._report(**self._sink.tick())
+                self._report(**self._stored(self._sink.tick) or {})
 
     def _follow(self, message: dict[str, Any]) -> None:
         """Carry out a message: end the window, and begin the next one with its own key."""
         values: dict[str, Any] = {}
+        ended: dict[str, Any] | None = {}  # None: the disk was full to the end, and the window goes on
         if "finish" in message:
             self._flush(rest=True)
             self._tell_stores()
-            values |= self._sink.finish(message)
-        if "begin" in message:
+            ended = None if self._has_given_up else self._stored(partial(self._sink.finish, message))
+            values |= {"gave_up": True} if ended is None else ended
+        if "begin" in message and ended is not None:
             self._key = Key(bytes.fromhex(message.pop("key")))
             for encoder in self._encoders.values():
                 encoder.rekey(self._key)
-            values |= self._sink.begin(message)
+            values |= self._stored(partial(self._sink.begin, message)) or {}
         self._followed += 1
         self._report(**values)
 
@@ -176,14 +191,35 @@ class Digester:
         for source, work in pending.items():
             encoder = self._encoder_of(source)
             batches = [self._fitting(encoder, source, batch) for batch in self._batches(encoder, source, work.lines)]
-            first, *others = batches or [Batch()]
-            first.others += work.others
-            self._sink.add(encoder, source, first, covered=work.covered, malformed=work.malformed)
-            for batch in others:
-                self._sink.add(encoder, source, batch, covered=0, malformed=0)
-            self.counts.covered += work.covered
-            for batch in (first, *others):
-                self.counts.add(batch)
+            batches = batches or [Batch()]
+            batches[0].others += work.others
+            counts = {"covered": work.covered, "malformed": work.malformed}
+            add = partial(self._sink.add, encoder, source, batches, **counts)
+            if self._has_given_up or self._stored(add) is None:
+                self._has_given_up = True
+            else:
+                self.counts.covered += work.covered
+                self.counts.lines += work.covered if source == follow.SOURCE.name else 0
+                for batch in batches:
+                    self.counts.add(batch)
+
+    def _stored(self, work: Callable[[], dict[str, Any] | None]) -> dict[str, Any] | None:
+        """Do what writes to the disk, and wait while that is full; None if it is full when the service ends."""
+        while True:
+            try:
+                values = work() or {}
+            except StoppedError as error:
+                if not self._is_full:
+                    self._is_full = True
+                    self._report(error=f"{error} Make room: requests wait in the queue until then.", full=True)
+                if self.is_ending or os.getppid() != self._service:
+                    return None
+                time.sleep(ROOM_S)
+                continue
+            if self._is_full:
+                self._is_full = False
+                self._report(**({} if self.is_ending else {"error": ROOM}), full=False)
+            return values
 
     def _encoder_of(self, source: str) -> SourceEncoder:
         if source not in self._encoders:
@@ -252,6 +288,12 @@ def run(handle: int) -> None:
     except KvtraceError as error:
         channel.report(error=str(error), status=error.status)
         return
+
+    def end(_number: int, _frame: FrameType | None) -> None:
+        digester.is_ending = True  # the service ends, and this process with it
+
+    for number in STOPPING:
+        signal.signal(number, end)
     channel.report(ready=True)
     try:
         digester.run()

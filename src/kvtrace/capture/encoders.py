@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
+from .._base.errors import UsageError
 from ..ingest import logs
 from ..ingest.encoding import Batch, Encoder, Recipe
 from ..ingest.encoding_options import EncodingOptions
@@ -66,6 +67,11 @@ class LiveEncoding:
             UsageError: an option is not valid.
         """
         profile = chosen_profile(release)
+        if profile.resample:
+            raise UsageError(
+                f"{profile.name} draws rows from a whole log, and each window of a recording would be a release of "
+                "its own. Record with --profile exact, join the windows, and release them: kvtrace release."
+            )
         check_options(options.block_size, profile, keep_order=False, outputs=options.outputs)
         return cls(replace(options, max_errors=-1), profile, release.keep_domains)
 

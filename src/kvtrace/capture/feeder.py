@@ -56,7 +56,7 @@ class Feeder:
         self._intake, self._settings, self._keep = intake, settings, keep
         self._on_report, self._supervisor, self._meaning = on_report, supervisor, lost
         self._part, self._digester_part = supervisor.part("feeder"), supervisor.part("digester")
-        self.restarts = 0
+        self.restarts, self._is_ending = 0, False
         self._now: dict[str, Any] = {}  # counts of the digester that runs
         self._earlier: dict[str, Any] = {}  # sums of those that died
         self._begun: Mark | None = None  # the last message that began a window, and was followed
@@ -74,9 +74,13 @@ class Feeder:
     def end(self) -> bool:
         """Send what still waits in the queue, which is closed, and wait until the digester has written it.
 
+        From now on it does not wait for room on a full disk.
+
         Returns:
             Whether the digester has followed all messages.
         """
+        self._is_ending = True
+        self._digester.wait_no_more()
         self._part.join()
         self._digester.end()
         for _ in range(LAST_ATTEMPTS):  # it died at the end
@@ -145,6 +149,8 @@ class Feeder:
             self._begun = None
         self._sent = deque(Mark({**mark.message, "continues": True}) for mark in self._sent)
         self._digester = self._new_digester()
+        if self._is_ending:
+            self._digester.wait_no_more()
         for mark in list(self._sent):  # reports remove from it
             self._digester.send(framed(mark))
         self._is_sound = True
@@ -240,6 +246,10 @@ class DigesterProcess:
     def send(self, frame: tuple[bytes, bytes]) -> None:
         """Send a payload or a message; waits until the digester has room. OSError if it has died."""
         self._channel.send(frame)
+
+    def wait_no_more(self) -> None:
+        """Let the digester give up what finds no room on the disk."""
+        self._process.terminate()
 
     def end(self, timeout_s: float | None = None) -> None:
         """Let the digester finish what it received, and wait until it has ended."""

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import os
 import re
 import socket
@@ -23,11 +24,12 @@ from typing import Any, Protocol, Self
 from .._base.errors import StoppedError, UsageError
 from .._base.workers import place_of
 from .asgi import App, Message, Receive, Scope, Send
+from .connections import ACCEPT_AT_ONCE, Connections, HttpLimits, free_descriptors, protocol
+from .intake import Ledger
 from .proxy.exchange import ProxyCounts
 from .supervisor import Part, Supervisor
 
 BACKLOG = 1024
-KEEP_ALIVE_S = 75  # an idle connection is kept; a request fails where the server closes one that a client still uses
 CLOSE_S = 5  # how long open connections may take to finish when the service ends
 START_S = 30  # how long servers may take to start
 TICK_S = 0.1  # from one look at the servers to the next
@@ -64,6 +66,7 @@ class HttpListener:
     name: str
     app: App
     address: Address
+    descriptors: int = 1  # file descriptors of a connection: the proxy has one more, to the upstream
 
 
 class Servers:
@@ -73,16 +76,25 @@ class Servers:
         listeners: The servers.
         on_fault: Receives the place of an unexpected exception of an application, without content.
         supervisor: Runs the thread, and each server in it.
+        limits: What clients may do.
+        clock: Seconds, for the limits of time.
 
     Raises:
-        UsageError: an address is in use, or not of this machine.
+        UsageError: an address is in use, or not of this machine, or the limit of open files is too low.
         StoppedError: the servers did not start.
     """
 
     def __init__(
-        self, listeners: list[HttpListener], on_fault: Callable[[str], None], supervisor: Supervisor | None = None
+        self,
+        listeners: list[HttpListener],
+        on_fault: Callable[[str], None],
+        supervisor: Supervisor | None = None,
+        *,
+        limits: HttpLimits | None = None,
+        clock: Callable[[], float] = time.monotonic,
     ):
         self._listeners, self._on_fault = listeners, on_fault
+        self.limits, self._clock = limits or HttpLimits(), clock
         supervisor = supervisor or Supervisor()
         self._part = supervisor.part("http") if listeners else None
         self._parts = {listener.name: supervisor.part(listener.name) for listener in listeners}
@@ -93,6 +105,7 @@ class Servers:
 
     def __enter__(self) -> Self:
         try:
+            self._descriptors = free_descriptors(self.limits) if self._listeners else 0
             for listener in self._listeners:
                 self._sockets[listener.name] = _bound(listener)
             self.addresses = {name: Address(*bound.getsockname()[:2]) for name, bound in self._sockets.items()}
@@ -116,6 +129,7 @@ class Servers:
         for name in ("uvicorn", "uvicorn.error", "asyncio", "aiohttp"):  # their tracebacks could show content
             logging.getLogger(name).disabled = True
         _require_descriptors(LOOP_DESCRIPTORS)
+        self._connections = Connections(self.limits, self._descriptors, clock=self._clock)  # of this event loop
         with asyncio.Runner(loop_factory=_loop_factory()) as runner:
             runner.run(self._serve())
 
@@ -136,7 +150,10 @@ class Servers:
             self._part.works()
         started = [name for name, server in self._servers.items() if server.started]
         for name in started:
-            part = self._parts[name]
+            part, config = self._parts[name], self._servers[name].config
+            if config.backlog != BACKLOG:  # the servers' own is what they accept at once
+                config.backlog = BACKLOG
+                self._sockets[name].listen(BACKLOG)
             if not part.in_a_row or time.monotonic() - self._begun_s[name] > STEADY_S:
                 part.works()
         if len(started) == len(self._listeners):
@@ -145,10 +162,12 @@ class Servers:
     def _server(self, listener: HttpListener) -> Any:
         import uvicorn
 
+        http: Any = partial(protocol(), self._connections, listener.descriptors)
         config = uvicorn.Config(
             guarded_app(listener.app, self._on_fault), log_config=None, access_log=False, lifespan="auto",
-            timeout_graceful_shutdown=CLOSE_S, server_header=False, date_header=False, ws="none",
-            timeout_keep_alive=KEEP_ALIVE_S, proxy_headers=False,
+            timeout_graceful_shutdown=CLOSE_S, server_header=False, date_header=False, ws="none", http=http,
+            timeout_keep_alive=math.ceil(self.limits.idle_s), proxy_headers=False, backlog=ACCEPT_AT_ONCE,
+            h11_max_incomplete_event_size=self.limits.head, callback_notify=self._sweep, timeout_notify=0,
         )  # fmt: skip
         return uvicorn.Server(config)
 
@@ -170,6 +189,12 @@ class Servers:
         finally:
             del self._servers[name]
             bound.close()
+
+    async def _sweep(self) -> None:
+        try:
+            self._connections.sweep()
+        except Exception as error:
+            self._on_fault(place_of(error))
 
 
 def guarded_app(app: App, on_fault: Callable[[str], None]) -> App:
@@ -241,7 +266,7 @@ LIBRARIES = {  # option -> modules of the extra `live` that it needs
 class PayloadQueue(Protocol):
     """What takes payloads: a Recorder or a Watcher."""
 
-    def put(self, source: str, payload: bytes, requests: int = 1) -> bool:
+    def put(self, source: str, payload: bytes, requests: int = 1, *, moved: dict[int, int] | None = None) -> bool:
         """Put a payload into the queue; False if there is no room."""
         ...
 
@@ -294,6 +319,30 @@ class LiveOptions:
                         "Run `pip install 'kvtrace[live]'`."
                     )
 
+    def require_startable(self) -> None:
+        """UsageError if a source is not valid, or an address is in use. To be called before anything is made."""
+        from .proxy.app import header_name
+        from .proxy.exchange import base_of
+        from .sources.follow import require_no_folder
+        from .sources.kv_events import require_address
+
+        for path in self.follow:
+            require_no_folder(path)
+        for endpoint in self.kv_events:
+            for address in filter(None, endpoint.split(",", 1)):
+                require_address(address)
+        if self.upstream is not None:
+            base_of(self.upstream)
+            header_name("--session-header", self.session_header)
+            header_name("--user-header", self.user_header)
+        for name in ("otlp", "proxy", "metrics"):
+            if (listen := getattr(self, name)) is not None:
+                _bound(HttpListener(name, _no_app, listen)).close()
+
+
+async def _no_app(_scope: Scope, _receive: Receive, _send: Send) -> None:
+    """The application of a socket that is only tried."""
+
 
 class Live:
     """Runs the sources while its block runs.
@@ -301,7 +350,7 @@ class Live:
     Args:
         options: Which sources.
         queue: Takes what they receive.
-        state: Folder where followed files keep their positions; None = they keep none.
+        ledger: Keeps the positions in followed files; None = in memory.
         metrics: The application of --metrics.
         on_message: Receives sentences for an operator, without content.
         supervisor: Runs the threads; the default is one of its own.
@@ -315,14 +364,14 @@ class Live:
         options: LiveOptions,
         queue: PayloadQueue,
         *,
-        state: Path | None = None,
+        ledger: Ledger | None = None,
         metrics: App | None = None,
         on_message: Callable[[str], None],
         supervisor: Supervisor | None = None,
     ):
         options.require_source()
         options.require_libraries()
-        self._options, self._queue, self._state, self._say = options, queue, state, on_message
+        self._options, self._queue, self._ledger, self._say = options, queue, ledger, on_message
         self._stop = threading.Event()
         self._supervisor = supervisor or Supervisor(on_message)
         self._parts: list[Part] = []
@@ -366,7 +415,7 @@ class Live:
                 self._queue.put, options.upstream, session_header=options.session_header,
                 user_header=options.user_header, counts=self._queue.proxy, on_uncopied=self._queue.note_uncopied,
             )  # fmt: skip
-            yield HttpListener("proxy", proxy, options.proxy)
+            yield HttpListener("proxy", proxy, options.proxy, descriptors=2)
         if options.metrics is not None and metrics is not None:
             yield HttpListener("metrics", metrics, options.metrics)
 
@@ -376,7 +425,7 @@ class Live:
         work: list[tuple[str, Callable[..., Any]]] = []
         for path in self._options.follow:
             follower = Follower(
-                path, self._queue.put, self._queue.has_room, state=self._state, from_start=self._options.from_start
+                path, self._queue.put, self._queue.has_room, ledger=self._ledger, from_start=self._options.from_start
             )  # fmt: skip
             work.append(("follow", partial(follower.run, self._stop)))
         for number, endpoint in enumerate(self._options.kv_events):

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from .._base.errors import UsageError
-from .asgi import App, Receive, Scope, Send
+from .asgi import App, Message, Receive, Scope, Send
 
 SnapshotDict = Mapping[str, Any]  # what Snapshot.to_dict() returns: the digester, another process, sends it as JSON
 ServiceCounts = Mapping[str, Any]  # the fields of RecorderCounts, or what Watcher.counts() returns
@@ -438,7 +438,7 @@ def metrics_app(registry: Any, problem: Callable[[], str | None] = no_problem) -
         elif scope["method"] not in METHODS:
             await _answer(send, 405, "Use GET.", (b"allow", ", ".join(METHODS).encode()))
         elif scope["path"] == "/metrics":
-            await exposition(_plain_scope(scope), receive, send)
+            await exposition(_plain_scope(scope), _no_body, send)
         else:
             message = problem()
             await _answer(send, 503 if message else 200, message or "ok")
@@ -451,6 +451,11 @@ def _plain_scope(scope: Scope) -> Scope:
     headers = [(name, value) for name, value in scope["headers"] if value.isascii() and name.isascii()]
     query = scope.get("query_string", b"")
     return {**scope, "headers": headers, "query_string": query if query.isascii() else b""}
+
+
+async def _no_body() -> Message:
+    """The body of a request for metrics, which is not waited for."""
+    return {"type": "http.request", "body": b"", "more_body": False}
 
 
 async def _answer(send: Send, status: int, text: str, *headers: tuple[bytes, bytes]) -> None:

@@ -9,13 +9,15 @@ import os
 import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Self
 
-from .._base.errors import UsageError, unwritable
+from .._base.errors import InputError, KvtraceError, UsageError, named_errors, unwritable
 from .._base.file_locks import locked_file
 from .._base.options import split_options
+from .._base.own_files import MOVE, make_folders, open_own, own_folder, remove_folders
 from ..ingest.encoding_options import EncodingOptions
 from ..ingest.keys import Key
 from ..privacy.linking import SAMPLED
@@ -24,12 +26,13 @@ from .encoders import LiveEncoding
 from .feeder import Feeder
 from .intake import QUEUE_BYTES, Intake, Ledger
 from .proxy.exchange import ProxyCounts
-from .sealing import Sealed, Sealer
+from .sealing import Sealed, Sealer, sentence_of
 from .sources import source_named
 from .supervisor import Supervisor
 from .windows import (
     STATE,
     SUFFIX,
+    SUFFIXES,
     Window,
     WindowFile,
     WindowSettings,
@@ -37,6 +40,7 @@ from .windows import (
     free_name,
     open_windows,
     read_window,
+    remove_window,
     require_window,
 )
 
@@ -72,8 +76,6 @@ class RecorderCounts:
 
 
 BUSY = "{path}: another recorder writes to this folder, or one that was killed is finishing. Choose another folder."
-FOREIGN = "{path}: this file is not the lock of a recorder. Choose another folder."
-SUFFIXES = (".jsonl", ".jsonl.gz", ".jsonl.zst", ".parquet")  # of traces
 RECEIVED = ("accepted", "dropped", "uncopied", "refused")  # counts of the ledger
 UNFINISHED = "the digester process could not end it. Its digests are kept; the next start tries again."
 WAIT_LOCK_S = 10.0  # the digester of a killed recorder may still write what it received
@@ -138,29 +140,43 @@ class Recorder:
         self.proxy = ProxyCounts()  # of the proxy that feeds this recorder, if there is one
         self._totals = RecorderCounts()
         self._known_lost: dict[str, int] = {}  # window -> requests that an earlier recorder lost
+        self._earlier_lost = 0  # the sum of them
+        self._full_since: int | None = None  # dropped requests when the disk became full; None = it has room
+        self._gave_up = False  # the disk was full to the end
+        self._dropped_full = 0  # dropped requests while it was full
         self._stopping = threading.Event()
+        self._found: set[str] | None = None  # names in the folder of open windows before the start; None = no folder
+        self._made: list[str] = []  # folders around it
         self._lock = self._locked()
         try:
             self._start(queue_bytes)
         except BaseException:
+            self._undo()
             os.close(self._lock)
             raise
 
-    def put(self, source: str, payload: bytes, requests: int = 1) -> bool:
+    def put(self, source: str, payload: bytes, requests: int = 1, *, moved: dict[int, int] | None = None) -> bool:
         """Put a payload of a source into the queue; False if there is no room. Never blocks.
 
         The requests of a payload that finds no room count as refused if the clients of the source send them again, else
-        as dropped. UsageError if there is no source of this name.
+        as dropped. `moved` is a position in a followed file, which the ledger takes with the counts. UsageError if
+        there is no source of this name.
         """
-        return self._intake.put(source, payload, requests, comes_again=source_named(source).comes_again)
+        again = source_named(source).comes_again
+        return self._intake.put(source, payload, requests, comes_again=again, moved=moved)
 
     def note_uncopied(self, requests: int) -> None:
         """Count requests as dropped whose copies found no memory before they came to the queue."""
         self._intake.note_uncopied(requests)
 
     def has_room(self, size: int) -> bool:
-        """Whether the queue has room for a payload of so many bytes."""
-        return self._intake.has_room(size)
+        """Whether the queue has room for a payload of so many bytes; never while the disk is full."""
+        return self._full_since is None and self._intake.has_room(size)
+
+    @property
+    def ledger(self) -> Ledger:
+        """The counts of requests, and the positions in followed files."""
+        return self._intake.ledger
 
     @property
     def state(self) -> Path:
@@ -184,39 +200,79 @@ class Recorder:
         """Why the recorder is not healthy, such as "failing: sealer"; None if it is healthy."""
         return self.supervisor.problem()
 
-    def close(self) -> None:
-        """Digest what waits, seal the last window, and end. A second call does nothing."""
+    def close(self, *, failed: bool = False) -> None:
+        """Digest what waits, seal the last window, and end. A second call does nothing.
+
+        A recorder that `failed` before the first request leaves nothing that was not there.
+        """
         if self._stopping.is_set():
             return
         self._stopping.set()
         self._windows.join()
-        self._intake.mark({"finish": True})
-        self._intake.close()
+        self._intake.close({"finish": True})
         if not self._feeder.end():
             self._totals.failed += 1
             self._say(f"{self._name}: not sealed: {UNFINISHED}")
         self._sealer.end()
+        self._count_unwritten()
+        if failed and self._intake.ledger.accepted == self._before["accepted"]:
+            self._undo()
         os.close(self._lock)
+
+    def shortfall(self) -> str | None:
+        """What a recorder that has ended could not record or seal, and what to do; None if nothing.
+
+        Requests that found the queue full count only if the disk was full.
+        """
+        self._note_full(is_full=False)
+        lost, failed = self._totals.lost - self._earlier_lost + self._dropped_full, self.counts().failed
+        missing = f"{_lost(lost)} The messages above say why. " if lost else ""
+        if failed:
+            windows = "1 window was" if failed == 1 else f"{failed:,} windows were"
+            again = f"Remove the cause, and run the command again: it seals what is left in {self.folder}."
+            return f"{missing}{windows} not sealed. {again}"
+        if not (lost or self._gave_up):
+            return None
+        missing = missing or "the disk was full to the end. "
+        return f"{missing}Remove the cause, and run the command again: it goes on in {self.folder}."
 
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, *_: object) -> None:
-        self.close()
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        self.close(failed=kind is not None)
+
+    def _undo(self) -> None:
+        """Delete what this recorder has made of the folder of open windows, unless a window is in it."""
+        with suppress(OSError, UsageError), own_folder(self.state, make=False) as state:
+            names = set(state.names()) - (self._found or set())
+            if any(name.endswith(SUFFIX) for name in names):
+                return
+            for name in names:
+                state.unlink(name)
+            remove_folders(([] if self._found is not None else [os.fspath(self.state)]) + self._made)
 
     def _locked(self) -> int:
         state = self.state
         try:
-            self.folder.mkdir(parents=True, exist_ok=True)
-            state.mkdir(mode=0o700, exist_ok=True)
+            self._made, is_new = make_folders(self.folder), not os.path.lexists(state)
         except OSError as error:
             raise unwritable(self.folder, error) from None
+        try:
+            with own_folder(state) as opened:
+                self._found = None if is_new else set(opened.names())
+        except BaseException:
+            remove_folders(self._made)
+            raise
+        with named_errors(state):  # a lock that is not ours is no lock to wait for
+            os.close(open_own(state / "lock", private=True, remedy=MOVE))
         until = time.monotonic() + WAIT_LOCK_S
         while True:
             try:
                 return locked_file(
                     os.fspath(state / "lock"), busy=BUSY.replace("{path}", str(self.folder)),
-                    foreign=FOREIGN, unlockable="{path}: cannot be locked ({fault}). Choose another file system.",
+                    remedy=MOVE, private=True,
+                    unlockable="{path}: cannot be locked ({fault}). Choose another file system.",
                 )  # fmt: skip
             except UsageError:
                 if time.monotonic() > until:
@@ -225,7 +281,7 @@ class Recorder:
     def _start(self, queue_bytes: int) -> None:
         ledger = Ledger(self.state / "counts")
         self._before = {name: getattr(ledger, name) for name in RECEIVED}  # by earlier recorders
-        self._intake = Intake(queue_bytes, ledger=ledger)
+        self._intake, self._kept_lines = Intake(queue_bytes, ledger=ledger, can_return=True), 0
         settings = {"options": self._settings.encoding.to_message(), "sink": {"kind": "window"}}
         self._feeder = Feeder(
             self._intake, settings, on_report=self._on_report, supervisor=self.supervisor,
@@ -241,31 +297,67 @@ class Recorder:
         """Seal the windows that earlier recorders left; returns the one that this recorder goes on with, if any."""
         continued, ledger = None, self._intake.ledger
         for path in open_windows(self.folder):
-            window = read_window(path)
+            try:
+                window = read_window(path)
+            except (InputError, UsageError) as error:  # it stays where it is, and hinders no other window
+                self._on_unsealed(Sealed(path.stem, [], error=str(error)))
+                continue
             if window is None:
-                path.unlink()
+                remove_window(path)
                 continue
             if window.ending is None:
                 goes_on = self._settings.continues(window, self._clock())
-                self._lose(window.name, window.lost(ledger.accepted), " It goes on." if goes_on else "")
+                lost = window.lost(ledger.accepted)
+                self._lose(window.name, lost)
+                self._say_stopped(window.name, lost, " It goes on." if goes_on else "")
                 ledger.ended = ledger.accepted
                 if goes_on:
                     continued = window
                     continue
                 WindowFile(path, window.header, window).finish(accepted=ledger.accepted, dropped=ledger.dropped)
             else:
-                ledger.ended = max(ledger.ended, window.ending["accepted"])
+                self._lose(window.name, window.lost(window.ending["accepted"]))
+                ledger.ended = max(ledger.ended, min(window.ending["accepted"], ledger.accepted))
             self._sealer.seal(path)
         if ledger.ended < ledger.accepted:  # a kill came between two windows
             self._totals.lost += ledger.accepted - ledger.ended
             self._say(f"the recorder stopped before a window began; {_lost(ledger.accepted - ledger.ended)}")
             ledger.ended = ledger.accepted
+        self._earlier_lost = self._totals.lost
         return continued
 
-    def _lose(self, name: str, requests: int, then: str = "") -> None:
-        self._totals.lost += requests
+    def _on_unsealed(self, result: Sealed) -> None:
+        self._on_sealed(result)
+        self._say(sentence_of(result) or "")
+
+    def _lose(self, name: str, requests: int) -> None:
+        self._totals.lost += requests - self._known_lost.get(name, 0)
         self._known_lost[name] = requests
-        self._say(f"{name}: the recorder stopped before the window ended; {_lost(requests)}{then}")
+
+    def _say_stopped(self, name: str, lost: int, then: str = "") -> None:
+        self._say(f"{name}: the recorder stopped before the window ended; {_lost(lost)}{then}")
+
+    def _count_unwritten(self) -> None:
+        """Count what is missing in windows that are not sealed, and in one that had no room to begin."""
+        if self._gave_up and not self._feeder.restarts:  # a digester that died lost requests in the middle
+            self._intake.give_back()
+        ledger = self._intake.ledger
+        for window in filter(None, map(_readable, open_windows(self.folder))):
+            lost = window.lost(ledger.accepted if window.ending is None else window.ending["accepted"])
+            self._lose(window.name, lost)
+            if window.ending is None:
+                self._totals.failed += 1
+                self._say_stopped(window.name, lost)
+                return
+        self._totals.lost += ledger.accepted - ledger.ended
+        ledger.ended = ledger.accepted
+
+    def _note_full(self, *, is_full: bool) -> None:
+        """Count what a full queue drops while the disk is full."""
+        dropped = self._intake.ledger.dropped
+        if self._full_since is not None:
+            self._dropped_full += dropped - self._full_since
+        self._full_since = dropped if is_full else None
 
     def _begin(self, continued: Window | None = None) -> None:
         """Begin the first window, or go on with the one that an earlier recorder left."""
@@ -293,6 +385,12 @@ class Recorder:
         return {"path": os.fspath(path), "continues": continues, "key": key.reveal(), "begin": header}
 
     def _on_report(self, report: dict[str, Any]) -> None:
+        self._gave_up = self._gave_up or report.get("gave_up", False)
+        lines = report.get("counts", {}).get("lines", self._kept_lines)
+        self._intake.keep(lines - self._kept_lines if lines >= self._kept_lines else lines)
+        self._kept_lines = lines
+        if "full" in report or "begun" in report:
+            self._note_full(is_full=report.get("full", False))
         if path := report.get("finished"):
             self._intake.ledger.ended = report["accepted"]
             self._sealer.seal(Path(path))
@@ -302,7 +400,16 @@ class Recorder:
         self._totals.failed += result.error is not None
         if result.error is None:
             self._totals.last_sealed_s = self._clock()
-            self._totals.lost += max(0, result.lost - self._known_lost.pop(result.name, 0))
+            self._lose(result.name, max(result.lost, self._known_lost.get(result.name, 0)))
+            del self._known_lost[result.name]
+
+
+def _readable(path: Path) -> Window | None:
+    """The window of a file; None if it has none, or is damaged."""
+    try:
+        return read_window(path)
+    except KvtraceError:
+        return None
 
 
 def _lost(requests: int) -> str:

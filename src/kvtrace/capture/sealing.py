@@ -11,6 +11,7 @@ import json
 import os
 import secrets
 import signal
+import stat
 import subprocess
 import sys
 import threading
@@ -21,9 +22,10 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import cast
 
-from .._base.errors import AuditError, InputError, KvtraceError
+from .._base.errors import AuditError, InputError, KvtraceError, UsageError
 from .._base.file_locks import only_writer
 from .._base.output_files import appear_together
+from .._base.own_files import is_own
 from .._base.process import STOPPING, forbid_core_dumps
 from .._base.row_counts import rounded
 from .._base.workers import guarded
@@ -41,7 +43,7 @@ from ..privacy.profiles import profile_of
 from ..privacy.publishing import Published, publish
 from ..trace.meta import Meta, RecordingSection, merge, rendering_of
 from .supervisor import FIRST_WAIT_S, LAST_ATTEMPTS, Supervisor, reason_of
-from .windows import Window, read_window
+from .windows import Window, read_window, remove_window
 
 PATIENCE_S = 600.0  # sealing takes longer than other rounds
 LONGEST_WAIT_S = 600.0  # until a window is tried again
@@ -77,17 +79,28 @@ def seal(path: str | Path, folder: str | Path) -> Sealed:
     """
     window = read_window(path)
     if window is None:
-        os.unlink(path)
+        remove_window(path)
         return Sealed(Path(path).stem, [])
     ending = window.ending or window.header  # a recorder ends each window before it seals it
     lost, missed = window.lost(ending["accepted"]), max(0, ending["dropped"] - window.header["dropped"])
     output = os.path.join(folder, window.name + window.header["suffix"])
     with only_writer(output, [sidecar_path(output), card_path(output), links_path(output)]):
         result = Sealed(window.name, [], lost=lost, dropped=missed, rejected=window.malformed)
-        if not os.path.exists(output):  # else a recorder died after the trace was written
+        if not _is_sealed(output):  # else a recorder died after the trace was written
             result = _publish(window, output, result)
-        os.unlink(path)
+        remove_window(path)
     return result
+
+
+def _is_sealed(output: str) -> bool:
+    """Whether a window's trace was written; UsageError if another user's file or a link has its name."""
+    try:
+        about = os.lstat(output)
+    except FileNotFoundError:
+        return False
+    if not stat.S_ISREG(about.st_mode) or not is_own(about, others=0):
+        raise UsageError(f"{output}: this file is not one of this recorder's. Move it away.")
+    return True
 
 
 def _publish(window: Window, output: str, result: Sealed) -> Sealed:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import os
 import time
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, Protocol
 
-from .._base.errors import UsageError
+from .._base.errors import StoppedError, UsageError
 from ..analysis.capacities import parse_capacity
 from ..ingest.encoding import Batch
 from ..ingest.logs.kv_batches import KvEventCounts
@@ -15,7 +16,7 @@ from ..ingest.preparation import DEFAULT_BLOCK_SIZE
 from ..ingest.usage import UsageCheck
 from .encoders import BlockForm, SourceEncoder
 from .gauge import Gauge, GaugeOptions
-from .windows import WindowFile, read_window
+from .windows import WindowFile, read_window, remove_window
 
 
 class Sink(Protocol):
@@ -25,8 +26,10 @@ class Sink(Protocol):
         """Begin a window; returns values to report."""
         ...
 
-    def add(self, encoder: SourceEncoder, source: str, batch: Batch, *, covered: int, malformed: int) -> None:
-        """Take a batch, which answers for `covered` requests; the payloads of `malformed` of them were not valid."""
+    def add(
+        self, encoder: SourceEncoder, source: str, batches: Sequence[Batch], *, covered: int, malformed: int
+    ) -> None:
+        """Take batches, which answer for `covered` requests; the payloads of `malformed` of them were not valid."""
         ...
 
     def misfit(self, encoder: SourceEncoder) -> str | None:
@@ -68,21 +71,23 @@ class WindowSink:
         if message["continues"] and os.path.exists(path):
             earlier = read_window(path)
             if earlier is None:  # the digester before this one died while it made the file: nothing is in it
-                os.unlink(path)
+                remove_window(path)
         self._file = WindowFile(path, header, earlier)
         return {"begun": path, "found": 0 if earlier is None else earlier.covered}
 
-    def add(self, encoder: SourceEncoder, source: str, batch: Batch, *, covered: int, malformed: int) -> None:
-        """Append a batch."""
-        assert self._file is not None
-        if len(batch):
+    def add(
+        self, encoder: SourceEncoder, source: str, batches: Sequence[Batch], *, covered: int, malformed: int
+    ) -> None:
+        """Append batches, all or none."""
+        if self._file is None:
+            raise StoppedError("the file of the window is missing.")  # the disk was full when it began
+        if any(map(len, batches)):
             self._file.source(source, encoder.description())
-        self._file.batch(batch, covered=covered, malformed=malformed)
+        self._file.batch(*batches, covered=covered, malformed=malformed)
 
     def misfit(self, encoder: SourceEncoder) -> str | None:
         """Another block size, or another treatment of tails, than those of the first source of the window."""
-        assert self._file is not None
-        first = self._file.first_source
+        first = None if self._file is None else self._file.first_source
         return None if first is None else encoder.form.misfit(BlockForm(first["block_size"], first["tail"]))
 
     def finish(self, message: dict[str, Any]) -> dict[str, Any]:
@@ -129,14 +134,16 @@ class GaugeSink:
         """A first snapshot; a gauge has a moving window of its own."""
         return self.tick()
 
-    def add(self, encoder: SourceEncoder, source: str, batch: Batch, *, covered: int, malformed: int) -> None:
-        """Feed the gauge with a batch."""
-        if not len(batch):
-            return
-        if self._gauge is None:
-            self._gauge, self._form = self._new_gauge(encoder.block_size), encoder.form
-        self._gauge.add(batch, time.time())
-        self._compare(batch)
+    def add(
+        self, encoder: SourceEncoder, source: str, batches: Sequence[Batch], *, covered: int, malformed: int
+    ) -> None:
+        """Feed the gauge with batches."""
+        for batch in batches:
+            if len(batch):
+                if self._gauge is None:
+                    self._gauge, self._form = self._new_gauge(encoder.block_size), encoder.form
+                self._gauge.add(batch, time.time())
+                self._compare(batch)
 
     def _compare(self, batch: Batch) -> None:
         """Warn once if the sources' own counts of prompt tokens contradict ours."""

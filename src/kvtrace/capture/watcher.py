@@ -22,7 +22,7 @@ from ..privacy.release_options import ReleaseOptions
 from .encoders import LiveEncoding
 from .feeder import Feeder
 from .gauge import GaugeOptions
-from .intake import QUEUE_BYTES, Intake
+from .intake import QUEUE_BYTES, Intake, Ledger
 from .live import LiveOptions
 from .proxy.exchange import ProxyCounts
 from .sources import source_named
@@ -60,9 +60,15 @@ class Watcher:
         self._intake.mark({"begin": {}, "key": Key.random().reveal()})
         self._feeder.start()
 
-    def put(self, source: str, payload: bytes, requests: int = 1) -> bool:
+    def put(self, source: str, payload: bytes, requests: int = 1, *, moved: dict[int, int] | None = None) -> bool:
         """Put a payload of a source into the queue; False if there is no room. Never blocks."""
-        return self._intake.put(source, payload, requests, comes_again=source_named(source).comes_again)
+        again = source_named(source).comes_again
+        return self._intake.put(source, payload, requests, comes_again=again, moved=moved)
+
+    @property
+    def ledger(self) -> Ledger:
+        """The counts of requests, and the positions in followed files."""
+        return self._intake.ledger
 
     def note_uncopied(self, requests: int) -> None:
         """Count requests as dropped whose copies found no memory before they came to the queue."""
@@ -96,8 +102,7 @@ class Watcher:
         """Digest what waits, take a last snapshot, and end. A second call does nothing."""
         if not self._stopping.is_set():
             self._stopping.set()
-            self._intake.mark({"finish": True})
-            self._intake.close()
+            self._intake.close({"finish": True})
             self._feeder.end()
 
     def __enter__(self) -> Self:

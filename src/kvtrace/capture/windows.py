@@ -18,22 +18,29 @@ import json
 import os
 import struct
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from hashlib import blake2b
 from pathlib import Path
 from typing import Any, BinaryIO
 
 from .._base.checkpoint import parsed
-from .._base.errors import InputError, UsageError, named_errors, unwritable
-from .._base.files import PLAIN
+from .._base.errors import InputError, KvtraceError, UsageError, named_errors, unwritable
+from .._base.input_files import unreadable
 from .._base.output_files import append_whole
-from ..ingest.checkpoint import packed, unpacked
+from .._base.own_files import MOVE, open_own, own_folder
+from ..formats.sidecar import is_deep
+from ..ingest.checkpoint import MALFORMED, packed, unpacked
 from ..ingest.encoding import Batch
-from ..ingest.keys import Key
+from ..ingest.keys import KEY_BYTES, Key
+from ..privacy.profiles import profile_of
+from ..trace.columns import TAILS
+from ..trace.invariants import require_block_size
 from .encoders import LiveEncoding
 
 SUFFIX = ".window"
+SUFFIXES = (".jsonl", ".jsonl.gz", ".jsonl.zst", ".parquet")  # of traces
 FORMAT = 1
 DIGEST_BYTES = 16
 FRAME = struct.Struct(f"<cQ{DIGEST_BYTES}s")
@@ -47,15 +54,20 @@ class WindowFile:
     def __init__(self, path: str | Path, header: dict[str, Any], earlier: Window | None = None):
         self.path = os.fspath(path)
         self._sources = {} if earlier is None else dict(earlier.sources)
-        flags = os.O_RDWR | PLAIN if earlier else os.O_RDWR | os.O_CREAT | os.O_EXCL | PLAIN
+        flags = os.O_RDWR if earlier else os.O_RDWR | os.O_CREAT | os.O_EXCL
         try:
-            self._handle = os.open(self.path, flags, 0o600)
+            self._handle = open_own(self.path, flags, private=True, remedy=MOVE)
         except OSError as error:
             raise unwritable(self.path, error) from None
         self._end = 0
         if earlier is None:
-            self._append(json.dumps({"kvtrace_window": FORMAT, **header}).encode() + b"\n")
-            self.sync()
+            try:
+                self._append(json.dumps({"kvtrace_window": FORMAT, **header}).encode() + b"\n")
+                self.sync()
+            except BaseException:  # a full disk: no file without a header stays
+                os.close(self._handle)
+                os.unlink(self.path)
+                raise
         else:
             self._end = earlier.end
             with named_errors(self.path):
@@ -64,17 +76,19 @@ class WindowFile:
     def source(self, name: str, description: dict[str, Any]) -> None:
         """Record how the requests of a source are read and hashed; the first call for a source counts."""
         if name not in self._sources:
-            self._sources[name] = description
             self._frame(SOURCE, json.dumps({"source": name, **description}).encode())
+            self._sources[name] = description
 
     @property
     def first_source(self) -> dict[str, Any] | None:
         """How the requests of the first source are read and hashed; None before the first request."""
         return next(iter(self._sources.values()), None)
 
-    def batch(self, batch: Batch, *, covered: int, malformed: int = 0) -> None:
-        """Append a batch. StoppedError if the disk is full; earlier batches stay intact."""
-        self._frame(BATCH, COVERED.pack(covered, malformed) + packed(batch))
+    def batch(self, *batches: Batch, covered: int, malformed: int = 0) -> None:
+        """Append batches, all or none. StoppedError if the disk is full; earlier ones stay intact."""
+        counts = [(covered, malformed)] + [(0, 0)] * (len(batches) - 1)
+        pieces = (COVERED.pack(*pair) + packed(batch) for pair, batch in zip(counts, batches, strict=True))
+        self._append(b"".join(_framed(BATCH, data) for data in pieces))
 
     def finish(self, *, accepted: int, dropped: int) -> None:
         """Append the counts at the end of the window, and close the file."""
@@ -94,7 +108,7 @@ class WindowFile:
             self._handle = -1
 
     def _frame(self, kind: bytes, data: bytes) -> None:
-        self._append(FRAME.pack(kind, len(data), _checksum(kind, data)) + data)
+        self._append(_framed(kind, data))
 
     def _append(self, data: bytes) -> None:
         self._end = append_whole(self._handle, data, self._end, self.path)
@@ -123,45 +137,136 @@ class Window:
         return max(0, accepted - self.header["accepted"] - self.covered)
 
     def batches(self) -> Iterator[Batch]:
-        """The batches, in order."""
-        with open(self.path, "rb") as file:
+        """The batches, in order.
+
+        Raises:
+            InputError: One of them is damaged.
+        """
+        with _opened(self.path) as file:
             file.readline()
             for kind, data in _frames(file, self.end):
                 if kind == BATCH:
-                    yield unpacked(data[COVERED.size :])
+                    with _named_damage(self.path):
+                        yield unpacked(data[COVERED.size :])
 
 
 def read_window(path: str | Path) -> Window | None:
     """Read a window's file; None if it has no complete header, as a kill leaves it that came while it was made.
 
     Raises:
-        InputError: it is not the file of a window, or of another version.
+        InputError: it is not the file of a window, of another version, or damaged.
+        UsageError: another user could have put it there (`open_own`).
     """
-    size = os.stat(path).st_size
-    with open(path, "rb") as file:
-        line = file.readline()
-        if not line.endswith(b"\n"):
+    with _opened(path) as file:
+        size, line = os.fstat(file.fileno()).st_size, file.readline(MAX_HEADER)
+        if not line.endswith(b"\n") and len(line) < MAX_HEADER:
             return None
         header = _header(line, path)
         sources, covered, malformed, ending, end = {}, 0, 0, None, file.tell()
-        for kind, data in _frames(file, size):
-            if kind == SOURCE:
-                description = json.loads(data)
-                sources[description.pop("source")] = description
-            elif kind == BATCH:
-                requests, bad = COVERED.unpack_from(data)
-                covered, malformed = covered + requests, malformed + bad
-            elif kind == END:
-                ending = json.loads(data)
-            end = file.tell()
+        with _named_damage(path):
+            for kind, data in _frames(file, size):
+                if kind == SOURCE:
+                    description = parsed(data)
+                    sources[description.pop("source", None)] = _required(description, DESCRIPTION)
+                elif kind == BATCH:
+                    requests, bad = COVERED.unpack_from(data)
+                    covered, malformed = covered + requests, malformed + bad
+                elif kind == END:
+                    ending = _required(parsed(data), ENDING)
+                end = file.tell()
+            _require_names(sources)
     return Window(os.fspath(path), header, sources, covered, malformed, ending, end, size)
+
+
+def remove_window(path: str | Path) -> None:
+    """Delete a window's file, in the folder of open windows that is this user's alone."""
+    place, base = os.path.split(path)
+    with own_folder(place, make=False) as folder:
+        folder.unlink(base)
+
+
+MAX_HEADER = 1 << 20  # bytes
+Rules = dict[str, Callable[[Any], bool]]  # key -> whether its value is valid
+
+
+def _is_count(value: Any) -> bool:
+    return type(value) is int and 0 <= value < 1 << 64
+
+
+def _is_bool(value: Any) -> bool:
+    return type(value) is bool
+
+
+def _is_digest(value: Any) -> bool:
+    return type(value) is str and len(value) == 2 * KEY_BYTES
+
+
+def _is_meta(log: Any, hash: Any, session_mode: Any, rendering: Any = None, **models: Any) -> bool:
+    """Whether these are the sections of `ingest.preparation.provenance`."""
+    sections, texts = [log, *models.values()], [hash, session_mode]
+    if rendering is not None:
+        sections, texts = [*sections, rendering], [*texts, rendering["engine"]]
+    return (
+        models.keys() <= {"tokenizer", "chat_template"} and all(type(text) is str for text in texts)
+        and all(section is None or type(section) is dict for section in sections) and log is not None
+        and (rendering is None or _is_count(rendering["version"])) and not is_deep(sections)
+    )  # fmt: skip
+
+
+ENDING: Rules = {"accepted": _is_count, "dropped": _is_count}
+HEADER: Rules = {
+    **ENDING, "until": lambda value: type(value) in (int, float) and 0 <= value < MAX_TIME_S,
+    "suffix": lambda value: value in SUFFIXES, "linked": _is_bool, "profile": lambda value: bool(profile_of(value)),
+    "session_share": lambda value: type(value) in (int, float) and 0 < value <= 1,
+    "isolate_tenants": _is_bool, "key": _is_digest, "options": _is_digest,
+}  # fmt: skip
+DESCRIPTION: Rules = {
+    "meta": lambda value: _is_meta(**value),
+    "block_size": lambda value: require_block_size(value) > 0, "tail": lambda value: value in TAILS,
+    "outputs": _is_bool, "holds_hashes": _is_bool,
+}  # fmt: skip
+
+
+def _required(values: dict[str, Any], rules: Rules) -> dict[str, Any]:
+    """The values; ValueError if one is missing or not valid."""
+    if not all(is_valid(values[name]) for name, is_valid in rules.items()):
+        raise ValueError("a value is not valid")
+    return values
+
+
+def _require_names(sources: dict[str, Any]) -> None:
+    """ValueError unless they are names of sources, with blocks of one form."""
+    forms = {(source["block_size"], source["tail"], source["outputs"]) for source in sources.values()}
+    if not all(type(name) is str for name in sources) or len(forms) > 1:
+        raise ValueError("not sources of one window")
 
 
 def _header(line: bytes, path: str | Path) -> dict[str, Any]:
     header = parsed(line)
     if header.get("kvtrace_window") != FORMAT:
         raise InputError(f"{path}: not the file of a window of this version of kvtrace. Move it away.")
-    return header
+    with _named_damage(path):
+        if header.get("name") != Path(path).stem:  # it names the trace
+            raise ValueError("another window's file")
+        return _required(header, HEADER)
+
+
+def _opened(path: str | Path) -> BinaryIO:
+    try:
+        return open(open_own(path, os.O_RDONLY, private=True, remedy=MOVE), "rb")
+    except OSError as error:
+        raise unreadable(path, error) from None
+
+
+@contextmanager
+def _named_damage(path: str | Path) -> Iterator[None]:
+    """Turn what damaged values cause into an error with the name of the file, and without content."""
+    try:
+        yield
+        return
+    except (KvtraceError, *MALFORMED):
+        pass
+    raise InputError(f"{path}: the file is damaged. Move it away.")
 
 
 def _frames(file: BinaryIO, size: int) -> Iterator[tuple[bytes, bytes]]:
@@ -177,11 +282,16 @@ def _frames(file: BinaryIO, size: int) -> Iterator[tuple[bytes, bytes]]:
         yield kind, data
 
 
+def _framed(kind: bytes, data: bytes) -> bytes:
+    return FRAME.pack(kind, len(data), _checksum(kind, data)) + data
+
+
 def _checksum(kind: bytes, data: bytes) -> bytes:
     return blake2b(data, digest_size=DIGEST_BYTES, person=kind).digest()
 
 
 STATE = ".recording"  # the folder of open windows, inside the folder of sealed ones
+MAX_TIME_S = 1e11  # since 1970
 MIN_WINDOW_S = 1.0
 MAX_WINDOW_S = 366 * 86400.0
 
@@ -224,7 +334,7 @@ def free_name(folder: Path, start_s: float) -> str:
 
 def open_windows(folder: Path) -> list[Path]:
     """The files of windows that are not sealed, oldest first."""
-    return sorted((folder / STATE).glob(f"*{SUFFIX}"), key=lambda path: (path.stat().st_mtime_ns, path.name))
+    return sorted((folder / STATE).glob(f"*{SUFFIX}"), key=lambda path: (path.lstat().st_mtime_ns, path.name))
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,7 @@ from typing import Any
 import click
 
 from .. import __version__
-from .._base.process import STOPPING, forbid_core_dumps, forget_handlers
+from .._base.process import SignalReceived, forbid_core_dumps, forget_handlers, raise_signals
 from .help import HELP_NAMES, Group
 from .output import keep_inputs
 
@@ -25,30 +25,19 @@ CONTEXT: dict[str, Any] = {"help_option_names": HELP_NAMES, "max_content_width":
 
 def main(command: click.Command | None = None, name: str = "kvtrace") -> None:
     """Run the command of a console script. Each failure prints one line on stderr; docs/reference.md lists exit statuses."""
-    if not sys.warnoptions:
-        warnings.simplefilter("ignore")  # warnings of libraries, which a user cannot act on
-    forbid_core_dumps()
-    for number in STOPPING:
-        if signal.getsignal(number) != signal.SIG_IGN:  # nohup ignores SIGHUP
-            signal.signal(number, _raise_signal)
     status = 1
     try:
+        raise_signals()
+        if not sys.warnoptions:
+            warnings.simplefilter("ignore")  # warnings of libraries, which a user cannot act on
+        forbid_core_dumps()
         status = run(sys.argv[1:], command, name)
         forget_handlers()  # Python's exit takes a moment, in which an exception would be a traceback
-    except KeyboardInterrupt:  # after the command had ended
+    except KeyboardInterrupt:  # before the command began, or after it had ended
         status = 130
-    except _SignalReceived as interrupt:
+    except SignalReceived as interrupt:
         status = 128 + interrupt.args[0]
     sys.exit(status)
-
-
-class _SignalReceived(BaseException):
-    """A signal to end the process, raised as an exception so that temporary files are removed."""
-
-
-def _raise_signal(number, _frame):
-    forget_handlers()  # a second signal ends the process at once
-    raise KeyboardInterrupt if number == signal.SIGINT else _SignalReceived(number)
 
 
 def run(arguments: list[str], command: click.Command | None = None, name: str = "kvtrace") -> int:
@@ -72,15 +61,14 @@ def run(arguments: list[str], command: click.Command | None = None, name: str = 
         return _fail(_with_notes(str(error), error), error.status)
     except (KeyboardInterrupt, click.Abort) as interrupt:
         return _fail_interrupted("the keyboard", interrupt.__cause__ or interrupt, 130)
-    except _SignalReceived as interrupt:
+    except SignalReceived as interrupt:
         number = interrupt.args[0]
         return _fail_interrupted(signal.Signals(number).name, interrupt, 128 + number)
     except BrokenPipeError:
         _forget_stdout()
         return 1
     except OSError as error:  # not handled by a reader or writer: for example, no more processes, or a closed stdout
-        _forget_stdout()
-        return _fail_system(error)
+        return _fail_system(error, is_stdout=_forget_stdout() or _was_printed(error))
     except MemoryError as error:
         return _fail(_with_notes(f"out of memory; {_results()}", error), 5)
     except Exception as error:  # a bug: the message could contain content of the log, the source line cannot
@@ -117,8 +105,8 @@ def _fail(message: str, status: int) -> int:
     return status
 
 
-def _forget_stdout() -> None:
-    """Redirect stdout to null after a write error, so that Python does not report it again at exit."""
+def _forget_stdout() -> bool:
+    """Redirect stdout to null if it takes nothing, so that Python reports it no more at exit; whether it does."""
     try:
         sys.stdout.flush()
     except (AttributeError, ValueError):
@@ -126,13 +114,25 @@ def _forget_stdout() -> None:
     except OSError:
         with contextlib.suppress(OSError):
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return True
+    return False
 
 
-def _fail_system(error: OSError) -> int:
-    from .._base.errors import FULL
+def _was_printed(error: OSError) -> bool:
+    """Whether an error came from printing: stderr raises none, and files have names."""
+    from traceback import walk_tb
+
+    modules = {frame.f_globals.get("__name__") for frame, _ in walk_tb(error.__traceback__)}
+    return error.filename is None and not modules.isdisjoint(("click.utils", "rich.console"))
+
+
+def _fail_system(error: OSError, *, is_stdout: bool) -> int:
+    from .._base.errors import FULL, unwritable
     from .._base.workers import place_of
 
     message = f"{error.strerror or 'system error'} ({place_of(error)}); {_results()}"
+    if is_stdout:
+        message = str(unwritable("stdout", error))
     return _fail(_with_notes(message, error), 5 if error.errno in FULL else 1)
 
 

@@ -150,7 +150,7 @@ def anonymize_command(inputs, output, key_file, resume, rejects, keep_order, ver
     from .._base.row_counts import RejectsFile
     from ..formats import writing
     from ..formats.sidecar import sidecar_path
-    from ..ingest.keys import load_key
+    from ..ingest.keys import run_key
     from ..ingest.pipeline import Listeners
     from ..report import raw_logs
     from ..report.progress import Bar
@@ -183,14 +183,15 @@ def anonymize_command(inputs, output, key_file, resume, rejects, keep_order, ver
     beside = [sidecar_path(output), writing.card_path(output), *([] if rejects is None else [rejects])]
     with (
         only_writer(output, beside),
+        run_key(key_file, lambda: checkpoint is not None and os.path.exists(checkpoint.path)) as key,
         checkpoint or contextlib.nullcontext(),
         RejectsFile(rejects) as bad_rows,
         Bar(screen, quiet) as bar,
     ):
         listeners = Listeners(on_start=start, on_note=note, on_progress=bar.update, on_reject=bad_rows.add)
         common = {
-            "key": load_key(key_file) if key_file else None, "service_model": estimate, "keep_order": keep_order,
-            "checkpoint": checkpoint, "listeners": listeners,
+            "key": key, "service_model": estimate, "keep_order": keep_order, "checkpoint": checkpoint,
+            "listeners": listeners,
         }  # fmt: skip
         if chosen.runner is None:
             results = _in_one_process(inputs, output, to_write, encoding, release, workers=chosen.workers, **common)

@@ -63,7 +63,7 @@ def tasks_of(runner: Any, output: str, memory: int | None, *, work: str | None, 
     require_folder(memory, output)
     blocks = blocks_within(memory, runner.workers)
     require_memory(running(runner.workers, blocks), memory, quiet)
-    folder = work or temporary_name(os.path.realpath(output))
+    folder = work or temporary_name(os.path.realpath(output), "work")
     return TaskOptions(runner, folder, task_blocks=blocks, memory=memory, **options)
 
 

@@ -7,9 +7,10 @@ its outputs, and an output whose name states another content than it will hold. 
 from __future__ import annotations
 
 import functools
+import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
-from typing import Any
+from typing import Any, TextIO, cast
 
 import click
 
@@ -17,11 +18,27 @@ NAME_WIDTH = 12  # of the names of a summary
 PASTED = ("use", "wrote", "audit")  # lines of commands and files, which a line break would damage
 
 
+class _Stderr:
+    """Stderr, which may be on a full disk or closed by its reader: no command, and no thread of a service, ends then."""
+
+    def write(self, text: str) -> int:
+        with suppress(OSError, ValueError, AttributeError):  # None: it is closed
+            sys.stderr.write(text)
+        return len(text)
+
+    def flush(self) -> None:
+        with suppress(OSError, ValueError, AttributeError):  # None: it is closed
+            sys.stderr.flush()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(sys.stderr, name)
+
+
 def console() -> Any:
     """The console for progress and summaries: stderr, so that a trace can go to stdout."""
     from rich.console import Console
 
-    console = Console(stderr=True, soft_wrap=True)
+    console = Console(file=cast(TextIO, _Stderr()), stderr=True, soft_wrap=True)
     if not console.is_terminal:
         console.width = 160  # a pipe has no width to wrap at
     return console
@@ -124,7 +141,7 @@ def _line_width(console: Any) -> int | None:
 
 
 TRACES = ("trace", "traces", "mixed", "other", "a", "b", "against", "input_file")  # inputs with a sidecar and a data card
-INPUTS = (*TRACES, "inputs", "follow", "users", "tokenizer", "chat_template", "words", "model_config", "gpu", "gpu_name", "log", "costs_file", "service_time", "rates")
+INPUTS = (*TRACES, "inputs", "follow", "users", "tokenizer", "chat_template", "words", "model_config", "gpu", "gpu_name", "log", "costs_file", "table_file", "service_time", "rates")
 RESULTS = ("output", "output_file")  # outputs with files beside them
 OUTPUTS = {  # parameter -> the Content that it always has, and what that is; None if the command decides
     "output": None,
@@ -136,6 +153,7 @@ OUTPUTS = {  # parameter -> the Content that it always has, and what that is; No
     "rejects": ("JSON_LINES", "the list of bad rows"),
     "per_request": ("CSV", "the table of requests"),
     "save_model": ("JSON", "a model"),
+    "save_table": ("JSON", "a table of reuse-density"),
     "card_file": ("MARKDOWN", "a data card"),
     "html": ("HTML", "a page"),
     "costs_output": ("JSON", "costs"),

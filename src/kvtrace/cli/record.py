@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from contextlib import ExitStack
 
 import click
 
@@ -41,7 +42,7 @@ def record_command(output, window, for_ms, link_windows, suffix, key_file, quiet
     """
     from ..capture.live import Live
     from ..capture.recorder import Recorder
-    from ..ingest.keys import load_key
+    from ..ingest.keys import run_key
     from ..report.watch_view import duration
 
     live, queue = live_options(options), queue_bytes(options)
@@ -52,12 +53,13 @@ def record_command(output, window, for_ms, link_windows, suffix, key_file, quiet
         with lock:
             screen.print(sentence, highlight=False, markup=False)
 
-    recorder = Recorder(
-        output, encoding, release, window_s=window / 1000, key=load_key(key_file) if key_file else None,
-        link_windows=link_windows, suffix=suffix, queue_bytes=queue, on_message=say,
-    )  # fmt: skip
-    with stop_event() as stopped, recorder:
-        with Live(live, recorder, state=recorder.state, metrics=_metrics(recorder) if live.metrics else None, on_message=say, supervisor=recorder.supervisor) as running:
+    with stop_event() as stopped, ExitStack() as stack:  # a signal during the start ends it in order
+        with run_key(key_file) as key:
+            recorder = stack.enter_context(Recorder(
+                output, encoding, release, window_s=window / 1000, key=key, link_windows=link_windows, suffix=suffix,
+                queue_bytes=queue, on_message=say,
+            ))  # fmt: skip
+        with Live(live, recorder, ledger=recorder.ledger, metrics=_metrics(recorder) if live.metrics else None, on_message=say, supervisor=recorder.supervisor) as running:
             if not quiet:
                 for name, address in running.addresses.items():
                     print_line(screen, f"{name:<12}http://{address}")
@@ -69,9 +71,8 @@ def record_command(output, window, for_ms, link_windows, suffix, key_file, quiet
     if not quiet:
         for line in _summary(counts):
             print_line(screen, line)
-    if counts.failed:
-        windows = "1 window was" if counts.failed == 1 else f"{counts.failed:,} windows were"
-        raise StoppedError(f"{windows} not sealed. Remove the cause, and run the command again: it seals what is left in {output}.")
+    if (missing := recorder.shortfall()) is not None:
+        raise StoppedError(missing)
 
 
 def _metrics(recorder):

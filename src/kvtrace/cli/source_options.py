@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import signal
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -107,6 +108,7 @@ def live_options(options: dict[str, Any]):
     )  # fmt: skip
     live.require_source()
     live.require_libraries()
+    live.require_startable()
     return live
 
 
@@ -121,6 +123,31 @@ def queue_bytes(options: dict[str, Any]) -> int:
         raise UsageError(f"--queue: {error}") from None
 
 
+class _StopEvent(threading.Event):
+    """An event that a signal handler sets.
+
+    Python runs the handler in the main thread between two steps, so a wait must end now and then: a signal that came
+    just before it would be lost. And the handler must take no lock that the thread may hold at that moment.
+    """
+
+    _is_set = False
+
+    def set(self) -> None:
+        self._is_set = True
+
+    def is_set(self) -> bool:
+        return self._is_set
+
+    def wait(self, timeout: float | None = None) -> bool:
+        end = None if timeout is None else time.monotonic() + timeout
+        while not self._is_set and (end is None or time.monotonic() < end):
+            time.sleep(WAIT_S if end is None else max(0.0, min(WAIT_S, end - time.monotonic())))
+        return self._is_set
+
+
+WAIT_S = 0.1
+
+
 @contextmanager
 def stop_event() -> Iterator[threading.Event]:
     """An event that the first signal sets; a second one ends the process at once. Signals are as before after the block.
@@ -130,7 +157,7 @@ def stop_event() -> Iterator[threading.Event]:
     ...     stopped.is_set()
     True
     """
-    stopped = threading.Event()
+    stopped = _StopEvent()
 
     def stop(*_: object) -> None:
         forget_handlers()

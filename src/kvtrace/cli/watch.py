@@ -65,9 +65,13 @@ def watch_command(interval, once, for_ms, as_json, quiet, **options):
     def read() -> Reading:
         return Reading(watcher.snapshot(), watcher.counts())
 
-    watcher, sources, show = Watcher(gauge, encoding, queue_bytes=queue, on_message=say), sources_of(live), None
+    sources, show = sources_of(live), None
     with ExitStack() as display:
-        with watcher, Live(live, watcher, metrics=_metrics(read, watcher.problem) if live.metrics else None, on_message=say, supervisor=watcher.supervisor) as running, stop_event() as stopped:
+        with (
+            stop_event() as stopped,
+            Watcher(gauge, encoding, queue_bytes=queue, on_message=say) as watcher,
+            Live(live, watcher, ledger=watcher.ledger, metrics=_metrics(read, watcher.problem) if live.metrics else None, on_message=say, supervisor=watcher.supervisor) as running,
+        ):
             if not quiet:
                 for name, address in running.addresses.items():
                     print_line(screen, f"{name:<12}http://{address}")

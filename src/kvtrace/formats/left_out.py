@@ -117,7 +117,10 @@ def left_out(
     missing = MissingColumns(format, extra=extra)
     missing.add(columns)
     missing.names.update(dict.fromkeys(names))
-    return missing.sentences(remedy)
+    losses = Losses()
+    if format == "agentic-mooncake" and isinstance(columns, Trace):
+        losses.complete_prompts(columns)
+    return missing.sentences(remedy) + losses.sentences
 
 
 class MissingColumns:

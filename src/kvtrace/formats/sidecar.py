@@ -162,6 +162,8 @@ def load(
         raise InputError(f"{path}: block_size must be at least 1, not 0.")
     if (numbers["block_size"] or 0) > MAX_BLOCK_SIZE:
         raise InputError(f"{path}: block_size must be at most {MAX_BLOCK_SIZE:,} tokens.")
+    if (numbers["first_id"] or 0) >= 1 << 63:
+        raise InputError(f"{path}: first_id must be below 2^63.")
     return Sidecar(
         path, numbers["block_size"], values.get("tail"), numbers["requests"], numbers["blocks"],
         numbers["first_id"] or 0, {key: value for key, value in values.items() if key not in OWN},

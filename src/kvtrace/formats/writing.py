@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import shutil
-import tempfile
 import warnings
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
@@ -12,8 +11,9 @@ from typing import Any
 
 from .._base.errors import KvtraceError, UsageError
 from .._base.files import SUFFIXES, Content, is_regular, is_std, require_name
-from .._base.output_files import outputs_together, write_atomically, write_together
-from ..trace.columns import BlockRule, Columns, require_trace
+from .._base.output_files import outputs_together, temporary_folder, write_atomically, write_together
+from ..trace.building import require_rule, with_whole_prompts
+from ..trace.columns import STATED, BlockRule, Columns, require_trace
 from ..trace.meta import shares_prefixes, with_unknown_prefixes, without_claims
 from ..trace.trace import Trace
 from . import dataset as datasets
@@ -69,6 +69,11 @@ def write(
     elif block_size is None and not is_std(path):
         raise UsageError("plain columns need a block size. Pass block_size=.")
     meta = meta if inspect else _unaudited(meta)
+    if format == "agentic-mooncake" and tail == STATED:  # Dynamo takes as many ids as the tokens of a prompt need
+        if not isinstance(columns, Trace):
+            require_rule(tail, "agentic Mooncake")
+        else:
+            columns, tail = with_whole_prompts(columns), "dropped"
     if format == "dataset":
         _require_dataset(first_id)
         size = block_size or 0
@@ -219,7 +224,7 @@ def _write_beside(path, write_rows, description, inspect: Inspect | None, rest: 
 
 def _write_inspected(path, write_rows, inspect, rest: dict[str, bool]) -> None:
     """Write and inspect a temporary file, then copy it to stdout, a pipe or a device, maybe without ids."""
-    with tempfile.TemporaryDirectory() as folder:
+    with temporary_folder() as folder:
         whole = os.path.join(folder, "trace")
         with write_atomically(whole) as stream:
             write_rows(stream)

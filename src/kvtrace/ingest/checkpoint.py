@@ -17,6 +17,7 @@ import json
 import os
 import struct
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import fields
 from hashlib import blake2b
 from hmac import compare_digest
@@ -61,19 +62,63 @@ def packed(batch: Batch) -> bytes:
 
 
 def unpacked(data: bytes) -> Batch:
-    """The batch that `packed` serialised."""
-    (size,) = HEADER_LENGTH.unpack_from(data)
-    offset = HEADER_LENGTH.size + size
-    values = json.loads(data[HEADER_LENGTH.size : offset])
-    for name, value in values.items():
-        if isinstance(value, dict) and "dtype" in value:
-            dtype, shape = np.dtype(value["dtype"]), value["shape"]
-            values[name] = np.frombuffer(data, dtype, prod(shape), offset).reshape(shape).copy()  # aligned, writable
-            offset += values[name].nbytes
-    usage = values["usage"]
-    values["usage"] = None if usage is None else UsageCheck.from_list(usage)
-    values["rejects"] = [_reject(row) for row in values["rejects"]]
-    return Batch(**values)
+    """The batch that `packed` serialised.
+
+    Raises:
+        InputError: The data are not a batch, or its columns do not fit each other.
+    """
+    with suppress(*MALFORMED):
+        (size,) = HEADER_LENGTH.unpack_from(data)
+        offset = HEADER_LENGTH.size + size
+        values = json.loads(data[HEADER_LENGTH.size : offset])
+        for name, value in values.items():
+            if isinstance(value, dict) and "dtype" in value:
+                dtype, shape = np.dtype(value["dtype"]), value["shape"]
+                array = np.frombuffer(data, dtype, prod(shape), offset).reshape(shape)
+                values[name] = array.copy()  # aligned, writable
+                offset += values[name].nbytes
+        usage = values["usage"]
+        values["usage"] = None if usage is None else UsageCheck.from_list(usage)
+        values["rejects"] = [_reject(row) for row in values["rejects"]]
+        batch = Batch(**values)
+        if _is_consistent(batch) and all(type(number) in (int, float) for row in usage or () for number in row):
+            return batch
+    raise InputError("a batch is damaged.")
+
+
+MALFORMED = (ValueError, TypeError, KeyError, AttributeError, IndexError, OverflowError, RecursionError, struct.error)
+ENDS = {"digests": "offsets", "output_digests": "output_offsets"}  # column of digests -> the ends of each request's
+KINDS = {"output_known": "b", "ttft_ms": "f", "e2e_ms": "f", "queue_ms": "f"}  # column -> kind of its numbers, else "i"
+KINDS |= dict.fromkeys((*ENDS, "session", "account", "user", "domain"), "u")  # digests are pairs of them
+MAX_COUNT = 1 << 62
+
+
+def _is_consistent(batch: Batch) -> bool:
+    """Whether all fields have their types, and the columns an entry for each request: kernels rely on it."""
+    rows, ends = len(batch.time_ns), [batch.offsets, batch.output_offsets]
+    if any(one is not None and (one[0] != 0 or (np.diff(one) < 0).any()) for one in ends):
+        return False
+    counts = [getattr(batch, field.name) for field in fields(Batch) if field.type == "int"]
+    return (
+        all(type(count) is int and 0 <= count < MAX_COUNT for count in (*counts, *batch.not_rendered.values()))
+        and (batch.output_digests is None) == (batch.output_offsets is None)
+        and len(batch.type) == rows and all(kind is None or type(kind) is str for kind in batch.type)
+        and all(
+            _fits(batch, field.name, rows) for field in fields(Batch)
+            if field.type == "np.ndarray" or ("np.ndarray" in field.type and getattr(batch, field.name) is not None)
+        )
+    )  # fmt: skip
+
+
+def _fits(batch: Batch, name: str, rows: int) -> bool:
+    """Whether a column has the numbers and the shape that belong to it."""
+    values, kind = getattr(batch, name), KINDS.get(name, "i")
+    length = getattr(batch, ENDS[name])[-1] if name in ENDS else rows + (name in ENDS.values())
+    return (
+        values.dtype.kind == kind
+        and values.itemsize == (1 if kind == "b" else 8)
+        and values.shape == ((length, 2) if kind == "u" else (length,))
+    )
 
 
 def _row(reject: Reject) -> dict[str, Any]:
@@ -85,7 +130,10 @@ def _row(reject: Reject) -> dict[str, Any]:
 
 def _reject(row: dict[str, Any]) -> Reject:
     reason, field, hint = row["error"]
-    return Reject(RowPosition(*row["place"]), RowError(reason, field=field, hint=hint))
+    place, texts = RowPosition(*row["place"]), [text for text in (field, hint) if text is not None]
+    if not all(type(text) is str for text in (reason, *texts)) or not all(type(number) is int for number in place):
+        raise TypeError("a reject without a reason, or without a place")
+    return Reject(place, RowError(reason, field=field, hint=hint))
 
 
 FORMAT = 3
@@ -98,8 +146,6 @@ CHECKPOINT: CheckpointKind = CheckpointKind(  # messages name the file as {path}
     exists="{path}: the checkpoint of an unfinished run exists. Continue it with --resume, or delete it to start over.",
     foreign="{path}: not a checkpoint, but the run needs this file name. Choose another output.",
     busy="{path}: another run is writing this output. Wait for it, or choose another output.",
-    exposed="{path}: not a checkpoint: it belongs to another user, or others can read or write it. Choose another "
-    "output.",
     unlockable="{path}: cannot be locked ({fault}). Write to another file system.",
 )
 

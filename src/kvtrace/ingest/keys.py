@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import errno
 import os
 import secrets
-import stat
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from itertools import pairwise
 from pathlib import Path
 
-from .._base.errors import UsageError, unwritable
-from .._base.file_locks import HAS_USERS, current_user
+from .._base.errors import FULL, UsageError, unwritable
 from .._base.files import PLAIN
+from .._base.output_files import count_results
+from .._base.own_files import open_own
 from .._native.numbering import siphash128
 
 KEY_BYTES = 16
@@ -64,8 +64,8 @@ def load_key(path: str | Path, *, make: bool = True) -> Key:
         make: Make a missing file, with a new random key.
 
     Raises:
-        UsageError: The file cannot be read, is a link, or belongs to another user; others may read it; its key is not
-            random; or it is missing and `make` is False.
+        UsageError: The file cannot be read, or is not this user's alone (`open_own`); its key is not random; or it is
+            missing and `make` is False.
 
     >>> import tempfile
     >>> with tempfile.TemporaryDirectory() as folder:
@@ -81,8 +81,7 @@ def load_key(path: str | Path, *, make: bool = True) -> Key:
             return _make(path)
         raise UsageError(f"{path}: the key file does not exist on this host. Copy it there, with mode 0600.") from None
     except OSError as error:
-        hint = " It is a link: name the file itself." if error.errno == errno.ELOOP else ""
-        raise UsageError(f"{path}: cannot be read ({error.strerror}).{hint}") from None
+        raise UsageError(f"{path}: cannot be read ({error.strerror}).") from None
     secret = b""
     with suppress(ValueError):
         secret = bytes.fromhex(text.decode("ascii").strip())
@@ -102,6 +101,29 @@ def load_key(path: str | Path, *, make: bool = True) -> Key:
     return Key(secret)
 
 
+@contextmanager
+def run_key(path: str | Path | None, is_needed: Callable[[], bool] = lambda: False) -> Iterator[Key | None]:
+    """The key of a run, as `load_key`; None without a path.
+
+    A key file that was made here is deleted if the block fails, unless an output has its name or saved work needs it.
+
+    >>> import tempfile
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     with suppress(OSError), run_key(f"{folder}/key"):
+    ...         raise OSError("a run that could not start")
+    ...     os.listdir(folder)
+    []
+    """
+    is_new, results = path is not None and not os.path.lexists(path), count_results()
+    key = None if path is None else load_key(path)
+    try:
+        yield key
+    except BaseException:
+        if path is not None and is_new and not (is_needed() or count_results() > results):
+            Path(path).unlink(missing_ok=True)
+        raise
+
+
 def is_weak(secret: bytes) -> bool:
     """Whether a secret looks made up: few different bytes, decimal digits, a sequence, or text.
 
@@ -119,17 +141,13 @@ def is_weak(secret: bytes) -> bool:
     )
 
 
+OWN = f"A key file holds {DIGITS} hexadecimal digits, and only its owner can read it: chmod 600."
+
+
 def _read(path: Path) -> bytes:
     """The first bytes of a key file; UsageError if it is not a file of this user's alone."""
-    handle = os.open(path, os.O_RDONLY | PLAIN)
+    handle = open_own(path, os.O_RDONLY, remedy=OWN)
     try:
-        about = os.fstat(handle)
-        if not stat.S_ISREG(about.st_mode):
-            raise UsageError(f"{path}: not a regular file. A key file holds {DIGITS} hexadecimal digits.")
-        if about.st_uid != current_user():
-            raise UsageError(f"{path}: this key file belongs to another user, who knows the key. Use one of your own.")
-        if HAS_USERS and about.st_mode & 0o077:
-            raise UsageError(f"{path}: other users may read or write this key file. Run `chmod 600 {path}`.")
         return os.read(handle, MAX_FILE_BYTES)
     finally:
         os.close(handle)
@@ -146,6 +164,8 @@ def _make(path: Path) -> Key:
     try:
         handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | PLAIN, 0o600)
     except OSError as error:
+        if error.errno in FULL:
+            raise unwritable(path, error) from None
         raise UsageError(f"{path}: cannot be created ({error.strerror}).") from None
     try:
         with os.fdopen(handle, "w", encoding="ascii") as file:

@@ -121,6 +121,8 @@ def anonymize(
     round_input: str | int | None = None,
     round_output: str | int | None = None,
     drop_sessions: bool | None = None,
+    alike: int | None = None,
+    resample: bool | None = None,
     keep_measured: Iterable[str] | None = None,
     sample_sessions: float = 1.0,
     tenant_field: str | None = None,
@@ -153,14 +155,16 @@ def anonymize(
         request_templates: Render a request that brings its own chat template with it, in a sandbox.
         block_size: Tokens per block. The default is 512, or the block size of the hashes in the log.
         outputs: Also make ids for output blocks.
-        profile: A release profile or its name; the next seven options replace single settings of it.
+        profile: A release profile or its name; the next nine options replace single settings of it.
         k: Blocks with fewer contributors than k are split, one copy each; 1 never splits.
         k_counts: What k counts: "users", "sessions", "requests" or "auto".
         tail: The last, partial block of a prompt: "kept", "unique" or "dropped".
         time_step_ms: Times are rounded down to multiples of it; 0 keeps milliseconds.
-        round_input: Round input lengths up to multiples of this many tokens, or of "block"; "exact" keeps them.
+        round_input: Round input lengths up to multiples of this many tokens, to "block", "pow2" (of blocks) or "exact".
         round_output: Round output lengths up to multiples of this many tokens, or to "pow2"; "exact" keeps them.
         drop_sessions: Leave out sessions, turns and parents.
+        alike: Requests whose rounded lengths fewer contributors have are left out; 1 keeps all.
+        resample: Write new requests, made of what k contributors of a random draw have in common.
         keep_measured: Measured columns to keep, from `cached_tokens`, `ttft_ms`, `e2e_ms` and `queue_ms`, where the log
             has them. By default an exact release keeps all of them, and any other keeps none.
         sample_sessions: Share of the sessions to release, each whole: above 0, at most 1.
@@ -244,7 +248,9 @@ def anonymize_rows(
             if listeners.on_progress:
                 listeners.on_progress(Progress(piece.done, total, row_counter.counts.requests, row_counter.tokens))
     is_sorted = not keep_order and collector.is_reversed
-    job = checked(job, row_counter, listeners, is_sorted=is_sorted, sampled=release.sample_sessions != 1)
+    job = checked(
+        job, row_counter, listeners, is_sorted=is_sorted, sampled=release.sample_sessions != 1 or job.profile.is_sample
+    )
     rows = released_rows(
         collector, job.release, row_counter.counts, keep_order=keep_order, session_share=release.sample_sessions
     )
@@ -326,7 +332,7 @@ def _released(
     columns, tail = released.columns(), released.tail
     account.notes += times.notes
     account.isolated = settings.isolate_tenants
-    counts.unsampled = whole - len(columns)
+    counts.unsampled = 0 if account.resampled else whole - len(columns)
     meta = merge(draft.meta, {} if times.section is None else {"service_times": times.section})
     meta = stated(meta, account, counts, measured_of(columns))
     return AnonymizedRows(columns, draft.block_size, tail, meta, counts, account)
@@ -341,7 +347,7 @@ def stated(meta: dict[str, Any], account: Account, counts: RowCounts, measured: 
         account.drop_costs()
     account.notes += value_notes(counts) if measured else []
     meta = merge(with_measured(meta, measured), account.meta)
-    return meta if account.sampled else merge(meta, {"counts": counts.to_dict()})
+    return meta if account.is_sample else merge(meta, {"counts": counts.to_dict()})
 
 
 def _in_log_order(draft: TraceDraft, profile: Profile, counts: RowCounts) -> AnonymizedRows:

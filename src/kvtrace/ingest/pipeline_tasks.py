@@ -115,7 +115,13 @@ def anonymize_dataset(
     row_counter, total = RowCounter(encoding.max_errors, listeners.on_reject), sources.total(job.sources)
     session_share = release.sample_sessions
     is_chained = job.recipe.reader.block_size is None  # an engine may have hashed blocks without their prefix
-    in_stages = is_chained and not keep_order and session_share == 1 and not job.recipe.reader.delays
+    in_stages = (
+        is_chained
+        and not keep_order
+        and session_share == 1
+        and not job.profile.needs_all_rows
+        and not job.recipe.reader.delays
+    )
     parts = _partitions(job, tasks, checkpoint, in_stages)
     store = Store.at(tasks.work, resume=checkpoint is not None and checkpoint.earlier is not None)
     try:
@@ -128,7 +134,9 @@ def anonymize_dataset(
                 read_bytes = sum(part.size for part in parts[: len(encoded)])
                 listeners.on_progress(Progress(read_bytes, total, row_counter.counts.requests, row_counter.tokens))
         counts, is_sorted = row_counter.counts, not keep_order and row_counter.is_reversed
-        job = checked(job, row_counter, listeners, is_sorted=is_sorted, sampled=session_share != 1)
+        job = checked(
+            job, row_counter, listeners, is_sorted=is_sorted, sampled=session_share != 1 or job.profile.is_sample
+        )
         spilled = sum(partition.bytes for partition in encoded)
         if in_stages and job.arrival_model is not None:
             encoded, folder = with_arrivals(encoded, job.arrival_model, store, runner)

@@ -16,7 +16,7 @@ from ..trace.columns import Columns
 from ..trace.hits import Hits
 from ..trace.meta import Claims, ReleaseSection
 from ..trace.trace import Trace
-from .contributors import Contributors
+from .contributors import SINGULAR, Contributors
 from .release_options import Profile
 from .trace_draft import TraceDraft
 
@@ -31,10 +31,12 @@ class ReleaseStep(StrEnum):
     ORIGINAL = "original"  # before all steps
     CHAINED = "chained"
     SAMPLED = "sampled"
+    ALIKE = "alike"
     TAILS_UNIQUE = "tails_unique"
     TAILS_DROPPED = "tails_dropped"
     TENANTS_ISOLATED = "tenants_isolated"
     K_SHARING = "k_sharing"
+    RESAMPLED = "resampled"
 
     @property
     def label(self) -> str:
@@ -46,10 +48,12 @@ LABELS = {
     ReleaseStep.ORIGINAL: "original",
     ReleaseStep.CHAINED: "chained",
     ReleaseStep.SAMPLED: "sampled",
+    ReleaseStep.ALIKE: "lengths alike",
     ReleaseStep.TAILS_UNIQUE: "tails unique",
     ReleaseStep.TAILS_DROPPED: "tails dropped",
     ReleaseStep.TENANTS_ISOLATED: "tenants isolated",
     ReleaseStep.K_SHARING: "k-sharing",
+    ReleaseStep.RESAMPLED: "resampled",
 }
 TAIL_STEPS = {"unique": ReleaseStep.TAILS_UNIQUE, "dropped": ReleaseStep.TAILS_DROPPED}  # tail -> step
 
@@ -71,6 +75,7 @@ class Account:
     steps: list[StepHits] = field(default_factory=list)
     sampled: bool = False
     isolated: bool = False
+    resampled: str | None = None  # the kind of contributors of drawn rows; none of the new rows has one
     notes: list[str] = field(default_factory=list)  # columns left out, weak substitutes for users
 
     def describe(self) -> ReleaseSection:
@@ -81,23 +86,34 @@ class Account:
         """
         return {
             "settings": self.profile.settings(),
-            "k_counted": None if self.contributors is None else self.contributors.kind,
-            "sampled": self.sampled,
+            "k_counted": self.counted,
+            "sampled": self.is_sample,
             "tenants_isolated": self.isolated,
         }
+
+    @property
+    def counted(self) -> str | None:
+        """The kind of contributors that k counted."""
+        return self.resampled if self.contributors is None else self.contributors.kind
+
+    @property
+    def is_sample(self) -> bool:
+        """Whether the released rows say nothing about the number of rows of the whole."""
+        return self.sampled or self.profile.is_sample
 
     def record(self, step: ReleaseStep, draft: TraceDraft) -> None:
         """Add a step with the hits after it."""
         self.steps.append(StepHits(step, draft.hits()))
 
-    def note_contributors(self, unknown: int) -> None:
-        """Add notes if the contributors are a weak substitute for accounts, or those of some requests are unknown."""
+    def note_contributors(self, unknown: int, requests: int) -> None:
+        """Add notes if the contributors are a weak substitute for accounts, or `unknown` of the requests have none."""
         if self.contributors is not None and self.contributors.warning:
             self.notes.append(f"{self.contributors.warning}.")
         if self.contributors is not None and unknown:
+            name, k = SINGULAR[self.contributors.kind], self.profile.k
             self.notes.append(
-                f"{unknown:,} request{' has' if unknown == 1 else 's have'} no known contributor: together they count "
-                "as one, and blocks that they share with too few others are split."
+                f"requests that name no {name}: {unknown:,} of {requests:,}. k counts them for nobody, and they share "
+                f"only blocks that {k:,} or more {name}s have."
             )
 
     def note_dropped_links(self, linked: bool) -> None:

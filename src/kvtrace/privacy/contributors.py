@@ -1,8 +1,9 @@
 """The contributors to blocks: the accounts or users of a trace, or their best substitute if the log has neither.
 
-A request whose contributor is not known may be anyone's. All of them together count as one contributor, since one
-anonymous sender could have sent them all; and none of them shares a split block with another, since their senders may
-all be different. Users in a file beside the trace are numbered on reading and never written.
+A request whose contributor is not known may be anyone's. k does not count it, since one account could send any number
+of such requests; and none of them shares a split block with another, since their senders may all be different. Nor does
+k count the requests of an account that name no user, where it counts the users of that account; these share split
+blocks with each other. Users in a file beside the trace are numbered on reading and never written.
 """
 
 from __future__ import annotations
@@ -37,6 +38,20 @@ WORDS = {  # kind -> its name in sentences
     "accounts": "accounts", "users": "users", "client_users": "users named by clients",
     "sessions": "sessions", "inferred": "inferred conversations", "requests": "requests",
 }  # fmt: skip
+SINGULAR = {kind: "user" if "user" in kind else kind.removesuffix("s") for kind in WORDS}  # what a request names
+
+
+def meaning_of_k(k: int, kind: str) -> str:
+    """What k is in a release that counted contributors of this kind, in a sentence.
+
+    >>> meaning_of_k(3, "accounts")
+    'k = 3 counts accounts; a request that names no account counts for nobody.'
+    >>> meaning_of_k(3, "inferred")
+    'k = 3 counts inferred conversations, not accounts: one account can count as 3.'
+    """
+    if WARNINGS[kind]:
+        return f"k = {k:,} counts {WORDS[kind]}, not accounts: one account can count as {k:,}."
+    return f"k = {k:,} counts {WORDS[kind]}; a request that names no {SINGULAR[kind]} counts for nobody."
 
 
 @dataclass(frozen=True, eq=False)
@@ -67,7 +82,8 @@ class Contributors:
     contributor: np.ndarray  # request -> contributor, int64; all unknown ones have the same number
     kind: str
     member: np.ndarray | None = None  # request -> member of its contributor, numbered from 0; None = itself
-    unknown: int = -1  # number of the contributor that stands for all unknown ones; -1 = all are known
+    unknown: int = -1  # number in place of all unknown contributors, which count for nobody; -1 = all are known
+    unnamed: np.ndarray | None = None  # request -> whether it names no user of its account; None = all name one
 
     def __repr__(self) -> str:  # no contributor: a notebook keeps what it shows
         return f"Contributors({len(self.contributor):,} requests, kind={self.kind})"
@@ -75,7 +91,8 @@ class Contributors:
     def __getitem__(self, rows: np.ndarray | slice) -> Contributors:
         """The contributors of some requests."""
         member = None if self.member is None else self.member[rows]
-        return replace(self, contributor=self.contributor[rows], member=member)
+        unnamed = None if self.unnamed is None else self.unnamed[rows]
+        return replace(self, contributor=self.contributor[rows], member=member, unnamed=unnamed)
 
     @property
     def warning(self) -> str | None:
@@ -98,7 +115,7 @@ def contributors(
 ) -> Contributors:
     """The contributors that k counts: `users` (request -> user, -1 = unknown) if given, else sessions, else inferred.
 
-    Requests without a user, or without a session if sessions are counted, are one contributor together; each session of
+    Requests without a user, or without a session if sessions are counted, have the number `unknown`; each session of
     them, and each request without one, is a member of it. `infer` gives the conversation of each request, and is called
     if there are neither users nor sessions. UsageError if `counts` is "users" and no user is known.
 
@@ -122,7 +139,9 @@ def contributors(
     if identities.member is None:
         return _with_unknown(identities.user, kind, _numbered(identities.user, sessions))
     members = np.where(identities.user >= 0, identities.member, -1)
-    return _with_unknown(identities.user, kind, _numbered(members, identities.user, sessions))
+    found = _with_unknown(identities.user, kind, _numbered(members, identities.user, sessions))
+    unnamed = (identities.user >= 0) & (members < 0)
+    return found if found.member is None or not unnamed.any() else replace(found, unnamed=unnamed)
 
 
 def counted_kind(counts: str, users: str | None, sessions: bool) -> str:

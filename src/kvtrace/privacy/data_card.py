@@ -23,6 +23,7 @@ from ..trace.trace_figures import figures as figures_of
 from ..trace.trace_figures import output_words
 from ..trace.unknown import TOO_LOW
 from .allowed_values import ENGINES
+from .contributors import meaning_of_k
 from .profiles import counted_kind_of, protects_senders, unprotected
 
 if TYPE_CHECKING:
@@ -54,7 +55,7 @@ def card(audit: Audit, trace: Trace | Mapping[str, Any] | None = None, meta: Map
         trace: the trace, or its figures (requests, tokens, blocks, hits, ...). By default those of the sidecar.
         meta: the sidecar's values. No value of a row appears in the card.
     """
-    meta = meta or {}
+    meta, audit = meta or {}, audit.of_trace()
     figures = _figures(trace) if isinstance(trace, Trace) else {**meta, **_object(meta, "figures"), **(trace or {})}
     sections = [
         ("", _opening(figures)),
@@ -247,12 +248,15 @@ def _audit(audit):
 
 
 def _protection(audit, counted):
+    k = audit.profile.k
+    meaning = [meaning_of_k(k, counted), ""] if counted and k > 1 else []
     if audit.publishable:
         lines = ["Protected:", "", *(f"* {sentence}" for sentence in _protected(audit.profile, counted)), ""]
     else:
         lines = ["Nothing is protected: the audit failed, or the trace declares no profile that coarsens it.", ""]
     return "\n".join(
         [
+            *meaning,
             *lines,
             "Not protected:",
             "",
@@ -274,7 +278,13 @@ def _protected(profile, counted):
     """The facts that a trace of this profile hides, if its audit passed and k counted contributors of this kind."""
     yield "text of prompts and outputs, users, keys, and names in the log: a release writes none of them"
     yield "content of blocks: ids count by first appearance and do not depend on the content"
-    if protects_senders(profile, counted):
+    if profile.resample:
+        yield "single requests, sessions and times: all rows are new, and made of what the log has in common"
+        yield (
+            "other senders of a text: contributors share no blocks, but for prefixes that at least "
+            f"{profile.k} drawn accounts have"
+        )
+    elif protects_senders(profile, counted):
         yield f"other senders of a text: blocks shared by fewer than {profile.k} {counted} are split, one copy each"
     if profile.tail != "kept":
         yield "last few tokens of a prompt: no tail block is shared"

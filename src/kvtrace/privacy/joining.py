@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
@@ -14,14 +15,14 @@ from .._base.errors import InputError, UsageError
 from .._base.row_counts import rounded
 from ..formats import reading
 from ..formats.links import Links, fingerprint_of, links_path, read_links
+from ..formats.sidecar import sidecar_path
 from ..trace.building import TraceBuilder
 from ..trace.columns import Columns, replace_columns
 from ..trace.meta import rendering_of, rendering_words, with_unknown_prefixes, without_stale
 from ..trace.session_trees import previous_turn, turn_numbers
 from ..trace.trace import Trace
 from .contributors import WARNINGS, Contributors, contributors
-from .profiles import profile_of
-from .release_options import Profile
+from .profiles import declared
 from .releases import share_by_k
 from .trace_draft import TraceDraft
 
@@ -117,7 +118,18 @@ def _read(path: str | Path) -> _Window:
     fits = distinct[:2] == linked[:2] and (trace.domain is None or distinct[2] == linked[2])
     if not fits or fingerprint_of(trace) != links.fingerprint:
         raise InputError(f"{links_path(path)}: belongs to another window. Keep the links of each window beside it.")
+    if not _has_valid_sections(trace.meta):
+        raise InputError(f"{sidecar_path(path)}: log, release, rendering or recording is not as a recorder writes it.")
     return _Window(str(path), trace, links)
+
+
+def _has_valid_sections(meta: Mapping[str, Any]) -> bool:
+    """Whether the sections of a sidecar that a join reads have their types; a release has valid settings."""
+    with suppress(ValueError, TypeError, KeyError, AttributeError, OverflowError):
+        _meta([meta])
+        rendering_of(meta)
+        return "release" not in meta or declared(dict(meta)) is not None
+    return False
 
 
 def _count(values: np.ndarray | None) -> int:
@@ -184,7 +196,8 @@ def _shared_again(joined: Trace) -> Trace:
     if kind not in ("sessions", "inferred"):
         return joined
     assert release is not None
-    profile: Profile = profile_of({"name": joined.meta["profile"], "keep_measured": None, **release["settings"]})
+    profile = declared(joined.meta)
+    assert profile is not None  # as _has_valid_sections verified
     draft = TraceDraft.of(joined)
 
     def find(infer: Callable[[], np.ndarray]) -> Contributors:

@@ -1,10 +1,10 @@
 """Links between the windows of a recording: which blocks of a released window another window may have, too.
 
-A window's release splits blocks of fewer than k contributors. Links must not undo that, within the window or across
-windows, so a block links in one of two ways:
+A window's release splits blocks of fewer than k known contributors. Links must not undo that, within the window or
+across windows, so a block links in one of two ways:
 
-* shared: it has k contributors or more in this window, or has one and was shared in an earlier window. All windows that
-  share the block have one number for it.
+* shared: it has k known contributors or more in this window, or has one and was shared in an earlier window. All
+  windows that share the block have one number for it.
 * own: its rows are of one contributor. Only the same contributor's rows in other windows have the number. A copy that
   k-sharing made is such a block.
 
@@ -147,7 +147,8 @@ class _Numbers:
         number_of_id = np.full(len(self._digest), -1, dtype=np.int64)
         shared = ~self._is_tail & ~self._is_copy
         if k > 1 and who is not None:
-            enough = self._released.contributors(who.contributor) >= k
+            unknown = self._released.in_rows(who.contributor == who.unknown)
+            enough = self._released.contributors(who.contributor) - unknown >= k
             was_shared = index.shared.find(self._digest) >= 0
             shared &= enough | was_shared
         shared &= self._below_shared(shared)
@@ -224,7 +225,8 @@ KINDS = ("shared", "own", "sessions", "domains")
 FRAME = struct.Struct(f"<{len(KINDS)}Q16s")
 DIGEST_BYTES = 16
 BUSY = "{path}: another run writes this index. Wait for it."
-FOREIGN = "{path}: not the index of a recording of this version of kvtrace, or other users can read it. Move it away."
+FOREIGN = "{path}: not the index of a recording of this version of kvtrace. Move it away."
+DAMAGED = "{path}: the index of the recording is damaged. Move it away to begin another recording."
 OTHER_RENDERING = (
     "{path}: the windows so far were rendered by another engine or version, so nothing would link to them. Move the "
     "file away to begin another recording."
@@ -262,7 +264,7 @@ class LinkIndex:
     def __init__(self, path: str | Path, *, check: str, start_ns: int, rendering: Rendering = UNRENDERED):
         self._path, self._end = os.fspath(path), 0
         self._saved: list[int] = []
-        self._handle = locked_file(self._path, busy=BUSY, foreign=FOREIGN)
+        self._handle = locked_file(self._path, busy=BUSY, remedy="Move it away.", private=True)
         try:
             self._open({"kvtrace_links_index": FORMAT, "recording": secrets.token_hex(16), "check": check,
                         "start_ns": start_ns, "rendering": list(rendering)})  # fmt: skip
@@ -306,12 +308,15 @@ class LinkIndex:
                 if stored_header.get("rendering", list(UNRENDERED)) != header["rendering"]:
                     raise UsageError(OTHER_RENDERING.format(path=self._path))
                 header, self._end = stored_header, file.tell()
+                start_ns = header.get("start_ns")
+                if type(header.get("recording")) is not str or type(start_ns) is not int or abs(start_ns) >> 63:
+                    raise InputError(DAMAGED.format(path=self._path))
                 self._read(file)
         with named_errors(self._path):
             os.ftruncate(self._handle, self._end)
         if not self._end:
             self._end = append_whole(self._handle, json.dumps(header).encode() + b"\n", 0, self._path)
-        self.recording, self.start_ns = str(header["recording"]), int(header["start_ns"])
+        self.recording, self.start_ns = header["recording"], header["start_ns"]
         self._saved = [index.distinct for index in self._indexes]
 
     def _read(self, file) -> None:

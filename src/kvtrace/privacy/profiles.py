@@ -11,7 +11,7 @@ from typing import Any, get_args
 
 from .._base.errors import UsageError
 from ..trace.columns import MEASURED, TAILS, Tail
-from .contributors import WORDS
+from .contributors import WARNINGS, WORDS
 from .release_options import Counted, Profile, ProfileName, ReleaseOptions
 
 COUNTED = get_args(Counted)
@@ -23,6 +23,16 @@ PROFILES = {
     "standard": Profile("standard", tail="unique", k=3, time_step_ms=1000),
     "strict": Profile(
         "strict", tail="unique", k=10, time_step_ms=60_000, round_input="block", round_output="pow2", drop_sessions=True
+    ),
+    "public": Profile(
+        "public",
+        tail="unique",
+        k=10,
+        time_step_ms=60_000,
+        round_input="block",
+        round_output="pow2",
+        drop_sessions=True,
+        resample=True,
     ),
 }
 
@@ -37,19 +47,23 @@ def profile(
     round_input: str | int | None = None,
     round_output: str | int | None = None,
     drop_sessions: bool | None = None,
+    alike: int | None = None,
+    resample: bool | None = None,
     keep_measured: Iterable[str] | None = None,
 ) -> Profile:
     """Take a release profile, by its name, with some settings replaced.
 
     Args:
-        name: "exact", "standard" or "strict", or a Profile.
+        name: "exact", "standard", "strict" or "public", or a Profile.
         k: Blocks with fewer contributors than k are split, one copy each; 1 never splits.
         k_counts: What k counts: "users" (accounts first), "sessions", "requests" or "auto" (the best known kind).
         tail: The last, partial block of a prompt: "kept", "unique" or "dropped".
         time_step_ms: Times are rounded down to such steps; 0 keeps milliseconds.
-        round_input: Round input lengths up to multiples of this many tokens, or to "block"; "exact" keeps them.
+        round_input: Round input lengths up to multiples of this many tokens, to "block", "pow2" (of blocks) or "exact".
         round_output: Round output lengths up to multiples of this many tokens, or to "pow2"; "exact" keeps them.
         drop_sessions: Leave out sessions, turns and parents.
+        alike: Rows whose rounded lengths fewer contributors have are left out; 1 keeps all.
+        resample: Write new rows, made of what k contributors of a random draw have in common.
         keep_measured: Names of measured columns to keep, from `cached_tokens`, `ttft_ms`, `e2e_ms` and `queue_ms`. By
             default an exact release keeps all of them, and any other keeps none.
 
@@ -67,7 +81,7 @@ def profile(
     own = PROFILES[name] if isinstance(name, str) else name
     given: dict[str, Any] = {
         "k": k, "k_counts": k_counts, "tail": tail, "time_step_ms": time_step_ms, "round_input": round_input,
-        "round_output": round_output, "drop_sessions": drop_sessions,
+        "round_output": round_output, "drop_sessions": drop_sessions, "alike": alike, "resample": resample,
         "keep_measured": None if keep_measured is None else measured_names(keep_measured),
     }  # fmt: skip
     chosen = replace(own, **{key: value for key, value in given.items() if value is not None})
@@ -84,12 +98,15 @@ def chosen_profile(release: ReleaseOptions) -> Profile:
     return profile(
         release.profile, k=release.k, k_counts=release.k_counts, tail=release.tail, time_step_ms=release.time_step_ms,
         round_input=release.round_input, round_output=release.round_output, drop_sessions=release.drop_sessions,
-        keep_measured=release.keep_measured,
+        alike=release.alike, resample=release.resample,        keep_measured=release.keep_measured,
     )  # fmt: skip
 
 
 def profile_of(values: Mapping[str, Any]) -> Profile:
     """The profile with these fields, as `dataclasses.asdict` and JSON give them.
+
+    Raises:
+        UsageError, TypeError, KeyError: They are not the fields of a profile, or a setting is out of range.
 
     >>> import json
     >>> from dataclasses import asdict
@@ -97,7 +114,11 @@ def profile_of(values: Mapping[str, Any]) -> Profile:
     True
     """
     kept = values["keep_measured"]
-    return Profile(**{**values, "keep_measured": None if kept is None else tuple(kept)})
+    own = Profile(**{**values, "keep_measured": None if kept is None else measured_names(kept)})
+    if own.name not in PROFILES:
+        raise UsageError(f"not a release profile. Choose one of {', '.join(PROFILES)}.")
+    _verify(own)
+    return own
 
 
 def keeps_domains(profile: Profile, asked: bool | None) -> bool:
@@ -168,13 +189,20 @@ def _verify(chosen: Profile) -> None:
         raise UsageError(f"{chosen.tail!r} is not a valid tail. Choose one of {', '.join(TAILS)}.")
     if chosen.k_counts not in COUNTED:
         raise UsageError(f"{chosen.k_counts!r} is not valid for k_counts. Choose one of {', '.join(COUNTED)}.")
-    if type(chosen.drop_sessions) is not bool:
-        raise UsageError("drop_sessions is not valid. Choose true or false.")
+    for name in ("drop_sessions", "resample"):
+        if type(getattr(chosen, name)) is not bool:
+            raise UsageError(f"{name} is not valid. Choose true or false.")
+    if chosen.resample and not (chosen.k > 1 and chosen.drop_sessions):
+        raise UsageError(
+            "--resample makes rows of what --k contributors share, and writes no sessions. Use --profile public."
+        )
     _verify_number("k must be", chosen.k, 1)
+    _verify_number("alike must be", chosen.alike, 1)
     _verify_number("time_step_ms must be", chosen.time_step_ms, 0)
-    for name, value, word in (("input", chosen.round_input, "block"), ("output", chosen.round_output, "pow2")):
-        if value not in ("exact", word):
-            _verify_number(f"round_{name} must be `exact`, `{word}` or", value, 1)
+    if chosen.round_input not in ("exact", "block", "pow2"):
+        _verify_number("round_input must be `exact`, `block`, `pow2` or", chosen.round_input, 1)
+    if chosen.round_output not in ("exact", "pow2"):
+        _verify_number("round_output must be `exact`, `pow2` or", chosen.round_output, 1)
 
 
 def _verify_number(rule, value, minimum):
@@ -204,6 +232,8 @@ def weaker_settings(profile: Profile, *, name: str | None = None, block_size: in
         "round_input": _is_finer(profile.round_input, usual.round_input, block_size or 1),
         "round_output": _is_finer(profile.round_output, usual.round_output),
         "drop_sessions": usual.drop_sessions and not profile.drop_sessions,
+        "alike": profile.alike < usual.alike,
+        "resample": usual.resample and not profile.resample,
         "block_size": block_size == 1 and usual.tail != "kept",  # no tail is partial, and no length is rounded
     }
     return [name for name, is_weaker in weaker.items() if is_weaker]
@@ -241,7 +271,7 @@ def refusal(profile: Profile, weaker: list[str], block_size: int | None = None) 
 
 def _is_finer(own: str | int, usual: str | int, block_size: int | None = None) -> bool:
     """Whether a rounding is finer than the profile's; a number of tokens is, unless it is a whole block."""
-    if usual == "exact" or own == usual:
+    if usual == "exact" or own in (usual, "pow2"):
         return False
     return own == "exact" or block_size is None or int(own) < block_size
 
@@ -272,7 +302,7 @@ def protects_senders(profile: Profile, counted: str | None) -> bool:
     >>> protects_senders(PROFILES["strict"], "users"), protects_senders(PROFILES["strict"], "inferred")
     (True, False)
     """
-    return profile.k > 1 and counted in STRONG
+    return profile.k > 1 and (counted in STRONG or profile.resample)
 
 
 def unprotected(
@@ -289,6 +319,8 @@ def unprotected(
     >>> unprotected(PROFILES["strict"])[3]
     'when requests arrived, to 60 s, and so the load pattern of the service'
     """
+    if profile.resample:
+        return _unprotected_by_draws(profile, counted)
     times = f"to {profile.time_step_ms / 1000:g} s" if profile.time_step_ms > 1 else "to the millisecond"
     exact = [
         name for name, rule in (("input", profile.round_input), ("output", profile.round_output)) if rule == "exact"
@@ -335,6 +367,18 @@ def unprotected(
         *listed,
         "that a request was made, if an observer knows its lengths, its minute and how its prefix is shared",
     ]
+
+
+def _unprotected_by_draws(profile: Profile, counted: str | None) -> list[str]:
+    listed = [
+        f"lengths and reuse that {profile.k} or more drawn contributors have in common, on a grid of powers of two",
+        "the number of requests, their mean rate and the usual pause of a contributor, to a power of two",
+        "that one contributor was in the log, for up to 57 right guesses of 100 by who knows all others; "
+        "a person who is several contributors is hidden less",
+    ]
+    if counted in STRONG:
+        return [f"prefixes that {profile.k} or more drawn {WORDS[counted]} share, and how often", *listed]
+    return [*listed, *([WARNINGS[counted] or ""] if counted in WARNINGS else [])]
 
 
 def _of_guesses(profile: Profile, counted: str | None) -> str:

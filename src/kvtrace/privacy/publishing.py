@@ -198,7 +198,7 @@ def _inspector(path, options: AuditOptions, on_step=None) -> tuple[Callable[...,
         sidecar = None if os.path.isdir(temporary) else description  # a data set contains its own
         if on_step:
             on_step("audit")
-        result = audited(temporary, replace(options, sidecar=sidecar), on_step)
+        result = audited(temporary, replace(options, sidecar=sidecar), on_step, is_complete=False)
         audits.append(result)
         if not result.passed:
             raise AuditError(_refusal(path, result))

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from ..trace.columns import Tail
     from .contributors import Contributors
 
-ProfileName = Literal["exact", "standard", "strict"]  # the rows of profiles.PROFILES
+ProfileName = Literal["exact", "standard", "strict", "public"]  # the rows of profiles.PROFILES
 Counted = Literal["auto", "users", "sessions", "requests"]
 
 
@@ -28,6 +28,8 @@ class ProfileSettings(TypedDict):
     round_input: str | int
     round_output: str | int
     drop_sessions: bool
+    alike: int
+    resample: bool
     keep_measured: NotRequired[list[str]]  # where they were asked for by name
 
 
@@ -40,10 +42,22 @@ class Profile:
     k: int = 1  # split blocks with fewer contributors, one copy each; 1 = never
     k_counts: str = "auto"  # the contributors: users, sessions or requests; auto = the first that the log knows
     time_step_ms: int = 0  # round times down to multiples of this; 0 = exact
-    round_input: str | int = "exact"  # round input lengths up to a multiple of this many tokens, or of a `block`
+    round_input: str | int = "exact"  # round input lengths up to a multiple of this many tokens, `block` or `pow2`
     round_output: str | int = "exact"  # round output lengths up to a multiple, or to the nearest power of two (`pow2`)
     drop_sessions: bool = False  # write no session, turn or parent
+    alike: int = 1  # leave out rows whose lengths fewer contributors have
+    resample: bool = False  # write new rows, made of what k drawn contributors have in common
     keep_measured: tuple[str, ...] | None = None  # measured columns to write; None = none if any setting coarsens
+
+    @property
+    def needs_all_rows(self) -> bool:
+        """Whether a step needs the blocks of all rows in one process."""
+        return self.resample or self.alike > 1 or self.round_input == "pow2"
+
+    @property
+    def is_sample(self) -> bool:
+        """Whether a release says nothing about the number of rows of the log."""
+        return self.resample or self.alike > 1
 
     @property
     def coarsens(self) -> bool:
@@ -55,6 +69,7 @@ class Profile:
         settings: ProfileSettings = {
             "tail": self.tail, "k": self.k, "k_counts": self.k_counts, "time_step_ms": self.time_step_ms,
             "round_input": self.round_input, "round_output": self.round_output, "drop_sessions": self.drop_sessions,
+            "alike": self.alike, "resample": self.resample,
         }  # fmt: skip
         if self.keep_measured is not None:
             settings["keep_measured"] = list(self.keep_measured)
@@ -84,7 +99,7 @@ class ReleaseOptions:
 
     profile: Profile | ProfileName = option(
         "standard",
-        "Release profile: exact (coarsens nothing, for internal use), standard or strict.",
+        "Release profile: exact (coarsens nothing, for internal use), standard, strict or public.",
         metavar="NAME",
         group="Privacy",
     )
@@ -113,7 +128,8 @@ class ReleaseOptions:
     )  # fmt: skip
     round_input: str | int | None = option(
         None,
-        "Round input lengths up to a multiple of TOKENS, or of a `block`; or `exact`.  [default: the profile's]",
+        "Round input lengths up to a multiple of TOKENS, or of a `block`, or to 1, 2, 4, ... blocks (`pow2` adds "
+        "blocks to prompts); or `exact`.  [default: the profile's]",
         metavar="TOKENS", parse=_length, group="Privacy",
     )  # fmt: skip
     round_output: str | int | None = option(
@@ -125,6 +141,18 @@ class ReleaseOptions:
     drop_sessions: bool | None = option(
         None,
         "Write no sessions, turns, agents, dependencies and service times.  [default: the profile's]",
+        group="Privacy",
+    )
+    alike: int | None = option(
+        None,
+        "Leave out requests with rounded lengths that fewer than N contributors have; 1 keeps all.  "
+        "[default: the profile's]",
+        metavar="N", minimum=1, group="Privacy",
+    )  # fmt: skip
+    resample: bool | None = option(
+        None,
+        "Write new requests, made of what --k contributors of a random draw have in common, in place of the log's. "
+        "Needs accounts or sessions.  [default: with --profile public only]",
         group="Privacy",
     )
     keep_domains: bool | None = option(
@@ -159,7 +187,8 @@ class AuditOptions:
         metavar="FILE", group="Input",
     )  # fmt: skip
     profile: ProfileName | None = option(
-        None, "Profile to grade against: exact, standard or strict.  [default: the declared profile, else standard]",
+        None,
+        "Profile to grade against: exact, standard, strict or public.  [default: the declared profile, else standard]",
         metavar="NAME", group="Privacy",
     )  # fmt: skip
     allow_measured: Iterable[str] = option(

@@ -152,6 +152,7 @@ def _needs_all_blocks(
     return (
         scope.isolate
         or not whole.is_chained
+        or profile.needs_all_rows
         or any(values is not None for values in (whole.domain, whole.dependencies, whole.service_ms))
         or bool(dataset.output_blocks)
         or counts == "inferred"

@@ -15,16 +15,17 @@ import numpy as np
 from .._base.errors import UsageError
 from .._base.options import record_of
 from .._base.results import PlottedResult, drawing
-from ..trace.columns import Columns, measured_of
+from ..trace.columns import TAILS, Columns, measured_of
 from ..trace.domains import in_domains
 from ..trace.meta import merge, shares_prefixes, without_stale
 from ..trace.trace import Trace
 from .account import TAIL_STEPS, Account, Numbered, ReleasedTrace, ReleaseStep
 from .allowed_values import MAX_TURN
-from .contributors import Contributors, Users, contributors
-from .profiles import LARGEST, keeps_domains, kept_measured
+from .contributors import WORDS, Contributors, Users, contributors
+from .profiles import LARGEST, STRONG, keeps_domains, kept_measured
 from .release_options import Profile
-from .steps import coarsened
+from .resampling import resample
+from .steps import blocks_in_powers, coarsened, round_lengths
 from .trace_draft import TraceDraft
 
 
@@ -169,6 +170,11 @@ def release_draft(
         draft.select(rows)
         account.sampled = True
         account.record(ReleaseStep.SAMPLED, draft)
+    if profile.alike > 1:
+        rows = _alike(draft, profile, contributors(draft.rows, users, infer=draft.conversations))
+        users = None if users is None else users[rows]
+        draft.select(rows)
+        account.record(ReleaseStep.ALIKE, draft)
     if draft.set_tail(profile.tail):
         account.record(TAIL_STEPS[draft.tail], draft)
 
@@ -180,13 +186,54 @@ def release_draft(
             raise UsageError("--isolate-tenants needs --users FILE, one user a line for each row.")
         account.isolated, account.contributors = True, share_by_k(draft, LARGEST, find)  # splits all shared blocks
         account.record(ReleaseStep.TENANTS_ISOLATED, draft)
-    if profile.k > 1:
+    if profile.resample:
+        _resample(draft, account, find(draft.conversations, profile.k_counts), scope.rng or np.random.default_rng())
+    elif profile.k > 1:
         account.contributors = share_by_k(draft, profile.k, lambda infer: find(infer, profile.k_counts))
         account.record(ReleaseStep.K_SHARING, draft)
-    if add_dependencies is not None:
+    if add_dependencies is not None and not profile.resample:
         add_dependencies(draft)
     _coarsen(draft, account)
-    account.note_contributors(0 if account.contributors is None else account.contributors.unknown_requests)
+    unknown = 0 if account.contributors is None else account.contributors.unknown_requests
+    account.note_contributors(unknown, len(draft))
+
+
+def _alike(draft: TraceDraft, profile: Profile, who: Contributors) -> np.ndarray:
+    """The rows whose rounded lengths enough contributors have."""
+    tail = max(profile.tail, draft.tail, key=TAILS.index)
+    rounding = profile.round_input, profile.round_output
+    rows = round_lengths(draft.rows, *rounding, block_size=draft.block_size, tail=tail)
+    pair = np.unique(np.stack([rows.input_length, rows.output_length]), axis=1, return_inverse=True)[1].reshape(-1)
+    known = who.contributor != who.unknown
+    of_contributor = np.unique(np.stack([pair[known], who.contributor[known]]), axis=1)[0]
+    kept = np.flatnonzero(np.bincount(of_contributor, minlength=int(pair.max()) + 1)[pair] >= profile.alike)
+    if not len(kept):
+        raise UsageError(
+            f"no lengths are common to {profile.alike:,} {WORDS[who.kind]}, so no request is left. Use a lower "
+            "--alike, or round lengths more (--round-input pow2 --round-output pow2)."
+        )
+    return kept
+
+
+def _resample(draft: TraceDraft, account: Account, who: Contributors, rng: np.random.Generator) -> None:
+    """Replace the rows of a draft by new ones. Only accounts share prefixes: one sender can have several sessions."""
+    if who.kind not in DRAWN:
+        raise UsageError(
+            f"{account.profile.name} draws rows of each contributor, but the log has no accounts and no sessions. Name "
+            "their field (--map account=PATH, --map session=PATH, --tenant-field PATH; --users FILE)."
+        )
+    draft.blocks.drop_outputs()
+    contributor = np.where(who.contributor == who.unknown, -1, who.contributor)
+    drawn = resample(draft, contributor, account.profile.k, rng, share_prefixes=who.kind in STRONG)
+    draft.rows, draft.blocks = drawn.rows, drawn.blocks
+    account.contributors, account.resampled = None, who.kind
+    account.record(ReleaseStep.RESAMPLED, draft)
+    account.notes.append(
+        f"the {len(draft):,} requests are new, and none is one of the log's; a contributor is drawn once on average."
+    )
+
+
+DRAWN = ("accounts", "users", "client_users", "sessions")  # kinds of contributors whose rows can be drawn
 
 
 def _coarsen(draft: TraceDraft, account: Account) -> None:
@@ -195,6 +242,9 @@ def _coarsen(draft: TraceDraft, account: Account) -> None:
     if draft.blocks.has_outputs and (profile.round_input, profile.round_output) != ("exact", "exact"):
         account.notes.append("blocks of outputs were left out: they would reveal the exact lengths.")
         draft.blocks.drop_outputs()
+    if profile.round_input == "pow2":
+        blocks = draft.blocks.prompt_blocks().astype(np.int64)
+        draft.blocks.pad(blocks_in_powers(blocks) - blocks)
     has_sessions = draft.rows.session is not None and bool((draft.rows.session >= 0).any())
     linked = has_sessions or "turn" in draft.rows.extra
     account.notes += measured_notes(measured_of(draft.rows), profile)
@@ -262,7 +312,7 @@ Find = Callable[[Callable[[], np.ndarray]], Contributors]  # from a function tha
 
 
 def share_by_k(draft: TraceDraft, k: int, find: Find) -> Contributors:
-    """Split each block of 2 to k - 1 contributors, one for each of them; returns the contributors, which `find` gives.
+    """Split each block that fewer than k known contributors share, one for each; returns the contributors of `find`.
 
     The blocks of one contributor are split among its members by the same rule (see contributors.py). `find` calls its
     argument if there is nothing to count but inferred conversations.
@@ -274,7 +324,7 @@ def share_by_k(draft: TraceDraft, k: int, find: Find) -> Contributors:
     """
     who = find(lambda: _split_conversations(draft, k))
     if who.kind != "inferred":
-        draft.blocks.split(who.contributor, k, who.member, unknown=who.unknown)
+        draft.blocks.split(who.contributor, k, who.member, unknown=who.unknown, unnamed=who.unnamed)
     return who
 
 

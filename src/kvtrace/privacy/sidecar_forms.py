@@ -87,8 +87,9 @@ _FIDELITY = Section({
 })  # fmt: skip
 _SETTINGS = Section({
     "tail": one_of(*TAILS), "k": whole(10**6), "k_counts": one_of(*COUNTED), "time_step_ms": whole(SMALL),
-    "round_input": whole(TOKENS, "exact", "block"), "round_output": whole(TOKENS, "exact", "pow2"),
-    "drop_sessions": flag, "keep_measured": ListOf(one_of(*MEASURED), limit=len(MEASURED)),
+    "round_input": whole(TOKENS, "exact", "block", "pow2"), "round_output": whole(TOKENS, "exact", "pow2"),
+    "drop_sessions": flag, "alike": whole(10**6), "resample": flag,
+    "keep_measured": ListOf(one_of(*MEASURED), limit=len(MEASURED)),
 })  # fmt: skip
 
 

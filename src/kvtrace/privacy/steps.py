@@ -114,7 +114,7 @@ def cached_step(round_input: str | int, block_size: int) -> int:
     >>> cached_step("exact", 16), cached_step("block", 16), cached_step(4, 16)
     (1, 16, 4)
     """
-    return {"exact": 1, "block": block_size}.get(str(round_input)) or int(round_input)
+    return {"exact": 1, "block": block_size, "pow2": block_size}.get(str(round_input)) or int(round_input)
 
 
 def _rounded_cached(cached, round_input, block_size):
@@ -127,7 +127,10 @@ def _rounded_cached(cached, round_input, block_size):
 def _rounded_input(length, to, block_size, tail):
     if to == "exact":
         return length
-    step = block_size if to == "block" else int(to)
+    step = block_size if to in ("block", "pow2") else int(to)
+    if to == "pow2":
+        blocks = blocks_in_powers(length // step if tail == "dropped" else -(-length // step))
+        return np.where(blocks > 0, blocks * step, np.minimum(1, length))
     if block_size % step:
         raise UsageError(
             f"--round-input {step} does not divide the block size of {block_size:,}, so prompts would not fit their "
@@ -136,6 +139,15 @@ def _rounded_input(length, to, block_size, tail):
     if tail == "dropped":  # rounding up would add a block
         return np.maximum(length // step * step, np.minimum(1, length))
     return -(-length // step) * step
+
+
+def blocks_in_powers(blocks: np.ndarray) -> np.ndarray:
+    """Numbers of blocks, rounded up to powers of two; 0 stays 0.
+
+    >>> blocks_in_powers(np.array([0, 1, 3, 4, 5]))
+    array([0, 1, 4, 4, 8])
+    """
+    return np.where(blocks > 0, 1 << np.frexp(np.maximum(blocks, 1) - 0.5)[1].astype(np.int64), 0)
 
 
 def rounded_outputs(length: np.ndarray, to: str | int) -> np.ndarray:
@@ -231,7 +243,7 @@ def finer_than(durations: np.ndarray, step_ms: int) -> np.ndarray:
     >>> finer_than(np.array([3000.0, 2500.0, np.nan]), 1000), finer_than(np.array([0.125, 0.12345]), 0)
     (array([False,  True, False]), array([False,  True]))
     """
-    coarse = durations // step_ms * step_ms if step_ms > 1 else np.round(durations, DIGITS)
+    coarse = durations // step_ms * step_ms if step_ms > 1 else _to_microseconds(durations)
     return ~np.isnan(durations) & (durations != coarse)
 
 
@@ -258,14 +270,17 @@ def late_starts(columns: Columns) -> np.ndarray:
 
 
 def _without_noise(columns: Columns) -> Columns:
-    """The columns with times to the microsecond that were measured: digits below it are noise of sums, or hide text."""
-    waits, measured = columns.dependencies, durations_of(columns)
-    if waits is None and not measured:
-        return columns
+    """The columns with times to the microsecond: digits below it are noise of sums, or hide text."""
+    waits, times = columns.dependencies, {"timestamp": columns.timestamp, **durations_of(columns)}
     return replace_columns(
-        columns, **{name: np.round(values, DIGITS) for name, values in measured.items()},
-        dependencies=None if waits is None else replace(waits, delay_ms=np.round(waits.delay_ms, DIGITS)),
+        columns, **{name: _to_microseconds(values) for name, values in times.items()},
+        dependencies=None if waits is None else replace(waits, delay_ms=_to_microseconds(waits.delay_ms)),
     )  # fmt: skip
+
+
+def _to_microseconds(times_ms: np.ndarray) -> np.ndarray:
+    """Times rounded to the microsecond; whole milliseconds stay, also where a double has no more digits."""
+    return np.where(times_ms == np.floor(times_ms), times_ms, np.round(times_ms, DIGITS))
 
 
 def _clock(instant: np.ndarray, step_ms: int) -> np.ndarray:

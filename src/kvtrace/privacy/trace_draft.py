@@ -199,27 +199,52 @@ class RowBlocks:
         self.prompts = before[self.offsets[:-1] + self.prompts] - before[self.offsets[:-1]]
         self.number, self.offsets = self.number[kept], before[self.offsets]
 
+    def pad(self, count: np.ndarray) -> None:
+        """Add so many blocks of its own to the end of each row, which has no outputs.
+
+        >>> from kvtrace.trace.building import toy
+        >>> blocks = RowBlocks.of(toy("0 1", "0"))
+        >>> blocks.pad(np.array([2, 0])), blocks.number
+        (None, array([0, 1, 2, 3, 0], dtype=int32))
+        """
+        references = count if self.lengths is None else np.minimum(count, 1)  # a run is one reference
+        new = self.distinct + np.arange(int(references.sum()), dtype=np.int32)
+        self.number = joined((self.number, np.diff(self.offsets)), (new, references)).astype(np.int32)
+        self.offsets, self.prompts = self.offsets + offsets_of(references), self.prompts + references
+        self.distinct += len(new)
+        if self.lengths is not None:
+            self.lengths = np.concatenate([self.lengths, count[count > 0].astype(self.lengths.dtype)])
+
     def drop_outputs(self) -> None:
         """Leave out the blocks of all outputs."""
         if self.has_outputs:
             self.drop(np.flatnonzero(~self._in_prompts()))
             self.has_outputs = False
 
-    def split(self, contributor: np.ndarray, k: int, member: np.ndarray | None = None, *, unknown: int = -1) -> bool:
-        """Split each block of 2 to k - 1 contributors into one block for each; False if there is none.
+    def split(
+        self,
+        contributor: np.ndarray,
+        k: int,
+        member: np.ndarray | None = None,
+        *,
+        unknown: int = -1,
+        unnamed: np.ndarray | None = None,
+    ) -> bool:
+        """Split each block of several contributors, if k does not count k of them, into one for each; False if none is.
 
-        Blocks of one contributor are then split among its members by the same rule, and those of the contributor that
-        stands for all `unknown` ones always.
+        Blocks of one contributor are then split among its members by the same rule. k does not count the contributor
+        `unknown`, whose blocks are split among all of its members, nor the members of rows that are `unnamed`.
         """
         count = self.contributors(contributor)
-        is_split = bool(len(self.split_where(contributor, count, (count > 1) & (count < k))))
+        few = count - self.in_rows(contributor == unknown) < k
+        is_split = bool(len(self.split_where(contributor, count, few & (count > 1))))
         if member is None:
             return is_split
         is_alone = np.ones(self.distinct, dtype=bool)  # whether a block has one contributor; copies have
-        is_alone[: len(count)] = count < k
+        is_alone[: len(count)] = few
         members = self.contributors(member)
-        is_unknown = contributor[self.first_rows()] == unknown
-        few = is_alone & (members > 1) & ((members < k) | is_unknown)
+        named = members - (0 if unnamed is None else self.in_rows(unnamed))
+        few = is_alone & (members > 1) & ((named < k) | self.in_rows(contributor == unknown))
         return bool(len(self.split_where(member, members, few))) or is_split
 
     def split_where(self, contributor: np.ndarray, count: np.ndarray, is_split: np.ndarray) -> np.ndarray:
@@ -296,6 +321,13 @@ class RowBlocks:
         """The number of contributors of each block (int32); `contributor` has one number from 0 for each row."""
         return sharing.count_contributors(self.number, self.offsets, contributor, self.distinct)
 
+    def in_rows(self, rows: np.ndarray) -> np.ndarray:
+        """Whether each block is in any of these rows (row -> bool)."""
+        is_inside = np.zeros(self.distinct, dtype=bool)
+        if rows.any():
+            is_inside[numbering.take(self.number, self.offsets, np.flatnonzero(rows))[0]] = True
+        return is_inside
+
     def conversations(self, *, tails: bool) -> np.ndarray:
         """The conversation of each row, inferred from the blocks of prompts; `tails`: the last one may be partial."""
         enough = None
@@ -311,23 +343,31 @@ class RowBlocks:
         `is_new` marks the blocks that no prompt (or output) before these rows has; without it, all are.
         """
         unseen = np.ones(self.distinct, dtype=bool) if is_new is None else is_new.copy()
-        return self._blocks_in(sharing.leading_hits(self.number, self.offsets, self.prompts, unseen, outputs))
+        return self.blocks_in(sharing.leading_hits(self.number, self.offsets, self.prompts, unseen, outputs))
 
     def prompt_blocks(self) -> np.ndarray:
         """The number of blocks of each prompt."""
-        return self._blocks_in(self.prompts)
+        return self.blocks_in(self.prompts)
 
     @property
     def distinct_blocks(self) -> int:
         """The number of distinct blocks, if all numbers are in use."""
         return self.distinct if self.lengths is None else int(self.lengths.sum())
 
-    def _blocks_in(self, leading: np.ndarray) -> np.ndarray:
+    def blocks_in(self, leading: np.ndarray) -> np.ndarray:
         """The blocks of the first numbers of each row, which has `leading` of them."""
         if self.lengths is None:
             return leading
         before = offsets_of(self.lengths[self.number])
         return (before[self.offsets[:-1] + leading] - before[self.offsets[:-1]]).astype(leading.dtype)
+
+    def first_blocks(self, rows: np.ndarray, count: np.ndarray) -> list[np.ndarray]:
+        """The first blocks of some rows, as many as `count` says, each block with a number of its own."""
+        part = self.take(rows)
+        first_ids = None if self.lengths is None else offsets_of(self.lengths)
+        segments = part.segments(first_ids)
+        starts = segments["offsets"][:-1]
+        return [segments["hash_ids"][start : start + some] for start, some in zip(starts, count, strict=True)]
 
     def first_rows(self) -> np.ndarray:
         """The first row that has each block, int32."""

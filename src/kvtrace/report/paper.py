@@ -8,8 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from .._base.errors import InputError, UsageError
-from .._base.output_files import write_atomically
+from .._base.errors import InputError, UsageError, named_errors
+from .._base.output_files import Role, appear_together, write_atomically
+from .._base.own_files import make_folders, remove_folders
 from .._base.tables import printable
 from .._base.units import short
 from .interactive import MAX_COLUMNS, colour_of, extent
@@ -57,7 +58,7 @@ def check_outputs(png: str | None, svg: str | None) -> None:
             require_place(name)
 
 
-def write_plot(plot: Plot, png: str | None = None, svg: str | None = None) -> list[str]:
+def write_plot(plot: Plot, png: str | None = None, svg: str | None = None, *, role: Role = Role.RESULT) -> list[str]:
     """Write the panels of a plot as one PNG or SVG file or both; the same plot gives the same bytes.
 
     Returns:
@@ -74,7 +75,7 @@ def write_plot(plot: Plot, png: str | None = None, svg: str | None = None) -> li
     for name, form in ((png, "png"), (svg, "svg")):
         if name is not None:
             figure_class, rc_context = _figure_class(f"--{form}")
-            with rc_context(STYLE), write_atomically(name) as stream:
+            with rc_context(STYLE), write_atomically(name, role) as stream:
                 draw(figure_class, panels).savefig(stream, format=form, dpi=DPI, metadata=METADATA[form])
     return written
 
@@ -93,25 +94,25 @@ def _figure_class(option: str) -> tuple[Any, Any]:
 
 
 def write_figures(plots: dict[str, Plot], folder: str | Path) -> list[Path]:
-    """Write each plot that has data to `<folder>/<name>.png`, and return the paths.
+    """Write each plot that has data to `<folder>/<name>.png`, all or none, and return the paths.
 
     Raises:
         UsageError: matplotlib is not installed.
-        InputError: The folder is not writable.
+        KvtraceError: The folder is not writable, or the disk is full.
     """
-    figure_class, rc_context = _figure_class("--png")
+    _figure_class("--png")
     written, folder = [], Path(folder)
+    with named_errors(folder):
+        made = make_folders(folder)
     try:
-        folder.mkdir(parents=True, exist_ok=True)
-        with rc_context(STYLE):
+        with appear_together():
             for name, plot in plots.items():
-                panels = [panel for panel in plot.panels if not panel.missing]
-                if panels:
-                    written.append(folder / f"{name}.png")
-                    draw(figure_class, panels).savefig(written[-1], dpi=DPI, metadata=METADATA["png"])
-    except OSError as error:
-        raise InputError(f"{folder}: {error.strerror or 'cannot write to this folder'}.") from None
-    return written
+                if any(not panel.missing for panel in plot.panels):
+                    written += write_plot(plot, png=str(folder / f"{name}.png"), role=Role.BESIDE)
+    except BaseException:
+        remove_folders(made)
+        raise
+    return [Path(name) for name in written]
 
 
 def draw(figure_class, panels):

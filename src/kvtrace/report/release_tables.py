@@ -9,7 +9,7 @@ from rich.text import Text
 
 from .._base.errors import pasted
 from .._base.tables import TextTable
-from ..privacy.contributors import WORDS
+from ..privacy.contributors import WORDS, meaning_of_k
 
 if TYPE_CHECKING:
     from ..privacy.account import Account
@@ -23,7 +23,8 @@ COUNTED = "k_sharing: this run counted the contributors; an audit of the file al
 def costs(account: Account) -> TextTable:
     """Each step with the block hit rate after it, without eviction, and its cost in percent of the first rate."""
     table = TextTable("")
-    table.add_column(f"profile {account.profile.name}")
+    kind = _counted(account)
+    table.add_column(f"profile {account.profile.name}" + (f", k = {account.profile.k:,} {WORDS[kind]}" if kind else ""))
     table.add_column("block hit rate", right=True)
     table.add_column("cost", right=True)
     base = account.steps[0].hits.block_hit_rate
@@ -38,9 +39,14 @@ def costs(account: Account) -> TextTable:
 
 def notes(account: Account) -> list[str]:
     """Lines on the contributors that k counted, on weaknesses of the release, and on rows that were left out."""
-    kind = None if account.contributors is None else account.contributors.kind
-    counted = [] if kind is None else [f"k counts    {WORDS[kind]}"]
+    kind = _counted(account)
+    counted = [f"privacy     {meaning_of_k(account.profile.k, kind)}"] if kind else []
     return counted + [f"note        {note}" for note in account.notes]
+
+
+def _counted(account: Account) -> str | None:
+    """The kind of contributors that k counted; None if it split nothing."""
+    return account.counted if account.profile.k > 1 else None
 
 
 def closing(account: Account, figures: dict[str, Any], block_size: int, written: Published) -> list[str]:

@@ -20,7 +20,7 @@ import numpy as np
 from .._base.errors import InputError, UsageError
 from .._base.options import record_of
 from .._base.workers import thread_map
-from ..trace.columns import Columns
+from ..trace.columns import MAX_TIME, Columns
 from ..trace.trace import Trace
 from .attach_model import Model
 from .clients import request_counts, streams_of
@@ -150,7 +150,7 @@ def write_drawn(
     (stream,) = streams_of(_as_mixture(model), options.n, options.seed, options.scale)
     own, _ = stream.seeds.spawn(2)
     chunks = one_by_one(model, reported(chunks_of(stream, own, options.knobs), on_progress), options.knobs)
-    return writing.write_chunks(chunks, path, meta={"synthetic": synthetic} | (meta or {}), **form)
+    return writing.write_chunks(map(_within_time, chunks), path, meta={"synthetic": synthetic} | (meta or {}), **form)
 
 
 def _sample_columns(
@@ -161,14 +161,24 @@ def _sample_columns(
     if model.method == "sessions":
         from .session_columns import session_columns
 
-        return session_columns(model, options, on_progress), {}
+        return _within_time(session_columns(model, options, on_progress)), {}
     assert options.n is not None  # only a session model draws a number of sessions
     mixture, seed, knobs = _as_mixture(model), options.seed, options.knobs
     streams = streams_of(mixture, options.n, seed, options.scale, knobs.rates)
     parts = list(thread_map(lambda stream: draw_stream(stream, knobs, on_progress), streams, options.workers))
     merge_rng = np.random.default_rng(np.random.SeedSequence(seed).spawn(1)[0])
-    columns = merged(parts, streams, model, knobs, merge_rng)
+    columns = _within_time(merged(parts, streams, model, knobs, merge_rng))
     return columns, request_counts(model, streams) if model is mixture else {}
+
+
+def _within_time(columns: Columns) -> Columns:
+    """The columns; InputError if they have times that a trace does not hold."""
+    time = columns.timestamp
+    if len(time) and not 0 <= time.min() <= time.max() <= MAX_TIME:
+        raise InputError(
+            "the sample lasts more than 2^53 ms (285,000 years). Draw fewer requests, or fit the model again."
+        )
+    return columns
 
 
 def _as_mixture(model) -> Mixture:

@@ -15,12 +15,14 @@ import hashlib
 import importlib.util
 import os
 from collections.abc import Iterator
+from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 
 from .._base.errors import UsageError
 from .._base.files import cache_folder
+from .._base.output_files import read_cached, temporary_folder, write_cached
 
 PACKAGE, REQUIREMENT = "bpe_openai", "kvtrace[openai]"
 TEMPLATE = Path(__file__).with_name("openai_chat.jinja")
@@ -75,7 +77,7 @@ def tokenizer_file(name: str) -> Path:
         UsageError: its list is not on this machine.
     """
     path = _cached(name)
-    if _digest_of(path) == ENCODINGS[name].sha256:
+    if hashlib.sha256(read_cached(path) or b"").hexdigest() == ENCODINGS[name].sha256:
         return path
     for listed in _lists(name):
         ranks = _read(listed)
@@ -111,34 +113,18 @@ def _read(path: Path) -> bytes:
         return b""
 
 
-def _digest_of(path: Path) -> str | None:
-    try:
-        return hashlib.sha256(path.read_bytes()).hexdigest()
-    except OSError:
-        return None
-
-
 def _written(path: Path, data: bytes) -> Path:
     """Write the file; into a folder of this run if the cache is not writable."""
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        temporary = path.with_name(f"{path.name}.{os.getpid()}")
-        temporary.write_bytes(data)
-        temporary.replace(path)  # atomic, also if two runs write at once
-        return path
-    except OSError:
-        return _of_this_run(data)
+    return path if write_cached(path, data) else _of_this_run(data)
 
 
 @lru_cache(maxsize=2)
 def _of_this_run(data: bytes) -> Path:
     import atexit
-    import shutil
-    import tempfile
 
-    folder = tempfile.mkdtemp(prefix="kvtrace-")
-    atexit.register(shutil.rmtree, folder, ignore_errors=True)
-    path = Path(folder, "tokenizer.json")
+    stack = ExitStack()
+    path = Path(stack.enter_context(temporary_folder()), "tokenizer.json")
+    atexit.register(stack.close)
     path.write_bytes(data)
     return path
 

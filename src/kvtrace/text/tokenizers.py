@@ -16,7 +16,6 @@ the child would wait for), and a crash or an endless loop ends the child only.
 from __future__ import annotations
 
 import hashlib
-import os
 from collections.abc import Callable, Iterable
 from functools import cached_property
 from typing import Any
@@ -25,6 +24,7 @@ import numpy as np
 
 from .._base.errors import InputError, KvtraceError, RowError, UsageError, pasted
 from .._base.files import cache_folder
+from .._base.output_files import read_cached, write_cached
 from . import tokenizer_files, trial
 from .tokenizer_files import BUILTIN, TokenizerFiles
 from .tokenizer_libraries import FastokensLibrary, Library, ReferenceLibrary, is_panic, raise_unless_failure, version_of
@@ -54,22 +54,12 @@ def agree(
 
 def recall(key: Iterable[str], kind: str = "agreement") -> bool | None:
     """The cached verdict of a key, or None."""
-    try:
-        return {b"true": True, b"false": False}.get(_cache_path(key, kind).read_bytes())
-    except OSError:
-        return None
+    return {b"true": True, b"false": False}.get(read_cached(_cache_path(key, kind)) or b"")
 
 
 def remember(key: Iterable[str], verdict: bool, kind: str = "agreement") -> None:
     """Cache a verdict for later runs, if the cache folder is writable."""
-    path = _cache_path(key, kind)
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        temporary = path.with_name(f"{path.name}.{os.getpid()}")
-        temporary.write_bytes(b"true" if verdict else b"false")
-        temporary.replace(path)  # atomic, also if two runs write at once
-    except OSError:
-        pass
+    write_cached(_cache_path(key, kind), b"true" if verdict else b"false")
 
 
 def _cache_path(key, kind):

@@ -198,8 +198,7 @@ class SweepCheckpoint(CheckpointFile):
         "start again.",
         foreign="{path} exists and is not a checkpoint of kvtrace. Choose another -o.",
         busy="{path} is locked: another run writes this table. Wait for it, or choose another -o.",
-        exposed="{path} is not a checkpoint of kvtrace: it belongs to another user, or others can read or write it. "
-        "Choose another -o.",
+        remedy="Choose another -o.",
     )
 
     def __init__(self, output: str, settings: dict[str, Any], traces: dict[str, str], *, resume: bool = False):

@@ -10,6 +10,7 @@ from typing import Any
 import orjson
 
 from ..asgi import Receive, Scope, Send
+from ..connections import INFORMATIONAL
 from ..source import Put
 from .exchange import Copy, Headers, Limits, ProxyCounts, ProxySetup, Upstream, forwarded, source_of
 
@@ -180,7 +181,13 @@ class Forwarding:
         else:
             body = piece or None
             self._watch()
-        return await self.proxy.upstream.ask(scope["method"], target, headers, body)
+        return await self.proxy.upstream.ask(scope["method"], target, headers, body, self._inform)
+
+    def _inform(self, status, headers):
+        """Pass on an informational response, such as 103 Early Hints."""
+        send = self.scope.get("extensions", {}).get(INFORMATIONAL)
+        if send is not None and self.scope["http_version"] == "1.1":
+            send(status, headers)
 
     async def _piece(self) -> tuple[bytes, bool]:
         """The next piece of the request's body, and whether there are more."""

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import AsyncIterator, Callable
+from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import urlsplit
@@ -207,7 +208,11 @@ HOP_BY_HOP = frozenset(
 AUTOMATIC = ("User-Agent", "Accept", "Accept-Encoding", "Content-Type")  # headers that aiohttp would add
 MAX_HEADER = 1 << 16  # bytes
 
+MAX_INFORMATIONAL = 16  # responses before an answer; with more, the answer is not valid
+
 Headers = list[tuple[bytes, bytes]]
+OnInformational = Callable[[int, Headers], None]
+_ON_INFORMATIONAL: ContextVar[OnInformational] = ContextVar("on_informational")  # of the request of this task
 
 
 class Upstream:
@@ -217,8 +222,17 @@ class Upstream:
         self.base, self._limits = base_of(url), limits
         self._session: Any = None
 
-    async def ask(self, method: str, target: str, headers: Headers, body: bytes | AsyncIterator[bytes] | None) -> Any:
+    async def ask(
+        self,
+        method: str,
+        target: str,
+        headers: Headers,
+        body: bytes | AsyncIterator[bytes] | None,
+        on_informational: OnInformational,
+    ) -> Any:
         """Send a request; the answer as aiohttp's ClientResponse, as soon as its headers are there.
+
+        `on_informational` receives the status and headers of each response (103 Early Hints) that comes before.
 
         Raises:
             TimeoutError: The upstream cannot be reached, or does not answer, in time.
@@ -227,6 +241,7 @@ class Upstream:
         session = self._session or self.open()
         fields = [(name.decode("latin-1"), value.decode("utf-8", "surrogateescape")) for name, value in headers]
         url = self._url(self.base + target, encoded=True)
+        _ON_INFORMATIONAL.set(on_informational)
         return await session.request(method, url, data=body, headers=self._headers(fields), allow_redirects=False)
 
     def open(self) -> Any:
@@ -235,13 +250,24 @@ class Upstream:
         from multidict import CIMultiDict
         from yarl import URL
 
+        class Response(aiohttp.ClientResponse):
+            """aiohttp reads informational responses and forgets them; this one reports them."""
+
+            async def start(self, connection):
+                protocol: Any = connection.protocol
+                protocol.read = _reported(protocol.read)
+                try:
+                    return await super().start(connection)
+                finally:
+                    del protocol.read
+
         self._url, self._headers = URL, CIMultiDict
         limits = self._limits
         self._session = aiohttp.ClientSession(
             connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=limits.idle_s),
             timeout=aiohttp.ClientTimeout(total=None, sock_connect=limits.connect_s, sock_read=limits.upstream_s),
             cookie_jar=aiohttp.DummyCookieJar(), auto_decompress=False, skip_auto_headers=AUTOMATIC,
-            max_line_size=MAX_HEADER, max_field_size=MAX_HEADER,
+            max_line_size=MAX_HEADER, max_field_size=MAX_HEADER, response_class=Response,
         )  # fmt: skip
         return self._session
 
@@ -249,6 +275,24 @@ class Upstream:
         """Close all connections."""
         if self._session is not None:
             await self._session.close()
+
+
+def _reported(read):
+    """`read` of a connection to the upstream; informational responses are reported."""
+    count, on_informational = 0, _ON_INFORMATIONAL.get()
+
+    async def reading():
+        nonlocal count
+        message, payload = await read()
+        if 100 <= message.code < 200:
+            count += 1
+            if count > MAX_INFORMATIONAL:
+                raise ConnectionError
+            if message.code > 101:  # 100 and 101 concern the connection to the upstream alone
+                on_informational(message.code, forwarded(message.raw_headers))
+        return message, payload
+
+    return reading
 
 
 def base_of(url: str) -> str:

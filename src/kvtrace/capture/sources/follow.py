@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import mmap
 import os
 import threading
 from collections.abc import Callable
 from contextlib import suppress
-from hashlib import blake2b
 from pathlib import Path
 from typing import BinaryIO
 
-from ..._base.errors import UsageError, unwritable
-from ..._base.files import MAX_LINE, PLAIN
-from ..source import Lines, Put, Source
+from ..._base.errors import UsageError
+from ..._base.files import MAX_LINE
+from ..intake import Ledger
+from ..source import Lines, Source
 
 SOURCE = Source("follow", log_format="auto", time_unit="auto", rows=Lines)
 
@@ -30,19 +29,25 @@ class Follower:
 
     Args:
         path: The file. It may be made later.
-        put: Takes payloads.
+        put: Takes payloads, with the position behind each.
         has_room: Whether the queue has room for a payload of so many bytes.
-        state: Folder where the position in the file is kept, so that a restart goes on there.
+        ledger: Keeps the position in the file, so that a restart goes on there; None = in memory.
         from_start: Also read what the file holds already. The default is what is appended from now on.
     """
 
     def __init__(
-        self, path: str | Path, put: Put, has_room: Callable[[int], bool], *, state: Path | None, from_start: bool
+        self,
+        path: str | Path,
+        put: Callable[..., bool],
+        has_room: Callable[[int], bool],
+        *,
+        ledger: Ledger | None,
+        from_start: bool,
     ):
         self._path, self._put, self._has_room = os.fspath(path), put, has_room
-        if os.path.isdir(self._path):
-            raise UsageError(f"{path}: this is a folder. Name the file that grows.")
-        self._position = Position(None if state is None else state / f"follow-{_digest(self._path)}")
+        require_no_folder(path)
+        self._ledger = Ledger() if ledger is None else ledger
+        self._position = self._ledger.position(self._path)
         self._from_start = from_start or not os.path.exists(self._path)  # a file that is made later is new
         self._file: BinaryIO | None = None
         self._rest = b""  # of a line without its end
@@ -85,9 +90,11 @@ class Follower:
         if not data:
             return False
         lines = self._whole_lines(data)
+        moved = self._position.at(self._position.file, self._file.tell() - len(self._rest))
         if lines:
-            self._put(SOURCE.name, lines, lines.count(b"\n"))
-        self._position.offset = self._file.tell() - len(self._rest)
+            self._put(SOURCE.name, lines, lines.count(b"\n"), moved=moved)
+        else:
+            self._ledger.set(moved)
         return True
 
     def _whole_lines(self, data: bytes) -> bytes:
@@ -136,43 +143,11 @@ class Follower:
         is_later = self._position.file != 0  # the file replaced another one: all of it is new
         offset = self._position.offset if goes_on else 0 if self._from_start or is_later else about.st_size
         self._file.seek(offset)
-        self._position.file, self._position.offset = about.st_ino, offset
+        self._ledger.set(self._position.at(about.st_ino, offset))
         self._rest, self._is_skipping = b"", False
 
 
-class Position:
-    """The number of a file and a place in it, in a small file of mode 0600 that is mapped into memory."""
-
-    def __init__(self, path: Path | None):
-        try:
-            handle = -1 if path is None else os.open(path, os.O_RDWR | os.O_CREAT | PLAIN, 0o600)
-            if path is not None:
-                os.ftruncate(handle, 16)
-            self._map = mmap.mmap(handle, 16)
-            if path is not None:
-                os.close(handle)
-        except OSError as error:
-            raise unwritable(path or "the position of a followed file", error) from None
-        self._values = memoryview(self._map).cast("Q")
-
-    @property
-    def file(self) -> int:
-        """The file's inode; 0 = none yet."""
-        return self._values[0]
-
-    @file.setter
-    def file(self, number: int) -> None:
-        self._values[0] = number
-
-    @property
-    def offset(self) -> int:
-        """Bytes of the file that were put into the queue."""
-        return self._values[1]
-
-    @offset.setter
-    def offset(self, offset: int) -> None:
-        self._values[1] = offset
-
-
-def _digest(path: str) -> str:
-    return blake2b(os.path.realpath(path).encode(), digest_size=8).hexdigest()
+def require_no_folder(path: str | Path) -> None:
+    """UsageError if a path is a folder, which cannot be followed."""
+    if os.path.isdir(path):
+        raise UsageError(f"{path}: this is a folder. Name the file that grows.")

@@ -102,11 +102,18 @@ def audit(
     return audited(path, record_of(AuditOptions, locals()), on_step)
 
 
-def audited(path: str | Path, options: AuditOptions, on_step: Callable[[str], None] | None = None) -> Audit:
-    """As `audit`."""
+def audited(
+    path: str | Path,
+    options: AuditOptions,
+    on_step: Callable[[str], None] | None = None,
+    *,
+    is_complete: bool = True,
+) -> Audit:
+    """As `audit`; before a trace `is_complete`, the files beside it are not yet there."""
     evidence = collect_evidence(path, options)
     result = _result(evidence, on_step)
-    return card.with_card(result, evidence, lambda: _as_declared(result, evidence))
+    whole = card.with_card(result, evidence, lambda: _as_declared(result, evidence))
+    return card.with_files_beside(whole, path, evidence) if is_complete and options.sidecar is None else whole
 
 
 def _result(evidence: Evidence, on_step: Callable[[str], None] | None = None) -> Audit:

@@ -1,7 +1,7 @@
 """Two checks of who can be told apart: anonymity, k_sharing.
 
 * anonymity: how many requests are unique, and how often an attacker can single out a request that they know.
-* k_sharing: every shared block has at least k contributors.
+* k_sharing: every shared block has at least k known contributors.
 
 The simulated attacker knows one request: its lengths, which they round as the release did, and its arrival time. The
 candidates are all rows with these lengths whose time is within 60 s of the request's row. The request is located if it
@@ -20,7 +20,7 @@ import numpy as np
 
 from ...trace.columns import Columns
 from ..contributors import WARNINGS, WORDS, Contributors, contributors
-from ..profiles import counted_kind_of
+from ..profiles import LARGEST, counted_kind_of
 from .block_feed import RequestBlocks
 from .block_sums import USUAL_K
 from .evidence import Evidence
@@ -49,6 +49,8 @@ def check_anonymity(evidence: Evidence) -> Finding:
         "an observer who knows a request's lengths and its arrival time (within 60 s) can single out "
         f"{located:.1%} of the requests"
     )
+    if evidence.profile.resample:
+        return passed(figure, f"{NEW_ROWS}: one that fits a known request does so by chance.")
     if located > MAX_LOCATED:
         by_lengths, by_structure = figure["alone_by_lengths"], figure["alone_by_structure"]
         return warned(
@@ -57,6 +59,9 @@ def check_anonymity(evidence: Evidence) -> Finding:
             f"{_stronger(evidence)}, or accept the risk: a row reveals no content.",
         )
     return passed(figure, f"{sentence}.")
+
+
+NEW_ROWS = "all rows are new, as the settings state, and none is a request of the log"
 
 
 def _stronger(evidence: Evidence) -> str:
@@ -142,10 +147,16 @@ def check_k_sharing(evidence: Evidence) -> Finding:
     """Measure the share of requests with a block of 2 to k - 1 contributors."""
     if evidence.requests is None:
         return not_checked("no row is a valid request")
+    if evidence.profile.resample:  # links between rows are made by chance
+        sentence = f"{NEW_ROWS}; the file alone does not show what drawn contributors have in common."
+        return warned(
+            {"k": evidence.profile.k, "resampled": True}, sentence, "Trust the publisher, or release it again."
+        )
     profile_k, (who, certain) = evidence.profile.k, counted(evidence)
     k = profile_k if profile_k > 1 else USUAL_K
-    count = evidence.contributors_up_to(k, who.contributor)
-    is_exposed = exposed(evidence, ((count > 1) & (count < k)) | _split_members(evidence, who, k, count))
+    count = evidence.contributors_up_to(min(k + 1, LARGEST), who.contributor)  # all unknown ones are one of them
+    few = count - _in_requests(evidence, who.contributor == who.unknown) < k
+    is_exposed = exposed(evidence, few & ((count > 1) | _split_members(evidence, who, k)))
     figure = {
         "k": k, "counted": who.kind, "certain": certain, "exposed_requests": int(is_exposed.sum()),
         "share": float(is_exposed.mean()),
@@ -186,21 +197,26 @@ def _is_undeclared(evidence: Evidence) -> bool:
     return evidence.declared is None and evidence.users is None and evidence.contributors is None
 
 
-def _split_members(evidence: Evidence, who: Contributors, k: int, count: np.ndarray) -> np.ndarray:
-    """Blocks of one contributor that its members should not share: of 2 to k - 1, or of any unknown ones."""
+def _split_members(evidence: Evidence, who: Contributors, k: int) -> np.ndarray | bool:
+    """Blocks that the members of one contributor should not share: k counts fewer than k of them."""
     if who.member is None:
-        return np.zeros(len(count), dtype=bool)
-    members = evidence.contributors_up_to(k, who.member)
-    is_unknown = np.zeros(len(count), dtype=bool)
+        return False
+    members = evidence.contributors_up_to(min(k + 1, LARGEST), who.member)
+    named = members - (0 if who.unnamed is None else _in_requests(evidence, who.unnamed))
+    return (members > 1) & ((named < k) | _in_requests(evidence, who.contributor == who.unknown))
+
+
+def _in_requests(evidence: Evidence, requests: np.ndarray) -> np.ndarray:
+    """Whether each block is in any of these requests (request -> bool)."""
+    is_inside = np.zeros(evidence.numbers.distinct, dtype=bool)
 
     def take(blocks: RequestBlocks):
         for numbers, offsets in blocks.segments():
-            rows_are_unknown = who.contributor[blocks.requests] == who.unknown
-            is_unknown[numbers[np.repeat(rows_are_unknown, np.diff(offsets))]] = True
+            is_inside[numbers[np.repeat(requests[blocks.requests], np.diff(offsets))]] = True
 
-    if who.unknown >= 0:
+    if requests.any():
         evidence.feed(take)
-    return (count == 1) & (members > 1) & ((members < k) | is_unknown)
+    return is_inside
 
 
 def exposed(evidence: Evidence, few: np.ndarray) -> np.ndarray:

@@ -303,7 +303,7 @@ def audit_memory(
     fields = LINK * sum(name in names for name in ("session", "parent", *NUMBERS))
     fields += FIELD * sum(name not in (*parquet.NEEDED, *parquet.OTHERS) for name in names)
     outputs, blocks = bool(dataset.output_blocks), max(dataset.distinct, distinct or 0)
-    table = min(TABLE, 4 * _k(dataset, profile) * blocks)
+    table = min(TABLE, 4 * (_k(dataset, profile) + 1) * blocks)  # k known contributors, and all unknown ones as one
     terms = {
         "for the program and a piece": PROGRAM + PIECE,
         f"for {len(dataset):,} requests": len(dataset) * (REQUEST + fields + 16 * outputs + USER * users),

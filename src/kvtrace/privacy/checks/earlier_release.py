@@ -11,7 +11,7 @@ from __future__ import annotations
 import numpy as np
 
 from ..profiles import declared
-from ..steps import rounded_outputs
+from ..steps import blocks_in_powers, cached_step, rounded_outputs
 from .block_feed import IdNumbers, number_ids
 from .evidence import Evidence
 from .finding import Finding, failed, not_checked, passed
@@ -123,8 +123,10 @@ def _coarse(trace, rules) -> np.ndarray:
     """A number for each row's pair of lengths, rounded by all rules."""
     lengths, outputs = trace.input_length, trace.output_length
     for profile, block_size in rules:
-        step = {"exact": 1, "block": block_size}.get(profile.round_input, profile.round_input)
+        step = cached_step(profile.round_input, block_size)
         lengths = -(-lengths // step) * step
+        if profile.round_input == "pow2":
+            lengths = blocks_in_powers(lengths // step) * step
         outputs = rounded_outputs(outputs, profile.round_output)
     return lengths * (1 << 31) + outputs
 

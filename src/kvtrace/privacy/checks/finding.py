@@ -22,6 +22,9 @@ class Finding(DescribedResult):
     figure: dict[str, Any]  # JSON values
     sentence: str
     remedy: str = ""
+    beside: Finding | None = field(default=None, kw_only=True)  # the finding without what files beside the trace add
+
+    _keys = ("name", "level", "figure", "sentence", "remedy")
 
     def _headline(self) -> str:
         return f"{self.name}, {self.level}: {self.sentence}"
@@ -114,6 +117,10 @@ class Audit(Described, Result):
         return self.passed and all(
             profile is not None and profile.name != "exact" and profile.coarsens for profile in profiles
         )
+
+    def of_trace(self) -> Audit:
+        """The audit without what the files beside the trace add: as its card states it."""
+        return replace(self, findings=[finding.beside or finding for finding in self.findings])
 
     def of_file_alone(self) -> Audit:
         """The audit that `kvtrace audit FILE` prints: it cannot count accounts or users of the log."""

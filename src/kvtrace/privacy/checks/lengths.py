@@ -18,6 +18,7 @@ DESCRIPTIONS = {  # figure -> words
     "wrong_output_block_counts": "rows whose number of output blocks does not fit their output length",
     "input_lengths_not_rounded": "input lengths that are not rounded",
     "output_lengths_not_rounded": "output lengths that are not rounded",
+    "rare_lengths": "rows whose lengths fewer rows have than contributors should",
 }
 
 
@@ -73,15 +74,23 @@ def _bad_rows(evidence) -> dict[str, np.ndarray]:
         "input_lengths_not_rounded": ~negative & ~_is_rounded(lengths, profile.round_input, size, evidence.tail),
         "output_lengths_not_rounded": ~negative
         & (outputs != UNKNOWN_LENGTH)
-        & ~_is_rounded(outputs, profile.round_output, size, None),
+        & ~_is_rounded(outputs, profile.round_output, 1, None),
+        "rare_lengths": ~negative & (_rows_of_each(lengths, outputs) < (1 if profile.resample else profile.alike)),
     }
+
+
+def _rows_of_each(lengths, outputs) -> np.ndarray:
+    """How many rows have the lengths of each row: at least as many as contributors do."""
+    pair = np.unique(np.stack([lengths, outputs]), axis=1, return_inverse=True)[1].reshape(-1)
+    return np.bincount(pair)[pair]
 
 
 def _is_rounded(lengths, rule, size, tail) -> np.ndarray:
     if rule == "exact":
         return np.ones(len(lengths), dtype=bool)
     if rule == "pow2":
-        return (lengths & (lengths - 1)) == 0
+        powers = lengths // size
+        return ((powers & (powers - 1)) == 0) & (lengths % size == 0) | ((tail == "dropped") & (lengths == 1))
     step = size if rule == "block" else int(rule)
     # with dropped tails, lengths are rounded down; a length below one step becomes 1
     return (lengths % step == 0) | ((tail == "dropped") & (lengths == 1))

@@ -6,16 +6,17 @@ Numbers are compared with the rows: a free number could be a telephone number.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from math import isclose
 from typing import Any
 
 import numpy as np
 
+from ..._base.arrays import joined
 from ..._base.row_counts import rounded
+from ..._native import sharing
+from ...formats.bailian import milliseconds
 from ...formats.open_pieces import MetadataText
 from ...formats.rewriting import same_text
-from ...trace.columns import Columns
-from ...trace.hits import sum_hits, unlimited_hits
+from ...trace.hits import sum_hits
 from ...trace.trace_figures import OutputFigures, count_outputs, output_figures
 from ..allowed_values import Place, faults, fit, kinds, shown
 from ..sidecar_forms import SIDECAR
@@ -120,20 +121,18 @@ def wrong_numbers(evidence: Evidence) -> Iterator[str]:
             **output_figures(*count_outputs(columns)),
         }  # fmt: skip
         duration = figures.get("duration_ms", float(time.max() - time.min()))
-        if not (isinstance(duration, (int, float)) and isclose(duration, time.max() - time.min(), abs_tol=1e-6)):
-            yield "figures.duration_ms"  # seconds in Bailian's rows have no more digits
+        if not (isinstance(duration, (int, float)) and _as_read(evidence, duration) == time.max() - time.min()):
+            yield "figures.duration_ms"
         yield from _differing(figures, more, "figures.")
-        if _above(figures.get("sessions"), len(columns)):
+        if columns.session is not None and evidence.read_result.format != "bailian":
+            yield from _differing(figures, {"sessions": int(columns.session.max(initial=-1)) + 1}, "figures.")
+        elif _above(figures.get("sessions"), len(columns)):  # Bailian's rows have parents, and early releases neither
             yield "figures.sessions"
         for name in ("hits", "hits_with_outputs"):
             if isinstance(hits := figures.get(name), Mapping):
                 yield from (f"figures.{name}.{wrong}" for wrong in _wrong_hits(hits, more))
-        if isinstance(hits := figures.get("hits"), Mapping) and (true := _true_hits(evidence)) is not None:
-            stated = ((name, hits.get(name)) for name in true)
-            yield from (
-                f"figures.hits.{name}" for name, value in stated
-                if not isinstance(value, (int, float)) or not isclose(value, true[name], rel_tol=1e-9)
-            )  # fmt: skip
+                if (true := _true_hits(evidence, outputs=name != "hits")) is not None:
+                    yield from (f"figures.{name}.{key}" for key, value in true.items() if hits.get(key) != value)
     if isinstance(counts_of_log := values.get("counts"), Mapping):
         yield from (f"counts.{name}" for name in _wrong_counts(counts_of_log, len(columns)))
 
@@ -177,19 +176,27 @@ def _wrong_hits(hits: Mapping[str, Any], figures: Mapping[str, Any]) -> Iterator
             yield rate
 
 
-def _true_hits(evidence: Evidence) -> Mapping[str, Any] | None:
-    """The hits of a cache that never evicts; None if rows are not requests in order, or outputs have blocks."""
+def _as_read(evidence: Evidence, time_ms: float) -> float:
+    """The time that a reader of the file gets if it was written: some formats have seconds."""
+    if evidence.read_result.format != "bailian":
+        return time_ms
+    return float(milliseconds(np.array([time_ms / 1000]))[0])
+
+
+def _true_hits(evidence: Evidence, *, outputs: bool) -> Mapping[str, Any] | None:
+    """The hits of a cache that never evicts; None if rows are not requests in order."""
     requests, columns = evidence.requests, evidence.columns
-    if requests is None or len(requests) < len(columns) or not requests.in_order or columns.output_offsets is not None:
+    if requests is None or len(requests) < len(columns) or not requests.in_order:
         return None
     hits: list[np.ndarray] = []
-    seen = 0
+    unseen = np.ones(evidence.numbers.distinct, dtype=bool)
 
     def take(blocks: RequestBlocks) -> None:
-        nonlocal seen
-        rows = np.zeros(len(blocks.requests))
-        hits.append(unlimited_hits(Columns(rows, rows, rows, blocks.numbers, blocks.offsets), seen=seen))
-        seen = max(seen, int(blocks.numbers.max(initial=-1)) + 1)
+        numbers, offsets, prompts = blocks.numbers, blocks.offsets, np.diff(blocks.offsets)
+        if outputs and blocks.output_numbers is not None and blocks.output_offsets is not None:
+            numbers = joined((numbers, prompts), (blocks.output_numbers, np.diff(blocks.output_offsets)))
+            offsets = offsets + blocks.output_offsets
+        hits.append(sharing.leading_hits(numbers, offsets, prompts, unseen, outputs).astype(np.int64))
 
     evidence.feed(take)
     chunk = np.concatenate([np.empty(0, np.int64), *hits]), np.diff(columns.offsets), columns.input_length
@@ -201,9 +208,9 @@ def _above(value: Any, limit: float) -> bool:
 
 
 def _is_rate(values: Mapping[str, Any], rate: str, part: str, whole: str) -> bool:
-    """Whether a rate is part / whole, to the last digit that a double has."""
+    """Whether a rate is part / whole, to the last digit: others could hold a number."""
     numbers = [values.get(name) for name in (rate, part, whole)]
     if not all(isinstance(value, (int, float)) and np.isfinite(value) for value in numbers):
         return False
     stated, parts, all_of = (float(value) for value in numbers if value is not None)
-    return isclose(stated, parts / all_of if all_of else 0.0, rel_tol=1e-12)
+    return stated == (parts / all_of if all_of else 0.0)

@@ -22,6 +22,9 @@ def check_volume(evidence: Evidence) -> Finding:
     counts = _counts_before_sampling(evidence) if sampled else []
     figure = {"requests": len(time), "requests_per_s": rate, "sampled": sampled, "counts_before_sampling": counts}
     volume = f"{len(time):,} requests" + ("" if rate is None else f", {rate:,.2f} a second")
+    if evidence.profile.resample and len(time) & (len(time) - 1):
+        sentence = f"{volume}: a release of new requests has a power of two of them."
+        return failed(figure, sentence, "Release the log again (--profile public).")
     if counts:
         return warned(
             figure, f"{volume}, a sample; but the sidecar counts the whole trace in {', '.join(counts)}.",

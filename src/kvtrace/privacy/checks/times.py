@@ -29,7 +29,7 @@ def check_times(evidence: Evidence) -> Finding:
         sentence = f"{len(bad):,} times are not finite, the first on line {evidence.line(bad[0]):,}."
         return failed({"not_finite": len(bad)}, sentence, "Fix the rows.")
     since = time - time.min()
-    finer = int((since % step != 0).sum()) if step > 1 else 0
+    finer = int((since % step != 0).sum()) if step > 1 else int(finer_than(time, step).sum())
     figure = {
         "epoch": is_epoch(float(evidence.fields["timestamp"].min())), "first_is_0": bool(time[0] == 0),
         "resolution_ms": resolution(since), "step_ms": step, "finer_than_step": finer,
@@ -38,7 +38,8 @@ def check_times(evidence: Evidence) -> Finding:
     if figure["epoch"]:
         return failed(figure, "times count from 1970: they reveal the date and time of each request.", REMEDY)
     if finer:
-        return failed(figure, f"{finer:,} times are finer than the profile's time step of {step:,} ms.", REMEDY)
+        limit = f"finer than the profile's time step of {step:,} ms" if step > 1 else "finer than a microsecond"
+        return failed(figure, f"{finer:,} times are {limit}.", REMEDY)
     reject = failed if evidence.profile.coarsens else warned
     if not figure["first_is_0"]:
         return reject(figure, "the first time is not 0: times may count from an event outside the trace.", REMEDY)
@@ -89,7 +90,7 @@ def check_durations(evidence: Evidence) -> Finding:
             sentence = f"{finer:,} service times and delays are finer than the profile's time step of {step:,} ms."
             return failed(figure, sentence, DURATION_REMEDY)
         sentence = f"{finer:,} service times and delays have digits below a microsecond, which can hide text."
-        return warned(figure, sentence, DURATION_REMEDY)
+        return failed(figure, sentence, DURATION_REMEDY)
     if figure["other_starts"] or figure["several_delays"]:
         return warned(
             figure,
@@ -139,7 +140,7 @@ def check_measured(evidence: Evidence) -> Finding:
         if step > 1 or evidence.profile.round_input != "exact":
             sentence = f"{finer:,} measured numbers are finer than the profile's times and input lengths."
             return failed(figure, sentence, COARSEN)
-        return warned(
+        return failed(
             figure, f"{finer:,} measured times have digits below a microsecond, which can hide text.", COARSEN
         )
     sentence = f"rows state, as asked for by name, {listed}: others learn how fast each request was served, or what "

@@ -26,7 +26,7 @@ from ..account import Account, Numbered, ReleaseStep, StepHits
 from ..contributors import Contributors
 from ..session_times import WITHOUT_TIMES, SessionTimes
 from .finishing import finish, last_step, link, linked_dependencies, read_columns
-from .stages import gather, match, rank, resolve
+from .stages import gather, is_unnamed, match, rank, resolve
 from .task_plan import BLOCKS, UNKNOWN, TaskPlan, sums_before
 
 
@@ -98,7 +98,7 @@ def number(
     account = Account(plan.profile, isolated=isolated)
     _record_steps(account, plan, before, first_step, changes_tails)
     account.note_dropped_links(plan.has_sessions or not {"session", "turn"}.isdisjoint(plan.carried))
-    account.note_contributors(sum(result["unknown"] for result in gathered))
+    account.note_contributors(*(sum(result[name] for result in gathered) for name in ("unknown", "rows")))
     meta = _with_session_times(plan, meta, account, finished, linked)
     figures = _figures(plan, finished, sum(blocks), meta)
     stages = {"gather": gathered, "match": matched, "rank": ranked, "resolve": resolved, "finish": finished}
@@ -141,11 +141,15 @@ def _contributors(plan: TaskPlan) -> Contributors | None:
     index.add(UNKNOWN[None])  # its number is 0
     numbers: list[np.ndarray] = []
     of_members: list[np.ndarray] = []
+    unnamed: list[np.ndarray] = []
     for number in range(plan.ranges):
         with plan.store.open(f"gathered/{number}") as rows:
-            numbers.append(index.add(rows["row_contributor"]).astype(np.int64))
-            of_members.append(members.add(rows["row_member"]).astype(np.int64))
-    return Contributors(np.concatenate(numbers), plan.counts, np.concatenate(of_members), unknown=0)
+            who = rows["row_contributor"], rows["row_member"]
+        numbers.append(index.add(who[0]).astype(np.int64))
+        of_members.append(members.add(who[1]).astype(np.int64))
+        unnamed.append(is_unnamed(plan, *who))
+    contributor, member = np.concatenate(numbers), np.concatenate(of_members)
+    return Contributors(contributor, plan.counts, member, unknown=0, unnamed=np.concatenate(unnamed))
 
 
 # -- figures -----------------------------------------------------------------------------------------------------

@@ -39,7 +39,9 @@ def gather(plan: TaskPlan, number: int) -> dict[str, int]:
     many = is_tail  # block -> whether it is never split
     if plan.counts != "none":
         rows["row_contributor"], rows["row_member"] = _contributors(plan, rows, number)
-        many = is_tail | (blocks.contributors(_numbers(rows["row_contributor"])) >= plan.profile.k)
+        is_unknown = (rows["row_contributor"] == UNKNOWN).all(axis=1)
+        named = blocks.contributors(_numbers(rows["row_contributor"])) - blocks.in_rows(is_unknown)
+        many = is_tail | (named >= plan.profile.k)
         member = _numbers(rows["row_member"])
         copies = blocks.split_where(member, blocks.contributors(member), ~many)
         digest, is_tail, many = (np.append(values, values[copies]) for values in (digest, is_tail, many))
@@ -60,9 +62,7 @@ def gather(plan: TaskPlan, number: int) -> dict[str, int]:
         entry=blocks.number, by_shard=by_shard, shards=_starts(shard[by_shard], plan.shards),
         **{name: values[by_shard] for name, values in arrays.items()}, **sessions,
     )  # fmt: skip
-    unknown = 0
-    if plan.counts != "none":
-        unknown = int((rows["row_contributor"] == UNKNOWN).all(axis=1).sum())
+    unknown = int(is_unknown.sum()) if plan.counts != "none" else 0
     return {"rows": len(rows["blocks"]), "unknown": unknown, "bytes": written}
 
 
@@ -165,6 +165,11 @@ def _contributors(plan: TaskPlan, rows, number: int) -> tuple[np.ndarray, np.nda
     return np.where(has_contributor[:, None], rows[column], UNKNOWN), member
 
 
+def is_unnamed(plan: TaskPlan, contributor: np.ndarray, member: np.ndarray) -> np.ndarray:
+    """Whether each member of an account is the account itself, as its requests name no user."""
+    return (contributor == member).all(axis=1) & (plan.counts == "accounts")
+
+
 def _numbers(tokens: np.ndarray) -> np.ndarray:
     """A number for each distinct pair of words, from 0."""
     return numbering.DigestIndex().add(tokens).astype(np.int64)
@@ -231,7 +236,7 @@ def match(plan: TaskPlan, shard: int) -> dict[str, int]:
     name = np.zeros(len(digest), dtype=np.int64)  # distinguishes blocks with the same digest
     if contributors:
         who = np.concatenate(contributors), np.concatenate(members)
-        name = _split_numbers(digest, is_tail, *who, plan.profile.k)
+        name = _split_numbers(digest, is_tail, *who, plan)
     name[is_tail] = TAIL
     block = numbers_of(digest, name)
     owner = firsts_of(block)[block]
@@ -272,20 +277,21 @@ def _first_in_prompts(group: np.ndarray, first_prompt: np.ndarray) -> np.ndarray
     return is_first
 
 
-def _split_numbers(digest, is_tail, contributor, member, k) -> np.ndarray:
+def _split_numbers(digest, is_tail, contributor, member, plan: TaskPlan) -> np.ndarray:
     """For each entry the number of the contributor, or of its member, that shares the block with no other; else 0.
 
     The rule is that of `RowBlocks.split`.
     """
-    many = (contributor == MANY).all(axis=1)
+    many, k = (contributor == MANY).all(axis=1), plan.profile.k
+    is_unknown = (contributor == UNKNOWN).all(axis=1)
     who, whose = (numbering.DigestIndex().add(tokens).astype(np.int64) for tokens in (contributor, member))
-    contributors = _distinct(digest, who, ~is_tail)
+    contributors = _distinct(digest, who, ~is_tail & ~is_unknown)
     contributors[digest[many & ~is_tail]] = k  # or more
     few = contributors[digest] < k
     block = numbers_of(digest, who)  # one of each contributor
     members = _distinct(block, whose, ~is_tail)[block]
-    is_unknown = (contributor == UNKNOWN).all(axis=1)
-    apart = (members > 1) & ((members < k) | is_unknown)
+    named = _distinct(block, whose, ~is_tail & ~is_unnamed(plan, contributor, member))[block]
+    apart = (members > 1) & ((named < k) | is_unknown)
     return np.where(few, np.where(apart, len(digest) + whose, who) + 1, 0)
 
 

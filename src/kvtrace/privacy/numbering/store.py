@@ -17,8 +17,8 @@ from typing import Any, BinaryIO
 import numpy as np
 
 from ..._base.errors import KvtraceError, UsageError, unwritable
-from ..._base.file_locks import is_own
 from ..._base.files import FolderHandle
+from ..._base.own_files import make_folders, own_folder, remove_folders
 
 HEAD = struct.Struct("<I")  # size of the JSON that describes the arrays
 
@@ -37,6 +37,7 @@ class Store:
     """
 
     url: str
+    made: tuple[str, ...] = ()  # folders around it that are deleted with it
 
     @classmethod
     def at(cls, place: str | os.PathLike[str], *, resume: bool = False) -> Store:
@@ -47,25 +48,13 @@ class Store:
         """
         text = os.fspath(place)
         store = cls(text if "://" in text else os.path.abspath(text))
-        store._require_own(text)
         if not resume and store._has_content():
             raise UsageError(
                 f"{text}: the work folder is not empty, and a run deletes it in the end. Delete it or name a new one."
             )
-        return store
-
-    def _require_own(self, text: str) -> None:
-        """Close the folder to other users; UsageError if it is a link, or another user owns it or can write to it."""
-        if not self.is_local or not os.path.lexists(self.url):
-            return
-        about = os.lstat(self.url)
-        if stat.S_ISLNK(about.st_mode) or not is_own(about, others=0o022):
-            raise UsageError(
-                f"{text}: the work folder is a link, belongs to another user, or others can write to it. Name a new "
-                "one."
-            )
-        if stat.S_ISDIR(about.st_mode):
-            os.chmod(self.url, 0o700)
+        if store.is_local and os.path.lexists(store.url):
+            own_folder(text, make=False).close()
+        return cls(store.url, tuple(make_folders(os.path.dirname(store.url)))) if store.is_local else store
 
     def has(self, name: str) -> bool:
         """Whether a file was written."""
@@ -73,14 +62,16 @@ class Store:
             try:
                 with self._folder(name) as (folder, base):
                     return stat.S_ISREG(folder.about(base).st_mode)
-            except OSError:
+            except (OSError, UsageError):
                 return False
         files, path = self._remote()
         return files.exists(f"{path}/{name}")
 
     def _has_content(self) -> bool:
         if self.is_local:
-            return os.path.lexists(self.url) and not (os.path.isdir(self.url) and not os.listdir(self.url))
+            if os.path.islink(self.url):
+                return False  # `own_folder` refuses it
+            return os.path.exists(self.url) and not (os.path.isdir(self.url) and not os.listdir(self.url))
         files, path = self._remote()
         return files.exists(path) and (not files.isdir(path) or bool(files.ls(path)))
 
@@ -116,6 +107,7 @@ class Store:
         """Delete the folder with its files."""
         if self.is_local:
             shutil.rmtree(self.url, ignore_errors=True)
+            remove_folders(list(self.made))
         else:
             files, path = self._remote()
             with suppress(FileNotFoundError):
@@ -163,8 +155,8 @@ class Store:
         """The folder of a file, opened without following links, and the file's name in it."""
         inner, _, base = name.rpartition("/")
         if make:
-            os.makedirs(self.url, mode=0o700, exist_ok=True)  # the mode applies to the last folder of a path only
-        with FolderHandle(self.url) as root:
+            os.makedirs(os.path.dirname(self.url), exist_ok=True)
+        with own_folder(self.url, make=make) as root:
             if make and inner:
                 root.make_folder(inner)
             with root.folder(inner) if inner else nullcontext(root) as folder:

@@ -34,7 +34,7 @@ from .recording import (
     recording_of,
     whole,
 )
-from .settings import sglang_settings
+from .settings import part, sglang_settings
 
 NAMES = ("start_times", "ttfts", "itls", "input_lens", "output_lens")
 
@@ -138,10 +138,10 @@ def matches_aiperf(path: Path) -> bool:
 
 def read_aiperf(path: Path, trace: Trace | None = None) -> Recording:
     """The recording of the profiling phase."""
-    rows = [row for row in read_rows(path) if (row.get("metadata") or {}).get("benchmark_phase") != "warmup"]
-    starts = column(rows, lambda row: (row.get("metadata") or {}).get("request_start_ns"), "request_start_ns", path)
+    rows = [row for row in read_rows(path) if part(row, "metadata").get("benchmark_phase") != "warmup"]
+    starts = column(rows, lambda row: part(row, "metadata").get("request_start_ns"), "request_start_ns", path)
     arrival = (starts - np.nanmin(starts)) * 1e-9
-    failed = np.array([bool(row.get("error") or (row.get("metadata") or {}).get("was_cancelled")) for row in rows])
+    failed = np.array([bool(row.get("error") or part(row, "metadata").get("was_cancelled")) for row in rows])
 
     def metric(name: str) -> np.ndarray:
         return column(rows, lambda row: _metric(row, name), name, path)
@@ -155,7 +155,7 @@ def read_aiperf(path: Path, trace: Trace | None = None) -> Recording:
 
 def _metric(row: Mapping[str, Any], name: str) -> float:
     """A metric of a row; a time in seconds."""
-    metric = (row.get("metrics") or {}).get(name)
+    metric = part(row, "metrics").get(name)
     if not isinstance(metric, Mapping):
         return NAN
     unit = metric.get("unit")

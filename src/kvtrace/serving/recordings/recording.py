@@ -11,6 +11,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from copy import copy
@@ -76,7 +77,9 @@ def read_gauges(path: str | Path) -> Gauges:
     """
     with open_read(path) as file:
         text = file.read(MAX_BYTES).decode("utf-8", "replace")
-    rows = list(csv.DictReader(io.StringIO(text)))
+    rows: list[dict[str, str]] = []
+    with suppress(csv.Error):
+        rows = list(csv.DictReader(io.StringIO(text)))
     if not rows or not {*COLUMNS} <= {*rows[0]}:
         raise InputError(f"{path}: lacks one of the columns {', '.join(COLUMNS)}.")
     seconds, running, waiting = (_column(rows, name, path) for name in COLUMNS)
@@ -380,14 +383,14 @@ def column(
 
 
 def number_of(value: Any) -> float:
-    """A number, or a time in ISO 8601 as seconds since 1970; NaN for anything else.
+    """A number, or a time in ISO 8601 as seconds since 1970; NaN for anything else, infinity too.
 
-    >>> number_of(3), number_of("1970-01-01T00:00:02Z"), number_of(None)
-    (3.0, 2.0, nan)
+    >>> number_of(3), number_of("1970-01-01T00:00:02Z"), number_of(None), number_of(10**400)
+    (3.0, 2.0, nan, nan)
     """
-    if isinstance(value, (int, float)) and not isinstance(value, bool):
-        return float(value)
-    with suppress(TypeError, ValueError):
+    with suppress(TypeError, ValueError, OverflowError):
+        if isinstance(value, (int, float)) and not isinstance(value, bool):
+            return float(value) if math.isfinite(value) else NAN
         moment = datetime.fromisoformat(value)
         return (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp()
     return NAN
@@ -412,5 +415,5 @@ def object_of(value: Any, path: str | Path) -> dict[str, Any]:
 
 
 def whole(values: np.ndarray) -> np.ndarray:
-    """Token counts as whole numbers, 0 where one is missing."""
-    return np.nan_to_num(values, nan=0.0).astype(np.int64)
+    """Token counts as whole numbers, 0 where one is missing; numbers that no count can be stay invalid."""
+    return np.clip(np.nan_to_num(values), -1, MAX_LENGTH + 1).astype(np.int64)

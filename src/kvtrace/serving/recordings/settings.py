@@ -141,9 +141,9 @@ def vllm_settings(meta: Described, path: str | Path = "meta.json") -> EngineSett
 
 def _vllm_values(meta: Described) -> dict[str, Any]:
     """Name -> value; of a name that stands in several parts, the last one that is not null."""
-    resolved = _part(meta, "resolved_config")
-    parts = [meta, _part(meta, "engine_kwargs"), _part(meta, "kv_cache"), resolved]
-    parts += [_part(resolved, f"{name}_config") for name in ("model", "parallel", "scheduler", "cache")]
+    resolved = part(meta, "resolved_config")
+    parts = [meta, part(meta, "engine_kwargs"), part(meta, "kv_cache"), resolved]
+    parts += [part(resolved, f"{name}_config") for name in ("model", "parallel", "scheduler", "cache")]
     return {name: value for values in parts for name, value in values.items() if value is not None}
 
 
@@ -254,7 +254,7 @@ def _parallel_not_simulated(deployment: Deployment, lockstep: str | None) -> Ite
             yield f"{name}: the simulated GPUs do not share the tokens of a context."
 
 
-def _part(described: Described, name: str) -> Described:
+def part(described: Described, name: str) -> Described:
     """An object inside another one; empty if it is missing."""
     part = described.get(name)
     return part if isinstance(part, dict) else {}
