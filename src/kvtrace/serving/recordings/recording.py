@@ -100,9 +100,10 @@ def _column(rows: list[dict[str, str]], name: str, path: str | Path) -> np.ndarr
 
 
 MIN_REQUESTS = 20  # fewer do not show how times depend on load
+MAX_RATE = 20_000  # output tokens a second of one request; no engine is so fast
 MAX_SECONDS = 30 * 86400.0  # of a request; a longer one has times of another unit
 BLOCK_SIZE = 16  # vLLM's default
-MEAN_BLOCKS = 512  # of a prompt, at most, where no two share any: a fit simulates each of them thousands of times
+MEAN_BLOCKS = 512  # of a request, at most, where no two share any: a fit simulates each of them thousands of times
 BLOCKS = 1 << 20  # where the cache's size is unknown: nothing is preempted
 
 
@@ -285,6 +286,11 @@ def _require_times(times: RequestTimes, rows: np.ndarray, name: str) -> None:
         )
     if late:
         raise InputError(f"{name}: {late:,} requests end before their first token. The times are of different units.")
+    if times.output_length[rows].sum() > MAX_RATE * max(1.0, float((ended - arrival).sum())):
+        raise InputError(
+            f"{name}: a request has more than {MAX_RATE:,} output tokens a second on average. "
+            "The lengths or the times are of different units."
+        )
     if np.ptp(arrival) > MAX_SECONDS:
         raise InputError(f"{name}: the arrivals span more than 30 days. The times are of different clocks or units.")
     if (ended - arrival).max() > MAX_SECONDS:
@@ -301,7 +307,7 @@ def _trace_of(times, rows, settings, trace, name) -> Trace:
         taken = trace.take(rows)
         hash_ids, offsets, tail, meta = taken.hash_ids, taken.offsets, trace.tail, {}
     else:  # no two requests share a block; without prefix caching that is known
-        block_size, tail = trace.block_size if trace is not None else _block_size(settings, times.input_length[rows]), "unique"
+        block_size, tail = trace.block_size if trace is not None else _block_size(settings, (times.input_length + times.output_length)[rows]), "unique"
         meta = {} if not settings.prefix_caching else {"prefixes": PREFIXES_UNKNOWN}
         require_own_blocks(times.input_length[rows], block_size, f"prompts of {name}")
         offsets = offsets_of(-(-times.input_length[rows] // block_size))
@@ -314,7 +320,7 @@ def _trace_of(times, rows, settings, trace, name) -> Trace:
 def _block_size(settings: EngineSettings, tokens: np.ndarray) -> int:
     """The engine's own block size; of small ones, as SGLang's pages of one token, as many as make `BLOCK_SIZE`.
 
-    Prompts of many blocks have larger ones, twice as large or more, so that the mean has at most `MEAN_BLOCKS`.
+    Requests of many blocks have larger ones, twice as large or more, so that the mean has at most `MEAN_BLOCKS`.
     """
     size = settings.deployment.block_size or BLOCK_SIZE
     size *= max(1, BLOCK_SIZE // size)
