@@ -71,9 +71,7 @@ def broken_lengths(columns: Columns) -> Iterator[BrokenRule]:
 
 
 def _too_long(name: str, values: np.ndarray, row: int) -> str:
-    return (
-        f"{name} is {values[row]:,} tokens; the limit is {MAX_LENGTH:,}. Check its unit, or leave the row out."
-    )
+    return f"{name} is {values[row]:,} tokens; the limit is {MAX_LENGTH:,}. Check its unit, or leave the row out."
 
 
 def require_own_blocks(tokens: np.ndarray, block_size: int, what: str, mean: int = MEAN_PROMPT) -> None:
