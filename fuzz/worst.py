@@ -130,7 +130,9 @@ COMMANDS: dict[str, tuple[dict[str, Callable[[], bytes]], list[str]]] = {
     "plan": (TRACES, ["{} --model llama-3.1-8b -q"]),
     "release": (TRACES, ["{} -o out.jsonl -q", "{} -o out.jsonl --profile strict -q"]),
     "convert": (TRACES, ["{} -o out.jsonl -q --fold 3", "{} -o out.jsonl --to vllm -q", "{} -o out.sessions -q"]),
-    "synthesize": (TRACES, ["{} -o out.jsonl -q", "{} -o out.jsonl -q --tenants 3", "{} -o out.jsonl --method tree -q"]),
+    "synthesize": (TRACES, [
+        "{} -o out.jsonl -q", "{} -o out.jsonl -q --tenants 3", "{} -o out.jsonl -q --method tree",
+    ]),
     "texts": (TRACES, ["{} -o out.txt --tokenizer tiny -q"]),
     "anonymize": (LOGS, ["{} -o out.jsonl -q --tokenizer tiny --block-size 4"]),
     "lint": (LOGS, ["{} -q --tokenizer tiny"]),
@@ -197,7 +199,7 @@ def main() -> int:
                 if base is None or chosen.only in line:
                     status, seconds, peak, text = measured(folder, line)
                     base = base or (seconds, peak)
-                    wrong = fault(status, text) or (seconds > base[0] + 2 or peak > base[1] + 500) and "large or slow"
+                    wrong = fault(status, text) or ((seconds > base[0] + 2 or peak > base[1] + 500) and "large or slow")
                     if wrong:
                         faults += 1
                         print(f"{seconds:6.2f} s {peak:6,} MB kvtrace {line}: {wrong}", flush=True)

@@ -307,12 +307,8 @@ def _trace_of(times, rows, settings, trace, name) -> Trace:
         taken = trace.take(rows)
         hash_ids, offsets, tail, meta = taken.hash_ids, taken.offsets, trace.tail, {}
     else:  # no two requests share a block; without prefix caching that is known
-        block_size, tail = (
-            trace.block_size
-            if trace is not None
-            else _block_size(settings, (times.input_length + times.output_length)[rows]),
-            "unique",
-        )
+        tokens, tail = (times.input_length + times.output_length)[rows], "unique"
+        block_size = trace.block_size if trace is not None else _block_size(settings, tokens)
         meta = {} if not settings.prefix_caching else {"prefixes": PREFIXES_UNKNOWN}
         require_own_blocks(times.input_length[rows], block_size, f"prompts of {name}")
         offsets = offsets_of(-(-times.input_length[rows] // block_size))
