@@ -189,7 +189,7 @@ def test_an_assumed_length_is_stated():
     assert run(["convert", "t.jsonl", "-o", "u.jsonl", "--assume-output", "64", "--quiet"]) == 0
     assert json.loads(Path("u.jsonl.meta.json").read_text())["converted"] == {"assumed_output": 64}
     assert known_outputs(kvtrace.read("u.jsonl")).all()
-    with pytest.raises(kvtrace.UsageError, match=r"^--assume-output must be from 0 to 67,108,864 tokens, not -1\.$"):
+    with pytest.raises(kvtrace.UsageError, match=r"^--assume-output must be from 0 to 16,777,216 tokens, not -1\.$"):
         kvtrace.convert(partly(), assume_output=-1)
 
 
@@ -235,7 +235,7 @@ def test_a_log_with_text_and_lengths_is_still_a_raw_log():
 
 def test_a_prompt_too_long_for_made_up_blocks_is_refused():
     put('{"timestamp": 0, "input_length": 10000000000000, "output_length": 3}\n')
-    with pytest.raises(RowError, match=r"^t\.jsonl:1: input_length is more than 67,108,864 tokens\.$"):
+    with pytest.raises(RowError, match=r"^t\.jsonl:1: input_length is 10,000,000,000,000 tokens; the limit is"):
         kvtrace.read("t.jsonl")
 
 

@@ -354,7 +354,7 @@ WRONG = [
     (session([request(1e300, [])]), "requests[0].t is too large."),
     (session([request(0, [], api_time=-2)]), "requests[0].api_time is negative."),
     (session([request(0, [], -4)]), "requests[0].in is negative."),
-    (session([request(0, [], 2**31)]), "requests[0].in is more than 67,108,864 tokens."),
+    (session([request(0, [], 2**31)]), "requests[0].in is more than 16,777,216 tokens."),
     (session([request(0, [], 4.5)]), "requests[0].in is not a whole number of 64 bits."),
     (session([{"t": 0, "in": 1, "hash_ids": []}]), "requests[0].out is missing."),
     (session([request(0, {})]), "requests[0].hash_ids is not a list."),

@@ -175,7 +175,7 @@ def test_a_row_without_optional_fields_leaves_them_empty():
         ({"output": ["a"]}, "output: is not a list of token ids: each must be a whole number from 0 to 2^32 - 1."),
         ({"output": {"content": 5}}, f"output.content: is a number; {NO_CONTENT}"),
         ({"output_length": -1}, "output_length: is negative."),
-        ({"output_length": 2**31}, "output_length: is not below 2^31 tokens."),
+        ({"output_length": 2**31}, "output_length: is more than 16,777,216 tokens."),
         ({"prompt_tokens": "seven"}, "prompt_tokens: is a string; expected a whole number of tokens."),
         ({"session_id": {}}, "session_id: is an object; expected a string or a whole number."),
         ({"tools": {}}, "tools: is an object; expected a list of tool definitions."),

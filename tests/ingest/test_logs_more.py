@@ -610,7 +610,7 @@ def test_a_heading_is_names_of_columns(line, names):
         (b"2031-11-16 18:17:03,five,6", "ContextTokens: is not a whole number of tokens."),
         (b"2031-11-16 18:17:03,5.5,6", "ContextTokens: is not a whole number of tokens."),
         (b"2031-11-16 18:17:03,-5,6", "ContextTokens: is negative."),
-        (b"2031-11-16 18:17:03,5,9999999999", "GeneratedTokens: is not below 2^31 tokens."),
+        (b"2031-11-16 18:17:03,5,9999999999", "GeneratedTokens: is more than 16,777,216 tokens."),
         (b",5,6", f"timestamp: {NO_TIME}"),
     ],
 )

@@ -163,6 +163,7 @@ MAGIC = {b"\x1f\x8b\x08": "gzip", b"\x28\xb5\x2f\xfd": "zstd"}
 HEAD = 1 << 12  # bytes that are read first: the compression, and of a pipe also what a reader may peek at
 CHUNK = 1 << 16  # compressed bytes to read at a time
 ZSTD_STEP = 1 << 11  # of them to decompress at a time: 4 bytes can hold 128 KiB of equal bytes, so 2 KiB hold 64 MiB
+ZLIB_STEP = 1 << 10  # of a new gzip member: zlib copies what follows the member, and an empty one has 20 bytes
 MAX_STEP = 1 << 24  # plain bytes that zlib gives at a time
 MAX_WINDOW = 1 << 28  # bytes of memory that a zstd frame may need: zstd --long=28
 
@@ -210,6 +211,34 @@ def read_unfollowed(path: str | Path) -> bytes:
     """The bytes of such a file."""
     with open_unfollowed(path) as file:
         return file.read()
+
+
+def inflated(data: bytes, window_bits: int, most: int) -> tuple[bytes, bool]:
+    """Decompress the members of gzip data, or the streams of zlib or bare deflate data, in time linear in the bytes.
+
+    Args:
+        data: The compressed bytes.
+        window_bits: The format, as zlib names it: 31 is gzip, 15 zlib, -15 bare deflate data.
+        most: Plain bytes to give; one more shows that the data hold more.
+
+    Returns:
+        The plain bytes, and whether the data end where a member ends.
+
+    Raises:
+        zlib.error: The data are damaged. The error may quote them.
+
+    >>> member = zlib.compress(b"ab", wbits=31)
+    >>> inflated(member * 2, 31, 10), inflated(member[:-1], 31, 10), inflated(member * 9, 31, 3)
+    ((b'abab', True), (b'ab', False), (b'abab', False))
+    """
+    plain, rest, part, step = bytearray(), memoryview(data), None, 0
+    while rest and len(plain) <= most:
+        part, step = (part, min(2 * step, CHUNK)) if part else (zlib.decompressobj(window_bits), ZLIB_STEP)
+        packed = rest[:step]
+        plain += part.decompress(packed, most + 1 - len(plain))
+        rest = rest[len(packed) - len(part.unused_data) :]
+        part = None if part.eof else part
+    return bytes(plain), part is None and not rest and len(data) > 0
 
 
 def size_of(stream: io.BufferedReader) -> int | None:
@@ -357,7 +386,7 @@ class _Decompressed(io.RawIOBase):
         self._see = see
         self._packed, self._name, self.form = packed, name, form
         self._new, self._errors = _unpacker(form)
-        self._part = self._new()  # of the current member or frame
+        self._part, self._step = self._new(), ZLIB_STEP  # of the current member or frame, and the bytes it gets next
         self._rest, self._ready = memoryview(b""), memoryview(b"")  # compressed and plain bytes
 
     @property
@@ -384,12 +413,14 @@ class _Decompressed(io.RawIOBase):
 
     def _unpack(self):
         if self._part is None:
-            if self._rest[:1] == b"\0":  # gzip files may be padded
-                self._rest = memoryview(bytes(self._rest).lstrip(b"\0"))
+            while self._rest[:1] == b"\0":  # gzip files may be padded
+                padding = bytes(self._rest[:ZLIB_STEP])
+                self._rest = self._rest[len(padding) - len(padding.lstrip(b"\0")) :]
             if not self._rest:
                 return
-            self._part = self._new()
-        packed, fault, unread = self._rest[: CHUNK if self.form == "gzip" else ZSTD_STEP], None, b""
+            self._part, self._step = self._new(), ZLIB_STEP
+        packed, fault, unread = self._rest[: self._step if self.form == "gzip" else ZSTD_STEP], None, b""
+        self._step = min(2 * self._step, CHUNK)
         try:
             if self.form == "gzip":
                 self._ready = memoryview(self._part.decompress(packed, MAX_STEP))

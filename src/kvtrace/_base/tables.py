@@ -232,14 +232,14 @@ def printable(name: str) -> str:
 
 
 def number(value: float | None) -> str:
-    """A figure with a readable number of digits: 12,035.1 or 0.3843; - for None.
+    """A figure with a readable number of digits: 12,035.1 or 0.3843; - for None and NaN.
 
-    >>> number(12035.14), number(0.38432), number(7), number(None)
-    ('12,035.1', '0.3843', '7', '-')
+    >>> number(12035.14), number(0.38432), number(7), number(None), number(float("nan"))
+    ('12,035.1', '0.3843', '7', '-', '-')
     """
-    if value is None:
+    if value is None or value != value:
         return "-"
-    if value == int(value):
+    if abs(value) < float("inf") and value == int(value):
         return f"{int(value):,}"
     return f"{value:,.1f}" if abs(value) >= 100 else f"{value:,.4f}" if abs(value) < 1 else f"{value:,.2f}"
 

@@ -28,6 +28,7 @@ from .._base.errors import InputError, UsageError
 from .._base.units import in_milliseconds
 from ..analysis.reuse import Segments, find_segments
 from ..trace.building import with_whole_prompts
+from ..trace.invariants import MEAN_OUTPUT, require_own_blocks
 from ..trace.trace import Trace
 from ..trace.unknown import OUTPUTS, PREFIXES, require_known
 from .layout import Drafting
@@ -230,6 +231,7 @@ def block_demand(
     if mode == "grow":
         cached = tokens + np.maximum(trace.output_length - 1, 0)  # the last token is never fed back
         grown, grown_tail = cached // size - full, cached % size > 0
+        require_own_blocks(trace.output_length, size, "outputs", MEAN_OUTPUT)
     blocks = trace.distinct + int(grown.sum())
     _require_numbers(blocks)
     demand = BlockDemand(

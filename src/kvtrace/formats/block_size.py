@@ -17,7 +17,7 @@ import numpy as np
 from .._base.arrays import offsets_of
 from .._base.errors import InputError, RowError, UsageError
 from ..trace.columns import BLOCK_RULES, STATED, TAILS, BlockRule
-from ..trace.invariants import MAX_LENGTH, expected_blocks, require_block_size
+from ..trace.invariants import MAX_LENGTH, expected_blocks, require_block_size, require_own_blocks
 from .sidecar import ReadResult
 
 ANY = 1 << 62  # no upper end
@@ -182,9 +182,9 @@ def make_up_blocks(result: ReadResult, block_size: int | None, tail: BlockRule |
     sidecar, columns = result.sidecar, result.columns
     size = block_size or (sidecar and sidecar.block_size) or BLOCK_SIZE
     tail = tail or (sidecar and sidecar.tail) or "kept"
-    if (long := np.flatnonzero(columns.input_length > MAX_LENGTH)).size:
-        raise result.error(long[0], f"input_length is more than {MAX_LENGTH:,} tokens.")
     rule = tail if tail in TAILS else "kept"
-    columns.offsets = offsets_of(np.maximum(expected_blocks(columns.input_length, size, rule), 0))
+    tokens = np.clip(columns.input_length, 0, MAX_LENGTH)  # `check` lists the rows with others
+    require_own_blocks(tokens, size, "prompts")
+    columns.offsets = offsets_of(expected_blocks(tokens, size, rule))
     columns.hash_ids = np.arange(columns.offsets[-1])
     return size, rule

@@ -24,11 +24,11 @@ _SIDECAR = re.compile(rb'\s*\{\s*"kvtrace"\s*:\s*\{\s*"version"')
 _MODEL = re.compile(rb'\s*\{\s*"schema"\s*:\s*\d+\s*,\s*"what"\s*:\s*"kvtrace ')
 _PAGE = re.compile(rb"\s*(<!doctype html|<html)", re.IGNORECASE)
 _LOG = re.compile(  # fields of logs that no trace has
-    rb'\s*\[?\s*\{[\s\S]{0,4000}?"(messages|input|prompt|prompt_token_ids|request|response|request_body|body|conversations?|choices'
+    rb'\s*+\[?\s*+\{[\s\S]{0,4000}?"(messages|input|prompt|prompt_token_ids|request|response|request_body|body|conversations?|choices'
     rb'|resourceSpans|attributes|run_type|traceId|event|call_type)"\s*:'
 )
-_TABLE = re.compile(rb"[^\n{]*\b(prompt|input|completion|output|ContextTokens|Request tokens)\b[^\n{]*,|[^\n{]*,\s*"
-                    rb"(prompt|input|completion|output|ContextTokens|Request tokens)\b", re.IGNORECASE)  # fmt: skip
+_FIRST_LINE = re.compile(rb"[^\n{]*")
+_CELL = re.compile(rb"\b(prompt|input|completion|output|ContextTokens|Request tokens)\b", re.IGNORECASE)
 _ENGINE = re.compile(rb"(?m)^[^\n{]*Received request \S+: ")
 PARQUET = b"PAR1"
 _SESSION = re.compile(  # of Weka; agentic Mooncake has a schema
@@ -69,10 +69,16 @@ def _no_trace(name, head):
     is_hashed = _HASHES.match(head)
     if not is_hashed and (b'"hash_ids"' in head or head[:4] == PARQUET):
         return None
-    if is_hashed or _LOG.match(head) or _TABLE.match(head) or _ENGINE.search(head):
+    if is_hashed or _LOG.match(head) or _is_table(head) or _ENGINE.search(head):
         command = f"kvtrace anonymize {name} -o TRACE"
         return InputError(f"{name}: is a raw log, not a trace. To make a trace of it: {command}")
     return None
+
+
+def _is_table(head: bytes) -> bool:
+    """Whether the first line has commas and a column of logs. One pattern for both could take quadratic time."""
+    line = _FIRST_LINE.match(head)
+    return line is not None and b"," in line[0] and _CELL.search(line[0]) is not None
 
 
 def _no_log(name, head):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import contextmanager
 from itertools import chain
 from pathlib import Path
@@ -14,7 +14,7 @@ from .._base.files import name_of
 from .._base.input_files import open_read
 from ..trace.building import uneven_prompts
 from ..trace.columns import STATED, BlockRule, Columns, replace_columns
-from ..trace.invariants import broken_dependencies, broken_numbers, broken_rules
+from ..trace.invariants import BrokenRule, broken_dependencies, broken_lengths, broken_numbers, broken_rules
 from ..trace.meta import PREFIXES_UNKNOWN, merge
 from ..trace.trace import Trace
 from . import agentic_mooncake, bailian, format_table, mooncake, parquet
@@ -57,6 +57,7 @@ def read(
         UsageError: an option is not valid, or contradicts the sidecar.
     """
     result = read_columns(path, format=format, extra=extra, threads=threads)
+    _require(result, broken_lengths(result.columns))
     if result.lengths_only:
         block_size, tail = make_up_blocks(result, block_size, tail)
     rows, sidecar = result.columns, _valid_sidecar(result, block_size, tail)
@@ -151,9 +152,12 @@ def _valid_sidecar(result: ReadResult, block_size, tail) -> Sidecar:
 
 def _require_rows(result: ReadResult, block_size: int, tail: str) -> None:
     """RowError, with its line, for outputs, dependencies and measured numbers that a Trace would refuse."""
-    outputs = ("output_length", "output blocks")
-    rules = (rule for rule in broken_rules(result.columns, block_size, tail) if rule.rule in outputs)
-    for rule in chain(rules, broken_dependencies(result.columns), broken_numbers(result.columns)):
+    rules = (rule for rule in broken_rules(result.columns, block_size, tail) if rule.rule == "output blocks")
+    _require(result, chain(rules, broken_dependencies(result.columns), broken_numbers(result.columns)))
+
+
+def _require(result: ReadResult, rules: Iterable[BrokenRule]) -> None:
+    for rule in rules:
         if len(rule.rows):
             raise result.error(rule.rows[0], rule.message_of(int(rule.rows[0])))
 

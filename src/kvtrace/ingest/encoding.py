@@ -18,6 +18,7 @@ import numpy as np
 from .._base.arrays import joined, offsets_of
 from .._base.errors import EmptyPrompt, LeftOut, RowError
 from ..trace.columns import MEASURED, Tail
+from ..trace.invariants import require_own_blocks
 from ..trace.unknown import UNKNOWN_LENGTH
 from .encoding_options import EncodingOptions
 from .hashing import NO_CONTEXT, BlockHasher, context, prompt_tokens
@@ -145,6 +146,7 @@ class Encoder:
         self.recipe = recipe
         self.reader = recipe.reader
         self.hasher = BlockHasher(recipe.key, block_size=recipe.block_size, tail=recipe.tail)
+        self._holds_lengths = recipe.reader.block_size is None and not recipe.reader.holds_prompts
         self.tokenizer = self.template = None
         if recipe.choice.tokenizer is not None:
             self.template, self.tokenizer = (
@@ -185,6 +187,8 @@ class Encoder:
         batch = Batch()
         with self.template.remembering() if self.template else nullcontext():
             requests, positions = self._parse(piece, batch)
+        if self._holds_lengths:
+            self._make_up(requests)
         prompts, outputs = self._tokenised(requests, positions, batch)
         batch.not_rendered = dict(sorted(Counter(name for r in requests for name in r.not_rendered).items()))
         batch.unsized_media = prompts.unsized
@@ -245,6 +249,14 @@ class Encoder:
             requests.append((self._rendered(record, time_ns, place), time_ns))
         return requests
 
+    def _make_up(self, requests: list[Record]) -> None:
+        """Give each request of a log of lengths one token for each block: all of its tokens could be gigabytes."""
+        size, partial = self.recipe.block_size, self.recipe.tail == "kept"
+        require_own_blocks(np.array([r.input_length for r in requests], dtype=np.int64), size, "prompts")
+        for record in requests:
+            blocks = ((record.input_length or 0) + (size - 1) * partial) // size
+            record.token_ids = array("I", bytes(4 * blocks))
+
     def _tokenised(self, requests, positions, batch: Batch):
         """Tokens of prompts and outputs. A request that the tokenizer refuses is rejected; the others are retried."""
         while True:
@@ -268,7 +280,8 @@ class Encoder:
             self.reader.require_blocks(record, self.recipe.block_size)
             return record
         if record.input_length:  # the log holds only the length: make blocks that no other prompt shares
-            record.token_ids, record.media = array("I", bytes(4 * record.input_length)), [place.encode()]
+            tokens = 0 if self._holds_lengths else record.input_length
+            record.token_ids, record.media = array("I", bytes(4 * tokens)), [place.encode()]
             return record
         if record.messages is not None:
             if self.template is None:
@@ -331,7 +344,7 @@ class Encoder:
         counted = np.diff(outputs[1])
         logged = np.array([-1 if r.output_length is None else r.output_length for r in requests], dtype=np.int64)
         batch.input_length = np.diff(prompts[1])
-        if self.reader.block_size is not None:
+        if self.reader.block_size is not None or self._holds_lengths:
             batch.input_length = np.array([r.input_length for r in requests], dtype=np.int64)
         is_known = np.array([r.has_output for r in requests], dtype=bool)
         batch.output_length = np.where(logged < 0, np.where(is_known, counted, UNKNOWN_LENGTH), logged)
@@ -368,13 +381,15 @@ class Encoder:
         if self.reader.block_size is not None:
             batch.digests, batch.offsets = self._engine_digests(requests, roots)
             return
-        media = prompts.media
-        batch.digests, batch.offsets = self.hasher.prompts(prompts.tokens, roots, media)
+        media, hasher = prompts.media, self.hasher
+        if self._holds_lengths:
+            hasher = BlockHasher(self.recipe.key, block_size=1, tail="kept")
+        batch.digests, batch.offsets = hasher.prompts(prompts.tokens, roots, media)
         if self.recipe.options.outputs:
             # if the logged count differs from the text's tokens (hidden reasoning, for example), the blocks are unknown
             counted = np.diff(outputs[1])
             has_blocks = (counted > 0) & (counted == batch.output_length)
-            batch.output_digests, batch.output_offsets = self.hasher.outputs(
+            batch.output_digests, batch.output_offsets = hasher.outputs(
                 prompts.tokens, (batch.digests, batch.offsets), outputs, roots, has_blocks, media
             )
             batch.output_known = has_blocks

@@ -179,7 +179,7 @@ def class_of(values: np.ndarray, ratio: int) -> np.ndarray:
 
 def cells_of(shapes: Shapes, contributor: np.ndarray, k: int) -> Cells:
     """The cells of requests on the finest grid where at least k contributors share them."""
-    cell, parts, found = np.full(len(contributor), -1), [], 0
+    cell, parts, count = np.full(len(contributor), -1), [], 0
     rows = np.arange(len(contributor))  # not in a cell yet
     for level, grid in enumerate(LADDER):
         prefix, depth = (shapes.prefix[rows], shapes.depth[rows]) if grid.keeps_prefix else (np.full(len(rows), -1), 0)
@@ -193,11 +193,11 @@ def cells_of(shapes: Shapes, contributor: np.ndarray, k: int) -> Cells:
         pairs = np.unique(number * NEVER + contributor[rows])
         has_enough = np.bincount(pairs // NEVER, minlength=len(first)) >= k
         kept = has_enough[number]
-        cell[rows[kept]] = (found - 1 + np.cumsum(has_enough))[number[kept]]
+        cell[rows[kept]] = (count - 1 + np.cumsum(has_enough))[number[kept]]
         parts.append([np.full(int(has_enough.sum()), level), rows[first[has_enough]],
                       *(values[first[has_enough]] for values in of_row)])  # fmt: skip
-        found, rows = found + len(parts[-1][0]), rows[~kept]
-    level, example, prefix, extends, *classes = (np.concatenate(column) for column in zip(*parts, strict=True))
+        count, rows = count + len(parts[-1][0]), rows[~kept]
+    level, example, prefix, extends, *classes = [np.concatenate(column) for column in zip(*parts, strict=True)]
     return Cells(cell, level, prefix, extends, np.stack(classes, axis=1), example)
 
 

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from .._base.arrays import offsets_of
-from .._base.errors import UsageError
+from .._base.errors import InputError, UsageError
 from .._base.units import decimal, milliseconds
 from .bins import Bins, InvalidModelError, integers
 
@@ -23,6 +23,7 @@ MAX_WINDOWS, MAX_EVENTS = 20_000, 100_000  # of a pace
 MAX_WINDOW_ROWS = 1 << 24  # a window is drawn in memory
 MIN_WINDOW_EVENTS = 4  # kept in each window that has as many
 DIGITS = 3  # significant digits of a duration
+MAX_SPAN = 1 << 60  # microseconds of all windows, 36,000 years: sums of a few such times are below 2^63
 
 
 @dataclass(frozen=True, eq=False)
@@ -38,13 +39,15 @@ class Pace:
 
     @classmethod
     def of(cls, timestamp: np.ndarray) -> Pace:
-        """The pace of arrival times in ms; the first is 0.
+        """The pace of arrival times in ms; the first is 0. InputError if they span more than 36,000 years.
 
         >>> pace = Pace.of(np.array([0.0, 0.0, 250.0, 250.0, 500.0]))
         >>> pace.rows.tolist(), pace.duration.tolist(), pace.batch.tolist()
         ([5], [750000], [1, 2, 2])
         """
         micros = np.rint(timestamp * 1000).astype(np.int64)
+        if len(micros) and micros[-1] > MAX_SPAN:
+            raise InputError("the trace spans more than 36,000 years. Check the unit of its timestamps.")
         first = np.flatnonzero(np.diff(micros, prepend=-1) > 0)  # event -> its first row
         batch, gaps = np.diff(first, append=len(micros)), np.diff(micros[first], prepend=0)
         if len(gaps) > 1:
@@ -76,6 +79,7 @@ class Pace:
             windows and len(pace.duration) == windows and len(pace.starts) == windows + 1 and len(pace.batch) == events
             and pace.starts[0] == 0 and pace.starts[-1] == events and (np.diff(pace.starts) > 0).all()
             and pace.rows.min() > 0 and pace.rows.max() <= MAX_WINDOW_ROWS and pace.duration.min() >= 0
+            and pace.duration.sum(dtype=np.float64) <= 2 * MAX_SPAN
             and pace.batch.min() > 0 and pace.batch.max() <= MAX_WINDOW_ROWS
             and pace.gap.min() >= 0 and pace.gap.max() < len(pace.bins)
         )  # fmt: skip

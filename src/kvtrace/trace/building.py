@@ -16,6 +16,7 @@ from .._base.arrays import in_first, offsets_of
 from .._base.errors import InputError, UsageError
 from .columns import NUMBERS, STATED, BlockRule, Columns, replace_columns, require_trace
 from .dependencies import join_dependencies
+from .invariants import require_own_blocks
 from .meta import with_unknown_prefixes
 from .normalise import uneven
 from .trace import Trace
@@ -207,6 +208,7 @@ def with_whole_prompts(trace: Trace) -> Trace:
     stated, size = trace.prompt_blocks, trace.block_size
     tokens = np.maximum(trace.input_length, stated * size)
     own = tokens // size - stated
+    require_own_blocks(own * size, size, "prompts without ids")
     is_stated = in_first(stated, own)
     ids = np.empty(len(is_stated), dtype=np.int64)
     ids[is_stated] = trace.hash_ids

@@ -7,6 +7,7 @@ ids are in formats/violations.py.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from itertools import chain
 from typing import NamedTuple
 
@@ -17,7 +18,9 @@ from .columns import MAX_TIME, NUMBERS, STATED, BlockRule, Columns, numbers_of
 from .dependencies import RELATIONS, TRIGGERS, Dependencies
 from .unknown import UNKNOWN_LENGTH
 
-MAX_LENGTH = 1 << 26  # tokens of a prompt or an output; a larger number counts something else
+MAX_LENGTH = 1 << 24  # tokens of a prompt or an output; the longest context of a public model is 10 million
+MEAN_PROMPT, MEAN_OUTPUT = 1 << 20, 1 << 16  # tokens a request, at most, that are cut into blocks of their own
+FEW_BLOCKS = 1 << 22  # that any file may have
 MAX_BLOCK_SIZE = 1 << 40  # tokens, longer than any prompt
 HINTS = {"block counts": " Try another block size.", "times": " Use Trace.from_columns."}  # rule -> the Python remedy
 
@@ -41,8 +44,7 @@ def broken_rules(columns: Columns, block_size: int | None, tail: str) -> Iterato
     >>> [(rule.rule, rule.message_of(0)) for rule in broken_rules(columns, 2, "kept") if len(rule.rows)]
     [('block counts', '2 hash_ids for 5 tokens; at block size 2 there should be 3.')]
     """
-    for name, least in (("input_length", 0), ("output_length", UNKNOWN_LENGTH)):
-        yield BrokenRule(name, np.flatnonzero(getattr(columns, name) < least), f"{name} is negative.")
+    yield from broken_lengths(columns)
     if block_size is not None:
         yield _block_counts(columns, block_size, tail)
         if columns.output_offsets is not None:
@@ -53,6 +55,47 @@ def broken_rules(columns: Columns, block_size: int | None, tail: str) -> Iterato
     yield BrokenRule("times", 1 + np.flatnonzero(time[1:] < time[:-1]), "the timestamp is less than in the row before.")
     late = np.flatnonzero((time > MAX_TIME) & (time < np.inf))
     yield BrokenRule("late times", late, "the timestamp is more than 2^53 ms (285,000 years) after the first.")
+
+
+def broken_lengths(columns: Columns) -> Iterator[BrokenRule]:
+    """The rules for lengths: work and memory are linear in them, so that no row may state what no engine serves.
+
+    >>> columns = Columns([0.0], [5], [2**31], [0], [0, 1])
+    >>> [rule.message_of(0) for rule in broken_lengths(columns) if len(rule.rows)]
+    ['output_length is 2,147,483,648 tokens; the limit is 16,777,216. Check its unit, or leave the row out.']
+    """
+    for name, least in (("input_length", 0), ("output_length", UNKNOWN_LENGTH)):
+        values = getattr(columns, name)
+        yield BrokenRule(name, np.flatnonzero(values < least), f"{name} is negative.")
+        yield BrokenRule(name, np.flatnonzero(values > MAX_LENGTH), partial(_too_long, name, values))
+
+
+def _too_long(name: str, values: np.ndarray, row: int) -> str:
+    return f"{name} is {values[row]:,} tokens; the limit is {MAX_LENGTH:,}. Check its unit, or leave the row out."
+
+
+def require_own_blocks(tokens: np.ndarray, block_size: int, what: str, mean: int = MEAN_PROMPT) -> None:
+    """InputError if lengths alone make more blocks than their requests can have.
+
+    A row of a few bytes can state 16 million tokens. Memory is linear in the rows, if their mean is bounded.
+
+    Args:
+        tokens: Request -> the tokens that become blocks of its own.
+        block_size: Tokens per block.
+        what: The lengths, for the message.
+        mean: Tokens of a request, on average.
+
+    >>> require_own_blocks(np.full(100, 1 << 24), 16, "outputs", MEAN_OUTPUT)
+    Traceback (most recent call last):
+    kvtrace._base.errors.InputError: the 100 outputs have 16,777,216 tokens on average; the limit is 65,536. \
+Check their unit, or use larger blocks.
+    """
+    rows, total = len(tokens), int(np.maximum(tokens, 0).sum())
+    if total > max(FEW_BLOCKS * block_size, mean * rows, MAX_LENGTH):
+        raise InputError(
+            f"the {rows:,} {what} have {total // rows:,} tokens on average; the limit is {mean:,}. "
+            "Check their unit, or use larger blocks."
+        )
 
 
 def broken_parents(columns: Columns) -> Iterator[BrokenRule]:

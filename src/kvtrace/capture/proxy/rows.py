@@ -17,6 +17,7 @@ from typing import Any
 import orjson
 
 from ..._base.errors import NotARequest, RowError
+from ..._base.input_files import inflated
 from ...ingest.logs.sse import ENDED, StreamedAnswer
 from .exchange import Exchange
 
@@ -96,6 +97,7 @@ def _dumped(response):
 
 
 MAX_PLAIN = 1 << 28  # bytes of a decoded body: a few kilobytes can hold gigabytes of equal bytes
+MAX_CODINGS = 4  # of one body; each may give MAX_PLAIN bytes to the next
 
 
 def decoded(body: bytes, coding: str) -> bytes:
@@ -106,12 +108,16 @@ def decoded(body: bytes, coding: str) -> bytes:
         coding: The value of Content-Encoding; codings were applied from left to right.
 
     Raises:
-        RowError: The coding is unknown, the body is damaged, or longer than 256 MiB when decoded.
+        RowError: A coding is unknown, there are more than four, the body is damaged, or longer than 256 MiB when
+            decoded.
 
     >>> decoded(zlib.compress(b"Hello"), "deflate"), decoded(b"Hello", "identity")
     (b'Hello', b'Hello')
     """
-    for name in reversed(coding.lower().replace(" ", "").split(",")):
+    names = coding.lower().replace(" ", "").split(",")
+    if len(names) > MAX_CODINGS:
+        raise RowError(f"the body has more than {MAX_CODINGS} content codings.")
+    for name in reversed(names):
         if name not in _DECODERS:
             raise RowError("the content coding of the body is not one of gzip, deflate, br and zstd.")
         plain = _plain(_DECODERS[name], body)
@@ -136,22 +142,13 @@ def _identity(body):
 
 
 def _gzip(body):
-    return _inflated(body, zlib.MAX_WBITS | 16)
+    return inflated(body, zlib.MAX_WBITS | 16, MAX_PLAIN)[0]
 
 
 def _deflate(body):
     """zlib data, or bare deflate data, which old servers send under the same name."""
     is_zlib = len(body) > 1 and body[0] & 15 == 8 and (body[0] << 8 | body[1]) % 31 == 0
-    return _inflated(body, zlib.MAX_WBITS if is_zlib else -zlib.MAX_WBITS)
-
-
-def _inflated(body, window_bits):
-    plain = bytearray()
-    while body and len(plain) <= MAX_PLAIN:  # gzip allows several members
-        member = zlib.decompressobj(window_bits)
-        plain += member.decompress(body, MAX_PLAIN + 1 - len(plain))
-        body = member.unused_data
-    return bytes(plain)
+    return inflated(body, zlib.MAX_WBITS if is_zlib else -zlib.MAX_WBITS, MAX_PLAIN)[0]
 
 
 def _zstd(body):

@@ -10,6 +10,7 @@ from typing import Any
 
 from ..._base.errors import EmptyPrompt, RowError
 from ...privacy.allowed_values import TYPES
+from ...trace.invariants import MAX_LENGTH
 from .contents import (
     EXPECTED,
     HINT,
@@ -322,7 +323,7 @@ def count(value: Any, path: str) -> int | None:
     if value is None or tokens_of(value) is not None:
         return value
     if type(value) is int:
-        raise RowError("is negative." if value < 0 else "is not below 2^31 tokens.", field=path)
+        raise RowError("is negative." if value < 0 else f"is more than {MAX_LENGTH:,} tokens.", field=path)
     raise wrong(value, path, "a whole number of tokens")
 
 

@@ -19,6 +19,7 @@ import numpy as np
 
 from ..._base.errors import RowError
 from ...formats.block_size import fitting
+from ...trace.invariants import MAX_LENGTH
 from .fieldmap import MISSING, wrong
 from .fieldmap import find as find_path
 
@@ -116,7 +117,6 @@ _ROW = frozenset((*CACHED, *SERVICE, *TTFT, *QUEUE, *FIRST_TOKEN))
 _NOTHING: Mapping[str, float] = {}
 
 MAX_SERVICE_S = 30 * 86_400.0  # a longer request is a mistake of the log
-MAX_TOKENS = 2**31
 _DECIMAL = re.compile(r"[0-9]{1,12}(\.[0-9]{0,9})?", re.ASCII)
 _WHOLE = re.compile(r"-?[0-9]{1,18}(\.0*)?", re.ASCII)  # data frames write 12.0
 
@@ -141,7 +141,7 @@ def tokens_of(value: Any) -> int | None:
     (12, None, None)
     """
     value = whole_number(value)
-    return value if type(value) is int and 0 <= value < MAX_TOKENS else None
+    return value if type(value) is int and 0 <= value <= MAX_LENGTH else None
 
 
 def seconds_of(value: Any, unit: float = 1.0) -> float | None:

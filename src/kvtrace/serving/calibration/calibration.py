@@ -101,6 +101,11 @@ def calibrate(
             f"recording has {len(recording):,}."
         )
     served = Served(recording, roofline, deployment, scheduler)
+    if np.isnan(served.run(served.roofline_terms).ended_s[fitted]).all():
+        raise UsageError(
+            "No request that is fitted has room in the engine's KV cache. Check --model, --gpu and --gpus, and the "
+            "unit of the lengths in LOG."
+        )
     report = on_part or (lambda part: None)
     tried = {}
     for form in FORMS:

@@ -30,7 +30,7 @@ from ..._base.results import DescribedResult
 from ...cache.engines import EngineName
 from ...cache.simulation import Setting
 from ...trace.columns import Columns
-from ...trace.invariants import MAX_LENGTH
+from ...trace.invariants import MAX_LENGTH, require_own_blocks
 from ...trace.meta import PREFIXES_UNKNOWN, shares_prefixes
 from ...trace.trace import Trace
 from ...trace.unknown import PREFIXES, require_known
@@ -102,8 +102,10 @@ def _column(rows: list[dict[str, str]], name: str, path: str | Path) -> np.ndarr
 
 
 MIN_REQUESTS = 20  # fewer do not show how times depend on load
+MAX_RATE = 20_000  # output tokens a second of one request; no engine is so fast
 MAX_SECONDS = 30 * 86400.0  # of a request; a longer one has times of another unit
 BLOCK_SIZE = 16  # vLLM's default
+MEAN_BLOCKS = 512  # of a request, at most, where no two share any: a fit simulates each of them thousands of times
 BLOCKS = 1 << 20  # where the cache's size is unknown: nothing is preempted
 
 
@@ -286,6 +288,11 @@ def _require_times(times: RequestTimes, rows: np.ndarray, name: str) -> None:
         )
     if late:
         raise InputError(f"{name}: {late:,} requests end before their first token. The times are of different units.")
+    if times.output_length[rows].sum() > MAX_RATE * max(1.0, float((ended - arrival).sum())):
+        raise InputError(
+            f"{name}: a request has more than {MAX_RATE:,} output tokens a second on average. "
+            "The lengths or the times are of different units."
+        )
     if np.ptp(arrival) > MAX_SECONDS:
         raise InputError(f"{name}: the arrivals span more than 30 days. The times are of different clocks or units.")
     if (ended - arrival).max() > MAX_SECONDS:
@@ -302,8 +309,10 @@ def _trace_of(times, rows, settings, trace, name) -> Trace:
         taken = trace.take(rows)
         hash_ids, offsets, tail, meta = taken.hash_ids, taken.offsets, trace.tail, {}
     else:  # no two requests share a block; without prefix caching that is known
-        block_size, tail = trace.block_size if trace is not None else _block_size(settings), "unique"
+        tokens, tail = (times.input_length + times.output_length)[rows], "unique"
+        block_size = trace.block_size if trace is not None else _block_size(settings, tokens)
         meta = {} if not settings.prefix_caching else {"prefixes": PREFIXES_UNKNOWN}
+        require_own_blocks(times.input_length[rows], block_size, f"prompts of {name}")
         offsets = offsets_of(-(-times.input_length[rows] // block_size))
         hash_ids = np.arange(offsets[-1])
     arrival_ms = (times.arrival[rows] - times.arrival[rows[0]]) * 1000
@@ -311,10 +320,14 @@ def _trace_of(times, rows, settings, trace, name) -> Trace:
     return Trace.from_columns(columns, block_size=block_size, tail=tail, meta=meta)
 
 
-def _block_size(settings: EngineSettings) -> int:
-    """The engine's own block size; of small ones, as SGLang's pages of one token, as many as make `BLOCK_SIZE`."""
+def _block_size(settings: EngineSettings, tokens: np.ndarray) -> int:
+    """The engine's own block size; of small ones, as SGLang's pages of one token, as many as make `BLOCK_SIZE`.
+
+    Requests of many blocks have larger ones, twice as large or more, so that the mean has at most `MEAN_BLOCKS`.
+    """
     size = settings.deployment.block_size or BLOCK_SIZE
-    return size * max(1, BLOCK_SIZE // size)
+    size *= max(1, BLOCK_SIZE // size)
+    return size << max(0, math.ceil(math.log2(max(1.0, float(tokens.mean())) / (size * MEAN_BLOCKS))))
 
 
 def _require_same(times: RequestTimes, trace: Trace, name: str) -> None:
