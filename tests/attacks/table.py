@@ -63,17 +63,18 @@ def in_trials(trial: Trial) -> Cell:
     """The cell of an attack with a yes or no as its answer."""
 
     def cell(profile: str, trials: int, folder: Path) -> str:
-        right, is_same = 0, True
+        right, refused, is_same = 0, 0, True
         published: dict[int, Files] = {}
         for number in range(trials):
             seed, truth = number // 2, bool(number % 2)
             try:
                 answer, files = trial(profile, folder, seed, truth)
-            except UsageError:  # too few contributors have anything in common, whatever the victim did
-                return REFUSED
+            except UsageError:  # too few contributors have anything in common: a no
+                answer, files = False, {}
+                refused += 1
             right += answer == truth
             is_same &= published.setdefault(seed, files) == files
-        return in_words(right, trials, is_same=is_same)
+        return REFUSED if refused == trials else in_words(right, trials, is_same=is_same)
 
     return cell
 
