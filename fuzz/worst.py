@@ -22,7 +22,7 @@ from typing import Any
 
 from fuzz.files import TINY, _run, import_all
 
-SECONDS, MEMORY = 20, 1 << 30  # of processor time, and of bytes beyond what is mapped already
+SECONDS, MEMORY = 20, 3 << 30  # of processor time, and bytes of address space, of which libraries reserve two GB
 
 
 def lines(rows: Iterable[Any]) -> bytes:

@@ -25,7 +25,7 @@ def folder(tmp_path_factory):
 @pytest.mark.skipif(sys.platform != "linux", reason="limits of memory are Linux's")
 @pytest.mark.parametrize("command", worst.COMMANDS)
 def test_the_worst_small_inputs_take_little_time_and_memory(folder, command):
-    """A child has 20 s of processor time and 1 GB; the harness itself has more inputs."""
+    """A child has 20 s of processor time and 3 GB of address space; the harness itself has more inputs."""
     for place, line in worst.runs(folder, command):
         if not any(name in line for name in FOUND):
             continue
