@@ -197,8 +197,8 @@ def cells_of(shapes: Shapes, contributor: np.ndarray, k: int) -> Cells:
         parts.append([np.full(int(has_enough.sum()), level), rows[first[has_enough]],
                       *(values[first[has_enough]] for values in of_row)])  # fmt: skip
         found, rows = found + len(parts[-1][0]), rows[~kept]
-    level, example, prefix, extends, *classes = (np.concatenate(column) for column in zip(*parts, strict=True))
-    return Cells(cell, level, prefix, extends, np.stack(classes, axis=1), example)
+    of_cell, example, prefix, extends, *classes = (np.concatenate(column) for column in zip(*parts, strict=True))
+    return Cells(cell, of_cell, prefix, extends, np.stack(classes, axis=1), example)
 
 
 def _packed(prefix, extends, *classes) -> np.ndarray:
