@@ -46,7 +46,7 @@ class Follower:
     ):
         self._path, self._put, self._has_room = os.fspath(path), put, has_room
         require_no_folder(path)
-        self._ledger = Ledger() if ledger is None else ledger
+        self._ledger, self._is_own = ledger or Ledger(), ledger is None
         self._position = self._ledger.position(self._path)
         self._from_start = from_start or not os.path.exists(self._path)  # a file that is made later is new
         self._file: BinaryIO | None = None
@@ -92,8 +92,9 @@ class Follower:
         lines = self._whole_lines(data)
         moved = self._position.at(self._position.file, self._file.tell() - len(self._rest))
         if lines:
-            self._put(SOURCE.name, lines, lines.count(b"\n"), moved=moved)
-        else:
+            shared = {} if self._is_own else {"moved": moved}  # places of another ledger mean nothing to the queue
+            self._put(SOURCE.name, lines, lines.count(b"\n"), **shared)
+        if self._is_own or not lines:
             self._ledger.set(moved)
         return True
 
