@@ -183,11 +183,12 @@ class Servers:
         try:
             await server.serve(sockets=[bound])
         except BaseException:
+            del self._servers[name]  # nobody looks at its closed socket
             with suppress(Exception):
                 await server.shutdown(sockets=[bound])  # it ends its connections
             raise
         finally:
-            del self._servers[name]
+            self._servers.pop(name, None)
             bound.close()
 
     async def _sweep(self) -> None:
