@@ -257,9 +257,10 @@ def test_requests_wait_while_the_disk_is_full_and_none_is_lost(tmp_path):
             recorder.put("follow", line)
         waited(lambda: said)
         assert recorder.counts().digested == 1 and not recorder.has_room(1)
+        assert recorder.problem() == "failing: digester"
         resource.prlimit(recorder._feeder.pid, resource.RLIMIT_FSIZE, NO_LIMIT)
         digested(recorder, 9)
-        waited(lambda: recorder.has_room(1))
+        waited(lambda: recorder.has_room(1) and recorder.problem() is None)
     assert "cannot be written (File too large). Make room: requests wait in the queue until then." in said[0]
     assert said[1] == "the disk has room again: the recording goes on."
     (window,) = sealed(tmp_path)
@@ -317,19 +318,21 @@ def test_a_followed_log_is_read_again_after_a_full_disk(tmp_path):
 
 def test_a_window_that_finds_no_room_keeps_what_it_had(tmp_path, monkeypatch):
     """The header leaves no file; a source is noted once it is written, so that the batch after it is not alone."""
-    header = {"name": "w", "suffix": ".jsonl", "accepted": 0, "dropped": 0}
+    begin = {**header("w"), "accepted": 0, "dropped": 0}
+    meta = {"log": {}, "hash": "", "session_mode": ""}
+    about = {"meta": meta, "block_size": 16, "tail": "kept", "outputs": False, "holds_hashes": False}
 
     def full(*_):
         raise OSError(errno.ENOSPC, "No space left on device")
 
     with monkeypatch.context() as patch, pytest.raises(StoppedError):
         patch.setattr(os, "pwrite", full)
-        WindowFile(tmp_path / "w.window", header)
+        WindowFile(tmp_path / "w.window", begin)
     assert not list(tmp_path.iterdir())
-    file = WindowFile(tmp_path / "w.window", header)
+    file = WindowFile(tmp_path / "w.window", begin)
     with monkeypatch.context() as patch, pytest.raises(StoppedError):
         patch.setattr(os, "pwrite", full)
-        file.source("follow", {"block_size": 16})
-    file.source("follow", {"block_size": 16})
+        file.source("follow", about)
+    file.source("follow", about)
     file.finish(accepted=0, dropped=0)
-    assert read_window(tmp_path / "w.window").sources == {"follow": {"block_size": 16}}
+    assert read_window(tmp_path / "w.window").sources == {"follow": about}

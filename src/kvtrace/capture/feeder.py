@@ -23,6 +23,7 @@ from .supervisor import LAST_ATTEMPTS, Part, Supervisor, reason_of
 WATCH_S = 1.0  # how often it looks whether the digester lives
 STEADY_S = 5.0  # a digester that was started again works after so long, or once it has digested a payload
 DIED = "its process ended."
+FULL = "the disk is full."
 
 
 class Feeder:
@@ -100,7 +101,7 @@ class Feeder:
         return _sums(self._earlier, self._now)
 
     def _new_digester(self) -> DigesterProcess:
-        self._followed, self._born_s = 0, time.monotonic()
+        self._followed, self._born_s, self._is_full = 0, time.monotonic(), False
         try:
             return DigesterProcess(self._settings, self._on_digester, self._digester_part, keep=self._keep)
         except (OSError, MemoryError, RuntimeError) as error:  # no descriptor, memory or thread is left
@@ -166,7 +167,12 @@ class Feeder:
         if "error" in report:
             self._supervisor.say_once(report["error"])
         self._on_report(report)
-        part = self._digester_part
+        part, was_full = self._digester_part, self._is_full
+        self._is_full = report.get("full", was_full)
+        if self._is_full:
+            if not was_full:
+                part.failed(FULL, tell=False)  # its error says so
+            return
         is_steady = not part.in_a_row or self._now.get("covered") or time.monotonic() - self._born_s > STEADY_S
         if is_steady and not self._sent:
             part.works()

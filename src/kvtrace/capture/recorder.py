@@ -210,11 +210,12 @@ class Recorder:
         self._stopping.set()
         self._windows.join()
         self._intake.close({"finish": True})
-        if not self._feeder.end():
-            self._totals.failed += 1
-            self._say(f"{self._name}: not sealed: {UNFINISHED}")
+        has_ended = self._feeder.end()
         self._sealer.end()
         self._count_unwritten()
+        if not (has_ended or self._totals.failed):
+            self._totals.failed += 1
+            self._say(f"{self._name}: not sealed: {UNFINISHED}")
         if failed and self._intake.ledger.accepted == self._before["accepted"]:
             self._undo()
         os.close(self._lock)
