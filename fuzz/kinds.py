@@ -276,6 +276,7 @@ class _Feeder:
 
     def end(self):
         """Nothing was."""
+        return True
 
     def counts(self):
         """Nothing."""
@@ -285,8 +286,8 @@ class _Feeder:
 class _Sealer(sealing.Sealer):
     """Seals in this process, at once."""
 
-    def __init__(self, folder, *, on_sealed, on_message):
-        self._folder, self._on_sealed, self._say = folder, on_sealed, on_message
+    def __init__(self, folder, supervisor, *, on_sealed):
+        self._folder, self._on_sealed, self._say = folder, on_sealed, supervisor.say
 
     def seal(self, path):
         """Seal a window, as the process does that a recorder starts."""

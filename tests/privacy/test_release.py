@@ -435,17 +435,21 @@ STEPS = {  # step -> options of a release that takes it
     "sampled": {"session_share": 0.5},
     "tails_unique": {},
     "tails_dropped": {"tail": "dropped"},
+    "alike": {"alike": 2},
     "tenants_isolated": {"isolate": True},
     "k_sharing": {},
+    "resampled": {"resample": True, "drop_sessions": True},
 }
 
 
 @pytest.mark.parametrize("step", STEPS)
 def test_a_release_records_each_step_that_it_takes(step):
     rows = ["7 1", "7 2", "8 7", "8 1"] if step == "chained" else ["0 1", "0 1", "0 2", "3 4"]
+    rows *= 16 if step == "resampled" else 1
     options = dict(STEPS[step])
-    chosen = profile("standard", **{key: options.pop(key) for key in ("tail",) if key in options})
-    done = release(toy(*rows), chosen, users=np.arange(4), rng=np.random.default_rng(0), **options)
+    settings = {key: options.pop(key) for key in ("tail", "alike", "resample", "drop_sessions") if key in options}
+    chosen = profile("standard", **settings)
+    done = release(toy(*rows), chosen, users=np.arange(len(rows)), rng=np.random.default_rng(0), **options)
     assert step in [taken.step for taken in done.steps]
 
 
@@ -466,7 +470,7 @@ def test_a_sidecar_declares_the_profile_that_made_the_trace():
         ({"round_output": 2**63}, "round_output must be"),
         ({"k_counts": "rows"}, "'rows' is not valid for k_counts"),
         ({"time_step_ms": -1}, "time_step_ms must be"),
-        ({"round_input": "pow2"}, "round_input must be"),
+        ({"round_input": "pow3"}, "round_input must be"),
         ({"round_output": 0}, "round_output must be"),
     ],
 )

@@ -15,7 +15,7 @@ from tools.docs_site import api, commands, metrics  # noqa: E402  # the builder 
 
 HELP = re.compile(r"`((?:kvtrace|datagen) [a-z]+) --help`")
 OUTSIDE_LINK = re.compile(
-    r"\[([^\]]*)\]\((?:\.\./)+(?:contrib|examples|experiments|tests|src|benchmarks|README|CHANGELOG)[^)]*\)"
+    r"\[([^\]]*)\]\((?:\.\./)+(?:contrib|examples|experiments|tests|src|benchmarks|README|CHANGELOG|SECURITY)[^)]*\)"
 )
 
 

@@ -85,7 +85,7 @@ class Watcher:
     def counts(self) -> dict[str, Any]:
         """What was done so far, by name."""
         ledger = self._intake.ledger
-        counts = {name: value for name, value in self._feeder.counts().items() if name != "covered"}
+        counts = {name: value for name, value in self._feeder.counts().items() if name not in ("covered", "lines")}
         return counts | {
             "accepted": ledger.accepted, "dropped": ledger.dropped, "uncopied": ledger.uncopied,
             "refused": ledger.refused, "proxy": asdict(self.proxy), "waiting": len(self._intake),

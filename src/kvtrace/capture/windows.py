@@ -31,7 +31,7 @@ from .._base.input_files import unreadable
 from .._base.output_files import append_whole
 from .._base.own_files import MOVE, open_own, own_folder
 from ..formats.sidecar import is_deep
-from ..ingest.checkpoint import MALFORMED, packed, unpacked
+from ..ingest.checkpoint import MALFORMED, consistent, packed, unpacked
 from ..ingest.encoding import Batch
 from ..ingest.keys import KEY_BYTES, Key
 from ..privacy.profiles import profile_of
@@ -147,7 +147,7 @@ class Window:
             for kind, data in _frames(file, self.end):
                 if kind == BATCH:
                     with _named_damage(self.path):
-                        yield unpacked(data[COVERED.size :])
+                        yield consistent(unpacked(data[COVERED.size :]))
 
 
 def read_window(path: str | Path) -> Window | None:

@@ -65,7 +65,7 @@ def unpacked(data: bytes) -> Batch:
     """The batch that `packed` serialised.
 
     Raises:
-        InputError: The data are not a batch, or its columns do not fit each other.
+        InputError: The data are not a batch.
     """
     with suppress(*MALFORMED):
         (size,) = HEADER_LENGTH.unpack_from(data)
@@ -80,10 +80,24 @@ def unpacked(data: bytes) -> Batch:
         usage = values["usage"]
         values["usage"] = None if usage is None else UsageCheck.from_list(usage)
         values["rejects"] = [_reject(row) for row in values["rejects"]]
-        batch = Batch(**values)
-        if _is_consistent(batch) and all(type(number) in (int, float) for row in usage or () for number in row):
+        if all(type(number) in (int, float) for row in usage or () for number in row):
+            return Batch(**values)
+    raise InputError(DAMAGED)
+
+
+def consistent(batch: Batch) -> Batch:
+    """The batch; InputError if its columns do not fit each other, as in a file that has been damaged.
+
+    >>> len(consistent(unpacked(packed(Batch(lines=7)))))
+    0
+    """
+    with suppress(*MALFORMED):
+        if _is_consistent(batch):
             return batch
-    raise InputError("a batch is damaged.")
+    raise InputError(DAMAGED)
+
+
+DAMAGED = "a batch is damaged."
 
 
 MALFORMED = (ValueError, TypeError, KeyError, AttributeError, IndexError, OverflowError, RecursionError, struct.error)

@@ -98,7 +98,8 @@ def chosen_profile(release: ReleaseOptions) -> Profile:
     return profile(
         release.profile, k=release.k, k_counts=release.k_counts, tail=release.tail, time_step_ms=release.time_step_ms,
         round_input=release.round_input, round_output=release.round_output, drop_sessions=release.drop_sessions,
-        alike=release.alike, resample=release.resample,        keep_measured=release.keep_measured,
+        alike=release.alike, resample=release.resample,
+        keep_measured=release.keep_measured,
     )  # fmt: skip
 
 
