@@ -2,11 +2,20 @@
 
 import pytest
 
+from kvtrace.capture import recorder
 from kvtrace.capture.proxy.exchange import Limits
 from kvtrace.capture.sources.proxy import proxy_app
 from tests.capture.recorded import Queue
 from tests.capture.servers import serving
 from tests.capture.stub_model import StubModel
+
+
+@pytest.fixture(autouse=True)
+def long_hours(monkeypatch):
+    """A window of an hour, the default, lasts an hour longer, so that none ends during a test at a full hour."""
+    whole = recorder.end_of_window
+    later = lambda now_s, window_s: whole(now_s, window_s) + (3600.0 if window_s == 3600 else 0.0)  # noqa: E731
+    monkeypatch.setattr(recorder, "end_of_window", later)
 
 
 @pytest.fixture
