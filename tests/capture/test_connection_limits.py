@@ -387,9 +387,16 @@ def test_descriptors_are_left_free(serving, monkeypatch):
     with ExitStack() as stack:
         for name, descriptors in (("proxy", 2), ("otlp", 1)):
             for _ in range(60):
-                stack.enter_context(connected(servers.urls[name]))
+                last = stack.enter_context(connected(servers.urls[name]))
+            client = last.getsockname()[1]
+            waited(lambda client=client: client in ports(servers))  # else later ones push requests out
             assert all_answer(servers)
             waited(lambda most=free // descriptors + 2: len(servers._connections.open) <= most, 5)
+
+
+def ports(servers):
+    """The clients' ports of all open connections."""
+    return {one.transport.get_extra_info("peername")[1] for one in list(servers._connections.open)}
 
 
 def test_a_limit_of_open_files_that_is_too_low_is_said_at_the_start(serving, monkeypatch):
