@@ -195,8 +195,8 @@ def open_read(path: str | Path, *, seen: SeenBytes | None = None) -> io.Buffered
         raise
 
 
-def open_unfollowed(path: str | Path) -> io.BufferedReader:
-    """Open a file that stands beside another, such as its sidecar; OSError if it is a link, a pipe or a device.
+def read_unfollowed(path: str | Path) -> bytes:
+    """The bytes of a file that stands beside another, such as its sidecar; OSError if it is a link, a pipe or a device.
 
     Whoever can write to the folder could otherwise have another of the reader's files read, and published.
     """
@@ -204,12 +204,7 @@ def open_unfollowed(path: str | Path) -> io.BufferedReader:
     if not stat.S_ISREG(os.fstat(handle).st_mode):
         os.close(handle)
         raise OSError(errno.EINVAL, "not a regular file")
-    return open(handle, "rb")
-
-
-def read_unfollowed(path: str | Path) -> bytes:
-    """The bytes of such a file."""
-    with open_unfollowed(path) as file:
+    with open(handle, "rb") as file:
         return file.read()
 
 

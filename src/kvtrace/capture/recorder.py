@@ -265,7 +265,7 @@ class Recorder:
         except BaseException:
             remove_folders(self._made)
             raise
-        with named_errors(state):  # a lock that is not ours is no lock to wait for
+        with named_errors(state):  # refuses a file that others planted at once, without a wait for its lock
             os.close(open_own(state / "lock", private=True, remedy=MOVE))
         until = time.monotonic() + WAIT_LOCK_S
         while True:

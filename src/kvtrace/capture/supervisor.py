@@ -48,14 +48,14 @@ class Supervisor:
         on_message: Receives sentences for an operator, without content. An exception that it raises is ignored.
         clock: The time in seconds, from any start.
 
-    >>> said = []
-    >>> supervisor = Supervisor(said.append)
+    >>> sentences = []
+    >>> supervisor = Supervisor(sentences.append)
     >>> part = supervisor.part("windows")
     >>> part.failed("No space left on device.")
     >>> supervisor.problem()
     'failing: windows'
     >>> part.works()
-    >>> supervisor.problem(), said
+    >>> supervisor.problem(), sentences
     (None, ['windows: No space left on device. It is tried again.', 'windows: works again.'])
     """
 
@@ -210,7 +210,7 @@ class Part:
                     if is_over():
                         break
                     self.failed(ENDED)
-                except BaseException as error:  # a panic of a compiled library is no Exception
+                except BaseException as error:  # some compiled libraries raise others than Exception
                     self.failed(reason_of(error))
                 waits.begin()
                 while waits.goes_on():
