@@ -37,8 +37,8 @@ def request(name, *waits, play="p", agent="main", at=0.0, ids=(1, 2), **more):
     return {
         "request_id": name, "play_id": play, "session_id": agent, "model": "m", "input_length": 4 * len(ids),
         "output_length": 3, "hash_ids": list(ids), "not_before_ms": at,
-        "dependencies": [dict(zip(keys, one, strict=True)) for one in waits], **more,
-    }  # fmt: skip
+        "dependencies": [dict(zip(keys, one, strict=True)) for one in waits],
+    } | more  # fmt: skip
 
 
 def put(folder, *rows, name="t.jsonl"):
@@ -220,6 +220,14 @@ def test_check_lists_every_row(folder):
         (5, "dependencies", "the trigger of a dependency is none of dispatch, completion."),
         (5, "service times", "the service time is negative or longer than 2^53 ms."),
     ]
+
+
+@pytest.mark.parametrize("tokens", [2**53, 2**24], ids=["no prompt", "many blocks"])
+def test_a_length_alone_makes_no_blocks(folder, capsys, tokens):
+    rows = [request(str(row), ids=[row], input_length=tokens) for row in range(5)]
+    path = put(folder, HEADER | {"block_size": 1}, *rows)
+    assert kvtrace.cli.run(["audit", path]) == 4 and "out of memory" not in capsys.readouterr().err
+    assert differences(open_pieces(path)) == [Difference.ROWS]
 
 
 def test_plain_columns_need_a_block_size(folder):

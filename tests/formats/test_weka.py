@@ -22,6 +22,7 @@ from kvtrace.cache import engines
 from kvtrace.cli import run
 from kvtrace.formats import format_table
 from kvtrace.formats.reading import read_columns
+from kvtrace.trace.columns import Columns
 from kvtrace.trace.dependencies import JOIN, SPAWN
 from kvtrace.trace.hits import count_hits, unlimited_hits
 from tests.conftest import drawn
@@ -515,3 +516,11 @@ def test_an_entry_with_the_time_of_its_end_begins_its_duration_earlier(folder):
     assert waits.delay_ms.tolist() == [1_000, 5_000, 12_000, 12_000]  # the subagent ended at 48 s
     assert run(["convert", "a.json", "-o", "b.json", "--to", "weka", "-q"]) == 0
     assert json.loads(Path("b.json").read_text()) == ENDED
+
+
+def test_a_subagent_that_starts_with_others_keeps_its_place(tmp_path):
+    links = {"session": np.zeros(4, np.int64), "extra": {"agent": np.array([0, 1, 1, 0])}}
+    columns = Columns([0.0] * 4, [1, 2, 3, 4], [1] * 4, range(4), range(5), **links)
+    trace = kvtrace.Trace.from_columns(columns, block_size=4)
+    kvtrace.write(trace, tmp_path / "day.sessions", format="weka", extra=True)
+    assert kvtrace.read(tmp_path / "day.sessions").input_length.tolist() == [1, 2, 3, 4]

@@ -18,7 +18,7 @@ from .._base.arrays import offsets_of
 from .._base.errors import InputError, UsageError
 from ..trace.columns import Columns, replace_columns
 from ..trace.dependencies import RELATIONS, TRIGGERS, Dependencies
-from ..trace.invariants import expected_blocks
+from ..trace.invariants import expected_blocks, require_own_blocks
 from ..trace.meta import shares_prefixes
 from ..trace.session_trees import session_trees
 from . import scalars
@@ -111,6 +111,7 @@ def with_tails(columns: Columns, block_size: int) -> Columns:
     blocks = np.diff(columns.offsets)
     if np.array_equal(blocks, expected):
         return columns
+    require_own_blocks(columns.input_length, block_size, "prompts")
     keep = np.minimum(blocks, expected)
     in_prompt = np.arange(len(columns.hash_ids)) - np.repeat(columns.offsets[:-1], blocks)
     kept = columns.hash_ids[in_prompt < np.repeat(keep, blocks)]

@@ -19,6 +19,7 @@ from .._base.files import BUFFER
 from .._base.input_files import ByteDigest, SameBytes, open_read
 from .._base.output_files import packed_stream
 from ..trace.columns import Columns, replace_columns, rows_of
+from ..trace.invariants import broken_lengths
 from . import agentic_mooncake, parquet
 from . import dataset as datasets
 from .format_table import FORMATS
@@ -120,11 +121,14 @@ def _of_rows(opened: OpenRows, pieces: Iterable[Piece]) -> list[Difference]:
 def _of_agentic(opened: OpenAgentic) -> list[Difference]:
     """The differences of a file of agentic Mooncake; none of the first version is what kvtrace writes."""
     sidecar = opened.result.sidecar
-    if sidecar is None:
+    if sidecar is None or any(len(rule.rows) for rule in broken_lengths(opened.columns)):
         return [Difference.ROWS]
     written = io.BytesIO()
     settings = {"block_size": sidecar.block_size, "tail": sidecar.tail, **sidecar.meta}
-    agentic_mooncake.write(written, opened.columns, extra=True, description=settings)
+    try:
+        agentic_mooncake.write(written, opened.columns, extra=True, description=settings)
+    except KvtraceError:  # such as prompts of more blocks than a file may have: it cannot be written, so it was not
+        return [Difference.ROWS]
     with _Rewritten(opened) as plain:
         plain.stream.write(written.getvalue())
         if not plain.is_same():

@@ -228,8 +228,7 @@ class SessionObjects:
             if is_whole and described:
                 at = described["place"]
             else:
-                start = self._start_s[of_agent[agent][0]]
-                at = sum(1 for other, inner in entries if self._start_s[inner[0]] <= start)
+                at = sum(inner[:1] <= of_agent[agent][:1] for _, inner in entries)  # rows come in the order of time
             entries.insert(at, (agent, of_agent[agent]))
         return entries
 
