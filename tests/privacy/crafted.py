@@ -616,6 +616,7 @@ SIDECARS = {
     "digits of a rate": ("release.costs", [{"step": "original", "block_hit_rate": 0.4155550123}]),
     "a phone as a seed": ("synthetic.seed", 41555501),
     "digits of a ratio": ("converted.speedup_ratio", 4.155550123),
+    "digits of a skew": ("synthetic.tenant_skew", 4.155550123),
     "other hits": ("figures.hits.request_hits", 11.4155550123),
     "a phone as a version": ("kvtrace.version", "415.555.0123"),
     "a rate of hits": ("figures.hits.block_hit_rate", 0.0804155550123),

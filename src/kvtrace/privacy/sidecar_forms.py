@@ -73,7 +73,7 @@ def _with_origin(*words: str) -> list[str]:
 
 def _figure(value: Any) -> bool:
     """A figure of a trace, or None where the trace does not show it."""
-    return value is None or (type(value) in (int, float) and abs(value) < MANY)
+    return value is None or (type(value) in (int, float) and rounded(MANY)(abs(value)))
 
 
 _HITS = Section({
@@ -160,14 +160,14 @@ META = Section({
         "fidelity": _FIDELITY,
         "step_rates": pattern(rf"{STEP}(?:, ?{STEP}){{0,9}}"),
         "rates": Section({
-            "times_s": ListOf(number(MANY), limit=SMALL), "rates": ListOf(number(MANY), limit=SMALL),
-            "period_s": number(MANY), "relative": flag,
+            "times_s": ListOf(rounded(MANY), limit=SMALL), "rates": ListOf(rounded(MANY), limit=SMALL),
+            "period_s": rounded(MANY), "relative": flag,
         }),
         "models": ListOf(Section({
-            "method": one_of("attach", "tree"), "share": number(1), "fitted_requests": whole(MANY),
+            "method": one_of("attach", "tree"), "share": rounded(1), "fitted_requests": whole(MANY),
             "requests": whole(MANY), "fidelity": _FIDELITY,
         }), limit=SMALL),
-        "tenants": whole(SMALL), "tenant_skew": number(SMALL), "tenant_cv": number(SMALL),
+        "tenants": whole(SMALL), "tenant_skew": rounded(SMALL), "tenant_cv": rounded(SMALL),
         "tenant_models": ListOf(whole(SMALL), limit=SMALL),
     }),
     "recording": Section({

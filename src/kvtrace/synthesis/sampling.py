@@ -144,13 +144,27 @@ def write_drawn(
     form: Any = {"block_size": model.block_size, "tail": effective_tail(model), "extra": extra}
     if options.n is None or format != "mooncake" or not _can_stream(model, options):
         columns, parts = _sample_columns(model, options, on_progress)
-        meta = {"synthetic": synthetic | parts} | (meta or {})
+        meta = {"synthetic": _stated(synthetic | parts)} | (meta or {})
         return writing.write(columns, path, format=format, meta=meta, **form)
     _require_arguments(model, options)
     (stream,) = streams_of(_as_mixture(model), options.n, options.seed, options.scale)
     own, _ = stream.seeds.spawn(2)
     chunks = one_by_one(model, reported(chunks_of(stream, own, options.knobs), on_progress), options.knobs)
-    return writing.write_chunks(map(_within_time, chunks), path, meta={"synthetic": synthetic} | (meta or {}), **form)
+    meta = {"synthetic": _stated(synthetic)} | (meta or {})
+    return writing.write_chunks(map(_within_time, chunks), path, meta=meta, **form)
+
+
+def _stated(value: Any) -> Any:
+    """What a sidecar states: fractions to six significant digits, because more of them could hide a number.
+
+    >>> _stated({"seed": 12345678, "rates": [0.4155550123]})
+    {'seed': 12345678, 'rates': [0.415555]}
+    """
+    if isinstance(value, dict):
+        return {name: _stated(part) for name, part in value.items()}
+    if isinstance(value, list | tuple):
+        return [_stated(part) for part in value]
+    return float(f"{value:.6g}") if type(value) is float else value
 
 
 def _sample_columns(
