@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from .._base.input_files import inflated
+from .._base.json_values import SMALL
 
 Message = MutableMapping[str, Any]
 Scope = MutableMapping[str, Any]
@@ -200,6 +201,8 @@ def routed(routes: Mapping[str, Route], *, max_body: int = MAX_BODY, timeout_s: 
                 body = await read_body(receive, length, take, max_body=max_body, timeout_s=timeout_s)
                 async with turns:  # decompressed bodies are not in the budget
                     body = await decompressed(body, headers.get("content-encoding", ""), max_body=max_body)
+                    if len(body) > SMALL:
+                        return await asyncio.to_thread(route.take, body, content_type)
                     return route.take(body, content_type)
         except Refusal as refusal:
             return route.refuse(refusal, content_type)
