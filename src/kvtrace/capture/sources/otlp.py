@@ -37,7 +37,7 @@ PROMPTS = (
 PROMPT_EVENTS = frozenset((*otel_conventions.ROLES, otel_conventions.PROMPT, otel_conventions.DETAILS))
 MAX_CALLS = 1 << 16  # the last calls, to find those that come twice
 MAX_OPEN, MAX_OPEN_BYTES = 1 << 12, 1 << 26  # calls whose answer is not there yet, and their messages
-MAX_LINES = 2 * MAX_BODY  # bytes of the lines of an export: each repeats the resource
+MAX_LINES = 4 * MAX_BODY  # bytes of the lines of an export, 2.5 times those in protobuf; each repeats the resource
 
 Call = tuple[str, str]  # trace and span
 Item = tuple[bytes, dict[str, Any]]
