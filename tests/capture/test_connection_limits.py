@@ -34,6 +34,7 @@ from tests.capture.wire import (
     connected,
     everything,
     head_of,
+    message,
     parsed,
     post,
 )
@@ -500,14 +501,6 @@ def test_a_body_has_the_size_that_the_page_states(serving):
         with connected(servers.urls[name]) as connection:
             connection.sendall(head_of("POST", path, headers, length=limit + 1))
             assert answered_first(connection)[0] == 413
-
-
-def message(number, inner):
-    """A field of protobuf that is a message."""
-    size, length = len(inner), b""
-    while size > 127:
-        size, length = size >> 7, length + bytes([size & 127 | 128])
-    return bytes([number << 3 | 2]) + length + bytes([size]) + inner
 
 
 def in_json(names, item, count):
