@@ -34,6 +34,7 @@ from tests.capture.wire import (
     connected,
     everything,
     head_of,
+    message,
     parsed,
     post,
 )
@@ -500,6 +501,43 @@ def test_a_body_has_the_size_that_the_page_states(serving):
         with connected(servers.urls[name]) as connection:
             connection.sendall(head_of("POST", path, headers, length=limit + 1))
             assert answered_first(connection)[0] == 413
+
+
+def in_json(names, item, count):
+    """An export in JSON with an item so many times."""
+    batches, scopes, items = names
+    return b'{"%b":[{"%b":[{"%b":[%b]}]}]}' % (batches, scopes, items, b",".join([item] * count))
+
+
+SPANS, RECORDS = (b"resourceSpans", b"scopeSpans", b"spans"), (b"resourceLogs", b"scopeLogs", b"logRecords")
+MANY = {  # path and content type -> the body of so many items
+    ("/v1/traces", "application/x-protobuf"): lambda count: message(1, message(2, b"\x12\x00" * count)),
+    ("/v1/logs", "application/x-protobuf"): lambda count: message(1, message(2, b"\x12\x00" * count)),
+    ("/v1/traces", "application/json"): lambda count: in_json(SPANS, b"{}", count),
+    ("/v1/logs", "application/json"): lambda count: in_json(RECORDS, b"{}", count),
+    ("/litellm", "application/json"): lambda count: b"[%b]" % b",".join([b"{}"] * count),
+    ("/litellm", "application/x-ndjson"): lambda count: b"{}\n" * count,
+}
+LARGE = {  # the same -> the body of one item with so many values
+    ("/v1/traces", "application/x-protobuf"): lambda count: message(
+        1, message(2, message(2, b"\x4a\x00" * (count - 1) + b"\x08\x00"))
+    ),
+    ("/v1/traces", "application/json"): lambda count: in_json(SPANS, b'{"":[%b0]}' % (b"[]," * (count - 3)), 1),
+    ("/litellm", "application/json"): lambda count: b'[{"":[%b0]}]' % (b"{}," * (count - 3)),
+}
+
+
+@pytest.mark.parametrize(
+    ("words", "bodies"),
+    [("spans or log records of an export", MANY), ("objects, lists and strings", LARGE)],
+    ids=["many", "large"],
+)
+def test_an_export_holds_as_much_as_the_page_states(words, bodies, serving):
+    url, limit = serving().urls["otlp"], stated(words)
+    for (path, content_type), body in bodies.items():
+        for count, status in ((limit, 200), (limit + 1, 413)):
+            request = post(body(count), path, [("Content-Type", content_type)])
+            assert (path, content_type, answered(url, request, 60)[0]) == (path, content_type, status)
 
 
 CROWDS = {"idle": b"", "half": b"GET /v1/models HTTP/1.1\r\n", "kept": head_of("GET", "/v1/models")}

@@ -1,17 +1,25 @@
-"""Compressed bodies and files: the work is linear in the bytes, and other requests are answered meanwhile."""
+"""Compressed bodies, files and JSON: linear work and memory, and other requests are answered meanwhile."""
 
 import asyncio
 import gzip
 import threading
 import zlib
 
+import orjson
 import pytest
 import zstandard
 
 from kvtrace._base.errors import RowError
 from kvtrace._base.input_files import open_read
+from kvtrace._base.json_values import MAX_VALUES, Crowded, parsed_json
 from kvtrace.capture import asgi
-from kvtrace.capture.proxy.rows import decoded
+from kvtrace.capture.proxy.exchange import Exchange
+from kvtrace.capture.proxy.rows import ExchangeRows, decoded
+from kvtrace.ingest.logs import open_reader
+from kvtrace.ingest.logs.fieldmap import unpacked
+from kvtrace.ingest.logs.kv_events import row_lines
+from kvtrace.ingest.logs.sse import EventStream
+from kvtrace.ingest.logs.streamed import chat_answer
 
 MEMBER = gzip.compress(b"", mtime=0)
 
@@ -81,3 +89,35 @@ def test_other_requests_go_on_while_a_body_is_decompressed(monkeypatch):
         return await large
 
     assert asyncio.run(both()) == b"plain"
+
+
+LISTS = b"[%b0]" % (b"[]," * MAX_VALUES)
+TOO_LARGE = {
+    "a row": lambda: open_reader("openai", [], time_unit="s").records(b'{"messages":%b}' % LISTS),
+    "a text in a row": lambda: unpacked(LISTS.decode()),
+    "an event of a stream": lambda: list(EventStream(b'data: {"choices":%b}\n\n' % LISTS)),
+    "KV events": lambda: refused(next(row_lines([LISTS]))),
+    "a proxied request": lambda: ExchangeRows(chat_answer).of(
+        Exchange(b'{"a":%b}' % LISTS, b"{}", arrived_ns=1, ended_ns=2, complete=True, streamed=False).packed()
+    ),
+}
+
+
+def refused(line):
+    raise RowError(line.decode())
+
+
+@pytest.mark.parametrize("place", TOO_LARGE)
+def test_json_of_tiny_values_is_refused_before_it_takes_thirty_times_its_bytes(place):
+    with pytest.raises(RowError, match="has more than 500,000 values"):
+        TOO_LARGE[place]()
+
+
+def test_values_are_counted_outside_of_strings():
+    """Prompts hold code, and JSON in strings: their brackets and quotes are text."""
+    for text in (rb"[[{", rb"\"[", rb"\\\\", rb"\\\"{["):
+        whole = b'["%b",1]' % (text * (MAX_VALUES + 1))
+        assert parsed_json(whole) == parsed_json(whole.decode()) == orjson.loads(whole)
+    assert parsed_json(b"[%b0]" % (b"1," * 2 * MAX_VALUES))[-1] == 0  # a prompt of token ids
+    with pytest.raises(Crowded):
+        parsed_json(b'["%b"' % (b'\\\\","' * MAX_VALUES))

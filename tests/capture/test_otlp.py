@@ -7,24 +7,29 @@ import random
 import socket
 import subprocess
 import sys
+import threading
 import zlib
 
 import orjson
 import pytest
 
 from kvtrace._base.errors import NotARequest, RowError
+from kvtrace._base.json_values import SMALL
 from kvtrace.capture.asgi import BODIES_IN_FLIGHT, RETRY_AFTER_S, Refusal
+from kvtrace.capture.export_items import protobuf_items
 from kvtrace.capture.sources.otlp import SOURCE, OtlpRows, otlp_app
 from kvtrace.ingest.logs import open_reader
 from tests import docs
 from tests.capture.asgi import Queue, post
 from tests.capture.servers import serving
+from tests.capture.wire import message
 from tests.ingest.test_logs import CANARY
 
 pytest.importorskip("opentelemetry.sdk")
 pytest.importorskip("opentelemetry.exporter.otlp.proto.http")
 
 from google.protobuf import json_format
+from google.protobuf.message import DecodeError
 from google.rpc.status_pb2 import Status
 from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import (
     ExportLogsServiceRequest,
@@ -34,6 +39,7 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import (
     ExportTraceServiceRequest,
     ExportTraceServiceResponse,
 )
+from opentelemetry.proto.trace.v1.trace_pb2 import Span
 
 from tests.capture.exports import Telemetry
 
@@ -378,14 +384,80 @@ def test_the_memory_of_all_bodies_is_bounded(telemetry):
     assert [status for status in statuses if status] == [503] + [200] * (BODIES_IN_FLIGHT + 1)
 
 
+def test_an_export_is_walked_to_the_items_that_protobuf_parses():
+    """Fields in any order, several resources (protobuf merges them), and fields that no schema has."""
+    rng = random.Random(38)
+
+    def some(number, parts):
+        parts = [message(number, part) for part in parts]
+        parts += rng.choices(
+            [message(15, b"x" * 200), b"\x78\x96\x01", b"\x7d1234", b"\x7912345678"], k=rng.randrange(3)
+        )
+        return b"".join(rng.sample(parts, len(parts)))
+
+    def resource(number):
+        return message(1, message(1, b"tenant.id") + message(2, message(1, b"%d" % number)))
+
+    for _ in range(50):
+        batches = []
+        for _ in range(rng.randrange(4)):
+            scopes = [
+                some(2, [message(5, b"%d" % n) for n in range(rng.randrange(4))]) for _ in range(rng.randrange(3))
+            ]
+            parts = [message(1, resource(n)) for n in range(rng.randrange(3))] + [message(2, scope) for scope in scopes]
+            batches.append(b"".join(rng.sample(parts, len(parts))))
+        body = some(1, batches)
+        export = ExportTraceServiceRequest.FromString(body)
+        expected = [(batch.resource, span) for batch in export.resource_spans for scope in batch.scope_spans
+                    for span in scope.spans]  # fmt: skip
+        assert list(protobuf_items(body, Span, lambda value: value)) == expected
+        for cut in range(0, len(body), 7):
+            try:
+                ExportTraceServiceRequest.FromString(body[:cut])
+            except DecodeError:
+                with pytest.raises(RowError, match="not a valid export"):
+                    list(protobuf_items(body[:cut], Span))
+
+
+@pytest.mark.parametrize("content_type", ["application/x-protobuf", JSON])
+def test_a_long_resource_is_not_repeated_without_end(content_type, monkeypatch):
+    """A line has its call and the resource: 2 KB of gzip held 2 GB of lines."""
+    monkeypatch.setattr("kvtrace.capture.sources.otlp.MAX_LINES", 1 << 20)
+    pair = lambda key, value: message(1, key) + message(2, message(1, value))  # noqa: E731
+    for size, is_kept in ((1000, True), (20_000, False)):
+        span = message(2, message(9, pair(b"gen_ai.prompt", b"Hi")))
+        export = message(1, message(1, message(1, pair(b"a", b"x" * size))) + message(2, span * 100))
+        body = export if content_type != JSON else as_collector(ExportTraceServiceRequest.FromString(export))
+        queue = Queue()
+        assert post(otlp_app(queue), "/v1/traces", body, content_type).status == 200
+        if is_kept:
+            assert len(rows_of(queue)) == 100
+        else:
+            with pytest.raises(RowError, match="each with its resource"):
+                rows_of(queue)
+
+
+@pytest.mark.parametrize("content_type", ["application/x-protobuf", JSON])
+def test_a_large_body_is_read_beside_the_event_loop_with_the_same_rows(content_type):
+    telemetry, threads = Telemetry(), []
+    for number in range(300):
+        telemetry.call(f"Is oven {number} on? " + "ümlaut " * 300)
+    export = telemetry.traces()
+
+    class Watched(Queue):
+        def __call__(self, *payload):
+            threads.append(threading.current_thread())
+            return super().__call__(*payload)
+
+    queue = Watched(room=1 << 30)
+    body = export.SerializeToString() if content_type != JSON else as_collector(export)
+    assert len(body) > SMALL and post(otlp_app(queue), "/v1/traces", body, content_type).status == 200
+    assert threads != [threading.main_thread()] and queue.items[0][2] == 300
+    assert records_of(rows_of(queue)) == records_of([as_collector(export)])
+
+
 def test_deep_values_are_refused_or_make_a_bad_row():
     """orjson reads 1,024 levels and writes 254; protobuf reads 100; the reader takes 32."""
-
-    def message(number, inner):
-        size, length = len(inner), b""
-        while size > 127:
-            size, length = size >> 7, length + bytes([size & 127 | 128])
-        return bytes([number << 3 | 2]) + length + bytes([size]) + inner
 
     def statuses(depth):
         value, protobuf = b'{"stringValue": "%b"}' % CANARY.encode(), message(1, CANARY.encode())

@@ -20,6 +20,7 @@ import uvicorn
 
 import kvtrace
 from kvtrace.capture import sealing, supervisor
+from kvtrace.capture.feeder import HUNG, HUNG_S
 from kvtrace.capture.gauge import GaugeOptions
 from kvtrace.capture.live import Live, LiveOptions, Servers, parse_address
 from kvtrace.capture.metrics import Reading, metrics_app, registry_of
@@ -495,13 +496,29 @@ def test_a_digester_killed_while_the_recorder_ends_is_started_again_and_the_wind
     join = recorder._feeder._part.join
 
     def join_and_kill(timeout_s=None):
-        join(timeout_s)
+        assert join(10)
         os.kill(recorder._feeder.pid, signal.SIGKILL)
+        return True
 
     stopped(recorder)  # it does not follow the last message
     recorder._feeder._part.join = join_and_kill
     recorder.close()
     assert (rows_of(recorder.folder), recorder.counts().failed, recorder.counts().restarts) == (1, 0, 1)
+
+
+@pytest.mark.parametrize("waiting", [0, 1])
+def test_a_digester_that_hangs_while_the_recorder_ends_is_killed_and_what_it_had_is_counted(waiting, recorder):
+    put(recorder)
+    waited(lambda: digested(recorder))
+    now = recorder.supervisor.clock
+    stopped(recorder)
+    put(recorder, waiting)
+    waited(lambda: recorder.counts().waiting == 0)  # the socket has it
+    recorder.supervisor.clock = lambda: now() + 2 * HUNG_S
+    recorder.close()
+    assert HUNG in recorder.said and recorder.counts().restarts == 1
+    assert (rows_of(recorder.folder), recorder.counts().failed, recorder.counts().lost) == (1, 0, waiting)
+    assert (recorder.shortfall() is None) == (not waiting)  # else the command ends with status 5
 
 
 def test_a_start_without_threads_or_descriptors_is_one_sentence_and_leaves_no_process(tmp_path, monkeypatch):

@@ -1,4 +1,4 @@
-"""HTTP/1.1 by hand: what a client sends, and every byte that it gets."""
+"""HTTP/1.1 and protobuf by hand: what a client sends, and every byte that it gets."""
 
 from __future__ import annotations
 
@@ -90,3 +90,11 @@ def chat_request(**script):
 def post(body, target="/v1/chat/completions", headers=()):
     """A POST of a chat request."""
     return asked("POST", target, body, headers)
+
+
+def message(number, inner):
+    """A field of protobuf that is a message."""
+    size, length = len(inner), b""
+    while size > 127:
+        size, length = size >> 7, length + bytes([size & 127 | 128])
+    return bytes([number << 3 | 2]) + length + bytes([size]) + inner

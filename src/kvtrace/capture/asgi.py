@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from .._base.input_files import inflated
+from .._base.json_values import SMALL
 
 Message = MutableMapping[str, Any]
 Scope = MutableMapping[str, Any]
@@ -71,7 +72,7 @@ async def read_body(
     """
     if length is not None and length.isdigit() and int(length) > max_body:
         raise too_large(max_body)
-    chunks, size = [], 0
+    body = bytearray()  # a list of tiny chunks would take forty times their bytes
     try:
         async with asyncio.timeout(timeout_s):
             more = True
@@ -79,15 +80,15 @@ async def read_body(
                 message = await receive()
                 if message["type"] != "http.request":
                     raise Refusal(400, "The client closed the connection.")
-                chunks.append(message.get("body", b""))
-                size += len(chunks[-1])
-                take(len(chunks[-1]))
+                chunk = message.get("body", b"")
+                body += chunk
+                take(len(chunk))
                 more = message.get("more_body", False)
-                if size > max_body:
+                if len(body) > max_body:
                     raise too_large(max_body)
     except TimeoutError:
         raise Refusal(408, "The body did not arrive in time.") from None
-    return chunks[0] if len(chunks) == 1 else b"".join(chunks)
+    return bytes(body)
 
 
 async def decompressed(body: bytes, encoding: str, *, max_body: int) -> bytes:
@@ -200,6 +201,8 @@ def routed(routes: Mapping[str, Route], *, max_body: int = MAX_BODY, timeout_s: 
                 body = await read_body(receive, length, take, max_body=max_body, timeout_s=timeout_s)
                 async with turns:  # decompressed bodies are not in the budget
                     body = await decompressed(body, headers.get("content-encoding", ""), max_body=max_body)
+                    if len(body) > SMALL:
+                        return await asyncio.to_thread(route.take, body, content_type)
                     return route.take(body, content_type)
         except Refusal as refusal:
             return route.refuse(refusal, content_type)

@@ -22,6 +22,8 @@ from .supervisor import LAST_ATTEMPTS, Part, Supervisor, reason_of
 
 WATCH_S = 1.0  # how often it looks whether the digester lives
 STEADY_S = 5.0  # a digester that was started again works after so long, or once it has digested a payload
+HUNG_S = 300.0  # the longest batch, 128 MiB of rows, takes about 100 s
+HUNG = f"the digester process has not answered for {HUNG_S:.0f} s and was killed."
 DIED = "its process ended."
 FULL = "the disk is full."
 
@@ -75,21 +77,32 @@ class Feeder:
     def end(self) -> bool:
         """Send what still waits in the queue, which is closed, and wait until the digester has written it.
 
-        From now on it does not wait for room on a full disk.
+        From now on it does not wait for room on a full disk. One that reports nothing for HUNG_S is killed; the next
+        goes on with what the queue still has.
 
         Returns:
             Whether the digester has followed all messages.
         """
         self._is_ending = True
         self._digester.wait_no_more()
-        self._part.join()
-        self._digester.end()
+        while not self._part.join(WATCH_S):
+            self._kill_hung()
+        self._end_digester()
         for _ in range(LAST_ATTEMPTS):  # it died at the end
             if self._sent:
                 with suppress(KvtraceError, OSError):
                     self._start_again()
-                    self._digester.end()
+                    self._end_digester()
         return not self._sent and self._intake.is_over
+
+    def _end_digester(self) -> None:
+        while not self._digester.end(WATCH_S):
+            self._kill_hung()
+
+    def _kill_hung(self) -> None:
+        if self._digester_part.quiet_s > HUNG_S and self._digester.is_alive:
+            self._supervisor.say(HUNG)
+            self._digester.stop()
 
     @property
     def pid(self) -> int:
@@ -257,15 +270,19 @@ class DigesterProcess:
         """Let the digester give up what finds no room on the disk."""
         self._process.terminate()
 
-    def end(self, timeout_s: float | None = None) -> None:
-        """Let the digester finish what it received, and wait until it has ended."""
+    def end(self, timeout_s: float) -> bool:
+        """Let the digester finish what it received, and wait until it has ended; whether it has."""
         self._channel.close()
         try:
             self._process.wait(timeout_s)
-            self._part.join(timeout_s)
         except subprocess.TimeoutExpired:
-            pass
+            return False
         self.kill()
+        return True
+
+    def stop(self) -> None:
+        """Kill the process, from any thread; who waits for it goes on."""
+        self._process.kill()
 
     def kill(self) -> None:
         """End the process at once."""

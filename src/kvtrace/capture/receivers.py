@@ -10,12 +10,16 @@ StandardLoggingPayloads. The payload of the queue is one line for each call, wit
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 import orjson
 
+from .._base.errors import RowError
+from .._base.json_values import Crowded
 from .asgi import Answer, Refusal, Route, plain, retry_later
+from .export_items import RECORDS, SPANS, json_calls, json_items, protobuf_items
 from .litellm_calls import needed
 from .source import Put
 
@@ -23,7 +27,6 @@ PROTOBUF, JSON = "application/x-protobuf", "application/json"
 PROTOBUF_TRACES, PROTOBUF_LOGS, JSON_TRACES, JSON_LOGS = b"t", b"l", b"T", b"L"
 NAMES = (b"gen_ai.", b"llm.", b"openinference.", b"traceloop.")  # a body without them has no call of a model
 INVALID_ARGUMENT, UNAVAILABLE = 3, 14  # codes of google.rpc.Status
-LISTS = {"resourceSpans": ("scopeSpans", "spans"), "resourceLogs": ("scopeLogs", "logRecords")}
 
 
 def otlp_routes(put: Put) -> Mapping[str, Route]:
@@ -58,7 +61,7 @@ class _Metrics(_Export):
 class _CallExport(_Export):
     """An export that may hold calls of models: it is checked, counted and put into the queue."""
 
-    list_name: str
+    names: tuple[str, str, str]
     protobuf_kind: bytes
     json_kind: bytes
 
@@ -67,79 +70,49 @@ class _CallExport(_Export):
 
     def take(self, body: bytes, content_type: str) -> Answer:
         is_protobuf = content_type == PROTOBUF
-        count = self._protobuf_count(body) if is_protobuf else self._json_count(body)
+        items = protobuf_items(body, self._item_type()) if is_protobuf else json_items(body, self.names)
+        with refusals(f"The body is not a valid export request in {'protobuf' if is_protobuf else 'JSON'}."):
+            count = sum(1 for _ in items)
         if count and any(name in body for name in NAMES):
             kind = self.protobuf_kind if is_protobuf else self.json_kind
             if not self.put("otlp", kind + body, count):
                 raise retry_later()
         return super().take(body, content_type)
 
-    def _protobuf_count(self, body: bytes) -> int:
-        """The number of spans or log records; Refusal if the body is not valid."""
-        from google.protobuf.message import DecodeError
-
-        message = self._message()
-        try:
-            message.ParseFromString(body)
-        except DecodeError:
-            raise malformed("protobuf") from None
-        return self._count(message)
-
-    def _message(self) -> Any:
+    def _item_type(self) -> Any:
         raise NotImplementedError
-
-    def _count(self, message: Any) -> int:
-        raise NotImplementedError
-
-    def _json_count(self, body: bytes) -> int:
-        try:
-            parsed = orjson.loads(body)
-        except orjson.JSONDecodeError:
-            raise malformed("JSON") from None
-        if type(parsed) is not dict:
-            raise malformed("JSON")
-        scopes, items = LISTS[self.list_name]
-        return sum(len(_objects(scope, items)) for batch in _objects(parsed, self.list_name)
-                   for scope in _objects(batch, scopes))  # fmt: skip
 
 
 class _Traces(_CallExport):
-    list_name, protobuf_kind, json_kind = "resourceSpans", PROTOBUF_TRACES, JSON_TRACES
+    names, protobuf_kind, json_kind = SPANS, PROTOBUF_TRACES, JSON_TRACES
 
-    def _message(self):
-        from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
+    def _item_type(self):
+        from opentelemetry.proto.trace.v1.trace_pb2 import Span
 
-        return ExportTraceServiceRequest()
-
-    def _count(self, message):
-        return sum(len(scope.spans) for batch in message.resource_spans for scope in batch.scope_spans)
+        return Span
 
 
 class _Logs(_CallExport):
-    list_name, protobuf_kind, json_kind = "resourceLogs", PROTOBUF_LOGS, JSON_LOGS
+    names, protobuf_kind, json_kind = RECORDS, PROTOBUF_LOGS, JSON_LOGS
 
-    def _message(self):
-        from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import ExportLogsServiceRequest
+    def _item_type(self):
+        from opentelemetry.proto.logs.v1.logs_pb2 import LogRecord
 
-        return ExportLogsServiceRequest()
-
-    def _count(self, message):
-        return sum(len(scope.log_records) for batch in message.resource_logs for scope in batch.scope_logs)
+        return LogRecord
 
 
-def malformed(form: str) -> Refusal:
-    """The refusal of a body that is not what its content type states."""
-    return Refusal(400, f"The body is not a valid export request in {form}.")
-
-
-def _objects(parent: dict[str, Any], name: str) -> list[dict[str, Any]]:
-    """The objects of a list that may be missing; Refusal if it is something else."""
-    items = parent.get(name)
-    if items is None:
-        return []
-    if type(items) is not list or not all(type(item) is dict for item in items):
-        raise malformed("JSON")
-    return items
+@contextmanager
+def refusals(reason: str) -> Iterator[None]:
+    """Errors of a body as refusals: 413 if it holds too much, else 400 with this reason."""
+    try:
+        yield
+    except Crowded as error:
+        refusal = Refusal(413, f"The body {error.reason} Send smaller batches.")
+    except RowError:
+        refusal = Refusal(400, reason)
+    else:
+        return
+    raise refusal
 
 
 NDJSON = ("application/x-ndjson", "application/ndjson", "application/jsonl")
@@ -163,7 +136,8 @@ class _LiteLLMCalls:
 
     def take(self, body: bytes, content_type: str) -> Answer:
         """Puts the calls into the queue as one payload."""
-        lines = [orjson.dumps(needed(call, self.keep)) for call in calls_of(body)]
+        with refusals("The body is not a JSON array or lines of JSON objects."):
+            lines = [orjson.dumps(needed(call, self.keep)) for call in json_calls(body)]
         if lines and not self.put("litellm", b"\n".join(lines), len(lines)):
             raise retry_later()
         return Answer(200, b"{}")
@@ -171,21 +145,3 @@ class _LiteLLMCalls:
     def refuse(self, refusal: Refusal, content_type: str) -> Answer:
         """The refusal in one sentence."""
         return plain(refusal.status, refusal.reason)
-
-
-def calls_of(body: bytes) -> list[dict[str, Any]]:
-    """The objects of a JSON array, of lines of JSON, or one; Refusal if it is something else.
-
-    >>> calls_of(b'[{"id": "a"}, null]'), calls_of(b'{"id": "a"}\\n{"id": "b"}\\n')
-    ([{'id': 'a'}], [{'id': 'a'}, {'id': 'b'}])
-    """
-    try:
-        if body.lstrip()[:1] == b"[":
-            calls = orjson.loads(body)
-        else:
-            calls = [orjson.loads(line) for line in body.splitlines() if line.strip()]
-    except orjson.JSONDecodeError:
-        calls = [0]
-    if not all(type(call) is dict or call is None for call in calls):  # LiteLLM may send null for a call
-        raise Refusal(400, "The body is not a JSON array or lines of JSON objects.")
-    return [call for call in calls if call is not None]

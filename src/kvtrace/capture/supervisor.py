@@ -128,7 +128,12 @@ class Part:
             return None
         if self._thread is not None and not self._thread.is_alive():
             return "ended"
-        return "hanging" if self._supervisor.clock() - self._beat_s > self._patience_s else None
+        return "hanging" if self.quiet_s > self._patience_s else None
+
+    @property
+    def quiet_s(self) -> float:
+        """Seconds since the end of its last round."""
+        return self._supervisor.clock() - self._beat_s
 
     def beat(self) -> None:
         """A round has ended, in whatever way."""
@@ -169,10 +174,11 @@ class Part:
             raise
         self._thread = thread
 
-    def join(self, timeout_s: float | None = None) -> None:
-        """Wait until its thread has ended; at once if it has none."""
+    def join(self, timeout_s: float | None = None) -> bool:
+        """Wait until its thread has ended, at once if it has none; whether it has."""
         if self._thread is not None:
             self._thread.join(timeout_s)
+        return self._thread is None or not self._thread.is_alive()
 
     async def attend(self, work: Callable[[], Awaitable[None]], is_over: Callable[[], bool]) -> None:
         """Run the work in this task, again after each failure, as `start` does in a thread."""

@@ -133,7 +133,7 @@ class Copy:
     """
 
     __slots__ = (
-        "_answer", "_answer_size", "_arrivals", "_held", "_limits", "_memory", "_request", "arrived_ns", "full",
+        "_answer", "_arrivals", "_held", "_limits", "_memory", "_request", "arrived_ns", "full",
         "is_dropped",
     )  # fmt: skip
 
@@ -142,29 +142,26 @@ class Copy:
         self.full = False  # the answer is longer than its limit: what came after is not kept
         self.is_dropped = False  # all copies together are larger than their limit: nothing of this one is kept
         self._limits, self._memory, self._held = limits, memory, 0
-        self._request: list[bytes] = []
-        self._answer: list[bytes] = []
-        self._answer_size = 0
+        self._request, self._answer = bytearray(), bytearray()  # a list of pieces takes forty times tiny ones
         self._arrivals: list[tuple[int, int]] = []
 
     def add_request(self, piece: bytes) -> None:
         """Keep a piece of the request's body."""
         if not self.is_dropped and self._has_room(len(piece)):
-            self._request.append(piece)
+            self._request += piece
 
     def add_answer(self, piece: bytes) -> None:
         """Keep a piece of the answer's body, and when it came."""
         if self.full or self.is_dropped:
             return
-        room = self._limits.max_answer - self._answer_size
+        room = self._limits.max_answer - len(self._answer)
         if len(piece) > room:
             self.full = True
             piece = piece[:room]
         if self._has_room(len(piece)):
-            self._answer.append(piece)
-            self._answer_size += len(piece)
+            self._answer += piece
             if len(self._arrivals) < MAX_ARRIVALS:
-                self._arrivals.append((self._answer_size, time.time_ns()))
+                self._arrivals.append((len(self._answer), time.time_ns()))
 
     def _has_room(self, size):
         if self._memory.held + size > self._limits.max_held:
@@ -187,7 +184,7 @@ class Copy:
     ) -> Exchange:
         """The request and the answer, which ends now."""
         return Exchange(
-            request=b"".join(self._request), answer=b"".join(self._answer), arrived_ns=self.arrived_ns,
+            request=bytes(self._request), answer=bytes(self._answer), arrived_ns=self.arrived_ns,
             ended_ns=time.time_ns(), complete=complete and not self.full, streamed=streamed,
             arrivals=self._arrivals if streamed else [], request_coding=request_coding, answer_coding=answer_coding,
             session=session, user=user,
@@ -197,7 +194,7 @@ class Copy:
         """Forget the copy; its bytes no longer count."""
         self._memory.held -= self._held
         self._held = 0
-        self._request, self._answer = [], []
+        self._request, self._answer = bytearray(), bytearray()
 
 
 # of one connection, not of the message (RFC 9110, 7.6.1)

@@ -18,6 +18,7 @@ import orjson
 
 from ..._base.errors import NotARequest, RowError
 from ..._base.input_files import inflated
+from ..._base.json_values import parsed_json
 from ...ingest.logs.sse import ENDED, StreamedAnswer
 from .exchange import Exchange
 
@@ -80,7 +81,7 @@ def _time_of(exchange, offset):
 def _json_object(body, name):
     """The body, on one line. It is parsed, because a row that is not valid could be read as another row."""
     try:
-        is_object = type(orjson.loads(body)) is dict
+        is_object = type(parsed_json(body, name)) is dict
     except orjson.JSONDecodeError:
         is_object = None
     if not is_object:  # raised outside the handler: orjson's error holds the body and must not be chained

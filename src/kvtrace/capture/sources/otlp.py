@@ -23,6 +23,7 @@ import orjson
 from ..._base.errors import RowError
 from ...ingest.logs import otel_conventions, otel_spans
 from ..asgi import MAX_BODY, TIMEOUT_S, App, routed
+from ..export_items import RECORDS, SPANS, json_items, protobuf_items
 from ..receivers import JSON_TRACES, PROTOBUF_LOGS, PROTOBUF_TRACES, litellm_routes, otlp_routes
 from ..source import Put, Source
 
@@ -36,8 +37,7 @@ PROMPTS = (
 PROMPT_EVENTS = frozenset((*otel_conventions.ROLES, otel_conventions.PROMPT, otel_conventions.DETAILS))
 MAX_CALLS = 1 << 16  # the last calls, to find those that come twice
 MAX_OPEN, MAX_OPEN_BYTES = 1 << 12, 1 << 26  # calls whose answer is not there yet, and their messages
-SPANS = ("resourceSpans", "scopeSpans", "spans")
-RECORDS = ("resourceLogs", "scopeLogs", "logRecords")
+MAX_LINES = 4 * MAX_BODY  # bytes of the lines of an export, 2.5 times those in protobuf; each repeats the resource
 
 Call = tuple[str, str]  # trace and span
 Item = tuple[bytes, dict[str, Any]]
@@ -85,12 +85,18 @@ class OtlpRows:
         """
         kind, body = payload[:1], payload[1:]
         if kind in (PROTOBUF_TRACES, JSON_TRACES):
-            spans = protobuf_spans(body) if kind == PROTOBUF_TRACES else _json_items(body, *SPANS)
-            lines = [self._line_of_span(span, resource) for resource, span in spans]
+            spans = protobuf_spans(body) if kind == PROTOBUF_TRACES else json_items(body, SPANS, _dumped)
+            lines = (self._line_of_span(span, resource) for resource, span in spans)
         else:
-            records = protobuf_records(body) if kind == PROTOBUF_LOGS else _json_items(body, *RECORDS)
-            lines = [self._line_of_record(record, resource) for resource, record in records]
-        return [line for line in lines if line is not None]
+            records = protobuf_records(body) if kind == PROTOBUF_LOGS else json_items(body, RECORDS, _dumped)
+            lines = (self._line_of_record(record, resource) for resource, record in records)
+        kept, size = [], 0
+        for line in filter(None, lines):
+            kept.append(line)
+            size += len(line)
+            if size > MAX_LINES:
+                raise RowError(f"has calls that take more than {MAX_LINES >> 20} MiB, each with its resource.")
+        return kept
 
     def rest(self) -> list[bytes]:
         """No lines: a call without its answer may still get it."""
@@ -158,55 +164,28 @@ SOURCE = Source("otlp", log_format="otel", time_unit="ns", rows=OtlpRows, comes_
 
 def protobuf_spans(body: bytes) -> Iterator[Item]:
     """The spans of calls in an ExportTraceServiceRequest, each after the JSON of its resource."""
-    from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
+    from opentelemetry.proto.trace.v1.trace_pb2 import Span
 
-    for batch in _parsed(ExportTraceServiceRequest(), body).resource_spans:
-        resource = None
-        for scope in batch.scope_spans:
-            for span in scope.spans:
-                if any(pair.key.startswith(CALLS) for pair in span.attributes) or any(
-                    event.name.startswith(CALLS) for event in span.events
-                ):
-                    resource = resource or _resource(batch)
-                    yield resource, span_object(span)
+    for resource, span in protobuf_items(body, Span, _resource):
+        if any(pair.key.startswith(CALLS) for pair in span.attributes) or any(
+            event.name.startswith(CALLS) for event in span.events
+        ):
+            yield resource, span_object(span)
 
 
 def protobuf_records(body: bytes) -> Iterator[Item]:
     """The log records of calls in an ExportLogsServiceRequest, each after the JSON of its resource."""
-    from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import ExportLogsServiceRequest
+    from opentelemetry.proto.logs.v1.logs_pb2 import LogRecord
 
-    for batch in _parsed(ExportLogsServiceRequest(), body).resource_logs:
-        resource = None
-        for scope in batch.scope_logs:
-            for record in scope.log_records:
-                if record.event_name in otel_spans.CALL_EVENTS or any(
-                    pair.key == otel_spans.EVENT_NAME for pair in record.attributes
-                ):
-                    resource = resource or _resource(batch)
-                    yield resource, record_object(record)
+    for resource, record in protobuf_items(body, LogRecord, _resource):
+        if record.event_name in otel_spans.CALL_EVENTS or any(
+            pair.key == otel_spans.EVENT_NAME for pair in record.attributes
+        ):
+            yield resource, record_object(record)
 
 
-def _parsed(message, body):
-    from google.protobuf.message import DecodeError
-
-    try:
-        message.ParseFromString(body)
-    except DecodeError:
-        raise RowError("is not a valid export request.") from None
-    return message
-
-
-def _resource(batch):
-    return orjson.dumps({"attributes": pairs(batch.resource.attributes)})
-
-
-def _json_items(body, batches, scopes, items) -> Iterator[Item]:
-    """The spans or the log records of an export in JSON, each after the JSON of its resource."""
-    for batch in orjson.loads(body)[batches]:
-        resource = _dumped(batch.get("resource") or {})
-        for scope in batch.get(scopes) or ():
-            for item in scope.get(items) or ():
-                yield resource, item
+def _resource(resource):
+    return orjson.dumps({"attributes": pairs(resource.attributes)})
 
 
 def _line(names, resource, items):

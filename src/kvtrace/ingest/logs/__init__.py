@@ -27,6 +27,7 @@ from typing import Any, NamedTuple
 import orjson
 
 from ..._base.errors import RowError, UsageError
+from ..._base.json_values import parsed_json
 from . import (
     aiperf,
     anthropic,
@@ -386,7 +387,7 @@ class LogReader:
             return self._overlaid(row)
         bad_column = None
         try:
-            row = orjson.loads(line)
+            row = parsed_json(line)
         except orjson.JSONDecodeError as error:
             bad_column = error.colno
         if bad_column is not None:  # raised outside the handler: orjson's error holds the line and must not be chained
@@ -429,7 +430,7 @@ def _row_or_none(line, columns=None):
         if columns is not None:
             cells = layouts.row(line, columns)
             return unfolded(cells) if cells else cells
-        row = _opened(orjson.loads(line))
+        row = _opened(parsed_json(line))
     except (orjson.JSONDecodeError, RowError):
         return vllm.row_of_line(line) if columns is None else None
     return row if type(row) is dict else None

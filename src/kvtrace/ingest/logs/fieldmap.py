@@ -14,6 +14,7 @@ from typing import Any
 import orjson
 
 from ..._base.errors import RowError, UsageError
+from ..._base.json_values import parsed_json
 
 ENCODINGS = 3  # times that a logger may have encoded a value as a JSON string
 # fields of objects and lists that loggers also write as JSON text
@@ -51,7 +52,7 @@ def unpacked(value: Any) -> dict[str, Any] | list[Any] | None:
         if type(value) is not str or value[:64].lstrip()[:1] not in ("{", "[", '"'):
             break
         try:
-            value = orjson.loads(value)
+            value = parsed_json(value)
         except orjson.JSONDecodeError:
             return None  # prose that starts like JSON, or JSON that was cut
     return value if type(value) in (dict, list) else None

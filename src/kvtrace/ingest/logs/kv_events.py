@@ -29,6 +29,7 @@ from typing import Any
 import orjson
 
 from ..._base.errors import RowError
+from ..._base.json_values import parsed_json
 from . import fields
 from .kv_batches import HINT, EventBatch, Hash, KvEventCounts, Removed, Stored, event_batch
 from .kv_blocks import MAX_BLOCKS, Block, KvBlocks, depth_of, path_of
@@ -419,7 +420,7 @@ def row_lines(lines: Iterable[bytes]) -> Iterator[bytes]:
     publisher = KvPublisher()
     for number, line in enumerate(lines, 1):
         try:
-            rows = publisher.add(orjson.loads(line)) if line.strip() else []
+            rows = publisher.add(parsed_json(line)) if line.strip() else []
         except orjson.JSONDecodeError as error:
             rows = [_fault(number, f"not valid JSON at column {error.colno}.")]
         except RowError as error:

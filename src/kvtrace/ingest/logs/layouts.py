@@ -22,6 +22,7 @@ import orjson
 
 from ..._base.errors import InputError, RowError
 from ..._base.files import MAX_LINE
+from ..._base.json_values import parsed_json
 from . import fields, kv_batches
 
 _NAME = re.compile(r"[A-Za-z_][\w .()/-]{0,63}", re.ASCII)  # a column name; fragments of JSON or prose do not match
@@ -81,8 +82,8 @@ def _cells(line) -> list[str] | None:
 
 def _json(line):
     try:
-        return orjson.loads(line)
-    except orjson.JSONDecodeError:
+        return parsed_json(line)
+    except (orjson.JSONDecodeError, RowError):
         return None
 
 

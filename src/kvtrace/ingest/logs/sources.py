@@ -20,9 +20,10 @@ from typing import Any
 
 import orjson
 
-from ..._base.errors import InputError, UsageError
+from ..._base.errors import InputError, RowError, UsageError
 from ..._base.files import MAX_LINE, SUFFIXES, name_of
 from ..._base.input_files import bytes_read, form_of, open_read, size_of, unreadable
+from ..._base.json_values import parsed_json
 from . import kv_events
 from .layouts import HEAD, json_lines, layout_of, physical_lines, table_lines
 
@@ -359,7 +360,7 @@ def _places(paths) -> dict[str, _ResponsePlace]:
 
 def _row(line) -> dict[str, Any]:
     try:
-        row = orjson.loads(line)
-    except orjson.JSONDecodeError:
+        row = parsed_json(line)
+    except (orjson.JSONDecodeError, RowError):
         return {}
     return row if type(row) is dict else {}

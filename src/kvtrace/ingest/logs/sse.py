@@ -13,6 +13,7 @@ from typing import Any
 import orjson
 
 from ..._base.errors import RowError
+from ..._base.json_values import parsed_json
 
 Event = dict[str, Any]
 DONE: Event = {"done": True}  # stands for `data: [DONE]`, with which OpenAI ends a stream
@@ -72,7 +73,7 @@ def event_of(data: bytes | str) -> Event | None:
     if len(data) < 16 and data.strip() in (b"[DONE]", "[DONE]"):
         return DONE
     try:
-        event = orjson.loads(data)
+        event = parsed_json(data)
     except orjson.JSONDecodeError:
         return None
     return event if type(event) is dict else None

@@ -20,6 +20,8 @@ from typing import Any
 
 import orjson
 
+from ..._base.errors import RowError
+from ..._base.json_values import parsed_json
 from .sse import DONE, Event, StreamedAnswer, events, index_of, object_of, objects_of, text_of
 
 TEXTS = ("reasoning_content", "reasoning", "refusal")  # of a message; beside its content, which may also have parts
@@ -345,7 +347,7 @@ class _Block:
 def _arguments(text):
     """The arguments of a tool as an object; as text if the stream ended before they were complete."""
     try:
-        value = orjson.loads(text)
-    except orjson.JSONDecodeError:
+        value = parsed_json(text)
+    except (orjson.JSONDecodeError, RowError):
         return text
     return value if type(value) is dict else text
