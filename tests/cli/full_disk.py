@@ -169,6 +169,10 @@ int renameat(int at, const char *old, int to, const char *new)
 {
     return is_full(to, new) ? -1 : REAL(renameat)(at, old, to, new);
 }
+int renameat2(int at, const char *old, int to, const char *new, unsigned int flags)
+{
+    return is_full(to, new) ? -1 : REAL(renameat2)(at, old, to, new, flags);
+}
 
 #define GROW(name, offset_type)                                                 \
     int name(int handle, offset_type size)                                      \

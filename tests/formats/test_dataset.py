@@ -3,8 +3,10 @@
 import errno
 import json
 import os
+import sys
 from itertools import pairwise
 from pathlib import Path
+from unittest.mock import Mock
 
 import numpy as np
 import pyarrow.parquet
@@ -203,10 +205,24 @@ def test_a_run_that_is_stopped_between_two_names_puts_the_old_one_back(day, monk
             raise KeyboardInterrupt
         rename(source, target)
 
+    monkeypatch.setattr("kvtrace._base.output_files._exchanged", lambda *_folders: False)  # as on most systems
     monkeypatch.setattr("kvtrace.formats.dataset.os.rename", stopped)
     with pytest.raises(KeyboardInterrupt):
         writing.write(toy("0 1"), day)
     assert len(calls) == 3 and contents(day) == before and os.listdir() == ["day.dataset"]
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="renameat2")
+def test_an_older_folder_and_a_new_one_change_places_in_one_step(day, monkeypatch):
+    before = contents(day)
+    monkeypatch.setattr("kvtrace.formats.dataset.os.rename", pytest.fail)
+    writing.write(toy("0 1"), day)
+    after = contents(day)
+    assert after != before and os.listdir() == ["day.dataset"]
+    monkeypatch.setattr("kvtrace._base.output_files.note_result", Mock(side_effect=KeyboardInterrupt))
+    with pytest.raises(KeyboardInterrupt):  # the new one has the name already
+        writing.write(toy("0 2"), day)
+    assert contents(day) == after and os.listdir() == ["day.dataset"]
 
 
 def test_what_parts_cannot_do_is_told(folder):

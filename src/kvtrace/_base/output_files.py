@@ -6,6 +6,8 @@ Suffixes select gzip or zstd; `-` is stdout. A folder replaces an older one of i
 from __future__ import annotations
 
 import contextlib
+import ctypes
+import errno
 import gzip
 import io
 import os
@@ -373,22 +375,51 @@ class OutputFolder:
         self._require_place(self.name)  # again: another program may have written there
         place, base = os.path.split(self._final)
         old = os.path.join(place, set_aside(base))
+        is_exchanged = False
         try:
             self._require_unchanged(os.path.samestat(os.lstat(self.path), self._folder.status()))
             self._folder.chmod(self._mode)
-            if os.path.isdir(self._final):
-                os.rename(self._final, old)
-            os.rename(self.path, self._final)
+            has_old = os.path.isdir(self._final)
+            is_exchanged = has_old and _exchanged(self.path, self._final)
+            if not is_exchanged:
+                if has_old:
+                    os.rename(self._final, old)
+                os.rename(self.path, self._final)
             note_result(self.name)
             with FolderHandle(place) as folder:
                 folder.sync()
         except BaseException as error:
-            if os.path.isdir(old) and not os.path.isdir(self._final):
-                os.rename(old, self._final)
+            if is_exchanged:
+                with suppress(OSError):
+                    _exchanged(self.path, self._final)
+            elif os.path.isdir(old) and not os.path.isdir(self._final):
+                try:
+                    os.rename(old, self._final)
+                except OSError as again:
+                    raise unwritable(self.name, again, f" What it held is now in {old}.") from None
             if isinstance(error, OSError):
                 raise unwritable(self.name, error, " No file was written.") from None
             raise
         shutil.rmtree(old, ignore_errors=True)
+
+
+HERE, EXCHANGE = -100, 2  # AT_FDCWD and RENAME_EXCHANGE of Linux
+
+
+def _exchanged(one: str, other: str) -> bool:
+    """Exchange two folders in one step: at each moment one of them has the name. False where the system cannot.
+
+    Python has no function for it. On Linux `renameat2` does it, on most file systems.
+    """
+    exchange = getattr(ctypes.CDLL(None, use_errno=True), "renameat2", None) if sys.platform == "linux" else None
+    if exchange is None:
+        return False
+    if exchange(HERE, os.fsencode(one), HERE, os.fsencode(other), EXCHANGE) == 0:
+        return True
+    number = ctypes.get_errno()
+    if number in (errno.ENOSYS, errno.EINVAL):
+        return False
+    raise OSError(number, os.strerror(number), other)
 
 
 def write_cached(path: str | Path, data: bytes) -> bool:
