@@ -123,6 +123,10 @@ TYPES: dict[str, click.ParamType] = {  # option -> what it takes, where that is 
         ("--duration", "--idle-cap", "--tree-idle-cap", "--ttft", "--over-time", "--start", "--stop", "--window", "--for"),
         AmountType(units.milliseconds),
     ),
+    "--workers": AmountType(units.count, 1, 1024),
+    "--kv-bytes-per-token": AmountType(units.count, 1, 1_000_000_000),
+    "--partitions": AmountType(units.count, 1, 100_000),
+    "--instances": AmountType(units.count, 1, 4096),
     "--half-life": AmountType(units.milliseconds, 1000),
     "--interval": AmountType(units.milliseconds, 100),
 }
