@@ -135,7 +135,9 @@ RECORDINGS: dict[str, Make] = {
     "one-token.jsonl": lambda k=1: served(10, 1, calls=40 * k),
     "longest.jsonl": lambda k=1: served(2**24, 2**24, 10**6, calls=40 * k),
 }
-TIME = "--gpu h100 --model llama-3.1-8b"
+MODEL = "--model llama-3.1-8b"
+TIME = f"--gpu h100 {MODEL}"
+LOOP = [f"flat.json -q --loop closed --lanes 1 {TIME}{more}" for more in ("", " --duration 1h")]
 COMMANDS: dict[str, tuple[dict[str, Make], list[str]]] = {
     "check": (TRACES, ["{} -q"]),
     "analyze": (TRACES, ["{} -q"]),
@@ -172,16 +174,16 @@ SHAPES = {  # option -> its texts, where these are not one number
     "--warm-up": "{} {}d {}%", "--start-inside": "{}%-{}%", "--policy": "s3fifo:{} sieve:{} ttl:{}s slru:{}",
     "--scheduler": "long_prefill_token_threshold={} chunked_prefill_size={}", "--time-step": "{}s {}d",
 }  # fmt: skip
-SOURCE = "--follow served.jsonl --from-start --for 100ms -q"
+SOURCE = "--follow word.jsonl --from-start --for 100ms -q"
 FORMS = {  # command -> its lines for options, beside those of COMMANDS
     "record": ["-o out.windows --tokenizer tiny " + SOURCE],
-    "watch": [f"--tokenizer tiny {form} {SOURCE}" for form in ("--once --capacity 40", "--json --model llama-3.1-8b")],
+    "watch": [f"--tokenizer tiny {form} {SOURCE}" for form in ("--capacity 40 --json", f"--json {MODEL}")],
     "models": ["llama-3.1-8b --gpu h100"],
-    "curve": ["{} -q --sample 10%"],
-    "analyze": ["{} -q --engine vllm"],
-    "simulate": ["{} -q --capacity 40 --instances 2", "{} -q --schedule concurrency:4"],
-    "plan": ["{} --model llama-3.1-8b --gpu h100 -q", "{} --loop closed -q " + TIME],
-    "explain": ["{} -q --loop closed --lanes 2 " + TIME],
+    "curve": ["{} -q --sample 50%"],
+    "analyze": ["{} -q --engine vllm " + MODEL],
+    "simulate": ["{} -q --capacity 40 --instances 2", "{} -q --schedule concurrency:4", *LOOP],
+    "plan": ["{} --model llama-3.1-8b --gpu h100 -q", "flat.json --loop closed -q " + TIME],
+    "explain": LOOP,
     "sweep": ["model.json --capacity 40 -o out.csv -q"],
     "synthesize": ["{} -o out.jsonl -q --tenants 3 --workers 2", "model.json -o out.jsonl -q"],
     "anonymize": ["{} -o out.jsonl -q --tokenizer tiny --runner local"],
@@ -229,16 +231,16 @@ def values(option: click.Parameter) -> Iterator[str]:
             yield text
 
 
-def option_runs(folder: Path, command: str) -> Iterator[tuple[Path, str]]:
-    """The folder and the line of each run of a command with a huge or an odd value of one of its options."""
-    files, forms = COMMANDS.get(command, (RECORDINGS, []))
+def option_runs(folder: Path, command: str, forms: slice = slice(None)) -> Iterator[tuple[Path, str]]:
+    """The folder and the line of each run of some forms of a command, with an odd value of one of its options."""
+    files, usual = COMMANDS.get(command, (LOGS, []))
     number = [TRACES, LOGS, RECORDINGS].index(files)
     for option in commands.commands[command].params:
         name, is_word = option.opts[-1], isinstance(option.type, WORDS) and option.opts[-1] not in SHAPES
         if is_word or name in ENDLESS or not isinstance(option, click.Option):
             continue
         for text in values(option):
-            for form in [*forms, *FORMS.get(command, [])]:
+            for form in [*usual, *FORMS.get(command, [])][forms]:
                 line = form.replace("{}", ORDINARY[number])
                 yield folder / str(number), f"{command} {line} {name} {text}"
 
