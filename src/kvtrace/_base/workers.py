@@ -125,7 +125,7 @@ def retrying_map(
     left = deque(items)
     tried = 0
     while left:
-        with _processes(function, workers) as pool:
+        with _processes(function, min(workers, len(left))) as pool:
             waiting: deque[Any] = deque()
             try:
                 while left:

@@ -35,7 +35,7 @@ FULL_ATTENTION = "The curve counts all layers of this model as full attention; k
 @CSV
 @FIGURE
 @click.option("--sample", type=float, metavar="SHARE", help="Estimate from this share of the blocks, with errors.  [default: all blocks, exact]")
-@click.option("--seed", default=0, type=click.IntRange(0), metavar="N", help="Seed of the sample.")
+@click.option("--seed", default=0, type=click.IntRange(0, 2**31 - 1), metavar="N", help="Seed of the sample.")
 @DOMAINS
 @STREAMED
 def curve_command(trace, capacity, points, as_json, as_csv, sample, seed, domains, **options):

@@ -45,7 +45,8 @@ class AmountType(click.ParamType):
         if self.least is not None and not value >= self.least:
             raise click.UsageError(f"{name} must be at least {self.least:,}.", ctx)
         if self.most is not None and not value <= self.most:
-            raise click.UsageError(f"{name} must be at most {self.most:,}.", ctx)
+            unit = " ms" if self.parse is units.milliseconds else ""
+            raise click.UsageError(f"{name} must be at most {self.most:,.12g}{unit}.", ctx)
         return value
 
 
@@ -120,9 +121,16 @@ TYPES: dict[str, click.ParamType] = {  # option -> what it takes, where that is 
     "--holdout": AmountType(units.share),
     "--ms-per-token": AmountType(units.in_milliseconds, 0),
     **dict.fromkeys(
-        ("--duration", "--idle-cap", "--tree-idle-cap", "--ttft", "--over-time", "--start", "--stop", "--window", "--for"),
+        ("--idle-cap", "--tree-idle-cap", "--ttft", "--over-time", "--start", "--stop", "--window", "--for"),
         AmountType(units.milliseconds),
     ),
+    "--workers": AmountType(units.count, 1, 1024),
+    "--kv-bytes-per-token": AmountType(units.count, 1, 1_000_000_000),
+    "--lanes": AmountType(units.count, 1, 100_000),
+    "--think-scale": AmountType(units.decimal, 0, 1000),
+    "--duration": AmountType(units.milliseconds, None, 30 * units.MS["d"]),
+    "--partitions": AmountType(units.count, 1, 100_000),
+    "--instances": AmountType(units.count, 1, 2048),
     "--half-life": AmountType(units.milliseconds, 1000),
     "--interval": AmountType(units.milliseconds, 100),
 }

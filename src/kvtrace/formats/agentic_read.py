@@ -222,7 +222,7 @@ class _File:
         rows = [self._rows[row] for row in order.tolist()]
         columns = _columns(rows, times[order])
         if extra == "keep":
-            columns.extra = _extra(rows, bool(own))
+            columns.extra = _extra(rows, bool(own), self._path)
         _add_links(columns, rows, own.get("links", ()), own.get("without", ()))
         if own and "service_ms" not in own.get("without", ()):
             columns.service_ms = _service_times(rows)
@@ -351,10 +351,12 @@ def _end_to_end(ids: list[np.ndarray]) -> np.ndarray:
     return np.concatenate(ids) if ids else np.empty(0, dtype=np.int64)
 
 
-def _extra(rows: list[AgenticRow], is_own: bool) -> dict[str, np.ndarray]:
+def _extra(rows: list[AgenticRow], is_own: bool, path: str) -> dict[str, np.ndarray]:
     """The other keys as extra columns; a model that is not known is no model in a file of ours."""
     columns: dict[str, np.ndarray] = {}
-    for name in dict.fromkeys(name for row in rows for name in row.others):
+    names = dict.fromkeys(name for row in rows for name in row.others)
+    scalars.require_few_keys(names, path)
+    for name in names:
         values = [row.others.get(name) for row in rows]
         if name == "model" and is_own:
             values = [None if value == NO_MODEL else value for value in values]

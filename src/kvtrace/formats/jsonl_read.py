@@ -334,6 +334,7 @@ class _PieceTable:
         self._any_outputs |= scanner.any_outputs
         for name, rows, values in piece.others:
             self._others.setdefault(name, []).append((rows + self._rows, values))
+        scalars.require_few_keys(self._others, self._path)
         for name, count in piece.nested.items():
             self._nested[name] = self._nested.get(name, 0) + count
         self._note_lines(scanner.lines)

@@ -2,15 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Sequence, Sized
 from typing import Any
 
 import numpy as np
 import orjson
 
+from .._base.errors import InputError
 from .._native import numbering
 
+MAX_KEYS = 256  # each is a column of all rows
 Chunk = tuple[np.ndarray, Any]  # rows, and their values: int64, or a list of scalars
+
+
+def require_few_keys(keys: Sized, path: str) -> None:
+    """InputError if rows have too many different keys: their columns would need memory for each key and row."""
+    if len(keys) > MAX_KEYS:
+        raise InputError(
+            f"{path}: the rows have more than {MAX_KEYS} different keys. Remove those that no format of kvtrace has."
+        )
 
 
 def decode(values) -> Any:

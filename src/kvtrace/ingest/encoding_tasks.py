@@ -14,6 +14,8 @@ import os
 import struct
 from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass, field, replace
+from itertools import groupby
+from operator import itemgetter
 from typing import Any, ClassVar
 
 import numpy as np
@@ -228,11 +230,8 @@ def partitions_of(files: list[LogSource], count: int) -> list[Partition]:
     if not items:
         return []
     number_of_item = np.minimum((sizes - sizes[0]) / max(sizes[-1], 1.0) * count, count - 1).astype(int)
-    groups = [
-        tuple(item for item, number in zip(items, number_of_item, strict=True) if number == group)
-        for group in range(count)
-    ]
-    return [Partition(number, group) for number, group in enumerate(group for group in groups if group)]
+    groups = groupby(zip(items, number_of_item, strict=True), itemgetter(1))
+    return [Partition(number, tuple(item for item, _ in group)) for number, (_, group) in enumerate(groups)]
 
 
 def collect(store: Store, folder: str, partitions: int, collector: Collector) -> None:

@@ -229,7 +229,7 @@ def _plan(
 ) -> TaskPlan:
     """The plan of the later stages, from the sizes and times of the encoded partitions."""
     blocks = sum(int(partition.blocks.sum()) for partition in encoded)
-    tasks = options.partitions or max(1, -(-blocks // options.task_blocks))
+    tasks = min(options.partitions or -(-blocks // options.task_blocks), blocks) or 1
     accounts, users = (
         any(getattr(partition, f"has_{name}") for partition in encoded) for name in ("accounts", "users")
     )

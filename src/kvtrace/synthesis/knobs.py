@@ -22,6 +22,7 @@ SIZE, SHAPE = "Size and load", "Shape"  # groups of --help
 ABOVE_ZERO = ("speedup_ratio",)
 AT_LEAST_ZERO = ("prefix_len_multiplier", "prompt_len_multiplier", "osl_multiplier")
 AT_LEAST_ONE = ("prefix_root_multiplier", "max_rejections")
+MOST = {**dict.fromkeys(AT_LEAST_ZERO, 1000), "prefix_root_multiplier": 1_000_000}
 
 
 @dataclass(frozen=True)
@@ -56,6 +57,9 @@ class Knobs:
                 value = getattr(self, name)
                 if not (isfinite(value) and value >= minimum):
                     raise UsageError(f"{_flag(name)} is {value}; it must be at least {minimum}.")
+        for name, most in MOST.items():
+            if getattr(self, name) > most:
+                raise UsageError(f"{_flag(name)} is {getattr(self, name):,}; it must be at most {most:,}.")
         if not (isfinite(self.speedup_ratio) and self.speedup_ratio > 0):
             raise UsageError(f"{_flag('speedup_ratio')} is {self.speedup_ratio}; it must be above 0.")
         for low, high, minimum in (("min_isl", "max_isl", 1), ("min_osl", "max_osl", 0)):

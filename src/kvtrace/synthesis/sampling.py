@@ -32,6 +32,7 @@ from .session_model import SessionModel
 from .tree import Tree
 
 SCALES = get_args(Scale)
+MAX_REQUESTS = 500_000_000
 
 
 def sample(
@@ -211,6 +212,8 @@ def _sized(model, options: SampleOptions) -> SampleOptions:
     for number, name in ((n, "requests"), (sessions, "sessions")):
         if number is not None and number < 1:
             raise UsageError(f"the number of {name} is {number}; it must be at least 1.")
+        if number is not None and number > MAX_REQUESTS:
+            raise UsageError(f"the number of {name} is {number:,}; it must be at most {MAX_REQUESTS:,}.")
     return replace(options, n=n, sessions=sessions)
 
 

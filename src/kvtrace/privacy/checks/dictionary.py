@@ -12,7 +12,7 @@ from __future__ import annotations
 import hashlib
 import struct
 from collections.abc import Callable, Iterator, Sequence
-from functools import cache
+from functools import cache, lru_cache
 from itertools import chain
 
 import numpy as np
@@ -93,16 +93,17 @@ def sglang(blocks) -> list[int]:
 
 def vllm(blocks) -> list[int]:
     """vLLM's sha256_cbor with PYTHONHASHSEED=0; events contain its last 64 bits."""
-    digests, parent = [], hashlib.sha256(cbor("0")).digest()
+    digests, parent = [], _root("0").digest()
     for block in blocks:
-        parent = hashlib.sha256(cbor([parent, block, None])).digest()
+        parent = hashlib.sha256(_link(parent, block)).digest()
         digests.append(int.from_bytes(parent[-8:], "big"))
     return digests
 
 
 def vllm_64(blocks) -> list[int]:
     """vLLM's former sha256_cbor_64bit, also used by llm-d: the parent is a number; for an empty seed and for "0"."""
-    return [number for seed in ("0", "") for number in _numbered_chain(blocks, _low_sha256, _low_sha256(cbor(seed)))]
+    roots = [int.from_bytes(_root(seed).digest()[-8:], "big") for seed in ("0", "")]
+    return [number for root in roots for number in _numbered_chain(blocks, _low_sha256, root)]
 
 
 def llm_d(blocks) -> list[int]:
@@ -160,6 +161,20 @@ def _head(major, number) -> bytes:
     return bytes((major << 5 | 24 + size,)) + number.to_bytes(1 << size, "big")
 
 
+@cache
+def _root(seed):
+    return hashlib.sha256(cbor(seed))
+
+
+_cbor_of_parent = lru_cache(8)(cbor)  # the dictionary has 131,072 blocks of each first parent
+
+
+def _link(parent, block) -> bytes:
+    """The CBOR of a parent's digest, the tokens of a block, and None."""
+    tokens = b"".join([_head(0, token) for token in block])
+    return b"\x83" + _cbor_of_parent(parent) + _head(4, len(block)) + tokens + b"\xf6"
+
+
 def _words(block) -> bytes:
     return struct.pack(f"<{len(block)}I", *block)
 
@@ -167,7 +182,7 @@ def _words(block) -> bytes:
 def _numbered_chain(blocks, digest, parent) -> list[int]:
     digests = []
     for block in blocks:
-        parent = digest(cbor([parent, block, None]))
+        parent = digest(_link(parent, block))
         digests.append(parent)
     return digests
 

@@ -195,7 +195,7 @@ class PromptBuilder:
         rng = np.random.default_rng([self._seed, 0x7E78])
         drawn = rng.integers(len(self.words.texts), size=START_WORDS + longest + 1)
         characters = np.array([len(text) for text in self.words.texts])
-        self._long_text = "".join([self.words.texts[word] for word in drawn.tolist()])
+        self._long_text = "".join(np.array(self.words.texts, dtype=object)[drawn].tolist())
         self._characters = offsets_of(characters[drawn])
         self._tokens = offsets_of(self.words.tokens[drawn])
 
