@@ -16,6 +16,7 @@ import numpy as np
 import kvtrace
 from kvtrace._base.errors import UsageError
 from kvtrace.privacy.profiles import PROFILES
+from kvtrace.privacy.release_options import Profile
 from kvtrace.privacy.releases import release
 from kvtrace.privacy.resampling import class_of, reused_blocks
 from kvtrace.privacy.steps import rounded_outputs
@@ -26,7 +27,8 @@ from kvtrace.trace.trace import Trace
 BLOCK, SYSTEM = 16, 6  # tokens of a block; blocks of the system prompt
 SESSIONS = 160  # half of them are in the log
 OTHERS = 40  # sessions that are surely not in it, whose scores the attacker compares
-Rows = np.ndarray  # one line a request: blocks, new blocks, output tokens
+MINUTE = 60_000  # ms
+Rows = np.ndarray  # one line a request: blocks, new blocks, output tokens; blocks of the request before it, and pause
 Files = dict[str, str]
 
 
@@ -51,10 +53,13 @@ def sessions(seed: int, count: int = SESSIONS) -> Trace:
     return Trace.from_columns(columns, block_size=BLOCK)
 
 
-def released(trace: Trace, profile: str, seed: int, users: np.ndarray | None = None) -> tuple[Trace | None, Files]:
+def released(
+    trace: Trace, profile: str | Profile, seed: int | list[int], users: np.ndarray | None = None
+) -> tuple[Trace | None, Files]:
     """A release, None if the profile finds too little in common; and what tells it from another one."""
     try:
-        done = release(trace, PROFILES[profile], users=users, rng=np.random.default_rng(seed)).trace
+        chosen = PROFILES[profile] if isinstance(profile, str) else profile
+        done = release(trace, chosen, users=users, rng=np.random.default_rng(seed)).trace
     except UsageError as error:
         return None, {"refusal": str(error)}
     columns = done.timestamp, done.input_length, done.output_length, done.hash_ids
@@ -62,9 +67,35 @@ def released(trace: Trace, profile: str, seed: int, users: np.ndarray | None = N
 
 
 def shapes(trace: Trace, session: np.ndarray | None = None) -> Rows:
-    """Blocks, new blocks (of those of its session, if it is given) and output tokens of each request."""
+    """Blocks, new blocks (of those of its session, if it is given) and output tokens of each request, and its chain.
+
+    The chain is the number of blocks of the request before it in its session, and the pause between them in minutes;
+    -1 for none. Without sessions, the request before it is the last one that has its deepest reused block.
+    """
     reused = kvtrace.unlimited_hits(trace) if session is None else reused_blocks(RowBlocks.of(trace), session)
-    return np.stack([trace.prompt_blocks, trace.prompt_blocks - reused, trace.output_length], axis=1)
+    before = _extended(trace, reused) if session is None else _preceding(session)
+    has = before >= 0
+    pause = trace.timestamp // MINUTE - trace.timestamp[before] // MINUTE
+    return np.stack(
+        [trace.prompt_blocks, trace.prompt_blocks - reused, trace.output_length,
+         np.where(has, trace.prompt_blocks[before], -1), np.where(has, pause, -1)], axis=1,
+    ).astype(np.int64)  # fmt: skip
+
+
+def _preceding(session: np.ndarray) -> np.ndarray:
+    order, before = np.argsort(session, kind="stable"), np.full(len(session), -1)
+    is_same = np.diff(session[order]) == 0
+    before[order[1:][is_same]] = order[:-1][is_same]
+    return before
+
+
+def _extended(trace: Trace, reused: np.ndarray) -> np.ndarray:
+    last, before = np.full(trace.distinct, -1), np.full(len(trace), -1)
+    for row, (start, end) in enumerate(zip(trace.offsets[:-1], trace.offsets[1:], strict=True)):
+        if reused[row]:
+            before[row] = last[trace.hash_ids[start + reused[row] - 1]]
+        last[trace.hash_ids[start:end]] = row
+    return before
 
 
 def by_set(own: Rows, released: Rows, others: Rows) -> float:
@@ -73,14 +104,25 @@ def by_set(own: Rows, released: Rows, others: Rows) -> float:
     return float(np.isin(*pairs).mean())
 
 
+def cells(rows: Rows) -> np.ndarray:
+    """The cell of each request on the finest grid of the resampling, without its prefix."""
+    return class_of(rows[:, 0], 2) * 10_000 + class_of(rows[:, 1], 2) * 100 + class_of(rows[:, 2], 4)
+
+
+def by_chains(own: Rows, released: Rows, others: Rows) -> float:
+    """The share of the session's steps (blocks of two requests in turn, and the pause) that the release has."""
+    steps = [rows[rows[:, 3] >= 0] for rows in (own, released)]
+    if not len(steps[0]):
+        return 0.0
+    mine, seen = ((rows[:, 0] * 10_000 + rows[:, 3]) * 10_000 + rows[:, 4] for rows in steps)
+    return float((np.isin(mine, seen) | np.isin(mine + 1, seen) | np.isin(mine - 1, seen)).mean())
+
+
 def by_counts(own: Rows, released: Rows, others: Rows) -> float:
     """How many more rows the release has in the session's cells than sessions that are not in it would give."""
-    cells = [
-        class_of(rows[:, 0], 2) * 10_000 + class_of(rows[:, 1], 2) * 100 + class_of(rows[:, 2], 4)
-        for rows in (own, released, others)
-    ]
-    names = np.unique(np.concatenate(cells))
-    mine, seen, usual = (np.bincount(np.searchsorted(names, rows), minlength=len(names)) for rows in cells)
+    numbers = [cells(rows) for rows in (own, released, others)]
+    names = np.unique(np.concatenate(numbers))
+    mine, seen, usual = (np.bincount(np.searchsorted(names, rows), minlength=len(names)) for rows in numbers)
     expected = (usual + 0.5) / (len(others) + 0.5 * len(names))
     return float(((seen / len(released) - expected) / expected * mine / len(own)).sum())
 

@@ -3,8 +3,10 @@
 python -m tests.attacks.table                    all cells, 200 trials each, written into the page
 python -m tests.attacks.table --trials 20 --show print the table; the page stays
 python -m tests.attacks.table --only strict      a column, or a row by its words; new cells are always measured
+python -m tests.attacks.table --real ../shared/data   the page's other two tables instead, on real logs (see real.py)
 
 In half of the trials of a cell the victim did what the attacker guesses, so half of the answers are right by chance.
+Two trials share a log, so that (=) can show that the victim changes no byte; where rows are new, each has its own.
 A row is one line of ATTACKS, a column one profile of PROFILES. `test_table.py` holds each cell with fewer trials.
 """
 
@@ -13,7 +15,7 @@ from __future__ import annotations
 import argparse
 import re
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from math import sqrt
 from pathlib import Path
@@ -22,7 +24,7 @@ import kvtrace
 from kvtrace._base.errors import UsageError
 from kvtrace.privacy.profiles import PROFILES
 from kvtrace.trace.trace import Trace
-from tests.attacks import members
+from tests.attacks import likelihood, members, real
 from tests.attacks.trials import (
     ONE_ACCOUNT,
     TAILS,
@@ -43,7 +45,6 @@ PAGE = Path(__file__).resolve().parents[2] / "docs/privacy/privacy.md"
 REAL = SHARED / "data/mooncake/conversation_trace.jsonl"
 REFUSED = "refused"
 ON_PAGE = ""  # a cell that cannot be measured here: that of the page stays
-TABLE = re.compile(r"(?<=<!-- attacks -->\n).*?(?=<!-- end of attacks -->)", re.S)
 TRIALS = 200
 
 Cell = Callable[[str, int, Path], str]  # of profile, trials, folder
@@ -63,10 +64,11 @@ def in_trials(trial: Trial) -> Cell:
     """The cell of an attack with a yes or no as its answer."""
 
     def cell(profile: str, trials: int, folder: Path) -> str:
-        right, refused, is_same = 0, 0, True
+        in_pairs = not PROFILES[profile].resample
+        right, refused, is_same = 0, 0, in_pairs
         published: dict[int, Files] = {}
         for number in range(trials):
-            seed, truth = number // 2, bool(number % 2)
+            seed, truth = number // 2 if in_pairs else number, bool(number % 2)
             try:
                 answer, files = trial(profile, folder, seed, truth)
             except UsageError:  # too few contributors have anything in common: a no
@@ -80,17 +82,14 @@ def in_trials(trial: Trial) -> Cell:
 
 
 def in_words(right: int, trials: int, *, is_same: bool = False) -> str:
-    """The text of a cell: the right answers, and (=) if the files are the same, or the 95 % interval of their share.
+    """The text of a cell: the right answers, and (=) if the files are the same.
 
     >>> in_words(20, 20), in_words(10, 20, is_same=True), in_words(12, 20)
-    ('**20/20**', '10/20 (=)', '12/20 (39-78 %)')
+    ('**20/20**', '10/20 (=)', '12/20')
     """
     if right == trials:
         return f"**{right}/{trials}**"
-    if is_same:
-        return f"{right}/{trials} (=)"
-    low, high = interval(right, trials)
-    return f"{right}/{trials} ({100 * low:.0f}-{100 * high:.0f} %)"
+    return f"{right}/{trials} (=)" if is_same else f"{right}/{trials}"
 
 
 def interval(right: int, trials: int) -> tuple[float, float]:
@@ -111,7 +110,7 @@ def on_a_real_trace(share: Callable[[Trace, str], float]) -> Cell:
 
     def cell(profile: str, trials: int, folder: Path) -> str:
         if PROFILES[profile].resample:
-            return "all rows are new"
+            return "new rows"
         if not REAL.exists():
             return ON_PAGE
         return f"{100 * share(kvtrace.read(REAL), profile):.4g} %"
@@ -122,6 +121,16 @@ def on_a_real_trace(share: Callable[[Trace, str], float]) -> Cell:
 def guess(service: Callable[[int], Service]) -> Cell:
     """The cell of a guess about a document that the victim of a service sent."""
     return in_trials(guesses(service))
+
+
+def guessers(profile: str) -> int:
+    """The accounts of one attacker with which a guess tells most."""
+    return MOST if PROFILES[profile].resample else max(1, PROFILES[profile].k - 1)
+
+
+def ratio(cases: likelihood.Cases) -> Cell:
+    """The cell of an attack by a likelihood ratio."""
+    return in_trials(likelihood.likelihood(cases))
 
 
 def accounts(count: int) -> tuple[dict, ...]:
@@ -136,8 +145,10 @@ def member(user: object = None) -> dict:
 
 NOBODY: dict[str, str] = {}  # fields of an anonymous request
 NINE = (NOBODY,) * 9
+MOST = 25  # accounts, of which about k = 10 are drawn: tried with 10 to 30
 VICTIM = account("v")
 COPY = "holder of a copy of a session"
+ALL_BUT = "k - 1 accounts (2; 9; 25)*"
 READER, ONE, FOLDER = "reader of the release", "one account", "colleague in a shared folder"
 MEMBER = "user of an account, also without a name"
 DOCUMENT, SENT, ANONYMOUS = (
@@ -151,7 +162,10 @@ ATTACKS = [
     Attack(READER, "the last tokens of a prompt", in_trials(guesses(lambda k: TAILS, looks_up_tails))),
     Attack(READER, "the row of a request with known time and lengths", on_a_real_trace(located),
            needs_data=True),
+    Attack(READER, "whether that request is in the log", in_trials(members.single_request)),
     Attack(COPY, "whether it is in the log, by its set of lengths", in_trials(members.member(members.by_set, 0.9))),
+    Attack(COPY, "the same, by its chain of lengths and pauses", in_trials(members.member(members.by_chains, 0.9))),
+    Attack(COPY, "the same, knowing all other sessions*", ratio(likelihood.session)),
     Attack(READER, "a time within its second, from service times and delays", in_trials(time_within_its_step)),
     Attack(READER, "the size of the whole, from a sample", in_trials(whole_of_a_sample)),
     Attack(ONE, DOCUMENT, guess(lambda k: ONE_ACCOUNT)),
@@ -168,7 +182,8 @@ ATTACKS = [
     Attack(MEMBER, "whether another of its users did",
            guess(lambda k: Service((member("a"), member()), member("v"), member))),
     Attack(MEMBER, "the same, without names", guess(lambda k: Service((member(),), member(), member))),
-    Attack("k + 6 accounts (9; 16)", "whether an account did", in_trials(members.document(lambda k: k + 6))),
+    Attack(ALL_BUT, "whether an account did", ratio(likelihood.document(guessers))),
+    Attack(ALL_BUT, "the same, if 12 sent its first part", ratio(likelihood.document(guessers, nested=12))),
     Attack(FOLDER, "text, keys or users, from the files of a run", held("none found")),
     Attack(FOLDER, "to lead the run to another file, or read its checkpoint", held("refused")),
     Attack("holder of two releases", "which rows are the same request, by time and lengths", on_a_real_trace(linked),
@@ -179,11 +194,26 @@ ATTACKS = [
 Cells = dict[tuple[str, str, str], str]  # (attacker, goal, profile) -> text
 
 
+def place_of(name: str) -> re.Pattern[str]:
+    """The place of a table of the page."""
+    return re.compile(rf"(?<=<!-- {name} -->\n).*?(?=<!-- end of {name} -->)", re.S)
+
+
+def lines_on_page(name: str) -> list[list[str]]:
+    """The cells of each line of a table of the page."""
+    match = place_of(name).search(PAGE.read_text(encoding="utf-8"))
+    assert match, f"the page has no place for the table {name!r}"
+    return [[cell.strip() for cell in line[1:-1].split("|")] for line in match[0].splitlines()]
+
+
+def write(name: str, made: str) -> None:
+    """Put a table into the page."""
+    PAGE.write_text(place_of(name).sub(lambda _: made, PAGE.read_text(encoding="utf-8")), encoding="utf-8")
+
+
 def on_page() -> Cells:
     """The cells of the page."""
-    match = TABLE.search(PAGE.read_text(encoding="utf-8"))
-    assert match, "the page has no place for the table"
-    head, _, *lines = ([cell.strip(" `") for cell in line[1:-1].split("|")] for line in match[0].splitlines())
+    head, _, *lines = ([cell.strip(" `") for cell in line] for line in lines_on_page("attacks"))
     cells, attacker = {}, ""
     for who, goal, *texts in lines:
         attacker = who or attacker
@@ -203,8 +233,23 @@ def table(trials: int, folder: Path, *, only: str = "") -> str:
             cells.append((None if is_kept else attack.cell(name, trials, folder)) or old.get(place, ""))
         lines.append(("" if attack.attacker == before else attack.attacker, attack.goal, *cells))
         before = attack.attacker
+    return in_markdown(lines)
+
+
+def in_markdown(lines: Iterable[Iterable[str]]) -> str:
+    """The lines of a table, the second of them of dashes."""
     written = "".join(f"| {' | '.join(line)} |\n".replace("|  |", "| |") for line in lines)
     return written.replace(" --- ", "---")
+
+
+def real_tables(data: Path, trials: int) -> dict[str, str]:
+    """The tables of real logs; lines of the page stay where a log is missing."""
+    made = {}
+    for name, measured in (("real", real.attacks(data, trials)), ("costs", real.costs(data))):
+        head, dashes, *lines = lines_on_page(name)
+        new = {line[0].split(" (")[0]: line for line in measured}
+        made[name] = in_markdown([head, dashes, *(new.get(line[0].split(" (")[0], line) for line in lines)])
+    return made
 
 
 def main() -> None:
@@ -214,13 +259,18 @@ def main() -> None:
     parser.add_argument(
         "--only", default="", metavar="WORDS", help="an attacker, a goal or a profile; other cells stay"
     )
+    parser.add_argument("--real", type=Path, metavar="FOLDER", help="make the tables of the real logs of this folder")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
-        made = table(options.trials, Path(folder), only=options.only)
-    if options.show:
-        print(made, end="")
-    else:
-        PAGE.write_text(TABLE.sub(lambda _: made, PAGE.read_text(encoding="utf-8")), encoding="utf-8")
+        if options.real:
+            made = real_tables(options.real, options.trials)
+        else:
+            made = {"attacks": table(options.trials, Path(folder), only=options.only)}
+    for name, lines in made.items():
+        if options.show:
+            print(lines)
+        else:
+            write(name, lines)
 
 
 if __name__ == "__main__":

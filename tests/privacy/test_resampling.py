@@ -14,7 +14,7 @@ from kvtrace.ingest.keys import Key
 from kvtrace.privacy.profiles import PROFILES, profile
 from kvtrace.privacy.release_options import ReleaseOptions
 from kvtrace.privacy.releases import release
-from kvtrace.privacy.resampling import LADDER, cells_of, reused_blocks, shapes_of
+from kvtrace.privacy.resampling import LADDER, cells_of, near_powers, reused_blocks, shapes_of
 from kvtrace.privacy.trace_draft import RowBlocks
 from kvtrace.trace.building import toy
 from kvtrace.trace.columns import replace_columns
@@ -90,6 +90,20 @@ def test_a_cell_has_k_contributors_on_its_grid(log, k):
         assert len(np.unique(log.session[shapes.prefix == prefix])) > 0
         has_it = np.repeat(np.arange(len(log)), np.diff(blocks.offsets))[blocks.number == prefix]
         assert len(np.unique(log.session[has_it])) >= k
+
+
+def test_one_request_does_not_set_the_number_of_new_rows():
+    """1,448 requests are just nearer to 1,024 than to 2,048, and 1,449 are not: a fixed threshold showed the one."""
+    users = np.arange(1449) % 150
+    for count in (1448, 1449):
+        trace = toy(*["0 1 2"] * count)
+        assert {len(drawn(trace, seed, users=users[:count]).trace) for seed in range(20)} == {1024, 2048}
+
+
+@pytest.mark.parametrize(("value", "rounded"), [(64, {64}), (70, {64}), (90, {64, 128}), (91, {64, 128}), (116, {128})])
+def test_numbers_are_rounded_to_powers_of_two_by_chance_between_two(value, rounded):
+    rng = np.random.default_rng(1)
+    assert {float(near_powers(value, rng)) for _ in range(100)} == rounded
 
 
 # -- refusals ----------------------------------------------------------------------------------------------------------

@@ -4,17 +4,18 @@ Requests are drawn from the log, independently and of each contributor one on av
 the prefix that it shares with at least k drawn contributors, whether it extends an earlier request of its contributor,
 and its lengths on a coarse grid. Cells of fewer than k drawn contributors climb to a coarser grid, or are left out. New
 rows are made of the cells: lengths within the cell, links, times and order by chance. So all that is released follows
-from the draws, and from a few numbers rounded to powers of two. One contributor adds about one draw to cells of at
-least k, whose numbers of draws vary by sqrt(k) by chance: even who knows all other requests learns little about it.
+from the draws, and from a few numbers rounded to powers of two, up or down by chance: with a fixed threshold, whoever
+sets the rest of a log could see a single request. One contributor adds about one draw to cells of at least k, whose
+numbers of draws vary by sqrt(k) by chance: even who knows all other requests learns little about it.
 """
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from .._base.arrays import offsets_of
 from .._base.errors import UsageError
@@ -22,6 +23,7 @@ from ..trace.columns import Columns
 from .trace_draft import RowBlocks, TraceDraft
 
 ENOUGH = 1000  # draws, from which on contributors with many rows count more
+BETWEEN = 0.25  # powers of two within which chance decides on the rounding
 NEVER = 1 << 31  # more contributors, or cells, than any log has
 QUARTILES = 1.349  # standard deviations of a normal distribution between its quartiles
 
@@ -101,12 +103,12 @@ def resample(
             f"nothing is left to release: no kind of request is common to {k} of the contributors that were drawn, and "
             f"the log has {int(who.max(initial=-1)) + 1:,}. Use a larger log, or --profile strict."
         )
-    cell = repeated(cells.cell, is_new[draws], float(is_new.mean()), 1 << round(math.log2(len(known))), rng)
+    cell = repeated(cells.cell, is_new[draws], float(is_new.mean()), int(near_powers(len(known), rng)), rng)
     count = len(cell)
     depth = np.where(cells.prefix >= 0, shapes.depth[cells.example], 0)
     length, reuse, output = lengths_within(cells, depth, cell, rng)
     parent = parents_of(cells.prefix[cell], reuse, length, rng)
-    time = times_of(parent, length, *pace_of(draft.rows.timestamp[known], who, is_new), rng)
+    time = times_of(parent, length, *pace_of(draft.rows.timestamp[known], who, is_new, rng), rng)
     order = np.argsort(time, kind="stable")
     linked = linked_blocks(drawn, cells, depth, cell, parent, np.minimum(reuse, length[parent]), length, order)
     rows = Columns(
@@ -118,32 +120,43 @@ def resample(
 def drawn_rows(contributor: np.ndarray, rows: np.ndarray, rng: np.random.Generator) -> np.ndarray:
     """Some of the rows, drawn independently: of each contributor half a row on average, or fewer.
 
-    A contributor with more rows is drawn more often, up to a power of two. It is the largest that leaves ENOUGH draws,
-    and at least the median number of rows.
+    A contributor with more rows is drawn more often, up to a power of two. It is the largest that leaves about ENOUGH
+    draws, and at least one near the geometric mean of their numbers of rows.
 
     >>> drawn_rows(np.array([0, 0, 1, 2, 3]), np.arange(1, 5), np.random.default_rng(1))
-    array([3, 4])
+    array([1, 4])
     """
     if not len(rows):
         return rows
     count = np.bincount(contributor[rows])
-    limit = 1 << round(math.log2(np.median(count[count > 0])))
-    while np.minimum(count, 2 * limit).sum() >= ENOUGH * 2 * limit and limit < count.max():
+    limit = int(near_powers(np.exp(np.log(count[count > 0]).mean()), rng))
+    enough = ENOUGH * 2 ** (rng.random() - 0.5)
+    while np.minimum(count, 2 * limit).sum() >= enough * 2 * limit and limit < count.max():
         limit *= 2
     weight = np.minimum(count, limit)
     chance = (weight / weight.sum() / np.maximum(count, 1))[contributor[rows]]
     return rng.choice(rows, size=int(weight.sum()) // (2 * limit), p=chance / chance.sum())
 
 
+def near_powers(values: ArrayLike, rng: np.random.Generator) -> np.ndarray:
+    """The power of two nearest to each value, and between two powers one of them by chance.
+
+    >>> near_powers([8, 9, 11.3, 11.3, 11.3, 11.3, 15], np.random.default_rng(1)).tolist()
+    [8.0, 8.0, 8.0, 16.0, 8.0, 8.0, 16.0]
+    """
+    exact = np.log2(values)
+    return 2.0 ** np.floor(exact + 0.5 + (rng.random(exact.shape) - 0.5) * BETWEEN)
+
+
 def repeated(cell: np.ndarray, is_new: np.ndarray, share: float, count: int, rng: np.random.Generator) -> np.ndarray:
     """The cells of new rows: those of the draws, in turn, with about this share of new ones.
 
-    >>> repeated(np.array([0, 1, -1, 2]), np.array([True, True, False, False]), 0.2, 8, np.random.default_rng(1))
-    array([2, 0, 1, 2, 2, 2, 2, 2])
+    >>> repeated(np.array([0, 1, -1, 2]), np.array([True, True, False, False]), 0.25, 8, np.random.default_rng(1))
+    array([2, 2, 2, 0, 1, 2, 2, 2])
     """
     kept = [rng.permutation(cell[(cell >= 0) & (is_new == new)]) for new in (True, False)]
     smaller = min(share, 1 - share)
-    smaller = 2.0 ** round(math.log2(smaller)) if smaller else 0.0
+    smaller = min(0.5, float(near_powers(smaller, rng))) if smaller else 0.0
     wanted = round(count * (smaller if share < 0.5 else 1 - smaller)) if len(kept[1]) else count
     wanted = wanted if len(kept[0]) else 0
     return rng.permutation(np.concatenate([np.resize(kept[0], wanted), np.resize(kept[1], count - wanted)]))
@@ -246,10 +259,13 @@ def parents_of(prefix: np.ndarray, reuse: np.ndarray, length: np.ndarray, rng: n
     return parent
 
 
-def pace_of(timestamp: np.ndarray, contributor: np.ndarray, is_new: np.ndarray) -> tuple[float, np.ndarray]:
+def pace_of(
+    timestamp: np.ndarray, contributor: np.ndarray, is_new: np.ndarray, rng: np.random.Generator
+) -> tuple[float, np.ndarray]:
     """Twice the median time of new conversations, and the quartiles of a contributor's pauses: powers of two in ms.
 
-    >>> pace_of(np.array([0.0, 900.0, 2000.0, 3000.0]), np.array([0, 1, 0, 1]), np.array([True, True, False, False]))
+    >>> time, is_new = np.array([0.0, 1024.0, 2048.0, 3072.0]), np.array([True, True, False, False])
+    >>> pace_of(time, np.array([0, 1, 0, 1]), is_new, np.random.default_rng(1))
     (1024.0, array([2048., 2048., 2048.]))
     """
     order = np.argsort(contributor, kind="stable")
@@ -257,8 +273,8 @@ def pace_of(timestamp: np.ndarray, contributor: np.ndarray, is_new: np.ndarray) 
     starts = timestamp[is_new] if is_new.any() else timestamp
     middle = np.median(starts - timestamp[0])
     quartiles = np.quantile(pauses, [0.25, 0.5, 0.75]) if len(pauses) else np.zeros(3)
-    last, *rounded = 2.0 ** np.round(np.log2(np.maximum(1.0, [2 * middle, *quartiles])))
-    return float(last), np.array(rounded)
+    last, *rounded = near_powers(np.maximum(1.0, [2 * middle, *quartiles]), rng)
+    return float(last), np.sort(rounded)
 
 
 def times_of(parent: np.ndarray, length: np.ndarray, last_ms: float, pauses_ms: np.ndarray, rng) -> np.ndarray:
