@@ -133,7 +133,8 @@ def test_lmetric_leaves_a_busy_instance_that_has_the_prefix():
 @pytest.mark.parametrize(
     ("count", "router", "changed", "message"),
     [
-        (0, "sticky", {}, "--instances must be at least 1"),
+        (0, "sticky", {}, "--instances must be from 1 to 2,048"),
+        (2049, "sticky", {}, "--instances must be from"),
         (2, "nobody", {}, "'nobody' is not a router. Try round-robin"),
         (2, "sticky", {"schedule": parse_schedule("concurrency:3")}, "supports --schedule serial and open-loop"),
         (2, "sticky", {"policy": "belady"}, "does not support the upper bound belady"),

@@ -121,16 +121,12 @@ TYPES: dict[str, click.ParamType] = {  # option -> what it takes, where that is 
     "--holdout": AmountType(units.share),
     "--ms-per-token": AmountType(units.in_milliseconds, 0),
     **dict.fromkeys(
-        ("--idle-cap", "--tree-idle-cap", "--ttft", "--over-time", "--start", "--stop", "--window", "--for"),
+        ("--duration", "--idle-cap", "--tree-idle-cap", "--ttft", "--over-time", "--start", "--stop", "--window", "--for"),
         AmountType(units.milliseconds),
     ),
     "--workers": AmountType(units.count, 1, 1024),
     "--kv-bytes-per-token": AmountType(units.count, 1, 1_000_000_000),
-    "--lanes": AmountType(units.count, 1, 100_000),
-    "--think-scale": AmountType(units.decimal, 0, 1000),
-    "--duration": AmountType(units.milliseconds, None, 30 * units.MS["d"]),
     "--partitions": AmountType(units.count, 1, 100_000),
-    "--instances": AmountType(units.count, 1, 2048),
     "--half-life": AmountType(units.milliseconds, 1000),
     "--interval": AmountType(units.milliseconds, 100),
 }

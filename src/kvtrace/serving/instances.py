@@ -193,8 +193,7 @@ def simulate_instances(
 
     trace = in_domains(trace)
     check_router(router, in_time=False)
-    if instances < 1:
-        raise UsageError("--instances must be at least 1.")
+    _require_number(instances)
     if schedule is not None or setting.schedule.kind == "serial":
         setting = replace(setting, schedule=parse_schedule(schedule or OVERLAP))
     if setting.schedule.kind == "concurrency":
@@ -242,6 +241,7 @@ def _hashed(value: int) -> int:
 
 
 CHUNK = 1 << 12  # requests between two reports of progress
+MAX_INSTANCES = 2048  # each has the cache of an engine
 
 
 class Cost(Protocol):
@@ -250,6 +250,11 @@ class Cost(Protocol):
     def terms(self, cache_tokens: int) -> dict[str, float]:
         """The terms of the kernel, for a cache of so many tokens."""
         ...
+
+
+def _require_number(instances: int) -> None:
+    if not 1 <= instances <= MAX_INSTANCES:
+        raise UsageError(f"--instances must be from 1 to {MAX_INSTANCES:,}.")
 
 
 @dataclass(frozen=True)
@@ -266,6 +271,9 @@ class InstanceGroup:
     prefetch: bool
     timelines: bool
     api_server_count: int | None = None
+
+    def __post_init__(self) -> None:
+        _require_number(self.instances)
 
     def deploy(self, trace: Trace, demand: BlockDemand | None = None) -> Deployed:
         """The compiled instances and their router, ready for the requests of a trace."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from math import inf, isfinite
+from math import isfinite
 from numbers import Integral
 from typing import Any, TypedDict
 
@@ -28,6 +28,7 @@ from .serving_run import ServingRun, served_only
 
 STARTS = ("beginning", "inside")  # where the first tree of each lane starts
 NEVER = 1e300  # a time of the kernels that does not come
+MAX_LANES, MAX_DURATION_S, MAX_THINK_SCALE = 100_000, 30 * 86_400, 1000  # a run's memory and time grow with them
 
 
 @dataclass(frozen=True)
@@ -55,20 +56,22 @@ class ClosedLoop:
         for name, number in (("lanes", self.lanes), ("warm-up", self.warm_up), ("seed", self.seed)):
             if not isinstance(number, Integral):
                 raise UsageError(f"--{name} must be a whole number, not {number!r}.")
-        if self.lanes < 1:
-            raise UsageError("--lanes must be at least 1.")
+        if not 1 <= self.lanes <= MAX_LANES:
+            raise UsageError(f"--lanes must be from 1 to {MAX_LANES:,}.")
         if self.warm_up < 0:
             raise UsageError("--warm-up must be at least 0 requests of each lane.")
         if self.start not in STARTS:
             raise UsageError(f"{self.start!r} is not a start of a closed loop. Try {' or '.join(STARTS)}.")
         if len(self.start_range) != 2 or not 0 <= self.start_range[0] <= self.start_range[1] <= 1:
             raise UsageError("--start-inside takes two shares from 0 to 1, the smaller one first. Try 25%-75%.")
-        if not 0 <= self.think_scale < inf:
-            raise UsageError("--think-scale must be at least 0.")
+        if not 0 <= self.think_scale <= MAX_THINK_SCALE:
+            raise UsageError(f"--think-scale must be from 0 to {MAX_THINK_SCALE:,}.")
         for name, seconds in (("duration", self.duration_s), ("idle-cap", self.idle_cap_s),
                               ("tree-idle-cap", self.tree_idle_cap_s)):  # fmt: skip
             if seconds is not None and not (seconds > 0 and isfinite(seconds)):
                 raise UsageError(f"--{name} must be longer than 0 s.")
+        if self.duration_s is not None and self.duration_s > MAX_DURATION_S:
+            raise UsageError("--duration must be at most 30 days.")
 
 
 def require_dependencies(trace: Columns) -> None:
