@@ -22,6 +22,7 @@ from kvtrace.cache import engines
 from kvtrace.cli import run
 from kvtrace.formats import format_table
 from kvtrace.formats.reading import read_columns
+from kvtrace.formats.weka_columns import seconds_of
 from kvtrace.trace.columns import Columns
 from kvtrace.trace.dependencies import JOIN, SPAWN
 from kvtrace.trace.hits import count_hits, unlimited_hits
@@ -524,3 +525,8 @@ def test_a_subagent_that_starts_with_others_keeps_its_place(tmp_path):
     trace = kvtrace.Trace.from_columns(columns, block_size=4)
     kvtrace.write(trace, tmp_path / "day.sessions", format="weka", extra=True)
     assert kvtrace.read(tmp_path / "day.sessions").input_length.tolist() == [1, 2, 3, 4]
+
+
+def test_times_of_centuries_stay_whole():
+    late_ms = np.arange(49_999_999_960_000.0, 49_999_999_960_100.0)
+    assert (seconds_of(late_ms) == late_ms / 1000).all()

@@ -76,7 +76,8 @@ def seconds_of(time_ms: np.ndarray) -> np.ndarray:
     >>> seconds_of(np.array([61114.0, 0.1 + 0.2]))
     array([6.1114e+01, 3.0000e-04])
     """
-    return np.round(time_ms, 6) / 1000
+    has_decimals = np.abs(time_ms) < 2.0**53 / 10**6  # larger doubles do not have six, and rounding would change them
+    return np.where(has_decimals, np.round(time_ms, 6), time_ms) / 1000
 
 
 def since(start_s: np.ndarray, base_s: np.ndarray) -> np.ndarray:
