@@ -7,10 +7,11 @@ from dataclasses import replace
 import pytest
 
 import kvtrace
+from kvtrace.capture import sealing
 from kvtrace.capture.intake import Ledger
 from kvtrace.capture.recorder import Recorder, RecorderCounts
 from kvtrace.capture.sealing import Sealed, _verdict, seal, sentence_of
-from kvtrace.capture.windows import STATE, WindowFile
+from kvtrace.capture.windows import STATE, WindowFile, remove_window
 from kvtrace.cli import run
 from kvtrace.cli.record import _summary
 from kvtrace.privacy.checks.finding import Audit, Finding
@@ -179,15 +180,31 @@ def test_the_summary_of_a_proxy_names_what_its_upstream_did_not_answer():
     assert list(_summary(counts))[1:] == [f"proxy       {words}"]
 
 
+def test_a_window_goes_after_the_lock_of_its_trace(tmp_path, monkeypatch):
+    path, there = empty_window(tmp_path), []
+    monkeypatch.setattr(sealing, "remove_window", lambda path: there.extend(os.listdir(tmp_path)))
+    seal(path, tmp_path)  # a kill in this moment
+    assert there == [path.name]
+    monkeypatch.undo()
+    remove_window(path)
+    remove_window(path)  # two recorders may seal one window, one after the other
+
+
 def test_a_window_with_a_source_and_no_request_leaves_no_file_and_says_what_is_lost(tmp_path):
-    path = tmp_path / "window-20261123T100000Z.window"
+    path = empty_window(tmp_path)
+    done = seal(path, tmp_path)
+    assert (done.files, done.lost) == ([], 5) and not path.exists()
+    assert sentence_of(done) == f"{path.stem}: no request was recorded; 5 lost."
+
+
+def empty_window(folder):
+    """The file of a window that has ended, with a source, no request and five that were lost."""
+    path = folder / "window-20261123T100000Z.window"
     file = WindowFile(path, header(path.stem, **OPTIONS) | {"accepted": 3, "dropped": 0})
     meta = {"log": {}, "hash": "", "session_mode": ""}
     file.source("follow", {"block_size": 16, "tail": "kept", "outputs": False, "holds_hashes": False, "meta": meta})
     file.finish(accepted=8, dropped=0)
-    done = seal(path, tmp_path)
-    assert (done.files, done.lost) == ([], 5) and not path.exists()
-    assert sentence_of(done) == f"{path.stem}: no request was recorded; 5 lost."
+    return path
 
 
 def test_one_request_is_not_one_requests():

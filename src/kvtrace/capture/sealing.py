@@ -88,7 +88,7 @@ def seal(path: str | Path, folder: str | Path) -> Sealed:
         result = Sealed(window.name, [], lost=lost, dropped=missed, rejected=window.malformed)
         if not _is_sealed(output):  # else a recorder died after the trace was written
             result = _publish(window, output, result)
-        remove_window(path)
+    remove_window(path)  # after the lock: what a kill leaves in between goes when the window is sealed again
     return result
 
 

@@ -19,7 +19,7 @@ import os
 import struct
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from hashlib import blake2b
 from pathlib import Path
@@ -181,7 +181,7 @@ def read_window(path: str | Path) -> Window | None:
 def remove_window(path: str | Path) -> None:
     """Delete a window's file, in the folder of open windows that is this user's alone."""
     place, base = os.path.split(path)
-    with own_folder(place, make=False) as folder:
+    with own_folder(place, make=False) as folder, suppress(FileNotFoundError):
         folder.unlink(base)
 
 
