@@ -28,7 +28,7 @@ from .serving_run import ServingRun, served_only
 
 STARTS = ("beginning", "inside")  # where the first tree of each lane starts
 NEVER = 1e300  # a time of the kernels that does not come
-MAX_LANES, MAX_DURATION_S, MAX_THINK_SCALE = 100_000, 30 * 86_400, 1000  # a run's memory and time grow with them
+MAX_LANES, MAX_DURATION_S, MAX_THINK_SCALE = 16_384, 30 * 86_400, 1000  # a run's memory and time grow with them
 
 
 @dataclass(frozen=True)
