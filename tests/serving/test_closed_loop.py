@@ -139,7 +139,9 @@ def test_the_open_loop_serves_the_same_arrivals_in_the_same_time(engine, router,
     [({"lanes": 1.5}, "--lanes must be a whole number, not 1.5."), ({"lanes": "2"}, "--lanes must be a whole number"),
      ({"seed": "x"}, "--seed must be a whole number"), ({"warm_up": -1}, "--warm-up must be at least 0"),
      ({"start_range": (0.5,)}, "--start-inside takes two shares"), ({"think_scale": -1}, "--think-scale must be from"),
-     ({"lanes": 10**9}, "--lanes must be from"), ({"duration_s": 1e9}, "--duration must be at most")],
+     ({"lanes": 10**9}, "--lanes must be from"),
+     ({"lanes": 1000, "warm_up": 1001}, "--warm-up must be at most 1,000 requests"),
+     ({"duration_s": 1e9}, "--duration must be at most")],
 )  # fmt: skip
 def test_bad_options_are_refused(options, message):
     with pytest.raises(UsageError, match=message):

@@ -28,7 +28,8 @@ from .serving_run import ServingRun, served_only
 
 STARTS = ("beginning", "inside")  # where the first tree of each lane starts
 NEVER = 1e300  # a time of the kernels that does not come
-MAX_LANES, MAX_DURATION_S, MAX_THINK_SCALE = 16_384, 30 * 86_400, 1000  # a run's memory and time grow with them
+MAX_WARM_UP = 1_000_000  # requests of all lanes; a run's memory and time grow with them, and with the next three
+MAX_LANES, MAX_DURATION_S, MAX_THINK_SCALE = 16_384, 30 * 86_400, 1000
 
 
 @dataclass(frozen=True)
@@ -60,6 +61,8 @@ class ClosedLoop:
             raise UsageError(f"--lanes must be from 1 to {MAX_LANES:,}.")
         if self.warm_up < 0:
             raise UsageError("--warm-up must be at least 0 requests of each lane.")
+        if self.warm_up * self.lanes > MAX_WARM_UP:
+            raise UsageError(f"--warm-up must be at most {MAX_WARM_UP // self.lanes:,} requests of each lane.")
         if self.start not in STARTS:
             raise UsageError(f"{self.start!r} is not a start of a closed loop. Try {' or '.join(STARTS)}.")
         if len(self.start_range) != 2 or not 0 <= self.start_range[0] <= self.start_range[1] <= 1:
