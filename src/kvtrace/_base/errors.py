@@ -36,6 +36,10 @@ class InputError(KvtraceError):
     status = 3
 
 
+class MissingFileError(InputError, FileNotFoundError):
+    """A file does not exist."""
+
+
 class AuditError(KvtraceError):
     """A trace reveals more than its profile allows; nothing was written."""
 

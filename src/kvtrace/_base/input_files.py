@@ -259,7 +259,7 @@ def unreadable(path: str | Path, error: OSError) -> InputError:
     kvtrace._base.errors.InputError: day.jsonl: cannot be read (Permission denied).
     """
     if isinstance(error, FileNotFoundError):
-        return InputError(f"{path}: no such file.")
+        return MissingFileError(f"{path}: no such file.")
     if isinstance(error, IsADirectoryError):
         return InputError(f"{path}: this is a folder, not a file.")
     if error.errno == errno.ELOOP:
