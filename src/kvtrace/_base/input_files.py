@@ -21,7 +21,7 @@ from typing import Any, BinaryIO, Protocol
 
 import numpy as np
 
-from .errors import InputError, KvtraceError, UsageError
+from .errors import InputError, KvtraceError, MissingFileError, UsageError
 from .files import BUFFER, PLAIN, SUFFIXES, is_std, name_of
 
 

@@ -36,6 +36,7 @@ FIRST = {  # command -> the options that may go without their names, after the f
     "curve": ("capacity",), "simulate": ("capacity", "policy"), "explain": ("capacity", "policy"),
     "tune": ("capacity", "policy"),
 }  # fmt: skip
+FIRST_FILES = {"inputs", "traces", "mixed"}  # arguments that take several files
 FILES_ALONE = {"check", "audit", "convert", "release", "synthesize"}  # these read their traces as files
 MADE = {"anonymize", "convert", "release", "join", "synthesize"}  # without an output they return the trace
 ANYTHING = {"policies", "policy", "model_config", "gpu", "gpu_name"}  # may be a class, a mapping or a value of ours
@@ -101,12 +102,6 @@ def function_of(name: str) -> Callable[..., Any]:
     function.__doc__ = _help_of(command)
     function.__signature__ = signature  # type: ignore[attr-defined]
     return function
-
-
-def __getattr__(name: str) -> Any:
-    if name not in NAMES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return globals().setdefault(name, function_of(name))
 
 
 # -- a call ------------------------------------------------------------------------------------------------------
