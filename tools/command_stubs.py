@@ -88,7 +88,7 @@ def text() -> str:
     for name in functions.NAMES:
         command = commands.commands[name]
         if name not in OVERLOADS:
-            lines.append(_signature(command, {}, TYPES.get(name) or RESULTS[name][1]))
+            lines.append(_signature(command, {}, TYPES.get(name) or RESULTS.get(name, ("", "Any"))[1]))
         for changes, result in OVERLOADS.get(name, []):  # a list in the text of `simulate` is an exception to its types
             ignored = "  # type: ignore[overload-overlap]" if result == "Simulation" else ""
             lines += ["@overload", _signature(command, changes, result).replace("(\n", f"({ignored}\n", 1)]

@@ -8,7 +8,19 @@ from ._base import results as _results
 __version__ = "0.1.0.dev0"
 
 _find, __dir__, __all__ = _lazy.attach(__name__, __file__)
-_ROOMS = ("analysis", "cache", "capture", "formats", "ingest", "privacy", "report", "serving", "synthesis", "text", "trace")
+_ROOMS = (
+    "analysis",
+    "cache",
+    "capture",
+    "formats",
+    "ingest",
+    "privacy",
+    "report",
+    "serving",
+    "synthesis",
+    "text",
+    "trace",
+)
 
 
 def __getattr__(name: str) -> Any:

@@ -63,7 +63,7 @@ def released(trace: Trace, profile: str, seed: int, users: np.ndarray | None = N
 
 def shapes(trace: Trace, session: np.ndarray | None = None) -> Rows:
     """Blocks, new blocks (of those of its session, if it is given) and output tokens of each request."""
-    reused = kvtrace.unlimited_hits(trace) if session is None else reused_blocks(RowBlocks.of(trace), session)
+    reused = kvtrace.trace.unlimited_hits(trace) if session is None else reused_blocks(RowBlocks.of(trace), session)
     return np.stack([trace.prompt_blocks, trace.prompt_blocks - reused, trace.output_length], axis=1)
 
 

@@ -166,7 +166,8 @@ class HitCurve(PlottedResult):
         Raises:
             UsageError: A capacity is not a whole number of blocks.
 
-        >>> from kvtrace import hit_curve, toy
+        >>> from kvtrace import toy
+        >>> from kvtrace.analysis import hit_curve
         >>> [hits.block_hit_rate for hits in hit_curve(toy("0", "1", "0")).hits([1, 2])]
         [0.0, 0.3333333333333333]
         """
@@ -192,7 +193,8 @@ class HitCurve(PlottedResult):
         Raises:
             UsageError: The share is outside of this range.
 
-        >>> from kvtrace import hit_curve, toy
+        >>> from kvtrace import toy
+        >>> from kvtrace.analysis import hit_curve
         >>> curve = hit_curve(toy("0", "0", "0", "1", "0"))
         >>> curve.least_capacity(0.6), curve.least_capacity(1)
         (1, 2)
@@ -215,7 +217,8 @@ class HitCurve(PlottedResult):
     def capacities(self, points: int = 25) -> list[int]:
         """Capacities from the longest request to the working set, evenly on a log scale.
 
-        >>> from kvtrace import hit_curve, toy
+        >>> from kvtrace import toy
+        >>> from kvtrace.analysis import hit_curve
         >>> hit_curve(toy("0 1", "2 3", "4 5 6 7")).capacities(3)
         [4, 6, 8]
         """

@@ -224,7 +224,7 @@ def open_trace(
     >>> with tempfile.TemporaryDirectory() as folder:
     ...     files = kvtrace.write(toy("0 1", "0 2", block_size=4), f"{folder}/day.dataset")
     ...     trace = open_trace(f"{folder}/day.dataset", memory=10**9, need=memory_needs.analyzing, on_need=print)
-    ...     kvtrace.analyze(trace).basics.hits.block_hit_rate
+    ...     kvtrace.analysis.analyze(trace).basics.hits.block_hit_rate
     needs at most 201 MB: 200 MB for the program and a piece
     0.25
     """

@@ -33,8 +33,8 @@ from .models.possible_hits import reachable_hits as reachable_hits
 from .models.shape import ModelShape as ModelShape
 from .models.shape import model_shape as model_shape
 from .planning.plan_result import Plan as Plan
-from .planning.plan_target import PlanTarget as PlanTarget
 from .planning.plan_target import PlannedTier as PlannedTier
+from .planning.plan_target import PlanTarget as PlanTarget
 from .planning.planning import plan as plan
 from .recordings import read_recording as read_recording
 from .recordings.recording import Recording as Recording

@@ -6,8 +6,7 @@ A Trace verifies its invariants when it is made, and all other code relies on th
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from operator import index
-from typing import Any, ClassVar, NamedTuple, Self, SupportsIndex, overload
+from typing import Any, ClassVar, NamedTuple, Self, overload
 
 import numpy as np
 
@@ -156,12 +155,12 @@ class Trace(Columns, PlottedResult):
     # -- cutting and joining -------------------------------------------------------------------------------------
 
     @overload
-    def __getitem__(self, key: SupportsIndex) -> Request: ...
+    def __getitem__(self, key: int | np.integer[Any]) -> Request: ...
 
     @overload
     def __getitem__(self, key: slice | Iterable[int] | np.ndarray) -> Trace: ...
 
-    def __getitem__(self, key: SupportsIndex | slice | Iterable[int] | np.ndarray) -> Request | Trace:
+    def __getitem__(self, key: int | np.integer[Any] | slice | Iterable[int] | np.ndarray) -> Any:
         """One request; or those of a slice, of a boolean mask, or with the given row numbers, as a trace of its own.
 
         IndexError for a request that does not exist.
@@ -173,10 +172,10 @@ class Trace(Columns, PlottedResult):
         >>> trace[1:].hash_ids
         array([0, 1, 0, 1, 2])
         """
-        if isinstance(key, SupportsIndex) and not isinstance(key, np.ndarray):
-            if not -len(self) <= index(key) < len(self):
-                raise IndexError(f"request {index(key)} does not exist: the trace has {len(self):,} requests.")
-            row = index(key) % len(self)
+        if isinstance(key, (int, np.integer)):
+            if not -len(self) <= key < len(self):
+                raise IndexError(f"request {key} does not exist: the trace has {len(self):,} requests.")
+            row = int(key) % len(self)
             return next(_request(part, row - rows.start) for rows, part in self.pieces() if row < rows.stop)
         if isinstance(key, slice):
             return self.select(np.arange(len(self))[key])
