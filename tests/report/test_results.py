@@ -15,10 +15,11 @@ from kvtrace.privacy.checks.finding import failed
 from kvtrace.trace.columns import replace_columns
 from kvtrace.trace.dependencies import Dependencies
 from tests.docs import ROOT
+from tests.house.rooms import public_values
 from tests.serving.quick_fits import quick_fits
 from tests.synthesis.session_forests import forest
 
-PUBLIC = {name: value for name in kvtrace.__all__ if inspect.isclass(value := getattr(kvtrace, name))}
+PUBLIC = {name: value for name, value in public_values().items() if inspect.isclass(value)}
 NOT_RESULTS = {  # arguments, tools, and what must not leave the memory
     "arguments": {
         "BatchLimits", "CacheGroup", "CacheLayout", "ClosedLoop", "Columns", "Context", "Costs", "Cure",
@@ -27,7 +28,8 @@ NOT_RESULTS = {  # arguments, tools, and what must not leave the memory
         "RateProfile", "ReleaseOptions", "ReuseTable", "Roofline", "Runner", "Schedule", "ServiceModel",
         "Setting", "SglangScheduler", "StepCost", "TaskOptions", "Tier", "Tokenizer", "VllmScheduler",
     },
-    "tools": {"OutOfBlocks", "PrefixCache", "Progress", "Sequence", "TraceBuilder"},
+    "tools": {"OutOfBlocks", "PrefixCache", "Progress", "Recorder", "Sequence", "TraceBuilder", "Watcher"},
+    "rows and parts of results": {"CurvePoint", "KvRoom", "RecorderCounts", "Request", "Synthesized"},
     "printed and never written, see privacy/account.py": {"Contributors", "StepHits"},
 }  # fmt: skip
 NO_FIGURE = {  # results that are one row, or that a table shows best
