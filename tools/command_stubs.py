@@ -41,12 +41,18 @@ OPEN = {  # a parameter that takes more than names
     "gpu": "GpuName | Path | Gpu", "model": "str | Path | Mapping[str, Any]", "policy": "str | type",
     "service_time": FILE, "tokenizer": FILE, "ray_address": "str", "schedule": "str", "name": FILE,
     "round_input": "int | str", "round_output": "int | str", "scheduler": "str | Mapping[str, Any]",
-    "tiers": "str | Mapping[str, int | str]", "map": "Mapping[str, str] | Sequence[str]", "ttl": "float | str",
+    "tiers": "str | Mapping[str, int | str]", "map": "Mapping[str, str] | Sequence[str]", "ttl": "str | timedelta", "rates_period": "str | timedelta",
     **dict.fromkeys(("capacity", "memory", "queue", "warm_up", "time_step", "retention", "proxy"), "int | str"),
     **dict.fromkeys(("otlp", "metrics"), "bool | int | str"),
     **dict.fromkeys(("trace", "a", "b", "other"), "Trace | str | Path"),
 }  # fmt: skip
-AMOUNTS = {"count": "int", "decimal": "float", "shares": "bool | str", "requests": "int | str"}  # others: a text, too
+AMOUNTS = {
+    "milliseconds": "str | timedelta",
+    "count": "int",
+    "decimal": "float",
+    "shares": "bool | str",
+    "requests": "int | str",
+}  # others: a text, too
 LISTED = {"quantiles": "float", "fold": "int", "block_size": "int | str", "seed": "int", "capacity": "int | str"}
 NEEDED = object()  # a parameter without a default
 WRITTEN, UNWRITTEN = {"output": (FILE, NEEDED)}, {"output": ("None", "None")}
@@ -81,7 +87,7 @@ def text() -> str:
     imports = sorted({*RESULTS.values(), *IMPORTS})
     lines = [
         '"""Written by `make docs`: each command as a function, as editors and type checkers see it."""', "",
-        "from collections.abc import Mapping, Sequence", "from pathlib import Path",
+        "from collections.abc import Mapping, Sequence", "from datetime import timedelta", "from pathlib import Path",
         "from typing import Any, Literal, overload", "",
         *(f"from ..{module} import {name}" for module, name in imports), "", *aliases, "",
     ]  # fmt: skip

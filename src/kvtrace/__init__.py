@@ -24,11 +24,13 @@ _ROOMS = (
 
 
 def __getattr__(name: str) -> Any:
+    from importlib import import_module
+
+    if name == "report":  # the room, which is callable
+        return import_module(".report", __name__)
     try:
         return _find(name)
     except AttributeError:
-        from importlib import import_module
-
         rooms = [] if name.startswith("_") else [import_module(f".{room}", __name__) for room in _ROOMS]
         places = [f"{room.__name__}.{name}" for room in rooms if name in room.__all__]
         if not places:
@@ -43,11 +45,11 @@ def _figure(*arguments: Any) -> Any:
     return figure_of(*arguments)
 
 
-def _report(*arguments: Any, **options: Any) -> Any:
+def _report() -> Any:
     """The command of the name of the room `report/`, which stands below the commands: the room is callable."""
     from .cli import mirror
 
-    return mirror.report(*arguments, **options)
+    return mirror.report
 
 
 _results.drawing.update(figure=_figure, report=_report)

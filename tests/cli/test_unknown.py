@@ -227,6 +227,7 @@ GIVE_NO_FIGURE = {  # why these functions on traces need no guard
     **dict.fromkeys(("publish", "write", "release_dataset", "write_prompts"), "they write files"),
     **dict.fromkeys(("first_seen", "forest"), "they give the ids as they are"),
     **dict.fromkeys(("count_domains", "audit", "write_card"), "they count no hits of a trace"),
+    **dict.fromkeys(("read", "open_trace"), "they give a trace that they get as it is"),
     **dict.fromkeys(("write_report",), "the page; see report"),
     **dict.fromkeys(("read_recording",), "it gives a recording; see calibrate and validate"),
 }  # fmt: skip

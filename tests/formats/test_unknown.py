@@ -261,7 +261,8 @@ def test_every_operation_keeps_unknown_prefixes():
     trace = unshared()
     for part in (
         trace[1:], trace.window(0, 15), trace.chained(), kvtrace.trace.convert(trace, factor=2, ratio=2.0, limit=2),
-        kvtrace.trace.concat([trace, partly()]), kvtrace.trace.concat([partly(), trace], overlay=True), assume_outputs(trace, 1),
+        kvtrace.trace.concat([trace, partly()]), kvtrace.trace.concat([partly(), trace], overlay=True),
+        assume_outputs(trace, 1),
     ):  # fmt: skip
         assert prefixes(part) == PREFIXES_UNKNOWN
     assert not prefixes(kvtrace.trace.concat([partly(), partly()]))

@@ -83,7 +83,7 @@ def files_of_the_package() -> dict[str, Source]:
 
 
 def public_values():
-    """Name -> value of all public names, those of the rooms too; a room's function goes before the command of its name."""
+    """Name -> value of all public names, those of the rooms too, which go before a command of the same name."""
     import kvtrace
 
     rooms = [importlib.import_module(f"kvtrace.{room}") for room in ROOMS]

@@ -52,7 +52,7 @@ def _number(text, kind):
 
 
 def names(text: str | Sequence[Any] | type) -> list[Any]:
-    """The names of a comma-separated list, each once; UsageError if there is none. A list, or a class, is taken as it is.
+    """The names of a comma-separated list, each once; a list, or a class, as it is. UsageError if there is none.
 
     >>> names("lru, fifo,lru"), names(["lru", dict]), names(dict)
     (['lru', 'fifo'], ['lru', <class 'dict'>], [<class 'dict'>])

@@ -13,6 +13,7 @@ import re
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
+from datetime import timedelta
 from difflib import get_close_matches
 from typing import Any
 
@@ -161,12 +162,14 @@ def _text(value: Any, *, keep: bool = False) -> Any:
         return ",".join(map(_text, value))
     if isinstance(value, os.PathLike):
         return os.fspath(value)
+    if isinstance(value, timedelta):
+        return f"{value / timedelta(milliseconds=1):.15g}ms"
     if isinstance(value, (str, Trace)):
         return value
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         if keep:
             return value
-        kinds = "a text, a number, a list of them, a mapping, a path or a Trace"
+        kinds = "a text, a number, a list of them, a mapping, a path, a timedelta or a Trace"
         raise UsageError(f"{type(value).__name__} is not a value of an option. Give {kinds}.")
     return str(value)
 
