@@ -11,6 +11,7 @@ import inspect
 import os
 import re
 import tempfile
+import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from datetime import timedelta
@@ -184,7 +185,9 @@ def _as_files(value: Any, stack: ExitStack) -> Any:
     if not isinstance(value, Trace):
         return value
     path = os.path.join(stack.enter_context(tempfile.TemporaryDirectory()), "trace.jsonl")
-    write(value, path, extra=True)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # that the file was not audited: it is not published
+        write(value, path, extra=True)
     return path
 
 
