@@ -56,7 +56,7 @@ def peak(log: str, tokenizer: str | None, block_size: int) -> tuple[float, float
     """The largest resident memory of any process (bytes), and what the trace itself has to keep."""
     import kvtrace
 
-    trace = kvtrace.anonymize(log, tokenizer=tokenizer, block_size=block_size)
+    trace = kvtrace.ingest.anonymize(log, tokenizer=tokenizer, block_size=block_size)
     used = [resource.getrusage(who).ru_maxrss * 1024 for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
     return max(used), 100 * len(trace) + 12 * len(trace.hash_ids) + 40 * trace.distinct
 

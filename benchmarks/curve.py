@@ -35,13 +35,13 @@ def command(path: str) -> float:
 
 def each_block(path: str, references: int) -> float:
     """Processor seconds to read a trace and to take 25 points of its curve, for each block."""
-    return best(lambda: kvtrace.hit_curve(kvtrace.read(path, block_size=BLOCK)).to_dict()) / references
+    return best(lambda: kvtrace.analysis.hit_curve(kvtrace.read(path, block_size=BLOCK)).to_dict()) / references
 
 
 def curve_alone(path: str) -> float:
     """Seconds from a trace in memory to 25 points of its curve."""
     trace = kvtrace.read(path, block_size=BLOCK)
-    return best(lambda: kvtrace.hit_curve(trace).to_dict())
+    return best(lambda: kvtrace.analysis.hit_curve(trace).to_dict())
 
 
 def simulation_alone(build: str, path: str) -> float:

@@ -34,7 +34,7 @@ POINTS = {"block": 0.005, "token": 0.005, "request": 0.005, "spearman": 0.02} | 
 
 def figures(trace: kvtrace.Trace) -> dict[str, float]:
     """What the promise is about."""
-    isl, curve = trace.input_length, kvtrace.hit_curve(trace)
+    isl, curve = trace.input_length, kvtrace.analysis.hit_curve(trace)
     best = curve.at(curve.working_set)
     return {
         "isl mean": isl.mean(), "isl median": float(np.median(isl)), "isl std": isl.std(),
@@ -102,7 +102,7 @@ def show_kinds() -> None:
         print(f"{title:28}" + "".join(f"{name[:12]:>13}" for name in BOUNDS))
         for kind, make in KINDS.items():
             for rows, seed, block_size in DEVELOPED if title == "developed on" else held_out(kind):
-                checked = kvtrace.check_fidelity(kvtrace.fit(make(rows, seed, block_size)))
+                checked = kvtrace.synthesis.check_fidelity(kvtrace.synthesis.fit(make(rows, seed, block_size)))
                 errors = "".join(f"{checked.error(name) or 0:+13.4f}" for name in BOUNDS)
                 print(f"{kind:16}{rows:>8}{block_size:>4}{errors}  {len(checked.lost)} not kept", flush=True)
 

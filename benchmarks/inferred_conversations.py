@@ -199,10 +199,10 @@ def traces(shared: Path) -> Iterator[tuple[str, Trace]]:
     for name in ("miniswe", "magagent"):
         yield (
             f"agents: {name}",
-            kvtrace.anonymize(shared / f"data/agent_logs/{name}.jsonl", use_template=False, **options),
+            kvtrace.ingest.anonymize(shared / f"data/agent_logs/{name}.jsonl", use_template=False, **options),
         )
     chats = shared / "data/chats/tau_airline_gpt4o.jsonl"
-    yield "chats: tau", kvtrace.anonymize(chats, arrivals="rate=1/s,think=10s,seed=1", **options)
+    yield "chats: tau", kvtrace.ingest.anonymize(chats, arrivals="rate=1/s,think=10s,seed=1", **options)
 
 
 def main() -> None:

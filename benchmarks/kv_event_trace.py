@@ -27,14 +27,14 @@ def main() -> None:
     trace = whole_blocks(conversations())
     working_set = len(np.unique(trace.hash_ids))
     capacities = sorted({max(1, round(share * working_set)) for share in CURVE})
-    true = kvtrace.hit_curve(trace).hits(capacities)
+    true = kvtrace.analysis.hit_curve(trace).hits(capacities)
     print(f"{len(trace):,} requests, {len(trace.hash_ids):,} blocks, {working_set:,} of them distinct")
     print(f"{'capacity':>9}{'hits':>8}{'requests':>10}{'blocks':>8}{'joined':>8}{'curve':>8}{'signed':>8}")
     for share in SHARES:
         capacity = max(round(share * working_set), int(np.diff(trace.offsets).max()))
         hit = hits_of(trace, capacity)
         rows = rows_of(trace, hit)
-        seen = kvtrace.hit_curve(rows).hits(capacities)
+        seen = kvtrace.analysis.hit_curve(rows).hits(capacities)
         differences = [100 * (one.block_hit_rate - other.block_hit_rate) for one, other in zip(seen, true, strict=True)]
         stored = hit < np.diff(trace.offsets)
         worst = max(differences, key=abs)

@@ -72,7 +72,7 @@ def streams(held_out: bool) -> Iterator[tuple[str, Trace]]:
 
 def show_errors(name: str, trace: Trace, near: int, sample: float, seeds: range) -> None:
     """Print one row: the errors of a stream with a near list."""
-    exact = kvtrace.hit_curve(trace)
+    exact = kvtrace.analysis.hit_curve(trace)
     tenth = exact.working_set / 10
     wanted = [*(exact.working_set * SHARES), *(tenth * factor for factor in FACTORS)]
     capacities = sorted({max(1, round(capacity)) for capacity in wanted})

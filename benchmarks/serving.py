@@ -125,7 +125,7 @@ def dynamo() -> float:
 def _served() -> float:
     """The mean time to the first token, in seconds."""
     setting = Setting(BLOCKS, engine="dynamo")
-    trace, cost = kvtrace.read(CONVERSATIONS), kvtrace.DynamoCost()
+    trace, cost = kvtrace.read(CONVERSATIONS), kvtrace.serving.DynamoCost()
     return float(open_loop(trace, cost, setting=setting, instances=WORKERS).ttft_s.mean())
 
 

@@ -21,7 +21,7 @@ CAPACITY = 10_000  # blocks
 ORDERS = ["fifo", "mru", "lfu", "lfu-da", "slru", "sieve", "s3fifo", "arc", "pgdsf", "belady"]  # need no column
 HYBRIDS = ("gpt-oss-120b", "gemma-3-27b", "qwen3-next-80b-a3b")  # two groups, seven and four
 TURNS = 200_000  # requests of the conversations that reuse-density evicts from
-RATES = kvtrace.StepCost(token_s=7.1e-5, step_s=0.013)
+RATES = kvtrace.serving.StepCost(token_s=7.1e-5, step_s=0.013)
 EXPLAINED: dict[str, dict[str, Any]] = {
     "LRU": {},
     "vLLM's cache": {"engine": "vllm"},
@@ -88,26 +88,26 @@ def each(options: list[dict[str, str]]) -> list[float]:
 
 def simulation(options: dict[str, str]) -> float:
     """Seconds a block of a simulation, from a trace in memory to its hits."""
-    return _seconds(lambda trace: kvtrace.simulate(trace, CAPACITY, **options)) / len(conversations().hash_ids)
+    return _seconds(lambda trace: kvtrace.cache.simulate(trace, CAPACITY, **options)) / len(conversations().hash_ids)
 
 
 def hybrid(model: str | None) -> float:
     """Seconds a block in the cache groups of a model, with the memory of CAPACITY blocks of all its layers."""
-    layout = kvtrace.cache_layout(model, block_size=512) if model else None
+    layout = kvtrace.serving.cache_layout(model, block_size=512) if model else None
     blocks = CAPACITY if layout is None else int(CAPACITY * 512 / layout.tokens_per_block)
     options: dict[str, Any] = {"engine": "vllm", "mode": "token", "layout": layout}
-    return _seconds(lambda trace: kvtrace.simulate(trace, blocks, **options)) / len(conversations().hash_ids)
+    return _seconds(lambda trace: kvtrace.cache.simulate(trace, blocks, **options)) / len(conversations().hash_ids)
 
 
 def curve() -> float:
     """Seconds a block of the hit curve."""
-    return _seconds(lambda trace: kvtrace.hit_curve(trace).to_dict()) / len(conversations().hash_ids)
+    return _seconds(lambda trace: kvtrace.analysis.hit_curve(trace).to_dict()) / len(conversations().hash_ids)
 
 
 def explained(name: str) -> float:
     """Seconds to simulate a setting and to explain it."""
     capacity = None if "tiers" in EXPLAINED[name] else CAPACITY
-    return _seconds(lambda trace: kvtrace.explain(trace, capacity, **EXPLAINED[name]))
+    return _seconds(lambda trace: kvtrace.serving.explain(trace, capacity, **EXPLAINED[name]))
 
 
 def simulated(name: str) -> float:
@@ -115,12 +115,12 @@ def simulated(name: str) -> float:
     options = dict(EXPLAINED[name])
     setting = Setting(CAPACITY, engine=options.pop("engine", "reference"))
     if "cost" in options:
-        return _seconds(lambda trace: kvtrace.open_loop(trace, setting=setting, **options))
+        return _seconds(lambda trace: kvtrace.serving.open_loop(trace, setting=setting, **options))
     if "instances" in options:
-        return _seconds(lambda trace: kvtrace.simulate_instances(trace, setting=setting, **options))
+        return _seconds(lambda trace: kvtrace.serving.simulate_instances(trace, setting=setting, **options))
     if "tiers" in options:
-        return _seconds(lambda trace: kvtrace.simulate_tiers(trace, **options))
-    return _seconds(lambda trace: kvtrace.simulate(trace, CAPACITY, engine=setting.engine))
+        return _seconds(lambda trace: kvtrace.cache.simulate_tiers(trace, **options))
+    return _seconds(lambda trace: kvtrace.cache.simulate(trace, CAPACITY, engine=setting.engine))
 
 
 def _seconds(run: Callable[[kvtrace.Trace], object]) -> float:
@@ -138,9 +138,9 @@ def dense(requests: int, policy: str, pool: str) -> float:
     """Processor seconds a block at a tenth of the working set of conversations that are made up."""
     trace = turns(requests)
     options: dict[str, Any] = {"pool": pool} if pool != "flat" else {}
-    kvtrace.simulate(trace[:100], 100, policy, **options)  # imports
+    kvtrace.cache.simulate(trace[:100], 100, policy, **options)  # imports
     start = time.process_time()
-    kvtrace.simulate(trace, trace.working_set // 10, policy, **options)
+    kvtrace.cache.simulate(trace, trace.working_set // 10, policy, **options)
     return (time.process_time() - start) / len(trace.hash_ids)
 
 
@@ -160,7 +160,7 @@ def turns(requests: int, seed: int = 0) -> kvtrace.Trace:
     elapsed = np.cumsum(waits) - np.repeat(np.cumsum(waits)[first], turns)
     order = np.argsort(began[conversation] + elapsed, kind="stable")
     ids = np.concatenate([np.arange(start[row], start[row] + length[row]) for row in order.tolist()])
-    columns = kvtrace.Columns(
+    columns = kvtrace.trace.Columns(
         timestamp=(began[conversation] + elapsed)[order], input_length=16 * length[order],
         output_length=np.full(len(order), 100), hash_ids=ids, offsets=np.append(0, np.cumsum(length[order])),
     )  # fmt: skip

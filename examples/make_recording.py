@@ -11,8 +11,11 @@ from pathlib import Path
 
 import numpy as np
 
-from kvtrace import Columns, Roofline, Setting, StepCost, Trace, VllmScheduler, gpu, model_shape, open_loop
+from kvtrace import Trace
+from kvtrace.cache import Setting
+from kvtrace.serving import Roofline, StepCost, VllmScheduler, gpu, model_shape, open_loop
 from kvtrace.serving.calibration.costs import step_cost
+from kvtrace.trace import Columns
 
 ROWS, RATE, BLOCKS, BLOCK_SIZE = 80, 16.0, 1201, 16  # a second; vLLM keeps one of the blocks
 SCHEDULER = VllmScheduler(max_num_seqs=32, max_num_batched_tokens=2048)

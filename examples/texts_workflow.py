@@ -5,11 +5,12 @@ Run it from the project's folder: `python examples/texts_workflow.py`.
 
 import numpy as np
 
-from kvtrace import Columns, Trace
+from kvtrace import Trace
 from kvtrace.synthesis.attach_fitting import fit
 from kvtrace.synthesis.sampling import sample
 from kvtrace.text.prompts import hashes_to_texts, texts_to_hashes
 from kvtrace.text.tokenizers import load
+from kvtrace.trace import Columns
 
 BLOCK_SIZE = 4
 QUESTIONS = [

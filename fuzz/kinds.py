@@ -123,7 +123,7 @@ def agree(draw: random.Random, name: str) -> None:
     """Whatever reads a trace does the same: any number of threads, in pieces, checked, written and read again."""
     whole, threads = outcome(reading.read, name), draw.choice([1, 3])
     same(outcome(reading.read, name, threads=threads), whole, f"read with {threads} threads")
-    violations = outcome(kvtrace.check, name)
+    violations = outcome(kvtrace.formats.check, name)
     if not isinstance(whole, Trace):
         assert violations, f"check finds nothing, and read refuses it: {whole}"
         return
@@ -326,7 +326,7 @@ def use_windows(draw: random.Random, name: str) -> None:
     assert not outside, f"written outside of the folder: {outside}"
     for path in Path(".").glob("*.jsonl"):
         assert not (reasons := broken(reading.read(path))), reasons
-        assert kvtrace.audit(path).passed, f"{path} does not pass its audit"
+        assert kvtrace.privacy.audit(path).passed, f"{path} does not pass its audit"
 
 
 # -- links ------------------------------------------------------------------------------------------------------------
@@ -350,7 +350,7 @@ def link_examples(folder: Path) -> Iterator[None]:
                     window, session=[0, 0, 1], parent=[-1, 0, -1], domain=[0, 0, 1]
                 )
                 window = Trace.from_columns(columns, block_size=16)
-            settings = kvtrace.profile("standard", k=1).settings()
+            settings = kvtrace.privacy.profile("standard", k=1).settings()
             counted = {"settings": settings, "k_counted": "sessions", "sampled": False}
             claims = {"profile": "standard", "release": counted}
             write(window, folder / name, meta=SECTIONS | (claims if more else {"profile": "exact"}))

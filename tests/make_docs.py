@@ -1,16 +1,18 @@
-"""Write the schemas and the outputs of pages into docs, and the dashboard (`make docs`)."""
+"""Write the schemas and the outputs of pages into docs, the dashboard, the signatures of commands, and the outputs of the notebook (`make docs`)."""
 
 import tempfile
 from pathlib import Path
 
 from tests import tutorials
-from tools import grafana_dashboard, published_names
+from tools import command_stubs, grafana_dashboard, notebook, published_names
 from tools.docs_site import files, schemas
 
 if __name__ == "__main__":
     schemas.write_all()
     grafana_dashboard.write()
     published_names.write()
+    command_stubs.write()
+    notebook.write()
     files.write()
     for page in tutorials.PAGES:
         text = page.read_text(encoding="utf-8")

@@ -50,7 +50,7 @@ def rows_of(name: str, trace: Trace) -> list[tuple[list[str], list[str]]]:
     [['toy', '2 (40 %)', '0.3333', '0.6667']]
     """
     rows = []
-    tuned = kvtrace.tune(trace, capacities_of(trace))
+    tuned = kvtrace.cache.tune(trace, capacities_of(trace))
     for capacity in dict.fromkeys(row.capacity for row in tuned.rows):
         here = [row for row in tuned.rows if row.capacity == capacity]
         lru, belady = (next(row.hits for row in here if row.policy == one) for one in ("lru", "belady"))

@@ -71,10 +71,10 @@ def bounds_of(trace: Trace, capacity: int) -> dict[str, int]:
         "classes in hindsight": lambda: train(trace, demand, half),
         "fine in hindsight": lambda: train(trace, demand, half, bounds=FINE, classes=FINE.cells),
     }
-    hits = {"dead blocks": kvtrace.simulate(trace, capacity, DeadBlocks).hit_blocks[half:].sum()}
+    hits = {"dead blocks": kvtrace.cache.simulate(trace, capacity, DeadBlocks).hit_blocks[half:].sum()}
     with tempfile.TemporaryDirectory() as folder:
         for name, trained in tables.items():
             trained().write(Path(folder) / "table.json")
-            run = kvtrace.simulate(trace, capacity, f"reuse-density:{folder}/table.json", pool="leaf-first")
+            run = kvtrace.cache.simulate(trace, capacity, f"reuse-density:{folder}/table.json", pool="leaf-first")
             hits[name] = run.hit_blocks[half:].sum()
     return {name: int(count) for name, count in hits.items()}

@@ -16,6 +16,6 @@ def tuned_table(trace: Trace, capacity: int = CAPACITY) -> str:
     >>> print(tuned_table(kvtrace.toy(*["0 1", "2", "3", "0 1"] * 9, gap_ms=1000), 3).splitlines()[0])
     | setting | pool | gap closed | block hit rate | token hit rate | settings tried |
     """
-    (shown,) = capacity_tables.tune_tables(kvtrace.tune(trace, capacity))
+    (shown,) = capacity_tables.tune_tables(kvtrace.cache.tune(trace, capacity))
     rows = [[f"`{setting}`", *cells] for setting, *cells in shown.rows]
     return table([column.name for column in shown.columns], rows)

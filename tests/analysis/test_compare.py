@@ -9,13 +9,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import kvtrace
-from kvtrace import InputError, fold, toy, write
+from kvtrace import InputError, toy, write
 from kvtrace.analysis import compared_figures, comparison
 from kvtrace.analysis.comparison import SESSION_FIGURES, compare
 from kvtrace.analysis.distribution import distance, spearman
 from kvtrace.analysis.sessions import infer_sessions, recorded_sessions
 from kvtrace.cli import run
 from kvtrace.report import html_page as page
+from kvtrace.trace import fold
 from kvtrace.trace.columns import Columns, replace_columns
 from kvtrace.trace.trace import Trace
 from tests.analysis.session_cases import two_sessions
@@ -314,8 +315,8 @@ def files(tmp_path):
 
 def test_a_score_below_1_comes_with_the_advice_to_compare_halves():
     trace, other = kvtrace.toy("0 1", "0 1", gap_ms=1000), kvtrace.toy("0 1", "0 2", gap_ms=1000)
-    assert any("compare the two halves" in note for note in kvtrace.compare(trace, other).notes)
-    assert not any("halves" in note for note in kvtrace.compare(trace, trace).notes)
+    assert any("compare the two halves" in note for note in kvtrace.analysis.compare(trace, other).notes)
+    assert not any("halves" in note for note in kvtrace.analysis.compare(trace, trace).notes)
 
 
 def test_the_command_prints_scores_and_notes(files, capsys):

@@ -47,7 +47,7 @@ def test_without_hits_no_capacity_is_named(tmp_path, capsys):
 
 @pytest.mark.parametrize("share", [0.1, 0.9, 1])
 def test_the_least_capacity_has_the_share_of_the_hits_and_one_block_less_has_not(share):
-    curve = kvtrace.hit_curve(toy("0 1", "2", "0 1", "0 3", "2", "4 5", "0 3", block_size=16))
+    curve = kvtrace.analysis.hit_curve(toy("0 1", "2", "0 1", "0 3", "2", "4 5", "0 3", block_size=16))
     least, wanted = curve.least_capacity(share), share * curve.at(curve.working_set).hit_blocks
     assert curve.at(least).hit_blocks >= wanted > curve.at(least - 1).hit_blocks
 
@@ -55,12 +55,12 @@ def test_the_least_capacity_has_the_share_of_the_hits_and_one_block_less_has_not
 @pytest.mark.parametrize("share", [0, -1, 1.1, float("nan")])
 def test_a_share_of_the_hits_is_above_0_and_at_most_1(path, share):
     with pytest.raises(kvtrace.UsageError, match="above 0 and at most 1"):
-        kvtrace.hit_curve(kvtrace.read(path)).least_capacity(share)
+        kvtrace.analysis.hit_curve(kvtrace.read(path)).least_capacity(share)
 
 
 @pytest.mark.parametrize("capacity", [0.5, -1, "50%", None])
 def test_a_capacity_of_a_curve_is_a_whole_number_of_blocks(path, capacity):
-    curve = kvtrace.hit_curve(kvtrace.read(path))
+    curve = kvtrace.analysis.hit_curve(kvtrace.read(path))
     for look_up in (curve.at, curve.hits_per_request, lambda size: curve.to_dict([2, size])):
         with pytest.raises(kvtrace.UsageError, match="is not a valid capacity; it must be a whole number"):
             look_up(capacity)

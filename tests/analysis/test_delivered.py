@@ -37,7 +37,7 @@ def three_hours():
 
 
 def test_totals_count_requests_whose_hits_are_known():
-    done = kvtrace.delivered_hits(three_hours())
+    done = kvtrace.analysis.delivered_hits(three_hours())
     assert done.possible.tolist() == [0, 32, 16, 32, 0]
     assert done.totals == {
         "requests": 4, "unknown_requests": 1, "tokens": 128, "delivered_tokens": 48, "possible_tokens": 64,
@@ -47,7 +47,7 @@ def test_totals_count_requests_whose_hits_are_known():
 
 
 def test_hours_and_sessions_have_their_own_sums():
-    done = kvtrace.delivered_hits(three_hours())
+    done = kvtrace.analysis.delivered_hits(three_hours())
     hours = [[hour[key] for key in ("start_ms", *SUMS)] for hour in done.over_time()]
     assert hours == [[0, 2, 0, 80, 0, 32, 32], [60 * MINUTE, 1, 1, 32, 32, 32, 0], [120 * MINUTE, 1, 0, 16, 16, 0, -16]]
     sessions = [[one[key] for key in ("session", *SUMS)] for one in done.by_session()]
@@ -59,19 +59,19 @@ def test_hours_and_sessions_have_their_own_sums():
 
 def test_the_largest_loss_comes_first_and_equal_losses_in_order_of_sessions():
     trace = measured(toy(*["0 1"] * 7, block_size=16), session=[3, 0, 1, 1, 2, 2, -1], cached_tokens=[0] * 7)
-    done = kvtrace.delivered_hits(trace)
+    done = kvtrace.analysis.delivered_hits(trace)
     losses = [(one["session"], one["lost_tokens"]) for one in done.largest_losses()]
     assert losses == [(2, 64), (3, 64), (1, 32)]  # sessions are numbered by first appearance
     assert [one["session"] for one in done.largest_losses(1)] == [2]
 
 
 def test_hits_that_the_trace_does_not_explain_are_stated_and_not_clipped():
-    done = kvtrace.delivered_hits(three_hours())
+    done = kvtrace.analysis.delivered_hits(three_hours())
     assert done.excess.tolist() == [0, 0, 0, 0, 16]
     unknown, excess = done.notes
     assert unknown == "1 of 5 requests have no cached_tokens. Sums leave them out."
     assert excess.startswith("In 1 requests the service hit 16 more tokens than any earlier prompt of the trace had")
-    assert kvtrace.delivered_hits(measured(toy("0", "0"), cached_tokens=[0, 1])).notes == []
+    assert kvtrace.analysis.delivered_hits(measured(toy("0", "0"), cached_tokens=[0, 1])).notes == []
 
 
 def test_outputs_of_earlier_requests_are_possible_hits():
@@ -80,29 +80,29 @@ def test_outputs_of_earlier_requests_are_possible_hits():
         cached_tokens=[0, 32],
     )  # fmt: skip
     trace = Trace.from_columns(columns, block_size=16)
-    done = kvtrace.delivered_hits(trace)
+    done = kvtrace.analysis.delivered_hits(trace)
     assert done.with_outputs and done.possible.tolist() == [0, 32] and done.notes == []
-    assert kvtrace.analyze(trace).delivered.totals == done.totals
+    assert kvtrace.analysis.analyze(trace).delivered.totals == done.totals
 
 
 def test_domains_share_no_possible_hits():
     trace = measured(toy("0", "0", "0"), domain=[0, 1, 0], cached_tokens=[0, 0, 0])
-    assert kvtrace.delivered_hits(trace).possible.tolist() == [0, 0, 1]
-    assert kvtrace.delivered_hits(in_domains(trace, "merge")).possible.tolist() == [0, 1, 1]
+    assert kvtrace.analysis.delivered_hits(trace).possible.tolist() == [0, 0, 1]
+    assert kvtrace.analysis.delivered_hits(in_domains(trace, "merge")).possible.tolist() == [0, 1, 1]
 
 
 def test_a_trace_without_the_column_is_refused_and_has_no_section():
     with pytest.raises(InputError, match="no cached_tokens"):
-        kvtrace.delivered_hits(toy("0"))
-    summary = kvtrace.analyze(toy("0", "0"))
+        kvtrace.analysis.delivered_hits(toy("0"))
+    summary = kvtrace.analysis.analyze(toy("0", "0"))
     assert summary.delivered is None and not {"delivered", "measured_times"} & summary.to_dict().keys()
-    assert kvtrace.explain(toy("0", "0"), 1).delivered is None
+    assert kvtrace.serving.explain(toy("0", "0"), 1).delivered is None
 
 
 @given(traces(outputs=True), st.data())
 def test_windows_and_sessions_add_up_to_the_totals(trace, data):
     cached = [data.draw(st.integers(-1, int(tokens))) for tokens in trace.input_length]
-    done = kvtrace.delivered_hits(measured(trace, cached_tokens=cached))
+    done = kvtrace.analysis.delivered_hits(measured(trace, cached_tokens=cached))
     for groups in (done.over_time(), done.over_time(data.draw(st.floats(1, 1e7))), done.by_session()):
         assert {key: sum(group[key] for group in groups) for key in SUMS} == {key: done.totals[key] for key in SUMS}
     plain = sum(
@@ -121,17 +121,17 @@ def test_windows_and_sessions_add_up_to_the_totals(trace, data):
 def test_a_service_that_never_evicts_delivers_what_is_possible(trace):
     hits = unlimited_hits(trace)
     trace = measured(trace, cached_tokens=np.minimum(hits * trace.block_size, trace.input_length))
-    done = kvtrace.delivered_hits(trace)
+    done = kvtrace.analysis.delivered_hits(trace)
     assert done.totals["lost_tokens"] == 0 and not done.excess.any()
     assert done.totals["possible_tokens"] == count_hits(trace, hits).hit_tokens
 
 
 def test_an_explanation_adds_the_simulated_hits_and_leaves_out_the_warm_up():
-    explanation = kvtrace.explain(three_hours(), 3)
+    explanation = kvtrace.serving.explain(three_hours(), 3)
     assert explanation.delivered.simulated.tolist() == [0, 32, 16, 32, 0]
     assert explanation.delivered.totals["simulated_tokens"] == 64
     assert explanation.to_dict()["delivered"] == explanation.delivered.to_dict()
-    assert kvtrace.explain(three_hours(), 3, warm_up=3).delivered.totals["tokens"] == 48
+    assert kvtrace.serving.explain(three_hours(), 3, warm_up=3).delivered.totals["tokens"] == 48
     assert "simulated=0.5000" in repr(explanation.delivered)
 
 
@@ -139,11 +139,11 @@ def test_streamed_traces_give_the_same(tmp_path):
     trace = three_hours()
     write(trace, tmp_path / "day.dataset", format="dataset")
     lazy = LazyTrace(open_dataset(tmp_path / "day.dataset"), references=2)
-    assert kvtrace.analyze(lazy).to_dict() == kvtrace.analyze(trace).to_dict()
+    assert kvtrace.analysis.analyze(lazy).to_dict() == kvtrace.analysis.analyze(trace).to_dict()
 
 
 def test_times_are_summed_up_where_they_are_known():
-    summary = kvtrace.analyze(three_hours(), quantiles=[0.9])
+    summary = kvtrace.analysis.analyze(three_hours(), quantiles=[0.9])
     times = summary.measured_times["ttft_ms"]
     assert (times.count, times.mean, times.quantiles) == (3, 300.0, {0.9: pytest.approx(460)})
     assert summary.to_dict()["measured_times"] == {"ttft_ms": times.to_dict()}
@@ -172,7 +172,7 @@ def test_analyze_prints_the_tables_and_the_notes(trace_file, printed):
     titles = ("Delivered against possible by hour", "Sessions with the largest loss", "Measured times")
     assert all(text in shown for text in (*titles, "16 more tokens"))
     delivered = json.loads(printed("analyze", trace_file, "--json"))["delivered"]
-    assert delivered == kvtrace.delivered_hits(three_hours()).to_dict()
+    assert delivered == kvtrace.analysis.delivered_hits(three_hours()).to_dict()
     assert (delivered["excess_requests"], delivered["excess_tokens"]) == (1, 16)
 
 
@@ -192,17 +192,18 @@ def test_the_page_has_the_tables_once_and_the_notes():
 
 def test_a_waterfall_ends_with_the_delivered_tokens_if_all_are_known():
     every = measured(three_hours(), cached_tokens=[0, 0, 16, 32, 16])
-    labels = list(causes.waterfall_panel(kvtrace.explain(every, 3)).y.ticks.values())
+    labels = list(causes.waterfall_panel(kvtrace.serving.explain(every, 3)).y.ticks.values())
     assert labels[0] == "delivered 40%"
     assert not any(
-        "delivered" in label for label in causes.waterfall_panel(kvtrace.explain(three_hours(), 3)).y.ticks.values()
+        "delivered" in label
+        for label in causes.waterfall_panel(kvtrace.serving.explain(three_hours(), 3)).y.ticks.values()
     )
 
 
 def test_a_service_that_is_an_lru_cache_delivers_the_hits_of_the_conversation_trace(shared):
     trace = kvtrace.read(shared / "data/mooncake/conversation_trace.jsonl")
-    explanation = kvtrace.explain(trace, 10_000)
-    done = kvtrace.delivered_hits(measured(trace, cached_tokens=explanation.causes.tokens["hit"]))
+    explanation = kvtrace.serving.explain(trace, 10_000)
+    done = kvtrace.analysis.delivered_hits(measured(trace, cached_tokens=explanation.causes.tokens["hit"]))
     assert done.totals["delivered_tokens"] == explanation.simulation.hits.hit_tokens
     assert done.totals["possible_tokens"] == 144_793_823 - 90_695_412  # all but first uses
     assert done.totals["lost_tokens"] == explanation.totals["evicted"]
@@ -211,5 +212,5 @@ def test_a_service_that_is_an_lru_cache_delivers_the_hits_of_the_conversation_tr
 
 def test_a_table_of_a_long_trace_has_a_row_for_each_day():
     trace = measured(toy("0", "0", gap_ms=3 * 86_400_000), cached_tokens=[0, 0])
-    tables = {table.title: table for table in kvtrace.delivered_hits(trace).tables()}
+    tables = {table.title: table for table in kvtrace.analysis.delivered_hits(trace).tables()}
     assert [row[0] for row in tables["Delivered against possible by day"].rows] == ["0", "3"]

@@ -72,7 +72,7 @@ def shapes(trace: Trace, session: np.ndarray | None = None) -> Rows:
     The chain is the number of blocks of the request before it in its session, and the pause between them in minutes;
     -1 for none. Without sessions, the request before it is the last one that has its deepest reused block.
     """
-    reused = kvtrace.unlimited_hits(trace) if session is None else reused_blocks(RowBlocks.of(trace), session)
+    reused = kvtrace.trace.unlimited_hits(trace) if session is None else reused_blocks(RowBlocks.of(trace), session)
     before = _extended(trace, reused) if session is None else _preceding(session)
     has = before >= 0
     pause = trace.timestamp // MINUTE - trace.timestamp[before] // MINUTE

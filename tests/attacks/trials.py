@@ -92,7 +92,7 @@ def figures_beside(profile: str, folder: Path, seed: int, truth: bool) -> tuple[
 
 def published(trace: Any, folder: Path) -> Files:
     """The files of a released trace."""
-    kvtrace.publish(trace, folder / "day.jsonl")
+    kvtrace.privacy.publish(trace, folder / "day.jsonl")
     return {kind: (folder / name).read_text() for kind, name in NAMES.items()}
 
 
@@ -107,8 +107,8 @@ def whole_of_a_sample(profile: str, folder: Path, seed: int, truth: bool) -> tup
         for n in range(count)
     ]  # fmt: skip
     log.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    whole = kvtrace.anonymize(log, tokenizer=None, block_size=16, profile="exact")
-    files = published(kvtrace.release(whole, PROFILES[profile], session_share=share, rng=rng).trace, folder)
+    whole = kvtrace.ingest.anonymize(log, tokenizer=None, block_size=16, profile="exact")
+    files = published(kvtrace.privacy.release(whole, PROFILES[profile], session_share=share, rng=rng).trace, folder)
     blocks = [sum(2 + n % 3 for n in range(size)) for size in sizes]
     rates = [one for one in numbers_in(files) if 0 < one < 1 and len(repr(one)) > 9]
     own = json.loads(files["sidecar"])["figures"]
@@ -133,8 +133,10 @@ def time_within_its_step(profile: str, folder: Path, seed: int, truth: bool) -> 
         session=np.zeros(rows, dtype=np.int64), service_ms=(ends - starts) * 1.0,
     )  # fmt: skip
     columns.dependencies = recorded_dependencies(columns)
-    released = kvtrace.release(Trace.from_columns(columns, block_size=16), PROFILES[profile], users=np.zeros(rows, int))
-    kvtrace.publish(released.trace, folder / "day.dataset")
+    released = kvtrace.privacy.release(
+        Trace.from_columns(columns, block_size=16), PROFILES[profile], users=np.zeros(rows, int)
+    )
+    kvtrace.privacy.publish(released.trace, folder / "day.dataset")
     trace = kvtrace.read(folder / "day.dataset")
     stated = [trace.timestamp[victim]]
     if trace.service_ms is not None and trace.dependencies is not None:
@@ -152,13 +154,13 @@ def located(whole: Trace, profile: str) -> float:
     """The share of requests that an observer of their time and lengths finds in the release."""
     from kvtrace.privacy.checks.anonymity import alone_near
 
-    done = kvtrace.release(whole, PROFILES[profile], users=np.arange(len(whole)) % 500).trace
+    done = kvtrace.privacy.release(whole, PROFILES[profile], users=np.arange(len(whole)) % 500).trace
     lengths = np.unique(np.stack([done.input_length, done.output_length]), axis=1, return_inverse=True)[1]
     return alone_near(lengths.ravel(), done.timestamp, 60_000)
 
 
 def linked(whole: Trace, profile: str) -> float:
     """The share of requests that two releases show as the same one, by time and lengths."""
-    done = kvtrace.release(whole, PROFILES[profile], users=np.arange(len(whole)) % 500).trace
+    done = kvtrace.privacy.release(whole, PROFILES[profile], users=np.arange(len(whole)) % 500).trace
     known = np.stack([done.timestamp, done.input_length, done.output_length], axis=1)
     return np.count_nonzero(np.unique(known, axis=0, return_counts=True)[1] == 1) / len(whole)

@@ -7,12 +7,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kvtrace import explain
 from kvtrace._base.errors import UsageError
 from kvtrace.cache import engines
 from kvtrace.cache.layout import CacheGroup, CacheLayout, Drafting
 from kvtrace.cache.setup import CacheSetup
 from kvtrace.cache.simulation import Setting, optimum_of, run, simulate_settings
+from kvtrace.serving import explain
 from kvtrace.serving.schedulers.base import Tier
 from kvtrace.serving.schedulers.vllm import VllmScheduler
 from kvtrace.serving.simulation import StepCost, open_loop

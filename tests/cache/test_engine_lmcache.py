@@ -8,13 +8,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kvtrace import read, unlimited_hits
+from kvtrace import read
 from kvtrace._base.errors import UsageError
 from kvtrace.cache.core.pool import Chunks, Pool, PythonPolicy
 from kvtrace.cache.demand import block_demand, parse_schedule
 from kvtrace.cache.engines import lmcache
 from kvtrace.cache.policies import make
 from kvtrace.cache.policies.base import Context
+from kvtrace.trace import unlimited_hits
 from kvtrace.trace.building import toy
 from kvtrace.trace.columns import Columns
 from kvtrace.trace.conversion import fold

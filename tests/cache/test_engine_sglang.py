@@ -8,12 +8,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kvtrace import read, unlimited_hits
+from kvtrace import read
 from kvtrace._base.errors import UsageError
 from kvtrace.cache.core.radix import ORDERS
 from kvtrace.cache.demand import block_demand
 from kvtrace.cache.engines import sglang
 from kvtrace.cache.policies.base import Context
+from kvtrace.trace import unlimited_hits
 from kvtrace.trace.building import toy
 from kvtrace.trace.columns import Columns, replace_columns
 from kvtrace.trace.trace import Trace

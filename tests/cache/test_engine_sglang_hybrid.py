@@ -9,8 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kvtrace import read, simulate
+from kvtrace import read
 from kvtrace._base.errors import UsageError
+from kvtrace.cache import simulate
 from kvtrace.cache.demand import block_demand
 from kvtrace.cache.engines import sglang
 from kvtrace.cache.layout import CacheGroup, CacheLayout, Drafting

@@ -8,11 +8,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kvtrace import read, unlimited_hits
+from kvtrace import read
 from kvtrace._base.errors import InputError
 from kvtrace.cache.demand import MODES, block_demand, parse_schedule
 from kvtrace.cache.engines import tensorrt_llm
 from kvtrace.cache.policies.base import Context
+from kvtrace.trace import unlimited_hits
 from kvtrace.trace.building import toy
 from kvtrace.trace.columns import Columns, replace_columns
 from kvtrace.trace.trace import Trace

@@ -6,8 +6,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from kvtrace import read, simulate
+from kvtrace import read
 from kvtrace._base.errors import UsageError
+from kvtrace.cache import simulate
 from kvtrace.cache.layout import CacheGroup, CacheLayout
 from kvtrace.trace.building import toy
 from tests.cache.hybrid_cases import drafted_case, engine_run, random_case, twin_run

@@ -27,11 +27,11 @@ TRACE = with_domains(toy("0 1 2", "0 1 2", "0 1 3", block_size=4), [0, 1, 0])
 @pytest.mark.parametrize(("view", "hits"), [(None, [0, 0, 2]), ("split", [0, 0, 2]), ("merge", [0, 3, 2]),
                                             ("shared:4", [0, 1, 2]), ("shared:12", [0, 3, 2])])  # fmt: skip
 def test_a_simulation_hits_in_its_view(view, hits):
-    assert kvtrace.simulate(TRACE, 9, domains=view).hit_blocks.tolist() == hits
+    assert kvtrace.cache.simulate(TRACE, 9, domains=view).hit_blocks.tolist() == hits
 
 
 def test_what_isolation_costs_and_what_sharing_saves():
-    (isolation,) = kvtrace.simulate_all(TRACE, [9], domains="shared:4").isolation
+    (isolation,) = kvtrace.serving.simulate_all(TRACE, [9], domains="shared:4").isolation
     assert isolation.to_dict() == {
         "domains": 2, "view": "shared:4", "merged_hit_tokens": 20, "merged_token_hit_rate": 20 / 36,
         "split_hit_tokens": 8, "split_token_hit_rate": 8 / 36, "isolation_cost_tokens": 12,
@@ -47,26 +47,26 @@ def test_what_isolation_costs_and_what_sharing_saves():
 @pytest.mark.parametrize("view", VIEWS)
 def test_every_kind_of_run_is_that_of_the_viewed_trace(how, view):
     capacities = None if "tiers" in how else [6, 9]
-    simulations = kvtrace.simulate_all(TRACE, capacities, domains=view, **how)
-    plain = kvtrace.simulate_all(in_domains(TRACE, view), capacities, **how)
+    simulations = kvtrace.serving.simulate_all(TRACE, capacities, domains=view, **how)
+    plain = kvtrace.serving.simulate_all(in_domains(TRACE, view), capacities, **how)
     assert [run.to_dict() for run in simulations.runs] == [run.to_dict() for run in plain.runs]
     assert len(simulations.isolation) == len(simulations.runs) and not plain.isolation
 
 
 def test_what_has_no_option_shows_domains_apart():
     apart = in_domains(TRACE)
-    assert kvtrace.analyze(TRACE).basics.hits == kvtrace.analyze(apart).basics.hits
-    assert kvtrace.hit_curve(TRACE).hits([9]) == kvtrace.hit_curve(apart).hits([9])
-    assert kvtrace.hit_curve(TRACE, domains="merge").hits([9])[0].hit_blocks == 5
-    assert kvtrace.simulate_tiers(TRACE, {"hbm": 9, "dram": 9}).hits.hit_blocks == 2
-    assert kvtrace.simulate_instances(TRACE, 1, setting=kvtrace.Setting(9)).hits.hit_blocks == 2
-    assert set(kvtrace.compare(TRACE, apart).scores.values()) <= {1.0, None}
-    assert kvtrace.by_block_size(TRACE, [1])[0].hits.hit_blocks == 2
+    assert kvtrace.analysis.analyze(TRACE).basics.hits == kvtrace.analysis.analyze(apart).basics.hits
+    assert kvtrace.analysis.hit_curve(TRACE).hits([9]) == kvtrace.analysis.hit_curve(apart).hits([9])
+    assert kvtrace.analysis.hit_curve(TRACE, domains="merge").hits([9])[0].hit_blocks == 5
+    assert kvtrace.cache.simulate_tiers(TRACE, {"hbm": 9, "dram": 9}).hits.hit_blocks == 2
+    assert kvtrace.serving.simulate_instances(TRACE, 1, setting=kvtrace.cache.Setting(9)).hits.hit_blocks == 2
+    assert set(kvtrace.analysis.compare(TRACE, apart).scores.values()) <= {1.0, None}
+    assert kvtrace.analysis.by_block_size(TRACE, [1])[0].hits.hit_blocks == 2
 
 
 def test_a_sweep_shows_domains_apart(tmp_path):
     kvtrace.write(TRACE, tmp_path / "a.jsonl")
-    table = kvtrace.sweep(Grid((str(tmp_path / "a.jsonl"),), capacity="9"))
+    table = kvtrace.cache.sweep(Grid((str(tmp_path / "a.jsonl"),), capacity="9"))
     assert [row["hit_blocks"] for row in table.rows] == [2]
 
 

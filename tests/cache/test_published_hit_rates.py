@@ -18,24 +18,24 @@ def trace(shared):
 
 def test_lru_hits_what_llmtrafficlens_prints(trace):
     for tokens, rate in LLMTRAFFICLENS.items():
-        run = kvtrace.simulate(trace, capacity=tokens // 512, warm_up=len(trace) // 2)
+        run = kvtrace.cache.simulate(trace, capacity=tokens // 512, warm_up=len(trace) // 2)
         assert run.hits.token_hit_rate == pytest.approx(rate, abs=0.0006)
 
 
 def test_lru_hits_what_kvcache_simulator_prints(trace):
     for blocks, rate in KVCACHE_SIMULATOR.items():
-        run = kvtrace.simulate(trace, capacity=blocks, warm_up=len(trace) // 2)
+        run = kvtrace.cache.simulate(trace, capacity=blocks, warm_up=len(trace) // 2)
         assert run.hits.token_hit_rate == pytest.approx(rate, abs=0.0006)
 
 
 def test_an_unlimited_cache_hits_what_both_print(trace):
     later = slice(len(trace) // 2, None)
-    assert kvtrace.count_hits(trace, kvtrace.unlimited_hits(trace), later).token_hit_rate == pytest.approx(
+    assert kvtrace.trace.count_hits(trace, kvtrace.trace.unlimited_hits(trace), later).token_hit_rate == pytest.approx(
         UNLIMITED, abs=0.0006
     )
 
 
 def test_the_first_half_may_be_left_out_of_the_rate():
     trace = kvtrace.toy("0 1", "0 1", "0 1", "0 2")
-    run = kvtrace.simulate(trace, capacity=9, warm_up=2)
-    assert run.hits.block_hit_rate == 3 / 4 and kvtrace.simulate(trace, capacity=9).hits.block_hit_rate == 5 / 8
+    run = kvtrace.cache.simulate(trace, capacity=9, warm_up=2)
+    assert run.hits.block_hit_rate == 3 / 4 and kvtrace.cache.simulate(trace, capacity=9).hits.block_hit_rate == 5 / 8

@@ -127,12 +127,12 @@ def test_a_damaged_table_is_named(change, message, tmp_path):
     path = tmp_path / "table.json"
     path.write_text(json.dumps(default_table().to_dict() | change))
     with pytest.raises(kvtrace.InputError, match=message):
-        kvtrace.simulate(toy("0"), 1, f"reuse-density:{path}")
+        kvtrace.cache.simulate(toy("0"), 1, f"reuse-density:{path}")
 
 
 def test_a_missing_table_is_named(tmp_path):
     with pytest.raises(kvtrace.InputError, match="No such file"):
-        kvtrace.simulate(toy("0"), 1, f"reuse-density:{tmp_path}/none.json")
+        kvtrace.cache.simulate(toy("0"), 1, f"reuse-density:{tmp_path}/none.json")
 
 
 def test_the_table_that_is_shipped_is_that_of_the_first_half_of_the_conversation_trace(shared):

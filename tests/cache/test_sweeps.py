@@ -136,7 +136,7 @@ def test_seeds_are_samples_of_the_model(folder):
     assert [(row["trace"], row["seed"], row["requests"]) for row in rows] == [
         ("model.json", 3, 40), ("model.json", 1, 40), ("one.jsonl", None, 6)]  # fmt: skip
     model = fit(kvtrace.read("one.jsonl"))
-    wanted = [kvtrace.simulate(sample(model, 40, seed=seed), 9).hits.hit_blocks for seed in (3, 1)]
+    wanted = [kvtrace.cache.simulate(sample(model, 40, seed=seed), 9).hits.hit_blocks for seed in (3, 1)]
     assert [row["hit_blocks"] for row in rows[:2]] == wanted
 
 

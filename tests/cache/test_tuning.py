@@ -20,7 +20,7 @@ def test_the_setting_with_most_hits_in_the_first_half_is_counted_in_the_second()
     (row,) = [row for row in tune(LOOPS, 3, ["slru"], pools=["flat"]).rows if row.policy == "slru"]
     half, runs = len(LOOPS) // 2, {}
     for share in POLICIES["slru"].tries:
-        runs[f"slru:{share}"] = kvtrace.simulate(LOOPS, 3, f"slru:{share}").hit_blocks
+        runs[f"slru:{share}"] = kvtrace.cache.simulate(LOOPS, 3, f"slru:{share}").hit_blocks
     first = {setting: hits[:half].sum() for setting, hits in runs.items()}
     assert row.tried == len(first) == 5
     assert row.first_half_hit_blocks == first[row.setting] == max(first.values())
@@ -52,7 +52,7 @@ def test_turns_that_are_not_numbers_count_as_first_ones(policy):
     def hits(turns):
         extra = {"turn": np.array(turns, dtype=object)}
         trace = kvtrace.Trace(**(fields_of(LOOPS) | {"extra": extra}), block_size=LOOPS.block_size)
-        return kvtrace.simulate(trace, 3, policy).hit_blocks.tolist()
+        return kvtrace.cache.simulate(trace, 3, policy).hit_blocks.tolist()
 
     odd, usual = ["a", None, float("nan"), [1], "", {}], [1] * 6
     assert hits(odd * 4) == hits(usual * 4)

@@ -98,7 +98,7 @@ def policies(tmp_path, monkeypatch):
 
 def refusal(policy):
     with pytest.raises(kvtrace.UsageError) as error:
-        kvtrace.simulate(toy("0", "1", "2", "3"), 2, f"unruly:{policy}" if ":" not in policy else policy)
+        kvtrace.cache.simulate(toy("0", "1", "2", "3"), 2, f"unruly:{policy}" if ":" not in policy else policy)
     return str(error.value)
 
 
@@ -165,7 +165,9 @@ def test_each_command_finds_a_policy_in_the_current_folder_and_says_where_it_fai
 
 def test_a_failed_cell_of_a_sweep_names_the_call(policies):
     write(toy("0", "1"), policies / "day.jsonl")
-    rows = kvtrace.sweep(kvtrace.Grid((f"{policies}/day.jsonl",), ("lru", "unruly:MissesWithoutABlock"), "2")).rows
+    rows = kvtrace.cache.sweep(
+        kvtrace.cache.Grid((f"{policies}/day.jsonl",), ("lru", "unruly:MissesWithoutABlock"), "2")
+    ).rows
     assert rows[1]["error"] == "Policy unruly:MissesWithoutABlock failed, TypeError in the call of miss()."
 
 
@@ -174,7 +176,7 @@ def test_a_class_has_no_parameter_and_runs_in_the_reference_engine(policies):
         "The command line cannot pass a parameter to your class. Write unruly:Fifo, and let its constructor set '300'."
     )
     with pytest.raises(kvtrace.UsageError, match="Try lru. Your own policies run in the reference engine."):
-        kvtrace.simulate(toy("0"), 1, "unruly:Fifo", engine="vllm")
+        kvtrace.cache.simulate(toy("0"), 1, "unruly:Fifo", engine="vllm")
 
 
 @pytest.mark.parametrize("names", ["lru,unruly:Endless", "unruly:Endless,lru"])

@@ -61,8 +61,8 @@ def requests_of(folder):
     total = 0
     for path in sealed(folder):
         trace = kvtrace.read(path)
-        assert kvtrace.check(path) == []
-        assert kvtrace.audit(path).passed
+        assert kvtrace.formats.check(path) == []
+        assert kvtrace.privacy.audit(path).passed
         assert path.with_name(path.name + ".card.md").exists()
         total += len(trace)
     return total
@@ -125,9 +125,11 @@ def test_with_its_key_a_recorder_goes_on_with_the_window_and_without_it_says_wha
     assert len(windows) == len(logs)
     for i, (window, log) in enumerate(zip(windows, logs, strict=True)):  # as if it had never been interrupted
         (tmp_path / "log.jsonl").write_text("\n".join(log))
-        publish(kvtrace.anonymize(tmp_path / "log.jsonl", log_format="auto", **OPTIONS), tmp_path / f"whole{i}.jsonl")
+        publish(
+            kvtrace.ingest.anonymize(tmp_path / "log.jsonl", log_format="auto", **OPTIONS), tmp_path / f"whole{i}.jsonl"
+        )
         assert window.read_bytes() == (tmp_path / f"whole{i}.jsonl").read_bytes()
-        assert kvtrace.audit(window).passed
+        assert kvtrace.privacy.audit(window).passed
 
 
 FOLLOWED, EXPORTED = 1_000_000, 2_000_000  # outputs of requests of two sources, each another one
@@ -277,7 +279,7 @@ def test_a_killed_command_loses_no_window_and_counts_no_request_twice(seed, upst
         numbered = [output for output in outputs if output >= FOLLOWED]
         assert "standard" in options or len(numbered) == len({*numbered}), told  # `standard` rounds outputs
     if "--link-windows" in options:
-        assert len(kvtrace.join_windows(sealed(folder))) == len(outputs)
+        assert len(kvtrace.privacy.join_windows(sealed(folder))) == len(outputs)
 
 
 def end_at_once(processes):

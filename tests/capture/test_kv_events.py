@@ -99,7 +99,7 @@ def test_a_socket_gives_the_trace_of_the_file(folder, tmp_path):
             publisher.send(payload)
         waited(lambda: recorder.counts().accepted == len(PAYLOADS))
     (window,) = sealed(tmp_path / "recorded")
-    publish(kvtrace.anonymize(SAMPLE, **options), tmp_path / "whole.jsonl")
+    publish(kvtrace.ingest.anonymize(SAMPLE, **options), tmp_path / "whole.jsonl")
     assert window.read_bytes() == (tmp_path / "whole.jsonl").read_bytes()
 
 

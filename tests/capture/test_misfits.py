@@ -49,7 +49,7 @@ def test_the_first_source_with_requests_decides_and_those_of_the_other_are_rejec
     if text_first:
         log = tmp_path / "calls.jsonl"
         log.write_bytes(b"\n".join(CALLS))
-    publish(kvtrace.anonymize(log, profile="exact", **TINY), tmp_path / "whole.jsonl")
+    publish(kvtrace.ingest.anonymize(log, profile="exact", **TINY), tmp_path / "whole.jsonl")
     (window,) = sealed(tmp_path / "recorded")
     assert window.read_bytes() == (tmp_path / "whole.jsonl").read_bytes()
     names = ("litellm", "follow") if text_first else ("follow", "litellm")
@@ -59,7 +59,7 @@ def test_the_first_source_with_requests_decides_and_those_of_the_other_are_rejec
     assert complaints == [
         f"{names[1]}: {SIZES.format(*sizes)}. Use one block size, or another recorder. Its requests are rejected."
     ]
-    counts, requests = recorder.counts(), len(kvtrace.anonymize(HASHED, **TINY)) if text_first else len(CALLS)
+    counts, requests = recorder.counts(), len(kvtrace.ingest.anonymize(HASHED, **TINY)) if text_first else len(CALLS)
     assert counts.rejected == sum(counts.reasons.values()) == 2 * requests
     assert f"{2 * requests} rejected" in said[-1]
 
@@ -78,7 +78,7 @@ def test_partial_blocks_are_in_all_sources_or_in_none(tmp_path):
     with Recorder(tmp_path, profile="exact", on_message=said.append, **TINY) as recorder:
         put_text(recorder), digested(recorder), put_hashes(recorder, WITHOUT_TAILS)
     (window,) = sealed(tmp_path)
-    assert len(kvtrace.read(window)) == len(CALLS) and kvtrace.check(window) == []
+    assert len(kvtrace.read(window)) == len(CALLS) and kvtrace.formats.check(window) == []
     assert said[0].startswith("follow: the first source has the last, partial block of a prompt, and it has not.")
     assert recorder.counts().rejected > 0
 
@@ -90,7 +90,7 @@ def test_the_first_source_still_decides_after_a_crash(tmp_path):
         waited(lambda: recorder.counts().restarts == 1)
         put_hashes(recorder)
     (window,) = sealed(tmp_path)
-    assert len(kvtrace.read(window)) == len(CALLS) and kvtrace.check(window) == []
+    assert len(kvtrace.read(window)) == len(CALLS) and kvtrace.formats.check(window) == []
 
 
 def test_sources_with_the_same_blocks_share_a_window(tmp_path):
@@ -98,7 +98,7 @@ def test_sources_with_the_same_blocks_share_a_window(tmp_path):
         put_text(recorder), put_hashes(recorder)
     (window,) = sealed(tmp_path)
     assert recorder.counts().rejected == 0 and len(kvtrace.read(window)) == recorder.counts().digested > len(CALLS)
-    assert kvtrace.check(window) == []
+    assert kvtrace.formats.check(window) == []
 
 
 def test_a_new_window_may_have_another_block_size(tmp_path):

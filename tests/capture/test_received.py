@@ -312,7 +312,7 @@ def test_a_followed_log_is_read_again_after_a_full_disk(tmp_path):
     ):
         digested(recorder, 5)
     (window,) = sealed(folder)
-    publish(kvtrace.anonymize(log, **TINY, profile="exact"), tmp_path / "whole.jsonl")
+    publish(kvtrace.ingest.anonymize(log, **TINY, profile="exact"), tmp_path / "whole.jsonl")
     assert window.read_bytes() == (tmp_path / "whole.jsonl").read_bytes()
 
 

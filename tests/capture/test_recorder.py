@@ -30,7 +30,7 @@ def test_a_window_has_the_bytes_of_the_anonymised_log(profile, tmp_path):
     with Recorder(tmp_path / "recorded", profile=profile, **OPTIONS) as recorder:
         assert all(recorder.put("follow", line) for line in LINES)
     (window,) = sealed(tmp_path / "recorded")
-    publish(kvtrace.anonymize(LOG, profile=profile, **OPTIONS), tmp_path / "whole.jsonl")
+    publish(kvtrace.ingest.anonymize(LOG, profile=profile, **OPTIONS), tmp_path / "whole.jsonl")
     assert window.read_bytes() == (tmp_path / "whole.jsonl").read_bytes()
 
 
@@ -214,8 +214,8 @@ def test_one_request_is_not_one_requests():
 def test_the_message_of_a_seal_names_the_checks_that_warn():
     levels = [("PASS", "ids"), ("WARN", "users"), ("WARN", "times")]
     findings = [Finding(level, {}, "A sentence.", name=name) for level, name in levels]
-    assert _verdict(Audit(kvtrace.profile("standard"), None, findings)) == "WARN (users, times)"
-    assert _verdict(Audit(kvtrace.profile("standard"), None, findings[:1])) == "PASS"
+    assert _verdict(Audit(kvtrace.privacy.profile("standard"), None, findings)) == "WARN (users, times)"
+    assert _verdict(Audit(kvtrace.privacy.profile("standard"), None, findings[:1])) == "PASS"
 
 
 @pytest.mark.parametrize(("failed", "status"), [(0, 0), (1, 5)])

@@ -31,7 +31,7 @@ pytestmark = [pytest.mark.enable_socket, pytest.mark.allow_hosts(["127.0.0.1"])]
 ANY_PORT = Address("127.0.0.1", 0)
 TINY = str(ROOT / "tests/data/tokenizers/tiny")
 DAY_MS = 86_400_000  # times of the log and of the recorder differ by the time of a call
-PROFILE = kvtrace.profile("exact", time_step_ms=DAY_MS, keep_measured=[])
+PROFILE = kvtrace.privacy.profile("exact", time_step_ms=DAY_MS, keep_measured=[])
 OPTIONS = {
     "profile": PROFILE, "block_size": 4, "tokenizer": TINY,
     "chat_template": ROOT / "tests/data/tokenizers/templates/objects.jinja",
@@ -54,7 +54,7 @@ def assert_same(folder, log, **options):
     """The only window has the bytes of the anonymised log."""
     (window,) = sealed(folder)
     whole = log.with_suffix(".trace.jsonl")
-    publish(kvtrace.anonymize(log, **(OPTIONS | options)), whole)
+    publish(kvtrace.ingest.anonymize(log, **(OPTIONS | options)), whole)
     assert window.read_bytes() == whole.read_bytes()
     assert len(whole.read_bytes().splitlines()) > 1
 

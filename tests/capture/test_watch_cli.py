@@ -14,7 +14,8 @@ import jsonschema
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from kvtrace import hit_curve, read
+from kvtrace import read
+from kvtrace.analysis import hit_curve
 from kvtrace.capture.metrics import Reading
 from kvtrace.cli import run
 from kvtrace.cli.watch import _display

@@ -219,15 +219,17 @@ def test_the_functions_refuse_as_the_commands_do(folder, how):
     before = files(folder)
     trace = kvtrace.read("day.jsonl")
     calls = [
-        lambda: kvtrace.convert_file("day.jsonl", day),
-        lambda: kvtrace.convert_file("day.dataset", how.format("day.dataset")),
-        lambda: kvtrace.sweep(kvtrace.Grid(("day.jsonl",), capacity="3"), day),
-        lambda: kvtrace.write_card(kvtrace.audit("day.jsonl"), "day.jsonl", day),
-        lambda: kvtrace.write_report("page", trace, png=how.format("page")),
-        lambda: kvtrace.publish(kvtrace.release(trace, kvtrace.profile("exact")).trace, day, against="day.jsonl"),
+        lambda: kvtrace.formats.convert_file("day.jsonl", day),
+        lambda: kvtrace.formats.convert_file("day.dataset", how.format("day.dataset")),
+        lambda: kvtrace.cache.sweep(kvtrace.cache.Grid(("day.jsonl",), capacity="3"), day),
+        lambda: kvtrace.privacy.write_card(kvtrace.privacy.audit("day.jsonl"), "day.jsonl", day),
+        lambda: kvtrace.report.write_report("page", trace, png=how.format("page")),
+        lambda: kvtrace.privacy.publish(
+            kvtrace.privacy.release(trace, kvtrace.privacy.profile("exact")).trace, day, against="day.jsonl"
+        ),
         lambda: kvtrace.write(trace, "x.csv"),
-        lambda: kvtrace.write_report("x.pdf", trace),
-        lambda: kvtrace.fit(trace).save("x.parquet"),
+        lambda: kvtrace.report.write_report("x.pdf", trace),
+        lambda: kvtrace.synthesis.fit(trace).save("x.parquet"),
     ]
     for call in calls:
         with pytest.raises(kvtrace.UsageError, match="Choose another name|the suffix stands for"):

@@ -71,8 +71,8 @@ def test_users_are_counted_and_never_written(house, capfd):
     assert len(files) == 3 and not any(b"user1" in text for text in (*files, shown.out.encode(), shown.err.encode()))
     _, apart = released("--users", "users.txt", "--isolate-tenants", "-q", to="apart.jsonl")
     assert (
-        kvtrace.count_hits(apart, kvtrace.unlimited_hits(apart)).hit_blocks
-        < kvtrace.count_hits(trace, kvtrace.unlimited_hits(trace)).hit_blocks
+        kvtrace.trace.count_hits(apart, kvtrace.trace.unlimited_hits(apart)).hit_blocks
+        < kvtrace.trace.count_hits(trace, kvtrace.trace.unlimited_hits(trace)).hit_blocks
     )
 
 

@@ -222,8 +222,8 @@ DYNAMO = ("--engine", "dynamo", "--capacity", "9")
 def test_dynamo_brings_its_own_step_times(path, capsys):
     """Without a GPU the requests take the times of Dynamo's offline replay."""
     (done,) = json.loads(shown(capsys, path, *DYNAMO, "--instances", "2", "--json"))["results"]
-    setting = kvtrace.Setting(9, engine="dynamo")
-    wanted = kvtrace.open_loop(kvtrace.read(path), kvtrace.DynamoCost(), setting=setting, instances=2)
+    setting = kvtrace.cache.Setting(9, engine="dynamo")
+    wanted = kvtrace.serving.open_loop(kvtrace.read(path), kvtrace.serving.DynamoCost(), setting=setting, instances=2)
     assert done["scheduler"] == "dynamo 1.6.1" and done["ttft_s"]["mean"] == wanted.to_dict()["ttft_s"]["mean"] > 0
     few = (*DYNAMO, "--step-tokens", "4", "--max-requests", "1", "--json")
     (chunked,) = json.loads(shown(capsys, path, *few))["results"]

@@ -23,7 +23,7 @@ def tune(*arguments):
 
 
 def test_json_and_csv_have_the_rows_of_the_library(trace):
-    tuned = kvtrace.tune(kvtrace.read(trace), [3, 4], ["slru"])
+    tuned = kvtrace.cache.tune(kvtrace.read(trace), [3, 4], ["slru"])
     arguments = (trace, "--capacity", "3,4", "--policy", "slru")
     assert json.loads(tune(*arguments, "--json").stdout) == tuned.to_dict()
     rows = list(csv.DictReader(io.StringIO(tune(*arguments, "--csv").stdout)))
@@ -44,7 +44,7 @@ def test_a_saved_table_can_be_simulated_and_tuned_with(trace, tmp_path):
     assert done.exit_code == 0
     again = tune(trace, "--capacity", 3, "--policy", "reuse-density", "--table", table, "--json")
     assert json.loads(again.stdout) == json.loads(done.stdout)
-    assert kvtrace.simulate(kvtrace.read(trace), 3, f"reuse-density:{table}").hits.hit_blocks > 0
+    assert kvtrace.cache.simulate(kvtrace.read(trace), 3, f"reuse-density:{table}").hits.hit_blocks > 0
 
 
 @pytest.mark.parametrize(

@@ -20,6 +20,7 @@ from kvtrace.trace.dependencies import Dependencies
 from kvtrace.trace.meta import PREFIXES_UNKNOWN
 from kvtrace.trace.unknown import NEEDS, OUTPUTS, PREFIXES, SESSIONS, TIMES
 from tests.docs import ROOT
+from tests.house.rooms import public_values
 
 BLOCK = 16
 PROMPTS = ["0 1", "2", "0 1 3", "4", "0 1 3"] * 4
@@ -170,52 +171,55 @@ def test_datagen_says_unknown(what, tmp_path):
 
 COST = StepCost(token_s=1e-3)
 ONE_BY_ONE = Dependencies.of([[(row - 1, "completion", "sequence", 0.0)] if row else [] for row in range(20)])
-SETTING = kvtrace.Setting(20, engine="vllm")
+SETTING = kvtrace.cache.Setting(20, engine="vllm")
 FUNCTIONS = {  # those that take a Trace -> a call, and what the call needs
-    "analyze": (kvtrace.analyze, ()),
-    "basics": (kvtrace.basics, ()),
-    "hit_curve": (kvtrace.hit_curve, (PREFIXES,)),
-    "by_block_size": (lambda trace: kvtrace.by_block_size(trace, [1, 2]), (PREFIXES,)),
-    "compare": (lambda trace: kvtrace.compare(trace, trace), (PREFIXES, OUTPUTS)),
-    "count_hits": (lambda trace: kvtrace.count_hits(trace, np.zeros(20, dtype=np.int64)), (PREFIXES,)),
-    "unlimited_hits": (kvtrace.unlimited_hits, (PREFIXES,)),
-    "infer_sessions": (kvtrace.infer_sessions, (PREFIXES,)),
+    "analyze": (kvtrace.analysis.analyze, ()),
+    "basics": (kvtrace.analysis.basics, ()),
+    "hit_curve": (kvtrace.analysis.hit_curve, (PREFIXES,)),
+    "by_block_size": (lambda trace: kvtrace.analysis.by_block_size(trace, [1, 2]), (PREFIXES,)),
+    "compare": (lambda trace: kvtrace.analysis.compare(trace, trace), (PREFIXES, OUTPUTS)),
+    "count_hits": (lambda trace: kvtrace.trace.count_hits(trace, np.zeros(20, dtype=np.int64)), (PREFIXES,)),
+    "unlimited_hits": (kvtrace.trace.unlimited_hits, (PREFIXES,)),
+    "infer_sessions": (kvtrace.analysis.infer_sessions, (PREFIXES,)),
     "delivered_hits": (
-        lambda trace: kvtrace.delivered_hits(
+        lambda trace: kvtrace.analysis.delivered_hits(
             kvtrace.Trace.from_columns(
                 replace_columns(trace, cached_tokens=[0] * 20), block_size=BLOCK, meta=trace.meta
             )
         ),
         (PREFIXES,),
     ),
-    "simulate": (lambda trace: kvtrace.simulate(trace, 4), (PREFIXES,)),
-    "simulate_tiers": (lambda trace: kvtrace.simulate_tiers(trace, {"hbm": 4, "dram": 8}), (PREFIXES,)),
-    "simulate_instances": (lambda trace: kvtrace.simulate_instances(trace, 2, setting=SETTING), (PREFIXES, OUTPUTS)),
-    "open_loop": (lambda trace: kvtrace.open_loop(trace, COST, setting=SETTING), (PREFIXES, OUTPUTS)),
+    "simulate": (lambda trace: kvtrace.cache.simulate(trace, 4), (PREFIXES,)),
+    "simulate_tiers": (lambda trace: kvtrace.cache.simulate_tiers(trace, {"hbm": 4, "dram": 8}), (PREFIXES,)),
+    "simulate_instances": (
+        lambda trace: kvtrace.serving.simulate_instances(trace, 2, setting=SETTING),
+        (PREFIXES, OUTPUTS),
+    ),
+    "open_loop": (lambda trace: kvtrace.serving.open_loop(trace, COST, setting=SETTING), (PREFIXES, OUTPUTS)),
     "closed_loop": (
-        lambda trace: kvtrace.closed_loop(
+        lambda trace: kvtrace.serving.closed_loop(
             kvtrace.Trace.from_columns(
                 replace_columns(trace, dependencies=ONE_BY_ONE), block_size=BLOCK, meta=trace.meta
             ),
             COST,
             setting=SETTING,
-            loop=kvtrace.ClosedLoop(),
+            loop=kvtrace.serving.ClosedLoop(),
         ),
         (PREFIXES, OUTPUTS),
     ),
-    "simulate_all": (lambda trace: kvtrace.simulate_all(trace, [4]), (PREFIXES,)),
-    "tune": (lambda trace: kvtrace.tune(trace, 4, ["slru"], pools=["flat"]), (PREFIXES,)),
-    "explain": (lambda trace: kvtrace.explain(trace, 4), (PREFIXES,)),
-    "reachable_hits": (lambda trace: kvtrace.reachable_hits(trace, "gpt-oss-20b"), (PREFIXES,)),
+    "simulate_all": (lambda trace: kvtrace.serving.simulate_all(trace, [4]), (PREFIXES,)),
+    "tune": (lambda trace: kvtrace.cache.tune(trace, 4, ["slru"], pools=["flat"]), (PREFIXES,)),
+    "explain": (lambda trace: kvtrace.serving.explain(trace, 4), (PREFIXES,)),
+    "reachable_hits": (lambda trace: kvtrace.serving.reachable_hits(trace, "gpt-oss-20b"), (PREFIXES,)),
     "plan": (
-        lambda trace: kvtrace.plan(
-            trace, kvtrace.Deployment(MODEL, gpu="h100"), kvtrace.PlanTarget(routers=("round-robin",))
+        lambda trace: kvtrace.serving.plan(
+            trace, kvtrace.serving.Deployment(MODEL, gpu="h100"), kvtrace.serving.PlanTarget(routers=("round-robin",))
         ),
         (PREFIXES, OUTPUTS),
     ),
-    "fit": (kvtrace.fit, (PREFIXES, OUTPUTS)),
-    "fit_tree": (kvtrace.fit_tree, (PREFIXES, OUTPUTS)),
-    "fit_sessions": (kvtrace.fit_sessions, (PREFIXES, OUTPUTS)),
+    "fit": (kvtrace.synthesis.fit, (PREFIXES, OUTPUTS)),
+    "fit_tree": (kvtrace.synthesis.fit_tree, (PREFIXES, OUTPUTS)),
+    "fit_sessions": (kvtrace.synthesis.fit_sessions, (PREFIXES, OUTPUTS)),
 }
 GIVE_NO_FIGURE = {  # why these functions on traces need no guard
     **dict.fromkeys(("assume_outputs", "convert", "fold", "sample_rows", "sample_sessions", "speed_up", "in_domains",
@@ -223,6 +227,7 @@ GIVE_NO_FIGURE = {  # why these functions on traces need no guard
     **dict.fromkeys(("publish", "write", "release_dataset", "write_prompts"), "they write files"),
     **dict.fromkeys(("first_seen", "forest"), "they give the ids as they are"),
     **dict.fromkeys(("count_domains", "audit", "write_card"), "they count no hits of a trace"),
+    **dict.fromkeys(("read", "open_trace"), "they give a trace that they get as it is"),
     **dict.fromkeys(("write_report",), "the page; see report"),
     **dict.fromkeys(("read_recording",), "it gives a recording; see calibrate and validate"),
 }  # fmt: skip
@@ -237,7 +242,7 @@ def takes_a_trace(public):
 
 
 def test_every_function_on_traces_has_a_row():
-    on_traces = {name for name in kvtrace.__all__ if takes_a_trace(getattr(kvtrace, name))}
+    on_traces = {name for name, value in public_values().items() if takes_a_trace(value)}
     assert on_traces - FUNCTIONS.keys() - GIVE_NO_FIGURE.keys() == set()
 
 
@@ -254,7 +259,7 @@ def test_every_function_refuses_what_it_needs(name, what):
 
 
 def test_reading_a_figure_of_shared_prefixes_is_refused():
-    summary = kvtrace.analyze(lacking(PREFIXES))
+    summary = kvtrace.analysis.analyze(lacking(PREFIXES))
     basics = summary.basics
     for figure in ("hits", "distinct_blocks", "prefix_groups", "repeated_blocks", "reuse_ratio", "context_length",
                    "unique_prompt_length", "request_hit_rate"):  # fmt: skip
@@ -276,13 +281,16 @@ def test_unknown_outputs_are_left_out_of_figures():
     trace = kvtrace.Trace.from_columns(
         replace_columns(trace, output_length=np.array([7, 9, *[-1] * 18])), block_size=BLOCK
     )
-    summary = kvtrace.analyze(trace)
+    summary = kvtrace.analysis.analyze(trace)
     assert (summary.basics.output_length.count, summary.basics.output_length.mean) == (2, 8)
     assert summary.arrivals.concurrency is None
     assert "Output lengths are unknown for 18 of 20 requests. Log the answers or their token counts." in summary.notes
-    assumed = kvtrace.assume_outputs(trace, 8)
+    assumed = kvtrace.trace.assume_outputs(trace, 8)
     assert assumed.output_length.tolist() == [7, 9, *[8] * 18]
-    assert "Unknown output lengths are assumed to be 8 tokens (--assume-output)." in kvtrace.analyze(assumed).notes
+    assert (
+        "Unknown output lengths are assumed to be 8 tokens (--assume-output)."
+        in kvtrace.analysis.analyze(assumed).notes
+    )
 
 
 def test_an_assumed_output_length_is_named_beside_the_result(tmp_path, capsys):
@@ -297,7 +305,7 @@ def test_an_assumed_output_length_is_named_beside_the_result(tmp_path, capsys):
 def test_what_the_service_delivered_is_known_without_prefixes():
     columns = replace_columns(lacking(PREFIXES), cached_tokens=np.array([8, 8, *[-1] * 18]))
     trace = kvtrace.Trace.from_columns(columns, block_size=BLOCK, meta={"prefixes": PREFIXES_UNKNOWN})
-    notes = " ".join(kvtrace.analyze(trace).notes)
+    notes = " ".join(kvtrace.analysis.analyze(trace).notes)
     assert "The service took 16 of 32 prompt tokens (50.0%) from its cache, in the 2 requests" in notes
 
 
@@ -336,6 +344,6 @@ def test_watch_of_lengths_says_unknown(tmp_path, capsys):
 def test_validate_without_a_trace_simulates_no_cached_tokens(capsys):
     assert run(["validate", RECORDING, "--model", MODEL, "--gpu", "h100", "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["simulated_cached_tokens"] is None
-    recording = kvtrace.read_recording(RECORDING)
+    recording = kvtrace.serving.read_recording(RECORDING)
     with pytest.raises(kvtrace.UnknownError):
-        kvtrace.hit_curve(recording.trace)
+        kvtrace.analysis.hit_curve(recording.trace)

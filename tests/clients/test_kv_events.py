@@ -26,7 +26,7 @@ from tests.capture.windows import sealed, waited
 CLIENTS = Path(os.environ.get("KVTRACE_CLIENTS", "no-such-folder"))
 SIZE = 4  # tokens per block
 START_S = time.time() // 60 * 60 - 10_000  # a recorder takes no times that are years ago
-OPTIONS = {"profile": kvtrace.profile("exact"), "block_size": SIZE}
+OPTIONS = {"profile": kvtrace.privacy.profile("exact"), "block_size": SIZE}
 ENGINES = [
     pytest.param(name, marks=pytest.mark.skipif(not (CLIENTS / name).exists(), reason=f"no environment {name}"))
     for name in ("vllm", "sglang")
@@ -151,7 +151,7 @@ def test_a_recorded_trace_has_the_bytes_of_the_recorded_batches(engine, folder, 
         waited(lambda: recorder.counts().waiting == 0)
     assert [sentence.partition(": ")[2][:7] for sentence in said] == ["sealed;"], said
     (window,) = sealed(tmp_path / "recorded")
-    publish(kvtrace.anonymize(folder / "events.jsonl", **OPTIONS), tmp_path / "whole.jsonl")
+    publish(kvtrace.ingest.anonymize(folder / "events.jsonl", **OPTIONS), tmp_path / "whole.jsonl")
     assert window.read_bytes() == (tmp_path / "whole.jsonl").read_bytes()
     assert len(window.read_bytes().splitlines()) > 120
 
@@ -240,7 +240,7 @@ def test_blocks_are_equal_where_the_engine_hashes_equal_images_and_salts(engine,
         event.pop("extra_keys", None)
     path = tmp_path / "events.jsonl"
     path.write_bytes(b"".join(orjson.dumps(batch) + b"\n" for batch in batches))
-    publish(kvtrace.anonymize(path, **OPTIONS), tmp_path / "trace.jsonl")
+    publish(kvtrace.ingest.anonymize(path, **OPTIONS), tmp_path / "trace.jsonl")
     rows = {row["timestamp"]: row for row in map(orjson.loads, kv_events.row_lines(path.read_bytes().splitlines()))}
     trace, contents, ids = kvtrace.read(tmp_path / "trace.jsonl"), {}, {}
     requests = [request for request, seconds in zip(case["requests"], case["times"], strict=True) if seconds in rows]

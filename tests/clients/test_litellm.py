@@ -140,7 +140,7 @@ def test_the_proxy_records_by_the_pages_configuration(model, receiver, tmp_path)
     assert not any(key.encode() in line for line in lines)
     log = tmp_path / "log.jsonl"
     log.write_bytes(b"\n".join(lines) + b"\n")
-    whole = kvtrace.anonymize(log, profile="exact", time_unit="s")
+    whole = kvtrace.ingest.anonymize(log, profile="exact", time_unit="s")
     windows = [kvtrace.read(path) for path in sorted((tmp_path / "recordings").glob("*.jsonl"))]
     assert recorded(tmp_path) == len(whole) == 4
     assert [length for trace in windows for length in trace.input_length] == whole.input_length.tolist()

@@ -12,9 +12,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from kvtrace import convert, count_hits, read, unlimited_hits
+from kvtrace import read
 from kvtrace.cli import run
 from kvtrace.formats import targets as clients
+from kvtrace.trace import convert, count_hits, unlimited_hits
 from kvtrace.trace.columns import replace_columns
 from tests.conftest import ROOT
 

@@ -12,12 +12,13 @@ from pathlib import Path
 
 import pytest
 
-from kvtrace import count_hits, read, unlimited_hits
+from kvtrace import read
 from kvtrace.formats import targets as clients
 from kvtrace.synthesis.attach_fitting import fit
 from kvtrace.synthesis.sampling import sample
 from kvtrace.text import tokenizers
 from kvtrace.text.prompts import texts_to_hashes, write_prompts
+from kvtrace.trace import count_hits, unlimited_hits
 from tests.clients.test_load import ENVIRONMENTS
 
 ROWS, REVISION = 50, "0" * 40

@@ -12,7 +12,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from kvtrace import read, simulate
+from kvtrace import read
+from kvtrace.cache import simulate
 from kvtrace.cache.layout import CacheGroup, CacheLayout
 from tests.cache.hybrid_cases import client_case, drafted_case, engine_run, random_case
 from tests.cache.test_engine_vllm_hybrid import VECTORS

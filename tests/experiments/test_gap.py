@@ -20,13 +20,13 @@ def test_its_examples_run(module):
 
 def test_an_oracle_of_dead_blocks_evicts_them_first():
     trace = toy("0", "1", "2", "0")  # 1 is never used again, and 0 is older
-    hits = {one: kvtrace.simulate(trace, 2, one).hits.hit_blocks for one in ("lru", bounds.DeadBlocks)}
+    hits = {one: kvtrace.cache.simulate(trace, 2, one).hits.hit_blocks for one in ("lru", bounds.DeadBlocks)}
     assert hits == {"lru": 0, bounds.DeadBlocks: 1}
 
 
 def test_no_bound_exceeds_the_optimum():
     half = len(LOOPS) // 2
-    optimum = kvtrace.simulate(LOOPS, 3, "belady").hit_blocks[half:].sum()
+    optimum = kvtrace.cache.simulate(LOOPS, 3, "belady").hit_blocks[half:].sum()
     assert all(0 <= hits <= optimum for hits in bounds.bounds_of(LOOPS, 3).values())
 
 

@@ -63,7 +63,7 @@ def test_a_file_keeps_all_columns_without_its_sidecar(tmp_path_factory, trace):
             kvtrace.write(trace, path, format="agentic-mooncake")
         return
     _, sidecar = kvtrace.write(trace, path, format="agentic-mooncake")
-    assert kvtrace.read(path) == trace and kvtrace.check(path) == []
+    assert kvtrace.read(path) == trace and kvtrace.formats.check(path) == []
     opened = open_pieces(path).read()
     assert np.concatenate([piece.hash_ids for _, piece in opened.pieces()]).tolist() == trace.hash_ids.tolist()
     assert opened.result.columns.dependencies == trace.dependencies and differences(opened) == []
@@ -212,7 +212,11 @@ def test_check_lists_every_row(folder):
         folder, HEADER, request("a", at=5), request("b", ("gone", "completion", 0, "join"), at=5), "nothing",
         request("c", ("a", "never", -1, "join"), at=7, recorded_api_time_ms=-1),
     )  # fmt: skip
-    found = [(one.line, one.rule, one.message) for one in kvtrace.check(path) if one.rule not in ("times", "numbering")]
+    found = [
+        (one.line, one.rule, one.message)
+        for one in kvtrace.formats.check(path)
+        if one.rule not in ("times", "numbering")
+    ]
     assert found == [
         (4, "rows", "the row is not a JSON object. A trace has one object on each line."),
         (3, "dependencies", "the request waits for a row that does not exist."),
@@ -256,7 +260,7 @@ def test_a_file_with_an_odd_value_is_read_or_refused_in_one_line(tmp_path_factor
     except (InputError, UsageError) as error:
         assert "\n" not in str(error)
     with contextlib.suppress(InputError):
-        kvtrace.check(path)
+        kvtrace.formats.check(path)
         open_pieces(path).read()
 
 

@@ -9,7 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import kvtrace
-from kvtrace import Columns, InputError, check, toy
+from kvtrace import InputError, toy
+from kvtrace.formats import check
+from kvtrace.trace import Columns
 from kvtrace.trace.columns import replace_columns
 from tests.conftest import drawn
 from tests.make_vectors_formats import BROKEN

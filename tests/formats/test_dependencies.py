@@ -126,7 +126,7 @@ def test_damaged_columns_are_one_line(folder, pair, column, values, message):
 def test_check_and_read_name_the_row(folder, pair, values, message):
     column, rule = ("service_ms", "service times") if "service" in message else ("dependencies", "dependencies")
     pa.parquet.write_table(table_of(pair, **{column: pa.array(values)}), "t.parquet")
-    found = kvtrace.check("t.parquet", block_size=1)
+    found = kvtrace.formats.check("t.parquet", block_size=1)
     assert [(one.line, one.rule, one.message) for one in found] == [(2, rule, message)]
     with pytest.raises(InputError, match=rf"^t\.parquet:2: {re.escape(message)}$"):
         kvtrace.read("t.parquet", block_size=1)
@@ -135,7 +135,7 @@ def test_check_and_read_name_the_row(folder, pair, values, message):
 def test_two_requests_that_wait_for_each_other_are_a_violation(folder, pair):
     column = pa.array([[STRUCT | {"row": 1}], [STRUCT]])
     pa.parquet.write_table(table_of(pair, dependencies=column), "t.parquet")
-    assert [one.message for one in kvtrace.check("t.parquet", block_size=1)] == [
+    assert [one.message for one in kvtrace.formats.check("t.parquet", block_size=1)] == [
         "the request waits for itself or for a later row."
     ]
 

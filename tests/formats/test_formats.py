@@ -14,12 +14,13 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 import kvtrace
-from kvtrace import Columns, InputError, Trace, UsageError
+from kvtrace import InputError, Trace, UsageError
 from kvtrace._base.errors import KvtraceError, RowError
 from kvtrace.cli import run
 from kvtrace.formats import bailian, block_size, format_table, scalars, sidecar
 from kvtrace.formats.reading import read_columns
 from kvtrace.formats.sidecar import ReadResult, sidecar_path
+from kvtrace.trace import Columns
 from kvtrace.trace.building import concat, toy
 from kvtrace.trace.columns import TAILS
 from kvtrace.trace.invariants import expected_blocks
@@ -473,7 +474,8 @@ def test_a_small_parquet_file_does_not_fill_the_memory(folder, monkeypatch):
 
     monkeypatch.setattr("kvtrace.formats.parquet.MANY_VALUES", 1 << 20)
     for ids, read in itertools.product(
-        [np.zeros(1 << 24, np.int64), np.random.default_rng(1).permutation(1 << 20)], [kvtrace.read, kvtrace.check]
+        [np.zeros(1 << 24, np.int64), np.random.default_rng(1).permutation(1 << 20)],
+        [kvtrace.read, kvtrace.formats.check],
     ):
         row = {"timestamp": [0], "input_length": [len(ids)], "output_length": [1], "hash_ids": [ids]}
         pq.write_table(pa.table(row), "t.parquet", compression="zstd")

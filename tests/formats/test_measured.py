@@ -79,7 +79,7 @@ def test_a_file_gives_its_measured_columns_back(tmp_path_factory, name, trace):
     assert same(opened.result.columns, trace)
     assert set(measured_of(trace)) <= set(opened.fields) and not opened.unknown_columns
     assert differences(opened) == []
-    assert kvtrace.check(path) == []
+    assert kvtrace.formats.check(path) == []
 
 
 def test_rows_omit_what_is_unknown(folder, trace):
@@ -114,7 +114,9 @@ def test_keys_of_other_hands_are_read(folder):
 )  # fmt: skip
 def test_a_wrong_number_names_its_line(folder, row, rule, message):
     path = put({}, row, {"cached_tokens": 1, "ttft_ms": 1, "e2e_ms": 1, "queue_ms": 1})
-    assert [(one.line, one.rule, one.message) for one in kvtrace.check(path, block_size=4)] == [(2, rule, message)]
+    assert [(one.line, one.rule, one.message) for one in kvtrace.formats.check(path, block_size=4)] == [
+        (2, rule, message)
+    ]
     with pytest.raises(InputError) as caught:
         kvtrace.read(path, block_size=4)
     assert str(caught.value) == f"t.jsonl:2: {message}"

@@ -170,7 +170,7 @@ def test_a_release_of_before_without_sessions_keeps_its_verdict(folder):
     rows = [{name: row[name] for name in kept} for row in written("now.jsonl")]
     Path("before.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     Path("before.jsonl.meta.json").write_bytes(Path("now.jsonl.meta.json").read_bytes())
-    levels = {finding.name: finding.level for finding in kvtrace.audit("before.jsonl").findings}
+    levels = {finding.name: finding.level for finding in kvtrace.privacy.audit("before.jsonl").findings}
     assert (
         levels["canonical"] == levels["fields"] == levels["session_links"] == "PASS" and "FAIL" not in levels.values()
     )
@@ -185,7 +185,7 @@ def test_a_session_id_with_more_than_a_number_fails_the_audit(folder):
         ('"turn": 2', '"turn": 2.0'),
     ):
         Path("now.jsonl").write_text(text.replace(old, new))
-        assert not kvtrace.audit("now.jsonl").passed, new
+        assert not kvtrace.privacy.audit("now.jsonl").passed, new
 
 
 def test_real_agents_keep_their_sessions(folder, shared):
@@ -194,5 +194,5 @@ def test_real_agents_keep_their_sessions(folder, shared):
     assert run(["anonymize", str(log), "-o", "agents.jsonl", "-q"]) == 0
     trace = kvtrace.read("agents.jsonl")
     assert len(np.unique(trace.session)) == len(sessions)
-    kvtrace.publish(trace, "again.jsonl")
+    kvtrace.privacy.publish(trace, "again.jsonl")
     assert Path("again.jsonl").read_bytes() == Path("agents.jsonl").read_bytes()

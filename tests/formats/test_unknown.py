@@ -139,8 +139,8 @@ def test_arrow_has_null_and_a_notebook_says_unknown():
 def test_selecting_folding_joining_and_streaming_keep_unknown_lengths():
     trace = partly()
     assert trace[1:].output_length.tolist() == [-1, 2]
-    assert kvtrace.convert(trace, factor=2).output_length.tolist() == [3, -1, 2]
-    assert kvtrace.concat([trace, trace]).output_length.tolist() == [3, -1, 2, 3, -1, 2]
+    assert kvtrace.trace.convert(trace, factor=2).output_length.tolist() == [3, -1, 2]
+    assert kvtrace.trace.concat([trace, trace]).output_length.tolist() == [3, -1, 2, 3, -1, 2]
     writing.write(trace, "t.dataset")
     lazy = LazyTrace(open_dataset("t.dataset"))
     assert lazy.output_length.tolist() == [3, -1, 2]
@@ -183,14 +183,14 @@ def test_each_client_gets_null_or_no_file(to, capsys):
 
 
 def test_an_assumed_length_is_stated():
-    assert kvtrace.convert(partly(), assume_output=64).output_length.tolist() == [3, 64, 2]
+    assert kvtrace.trace.convert(partly(), assume_output=64).output_length.tolist() == [3, 64, 2]
     assert assume_outputs(unshared(), 64).meta == {"prefixes": PREFIXES_UNKNOWN}  # nothing was assumed
     writing.write(partly(), "t.jsonl")
     assert run(["convert", "t.jsonl", "-o", "u.jsonl", "--assume-output", "64", "--quiet"]) == 0
     assert json.loads(Path("u.jsonl.meta.json").read_text())["converted"] == {"assumed_output": 64}
     assert known_outputs(kvtrace.read("u.jsonl")).all()
     with pytest.raises(kvtrace.UsageError, match=r"^--assume-output must be from 0 to 16,777,216 tokens, not -1\.$"):
-        kvtrace.convert(partly(), assume_output=-1)
+        kvtrace.trace.convert(partly(), assume_output=-1)
 
 
 @pytest.mark.parametrize("to", targets.TARGETS)
@@ -260,11 +260,12 @@ def test_every_format_keeps_unknown_prefixes(name):
 def test_every_operation_keeps_unknown_prefixes():
     trace = unshared()
     for part in (
-        trace[1:], trace.window(0, 15), trace.chained(), kvtrace.convert(trace, factor=2, ratio=2.0, limit=2),
-        kvtrace.concat([trace, partly()]), kvtrace.concat([partly(), trace], overlay=True), assume_outputs(trace, 1),
+        trace[1:], trace.window(0, 15), trace.chained(), kvtrace.trace.convert(trace, factor=2, ratio=2.0, limit=2),
+        kvtrace.trace.concat([trace, partly()]), kvtrace.trace.concat([partly(), trace], overlay=True),
+        assume_outputs(trace, 1),
     ):  # fmt: skip
         assert prefixes(part) == PREFIXES_UNKNOWN
-    assert not prefixes(kvtrace.concat([partly(), partly()]))
+    assert not prefixes(kvtrace.trace.concat([partly(), partly()]))
     writing.write(trace, "t.jsonl", meta={"note": "ours"})
     assert prefixes(kvtrace.read("t.jsonl")) == PREFIXES_UNKNOWN
     writing.write(trace, "t.dataset")

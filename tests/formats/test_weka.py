@@ -288,7 +288,7 @@ def test_a_part_has_ids_of_its_own(folder):
 
 
 def test_a_faster_trace_has_faster_times(folder):
-    trace = kvtrace.convert(kvtrace.read(put(TREE)), ratio=2.0)
+    trace = kvtrace.trace.convert(kvtrace.read(put(TREE)), ratio=2.0)
     kvtrace.write(trace, "fast.json", format="weka")
     assert np.diff(kvtrace.read("fast.json").timestamp).tolist() == np.diff(trace.timestamp).tolist()
 
@@ -432,7 +432,7 @@ STATED = session([
 @pytest.mark.parametrize("engine", [name for name in engines.ENGINES if name != "lmcache"])
 def test_stated_blocks_hit_in_every_engine_and_mode(folder, engine, mode):
     trace = kvtrace.read(put(STATED))
-    hits = kvtrace.simulate(trace, 1000, engine=engine, mode=mode).hits
+    hits = kvtrace.cache.simulate(trace, 1000, engine=engine, mode=mode).hits
     assert hits.blocks == 14
     assert 9 - 3 <= hits.hit_blocks <= 9  # an engine computes the last token of a prompt again
     if engine == "reference":
@@ -441,13 +441,13 @@ def test_stated_blocks_hit_in_every_engine_and_mode(folder, engine, mode):
 
 def test_the_hit_curve_counts_tokens_up_to_the_length(folder):
     trace = kvtrace.read(put(STATED))
-    curve = kvtrace.hit_curve(trace)
+    curve = kvtrace.analysis.hit_curve(trace)
     for capacity in range(curve.longest, curve.working_set + 2):
-        assert curve.at(capacity) == kvtrace.simulate(trace, capacity).hits
+        assert curve.at(capacity) == kvtrace.cache.simulate(trace, capacity).hits
 
 
 def test_stated_blocks_fold_in_whole_groups(folder):
-    folded = kvtrace.fold(kvtrace.read(put(STATED)), 2)
+    folded = kvtrace.trace.fold(kvtrace.read(put(STATED)), 2)
     assert folded.tail == "stated" and folded.prompt_blocks.tolist() == [1, 0, 2, 1, 0, 1]
 
 
@@ -456,7 +456,7 @@ def test_stated_blocks_survive_other_formats(folder):
     for name in ("t.jsonl", "t.parquet", "t.dataset"):
         kvtrace.write(trace, name)
         read = kvtrace.read(name)
-        assert read.tail == "stated" and (read.hash_ids == trace.hash_ids).all() and not kvtrace.check(name)
+        assert read.tail == "stated" and (read.hash_ids == trace.hash_ids).all() and not kvtrace.formats.check(name)
         assert (read.fixes.more_blocks, read.fixes.fewer_blocks) == (3, 2)
 
 
@@ -466,7 +466,7 @@ def test_agentic_rows_get_the_blocks_that_their_tokens_need(folder, capsys):
     said = capsys.readouterr().err
     assert "3 prompts became as long as their blocks" in said and "2 prompts got blocks of their own" in said
     read, trace = kvtrace.read("t.jsonl"), kvtrace.read("a.json")
-    assert not kvtrace.check("t.jsonl") and (read.input_length >= trace.input_length).all()
+    assert not kvtrace.formats.check("t.jsonl") and (read.input_length >= trace.input_length).all()
     assert unlimited_hits(read).tolist() == unlimited_hits(trace).tolist()
 
 
@@ -476,7 +476,7 @@ def test_uses_that_need_whole_prompts_say_so(folder, capsys):
     assert "states other block counts" in capsys.readouterr().err
     for method in ("attach", "tree", "sessions"):
         assert run(f"synthesize a.json -o {method}.jsonl -q --method {method}".split()) == 0
-        assert not kvtrace.check(f"{method}.jsonl")
+        assert not kvtrace.formats.check(f"{method}.jsonl")
     assert run(["convert", "a.json", "-o", "out.jsonl", "--to", "vllm", "-q"]) == 0
     assert run(["audit", "a.json"]) == 3
     assert "a recording, not a release" in capsys.readouterr().err
@@ -492,7 +492,7 @@ def test_the_recorded_sessions_have_the_figures_of_an_independent_count(shared, 
         pytest.skip("no sessions of agents in the shared data")
     count, requests, blocks, distinct, hit_blocks, token_hit_rate, drops = FACTS[name]
     trace = kvtrace.read(folder)
-    statistics = kvtrace.analyze(trace)
+    statistics = kvtrace.analysis.analyze(trace)
     assert statistics.sessions.sessions == count and statistics.basics.requests == requests
     assert (statistics.basics.blocks, statistics.basics.distinct_blocks) == (blocks, distinct)
     assert statistics.basics.hits.hit_blocks == hit_blocks

@@ -1,6 +1,7 @@
 """The rooms of the package (its folders), and what each file imports. docs/design.md draws them."""
 
 import ast
+import importlib
 from functools import cache, cached_property
 from pathlib import Path
 
@@ -79,3 +80,14 @@ def files_of_the_package() -> dict[str, Source]:
     """Every file of the package by its name."""
     paths = {path.relative_to(PACKAGE).with_suffix("").as_posix(): path for path in PACKAGE.rglob("*.py")}
     return {name: Source(name, path.read_text(encoding="utf-8")) for name, path in paths.items()}
+
+
+def public_values():
+    """Name -> value of all public names, those of the rooms too, which go before a command of the same name."""
+    import kvtrace
+
+    rooms = [importlib.import_module(f"kvtrace.{room}") for room in ROOMS]
+    packages = [kvtrace, *(room for room in rooms if hasattr(room, "__all__"))]
+    needs_litellm = {"LiteLLMCallback"}
+    names = ((package, name) for package in packages for name in package.__all__ if name not in needs_litellm)
+    return {name: getattr(package, name) for package, name in names}

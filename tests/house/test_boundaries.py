@@ -1,6 +1,7 @@
 """Who may import whom, and what each file may do: each rule lists the files that break it."""
 
 import ast
+import importlib
 import re
 import subprocess
 import sys
@@ -8,6 +9,7 @@ import sys
 import pytest
 
 import kvtrace
+from kvtrace.cli.functions import NAMES
 from tests.house.rooms import ALONE, ROOMS, Source, files_of_the_package, is_ours, room_of
 
 FILES = files_of_the_package()
@@ -98,9 +100,12 @@ def a_file_that_is_named_exists(files):
 def no_public_name_is_a_module_too(files):
     rows = ("cli/", "report/plots/", "_native/")  # a row's file has the row's name, a kernel's that of its caller
     for name in files:
-        for taken in {*name.split("/")[-2:]} & set(kvtrace.__all__):
+        room, *inner = name.split("/")
+        for taken in {*name.split("/")[-2:]} & (set(kvtrace.__all__) - {*ROOMS, *NAMES}):
             if not name.startswith(rows):
                 yield f"{name} is a module, and kvtrace.{taken} another thing"
+        if inner and room in ROOMS and inner[0] in getattr(importlib.import_module(f"kvtrace.{room}"), "__all__", ()):
+            yield f"{name} is a module, and kvtrace.{room}.{inner[0]} another thing"
 
 
 @rule

@@ -15,6 +15,7 @@ import pytest
 
 import kvtrace
 from tests import docs
+from tests.house.rooms import ROOMS
 from tools import kernel_stubs
 
 pytestmark = pytest.mark.xdist_group("types")  # each checker runs once, and two mypys would share a cache
@@ -37,6 +38,12 @@ def folder(tmp_path_factory):
             name = "_".join(page.relative_to(docs.ROOT).with_suffix("").parts).replace("-", "_")
             (place / f"{name}_{line}.py").write_text(code, encoding="utf-8")
     names = [f"kvtrace.{name}" for name in ("__version__", *PUBLIC)]
+    names += [
+        f"kvtrace.{room}.{name}"
+        for room in PUBLIC
+        if room in ROOMS and room != "report"
+        for name in getattr(kvtrace, room).__all__
+    ]
     (place / "public_names.py").write_text("\n".join(["import kvtrace", *names, ""]), encoding="utf-8")
     (place / "star.py").write_text('from kvtrace import *\n\ntoy("0 1").working_set + 1\n', encoding="utf-8")
     shutil.copy(WRONG_CALLS, place / "wrong_calls.py")

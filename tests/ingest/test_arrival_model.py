@@ -95,7 +95,7 @@ def test_any_number_of_workers_gives_the_same_times(tmp_path, monkeypatch):
             turns = [{"from": "gpt" if j % 2 else "human", "value": f"{i} {j}"} for j in range(2 + 2 * (i % 4))]
             file.write(json.dumps({"conversations": turns}) + "\n")
     options = {"tokenizer": TINY, "block_size": 4, "profile": "exact"}
-    found = [kvtrace.anonymize(path, arrivals="rate=2/s", workers=n, **options) for n in (1, 3)]
+    found = [kvtrace.ingest.anonymize(path, arrivals="rate=2/s", workers=n, **options) for n in (1, 3)]
     assert len(found[0]) == 500
     for name in ("timestamp", "session", "input_length", "hash_ids"):
         assert getattr(found[0], name).tolist() == getattr(found[1], name).tolist()

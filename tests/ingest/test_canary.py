@@ -331,7 +331,7 @@ def test_the_canary_is_in_no_local_variable_of_an_error_that_a_caller_gets(examp
     for number in range(drawn(48)):
         log(path, [*(json.dumps(make(draw)).encode() for _ in range(3)), broken(draw, make(draw)), b"[1]"])
         try:
-            kvtrace.anonymize(
+            kvtrace.ingest.anonymize(
                 path, log_format=draw.choice(["auto", examples.reader_of(example)]), workers=1, arrivals="rate=1/s",
                 tokenizer=str(TINY) if number % 3 else None, allow_truncated=True, outputs=number % 2 == 0,
             )  # fmt: skip

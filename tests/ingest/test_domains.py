@@ -58,7 +58,7 @@ def test_without_the_column_ids_are_those_of_the_split_view(seed, tmp_path):
     log = random_log(tmp_path / "log.jsonl", seed, model=["a", "b"], adapter=[None, "p"], cache_salt=[None, "x", "y"])
     kept = anonymized(log, outputs=seed % 2 == 1)
     assert kept.domain.max() > 5
-    assert np.array_equal(kvtrace.in_domains(kept).hash_ids, anonymized(log, keep_domains=False).hash_ids)
+    assert np.array_equal(kvtrace.trace.in_domains(kept).hash_ids, anonymized(log, keep_domains=False).hash_ids)
 
 
 @pytest.mark.parametrize("profile", ["standard", "strict"])
@@ -88,7 +88,7 @@ def test_tasks_number_domains_as_one_process_does(parts, profile, tmp_path, monk
     log = random_log(tmp_path / "log.jsonl", 2, tenant=["x", "y", "z", None], user=list("abcdefgh"), model=["m", "n"])
     options = {"key": Key(bytes(16)), "tokenizer": None, "block_size": 2, "profile": profile, "keep_domains": True}
     columns, _, _ = in_tasks(log, tmp_path, Here(), partitions=parts, **options)
-    one = kvtrace.anonymize(log, **options)
+    one = kvtrace.ingest.anonymize(log, **options)
     assert columns["domain"] == one.domain.tolist()
     assert columns["hash_ids"] == one.hash_ids.tolist()
 

@@ -125,7 +125,10 @@ def ids_of(batches, folder):
     """The trace's ids of recorded batches (seconds, events)."""
     path = folder / "events.jsonl"
     path.write_bytes(b"".join(orjson.dumps([seconds, events]) + b"\n" for seconds, *events in batches))
-    publish(kvtrace.anonymize(path, profile=kvtrace.profile("exact"), block_size=SIZE), folder / "trace.jsonl")
+    publish(
+        kvtrace.ingest.anonymize(path, profile=kvtrace.privacy.profile("exact"), block_size=SIZE),
+        folder / "trace.jsonl",
+    )
     return [orjson.loads(line)["hash_ids"] for line in (folder / "trace.jsonl").read_bytes().splitlines()]
 
 

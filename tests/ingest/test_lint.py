@@ -35,7 +35,7 @@ def write(path, rows):
 
 
 def linted(path, rows, **options):
-    return kvtrace.lint(write(path, rows), **(OPTIONS | options))
+    return kvtrace.ingest.lint(write(path, rows), **(OPTIONS | options))
 
 
 # -- what it finds ---------------------------------------------------------------------------------------------------
@@ -129,7 +129,7 @@ def test_real_chats_give_no_finding(name):
     path = SHARED / f"{name}.jsonl"
     if not path.exists():
         pytest.skip("needs the shared data")
-    report = kvtrace.lint(path)
+    report = kvtrace.ingest.lint(path)
     assert report.findings == () and report.requests > 200
 
 
@@ -150,8 +150,8 @@ def test_the_tokens_of_a_date_are_those_that_hit_without_it(tmp_path):
 def test_the_tokens_of_a_log_are_those_that_anonymize_counts(tmp_path):
     rows, _ = faulty_chats.chats("tokens", clean=1)
     path = write(tmp_path / "log.jsonl", rows)
-    trace = kvtrace.anonymize(path, **OPTIONS, profile="exact", block_size=16)
-    assert kvtrace.lint(path, **OPTIONS).prompt_tokens == trace.input_length.sum()
+    trace = kvtrace.ingest.anonymize(path, **OPTIONS, profile="exact", block_size=16)
+    assert kvtrace.ingest.lint(path, **OPTIONS).prompt_tokens == trace.input_length.sum()
 
 
 def test_a_log_is_compared_window_by_window(tmp_path, monkeypatch):
@@ -193,7 +193,7 @@ def test_the_canary_is_in_no_report(options, tmp_path, capfd, monkeypatch):
     require_none(shown.out + shown.err, where="the report")
     assert "date" in shown.out and "lost_history" in shown.out
     assert [one.name for one in tmp_path.iterdir()] == ["log.jsonl"]  # nothing is written
-    report = kvtrace.lint(path, **OPTIONS)
+    report = kvtrace.ingest.lint(path, **OPTIONS)
     require_none(f"{report!r} {report.to_dict()} {report._repr_html_()} {vars(report)}", where="the result")
     assert {one.kind for one in report.findings} == {*faulty_chats.KINDS}
 
@@ -220,7 +220,7 @@ def test_the_canary_is_in_no_local_variable_of_an_error(tmp_path):
     path = tmp_path / "log.jsonl"
     path.write_text("".join(f"{json.dumps(row)}\n" for row in rows) + f'{{"input": "{CANARY}", \n')
     with pytest.raises(KvtraceError) as caught:
-        kvtrace.lint(path, **OPTIONS)
+        kvtrace.ingest.lint(path, **OPTIONS)
     require_none(all_of(caught.value), where="an exception")
     for shown in locals_of(caught.value):
         require_none(shown, where="a local variable")
@@ -243,11 +243,11 @@ def test_a_bug_shows_its_place_only(tmp_path, capfd, monkeypatch):
 
 def test_a_log_without_text_is_refused():
     with pytest.raises(InputError, match="no prompts"):
-        kvtrace.lint(HERE / "data/logs/azure.csv", **OPTIONS)
+        kvtrace.ingest.lint(HERE / "data/logs/azure.csv", **OPTIONS)
     with pytest.raises(InputError, match="no prompt with text"):
-        kvtrace.lint(HERE / "data/logs/tokens.jsonl", **OPTIONS)
+        kvtrace.ingest.lint(HERE / "data/logs/tokens.jsonl", **OPTIONS)
     with pytest.raises(UsageError, match="--block-size"):
-        kvtrace.lint(HERE / "data/logs/tokens.jsonl", block_size=0)
+        kvtrace.ingest.lint(HERE / "data/logs/tokens.jsonl", block_size=0)
 
 
 def test_max_errors_needs_skip(capsys, tmp_path):

@@ -89,7 +89,7 @@ def test_each_form_is_recognised_and_reads_to_its_end(name):
 
 @pytest.mark.parametrize("name", EXAMPLES)
 def test_each_example_becomes_a_trace(name):
-    trace = kvtrace.anonymize(DATA / f"{name}.jsonl", tokenizer=str(TINY), block_size=2, profile="exact")
+    trace = kvtrace.ingest.anonymize(DATA / f"{name}.jsonl", tokenizer=str(TINY), block_size=2, profile="exact")
     assert len(trace) == EXAMPLES[name][1] and trace.is_chained
     assert (trace.input_length > 0).all()
 
@@ -98,8 +98,8 @@ def test_each_example_becomes_a_trace(name):
     "name", ["litellm", "otel_genai", "otel_traceloop", "otel_openinference", "otel_log_records", "sglang"]
 )
 def test_the_second_turn_of_a_conversation_extends_the_first(name):
-    trace = kvtrace.anonymize(DATA / f"{name}.jsonl", tokenizer=str(TINY), block_size=1, profile="exact")
-    trace = kvtrace.in_domains(trace)
+    trace = kvtrace.ingest.anonymize(DATA / f"{name}.jsonl", tokenizer=str(TINY), block_size=1, profile="exact")
+    trace = kvtrace.trace.in_domains(trace)
     first, second = [row for row in range(len(trace)) if trace.session[row] == trace.session[0] >= 0][:2]
     shared = 0
     for one, other in zip(trace.prompt(first), trace.prompt(second), strict=False):
@@ -325,7 +325,7 @@ def test_spans_of_one_line_are_no_conversation(tmp_path):
     spans = [{"startTimeUnixNano": str(19 * 10**17 + i), "attributes": attributes} for i in range(3)]
     log = tmp_path / "log.jsonl"
     log.write_bytes(orjson.dumps(otlp(*spans)))
-    trace = kvtrace.anonymize(log, tokenizer=str(TINY), block_size=2, profile="exact")
+    trace = kvtrace.ingest.anonymize(log, tokenizer=str(TINY), block_size=2, profile="exact")
     assert len(trace) == 3 and (trace.session is None or (trace.session < 0).all())
 
 

@@ -115,7 +115,9 @@ def test_any_row_with_one_value_changed_gives_a_record_or_an_error_without_conte
 @pytest.mark.parametrize("name", EXAMPLES)
 @pytest.mark.parametrize("format", ["mooncake", "parquet"])
 def test_no_hash_of_the_log_is_in_the_output(tmp_path, name, format):
-    kvtrace.publish(kvtrace.anonymize(DATA / name, profile="exact"), tmp_path / f"trace.{format}", format=format)
+    kvtrace.privacy.publish(
+        kvtrace.ingest.anonymize(DATA / name, profile="exact"), tmp_path / f"trace.{format}", format=format
+    )
     out = b"\n".join(path.read_bytes() for path in tmp_path.iterdir())
     hashes = set(re.findall(r'"([0-9a-f]{16}|[0-9a-f]{32})\\?"', (DATA / name).read_text()))
     assert len(hashes) >= 3
@@ -135,14 +137,14 @@ def test_ucm_rows_hold_full_blocks():
     assert (record.time, record.input_length, record.output_length) == (1834502.128113, 1100, 256)
     assert record.hashes == array("Q", [int(h[i : i + 16], 16) for h in first["hash_ids"] for i in (0, 16)])
     assert record.block_size is None and record.session is None
-    trace = kvtrace.anonymize(DATA / "ucm.jsonl", profile="exact")
+    trace = kvtrace.ingest.anonymize(DATA / "ucm.jsonl", profile="exact")
     assert (trace.block_size, trace.tail, prompts(trace)) == (512, "dropped", [[0, 1], [0, 1, 2], [0]])
     assert trace.timestamp.tolist() == [0, 512, 5121]
 
 
 def test_hashes_are_told_apart_by_all_their_bits(tmp_path):
     rows = [ucm([high * 16 + low * 16], 600, time=5.0 + i) for i, (high, low) in enumerate(["00", "01", "10", "00"])]
-    trace = kvtrace.anonymize(written(tmp_path, rows), profile="exact", block_size=512)
+    trace = kvtrace.ingest.anonymize(written(tmp_path, rows), profile="exact", block_size=512)
     assert prompts(trace) == [[0], [1], [2], [0]]
 
 
@@ -156,14 +158,14 @@ def test_ids_share_prefixes_exactly_as_hashes_do(tmp_path_factory, paths):
     ]
     ids: dict[str, int] = {}
     expected = [[ids.setdefault(hash_, len(ids)) for hash_ in row["hash_ids"]] for row in rows]
-    trace = kvtrace.anonymize(written(folder, rows), profile="exact", block_size=16)
+    trace = kvtrace.ingest.anonymize(written(folder, rows), profile="exact", block_size=16)
     assert prompts(trace) == expected and trace.input_length.tolist() == [row["input_length"] for row in rows]
 
 
 @pytest.mark.parametrize("profile", ["standard", "strict"])
 def test_ucm_traces_are_released_without_tails(tmp_path, profile):
     rows = [ucm(md5("a", str(i % 3), str(i)), 60, time=5.0 + i) for i in range(9)]
-    trace = kvtrace.anonymize(written(tmp_path, rows), profile=profile, block_size=16)
+    trace = kvtrace.ingest.anonymize(written(tmp_path, rows), profile=profile, block_size=16)
     assert trace.tail == "dropped" and np_counts(trace) == [3] * 9
 
 
@@ -173,16 +175,16 @@ def np_counts(trace):
 
 def test_the_block_size_is_the_one_that_fits_or_the_option_s(tmp_path):
     one = written(tmp_path, [ucm(md5("a"), 700), ucm([], 300)])  # 351 to 700 fit: 512 is the power of two
-    assert kvtrace.anonymize(one, profile="exact").block_size == 512
-    assert kvtrace.anonymize(one, profile="exact", block_size=600).block_size == 600
+    assert kvtrace.ingest.anonymize(one, profile="exact").block_size == 512
+    assert kvtrace.ingest.anonymize(one, profile="exact", block_size=600).block_size == 600
     several = written(tmp_path, [ucm(md5("a"), 300)], "several.jsonl")  # 151 to 300: 256
-    assert kvtrace.anonymize(several, profile="exact").block_size == 256
+    assert kvtrace.ingest.anonymize(several, profile="exact").block_size == 256
     none = written(tmp_path, [ucm(md5("a", "b"), 700), ucm(md5("a"), 100)], "none.jsonl")
     with pytest.raises(UsageError, match=r"hashes of blocks, but not their size in tokens. Set it: --block-size N."):
-        kvtrace.anonymize(none, profile="exact")
+        kvtrace.ingest.anonymize(none, profile="exact")
     wrong = r"log.jsonl:1: hash_ids: does not have one hash for each full block of 128 tokens. Another --block-size may"
     with pytest.raises(InputError, match=wrong):
-        kvtrace.anonymize(one, profile="exact", block_size=128)
+        kvtrace.ingest.anonymize(one, profile="exact", block_size=128)
 
 
 @pytest.mark.parametrize(
@@ -212,7 +214,7 @@ def test_a_bad_row_of_ucm_is_refused(row, line):
 def test_a_trace_of_numbers_is_no_log_of_ucm_and_the_other_way_round(tmp_path):
     trace = written(tmp_path, [ucm([0, 1], 700)], "trace.jsonl")
     with pytest.raises(InputError, match="is a trace, not a raw log"):
-        kvtrace.anonymize(trace)
+        kvtrace.ingest.anonymize(trace)
     log = written(tmp_path, [ucm(md5("a"), 700)])
     with pytest.raises(InputError, match="is a raw log, not a trace. To make a trace of it: kvtrace anonymize"):
         kvtrace.read(log)
@@ -220,7 +222,7 @@ def test_a_trace_of_numbers_is_no_log_of_ucm_and_the_other_way_round(tmp_path):
 
 def test_outputs_have_no_hashes():
     with pytest.raises(UsageError, match="the log holds hashes of prompts only. Leave out --outputs."):
-        kvtrace.anonymize(DATA / "ucm.jsonl", profile="exact", outputs=True)
+        kvtrace.ingest.anonymize(DATA / "ucm.jsonl", profile="exact", outputs=True)
 
 
 # -- LiteLLM ---------------------------------------------------------------------------------------------------------
@@ -257,8 +259,8 @@ def test_the_example_of_litellm_keeps_sessions_users_and_measured_values():
     assert (record.session, record.tenant, record.account, record.user) == ("s-1", "bakers", "8d3a", "owner")
     assert (record.cached_tokens, record.output_length, record.prompt_tokens, record.block_size) == (32, 12, 70, 32)
     assert refused(other, "litellm-hashes", NotARequest) == "call_type: is not a text generation call."
-    trace = kvtrace.anonymize(DATA / "litellm_hashes.jsonl", profile="exact", keep_domains=False)
-    assert prompts(kvtrace.in_domains(trace)) == [[0, 1], [0, 2, 3], [0]] and trace.block_size == 32
+    trace = kvtrace.ingest.anonymize(DATA / "litellm_hashes.jsonl", profile="exact", keep_domains=False)
+    assert prompts(kvtrace.trace.in_domains(trace)) == [[0, 1], [0, 2, 3], [0]] and trace.block_size == 32
     assert trace.cached_tokens.tolist() == [0, 32, -1] and trace.session.tolist() == [0, 0, 1]
     assert trace.ttft_ms.tolist() == [400, 400, 400]
 
@@ -266,7 +268,7 @@ def test_the_example_of_litellm_keeps_sessions_users_and_measured_values():
 def test_a_length_of_another_tokenizer_is_moved_into_the_last_block(tmp_path):
     """The provider counts the tokens; LiteLLM's tokenizer cuts the blocks."""
     rows = [spend([A, B], tokens, startTime=1900000000.5 + tokens) for tokens in (5, 17, 32, 40)]
-    trace = kvtrace.anonymize(written(tmp_path, rows), profile="exact", block_size=16)
+    trace = kvtrace.ingest.anonymize(written(tmp_path, rows), profile="exact", block_size=16)
     assert trace.input_length.tolist() == [17, 17, 32, 32] and np_counts(trace) == [2] * 4
     assert anonymize_rows(tmp_path / "log.jsonl", profile="exact", block_size=16).counts.requests == 4
 
@@ -274,14 +276,14 @@ def test_a_length_of_another_tokenizer_is_moved_into_the_last_block(tmp_path):
 def test_the_block_size_is_stated_by_the_option_or_by_the_rows(tmp_path):
     unstated = written(tmp_path, [spend([A, B])])
     with pytest.raises(UsageError, match="Set it: --block-size N."):
-        kvtrace.anonymize(unstated, profile="exact")
+        kvtrace.ingest.anonymize(unstated, profile="exact")
     stated = written(tmp_path, [spend({"block_size": 32, "ids": [A, B]}), spend([A])], "stated.jsonl")
-    assert kvtrace.anonymize(stated, profile="exact").block_size == 32
+    assert kvtrace.ingest.anonymize(stated, profile="exact").block_size == 32
     with pytest.raises(UsageError, match="the log holds hashes of blocks of 32 tokens, not 16. Leave out"):
-        kvtrace.anonymize(stated, profile="exact", block_size=16)
+        kvtrace.ingest.anonymize(stated, profile="exact", block_size=16)
     sizes = [spend({"block_size": size, "ids": [A, B]}) for size in (32, 16)]
     with pytest.raises(InputError, match="log.jsonl:2: the block size differs: the first rows have blocks of 32"):
-        kvtrace.anonymize(written(tmp_path, sizes), profile="exact")
+        kvtrace.ingest.anonymize(written(tmp_path, sizes), profile="exact")
 
 
 @pytest.mark.parametrize(
@@ -314,7 +316,7 @@ def test_the_segments_of_dynamo_are_read_as_one_log(tmp_path):
     for number in range(2):
         segment = gzip.compress(b"".join(lines[2 * number : 2 * number + 2]))
         (tmp_path / f"trace.{number:06}.jsonl.gz").write_bytes(segment)
-    whole = kvtrace.anonymize(DATA / "dynamo.jsonl", profile="exact")
+    whole = kvtrace.ingest.anonymize(DATA / "dynamo.jsonl", profile="exact")
     for inputs in (tmp_path, tmp_path / "trace.*.jsonl.gz", sorted(tmp_path.iterdir())):
-        trace = kvtrace.anonymize(inputs, profile="exact")
+        trace = kvtrace.ingest.anonymize(inputs, profile="exact")
         assert prompts(trace) == prompts(whole) and trace.input_length.tolist() == whole.input_length.tolist()

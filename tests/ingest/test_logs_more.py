@@ -72,7 +72,7 @@ def anonymized(path, **options):
     """The trace of a log inside the house: nothing is coarsened, so that blocks show what is shared."""
     if path.name != "dynamo.jsonl":
         options = {"block_size": 4} | options
-    return kvtrace.anonymize(path, tokenizer=TINY, profile="exact", **options)
+    return kvtrace.ingest.anonymize(path, tokenizer=TINY, profile="exact", **options)
 
 
 def prompts(trace):
@@ -246,7 +246,7 @@ def test_a_json_array_is_read_as_its_rows(tmp_path):
     turns = [{"from": "human", "value": "Is tin a metal?"}, {"from": "gpt", "value": "Yes."}]
     path = tmp_path / "sharegpt.json"
     path.write_text(json.dumps([{"conversations": turns}] * 3, indent=2))
-    assert len(kvtrace.anonymize(path, arrivals="rate=1/s")) == 3
+    assert len(kvtrace.ingest.anonymize(path, arrivals="rate=1/s")) == 3
 
 
 @pytest.mark.parametrize(
@@ -261,7 +261,7 @@ def test_a_json_array_without_requests_is_refused(text, refusal, tmp_path):
     path = tmp_path / "sharegpt.json"
     path.write_bytes(text)
     with pytest.raises(InputError, match=refusal):
-        kvtrace.anonymize(path)
+        kvtrace.ingest.anonymize(path)
 
 
 # -- Anthropic -------------------------------------------------------------------------------------------------------
@@ -502,7 +502,7 @@ def test_texts_share_prefixes_exactly_as_ids_do(tmp_path_factory, found, signed)
     logged = [[h - 2**64 if signed and h >= 2**63 else h for h in row] for row in hashes]
     rows = [dynamo(*row, time=1900002000000 + i) for i, row in enumerate(zip(logged, lengths, strict=True))]
     (folder / "log.jsonl").write_bytes(b"\n".join(map(orjson.dumps, rows)))
-    ours = kvtrace.anonymize(folder / "log.jsonl", tokenizer=None, profile="exact")  # no text to tokenise
+    ours = kvtrace.ingest.anonymize(folder / "log.jsonl", tokenizer=None, profile="exact")  # no text to tokenise
     # the same requests as a trace of hash ids, as its reader takes them
     ids: dict[int, int] = {}
     numbered = [[ids.setdefault(h, len(ids)) for h in row] for row in hashes]
@@ -523,7 +523,9 @@ def test_no_engine_hash_is_in_the_output(tmp_path, format):
     (tmp_path / "log.jsonl").write_bytes(b"\n".join(map(orjson.dumps, rows)))
     out = tmp_path / "out"
     out.mkdir()
-    kvtrace.publish(kvtrace.anonymize(tmp_path / "log.jsonl", profile="exact"), out / f"trace.{format}", format=format)
+    kvtrace.privacy.publish(
+        kvtrace.ingest.anonymize(tmp_path / "log.jsonl", profile="exact"), out / f"trace.{format}", format=format
+    )
     written = b"\n".join(path.read_bytes() for path in out.iterdir())
     assert len(list(out.iterdir())) > 1  # the sidecar too
     for value in {h for row in hashes for h in row}:
@@ -574,7 +576,7 @@ def test_burstgpt_is_read_with_and_without_sessions():
 def test_files_for_clients_are_read_as_logs(tmp_path):
     trace = anonymized(DATA / "wildchat.jsonl")
     for client in ("azure", "burstgpt"):
-        again = kvtrace.anonymize(written_for(client, trace, tmp_path), profile="exact")
+        again = kvtrace.ingest.anonymize(written_for(client, trace, tmp_path), profile="exact")
         assert again.input_length.tolist() == trace.input_length.tolist()
         assert again.output_length.tolist() == trace.output_length.tolist()
         assert again.timestamp.tolist() == trace.timestamp.tolist()
@@ -702,7 +704,7 @@ def assert_silent(error):
 
 @pytest.mark.parametrize(("name", "requests", "tokens"), [("code", 8819, 18_059_974), ("conv", 19_366, 22_361_870)])
 def test_all_rows_of_the_azure_traces_are_read(shared, name, requests, tokens):
-    trace = kvtrace.anonymize(shared / "data" / "azure" / f"AzureLLMInferenceTrace_{name}.csv", profile="exact")
+    trace = kvtrace.ingest.anonymize(shared / "data" / "azure" / f"AzureLLMInferenceTrace_{name}.csv", profile="exact")
     assert (len(trace), int(trace.input_length.sum())) == (requests, tokens)
 
 
@@ -710,5 +712,5 @@ def test_all_rows_of_the_azure_traces_are_read(shared, name, requests, tokens):
 def test_chats_become_one_request_an_answer(shared, name, chats, requests):
     path = shared / "data" / "chats" / f"{name}.jsonl"
     assert path.read_bytes().count(b'"role": "assistant"') == requests
-    trace = kvtrace.anonymize(path, arrivals="rate=1/s", profile="exact", block_size=16)
+    trace = kvtrace.ingest.anonymize(path, arrivals="rate=1/s", profile="exact", block_size=16)
     assert len(trace) == requests and len(set(trace.session.tolist()) - {-1}) == chats

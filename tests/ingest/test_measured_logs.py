@@ -213,7 +213,7 @@ def joined(pieces):
 
 def test_the_columns_of_a_small_log_in_order_of_time(log):
     call = {"prompt_token_ids": [1] * 8, "output_length": 3}
-    trace = kvtrace.anonymize(log([
+    trace = kvtrace.ingest.anonymize(log([
         call | {"timestamp": 900, "cached_tokens": 8, "ttft_ms": 40, "service_ms": 90},
         call | {"timestamp": 0, "cached_tokens": 4}, call | {"timestamp": 100, "queue_ms": 2.5, "end_time": 150},
     ]), **OPTIONS)  # fmt: skip
@@ -226,7 +226,7 @@ def test_the_columns_of_a_small_log_in_order_of_time(log):
 
 def test_a_log_that_measured_nothing_has_no_columns(log):
     call = {"prompt_token_ids": [1] * 8, "output_length": 3}
-    trace = kvtrace.anonymize(log([call | {"timestamp": t} for t in (0, 5)]), **OPTIONS)
+    trace = kvtrace.ingest.anonymize(log([call | {"timestamp": t} for t in (0, 5)]), **OPTIONS)
     assert set(columns_of(trace).values()) == {None} and "measured" not in trace.meta["log"]
 
 
@@ -255,7 +255,7 @@ def test_tasks_and_workers_make_the_same_columns(log, tmp_path, keep_order):
     wanted = columns_of(whole.columns)
     assert None not in wanted.values() and whole.counts.invalid_measured > 9
     for partitions in (1, 5):
-        runner = kvtrace.LocalRunner(1)
+        runner = kvtrace.privacy.LocalRunner(1)
         with anonymize_dataset(path, runner=runner, work=tmp_path / "work", partitions=partitions, **options) as done:
             assert str(joined(done.made.columns())) == str(wanted)
             assert done.made.meta | {"figures": 0} == whole.meta | {"figures": 0}
@@ -279,7 +279,7 @@ def test_a_resumed_run_has_the_same_columns(log, tmp_path):
     with Checkpoint(tmp_path / "resume", resume=True) as checkpoint:
         again = anonymize_rows(path, workers=1, checkpoint=checkpoint, **OPTIONS)
     assert str(columns_of(again.columns)) == whole and again.counts.invalid_measured > 9
-    tasks = {"runner": kvtrace.LocalRunner(1), "work": tmp_path / "work", "partitions": 6, **OPTIONS}
+    tasks = {"runner": kvtrace.privacy.LocalRunner(1), "work": tmp_path / "work", "partitions": 6, **OPTIONS}
     with (
         pytest.raises(Stopped),
         TaskCheckpoint(tmp_path / "tasks", resume=False) as checkpoint,

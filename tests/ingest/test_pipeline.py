@@ -40,7 +40,7 @@ def token_log(path, prompts, *, times=None, **columns):
 
 
 def anonymized(path, **options):
-    return kvtrace.anonymize(path, **({"tokenizer": None, "block_size": 2, "profile": "exact"} | options))
+    return kvtrace.ingest.anonymize(path, **({"tokenizer": None, "block_size": 2, "profile": "exact"} | options))
 
 
 # -- ids ---------------------------------------------------------------------------------------------------------
@@ -78,7 +78,7 @@ def test_a_log_in_reverse_time_order_is_named(tmp_path, times, session_ids, is_n
     notes = []
     rows = anonymize_rows(log, tokenizer=None, block_size=2, profile="exact", on_note=notes.append)
     assert any("reverse time order" in note for note in notes) == is_named
-    assert not is_named or kvtrace.analyze(rows.trace()).notes == []  # sorted, and nothing to say of it again
+    assert not is_named or kvtrace.analysis.analyze(rows.trace()).notes == []  # sorted, and nothing to say of it again
 
 
 def test_another_model_or_image_shares_nothing(tmp_path):
@@ -110,8 +110,8 @@ def test_output_blocks_continue_the_prompts_chain(tmp_path):
     trace = anonymized(write_log(tmp_path / "log.jsonl", rows), outputs=True)
     assert [trace.prompt(row).tolist() for row in range(3)] == [[0, 1], [0, 2, 3, 4], [0]]
     assert trace.output_ids.tolist() == [2, 3, 5] and trace.output_offsets.tolist() == [0, 2, 3, 3]
-    assert kvtrace.unlimited_hits(trace).tolist() == [0, 1, 1]
-    assert kvtrace.unlimited_hits(trace, outputs=True).tolist() == [0, 3, 1]
+    assert kvtrace.trace.unlimited_hits(trace).tolist() == [0, 1, 1]
+    assert kvtrace.trace.unlimited_hits(trace, outputs=True).tolist() == [0, 3, 1]
 
 
 def test_an_output_counted_otherwise_by_the_log_has_no_blocks(tmp_path):
@@ -298,8 +298,8 @@ def test_types_come_from_the_log_or_from_its_parts(tmp_path):
 )  # fmt: skip
 def test_agent_logs_as_measured_elsewhere(shared, name, rows, block_size, rate):
     log = shared / f"data/agent_logs/{name}.jsonl"
-    trace = kvtrace.anonymize(log, profile="exact", use_template=False, block_size=block_size)
-    hits = kvtrace.count_hits(trace, kvtrace.unlimited_hits(trace))
+    trace = kvtrace.ingest.anonymize(log, profile="exact", use_template=False, block_size=block_size)
+    hits = kvtrace.trace.count_hits(trace, kvtrace.trace.unlimited_hits(trace))
     assert len(trace) == rows and round(hits.block_hit_rate, 3) == rate
 
 

@@ -38,7 +38,7 @@ def anonymized(folder, requests, *, template=None, **options):
     if template is not None:
         options["chat_template"] = folder / "template.jinja"
         options["chat_template"].write_text(template)
-    return kvtrace.anonymize(log, **{"tokenizer": str(TINY), "profile": "exact", "block_size": 4, **options})
+    return kvtrace.ingest.anonymize(log, **{"tokenizer": str(TINY), "profile": "exact", "block_size": 4, **options})
 
 
 def prompts(trace):
@@ -287,7 +287,7 @@ def test_an_image_in_the_last_block_changes_the_blocks_of_the_output(tmp_path):
     log = tmp_path / "log.jsonl"
     log.write_text("".join(f"{json.dumps(row)}\n" for row in rows))
     (tmp_path / "template.jinja").write_text(PARTS)
-    trace = kvtrace.anonymize(
+    trace = kvtrace.ingest.anonymize(
         log,
         tokenizer=str(TINY),
         chat_template=tmp_path / "template.jinja",
@@ -304,7 +304,7 @@ def test_lint_counts_the_tokens_and_the_hits_of_anonymize(tmp_path):
     before, after = "What is in this picture of a boat? " * 4, "Tell me more about it. " * 4
     requests = [chat(before), *(chat(before, image(url), after) for url in ("A", "B", "A")), with_tools(1, 3)]
     trace = anonymized(tmp_path, requests, template=PARTS)
-    report = kvtrace.lint(tmp_path / "log.jsonl", tokenizer=str(TINY), chat_template=tmp_path / "template.jinja",
+    report = kvtrace.ingest.lint(tmp_path / "log.jsonl", tokenizer=str(TINY), chat_template=tmp_path / "template.jinja",
                           block_size=4)  # fmt: skip
     hits = figures(trace)["hits"]
     assert (report.prompt_tokens, report.hit_tokens) == (trace.input_length.sum(), hits["hit_tokens"])

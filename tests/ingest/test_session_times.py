@@ -122,7 +122,7 @@ def rows(count, seed, *, known=1.0, sessions=0.8):
 
 def test_a_session_of_three_calls(log):
     call = {"prompt_token_ids": [1] * 8, "output_length": 3, "session_id": "a", "user": "u"}
-    trace = kvtrace.anonymize(
+    trace = kvtrace.ingest.anonymize(
         log([call | {"timestamp": 0, "service_ms": 900}, call | {"timestamp": 1500, "service_ms": 400},
              call | {"timestamp": 1700, "service_ms": 100}]), profile="exact", **OPTIONS,
     )  # fmt: skip
@@ -136,10 +136,10 @@ def test_a_session_of_three_calls(log):
 @pytest.mark.parametrize("seed", range(drawn(4)))
 def test_dependencies_are_those_of_the_released_blocks_and_exact_times(log, seed):
     path = log(rows(60, seed))
-    exact = kvtrace.anonymize(path, profile="exact", **OPTIONS)
+    exact = kvtrace.ingest.anonymize(path, profile="exact", **OPTIONS)
     assert exact.dependencies == recorded_dependencies(exact) and not len(late_starts(exact))
-    standard = kvtrace.anonymize(path, profile="standard", **OPTIONS)
-    fine = kvtrace.anonymize(path, profile=kvtrace.profile("standard"), time_step_ms=1, **OPTIONS)
+    standard = kvtrace.ingest.anonymize(path, profile="standard", **OPTIONS)
+    fine = kvtrace.ingest.anonymize(path, profile=kvtrace.privacy.profile("standard"), time_step_ms=1, **OPTIONS)
     assert fine.dependencies == recorded_dependencies(fine)
     assert np.array_equal(standard.dependencies.row, fine.dependencies.row)
     assert (standard.dependencies.delay_ms % 1000 == 0).all() and not len(late_starts(standard))
@@ -150,11 +150,11 @@ def test_dependencies_are_those_of_the_released_blocks_and_exact_times(log, seed
 def test_tasks_and_workers_make_the_same_trace(log, tmp_path, profile, known):
     path, model = log(rows(80, 5, known=known)), None
     if known < 1 and profile != "strict":
-        model = kvtrace.service_model("llama-3.1-8b", "h100")
+        model = kvtrace.serving.service_model("llama-3.1-8b", "h100")
     options = OPTIONS | {"profile": profile, "service_model": model}
     whole = anonymize_rows(path, workers=1, **options)
     for partitions in (1, 4) if known == 0.6 else (4,):
-        runner = kvtrace.LocalRunner(1)
+        runner = kvtrace.privacy.LocalRunner(1)
         with anonymize_dataset(path, runner=runner, work=tmp_path / "work", partitions=partitions, **options) as done:
             pieces = list(done.made.columns())
             assert done.made.meta | {"figures": 0} == whole.meta | {"figures": 0}
@@ -196,12 +196,12 @@ def test_a_partition_of_a_checkpoint_says_whether_it_has_service_times():
 
 def test_a_line_says_what_could_be_had(log):
     path = log(rows(30, 1, known=0))
-    trace = kvtrace.anonymize(path, profile="standard", **OPTIONS)
+    trace = kvtrace.ingest.anonymize(path, profile="standard", **OPTIONS)
     assert trace.dependencies is None and trace.service_ms is None and "service_times" not in trace.meta
     assert WITHOUT_TIMES in trace.account.notes
     for released in (
-        kvtrace.anonymize(path, profile="strict", **OPTIONS),
-        kvtrace.anonymize(log(rows(30, 1, sessions=0)), profile="standard", **OPTIONS),
+        kvtrace.ingest.anonymize(path, profile="strict", **OPTIONS),
+        kvtrace.ingest.anonymize(log(rows(30, 1, sessions=0)), profile="standard", **OPTIONS),
     ):
         assert released.dependencies is None and released.service_ms is None
         assert WITHOUT_TIMES not in released.account.notes
@@ -209,8 +209,10 @@ def test_a_line_says_what_could_be_had(log):
 
 def test_estimates_follow_from_what_the_release_states(log):
     """Estimates are a function of released lengths, hits and the model, so they reveal nothing else."""
-    path, model = log(rows(60, 2, known=0)), kvtrace.service_model("llama-3.1-8b", "h100")
-    done = kvtrace.anonymize(path, profile="standard", time_step_ms=1, round_output=8, service_model=model, **OPTIONS)
+    path, model = log(rows(60, 2, known=0)), kvtrace.serving.service_model("llama-3.1-8b", "h100")
+    done = kvtrace.ingest.anonymize(
+        path, profile="standard", time_step_ms=1, round_output=8, service_model=model, **OPTIONS
+    )
     seen, cached = set(), []
     for row in range(len(done)):
         blocks = done.hash_ids[done.offsets[row] : done.offsets[row + 1]].tolist()
@@ -222,7 +224,7 @@ def test_estimates_follow_from_what_the_release_states(log):
         "measured": False, "estimated": True, "costs": "roofline", "model": "llama-3.1-8b", "gpu": "h100", "gpus": 1,
     }  # fmt: skip
     with pytest.raises(UsageError, match="--service-time is for sessions, but strict drops them"):
-        kvtrace.anonymize(path, profile="strict", service_model=model, **OPTIONS)
+        kvtrace.ingest.anonymize(path, profile="strict", service_model=model, **OPTIONS)
 
 
 def test_an_engines_hashes_have_dependencies_too(log):
@@ -233,7 +235,7 @@ def test_an_engines_hashes_have_dependencies_too(log):
                   "agent_context": {"session_id": "a"}}
         for turn in range(3)
     ]  # fmt: skip
-    trace = kvtrace.anonymize(log(events), profile="exact", key=KEY, tokenizer=None)
+    trace = kvtrace.ingest.anonymize(log(events), profile="exact", key=KEY, tokenizer=None)
     assert trace.dependencies.row.tolist() == [0, 1] and trace.dependencies.delay_ms.tolist() == [500.0, 500.0]
 
 
@@ -256,7 +258,7 @@ def test_the_command_estimates_service_times(log, tmp_path, capsys):
     card = (tmp_path / "day.parquet.card.md").read_text()
     assert "* service times: estimated by the roofline for a request alone (llama-3.1-8b on h100)" in card
     assert "| `dependencies` |" in card and "| `service_ms` |" in card and "how long each request took, to 1 s" in card
-    assert kvtrace.audit(out).passed
+    assert kvtrace.privacy.audit(out).passed
 
 
 @pytest.mark.parametrize(

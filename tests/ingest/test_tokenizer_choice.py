@@ -119,19 +119,19 @@ def test_a_model_without_a_tokenizer_here_warns_by_its_public_family_alone(here,
 def test_models_of_different_tokenizers_are_refused_by_family(here, tmp_path):
     log = write(tmp_path / "log.jsonl", ["deepseek-r1", "Qwen/Qwen3-8B", "acme-secret"])
     with pytest.raises(UsageError) as error:
-        kvtrace.anonymize(log, **OPTIONS)
+        kvtrace.ingest.anonymize(log, **OPTIONS)
     assert str(error.value) == (
         "the log has requests to models with different tokenizers (DeepSeek-R1, Qwen3). Split it by model, or name one "
         "tokenizer for all: --tokenizer NAME."
     )
-    assert len(kvtrace.anonymize(log, tokenizer="deepseek-r1", **OPTIONS)) == 3
+    assert len(kvtrace.ingest.anonymize(log, tokenizer="deepseek-r1", **OPTIONS)) == 3
 
 
 def test_a_model_that_comes_after_the_first_rows_is_refused_too(here, tmp_path):
     log = write(tmp_path / "log.jsonl", ["deepseek-r1"] * 1500 + ["qwen3-8b"] * 2 + ["our-model"])
     with pytest.raises(UsageError, match=r"2 of 1,503 requests .* than the first rows \(DeepSeek-R1\)"):
-        kvtrace.anonymize(log, **OPTIONS)
-    assert len(kvtrace.anonymize(log, tokenizer="deepseek-r1", **OPTIONS)) == 1503
+        kvtrace.ingest.anonymize(log, **OPTIONS)
+    assert len(kvtrace.ingest.anonymize(log, tokenizer="deepseek-r1", **OPTIONS)) == 1503
 
 
 def test_token_ids_need_no_tokenizer_and_no_warning(here, tmp_path):
@@ -153,8 +153,8 @@ def test_a_recorder_warns_of_another_model_and_goes_on(here, tmp_path):
 
 def test_lint_says_which_tokenizer_it_took(here, tmp_path):
     log = write(tmp_path / "log.jsonl", ["Qwen/Qwen3-8B"] * 3)
-    assert "(Qwen3)" in kvtrace.lint(log).settings["note"]
-    assert kvtrace.lint(log, tokenizer="deepseek-r1").settings["note"] is None
+    assert "(Qwen3)" in kvtrace.ingest.lint(log).settings["note"]
+    assert kvtrace.ingest.lint(log, tokenizer="deepseek-r1").settings["note"] is None
 
 
 def test_a_model_of_the_hub_cache_is_read_without_the_network(tmp_path):
@@ -169,5 +169,5 @@ def test_a_model_of_the_hub_cache_is_read_without_the_network(tmp_path):
     done = subprocess.run([*command, "--block-size", "4"], env=environment, capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr
     assert "the tokenizer is that of the log's model;" in done.stderr
-    expected = kvtrace.anonymize(log, tokenizer=str(TINY), block_size=4).meta["tokenizer"]["sha256"]
+    expected = kvtrace.ingest.anonymize(log, tokenizer=str(TINY), block_size=4).meta["tokenizer"]["sha256"]
     assert json.loads((tmp_path / "t.jsonl.meta.json").read_text())["tokenizer"]["sha256"] == expected

@@ -124,7 +124,7 @@ def test_few_requests_and_one_odd_one_stop_no_run():
 def test_a_run_stops_before_anything_is_written(tmp_path, lengths):
     log = write(tmp_path / "log.jsonl", [count + 5 for count in lengths])
     with pytest.raises(MismatchError, match=r"To go on: --on-mismatch warn\.") as error:
-        kvtrace.anonymize(log, tokenizer=TINY, **OPTIONS)
+        kvtrace.ingest.anonymize(log, tokenizer=TINY, **OPTIONS)
     assert error.value.status == 7 and WORDS.split()[0] not in str(error.value)
     command = ["anonymize", str(log), "-o", str(tmp_path / "trace.jsonl"), "--tokenizer", TINY, "--block-size", "4"]
     assert run([*command, "-q"]) == 7
@@ -182,7 +182,7 @@ def test_tools_that_the_template_leaves_out_are_the_cause(tmp_path):
     with pytest.raises(
         MismatchError, match=r"10 of 20 requests differ, the largest by \d+ tokens. Likely cause: tools"
     ):
-        kvtrace.anonymize(log, tokenizer=TINY, chat_template=template, **OPTIONS)
+        kvtrace.ingest.anonymize(log, tokenizer=TINY, chat_template=template, **OPTIONS)
 
 
 # -- the same in all runs --------------------------------------------------------------------------------------------
@@ -191,7 +191,12 @@ def test_tools_that_the_template_leaves_out_are_the_cause(tmp_path):
 def test_tasks_count_what_one_process_counts(tmp_path, lengths):
     log = write(tmp_path / "log.jsonl", [count + i % 2 for i, count in enumerate(lengths)])
     whole = anonymize_rows(log, tokenizer=TINY, on_mismatch="warn", **OPTIONS)
-    tasks = {"runner": kvtrace.LocalRunner(1), "work": tmp_path / "work", "partitions": 3, "on_mismatch": "warn"}
+    tasks = {
+        "runner": kvtrace.privacy.LocalRunner(1),
+        "work": tmp_path / "work",
+        "partitions": 3,
+        "on_mismatch": "warn",
+    }
     with anonymize_dataset(log, tokenizer=TINY, **tasks, **OPTIONS) as done:
         assert done.usage == whole.usage and done.made.meta["usage"] == whole.meta["usage"]
     tasks["on_mismatch"] = "stop"
@@ -223,7 +228,7 @@ def test_a_recorder_warns_once_a_window_and_never_stops(tmp_path, lengths):
 
 def test_the_card_states_the_difference(tmp_path, lengths):
     log = write(tmp_path / "log.jsonl", [count + 5 for count in lengths])
-    trace = kvtrace.anonymize(log, tokenizer=TINY, on_mismatch="warn", block_size=4)
+    trace = kvtrace.ingest.anonymize(log, tokenizer=TINY, on_mismatch="warn", block_size=4)
     publish(trace, tmp_path / "trace.jsonl")
     share = -trace.meta["usage"]["difference"]
     text = (tmp_path / "trace.jsonl.card.md").read_text()

@@ -61,7 +61,7 @@ def publish(folder: Path, format: str, profile: str = "standard", trace: Trace |
     """Publish the honest trace in a format; returns the file or folder."""
     name, to = FILES[format]
     done = release(trace or honest(), PROFILES[profile])
-    kvtrace.publish(done.trace, folder / name, format=to, extra=True)
+    kvtrace.privacy.publish(done.trace, folder / name, format=to, extra=True)
     return folder / name
 
 

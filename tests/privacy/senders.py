@@ -27,7 +27,7 @@ class Service:
     attacker: tuple[dict, ...]
     victim: dict = field(default_factory=dict)
     others: Callable[[int], dict] = lambda user: {}  # of user 0, 1, 2, ...
-    options: dict = field(default_factory=dict)  # of `kvtrace.anonymize`
+    options: dict = field(default_factory=dict)  # of `kvtrace.ingest.anonymize`
     crowd: int = 12  # others
     extends: bool = False  # whether guesses extend the victim's whole prompt
 
@@ -59,7 +59,7 @@ class Service:
             "block_size": BLOCK,
             "key": KEY if self.crowd == 12 else next(KEYS),
         } | self.options
-        kvtrace.publish(kvtrace.anonymize(log, **options), folder / "day.jsonl")
+        kvtrace.privacy.publish(kvtrace.ingest.anonymize(log, **options), folder / "day.jsonl")
         names = {"trace": "day.jsonl", "sidecar": "day.jsonl.meta.json", "card": "day.jsonl.card.md"}
         return {kind: (folder / name).read_text() for kind, name in names.items()}
 

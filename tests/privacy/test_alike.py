@@ -21,7 +21,7 @@ def test_prompts_grow_to_powers_of_two_by_blocks_that_nobody_shares():
     assert [done.hash_ids[at:to].tolist() for at, to in zip(done.offsets[:-1], done.offsets[1:], strict=True)] == [
         [0, 1, 2, 3], [0, 1, 2, 4, 5, 6, 7, 8], [0],
     ]  # fmt: skip
-    assert kvtrace.unlimited_hits(done).tolist() == [0, 3, 1]
+    assert kvtrace.trace.unlimited_hits(done).tolist() == [0, 3, 1]
 
 
 def test_lengths_of_too_few_contributors_are_left_out():
@@ -41,28 +41,30 @@ def test_one_contributor_does_not_count_twice_and_unknown_ones_do_not_count():
 def test_these_releases_pass_their_audit_and_others_do_not(tmp_path):
     log = members.sessions(5)
     done = release(log, POWERS)
-    assert kvtrace.publish(done.trace, tmp_path / "day.jsonl").audit.passed
-    assert kvtrace.audit(tmp_path / "day.jsonl").passed
+    assert kvtrace.privacy.publish(done.trace, tmp_path / "day.jsonl").audit.passed
+    assert kvtrace.privacy.audit(tmp_path / "day.jsonl").passed
     assert not weaker_settings(POWERS, block_size=16)
     plain = release(log, profile("strict")).trace
     settings = {"block_size": 16, "tail": "unique", "meta": done.meta}
     with pytest.raises(AuditError, match="lengths"):
-        kvtrace.publish(Trace.from_columns(plain, **settings), tmp_path / "plain.jsonl")
+        kvtrace.privacy.publish(Trace.from_columns(plain, **settings), tmp_path / "plain.jsonl")
     lengths = np.stack([done.trace.input_length, done.trace.output_length])
     pair, rows = np.unique(lengths, axis=1, return_inverse=True, return_counts=True)[1:]
     rare = Trace.from_columns(done.trace[rows[pair.reshape(-1)] > 5], **settings)
-    kvtrace.publish(rare, tmp_path / "rare.jsonl")
+    kvtrace.privacy.publish(rare, tmp_path / "rare.jsonl")
     some = rare[np.arange(len(rare)) != len(rare)]
     alone = some.input_length != some.input_length.max()
     alone[np.flatnonzero(~alone)[0]] = True
     with pytest.raises(AuditError, match="lengths fewer rows have"):
-        kvtrace.publish(Trace.from_columns(some[alone], **settings), tmp_path / "alone.jsonl")
+        kvtrace.privacy.publish(Trace.from_columns(some[alone], **settings), tmp_path / "alone.jsonl")
 
 
 def test_a_data_set_is_released_as_its_file_is(tmp_path):
     log = members.sessions(5)
     kvtrace.write(log, tmp_path / "log.dataset")
-    dataset = kvtrace.open_dataset(tmp_path / "log.dataset")
-    with kvtrace.release_dataset(dataset, POWERS, runner=kvtrace.LocalRunner(1), work=tmp_path / "work") as released:
-        kvtrace.publish(released, tmp_path / "day.jsonl")
+    dataset = kvtrace.formats.open_dataset(tmp_path / "log.dataset")
+    with kvtrace.privacy.release_dataset(
+        dataset, POWERS, runner=kvtrace.privacy.LocalRunner(1), work=tmp_path / "work"
+    ) as released:
+        kvtrace.privacy.publish(released, tmp_path / "day.jsonl")
     assert kvtrace.read(tmp_path / "day.jsonl") == release(log, POWERS).trace

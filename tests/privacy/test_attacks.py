@@ -110,10 +110,10 @@ def test_a_file_of_users_with_unknown_ones_protects_them_too(tmp_path):
     found = []
     for trial in range(TRIALS):
         log = Service(({},) * 5).log(tmp_path / "log.jsonl", was_sent=bool(trial % 2), seed=trial // 2)
-        house = kvtrace.anonymize(log, tokenizer=None, block_size=16, profile="exact")
+        house = kvtrace.ingest.anonymize(log, tokenizer=None, block_size=16, profile="exact")
         users = np.array([row % 12 if row < 24 else -1 for row in range(len(house))])
-        done = kvtrace.release(house, PROFILES["standard"], users=users)
-        kvtrace.publish(done.trace, tmp_path / "day.jsonl")
+        done = kvtrace.privacy.release(house, PROFILES["standard"], users=users)
+        kvtrace.privacy.publish(done.trace, tmp_path / "day.jsonl")
         found.append(looks_up({"trace": (tmp_path / "day.jsonl").read_text()}) == bool(trial % 2))
     assert sum(found) == CHANCE
 
@@ -136,8 +136,8 @@ def test_the_last_tokens_are_at_chance_where_the_card_says_protected(tmp_path, p
 def test_two_releases_of_the_same_requests_are_linked_and_the_audit_says_so(shared, tmp_path, profile):
     whole = kvtrace.read(shared / "data/mooncake/conversation_trace.jsonl")
     first, second = (
-        kvtrace.release(whole, PROFILES[profile], users=np.arange(len(whole)) % 500).trace for _ in range(2)
+        kvtrace.privacy.release(whole, PROFILES[profile], users=np.arange(len(whole)) % 500).trace for _ in range(2)
     )
-    kvtrace.publish(first, tmp_path / "first.jsonl")
+    kvtrace.privacy.publish(first, tmp_path / "first.jsonl")
     with pytest.raises(AuditError, match="earlier_release"):
-        kvtrace.publish(second, tmp_path / "second.jsonl", against=tmp_path / "first.jsonl")
+        kvtrace.privacy.publish(second, tmp_path / "second.jsonl", against=tmp_path / "first.jsonl")

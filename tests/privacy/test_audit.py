@@ -119,7 +119,7 @@ class Case:
         if self.previous is not None:
             (folder / "old").mkdir()
             options["against"] = self.previous.write(folder / "old")
-        return kvtrace.audit(path, **options, **self.given_users(folder))
+        return kvtrace.privacy.audit(path, **options, **self.given_users(folder))
 
     def given_users(self, folder):
         """The option `users` of an audit."""
@@ -598,7 +598,7 @@ def test_a_fault_of_waiting_sessions_is_flagged(fault, expected, name, tmp_path)
         case.settings(drop_sessions=True)
     write = in_parts if name.endswith("dataset") else unaudited.write
     write(columns, tmp_path / name, meta=public(case.meta), block_size=BLOCK, tail="kept")
-    found = kvtrace.audit(tmp_path / name, contributors=Contributors(np.arange(24), "users"))
+    found = kvtrace.privacy.audit(tmp_path / name, contributors=Contributors(np.arange(24), "users"))
     assert flagged(found) == expected
 
 
@@ -635,7 +635,7 @@ def test_an_exact_trace_is_never_called_publishable(tmp_path):
     exact(case)
     found = case.audit(tmp_path)
     assert found.passed and not found.publishable and "Use it internally" in found.verdict
-    found = kvtrace.audit(tmp_path / "t.jsonl", profile="standard")
+    found = kvtrace.privacy.audit(tmp_path / "t.jsonl", profile="standard")
     assert found.passed and not found.publishable and "Use it internally" in found.verdict
 
 
@@ -649,11 +649,11 @@ def test_a_trace_that_declares_nothing_is_graded_as_standard_and_told_so(tmp_pat
 
 def test_a_trace_can_be_graded_against_another_profile(tmp_path):
     path = Case().write(tmp_path)
-    assert flagged(kvtrace.audit(path, profile="strict")) == {"times": "FAIL", "lengths": "FAIL"} | NO_USERS
-    found = kvtrace.audit(path, profile="exact")
+    assert flagged(kvtrace.privacy.audit(path, profile="strict")) == {"times": "FAIL", "lengths": "FAIL"} | NO_USERS
+    found = kvtrace.privacy.audit(path, profile="exact")
     assert flagged(found) == {} and not found.publishable and "exact coarsens nothing" in found.verdict
     with pytest.raises(UsageError, match="one of"):
-        kvtrace.audit(path, profile="superb")
+        kvtrace.privacy.audit(path, profile="superb")
 
 
 def test_a_check_that_cannot_be_made_has_not_passed(tmp_path):
@@ -681,10 +681,10 @@ def test_all_formats_are_audited_alike(tmp_path, name, format):
     path.parent.mkdir()
     written = "parquet" if name.endswith("parquet") else format
     unaudited.write(trace, path, format=written, first_id=3)
-    assert flagged(kvtrace.audit(path)) == {"k_sharing": "FAIL"}
+    assert flagged(kvtrace.privacy.audit(path)) == {"k_sharing": "FAIL"}
     path = path.rename(tmp_path / "temporary")  # as a file that has no name yet, and its sidecar in memory
     said = describe(trace, block_size=trace.block_size, tail=trace.tail, first_id=3, meta=trace.meta, format=written)
-    assert flagged(kvtrace.audit(path, sidecar=said)) == {"k_sharing": "FAIL"}
+    assert flagged(kvtrace.privacy.audit(path, sidecar=said)) == {"k_sharing": "FAIL"}
 
 
 def test_parquet_columns_that_a_trace_does_not_read_are_looked_at(tmp_path):
@@ -695,10 +695,12 @@ def test_parquet_columns_that_a_trace_does_not_read_are_looked_at(tmp_path):
     whole = pq.read_table(tmp_path / "t.parquet")
     for column in (pa.array([CANARY] * 24), pa.array(range(24)), pa.array([[1]] * 24)):
         pq.write_table(whole.append_column("more", column), tmp_path / "t.parquet")
-        assert flagged(kvtrace.audit(tmp_path / "t.parquet")) == {"canonical": "FAIL", "fields": "FAIL"} | NO_USERS
+        assert (
+            flagged(kvtrace.privacy.audit(tmp_path / "t.parquet")) == {"canonical": "FAIL", "fields": "FAIL"} | NO_USERS
+        )
     pq.write_table(whole.replace_schema_metadata({"note": f"/home/{CANARY}"}), tmp_path / "t.parquet")
     (tmp_path / "t.parquet.meta.json").write_bytes((tmp_path / "t.jsonl.meta.json").read_bytes())
-    assert "sidecar" in flagged(kvtrace.audit(tmp_path / "t.parquet"))
+    assert "sidecar" in flagged(kvtrace.privacy.audit(tmp_path / "t.parquet"))
 
 
 def test_a_file_of_users_fits_the_rows(tmp_path):
@@ -712,10 +714,14 @@ def test_holders_that_the_caller_knows_are_counted(tmp_path):
     case = Case()
     exposed_perhaps(case)
     path = case.write(tmp_path)
-    assert flagged(kvtrace.audit(path, contributors=Contributors(np.arange(24), "users"))) == {"k_sharing": "FAIL"}
-    assert flagged(kvtrace.audit(path, contributors=Contributors(np.array([0, 0, *range(1, 23)]), "users"))) == {}
+    assert flagged(kvtrace.privacy.audit(path, contributors=Contributors(np.arange(24), "users"))) == {
+        "k_sharing": "FAIL"
+    }
+    assert (
+        flagged(kvtrace.privacy.audit(path, contributors=Contributors(np.array([0, 0, *range(1, 23)]), "users"))) == {}
+    )
     with pytest.raises(UsageError, match="contributors"):
-        kvtrace.audit(path, contributors=Contributors(np.arange(3), "users"))
+        kvtrace.privacy.audit(path, contributors=Contributors(np.arange(3), "users"))
 
 
 # -- a trace larger than memory, in a folder of parts -----------------------------------------------------------------
@@ -781,8 +787,8 @@ def test_a_fault_is_found_in_parts_as_in_one_file(fault, tmp_path, monkeypatch):
         (tmp_path / "old").mkdir()
         given["against"] = case.previous.write(tmp_path / "old")
     given |= case.given_users(tmp_path)
-    found = kvtrace.audit(tmp_path / "t.dataset", **given)
-    assert findings(found) == findings(kvtrace.audit(tmp_path / "t.parquet", **given))
+    found = kvtrace.privacy.audit(tmp_path / "t.dataset", **given)
+    assert findings(found) == findings(kvtrace.privacy.audit(tmp_path / "t.parquet", **given))
     assert CANARY not in json.dumps(found.to_dict())
 
 
@@ -804,32 +810,32 @@ def test_columns_of_parts_that_a_trace_does_not_read_are_looked_at(tmp_path):
     part = folder / "part-00002.parquet"  # rows 11 to 15
     whole = pq.read_table(part)
     pq.write_table(whole.append_column("more", pa.array([None, CANARY, None, CANARY, None])), part)
-    found = kvtrace.audit(folder)
+    found = kvtrace.privacy.audit(folder)
     assert flagged(found) == {"canonical": "FAIL", "fields": "FAIL"} | NO_USERS
     assert found.findings[CHECK_NAMES.index("fields")].figure["marks"] == [
         {"field": "more", "kind": "unknown field", "count": 5, "first_line": None}
     ]
     pq.write_table(whole.append_column("more", pa.array([[1]] * 5)), part)
-    assert flagged(kvtrace.audit(folder)) == {"canonical": "FAIL", "fields": "FAIL"} | NO_USERS
+    assert flagged(kvtrace.privacy.audit(folder)) == {"canonical": "FAIL", "fields": "FAIL"} | NO_USERS
     pq.write_table(whole.replace_schema_metadata({"note": f"/home/{CANARY}"}), part)
-    assert flagged(kvtrace.audit(folder)) == {"canonical": "FAIL", "sidecar": "FAIL"} | NO_USERS
+    assert flagged(kvtrace.privacy.audit(folder)) == {"canonical": "FAIL", "sidecar": "FAIL"} | NO_USERS
     part.write_bytes(part.read_bytes()[:-9])
     with pytest.raises(InputError, match="part-00002"):
-        kvtrace.audit(folder)
+        kvtrace.privacy.audit(folder)
     assert CANARY not in json.dumps(found.to_dict())
 
 
 def test_what_is_in_the_folder_and_is_not_of_the_trace_is_told(tmp_path):
     trace = kvtrace.read(Case().write(tmp_path))
     folder = in_parts(trace, tmp_path / "t.dataset", trace.meta, block_size=BLOCK, tail="kept")
-    assert flagged(kvtrace.audit(folder)) == NO_USERS
+    assert flagged(kvtrace.privacy.audit(folder)) == NO_USERS
     (folder / f"{CANARY}.log").write_text(CANARY)
-    assert flagged(kvtrace.audit(folder)) == {"sidecar": "FAIL"} | NO_USERS
+    assert flagged(kvtrace.privacy.audit(folder)) == {"sidecar": "FAIL"} | NO_USERS
     (folder / f"{CANARY}.log").unlink()
     manifest = json.loads((folder / "manifest.json").read_text())
     manifest["parts"][0]["host"] = CANARY
     (folder / "manifest.json").write_bytes(dump(manifest))
-    found = kvtrace.audit(folder)
+    found = kvtrace.privacy.audit(folder)
     assert flagged(found) == {"sidecar": "FAIL"} | NO_USERS and CANARY not in json.dumps(found.to_dict())
 
 
@@ -844,11 +850,11 @@ def test_the_memory_of_a_folder_is_bounded_and_said(tmp_path, capsys):
     assert run(["audit", str(tmp_path / "t.jsonl"), "--memory", "1GB"]) == 2
     assert "--memory needs a data set" in capsys.readouterr().err
     with pytest.raises(UsageError, match="data set"):
-        kvtrace.audit(tmp_path / "t.jsonl", memory=10**9)
+        kvtrace.privacy.audit(tmp_path / "t.jsonl", memory=10**9)
     with pytest.raises(UsageError, match="not known"):
-        kvtrace.audit(folder, memory=10**9, against=tmp_path / "t.jsonl")
+        kvtrace.privacy.audit(folder, memory=10**9, against=tmp_path / "t.jsonl")
     assert (
-        kvtrace.audit(folder, memory=10**10, against=folder)
+        kvtrace.privacy.audit(folder, memory=10**10, against=folder)
         .findings[CHECK_NAMES.index("earlier_release")]
         .figure["compared"]
     )
@@ -861,8 +867,8 @@ def test_a_table_of_ids_that_do_not_follow_each_other_has_to_fit(tmp_path):
     folder = in_parts(columns, tmp_path / "t.dataset", {}, block_size=BLOCK, tail="kept")
     most = audit_memory(open_dataset(folder)).total
     with pytest.raises(UsageError, match="not contiguous"):
-        kvtrace.audit(folder, memory=most)
-    assert flagged(kvtrace.audit(folder, memory=most + 25 * ID_BYTES))["numbering"] == "FAIL"
+        kvtrace.privacy.audit(folder, memory=most)
+    assert flagged(kvtrace.privacy.audit(folder, memory=most + 25 * ID_BYTES))["numbering"] == "FAIL"
 
 
 def test_an_audit_stays_below_its_bound(tmp_path, monkeypatch):
@@ -883,9 +889,9 @@ def test_an_audit_stays_below_its_bound(tmp_path, monkeypatch):
         manifest.write_text(json.dumps(json.loads(manifest.read_text()) | meta))
         dataset = open_dataset(tmp_path / "t.dataset")
         arrays = sum(size for what, size in audit_memory(dataset).terms.items() if "program" not in what)
-        kvtrace.audit(dataset.path)  # what is imported and cached is no part of it
+        kvtrace.privacy.audit(dataset.path)  # what is imported and cached is no part of it
         tracemalloc.start()
-        kvtrace.audit(dataset.path)
+        kvtrace.privacy.audit(dataset.path)
         peak = tracemalloc.get_traced_memory()[1]
         tracemalloc.stop()
         assert 0.4 * arrays < peak < arrays + 4_000_000  # a piece of so few references takes less than that
@@ -906,12 +912,12 @@ def test_a_trace_is_audited_in_parts_as_in_one_file(tmp_path_factory, trace, nam
     if data.draw(st.booleans()):
         given["contributors"] = Contributors(np.arange(len(columns)) % data.draw(st.integers(1, 4)), "users")
     unaudited.write(columns, folder / "t.parquet", meta=meta, block_size=trace.block_size, tail=tail)
-    expected = findings(kvtrace.audit(folder / "t.parquet", **given))
+    expected = findings(kvtrace.privacy.audit(folder / "t.parquet", **given))
     in_parts(columns, folder / "t.dataset", meta, block_size=trace.block_size, tail=tail)
     with pytest.MonkeyPatch.context() as patch:
         stream(patch)
-        assert findings(kvtrace.audit(folder / "t.dataset", **given)) == expected
-        assert findings(kvtrace.audit(folder / "t.parquet", **given)) == expected
+        assert findings(kvtrace.privacy.audit(folder / "t.dataset", **given)) == expected
+        assert findings(kvtrace.privacy.audit(folder / "t.parquet", **given)) == expected
 
 
 # -- what we release passes ------------------------------------------------------------------------------------------
@@ -932,7 +938,7 @@ def test_what_is_released_has_no_failure(tmp_path_factory, trace, name, file, fo
     path = tmp_path_factory.mktemp("f") / file
     options = {"format": None if file.endswith("parquet") else format, "extra": sessions, "first_id": first_id}
     unaudited.write(done.trace, path, meta=trace.meta | done.meta, **options)
-    found = kvtrace.audit(path, contributors=done.contributors if known else None)
+    found = kvtrace.privacy.audit(path, contributors=done.contributors if known else None)
     assert found.declared and {n for n, level in flagged(found).items() if level == "FAIL"} == set()
 
 
@@ -945,7 +951,9 @@ def test_what_users_share_is_not_exposed_to_whoever_has_the_file_of_users(tmp_pa
     unaudited.write(done.trace, folder / "t.jsonl", meta=done.meta)
     (folder / "u").write_text("".join(f"{user}\n" for user in users))
     assert (
-        next(f for f in kvtrace.audit(folder / "t.jsonl", users=folder / "u").findings if f.name == "k_sharing").level
+        next(
+            f for f in kvtrace.privacy.audit(folder / "t.jsonl", users=folder / "u").findings if f.name == "k_sharing"
+        ).level
         == "PASS"
     )
 
@@ -961,9 +969,9 @@ LOG = [
 def test_what_is_anonymised_passes_and_names_nobody(tmp_path, name):
     log, tiny = tmp_path / "log.jsonl", str(Path(__file__).parents[1] / "data/tokenizers/tiny")
     log.write_text("".join(json.dumps(row) + "\n" for row in LOG))
-    trace = kvtrace.anonymize(log, tokenizer=tiny, use_template=False, block_size=16, profile=name)
-    assert kvtrace.publish(trace, tmp_path / "t.jsonl").audit.publishable
-    found = kvtrace.audit(tmp_path / "t.jsonl")
+    trace = kvtrace.ingest.anonymize(log, tokenizer=tiny, use_template=False, block_size=16, profile=name)
+    assert kvtrace.privacy.publish(trace, tmp_path / "t.jsonl").audit.publishable
+    found = kvtrace.privacy.audit(tmp_path / "t.jsonl")
     assert found.publishable, [(f.name, f.sentence) for f in found.findings if f.level == "FAIL"]
     assert CANARY not in json.dumps(found.to_dict())
 
@@ -1086,7 +1094,7 @@ def test_two_halves_of_a_day_are_no_overlap_and_hours_of_both_are(tmp_path, shar
 
     def level(name, against):
         return (
-            kvtrace.audit(tmp_path / f"{name}.jsonl", against=tmp_path / f"{against}.jsonl")
+            kvtrace.privacy.audit(tmp_path / f"{name}.jsonl", against=tmp_path / f"{against}.jsonl")
             .findings[CHECK_NAMES.index("earlier_release")]
             .level
         )
@@ -1097,7 +1105,7 @@ def test_two_halves_of_a_day_are_no_overlap_and_hours_of_both_are(tmp_path, shar
 
 
 def test_the_public_conversation_trace_has_the_figures_that_its_facts_say(shared):
-    found = kvtrace.audit(shared / "data/mooncake/conversation_trace.jsonl")
+    found = kvtrace.privacy.audit(shared / "data/mooncake/conversation_trace.jsonl")
     figure = found.findings[CHECK_NAMES.index("anonymity")].figure
     assert round(figure["alone_by_lengths"], 3) == 0.989 and round(figure["located"], 3) == 0.998
     assert flagged(found) == {
@@ -1224,7 +1232,7 @@ def test_whatever_stands_in_rows_and_sidecar_is_audited_or_refused(tmp_path_fact
     path = folder / "t.jsonl"
     path.write_text("".join(json.dumps(row) + "\n" for row in case.rows))
     (folder / "t.jsonl.meta.json").write_text(json.dumps(case.meta))
-    found = kvtrace.audit(path, block_size=BLOCK)
+    found = kvtrace.privacy.audit(path, block_size=BLOCK)
     assert len(found.findings) == len(CHECKS) and CANARY not in json.dumps(found.to_dict())
 
 
@@ -1234,7 +1242,7 @@ def test_one_huge_turn_takes_no_memory(turn, tmp_path):
     case.rows[3]["turn"] = turn
     tracemalloc.start()
     try:
-        kvtrace.audit(case.write(tmp_path), block_size=BLOCK)
+        kvtrace.privacy.audit(case.write(tmp_path), block_size=BLOCK)
         assert tracemalloc.get_traced_memory()[1] < 50e6
     finally:
         tracemalloc.stop()
@@ -1260,18 +1268,18 @@ def test_json_says_what_the_library_says(tmp_path, capsys):
     path = Case().write(tmp_path)
     assert run(["audit", str(path), "--json"]) == 0
     said = json.loads(capsys.readouterr().out)
-    assert said == json.loads(json.dumps(kvtrace.audit(path).to_dict()))
+    assert said == json.loads(json.dumps(kvtrace.privacy.audit(path).to_dict()))
     assert said["level"] == "WARN" and said["publishable"] and len(said["findings"]) == len(CHECKS)
 
 
 def test_the_verdict_comes_last_and_alone_if_asked(tmp_path, capsys):
     path = Case().write(tmp_path)
-    verdict = kvtrace.audit(path).verdict
+    verdict = kvtrace.privacy.audit(path).verdict
     run(["audit", str(path)])
     assert capsys.readouterr().out.splitlines()[-1] == verdict
     run(["audit", str(path), "-q"])
     assert capsys.readouterr().out == f"{verdict}\n"
-    assert audit_table(kvtrace.audit(path), "t.jsonl").row_count == len(CHECKS)
+    assert audit_table(kvtrace.privacy.audit(path), "t.jsonl").row_count == len(CHECKS)
 
 
 def test_a_trace_from_stdin_is_audited(tmp_path, monkeypatch):
@@ -1282,7 +1290,11 @@ def test_a_trace_from_stdin_is_audited(tmp_path, monkeypatch):
 
     with Stdin.buffer:
         monkeypatch.setattr("sys.stdin", Stdin)
-        assert flagged(kvtrace.audit("-")) == NO_USERS | {"sidecar": "WARN", "volume": "WARN", "not_protected": "WARN"}
+        assert flagged(kvtrace.privacy.audit("-")) == NO_USERS | {
+            "sidecar": "WARN",
+            "volume": "WARN",
+            "not_protected": "WARN",
+        }
 
 
 def test_the_fields_that_writers_write_are_allowed(tmp_path):
@@ -1291,4 +1303,4 @@ def test_the_fields_that_writers_write_are_allowed(tmp_path):
                   block_size=16, output_ids=[], output_offsets=[0, 0, 0])  # fmt: skip
     for file, format in (("a.jsonl", "mooncake"), ("b.jsonl", "bailian"), ("c.parquet", None)):
         kvtrace.write(trace, tmp_path / file, format=format, extra=True)
-        assert "fields" not in flagged(kvtrace.audit(tmp_path / file))
+        assert "fields" not in flagged(kvtrace.privacy.audit(tmp_path / file))

@@ -54,7 +54,7 @@ def test_a_card_has_its_sections_in_order_and_figures_that_are_true(released):
     text = card(audit(path), trace, said)
     assert text.startswith("# TODO") and re.findall(r"^## (.*)$", text, re.M) == SECTIONS
     assert "| requests | 4 |" in text and f"| distinct blocks | {trace.distinct} |" in text
-    hits = kvtrace.count_hits(trace, kvtrace.unlimited_hits(trace))
+    hits = kvtrace.trace.count_hits(trace, kvtrace.trace.unlimited_hits(trace))
     assert f"| block hit rate, without eviction | {hits.block_hit_rate:.4f} |" in text
     assert "* tokenizer: deepseek-ai/DeepSeek-R1, SHA-256 abab" in text and "* log: openai" in text
     assert (
@@ -73,7 +73,7 @@ def test_an_audit_names_what_the_card_counted_and_what_it_counted_itself(tmp_pat
     trace, users = tmp_path / "day.jsonl", tmp_path / "users"
     users.write_text("a\nb\nc\n")
     done = release(toy("0 1", "0 2", "0 3", block_size=16, gap_ms=1000), PROFILES["standard"], users=np.arange(3))
-    kvtrace.publish(done.trace, trace)
+    kvtrace.privacy.publish(done.trace, trace)
     text = Path(card_path(trace)).read_text()
     own = k_sharing(trace, users=users)
     assert f"| k_sharing | PASS | {own.sentence} |" in text and own.sentence.endswith("fewer than 3 users.")
@@ -91,7 +91,7 @@ def test_a_card_of_stand_ins_is_ours_to_an_audit_that_knows_the_users(tmp_path):
     trace, users = tmp_path / "day.jsonl", tmp_path / "users"
     users.write_text("a\nb\nc\n")
     done = release(toy("0 1", "0 2", "0 3", block_size=16, gap_ms=1000), PROFILES["standard"], users=np.arange(3))
-    kvtrace.publish(done.trace, trace)
+    kvtrace.privacy.publish(done.trace, trace)
     assert run(["audit", str(trace), "--card", card_path(trace), "-q"]) == 0
     assert "The audit counted inferred conversations instead." in Path(card_path(trace)).read_text()
     assert audit(trace, users=users).passed
@@ -268,12 +268,14 @@ def test_python_publishes_what_the_commands_publish(tmp_path):
     log, key = Path("examples/raw_log.jsonl").resolve(), tmp_path / "key"
     command = ["anonymize", str(log), "--block-size", "16", "--key-file", str(key), "-q"]
     assert run([*command, "-o", str(tmp_path / "command.jsonl")]) == 0
-    trace = kvtrace.anonymize(log, block_size=16, key=kvtrace.load_key(key))
-    assert kvtrace.publish(trace, tmp_path / "python.jsonl").audit.passed
+    trace = kvtrace.ingest.anonymize(log, block_size=16, key=kvtrace.ingest.load_key(key))
+    assert kvtrace.privacy.publish(trace, tmp_path / "python.jsonl").audit.passed
     command = ["release", str(tmp_path / "command.jsonl"), "--profile", "strict", "-q"]
     assert run([*command, "-o", str(tmp_path / "c2.jsonl")]) == 0
     again = kvtrace.read(tmp_path / "command.jsonl")
-    kvtrace.publish(kvtrace.release(again, kvtrace.profile("strict")).trace, tmp_path / "p2.jsonl")
+    kvtrace.privacy.publish(
+        kvtrace.privacy.release(again, kvtrace.privacy.profile("strict")).trace, tmp_path / "p2.jsonl"
+    )
     for one, other in (("command.jsonl", "python.jsonl"), ("c2.jsonl", "p2.jsonl")):
         for suffix in ("", ".meta.json", ".card.md"):
             assert (tmp_path / f"{one}{suffix}").read_bytes() == (tmp_path / f"{other}{suffix}").read_bytes()
@@ -282,9 +284,8 @@ def test_python_publishes_what_the_commands_publish(tmp_path):
 def test_the_audit_of_publish_counts_the_contributors_of_the_release(tmp_path):
     trace = toy("0 1", "0 1", "0 1", "2", block_size=16)
     done = release(trace, PROFILES["standard"], users=np.array([0, 0, 1, 2]))
-    assert [done.trace.account.contributors.kind, kvtrace.publish(done.trace, tmp_path / "t.jsonl").audit.passed] == [
-        "users", True,
-    ]  # fmt: skip
+    published = kvtrace.privacy.publish(done.trace, tmp_path / "t.jsonl")
+    assert [done.trace.account.contributors.kind, published.audit.passed] == ["users", True]
     assert "contributor" not in (tmp_path / "t.jsonl").read_text()
 
 
@@ -296,7 +297,7 @@ def test_a_pickled_release_has_no_contributors():
 
 def test_a_trace_without_a_profile_is_not_published(tmp_path):
     with pytest.raises(UsageError, match="declares no release profile. Release it first"):
-        kvtrace.publish(toy("0", block_size=16), tmp_path / "t.jsonl")
+        kvtrace.privacy.publish(toy("0", block_size=16), tmp_path / "t.jsonl")
 
 
 @pytest.mark.parametrize("name", ["t.jsonl", "t.parquet", "t.dataset"])
@@ -309,7 +310,7 @@ def test_write_audits_nothing_and_so_declares_nothing(tmp_path, name):
 
 def test_a_conversion_declares_nothing_and_says_so(tmp_path, capsys):
     done = release(toy("0 1", "0 2", block_size=16), PROFILES["standard"])
-    kvtrace.publish(done.trace, tmp_path / "t.jsonl")
+    kvtrace.privacy.publish(done.trace, tmp_path / "t.jsonl")
     for output in ("t.parquet", "t.dataset"):
         assert run(["convert", str(tmp_path / "t.jsonl"), "-o", str(tmp_path / output)]) == 0
         assert "lost        the release profile: a conversion is not audited" in capsys.readouterr().err

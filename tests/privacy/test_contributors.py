@@ -155,7 +155,7 @@ def test_a_card_promises_protection_from_guesses_for_strong_contributors_alone(t
     done = release(toy("0 1", "0 2", "0 3", "0 4", block_size=16), PROFILES["standard"], users=np.arange(4))
     meta = done.meta | {"release": done.meta["release"] | {"k_counted": kind}}
     unaudited.write(done.trace, tmp_path / "day.jsonl", meta=meta)
-    audited = kvtrace.audit(tmp_path / "day.jsonl")
+    audited = kvtrace.privacy.audit(tmp_path / "day.jsonl")
     text, finding = card(audited, meta=meta), {one.name: one for one in audited.findings}["k_sharing"]
     first = text.partition("## What is protected, and what is not\n\n")[2].splitlines()[0]
     assert first == meaning_of_k(3, kind)
@@ -202,15 +202,15 @@ def test_a_weaker_profile_is_not_published_under_its_name(tmp_path, name, change
     assert weaker_settings(chosen, block_size=16) == list(changed) and satisfied_name(chosen, 16) == satisfied
     done = release(trace, chosen, users=np.arange(3))
     with pytest.raises(AuditError, match=f"not_protected: the trace declares {name} but has weaker settings"):
-        kvtrace.publish(done.trace, tmp_path / "t.jsonl")
+        kvtrace.privacy.publish(done.trace, tmp_path / "t.jsonl")
     again = release(trace, profile(satisfied, **chosen.settings()), users=np.arange(3))
-    kvtrace.publish(again.trace, tmp_path / "t.jsonl")
+    kvtrace.privacy.publish(again.trace, tmp_path / "t.jsonl")
 
 
 def test_blocks_of_one_token_are_not_published_under_a_name(tmp_path):
     done = release(toy("0 1", "0 2"), PROFILES["standard"], users=np.arange(2))
     with pytest.raises(AuditError, match="block_size is 1"):
-        kvtrace.publish(done.trace, tmp_path / "t.jsonl")
+        kvtrace.privacy.publish(done.trace, tmp_path / "t.jsonl")
 
 
 @pytest.mark.parametrize(
@@ -218,7 +218,7 @@ def test_blocks_of_one_token_are_not_published_under_a_name(tmp_path):
 )
 def test_a_stronger_profile_keeps_its_name(tmp_path, changed):
     done = release(toy("0 1", "0 2", "0 3", block_size=16), profile("strict", **changed), users=np.arange(3))
-    assert kvtrace.publish(done.trace, tmp_path / "t.jsonl").audit.publishable
+    assert kvtrace.privacy.publish(done.trace, tmp_path / "t.jsonl").audit.publishable
 
 
 def test_a_weaker_profile_is_refused_before_any_work(tmp_path, capsys):

@@ -99,7 +99,7 @@ def test_a_pipe_is_compared_in_one_pass(tmp_path):
 
 def test_all_that_a_run_documents_may_be_published():
     log = Path(__file__).parents[2] / "examples/raw_log.jsonl"
-    meta = kvtrace.anonymize(log, block_size=16).meta
+    meta = kvtrace.ingest.anonymize(log, block_size=16).meta
     assert public(meta) == meta
 
 
@@ -130,7 +130,7 @@ def test_whatever_is_published_passes_its_audit_again(tmp_path_factory, trace, p
     done = release(trace, PROFILES[profile], users=None if users is None else np.array(users))
     path = Path(tmp_path_factory.mktemp("f")) / file[0]
     first_id = 0 if file[0].endswith("dataset") else first_id
-    kvtrace.publish(done.trace, path, format=file[1], first_id=first_id, extra=extra)
+    kvtrace.privacy.publish(done.trace, path, format=file[1], first_id=first_id, extra=extra)
     for contributors in (None, done.contributors):
         known = None if contributors is None else Contributors(contributors.contributor, contributors.kind)
         result = audit(path, contributors=known)

@@ -60,12 +60,12 @@ def test_a_sample_numbers_its_domains_anew():
 
 def published(folder, name="out.jsonl", **options):
     done = release(trace_with_domains(), PROFILES["standard"], users=USERS, **options)
-    kvtrace.publish(done.trace, folder / name)
+    kvtrace.privacy.publish(done.trace, folder / name)
     return folder / name
 
 
 def finding(path, name):
-    return next(one for one in kvtrace.audit(path).findings if one.name == name)
+    return next(one for one in kvtrace.privacy.audit(path).findings if one.name == name)
 
 
 def test_audit_and_card_say_that_rows_name_their_tenant(tmp_path):
@@ -122,8 +122,8 @@ def test_a_data_set_is_released_alike(tmp_path):
     trace = trace_with_domains()
     kvtrace.write(trace, tmp_path / "day.dataset")
     for keep in (None, True):
-        with kvtrace.release_dataset(
-            kvtrace.open_dataset(tmp_path / "day.dataset"), PROFILES["standard"], runner=LocalRunner(1),
+        with kvtrace.privacy.release_dataset(
+            kvtrace.formats.open_dataset(tmp_path / "day.dataset"), PROFILES["standard"], runner=LocalRunner(1),
             work=tmp_path / "work", users=USERS, keep_domains=keep,
         ) as made:  # fmt: skip
             (columns,) = made.columns()

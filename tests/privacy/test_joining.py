@@ -63,7 +63,7 @@ def sealed(folder, rows, number, *, key=KEY, check="check", suffix=".jsonl", **o
 
 def whole(folder, rows, **options):
     options = {"tokenizer": None, "time_unit": "ms", "block_size": BLOCK, **options}
-    return kvtrace.anonymize(log_of(folder, rows), key=KEY, **options)
+    return kvtrace.ingest.anonymize(log_of(folder, rows), key=KEY, **options)
 
 
 def prompts(trace):
@@ -106,7 +106,7 @@ def rows_of(drawn):
 def test_joined_exact_windows_are_the_whole_log(tmp_path_factory, drawn, cuts, suffix):
     folder, rows = tmp_path_factory.mktemp("join"), rows_of(drawn)
     paths = [sealed(folder, part, i, profile="exact", suffix=suffix)[0] for i, part in enumerate(cut(rows, cuts))]
-    joined, expected = kvtrace.join_windows(reversed(paths)), whole(folder, rows, profile="exact")
+    joined, expected = kvtrace.privacy.join_windows(reversed(paths)), whole(folder, rows, profile="exact")
     assert prompts(joined) == prompts(expected)
     assert joined.input_length.tolist() == expected.input_length.tolist()
     assert joined.output_length.tolist() == expected.output_length.tolist()
@@ -133,9 +133,9 @@ def test_joined_windows_share_no_more_than_they_did(tmp_path_factory, drawn, cut
     hidden = {"session", "account"} - {*names}
     rows = [{name: value for name, value in one.items() if name not in hidden} for one in rows]
     options = {"profile": profile, "tail": tail}
-    k = kvtrace.profile(profile).k
+    k = kvtrace.privacy.profile(profile).k
     windows = [sealed(folder, part, i, **options) for i, part in enumerate(cut(rows, cuts))]
-    joined, exact = kvtrace.join_windows([path for path, _ in windows]), whole(folder, rows, profile="exact")
+    joined, exact = kvtrace.privacy.join_windows([path for path, _ in windows]), whole(folder, rows, profile="exact")
     assert len(joined) == len(exact)
     # windows do not overlap in time, so the rows of the joined trace are those of the windows, in order
     apart = np.concatenate([trace.hash_ids + 10**6 * i for i, (_, trace) in enumerate(windows)])
@@ -160,7 +160,7 @@ def test_joined_windows_share_no_more_than_they_did(tmp_path_factory, drawn, cut
         assert all(len(ones) == 1 or len({name for name, _ in ones if name}) >= k for ones in who.values())
     written = publish(joined, folder / "joined.jsonl")
     assert written.audit.passed
-    again = kvtrace.audit(folder / "joined.jsonl")
+    again = kvtrace.privacy.audit(folder / "joined.jsonl")
     assert again.passed, [finding for finding in again.findings if finding.level == "FAIL"]
 
 
@@ -176,7 +176,7 @@ def test_a_conversation_goes_on_in_the_next_window(tmp_path):
     night += [row(91_000, [*SYSTEM, 1, 1, 1, 1], account="kim")]
     options = {"profile": "standard"}
     paths = [sealed(tmp_path, part, i, **options)[0] for i, part in enumerate([day, night])]
-    joined = kvtrace.join_windows(paths)
+    joined = kvtrace.privacy.join_windows(paths)
     assert prompts(joined) == [[0, 1, 2], [0, 1, 3], [0, 1, 4], [0, 1, 2, 5], [0, 1, 6]]
     assert joined.timestamp.tolist() == [0, 1000, 2000, 90_000, 91_000]
     # lee's block [1, 1, 1, 1] is kim's, too, in the log: two accounts are too few
@@ -212,7 +212,7 @@ def test_an_index_goes_on_after_a_restart_and_begins_again_with_another_key(tmp_
     other = sealed(tmp_path, rows, 3, key=Key(bytes(16)), check="other", profile="exact")[0]
     assert read_links(other).recording != first.recording
     with pytest.raises(UsageError, match="windows of different recordings: nothing links them"):
-        kvtrace.join_windows([tmp_path / "window-0.jsonl", other])
+        kvtrace.privacy.join_windows([tmp_path / "window-0.jsonl", other])
 
 
 @pytest.mark.skipif(not hasattr(os, "geteuid"), reason="modes say who may read a file")
@@ -228,9 +228,9 @@ def test_a_window_is_nothing_to_the_others_without_its_links(tmp_path):
     links = read_links(paths[1])
     os.unlink(links_path(paths[1]))
     with pytest.raises(InputError, match=r"window-1.jsonl: the window has no links .* Record with --link-windows"):
-        kvtrace.join_windows(paths)
+        kvtrace.privacy.join_windows(paths)
     write_links(links, paths[1])
-    assert prompts(kvtrace.join_windows(paths)) == [[0, 1], [0, 1]]
+    assert prompts(kvtrace.privacy.join_windows(paths)) == [[0, 1], [0, 1]]
 
 
 @pytest.mark.parametrize(
@@ -240,7 +240,7 @@ def test_a_file_that_is_no_links_is_refused(tmp_path, text):
     path, _ = sealed(tmp_path, [row(0, SYSTEM)], 0, profile="exact")
     (tmp_path / "window-0.jsonl.links").write_text(text)
     with pytest.raises(InputError, match=r"window-0.jsonl.links: not the links of a window"):
-        kvtrace.join_windows([path])
+        kvtrace.privacy.join_windows([path])
 
 
 @pytest.mark.parametrize("wrong", [[0, 0], [-2, 1], [0.5, 1], ["a", 1], [2**64, 1], None])
@@ -249,22 +249,22 @@ def test_links_must_be_numbers_that_are_not_repeated(tmp_path, wrong):
     values = json.loads((tmp_path / "window-0.jsonl.links").read_text())
     (tmp_path / "window-0.jsonl.links").write_text(json.dumps(values | {"blocks": wrong}))
     with pytest.raises(InputError, match="not the links of a window"):
-        kvtrace.join_windows([path])
+        kvtrace.privacy.join_windows([path])
 
 
 def test_windows_that_do_not_belong_together_are_refused(tmp_path):
     one, two = (sealed(tmp_path, [row(i, [i] * (8 + i))], i, profile="exact")[0] for i in range(2))
     with pytest.raises(UsageError, match="are the same window. Name each window once."):
-        kvtrace.join_windows([one, two, one])
+        kvtrace.privacy.join_windows([one, two, one])
     with pytest.raises(UsageError, match="join needs at least one window."):
-        kvtrace.join_windows([])
+        kvtrace.privacy.join_windows([])
     os.replace(links_path(one), links_path(two))
     with pytest.raises(InputError, match=r"window-1.jsonl.links: belongs to another window"):
-        kvtrace.join_windows([two])
+        kvtrace.privacy.join_windows([two])
     other, _ = sealed(tmp_path, [row(9, SYSTEM)], 2, profile="standard")
     third, _ = sealed(tmp_path, [row(9, SYSTEM)], 3, profile="exact")
     with pytest.raises(UsageError, match="have different release profiles. Join windows that agree."):
-        kvtrace.join_windows([other, third])
+        kvtrace.privacy.join_windows([other, third])
 
 
 def test_a_sample_cannot_be_linked(tmp_path):
@@ -291,7 +291,10 @@ def test_blocks_of_outputs_link_too(tmp_path, outputs):
     second = row(5000, [1] * 6 + [2] * 6 + [3] * 4) | {"token_ids": [4] * 4, "output_length": 4}
     options = {"profile": "exact", "outputs": outputs, "suffix": ".parquet"}
     paths = [sealed(tmp_path, [one], i, **options)[0] for i, one in enumerate([first, second])]
-    joined, expected = kvtrace.join_windows(paths), whole(tmp_path, [first, second], profile="exact", outputs=outputs)
+    joined, expected = (
+        kvtrace.privacy.join_windows(paths),
+        whole(tmp_path, [first, second], profile="exact", outputs=outputs),
+    )
     assert prompts(joined) == prompts(expected)
     if outputs:
         assert joined.output_ids.tolist() == expected.output_ids.tolist()

@@ -43,12 +43,12 @@ def measured_trace(**changed):
 
 
 def finding(path, name="measured", **options):
-    return next(one for one in kvtrace.audit(path, **options).findings if one.name == name)
+    return next(one for one in kvtrace.privacy.audit(path, **options).findings if one.name == name)
 
 
 def published(folder, chosen, name="out.jsonl", trace=None):
     done = release(measured_trace() if trace is None else trace, chosen, users=USERS)
-    kvtrace.publish(done.trace, folder / name)
+    kvtrace.privacy.publish(done.trace, folder / name)
     return folder / name, done
 
 
@@ -88,7 +88,7 @@ def test_a_name_that_is_no_measured_column_is_refused():
     with pytest.raises(UsageError, match=f"'prompt' is not a measured column. Choose from {LISTED}."):
         profile("standard", keep_measured=["prompt"])
     with pytest.raises(UsageError, match="'prompt' is not a measured column"):
-        kvtrace.audit("t.jsonl", allow_measured=["prompt"])
+        kvtrace.privacy.audit("t.jsonl", allow_measured=["prompt"])
 
 
 def test_names_that_the_trace_does_not_have_are_noted():
@@ -148,15 +148,15 @@ def test_a_data_set_is_released_to_the_same_bytes(tmp_path, monkeypatch, partiti
     monkeypatch.setattr("kvtrace.privacy.release_tasks.BLOCKS", 8)  # several encoded parts
     trace, chosen = measured_trace(), profile(name, keep_measured=keep)
     kvtrace.write(trace, tmp_path / "day.dataset")
-    opened = kvtrace.open_dataset(tmp_path / "day.dataset")
-    with kvtrace.release_dataset(
+    opened = kvtrace.formats.open_dataset(tmp_path / "day.dataset")
+    with kvtrace.privacy.release_dataset(
         opened, chosen, runner=LocalRunner(1), work=tmp_path / "work", users=USERS, partitions=partitions
     ) as made:
         assert made.bytes, "the release ran in tasks"
-        kvtrace.publish(made, tmp_path / "tasks.jsonl")
+        kvtrace.privacy.publish(made, tmp_path / "tasks.jsonl")
         done = release(trace, chosen, users=USERS)
         assert sorted(made.account.notes) == sorted(done.notes)
-    kvtrace.publish(done.trace, tmp_path / "memory.jsonl")
+    kvtrace.privacy.publish(done.trace, tmp_path / "memory.jsonl")
     for end in ("", ".meta.json", ".card.md"):
         assert (tmp_path / f"tasks.jsonl{end}").read_bytes() == (tmp_path / f"memory.jsonl{end}").read_bytes()
 
@@ -173,8 +173,8 @@ def test_a_part_without_numbers_has_unknown_ones(tmp_path, monkeypatch, sample):
     assert (whole.cached_tokens[:half] == -1).all() and whole.cached_tokens[-2] > 0
     chosen, random = profile("standard", keep_measured=["cached_tokens"]), np.random.default_rng
     options = {"runner": LocalRunner(1), "work": tmp_path / "work", "users": USERS, "session_share": sample}
-    opened = kvtrace.open_dataset(tmp_path / "day.dataset")
-    with kvtrace.release_dataset(opened, chosen, rng=random(3), **options) as made:
+    opened = kvtrace.formats.open_dataset(tmp_path / "day.dataset")
+    with kvtrace.privacy.release_dataset(opened, chosen, rng=random(3), **options) as made:
         columns = [one.cached_tokens for one in made.columns()]
     done = release(whole, chosen, users=USERS, session_share=sample, rng=random(3)).trace
     assert np.array_equal(np.concatenate(columns), done.cached_tokens) and 0 < len(done) <= ROWS
@@ -206,7 +206,7 @@ def test_a_trace_without_them_passes(tmp_path):
 @pytest.mark.parametrize("chosen", ["standard", "strict"])
 def test_named_columns_are_published_and_named_in_sidecar_and_card(tmp_path, name, chosen):
     path, _ = published(tmp_path, profile(chosen, keep_measured=["cached_tokens", "ttft_ms"]), name)
-    found = kvtrace.audit(path)
+    found = kvtrace.privacy.audit(path)
     assert found.passed and found.own.keep_measured == ("cached_tokens", "ttft_ms")
     assert finding(path).level == "WARN" and "cached_tokens, ttft_ms" in finding(path).sentence
     card = (path / "card.md" if name == "out.dataset" else tmp_path / f"{name}.card.md").read_text()
@@ -217,7 +217,7 @@ def test_named_columns_are_published_and_named_in_sidecar_and_card(tmp_path, nam
 
 def test_an_exact_release_is_for_the_house(tmp_path):
     path, _ = published(tmp_path, PROFILES["exact"])
-    assert finding(path).level == "WARN" and kvtrace.audit(path).passed
+    assert finding(path).level == "WARN" and kvtrace.privacy.audit(path).passed
     assert finding(path, profile="standard").level == "FAIL"
     assert finding(path, profile="standard", allow_measured=NAMES).figure["measured_not_named"] == []
 
@@ -233,7 +233,9 @@ def test_publish_refuses_a_release_to_which_they_were_added(tmp_path):
     done = release(measured_trace(), PROFILES["standard"], users=USERS).trace
     more = replace_columns(done, ttft_ms=np.full(ROWS, 1000.0))
     with pytest.raises(AuditError, match="measured: rows state what the service measured: ttft_ms"):
-        kvtrace.publish(Trace(**vars(more), block_size=BLOCK, tail=done.tail, meta=done.meta), tmp_path / "out.jsonl")
+        kvtrace.privacy.publish(
+            Trace(**vars(more), block_size=BLOCK, tail=done.tail, meta=done.meta), tmp_path / "out.jsonl"
+        )
     assert list(tmp_path.iterdir()) == []
 
 
@@ -300,12 +302,12 @@ def test_an_attack_is_flagged(tmp_path, attack, expected, name):
     columns = replace_columns(done.trace)
     for column in ("ttft_ms", "cached_tokens", "input_length"):
         setattr(columns, column, getattr(columns, column).copy())
-    before = kvtrace.audit(
+    before = kvtrace.privacy.audit(
         unaudited.write(columns, tmp_path / name, meta=done.meta, block_size=BLOCK, tail="unique")[0]
     )
     attack(columns)
     path = unaudited.write(columns, tmp_path / name, meta=done.meta, block_size=BLOCK, tail="unique")[0]
-    found = flagged(kvtrace.audit(path))
+    found = flagged(kvtrace.privacy.audit(path))
     assert {
         check: level for check, level in found.items() if flagged(before).get(check) != level or check == "measured"
     } == expected
@@ -328,7 +330,7 @@ def test_a_text_in_place_of_a_number_is_flagged_and_never_shown(tmp_path):
     rows = [json.loads(line) for line in path.read_text().splitlines()]
     rows[5]["ttft_ms"] = "CanaryQz7xKw"
     path.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    found = kvtrace.audit(path)
+    found = kvtrace.privacy.audit(path)
     assert finding(path, "fields").level == "FAIL" and "CanaryQz7xKw" not in json.dumps(found.to_dict())
 
 

@@ -286,7 +286,7 @@ def test_a_release_keeps_requests_order_and_blocks_and_hits_stay_prefixes(both, 
     done = release(trace, PROFILES[name], users=users).trace
     assert len(done) == len(trace) and done.is_chained
     assert (done.prompt_blocks == trace.prompt_blocks).all()  # no profile drops tails
-    before, after = kvtrace.unlimited_hits(trace), kvtrace.unlimited_hits(done)
+    before, after = kvtrace.trace.unlimited_hits(trace), kvtrace.trace.unlimited_hits(done)
     assert (after <= before).all()
     if name == "exact":
         assert done == trace
@@ -298,7 +298,7 @@ def test_each_step_costs_hits_or_none_and_the_last_is_what_the_trace_has(both, n
     done = release(trace, PROFILES[name], users=users)
     counted = [step.hits.hit_blocks for step in done.steps]
     assert counted == sorted(counted, reverse=True)
-    assert counted[-1] == int(kvtrace.unlimited_hits(done.trace).sum())
+    assert counted[-1] == int(kvtrace.trace.unlimited_hits(done.trace).sum())
 
 
 @given(held(), names)

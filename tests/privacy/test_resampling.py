@@ -40,9 +40,9 @@ def log():
 @pytest.mark.parametrize("name", ["day.jsonl", "day.parquet", "day.dataset"])
 def test_what_is_published_passes_its_audit_and_has_no_link_but_shared_blocks(log, tmp_path, name):
     done = drawn(log)
-    assert kvtrace.publish(done.trace, tmp_path / name).audit.passed
+    assert kvtrace.privacy.publish(done.trace, tmp_path / name).audit.passed
     again = kvtrace.read(tmp_path / name)
-    assert kvtrace.audit(tmp_path / name).publishable and again == done.trace
+    assert kvtrace.privacy.audit(tmp_path / name).publishable and again == done.trace
     assert (again.session, again.parent, again.extra) == (None, None, {})
     assert len(again) & (len(again) - 1) == 0  # a power of two: the log's number is not stated
     assert not (again.input_length % log.block_size).any() and not (again.timestamp % 60_000).any()
@@ -58,7 +58,7 @@ def test_a_seed_gives_the_rows_and_another_seed_gives_others(log):
 
 
 def test_reuse_of_the_log_is_about_kept(log):
-    of_log, of_release = (kvtrace.basics(trace).hits.block_hit_rate for trace in (log, drawn(log).trace))
+    of_log, of_release = (kvtrace.analysis.basics(trace).hits.block_hit_rate for trace in (log, drawn(log).trace))
     assert of_log > 0.9 and of_release > 0.75
 
 
@@ -66,9 +66,12 @@ def test_sessions_share_no_prefix_and_accounts_only_what_k_of_them_have():
     rows = [f"0 1 {10 * n} {10 * n + 1}" for n in range(2, 98)]
     trace, one_each = toy(*rows), np.arange(96)
     shared = drawn(in_sessions(trace, one_each)).trace
-    assert kvtrace.unlimited_hits(shared).sum() == 0
+    assert kvtrace.trace.unlimited_hits(shared).sum() == 0
     accounts = drawn(trace, users=one_each).trace
-    assert set(kvtrace.unlimited_hits(accounts)[1:].tolist()) <= {0, 1, 2} and kvtrace.unlimited_hits(accounts).any()
+    assert (
+        set(kvtrace.trace.unlimited_hits(accounts)[1:].tolist()) <= {0, 1, 2}
+        and kvtrace.trace.unlimited_hits(accounts).any()
+    )
 
 
 def test_rows_of_unknown_senders_are_not_drawn():
@@ -141,7 +144,7 @@ def test_a_file_with_another_number_of_rows_was_not_drawn(log, tmp_path):
     done = drawn(log)
     cut = Trace.from_columns(done.trace[:-1], block_size=log.block_size, tail="unique", meta=done.meta)
     with pytest.raises(AuditError, match="volume"):
-        kvtrace.publish(cut, tmp_path / "day.jsonl")
+        kvtrace.privacy.publish(cut, tmp_path / "day.jsonl")
 
 
 def test_a_raw_log_and_its_trace_are_released_alike_by_any_number_of_workers(tmp_path):
@@ -153,7 +156,7 @@ def test_a_raw_log_and_its_trace_are_released_alike_by_any_number_of_workers(tmp
     path.write_text("".join(json.dumps(row) + "\n" for row in rows))
     key = Key(bytes(range(16)))
     one, two = (
-        kvtrace.anonymize(path, tokenizer=None, block_size=16, profile="public", key=key, workers=workers)
+        kvtrace.ingest.anonymize(path, tokenizer=None, block_size=16, profile="public", key=key, workers=workers)
         for workers in (1, 2)
     )
     assert one == two and len(one) == 256 and one.meta["release"]["k_counted"] == "accounts"

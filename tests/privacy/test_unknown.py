@@ -39,7 +39,7 @@ def trace_of(outputs, *, ids=None, meta=None):
 
 def released(trace, profile="standard", path="t.jsonl"):
     """The audit and the sidecar of a released trace."""
-    published = kvtrace.publish(kvtrace.release(trace, kvtrace.profile(profile)).trace, path)
+    published = kvtrace.privacy.publish(kvtrace.privacy.release(trace, kvtrace.privacy.profile(profile)).trace, path)
     return published.audit, json.loads(Path(f"{path}.meta.json").read_text())
 
 
@@ -48,8 +48,8 @@ def released(trace, profile="standard", path="t.jsonl"):
 
 @pytest.mark.parametrize(("round_output", "expected"), [("exact", 100), ("pow2", 128), (64, 128)])
 def test_a_release_rounds_the_lengths_that_are_known(round_output, expected):
-    profile = kvtrace.profile("standard", round_output=round_output)
-    trace = kvtrace.release(trace_of([-1, 100, 0, -1]), profile).trace
+    profile = kvtrace.privacy.profile("standard", round_output=round_output)
+    trace = kvtrace.privacy.release(trace_of([-1, 100, 0, -1]), profile).trace
     assert trace.output_length.tolist() == [-1, expected, 0, -1]
 
 
@@ -57,7 +57,7 @@ def test_a_release_rounds_the_lengths_that_are_known(round_output, expected):
 @pytest.mark.parametrize("path", ["t.jsonl", "t.parquet"])
 def test_a_release_with_unknown_lengths_passes_its_audit(profile, path):
     audit, meta = released(trace_of([-1, 100, 20, -1] * 5), profile, path)
-    assert audit.passed and kvtrace.audit(path).level == audit.level
+    assert audit.passed and kvtrace.privacy.audit(path).level == audit.level
     rounded = 128 + 16 if profile == "strict" else 120
     assert meta["figures"]["known_output_tokens"] == 5 * rounded and meta["figures"]["unknown_outputs"] == 10
     assert "output_tokens" not in meta["figures"]
@@ -78,7 +78,7 @@ def test_a_sidecar_with_another_sum_of_outputs_fails(name):
     meta = json.loads(path.read_text())
     meta["figures"][name] = 155_552_671
     path.write_text(json.dumps(meta, indent=2) + "\n")
-    sidecar = {finding.name: finding for finding in kvtrace.audit("t.jsonl").findings}["sidecar"]
+    sidecar = {finding.name: finding for finding in kvtrace.privacy.audit("t.jsonl").findings}["sidecar"]
     assert sidecar.level == "FAIL" and f"figures.{name}: wrong number" in sidecar.sentence
 
 
@@ -95,7 +95,9 @@ def test_rows_of_unknown_length_do_not_match_rows_without_output():
     writing.write(trace_of([-1] * 30, ids=np.arange(60)), "new.jsonl")
     writing.write(trace_of([-1] * 30, ids=np.arange(60)), "same.jsonl")
     matching = {
-        old: {f.name: f for f in kvtrace.audit("new.jsonl", against=old, profile="strict").findings}["earlier_release"]
+        old: {f.name: f for f in kvtrace.privacy.audit("new.jsonl", against=old, profile="strict").findings}[
+            "earlier_release"
+        ]
         for old in ("old.jsonl", "same.jsonl")
     }
     assert matching["old.jsonl"].figure["matching_rows"] == 0
@@ -108,7 +110,7 @@ def test_no_service_time_is_estimated_for_an_unknown_output():
             return (prompt - cached + output).astype(float)
 
     trace, measured = trace_of([-1, 8]), np.full(2, np.nan)
-    profile, hits = kvtrace.profile("exact"), np.array([0, 2])
+    profile, hits = kvtrace.privacy.profile("exact"), np.array([0, 2])
     times = service_times(trace, measured, hits, profile, PerToken(), block_size=16, tail="kept")
     assert np.isnan(times[0]) and times[1] == 8
 
@@ -118,9 +120,9 @@ def test_no_service_time_is_estimated_for_an_unknown_output():
 def test_a_release_in_tasks_has_the_same_figures(path, outputs):
     writing.write(trace_of(outputs), "in.dataset")
     whole, meta = released(trace_of(outputs), "strict", "whole.jsonl")
-    parts, profile = open_dataset("in.dataset"), kvtrace.profile("strict")
+    parts, profile = open_dataset("in.dataset"), kvtrace.privacy.profile("strict")
     with release_dataset(parts, profile, runner=Here(), work="work", partitions=2) as numbered:
-        published = kvtrace.publish(numbered, path)
+        published = kvtrace.privacy.publish(numbered, path)
     assert published.figures == meta["figures"] and published.audit.level == whole.level
 
 
@@ -134,7 +136,7 @@ def test_a_release_keeps_unknown_prefixes_and_states_no_hits(capsys):
     assert run(["release", "lengths.jsonl", "-o", "t.jsonl", "--quiet"]) == 0
     meta = json.loads(Path("t.jsonl.meta.json").read_text())
     assert meta["prefixes"] == PREFIXES_UNKNOWN and "hits" not in meta["figures"]
-    assert kvtrace.audit("t.jsonl").passed
+    assert kvtrace.privacy.audit("t.jsonl").passed
     assert "| hit rates | unknown: the log does not record shared prefixes |" in Path("t.jsonl.card.md").read_text()
     assert run(["audit", "lengths.jsonl"]) == 3
     message = "kvtrace: lengths.jsonl: no row has hash_ids, so there is no release to audit. To make one: kvtrace"
@@ -151,8 +153,8 @@ def window(number, meta, ids=(0, 1)):
 
 def test_joined_windows_know_only_what_all_of_them_know():
     known, unknown = window(0, {}), window(1, {"prefixes": PREFIXES_UNKNOWN})
-    assert kvtrace.join_windows([known, unknown]).meta["prefixes"] == PREFIXES_UNKNOWN
-    assert "prefixes" not in kvtrace.join_windows([known]).meta
+    assert kvtrace.privacy.join_windows([known, unknown]).meta["prefixes"] == PREFIXES_UNKNOWN
+    assert "prefixes" not in kvtrace.privacy.join_windows([known]).meta
 
 
 # -- renderings ------------------------------------------------------------------------------------------------------
@@ -160,7 +162,7 @@ def test_joined_windows_know_only_what_all_of_them_know():
 
 def test_a_published_sidecar_states_the_rendering():
     audit, meta = released(trace_of([5] * 9, meta={"rendering": {**RENDERED, "by": "us"}}))
-    assert meta["rendering"] == RENDERED and audit.passed and kvtrace.audit("t.jsonl").passed
+    assert meta["rendering"] == RENDERED and audit.passed and kvtrace.privacy.audit("t.jsonl").passed
     line = "* prompts: as vLLM renders them (version 1); not rendered: tools (about 1,200 requests)"
     assert f"{line}; media of unknown size (about 10 items)\n" in Path("t.jsonl.card.md").read_text()
     assert public({"rendering": {"not_rendered": {"tools": 1201, "acme_field": 10, "media": 20}}}) == {
@@ -172,14 +174,16 @@ def test_a_published_sidecar_states_the_rendering():
 
 def test_a_sample_names_what_was_not_rendered_and_counts_nothing():
     trace = trace_of([5] * 40, ids=np.arange(80), meta={"rendering": RENDERED})
-    sample = kvtrace.release(trace, kvtrace.profile("standard"), session_share=0.5, rng=np.random.default_rng(3)).trace
-    kvtrace.publish(sample, "t.jsonl")
+    sample = kvtrace.privacy.release(
+        trace, kvtrace.privacy.profile("standard"), session_share=0.5, rng=np.random.default_rng(3)
+    ).trace
+    kvtrace.privacy.publish(sample, "t.jsonl")
     path = Path("t.jsonl.meta.json")
     meta = json.loads(path.read_text())
     assert meta["rendering"] == {"engine": "vllm", "version": 1, "not_rendered": {"tools": 0}, "unsized_media": 0}
     assert "not rendered: tools; media of unknown size\n" in Path("t.jsonl.card.md").read_text()
     path.write_text(path.read_text().replace('"tools": 0', '"tools": 1200'))
-    volume = {finding.name: finding for finding in kvtrace.audit("t.jsonl").findings}["volume"]
+    volume = {finding.name: finding for finding in kvtrace.privacy.audit("t.jsonl").findings}["volume"]
     assert volume.level == "WARN" and "the sidecar counts the whole trace in rendering" in volume.sentence
 
 
@@ -190,16 +194,16 @@ def test_windows_of_two_renderings_are_refused():
         r"blocks\. Join windows of one rendering\.$"
     )
     with pytest.raises(UsageError, match=message):
-        kvtrace.join_windows([before, after])
+        kvtrace.privacy.join_windows([before, after])
     other = window(2, {"rendering": {**RENDERED, "engine": "sglang"}})
     with pytest.raises(UsageError, match="vllm, version 1, sglang, version 1"):
-        kvtrace.join_windows([after, other])
+        kvtrace.privacy.join_windows([after, other])
 
 
 def test_joined_windows_of_one_rendering_add_what_was_not_rendered():
     one = window(0, {"rendering": RENDERED})
     two = window(1, {"rendering": {"engine": "vllm", "version": 1, "not_rendered": {"tools": 90, "media": 10}}})
-    assert kvtrace.join_windows([one, two]).meta["rendering"] == {
+    assert kvtrace.privacy.join_windows([one, two]).meta["rendering"] == {
         "engine": "vllm", "version": 1, "not_rendered": {"tools": 1300, "media": 10}, "unsized_media": 10,
     }  # fmt: skip
 
@@ -212,8 +216,8 @@ def test_an_earlier_release_of_another_rendering_is_refused():
         r"--against cannot compare them\. Make both with one version of kvtrace\.$"
     )
     with pytest.raises(UsageError, match=message):
-        kvtrace.audit("new.jsonl", against="old.jsonl")
-    assert kvtrace.audit("new.jsonl", against="new.jsonl").findings
+        kvtrace.privacy.audit("new.jsonl", against="old.jsonl")
+    assert kvtrace.privacy.audit("new.jsonl", against="new.jsonl").findings
 
 
 def test_an_index_goes_on_with_windows_of_its_rendering_only(tmp_path):

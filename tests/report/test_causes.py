@@ -33,14 +33,14 @@ def steps(explanation):
 
 
 def test_a_waterfall_goes_from_all_tokens_down_to_the_hits():
-    assert steps(kvtrace.explain(evicting(), 3)) == {
+    assert steps(kvtrace.serving.explain(evicting(), 3)) == {
         "all prompts 100%": (0, 112), "first use 57.1%": (48, 64), "possible 42.9%": (0, 48),
         "evicted 14.3%": (32, 16), "hit 28.6%": (0, 32),
     }  # fmt: skip
 
 
 def test_hits_of_a_waterfall_are_by_tier_where_there_are_several():
-    explanation = kvtrace.explain(evicting(), tiers={"hbm": 2, "dram": 8})
+    explanation = kvtrace.serving.explain(evicting(), tiers={"hbm": 2, "dram": 8})
     assert list(steps(explanation).items())[2:] == [
         ("possible 42.9%", (0, 48)), ("hit in hbm 14.3%", (0, 16)), ("hit in dram 28.6%", (16, 32)),
     ]  # fmt: skip
@@ -49,12 +49,12 @@ def test_hits_of_a_waterfall_are_by_tier_where_there_are_several():
 
 
 def test_a_waterfall_leaves_out_the_warm_up():
-    assert steps(kvtrace.explain(evicting(), 3, warm_up=2))["all prompts 100%"] == (0, 48)
+    assert steps(kvtrace.serving.explain(evicting(), 3, warm_up=2))["all prompts 100%"] == (0, 48)
 
 
 @given(traces(outputs=False))
 def test_windows_add_up_to_the_causes_and_steps_to_all_tokens(trace):
-    explanation = kvtrace.explain(trace, int(trace.prompt_blocks.max(initial=1)) + 1)
+    explanation = kvtrace.serving.explain(trace, int(trace.prompt_blocks.max(initial=1)) + 1)
     counts = causes.panels_over_time(explanation)[1]
     if not counts.missing:
         totals = explanation.totals
@@ -71,17 +71,17 @@ def test_windows_are_round_and_at_most_sixty():
     for duration_ms in 10.0 ** np.arange(0, 13, 0.25):
         window_ms = causes.round_window(duration_ms)
         assert duration_ms // window_ms < causes.WINDOWS
-    week = kvtrace.explain(toy("0", "0", gap_ms=7 * 86_400_000), 2)
+    week = kvtrace.serving.explain(toy("0", "0", gap_ms=7 * 86_400_000), 2)
     assert causes.panels_over_time(week)[0].y.title == "share of prompt tokens in 3 h"
 
 
 def test_bars_of_a_window_are_stacked_on_the_hits():
-    drawn = interactive.figure(causes.panels_over_time(kvtrace.explain(evicting(), 3))[0])
+    drawn = interactive.figure(causes.panels_over_time(kvtrace.serving.explain(evicting(), 3))[0])
     assert drawn["layout"]["barmode"] == "stack"
     assert [(bars["name"], bars["y"][::12]) for bars in drawn["data"]] == [
         ("hit", [0.0, 0.0, 0.5, 1.0]), ("evicted", [0.0, 0.0, 0.5, 0.0]), ("first use", [1.0, 1.0, 0.0, 0.0]),
     ]  # fmt: skip
-    together = interactive.plotly_figure(plot_of(kvtrace.explain(evicting(), 3)))
+    together = interactive.plotly_figure(plot_of(kvtrace.serving.explain(evicting(), 3)))
     assert together.layout.barmode == "stack"  # the waterfall's bars have a base, so they keep their place
 
 
@@ -92,7 +92,7 @@ def test_the_page_shows_causes_of_the_chosen_capacity_and_their_table():
 
 
 def test_the_page_shows_a_given_explanation():
-    explanation = kvtrace.explain(evicting(), 4, ttl="90s")
+    explanation = kvtrace.serving.explain(evicting(), 4, ttl="90s")
     html = html_page.page(evicting(), explanation=explanation)
     assert "Where the hits go, ttl:90s, 4 blocks" in html
     assert "<td>expired</td>" in html
@@ -116,7 +116,7 @@ def test_a_large_trace_has_no_causes_unless_its_reader_asks(monkeypatch):
 
 
 def test_a_paper_stacks_the_same_bars(tmp_path):
-    plot = plot_of(kvtrace.explain(evicting(), 3))
+    plot = plot_of(kvtrace.serving.explain(evicting(), 3))
     names = [str(tmp_path / f"causes.{kind}") for kind in ("png", "svg")]
     pytest.importorskip("matplotlib")
     assert paper.write_plot(plot, *names) == names
@@ -129,7 +129,7 @@ def test_a_paper_stacks_the_same_bars(tmp_path):
 
 
 def test_a_table_of_causes_adds_up():
-    rows = cause_table(kvtrace.explain(evicting(), tiers={"hbm": 2, "dram": 8})).rows
+    rows = cause_table(kvtrace.serving.explain(evicting(), tiers={"hbm": 2, "dram": 8})).rows
     counts = {name: int(tokens.replace(",", "")) for name, tokens, _, _ in rows}
     assert counts == {"hit": 48, "  in hbm": 16, "  in dram": 32, "first use": 64, "all prompt tokens": 112}
 

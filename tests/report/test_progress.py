@@ -11,12 +11,15 @@ import numpy as np
 import pytest
 from rich.console import Console
 
-from kvtrace import LocalRunner, open_dataset, plan, profile, publish, release_dataset, toy, write
+from kvtrace import toy, write
 from kvtrace._base.input_files import open_read
 from kvtrace._base.step_work import report_work, work_reported
+from kvtrace.formats import open_dataset
 from kvtrace.formats.converting import convert_file
+from kvtrace.privacy import LocalRunner, profile, publish, release_dataset
 from kvtrace.report import progress
 from kvtrace.report.progress import Bar, RequestProgress, Steps, Work
+from kvtrace.serving import plan
 from kvtrace.serving.deployment import Deployment
 from kvtrace.serving.planning.plan_target import PlanTarget
 

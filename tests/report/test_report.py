@@ -8,14 +8,17 @@ import pytest
 from click.testing import CliRunner
 from hypothesis import given
 
-from kvtrace import UsageError, fold, plan, simulate, toy, write
+from kvtrace import UsageError, toy, write
+from kvtrace.cache import simulate
 from kvtrace.cli import run
 from kvtrace.report import html_page as page
 from kvtrace.report import interactive, paper
 from kvtrace.report.plots import PLOTS, hit_rates, over_time
 from kvtrace.report.plots.plot import Axis, Panel, Series, Study, cdf, cumulative, log_ticks, time_bins
+from kvtrace.serving import plan
 from kvtrace.serving.deployment import Deployment
 from kvtrace.serving.planning.plan_target import PlanTarget
+from kvtrace.trace import fold
 from kvtrace.trace.columns import Columns
 from kvtrace.trace.trace import Trace
 from tests.strategies import traces

@@ -4,11 +4,12 @@ from dataclasses import dataclass, field, fields
 
 import pytest
 
-from kvtrace import simulate_all, toy
+from kvtrace import toy
 from kvtrace._base.results import Described, column, columns_in
 from kvtrace._base.tables import TextTable
 from kvtrace.cache.simulation import Simulation
 from kvtrace.report import simulation_tables
+from kvtrace.serving import simulate_all
 from kvtrace.serving.run import Simulations
 
 

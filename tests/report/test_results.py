@@ -15,10 +15,11 @@ from kvtrace.privacy.checks.finding import failed
 from kvtrace.trace.columns import replace_columns
 from kvtrace.trace.dependencies import Dependencies
 from tests.docs import ROOT
+from tests.house.rooms import public_values
 from tests.serving.quick_fits import quick_fits
 from tests.synthesis.session_forests import forest
 
-PUBLIC = {name: value for name in kvtrace.__all__ if inspect.isclass(value := getattr(kvtrace, name))}
+PUBLIC = {name: value for name, value in public_values().items() if inspect.isclass(value)}
 NOT_RESULTS = {  # arguments, tools, and what must not leave the memory
     "arguments": {
         "BatchLimits", "CacheGroup", "CacheLayout", "ClosedLoop", "Columns", "Context", "Costs", "Cure",
@@ -27,7 +28,8 @@ NOT_RESULTS = {  # arguments, tools, and what must not leave the memory
         "RateProfile", "ReleaseOptions", "ReuseTable", "Roofline", "Runner", "Schedule", "ServiceModel",
         "Setting", "SglangScheduler", "StepCost", "TaskOptions", "Tier", "Tokenizer", "VllmScheduler",
     },
-    "tools": {"OutOfBlocks", "PrefixCache", "Progress", "Sequence", "TraceBuilder"},
+    "tools": {"OutOfBlocks", "PrefixCache", "Progress", "Recorder", "Sequence", "TraceBuilder", "Watcher"},
+    "rows and parts of results": {"CurvePoint", "KvRoom", "RecorderCounts", "Request", "Synthesized"},
     "printed and never written, see privacy/account.py": {"Contributors", "StepHits"},
 }  # fmt: skip
 NO_FIGURE = {  # results that are one row, or that a table shows best
@@ -46,7 +48,7 @@ RESULTS = sorted(
 def _closed_run(trace, cost, setting):
     waits = Dependencies.of([[], *([(row, "completion", "sequence", 100.0)] for row in range(len(trace) - 1))])
     waiting = kvtrace.Trace.from_columns(replace_columns(trace, dependencies=waits), block_size=trace.block_size)
-    return kvtrace.closed_loop(waiting, cost, setting=setting, loop=kvtrace.ClosedLoop())
+    return kvtrace.serving.closed_loop(waiting, cost, setting=setting, loop=kvtrace.serving.ClosedLoop())
 
 
 @pytest.fixture(scope="module")
@@ -54,65 +56,71 @@ def results(tmp_path_factory):
     """One small result of each public type that a library call returns."""
     folder = tmp_path_factory.mktemp("results")
     trace = kvtrace.toy("0 1 2", "0 1 3", "4", "0 1 2 5", gap_ms=500, block_size=16)
-    setting, cost = kvtrace.Setting(4), kvtrace.StepCost(0.001)
-    summary = kvtrace.analyze(trace)
+    setting, cost = kvtrace.cache.Setting(4), kvtrace.serving.StepCost(0.001)
+    summary = kvtrace.analysis.analyze(trace)
     delivered = kvtrace.Trace.from_columns(replace_columns(trace, cached_tokens=[0, 16, 0, 48]), block_size=16)
-    released = kvtrace.release(trace, kvtrace.profile("standard"))
+    released = kvtrace.privacy.release(trace, kvtrace.privacy.profile("standard"))
     kvtrace.write(trace, folder / "small.jsonl")
     results = [
-        trace, kvtrace.delivered_hits(delivered),
+        trace, kvtrace.analysis.delivered_hits(delivered),
         summary, summary.basics, summary.arrivals, summary.popularity, summary.reuse_distance, trace.fixes,
-        kvtrace.hit_curve(trace), kvtrace.compare(trace, trace), kvtrace.by_block_size(trace, [2])[0],
-        kvtrace.infer_sessions(trace), kvtrace.forest(trace), kvtrace.fit(trace),
-        kvtrace.fit_sessions(forest(4)), kvtrace.check_fidelity(kvtrace.fit(trace), seeds=1),
-        kvtrace.fit_tree(trace), kvtrace.mix([kvtrace.fit(trace)] * 2),
-        kvtrace.count_hits(trace, kvtrace.unlimited_hits(trace)),
-        kvtrace.list_models("gpt-oss"), kvtrace.simulate(trace, 4), kvtrace.reachable_hits(trace, "gpt-oss-20b"),
-        kvtrace.tune(trace, 4, ["arc"]),
-        kvtrace.simulate_all(trace, [4, 6], ["lru", "sieve"]),
-        kvtrace.cures_of(kvtrace.explain(trace, 4)),
-        kvtrace.simulate_tiers(trace, {"hbm": 4, "dram": 4}), kvtrace.simulate_instances(trace, 2, setting=setting),
-        kvtrace.open_loop(trace, cost, setting=setting), _closed_run(trace, cost, setting),
-        kvtrace.explain(trace, 4),
+        kvtrace.analysis.hit_curve(trace), kvtrace.analysis.compare(trace, trace),
+        kvtrace.analysis.by_block_size(trace, [2])[0],
+        kvtrace.analysis.infer_sessions(trace), kvtrace.trace.forest(trace), kvtrace.synthesis.fit(trace),
+        kvtrace.synthesis.fit_sessions(forest(4)),
+        kvtrace.synthesis.check_fidelity(kvtrace.synthesis.fit(trace), seeds=1),
+        kvtrace.synthesis.fit_tree(trace), kvtrace.synthesis.mix([kvtrace.synthesis.fit(trace)] * 2),
+        kvtrace.trace.count_hits(trace, kvtrace.trace.unlimited_hits(trace)),
+        kvtrace.serving.list_models("gpt-oss"), kvtrace.cache.simulate(trace, 4),
+        kvtrace.serving.reachable_hits(trace, "gpt-oss-20b"),
+        kvtrace.cache.tune(trace, 4, ["arc"]),
+        kvtrace.serving.simulate_all(trace, [4, 6], ["lru", "sieve"]),
+        kvtrace.serving.cures_of(kvtrace.serving.explain(trace, 4)),
+        kvtrace.cache.simulate_tiers(trace, {"hbm": 4, "dram": 4}),
+        kvtrace.serving.simulate_instances(trace, 2, setting=setting),
+        kvtrace.serving.open_loop(trace, cost, setting=setting), _closed_run(trace, cost, setting),
+        kvtrace.serving.explain(trace, 4),
         released, released.trace,
-        kvtrace.convert_file(folder / "small.jsonl", folder / "again.jsonl"),
-        kvtrace.Violation("small.jsonl", 3, "ids", "ids do not count by first appearance."),
-        kvtrace.SweepTable([{name: None for name in COLUMNS} | {
+        kvtrace.formats.convert_file(folder / "small.jsonl", folder / "again.jsonl"),
+        kvtrace.formats.Violation("small.jsonl", 3, "ids", "ids do not count by first appearance."),
+        kvtrace.cache.SweepTable([{name: None for name in COLUMNS} | {
             "trace": "small.jsonl", "policy": policy, "capacity": capacity, "block_size": 16, "seed": 0,
             "block_hit_rate": 0.25, "error": "",
         } for policy in ("lru", "sieve") for capacity in (4, 8)]),
-        kvtrace.Audit(kvtrace.profile("standard"), None, [failed({}, "a <b> is bold.", "Leave it out.")]),
+        kvtrace.privacy.Audit(
+            kvtrace.privacy.profile("standard"), None, [failed({}, "a <b> is bold.", "Leave it out.")]
+        ),
         failed({}, "a <b> is bold.", "Leave it out."),
-        kvtrace.LintReport(
+        kvtrace.ingest.LintReport(
             requests=2, prompt_tokens=9, hit_tokens=4, block_size=16,
             findings=(LintFinding("date", "date", "system", 0, 1, 1, 1, 1, 0, 1, 2, 3),),
         ),
         big_curve(), plan(trace),
     ]  # fmt: skip
-    recording = kvtrace.read_recording(ROOT / "examples/recording")
+    recording = kvtrace.serving.read_recording(ROOT / "examples/recording")
     with quick_fits():
-        served = kvtrace.Deployment("llama-3.1-8b", gpu="h100")
-        results += [recording, kvtrace.validate(recording, cost), kvtrace.calibrate(recording, served)]
+        served = kvtrace.serving.Deployment("llama-3.1-8b", gpu="h100")
+        results += [recording, kvtrace.serving.validate(recording, cost), kvtrace.serving.calibrate(recording, served)]
     if "pyarrow" in sys.modules or pytest.importorskip("pyarrow"):
         kvtrace.write(trace, folder / "day.dataset", format="dataset")
-        results.append(kvtrace.open_dataset(folder / "day.dataset"))
-    published = kvtrace.publish(released.trace, folder / "public.jsonl")
-    numbered = kvtrace.Numbered.of_rows(
+        results.append(kvtrace.formats.open_dataset(folder / "day.dataset"))
+    published = kvtrace.privacy.publish(released.trace, folder / "public.jsonl")
+    numbered = kvtrace.privacy.Numbered.of_rows(
         released.trace, figures=published.figures, account=released, block_size=16, tail="unique", meta={}
     )
     counts = type("Counts", (), {"rejected": 2})()
-    results += [published, numbered, kvtrace.AnonymizedDataset(numbered, counts)]
+    results += [published, numbered, kvtrace.ingest.AnonymizedDataset(numbered, counts)]
     return {type(result).__name__: result for result in results}
 
 
 def big_curve():
     trace = kvtrace.toy(*[" ".join(str(first + i) for i in range(40)) for first in range(0, 4000, 40)] * 2)
-    return kvtrace.hit_curve(trace, sample=0.1)
+    return kvtrace.analysis.hit_curve(trace, sample=0.1)
 
 
 def plan(trace):
     model = ROOT / "tests/data/models/llama-3.1-8b.json"
-    return kvtrace.plan(trace, kvtrace.Deployment(model, gpu="h100"))
+    return kvtrace.serving.plan(trace, kvtrace.serving.Deployment(model, gpu="h100"))
 
 
 def test_every_public_class_is_a_result_or_is_named_with_its_reason():
@@ -171,7 +179,7 @@ def test_a_result_has_a_figure_with_titled_axes(results, name):
 
 def test_names_in_a_result_are_escaped(results):
     assert "a &lt;b&gt; is bold." in results["Audit"]._repr_html_()
-    assert "<b>" not in kvtrace.compare(*[kvtrace.toy("0")] * 2, names=("<b>", "c"))._repr_html_()
+    assert "<b>" not in kvtrace.analysis.compare(*[kvtrace.toy("0")] * 2, names=("<b>", "c"))._repr_html_()
 
 
 def test_a_long_result_shows_its_first_rows_only():

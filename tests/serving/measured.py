@@ -27,7 +27,7 @@ def measured(shared, gpu):
 @cache
 def _prompts(folder):
     fields = {"timestamp": "arrival_time_ns", "input": "input_tok_ids", "output_length": "output_toks"}
-    return kvtrace.anonymize(
+    return kvtrace.ingest.anonymize(
         folder / "sharegpt-llama-3.1-8b-300-sps10.jsonl.gz", log_format="tokens", field_map=fields, time_unit="ns",
         tokenizer=None, block_size=16, profile="exact",
     )  # fmt: skip

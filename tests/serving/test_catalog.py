@@ -15,7 +15,7 @@ from kvtrace.serving.hardware import Roofline, gpu
 from kvtrace.serving.models import MODELS, ModelShape, kv_bytes_per_token, layer_kinds, model_shape
 from kvtrace.serving.models.config import QUANTISATIONS, model_name
 
-WITH_TIMES = [model for model in kvtrace.list_models() if model.shape]
+WITH_TIMES = [model for model in kvtrace.serving.list_models() if model.shape]
 HYBRIDS = ("gpt-oss-20b", "gpt-oss-120b", "gemma-3-27b", "llama-4-scout", "qwen3-next-80b-a3b", "mistral-7b-v0.1",
            "deepseek-v3.2", "qwen3.5-27b")  # fmt: skip
 
@@ -96,13 +96,13 @@ def test_an_id_that_is_not_known_is_refused_with_near_ones():
 
 
 def test_a_part_of_an_id_finds_its_model_and_the_id_itself_the_checkpoint():
-    assert [model.name for model in kvtrace.list_models("r1-0528-qwen3")] == ["qwen3-8b"]
-    (model,) = kvtrace.list_models("qwen/qwen3-8b-fp8")
+    assert [model.name for model in kvtrace.serving.list_models("r1-0528-qwen3")] == ["qwen3-8b"]
+    (model,) = kvtrace.serving.list_models("qwen/qwen3-8b-fp8")
     assert model.name == "Qwen/Qwen3-8B-FP8" and model.entry.name == "qwen3-8b" and model.shape.fp8
 
 
 def test_models_without_times_say_so_in_a_column_of_their_own_and_why(capsys):
-    (model,) = kvtrace.list_models("inkling-small")
+    (model,) = kvtrace.serving.list_models("inkling-small")
     assert not model.has_times and model.kv_only == (
         "layers with use_sconv have KV bytes, but no times: their products are not modelled"
     )
@@ -252,7 +252,7 @@ def test_the_command_lists_and_shows(capsys, monkeypatch):
     assert run(["models", "gpt-oss", "--json"]) == 0
     printed = json.loads(capsys.readouterr().out)
     assert [model["name"] for model in printed["models"]] == ["gpt-oss-20b", "gpt-oss-120b"]
-    assert printed == kvtrace.list_models("gpt-oss").to_dict()
+    assert printed == kvtrace.serving.list_models("gpt-oss").to_dict()
     assert run(["models", "GPT-OSS-20B"]) == 0
     page = " ".join(capsys.readouterr().out.split())
     assert "12 window 128: 2,048 bytes per token" in page and "https://huggingface.co/openai/gpt-oss-20b" in page
@@ -268,7 +268,7 @@ def test_a_model_that_is_not_known_is_one_line_with_the_near_ones(capsys):
         line = capsys.readouterr().err
         assert "Did you mean gpt-oss-20b" in line and "kvtrace models" in line and len(line) < 250
     with pytest.raises(UsageError, match="no model of the catalog matches nothing-77. Run kvtrace models"):
-        kvtrace.list_models("nothing-77")
+        kvtrace.serving.list_models("nothing-77")
 
 
 def test_a_model_without_times_is_refused_in_one_line_and_has_bytes():

@@ -299,7 +299,7 @@ def test_the_conversation_trace_needs_the_blocks_that_the_hit_curve_states(share
     done = explain(trace, 10_000)
     amounts = named(done, "more_blocks").amounts
     assert [(one.share, one.blocks) for one in amounts] == [(0.5, 10_174), (0.8, 23_183), (0.9, 28_802)]
-    curve = kvtrace.hit_curve(trace)
+    curve = kvtrace.analysis.hit_curve(trace)
     for one in amounts:
         (hits,) = curve.hits([10_000 + one.blocks])
         assert hits.hit_tokens == done.totals["hit"] + one.tokens
@@ -328,7 +328,7 @@ def test_domains_of_a_trace_are_kept_for_the_cures():
 
 def test_a_provider_bills_written_and_read_tokens():
     """512 tokens more are read (0.1) and not written (1.25): 1.15 of an input token each."""
-    prices = kvtrace.Prices(input_per_token=1e-3)
+    prices = kvtrace.serving.Prices(input_per_token=1e-3)
     done = explain(toy("0 1", "2 3", "0 1", block_size=512), 2)
     assert named(done, "more_blocks").provider_usd is None
     assert named(done, "more_blocks", prices=prices).provider_usd == pytest.approx(1024 * 1.15e-3)
@@ -336,7 +336,7 @@ def test_a_provider_bills_written_and_read_tokens():
 
 def test_a_longer_time_to_live_costs_more_to_write():
     """At 5 minutes all 1,536 tokens are written, at 1.25 each; at an hour 1,024 at 2, and 512 are read at 0.1."""
-    prices = kvtrace.Prices(input_per_token=1.0)
+    prices = kvtrace.serving.Prices(input_per_token=1.0)
     done = explain(toy("0", "1", "0", block_size=512, gap_ms=200_000), 2, ttl="5m")
     cure = named(done, "longer_ttl", prices=prices)
     assert cure.tokens == 512 and cure.provider_usd == pytest.approx(1536 * 1.25 - (1024 * 2 + 51.2))

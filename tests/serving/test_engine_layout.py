@@ -2,7 +2,8 @@
 
 import pytest
 
-from kvtrace import UsageError, cache_layout
+from kvtrace import UsageError
+from kvtrace.serving import cache_layout
 from kvtrace.serving.models.engine_layout import counted_as_full, layouts_for
 
 SMALL = {"num_hidden_layers": 4, "hidden_size": 64, "num_attention_heads": 4, "num_key_value_heads": 2,

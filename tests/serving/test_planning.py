@@ -212,7 +212,7 @@ def test_the_report_page_holds_the_plan(tmp_path, capsys, trace):
 
 def test_on_a_real_trace_the_plan_has_the_hit_rate_of_an_unlimited_cache(shared):
     trace = kvtrace.read(shared / "data/mooncake/conversation_trace.jsonl")[:3000]
-    unlimited = kvtrace.hit_curve(trace).at(trace.working_set).block_hit_rate
+    unlimited = kvtrace.analysis.hit_curve(trace).at(trace.working_set).block_hit_rate
     result = plan(trace, Deployment(MODEL, gpu="h100"), PlanTarget(ttft_s=1000.0, routers=("round-robin",)))
     assert result.memory.unlimited_block_hit_rate == pytest.approx(unlimited) and unlimited > 0.1
 
@@ -294,9 +294,9 @@ def test_the_rows_of_a_plan_fit_80_columns(result):
 
 
 def test_requests_that_share_nothing_have_no_hits(trace):
-    assert kvtrace.unlimited_hits(with_unshared(trace, 1.0)).sum() == 0
-    hits = [kvtrace.unlimited_hits(with_unshared(trace, share)).sum() for share in (0.6, 0.3, 0.0)]
-    assert sorted(hits) == hits and hits[-1] == kvtrace.unlimited_hits(trace).sum()
+    assert kvtrace.trace.unlimited_hits(with_unshared(trace, 1.0)).sum() == 0
+    hits = [kvtrace.trace.unlimited_hits(with_unshared(trace, share)).sum() for share in (0.6, 0.3, 0.0)]
+    assert sorted(hits) == hits and hits[-1] == kvtrace.trace.unlimited_hits(trace).sum()
 
 
 def test_the_interval_of_a_quantile_holds_it_and_is_wider_where_requests_depend_on_each_other():

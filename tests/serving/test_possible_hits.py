@@ -2,7 +2,9 @@
 
 import pytest
 
-from kvtrace import UsageError, reachable_hits, simulate
+from kvtrace import UsageError
+from kvtrace.cache import simulate
+from kvtrace.serving import reachable_hits
 from kvtrace.trace.building import toy
 
 ALL = "With memory for all blocks, vLLM's cache of this model"

@@ -284,7 +284,7 @@ def test_tables_fit_a_terminal(width):
 @pytest.fixture(scope="module")
 def sharegpt(shared):
     fields = {"timestamp": "arrival_time_ns", "input": "input_tok_ids", "output_length": "output_toks"}
-    return kvtrace.anonymize(
+    return kvtrace.ingest.anonymize(
         shared / "data/measured/sharegpt-llama-3.1-8b-300-sps10.jsonl.gz", log_format="tokens", field_map=fields,
         time_unit="ns", tokenizer=None, block_size=16, profile="exact",
     )  # fmt: skip

@@ -18,7 +18,7 @@ NOT_KEPT = {"scans": {"dispersion_60s", "lru_50"}, "retrieval": {"dispersion_60s
 @pytest.mark.parametrize("kind", KINDS)
 def test_each_kind_of_trace_is_kept(kind):
     trace = KINDS[kind](2500, 11)
-    checked = kvtrace.check_fidelity(kvtrace.fit(trace), seeds=3)
+    checked = kvtrace.synthesis.check_fidelity(kvtrace.synthesis.fit(trace), seeds=3)
     lost = {name for name in BOUNDS if checked.is_kept(name) is False}
     assert lost <= NOT_KEPT.get(kind, set()), checked.lost
 
@@ -51,16 +51,16 @@ def test_the_command_prints_stores_and_repeats_what_is_kept(trace, tmp_path, cap
     shown = capsys.readouterr()
     assert "Fidelity: means of 5 samples of 400 requests" in shown.out and "LRU block hit rate" in shown.out
     stored = json.loads(model.read_text())["fidelity"]
-    assert kvtrace.Model.load(model).fidelity.to_dict() == stored
+    assert kvtrace.synthesis.Model.load(model).fidelity.to_dict() == stored
     stated = kvtrace.read(out).meta["synthetic"]["fidelity"]
     assert stated["kept"] == stored["kept"] and stated["sample"] == pytest.approx(stored["sample"], rel=1e-5)
-    failed = {finding.name for finding in kvtrace.audit(out).findings if finding.level == "FAIL"}
+    failed = {finding.name for finding in kvtrace.privacy.audit(out).findings if finding.level == "FAIL"}
     assert failed == {"times"}  # no profile coarsened them
 
 
 def test_a_model_that_does_not_keep_a_figure_says_so_before_it_is_used(trace, tmp_path, capsys):
-    model = kvtrace.fit(kvtrace.read(trace))
-    wrong = kvtrace.Fidelity(400, 5, model.figures, model.figures | {"lru_2": 0.9})
+    model = kvtrace.synthesis.fit(kvtrace.read(trace))
+    wrong = kvtrace.synthesis.Fidelity(400, 5, model.figures, model.figures | {"lru_2": 0.9})
     model.checked(wrong).save(tmp_path / "model.json")
     assert run(["synthesize", str(tmp_path / "model.json"), "-n", "50", "-o", str(tmp_path / "more.jsonl")]) == 0
     lines = capsys.readouterr().err.splitlines()
@@ -83,7 +83,7 @@ def test_a_check_does_not_share_stdout_with_a_trace(trace, capsys):
 @pytest.mark.parametrize("seeds", [0, 1001])
 def test_a_number_of_samples_out_of_range_is_refused(seeds):
     with pytest.raises(kvtrace.UsageError, match="from 1 to 1,000"):
-        kvtrace.check_fidelity(kvtrace.fit(toy("0 1", "0 2")), seeds=seeds)
+        kvtrace.synthesis.check_fidelity(kvtrace.synthesis.fit(toy("0 1", "0 2")), seeds=seeds)
 
 
 BROKEN = [
@@ -97,8 +97,8 @@ BROKEN = [
 
 @pytest.mark.parametrize("change", BROKEN)
 def test_damaged_figures_are_refused(change, tmp_path):
-    values = kvtrace.fit(toy("0 1", "0 2")).to_dict()
+    values = kvtrace.synthesis.fit(toy("0 1", "0 2")).to_dict()
     change(values)
     (tmp_path / "model.json").write_text(json.dumps(values))
     with pytest.raises(kvtrace.InputError, match="not a model of kvtrace"):
-        kvtrace.Model.load(tmp_path / "model.json")
+        kvtrace.synthesis.Model.load(tmp_path / "model.json")

@@ -8,10 +8,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import kvtrace
-from kvtrace import Knobs, mix
 from kvtrace._base.errors import InputError, UsageError
 from kvtrace.cli import run
 from kvtrace.privacy import sidecar_forms
+from kvtrace.synthesis import Knobs, mix
 from kvtrace.synthesis.attach_fitting import fit
 from kvtrace.synthesis.clients import clients_of
 from kvtrace.synthesis.fidelity import figures_of
@@ -39,7 +39,7 @@ def same_rows(a, b):
 
 
 def hits_of(trace):
-    return kvtrace.count_hits(trace, kvtrace.unlimited_hits(trace))
+    return kvtrace.trace.count_hits(trace, kvtrace.trace.unlimited_hits(trace))
 
 
 def part(trace, domain):
@@ -103,7 +103,7 @@ def test_tenants_share_no_block(models, scale):
     first = np.full(trace.distinct, -1)
     first[trace.hash_ids] = domain
     assert (first[trace.hash_ids] == domain).all() and len(np.unique(trace.domain)) == 7
-    assert kvtrace.in_domains(trace).distinct == trace.distinct
+    assert kvtrace.trace.in_domains(trace).distinct == trace.distinct
 
 
 def test_hits_of_a_mixture_are_those_of_its_tenants(models):
@@ -181,14 +181,14 @@ def test_tenant_cv_sets_the_bursts_of_each_tenant(models):
 def test_small_tenants_see_all_windows_of_their_model():
     short = talks(1000, seed=1)
     long = sample(fit(short), 1000, knobs=Knobs(prompt_len_multiplier=20))
-    trace = kvtrace.concat([short, long], gap_ms=1000)
+    trace = kvtrace.trace.concat([short, long], gap_ms=1000)
     found = sample(mix([fit(trace)], tenants=30), 2000, seed=1)
     late = found.timestamp > found.timestamp[-1] / 2
     assert found.input_length[late].mean() > 3 * found.input_length[~late].mean()
 
 
 def test_a_seed_gives_the_same_bytes_whatever_the_workers(models, tmp_path):
-    rates = kvtrace.RateProfile([0, 600], [0.5, 2.0], period_s=1200)
+    rates = kvtrace.synthesis.RateProfile([0, 600], [0.5, 2.0], period_s=1200)
     for scale in ("duration", "rate"):
         for knobs in (Knobs(), Knobs(rates=rates), Knobs(step_rates="2@60s,5"), Knobs(prefix_len_multiplier=2)):
             written = set()
@@ -245,7 +245,7 @@ def test_models_that_do_not_fit_together_are_refused(models):
     with pytest.raises(UsageError, match="different block sizes or tails"):
         mix([models[0], fit(talks(block_size=64))])
     with pytest.raises(UsageError, match="session models cannot be mixed"):
-        mix([models[0], kvtrace.fit_sessions(forest(3))])
+        mix([models[0], kvtrace.synthesis.fit_sessions(forest(3))])
     with pytest.raises(InputError, match="model 2: all requests arrive together"):
         sample(mix([models[0], fit(toy("0", "1", block_size=16, gap_ms=0))]), 10)
 
@@ -263,7 +263,7 @@ def folder(models, tmp_path, monkeypatch):
 
 def test_the_command_mixes_models_and_traces_by_share(folder, models):
     assert synthesize("a.json:0.7 b.jsonl:0.3 --tenants 20 -n 1000 -o m.jsonl --seed 7 -q") == 0
-    fitted = kvtrace.model_of("b.jsonl")
+    fitted = kvtrace.synthesis.model_of("b.jsonl")
     assert same_rows(kvtrace.read("m.jsonl"), sample(mix([models[0], fitted], [7, 3], tenants=20), 1000, seed=7))
     synthetic = json.loads((folder / "m.jsonl.meta.json").read_text())["synthetic"]
     assert [model["name"] for model in synthetic["models"]] == ["a.json", "b.jsonl"] and synthetic["tenants"] == 20

@@ -61,5 +61,5 @@ def test_no_odd_value_is_shown_or_drawn_from(model, place, tmp_path, capsys):
 def test_another_schema_is_named_by_ours(tmp_path):
     (tmp_path / "model.json").write_text(json.dumps(MODEL | {"schema": WORD}))
     with pytest.raises(kvtrace.InputError, match="its schema is not 2, which this version reads") as error:
-        kvtrace.Model.load(tmp_path / "model.json")
+        kvtrace.synthesis.Model.load(tmp_path / "model.json")
     assert WORD not in str(error.value)

@@ -6,8 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import kvtrace
-from kvtrace import Knobs, RateProfile, mix, read_rates
 from kvtrace._base.errors import InputError, UsageError
+from kvtrace.synthesis import Knobs, RateProfile, mix, read_rates
 from kvtrace.synthesis.arrival_processes import Flow
 from kvtrace.synthesis.attach_fitting import fit
 from kvtrace.synthesis.sampling import sample

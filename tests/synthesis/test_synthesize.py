@@ -44,7 +44,7 @@ def talks(rows=300, seed=3, block_size=16):
     number: dict = {}
     ids = np.array([number.setdefault(block, len(number)) for path in paths for block in path])
     blocks = np.array([len(path) for path in paths])
-    columns = kvtrace.Columns(
+    columns = kvtrace.trace.Columns(
         np.cumsum(rng.exponential(1000, rows)).round(), blocks * block_size, rng.integers(1, 200, rows),
         ids, np.concatenate([[0], np.cumsum(blocks)]),
     )  # fmt: skip
@@ -109,7 +109,7 @@ def test_more_roots_share_less(models, method):
     rates = []
     for roots in (1, 2, 4):
         found = sample(models[method], 600, seed=2, knobs=Knobs(prefix_root_multiplier=roots))
-        rates.append(kvtrace.count_hits(found, kvtrace.unlimited_hits(found)).block_hit_rate)
+        rates.append(kvtrace.trace.count_hits(found, kvtrace.trace.unlimited_hits(found)).block_hit_rate)
     assert rates == sorted(rates, reverse=True) and len(set(rates)) == 3
 
 
@@ -256,7 +256,7 @@ def test_a_larger_sample_keeps_the_requests_per_second_and_is_longer(times):
     trace = steady()
     more = sample(fit(trace), times * len(trace), seed=1)
     assert more.timestamp[-1] == pytest.approx(times * trace.timestamp[-1], rel=0.05)
-    assert kvtrace.compare(trace, more).scores["gap_ms"] > 0.9
+    assert kvtrace.analysis.compare(trace, more).scores["gap_ms"] > 0.9
 
 
 def test_scale_rate_multiplies_the_requests_per_second_instead():
@@ -279,7 +279,10 @@ def test_a_sample_keeps_the_step_of_coarsened_times(gap_ms, step):
 def test_the_conversation_trace_keeps_its_load_at_any_size(shared, times, least):
     trace = kvtrace.read(shared / "data/mooncake/conversation_trace.jsonl")
     model = fit(trace)
-    assert min(kvtrace.compare(trace, sample(model, times * len(trace), seed=seed)).overall for seed in (1, 2)) > least
+    assert (
+        min(kvtrace.analysis.compare(trace, sample(model, times * len(trace), seed=seed)).overall for seed in (1, 2))
+        > least
+    )
 
 
 @each_method
@@ -287,4 +290,4 @@ def test_a_written_sample_without_tails_counts_its_ids(tmp_path, method):
     #  partial blocks are drawn, too, and not written
     trace = kvtrace.Trace([0, 9, 20], [5, 7, 6], [1, 1, 1], [0, 1, 2], [0, 1, 2, 3], block_size=4, tail="dropped")
     write_sample(METHODS[method](trace), 40, tmp_path / "more.jsonl", seed=3)
-    assert not kvtrace.check(tmp_path / "more.jsonl")
+    assert not kvtrace.formats.check(tmp_path / "more.jsonl")

@@ -269,7 +269,7 @@ def test_a_seed_is_a_stream():
 
 
 def test_a_trace_without_reuse_stays_without():
-    assert kvtrace.unlimited_hits(draw(toy(*map(str, range(30))), 100)).sum() == 0
+    assert kvtrace.trace.unlimited_hits(draw(toy(*map(str, range(30))), 100)).sum() == 0
 
 
 def test_every_record_is_used_once_a_round():
@@ -372,12 +372,12 @@ def spearman(trace):
 
 def test_the_conversation_trace_is_drawn_faithfully(conversation, model):
     capacities, spread = [2000, 10_000, 50_000], []
-    wanted = kvtrace.hit_curve(conversation)
+    wanted = kvtrace.analysis.hit_curve(conversation)
     for seed in range(5):
         found = trace_of(model, stream(model, len(conversation), seed))
         assert_same_lengths(found, conversation, mean=0.01, spread=0.02)
         assert spearman(found) == pytest.approx(spearman(conversation), abs=0.02)
-        curve = kvtrace.hit_curve(found)
+        curve = kvtrace.analysis.hit_curve(found)
         assert rates(curve.at(10**9)) == pytest.approx(rates(wanted.at(10**9)), abs=0.005)
         lru = [[hits.block_hit_rate for hits in one.hits(capacities)] for one in (curve, wanted)]
         assert lru[0] == pytest.approx(lru[1], abs=0.01)
@@ -391,7 +391,7 @@ def test_hit_rates_do_not_drift_with_the_number_of_requests(conversation, model)
     found = trace_of(model, stream(model, 10 * len(conversation)))
     assert_same_lengths(found, conversation, mean=0.007, spread=0.02)
     assert spearman(found) == pytest.approx(spearman(conversation), abs=0.02)
-    curves = [kvtrace.hit_curve(trace) for trace in (found, conversation)]
+    curves = [kvtrace.analysis.hit_curve(trace) for trace in (found, conversation)]
     assert rates(curves[0].at(10**9)) == pytest.approx(rates(curves[1].at(10**9)), abs=0.005)
     lru = [[hits.block_hit_rate for hits in curve.hits([2000, 10_000, 50_000])] for curve in curves]
     assert lru[0] == pytest.approx(lru[1], abs=0.01)

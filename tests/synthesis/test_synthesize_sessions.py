@@ -70,7 +70,7 @@ def figures(trace):
 
 
 def block_hit_rate(trace):
-    return kvtrace.count_hits(trace, kvtrace.unlimited_hits(trace)).block_hit_rate
+    return kvtrace.trace.count_hits(trace, kvtrace.trace.unlimited_hits(trace)).block_hit_rate
 
 
 # -- chains ----------------------------------------------------------------------------------------------------------
@@ -186,9 +186,9 @@ def test_a_sample_keeps_lengths_times_and_hits(source, model, times, scale):
 
 def test_a_longer_sample_has_the_hits_of_a_cache_of_the_same_size_and_a_denser_one_of_a_larger(source, model):
     capacities = np.array([500, 2000, 5000])
-    expected = [hits.block_hit_rate for hits in kvtrace.hit_curve(source).hits(capacities)]
+    expected = [hits.block_hit_rate for hits in kvtrace.analysis.hit_curve(source).hits(capacities)]
     for scale, factor in (("duration", 1), ("rate", 3)):
-        curve = kvtrace.hit_curve(sample(model, sessions=180, seed=1, scale=scale))
+        curve = kvtrace.analysis.hit_curve(sample(model, sessions=180, seed=1, scale=scale))
         found = [hits.block_hit_rate for hits in curve.hits(capacities * factor)]
         assert found == pytest.approx(expected, abs=0.03)
 
@@ -266,7 +266,7 @@ def test_coarsened_times_keep_their_step(source):
 
 def test_tails_follow_the_source():
     waits = Dependencies.of([[], [(0, "completion", "sequence", 5.0)]])
-    columns = kvtrace.Columns(
+    columns = kvtrace.trace.Columns(
         [0.0, 9.0], [5, 11], [3, 3], [0, 1, 0, 2, 3], [0, 2, 5], session=[0, 0], dependencies=waits
     )
     made = sample(fit_sessions(traced(columns, 4)), sessions=5, seed=1)
@@ -287,7 +287,10 @@ def test_held_out_sessions_of_claude_code_keep_lengths_times_and_hits(shared, ti
         assert ks(values, of_made[name]) <= 0.05, name
     assert block_hit_rate(made) == pytest.approx(block_hit_rate(source), abs=0.005)
     capacities = np.array([50_000, 100_000, 200_000])
-    of_source, of_made = kvtrace.hit_curve(source).hits(capacities), kvtrace.hit_curve(made).hits(capacities)
+    of_source, of_made = (
+        kvtrace.analysis.hit_curve(source).hits(capacities),
+        kvtrace.analysis.hit_curve(made).hits(capacities),
+    )
     gaps = [abs(a.block_hit_rate - b.block_hit_rate) for a, b in zip(of_source, of_made, strict=True)]
     assert gaps[0] <= 0.02 and max(gaps[1:]) <= 0.01
 
@@ -346,7 +349,7 @@ def test_bad_values_are_said_in_a_line(model, options, said):
 
 def test_sessions_need_a_session_model(source):
     with pytest.raises(UsageError, match="only a model of fit_sessions"):
-        sample(kvtrace.fit(source), sessions=3)
+        sample(kvtrace.synthesis.fit(source), sessions=3)
 
 
 def test_a_trace_without_dependencies_or_prompts_is_refused():

@@ -117,8 +117,8 @@ def test_selecting_and_folding_commute(trace, factor, data):
 
 def test_larger_blocks_hit_less():
     fine = toy("0 1 2 3", "0 1 2 4")
-    assert kvtrace.unlimited_hits(fine).tolist() == [0, 3]
-    assert kvtrace.unlimited_hits(fold(fine, 2)).tolist() == [0, 1]
+    assert kvtrace.trace.unlimited_hits(fine).tolist() == [0, 3]
+    assert kvtrace.trace.unlimited_hits(fold(fine, 2)).tolist() == [0, 1]
 
 
 def test_a_window_begins_at_zero_again():
@@ -299,6 +299,6 @@ def test_the_conversation_trace_folds_as_its_tokens_would(shared):
     trace = kvtrace.read(shared / "data/mooncake/conversation_trace.jsonl")
     folded = fold(trace, 4)
     assert folded.block_size == 2048 and len(folded.hash_ids) == int(np.ceil(trace.input_length / 2048).sum())
-    fine, coarse = kvtrace.unlimited_hits(trace), kvtrace.unlimited_hits(folded)
+    fine, coarse = kvtrace.trace.unlimited_hits(trace), kvtrace.trace.unlimited_hits(folded)
     full = np.minimum(fine, trace.full_blocks)  # a hit of a full prefix of blocks is one of the groups within it
     assert (np.minimum(coarse, folded.full_blocks) == full // 4).all()

@@ -71,7 +71,7 @@ def test_an_output_is_split_with_its_prompt_and_counts_from_its_depth():
 def test_requests_without_a_domain_are_one_domain_together():
     trace = with_domains(toy("0", "0", "0"), [-1, 0, -1])
     assert in_domains(trace).hash_ids.tolist() == [0, 1, 0]
-    assert kvtrace.count_domains(trace) == 2
+    assert kvtrace.trace.count_domains(trace) == 2
 
 
 def test_a_trace_without_domains_is_its_own_view_and_has_no_other():
@@ -108,9 +108,9 @@ def test_domains_count_by_first_appearance_in_a_slice_and_after_reading():
 
 def test_concatenated_traces_have_domains_of_their_own_unless_they_are_shared():
     trace = with_domains(toy("0", "1"), [0, 1])
-    assert kvtrace.concat([trace, trace], gap_ms=1).domain.tolist() == [0, 1, 2, 3]
-    assert kvtrace.concat([trace, trace], gap_ms=1, shared=True).domain.tolist() == [0, 1, 0, 1]
-    assert kvtrace.concat([trace, toy("0")], gap_ms=1).domain.tolist() == [0, 1, -1]
+    assert kvtrace.trace.concat([trace, trace], gap_ms=1).domain.tolist() == [0, 1, 2, 3]
+    assert kvtrace.trace.concat([trace, trace], gap_ms=1, shared=True).domain.tolist() == [0, 1, 0, 1]
+    assert kvtrace.trace.concat([trace, toy("0")], gap_ms=1).domain.tolist() == [0, 1, -1]
 
 
 @pytest.mark.parametrize("name", ["a.jsonl", "a.jsonl.gz", "a.parquet", "a.dataset"])
@@ -132,6 +132,6 @@ def test_a_row_has_its_domain_if_it_has_one(tmp_path):
 
 def test_a_client_without_domains_gets_ids_that_keep_them_apart(tmp_path):
     kvtrace.write(THREE, tmp_path / "a.jsonl")
-    done = kvtrace.convert_file(tmp_path / "a.jsonl", tmp_path / "b.jsonl", to="aiperf")
+    done = kvtrace.formats.convert_file(tmp_path / "a.jsonl", tmp_path / "b.jsonl", to="aiperf")
     assert "2 domains were left out: blocks of different domains have different ids." in done.losses
     assert kvtrace.read(tmp_path / "b.jsonl", block_size=4).hash_ids.tolist() == [0, 1, 2, 3, 4, 5, 0, 1, 6]

@@ -38,7 +38,7 @@ def test_every_column_is_in_the_arrow_table(rich_trace):
 def test_anything_that_takes_arrow_streams_takes_a_trace(rich_trace):
     pa = pytest.importorskip("pyarrow")
     assert pa.table(rich_trace) == frames.arrow(rich_trace)
-    found = kvtrace.analyze(rich_trace)
+    found = kvtrace.analysis.analyze(rich_trace)
     assert pa.table(found).column("name").to_pylist()[:2] == ["input_length", "context_length"]
 
 
@@ -46,7 +46,7 @@ def test_pandas_and_polars_hold_the_same(rich_trace):
     pytest.importorskip("pandas")
     pytest.importorskip("polars")
     assert rich_trace.to_pandas()["input_length"].tolist() == rich_trace.to_polars()["input_length"].to_list() == [2, 3]
-    found = kvtrace.analyze(rich_trace, quantiles=[0.9])
+    found = kvtrace.analysis.analyze(rich_trace, quantiles=[0.9])
     assert found.to_polars().columns == ["name", "count", *FIGURES, "q0.9"]
     assert found.basics.to_pandas().set_index("name").loc["input_length", "mean"] == 2.5
 
@@ -61,14 +61,14 @@ def test_a_notebook_shows_a_trace_and_its_summary():
     trace = toy("0 1 2 3 4 5 6 7 8", *["9"] * 7)
     shown = trace._repr_html_()
     assert "<td>0 1 2 3 4 5 6 7 and 1 more</td>" in shown and "and 3 more" in shown
-    for found in (kvtrace.analyze(trace), kvtrace.basics(trace)):
+    for found in (kvtrace.analysis.analyze(trace), kvtrace.analysis.basics(trace)):
         assert found._repr_html_().startswith("<p>") and "Hit rates without eviction" in found._repr_html_()
 
 
 def test_names_out_of_a_trace_are_escaped_in_html():
     trace = toy("0", "0")
     trace.extra = {"type": np.array(["<b>", "<b>"], dtype=object)}
-    shown = kvtrace.analyze(trace)._repr_html_()
+    shown = kvtrace.analysis.analyze(trace)._repr_html_()
     assert "&lt;b&gt;" in shown and "<b>" not in shown
 
 

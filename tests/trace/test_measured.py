@@ -5,8 +5,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kvtrace import convert, fold
 from kvtrace._base.errors import InputError
+from kvtrace.trace import convert, fold
 from kvtrace.trace.building import TraceBuilder, concat, toy
 from kvtrace.trace.columns import MEASURED, NUMBERS, Columns, measured_of, numbers_of, replace_columns, rows_of
 from kvtrace.trace.conversion import speed_up

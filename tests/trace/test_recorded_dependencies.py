@@ -6,7 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import kvtrace
-from kvtrace import Columns, UsageError
+from kvtrace import UsageError
+from kvtrace.trace import Columns
 from kvtrace.trace.dependencies import COMPLETION, DISPATCH, JOIN, SEQUENCE, SPAWN, TRIGGERS
 from kvtrace.trace.session_trees import recorded_dependencies
 from tests.reference import recorded as slow

@@ -111,7 +111,7 @@ def test_output_blocks_continue_the_chain_after_the_last_full_block():
     #  prompt 0 1, of which 1 is a tail of 2 tokens;  output of 6 tokens: block 2 holds the 2 and 2 more, 3 the rest
     whole = made([[0, 1]], lengths=[6], output_ids=[2], output_offsets=[0, 1])
     assert whole.is_chained
-    tree = kvtrace.forest(whole)
+    tree = kvtrace.trace.forest(whole)
     assert tree.parent.tolist() == [-1, 0, 0]
     message = "2 output_hash_ids for 1 tokens after 6; at block size 4 there should be 1"
     assert message in refused([[0, 1]], lengths=[6], output_ids=[2, 3], output_offsets=[0, 2])

@@ -36,6 +36,14 @@ class InputError(KvtraceError):
     status = 3
 
 
+class MissingFileError(InputError, FileNotFoundError):
+    """A file does not exist."""
+
+
+class MissingPathError(UsageError, FileNotFoundError):
+    """What an option names does not exist: neither a name that is known, nor a file."""
+
+
 class AuditError(KvtraceError):
     """A trace reveals more than its profile allows; nothing was written."""
 

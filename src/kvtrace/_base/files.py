@@ -70,7 +70,9 @@ def cache_folder() -> Path:
 
 
 def name_of(path: str | Path) -> str:
-    """The name of an input in messages."""
+    """The name of an input in messages; of a Trace "trace"."""
+    if not isinstance(path, (str, os.PathLike)):
+        return "trace"
     return "stdin" if is_std(path) else str(path)
 
 

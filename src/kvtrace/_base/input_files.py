@@ -21,7 +21,7 @@ from typing import Any, BinaryIO, Protocol
 
 import numpy as np
 
-from .errors import InputError, KvtraceError, UsageError
+from .errors import InputError, KvtraceError, MissingFileError, MissingPathError, UsageError
 from .files import BUFFER, PLAIN, SUFFIXES, is_std, name_of
 
 
@@ -136,20 +136,20 @@ def read_object(path: str | Path, wrong: type[KvtraceError], hint: str) -> dict[
         hint: What to try; it ends each message.
 
     Raises:
-        UsageError: The file does not exist.
+        MissingPathError: The file does not exist.
     """
     import orjson
 
-    text, value, reason = b"", UNREAD, None
+    text, value, reason, missing = b"", UNREAD, None, False
     try:
         with open(path, "rb") as file:
             text = file.read(MAX_BYTES + 1)
     except OSError as error:
-        reason = error.strerror or "cannot be read"
+        reason, missing = error.strerror or "cannot be read", isinstance(error, FileNotFoundError)
     except ValueError:  # a name that no file can have
         reason = "cannot be read"
     if reason:
-        raise UsageError(f"{path}: {reason}. {hint}")
+        raise (MissingPathError if missing else UsageError)(f"{path}: {reason}. {hint}")
     with suppress(orjson.JSONDecodeError):
         value = orjson.loads(text)
     if len(text) > MAX_BYTES or value is UNREAD:  # raised here, without orjson's error, which holds the text
@@ -259,7 +259,7 @@ def unreadable(path: str | Path, error: OSError) -> InputError:
     kvtrace._base.errors.InputError: day.jsonl: cannot be read (Permission denied).
     """
     if isinstance(error, FileNotFoundError):
-        return InputError(f"{path}: no such file.")
+        return MissingFileError(f"{path}: no such file.")
     if isinstance(error, IsADirectoryError):
         return InputError(f"{path}: this is a folder, not a file.")
     if error.errno == errno.ELOOP:

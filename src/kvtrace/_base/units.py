@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import contextlib
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
+from typing import Any
 
 from .errors import UsageError
 
@@ -50,12 +51,14 @@ def _number(text, kind):
         return None
 
 
-def names(text: str) -> list[str]:
-    """The names of a comma-separated list, each once; UsageError if there is none.
+def names(text: str | Sequence[Any] | type) -> list[Any]:
+    """The names of a comma-separated list, each once; a list, or a class, as it is. UsageError if there is none.
 
-    >>> names("lru, fifo,lru")
-    ['lru', 'fifo']
+    >>> names("lru, fifo,lru"), names(["lru", dict]), names(dict)
+    (['lru', 'fifo'], ['lru', <class 'dict'>], [<class 'dict'>])
     """
+    if not isinstance(text, str):
+        return [text] if isinstance(text, type) else list(dict.fromkeys(text))
     words = [word.strip() for word in text.split(",") if word.strip()]
     if not words:
         raise UsageError(f"{text!r} is not a list of names. Example: lru,fifo.")

@@ -15,8 +15,9 @@ back.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from copy import copy
 from dataclasses import dataclass, field
-from typing import Any, Literal, overload
+from typing import Any, Literal, Self, overload
 
 import numpy as np
 
@@ -130,6 +131,8 @@ class HitCurve(PlottedResult):
     longest: int  # blocks of the longest prompt
     working_set: int  # distinct blocks
     sample: float | None = None  # the sampled share of the blocks; None = all, exact
+    _capacities: Iterable[int] | None = None  # of its table; None = `capacities()`
+    _kv_bytes: int | None = None  # of a token, in its table
 
     def __init__(self, trace: Trace, segments: Segments):
         self.segments = segments
@@ -163,7 +166,8 @@ class HitCurve(PlottedResult):
         Raises:
             UsageError: A capacity is not a whole number of blocks.
 
-        >>> from kvtrace import hit_curve, toy
+        >>> from kvtrace import toy
+        >>> from kvtrace.analysis import hit_curve
         >>> [hits.block_hit_rate for hits in hit_curve(toy("0", "1", "0")).hits([1, 2])]
         [0.0, 0.3333333333333333]
         """
@@ -189,7 +193,8 @@ class HitCurve(PlottedResult):
         Raises:
             UsageError: The share is outside of this range.
 
-        >>> from kvtrace import hit_curve, toy
+        >>> from kvtrace import toy
+        >>> from kvtrace.analysis import hit_curve
         >>> curve = hit_curve(toy("0", "0", "0", "1", "0"))
         >>> curve.least_capacity(0.6), curve.least_capacity(1)
         (1, 2)
@@ -212,18 +217,34 @@ class HitCurve(PlottedResult):
     def capacities(self, points: int = 25) -> list[int]:
         """Capacities from the longest request to the working set, evenly on a log scale.
 
-        >>> from kvtrace import hit_curve, toy
+        >>> from kvtrace import toy
+        >>> from kvtrace.analysis import hit_curve
         >>> hit_curve(toy("0 1", "2 3", "4 5 6 7")).capacities(3)
         [4, 6, 8]
         """
         return log_spaced(self.longest, self.working_set, points)
 
+    def shown(self, capacities: Iterable[int], kv_bytes_per_token: int | None = None) -> Self:
+        """The same curve, whose table and JSON have these capacities, in blocks.
+
+        >>> from kvtrace.trace.building import toy
+        >>> [point["capacity"] for point in hit_curve(toy("0", "1", "0")).shown([1, 2]).to_dict()["points"]]
+        [1, 2]
+        """
+        curve = copy(self)
+        curve._capacities, curve._kv_bytes = list(capacities), kv_bytes_per_token
+        return curve
+
+    def _points(self, capacities: Iterable[int] | None) -> list[int]:
+        chosen = self._capacities if capacities is None else capacities
+        return self.capacities() if chosen is None else list(chosen)
+
     def to_dict(
         self, capacities: Iterable[int] | None = None, *, kv_bytes_per_token: int | None = None
     ) -> dict[str, Any]:
         """The JSON object of docs/analysis/curve.md, with one point for each capacity; `schema` is its version."""
-        capacities = self.capacities() if capacities is None else list(capacities)
-        points = []
+        capacities, points = self._points(capacities), []
+        kv_bytes_per_token = self._kv_bytes if kv_bytes_per_token is None else kv_bytes_per_token
         for capacity, hits in zip(map(int, capacities), self.hits(capacities), strict=True):
             tokens, is_exact = capacity * self.block_size, capacity >= self.longest and self.sample is None
             size = None if kv_bytes_per_token is None else tokens * kv_bytes_per_token
@@ -287,7 +308,7 @@ class SampledCurve(HitCurve):
         self, capacities: Iterable[int] | None = None, *, kv_bytes_per_token: int | None = None
     ) -> dict[str, Any]:
         """The JSON object of docs/analysis/curve.md; each point has an `error` for each rate."""
-        capacities = self.capacities() if capacities is None else list(capacities)
+        capacities = self._points(capacities)
         values, errors = super().to_dict(capacities, kv_bytes_per_token=kv_bytes_per_token), self.errors(capacities)
         for number, point in enumerate(values["points"]):
             point["error"] = {rate: float(error[number]) for rate, error in errors.items()}

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 
@@ -21,6 +22,7 @@ from ..trace.normalise import NEWEST_FIRST, Fixes
 from ..trace.trace import Trace
 from ..trace.unknown import OUTPUTS, PREFIXES, SESSIONS, TIMES, knows, remarks, unknown
 from .arrivals import Arrivals, arrival_statistics
+from .block_sizes import BlockSizeHits
 from .delivered import Delivered, delivered_hits
 from .distribution import Distribution, DistributionFrames
 from .reuse import BlockUses, DepthBand, Popularity, ReuseAccumulator, block_popularity, count_uses, sharing_by_depth
@@ -126,6 +128,8 @@ class Basics(Described, NeedsSharing, DistributionFrames):
     output_length: Distribution  # of the requests whose output length is known
     sharing: Sharing | None = field(metadata=column(spread=Sharing))  # None if shared prefixes are unknown
     unknown: Mapping[str, str] = field(default_factory=dict)  # what the trace does not know -> a sentence
+    by_block_size: list[BlockSizeHits] = field(default_factory=list)  # as in a Summary
+    reachable_hits: Any = None
 
     @property
     def reuse_ratio(self) -> float:
@@ -287,6 +291,8 @@ class Summary(Described, DistributionFrames):
     measured_times: dict[str, Distribution] = field(  # column -> ms, of those that the trace has
         default_factory=dict, metadata=column(optional=True)
     )
+    by_block_size: list[BlockSizeHits] = field(default_factory=list)  # of `fold`; JSON has them beside the summary
+    reachable_hits: Any = None  # serving's ReachableHits, of `engine`; JSON has them beside the summary
 
     @property
     def working_set_bytes(self) -> int | None:

@@ -113,7 +113,7 @@ def whole_blocks(capacity: Any) -> int:
         return operator.index(capacity)
     except TypeError:
         raise UsageError(
-            f"a capacity is a whole number of blocks, not {capacity!r}. For '50%' see kvtrace.parse_capacities."
+            f"a capacity is a whole number of blocks, not {capacity!r}. For '50%' see kvtrace.simulate."
         ) from None
 
 

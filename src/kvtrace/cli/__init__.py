@@ -18,7 +18,7 @@ import click
 from .. import __version__
 from .._base.process import SignalReceived, forbid_core_dumps, forget_handlers, raise_signals
 from .help import HELP_NAMES, Group
-from .output import keep_inputs
+from .output import Outcome, keep_inputs
 
 CONTEXT: dict[str, Any] = {"help_option_names": HELP_NAMES, "max_content_width": 120, "show_default": True}
 
@@ -47,7 +47,8 @@ def run(arguments: list[str], command: click.Command | None = None, name: str = 
 
     output_files.forget_results()
     try:
-        status = (command or commands).main(arguments or ["--help"], prog_name=name, standalone_mode=False) or 0
+        outcome = (command or commands).main(arguments or ["--help"], prog_name=name, standalone_mode=False)
+        status = outcome.status if isinstance(outcome, Outcome) else outcome or 0
         if sys.stdout is not None:
             sys.stdout.flush()  # a full disk or a closed pipe can still be reported here
         return status

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import click
 
 from .._base.options import record_of
@@ -22,7 +24,7 @@ from .options import (
     remarks_of,
     viewed,
 )
-from .output import console, print_notes, print_result, print_tables
+from .output import Outcome, console, print_notes, print_result, print_tables
 
 DIVIDED = ("tensor_parallel_size", "kv_cache_dtype")  # fields of a Deployment that change its cache groups
 
@@ -93,6 +95,7 @@ def analyze_command(trace, basic, as_json, quantiles, factors, ms_per_token, eng
         order = remarks.values() if basic else statistics.notes
         print_notes([*order, *notes, *([str(reached)] if reached else [])])
     write_figure(loaded, kv_bytes_per_token=kv_bytes)
+    return Outcome(replace(statistics, by_block_size=sizes, reachable_hits=reached))
 
 
 def _reached(trace, deployment, capacity, kv_bytes):

@@ -25,7 +25,7 @@ from .options import (
     taken_release,
     tasks_of,
 )
-from .output import console, print_line
+from .output import Outcome, console, print_line
 from .source_options import BAD_ROWS, LOGS, bad_rows_allowed
 
 if TYPE_CHECKING:
@@ -201,6 +201,7 @@ def anonymize_command(inputs, output, key_file, resume, rejects, keep_order, ver
                 results = _in_tasks(inputs, output, to_write, encoding, release, tasks=tasks, **common)
     if not quiet:
         _print_summary(screen, *results, request_sample=encoding.request_sample)
+    return Outcome(results[-1])
 
 
 def _service_model(service_time, gpu_name, gpus, costs_file):

@@ -9,7 +9,7 @@ import click
 from ..privacy.release_options import AuditOptions
 from .help import Command
 from .options import MEMORY, opened, record_options, require_memory, taken
-from .output import console, print_json, print_notes, print_tables
+from .output import Outcome, console, print_json, print_notes, print_tables
 
 
 @click.command("audit", cls=Command, examples=(
@@ -55,4 +55,4 @@ def audit_command(trace, card_file, memory, as_json, quiet, **options):
         if not quiet:
             print_tables([audit_table(result, base_names(trace)[0])])
         print_notes([result.verdict])
-    return result.status
+    return Outcome(result, result.status)

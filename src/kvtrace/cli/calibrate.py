@@ -10,7 +10,7 @@ from . import completion
 from .deployment_options import DEPLOYMENT, gpu_options
 from .help import Command
 from .options import QUIET, RowsOption, json_option
-from .output import console, print_json, print_lines, print_tables
+from .output import Outcome, console, print_json, print_lines, print_tables
 from .recording_options import SCHEDULER, TRACE_OF_LOG, contradictions, recorded_deployment, recording_of, scheduler_of
 
 GPU = "GPU that served it: {rows}, or a JSON file."
@@ -67,4 +67,5 @@ def calibrate_command(log, holdout, seed, costs_output, as_json, quiet, **option
         print_lines(("warning", warning) for warning in [*settings, *contradictions(recording, options)])
         print_lines(("warning", warning) for warning in calibration_report.calibration_warnings(calibration))
         print_lines([("wrote", costs_output)] if costs_output not in (None, "-") else [])
+    return Outcome(calibration)
 

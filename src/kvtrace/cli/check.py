@@ -8,7 +8,7 @@ import click
 
 from .help import Command
 from .options import BLOCK_SIZE
-from .output import console
+from .output import Outcome, console, echo
 
 
 @click.command("check", cls=Command, examples=(
@@ -31,7 +31,7 @@ def check_command(trace, block_size, max_per_rule, quiet):
         work.step("read")
         violations = violations_of(trace, block_size=block_size, max_per_rule=max_per_rule, on_read=partial(work.step, "check"))
     for violation in violations:
-        click.echo(str(violation))
+        echo(str(violation))
     if not violations and not quiet:
-        click.echo(f"{trace}: OK: all invariants hold.")
-    return 3 if violations else 0
+        echo(f"{trace}: OK: all invariants hold.")
+    return Outcome(violations, 3 if violations else 0)

@@ -6,7 +6,7 @@ import click
 
 from .help import Command
 from .options import ASSUME_OUTPUT, CHAIN, FIGURE, assumed, figure_writer, json_option, remarks_of, require_one
-from .output import console, print_notes, print_result, print_tables
+from .output import Outcome, console, print_notes, print_result, print_tables
 
 
 @click.command("compare", cls=Command, examples=(
@@ -64,3 +64,4 @@ def compare_command(a, b, as_json, as_csv, png, svg, block_size, assume_output, 
         print_notes([*result.notes, *remarks.values()])
     if png or svg:
         write_figure(hit_rates.compared_plot(*studies))
+    return Outcome(result)

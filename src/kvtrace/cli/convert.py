@@ -10,7 +10,7 @@ from ..trace.conversion_options import ConvertOptions
 from .completion import Name, targets
 from .help import Command
 from .options import BLOCK_SIZE_OF_TRACE, FIRST_ID, MEMORY, QUIET_ERRORS, print_need, record_options, size_of, taken
-from .output import console, print_lines
+from .output import Outcome, console, print_lines
 
 
 @click.command("convert", cls=Command, types={"--to": Name(targets)}, examples=(
@@ -48,3 +48,4 @@ def convert_command(trace, output, memory, quiet, **options):
         for name, values in (("lost", conversion.losses), ("wrote", [" and ".join(conversion.files)]), ("use", conversion.usage)):
             lines += [(name, value) for value in values]
         print_lines(lines)
+    return Outcome(conversion)

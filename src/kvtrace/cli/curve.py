@@ -18,7 +18,7 @@ from .options import (
     require_one,
     viewed,
 )
-from .output import console, print_notes, print_result, print_tables
+from .output import Outcome, console, print_notes, print_result, print_tables
 
 FULL_ATTENTION = "The curve counts all layers of this model as full attention; kvtrace simulate --engine vllm has its windows and states."
 
@@ -71,6 +71,7 @@ def curve_command(trace, capacity, points, as_json, as_csv, sample, seed, domain
         print_tables([capacity_tables.curve_table(values)])
         print_notes([*capacity_tables.curve_notes(values), *notes_on(source.model_config), *view_notes, *remarks.values(), *filter(None, [hint_on_commas(capacity, values["longest"])])])
     write_figure(curve, kv_bytes_per_token=kv_bytes)
+    return Outcome(curve.shown(sorted(set(capacities)), kv_bytes))
 
 
 def notes_on(model):

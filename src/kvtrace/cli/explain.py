@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from contextlib import nullcontext
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, cast
 
 import click
@@ -29,7 +30,7 @@ from .options import (
     remarks_of,
     require_one,
 )
-from .output import console, print_lines, print_notes, print_result, print_tables
+from .output import Outcome, console, print_lines, print_notes, print_result, print_tables
 from .simulation_options import (
     CACHE,
     IN_TIME,
@@ -151,6 +152,7 @@ def explain_command(trace, capacity, policy, ttl, tiers, over_time, per_request,
         print_lines([("warning", warning) for warning in [*run.time.deployment.warnings, *beyond]])
         print_lines([("wrote", per_request)] if per_request not in (None, "-") else [])
     write_figure(explanation)
+    return Outcome(replace(explanation, cures=cures))
 
 
 def _print(explanation, prefill_s, windows, sessions, cures):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 
 from .help import Command
-from .output import console, print_line
+from .output import Outcome, console, print_line
 
 
 @click.command("join", cls=Command, examples=(
@@ -40,3 +40,4 @@ def join_command(traces, output, to, quiet):
         print_line(screen, f"joined      {windows}: {requests}, {joined.distinct:,} distinct blocks")
         for line in release_tables.audited(written):
             print_line(screen, line)
+    return Outcome(written)

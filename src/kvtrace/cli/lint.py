@@ -9,7 +9,7 @@ import click
 from ..ingest.encoding_options import EncodingOptions
 from .help import Command
 from .options import json_option, taken
-from .output import console, print_json, print_notes, print_tables
+from .output import Outcome, console, print_json, print_notes, print_tables
 from .source_options import ALLOW_TRUNCATED, BAD_ROWS, LOG_FORMAT, LOGS, PROMPTS, bad_rows_allowed
 
 
@@ -52,4 +52,4 @@ def lint_command(inputs, on_error, max_errors, fail, as_json, quiet, **options):
     else:
         print_tables([lint_table(report)] if report.findings else [])
         print_notes(lint_notes(report))
-    return report.status if fail else 0
+    return Outcome(report, report.status if fail else 0)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import click
 
 from ..serving.deployment import Deployment
@@ -9,7 +11,7 @@ from .completion import Name, models
 from .deployment_options import DEPLOYMENT, LIMITS, MORE, deployment_of, gpu_options
 from .help import Command
 from .options import json_option, record_options
-from .output import print_json, print_lines, print_tables
+from .output import Outcome, print_json, print_lines, print_tables
 
 GPU = "With NAME: print the room for KV on {rows}, or a JSON file."
 ENGINE = "With --gpu: engine whose rules for memory count, vllm or sglang."
@@ -36,8 +38,7 @@ def models_command(name, as_json, **options):
     from ..serving.models.listing import list_models
 
     if options["gpu"]:
-        _print_room(deployment_of(options, model=name), as_json)
-        return
+        return Outcome(_print_room(deployment_of(options, model=name), as_json))
     if stated := [name for name in (*MORE, *LIMITS, "gpus", "serve") if options[name] is not None]:
         raise click.UsageError(f"--{stated[0].replace('_', '-')} needs --gpu.")
     result = list_models(name)
@@ -45,10 +46,11 @@ def models_command(name, as_json, **options):
         print_json(result.to_dict())
     else:
         print_tables(result.details() if len(result) == 1 else [result.table()])
+    return Outcome(result)
 
 
-def _print_room(deployment: Deployment, as_json: bool) -> None:
-    """Print the room for KV of a deployment."""
+def _print_room(deployment: Deployment, as_json: bool) -> Any:
+    """Print the room for KV of a deployment, and return it."""
     from ..report.room_tables import room_table
     from ..serving.hardware.room import kv_room
 
@@ -58,3 +60,4 @@ def _print_room(deployment: Deployment, as_json: bool) -> None:
     else:
         print_tables([room_table(room, deployment)])
     print_lines(("warning", warning) for warning in deployment.warnings)
+    return room

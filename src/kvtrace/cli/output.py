@@ -9,13 +9,45 @@ from __future__ import annotations
 import functools
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import suppress
-from typing import Any, TextIO, cast
+from contextlib import contextmanager, suppress
+from contextvars import ContextVar
+from typing import Any, NamedTuple, TextIO, cast
 
 import click
 
 NAME_WIDTH = 12  # of the names of a summary
 PASTED = ("use", "wrote", "audit")  # lines of commands and files, which a line break would damage
+
+
+_silent: ContextVar[bool] = ContextVar("_silent", default=False)
+
+
+class Outcome(NamedTuple):
+    """What a command returns: the result, for the function of its name in Python, and the exit status."""
+
+    result: Any
+    status: int = 0
+
+
+@contextmanager
+def silent() -> Iterator[None]:
+    """Print nothing meanwhile: a command is called as a function."""
+    token = _silent.set(True)
+    try:
+        yield
+    finally:
+        _silent.reset(token)
+
+
+def is_silent() -> bool:
+    """Whether a command is called as a function."""
+    return _silent.get()
+
+
+def echo(text: str | bytes, *, nl: bool = True) -> None:
+    """Print on stdout, unless a command is called as a function."""
+    if not is_silent():
+        click.echo(text, nl=nl)
 
 
 class _Stderr:
@@ -38,7 +70,7 @@ def console() -> Any:
     """The console for progress and summaries: stderr, so that a trace can go to stdout."""
     from rich.console import Console
 
-    console = Console(file=cast(TextIO, _Stderr()), stderr=True, soft_wrap=True)
+    console = Console(file=cast(TextIO, _Stderr()), stderr=True, soft_wrap=True, quiet=is_silent())
     if not console.is_terminal:
         console.width = 160  # a pipe has no width to wrap at
     return console
@@ -71,7 +103,7 @@ def print_json(values: object) -> None:
     """Print one JSON object on stdout."""
     import orjson
 
-    click.echo(orjson.dumps(values, option=orjson.OPT_INDENT_2))
+    echo(orjson.dumps(values, option=orjson.OPT_INDENT_2))
 
 
 def print_result(values: Any, remarks: Mapping[str, str], *, as_json: bool, as_csv: str | None) -> bool:
@@ -89,7 +121,7 @@ def print_result(values: Any, remarks: Mapping[str, str], *, as_json: bool, as_c
     if as_json:
         print_json(values | ({"remarks": dict(remarks)} if remarks else {}))
     elif as_csv is not None:
-        click.echo(as_csv, nl=False)
+        echo(as_csv, nl=False)
         print_lines(("note", sentence) for sentence in remarks.values())
     return as_json or as_csv is not None
 
@@ -98,7 +130,7 @@ def print_json_line(values: object) -> None:
     """Print one JSON object on a line of stdout."""
     import orjson
 
-    click.echo(orjson.dumps(values))
+    echo(orjson.dumps(values))
 
 
 def print_tables(tables: Iterable[Any]) -> None:
@@ -110,6 +142,8 @@ def print_tables(tables: Iterable[Any]) -> None:
 
     from .._base.tables import TextTable
 
+    if is_silent():
+        return
     tables = list(tables)
     console = Console(soft_wrap=True)
     if _line_width(console) is None:
@@ -127,6 +161,8 @@ def print_notes(notes: Iterable[str]) -> None:
 
     from rich.console import Console
 
+    if is_silent():
+        return
     width = _line_width(Console())
     for note in notes:
         click.echo(note if width is None else textwrap.fill(note, width, break_on_hyphens=False))
@@ -249,10 +285,10 @@ def _outputs(command: str | None, options: dict[Any, str], values: dict[str, Any
 
 def _paths(value: Any, *, of_logs: bool = False, with_shares: bool = False) -> list[str]:
     """The paths in the value of a parameter; for logs, those of their folders and globs."""
-    if not value:
-        return []
     if isinstance(value, str):
-        return [value]
+        return [value] if value else []
+    if not isinstance(value, (tuple, list)):
+        return []  # a value that Python passed, such as a Trace
     if of_logs:
         from .._base.errors import KvtraceError
         from ..ingest.logs import sources
@@ -263,7 +299,7 @@ def _paths(value: Any, *, of_logs: bool = False, with_shares: bool = False) -> l
         from .._base.files import share_of
 
         return [share_of(path)[0] for path in value]
-    return list(value)
+    return [path for path in value if isinstance(path, str)]
 
 
 def _is_dataset(path: str) -> bool:

@@ -27,7 +27,7 @@ from .options import (
     taken,
     viewed,
 )
-from .output import console, print_lines, print_notes, print_result, print_tables
+from .output import Outcome, console, print_lines, print_notes, print_result, print_tables
 from .simulation_options import LoopOptions, loop_options
 
 GPU = "GPU: {rows}, or a JSON file; its keys are in docs/serving/models.md.  [default: h100]"
@@ -92,6 +92,7 @@ def plan_command(trace, model_config, as_json, as_csv, quiet, **options):
     if not quiet:
         print_lines(("warning", warning) for warning in deployment.warnings)
     write_figure(result)
+    return Outcome(result)
 
 
 def _costs_of(time: TimeSetup, options: dict[str, Any]) -> Any:

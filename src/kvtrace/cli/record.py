@@ -12,7 +12,7 @@ from ..ingest.encoding_options import EncodingOptions
 from ..privacy.release_options import ReleaseOptions
 from .help import Command
 from .options import QUIET_ERRORS, record_options, taken, taken_release
-from .output import console, print_line, rejected
+from .output import Outcome, console, print_line, rejected
 from .source_options import READING, SOURCES, live_options, queue_bytes, stop_event
 
 PROXY = {"failed": "without a complete answer of the upstream", "left": "left by the client"}  # count -> its words
@@ -73,6 +73,7 @@ def record_command(output, window, for_ms, link_windows, suffix, key_file, quiet
             print_line(screen, line)
     if (missing := recorder.shortfall()) is not None:
         raise StoppedError(missing)
+    return Outcome(counts)
 
 
 def _metrics(recorder):

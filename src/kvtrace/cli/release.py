@@ -9,7 +9,7 @@ import click
 from ..privacy.release_options import ReleaseOptions
 from .help import Command
 from .options import opened, record_options, taken_publishing, taken_release, tasks_of
-from .output import console, print_line
+from .output import Outcome, console, print_line
 
 
 @click.command("release", cls=Command, groups={"--seed": "Privacy"}, examples=(
@@ -68,6 +68,7 @@ def release_command(trace, output, block_size, users, workers, memory, quiet, **
             screen.print(release_tables.costs(account))
         for line in release_tables.closing(account, figures, size, written):
             print_line(screen, line)
+    return Outcome(written)
 
 
 def _release_dataset(dataset, output, profile, scope, tasks, users, to_write, quiet):

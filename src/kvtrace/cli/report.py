@@ -19,7 +19,7 @@ from .options import (
     record_options,
     taken,
 )
-from .output import console, print_lines
+from .output import Outcome, console, print_lines
 from .simulation_options import own_policies, time_of
 
 GPU = "With --model: add a capacity plan for {rows}, or a JSON file."
@@ -86,6 +86,7 @@ def report_command(trace, other, output, policies, capacity, quiet, **options):
         )
     if not quiet:
         print_lines([("wrote", name) for name in written])
+    return Outcome(written)
 
 
 def _capacity_of(text, trace, kv_bytes):

@@ -26,7 +26,7 @@ from .options import (
     remarks_of,
     require_one,
 )
-from .output import console, print_lines, print_notes, print_result, print_tables
+from .output import Outcome, console, print_lines, print_notes, print_result, print_tables
 from .simulation_options import (
     CACHE,
     IN_TIME,
@@ -139,3 +139,4 @@ def simulate_command(trace, capacity, tiers, over_time, per_request, warm_up, qu
         print_lines(("warning", warning) for warning in warnings if warning)
         print_lines([("wrote", per_request)] if per_request not in (None, "-") else [])
     write_figure(simulations)
+    return Outcome(simulations)

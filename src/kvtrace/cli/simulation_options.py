@@ -30,6 +30,7 @@ from .options import (
     taken,
     with_options,
 )
+from .output import is_silent
 
 if TYPE_CHECKING:
     from ..serving.lanes import ClosedLoop
@@ -275,7 +276,7 @@ def own_policies():
     except Exception as error:
         from ..cache.core.pool import failure
 
-        if (failed := failure(error)) is None:
+        if (failed := failure(error)) is None or is_silent():  # in Python the exception itself says more
             raise
         policy, place = failed
         message = f": {error}" if str(error) else ""  # safe: a policy sees numbers only, no content

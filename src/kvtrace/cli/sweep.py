@@ -18,7 +18,7 @@ from .options import (
     record_options,
     taken,
 )
-from .output import console, print_json, print_line, print_lines, print_tables
+from .output import Outcome, console, print_json, print_line, print_lines, print_tables
 from .simulation_options import own_policies
 
 HELP = {
@@ -81,6 +81,7 @@ def sweep_command(traces, output, as_json, quiet, **options):
         for line in written + capacity_tables.failure_lines(table):
             print_line(console(), line)
     write_figure(table)
+    return Outcome(table)
 
 
 def _grid(traces, options):

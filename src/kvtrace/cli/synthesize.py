@@ -14,7 +14,7 @@ from .._base.errors import UsageError
 from ..synthesis.knobs import Knobs, SampleOptions, TenantOptions
 from .help import AmountType, Command
 from .options import ASSUME_OUTPUT, BLOCK_SIZE_OF_TRACE, CHAIN, QUIET_ERRORS, record_options, taken
-from .output import console, print_lines, print_tables
+from .output import Outcome, console, print_lines, print_tables
 
 
 @click.command("synthesize", cls=Command, examples=(
@@ -57,7 +57,7 @@ def synthesize_command(mixed, n, sessions, output, check, save_model, quiet, **o
     from ..synthesis.mixture import mix
     from ..synthesis.model_files import model_of
     from ..synthesis.rate_profile import read_rates
-    from ..synthesis.sampling import check_fidelity, write_drawn
+    from ..synthesis.sampling import Synthesized, check_fidelity, write_drawn
     from ..synthesis.tree import Tree
     from ..trace.unknown import stated
 
@@ -84,6 +84,7 @@ def synthesize_command(mixed, n, sessions, output, check, save_model, quiet, **o
             work.step("read")
             models.append(model_of(path, on_read=partial(work.step, "fit"), on_meta=meta.update, **options))
     model = models[0]
+    fidelity = None
     if check:
         fidelity = check_fidelity(model, workers=settings.workers)
         model = model if isinstance(model, Tree) else model.checked(fidelity)
@@ -108,6 +109,7 @@ def synthesize_command(mixed, n, sessions, output, check, save_model, quiet, **o
     if written and not quiet:
         print_lines(("note", sentence) for sentence in stated(meta).values())
         print_lines([("wrote", " and ".join(map(str, written)))])
+    return Outcome(Synthesized([str(name) for name in written], fidelity))
 
 
 def _require_output(output, *, check, save_model, method):

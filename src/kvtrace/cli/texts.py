@@ -7,7 +7,7 @@ import click
 from .completion import Name, prompt_forms
 from .help import Command
 from .options import BLOCK_SIZE_OF_TRACE, QUIET_ERRORS
-from .output import console, print_lines
+from .output import Outcome, console, print_lines
 
 
 @click.command("texts", cls=Command, groups={"--model": "Text", "--seed": "Text"}, types={"--to": Name(prompt_forms)}, examples=(
@@ -52,6 +52,7 @@ def texts_command(trace, output, tokenizer, to, words, block_size, quiet, **opti
         written = write_prompts(source, output, loaded, to=to, words=vocabulary, progress=progress, **options)
     if not quiet:
         print_lines(_summary(source, written, output, to, tokenizer, loaded))
+    return Outcome(written)
 
 
 def _summary(trace, written, output, to, name, tokenizer):

@@ -6,7 +6,7 @@ import click
 
 from .help import Command
 from .options import CSV, DOMAINS, STREAMED, json_option, load, remarks_of, require_one
-from .output import console, print_lines, print_notes, print_result, print_tables
+from .output import Outcome, console, print_lines, print_notes, print_result, print_tables
 
 
 @click.command("tune", cls=Command, groups={"--table": "Cache", "--save-table": "Output"}, examples=(
@@ -64,6 +64,7 @@ def tune_command(trace, capacity, policies, save_table, as_json, as_csv, quiet, 
         print_notes([*capacity_tables.tune_notes(tuned), *remarks.values()])
     if not quiet:
         print_lines([("wrote", save_table)] if save_table else [])
+    return Outcome(tuned)
 
 
 def _memory_need(dataset):

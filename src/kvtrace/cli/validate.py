@@ -13,7 +13,7 @@ from . import completion
 from .deployment_options import DEPLOYMENT, gpu_options
 from .help import Command
 from .options import FIGURE, QUIET, WARM_UP, RowsOption, figure_writer, json_option, record_options
-from .output import print_json, print_lines, print_tables
+from .output import Outcome, print_json, print_lines, print_tables
 from .recording_options import SCHEDULER, TRACE_OF_LOG, contradictions, recorded_deployment, recording_of, scheduler_of
 
 GPU = "With --model: costs by the roofline of {rows}, or a JSON file. Nothing is fitted."
@@ -85,6 +85,7 @@ def validate_command(log, warm_up, seed, as_json, html, per_request, quiet, **op
         print_lines(("warning", warning) for warning in validation_report.warnings(validation))
         print_lines(("wrote", name) for name in written)
     write_figure(validation)
+    return Outcome(validation)
 
 
 def _name_of(log):

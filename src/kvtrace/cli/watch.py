@@ -15,7 +15,7 @@ from .._base.errors import InputError, UsageError
 from ..ingest.encoding_options import EncodingOptions
 from .help import Command
 from .options import KV_BYTES, MODEL_CONFIG, QUIET, taken
-from .output import console, print_json_line, print_line, print_tables, rejected
+from .output import Outcome, console, echo, is_silent, print_json_line, print_line, print_tables, rejected
 from .source_options import READING, SOURCES, live_options, queue_bytes, stop_event
 
 IDLE_S = 1.0  # --once: nothing has come for so long
@@ -83,6 +83,8 @@ def watch_command(interval, once, for_ms, as_json, quiet, **options):
                 _show_at_intervals(read, show, stopped, interval / 1000, end_s)
         if show is not None and (last := read()).snapshot is not None:  # with what waited in the queue
             show(last)
+    if is_silent():
+        return Outcome(json_of(_require_figures(read()), sources))
     if once:
         _show_once(read(), sources, as_json=as_json)
     elif not quiet:
@@ -159,8 +161,10 @@ def _display(sources: list[str], consoles: list[Any], *, as_json: bool) -> Itera
 
     from ..report.watch_view import LiveView, RequestRates, line
 
-    screen, pace = Console(), RequestRates()
-    if as_json:
+    screen, pace = Console(quiet=is_silent()), RequestRates()
+    if is_silent():
+        yield lambda reading: None
+    elif as_json:
         yield lambda reading: print_json_line(json_of(reading, sources))
     elif screen.is_terminal:
         with LiveView(screen, sources) as view:
@@ -171,7 +175,7 @@ def _display(sources: list[str], consoles: list[Any], *, as_json: bool) -> Itera
 
         def show(reading: Any) -> None:
             pace.update(reading.snapshot)
-            click.echo(line(reading.snapshot, reading.counts, pace, time.strftime("%H:%M:%S")))
+            echo(line(reading.snapshot, reading.counts, pace, time.strftime("%H:%M:%S")))
 
         yield show
 
@@ -182,16 +186,22 @@ def _show_once(reading: Any, sources: list[str], *, as_json: bool) -> None:
 
     from ..report.watch_view import RequestRates, screen
 
+    _require_figures(reading)
+    if as_json:
+        print_json_line(json_of(reading, sources))
+    else:
+        print_tables([Group(*screen(reading.snapshot, reading.counts, sources, RequestRates(), width=Console().width))])
+
+
+def _require_figures(reading: Any) -> Any:
+    """The reading; InputError if no request could be read."""
     if reading.snapshot is None or not reading.snapshot["since_start"]["requests"]:
         reasons = reading.counts.get("reasons", {})
         if not reasons:
             raise InputError("no request arrived, so there are no figures.")
         reason = max(reasons, key=reasons.__getitem__)
         raise InputError(f"no request could be read, so there are no figures. {reasons[reason]:,} rejected: {reason}")
-    if as_json:
-        print_json_line(json_of(reading, sources))
-    else:
-        print_tables([Group(*screen(reading.snapshot, reading.counts, sources, RequestRates(), width=Console().width))])
+    return reading
 
 
 def json_of(reading: Any, sources: list[str]) -> dict[str, Any]:

@@ -186,7 +186,7 @@ DOMAINS = "the column domain"  # its views need all ids at once
 
 
 def open_trace(
-    path: str | Path,
+    path: str | Path | Trace,
     *,
     block_size: int | None = None,
     extra: tuple[str, ...] | None = None,
@@ -200,7 +200,7 @@ def open_trace(
     """Open a trace: a data set as a stream of pieces, unless all of it is needed; any other file in memory.
 
     Args:
-        path: The file, the data set, or `-` for stdin.
+        path: The file, the data set, or `-` for stdin; a Trace is returned as it is.
         block_size: Tokens per block. Default: from the sidecar, else inferred.
         extra: The extra columns that are needed of a data set; an empty tuple leaves them out of any trace.
         ids: Also keep the ids of a data set in memory, as 32-bit numbers.
@@ -224,7 +224,7 @@ def open_trace(
     >>> with tempfile.TemporaryDirectory() as folder:
     ...     files = kvtrace.write(toy("0 1", "0 2", block_size=4), f"{folder}/day.dataset")
     ...     trace = open_trace(f"{folder}/day.dataset", memory=10**9, need=memory_needs.analyzing, on_need=print)
-    ...     kvtrace.analyze(trace).basics.hits.block_hit_rate
+    ...     kvtrace.analysis.analyze(trace).basics.hits.block_hit_rate
     needs at most 201 MB: 200 MB for the program and a piece
     0.25
     """
@@ -241,8 +241,12 @@ def open_trace(
     return trace.chained() if chain else trace
 
 
-def dataset_at(path: str | Path, *, block_size: int | None = None, memory: int | None = None) -> Dataset | None:
+def dataset_at(path: str | Path | Trace, *, block_size: int | None = None, memory: int | None = None) -> Dataset | None:
     """The data set at a path, or None for any other trace; UsageError if `block_size` or `memory` does not fit it."""
+    if isinstance(path, Trace):
+        if memory is not None:
+            raise UsageError("--memory needs the path of a data set, but this is a Trace in memory.")
+        return None
     if not datasets.is_dataset(path):
         if memory is not None:
             raise UsageError(

@@ -29,7 +29,7 @@ EXTRA = ("keep", "ignore")
 
 
 def read(
-    path: str | Path,
+    path: str | Path | Trace,
     *,
     format: str | None = None,
     block_size: int | None = None,
@@ -43,7 +43,7 @@ def read(
     A file whose rows have lengths but no hash_ids is a trace whose shared prefixes are unknown (`meta["prefixes"]`).
 
     Args:
-        path: a file (plain, gzip or zstd), a data set, or `-` for stdin.
+        path: a file (plain, gzip or zstd), a data set, or `-` for stdin; a Trace is returned as it is.
         format: one of NAMES. By default inferred from the content.
         block_size: tokens per block. By default from the sidecar, else the only size that fits all prompts; 512 if
             the rows have no hash_ids.
@@ -56,6 +56,8 @@ def read(
         InputError: a row is not valid; the message names its line.
         UsageError: an option is not valid, or contradicts the sidecar.
     """
+    if isinstance(path, Trace):
+        return _as_it_is(path, block_size, tail)
     result = read_columns(path, format=format, extra=extra, threads=threads)
     _require(result, broken_lengths(result.columns))
     if result.lengths_only:
@@ -124,6 +126,13 @@ def read_columns(
 
 
 # -- helpers -----------------------------------------------------------------------------------------------------
+
+
+def _as_it_is(trace: Trace, block_size: int | None, tail: BlockRule | None) -> Trace:
+    for option, value, own in (("--block-size", block_size, trace.block_size), ("--tail", tail, trace.tail)):
+        if value not in (None, own):
+            raise UsageError(f"the trace has {own}, not {option} {value}. Omit it; trace.fold(N) merges blocks.")
+    return trace
 
 
 def _require_options(format, extra, threads):

@@ -42,7 +42,7 @@ def write(
     """Write a trace with its sidecar; all files appear complete, or none does.
 
     The file is not audited, so its sidecar declares no release profile; a UserWarning says so if the trace declares
-    one. `kvtrace.publish` writes a trace with its profile.
+    one. `kvtrace.privacy.publish` writes a trace with its profile.
 
     Args:
         columns: a Trace, or plain columns with `block_size` and `tail`.
@@ -243,7 +243,7 @@ def _unaudited(meta: Mapping[str, Any] | None) -> Mapping[str, Any] | None:
         return meta
     warnings.warn(
         "the trace declares a release profile, but this file was not audited: its sidecar declares none. Use "
-        "kvtrace.publish to audit and write it.",
+        "kvtrace.privacy.publish to audit and write it.",
         stacklevel=3,
     )
     return without_claims(meta)

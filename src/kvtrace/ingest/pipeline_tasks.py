@@ -100,8 +100,9 @@ def anonymize_dataset(
     >>> rows = [{"timestamp": time, "prompt": "a b c d e f g h", "output_length": 1} for time in (0, 1)]
     >>> with tempfile.TemporaryDirectory() as folder:
     ...     _ = pathlib.Path(f"{folder}/log.jsonl").write_text("".join(json.dumps(row) + "\\n" for row in rows))
-    ...     encoding, release = kvtrace.EncodingOptions(block_size=4), kvtrace.ReleaseOptions(profile="exact")
-    ...     tasks = kvtrace.TaskOptions(kvtrace.LocalRunner(1), f"{folder}/work")
+    ...     encoding = kvtrace.ingest.EncodingOptions(block_size=4)
+    ...     release = kvtrace.privacy.ReleaseOptions(profile="exact")
+    ...     tasks = kvtrace.privacy.TaskOptions(kvtrace.privacy.LocalRunner(1), f"{folder}/work")
     ...     with anonymize_dataset(f"{folder}/log.jsonl", encoding, release, tasks=tasks) as dataset:
     ...         dataset.made.figures["distinct_blocks"]
     2

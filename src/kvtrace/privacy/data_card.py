@@ -101,7 +101,7 @@ READ = """```python
 import kvtrace
 
 trace = kvtrace.read("TODO: file name")
-print(trace, kvtrace.basics(trace).hits.block_hit_rate)
+print(trace, kvtrace.analysis.basics(trace).hits.block_hit_rate)
 ```
 
 `kvtrace analyze`, `curve` and `simulate` read the file directly; keep `<file>.meta.json` beside it."""

@@ -33,7 +33,7 @@ def join_windows(paths: Iterable[str | Path]) -> Trace:
     """Join the linked windows of one recording (`kvtrace record --link-windows`) to one trace, in order of time.
 
     With the profile "exact", the trace has the ids, lengths and order that anonymising the whole log at once gives.
-    With others, blocks that the release of a window kept apart stay apart. `kvtrace.publish` audits the trace.
+    With others, blocks that the release of a window kept apart stay apart. `kvtrace.privacy.publish` audits the trace.
 
     Args:
         paths: The windows, each with its sidecar and its links file beside it, in any order.

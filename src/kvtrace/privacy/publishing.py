@@ -95,7 +95,7 @@ def publish(
     if "profile" not in trace.meta:
         raise UsageError(
             "the trace declares no release profile. Release it first: "
-            "kvtrace.release(trace, kvtrace.profile('standard')).trace."
+            "kvtrace.privacy.release(trace, kvtrace.privacy.profile('standard')).trace."
         )
     to_write: dict[str, Any] = {
         "format": format,

@@ -80,8 +80,9 @@ def release_dataset(
     >>> import tempfile, kvtrace
     >>> with tempfile.TemporaryDirectory() as folder:
     ...     _ = kvtrace.write(kvtrace.toy("0 1", "0 2", block_size=16), f"{folder}/day.dataset")
-    ...     opened, runner = kvtrace.open_dataset(f"{folder}/day.dataset"), kvtrace.LocalRunner(1)
-    ...     with release_dataset(opened, kvtrace.profile("exact"), runner=runner, work=f"{folder}/work") as released:
+    ...     opened, runner = kvtrace.formats.open_dataset(f"{folder}/day.dataset"), kvtrace.privacy.LocalRunner(1)
+    ...     exact = kvtrace.privacy.profile("exact")
+    ...     with release_dataset(opened, exact, runner=runner, work=f"{folder}/work") as released:
     ...         released.figures["distinct_blocks"]
     3
     """

@@ -28,7 +28,7 @@ WITHOUT_TIMES = (
 
 
 class ServiceEstimate(Protocol):
-    """Estimates how long requests take; `kvtrace.service_model` makes one."""
+    """Estimates how long requests take; `kvtrace.serving.service_model` makes one."""
 
     @property
     def about(self) -> Mapping[str, Any]:

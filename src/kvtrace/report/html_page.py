@@ -67,10 +67,10 @@ def page(
         names: The names of the traces on the page.
         title: The title of the page. Default: the names of the traces.
         kv_bytes_per_token: Bytes of KV cache per token, to show capacities in GiB.
-        plan: A result of `kvtrace.plan` to show on the page.
+        plan: A result of `kvtrace.serving.plan` to show on the page.
         policies: Eviction policies to compare. Default: four of them, for a trace of at most five million blocks.
         capacity: Blocks of the LRU cache whose hits and misses are drawn. Default: where it has 90 % of the hits.
-        explanation: A result of `kvtrace.explain` whose causes are drawn, in place of those of that LRU cache.
+        explanation: A result of `kvtrace.serving.explain` whose causes are drawn, in place of those of that LRU cache.
 
     Raises:
         InputError: A trace has no blocks.

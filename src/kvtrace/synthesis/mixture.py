@@ -167,7 +167,7 @@ def _mixable(models) -> list[Model | Tree]:
     if any(model.method not in ("attach", "tree") for model in models):
         raise UsageError(
             "session models cannot be mixed: their requests wait for each other. "
-            "Use --method attach, or overlay samples of each model with kvtrace.concat."
+            "Use --method attach, or overlay samples of each model with kvtrace.trace.concat."
         )
     if len({(model.block_size, effective_tail(model)) for model in models}) > 1:
         kinds = sorted({f"{model.block_size} tokens ({effective_tail(model)} tails)" for model in models})

@@ -10,7 +10,7 @@ each with its own forest, multiply the requests per second. `session_columns.py`
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import mean
 from typing import Any, get_args
@@ -32,6 +32,16 @@ from .session_model import SessionModel
 from .tree import Tree
 
 SCALES = get_args(Scale)
+
+
+@dataclass(frozen=True)
+class Synthesized:
+    """What `kvtrace synthesize` wrote, and what its samples keep of the trace, if that was checked."""
+
+    files: list[str]
+    fidelity: Fidelity | None = None
+
+
 MAX_REQUESTS = 500_000_000
 
 

@@ -5,8 +5,8 @@ A Trace verifies its invariants when it is made, and all other code relies on th
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from typing import Any, ClassVar, Self
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, ClassVar, NamedTuple, Self, overload
 
 import numpy as np
 
@@ -16,6 +16,17 @@ from .columns import BLOCK_RULES, NUMBERS, STATED, BlockRule, Columns, fields_of
 from .dependencies import DTYPES
 from .invariants import require_block_size, require_offsets, require_rows
 from .normalise import Fixes, by_first_appearance, normalise, renumber
+
+
+class Request(NamedTuple):
+    """One request of a trace: a row, and the blocks of its prompt."""
+
+    timestamp: float  # ms since the first request
+    input_length: int  # tokens
+    output_length: int  # tokens, -1 = unknown
+    hash_ids: np.ndarray  # blocks of the prompt, root first
+    session: int | None = None  # conversation, -1 = none; None if the trace has no sessions
+    parent: int | None = None  # row of the previous turn, -1 = root; None if the trace has no parents
 
 
 class Trace(Columns, PlottedResult):
@@ -143,13 +154,29 @@ class Trace(Columns, PlottedResult):
 
     # -- cutting and joining -------------------------------------------------------------------------------------
 
-    def __getitem__(self, key: slice | Iterable[int] | np.ndarray) -> Trace:
-        """The requests of a slice, of a boolean mask, or with the given row numbers, as a trace of its own.
+    @overload
+    def __getitem__(self, key: int | np.integer[Any]) -> Request: ...
+
+    @overload
+    def __getitem__(self, key: slice | Iterable[int] | np.ndarray) -> Trace: ...
+
+    def __getitem__(self, key: int | np.integer[Any] | slice | Iterable[int] | np.ndarray) -> Any:
+        """One request; or those of a slice, of a boolean mask, or with the given row numbers, as a trace of its own.
+
+        IndexError for a request that does not exist.
 
         >>> from kvtrace.trace.building import toy
-        >>> toy("0 1", "0 2", "0 2 3")[1:].hash_ids
+        >>> trace = toy("0 1", "0 2", "0 2 3")
+        >>> trace[-1].input_length, trace[-1].hash_ids
+        (3, array([0, 2, 3]))
+        >>> trace[1:].hash_ids
         array([0, 1, 0, 1, 2])
         """
+        if isinstance(key, (int, np.integer)):
+            if not -len(self) <= key < len(self):
+                raise IndexError(f"request {key} does not exist: the trace has {len(self):,} requests.")
+            row = int(key) % len(self)
+            return next(_request(part, row - rows.start) for rows, part in self.pieces() if row < rows.stop)
         if isinstance(key, slice):
             return self.select(np.arange(len(self))[key])
         rows = np.asarray(key)
@@ -158,6 +185,16 @@ class Trace(Columns, PlottedResult):
                 raise UsageError(f"the mask has {len(rows):,} values for {len(self):,} requests.")
             return self.select(np.flatnonzero(rows))
         return self.select(rows)
+
+    def __iter__(self) -> Iterator[Request]:
+        """The requests, one after the other.
+
+        >>> from kvtrace.trace.building import toy
+        >>> [request.hash_ids.tolist() for request in toy("0 1", "0 2")]
+        [[0, 1], [0, 2]]
+        """
+        for _, part in self.pieces():
+            yield from (_request(part, row) for row in range(len(part)))
 
     def select(self, rows: Iterable[int] | np.ndarray) -> Trace:
         """The given rows in time order: ids, sessions and domains renumbered, times from 0, missing parents -1.
@@ -284,6 +321,15 @@ class Trace(Columns, PlottedResult):
 
 _ARRAYS = ("timestamp", "input_length", "output_length", "hash_ids", "offsets", "session", "parent",
            "output_ids", "output_offsets", "domain", *NUMBERS)  # fmt: skip
+
+
+def _request(columns: Columns, row: int) -> Request:
+    return Request(
+        float(columns.timestamp[row]), int(columns.input_length[row]), int(columns.output_length[row]),
+        columns.hash_ids[columns.offsets[row] : columns.offsets[row + 1]],
+        None if columns.session is None else int(columns.session[row]),
+        None if columns.parent is None else int(columns.parent[row]),
+    )  # fmt: skip
 
 
 def first_seen(trace: Trace) -> np.ndarray:

@@ -146,10 +146,14 @@ def test_the_pointer_shows_large_numbers_as_people_write_them(tab, tmp_path):
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 @pytest.mark.parametrize("width", [390, 1280])
 def test_the_page_of_a_validation_is_silent_fits_and_draws_every_plot(tab, tmp_path, scheme, width):
-    recording = kvtrace.read_recording(ROOT / "examples/recording")
+    recording = kvtrace.serving.read_recording(ROOT / "examples/recording")
     tab.resize(width, 1000)
     tab.prefer(scheme)
-    path = show(tab, tmp_path, validation_page(kvtrace.validate(recording, kvtrace.StepCost(6e-5, overhead_s=0.01))))
+    path = show(
+        tab,
+        tmp_path,
+        validation_page(kvtrace.serving.validate(recording, kvtrace.serving.StepCost(6e-5, overhead_s=0.01))),
+    )
     marks = tab.evaluate(MARKS)
     assert len(marks) == 12 and min(marks.values()) > 0, marks
     assert tab.evaluate(OVERFLOW) <= 0 and tab.evaluate("document.documentElement.dataset.theme") == scheme

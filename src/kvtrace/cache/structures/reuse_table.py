@@ -14,7 +14,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from ..._base.errors import InputError, UsageError
+from ..._base.errors import InputError, MissingFileError, UsageError
 from ..._base.input_files import read_object
 from ..._base.output_files import write_atomically
 
@@ -94,13 +94,13 @@ def read_table(path: str | Path) -> ReuseTable:
 
     >>> read_table("none.json")
     Traceback (most recent call last):
-    kvtrace._base.errors.InputError: none.json: No such file or directory. Write one with kvtrace tune TRACE ...
+    kvtrace._base.errors.MissingFileError: none.json: No such file or directory. Write one with kvtrace tune TRACE ...
     """
     wrong = InputError(f"{path} is not a table of reuse-density. {HINT}")
     try:
         values = read_object(path, InputError, HINT)
     except UsageError as error:  # the file does not exist
-        raise InputError(str(error)) from None
+        raise (MissingFileError if isinstance(error, FileNotFoundError) else InputError)(str(error)) from None
     except InputError:
         raise wrong from None
     if values.pop(KEY, None) != FORMAT:

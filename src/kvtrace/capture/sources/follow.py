@@ -14,7 +14,7 @@ from ..._base.files import MAX_LINE
 from ..intake import Ledger
 from ..source import Lines, Source
 
-SOURCE = Source("follow", log_format="auto", time_unit="auto", rows=Lines)
+SOURCE: Source = Source("follow", log_format="auto", time_unit="auto", rows=Lines)
 
 CHUNK = 1 << 20  # bytes read at a time
 POLL_S = 0.2

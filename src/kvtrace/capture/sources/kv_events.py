@@ -103,7 +103,7 @@ class KvEventRows:
         return total
 
 
-SOURCE = Source(NAME, log_format="kv-events", time_unit="auto", rows=KvEventRows)
+SOURCE: Source = Source(NAME, log_format="kv-events", time_unit="auto", rows=KvEventRows)
 
 
 def follow_events(

@@ -27,4 +27,4 @@ class LiteLLMRows(Lines):
             raise RowError("cannot be written as JSON.") from None
 
 
-SOURCE = Source("litellm", log_format="litellm", time_unit="s", rows=LiteLLMRows)
+SOURCE: Source = Source("litellm", log_format="litellm", time_unit="s", rows=LiteLLMRows)

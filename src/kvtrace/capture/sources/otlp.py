@@ -159,7 +159,7 @@ class OtlpRows:
         return True
 
 
-SOURCE = Source("otlp", log_format="otel", time_unit="ns", rows=OtlpRows, comes_again=True)
+SOURCE: Source = Source("otlp", log_format="otel", time_unit="ns", rows=OtlpRows, comes_again=True)
 
 
 def protobuf_spans(body: bytes) -> Iterator[Item]:

@@ -28,7 +28,8 @@ from . import otel_values
 from .fields import as_text
 from .otel_values import SpanContent, chat_message, tool
 
-GENAI_INPUT, GENAI_OUTPUT = "gen_ai.input.messages", "gen_ai.output.messages"
+GENAI_INPUT: str = "gen_ai.input.messages"
+GENAI_OUTPUT: str = "gen_ai.output.messages"
 SYSTEM, GENAI_TOOLS = "gen_ai.system_instructions", "gen_ai.tool.definitions"
 DETAILS = "gen_ai.client.inference.operation.details"  # the event that may hold them instead of the span
 GENAI_HINT = "Log with OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT=SPAN_ONLY."
@@ -170,9 +171,10 @@ def _joined(content):
     return content or None
 
 
-ROLES = {f"gen_ai.{role}.message": role for role in ("system", "user", "assistant", "tool")}
+ROLES: dict[str, str] = {f"gen_ai.{role}.message": role for role in ("system", "user", "assistant", "tool")}
 CHOICE = "gen_ai.choice"
-PROMPT, COMPLETION = "gen_ai.content.prompt", "gen_ai.content.completion"
+PROMPT: str = "gen_ai.content.prompt"
+COMPLETION: str = "gen_ai.content.completion"
 BODY = "gen_ai.event.content"  # the attribute of a span event that holds the body of a log event
 
 FIELDS = ("role", "content", "tool_calls", "id", "message")
@@ -231,8 +233,11 @@ def _message_list(content, value):
     return [chat_message(message) if type(message) is dict else message for message in messages]
 
 
-OI_INPUT, OI_OUTPUT, OI_TOOLS = "llm.input_messages", "llm.output_messages", "llm.tools"
-OI_PROMPTS, CHOICES = "llm.prompts", "llm.choices"
+OI_INPUT: str = "llm.input_messages"
+OI_OUTPUT: str = "llm.output_messages"
+OI_TOOLS: str = "llm.tools"
+OI_PROMPTS: str = "llm.prompts"
+CHOICES: str = "llm.choices"
 HIDDEN = "__REDACTED__"
 OI_HINT = "Log with OPENINFERENCE_HIDE_INPUTS=false."
 
@@ -328,7 +333,7 @@ def _put_openinference_output(content, attributes):
         content.output = None
 
 
-FLAT_PROMPTS = ("gen_ai.prompt", "llm.prompts")
+FLAT_PROMPTS: tuple[str, str] = ("gen_ai.prompt", "llm.prompts")
 COMPLETIONS = ("gen_ai.completion", "llm.completions")
 FLAT_TOOLS = "llm.request.functions"
 FLAT_HINT = "Log with TRACELOOP_TRACE_CONTENT=true."

@@ -20,7 +20,7 @@ from typing import Any
 
 import orjson
 
-from ..._base.errors import InputError, RowError, UsageError
+from ..._base.errors import InputError, MissingFileError, RowError, UsageError
 from ..._base.files import MAX_LINE, SUFFIXES, name_of
 from ..._base.input_files import bytes_read, form_of, open_read, size_of, unreadable
 from ..._base.json_values import parsed_json
@@ -152,7 +152,7 @@ def _expand(argument):
     if os.path.lexists(argument):  # a pipe, or a broken link
         return [argument]
     if not glob.has_magic(argument):
-        raise InputError(f"{argument}: no such file or directory.")
+        raise MissingFileError(f"{argument}: no such file or directory.")
     matches = sorted(glob.glob(argument, recursive=True))
     paths = [path for match in matches for path in (_logs_below(match) if os.path.isdir(match) else [match])]
     if not paths:

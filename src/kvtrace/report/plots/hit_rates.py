@@ -44,7 +44,8 @@ def curve_plot(curve: HitCurve, kv_bytes_per_token: int | None = None, *others: 
 
     A sampled curve has its 95 % confidence interval around it.
 
-    >>> from kvtrace import hit_curve, toy
+    >>> from kvtrace import toy
+    >>> from kvtrace.analysis import hit_curve
     >>> [series.name for series in curve_plot(hit_curve(toy("0 1", "2", "0 1"))).panels[0].series]
     ['block hit rate, LRU', 'token hit rate, LRU', 'block, unlimited', 'token, unlimited']
     """

@@ -159,7 +159,7 @@ def gpu(name_or_path: str | Path | Gpu) -> Gpu:
     989400000000000.0
     >>> gpu("4090")
     Traceback (most recent call last):
-    kvtrace._base.errors.UsageError: 4090: No such file or directory. Did you mean rtx-4090? Try h100, h200, ...
+    kvtrace._base.errors.MissingPathError: 4090: No such file or directory. Did you mean rtx-4090? Try h100, h200, ...
     """
     if isinstance(name_or_path, Gpu):
         return name_or_path

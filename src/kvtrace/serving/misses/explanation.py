@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import TypedDict, Unpack
+from typing import Any, TypedDict, Unpack
 
 import numpy as np
 
@@ -69,6 +69,7 @@ class Explanation(Described, PlottedResult):
     causes: Causes
     trace: Trace  # as it was given, with its isolation domains
     run: Run  # what was simulated
+    cures: Any = None  # `Cures`: what would help, as `kvtrace explain` prints it
 
     def _headline(self) -> str:
         totals = self.totals

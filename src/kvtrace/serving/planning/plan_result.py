@@ -284,7 +284,7 @@ class Sensitivity(Described):
 
 @dataclass(frozen=True, repr=False)
 class Plan(DescribedResult, PlottedResult):
-    """The result of `kvtrace.plan`, by part; docs/serving/plan.md lists the keys."""
+    """The result of `kvtrace.serving.plan`, by part; docs/serving/plan.md lists the keys."""
 
     _schema = SCHEMA
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
-from ..._base.errors import InputError, UsageError
+from ..._base.errors import InputError, MissingPathError, UsageError
 from ...trace.trace import Trace
 from . import benchmarks, request_logs
 from .recording import EngineSettings as EngineSettings
@@ -43,13 +43,13 @@ def read_recording(path: str | Path, *, format: str = "auto", trace: Trace | Non
 
     >>> read_recording("missing.jsonl")
     Traceback (most recent call last):
-    kvtrace._base.errors.UsageError: missing.jsonl: no such file or folder.
+    kvtrace._base.errors.MissingPathError: missing.jsonl: no such file or folder.
     """
     path = Path(path)
     if format != "auto" and format not in RECORDINGS:
         raise UsageError(f"--recording-format must be one of auto, {', '.join(RECORDINGS)}.")
     if not path.exists():
-        raise UsageError(f"{path}: no such file or folder.")
+        raise MissingPathError(f"{path}: no such file or folder.")
     read = RECORDINGS[format][1] if format != "auto" else _detected(path)
     return read(path, trace)
 
