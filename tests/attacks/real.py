@@ -151,6 +151,6 @@ def costs(data: Path) -> Iterator[list[str]]:
 
 def curve(trace: Trace) -> np.ndarray:
     """The block hit rates of an LRU cache of each of SHARES of the working set."""
-    hits = kvtrace.hit_curve(trace)
+    hits = kvtrace.analysis.hit_curve(trace)
     sizes = np.maximum(1, np.round(SHARES * hits.working_set)).astype(int)
     return np.array([one.block_hit_rate for one in hits.hits(sizes)])
