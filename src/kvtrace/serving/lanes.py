@@ -241,6 +241,11 @@ class ClosedRun(ServingRun):
         return slice(self.warm_up, None)
 
     @property
+    def overload(self) -> None:
+        """None: a lane waits for its requests, so that the load is never more than what is served."""
+        return None
+
+    @property
     def queued_s(self) -> np.ndarray:
         """Time from arrival to admission, of the requests of the window that were served."""
         return served_only((self.started_s - self.arrival_s)[self.counted])
