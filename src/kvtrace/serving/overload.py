@@ -4,8 +4,8 @@ Four facts together make an overload of a run; each alone also happens in a stea
 instance, or all of them) are divided into fifths in the order of their arrivals:
 
 1. The instances never rest: they compute for at least 90 % of the time from the first arrival to their last end.
-2. The median time to first token grows from the third fifth to the fourth, and from that to the last.
-3. In the last fifth it is longer than the median time from the first token to the last. By Little's law, more requests
+2. The median time from arrival to admission grows from the third fifth to the fourth, and from that to the last.
+3. In the last fifth it is longer than the median time from admission to the last token. By Little's law, more requests
    then wait than are served.
 4. The work that arrived until then took at least 1.02 times as long to be served as to arrive. This ratio, offered
    work / served work, is the load that is stated.
@@ -23,6 +23,7 @@ FIFTHS = 5
 FEWEST_REQUESTS = 50  # of a group: ten in each fifth
 BUSY = 0.9  # share of the time
 LEAST_LOAD = 1.02
+LEAST_UNEVEN_LOAD = 1.1  # of some instances only: a router that weighs load sends them fewer requests while they queue
 
 
 @dataclass(frozen=True)
@@ -53,19 +54,19 @@ def _these(instances: int) -> str:
 
 
 def overload(
-    arrival_s: np.ndarray, first_s: np.ndarray, ended_s: np.ndarray, instance: np.ndarray, busy_s: tuple[float, ...]
+    arrival_s: np.ndarray, started_s: np.ndarray, ended_s: np.ndarray, instance: np.ndarray, busy_s: tuple[float, ...]
 ) -> Overload | None:
     """The overload of a run in the open loop; None if its service is steady, or the requests are too few to tell.
 
     Args:
-        arrival_s, first_s, ended_s: Request -> seconds of its arrival, first and last token; NaN if it was rejected.
+        arrival_s, started_s, ended_s: Request -> seconds of its arrival, admission and end; NaN if it was rejected.
         instance: Request -> the instance that served it.
         busy_s: Instance -> its compute time in seconds.
 
     >>> arrival = np.arange(100.0)  # a request a second; each takes two
-    >>> overload(arrival, 2 * arrival + 2, 2 * arrival + 2, np.zeros(100, int), (200.0,))
+    >>> overload(arrival, 2 * arrival, 2 * arrival + 2, np.zeros(100, int), (200.0,))
     Overload(load=2.0, instances=1)
-    >>> overload(arrival, arrival + 0.5, arrival + 0.5, np.zeros(100, int), (50.0,)) is None
+    >>> overload(arrival, arrival, arrival + 0.5, np.zeros(100, int), (50.0,)) is None
     True
     """
     served = np.flatnonzero(~np.isnan(ended_s))
@@ -73,12 +74,12 @@ def overload(
     if not len(served):
         return None
     start = float(arrival_s[served[0]])
-    columns = [column[served] for column in (arrival_s - start, first_s - arrival_s, ended_s - first_s)]
+    columns = [column[served] for column in (arrival_s - start, started_s - arrival_s, ended_s - started_s)]
     places, ends, busy = instance[served], ended_s[served] - start, np.array(busy_s)
     over = []
     for number in range(len(busy)):
         own = places == number
-        if own.any() and busy[number] >= BUSY * ends[own].max() and _load(columns, own):
+        if own.any() and busy[number] >= BUSY * ends[own].max() and (_load(columns, own) or 0) >= LEAST_UNEVEN_LOAD:
             over.append(number)
     if not over and busy.mean() >= BUSY * ends.max():
         over = list(range(len(busy))) if _load(columns, np.ones(len(served), bool)) else []

@@ -118,7 +118,7 @@ class ServingRun(FleetSimulation):
     def overload(self) -> Overload | None:
         """The load, if it exceeds what the instances serve; else None."""
         arrival_s = self.trace.timestamp / 1000
-        return overload(arrival_s, self.first_s, self.ended_s, self.instance, self.busy_s)
+        return overload(arrival_s, self.started_s, self.ended_s, self.instance, self.busy_s)
 
     @property
     @column(key="scheduler")
