@@ -24,6 +24,7 @@ from ..trace.dependencies import COMPLETION, Dependencies
 from ..trace.session_trees import session_trees
 from ..trace.trace import Trace
 from .instances import CHUNK, Deployed, InstanceGroup
+from .overload import Overload
 from .serving_run import ServingRun, served_only
 
 STARTS = ("beginning", "inside")  # where the first tree of each lane starts
@@ -241,7 +242,7 @@ class ClosedRun(ServingRun):
         return slice(self.warm_up, None)
 
     @property
-    def overload(self) -> None:
+    def overload(self) -> Overload | None:
         """None: a lane waits for its requests, so that the load is never more than what is served."""
         return None
 
