@@ -14,6 +14,7 @@ from kvtrace.serving.deployment import Deployment
 from kvtrace.serving.planning.plan_runs import served
 from kvtrace.serving.planning.plan_target import PlannedTier, PlanTarget
 from kvtrace.serving.planning.planning import GIB, plan
+from kvtrace.serving.planning.sizing import TimeErrors
 from kvtrace.serving.routers import PLANNED, ROUTERS
 from kvtrace.serving.run_options import TimeSetup
 from kvtrace.trace.building import toy
@@ -164,3 +165,24 @@ def test_tables_of_a_notebook_or_page_are_all(trace):
         len(tables(result)) > len(tables(result, verbose=False))
         and tables(result)[0].title == f"{result.answer.sentence}."
     )
+
+
+def test_an_overloaded_number_of_instances_does_not_meet_a_target(trace):
+    """Half of the requests of an overload come early enough for any target of the median."""
+    result = plan(trace, A100, PlanTarget(ttft_s=1000.0, quantile=0.01, routers=("sticky",)))
+    over = [point for row in result.instances.routers for point in row.curve if point.overload]
+    assert over and not any(point.meets for point in over) and all(point.ttft_s < 1000 for point in over)
+    assert result.answer.enough > max(point.instances for point in over)
+
+
+def test_a_number_that_is_sure_but_more_than_twice_as_large_is_named_and_not_chosen(trace):
+    target = PlanTarget(ttft_s=2.0, routers=("sticky",))
+    errors = TimeErrors({"p90": (0.8,)}, "a recording")
+    answer = plan(trace, A100, target, errors=errors).answer
+    assert answer.sure is None or answer.sure > 2 * answer.enough
+    assert answer.instances == answer.enough
+
+
+def test_a_trace_with_an_empty_prompt_has_a_plan():
+    trace = toy("", "0 1", "0 1", block_size=512, gap_ms=1000.0)
+    assert plan(trace, A100, PlanTarget(routers=("sticky",))).answer.instances == 1

@@ -121,8 +121,11 @@ def _goal(target: TimeTarget) -> str:
     >>> _goal(TimeTarget(2.0, 0.9, 0.7))
     'p90 TTFT of 2 s, at most 70 % busy'
     """
-    most = "" if target.max_busy is None else f", at most {100 * target.max_busy:g} % busy"
-    return f"{target.place} TTFT of {target.ttft_s:g} s{most}"
+    return f"{target.place} TTFT of {target.ttft_s:g} s{_most_busy(target)}"
+
+
+def _most_busy(target: TimeTarget) -> str:
+    return "" if target.max_busy is None else f", at most {100 * target.max_busy:g} % busy"
 
 
 def _tier_shares(part: TiersPlan) -> str:
@@ -193,7 +196,7 @@ def _tiers(part: TiersPlan) -> TextTable:
 def _instances(part: InstancesPlan, *, short: bool = False) -> TextTable:
     target = part.target
     title = f"Instances for a time to first token of {target.ttft_s:g} s for {target.quantile:.0%} of the requests"
-    table = _table(title, part.assumes)
+    table = _table(f"{title}{_most_busy(target)}", part.assumes)
     rows = [
         row.to_dict() | {"instances": "not met"} if isinstance(row, UnmetTarget)
         else row.to_dict() | {"router": row.router + (" *" if row == part.best else ""), "instances": number_range(row)}
