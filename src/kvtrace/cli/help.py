@@ -76,8 +76,8 @@ GROUPS = {  # group -> its options; a command shows them in this order
     "Engine options": "--capacity-counts --pool --free-order --tree --watermark --engine-block-size --retention",
     "Instances and time": "--instances --router --gpu --gpus --costs --extrapolate --step-tokens --max-requests --scheduler",
     "Closed loop": "--loop --lanes --duration --start-inside --idle-cap --tree-idle-cap --think-scale",
-    "Target": "--ttft --quantile",
-    "Prices": "--input-price --output-price",
+    "Target": "--ttft --quantile --max-busy --spare",
+    "Prices": "--gpu-price --input-price --output-price",
     "Size and load": "--requests --num-requests --sessions --method --scale --tenants --tenant-skew --tenant-cv --step-rates --rates --rates-period --max-rejections",
     "Shape": "--prefix-len-multiplier --prefix-root-multiplier --prompt-len-multiplier --osl-multiplier --min-isl "
     "--max-isl --min-osl --max-osl",
@@ -118,6 +118,9 @@ TYPES: dict[str, click.ParamType] = {  # option -> what it takes, where that is 
     "--sample-sessions": AmountType(units.share),
     "--request-sample": AmountType(units.share),
     "--quantile": AmountType(units.share, 0.01, 0.999),
+    "--max-busy": AmountType(units.share, 0.01, 1),
+    "--spare": AmountType(units.count, 0, 512),
+    "--gpu-price": AmountType(units.decimal, 0, 1_000_000_000),
     "--holdout": AmountType(units.share),
     "--ms-per-token": AmountType(units.in_milliseconds, 0),
     **dict.fromkeys(

@@ -31,21 +31,24 @@ from .output import Outcome, console, print_lines, print_notes, print_result, pr
 from .simulation_options import LoopOptions, loop_options
 
 GPU = "GPU: {rows}, or a JSON file; its keys are in docs/serving/models.md.  [default: h100]"
+MORE = "-v prints all tables: memory, curves, changed assumptions, block sizes, prices."
 GPUS = "GPUs per instance, by tensor parallelism.  [default: 1; with --costs as many as were measured]"
 
 
 @click.command("plan", cls=Command, groups={"--warm-up": "Closed loop", "--seed": "Closed loop"}, examples=(
     "kvtrace plan trace.jsonl --model-config config.json --gpu h100 --ttft 2s",
     "kvtrace plan trace.jsonl --model-config config.json --quantile 95% --tiers dram=512GiB@25GB/s",
+    "kvtrace plan trace.jsonl --model llama-3.1-8b --max-busy 70% --spare 1 --gpu-price 2.5",
     "kvtrace plan trace.jsonl --costs costs.json --extrapolate",
 ))
 @click.argument("trace", metavar="TRACE")
 @click.option("--model", "--model-config", "model_config", metavar="M", help="Model: a name that kvtrace models lists, or its config.json.")
 @gpu_options(gpu=GPU, gpus=GPUS)
 @record_options(TimeSetup, only=("costs_file", "extrapolate"))
-@record_options(PlanTarget, only=("ttft_s", "quantile", "routers", "tiers", "write_through"))
+@record_options(PlanTarget, only=("ttft_s", "quantile", "max_busy", "spare", "routers", "tiers", "write_through"))
 @record_options(Deployment, only=("engine",), settings={"engine": {"rows": completion.engines}})
 @record_options(PlanTarget, only=("mode",))
+@record_options(PlanTarget, only=("gpu_price",))
 @click.option("--input-price", default=3.0, type=click.FloatRange(0), metavar="USD", help="Price of a provider for a million input tokens.")
 @click.option("--output-price", default=15.0, type=click.FloatRange(0), metavar="USD", help="Price of a provider for a million output tokens.")
 @record_options(Deployment, only=LIMITS)
@@ -57,12 +60,14 @@ GPUS = "GPUs per instance, by tensor parallelism.  [default: 1; with --costs as 
 @BLOCK_SIZE
 @json_option("serving/plan.md")
 @click.option("--csv", "as_csv", is_flag=True, help="Print the curves as CSV: one row for each router and number of instances.")
+@click.option("-v", "--verbose", is_flag=True, help="Print all tables: memory, tiers, curves, changed assumptions, block sizes, prices.")
 @FIGURE
 @QUIET
 def plan_command(trace, model_config, as_json, as_csv, quiet, **options):
     """Plan capacity: memory, instances for a target, costs.
 
-    Each table lists its assumptions. The last ones show what changes if an assumption changes. TRACE - is stdin.
+    The first line is the answer; why, and the number of instances if an assumption changes, follow in 40 lines at most.
+    With -v all tables follow, each with its assumptions. TRACE - is stdin.
     """
     from ..formats import reading
     from ..report import plan_tables
@@ -87,8 +92,8 @@ def plan_command(trace, model_config, as_json, as_csv, quiet, **options):
         result = plan(loaded, deployment, target, on_part=work.step, costs=costs, extrapolate=time.extrapolate)
     remarks = remarks_of(loaded, "prefixes", "outputs", "times")
     if not print_result(result.to_dict(), remarks, as_json=as_json, as_csv=plan_tables.as_csv(result) if as_csv else None):
-        print_tables(plan_tables.tables(result))
-        print_notes([*notes, *remarks.values()])
+        print_tables(plan_tables.tables(result, verbose=options["verbose"]))
+        print_notes([*notes, *remarks.values(), *([] if options["verbose"] else [MORE])])
     if not quiet:
         print_lines(("warning", warning) for warning in deployment.warnings)
     write_figure(result)

@@ -41,7 +41,7 @@ TTFT = {"ttft_s": {"help": "With --gpu or --costs: the largest time to first tok
 @MODEL_CONFIG
 @gpu_options(gpu=GPU)
 @record_options(TimeSetup, only=("costs_file", "extrapolate"))
-@record_options(PlanTarget, only=("ttft_s",), settings=TTFT)
+@record_options(PlanTarget, only=("ttft_s", "max_busy", "spare", "gpu_price"), settings=TTFT)
 @DEPLOYMENT
 @ASSUME_OUTPUT
 @KV_BYTES

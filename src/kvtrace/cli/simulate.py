@@ -131,6 +131,7 @@ def simulate_command(trace, capacity, tiers, over_time, per_request, warm_up, qu
         print_tables([*simulation_report.tables(values, simulations.runs, verbose=options["verbose"]), *loop_tables(values["results"])])
         print_notes(simulation_report.isolation_notes(values))
         print_notes(deployment_notes(run.time))
+        print_notes(simulation_report.overload_notes(simulations.runs))
         print_notes(simulation_report.layout_notes(values))
         print_notes(remarks.values())
         print_notes(filter(None, [counted_as_full(run.time.deployment.model, [engine for engine in run.cache.engines if engine not in run.cache.layouts])]))

@@ -295,10 +295,12 @@ def _fidelity(two: Comparison) -> dict[str, Any]:
 
 
 def _plan(plan: Plan) -> dict[str, Any]:
-    """The tables of a plan, and its result in a sentence."""
+    """The answer of a plan in a sentence, the reasons for it, and the tables."""
+    answer, *tables = plan_tables.tables(plan)
     return {
-        "tables": [_cells(table) for table in plan_tables.tables(plan)],
-        "sentence": plan_tables.sentence(plan.instances),
+        "tables": [_cells(table) for table in tables],
+        "sentence": answer.title,
+        "reasons": answer.rows,
     }
 
 

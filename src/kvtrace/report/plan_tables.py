@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from .._base.results import as_json, column, columns_in
 from .._base.tables import TextTable, csv_text
+from ..serving.planning.plan_answer import GIVEN, certainty
 from ..serving.planning.plan_result import (
     BlockSizePlan,
     BlockSizesPlan,
@@ -29,17 +30,22 @@ from ..serving.planning.plan_result import (
     TimeTarget,
     UnmetTarget,
     seconds,
+    usd,
 )
 
+MOST_REASONS = 2  # why no number meets the target; routers differ in their figures
 MARK = {"mark": column(note=True, rank=0)}  # a word after the row
 
 
-def tables(plan: Plan) -> list[TextTable]:
-    """One table for each part of the plan."""
-    parts = [_setting(plan.setting), _memory(plan.memory), _least(plan.memory)]
+def tables(plan: Plan, *, verbose: bool = True) -> list[TextTable]:
+    """The answer of the plan with its reasons, then one table for each part; without `verbose`, those of 40 lines."""
+    answer = _answer(plan)
+    if not verbose:
+        return [answer, *_short(plan)]
+    parts = [answer, _setting(plan.setting), _memory(plan.memory), _least(plan.memory)]
     if plan.tiers is not None:
         parts.append(_tiers(plan.tiers))
-    parts += [_instances(plan.instances), *_unmet(plan.instances), _curve(plan.instances)]
+    parts += [_instances(plan.instances), *_unmet(plan.instances), _curve(plan.instances, plan.instances.routers)]
     if plan.lanes is not None:
         parts.append(_lanes(plan.lanes, plan.instances.target))
     if plan.loop is not None:
@@ -49,27 +55,96 @@ def tables(plan: Plan) -> list[TextTable]:
     return [*parts, _block_sizes(plan.block_sizes), _prices(plan.prices)]
 
 
-def sentence(part: InstancesPlan) -> str:
-    """The result of the plan: the fewest instances for the target and their cost, or the reason why none meet it."""
-    best, target = part.best, part.target
-    if best is None:
-        reasons = list(dict.fromkeys(row.reason for row in part.routers if isinstance(row, UnmetTarget)))
-        return f"No number of instances meets the target. {' '.join(reasons[:1])}"
-    return (
-        f"{best.instances:,} instances behind {best.router} give {target.quantile:.0%} of the requests a time to first "
-        f"token of at most {target.ttft_s:g} s. Serving the trace costs {best.usd:,.2f} USD.{_error_sentence(part)}"
-    )
+def _short(plan: Plan) -> list[TextTable]:
+    """The tables of 40 lines: the routers, and what changes the number; if no number meets the target, the curve."""
+    part = plan.instances
+    if part.best is None:
+        closest = min(part.routers, key=lambda row: min(point.ttft_s for point in row.curve))
+        return [_curve(part, [closest])]
+    routers = _instances(part, short=True)
+    return [routers, _needed(plan.sensitivity, part)] if plan.sensitivity else [routers]
 
 
-def _error_sentence(part: InstancesPlan) -> str:
-    """What the measured errors of simulated times mean for the number of instances."""
-    model_error = part.model_error
-    if model_error is None:
-        return ""
-    few, sure = model_error.fewest_instances, model_error.sure_instances
-    many = "no number is sure to meet the target" if sure is None else f"{sure:,} are sure to meet the target"
-    some = "" if few is None or few == sure else f"{few:,} may be enough, and "
-    return f" Simulated times were wrong by up to {model_error.error:.1%}: {some}{many}."
+def _answer(plan: Plan) -> TextTable:
+    """The answer, and why: a line for each reason."""
+    table = TextTable(f"{plan.answer.sentence}.", has_header=False)
+    table.add_column()
+    table.add_column(dim=True, rank=0)
+    for name, reason in _reasons(plan):
+        table.add_row(name, reason)
+    return table
+
+
+def _reasons(plan: Plan) -> Iterator[tuple[str, str]]:
+    """What the answer rests on: a name and a sentence or two each."""
+    part, answer, setting = plan.instances, plan.answer, plan.setting
+    reasons = dict.fromkeys(row.reason for row in part.routers if isinstance(row, UnmetTarget))
+    yield from (("why", reason) for reason in list(reasons)[: MOST_REASONS if part.best is None else 0])
+    if part.best is not None and part.model_error is not None:
+        yield "target", _met(part.target, part.best)
+        wrong = f"{part.model_error.statistic} was wrong by up to {100 * part.model_error.error:.1f} %"
+        yield "errors", f"Simulated TTFT {wrong} where servers were measured: {certainty(answer)}."
+    if answer.spare and answer.instances:
+        down = _service(part.target, answer.ttft_without_spare or 0.0, answer.busy_without_spare or 0.0)
+        yield "spare", f"With {answer.spare:,} of {answer.instances:,} down: {down}."
+    if answer.usd_per_hour is not None:
+        tokens = f"{answer.usd_per_million_tokens:,.2f} USD per million tokens"
+        yield "cost", f"{usd(answer.usd_per_day)} USD a day, {tokens}."
+    yours = "" if setting.price_source == GIVEN else " Set yours with --gpu-price."
+    yield "price", f"{usd(setting.usd_per_gpu_hour)} USD for a GPU and hour, {setting.price_source}.{yours}"
+    hits = "" if answer.block_hit_rate is None else f", and {100 * answer.block_hit_rate:.1f} % of the blocks hit"
+    unlimited = f"{100 * plan.memory.unlimited_block_hit_rate:.1f} % of the blocks hit"
+    yield "cache", f"An instance has {setting.capacity_gib:,.1f} GiB of KV{hits}. With unlimited memory {unlimited}."
+    if plan.tiers is not None:
+        pays = f"Fetching pays above {plan.tiers.break_even_bandwidth / 1e9:,.1f} GB/s"
+        yield "tiers", f"{_tier_shares(plan.tiers)} of the blocks hit. {pays}."
+    if plan.lanes is not None:
+        yield "sessions", f"{lanes_sentence(plan.lanes, part.target).removesuffix('.')}."
+
+
+def _service(target: TimeTarget, ttft_s: float, busy: float) -> str:
+    return f"{target.place} TTFT {seconds(ttft_s)} s at {100 * busy:.0f} % busy"
+
+
+def _met(target: TimeTarget, best: RouterPlan) -> str:
+    """The target, the fewest instances that meet it, and what the next smaller number has."""
+    meet = "meets" if best.instances == 1 else "meet"
+    service = f"{seconds(best.ttft_s)} s at {100 * best.utilisation:.0f} % busy"
+    fewer = max((p for p in best.curve if p.instances < best.instances), key=lambda p: p.instances, default=None)
+    below = "" if fewer is None else f"; with {fewer.instances:,}, {_service(target, fewer.ttft_s, fewer.utilisation)}"
+    return f"{_goal(target)}: {best.instances:,} behind {best.router} {meet} it in simulation, with {service}{below}."
+
+
+def _goal(target: TimeTarget) -> str:
+    """The target in words.
+
+    >>> _goal(TimeTarget(2.0, 0.9, 0.7))
+    'p90 TTFT of 2 s, at most 70 % busy'
+    """
+    return f"{target.place} TTFT of {target.ttft_s:g} s{_most_busy(target)}"
+
+
+def _most_busy(target: TimeTarget) -> str:
+    return "" if target.max_busy is None else f", at most {100 * target.max_busy:g} % busy"
+
+
+def _tier_shares(part: TiersPlan) -> str:
+    """The share of blocks that each tier hits, in an instance that serves the whole trace."""
+    return "In one cache " + ", ".join(f"{row.name} {100 * row.share:.1f} %" for row in part.rows)
+
+
+def _needed(part: list[Sensitivity], instances: InstancesPlan) -> TextTable:
+    """The instances that the target needs, one row for each assumption, one column for each factor."""
+    assert instances.best is not None
+    table = TextTable("Instances in simulation if an assumption is so many times as large", remedy="use --json")
+    table.add_column("assumption")
+    factors = sorted({row.factor for row in part if row.what != "plan"})
+    table.add_columns([f"{factor:g}" for factor in factors], right=True)
+    for what in dict.fromkeys(row.what for row in part if row.what != "plan"):
+        rows = [row for row in part if row.what == what]
+        cells = {row.factor: "not met" if row.instances is None else f"{row.instances:,}" for row in rows}
+        table.add_row(what, *(cells.get(factor, "-") for factor in factors))
+    return table
 
 
 def _lanes(part: LanesPlan, target: TimeTarget) -> TextTable:
@@ -77,9 +152,9 @@ def _lanes(part: LanesPlan, target: TimeTarget) -> TextTable:
         point.to_dict() | {"mark": "misses" if not point.meets else "largest" if point.lanes == part.lanes else "meets"}
         for point in part.curve
     ]
-    shown = ("lanes", "ttft_s", "e2e", "block_hit_rate", "sessions_per_hour", "usd_per_session", "mark")
+    shown = ("lanes", "ttft_s", "e2e", "block_hit_rate", "utilisation", "sessions_per_hour", "usd_per_session", "mark")
     table = _table(lanes_sentence(part, target), part.assumes)
-    return table.add_results(columns_in(LanePoint) | MARK, rows, shown, ttft_s=f"TTFT {quantile_name(target)}")
+    return table.add_results(columns_in(LanePoint) | MARK, rows, shown, ttft_s=f"TTFT {target.place}")
 
 
 def lanes_sentence(part: LanesPlan, target: TimeTarget) -> str:
@@ -95,7 +170,7 @@ def _setting(part: PlanSetting) -> TextTable:
     table.add_column()
     table.add_column(dim=True, rank=0)
     table.add_row("requests", f"{part.requests:,} in blocks of {part.block_size:,} tokens")
-    table.add_row("instance", f"{part.gpus_per_instance} x {part.gpu}, {part.usd_per_instance_hour:.2f} USD per hour")
+    table.add_row("instance", f"{part.gpus_per_instance} x {part.gpu}, {part.usd_per_instance_hour:.2f} USD an hour")
     kv = f"{part.capacity_blocks:,} blocks, {part.kv_bytes_per_token:,} bytes per token"
     table.add_row("KV cache", f"{part.capacity_gib:,.1f} GiB: {kv}")
     return table
@@ -118,22 +193,25 @@ def _tiers(part: TiersPlan) -> TextTable:
     return table.add_results(columns_in(TierPlan), as_json(part.rows))
 
 
-def _instances(part: InstancesPlan) -> TextTable:
+def _instances(part: InstancesPlan, *, short: bool = False) -> TextTable:
     target = part.target
     title = f"Instances for a time to first token of {target.ttft_s:g} s for {target.quantile:.0%} of the requests"
-    table = _table(title, part.assumes)
+    table = _table(f"{title}{_most_busy(target)}", part.assumes)
     rows = [
         row.to_dict() | {"instances": "not met"} if isinstance(row, UnmetTarget)
         else row.to_dict() | {"router": row.router + (" *" if row == part.best else ""), "instances": number_range(row)}
         for row in part.routers
     ]  # fmt: skip
-    shown = ("router", "instances", "ttft_s", "tpot", "block_hit_rate", "utilisation", "usd")
-    table.add_results(columns_in(RouterPlan), rows, shown, ttft_s=f"TTFT {quantile_name(target)}")
+    shown = ("router", "instances", "ttft_s", "tpot", "block_hit_rate", "utilisation", "usd_per_hour")
+    table.add_results(columns_in(RouterPlan), rows, shown, ttft_s=f"TTFT {target.place}")
     best = part.best
+    if short:
+        table.caption = "* fewest instances" if len(rows) > 1 else ""
+        return table
     if part.model_error is not None:
         table.caption += f"; {_error_caption(part.model_error)}"
     if best is not None:
-        saves = f"{best.saved_compute_s:,.0f} s of GPU compute, {best.saved_usd:,.2f} USD"
+        saves = f"{best.saved_compute_s:,.0f} s of GPU compute, {best.saved_usd_per_hour:,.2f} USD an hour"
         table.caption += f"; * fewest instances; its hits save {saves}; all figures are for the smallest number"
     return table
 
@@ -164,15 +242,15 @@ def _unmet(part: InstancesPlan) -> list[TextTable]:
     return [table]
 
 
-def _curve(part: InstancesPlan) -> TextTable:
+def _curve(part: InstancesPlan, routers: Sequence[RouterPlan | UnmetTarget]) -> TextTable:
     table = _table("Time to first token in seconds, and cost, by number of instances")
     table.caption = "hit rate: of blocks; all simulated numbers: kvtrace plan --csv"
     rows = [
         {"router": "" if number else row.router} | point.to_dict()
-        for row in part.routers
+        for row in routers
         for number, point in enumerate(_shown(row))
     ]
-    shown = ("router", "instances", "ttft", "block_hit_rate", "usd", "meets")
+    shown = ("router", "instances", "ttft", "block_hit_rate", "utilisation", "usd_per_hour", "meets")
     return table.add_results(
         columns_in(RouterPlan) | columns_in(InstancesPoint), rows, shown, block_hit_rate="hit rate"
     )
@@ -194,18 +272,10 @@ def number_range(row: RouterPlan) -> str:
     return f"{row.instances:,} to {row.most_instances:,}" if more else f"{row.instances:,} only"
 
 
-def quantile_name(target: TimeTarget) -> str:
-    """The quantile of a target as a label.
-
-    >>> quantile_name(TimeTarget(2.0, 0.9))
-    'p90'
-    """
-    return f"p{100 * target.quantile:g}"
-
-
 CSV_COLUMNS = (
     "router", "instances", "meets", "ttft_p50_s", "ttft_p90_s", "ttft_p99_s", "ttft_s", "ttft_low", "ttft_high",
     "tpot_p50_s", "block_hit_rate", "imbalance", "utilisation", "rejected", "usd", "usd_per_million_requests",
+    "usd_per_hour", "usd_per_million_tokens",
 )  # fmt: skip
 
 
@@ -236,8 +306,8 @@ def _sensitivity(part: list[Sensitivity], instances: InstancesPlan) -> TextTable
     table.caption = "interval: bootstrap over windows of consecutive requests"
     columns = columns_in(Sensitivity) | {"interval": column("90 % interval", str)}
     rows = [row.to_dict() | {"interval": f"{seconds(row.ttft_low)} to {seconds(row.ttft_high)} s"} for row in part]
-    shown = ("what", "factor", "ttft_s", "interval", "instances", "usd")
-    return table.add_results(columns, rows, shown, ttft_s=f"TTFT {quantile_name(instances.target)}")
+    shown = ("what", "factor", "ttft_s", "interval", "instances", "usd_per_hour")
+    return table.add_results(columns, rows, shown, ttft_s=f"TTFT {instances.target.place}")
 
 
 def _block_sizes(part: BlockSizesPlan) -> TextTable:

@@ -19,6 +19,7 @@ from .._base.units import GIB
 from ..cache.simulation import ROOTS_FIRST, SCHEMA, Simulation, evicts_roots_first, gap_to
 from ..serving.instances import FleetSimulation, is_routed
 from ..serving.run import Isolation, sentence
+from ..serving.serving_run import ServingRun
 from ..trace.hits import RATES
 from ..trace.trace import Trace
 
@@ -106,6 +107,17 @@ def warning(simulation: Simulation) -> str | None:
     """One line on a run whose instances had very uneven loads, or with a drafter, or None."""
     uneven = simulation.warning if isinstance(simulation, FleetSimulation) else None
     return uneven or (simulation.setting.warning if simulation.setting.drafting else None)
+
+
+def overload_notes(runs: Iterable[Simulation]) -> list[str]:
+    """A sentence on the overload of the runs, for the largest load; nothing if the service of each is steady."""
+    rows = list(runs)
+    over = [(run.overload, run.instances) for run in rows if isinstance(run, ServingRun) and run.overload]
+    if not over:
+        return []
+    worst, instances = max(over, key=lambda row: row[0].load)
+    some = f" {len(over):,} of {len(rows):,} rows are overloaded; this is the largest load." if len(rows) > 1 else ""
+    return [f"{worst.sentence(instances)}{some}"]
 
 
 def tables(values: dict[str, Any], runs: Iterable[Simulation], *, verbose: bool = False) -> list[TextTable]:

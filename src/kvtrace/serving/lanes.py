@@ -24,6 +24,7 @@ from ..trace.dependencies import COMPLETION, Dependencies
 from ..trace.session_trees import session_trees
 from ..trace.trace import Trace
 from .instances import CHUNK, Deployed, InstanceGroup
+from .overload import Overload
 from .serving_run import ServingRun, served_only
 
 STARTS = ("beginning", "inside")  # where the first tree of each lane starts
@@ -245,6 +246,11 @@ class ClosedRun(ServingRun):
     def counted(self) -> slice:
         """The requests of the window."""
         return slice(self.warm_up, None)
+
+    @property
+    def overload(self) -> Overload | None:
+        """None: a lane waits for its requests, so that the load is never more than what is served."""
+        return None
 
     @property
     def queued_s(self) -> np.ndarray:

@@ -10,6 +10,7 @@ import numpy as np
 from .._base.results import any_value, column
 from ..cache.tiered import TierDict, hits_by_tier
 from .instances import FleetSimulation, Timeline
+from .overload import Overload, overload
 from .schedulers.base import Scheduler, Tier
 
 FIRST_TIER = "hbm"
@@ -111,6 +112,13 @@ class ServingRun(FleetSimulation):
     def utilisation(self) -> list[float]:
         """Compute time of each instance, as a share of the time up to the last end."""
         return [busy / self.makespan_s if self.makespan_s else 0.0 for busy in self.busy_s]
+
+    @property
+    @column(optional=True)
+    def overload(self) -> Overload | None:
+        """The load, if it exceeds what the instances serve; else None."""
+        arrival_s = self.trace.timestamp / 1000
+        return overload(arrival_s, self.started_s, self.ended_s, self.instance, self.busy_s)
 
     @property
     @column(key="scheduler")

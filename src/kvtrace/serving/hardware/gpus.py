@@ -71,6 +71,7 @@ def number(name: str, value: Any, least: float, greatest: float) -> None:
 FIGURES: dict[str, Any] = orjson.loads(Path(__file__).with_name("gpus.json").read_bytes())
 
 
+ASSUMED_PRICE: str = FIGURES["sources"]["price"]  # where the prices of the table come from
 ALL_REDUCES = 2  # of a layer: after attention, after the MLP
 ACTIVATION_BYTES = 2  # of a value that GPUs exchange: bf16
 

@@ -6,10 +6,11 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ..._base.results import Described, DescribedResult, PlottedResult, column, columns_of
+from ..overload import Overload
 from ..routers import RouterName
 from ..serving_run import TPOT, TTFT, Quantiles
 
-SCHEMA = 4  # version of the keys
+SCHEMA = 5  # version of the keys
 
 
 def seconds(value: float) -> str:
@@ -19,6 +20,16 @@ def seconds(value: float) -> str:
     ('1.99', '11,378')
     """
     return f"{value:,.2f}" if value < 100 else f"{value:,.0f}"
+
+
+def usd(amount: float | None) -> str:
+    """An amount of USD, with cents where it has some and is below 1,000.
+
+    >>> usd(21.0), usd(2.4), usd(1234.5)
+    ('21', '2.40', '1,234')
+    """
+    amount = amount or 0.0
+    return f"{amount:,.0f}" if amount >= 1000 or amount == round(amount) else f"{amount:,.2f}"
 
 
 @dataclass(frozen=True)
@@ -36,6 +47,8 @@ class PlanSetting(Described):
     capacity_blocks: int  # of KV cache in an instance's GPUs
     capacity_gib: float
     usd_per_instance_hour: float
+    usd_per_gpu_hour: float
+    price_source: str  # of the price of a GPU
     assumes: list[str]
 
 
@@ -103,6 +116,13 @@ class TimeTarget(Described):
 
     ttft_s: float
     quantile: float
+    max_busy: float | None = None  # largest share of the time that instances are busy
+    spare: int = 0  # instances beyond those that the load needs
+
+    @property
+    def place(self) -> str:
+        """The quantile, as in "p90"."""
+        return f"p{100 * self.quantile:g}"
 
 
 @dataclass(frozen=True)
@@ -127,8 +147,10 @@ class FleetFigures(Described):
     block_hit_rate: float = field(metadata=column("block hit rate", ".4f"))
     imbalance: float
     utilisation: float = field(metadata=column("busy", ".0%"))
-    usd: float = field(metadata=column("USD", ",.2f", rank=0))
+    usd_per_hour: float = field(metadata=column("USD/hour", ",.2f", rank=0))
+    usd: float  # of the trace, from its first arrival to its last token
     usd_per_million_requests: float
+    usd_per_million_tokens: float  # of prompts and outputs
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -139,6 +161,12 @@ class InstancesPoint(FleetFigures):
         metadata=column("target", ("not met", "met").__getitem__)
     )
     rejected: int  # requests that do not fit into an instance
+    overload: Overload | None = field(default=None, metadata=column(optional=True))
+
+    @property
+    def serves_all(self) -> bool:
+        """Whether every request is served, in a steady service."""
+        return not self.rejected and self.overload is None
 
 
 @dataclass(frozen=True)
@@ -157,7 +185,7 @@ class RouterPlan(FleetFigures):
 
     router: RouterName = field(metadata=column("router", rank=0))
     saved_compute_s: float  # by hits
-    saved_usd: float
+    saved_usd_per_hour: float
     most_instances: int | None  # the last number before one that misses the target; None: all larger ones meet it
     curve: list[InstancesPoint]  # all numbers that were simulated
 
@@ -188,6 +216,32 @@ class InstancesPlan(Described):
 
 
 @dataclass(frozen=True)
+class PlanAnswer(Described):
+    """How many instances to run, what that costs, and what the service is then; or what would meet the target.
+
+    The numbers that may be enough, and are sure, are without the spare instances.
+    """
+
+    sentence: str
+    instances: int | None  # to run, spare ones included; None: no number meets the target
+    gpus: int | None  # of all these instances
+    router: RouterName | None
+    spare: int
+    may_be_enough: int | None  # the fewest, if simulated times are too long by their measured error
+    enough: int | None  # the fewest, if simulated times are right
+    sure: int | None  # the fewest, if simulated times are too short by their measured error; None: no number is
+    usd_per_hour: float | None
+    usd_per_day: float | None
+    usd_per_million_tokens: float | None  # of prompts and outputs, at the rate of the trace
+    ttft: float | None  # seconds, at the target's quantile, with all instances running
+    busy: float | None  # share of the time
+    ttft_without_spare: float | None  # with the spare instances down
+    busy_without_spare: float | None
+    block_hit_rate: float | None
+    remedies: list[str]  # what would meet the target, if no number does
+
+
+@dataclass(frozen=True)
 class BlockSizePlan(Described):
     """The possible hits in blocks of one size."""
 
@@ -211,8 +265,10 @@ class PricePlan(Described):
 
     ttl: str = field(metadata=column("time to live", rank=0))  # "none", "5m" or "1h"
     token_hit_rate: float = field(metadata=column("token hit rate", ".4f"))
-    usd: float = field(metadata=column("USD", ",.2f", rank=0))
-    saved: float = field(metadata=column("saved", ",.2f"))  # USD, against no caching
+    usd: float  # of the trace
+    saved: float  # of the trace, against no caching
+    usd_per_hour: float | None = field(metadata=column("USD/hour", ",.2f", rank=0, none="-"))  # of the trace's time
+    saved_per_hour: float | None = field(metadata=column("saved/hour", ",.2f", none="-"))
 
 
 @dataclass(frozen=True)
@@ -247,6 +303,7 @@ class LanePoint(Described):
     ttft_high: float
     tpot: Quantiles
     e2e: Quantiles = field(metadata=column("end to end p50", seconds, unit=" s", parts={("p50",): "end to end p50"}))
+    utilisation: float = field(metadata=column("busy", ".0%"))
     requests_per_s: float
     sessions_per_hour: float = field(metadata=column("sessions per hour", ",.1f"))
     block_hit_rate: float = field(metadata=column("block hit rate", ".4f"))
@@ -274,7 +331,7 @@ class Sensitivity(Described):
     instances: int | None = field(  # the fewest that meet the target; None where no number does
         metadata=column("instances", ",", rank=0, none="not met")
     )
-    usd: float | None = field(metadata=column("USD", ",.2f", rank=0))  # their cost
+    usd_per_hour: float | None = field(metadata=column("USD/hour", ",.2f", rank=0))  # their cost
     ttft_s: float = field(
         metadata=column("TTFT", seconds, unit=" s")
     )  # at the target's quantile, with the planned number of instances
@@ -288,6 +345,7 @@ class Plan(DescribedResult, PlottedResult):
 
     _schema = SCHEMA
 
+    answer: PlanAnswer
     setting: PlanSetting
     memory: MemoryPlan
     tiers: TiersPlan | None  # None without lower tiers
@@ -299,13 +357,13 @@ class Plan(DescribedResult, PlottedResult):
     lanes: LanesPlan | None = field(default=None, metadata=column(optional=True))  # in a closed loop
 
     def _headline(self) -> str:
-        part, best, target = self.setting, self.instances.best, self.instances.target
+        part, target, answer = self.setting, self.instances.target, self.answer
         gpus = f"{part.model}, {part.gpus_per_instance} x {part.gpu}, {part.capacity_gib:,.1f} GiB of KV cache"
         goal = f"TTFT {target.ttft_s:g} s for {target.quantile:.0%}"
-        if best is None:
+        if answer.instances is None:
             return f"{gpus}, {goal}: target not met"
-        cost = f"{best.usd_per_million_requests:,.2f} USD per million requests"
-        return f"{gpus}, {goal}: instances={best.instances:,}, {best.router}, {cost}"
+        cost = f"{usd(answer.usd_per_hour)} USD an hour"
+        return f"{gpus}, {goal}: instances={answer.instances:,}, {answer.router}, {cost}"
 
     def _columns(self) -> dict[str, list[Any]]:
         """One row for each router."""

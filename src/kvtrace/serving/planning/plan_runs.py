@@ -140,6 +140,11 @@ class InstanceRuns:
         run = self.planned.run(self.trace.block_size, self.blocks, self.router)
         return served(self.trace, run.changed(instances=count))
 
+    def served_hours(self, count: int) -> float:
+        """Hours from the first arrival to the last token with a number of instances."""
+        point = self.at(count)
+        return point.usd / point.usd_per_hour if point.usd_per_hour else 0.0
+
     @property
     def largest(self) -> int:
         """The largest number to try: an instance without a request changes nothing."""
@@ -168,7 +173,7 @@ class InstanceRuns:
 
         def meets(count: int) -> bool:
             point = self.at(count)
-            return not point.rejected and point.ttft_s <= limit_s
+            return point.serves_all and point.ttft_s <= limit_s and self.target.allows(point.utilisation)
 
         return fewest(meets, min(near, self.largest), self.largest)
 
@@ -197,15 +202,17 @@ def fewest(meets: Callable[[int], bool], near: int, largest: int) -> int | None:
 
 def _point(run: ServingRun, roofline: Roofline, target: PlanTarget) -> InstancesPoint:
     figures, times = run.to_dict(), run.ttft_s
-    usd = run.instances * roofline.gpus * roofline.gpu.price_per_hour * run.makespan_s / 3600
+    usd_per_hour = run.instances * roofline.gpus * roofline.gpu.price_per_hour
+    usd, tokens = usd_per_hour * run.makespan_s / 3600, int((run.trace.input_length + run.trace.output_length).sum())
+    busy, serves_all = float(np.mean(figures["utilisation"])), not run.rejected and run.overload is None
     ttft_s = float(np.quantile(times, target.quantile)) if len(times) else 0.0
     low, high = quantile_interval(times, target.quantile)
     return InstancesPoint(
-        instances=run.instances, meets=not run.rejected and ttft_s <= target.ttft_s, ttft_s=ttft_s, ttft_low=low,
+        instances=run.instances, meets=serves_all and target.met_by(ttft_s, busy), ttft_s=ttft_s, ttft_low=low,
         ttft_high=high, ttft=figures["ttft_s"], tpot=figures["tpot_s"], requests_per_s=figures["requests_per_s"],
         block_hit_rate=figures["block_hit_rate"], imbalance=figures["imbalance"],
-        utilisation=float(np.mean(figures["utilisation"])), rejected=run.rejected, usd=usd,
-        usd_per_million_requests=usd * 1e6 / max(1, len(run.trace)),
+        utilisation=busy, rejected=run.rejected, overload=run.overload, usd=usd, usd_per_hour=usd_per_hour,
+        usd_per_million_requests=usd * 1e6 / max(1, len(run.trace)), usd_per_million_tokens=usd * 1e6 / max(1, tokens),
     )  # fmt: skip
 
 
@@ -262,7 +269,7 @@ def with_unshared(trace: Trace, share: float, *, seed: int = 0) -> Trace:
 def _row(what: str, factor: float, runs: InstanceRuns, planned: int) -> Sensitivity:
     point, fewest = runs.at(planned), runs.fewest(planned)
     return Sensitivity(
-        what, factor, fewest, None if fewest is None else runs.at(fewest).usd, point.ttft_s, point.ttft_low,
+        what, factor, fewest, None if fewest is None else runs.at(fewest).usd_per_hour, point.ttft_s, point.ttft_low,
         point.ttft_high,
     )  # fmt: skip
 

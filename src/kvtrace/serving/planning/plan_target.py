@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from ..schedulers.base import BatchLimits, Scheduler, Tier
 
 TARGET = "Target"  # group of --help
+MAX_SPARE = 512
 
 
 @dataclass(frozen=True)
@@ -67,6 +68,17 @@ class PlanTarget:
         parse=lambda ms: ms / 1000,
     )  # fmt: skip
     quantile: float = option(0.9, "Target: the share of the requests that must meet --ttft.", metavar="Q", group=TARGET)
+    max_busy: float | None = option(
+        None, "Target: the largest share of the time that instances are busy, on average. Example: 70%.", metavar="S",
+        group=TARGET, parse=float,
+    )  # fmt: skip
+    spare: int = option(
+        0, "Instances beyond those that the load needs, as for N+1.", metavar="N", minimum=0, group=TARGET
+    )
+    gpu_price: float | None = option(
+        None, "Price of a GPU for an hour, in place of the one that kvtrace assumes.", metavar="USD", group="Prices",
+        parse=float,
+    )  # fmt: skip
     tiers: Sequence[PlannedTier] = option(  # of an instance
         (), "Tiers of an instance below its GPUs, fastest first. Example: dram=512GiB@25GB,ssd=4TB@3GB.",
         metavar="NAME=SIZE@RATE,...", group=TIME, parse=lambda text: tuple(map(PlannedTier.parse, names(text))),
@@ -88,6 +100,20 @@ class PlanTarget:
         metavar="M", group=CACHE,
     )  # fmt: skip
     loop: ClosedLoop | None = None  # plan lanes of a closed loop too; its number of lanes is not used
+
+    def __post_init__(self) -> None:
+        if self.max_busy is not None and not 0 < self.max_busy <= 1:
+            raise UsageError("--max-busy must be above 0 % and at most 100 %. Example: 70%.")
+        if not 0 <= self.spare <= MAX_SPARE:
+            raise UsageError(f"--spare must be from 0 to {MAX_SPARE}.")
+
+    def met_by(self, ttft_s: float, busy: float) -> bool:
+        """Whether a time to first token at the quantile, and a share of the time, meet the target."""
+        return ttft_s <= self.ttft_s and self.allows(busy)
+
+    def allows(self, busy: float) -> bool:
+        """Whether instances may be busy for this share of the time."""
+        return self.max_busy is None or busy <= self.max_busy
 
     def on(self, time: TimeSetup, layout: CacheLayout | None = None) -> Planned:
         """The target on a deployment; the engine is `reference` if the deployment's has fewer tiers.
@@ -121,7 +147,11 @@ class PlanTarget:
         target = self
         if groups is not None and tuple(self.routers) == PLANNED:  # without those that count blocks of full attention
             target = replace(self, routers=[name for name in PLANNED if name not in FULL_ATTENTION])
-        return Planned(target, replace(time, deployment=deployment).resolved([engine]), groups)
+        resolved = replace(time, deployment=deployment).resolved([engine])
+        if self.gpu_price is not None and resolved.roofline:
+            gpu = replace(resolved.roofline.gpu, price_per_hour=self.gpu_price)
+            resolved = resolved.with_roofline(replace(resolved.roofline, gpu=gpu))
+        return Planned(target, resolved, groups)
 
 
 @dataclass(frozen=True)

@@ -26,12 +26,14 @@ from ...trace.trace import Trace
 from ...trace.unknown import OUTPUTS, PREFIXES, require_known
 from ..calibration.costs import CalibratedRoofline, Costs, excess
 from ..deployment import Deployment
-from ..hardware import Roofline
+from ..hardware import GPUS, Roofline
+from ..hardware.gpus import ASSUMED_PRICE
 from ..hardware.room import kv_room, least_gpus
 from ..lanes import require_dependencies
 from ..models.engine_layout import layouts_for
 from ..run_options import TimeSetup
 from ..serving_run import ServingRun
+from .plan_answer import GIVEN, plan_answer
 from .plan_result import (
     BlockSizePlan,
     BlockSizesPlan,
@@ -41,6 +43,7 @@ from .plan_result import (
     MemoryPlan,
     MemoryPoint,
     Plan,
+    PlanAnswer,
     PlanSetting,
     PricePlan,
     PricesPlan,
@@ -71,6 +74,7 @@ Part = TypeVar("Part")
 GIB = 1 << 30
 POINTS = 12
 EXPECTED_RUNS = 12  # simulations of a router, for its progress
+MS_PER_HOUR = 3_600_000
 TTLS = {"5m": 300, "1h": 3600}
 
 
@@ -127,11 +131,13 @@ def plan(
         report(name)
         return compute()
 
+    sized, answer = part("instances", lambda: instances(trace, planned, errors))
     result = Plan(
+        answer=answer,
         setting=_setting(trace, planned),
         memory=part("memory", lambda: memory(trace, hit_curve(trace), planned.roofline, layout is not None)),
         tiers=part("tiers", lambda: tiers(trace, planned)),
-        instances=part("instances", lambda: instances(trace, planned, errors)),
+        instances=sized,
         block_sizes=part("block_sizes", lambda: block_sizes(trace)),
         prices=part("prices", lambda: prices(trace, target)),
         lanes=part("lanes", lambda: lanes_plan(trace, planned)) if target.loop else None,
@@ -194,7 +200,8 @@ def _setting(trace: Trace, planned: Planned) -> PlanSetting:
         gpus_per_instance=roofline.gpus, deployment=deployment.to_dict(),
         kv_bytes_per_token=model.kv_bytes_per_token, weight_bytes=model.weight_bytes,
         capacity_blocks=blocks, capacity_gib=blocks * block_bytes / GIB,
-        usd_per_instance_hour=roofline.gpus * gpu.price_per_hour,
+        usd_per_instance_hour=roofline.gpus * gpu.price_per_hour, usd_per_gpu_hour=gpu.price_per_hour,
+        price_source=_price_source(planned),
         assumes=[
             *_calibrated(roofline),
             f"{roofline.reached_compute_share:.0%} of peak arithmetic, {roofline.reached_bandwidth_share:.0%} of peak "
@@ -204,6 +211,15 @@ def _setting(trace: Trace, planned: Planned) -> PlanSetting:
             *deployment.not_in_times,
         ],
     )  # fmt: skip
+
+
+def _price_source(planned: Planned) -> str:
+    """Where the price of a GPU comes from."""
+    gpu = planned.roofline.gpu
+    if planned.target.gpu_price is not None:
+        return GIVEN
+    row = GPUS.get(gpu.name)
+    return ASSUMED_PRICE if row and row.price_per_hour == gpu.price_per_hour else "as the GPU's description has it"
 
 
 def _calibrated(roofline: Roofline) -> list[str]:
@@ -304,8 +320,8 @@ def tiers(trace: Trace, planned: Planned, blocks: int | None = None) -> TiersPla
     return TiersPlan(rows, float(roofline.break_even_bandwidth(trace.block_size)), assumes=[*how, *own_links])
 
 
-def instances(trace: Trace, planned: Planned, errors: TimeErrors = UNFITTED) -> InstancesPlan:
-    """Times and cost by the number of instances behind each router, and the best router for the target."""
+def instances(trace: Trace, planned: Planned, errors: TimeErrors = UNFITTED) -> tuple[InstancesPlan, PlanAnswer]:
+    """Times and cost by the number of instances behind each router, the best router for the target, and the answer."""
     floor, target = prefill_floor(trace, planned), planned.target
     runs = {router: InstanceRuns(trace, planned, router) for router in target.routers}
     routers = []
@@ -314,13 +330,15 @@ def instances(trace: Trace, planned: Planned, errors: TimeErrors = UNFITTED) -> 
             routers.append(router_plan(runs[router], floor))
     meeting = [row for row in routers if isinstance(row, RouterPlan)]
     best = min(meeting, key=lambda row: (row.instances, row.ttft_s), default=None)
-    return InstancesPlan(
-        target=TimeTarget(target.ttft_s, target.quantile), floor=floor, routers=routers, best=best,
+    part = InstancesPlan(
+        target=TimeTarget(target.ttft_s, target.quantile, target.max_busy, target.spare), floor=floor,
+        routers=routers, best=best,
         model_error=None if best is None else model_error(runs[best.router], best, errors),
         assumes=["the trace's own arrivals", _scheduling(planned),
                  f"{planned.limits.step_tokens:,} tokens per step, {planned.limits.requests:,} requests at once",
                  "bisection finds the smallest number; near the target it is accurate to one or two instances"],
     )  # fmt: skip
+    return part, plan_answer(part, runs)
 
 
 def _scheduling(planned: Planned) -> str:
@@ -364,12 +382,21 @@ def prices(trace: Trace, target: PlanTarget) -> PricesPlan:
     """The cost and savings of a provider's prompt cache, by the time to live of prefixes after their last use."""
     price = target.prices
     plain = float(price.cost(0, trace.input_length, trace.output_length, ttl="none").sum())
-    rows = [PricePlan("none", token_hit_rate=0.0, usd=plain, saved=0.0)]
+    hours = float(np.ptp(trace.timestamp)) / MS_PER_HOUR if len(trace) else 0.0
+
+    def row(ttl: str, token_hit_rate: float, usd: float) -> PricePlan:
+        saved = plain - usd
+        return PricePlan(
+            ttl, token_hit_rate, usd, saved, usd_per_hour=usd / hours if hours else None,
+            saved_per_hour=saved / hours if hours else None,
+        )  # fmt: skip
+
+    rows = [row("none", 0.0, plain)]
     for ttl, seconds in TTLS.items():
         simulation = simulate(trace, max(1, trace.working_set), f"ttl:{seconds}s")
         hit = leading_tokens(trace, simulation.hit_blocks)
         usd = float(price.cost(hit, trace.input_length, trace.output_length, ttl=ttl).sum())
-        rows.append(PricePlan(ttl, simulation.hits.token_hit_rate, usd, plain - usd))
+        rows.append(row(ttl, simulation.hits.token_hit_rate, usd))
     return PricesPlan(
         rows, best=min((row.usd, row.ttl) for row in rows)[1],
         assumes=[f"{price.input_per_token * 1e6:g} USD per million input tokens, "

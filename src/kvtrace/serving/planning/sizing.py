@@ -118,10 +118,11 @@ def router_plan(runs: InstanceRuns, floor: PrefillFloor) -> RouterPlan | UnmetTa
     best, curve = runs.at(least), runs.curve()
     missing = [point.instances for point in curve if point.instances > least and not point.meets]
     meeting = [point.instances for point in curve if least <= point.instances < min(missing, default=MAX_INSTANCES + 1)]
-    saved_s = _saved_s(runs, least)
+    saved_s, hours = _saved_s(runs, least), runs.served_hours(least)
     return RouterPlan(
         router=runs.router, **{figure.name: getattr(best, figure.name) for figure in fields(FleetFigures)},
-        saved_compute_s=saved_s, saved_usd=float(runs.roofline.usd(saved_s)),
+        saved_compute_s=saved_s,
+        saved_usd_per_hour=float(runs.roofline.usd(saved_s)) / hours if hours else 0.0,
         most_instances=meeting[-1] if missing else None, curve=curve,
     )  # fmt: skip
 
@@ -149,7 +150,8 @@ def _saved_s(runs: InstanceRuns, count: int) -> float:
     """The compute time that the hits save."""
     run, roofline = runs.served(count), runs.roofline
     tokens = run.trace.input_length
-    return float((roofline.compute_s(tokens) - roofline.compute_s(tokens - run.cached_tokens, run.cached_tokens)).sum())
+    cached = np.clip(run.cached_tokens, 0, tokens)  # of an empty prompt too
+    return float((roofline.compute_s(tokens) - roofline.compute_s(tokens - cached, cached)).sum())
 
 
 def _reason(runs: InstanceRuns, floor: PrefillFloor, last: InstancesPoint) -> str:
@@ -157,6 +159,9 @@ def _reason(runs: InstanceRuns, floor: PrefillFloor, last: InstancesPoint) -> st
     target = runs.target
     limit, place = f"the target of {target.ttft_s:g} s", f"p{100 * target.quantile:g}"
     alone = f"Prefill alone takes {_above(floor.without_hits_s, target.ttft_s)} s at {place} without hits"
+    if last.ttft_s <= target.ttft_s and not last.rejected:
+        busy = f"they are busy for {last.utilisation:.0%} of the time"
+        return f"TTFT is {last.ttft_s:.3g} s at {place} on {last.instances:,} instances, but {busy}."
     if last.rejected:
         return f"{last.rejected:,} requests do not fit into an instance. Use more GPUs per instance."
     if floor.with_hits_s > target.ttft_s:
@@ -233,10 +238,11 @@ def _lane_point(run: ClosedRun, roofline: Roofline, target: PlanTarget) -> LaneP
     ttft_s = float(np.quantile(times, target.quantile)) if len(times) else 0.0
     low, high = quantile_interval(times, target.quantile)
     per_hour = figures["loop"]["sessions_per_hour"]
-    cost = roofline.gpus * roofline.gpu.price_per_hour
+    cost, busy = roofline.gpus * roofline.gpu.price_per_hour, figures["utilisation"][0]
     return LanePoint(
-        lanes=run.loop.lanes, meets=not run.rejected and ttft_s <= target.ttft_s, ttft_s=ttft_s, ttft_low=low,
-        ttft_high=high, tpot=figures["tpot_s"], e2e=figures["e2e_s"], requests_per_s=figures["requests_per_s"],
+        lanes=run.loop.lanes, meets=not run.rejected and target.met_by(ttft_s, busy), ttft_s=ttft_s,
+        ttft_low=low, ttft_high=high, utilisation=busy, tpot=figures["tpot_s"], e2e=figures["e2e_s"],
+        requests_per_s=figures["requests_per_s"],
         sessions_per_hour=per_hour, block_hit_rate=figures["block_hit_rate"], rejected=run.rejected,
         usd_per_session=cost / per_hour if per_hour else None,
     )  # fmt: skip
@@ -246,6 +252,8 @@ def _lane_reason(point: LanePoint, target: PlanTarget) -> str:
     """Why even one lane misses the target."""
     if point.rejected:
         return f"{point.rejected:,} requests do not fit into an instance. Use more GPUs per instance."
+    if point.ttft_s <= target.ttft_s:
+        return f"Even one session alone keeps the instance busy for {point.utilisation:.0%} of the time."
     return (
         f"Even one session alone has a TTFT of {point.ttft_s:.3g} s at p{100 * target.quantile:g}, above "
         f"{target.ttft_s:g} s. Use more or faster GPUs, or a longer target."
