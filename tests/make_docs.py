@@ -1,4 +1,4 @@
-"""Write the schemas and the outputs of pages into docs, the dashboard, the signatures of commands, and the outputs of the notebook (`make docs`)."""
+"""Write schemas, outputs of pages and of the notebook, the dashboard, and signatures of commands (`make docs`)."""
 
 import tempfile
 from pathlib import Path

@@ -41,7 +41,8 @@ OPEN = {  # a parameter that takes more than names
     "gpu": "GpuName | Path | Gpu", "model": "str | Path | Mapping[str, Any]", "policy": "str | type",
     "service_time": FILE, "tokenizer": FILE, "ray_address": "str", "schedule": "str", "name": FILE,
     "round_input": "int | str", "round_output": "int | str", "scheduler": "str | Mapping[str, Any]",
-    "tiers": "str | Mapping[str, int | str]", "map": "Mapping[str, str] | Sequence[str]", "ttl": "str | timedelta", "rates_period": "str | timedelta",
+    "tiers": "str | Mapping[str, int | str]", "map": "Mapping[str, str] | Sequence[str]",
+    **dict.fromkeys(("ttl", "rates_period"), "str | timedelta"),
     **dict.fromkeys(("capacity", "memory", "queue", "warm_up", "time_step", "retention", "proxy"), "int | str"),
     **dict.fromkeys(("otlp", "metrics"), "bool | int | str"),
     **dict.fromkeys(("trace", "a", "b", "other"), "Trace | str | Path"),
@@ -135,11 +136,13 @@ def _type(command: click.Command, name: str, param: click.Parameter) -> str:
         return AMOUNTS.get(parse.__name__, "float | str")
     if command.name == "texts" and name == "model":
         return "str"
+    if name in functions.FILES_ALONE.get(str(command.name), ()) and name not in functions.FIRST_FILES:
+        return "Trace | str | Path"
     one = OPEN.get(name) or (_name(kind) if isinstance(kind, Name) else FILE if isinstance(kind, FileName) else "str")
     if several and not isinstance(kind, Name):
         one = LISTED.get(name, one)
     if name in functions.FIRST_FILES:
-        one = "Trace | str | Path" if name == "mixed" else FILE
+        one = "Trace | str | Path" if name in functions.FILES_ALONE.get(str(command.name), ()) else FILE
         return f"{one} | Sequence[{one}]"
     if getattr(param, "multiple", False) and name != "map":
         return f"{one} | Sequence[{one}]"

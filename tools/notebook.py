@@ -34,10 +34,12 @@ def write() -> None:
 def _outputs(source: str, names: dict[str, Any], number: int) -> list[dict[str, Any]]:
     """What a cell prints, and the value of its last expression."""
     body = ast.parse(source).body
-    last = body.pop() if isinstance(body[-1], ast.Expr) else None
+    last: Any = body.pop() if isinstance(body[-1], ast.Expr) else None
+    value: Any = None
     with contextlib.redirect_stdout(io.StringIO()) as printed:
         exec(compile(ast.Module(body, []), f"cell {number}", "exec"), names)
-        value = eval(compile(ast.Expression(last.value), f"cell {number}", "eval"), names) if last else None
+        if last is not None:
+            value = eval(compile(ast.Expression(last.value), f"cell {number}", "eval"), names)
     outputs: list[dict[str, Any]] = []
     if text := printed.getvalue():
         outputs.append({"name": "stdout", "output_type": "stream", "text": text.splitlines(keepends=True)})

@@ -13,6 +13,6 @@ cp "$conversation" "$folder/conversation.jsonl"
 "$python" tools/requirements.py build >"$folder/build.txt"
 "$python" -m pip download -q --disable-pip-version-check --no-deps --only-binary=:all: --python-version "$version" \
 	--implementation cp --platform manylinux_2_28_x86_64 --platform manylinux_2_17_x86_64 --platform manylinux2014_x86_64 \
-	--dest "$folder/wheels" --requirement "$folder/build.txt" click lazy_loader orjson
+	--dest "$folder/wheels" --requirement "$folder/build.txt" click orjson
 rm -f "$folder"/wheels/numpy-*.whl # PyTorch brings its own
 du -sh "$folder"

@@ -69,6 +69,7 @@ def test_sizes_models_gpus_and_lists_are_written_as_on_the_command_line():
     assert {(run.setting.policy, run.setting.capacity) for run in several.runs} == {
         ("lru", 3), ("lru", 5), ("sieve", 3), ("sieve", 5),
     }  # fmt: skip
+    assert len(kvtrace.simulate(trace(), gpu="h100", model="llama-3.1-8b").runs) == 1  # the GPU has the capacity
     assert kvtrace.convert(trace(), start="1s", stop="2s") == kvtrace.convert(
         trace(), start=timedelta(seconds=1), limit=1
     )
@@ -87,6 +88,7 @@ def test_a_path_may_stand_for_a_trace_and_a_trace_for_a_path(tmp_path):
         assert kvtrace.convert(given, fold=2).block_size == 32
         assert kvtrace.audit(given).status in (0, 4)
         assert kvtrace.compare(given, path).overall == 1
+        assert len(kvtrace.sweep(given, capacity=3).rows) == 1
     assert kvtrace.convert(path, tmp_path / "first.jsonl", limit=1).requests == 1
     assert kvtrace.report(trace(), tmp_path / "page.html") == [str(tmp_path / "page.html")]
 
@@ -109,6 +111,8 @@ def test_nothing_is_printed(capfd):
     (lambda: kvtrace.plan(trace()), "Missing option 'model'"),
     (lambda: kvtrace.plan(trace(), "llama-3.1-8b", gpu="h1000"), "Did you mean h100"),
     (lambda: kvtrace.convert(trace(), start=1000), "'1000' is not a duration. Examples: 30s"),
+    (lambda: kvtrace.curve(None), "trace is None, not a path"),
+    (lambda: kvtrace.lint(trace()), "inputs must be a path, not a Trace"),
     (lambda: kvtrace.simulate(trace(), object()), "object is not a value of an option"),
     (lambda: kvtrace.simulate(trace(), 3, block_size=8), "the trace has 16, not block_size 8"),
     (lambda: kvtrace.convert(trace(), chain="yes"), "chain must be True or False"),

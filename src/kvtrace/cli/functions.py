@@ -34,12 +34,16 @@ ONLY_PRINTED = {  # options without a parameter: they choose what is printed, an
 }  # fmt: skip
 FIRST = {  # command -> the options that may go without their names, after the files
     "anonymize": ("output",), "convert": ("output",), "record": ("output",), "release": ("output",),
-    "join": ("output",), "report": ("output",), "texts": ("output",), "synthesize": ("output",), "plan": ("model",),
+    "join": ("output",), "report": ("output",), "texts": ("output",), "synthesize": ("output",), "sweep": ("output",), "plan": ("model",),
     "curve": ("capacity",), "simulate": ("capacity", "policy"), "explain": ("capacity", "policy"),
     "tune": ("capacity", "policy"),
 }  # fmt: skip
 FIRST_FILES = {"inputs", "traces", "mixed"}  # arguments that take several files
-FILES_ALONE = {"check", "audit", "convert", "release", "synthesize"}  # these read their traces as files
+TRACES = {"trace", "a", "b", "other"}  # parameters that take a Trace
+FILES_ALONE: dict[str, set[str]] = {  # these commands read their traces as files -> more parameters that take a Trace
+    "check": set(), "audit": {"against"}, "convert": set(), "release": {"against"}, "sweep": {"traces"},
+    "synthesize": {"mixed"},
+}  # fmt: skip
 MADE = {"anonymize", "convert", "release", "join", "synthesize"}  # without an output they return the trace
 ANYTHING = {"policies", "policy", "model_config", "gpu", "gpu_name"}  # may be a class, a mapping or a value of ours
 
@@ -115,7 +119,10 @@ def _run(command: click.Command, given: Mapping[str, Any]) -> Any:
     assert callback is not None
     with _in_python_words(command), silent(), ExitStack() as stack:
         values = dict(command.make_context(name, [], resilient_parsing=True).params)  # the defaults
-        values |= {str(param.name): _value(param, given[word]) for word, param in parameters_of(command) if word in given}
+        for word, param in parameters_of(command):
+            if word in given:
+                _require_path(name, word, given[word])
+                values[str(param.name)] = _value(param, given[word])
         values |= {"quiet": True} if "quiet" in values else {}
         if name in FILES_ALONE:
             values = {key: _as_files(value, stack) for key, value in values.items()}
@@ -128,8 +135,23 @@ def _run(command: click.Command, given: Mapping[str, Any]) -> Any:
 
             return reading.read(made)
     result = outcome.result if isinstance(outcome, Outcome) else outcome
-    runs = getattr(result, "runs", None) if name == "simulate" else None
-    return runs[0] if runs is not None and len(runs) == 1 else result
+    return result.runs[0] if name == "simulate" and _is_one(given) and len(result.runs) == 1 else result
+
+
+def _is_one(given: Mapping[str, Any]) -> bool:
+    """Whether `simulate` got one capacity, and one value at most of what may have several."""
+    values = [given[name] for name in ("capacity", "policy", "engine", "router") if given.get(name) is not None]
+    lists = [value for value in values if isinstance(value, (list, tuple)) or (isinstance(value, str) and "," in value)]
+    return "capacity" in given and given["capacity"] != "auto" and not lists
+
+
+def _require_path(command: str, name: str, value: Any) -> None:
+    """UsageError for a Trace where the command reads something else, or files beside it."""
+    from ..trace.trace import Trace
+
+    several = value if isinstance(value, (list, tuple)) else [value]
+    if any(isinstance(item, Trace) for item in several) and name not in TRACES | FILES_ALONE.get(command, set()):
+        raise UsageError(f"{name} must be a path, not a Trace.")
 
 
 def _value(param: click.Parameter, value: Any) -> Any:
@@ -138,6 +160,8 @@ def _value(param: click.Parameter, value: Any) -> Any:
         if value is not None and not isinstance(value, bool):
             raise UsageError(f"{name_of(param)} must be True or False.")
         return value
+    if value is None and isinstance(param, click.Argument) and param.required:
+        raise UsageError(f"{name_of(param)} is None, not a path.")
     if value is None or value is False:
         return None
     if value is True:
@@ -230,6 +254,10 @@ def _help_of(command: click.Command) -> str:
         if "{rows}" in about:
             about = about.replace("{rows}", ", ".join(param.rows()))  # type: ignore[attr-defined]
         lines.append(f"    {name}: {about}")
+    if command.name == "simulate":
+        lines += ["", "Returns:", "    A Simulation of one capacity, policy, engine and router; Simulations of several."]
+    if command.name in MADE:
+        lines += ["", "Returns:", "    The trace; with output the names of the files, and what is known of them."]
     return _python_words(command, "\n".join(lines))
 
 

@@ -163,7 +163,8 @@ def stop_event() -> Iterator[threading.Event]:
         forget_handlers()
         stopped.set()
 
-    before = {number: signal.getsignal(number) for number in STOPPING}
+    is_main = threading.current_thread() is threading.main_thread()  # Python allows handlers there alone
+    before = {number: signal.getsignal(number) for number in STOPPING} if is_main else {}
     ours = [number for number, handler in before.items() if handler not in (None, signal.SIG_IGN)]
     for number in ours:
         signal.signal(number, stop)
