@@ -13,7 +13,7 @@ from typing import Any
 import click
 
 from .._base import units
-from .._base.errors import UsageError
+from .._base.errors import UsageError, wrong_word
 from .._base.lazy_table import LazyTable
 from . import completion as names
 
@@ -47,6 +47,17 @@ class AmountType(click.ParamType):
         if self.most is not None and not value <= self.most:
             unit = " ms" if self.parse is units.milliseconds else ""
             raise click.UsageError(f"{name} must be at most {self.most:,.12g}{unit}.", ctx)
+        return value
+
+
+class Word(click.Choice):  # type: ignore[type-arg]
+    """One of a few words; the error for another word names the nearest one."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """The word."""
+        if value not in self.choices:
+            name = param.opts[-1] if param else ""
+            raise click.UsageError(str(wrong_word(value, f"a value of {name}", self.choices)), ctx)
         return value
 
 
@@ -188,7 +199,7 @@ class Command(click.Command):
         self.context_settings.setdefault("help_option_names", HELP_NAMES)  # also when called without its group
         self.examples, self.groups = examples, groups or {}
         for param in self.params:
-            param.type = {**TYPES, **(types or {})}.get(param.opts[-1]) or _type_of(param)
+            param.type = (types or {}).get(param.opts[-1]) or _type_of(param)
 
     def group_of(self, option: click.Parameter) -> str:
         """The group of an option in --help."""
@@ -231,7 +242,11 @@ class Command(click.Command):
 
 
 def _type_of(param: click.Parameter) -> click.ParamType:
-    """The values that a file or a number accepts."""
+    """The values that a word, a file or a number accepts."""
+    if isinstance(param.type, click.Choice):
+        return Word(param.type.choices)
+    if param.opts[-1] in TYPES:
+        return TYPES[param.opts[-1]]
     is_text = isinstance(param.type, click.types.StringParamType)
     return names.FileName() if is_text and param.metavar in FILES else as_amount(param.type)
 

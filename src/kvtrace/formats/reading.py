@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
-from .._base.errors import InputError, RowError, UsageError
+from .._base.errors import InputError, RowError, UsageError, wrong_word
 from .._base.files import name_of
 from .._base.input_files import open_read
 from ..trace.building import uneven_prompts
@@ -129,7 +129,7 @@ def read_columns(
 def _require_options(format, extra, threads):
     require_format(format)
     if extra not in EXTRA:
-        raise UsageError(f"{extra!r} is not valid for extra. Choose one of {', '.join(EXTRA)}.")
+        raise wrong_word(extra, "valid for extra", EXTRA)
     if threads is not None and threads < 1:
         raise UsageError(f"threads must be at least 1, not {threads}.")
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, get_args
 
-from .._base.errors import InputError, RowError, UsageError
+from .._base.errors import InputError, RowError, UsageError, wrong_word
 from .._base.files import name_of
 from ..formats.format_table import require_log
 from ..privacy import profiles
@@ -196,7 +196,7 @@ def block_size_of(requested: int | None, reader: LogReader, *, outputs: bool = F
 def require_engine(render_as: str) -> None:
     """UsageError if the engine is unknown."""
     if render_as not in ENGINES:
-        raise UsageError(f"--render-as {render_as!r} is unknown. Choose one of: {', '.join(ENGINES)}.")
+        raise wrong_word(render_as, "a value of --render-as", ENGINES)
 
 
 def _check_block_size(block_size):

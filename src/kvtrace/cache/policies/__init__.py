@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Literal
 
-from ..._base.errors import InputError, UsageError
+from ..._base.errors import InputError, UsageError, wrong_word
 from ..._base.process import require_built
 from ..._base.units import milliseconds
 
@@ -188,7 +188,7 @@ def make(spec: str, context):
         return _shipped(name, colon, text, context)
     if colon:
         return _users(name, text, context)
-    raise UsageError(f"{spec!r} is not a policy. Try {', '.join(POLICIES)}, or a class as module:Class.")
+    raise wrong_word(spec, "a policy", POLICIES, ", or a class as module:Class")
 
 
 def _shipped(name, colon, text, context):
