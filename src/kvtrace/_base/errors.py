@@ -151,6 +151,18 @@ def wrong_word(word: object, what: str, words: Iterable[str], further: str = "")
     return UsageError(f"{word!r} is not {what}. " + (f"Did you mean {near[0]}?" if near else f"Try {listed}{further}."))
 
 
+DOCS = "https://github.com/kvtrace/kvtrace/blob/main/docs/"  # a wheel has no docs
+
+
+def docs_page(page: str) -> str:
+    """The address of a page of the docs, for help and messages.
+
+    >>> docs_page("cache/simulate.md")
+    'https://github.com/kvtrace/kvtrace/blob/main/docs/cache/simulate.md'
+    """
+    return DOCS + page
+
+
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)  # no space: on the disk, for this user, in this file
 
 

@@ -83,7 +83,7 @@ class TaskChoices:
         return tasks_of(runner, output, self.memory, work=work, quiet=quiet, **settings)
 
 
-@click.command("anonymize", cls=Command, groups={"--first-id": "Blocks", "--resume": "Large inputs", "--gpu": "Input", "--gpus": "Input", "--costs": "Input"}, examples=(
+@click.command("anonymize", cls=Command, page="ingest/anonymize.md", groups={"--first-id": "Blocks", "--resume": "Large inputs", "--gpu": "Input", "--gpus": "Input", "--costs": "Input"}, examples=(
     "kvtrace anonymize log.jsonl -o trace.jsonl",
     "kvtrace anonymize log.jsonl -o fine.jsonl.gz --block-size 16 --profile strict",
     "kvtrace anonymize 'logs/*.jsonl' -o day.dataset --runner local --memory 8GB",

@@ -122,14 +122,17 @@ def print_tables(tables: Iterable[Any]) -> None:
 
 
 def print_notes(notes: Iterable[str]) -> None:
-    """Print sentences on stdout, one a line; where a line has a width they wrap between words."""
+    """Print sentences on stdout, one a line; where a line has a width they wrap between words, below their first letter."""
     import textwrap
 
     from rich.console import Console
 
     width = _line_width(Console())
     for note in notes:
-        click.echo(note if width is None else textwrap.fill(note, width, break_on_hyphens=False))
+        if width is not None:
+            indent = note[: len(note) - len(note.lstrip())]
+            note = textwrap.fill(note, width, subsequent_indent=indent, break_on_hyphens=False)
+        click.echo(note)
 
 
 def _line_width(console: Any) -> int | None:

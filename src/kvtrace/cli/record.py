@@ -18,7 +18,7 @@ from .source_options import READING, SOURCES, live_options, queue_bytes, stop_ev
 PROXY = {"failed": "without a complete answer of the upstream", "left": "left by the client"}  # count -> its words
 
 
-@click.command("record", cls=Command, groups={"--block-size": "Blocks", "--metrics": "Output"}, examples=(
+@click.command("record", cls=Command, page="capture/record.md", groups={"--block-size": "Blocks", "--metrics": "Output"}, examples=(
     "kvtrace record -o recordings --otlp",
     "kvtrace record -o recordings --proxy 8001 --upstream http://127.0.0.1:8000",
     "kvtrace record -o recordings --follow log.jsonl --from-start --for 2s",

@@ -12,7 +12,7 @@ from .options import opened, record_options, taken_publishing, taken_release, ta
 from .output import console, print_line
 
 
-@click.command("release", cls=Command, groups={"--seed": "Privacy"}, examples=(
+@click.command("release", cls=Command, page="privacy/privacy.md", groups={"--seed": "Privacy"}, examples=(
     "kvtrace release trace.jsonl -o public.jsonl",
     "kvtrace release trace.jsonl -o public.jsonl --profile strict --sample-sessions 50%",
 ))

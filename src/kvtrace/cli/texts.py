@@ -10,7 +10,7 @@ from .options import BLOCK_SIZE_OF_TRACE, QUIET_ERRORS
 from .output import console, print_lines
 
 
-@click.command("texts", cls=Command, groups={"--model": "Text", "--seed": "Text"}, types={"--to": Name(prompt_forms)}, examples=(
+@click.command("texts", cls=Command, page="text/tokenizers.md", groups={"--model": "Text", "--seed": "Text"}, types={"--to": Name(prompt_forms)}, examples=(
     "kvtrace texts trace.jsonl -o prompts.jsonl",
     "kvtrace texts trace.jsonl -o bodies.jsonl --to openai --model my-model",
 ))

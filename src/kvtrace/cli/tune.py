@@ -16,7 +16,7 @@ from .output import console, print_lines, print_notes, print_result, print_table
 ))
 @click.argument("trace", metavar="TRACE")
 @click.option("--capacity", required=True, metavar="C,...", help="Capacities. Example: 1000,64ktokens,24GiB,50%. A plain number is blocks; % is of the working set.")
-@click.option("--policy", "policies", metavar="P,...", help="Eviction orders, without parameters.  [default: all that the trace has what they need for]")
+@click.option("--policy", "policies", metavar="P,...", help="Eviction policies, without parameters.  [default: all that the trace has what they need for]")
 @click.option("--pool", "pools", default="flat,leaf-first", metavar="WHICH,...", help="Blocks that can be evicted: flat, leaf-first, as in simulate.")
 @click.option("--table", "table_file", metavar="FILE", help="Table of reuse-density.  [default: one trained on the first half]")
 @click.option("--save-table", metavar="FILE", help="Also write the table of reuse-density, for --policy reuse-density:FILE.")
