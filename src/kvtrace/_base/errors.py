@@ -106,6 +106,17 @@ class NotARequest(LeftOut):
     """A row that is not a request, such as another event or span; `reason` says which."""
 
 
+class FailedCall(NotARequest):
+    """A call that failed: the service answered it with an error, or not at all."""
+
+    def __init__(self, reason: str = "the call failed; nothing was generated.", *, field: str | None = None) -> None:
+        super().__init__(reason, field=field)
+
+
+class OtherCall(NotARequest):
+    """A call that generates no text, such as an embedding."""
+
+
 def nearest(word: str, words: Iterable[str], limit: int = 1) -> list[str]:
     """The words that are spelt most like a wrong one; none if no word is near.
 
@@ -117,7 +128,7 @@ def nearest(word: str, words: Iterable[str], limit: int = 1) -> list[str]:
 
     plain = {_letters(name): name for name in words}
     wanted = _letters(word)
-    close = [wanted] if wanted in plain else get_close_matches(wanted, plain, n=limit, cutoff=0.6)
+    close = [wanted] if wanted in plain else get_close_matches(wanted, plain, n=limit, cutoff=0.66)
     if not close and len(wanted) >= MIN_BEGINNING:
         close = [name for name in plain if name.startswith(wanted)][:limit]
     return [plain[name] for name in close]

@@ -18,6 +18,8 @@ from .output_files import Role, write_atomically
 # not in a sidecar: of values that stay in the house, or not numbers
 UNSTATED = (
     "reasons",
+    "failed",
+    "other_calls",
     "not_rendered",
     "unsized_media",
     "invalid_measured",
@@ -39,6 +41,8 @@ class RowCounts:
     filtered: int = 0  # left out: empty prompts, and rows that are not requests
     rejected: int = 0
     others: int = 0  # filtered rows that are not requests
+    failed: int = 0  # ... because the call failed
+    other_calls: int = 0  # ... because it generates no text, such as an embedding
     lengths_only: int = 0  # requests with lengths only: their shared prefixes are unknown
     unsampled: int = 0  # requests that are not in the sample of sessions
     not_rendered: Counter[str] = field(default_factory=Counter)  # field -> requests that have it, and not in the prompt
@@ -54,6 +58,21 @@ class RowCounts:
     lowered_cached: int = 0  # counts of cached tokens above our length of the prompt, lowered to it
     with_cached: int = 0  # requests with a count of cached tokens
     without_hit: int = 0  # ... that is 0
+
+    @property
+    def left_out(self) -> dict[str, int]:
+        """The filtered rows, in words -> how many; without kinds that the log does not have.
+
+        >>> RowCounts(filtered=6, others=5, failed=4, other_calls=1).left_out
+        {'failed upstream': 4, 'not a generation, such as an embedding': 1, 'with an empty prompt': 1}
+        """
+        kinds = {
+            "failed upstream": self.failed,
+            "not a generation, such as an embedding": self.other_calls,
+            "not a request": self.others - self.failed - self.other_calls,
+            "with an empty prompt": self.filtered - self.others,
+        }
+        return {words: count for words, count in kinds.items() if count}
 
     def to_dict(self) -> dict[str, int]:
         """The counts by name, for a sidecar: rounded up to two digits, since they count rows that are not released.

@@ -61,6 +61,17 @@ def print_line(screen: Any, line: str) -> None:
     screen.print(line, highlight=False, markup=False)
 
 
+def print_table(screen: Any, table: Any) -> None:
+    """Print a table of a summary; in a pipe its lines have no blanks at their end."""
+    if screen.is_terminal:
+        screen.print(table)
+        return
+    with screen.capture() as captured:
+        screen.print(table)
+    for line in captured.get().splitlines():
+        screen.print(line.rstrip(), highlight=False, markup=False)
+
+
 def rejected(reasons: Mapping[str, int]) -> Iterator[str]:
     """The lines of a summary with the most frequent reasons for which requests were rejected."""
     for reason, count in sorted(reasons.items(), key=lambda row: -row[1])[:5]:

@@ -9,7 +9,7 @@ import click
 from ..privacy.release_options import ReleaseOptions
 from .help import Command
 from .options import opened, record_options, taken_publishing, taken_release, tasks_of
-from .output import console, print_line
+from .output import console, print_line, print_table
 
 
 @click.command("release", cls=Command, page="privacy/privacy.md", groups={"--seed": "Privacy"}, examples=(
@@ -65,7 +65,7 @@ def release_command(trace, output, block_size, users, workers, memory, quiet, **
     if not quiet:
         screen = console()
         if account.steps:  # none where shared prefixes are unknown
-            screen.print(release_tables.costs(account))
+            print_table(screen, release_tables.costs(account))
         for line in release_tables.closing(account, figures, size, written):
             print_line(screen, line)
 

@@ -141,17 +141,27 @@ def open_log(inputs: Inputs, options: EncodingOptions, *, untimed: bool = False)
     if options.log_format == "auto":
         for source in log_sources[:MAX_LOOKED_AT]:
             require_log(source.path)
-    input_error = None
+    rows, input_error = sources.sample(log_sources), None
+    if not rows:
+        raise empty_error(log_sources)
     try:
         reader = logs.open_reader(
-            options.log_format, sources.sample(log_sources), field_map=options.fields or None,
+            options.log_format, rows, field_map=options.fields or None,
             time_unit=options.time_unit, allow_truncated=options.allow_truncated, untimed=untimed,
         )  # fmt: skip
     except RowError as error:
         input_error = InputError(f"{name_of(log_sources[0].path)}: {error}")
+    finally:
+        rows = []  # a traceback shows this frame
     if input_error is not None:  # raised outside the handler, so that its traceback has no frame that holds rows
         raise input_error
     return log_sources, reader
+
+
+def empty_error(log_sources: list[LogSource]) -> InputError:
+    """The error for a log without a row."""
+    names = name_of(log_sources[0].path) if len(log_sources) == 1 else f"{len(log_sources)} files"
+    return InputError(f"{names}: the log is empty. A log holds one JSON object a line.")
 
 
 def check_options(block_size: int | None, profile: Profile, *, keep_order: bool, outputs: bool) -> None:

@@ -156,10 +156,8 @@ def _left_out(counts):
             f"{counts.cut:,}",
             "requests with truncated text: their prefixes are wrong",
         )
-    if counts.filtered > counts.others:
-        yield "left out", f"{counts.filtered - counts.others:,}", "requests with an empty prompt"
-    if counts.others:
-        yield "left out", f"{counts.others:,}", "rows that are not requests"
+    for words, count in counts.left_out.items():
+        yield "left out", f"{count:,}", words
     if counts.unsampled:
         yield "left out", f"{counts.unsampled:,}", "requests outside the sample"
     yield "rejected", f"{counts.rejected:,}", "rows"
@@ -213,6 +211,8 @@ def lint_notes(report: Any) -> list[str]:
         lines.append(f"{note[0].upper()}{note[1:].rstrip('.')}.")
     if report.skipped:
         lines.append(f"{report.skipped:,} requests hold no text and were left out.")
+    if report.left_out:
+        lines.append(f"Left out: {', '.join(f'{count:,} {words}' for words, count in report.left_out.items())}.")
     if report.rejected:
         lines.append(f"{report.rejected:,} bad rows were skipped.")
     return lines

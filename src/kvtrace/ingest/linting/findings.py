@@ -184,6 +184,7 @@ class LintReport(Result):
     other_tokens: int = 0  # shared tokens behind such differences
     skipped: int = 0  # requests without text: token ids, hashes or lengths
     rejected: int = 0  # bad rows
+    left_out: Mapping[str, int] = field(default_factory=dict)  # rows that are not requests, in words -> how many
     windows: int = 1  # parts of the log that were compared, each with itself
     settings: Mapping[str, Any] = field(default_factory=dict)  # reader, tokenizer and template
 
@@ -216,6 +217,7 @@ class LintReport(Result):
             "other": {"requests": self.other_requests, "tokens": self.other_tokens},
             "skipped": self.skipped,
             "rejected": self.rejected,
+            "left_out": dict(self.left_out),
             "windows": self.windows,
             "settings": dict(self.settings),
         }
