@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import glob
+import os
 from collections.abc import Callable, Iterable
 from contextlib import contextmanager
 from itertools import chain
@@ -26,6 +28,7 @@ from .open_pieces import names_dataset
 from .sidecar import ReadResult, Sidecar, read_sidecar
 
 EXTRA = ("keep", "ignore")
+TRACES = ("*.jsonl", "*.jsonl.gz", "*.jsonl.zst", "*.parquet", "*.dataset")  # traces in a folder
 
 
 def read(
@@ -188,3 +191,29 @@ def _file_name_in_errors(result: ReadResult):
         yield
     except InputError as error:
         raise InputError(f"{result.path}: {error}") from None
+
+
+def traces_at(path: str) -> list[str]:
+    """The traces that a path names: those of a glob, or of a folder that is not a data set or a folder of sessions.
+
+    Raises:
+        InputError: No file matches the glob.
+
+    >>> import os, tempfile
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     for name in ("b.jsonl", "a.jsonl", "a.jsonl.meta.json"):
+    ...         open(f"{folder}/{name}", "w").close()
+    ...     [os.path.basename(trace) for trace in traces_at(folder)], len(traces_at(f"{folder}/a*.jsonl"))
+    (['a.jsonl', 'b.jsonl'], 1)
+    """
+    if os.path.isdir(path):
+        inside = {name for form in TRACES for name in glob.glob(os.path.join(glob.escape(path), form))}
+        return sorted(inside) if inside and not datasets.is_dataset(path) else [path]
+    if os.path.lexists(path) or not glob.has_magic(path):
+        return [path]
+    matches = [
+        name for name in sorted(glob.glob(path, recursive=True)) if not name.endswith((".meta.json", ".card.md"))
+    ]
+    if not matches:
+        raise InputError(f"{path}: no trace matches this pattern.")
+    return [trace for name in matches for trace in traces_at(name)]
