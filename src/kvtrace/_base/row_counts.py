@@ -29,6 +29,9 @@ UNSTATED = (
 )
 
 
+ROUNDED = "up to two digits"
+
+
 @dataclass
 class RowCounts:
     """Counts of the rows of a log: rows = requests + filtered + rejected.
@@ -74,14 +77,18 @@ class RowCounts:
         }
         return {words: count for words, count in kinds.items() if count}
 
-    def to_dict(self) -> dict[str, int]:
+    def to_dict(self) -> dict[str, int | str]:
         """The counts by name, for a sidecar: rounded up to two digits, since they count rows that are not released.
 
+        It says so beside them: 20,000 rows beside 19,366 requests look like a loss.
+
         >>> counts = RowCounts(rows=12_345, requests=12_338, rejected=7).to_dict()
-        >>> counts["rows"], counts["requests"], counts["rejected"], counts["cut"]
-        (13000, 13000, 10, 0)
+        >>> counts["rows"], counts["requests"], counts["rejected"], counts["cut"], counts["rounded"]
+        (13000, 13000, 10, 0, 'up to two digits')
         """
-        return {name: rounded(value) for name, value in asdict(self).items() if name not in UNSTATED}
+        return {"rounded": ROUNDED} | {
+            name: rounded(value) for name, value in asdict(self).items() if name not in UNSTATED
+        }
 
 
 def rounded(count: int) -> int:
