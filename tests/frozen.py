@@ -137,7 +137,7 @@ explain large.jsonl --capacity 20% --model llama-3.1-8b --json
 explain trace.jsonl --model gpt-oss-20b --engine vllm --capacity 500 --json
 sweep trace.jsonl --policy lru,sieve --capacity auto
 sweep trace.jsonl -o OUT/table.csv --policy lru,sieve --capacity auto
-sweep trace.jsonl --policy lru,arc --capacity 10%,25%,50% --block-size 1x,2x --json
+sweep trace.jsonl --policy lru,arc --capacity 10%,25%,50% --block-sizes 1x,2x --json
 sweep trace.jsonl -o OUT/table.parquet --engine vllm,sglang --capacity 100 --mode block,token
 tune trace.jsonl --capacity 25% --policy slru,lhd
 tune trace.jsonl --capacity 25% --policy slru,lhd --pool leaf-first --json

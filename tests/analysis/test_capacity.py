@@ -52,7 +52,7 @@ def test_more_than_any_cache_is_refused():
 
 
 def test_bytes_need_a_model():
-    with pytest.raises(UsageError, match="--model-config"):
+    with pytest.raises(UsageError, match="--model "):
         parse_capacities("24GiB", block_size=512, working_set=1000)
 
 

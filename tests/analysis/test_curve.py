@@ -95,7 +95,7 @@ def test_a_sample_prints_its_error(tmp_path, capsys):
     ("options", "status", "expected"),
     [
         (["--capacity", "many"], 2, "is not a capacity"),
-        (["--capacity", "1GiB"], 2, "--model-config"),
+        (["--capacity", "1GiB"], 2, "--model "),
         (["--json", "--csv"], 2, "cannot be combined"),
         (["--sample", "1.5"], 2, "is not a share from 0 to 1"),
         (["--sample", "100%"], 2, "above 0 and below 1"),

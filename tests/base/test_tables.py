@@ -56,3 +56,28 @@ def test_at_the_width_of_a_table_nothing_wraps():
     table = hits()
     table.caption = "A long remark on the table. " * 5
     assert len(printed(table, table.width()).splitlines()) == 5
+
+
+def advised():
+    table = TextTable("What would help")
+    table.add_columns(["change", "tokens"], rank=0)
+    table.add_column("basis", rank=3)
+    table.add_column("what to change", dim=True, rank=2)
+    table.add_row("more blocks", "216,576", "simulated", "Add 7,302 blocks to the cache.")
+    return table
+
+
+@pytest.mark.parametrize("width", [30, 40, 60, 200])
+def test_advice_is_never_what_a_narrow_terminal_leaves_out(width):
+    text = " ".join(printed(advised(), width).split())
+    assert "Add 7,302 blocks to the cache." in text and "what to change." not in text
+
+
+def test_advice_that_does_not_fit_stands_below_its_row():
+    lines = [line.rstrip() for line in printed(advised(), 38).splitlines()]
+    assert lines[3:] == [
+        "  more blocks: Add 7,302 blocks to the",
+        "  cache.",
+        "Not shown: basis. To see all columns,",
+        "use a wider terminal.",
+    ]

@@ -213,7 +213,7 @@ def stopped(monkeypatch, grid, name="table.csv"):
     [
         (
             Grid(GRID.traces, policies=("lru",), capacity="3,2"),
-            "another --block-size, --capacity, --engine, --mode, --policy, --sched",
+            "another --block-sizes, --capacity, --engine, --mode, --policy, --sched",
         ),
         (Grid(("one.jsonl",), **{n: v for n, v in vars(GRID).items() if n != "traces"}), "with other traces"),
     ],
@@ -364,7 +364,7 @@ def test_a_column_that_a_policy_misses_is_for_the_real_trace_to_tell(folder):
         ({"engine_options": (("pool", "deep"),)}, "deep"),
         ({"capacity": "0"}, "less than one block"),
         ({"capacity": "1GiB"}, "is in bytes"),
-        ({"block_sizes": ("24",)}, "--block-size 24 is not a multiple"),
+        ({"block_sizes": ("24",)}, "--block-sizes 24 is not a multiple"),
         ({"block_sizes": ("0x",)}, "'0x' is not a block size"),
         ({"seeds": (1, 2)}, "--seed needs a fitted model"),
         ({"requests": 10}, "--requests needs a fitted model"),
@@ -447,7 +447,7 @@ def test_a_worker_of_another_version_does_not_run(folder):
 def test_the_counts_of_a_public_trace(shared):
     """Those of docs/cache/simulate.md."""
     trace = str(shared / "data/mooncake/conversation_trace.jsonl")
-    grid = Grid((trace,), ("lru", "belady"), "1000,10000", ("reference", "vllm", "sglang"), trace_block_size=512)
+    grid = Grid((trace,), ("lru", "belady"), "1000,10000", ("reference", "vllm", "sglang"), block_size=512)
     found = {(row["engine"], row["policy"], row["capacity"]): row["hit_blocks"] for row in sweep(grid, threads=2).rows}
     assert found == {
         ("reference", "lru", 1000): 12_847, ("reference", "lru", 10_000): 61_046,

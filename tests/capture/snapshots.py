@@ -8,7 +8,8 @@ COUNTS = {  # of a service, as the fields of RecorderCounts
     "accepted": 412, "dropped": 8, "uncopied": 3, "refused": 21, "digested": 400, "rejected": 5, "left_out": 7,
     "malformed": 2, "tokens": 128_000,
     "lost": 3, "waiting": 4, "waiting_bytes": 9000, "waiting_limit_bytes": 1 << 28, "sealed": 11, "failed": 1,
-    "proxy": {"requests": 90, "recorded": 60, "dropped": 4, "refused": 9, "failed": 11, "left": 13},
+    "proxy": {"requests": 90, "recorded": 60, "dropped": 4, "refused": 9, "failed": 11, "left": 13,
+              "errors": 8, "other": 2},
     "restarts": 6, "last_sealed_s": 1.7e9, "reasons": {"a field path of a log: is not text": 5},
     "failing": {"feeder": 0, "sealer": 1}, "failures": {"feeder": 0, "sealer": 2},
 }  # fmt: skip

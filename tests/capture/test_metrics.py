@@ -114,7 +114,7 @@ def test_labels_have_fixed_words_only():
         "of": {"capacity", "delivered", "row", "payload"}, "factor": {"0.5", "1", "2", "4"}, "share": {"0.9"},
         "cause": {"hit", "evicted", "first_use"}, "event": {"first_stored", "stored_again", "removed"},
         "reason": {"queue_full", "proxy_memory"}, "part": {"feeder", "sealer"},
-        "outcome": {"recorded", "dropped", "refused", "failed", "client_left"},
+        "outcome": {"recorded", "dropped", "refused", "failed", "client_left", "errors", "other"},
     }  # fmt: skip
 
 

@@ -60,6 +60,15 @@ def test_a_name_that_has_no_address_is_502(proxied):
     assert answered(proxied(to="http://nowhere.invalid").url, post(chat_request()))[0] == 502
 
 
+def test_every_request_is_counted_once_by_what_became_of_it(proxied, queue):
+    app = proxied()
+    requests = [post(chat_request(stream=False)), *[post(chat_request(status=500))] * 3, asked("GET", "/v1/models")]
+    assert [answered(app.url, request)[0] for request in requests][:4] == [200, 500, 500, 500]
+    counts = app.counts
+    assert (counts.requests, counts.recorded, counts.errors, counts.other, counts.failed) == (5, 1, 3, 1, 0)
+    assert len(queue.payloads) == 1
+
+
 def test_a_server_that_does_not_answer_in_time_is_504(proxied, model):
     app = proxied(upstream_s=0.2)
     assert answered(app.url, post(chat_request(wait_s=3), headers=KEY))[0] == 504

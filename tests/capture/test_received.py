@@ -121,7 +121,16 @@ def test_copies_that_find_no_memory_are_dropped_in_the_ledger_and_in_the_metrics
             assert wire.answered(url, wire.post(wire.chat_request()))[2].endswith(b"data: [DONE]\n\n")
     counts = recorder.counts()
     assert (counts.dropped, counts.uncopied, counts.accepted) == (2, 2, 0)
-    assert counts.proxy == {"requests": 2, "recorded": 0, "dropped": 2, "refused": 0, "failed": 0, "left": 0}
+    assert counts.proxy == {
+        "requests": 2,
+        "recorded": 0,
+        "dropped": 2,
+        "refused": 0,
+        "failed": 0,
+        "left": 0,
+        "errors": 0,
+        "other": 0,
+    }
     assert Ledger(tmp_path / ".recording/counts").uncopied == 2
     values = registry_of(lambda: Reading(counts=vars(counts)))
     assert values.get_sample_value("kvtrace_dropped_requests_total", {"reason": "proxy_memory"}) == 2

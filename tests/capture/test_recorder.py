@@ -144,8 +144,8 @@ def test_two_recorders_do_not_share_a_folder(tmp_path, monkeypatch):
         ({"tokenizer": "/nowhere"}, "/nowhere"),
         ({"block_size": 0}, "--block-size is 0"),
         ({"suffix": ".txt"}, "txt"),
-        ({"log_format": "nope"}, "--log-format 'nope' is unknown"),
-        ({"time_unit": "h"}, "--time-unit 'h' is unknown"),
+        ({"log_format": "nope"}, "'nope' is not a log format. Try auto"),
+        ({"time_unit": "h"}, "'h' is not a --time-unit"),
     ],
 )
 def test_options_are_checked_before_anything_is_received(options, message, tmp_path):
@@ -175,8 +175,19 @@ class Clock:
 
 
 def test_the_summary_of_a_proxy_names_what_its_upstream_did_not_answer():
-    counts = RecorderCounts(proxy={"requests": 9, "recorded": 2, "dropped": 0, "refused": 0, "failed": 6, "left": 1})
-    words = "9 requests, 2 recorded, 6 without a complete answer of the upstream, 1 left by the client"
+    counts = RecorderCounts(
+        proxy={
+            "requests": 9,
+            "recorded": 2,
+            "dropped": 0,
+            "refused": 0,
+            "failed": 2,
+            "left": 1,
+            "errors": 3,
+            "other": 1,
+        }
+    )
+    words = "9 requests: 2 recorded, 5 failed upstream, 1 not a generation, 1 left by the client"
     assert list(_summary(counts))[1:] == [f"proxy       {words}"]
 
 

@@ -140,7 +140,7 @@ def test_metrics_over_http_are_those_of_the_snapshot_and_hold_nothing_of_the_log
             ["--capacity", "50%"],
             "--capacity 50%: the working set is not known in advance. Write blocks, tokens or GiB.",
         ),
-        (["--capacity", "24GiB"], "capacity 24GiB is in bytes. Add --model-config or --kv-bytes-per-token."),
+        (["--capacity", "24GiB"], "capacity 24GiB is in bytes. Add --model or --kv-bytes-per-token."),
         (["--capacity", "many"], "'many' is not a capacity."),
         (["--metrics", "here"], "'here' is not an address. Examples:"),
         (["--interval", "1ms"], "--interval must be at least 100."),

@@ -136,7 +136,7 @@ def test_a_run_beyond_the_recording_needs_a_flag(folder, capsys, command):
         (
             "calibrate recording --model llama-3.1-8b --gpu h100 --format unknown",
             2,
-            "must be one of auto, vllm-requests",
+            "is not a --recording-format. Try auto, vllm-requests",
         ),
         ("calibrate recording --model llama-3.1-8b --gpu h100 -o recording/requests.jsonl", 2, "would overwrite it"),
         ("calibrate recording --model llama-3.1-8b --gpu h100 -o costs.csv", 2, "costs.csv"),

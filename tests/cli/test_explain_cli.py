@@ -54,8 +54,7 @@ def test_the_causes_and_what_would_help(path, capsys):
         "gain of belady, the best possible one, which knows the future.",
         "simulated: the same trace simulated with this change",
         "bound: no more than this is possible",
-        "Do not add these figures up: cures can make the same tokens hits, and one cure can change what another one "
-        "brings.",
+        "Do not add these figures up: two changes can make the same tokens hits.",
     ]  # fmt: skip
 
 

@@ -1,11 +1,13 @@
 """--help as its reader meets it: grouped options, lines that fit, examples that run; and what a shell completes."""
 
+import ast
 import contextlib
 import os
 import re
 import shlex
 import shutil
 import subprocess
+import tomllib
 
 import click
 import pytest
@@ -14,6 +16,7 @@ from click.testing import CliRunner
 
 from kvtrace import cli
 from kvtrace._base import units
+from kvtrace._base.errors import docs_page
 from kvtrace.capture.recorder import Recorder
 from kvtrace.cli import run
 from kvtrace.cli.completion import SHELLS, FileName, Name
@@ -218,3 +221,47 @@ def test_names_are_checked_by_the_library_which_lists_them():
 def test_a_command_that_is_called_without_its_group_keeps_both_names_of_help():
     printed = CliRunner().invoke(cli.commands.commands["convert"], ["-h"])
     assert printed.exit_code == 0 and "-h, --help" in printed.output
+
+
+@EACH
+def test_help_ends_with_the_address_of_a_page_that_exists(name):
+    page = COMMANDS[name].page
+    assert page and (ROOT / "docs" / page).is_file() and shown(name).rstrip().endswith(docs_page(page))
+
+
+@EACH
+def test_help_names_no_file_that_a_wheel_lacks(name):
+    assert not re.search(r"(?<![/\w])docs/", shown(name, 200))
+
+
+def test_no_message_names_a_file_that_a_wheel_lacks():
+    wrong = [
+        f"{path.relative_to(ROOT)}:{node.lineno}"
+        for path in sorted((ROOT / "src").rglob("*.py"))
+        for node in texts_of(ast.parse(path.read_text()))
+        if re.search(r"(?<![/\w.])docs/[a-z-]+[/.]", node.value)
+    ]
+    assert not wrong, "a wheel has no docs/: write docs_page(PAGE) of _base/errors.py"
+
+
+def texts_of(tree):
+    """The texts of a module but its docstrings."""
+    lone = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in lone:
+            yield node
+
+
+def test_the_address_of_the_docs_is_that_of_the_project():
+    urls = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["urls"]
+    assert docs_page("").replace("/blob/", "/tree/").rstrip("/") == urls["Documentation"]
+
+
+def test_messages_name_the_spelling_that_the_docs_teach():
+    wrong = [
+        f"{path.relative_to(ROOT)}:{node.lineno}"
+        for path in sorted((ROOT / "src").rglob("*.py"))
+        for node in texts_of(ast.parse(path.read_text()))
+        if re.search("--model-config(?! --model )", node.value) and node.value != "--model-config"
+    ]
+    assert not wrong, "write --model"

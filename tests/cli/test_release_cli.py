@@ -107,7 +107,7 @@ def test_a_release_that_is_an_earlier_one_again_is_refused_and_nothing_is_writte
         (["--users", "short.txt"], 3, "short.txt: the file has 1 lines, but the trace has 60 rows"),
         (["--isolate-tenants"], 2, "needs --users FILE"),
         (["--round-input", "3"], 2, "divide the block size of 4"),
-        (["--round-input", "pow3"], 2, "round_input must be"),
+        (["--round-input", "pow3"], 2, "not valid for round_input. Did you mean pow2?"),
         (["--time-step", "5"], 2, "not a duration"),
         (["--profile", "loose"], 2, "'loose' is not a release profile"),
         (["--sample-sessions", "0"], 2, "--sample-sessions must be above 0"),

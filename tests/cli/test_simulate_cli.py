@@ -156,7 +156,7 @@ def test_a_class_of_the_user_s_is_found_where_the_command_runs(path, capsys):
     [
         (["--capacity", "1"], 2, "does not hold the longest request: request 0 needs 2 blocks"),
         (["--capacity", "0"], 2, "less than one block"),
-        (["--capacity", "1GiB"], 2, "Add --model-config"),
+        (["--capacity", "1GiB"], 2, "Add --model or"),
         (["--policy", "best"], 2, "'best' is not a policy"),
         (["--policy", ","], 2, "is not a list of names"),
         (["--engine", "best"], 2, "'best' is not an engine"),

@@ -114,7 +114,7 @@ def test_a_small_table_is_printed_and_a_large_one_is_not(folder, capsys):
 
 
 def test_block_sizes_with_unequal_memory_are_named_below_the_table(folder, capsys):
-    unequal = shown(capsys, "one.jsonl", "--capacity", "100%", "--block-size", "1x,2x").out
+    unequal = shown(capsys, "one.jsonl", "--capacity", "100%", "--block-sizes", "1x,2x").out
     header = re.split(r"\s{2,}", unequal.splitlines()[1].strip())
     assert header[:4] == ["block size", "policy", "capacity", "capacity tokens"]
     assert [line.split()[:4] for line in unequal.splitlines()[2:4]] == [
@@ -122,13 +122,13 @@ def test_block_sizes_with_unequal_memory_are_named_below_the_table(folder, capsy
         ["32", "lru", "6", "192"],
     ]
     assert "do not compare equal memory" in unequal and "--capacity in tokens or bytes" in unequal
-    equal = shown(capsys, "one.jsonl", "--capacity", "130tokens,100tokens", "--block-size", "1x,2x").out
+    equal = shown(capsys, "one.jsonl", "--capacity", "130tokens,100tokens", "--block-sizes", "1x,2x").out
     assert "equal memory" not in equal
     assert "equal memory" not in shown(capsys, "one.jsonl", "two.jsonl", "--capacity", "100%").out
 
 
 def test_a_run_that_prints_no_table_names_warnings_and_unequal_memory_on_stderr(folder, capsys):
-    options = ("one.jsonl", "--capacity", "100%", "--block-size", "1x,2x", "--policy", "lru,sieve,fifo", "-o", "-")
+    options = ("one.jsonl", "--capacity", "100%", "--block-sizes", "1x,2x", "--policy", "lru,sieve,fifo", "-o", "-")
     kinds = [line.split() for line in shown(capsys, *options).err.splitlines()]
     assert [words[:3] for words in kinds] == [["warning", "sieve,", "fifo:"], ["note", "The", "capacities"]]
     assert shown(capsys, *options, "-q").err == ""
@@ -165,7 +165,7 @@ def test_a_cell_has_no_gap_to_a_belady_with_more_memory_or_of_another_block_size
     options = ("one.jsonl", "--capacity", "4", "--policy", "lru,belady", "--engine", "reference,vllm", "--json", "-q")
     rows = json.loads(shown(capsys, *options, "--capacity-counts", "idle").out)["results"]
     assert {row["engine"]: row["gap_to_belady"] is None for row in rows} == {"reference": False, "vllm": True}
-    rows = json.loads(shown(capsys, *options, "--block-size", "2x,1x").out)["results"]
+    rows = json.loads(shown(capsys, *options, "--block-sizes", "2x,1x").out)["results"]
     bounds = {row["block_size"]: row["hit_blocks"] for row in rows if row["policy"] == "belady"}
     assert len(set(bounds.values())) == 2
     assert all(row["belady_hit_blocks"] == bounds[row["block_size"]] for row in rows)
@@ -201,9 +201,9 @@ def test_spans_of_seeds(folder, capsys):
         (["one.jsonl", "--policy", ","], 2, "is not a list of names"),
         (["missing.jsonl"], 3, "no such file"),
         (["orders_that_die.py"], 3, "kvtrace: orders_that_die.py:2: the row is not JSON"),
-        (["unknown.jsonl"], 3, "Try --trace-block-size"),
-        (["one.jsonl", "--trace-block-size", "8"], 2, "not --trace-block-size 8"),
-        (["unchained.jsonl", "--trace-block-size", "1"], 3, "--chain"),
+        (["unknown.jsonl"], 3, "Try --block-size"),
+        (["one.jsonl", "--block-size", "8"], 2, "not --block-size 8"),
+        (["unchained.jsonl", "--block-size", "1"], 3, "--chain"),
     ],
 )
 def test_what_does_not_fit_is_one_line(folder, capsys, options, status, told):
@@ -272,7 +272,7 @@ def test_without_ray_there_is_one_line(folder, capsys, monkeypatch):
 def test_ray_gives_the_same_bytes_and_tries_a_lost_task_again(folder, capsys):
     pytest.importorskip("ray")
     died = str(folder / "died")
-    grid = ["model.json", "one.jsonl", "--seed", "0,1", "--block-size", "1x,2x", "--capacity", "50%,12"]
+    grid = ["model.json", "one.jsonl", "--seed", "0,1", "--block-sizes", "1x,2x", "--capacity", "50%,12"]
     grid += ["--policy", "orders_that_die:Lru,lru,arc,belady", "-q"]
     shown(capsys, *grid, "-o", "here.csv")
     status, said = ended(child(*grid, "-o", "there.csv", "--runner", "ray", DIE_AT="12", DIED=died))

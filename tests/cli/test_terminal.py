@@ -26,7 +26,7 @@ COMMANDS = [
     f"simulate trace.jsonl --capacity 50% --instances 4 --router kv-aware,least-loaded -v -q --model-config {MODEL}",
     f"simulate trace.jsonl --gpu h100 --model-config {MODEL} -q",
     "simulate trace.jsonl --tiers hbm=1,000,dram=2,000,ssd=5,000 -q",
-    "sweep trace.jsonl --policy lru,lfu-da --engine reference,tensorrt-llm --capacity 50% --block-size 1x,2x -q",
+    "sweep trace.jsonl --policy lru,lfu-da --engine reference,tensorrt-llm --capacity 50% --block-sizes 1x,2x -q",
     "compare trace.jsonl trace.jsonl",
     "audit trace.jsonl",
 ]

@@ -52,7 +52,7 @@ def test_a_saved_table_can_be_simulated_and_tuned_with(trace, tmp_path):
     [
         (("--capacity", "3", "--pool", "deep"), "'deep' is not a pool. Try flat or leaf-first."),
         (("--capacity", "3", "--policy", "slru", "--save-table", "t.json"), "needs the policy reuse-density"),
-        (("--capacity", "3", "--policy", "nope"), "'nope' is not a policy of kvtrace"),
+        (("--capacity", "3", "--policy", "nope"), "'nope' is not a policy without its parameter"),
         (("--capacity", "3", "--json", "--csv"), "Use one of them"),
         (("--capacity", "3", "--table", "none.json"), "none.json"),
     ],

@@ -95,7 +95,7 @@ def test_shared_blocks_come_from_a_trace(recording, capsys):
         (["--costs", "c.json", "--gpu", "h100"], 2, "--costs and --gpu cannot be combined"),
         (["--costs", "c.json", "--gpus", "2"], 2, "--gpus needs --model."),
         (["--costs", "missing.json"], 2, "missing.json"),
-        ([*UNFITTED, "--recording-format", "csv"], 2, "--recording-format must be one of auto, vllm-requests"),
+        ([*UNFITTED, "--recording-format", "csv"], 2, "'csv' is not a --recording-format. Try auto, vllm-requests"),
         ([*UNFITTED, "--scheduler", "seats=3"], 2, "is not an option of vllm's scheduler"),
         ([*UNFITTED, "--warm-up", "80"], 2, "--warm-up leaves none of the 80 requests"),
         ([*UNFITTED, "--capacity", "3"], 2, "Give a larger --capacity."),

@@ -276,7 +276,7 @@ def test_arguments_that_do_not_fit_are_told_before_any_work(folder):
         (
             "t.jsonl",
             {"format": "csv"},
-            "'csv' is not a trace format. Choose one of mooncake, bailian, agentic-mooncake, parquet, dataset",
+            "'csv' is not a trace format. Try mooncake, bailian, agentic-mooncake, parquet, dataset",
         ),
         ("t.jsonl", {"block_size": 7}, "block_size is 7, but the trace has 1"),
         ("t.jsonl", {"tail": "dropped"}, "tail is 'dropped', but the trace has 'kept'"),
@@ -288,7 +288,7 @@ def test_arguments_that_do_not_fit_are_told_before_any_work(folder):
         with pytest.raises(UsageError, match=said):
             kvtrace.write(trace, path, **options)
     for options, said in [
-        ({"extra": "all"}, "'all' is not valid for extra. Choose one of keep, ignore"),
+        ({"extra": "all"}, "'all' is not valid for extra. Try keep or ignore"),
         ({"threads": 0}, "threads must be at least 1"),
     ]:
         with pytest.raises(UsageError, match=said):

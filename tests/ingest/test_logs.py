@@ -467,9 +467,9 @@ def test_stated_settings_are_not_detected():
     reader = open_reader("openai", lines_of("tokens"), time_unit="us")
     assert reader.describe() == {"reader": "openai (stated)", "time": "microseconds (stated)"}
     assert reader.time_ns(Record(time=5)) == 5_000
-    with pytest.raises(UsageError, match="--log-format 'csv' is unknown. Choose one of: auto, .*tokens, .*openai"):
+    with pytest.raises(UsageError, match="'csv' is not a log format. Try auto, .*tokens, .*openai"):
         open_reader("csv", [])
-    with pytest.raises(UsageError, match="--time-unit 'minutes' is unknown"):
+    with pytest.raises(UsageError, match="'minutes' is not a --time-unit"):
         open_reader("auto", [], time_unit="minutes")
 
 

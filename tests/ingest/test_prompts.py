@@ -340,5 +340,5 @@ def test_a_template_that_takes_too_much_is_counted_and_not_used(tmp_path, source
 
 
 def test_an_unknown_engine_is_refused(tmp_path):
-    with pytest.raises(UsageError, match="--render-as 'ollama' is unknown"):
+    with pytest.raises(UsageError, match="'ollama' is not a value of --render-as"):
         anonymized(tmp_path, [{"messages": [USER]}], render_as="ollama")

@@ -652,7 +652,7 @@ def test_a_trace_can_be_graded_against_another_profile(tmp_path):
     assert flagged(kvtrace.privacy.audit(path, profile="strict")) == {"times": "FAIL", "lengths": "FAIL"} | NO_USERS
     found = kvtrace.privacy.audit(path, profile="exact")
     assert flagged(found) == {} and not found.publishable and "exact coarsens nothing" in found.verdict
-    with pytest.raises(UsageError, match="one of"):
+    with pytest.raises(UsageError, match="Try exact, standard"):
         kvtrace.privacy.audit(path, profile="superb")
 
 

@@ -85,7 +85,7 @@ def test_a_profile_that_is_exact_by_name_alone_keeps_none():
 
 
 def test_a_name_that_is_no_measured_column_is_refused():
-    with pytest.raises(UsageError, match=f"'prompt' is not a measured column. Choose from {LISTED}."):
+    with pytest.raises(UsageError, match=f"'prompt' is not a measured column. Try {LISTED}."):
         profile("standard", keep_measured=["prompt"])
     with pytest.raises(UsageError, match="'prompt' is not a measured column"):
         kvtrace.privacy.audit("t.jsonl", allow_measured=["prompt"])

@@ -470,7 +470,7 @@ def test_a_sidecar_declares_the_profile_that_made_the_trace():
         ({"round_output": 2**63}, "round_output must be"),
         ({"k_counts": "rows"}, "'rows' is not valid for k_counts"),
         ({"time_step_ms": -1}, "time_step_ms must be"),
-        ({"round_input": "pow3"}, "round_input must be"),
+        ({"round_input": "pow3"}, "not valid for round_input. Did you mean pow2"),
         ({"round_output": 0}, "round_output must be"),
     ],
 )

@@ -208,7 +208,7 @@ def test_a_missing_library_is_named_with_its_extra(monkeypatch, results):
 
 
 def test_an_unknown_plot_is_refused_with_the_names():
-    with pytest.raises(kvtrace.UsageError, match=r"'curve' is not a plot. Choose one of overview, hit-curve, "):
+    with pytest.raises(kvtrace.UsageError, match=r"'curve' is not a plot. Did you mean hit-curve[?]"):
         kvtrace.toy("0 1").plot("curve")
 
 

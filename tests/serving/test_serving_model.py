@@ -694,7 +694,7 @@ def test_a_file_may_name_a_link(tmp_path):
     assert (gpu(path).link, gpu(path).fp8_flops) == (LINKS["nvlink-4"], 2e15)
     for wrong in ('"carrier-pigeon"', "5", '{"bytes_per_s": 1}'):
         path.write_text(f'{{{figures}, "link": {wrong}}}')
-        with pytest.raises(UsageError, match="link must be one of pcie-5, pcie-4"):
+        with pytest.raises(UsageError, match="is not a link. Try pcie-5, pcie-4"):
             gpu(path)
     for wrong in ({"link": "pcie-5"}, {"fp8_flops": -1}):
         with pytest.raises(UsageError, match="a GPU's"):
@@ -708,7 +708,7 @@ def test_a_file_may_name_a_link(tmp_path):
     ("mi300", "mi300x"), ("rtx-4080", "rtx-4090"),
 ])  # fmt: skip
 def test_a_wrong_name_of_a_gpu_gives_those_that_are_near(wrong, near):
-    with pytest.raises(UsageError, match=f"Did you mean {near}.*[?] Try h100, "):
+    with pytest.raises(UsageError, match=f"Did you mean {near}.*[?]$"):
         gpu(wrong)
 
 

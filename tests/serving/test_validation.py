@@ -255,7 +255,7 @@ def test_the_format_decides_the_engine(tmp_path):
 
 
 def test_an_engine_or_a_size_that_cannot_be_validated_is_refused():
-    with pytest.raises(UsageError, match="--engine must be one of vllm, sglang"):
+    with pytest.raises(UsageError, match="is not an --engine with a scheduler"):
         validate(recorded(), COST, engine="lmcache")
     with pytest.raises(UsageError, match="simulates the engines vllm and sglang, not dynamo"):
         validate(recorded(), COST, scheduler=DynamoScheduler())

@@ -177,7 +177,7 @@ def test_words_without_a_stable_token_are_an_error(monkeypatch):
 
 
 def test_an_unknown_separator_is_an_error():
-    with pytest.raises(UsageError, match="--separator 'pad' is unknown. Choose one of: none, bos, eos"):
+    with pytest.raises(UsageError, match="'pad' is not a --separator. Try none, bos, eos"):
         hashes_to_texts(DEEPSEEK, [[0]], [4], 4, separator="pad")
 
 

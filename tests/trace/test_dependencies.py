@@ -88,8 +88,8 @@ def test_dependencies_that_cannot_hold_are_refused(waits, message):
 
 @pytest.mark.parametrize(
     ("wait", "message"),
-    [((0, "end", "sequence", 0.0), "'end' is not a trigger of a dependency. Choose one of dispatch, completion."),
-     ((0, "completion", "friend", 0.0), "'friend' is not a relation of a dependency. Choose one of sequence, spawn")],
+    [((0, "end", "sequence", 0.0), "'end' is not a trigger of a dependency. Try dispatch or completion."),
+     ((0, "completion", "friend", 0.0), "'friend' is not a relation of a dependency. Try sequence, spawn")],
 )  # fmt: skip
 def test_triggers_and_relations_have_names(wait, message):
     with pytest.raises(UsageError, match=message):

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import errno
 import shlex
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Self
@@ -112,6 +112,74 @@ class EmptyPrompt(LeftOut):
 
 class NotARequest(LeftOut):
     """A row that is not a request, such as another event or span; `reason` says which."""
+
+
+class FailedCall(NotARequest):
+    """A call that failed: the service answered it with an error, or not at all."""
+
+    def __init__(self, reason: str = "the call failed; nothing was generated.", *, field: str | None = None) -> None:
+        super().__init__(reason, field=field)
+
+
+class OtherCall(NotARequest):
+    """A call that generates no text, such as an embedding."""
+
+
+def nearest(word: str, words: Iterable[str], limit: int = 1) -> list[str]:
+    """The words that are spelt most like a wrong one; none if no word is near.
+
+    >>> names = ["lru", "slru", "s3-fifo", "round-robin"]
+    >>> [nearest(word, names) for word in ("lruu", "S3FIFO", "round", "nothing")]
+    [['lru'], ['s3-fifo'], ['round-robin'], []]
+    """
+    from difflib import get_close_matches
+
+    plain = {_letters(name): name for name in words}
+    wanted = _letters(word)
+    close = [wanted] if wanted in plain else get_close_matches(wanted, plain, n=limit, cutoff=0.66)
+    if not close and len(wanted) >= MIN_BEGINNING:
+        close = [name for name in plain if name.startswith(wanted)][:limit]
+    return [plain[name] for name in close]
+
+
+MIN_BEGINNING = 3  # letters
+
+
+def _letters(word: str) -> str:
+    return "".join(letter for letter in word.lower() if letter.isalnum()) or word
+
+
+def wrong_word(word: object, what: str, words: Iterable[str], further: str = "") -> UsageError:
+    """The error for a word that is not in a list: it names the nearest one, or else all of them.
+
+    Args:
+        word: The wrong word.
+        what: What it is not, with an article.
+        words: The list.
+        further: What else is valid, after the list.
+
+    >>> raise wrong_word("lruu", "a policy", ["lru", "fifo"])
+    Traceback (most recent call last):
+    kvtrace._base.errors.UsageError: 'lruu' is not a policy. Did you mean lru?
+    >>> print(wrong_word("best", "a policy", ["lru", "fifo"], ", or a class as module:Class"))
+    'best' is not a policy. Try lru, fifo, or a class as module:Class.
+    """
+    words = [*map(str, words)]
+    near = nearest(word, words) if isinstance(word, str) else []
+    listed = (" or " if len(words) == 2 and not further else ", ").join(words)
+    return UsageError(f"{word!r} is not {what}. " + (f"Did you mean {near[0]}?" if near else f"Try {listed}{further}."))
+
+
+DOCS = "https://github.com/kvtrace/kvtrace/blob/main/docs/"  # a wheel has no docs
+
+
+def docs_page(page: str) -> str:
+    """The address of a page of the docs, for help and messages.
+
+    >>> docs_page("cache/simulate.md")
+    'https://github.com/kvtrace/kvtrace/blob/main/docs/cache/simulate.md'
+    """
+    return DOCS + page
 
 
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)  # no space: on the disk, for this user, in this file

@@ -34,7 +34,8 @@ class Column:
 class TextTable:
     """A title, columns, rows of text, and the lines below them.
 
-    A terminal that is too narrow gets fewer columns, never cut ones, and a line that names the missing columns.
+    A terminal that is too narrow gets fewer columns, never cut ones, and a line that names the missing columns. Notes
+    that do not fit beside the rows stand below them.
 
     >>> table = TextTable("Trace", [Column("name"), Column("value", right=True)])
     >>> table.add_row("requests", "12")
@@ -140,11 +141,16 @@ class TextTable:
         widest = max((len(row[number]) for row in self.rows if number < len(row)), default=0)
         return min(widest, max_note) if max_note and self.columns[number].dim else widest
 
+    def _is_note(self, number: int) -> bool:
+        """Whether a column holds sentences, which stand below the rows where it does not fit."""
+        return self.columns[number].dim
+
     def _legend_lines(self) -> list[str]:
         return [f"{word}: {meaning}" for word, meaning in self.legend.items()]
 
     def __rich_console__(self, _console: Any, options: Any) -> Iterator[Any]:
         """The table for a rich console, with the columns that fit its width."""
+        from rich.padding import Padding
         from rich.table import Table
         from rich.text import Text
 
@@ -161,7 +167,12 @@ class TextTable:
         for cells in self.rows:
             drawn.add_row(*(Text(cells[number]) if number < len(cells) else Text() for number in shown))
         yield drawn
-        missing = [column.name for number, column in enumerate(self.columns) if number not in shown]
+        left_out = [number for number in range(len(self.columns)) if number not in shown]
+        for number in filter(self._is_note, left_out):  # advice is never what is cut
+            for cells in self.rows:
+                if number < len(cells) and cells[number]:
+                    yield Padding(Text(f"{cells[shown[0]].strip()}: {cells[number]}", overflow="fold"), (0, 0, 0, GAP))
+        missing = [self.columns[number].name for number in left_out if not self._is_note(number)]
         lines = [line for line in self._legend_lines() if line.partition(":")[0] not in missing]
         if missing:
             lines.append(f"Not shown: {', '.join(missing)}. To see all columns, {self.remedy}.")

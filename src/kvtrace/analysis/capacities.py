@@ -103,7 +103,7 @@ def parse_capacity(
         blocks = round(amount / 100 * working_set)
     elif unit in BYTES:
         if kv_bytes_per_token is None and block_bytes is None:
-            raise UsageError(f"capacity {text} is in bytes. Add --model-config or --kv-bytes-per-token.")
+            raise UsageError(f"capacity {text} is in bytes. Add --model or --kv-bytes-per-token.")
         blocks = int(amount * BYTES[unit] // (block_bytes or (kv_bytes_per_token or 0) * block_size))
     elif unit.removesuffix("token").strip() in COUNTS and unit.endswith("token"):
         blocks = int(amount * COUNTS[unit.removesuffix("token")] // block_size)

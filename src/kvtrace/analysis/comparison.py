@@ -13,7 +13,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from .._base.errors import InputError
+from .._base.errors import InputError, docs_page
 from .._base.results import Described, PlottedResult, columns_of, headed
 from .._base.tables import TextTable, csv_text, html, printable
 from ..trace.domains import in_domains
@@ -378,7 +378,7 @@ def _notes(comparison: Comparison):
     if comparison.sessions == "inferred":
         yield (
             "The sessions of both traces are inferred from the blocks that requests share; "
-            "docs/analysis/compare.md explains how."
+            f"{docs_page('analysis/compare.md')} explains how."
         )
     short = [f"{window} s" for window in WINDOWS_S if comparison.numbers[f"dispersion_{window}s"].distance is None]
     if short:

@@ -24,7 +24,7 @@ from typing import Literal
 import numpy as np
 
 from .._base.arrays import in_first, offsets_of
-from .._base.errors import InputError, UsageError
+from .._base.errors import InputError, UsageError, wrong_word
 from .._base.units import in_milliseconds
 from ..analysis.reuse import Segments, find_segments
 from ..trace.building import with_whole_prompts
@@ -185,7 +185,7 @@ class BlockDemand:
 def check_mode(mode: str) -> None:
     """Raise UsageError if the mode is unknown."""
     if mode not in MODES:
-        raise UsageError(f"{mode!r} is not a mode. Try {', '.join(MODES)}.")
+        raise wrong_word(mode, "a mode", MODES)
 
 
 def block_demand(

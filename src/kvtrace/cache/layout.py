@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from math import gcd, lcm
 
-from .._base.errors import UsageError
+from .._base.errors import UsageError, wrong_word
 from .._base.results import Described, column
 
 STEP_TOKENS = 8192  # the largest chunk of a prompt: the engines' default on most GPUs
@@ -41,7 +41,7 @@ class Drafting(Described):
 
     def __post_init__(self) -> None:
         if self.rule not in DRAFT_RULES:
-            raise UsageError(f"{self.rule!r} is not a rule of drafters. Try {', '.join(DRAFT_RULES)}.")
+            raise wrong_word(self.rule, "a rule of drafters", DRAFT_RULES)
         if not 0 <= self.tokens <= 64:
             raise UsageError("--speculative predicts 1 to 64 tokens. Example: mtp:3.")
 
@@ -69,7 +69,7 @@ class LayerKind(Described):
 
     def __post_init__(self) -> None:
         if self.kind not in KINDS:
-            raise UsageError(f"{self.kind!r} is not a kind of layer. Try {', '.join(KINDS)}.")
+            raise wrong_word(self.kind, "a kind of layer", KINDS)
 
     @property
     def bytes_per_token(self) -> int:
@@ -88,7 +88,7 @@ class CacheGroup(Described):
 
     def __post_init__(self) -> None:
         if self.kind not in GROUP_KINDS:
-            raise UsageError(f"{self.kind!r} is not a kind of cache group. Try {', '.join(GROUP_KINDS)}.")
+            raise wrong_word(self.kind, "a kind of cache group", GROUP_KINDS)
         if self.block_size < 1 or self.layers < 1 or (self.window < 1) is (self.kind in ("window", "chunk")):
             raise UsageError(f"a cache group of kind {self.kind} has a size that is not valid: {self}.")
 

@@ -167,7 +167,7 @@ class Grid:
     )  # fmt: skip
     block_sizes: tuple[str, ...] = option(
         ("1x",), "Block sizes: factors as in 2x, or tokens (a multiple of the block size of the trace).",
-        name="block-size", metavar="B,...", group=CACHE, shown="1x", parse=parse_names,
+        metavar="B,...", group=CACHE, shown="1x", parse=parse_names,
     )  # fmt: skip
     seeds: tuple[int, ...] = option(
         (0,), "If a TRACE is a fitted model: seeds of its samples; 0:5 is 0,1,2,3,4.", name="seed", metavar="S,...",
@@ -180,9 +180,9 @@ class Grid:
     engine_options: tuple[tuple[str, str], ...] = ()  # for the engines that have them
     warm_up: str = "0"
     kv_bytes_per_token: int | None = None
-    trace_block_size: int | None = option(
+    block_size: int | None = option(
         None, "Tokens per block of the TRACEs.  [default: from their sidecars, else inferred]", metavar="TOKENS",
-        minimum=1, group=INPUT,
+        minimum=1, group=INPUT, aliases=("--trace-block-size",),
     )  # fmt: skip
     chain: bool = False
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from .._base.errors import InputError, UsageError
+from .._base.errors import InputError, wrong_word
 from .._base.output_files import temporary_folder
 from .._base.results import Described, DescribedResult, column, columns_in, columns_of
 from ..trace.domains import in_domains
@@ -154,7 +154,7 @@ def _chosen(policies) -> list[str]:
     """The names in the order of POLICIES; LRU and the bounds always belong to them."""
     names = set(POLICIES if policies is None else policies)
     for name in sorted(names - {*POLICIES}):
-        raise UsageError(f"{name!r} is not a policy of kvtrace. Name policies without parameters, such as slru,lhd.")
+        raise wrong_word(name, "a policy without its parameter", POLICIES)
     return [name for name in POLICIES if name in names or name in ("lru", "belady", "unlimited")]
 
 

@@ -18,9 +18,10 @@ from ..ingest.encoding_options import EncodingOptions
 from ..ingest.keys import Key
 from ..ingest.logs.sources import LogPiece
 from ..ingest.preparation import check_options, provenance, recipe_of
-from ..ingest.tokenizer_choice import AUTO, DEFAULT, other_tokenizer
+from ..ingest.tokenizer_choice import AUTO, other_tokenizer
 from ..privacy.profiles import chosen_profile, profile_of
 from ..privacy.release_options import Profile, ReleaseOptions
+from ..text.tokenizer_files import DEFAULT
 from .source import Source
 
 

@@ -116,7 +116,7 @@ def _dropped(counts: ServiceCounts) -> Samples:
 def _proxied(counts: ServiceCounts) -> Samples:
     """The fields of ProxyCounts, but for the sum; none without a proxy."""
     proxy = counts.get("proxy") or {}
-    names = ("recorded", "dropped", "refused", "failed", "left") if proxy.get("requests") else ()
+    names = ("recorded", "dropped", "refused", "failed", "left", "errors", "other") if proxy.get("requests") else ()
     return [(("client_left" if name == "left" else name,), proxy[name]) for name in names]
 
 

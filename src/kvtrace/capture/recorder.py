@@ -14,7 +14,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Self
 
-from .._base.errors import InputError, KvtraceError, UsageError, named_errors, unwritable
+from .._base.errors import InputError, KvtraceError, UsageError, named_errors, unwritable, wrong_word
 from .._base.file_locks import locked_file
 from .._base.options import split_options
 from .._base.own_files import MOVE, make_folders, open_own, own_folder, remove_folders
@@ -126,7 +126,7 @@ class Recorder:
         **options: Any,
     ):
         if suffix not in SUFFIXES:
-            raise UsageError(f"--suffix {suffix!r} is not one of {', '.join(SUFFIXES)}.")
+            raise wrong_word(suffix, "a --suffix", SUFFIXES)
         self.folder = Path(folder)
         encoding, release = split_options(options, encoding or EncodingOptions, release or ReleaseOptions)
         self._window_s, share = require_window(window_s), _share(release.sample_sessions)

@@ -29,7 +29,7 @@ from .output import Outcome, console, print_notes, print_result, print_tables
 DIVIDED = ("tensor_parallel_size", "kv_cache_dtype")  # fields of a Deployment that change its cache groups
 
 
-@click.command("analyze", cls=Command, groups={"--fold": "Output"}, examples=(
+@click.command("analyze", cls=Command, groups={"--fold": "Output"}, types={"--engine": completion.Name(completion.grouped_engines)}, examples=(
     "kvtrace analyze trace.jsonl",
     "kvtrace analyze trace.jsonl --quantiles 90%,99% --fold 1,2,4",
     "kvtrace analyze trace.jsonl --model gpt-oss-20b --engine vllm",

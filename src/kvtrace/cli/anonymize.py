@@ -25,7 +25,7 @@ from .options import (
     taken_release,
     tasks_of,
 )
-from .output import Outcome, console, print_line
+from .output import Outcome, console, print_line, print_table
 from .source_options import BAD_ROWS, LOGS, bad_rows_allowed
 
 if TYPE_CHECKING:
@@ -83,7 +83,7 @@ class TaskChoices:
         return tasks_of(runner, output, self.memory, work=work, quiet=quiet, **settings)
 
 
-@click.command("anonymize", cls=Command, groups={"--first-id": "Blocks", "--resume": "Large inputs", "--gpu": "Input", "--gpus": "Input", "--costs": "Input"}, examples=(
+@click.command("anonymize", cls=Command, page="ingest/anonymize.md", groups={"--first-id": "Blocks", "--resume": "Large inputs", "--gpu": "Input", "--gpus": "Input", "--costs": "Input"}, examples=(
     "kvtrace anonymize log.jsonl -o trace.jsonl",
     "kvtrace anonymize log.jsonl -o fine.jsonl.gz --block-size 16 --profile strict",
     "kvtrace anonymize 'logs/*.jsonl' -o day.dataset --runner local --memory 8GB",
@@ -248,11 +248,11 @@ def _print_summary(screen, trace_figures, counts, usage, account, written, *, re
     """Print the counts of the log, the costs of the release, and the written files."""
     from ..report import raw_logs, release_tables
 
-    screen.print(raw_logs.closing(trace_figures, counts, usage.rows(), request_sample))
+    print_table(screen, raw_logs.closing(trace_figures, counts, usage.rows(), request_sample))
     for warning in raw_logs.not_rendered(counts.not_rendered, counts.unsized_media):
         print_line(screen, f"warning     {warning}")
     if account and len(account.steps) > 1:
-        screen.print(release_tables.costs(account))
+        print_table(screen, release_tables.costs(account))
     for line in (*(release_tables.notes(account) if account else ()), *release_tables.audited(written)):
         print_line(screen, line)
 

@@ -8,7 +8,7 @@ import click
 
 from ..privacy.release_options import AuditOptions
 from .help import Command
-from .options import MEMORY, opened, record_options, require_memory, taken
+from .options import MEMORY, json_option, opened, record_options, require_memory, taken
 from .output import Outcome, console, print_json, print_notes, print_tables
 
 
@@ -20,7 +20,7 @@ from .output import Outcome, console, print_json, print_notes, print_tables
 @record_options(AuditOptions)
 @click.option("--card", "card_file", metavar="FILE", help="Also write a data card: Markdown to publish beside the trace.")
 @MEMORY
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object; docs/privacy/audit.md lists its keys.")
+@json_option("privacy/audit.md")
 @click.option("-q", "--quiet", is_flag=True, help="Print only the verdict.")
 def audit_command(trace, card_file, memory, as_json, quiet, **options):
     """Audit what a trace reveals before you publish it.

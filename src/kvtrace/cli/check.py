@@ -11,7 +11,7 @@ from .options import BLOCK_SIZE
 from .output import Outcome, console, echo
 
 
-@click.command("check", cls=Command, examples=(
+@click.command("check", cls=Command, page="formats/formats.md", examples=(
     "kvtrace check trace.jsonl",
     "kvtrace check trace.jsonl --max 1 --quiet",
 ))

@@ -13,7 +13,7 @@ from .options import BLOCK_SIZE_OF_TRACE, FIRST_ID, MEMORY, QUIET_ERRORS, print_
 from .output import Outcome, console, print_lines
 
 
-@click.command("convert", cls=Command, types={"--to": Name(targets)}, examples=(
+@click.command("convert", cls=Command, page="formats/formats.md", types={"--to": Name(targets)}, examples=(
     "kvtrace convert trace.jsonl -o part.jsonl --start 1m --stop '2 min'",
     "kvtrace convert trace.jsonl -o coarse.jsonl --fold 4 --to vllm",
     "kvtrace convert trace.jsonl -o half.parquet --sample 50% --seed 1",

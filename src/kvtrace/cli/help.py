@@ -13,7 +13,7 @@ from typing import Any
 import click
 
 from .._base import units
-from .._base.errors import UsageError
+from .._base.errors import UsageError, docs_page, wrong_word
 from .._base.lazy_table import LazyTable
 from . import completion as names
 
@@ -50,6 +50,17 @@ class AmountType(click.ParamType):
         return value
 
 
+class Word(click.Choice):  # type: ignore[type-arg]
+    """One of a few words; the error for another word names the nearest one."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """The word."""
+        if value not in self.choices:
+            name = param.opts[-1] if param else ""
+            raise click.UsageError(str(wrong_word(value, f"a value of {name}", self.choices)), ctx)
+        return value
+
+
 def as_amount(kind: click.ParamType) -> click.ParamType:
     """The type of a number, which then may have separators of thousands; any other type as it is."""
     if isinstance(kind, (AmountType, click.types.BoolParamType)):
@@ -63,7 +74,7 @@ def as_amount(kind: click.ParamType) -> click.ParamType:
 FILES = {"LOG", "TRACE", "TRACE2", "[TRACE2]", "TRACE...", "LOG...", "WINDOW...", "FILE", "FOLDER", "DIR", "PREVIOUS"}  # metavars of paths
 GROUPS = {  # group -> its options; a command shows them in this order
     "Input": "--input-file --service-time --users --block-size "
-    "--trace-block-size --chain --assume-output --recording-format --model-config --model --kv-bytes-per-token",
+    "--chain --assume-output --recording-format --model-config --model --kv-bytes-per-token",
     "Sources": "--otlp --proxy --upstream --session-header --user-header --follow --from-start --kv-events",
     "Windows": "--window --for --link-windows",
     "Bad rows": "--on-error --max-errors --rejects",
@@ -138,7 +149,7 @@ HYPHEN = "\ue000"  # stands for a hyphen at which no line breaks, while click br
 
 
 def _unbroken(text: str) -> str:
-    """A text whose options, such as --model-config, stay on one line."""
+    """A text whose options, such as --warm-up, stay on one line."""
     return re.sub(r"(?<=\w)-(?=\w)", HYPHEN, text)
 
 
@@ -163,22 +174,33 @@ class RecordOption(RowsOption):
         self.group = group
 
 
+class PageOption(click.Option):
+    """An option that a page of the docs explains."""
+
+    def __init__(self, *arguments: Any, page: str, **options: Any):
+        super().__init__(*arguments, **options)
+        self.page = page
+
+
 class Command(click.Command):
-    """A command with grouped options and examples.
+    """A command with grouped options, examples, and the address of its page of the docs.
 
     Args:
         examples: Command lines that a reader can run, and a test does.
+        page: The page; the default is that of its --json.
         groups: Option -> group, where it differs from GROUPS.
         types: Option -> type, where it differs from TYPES.
     """
 
     examples: Sequence[str]
     groups: Mapping[str, str]
+    page: str | None
 
     def __init__(
         self,
         *arguments: Any,
         examples: Sequence[str] = (),
+        page: str | None = None,
         groups: Mapping[str, str] | None = None,
         types: Mapping[str, click.ParamType] | None = None,
         **options: Any,
@@ -186,8 +208,9 @@ class Command(click.Command):
         super().__init__(*arguments, **options)
         self.context_settings.setdefault("help_option_names", HELP_NAMES)  # also when called without its group
         self.examples, self.groups = examples, groups or {}
+        self.page = page or next((param.page for param in self.params if isinstance(param, PageOption)), None)
         for param in self.params:
-            param.type = {**TYPES, **(types or {})}.get(param.opts[-1]) or _type_of(param)
+            param.type = (types or {}).get(param.opts[-1]) or _type_of(param)
 
     def group_of(self, option: click.Parameter) -> str:
         """The group of an option in --help."""
@@ -222,15 +245,22 @@ class Command(click.Command):
         return super().get_help(ctx).replace(HYPHEN, "-")
 
     def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Write the examples, one a line, so that each can be copied."""
+        """Write the examples, one a line, so that each can be copied, and the address of the page."""
         super().format_epilog(ctx, formatter)
         if self.examples:
             with formatter.section("Examples"):
                 formatter.write("".join(f"  {example}\n" for example in self.examples))
+        if self.page:
+            with formatter.section("Docs"):
+                formatter.write(f"  {docs_page(self.page)}\n")
 
 
 def _type_of(param: click.Parameter) -> click.ParamType:
-    """The values that a file or a number accepts."""
+    """The values that a word, a file or a number accepts."""
+    if isinstance(param.type, click.Choice):
+        return Word(param.type.choices)
+    if param.opts[-1] in TYPES:
+        return TYPES[param.opts[-1]]
     is_text = isinstance(param.type, click.types.StringParamType)
     return names.FileName() if is_text and param.metavar in FILES else as_amount(param.type)
 

@@ -8,7 +8,7 @@ from .help import Command
 from .output import Outcome, console, print_line
 
 
-@click.command("join", cls=Command, examples=(
+@click.command("join", cls=Command, page="capture/record.md", examples=(
     "kvtrace join windows/monday.jsonl windows/tuesday.jsonl -o days.jsonl",
     "kvtrace join windows/monday.jsonl windows/tuesday.jsonl -o days.parquet --quiet",
 ))

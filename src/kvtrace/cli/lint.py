@@ -9,7 +9,7 @@ import click
 from ..ingest.encoding_options import EncodingOptions
 from .help import Command
 from .options import json_option, taken
-from .output import Outcome, console, print_json, print_notes, print_tables
+from .output import Outcome, console, print_json, print_notes
 from .source_options import ALLOW_TRUNCATED, BAD_ROWS, LOG_FORMAT, LOGS, PROMPTS, bad_rows_allowed
 
 
@@ -40,7 +40,7 @@ def lint_command(inputs, on_error, max_errors, fail, as_json, quiet, **options):
     from .._base.errors import UsageError
     from ..ingest.linting.linter import lint_log
     from ..report.progress import Bar
-    from ..report.raw_logs import lint_notes, lint_table
+    from ..report.raw_logs import lint_lines, lint_notes
 
     if on_error == "stop" and max_errors is not None:
         raise UsageError("--max-errors requires --on-error skip.")
@@ -50,6 +50,5 @@ def lint_command(inputs, on_error, max_errors, fail, as_json, quiet, **options):
     if as_json:
         print_json(report.to_dict())
     else:
-        print_tables([lint_table(report)] if report.findings else [])
-        print_notes(lint_notes(report))
+        print_notes([*lint_lines(report), *lint_notes(report)])
     return Outcome(report, report.status if fail else 0)

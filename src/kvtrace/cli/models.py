@@ -13,7 +13,7 @@ from .help import Command
 from .options import json_option, record_options
 from .output import Outcome, print_json, print_lines, print_tables
 
-GPU = "With NAME: print the room for KV on {rows}, or a JSON file."
+GPU = "With NAME: print the memory left for KV on {rows}, or a JSON file."
 ENGINE = "With --gpu: engine whose rules for memory count, vllm or sglang."
 
 
@@ -33,7 +33,7 @@ def models_command(name, as_json, **options):
     """List the models that --model knows by name.
 
     NAME shows one model with its sources, or lists the models whose names contain it. With --gpu it is one model, or a
-    config.json, and the room for its KV is printed.
+    config.json, and the memory left for its KV is printed.
     """
     from ..serving.models.listing import list_models
 

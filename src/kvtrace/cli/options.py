@@ -13,7 +13,7 @@ import click
 
 from .._base.options import Record
 from ..serving.run_options import TimeSetup
-from .help import RecordOption
+from .help import PageOption, RecordOption
 from .help import RowsOption as RowsOption
 from .output import print_lines
 
@@ -86,7 +86,7 @@ ENGINE_BLOCK_SIZE = click.option("--engine-block-size", type=click.IntRange(1), 
 RETENTION = click.option("--retention", metavar="N", help="For a --model with windows or states: tokens between the checkpoints that are kept. 0 keeps those at the ends of prompts and of shared prefixes only, dense keeps all. (vllm)  [default: 0]")
 DOMAINS = click.option("--domains", metavar="VIEW", help="Isolation domains of the trace, such as tenants, adapters or salts: split keeps their blocks apart, merge shares equal blocks, shared:N shares the first N tokens of prompts.  [default: split]")
 FIRST_ID = click.option("--first-id", default=0, metavar="N", type=click.IntRange(0), help="First block id in the output.")
-KV_BYTES = click.option("--kv-bytes-per-token", type=click.IntRange(1), metavar="N", help="Bytes of KV cache per token, in place of --model-config.")
+KV_BYTES = click.option("--kv-bytes-per-token", type=click.IntRange(1), metavar="N", help="Bytes of KV cache per token, in place of --model.")
 MODEL_CONFIG = click.option("--model", "--model-config", "model_config", metavar="M", help="Model that sets the bytes of KV cache per token: a name that kvtrace models lists, or its config.json.")
 QUIET = click.option("-q", "--quiet", is_flag=True, help="Print only results and errors.")
 QUIET_ERRORS = click.option("-q", "--quiet", is_flag=True, help="Print errors only.")
@@ -95,8 +95,8 @@ WARM_UP = click.option("--warm-up", default="0", metavar="N", help="Do not count
 
 
 def json_option(page: str) -> Decorator:
-    """The option --json, whose keys a page of docs lists."""
-    return click.option("--json", "as_json", is_flag=True, help=f"Print one JSON object; its keys are in docs/{page}.")
+    """The option --json, and the page of docs with its keys, whose address ends the help of the command."""
+    return click.option("--json", "as_json", is_flag=True, cls=PageOption, page=page, help="Print one JSON object; its keys are on the page below.")
 
 
 def figure_writer(png: str | None, svg: str | None, quiet: bool = False) -> Callable[..., None]:

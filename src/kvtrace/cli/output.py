@@ -7,6 +7,7 @@ its outputs, and an output whose name states another content than it will hold. 
 from __future__ import annotations
 
 import functools
+import os
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -93,6 +94,17 @@ def print_line(screen: Any, line: str) -> None:
     screen.print(line, highlight=False, markup=False)
 
 
+def print_table(screen: Any, table: Any) -> None:
+    """Print a table of a summary; in a pipe its lines have no blanks at their end."""
+    if screen.is_terminal:
+        screen.print(table)
+        return
+    with screen.capture() as captured:
+        screen.print(table)
+    for line in captured.get().splitlines():
+        screen.print(line.rstrip(), highlight=False, markup=False)
+
+
 def rejected(reasons: Mapping[str, int]) -> Iterator[str]:
     """The lines of a summary with the most frequent reasons for which requests were rejected."""
     for reason, count in sorted(reasons.items(), key=lambda row: -row[1])[:5]:
@@ -156,7 +168,7 @@ def print_tables(tables: Iterable[Any]) -> None:
 
 
 def print_notes(notes: Iterable[str]) -> None:
-    """Print sentences on stdout, one a line; where a line has a width they wrap between words."""
+    """Print sentences on stdout, one a line; where a line has a width they wrap between words, below their first letter."""
     import textwrap
 
     from rich.console import Console
@@ -165,13 +177,14 @@ def print_notes(notes: Iterable[str]) -> None:
         return
     width = _line_width(Console())
     for note in notes:
-        click.echo(note if width is None else textwrap.fill(note, width, break_on_hyphens=False))
+        if width is not None:
+            indent = note[: len(note) - len(note.lstrip())]
+            note = textwrap.fill(note, width, subsequent_indent=indent, break_on_hyphens=False)
+        click.echo(note)
 
 
 def _line_width(console: Any) -> int | None:
     """The width of a line: of the terminal, or COLUMNS in a pipe; None in a pipe without COLUMNS, which cuts nothing."""
-    import os
-
     has_width = console.is_terminal or (os.environ.get("COLUMNS", "").isdecimal() and int(os.environ["COLUMNS"]) > 0)
     return console.width if has_width else None
 
@@ -203,11 +216,45 @@ def keep_inputs(command: click.Command) -> click.Command:
 
     @functools.wraps(run)
     def checked(**values: Any) -> Any:
+        values |= _found(command, values)
         require_files(command, values)
         return run(**values)
 
     command.callback = checked
     return command
+
+
+def _found(command: click.Command, values: Mapping[str, Any]) -> dict[str, Any]:
+    """The traces of a command line in place of their globs and folders; UsageError for several where one is read."""
+    options = {parameter.name: option_of(parameter) for parameter in command.params}
+    result: dict[str, Any] = {}
+    for name in (*TRACES, "log"):
+        value = values.get(name)
+        if name == "log" and value and os.path.isdir(value):  # a recording may be a folder
+            continue
+        if isinstance(value, (tuple, list)):
+            result[name] = tuple(trace for path in value for trace in _traces_of(path, with_shares=name == "mixed"))
+        elif value:
+            result[name], *others = _traces_of(value)
+            if others:
+                from .._base.errors import UsageError
+
+                raise UsageError(
+                    f"{value} names {len(others) + 1:,} traces, and {options[name]} of {command.name} is one. Name one of "
+                    f"them, or run kvtrace {command.name} for each; kvtrace sweep takes several."
+                )
+    return result
+
+
+def _traces_of(path: str, *, with_shares: bool = False) -> list[str]:
+    """The traces that a path names; a share of `PATH:SHARE` goes to each."""
+    if path == "-" or os.path.isfile(path):
+        return [path]
+    from .._base.files import share_of
+    from ..formats.reading import traces_at
+
+    whole = share_of(path)[0] if with_shares else path
+    return [trace + path[len(whole) :] for trace in traces_at(whole)]
 
 
 def require_files(command: click.Command, values: dict[str, Any]) -> None:

@@ -30,14 +30,14 @@ from .options import (
 from .output import Outcome, console, print_lines, print_notes, print_result, print_tables
 from .simulation_options import LoopOptions, loop_options
 
-GPU = "GPU: {rows}, or a JSON file; its keys are in docs/serving/models.md.  [default: h100]"
+GPU = "GPU: {rows}, or a JSON file.  [default: h100]"
 MORE = "-v prints all tables: memory, curves, changed assumptions, block sizes, prices."
 GPUS = "GPUs per instance, by tensor parallelism.  [default: 1; with --costs as many as were measured]"
 
 
 @click.command("plan", cls=Command, groups={"--warm-up": "Closed loop", "--seed": "Closed loop"}, examples=(
-    "kvtrace plan trace.jsonl --model-config config.json --gpu h100 --ttft 2s",
-    "kvtrace plan trace.jsonl --model-config config.json --quantile 95% --tiers dram=512GiB@25GB/s",
+    "kvtrace plan trace.jsonl --model config.json --gpu h100 --ttft 2s",
+    "kvtrace plan trace.jsonl --model config.json --quantile 95% --tiers dram=512GiB@25GB/s",
     "kvtrace plan trace.jsonl --model llama-3.1-8b --max-busy 70% --spare 1 --gpu-price 2.5",
     "kvtrace plan trace.jsonl --costs costs.json --extrapolate",
 ))

@@ -15,10 +15,13 @@ from .options import QUIET_ERRORS, record_options, taken, taken_release
 from .output import Outcome, console, print_line, rejected
 from .source_options import READING, SOURCES, live_options, queue_bytes, stop_event
 
-PROXY = {"failed": "without a complete answer of the upstream", "left": "left by the client"}  # count -> its words
+PROXY = {  # what became of requests, in words -> its counts
+    "recorded": ("recorded",), "failed upstream": ("failed", "errors"), "not a generation": ("other",),
+    "dropped": ("dropped",), "refused": ("refused",), "left by the client": ("left",),
+}  # fmt: skip
 
 
-@click.command("record", cls=Command, groups={"--block-size": "Blocks", "--metrics": "Output"}, examples=(
+@click.command("record", cls=Command, page="capture/record.md", groups={"--block-size": "Blocks", "--metrics": "Output"}, examples=(
     "kvtrace record -o recordings --otlp",
     "kvtrace record -o recordings --proxy 8001 --upstream http://127.0.0.1:8000",
     "kvtrace record -o recordings --follow log.jsonl --from-start --for 2s",
@@ -89,9 +92,9 @@ def _summary(counts):
     """What was recorded, line by line."""
     yield f"requests    {counts.digested:,} of {counts.accepted:,} accepted, {counts.tokens:,} prompt tokens"
     if requests := counts.proxy.get("requests"):
-        rest = {name: counts.proxy[name] for name in ("recorded", "dropped", "refused", "failed", "left")}
-        became = "".join(f", {count:,} {PROXY.get(name, name)}" for name, count in rest.items() if count)
-        yield f"proxy       {requests:,} request{'' if requests == 1 else 's'}{became}"
+        became = {words: sum(counts.proxy.get(name, 0) for name in names) for words, names in PROXY.items()}
+        stated = ", ".join(f"{count:,} {words}" for words, count in became.items() if count or words == "recorded")
+        yield f"proxy       {requests:,} request{'' if requests == 1 else 's'}: {stated}"
     if counts.refused:
         yield f"refused     {counts.refused:,}, which their clients send again"
     missing = {name: getattr(counts, name) for name in ("dropped", "lost", "rejected", "malformed", "left_out")}

@@ -9,10 +9,10 @@ import click
 from ..privacy.release_options import ReleaseOptions
 from .help import Command
 from .options import opened, record_options, taken_publishing, taken_release, tasks_of
-from .output import Outcome, console, print_line
+from .output import Outcome, console, print_line, print_table
 
 
-@click.command("release", cls=Command, groups={"--seed": "Privacy"}, examples=(
+@click.command("release", cls=Command, page="privacy/privacy.md", groups={"--seed": "Privacy"}, examples=(
     "kvtrace release trace.jsonl -o public.jsonl",
     "kvtrace release trace.jsonl -o public.jsonl --profile strict --sample-sessions 50%",
 ))
@@ -65,7 +65,7 @@ def release_command(trace, output, block_size, users, workers, memory, quiet, **
     if not quiet:
         screen = console()
         if account.steps:  # none where shared prefixes are unknown
-            screen.print(release_tables.costs(account))
+            print_table(screen, release_tables.costs(account))
         for line in release_tables.closing(account, figures, size, written):
             print_line(screen, line)
     return Outcome(written)

@@ -26,10 +26,10 @@ GPU = "With --model: add a capacity plan for {rows}, or a JSON file."
 TTFT = {"ttft_s": {"help": "With --gpu or --costs: the largest time to first token for 90 % of the requests."}}
 
 
-@click.command("report", cls=Command, groups={"--ttft": TIME}, examples=(
+@click.command("report", cls=Command, page="report/report.md", groups={"--ttft": TIME}, examples=(
     "kvtrace report trace.jsonl -o report.html",
     "kvtrace report trace.jsonl synthetic.jsonl -o compared.html --title 'Before and after'",
-    "kvtrace report trace.jsonl -o plan.html --model-config config.json --gpu h100",
+    "kvtrace report trace.jsonl -o plan.html --model config.json --gpu h100",
 ))
 @click.argument("trace", metavar="TRACE")
 @click.argument("other", metavar="[TRACE2]", required=False)

@@ -55,10 +55,10 @@ def _policies():
     "kvtrace simulate trace.jsonl --policy lru,arc,sieve --capacity 25%",
     "kvtrace simulate trace.jsonl --engine vllm,sglang --capacity 400,50%",
     "kvtrace simulate trace.jsonl --capacity 200 --instances 4 --router kv-aware --schedule open-loop:30",
-    "kvtrace simulate trace.jsonl --gpu h100 --model-config config.json",
+    "kvtrace simulate trace.jsonl --gpu h100 --model config.json",
 ))
 @click.argument("trace", metavar="TRACE")
-@click.option("--policy", "policies", default="lru", metavar="P,...", cls=RowsOption, rows=_policies, help="Eviction orders: {rows}.")
+@click.option("--policy", "policies", default="lru", metavar="P,...", cls=RowsOption, rows=_policies, help="Eviction policies: {rows}.")
 @click.option("--capacity", default="auto", metavar="C,...", help="Capacities. Example: 1000,64ktokens,24GiB,50%. A plain number is blocks; % is of the working set. auto: ten from the longest request to the working set.")
 @click.option("--engine", "engine_names", metavar="E,...", cls=RowsOption, rows=completion.engines, help="Engine whose cache is simulated: {rows}.  [default: reference; with --gpu and the policy lru vllm]")
 @CACHE

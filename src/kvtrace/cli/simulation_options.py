@@ -247,7 +247,7 @@ def kv_bytes_of(run: Run, options: dict[str, Any]) -> int | None:
     """Bytes of a token on the GPUs of an instance: of the deployment, or as given; None without either."""
     given, model = options["kv_bytes_per_token"], run.time.kv_bytes_per_token
     if given is not None and model is not None:
-        raise UsageError("--model-config and --kv-bytes-per-token cannot be combined. Use one of them.")
+        raise UsageError("--model and --kv-bytes-per-token cannot be combined. Use one of them.")
     return model if given is None else given
 
 

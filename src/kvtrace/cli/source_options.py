@@ -18,10 +18,11 @@ import click
 
 from .._base.process import STOPPING, forget_handlers
 from ..ingest.encoding_options import EncodingOptions
+from .completion import log_formats
 from .options import record_options, with_options
 
 LOGS = click.argument("inputs", nargs=-1, required=True, metavar="LOG...")
-LOG_FORMAT = record_options(EncodingOptions, only=("log_format", "field_map", "time_unit"))
+LOG_FORMAT = record_options(EncodingOptions, only=("log_format", "field_map", "time_unit"), settings={"log_format": {"rows": log_formats}})
 PROMPTS = record_options(EncodingOptions, only=(
     "tokenizer", "chat_template", "use_template", "generation_prompt", "render_as", "request_templates",
 ))

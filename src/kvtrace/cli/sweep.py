@@ -32,11 +32,11 @@ HELP = {
 
 @click.command("sweep", cls=Command, examples=(
     "kvtrace sweep trace.jsonl -o table.csv --policy lru,sieve --capacity auto",
-    "kvtrace sweep trace.jsonl --policy lru,arc --capacity 10%,25%,50% --block-size 1x,2x",
+    "kvtrace sweep trace.jsonl --policy lru,arc --capacity 10%,25%,50% --block-sizes 1x,2x",
 ))
 @click.argument("traces", metavar="TRACE...", nargs=-1, required=True)
 @click.option("-o", "--output", metavar="FILE", help="Table to write, by suffix: .csv, .json, .jsonl or .parquet, also with .gz or .zst; - writes CSV to stdout.")
-@record_options(Grid, without=("trace_block_size",))
+@record_options(Grid, without=("block_size",))
 @record_options(CacheSetup, only=("capacity_counts", "pool", "tree", "free_order", "watermark"), settings=HELP)
 @WARM_UP
 @click.option("--resume", is_flag=True, help="Continue a stopped sweep from FILE.cells.jsonl.")
@@ -47,7 +47,7 @@ HELP = {
 @FIGURE
 @MODEL_CONFIG
 @KV_BYTES
-@record_options(Grid, only=("trace_block_size",))
+@record_options(Grid, only=("block_size",))
 @CHAIN
 @QUIET
 def sweep_command(traces, output, as_json, quiet, **options):

@@ -17,7 +17,7 @@ from .options import ASSUME_OUTPUT, BLOCK_SIZE_OF_TRACE, CHAIN, QUIET_ERRORS, re
 from .output import Outcome, console, print_lines, print_tables
 
 
-@click.command("synthesize", cls=Command, examples=(
+@click.command("synthesize", cls=Command, page="synthesis/synthesize.md", examples=(
     "kvtrace synthesize trace.jsonl -n 3x -o synthetic.jsonl",
     "kvtrace synthesize trace.jsonl --check --save-model model.json",
     "kvtrace synthesize sessions.json --sessions 10x -o sessions.jsonl",

@@ -10,13 +10,13 @@ from .options import BLOCK_SIZE_OF_TRACE, QUIET_ERRORS
 from .output import Outcome, console, print_lines
 
 
-@click.command("texts", cls=Command, groups={"--model": "Text", "--seed": "Text"}, types={"--to": Name(prompt_forms)}, examples=(
-    "kvtrace texts trace.jsonl -o prompts.jsonl --tokenizer deepseek-r1",
-    "kvtrace texts trace.jsonl -o bodies.jsonl --tokenizer deepseek-r1 --to openai --model my-model",
+@click.command("texts", cls=Command, page="text/tokenizers.md", groups={"--model": "Text", "--seed": "Text"}, types={"--to": Name(prompt_forms)}, examples=(
+    "kvtrace texts trace.jsonl -o prompts.jsonl",
+    "kvtrace texts trace.jsonl -o bodies.jsonl --to openai --model my-model",
 ))
 @click.argument("trace", metavar="TRACE")
 @click.option("-o", "--output", required=True, metavar="FILE", help="JSON Lines file to write; - is stdout. The name may end in .gz or .zst.")
-@click.option("--tokenizer", required=True, metavar="NAME", help="deepseek-r1 (built in), path of a tokenizer.json or of its folder, or Hugging Face id.")
+@click.option("--tokenizer", metavar="NAME", help="Built-in name, o200k_base or cl100k_base, path of a tokenizer.json or of its folder, or Hugging Face id.  [default: from the sidecar, else deepseek-r1]")
 @click.option("--to", default="prompts", metavar="FORM", help="Output format: prompts (plain, with times and lengths), openai (chat bodies), vllm (custom data set), sglang (openai data set), aiperf or dag-jsonl (AIPerf, sessions of agents).")
 @click.option("--separator", default="none", metavar="TOKEN", help="Control token at the start of each block: none, bos or eos.")
 @click.option("--words", metavar="FILE", help="File of words to use, separated by white space.  [default: Lorem Ipsum]")
@@ -35,12 +35,15 @@ def texts_command(trace, output, tokenizer, to, words, block_size, quiet, **opti
     from ..text.prompts import write_prompts
     from ..text.prompts.words import read_words
     from ..text.prompts.writing import check_output
+    from ..text.tokenizer_files import tokenizer_of
 
     trial.hides_panics = True
     check_output(output)
-    loaded = tokenizers.load(tokenizer)
+    given = None if tokenizer is None else tokenizers.load(tokenizer)
     vocabulary = None if words is None else read_words(words)
     source = reading.read(trace, block_size=block_size)
+    tokenizer = tokenizer or tokenizer_of(source.meta)
+    loaded = given or tokenizers.load(tokenizer)
     rows_written = 0
     with Steps(console(), quiet) as bar:
 

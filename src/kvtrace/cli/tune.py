@@ -16,7 +16,7 @@ from .output import Outcome, console, print_lines, print_notes, print_result, pr
 ))
 @click.argument("trace", metavar="TRACE")
 @click.option("--capacity", required=True, metavar="C,...", help="Capacities. Example: 1000,64ktokens,24GiB,50%. A plain number is blocks; % is of the working set.")
-@click.option("--policy", "policies", metavar="P,...", help="Eviction orders, without parameters.  [default: all that the trace has what they need for]")
+@click.option("--policy", "policies", metavar="P,...", help="Eviction policies, without parameters.  [default: all that the trace has what they need for]")
 @click.option("--pool", "pools", default="flat,leaf-first", metavar="WHICH,...", help="Blocks that can be evicted: flat, leaf-first, as in simulate.")
 @click.option("--table", "table_file", metavar="FILE", help="Table of reuse-density.  [default: one trained on the first half]")
 @click.option("--save-table", metavar="FILE", help="Also write the table of reuse-density, for --policy reuse-density:FILE.")
@@ -31,7 +31,7 @@ def tune_command(trace, capacity, policies, save_table, as_json, as_csv, quiet, 
     Settings are chosen by the hits of the first half of the requests, and the hits of the second half are the result:
     the share of the gap from lru to belady that each policy closes. TRACE - is stdin.
     """
-    from .._base.errors import UsageError
+    from .._base.errors import UsageError, wrong_word
     from .._base.units import names
     from ..analysis.capacities import parse_capacities
     from ..cache.structures.reuse_table import read_table
@@ -44,7 +44,7 @@ def tune_command(trace, capacity, policies, save_table, as_json, as_csv, quiet, 
     require_one(as_json, as_csv)
     table, pools = read_table(options["table_file"]) if options["table_file"] else None, names(options["pools"])
     if wrong := [pool for pool in pools if pool not in POOLS]:
-        raise UsageError(f"{wrong[0]!r} is not a pool. Try {' or '.join(POOLS)}.")
+        raise wrong_word(wrong[0], "a pool", POOLS)
     loaded = load(trace, options["memory"], quiet, _memory_need, block_size=options["block_size"], chain=options["chain"], ids=True)
     viewed = in_domains(loaded, options["domains"])
     kv_bytes = chosen(options["model_config"], options["kv_bytes_per_token"])

@@ -46,7 +46,7 @@ COSTS_FILE = {"costs_file": {"help": "Costs of a calibration, as kvtrace calibra
 def validate_command(log, warm_up, seed, as_json, html, per_request, quiet, **options):
     """Compare simulated with measured times: errors, intervals.
 
-    LOG is what an engine or a benchmark measured: docs/serving/calibrate.md lists the formats.
+    LOG is what an engine or a benchmark measured, in a format of --recording-format.
     Its requests are simulated under the costs of --gpu or --costs.
     """
     from .._base.errors import UsageError

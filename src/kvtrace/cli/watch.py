@@ -13,7 +13,7 @@ import click
 
 from .._base.errors import InputError, UsageError
 from ..ingest.encoding_options import EncodingOptions
-from .help import Command
+from .help import Command, PageOption
 from .options import KV_BYTES, MODEL_CONFIG, QUIET, taken
 from .output import Outcome, console, echo, is_silent, print_json_line, print_line, print_tables, rejected
 from .source_options import READING, SOURCES, live_options, queue_bytes, stop_event
@@ -40,7 +40,7 @@ Show = Callable[[Any], None]  # shows a capture.metrics.Reading
 @click.option("--interval", default="5s", metavar="TIME", help="Time from one display to the next.")
 @click.option("--once", is_flag=True, help="Wait until requests have come and no more follow, show the figures, and stop.")
 @click.option("--for", "for_ms", metavar="TIME", help="Stop after this time.  [default: at Ctrl-C or SIGTERM]")
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object a line; its keys are in docs/capture/watch.md.")
+@click.option("--json", "as_json", is_flag=True, cls=PageOption, page="capture/watch.md", help="Print one JSON object a line; its keys are on the page below.")
 @QUIET
 def watch_command(interval, once, for_ms, as_json, quiet, **options):
     """Show live hit rates, and what more memory would bring.

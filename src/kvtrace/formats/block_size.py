@@ -15,7 +15,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from .._base.arrays import offsets_of
-from .._base.errors import InputError, RowError, UsageError
+from .._base.errors import InputError, RowError, wrong_word
 from ..trace.columns import BLOCK_RULES, STATED, TAILS, BlockRule
 from ..trace.invariants import MAX_LENGTH, expected_blocks, require_block_size, require_own_blocks
 from .sidecar import ReadResult
@@ -48,7 +48,7 @@ def settle(result: ReadResult, block_size: int | None = None, tail: BlockRule | 
     RowError names the first row that does not fit; InputError lists the sizes if several fit.
     """
     if tail not in (None, *BLOCK_RULES):
-        raise UsageError(f"{tail!r} is not a valid tail. Choose one of {', '.join(BLOCK_RULES)}.")
+        raise wrong_word(tail, "a valid tail", BLOCK_RULES)
     if block_size is not None:
         require_block_size(block_size)
     lengths, blocks = result.columns.input_length, np.diff(result.columns.offsets)

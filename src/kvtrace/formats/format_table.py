@@ -12,7 +12,7 @@ import re
 from pathlib import Path
 from types import ModuleType
 
-from .._base.errors import InputError, UsageError
+from .._base.errors import InputError, wrong_word
 from .._base.files import is_regular, is_std, name_of
 from .._base.input_files import open_read
 from . import agentic_mooncake, bailian, mooncake, parquet
@@ -166,7 +166,7 @@ NAMES = (*FORMATS, *FOLDERS)
 def require_format(format: str | None) -> None:
     """UsageError for an unknown format; None means that the format is inferred."""
     if format not in (None, *NAMES):
-        raise UsageError(f"{format!r} is not a trace format. Choose one of {', '.join(NAMES)}.")
+        raise wrong_word(format, "a trace format", NAMES)
 
 
 def format_of(keys) -> str:

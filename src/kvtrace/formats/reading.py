@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import glob
+import os
 from collections.abc import Callable, Iterable
 from contextlib import contextmanager
 from itertools import chain
@@ -9,7 +11,7 @@ from pathlib import Path
 
 import numpy as np
 
-from .._base.errors import InputError, RowError, UsageError
+from .._base.errors import InputError, RowError, UsageError, wrong_word
 from .._base.files import name_of
 from .._base.input_files import open_read
 from ..trace.building import uneven_prompts
@@ -26,6 +28,7 @@ from .open_pieces import names_dataset
 from .sidecar import ReadResult, Sidecar, read_sidecar
 
 EXTRA = ("keep", "ignore")
+TRACES = ("*.jsonl", "*.jsonl.gz", "*.jsonl.zst", "*.parquet", "*.dataset")  # traces in a folder
 
 
 def read(
@@ -138,7 +141,7 @@ def _as_it_is(trace: Trace, block_size: int | None, tail: BlockRule | None) -> T
 def _require_options(format, extra, threads):
     require_format(format)
     if extra not in EXTRA:
-        raise UsageError(f"{extra!r} is not valid for extra. Choose one of {', '.join(EXTRA)}.")
+        raise wrong_word(extra, "valid for extra", EXTRA)
     if threads is not None and threads < 1:
         raise UsageError(f"threads must be at least 1, not {threads}.")
 
@@ -197,3 +200,29 @@ def _file_name_in_errors(result: ReadResult):
         yield
     except InputError as error:
         raise InputError(f"{result.path}: {error}") from None
+
+
+def traces_at(path: str) -> list[str]:
+    """The traces that a path names: those of a glob, or of a folder that is not a data set or a folder of sessions.
+
+    Raises:
+        InputError: No file matches the glob.
+
+    >>> import os, tempfile
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     for name in ("b.jsonl", "a.jsonl", "a.jsonl.meta.json"):
+    ...         open(f"{folder}/{name}", "w").close()
+    ...     [os.path.basename(trace) for trace in traces_at(folder)], len(traces_at(f"{folder}/a*.jsonl"))
+    (['a.jsonl', 'b.jsonl'], 1)
+    """
+    if os.path.isdir(path):
+        inside = {name for form in TRACES for name in glob.glob(os.path.join(glob.escape(path), form))}
+        return sorted(inside) if inside and not datasets.is_dataset(path) else [path]
+    if os.path.lexists(path) or not glob.has_magic(path):
+        return [path]
+    matches = [
+        name for name in sorted(glob.glob(path, recursive=True)) if not name.endswith((".meta.json", ".card.md"))
+    ]
+    if not matches:
+        raise InputError(f"{path}: no trace matches this pattern.")
+    return [trace for name in matches for trace in traces_at(name)]

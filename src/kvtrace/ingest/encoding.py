@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from .._base.arrays import joined, offsets_of
-from .._base.errors import EmptyPrompt, LeftOut, RowError
+from .._base.errors import EmptyPrompt, FailedCall, LeftOut, OtherCall, RowError
 from ..trace.columns import MEASURED, Tail
 from ..trace.invariants import require_own_blocks
 from ..trace.unknown import UNKNOWN_LENGTH
@@ -80,6 +80,8 @@ class Batch:
     cut: int = 0  # requests that are incomplete in the log, taken with --allow-truncated
     empty: int = 0  # rows left out: empty prompt
     others: int = 0  # rows left out: not a request
+    failed: int = 0  # ... because the call failed
+    other_calls: int = 0  # ... because it generates no text, such as an embedding
     lengths_only: int = 0  # requests with lengths but no prompt
     not_rendered: dict[str, int] = field(default_factory=dict)  # field -> requests that have it, and not in the prompt
     unsized_media: int = 0  # media whose number of placeholder tokens is not known
@@ -207,6 +209,8 @@ class Encoder:
                 except LeftOut as reason:
                     batch.empty += isinstance(reason, EmptyPrompt)
                     batch.others += not isinstance(reason, EmptyPrompt)
+                    batch.failed += isinstance(reason, FailedCall)
+                    batch.other_calls += isinstance(reason, OtherCall)
                 except (RowError, RecursionError) as error:
                     row_error = error if isinstance(error, RowError) else RowError("is nested too deeply.")
                     batch.rejects.append(Reject(position, row_error.with_traceback(None)))

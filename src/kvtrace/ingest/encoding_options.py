@@ -24,7 +24,7 @@ class EncodingOptions:
 
     log_format: str = option(
         "auto",
-        "Log format, as listed in docs/ingest/logs.md; auto detects it from the first rows.",
+        "Log format: {rows}; auto detects it from the first rows.",
         metavar="NAME",
         group="Input",
     )

@@ -38,7 +38,7 @@ from .collector import Collector
 from .encoding import Batch
 from .encoding_options import EncodingOptions, OnMismatch, RenderAs
 from .keys import Key
-from .preparation import Inputs, Job, ReleaseSettings, prepare
+from .preparation import Inputs, Job, ReleaseSettings, empty_error, prepare
 from .row_counts import Progress, RowCounter, value_notes, with_measured, with_prompts
 from .tokenizer_choice import AUTO
 from .usage import UsageCheck
@@ -304,9 +304,10 @@ def no_requests_error(log_sources, counts: RowCounts) -> InputError:
     """The error for a log without a single usable request; it names the most frequent reason."""
     where = name_of(log_sources[0].path) if len(log_sources) == 1 else f"{len(log_sources)} files"
     if not counts.rows:
-        return InputError(f"{where}: the log has no rows. A log holds one JSON object a line.")
+        return empty_error(log_sources)
     if not counts.rejected and counts.others == counts.rows:
-        return InputError(f"{where}: none of the {counts.rows:,} rows is a request with a prompt.")
+        kinds = ", ".join(f"{count:,} {words}" for words, count in counts.left_out.items())
+        return InputError(f"{where}: none of the {counts.rows:,} rows is a request with a prompt: {kinds}.")
     if not counts.rejected:
         return InputError(f"{where}: all {counts.rows:,} prompts are empty. Try --map input=FIELD.")
     reason, times = counts.reasons.most_common(1)[0]

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, get_args
 
-from .._base.errors import InputError, RowError, UsageError
+from .._base.errors import InputError, RowError, UsageError, wrong_word
 from .._base.files import name_of
 from ..formats.format_table import require_log
 from ..privacy import profiles
@@ -141,17 +141,27 @@ def open_log(inputs: Inputs, options: EncodingOptions, *, untimed: bool = False)
     if options.log_format == "auto":
         for source in log_sources[:MAX_LOOKED_AT]:
             require_log(source.path)
-    input_error = None
+    rows, input_error = sources.sample(log_sources), None
+    if not rows:
+        raise empty_error(log_sources)
     try:
         reader = logs.open_reader(
-            options.log_format, sources.sample(log_sources), field_map=options.fields or None,
+            options.log_format, rows, field_map=options.fields or None,
             time_unit=options.time_unit, allow_truncated=options.allow_truncated, untimed=untimed,
         )  # fmt: skip
     except RowError as error:
         input_error = InputError(f"{name_of(log_sources[0].path)}: {error}")
+    finally:
+        rows = []  # a traceback shows this frame
     if input_error is not None:  # raised outside the handler, so that its traceback has no frame that holds rows
         raise input_error
     return log_sources, reader
+
+
+def empty_error(log_sources: list[LogSource]) -> InputError:
+    """The error for a log without a row."""
+    names = name_of(log_sources[0].path) if len(log_sources) == 1 else f"{len(log_sources)} files"
+    return InputError(f"{names}: the log is empty. A log holds one JSON object a line.")
 
 
 def check_options(block_size: int | None, profile: Profile, *, keep_order: bool, outputs: bool) -> None:
@@ -196,7 +206,7 @@ def block_size_of(requested: int | None, reader: LogReader, *, outputs: bool = F
 def require_engine(render_as: str) -> None:
     """UsageError if the engine is unknown."""
     if render_as not in ENGINES:
-        raise UsageError(f"--render-as {render_as!r} is unknown. Choose one of: {', '.join(ENGINES)}.")
+        raise wrong_word(render_as, "a value of --render-as", ENGINES)
 
 
 def _check_block_size(block_size):

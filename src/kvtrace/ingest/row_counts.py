@@ -59,6 +59,8 @@ class RowCounter:
         self.counts.rows += len(batch) + batch.empty + batch.others + len(batch.rejects)
         self.counts.filtered += batch.empty + batch.others
         self.counts.others += batch.others
+        self.counts.failed += batch.failed
+        self.counts.other_calls += batch.other_calls
         self.counts.lengths_only += batch.lengths_only
         self.counts.cut += batch.cut
         self.counts.not_rendered.update(batch.not_rendered)

@@ -6,8 +6,9 @@ from collections.abc import Collection
 from dataclasses import dataclass
 
 from .._base.errors import UsageError
+from ..text.tokenizer_files import DEFAULT
 
-AUTO, DEFAULT = "auto", "deepseek-r1"
+AUTO = "auto"
 SEVERAL = (
     "the log has requests to models with different tokenizers ({families}). Split it by model, or name one tokenizer "
     "for all: --tokenizer NAME."

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, get_args
 
 import numpy as np
 
-from .._base.errors import MismatchError, UsageError
+from .._base.errors import MismatchError, wrong_word
 from .._base.row_counts import rounded
 from ..trace.meta import Meta, UsageSection
 from .encoding_options import OnMismatch
@@ -284,7 +284,7 @@ template: --tokenizer NAME, --chat-template FILE.
 def require_choice(on_mismatch: str) -> None:
     """UsageError unless the value is one of ON_MISMATCH."""
     if on_mismatch not in ON_MISMATCH:
-        raise UsageError(f"--on-mismatch is {on_mismatch!r}; it must be one of: {', '.join(ON_MISMATCH)}.")
+        raise wrong_word(on_mismatch, "a value of --on-mismatch", ON_MISMATCH)
 
 
 def features_of(record: Record) -> int:

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import fields, replace
 from typing import Any, get_args
 
-from .._base.errors import UsageError
+from .._base.errors import UsageError, wrong_word
 from ..trace.columns import MEASURED, TAILS, Tail
 from .contributors import WARNINGS, WORDS
 from .release_options import Counted, Profile, ProfileName, ReleaseOptions
@@ -77,7 +77,7 @@ def profile(
     5
     """
     if isinstance(name, str) and name not in PROFILES:
-        raise UsageError(f"{name!r} is not a release profile. Choose one of {', '.join(PROFILES)}.")
+        raise wrong_word(name, "a release profile", PROFILES)
     own = PROFILES[name] if isinstance(name, str) else name
     given: dict[str, Any] = {
         "k": k, "k_counts": k_counts, "tail": tail, "time_step_ms": time_step_ms, "round_input": round_input,
@@ -159,7 +159,7 @@ def measured_names(names: Iterable[str]) -> tuple[str, ...]:
     """
     chosen = set(names)
     if unknown := sorted(chosen - set(MEASURED)):
-        raise UsageError(f"{unknown[0]!r} is not a measured column. Choose from {', '.join(MEASURED)}.")
+        raise wrong_word(unknown[0], "a measured column", MEASURED)
     return tuple(name for name in MEASURED if name in chosen)
 
 
@@ -187,9 +187,9 @@ def declared(meta: dict[str, Any]) -> Profile | None:
 
 def _verify(chosen: Profile) -> None:
     if chosen.tail not in TAILS:
-        raise UsageError(f"{chosen.tail!r} is not a valid tail. Choose one of {', '.join(TAILS)}.")
+        raise wrong_word(chosen.tail, "a valid tail", TAILS)
     if chosen.k_counts not in COUNTED:
-        raise UsageError(f"{chosen.k_counts!r} is not valid for k_counts. Choose one of {', '.join(COUNTED)}.")
+        raise wrong_word(chosen.k_counts, "valid for k_counts", COUNTED)
     for name in ("drop_sessions", "resample"):
         if type(getattr(chosen, name)) is not bool:
             raise UsageError(f"{name} is not valid. Choose true or false.")
@@ -200,10 +200,15 @@ def _verify(chosen: Profile) -> None:
     _verify_number("k must be", chosen.k, 1)
     _verify_number("alike must be", chosen.alike, 1)
     _verify_number("time_step_ms must be", chosen.time_step_ms, 0)
-    if chosen.round_input not in ("exact", "block", "pow2"):
-        _verify_number("round_input must be `exact`, `block`, `pow2` or", chosen.round_input, 1)
-    if chosen.round_output not in ("exact", "pow2"):
-        _verify_number("round_output must be `exact`, `pow2` or", chosen.round_output, 1)
+    _verify_rounding("round_input", chosen.round_input, "exact", "block", "pow2")
+    _verify_rounding("round_output", chosen.round_output, "exact", "pow2")
+
+
+def _verify_rounding(name, value, *words):
+    if isinstance(value, str) and value not in words:
+        raise wrong_word(value, f"valid for {name}", words, ", or a whole number")
+    if value not in words:
+        _verify_number(f"{name} must be {', '.join(words)} or", value, 1)
 
 
 def _verify_number(rule, value, minimum):

@@ -13,7 +13,7 @@ from typing import Any
 
 import orjson
 
-from .._base.row_counts import UNSTATED, RowCounts
+from .._base.row_counts import ROUNDED, UNSTATED, RowCounts
 from .._base.row_counts import rounded as two_digits_of
 from .._base.units import UNITS as DURATION_UNITS
 from ..formats.format_table import NAMES
@@ -103,6 +103,7 @@ def share(value: Any) -> bool:
     return type(value) is float and -1 <= value <= 1000 and value == round(value, 3)
 
 
+_COUNTS = [field.name for field in fields(RowCounts) if field.name not in UNSTATED]
 META = Section({
     "log": Section({
         "reader": one_of(*_with_origin(*PUBLISHED["readers"])),
@@ -138,7 +139,7 @@ META = Section({
         "measured": flag, "estimated": flag, "costs": one_of("roofline", "calibrated"),
         "model": one_of(*PUBLISHED["models"]), "gpu": one_of(*PUBLISHED["gpus"]), "gpus": whole(1024),
     }),
-    "counts": Section({field.name: two_digits for field in fields(RowCounts) if field.name not in UNSTATED}),
+    "counts": Section({"rounded": one_of(ROUNDED)} | dict.fromkeys(_COUNTS, two_digits)),
     "usage": Section({"requests": two_digits, "difference": share}),
     "figures": Section({
         "requests": whole(MANY), "tokens": whole(MANY), "output_tokens": whole(MANY),

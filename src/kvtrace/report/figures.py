@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from .._base.errors import UsageError
+from .._base.errors import wrong_word
 from ..analysis.compared_figures import NAMES
 from ..analysis.comparison import Comparison
 from ..analysis.curves import HitCurve
@@ -168,7 +168,7 @@ def plot_of(result: object, name: str = "overview", **options: Any) -> Plot:
     """
     if name != "overview" and isinstance(result, Trace):
         if name not in PLOTS:
-            raise UsageError(f"{name!r} is not a plot. Choose one of overview, {', '.join(PLOTS)}.")
+            raise wrong_word(name, "a plot", ["overview", *PLOTS])
         return plot_named(name, Study(result))
     return next(FIGURES[kind] for kind in type(result).__mro__ if kind in FIGURES)(result, **options)
 

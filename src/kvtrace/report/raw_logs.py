@@ -8,8 +8,6 @@ from typing import TYPE_CHECKING, Any
 from rich.markup import escape
 from rich.table import Table
 
-from .._base.results import column
-from .._base.tables import TextTable
 from ..trace.unknown import NEEDS, PREFIXES, SESSIONS, TOO_LOW, sentence
 
 if TYPE_CHECKING:
@@ -158,10 +156,8 @@ def _left_out(counts):
             f"{counts.cut:,}",
             "requests with truncated text: their prefixes are wrong",
         )
-    if counts.filtered > counts.others:
-        yield "left out", f"{counts.filtered - counts.others:,}", "requests with an empty prompt"
-    if counts.others:
-        yield "left out", f"{counts.others:,}", "rows that are not requests"
+    for words, count in counts.left_out.items():
+        yield "left out", f"{count:,}", words
     if counts.unsampled:
         yield "left out", f"{counts.unsampled:,}", "requests outside the sample"
     yield "rejected", f"{counts.rejected:,}", "rows"
@@ -169,19 +165,26 @@ def _left_out(counts):
         yield "", f"{count:,}", reason
 
 
-def lint_table(report: Any) -> TextTable:
-    """The findings of a `LintReport`, the most expensive first."""
-    columns = {
-        "where": column("position", rank=0, place=2),
-        "share": column("of all", ".2f", unit=" %", scale=100, rank=2, place=7),
-    }
-    rows = [
-        finding.to_dict() | {"where": finding.where, "share": report.share(finding), "values": finding.values or None}
-        for finding in report.findings
-    ]
-    table = TextTable("Where prompts diverge that nearly agree")
-    table.add_results(report.columns | columns, rows)
-    return table
+def lint_lines(report: Any, most: int | None = None) -> list[str]:
+    """The findings of a `LintReport`, the most expensive first: two lines each, the second says what to change.
+
+    >>> from ..ingest.linting.findings import LintFinding, LintReport
+    >>> date = LintFinding("date", "date", "system", 0, 12, 12, 12, 12, 0, 5, 4, 900)
+    >>> for line in lint_lines(LintReport(10, 3000, 0, 512, (date,))):
+    ...     print(line)
+    1. date in message 1 (system), token 12: loses 900 tokens (30.0 %) in 5 requests, 4 values
+       Move the date or time behind the part that all requests share, or make it coarser.
+    """
+    lines = []
+    for number, finding in enumerate(report.findings[:most], 1):
+        values = f", {finding.values:,} values" if finding.values else ""
+        lost = f"loses {finding.tokens:,} tokens ({_percent(finding.tokens, report.prompt_tokens)})"
+        requests = f"{finding.requests:,} request{'' if finding.requests == 1 else 's'}"
+        lines += [
+            f"{number}. {finding.kind} in {finding.where}: {lost} in {requests}{values}",
+            f"   {finding.sentence}",
+        ]
+    return lines
 
 
 def lint_notes(report: Any) -> list[str]:
@@ -208,6 +211,8 @@ def lint_notes(report: Any) -> list[str]:
         lines.append(f"{note[0].upper()}{note[1:].rstrip('.')}.")
     if report.skipped:
         lines.append(f"{report.skipped:,} requests hold no text and were left out.")
+    if report.left_out:
+        lines.append(f"Left out: {', '.join(f'{count:,} {words}' for words, count in report.left_out.items())}.")
     if report.rejected:
         lines.append(f"{report.rejected:,} bad rows were skipped.")
     return lines

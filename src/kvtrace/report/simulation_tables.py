@@ -29,7 +29,7 @@ BESIDE_RUNS = {  # values that depend on more than one run, or on bytes; they fo
     "capacity_bytes": column("GiB", ",.2f", scale=1 / GIB, rank=2, place=10),
     "gap_to_belady": column(
         "gap to belady", ".4f", rank=2, place=14,
-        meaning="the block hit rate of belady, the best possible eviction order, minus this block hit rate",
+        meaning="the block hit rate that the best possible eviction order would add",
     ),
 }  # fmt: skip
 VIEWS = {"merge": "domains are merged", "split": "domains are kept apart"}

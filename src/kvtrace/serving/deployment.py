@@ -11,7 +11,7 @@ from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from .._base.errors import UsageError
+from .._base.errors import UsageError, wrong_word
 from .._base.options import option
 
 if TYPE_CHECKING:
@@ -43,7 +43,7 @@ class Drafter:
 
     def __post_init__(self) -> None:
         if self.method not in METHODS:
-            raise UsageError(f"{self.method!r} is not a method of --speculative. Try {', '.join(METHODS)}.")
+            raise wrong_word(self.method, "a method of --speculative", METHODS)
         if type(self.tokens) is not int or not 1 <= self.tokens <= 64:
             raise UsageError("--speculative predicts 1 to 64 tokens. Example: mtp:3.")
 

@@ -15,7 +15,7 @@ from typing import Any, TypedDict
 import numpy as np
 
 from .._base.arrays import offsets_of
-from .._base.errors import KvtraceError, UsageError
+from .._base.errors import KvtraceError, UsageError, wrong_word
 from .._base.results import column
 from ..cache.demand import BlockDemand
 from ..trace.building import concat
@@ -65,7 +65,7 @@ class ClosedLoop:
         if self.warm_up * self.lanes > MAX_WARM_UP:
             raise UsageError(f"--warm-up must be at most {MAX_WARM_UP // self.lanes:,} requests of each lane.")
         if self.start not in STARTS:
-            raise UsageError(f"{self.start!r} is not a start of a closed loop. Try {' or '.join(STARTS)}.")
+            raise wrong_word(self.start, "a start of a closed loop", STARTS)
         if len(self.start_range) != 2 or not 0 <= self.start_range[0] <= self.start_range[1] <= 1:
             raise UsageError("--start-inside takes two shares from 0 to 1, the smaller one first. Try 25%-75%.")
         if not 0 <= self.think_scale <= MAX_THINK_SCALE:

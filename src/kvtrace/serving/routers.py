@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Literal
 
-from .._base.errors import UsageError
+from .._base.errors import UsageError, wrong_word
 
 if TYPE_CHECKING:
     from .deployment import Deployment
@@ -43,7 +43,7 @@ PLANNED: tuple[RouterName, ...] = tuple(name for name in ROUTERS if name not in 
 def check_router(name: str, *, in_time: bool = True) -> None:
     """Raise UsageError if the name is not a router, or is not one of a simulation without times."""
     if name not in ROUTERS:
-        raise UsageError(f"{name!r} is not a router. Try {', '.join(ROUTERS)}.")
+        raise wrong_word(name, "a router", ROUTERS)
     if name in TIMED and not in_time:
         times = "--model and --gpu" if name in OWN else "--engine dynamo, or --model and --gpu"
         other = "round-robin" if name in OWN else "kv-aware"

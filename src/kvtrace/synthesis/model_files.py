@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from .._base.errors import UsageError
+from .._base.errors import UsageError, wrong_word
 from ..formats import reading
 from ..trace.conversion import assume_outputs
 from ..trace.trace import Trace
@@ -77,7 +77,7 @@ def model_of(
     2
     """
     if method is not None and method not in METHODS:
-        raise UsageError(f"{method!r} is not a method. Choose one of {', '.join(METHODS)}.")
+        raise wrong_word(method, "a method", METHODS)
     if is_model(path):
         model = load_model(path)
         if method not in (None, model.method) or chain or block_size:

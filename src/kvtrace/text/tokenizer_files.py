@@ -13,13 +13,14 @@ import importlib.util
 import logging
 import os
 import re
+from collections.abc import Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from .._base.errors import InputError, UsageError, pasted
+from .._base.errors import InputError, UsageError, pasted, wrong_word
 from . import encodings
 
 TOKENIZER, SETTINGS, TEMPLATE = "tokenizer.json", "tokenizer_config.json", "chat_template.jinja"
@@ -34,6 +35,7 @@ class Package:
     sha256: str
 
 
+DEFAULT = "deepseek-r1"  # where neither a log nor a trace names another
 BUILTIN = {
     # later versions of the package contain another model's tokenizer
     "deepseek-r1": Package(
@@ -104,10 +106,19 @@ def find(name: str) -> TokenizerFiles:
         return _folder(path.parent, path)
     if HUB_ID.fullmatch(name) and not name.startswith("."):
         return _hub(name)
-    raise UsageError(
-        f"--tokenizer {name!r} is unknown. Use auto, {', '.join([*BUILTIN, *encodings.ENCODINGS])}, the path of a "
-        f"{TOKENIZER} or of its folder, or a Hugging Face id such as org/name."
-    )
+    words = ["auto", *BUILTIN, *encodings.ENCODINGS]
+    files = f", the path of a {TOKENIZER} or of its folder, or a Hugging Face id such as org/name"
+    raise wrong_word(name, "a --tokenizer", words, files)
+
+
+def tokenizer_of(meta: Mapping[str, Any]) -> str:
+    """The tokenizer that the sidecar of a trace names, if it is one of kvtrace's own; else the default.
+
+    >>> tokenizer_of({"tokenizer": {"name": "o200k_base"}}), tokenizer_of({})
+    ('o200k_base', 'deepseek-r1')
+    """
+    name = (meta.get("tokenizer") or {}).get("name")
+    return name if name in (*BUILTIN, *encodings.ENCODINGS) else DEFAULT
 
 
 def in_hub_cache(name: str) -> bool:

@@ -22,7 +22,7 @@ from typing import Any
 
 import numpy as np
 
-from .._base.errors import InputError, KvtraceError, RowError, UsageError, pasted
+from .._base.errors import InputError, KvtraceError, RowError, UsageError, pasted, wrong_word
 from .._base.files import cache_folder
 from .._base.output_files import read_cached, write_cached
 from . import tokenizer_files, trial
@@ -191,7 +191,7 @@ def load(name: str, *, backend: str = "auto", check: bool = False) -> Tokenizer:
     [3085, 344, 270, 6102, 294, 8760, 33]
     """
     if backend not in BACKENDS:
-        raise UsageError(f"backend {backend!r} is unknown. Choose one of: {', '.join(BACKENDS)}.")
+        raise wrong_word(backend, "a backend", BACKENDS)
     files = tokenizer_files.find(name)
     sha256 = _sha256(files)
     require_usable(files, sha256)

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, ClassVar
 import numpy as np
 
 from .._base.arrays import offsets_of
-from .._base.errors import InputError, UsageError
+from .._base.errors import InputError, wrong_word
 
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike
@@ -135,7 +135,7 @@ assert tuple(DTYPES) == tuple(field.name for field in fields(Dependencies))
 
 def _index(name: str, value: str, choices: tuple[str, ...]) -> int:
     if value not in choices:
-        raise UsageError(f"{value!r} is not a {name} of a dependency. Choose one of {', '.join(choices)}.")
+        raise wrong_word(value, f"a {name} of a dependency", choices)
     return choices.index(value)
 
 

@@ -105,7 +105,7 @@ class Meta(TypedDict, total=False):
     prefixes: str  # only if the log has lengths but no prompts: shared prefixes are unknown
     profile: str  # of Claims
     release: ReleaseSection  # of Claims
-    counts: dict[str, int]  # the rows of the whole log, to two digits
+    counts: dict[str, int | str]  # the rows of the whole log, to two digits; `rounded` says so
     usage: UsageSection  # only if the log states counts of prompt tokens
     figures: Mapping[str, Any]  # of the whole trace
     service_times: ServiceSection  # only if the trace has service times

@@ -10,7 +10,7 @@ from typing import Any, ClassVar, NamedTuple, Self, overload
 
 import numpy as np
 
-from .._base.errors import InputError, UsageError
+from .._base.errors import InputError, UsageError, wrong_word
 from .._base.results import PlottedResult, drawing
 from .columns import BLOCK_RULES, NUMBERS, STATED, BlockRule, Columns, fields_of, replace_columns
 from .dependencies import DTYPES
@@ -73,7 +73,7 @@ class Trace(Columns, PlottedResult):
         self.block_size, self.tail = require_block_size(block_size), tail
         self.meta, self.fixes = dict(meta or {}), Fixes()
         if tail not in BLOCK_RULES:
-            raise UsageError(f"{tail!r} is not a valid tail. Choose one of {', '.join(BLOCK_RULES)}.")
+            raise wrong_word(tail, "a valid tail", BLOCK_RULES)
         self._verify()
         for array in self._arrays().values():
             array.flags.writeable = False

@@ -7,9 +7,9 @@ from dataclasses import dataclass, field
 from importlib import import_module
 from typing import Any, Literal
 
-from ..._base.errors import UsageError
+from ..._base.errors import UsageError, wrong_word
 from ..layout import CacheLayout, Drafting
-from ..policies import is_users
+from ..policies import POLICIES, is_users
 
 EngineName = Literal["reference", "vllm", "dynamo", "nano-vllm", "sglang", "tensorrt-llm", "lmcache"]  # of ENGINES
 CapacityCounts = Literal["total", "idle"]
@@ -69,7 +69,7 @@ DEFAULTS = {name: values[0] for row in ENGINES.values() for name, values in row.
 def find(name: str) -> EngineRow:
     """The row of an engine; UsageError for an unknown name."""
     if name not in ENGINES:
-        raise UsageError(f"{name!r} is not an engine. Try {', '.join(ENGINES)}.")
+        raise wrong_word(name, "an engine", ENGINES)
     return ENGINES[name]
 
 
@@ -119,6 +119,8 @@ def build(name: str, demand, context, policy: str, layout: CacheLayout | None = 
     """
     row = find(name)
     if row.policies is not None and policy.partition(":")[0] not in row.policies:
+        if policy.partition(":")[0] not in POLICIES and not is_users(policy):
+            raise wrong_word(policy, f"a policy of engine {name}", row.policies)
         own = " Your own policies run in the reference engine." if is_users(policy) else ""
         raise UsageError(f"Engine {name} does not support policy {policy!r}. Try {', '.join(row.policies)}.{own}")
     for option, value in options.items():
@@ -126,7 +128,7 @@ def build(name: str, demand, context, policy: str, layout: CacheLayout | None = 
         if option not in row.options:
             raise UsageError(f"Engine {name} does not have the option {flag} ({value}). Leave it out.")
         if value not in row.options[option]:
-            raise UsageError(f"{value!r} is not a value of {flag}. Try {' or '.join(row.options[option])}.")
+            raise wrong_word(value, f"a value of {flag}", row.options[option])
     extra: dict[str, Any] = dict(options)
     if layout is not None and not layout.is_full:
         if not row.layouts:

@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 from itertools import accumulate, pairwise
 from math import lcm
 
-from ..._base.errors import UsageError
+from ..._base.errors import UsageError, wrong_word
 from ..layout import STEP_TOKENS, CacheGroup, CacheLayout, LayerKind
 
 DEFAULT_BLOCK_SIZE = 16
@@ -102,7 +102,7 @@ def vllm_layout(
     """
     kernel = STATE_KERNELS.get(state_kernel)
     if kernel is None:
-        raise UsageError(f"{state_kernel!r} is not a kernel of states. Try {', '.join(STATE_KERNELS)}.")
+        raise wrong_word(state_kernel, "a kernel of states", STATE_KERNELS)
     kinds = merged(layers, *later_stages)
     if any(kind.tokens_per_entry != 1 for kind in kinds):
         raise UsageError("vLLM has rules of its own for compressed layers, which this layout does not model.")

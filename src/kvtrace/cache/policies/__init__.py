@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Literal
 
-from ..._base.errors import InputError, UsageError
+from ..._base.errors import InputError, UsageError, docs_page, wrong_word
 from ..._base.process import require_built
 from ..._base.units import milliseconds
 
@@ -188,7 +188,7 @@ def make(spec: str, context):
         return _shipped(name, colon, text, context)
     if colon:
         return _users(name, text, context)
-    raise UsageError(f"{spec!r} is not a policy. Try {', '.join(POLICIES)}, or a class as module:Class.")
+    raise wrong_word(spec, "a policy", POLICIES, ", or a class as module:Class")
 
 
 def _shipped(name, colon, text, context):
@@ -255,5 +255,7 @@ def live_policy(policy: Any, context: Context) -> Any:
         return make(policy, context)
     missing = [verb for verb in VERBS if not callable(getattr(policy, verb, None))]
     if missing or not callable(policy):
-        raise UsageError(f"a policy is a name or a class with the verbs {', '.join(VERBS)}; see the docs.")
+        raise UsageError(
+            f"a policy is a name or a class with the verbs {', '.join(VERBS)}; see {docs_page('cache/policies.md')}."
+        )
     return PythonPolicy(context, policy(context))

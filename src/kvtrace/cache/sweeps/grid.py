@@ -85,7 +85,7 @@ def _read(source) -> Trace:
         return read(source.path, block_size=source.block_size)
     except (InputError, UsageError) as error:
         kind = UsageError if isinstance(error, UsageError) else InputError
-        message = str(error).replace(source.path, source.name).replace(" --block-size", " --trace-block-size")
+        message = str(error).replace(source.path, source.name)
     raise kind(message)
 
 
@@ -152,7 +152,7 @@ def factor_of(text: str, block_size: int, name: str) -> int:
         return int(number)
     if int(number) % block_size:
         raise UsageError(
-            f"--block-size {number} is not a multiple of the block size of {name}, {block_size:,} tokens. "
+            f"--block-sizes {number} is not a multiple of the block size of {name}, {block_size:,} tokens. "
             f"Try {2 * block_size} or 2x."
         )
     return int(number) // block_size
@@ -201,7 +201,7 @@ def _workloads(grid) -> Iterator[tuple[tuple[int, int, int], SweepWorkload]]:
     """(places of trace, block size and seed) and workload; the workloads of a source are neighbours."""
     names = list(dict.fromkeys(grid.traces))
     given = [
-        sources_of(name, label, grid.seeds, grid.requests, grid.trace_block_size, grid.chain)
+        sources_of(name, label, grid.seeds, grid.requests, grid.block_size, grid.chain)
         for name, label in zip(names, base_names(*names), strict=True)
     ]
     if not any(source.seed is not None for sources in given for source in sources):

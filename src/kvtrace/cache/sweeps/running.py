@@ -26,7 +26,7 @@ from typing import Any, BinaryIO
 
 from ... import __version__
 from ..._base.checkpoint import CheckpointFile, CheckpointKind, differing, is_sealed, parsed, sealed
-from ..._base.errors import InputError, UsageError
+from ..._base.errors import InputError, UsageError, wrong_word
 from ..._base.file_locks import remove_stale
 from ..._base.files import NamedFile, is_regular, require_distinct
 from ..._base.ray_cluster import connected, ordered
@@ -123,7 +123,7 @@ class MemoryCheckpoint:
 
 def _refuse(grid, output, resume, runner, threads, ray_address) -> None:
     if runner not in RUNNERS:
-        raise UsageError(f"{runner!r} is not a runner. Try {' or '.join(RUNNERS)}.")
+        raise wrong_word(runner, "a runner", RUNNERS)
     if ray_address is not None and runner != "ray":
         raise UsageError("--ray-address needs --runner ray.")
     if threads is not None and threads < 1:

@@ -297,6 +297,9 @@ class Forwarding:
             (response.release if self.has_ended else response.close)()  # a closed connection ends the upstream's work
         counts = self.proxy.counts
         counts.left += self.has_left
+        if self.has_ended and not self.has_left:
+            counts.other += self.copy is None
+            counts.errors += self.copy is not None and not 200 <= self.status < 300
         if self.copy is not None and 200 <= self.status < 300:
             if self.copy.is_dropped:
                 self.proxy.on_uncopied(1)

@@ -333,6 +333,8 @@ class ProxyCounts:
     refused: int = 0  # by the proxy itself: too large, too slow or malformed
     failed: int = 0  # the upstream was unreachable, too slow, or broke its answer off
     left: int = 0  # the client left before the end of the answer
+    errors: int = 0  # the upstream answered with an error
+    other: int = 0  # no generation of text, such as a list of models: passed on, and not recorded
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ..._base.errors import UsageError
+from ..._base.errors import wrong_word
 from ..source import Source
 from . import follow, kv_events, litellm, otlp, proxy
 
@@ -18,5 +18,5 @@ def source_named(name: str) -> Source:
     'otel'
     """
     if name not in SOURCES:
-        raise UsageError(f"{name!r} is not a source. Sources are {', '.join(SOURCES)}.")
+        raise wrong_word(name, "a source", SOURCES)
     return SOURCES[name]

@@ -14,7 +14,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from ..._base.errors import UsageError
+from ..._base.errors import wrong_word
 from ..._base.files import is_regular, is_std
 from ..._base.lazy_table import LazyTable, modules
 from ..._base.output_files import write_together
@@ -24,6 +24,7 @@ from ...trace.meta import merge, without_claims
 from ...trace.trace import Trace
 from ...trace.unknown import PREFIXES, require_known, require_outputs
 from .. import writing
+from ..format_table import NAMES
 from ..sidecar import describe, dump, sidecar_path
 from .losses import Losses
 
@@ -78,7 +79,7 @@ def write(
 def check_output(path: str | Path, to: str) -> ModuleType:
     """The client's module; UsageError if `write` cannot write there."""
     if to not in TARGETS:
-        raise UsageError(f"{to!r} is neither a format nor a client. Clients: {', '.join(TARGETS)}.")
+        raise wrong_word(to, "a format or a client", [*NAMES, *TARGETS])
     TARGETS[to].check_name(path)
     writing.require_place(path)
     return TARGETS[to]

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ..._base.results import Described, Result, ResultColumn, column, columns_in, columns_of
+from ..._base.results import Described, Result, column, columns_of
 from . import segments
 from .judging import DATE, DRIFT, ID, KINDS, LOST_HISTORY, METADATA, REMEDIES, TOOL_ORDER, UNDECIDED, Occurrence
 from .prompts import Prompt
@@ -133,7 +133,7 @@ def _counted(values: Iterable[int]) -> Values:
 class LintFinding(Described):
     """A place where prompts diverge that nearly agree, and what it costs."""
 
-    kind: str = field(metadata=column("kind", rank=0, place=1))  # a key of KINDS
+    kind: str  # a key of KINDS
     form: str  # a key of REMEDIES
     role: str  # of the message: system, user, ..., template, or prompt if roles are unknown
     message: int  # from 0; -1 before the first; the median where it varies
@@ -141,17 +141,13 @@ class LintFinding(Described):
     message_token: int  # of the message, from 0: the median
     first_token: int
     last_token: int
-    block: int = field(metadata=column("block", ",", rank=3, place=3))  # of the token
-    requests: int = field(metadata=column("requests", ",", place=4))  # that diverge there
-    values: int = field(  # different values there; 0 = not counted
-        metadata=column("values", ",", rank=3, place=5, always=True)
-    )
-    tokens: int = field(  # prompt tokens that would hit without it
-        metadata=column("tokens lost", ",", rank=0, place=6)
-    )
+    block: int  # of the token
+    requests: int  # that diverge there
+    values: int  # different values there; 0 = not counted
+    tokens: int  # prompt tokens that would hit without it
 
     @property
-    @column("what to change", note=True, rank=2, place=8)
+    @column("what to change")
     def sentence(self) -> str:
         """What to change, in words."""
         return REMEDIES[self.form]
@@ -188,13 +184,9 @@ class LintReport(Result):
     other_tokens: int = 0  # shared tokens behind such differences
     skipped: int = 0  # requests without text: token ids, hashes or lengths
     rejected: int = 0  # bad rows
+    left_out: Mapping[str, int] = field(default_factory=dict)  # rows that are not requests, in words -> how many
     windows: int = 1  # parts of the log that were compared, each with itself
     settings: Mapping[str, Any] = field(default_factory=dict)  # reader, tokenizer and template
-
-    @property
-    def columns(self) -> dict[str, ResultColumn]:
-        """The columns of a table of its findings."""
-        return columns_in(LintFinding)
 
     @property
     def lost_tokens(self) -> int:
@@ -225,6 +217,7 @@ class LintReport(Result):
             "other": {"requests": self.other_requests, "tokens": self.other_tokens},
             "skipped": self.skipped,
             "rejected": self.rejected,
+            "left_out": dict(self.left_out),
             "windows": self.windows,
             "settings": dict(self.settings),
         }

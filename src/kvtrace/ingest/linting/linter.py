@@ -118,7 +118,9 @@ def lint_log(
                 on_progress(Progress(piece.done, total, run.requests, run.prompt_tokens))
         run.compare()
         if not run.requests:
-            raise InputError("the log has no prompt with text. lint compares the text of prompts.")
+            left_out = ", ".join(f"{count:,} {words}" for words, count in counter.counts.left_out.items())
+            others = f" Its rows: {left_out}." if left_out else ""
+            raise InputError(f"the log has no prompt with text.{others} lint compares the text of prompts.")
         return run.report(counter.counts)
     finally:
         run.forget()  # an error's traceback holds this frame
@@ -202,7 +204,7 @@ class _Run:
                 key=lambda finding: (-finding.tokens, finding.kind, finding.token),
             )),
             other_requests=self.other_requests, other_tokens=self.other_tokens, skipped=self.skipped,
-            rejected=counts.rejected, windows=self.windows, settings={
+            rejected=counts.rejected, left_out=counts.left_out, windows=self.windows, settings={
                 "log": reader.recipe.reader.describe(),
                 "tokenizer": None if reader.tokenizer is None else reader.tokenizer.describe(),
                 "chat_template": None if reader.template is None else reader.template.describe(),

@@ -26,7 +26,7 @@ from typing import Any, NamedTuple
 
 import orjson
 
-from ..._base.errors import RowError, UsageError
+from ..._base.errors import RowError, wrong_word
 from ..._base.json_values import parsed_json
 from . import (
     aiperf,
@@ -113,7 +113,7 @@ def open_reader(
     {'reader': 'block-hash (detected)', 'time': 'milliseconds from the start (detected)'}
     """
     if name != "auto" and name not in READERS:
-        raise UsageError(f"--log-format {name!r} is unknown. Choose one of: auto, {', '.join(READERS)}.")
+        raise wrong_word(name, "a log format", ["auto", *READERS])
     stated = None if time_unit == "auto" else times.stated(time_unit)
     fields = FieldMap.of(field_map)
     lines = list(sample_rows)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from ..._base.errors import EmptyPrompt, NotARequest
+from ..._base.errors import EmptyPrompt, FailedCall
 from . import fields, layouts
 from .record import Record
 
@@ -29,7 +29,7 @@ def read(row: dict[str, Any]) -> Record:
     if not record.input_length:
         raise EmptyPrompt("the prompt is empty.", field="Request tokens")
     if not record.output_length:
-        raise NotARequest("is 0: the request failed.", field="Response tokens")
+        raise FailedCall("is 0: the request failed.", field="Response tokens")
     return record
 
 

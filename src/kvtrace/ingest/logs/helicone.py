@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from ..._base.errors import NotARequest, RowError
+from ..._base.errors import FailedCall, RowError
 from . import fields
 from .bodies import number, read_bodies
 from .fieldmap import unpacked
@@ -29,7 +29,7 @@ def read(row: dict[str, Any]) -> Record:
     """
     status = number(row.get("response_status"))
     if type(status) is int and (status >= 400 or status < 0):
-        raise NotARequest("the call failed; nothing was generated.", field="response_status")
+        raise FailedCall(field="response_status")
     if row.get("request_body") is None and row.get("input") is None:
         hint = "Export with --include-body."
         raise RowError("is missing: the prompt was not exported.", field="request_body", hint=hint)

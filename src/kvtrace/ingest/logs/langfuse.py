@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from ..._base.errors import NotARequest
+from ..._base.errors import FailedCall, NotARequest
 from . import bodies, fields
 from .bodies import number
 from .fieldmap import unpacked
@@ -74,7 +74,7 @@ def _record(row, trace, prefix) -> Record:
     if _kind(row) not in ("GENERATION", None) and "type" in row:
         raise NotARequest("is not a generation.", field=f"{prefix}type")
     if row.get("level") == "ERROR" and row.get("output") in (None, ""):
-        raise NotARequest("the call failed; nothing was generated.", field=f"{prefix}level")
+        raise FailedCall(field=f"{prefix}level")
     place = {name: value for name, value in row.items() if name not in OWNERS}
     time, path = fields.time_in([(prefix, row)], *TIME)
     record = fields.common([(prefix, place)], time, path)

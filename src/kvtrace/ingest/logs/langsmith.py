@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from ..._base.errors import NotARequest
+from ..._base.errors import FailedCall, NotARequest
 from . import bodies, fields
 from .bodies import number
 from .fieldmap import unpacked
@@ -35,7 +35,7 @@ def read(row: dict[str, Any]) -> Record:
     if row.get("run_type") != "llm":
         raise NotARequest("is not a run of a model.", field="run_type")
     if row.get("error") and not row.get("outputs"):
-        raise NotARequest("the call failed; nothing was generated.", field="error")
+        raise FailedCall(field="error")
     extra = _object(row, "extra")
     metadata, invocation = _object(extra, "metadata"), _object(extra, "invocation_params")
     place = {name: value for name, value in row.items() if name not in NOT_OURS}

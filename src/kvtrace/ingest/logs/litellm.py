@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from ..._base.errors import NotARequest, RowError
+from ..._base.errors import FailedCall, OtherCall, RowError
 from . import anthropic, fields, pairs, responses
 from .record import Record, put_cached
 
@@ -68,9 +68,9 @@ def small_unit(row: dict[str, Any]) -> str | None:
 def _require_generation(row):
     call_type = row.get("call_type")
     if type(call_type) is str and call_type and call_type not in REQUESTS:
-        raise NotARequest("is not a text generation call.", field="call_type")
+        raise OtherCall("is not a text generation call.", field="call_type")
     if row.get("status") == "failure":
-        raise NotARequest("the call failed; nothing was generated.", field="status")
+        raise FailedCall(field="status")
 
 
 def _time(row):

@@ -18,7 +18,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from ..._base.errors import NotARequest, RowError
+from ..._base.errors import FailedCall, NotARequest, RowError
 from . import fields, otel_conventions, otel_values
 from . import otel_conventions as event_convention
 from .fieldmap import MISSING, FieldMap, as_text, find
@@ -195,7 +195,7 @@ def _record(span, resource) -> Record:
     mapped, path = fields.find([("", span)], "input")
     content = SpanContent(path) if mapped is not None else _content(attributes, _events(span))
     if _has_failed(span, attributes, content):
-        raise NotARequest("is a failed call; nothing was generated.")
+        raise FailedCall()
     if content is None:
         raise RowError("have no prompt: content capture was off.", field="attributes", hint=_hint(attributes))
     record = fields.common([("", span)], *_time(span))

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from ..._base.errors import RowError
+from ..._base.errors import FailedCall, OtherCall, RowError
 from .fieldmap import MISSING, unfolded
 from .fieldmap import unpacked as unpacked
 from .fields import Places, common, find
@@ -33,7 +33,41 @@ def split(row: dict[str, Any]) -> tuple[Places, Places]:
 def opened(row: dict[str, Any]) -> tuple[Places, Places, Record]:
     """The places of `split`, and a Record with the time, the names and the counts that all APIs have."""
     requests, responses = split(row)
+    _require_generation(requests, responses)
     return requests, responses, common(places(requests, responses), *time_of(requests, responses))
+
+
+OTHER_PATHS = ("embeddings", "rerank", "score", "classify", "moderations", "images/generations", "audio/speech",
+               "audio/transcriptions", "models", "tokenize", "detokenize")  # fmt: skip  # of APIs that generate no text
+PATHS = ("url", "path", "endpoint", "route", "request_path", "call_type")  # fields with the path of a call
+STATUSES = ("status_code", "http_status", "response_status", "status")
+
+
+def _require_generation(requests: Places, responses: Places) -> None:
+    """OtherCall for a call of another kind than a generation, FailedCall for one that was answered with an error.
+
+    >>> _require_generation([("", {"url": "/v1/embeddings", "input": "Hello"})], [])
+    Traceback (most recent call last):
+    kvtrace._base.errors.OtherCall: url: is a call that generates no text.
+    >>> _require_generation([], [("response.", {"status_code": 503})])
+    Traceback (most recent call last):
+    kvtrace._base.errors.FailedCall: response.status_code: the call failed; nothing was generated.
+    """
+    for prefix, place in requests:
+        for name in PATHS:
+            path = place.get(name)
+            if type(path) is str and path.partition("?")[0].rstrip("/").endswith(OTHER_PATHS):
+                raise OtherCall("is a call that generates no text.", field=prefix + name)
+    for prefix, place in responses:
+        data = place.get("data")
+        if type(data) is list and data and type(data[0]) is dict and "embedding" in data[0]:
+            raise OtherCall("is a call that generates no text.", field=f"{prefix}data")
+        for name in STATUSES:
+            status = place.get(name)
+            if type(status) is int and 400 <= status < 600:
+                raise FailedCall(field=prefix + name)
+        if place.get("error") and not any(place.get(name) for name in ANSWERS if name != "response"):
+            raise FailedCall(field=f"{prefix}error")
 
 
 def places(requests: Places, responses: Places) -> Places:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from ..._base.errors import NotARequest, RowError
+from ..._base.errors import FailedCall, RowError
 from . import fields
 from .bodies import number, read_bodies
 from .fieldmap import unpacked
@@ -28,7 +28,7 @@ def read(row: dict[str, Any]) -> Record:
     7
     """
     if row.get("is_success") in (0, False, "0", "false"):
-        raise NotARequest("the call failed; nothing was generated.", field="is_success")
+        raise FailedCall(field="is_success")
     time, path = fields.time_in([("", row)], "created_at")
     if time is None:
         raise RowError(fields.MISSING_TIME, field=path, hint="Try --map timestamp=FIELD.")

@@ -13,7 +13,7 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from typing import Any
 
-from ..._base.errors import NotARequest, RowError
+from ..._base.errors import NotARequest, OtherCall, RowError
 from . import fields, times
 from .record import Record, put_measured, put_spans
 
@@ -64,7 +64,7 @@ def _require_generation(row, request):
         raise NotARequest("is not request.finished.", field="event")
     out = row.get("out")
     if "is_cross_encoder_request" in request or (type(out) is dict and "embedding" in out):
-        raise NotARequest("is an embedding request.", field="obj")
+        raise OtherCall("is an embedding request.", field="obj")
 
 
 def _batch_size(request) -> int | None:

@@ -20,7 +20,7 @@ from typing import Any
 
 import numpy as np
 
-from ..._base.errors import RowError, UsageError
+from ..._base.errors import RowError, UsageError, wrong_word
 from ..._base.units import milliseconds
 
 POWERS = {"s": 9, "ms": 6, "us": 3, "ns": 0}  # unit -> power of ten of its nanoseconds
@@ -69,7 +69,7 @@ class Unit:
 def stated(name: str) -> Unit:
     """The unit that the user set, for times of any origin; UsageError for an unknown name."""
     if name not in CHOICES[1:]:
-        raise UsageError(f"--time-unit {name!r} is unknown. Choose one of: {', '.join(CHOICES)}.")
+        raise wrong_word(name, "a --time-unit", CHOICES)
     return Unit(name)
 
 

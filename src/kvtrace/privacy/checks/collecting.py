@@ -40,8 +40,7 @@ SHARED = ("timestamp", "input_length", "output_length", "session", "parent")
 def collect_evidence(path: str | Path, options: AuditOptions) -> Evidence:
     """The evidence for an audit of a trace file or a data set; InputError if it cannot be read at all."""
     format, users, against = options.format, options.users, options.against
-    if format not in (None, *format_table.NAMES):
-        raise UsageError(f"{format!r} is not a valid format. Choose one of {', '.join(format_table.NAMES)}.")
+    format_table.require_format(format)
     requested = None if options.profile is None else profiles.profile(options.profile)
     allowed = profiles.measured_names(options.allow_measured)
     limit = AuditMemory.of(path, options.memory, profile=options.profile, users=users is not None, against=against)

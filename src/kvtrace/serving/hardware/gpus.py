@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import orjson
 
-from ..._base.errors import UsageError
+from ..._base.errors import UsageError, wrong_word
 from ..._base.input_files import read_object
 
 if TYPE_CHECKING:
@@ -108,7 +108,7 @@ def link_of(name: object) -> Link:
     """
     link = LINKS.get(name) if isinstance(name, str) else None
     if link is None:
-        raise UsageError(f"link must be one of {', '.join(LINKS)}.")
+        raise wrong_word(name, "a link", LINKS)
     return link
 
 
@@ -160,7 +160,7 @@ def gpu(name_or_path: str | Path | Gpu) -> Gpu:
     989400000000000.0
     >>> gpu("4090")
     Traceback (most recent call last):
-    kvtrace._base.errors.MissingPathError: 4090: No such file or directory. Did you mean rtx-4090? Try h100, h200, ...
+    kvtrace._base.errors.UsageError: '4090' is not a GPU or a file. Did you mean rtx-4090?
     """
     if isinstance(name_or_path, Gpu):
         return name_or_path
@@ -169,8 +169,9 @@ def gpu(name_or_path: str | Path | Gpu) -> Gpu:
     if str(name_or_path).lower() in GPUS:
         return GPUS[str(name_or_path).lower()]
     near = near_names(str(name_or_path))
-    meant = f"Did you mean {' or '.join(near)}? " if near else ""
-    described = read_object(name_or_path, UsageError, meant + HINT)
+    if near and not Path(name_or_path).exists():
+        raise UsageError(f"{str(name_or_path)!r} is not a GPU or a file. Did you mean {' or '.join(near)}?")
+    described = read_object(name_or_path, UsageError, HINT)
     missing = [key for key in REQUIRED if key not in described]
     if missing:
         raise UsageError(f"{name_or_path}: lacks {', '.join(missing)}. {HINT}")

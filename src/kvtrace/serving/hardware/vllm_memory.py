@@ -241,6 +241,6 @@ def library_bytes(deployment: Deployment, device: Gpu | None) -> int:
 
 def _fields(deployment: Deployment) -> Fields:
     if deployment.model is None:
-        raise UsageError("The room for KV needs a model. Give --model-config.")
+        raise UsageError("The room for KV needs a model. Give --model.")
     model: Mapping[str, Any] | Any = deployment.model
     return read_config(model)

@@ -240,9 +240,7 @@ CURES = (
     more_blocks, sticky_routing, aware_routing, longer_ttl, smaller_blocks, merged_domains, other_policies,
     one_after_another,
 )  # fmt: skip
-TOGETHER = (
-    "Do not add these figures up: cures can make the same tokens hits, and one cure can change what another one brings."
-)
+TOGETHER = "Do not add these figures up: two changes can make the same tokens hits."
 
 
 @dataclass(frozen=True, eq=False, repr=False)

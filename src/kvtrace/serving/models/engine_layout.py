@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from ..._base.errors import UsageError
-from ...cache.engines import EngineName
+from ...cache.engines import EngineName, find
 from ...cache.engines.cache_groups import KERNEL_BLOCK, sglang_layout, vllm_layout
 from ...cache.engines.packed_groups import packed_layout
 from ...cache.layout import STEP_TOKENS, CacheLayout, LayerKind
@@ -41,6 +41,7 @@ def rank_layout(deployment: Deployment) -> CacheLayout:
     >>> [(group.kind, group.layers, group.block_size) for group in layout.groups], layout.block_bytes
     ([('full', 61, 16)], 1124352)
     """
+    find(deployment.engine)
     if deployment.engine not in LAYOUTS:
         raise UsageError(f"Engine {deployment.engine} models full attention only. Try {' or '.join(LAYOUTS)}.")
     fields = config_of(deployment)

@@ -392,5 +392,5 @@ def chosen(model_config: str | Path | None, kv_bytes: int | None) -> int | None:
     4096
     """
     if model_config is not None and kv_bytes is not None:
-        raise UsageError("--model-config and --kv-bytes-per-token cannot be combined. Use one of them.")
+        raise UsageError("--model and --kv-bytes-per-token cannot be combined. Use one of them.")
     return kv_bytes_per_token(model_config) if model_config is not None else kv_bytes

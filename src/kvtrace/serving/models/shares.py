@@ -46,7 +46,7 @@ class Share:
 def config_of(deployment: Deployment) -> Fields:
     """The config of a deployment's model; UsageError if it names none."""
     if deployment.model is None:
-        raise UsageError("The deployment names no model. Give --model-config.")
+        raise UsageError("The deployment names no model. Give --model.")
     return read_config(deployment.model)
 
 

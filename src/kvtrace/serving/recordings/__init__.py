@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
-from ..._base.errors import InputError, MissingPathError, UsageError
+from ..._base.errors import InputError, MissingPathError, wrong_word
 from ...trace.trace import Trace
 from . import benchmarks, request_logs
 from .recording import EngineSettings as EngineSettings
@@ -47,7 +47,7 @@ def read_recording(path: str | Path, *, format: str = "auto", trace: Trace | Non
     """
     path = Path(path)
     if format != "auto" and format not in RECORDINGS:
-        raise UsageError(f"--recording-format must be one of auto, {', '.join(RECORDINGS)}.")
+        raise wrong_word(format, "a --recording-format", ["auto", *RECORDINGS])
     if not path.exists():
         raise MissingPathError(f"{path}: no such file or folder.")
     read = RECORDINGS[format][1] if format != "auto" else _detected(path)

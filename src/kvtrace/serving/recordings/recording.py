@@ -24,7 +24,7 @@ import numpy as np
 import orjson
 
 from ..._base.arrays import offsets_of
-from ..._base.errors import InputError, UsageError
+from ..._base.errors import InputError, UsageError, wrong_word
 from ..._base.input_files import open_read
 from ..._base.results import DescribedResult
 from ...cache.engines import EngineName
@@ -211,7 +211,7 @@ class Recording(DescribedResult):
         recorded = self.settings.deployment
         engine = engine or recorded.engine
         if engine not in SCHEDULERS:
-            raise UsageError(f"--engine must be one of {', '.join(SCHEDULERS)}.")
+            raise wrong_word(engine, "an --engine with a scheduler", SCHEDULERS)
         kind, names = SCHEDULERS[engine]
         options = {option: getattr(recorded, name) for name, option in names.items()}
         options |= self.settings.scheduler if engine == recorded.engine else {}

@@ -12,7 +12,7 @@ from typing import Any, ClassVar, Literal, Self
 
 import numpy as np
 
-from ..._base.errors import UsageError
+from ..._base.errors import UsageError, wrong_word
 from ...cache.demand import BlockDemand
 from ...cache.simulation import Setting
 from ...trace.trace import Trace
@@ -63,11 +63,9 @@ class SglangScheduler(Scheduler):
     def __post_init__(self) -> None:
         self._check_sizes()
         if self.schedule_policy not in POLICIES:
-            raise UsageError(
-                f"{self.schedule_policy!r} is not a supported schedule_policy. Try {' or '.join(POLICIES)}."
-            )
+            raise wrong_word(self.schedule_policy, "a supported schedule_policy", POLICIES)
         if self.retraction_policy not in RETRACTIONS:
-            raise UsageError(f"{self.retraction_policy!r} is not a retraction_policy. Try {' or '.join(RETRACTIONS)}.")
+            raise wrong_word(self.retraction_policy, "a retraction_policy", RETRACTIONS)
         if self.enable_mixed_chunk and 0 < self.chunked_prefill_size <= self.max_running_requests:
             raise UsageError("With enable_mixed_chunk, chunked_prefill_size must be above max_running_requests.")
 

@@ -12,7 +12,7 @@ from typing import Any, ClassVar, Literal, Self
 
 import numpy as np
 
-from ..._base.errors import UsageError
+from ..._base.errors import UsageError, wrong_word
 from ...cache.demand import BlockDemand
 from ...cache.layout import CacheLayout
 from ...cache.simulation import Setting
@@ -56,7 +56,7 @@ class VllmScheduler(Scheduler):
         if not 0 <= self.watermark < 1:
             raise UsageError("watermark must be at least 0 and below 1.")
         if self.policy not in ("fcfs", "priority"):
-            raise UsageError(f"{self.policy!r} is not a policy of vLLM's scheduler. Try fcfs or priority.")
+            raise wrong_word(self.policy, "a policy of vLLM's scheduler", ("fcfs", "priority"))
 
     @property
     def limits(self) -> BatchLimits:

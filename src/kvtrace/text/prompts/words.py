@@ -16,7 +16,7 @@ from string import ascii_lowercase
 
 import numpy as np
 
-from ..._base.errors import InputError, UsageError
+from ..._base.errors import InputError, UsageError, wrong_word
 from ..._base.input_files import open_read
 from ..tokenizers import Tokenizer
 
@@ -111,7 +111,7 @@ def _best(tokenizer, words, separator) -> WordList:
 
 def _separator(tokenizer, name) -> str:
     if name not in SEPARATORS:
-        raise UsageError(f"--separator {name!r} is unknown. Choose one of: {', '.join(SEPARATORS)}.")
+        raise wrong_word(name, "a --separator", SEPARATORS)
     if name == "none":
         return ""
     for key in SEPARATORS[name]:

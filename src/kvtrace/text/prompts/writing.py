@@ -20,7 +20,7 @@ import numpy as np
 import orjson
 
 from ..._base.arrays import offsets_of
-from ..._base.errors import UsageError
+from ..._base.errors import UsageError, wrong_word
 from ..._base.files import Content, require_name
 from ..._base.output_files import write_atomically
 from ..._base.workers import WorkerPool
@@ -275,7 +275,7 @@ def write_prompts(
         UnknownError: the format needs output lengths, and some are unknown.
     """
     if to not in FORMS:
-        raise UsageError(f"--to {to!r} is unknown. Choose one of: {', '.join(FORMS)}.")
+        raise wrong_word(to, "a format of --to", FORMS)
     if model is not None and to not in CHAT_FORMS:
         raise UsageError(f"--model does not work with --to {to}: its lines name no model. Try --to openai.")
     check_output(path)
