@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+from operator import add
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -101,21 +102,33 @@ def _packed(data: bytes) -> bytes | None:
     is_plain = model.get("type", "BPE") == "BPE" and all(model.get(key, value) == value for key, value in FIXED.items())
     if not is_plain or control is None or not _is_bytes(rest["pre_tokenizer"]) or not {*letters()} <= {*vocabulary}:
         return None
-    by_length: dict[int, list[tuple[bytes, int]]] = {}
-    for token, number in vocabulary.items():
-        written = token.encode()
-        by_length.setdefault(len(written), []).append((written, number))
-    lengths = sorted(by_length)
-    ordered = [pair for length in lengths for pair in sorted(by_length[length])]
-    pairs = [merge.split(" ") if isinstance(merge, str) else merge for merge in merges]
-    rows = [[vocabulary[left] for left, _ in pairs], [vocabulary[right] for _, right in pairs],
-            [vocabulary[left + right] for left, right in pairs]]  # fmt: skip
+    written = GAP.join(vocabulary).encode().split(GAP.encode())
+    numbers = np.fromiter(vocabulary.values(), "<i4", len(written))
+    lengths = np.fromiter(map(len, written), np.int64, len(written))
+    sizes, ids, tokens = [], [], []
+    for length in np.unique(lengths).tolist():
+        rows = np.flatnonzero(lengths == length)
+        same = np.array([written[row] for row in rows.tolist()], f"S{length}")
+        order = np.argsort(same)
+        sizes.append((length, len(rows)))
+        ids.append(numbers[rows[order]])
+        tokens.append(same[order])
+    left, right = _sides(merges)
+    steps = [left, right, map(add, left, right)]  # of a merge
+    merged = [np.fromiter(map(vocabulary.__getitem__, step), "<i4", len(left)) for step in steps]
     header = {
-        "sha256": hashlib.sha256(data).hexdigest(), "rest": rest, "control": control, "merges": len(pairs),
-        "sizes": [(length, len(by_length[length])) for length in lengths],
+        "sha256": hashlib.sha256(data).hexdigest(), "rest": rest, "control": control, "merges": len(left),
+        "sizes": sizes,
     }  # fmt: skip
-    numbers = np.array([number for _, number in ordered], "<i4").tobytes() + np.array(rows, "<i4").tobytes()
-    return b"".join([orjson.dumps(header), b"\n", numbers, *(written for written, _ in ordered)])
+    return b"".join([orjson.dumps(header), b"\n", *(array.tobytes() for array in (*ids, *merged, *tokens))])
+
+
+def _sides(merges) -> tuple[list[str], list[str]]:
+    """The left and the right tokens of all merges; newer files have pairs, older ones texts with a space between."""
+    if merges and not isinstance(merges[0], str):
+        return [left for left, _ in merges], [right for _, right in merges]
+    flat = " ".join(merges).split(" ") if merges else []
+    return flat[::2], flat[1::2]
 
 
 def _control(added, vocabulary) -> dict[str, int] | None:

@@ -222,6 +222,7 @@ def load(name: str, *, backend: str = "auto", check: bool = False, log_bytes: in
 class Tokenizer:
     """Encodes texts to token ids. `backend` is its library, `why` the reason for that choice.
 
+    The texts of a small log are encoded by `tokenizers` itself, with a part of the vocabulary (small_vocabulary.py).
     It can be used after a fork, and pickled (the copy loads the files again).
     """
 
