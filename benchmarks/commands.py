@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import time
@@ -28,6 +29,10 @@ def lines(folder: str, share: float) -> Iterator[Line]:
     apart(repeated, once, 1)
     start = ("analyze", once, *OPTIONS)
     yield Line("analyze 3 MB, processor time / Python start", "s", (processor, *start), (python_start,), 7)
+    small = os.path.join(folder, "six.jsonl")
+    write_chat(small)
+    call = ("anonymize", small, "-o", f"{small}.trace", "-q")
+    yield Line("anonymize six rows, processor time / --version", "s", (processor, *call), (processor, "--version"), 6)
 
     held = apart(repeated, long, round(COPIES * share))
     name = f"analyze {os.path.getsize(long) / 1e6:.0f} MB"
@@ -52,6 +57,17 @@ def lines(folder: str, share: float) -> Iterator[Line]:
         name = f"{command} {held / 1e6:.0f} M references as a data set, peak / bound"
         used = apart(kvtrace, command, parts, *options)
         yield Line(name, "MB", used.peak, bound(used.notes), 1)
+
+
+def write_chat(path: str) -> None:
+    """A log of six requests of one chat."""
+    turns: list[dict[str, str]] = []
+    with open(path, "w", encoding="utf-8") as file:
+        for number in range(6):
+            question = {"role": "user", "content": f"How many boats are there on day {number}? " * 9}
+            row = {"timestamp": 1_700_000_000 + number, "messages": [*turns, question], "response": "Seven boats."}
+            turns += [question, {"role": "assistant", "content": "Seven boats."}]
+            file.write(f"{json.dumps(row)}\n")
 
 
 def bare(path: str) -> float:

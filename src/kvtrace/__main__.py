@@ -3,12 +3,13 @@
 The console scripts start here, too: before the command line is there, a signal ends them without a traceback.
 """
 
-from ._base.process import forget_handlers
+from ._base.process import forget_handlers, skip_teardown
 
 
 def kvtrace() -> None:
     """The console script `kvtrace`."""
     forget_handlers()
+    skip_teardown()
     from .cli import main
 
     main()
@@ -17,6 +18,7 @@ def kvtrace() -> None:
 def datagen() -> None:
     """The console script `datagen`."""
     forget_handlers()
+    skip_teardown()
     from .cli.datagen import main
 
     main()

@@ -6,6 +6,7 @@ uncompiled .py in place of a missing extension module, 100 times slower.
 
 from __future__ import annotations
 
+import atexit
 import os
 import signal
 import sys
@@ -115,6 +116,35 @@ def forget_handlers() -> None:
     for number in STOPPING:
         if signal.getsignal(number) not in (None, signal.SIG_IGN):
             signal.signal(number, signal.SIG_DFL)
+
+
+_STATUS: list[int] = []  # that the process ends with
+
+
+def note_status(status: int) -> int:
+    """The exit status, noted for `skip_teardown`."""
+    _STATUS[:] = [status]
+    return status
+
+
+def skip_teardown() -> None:
+    """Let a command's process end without taking the interpreter apart, a tenth of the time of a short command.
+
+    Call it first: the handler of an end that is registered first runs last, after threads were joined and the handlers
+    of libraries have run.
+    """
+    atexit.register(_leave)
+
+
+def _leave() -> None:
+    try:
+        for stream in (sys.stdout, sys.stderr):
+            if stream is not None:
+                stream.flush()
+    except (OSError, ValueError):  # Python reports it
+        return
+    if _STATUS:
+        os._exit(_STATUS[0])
 
 
 PR_SET_DUMPABLE = 4

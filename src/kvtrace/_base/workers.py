@@ -2,23 +2,23 @@
 
 from __future__ import annotations
 
-import multiprocessing
 import os
 import signal
 import sys
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator
-from concurrent.futures import Executor, Future, ProcessPoolExecutor, ThreadPoolExecutor
-from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from itertools import chain, islice
 from queue import Empty, SimpleQueue
 from threading import Event, Thread
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from .errors import KvtraceError, StoppedError
 from .process import STOPPING, forbid_core_dumps, prctl, uninterrupted
+
+if TYPE_CHECKING:  # loaded by the functions that start workers: small inputs have none
+    from concurrent.futures import Executor, Future
 
 PR_SET_PDEATHSIG = 1
 
@@ -35,6 +35,7 @@ class WorkerPool:
     then the pool never ends. Here signals are handled before or after these, or while the main thread waits for a queue
     that ended tasks fill.
 
+    >>> from concurrent.futures import ThreadPoolExecutor
     >>> with WorkerPool(ThreadPoolExecutor(2)) as pool:
     ...     task = pool.submit(abs, -3)
     ...     pool.result(task)
@@ -100,6 +101,8 @@ def ordered_map(function: Callable[..., Any], items: Iterable[Any], workers: int
         for item in items:
             yield guarded(function, item).value()
         return
+    from concurrent.futures.process import BrokenProcessPool
+
     with _processes(function, workers) as pool:
         waiting: deque[Any] = deque()
         try:
@@ -122,6 +125,8 @@ def retrying_map(
 
     StoppedError if workers are killed `attempts` times on the same items.
     """
+    from concurrent.futures.process import BrokenProcessPool
+
     left = deque(items)
     tried = 0
     while left:
@@ -158,6 +163,8 @@ def thread_map(function: Callable[..., Any], items: Iterable[Any], threads: int 
         yield from map(function, chain(first, items))
         return
     waiting: deque[Any] = deque()
+    from concurrent.futures import ThreadPoolExecutor
+
     with WorkerPool(ThreadPoolExecutor(threads)) as pool:
         for item in chain(first, items):
             waiting.append(pool.submit(function, item))
@@ -179,6 +186,8 @@ def stoppable_threads(
             raise InterruptedError
         if on_progress:
             on_progress(requests)
+
+    from concurrent.futures import ThreadPoolExecutor
 
     with WorkerPool(ThreadPoolExecutor(threads)) as pool:
         try:
@@ -228,6 +237,8 @@ def place_of(error: BaseException) -> str:
 
 def _processes(function, workers) -> WorkerPool:
     """A pool of processes for _run."""
+    from concurrent.futures import ProcessPoolExecutor
+
     arguments = (function, os.getpid())
     return WorkerPool(ProcessPoolExecutor(workers, mp_context=_context(), initializer=_start, initargs=arguments))
 
@@ -247,6 +258,8 @@ def _blocked_in_children():
 
 def _context():
     """Fork on Linux: workers start in a millisecond and share the parent's memory."""
+    import multiprocessing
+
     return multiprocessing.get_context("fork" if sys.platform == "linux" else "spawn")
 
 

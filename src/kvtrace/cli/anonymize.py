@@ -145,7 +145,7 @@ def anonymize_command(inputs, output, key_file, resume, rejects, keep_order, ver
 
     trial.hides_panics = True
     if any(map(os.path.exists, inputs)):  # else an error follows, which should not wait for the tokenizer
-        preload.begin(options["tokenizer"])
+        preload.begin(options["tokenizer"], inputs)
     from .._base.file_locks import only_writer
     from .._base.row_counts import RejectsFile
     from ..formats import writing

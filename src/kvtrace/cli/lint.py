@@ -36,7 +36,7 @@ def lint_command(inputs, on_error, max_errors, fail, as_json, quiet, **options):
 
     trial.hides_panics = True
     if any(map(os.path.exists, inputs)):  # else an error follows, which should not wait for the tokenizer
-        preload.begin(options["tokenizer"])
+        preload.begin(options["tokenizer"], inputs)
     from .._base.errors import UsageError
     from ..ingest.linting.linter import lint_log
     from ..report.progress import Bar

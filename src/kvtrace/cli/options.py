@@ -181,6 +181,8 @@ class Streamed:
 
     def kv_bytes(self) -> int | None:
         """Bytes of KV cache per token; None if neither the model nor a number is given."""
+        if self.model_config is None:  # the catalog of models need not be loaded
+            return self.kv_bytes_per_token
         from ..serving.models.layers import chosen
 
         return chosen(self.model_config, self.kv_bytes_per_token)

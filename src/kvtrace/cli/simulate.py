@@ -88,7 +88,6 @@ def simulate_command(trace, capacity, tiers, over_time, per_request, warm_up, qu
     from ..report import simulation_tables as simulation_report
     from ..report.progress import RequestProgress
     from ..report.simulation_tables import compare_loops, loop_tables
-    from ..serving.models.engine_layout import counted_as_full
     from ..trace.domains import in_domains
 
     as_json, as_csv = options["as_json"], options["as_csv"]
@@ -134,7 +133,10 @@ def simulate_command(trace, capacity, tiers, over_time, per_request, warm_up, qu
         print_notes(simulation_report.overload_notes(simulations.runs))
         print_notes(simulation_report.layout_notes(values))
         print_notes(remarks.values())
-        print_notes(filter(None, [counted_as_full(run.time.deployment.model, [engine for engine in run.cache.engines if engine not in run.cache.layouts])]))
+        if run.time.deployment.model is not None:
+            from ..serving.models.engine_layout import counted_as_full
+
+            print_notes(filter(None, [counted_as_full(run.time.deployment.model, [engine for engine in run.cache.engines if engine not in run.cache.layouts])]))
     if not quiet:
         warnings = dict.fromkeys([*deployment.warnings, *map(simulation_report.warning, simulations.runs), *extrapolated])
         print_lines(("warning", warning) for warning in warnings if warning)

@@ -144,10 +144,11 @@ def time_of(options: dict[str, Any], engines: list[Any] | None = None, **others:
 
     The engines are that of the deployment, unless they are named.
     """
-    from ..serving.calibration.costs import read_costs
+    time, costs = taken(TimeSetup, options), None
+    if time.costs_file:
+        from ..serving.calibration.costs import read_costs
 
-    time = taken(TimeSetup, options)
-    costs = read_costs(time.costs_file) if time.costs_file else None
+        costs = read_costs(time.costs_file)
     if costs and options.get("gpu"):
         raise UsageError("--costs and --gpu cannot be combined. Use one of them.")
     served = command_of(options)
@@ -191,17 +192,21 @@ def _loop_of(options: dict[str, Any], time: TimeSetup, warm_up: str, seed: int |
 
 def _is_chunked(time: TimeSetup) -> bool:
     """Whether the prompts of a model with cache groups are computed in chunks, without times."""
+    model = time.deployment.model
+    if not model or time.deployment.gpu is not None:
+        return False
     from ..serving.models.engine_layout import has_groups
 
-    model = time.deployment.model
-    return bool(model and time.deployment.gpu is None and has_groups(model))
+    return has_groups(model)
 
 
 def unbounded_groups(run: Run) -> bool:
     """Whether an engine serves a model with cache groups, without times."""
+    if not _is_chunked(run.time):
+        return False
     from ..serving.models.engine_layout import LAYOUTS
 
-    return _is_chunked(run.time) and bool(set(LAYOUTS) & set(run.cache.engines))
+    return bool(set(LAYOUTS) & set(run.cache.engines))
 
 
 def needs_of(run: Run, over_time: Any) -> dict[str, None]:
@@ -211,11 +216,13 @@ def needs_of(run: Run, over_time: Any) -> dict[str, None]:
 
 def with_layouts(run: Run, options: dict[str, Any], block_size: int) -> Run:
     """The run with the cache groups of its engines; UsageError if options need a model that has none."""
-    from ..serving.models.engine_layout import layouts_for
-
     deployment, engines = run.time.deployment, list(run.cache.engines)
-    grouped = engines if deployment.gpu is None else [engine for engine in engines if engine == "vllm"]
-    layouts = layouts_for(deployment, grouped, block_size) if deployment.model is not None else {}
+    layouts = {}
+    if deployment.model is not None:
+        from ..serving.models.engine_layout import layouts_for
+
+        grouped = engines if deployment.gpu is None else [engine for engine in engines if engine == "vllm"]
+        layouts = layouts_for(deployment, grouped, block_size)
     if (options["engine_block_size"] or options["retention"]) and not layouts:
         raise UsageError("--engine-block-size and --retention need --model with windows or states, and --engine vllm or sglang.")
     return run.changed(layouts=layouts, drafting=run.time.drafting(engines))

@@ -8,7 +8,6 @@ from __future__ import annotations
 import io
 from collections import deque
 from collections.abc import Callable, Collection, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
@@ -144,6 +143,8 @@ def _scanned(
         yield piece.scan()
     if lines.ended:
         return
+    from concurrent.futures import Future, ThreadPoolExecutor
+
     from .._base.workers import WorkerPool, cores  # of processes, too: a small file is read without them
 
     threads = threads or cores()

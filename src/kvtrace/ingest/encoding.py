@@ -17,6 +17,7 @@ import numpy as np
 
 from .._base.arrays import joined, offsets_of
 from .._base.errors import EmptyPrompt, FailedCall, LeftOut, OtherCall, RowError
+from ..text.preload import is_small
 from ..trace.columns import MEASURED, Tail
 from ..trace.invariants import require_own_blocks
 from ..trace.unknown import UNKNOWN_LENGTH
@@ -143,16 +144,23 @@ class Encoder:
     hasher: BlockHasher
     keeps_messages = False  # True: records keep their messages and tools beside the rendered text
 
-    def __init__(self, recipe: Recipe, like: Encoder | None = None):
-        """`like` is an encoder with the same tokenizer and template, which are then not loaded again."""
+    def __init__(self, recipe: Recipe, like: Encoder | None = None, *, log_bytes: int | None = None):
+        """`like` is an encoder with the same tokenizer and template, which are then not loaded again.
+
+        `log_bytes` is the size of the log, if it is known: a small one needs a part of the tokenizer, and does not pay
+        for an analysis of the template.
+        """
         self.recipe = recipe
         self.reader = recipe.reader
+        self._is_small = log_bytes is not None and is_small(log_bytes)
         self.hasher = BlockHasher(recipe.key, block_size=recipe.block_size, tail=recipe.tail)
         self._holds_lengths = recipe.reader.block_size is None and not recipe.reader.holds_prompts
         self.tokenizer = self.template = None
         if recipe.choice.tokenizer is not None:
             self.template, self.tokenizer = (
-                _loaded(recipe.options, recipe.choice.tokenizer) if like is None else (like.template, like.tokenizer)
+                _loaded(recipe.options, recipe.choice.tokenizer, log_bytes)
+                if like is None
+                else (like.template, like.tokenizer)
             )
         if self.template is not None:
             from ..text.chat_requests import render  # not where it is called, once for each request
@@ -187,7 +195,7 @@ class Encoder:
     def encoded(self, piece) -> tuple[Batch, list[Record]]:
         """The batch of a piece, and the rendered requests that it holds."""
         batch = Batch()
-        with self.template.remembering() if self.template else nullcontext():
+        with self.template.remembering() if self.template and not self._is_small else nullcontext():
             requests, positions = self._parse(piece, batch)
         if self._holds_lengths:
             self._make_up(requests)
@@ -439,7 +447,7 @@ class Encoder:
         return self._context_of(record.model, record.adapter, tenant, domain, *media)
 
 
-def _loaded(options: EncodingOptions, tokenizer: str) -> tuple[Any, Any]:
+def _loaded(options: EncodingOptions, tokenizer: str, log_bytes: int | None) -> tuple[Any, Any]:
     """The chat template of the options, and the tokenizer."""
     from ..text import templates, tokenizers
 
@@ -450,7 +458,7 @@ def _loaded(options: EncodingOptions, tokenizer: str) -> tuple[Any, Any]:
             chat_template=options.chat_template and str(options.chat_template),
             generation_prompt=options.generation_prompt,
         )
-    return template, tokenizers.load(tokenizer)
+    return template, tokenizers.load(tokenizer, log_bytes=log_bytes)
 
 
 def _sha256(part: bytes) -> str:

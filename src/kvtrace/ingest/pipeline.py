@@ -322,7 +322,8 @@ def _released(
 ) -> AnonymizedRows:
     """The rows after the release profile."""
     whole, account = len(draft), Account(settings.profile)
-    rng = np.random.default_rng(settings.seed)
+    draws = session_share != 1 or settings.profile.resample  # else NumPy's random numbers need not be loaded
+    rng = np.random.default_rng(settings.seed) if draws else None
     times = SessionTimes(settings.profile, settings.service_model)
     scope = ReleaseScope(users=users, session_share=session_share, rng=rng)
     if not settings.holds_hashes:

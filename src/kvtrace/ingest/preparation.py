@@ -17,7 +17,7 @@ from ..trace.meta import Meta, RenderingSection
 from .encoding import Encoder, Recipe
 from .encoding_options import EncodingOptions, RenderAs
 from .keys import Key
-from .logs.sources import LogSource
+from .logs.sources import LogSource, total
 from .logs.times import ArrivalModel
 from .tokenizer_choice import TokenizerChoice, choose
 from .usage import require_choice
@@ -103,7 +103,7 @@ def prepare(
         )
     log_sources, reader = open_log(inputs, encoding, untimed=arrival_model is not None)
     recipe = recipe_of(reader, encoding, profile, key or Key.random(), keep_domains=release.keep_domains)
-    encoder = Encoder(recipe)
+    encoder = Encoder(recipe, log_bytes=total(log_sources))
     meta = provenance(recipe, encoder, arrival_model)
     return Job(log_sources, recipe, encoder, profile, arrival_model, meta, service_model)
 

@@ -83,18 +83,26 @@ class TimeSetup:
 
         UsageError if the model is missing, or the costs were measured with another engine.
         """
-        from .calibration.costs import step_cost
-        from .hardware.roofline import roofline_of
-        from .schedulers import cost_of
-
         deployment, costs = self.deployment, self.costs
+        cost: StepCost | DynamoCost | None
         if costs is not None:
             for engine in engines:
                 costs.require_engine(engine)
             roofline: Roofline | None = costs.for_deployment(deployment)
+        elif deployment.gpu is not None:
+            from .hardware.roofline import roofline_of
+
+            roofline = roofline_of(deployment)
         else:
-            roofline = None if deployment.gpu is None else roofline_of(deployment)
-        cost = cost_of(engines) if roofline is None else step_cost(roofline)
+            roofline = None
+        if roofline is None:
+            from .schedulers import cost_of
+
+            cost = cost_of(engines)
+        else:
+            from .calibration.costs import step_cost
+
+            cost = step_cost(roofline)
         schedulers: dict[str, Scheduler] = {engine: self._scheduler_of(engine) for engine in engines} if cost else {}
         return replace(self, roofline=roofline, cost=cost, schedulers=schedulers or None)
 
@@ -106,13 +114,13 @@ class TimeSetup:
 
     def drafting(self, engines: Sequence[EngineName]) -> dict[str, Drafting] | None:
         """Engine -> what the drafter changes in its cache; None without one. UsageError if it is not modelled there."""
+        deployment, drafter = self.deployment, self.deployment.speculative
+        if drafter is None:
+            return None
         from ..cache.engines import drafting
         from .hardware.vllm_memory import version_of
         from .models.layers import require_one_module
 
-        deployment, drafter = self.deployment, self.deployment.speculative
-        if drafter is None:
-            return None
         if deployment.model is not None:
             require_one_module(deployment)
         old = deployment.engine == "vllm" and version_of(deployment.engine_version) < LOOKAHEAD_FROM
@@ -140,10 +148,10 @@ class TimeSetup:
     @property
     def kv_bytes_per_token(self) -> int | None:
         """Bytes of a token on all GPUs of an instance, copies included; None without a model."""
+        if self.deployment.model is None:  # the catalog of models need not be loaded
+            return None
         from .models.layers import growing_bytes, rank_layers
 
-        if self.deployment.model is None:
-            return None
         whole = replace(self.in_memory(self.deployment.engine), pipeline_parallel_size=1)
         return whole.tensor_parallel_size * growing_bytes(rank_layers(whole))
 

@@ -142,8 +142,8 @@ def _tokenizer(encoding: Encoding, listed: bytes) -> bytes:
         ranked = [(ranks[left], ranks[right], left, right) for left, right in pairs if left in ranks and right in ranks]
         merges += [(rank, *pair) for pair in sorted(ranked)]
     merges.sort()  # tiktoken merges the pair whose token has the lowest rank
-    letters = _letters()
-    written = {token: token.decode("latin-1").translate(letters) for token in ranks}
+    table = dict(enumerate(letters()))
+    written = {token: token.decode("latin-1").translate(table) for token in ranks}
     added = [
         {"id": number, "content": token, "single_word": False, "lstrip": False, "rstrip": False, "normalized": False,
          "special": True}
@@ -170,8 +170,8 @@ def _unused(ranks: dict[bytes, int], encoding: Encoding) -> dict[str, int]:
     return {f"<|unused {number}|>": number for number in range(max(numbers)) if number not in numbers}
 
 
-def _letters() -> dict[int, str]:
-    """Byte -> the letter that stands for it in files of byte-level vocabularies (GPT-2's rule)."""
-    shown = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
+def letters() -> list[str]:
+    """The letter that stands for each byte in files of byte-level vocabularies (GPT-2's rule)."""
+    shown = {*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)}
     hidden = [byte for byte in range(256) if byte not in shown]
-    return {byte: chr(byte) for byte in shown} | {byte: chr(256 + number) for number, byte in enumerate(hidden)}
+    return [chr(byte) if byte in shown else chr(256 + hidden.index(byte)) for byte in range(256)]

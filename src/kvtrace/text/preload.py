@@ -8,12 +8,25 @@ from __future__ import annotations
 
 import os
 import threading
+from collections.abc import Iterable
 from contextlib import suppress
 from typing import Any
 
+SMALL_LOG = 256 << 10  # bytes
 
-def begin(name: str) -> None:
-    """Start to load a tokenizer in the background. Errors are ignored: the regular load reports them."""
+
+def is_small(log_bytes: int) -> bool:
+    """Whether a log of this size (0: not known) is encoded with a part of the vocabulary (small_vocabulary.py)."""
+    return 0 < log_bytes <= SMALL_LOG
+
+
+def begin(name: str, inputs: Iterable[str] = ()) -> None:
+    """Start to load a tokenizer in the background, unless the log is small.
+
+    Errors are ignored: the regular load reports them.
+    """
+    if is_small(sum(os.path.getsize(path) if os.path.isfile(path) else SMALL_LOG + 1 for path in inputs)):
+        return
     from .._base.errors import KvtraceError
     from . import tokenizer_files
 

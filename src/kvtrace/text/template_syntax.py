@@ -13,9 +13,13 @@ turn by turn (rendering.py).
 
 from __future__ import annotations
 
+import hashlib
 import json
+import marshal
 import re
-from collections.abc import Iterator, Mapping
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from functools import lru_cache
 from types import CodeType
@@ -24,7 +28,11 @@ from typing import Any
 from jinja2 import Environment, nodes
 
 from .._base.errors import RowError, UsageError
+from .._base.files import cache_folder
+from .._base.output_files import read_cached, write_cached
+from .tokenizer_libraries import version_of
 
+ENVIRONMENT_VERSION = 1  # increase it when `environment` changes: code in caches becomes invalid
 FILENAME = "<chat template>"  # of compiled templates, in tracebacks
 
 
@@ -56,9 +64,32 @@ def environment():
 
 
 @lru_cache(maxsize=16)
-def code_of(source: str) -> CodeType:
-    """The compiled code of a template; raises what jinja2 and Python's compiler raise."""
-    return environment().compile(source, filename=FILENAME)
+def code_of(source: str, *, is_kept: bool = False) -> CodeType:
+    """The compiled code of a template; raises what jinja2 and Python's compiler raise.
+
+    With `is_kept` it comes from the user's cache folder, or is left there for later runs.
+    """
+    return _kept("code", source, lambda: environment().compile(source, filename=FILENAME), CodeType, is_kept)
+
+
+def wants_parts_of(source: str, engine: str, *, is_kept: bool = False) -> bool:
+    """As `wants_parts`, of a template's text, which may be kept as in `code_of`."""
+    return _kept(f"parts-{engine}", source, lambda: wants_parts(environment(), source, engine), bool, is_kept)
+
+
+def _kept(kind: str, source: str, make: Callable[[], Any], of_type: type, is_kept: bool) -> Any:
+    """What was made of a template by an earlier run with the same versions, else by this one."""
+    if not is_kept:
+        return make()
+    key = (ENVIRONMENT_VERSION, kind, source, sys.version, sys.implementation.cache_tag, version_of("jinja2"))
+    place = cache_folder() / f"template-{hashlib.sha256(repr(key).encode()).hexdigest()[:32]}"
+    if (data := read_cached(place)) is not None:
+        with suppress(ValueError, EOFError, TypeError):
+            if isinstance(value := marshal.loads(data), of_type):
+                return value
+    value = make()
+    write_cached(place, marshal.dumps(value))
+    return value
 
 
 def _random(name):

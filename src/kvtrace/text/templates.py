@@ -65,6 +65,8 @@ def load(
         files is not None and files.sha256 is None
     ):  # not one that comes with a known tokenizer
         template.require_bounded()
+    else:
+        template.is_kept = True
     return template
 
 
@@ -85,6 +87,7 @@ class ChatTemplate:
     source: str
     special_tokens: dict[str, str]
     generation_prompt: str | None
+    is_kept = False  # True: what was compiled is left in the cache folder
 
     def __init__(
         self, source: str | Mapping[str, Any] | list[Any], *, generation_prompt: str | None = None,
@@ -250,7 +253,7 @@ class ChatTemplate:
 
         environment = template_syntax.environment()
         try:
-            code = template_syntax.code_of(self.source)
+            code = template_syntax.code_of(self.source, is_kept=self.is_kept)
         except jinja2.TemplateSyntaxError as error:
             message = f"{self.name}:{error.lineno}: the chat template is not valid Jinja: {error.message}"
         except Exception as error:  # jinja2 checks less than Python's compiler
@@ -372,10 +375,8 @@ class ChatTemplate:
         if engine not in self._wants_parts:
             from jinja2 import TemplateSyntaxError
 
-            from .template_syntax import wants_parts
-
             try:
-                self._wants_parts[engine] = wants_parts(template_syntax.environment(), self.source, engine)
+                self._wants_parts[engine] = template_syntax.wants_parts_of(self.source, engine, is_kept=self.is_kept)
             except (TemplateSyntaxError, SyntaxError, RecursionError):
                 self._wants_parts[engine] = False  # `_compiled` reports the error
         return self._wants_parts[engine]

@@ -10,7 +10,6 @@ the name decides the family. Only the names of families are shown: a model's own
 from __future__ import annotations
 
 import importlib.util
-import logging
 import os
 import re
 from collections.abc import Mapping
@@ -250,6 +249,8 @@ def _download(hub, name, filename, cached, required=True):
 @contextmanager
 def _quiet(hub):
     """Turn off the library's progress bars and log lines inside the `with` block."""
+    import logging
+
     logger, bars = logging.getLogger("huggingface_hub"), not hub.utils.are_progress_bars_disabled()
     level = logger.level
     logger.setLevel(logging.CRITICAL)

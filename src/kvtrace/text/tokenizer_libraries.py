@@ -15,6 +15,7 @@ Behaviour of fastokens 0.3.5 with threads and forks, and what we do about it:
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import re
 import threading
@@ -210,9 +211,30 @@ def _flat(rows):
 @cache
 def version_of(module: str) -> str:
     """The installed version of a package, in words."""
-    from importlib.metadata import PackageNotFoundError, version
+    if (version := _named_version(module)) is not None:
+        return version
+    from importlib import metadata
 
     try:
-        return version(module)
-    except PackageNotFoundError:
+        return metadata.version(module)
+    except metadata.PackageNotFoundError:
         return "of unknown version"
+
+
+def has_spec(module: str) -> bool:
+    """Whether a module is installed; it is not imported."""
+    try:
+        return importlib.util.find_spec(module) is not None
+    except ValueError:
+        return False
+
+
+def _named_version(module: str) -> str | None:
+    """The version that the folder beside the module names, if it is a plain one; `importlib.metadata` loads slowly."""
+    try:
+        spec = importlib.util.find_spec(module)
+        names = [] if spec is None or spec.origin is None else os.listdir(os.path.dirname(os.path.dirname(spec.origin)))
+    except (ValueError, OSError):
+        return None
+    versions = [match[1] for name in names if (match := re.fullmatch(rf"{module}-(.+)\.dist-info", name))]
+    return versions[0] if len(versions) == 1 and re.fullmatch(r"\d+(\.\d+)*", versions[0]) else None

@@ -16,6 +16,7 @@ the child would wait for), and a crash or an endless loop ends the child only.
 from __future__ import annotations
 
 import hashlib
+import platform
 from collections.abc import Callable, Iterable
 from functools import cached_property
 from typing import Any
@@ -25,9 +26,18 @@ import numpy as np
 from .._base.errors import InputError, KvtraceError, RowError, UsageError, pasted, wrong_word
 from .._base.files import cache_folder
 from .._base.output_files import read_cached, write_cached
-from . import tokenizer_files, trial
+from . import preload, small_vocabulary, tokenizer_files, trial
+from .small_vocabulary import SmallLibrary
 from .tokenizer_files import BUILTIN, TokenizerFiles
-from .tokenizer_libraries import FastokensLibrary, Library, ReferenceLibrary, is_panic, raise_unless_failure, version_of
+from .tokenizer_libraries import (
+    FastokensLibrary,
+    Library,
+    ReferenceLibrary,
+    has_spec,
+    is_panic,
+    raise_unless_failure,
+    version_of,
+)
 
 SAMPLE_VERSION = 1  # increase it when `sample` changes: cached verdicts become invalid
 
@@ -138,7 +148,7 @@ USABLE, UNREADABLE, PANICS = range(3)  # exit statuses of the child
 
 def require_usable(files: TokenizerFiles, sha256: str) -> None:
     """InputError if the library crashes, panics or hangs on a sample of texts; a known file needs no trial."""
-    key = (sha256, repr(files.added_tokens), version_of("tokenizers"))
+    key = _usable(files, sha256)
     if files.sha256 is not None or recall(key, "usable"):
         return
     status = trial.in_child(lambda: _try(files))
@@ -166,6 +176,8 @@ def _try(files) -> int:
 __all__ = ["BACKENDS", "BUILTIN", "Tokenizer", "load"]
 
 BACKENDS = ("auto", "fastokens", "tokenizers")
+# built-in tokenizers, versions of fastokens and of tokenizers, and machines for which the tests compare both libraries
+KNOWN_TO_AGREE = {("deepseek-r1", "0.3.5", "0.23.3", "x86_64")}
 CHOICES = (  # why a library was chosen
     CHOSEN := "asked for",
     NOT_INSTALLED := "fastokens is not installed",
@@ -175,13 +187,14 @@ CHOICES = (  # why a library was chosen
 )
 
 
-def load(name: str, *, backend: str = "auto", check: bool = False) -> Tokenizer:
+def load(name: str, *, backend: str = "auto", check: bool = False, log_bytes: int | None = None) -> Tokenizer:
     """Load a tokenizer.
 
     Args:
         name: a built-in name, the path of a tokenizer.json or of its folder, or a Hugging Face id.
         backend: a library, or `auto`.
         check: compare the two libraries again, instead of using the cached verdict of an earlier run.
+        log_bytes: the size of the log, if it is known. A small one is encoded with a part of the vocabulary.
 
     Raises:
         UsageError: unknown name or backend.
@@ -193,6 +206,10 @@ def load(name: str, *, backend: str = "auto", check: bool = False) -> Tokenizer:
     if backend not in BACKENDS:
         raise wrong_word(backend, "a backend", BACKENDS)
     files = tokenizer_files.find(name)
+    if log_bytes is not None and preload.is_small(log_bytes) and backend == "auto" and not check:
+        small = _small(files)
+        if small is not None:
+            return small
     sha256 = _sha256(files)
     require_usable(files, sha256)
     if backend == "tokenizers":
@@ -205,6 +222,7 @@ def load(name: str, *, backend: str = "auto", check: bool = False) -> Tokenizer:
 class Tokenizer:
     """Encodes texts to token ids. `backend` is its library, `why` the reason for that choice.
 
+    The texts of a small log are encoded by `tokenizers` itself, with a part of the vocabulary (small_vocabulary.py).
     It can be used after a fork, and pickled (the copy loads the files again).
     """
 
@@ -212,9 +230,12 @@ class Tokenizer:
     sha256: str  # of its files
     why: str  # this library
 
-    def __init__(self, files: TokenizerFiles, sha256: str, library: Library, why: str) -> None:
+    def __init__(
+        self, files: TokenizerFiles, sha256: str, library: Library, why: str, small: SmallLibrary | None = None
+    ) -> None:
         self.name, self.sha256, self.why = files.name, sha256, why
         self._files, self._library = files, library
+        self._small = small  # encodes the first texts, so that the library need not be loaded
         self._spare: Library | None = None  # the reference, for texts on which the library fails
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -267,6 +288,13 @@ class Tokenizer:
         >>> ids.tolist(), offsets.tolist()
         ([113436, 128803, 6366], [0, 1, 1, 3])
         """
+        if self._small is not None:
+            try:
+                if self._small.takes(texts):
+                    return self._small.encode(texts)
+            except BaseException as error:
+                raise_unless_failure(error)
+            self._small = None
         try:
             if self._library.usable():
                 return self._library.encode(texts)
@@ -297,6 +325,8 @@ class Tokenizer:
         return self._reference().affixes()
 
     def _reference(self):
+        if self._small is not None:
+            return self._small
         if isinstance(self._library, ReferenceLibrary):
             return self._library
         if self._spare is None:
@@ -345,6 +375,37 @@ def _sha256(files):
     return digest
 
 
+def _small(files):
+    """The tokenizer of a small log; None if it must be tried or compared first, or its form is another."""
+    fast = FastokensLibrary(files)
+    if not has_spec(fast.module) or not fast.usable():
+        return None
+    vocabulary = small_vocabulary.cached(files.tokenizer)
+    sha256 = _sha256(files) if vocabulary is None else vocabulary.sha256
+    verdict = recall(_pair(files, sha256))
+    known = (files.name, *map(version_of, ("fastokens", "tokenizers")), platform.machine())
+    if verdict is None and files.sha256 is not None and known in KNOWN_TO_AGREE:
+        verdict = True
+    if verdict is None or (files.sha256 is None and not recall(_usable(files, sha256), "usable")):
+        return None
+    if files.sha256 not in (None, sha256):
+        return None
+    vocabulary = vocabulary or small_vocabulary.compile_file(files.tokenizer)
+    small = None if vocabulary is None else small_vocabulary.library_of(files, vocabulary)
+    if small is None:
+        return None
+    return Tokenizer(files, sha256, *((fast, AGREES) if verdict else (ReferenceLibrary(files), DISAGREES)), small)
+
+
+def _pair(files, sha256):
+    """The key of the verdict on a tokenizer and these versions of both libraries."""
+    return sha256, repr(files.added_tokens), version_of("fastokens"), version_of("tokenizers")
+
+
+def _usable(files, sha256):
+    return sha256, repr(files.added_tokens), version_of("tokenizers")
+
+
 def _choose(files, sha256, check):
     """The library to use, and why. With a cached verdict, fastokens is still loading on return."""
     fast = FastokensLibrary(files)
@@ -352,7 +413,7 @@ def _choose(files, sha256, check):
         return ReferenceLibrary(files).ready(), NOT_INSTALLED
     if not fast.usable():
         return ReferenceLibrary(files).ready(), USED_BEFORE
-    key = (sha256, repr(files.added_tokens), version_of("fastokens"), version_of("tokenizers"))
+    key = _pair(files, sha256)
     verdict = None if check else recall(key)
     if verdict is None:
         verdict = _compare(ReferenceLibrary(files), fast)

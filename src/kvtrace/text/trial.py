@@ -7,9 +7,9 @@ panic may quote the text that was being tokenised.
 from __future__ import annotations
 
 import faulthandler
-import multiprocessing
 import os
 import signal
+import sys
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -23,7 +23,8 @@ hides_panics = False  # set by the command line: other programs may write to std
 @contextmanager
 def panics_hidden() -> Iterator[None]:
     """Inside the `with` block, what is written to stderr is lost, in commands and in worker processes only."""
-    if not (hides_panics or multiprocessing.parent_process()):
+    multiprocessing = sys.modules.get("multiprocessing")  # loaded in a worker
+    if not (hides_panics or (multiprocessing is not None and multiprocessing.parent_process())):
         yield
         return
     saved = None

@@ -109,8 +109,8 @@ def lint_log(
     if not reader.holds_prompts:
         raise InputError("the log holds hashes or lengths, but no prompts. lint compares the text of prompts.")
     recipe = recipe_of(reader, options, PROFILES["exact"], Key.random(), keep_domains=False)
-    run = _Run(PromptReader(recipe), block_size)
     total, counter = sources.total(log_sources), RowCounter(options.max_errors, on_reject)
+    run = _Run(PromptReader(recipe, log_bytes=total), block_size)
     try:
         for piece in sources.pieces(log_sources):
             run.read(piece, counter)
