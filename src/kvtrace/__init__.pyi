@@ -56,6 +56,7 @@ from .formats.reading import read as read
 from .formats.violations import Violation as Violation
 from .formats.violations import check as check
 from .formats.writing import write as write
+from .from_log import start as start
 from .ingest.encoding_options import EncodingOptions as EncodingOptions
 from .ingest.keys import Key as Key
 from .ingest.keys import load_key as load_key
@@ -87,6 +88,7 @@ from .privacy.release_options import ReleaseOptions as ReleaseOptions
 from .privacy.release_tasks import release_dataset as release_dataset
 from .privacy.releases import Released as Released
 from .privacy.releases import release as release
+from .report.answer import Answer as Answer
 from .report.html_page import write_report as write_report
 from .serving.calibration.calibration import Calibration as Calibration
 from .serving.calibration.calibration import calibrate as calibrate

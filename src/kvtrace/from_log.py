@@ -1,0 +1,403 @@
+"""From a log to an answer: `kvtrace start`, which runs lint, anonymize, audit, curve, plan and report in order.
+
+It stands outside the rooms, since it needs all of them. A part that fails has its reason in the result, and the other
+parts still come. Results hold no content of the log.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ._base.errors import InputError, KvtraceError, RowError, UsageError, pasted
+from ._base.files import name_of
+from ._base.options import option, record_of
+from ._base.units import milliseconds, share
+from .formats import format_table, reading
+from .ingest.encoding_options import EncodingOptions
+from .privacy.release_options import Profile, ProfileName, ReleaseOptions
+from .report.answer import Answer, Saving, saving_of
+from .serving.planning.plan_target import PlanTarget
+
+if TYPE_CHECKING:
+    from .analysis.curves import HitCurve
+    from .ingest.logs import LogReader
+    from .ingest.logs.sources import LogSource
+    from .ingest.preparation import Inputs
+    from .privacy.account import ReleasedTrace
+    from .serving.deployment import Deployment
+    from .serving.planning.plan_result import Plan
+    from .trace.trace import Trace
+
+MODEL, GPU = "llama-3.1-8b", "h100"  # assumed, if nothing names them
+FINE_BYTES = 64 << 20  # a log of more bytes gets the blocks of anonymize, since small ones would take minutes
+ENGINE_BLOCK = 16  # tokens: vLLM's blocks
+ARRIVALS = "rate=1/s"  # of a log without times
+STEPS = ("read", "lint", "anonymize", "curve", "plan", "report")
+
+
+def parse_target(text: str) -> PlanTarget:
+    """The target of a plan, such as ttft=2s or ttft=500ms,quantile=95%.
+
+    >>> parse_target("ttft=500ms,quantile=95%").ttft_s
+    0.5
+    """
+    fields: dict[str, Any] = {}
+    for part in text.split(","):
+        name, _, value = part.strip().partition("=")
+        if name == "ttft":
+            fields["ttft_s"] = milliseconds(value) / 1000
+        elif name == "quantile":
+            fields["quantile"] = share(value)
+        else:
+            raise UsageError(f"{text!r} is not a target. Example: ttft=2s, or ttft=500ms,quantile=95%.")
+    return PlanTarget(**fields)
+
+
+@dataclass(frozen=True, kw_only=True)
+class StartOptions:
+    """What an answer is for: a model on GPUs, a target, a price."""
+
+    output: str | Path | None = option(
+        None, "Folder to create for the trace and the page.  [default: kvtrace-LOG, or a name after it that is free]",
+        metavar="FOLDER", group="Output",
+    )  # fmt: skip
+    model: str | None = option(
+        None,
+        f"Model to plan for: a name that kvtrace models lists, or its config.json.  [default: the log's, else {MODEL}]",
+        metavar="M", group="Instances and time",
+    )  # fmt: skip
+    gpu: str | Path | None = option(
+        None, f"GPU to plan for: {{rows}}, or a JSON file.  [default: {GPU}]", metavar="G", group="Instances and time",
+    )  # fmt: skip
+    target: str | PlanTarget = option(
+        "ttft=2s", "Largest time to first token, and the share of the requests that must meet it, 90 % by default.",
+        metavar="ttft=TIME[,quantile=Q]", group="Target",
+    )  # fmt: skip
+    gpu_price: float | None = option(
+        None, "Price of one GPU for an hour.  [default: an assumed one]", metavar="USD", minimum=0, group="Prices",
+    )  # fmt: skip
+
+
+def start(
+    log: Inputs,
+    *,
+    output: str | Path | None = None,
+    model: str | None = None,
+    gpu: str | Path | None = None,
+    target: str | PlanTarget = "ttft=2s",
+    gpu_price: float | None = None,
+    log_format: str = "auto",
+    field_map: dict[str, str] | None = None,
+    time_unit: str = "auto",
+    tokenizer: str | None = "auto",
+    block_size: int | None = None,
+    arrivals: str | None = None,
+    profile: Profile | ProfileName = "standard",
+    on_step: Callable[[str], None] | None = None,
+) -> Answer:
+    """Answer from a log how much memory and how many GPUs its traffic needs; writes a trace and a page to a folder.
+
+    Args:
+        log: A path, a directory or a glob of raw logs, or several; or one trace, which is used as it is.
+        output: The folder to create. The default is `kvtrace-LOG` in the working directory, or a name that is free.
+        model: The model to plan for. The default is the log's if `kvtrace models` has it, else llama-3.1-8b.
+        gpu: The GPU to plan for; the default is an H100.
+        target: "ttft=TIME", also with ",quantile=SHARE"; or a PlanTarget.
+        gpu_price: USD for an hour of one GPU; the default is the assumed one of the GPU.
+        log_format, field_map, time_unit, tokenizer, block_size, arrivals, profile: As in `anonymize`. The default
+            block size is 16, that of vLLM, for logs of up to 64 MiB. A log without times gets one request a second.
+        on_step: Receives the name of each step before it.
+
+    Returns:
+        An answer that prints ten lines, and has the parts that they rest on: trace, lint, curve, saving, plan.
+
+    Raises:
+        UsageError: An option is not valid, or the folder exists.
+        InputError: The log cannot be read, or holds no request.
+
+    >>> import tempfile
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     answer = start("examples/raw_log.jsonl", output=f"{folder}/answer")
+    >>> len(answer.trace), answer.plan.instances.best.instances
+    (12, 1)
+    """
+    given = dict(locals())
+    options, encoding = record_of(StartOptions, given), record_of(EncodingOptions, given)
+    return answer_from(log, options, encoding, ReleaseOptions(profile=profile), on_step=on_step)
+
+
+def answer_from(
+    log: Inputs,
+    options: StartOptions,
+    encoding: EncodingOptions,
+    release: ReleaseOptions,
+    *,
+    on_step: Callable[[str], None] | None = None,
+) -> Answer:
+    """As `start`, with the records of its options."""
+    paths = [log] if isinstance(log, (str, os.PathLike)) else list(log)
+    folder = _free_folder(paths, options.output)
+    target = parse_target(options.target) if isinstance(options.target, str) else options.target
+    run = _Start(options, target, folder, on_step or (lambda step: None))
+    run.deployment_of(options.model or MODEL)  # an error of an option comes before the work
+    run.step("read")
+    if any(format_table.is_trace(path) for path in paths):
+        if len(paths) > 1:
+            raise UsageError("kvtrace start takes one trace. kvtrace report compares two of them.")
+        return run.of_trace(paths[0], encoding.block_size)
+    return run.of_log(paths, encoding, release)
+
+
+@dataclass
+class _Start:
+    """A run: its options, and what it has so far."""
+
+    options: StartOptions
+    target: PlanTarget
+    folder: Path
+    step: Callable[[str], None]
+    missing: dict[str, str] = field(default_factory=dict)  # part -> why it is missing
+    notes: list[str] = field(default_factory=list)
+    assumed: list[str] = field(default_factory=list)
+    files: list[str] = field(default_factory=list)
+
+    @contextmanager
+    def part(self, name: str) -> Iterator[None]:
+        """A part that may fail; its reason is then that of the result."""
+        try:
+            yield
+        except KvtraceError as error:
+            self.missing[name] = _reason(error)
+
+    def deployment_of(self, model: str) -> Deployment:
+        """The model on one GPU at the price of the options."""
+        from .serving.deployment import Deployment
+        from .serving.hardware.gpus import gpu
+
+        device = gpu(self.options.gpu or GPU)
+        if self.options.gpu_price is not None:
+            device = replace(device, price_per_hour=self.options.gpu_price)
+        deployment = Deployment(model, gpu=device)
+        assert deployment.served_model is not None  # raises an error for an unknown name
+        return deployment
+
+    # -- a trace ---------------------------------------------------------------------------------------------------
+
+    def of_trace(self, path: Any, block_size: int | None) -> Answer:
+        """The answer from a trace."""
+        trace = reading.read(path, block_size=block_size)
+        self.missing["lint"] = "a trace holds no text, so what breaks sharing is to be found in its log: kvtrace lint"
+        self.missing["release"] = "the input is a trace already, so nothing was anonymized"
+        name = f"{name_of(path)} is a trace in blocks of {trace.block_size:,} tokens"
+        return self.answer(trace, name, os.fspath(path), [], None)
+
+    # -- a log -----------------------------------------------------------------------------------------------------
+
+    def of_log(self, paths: list[Any], encoding: EncodingOptions, release: ReleaseOptions) -> Answer:
+        """The answer from a raw log."""
+        from .ingest import preparation
+
+        log_sources, reader = preparation.open_log(paths, encoding, untimed=True)
+        if not all(source.form for source in log_sources):
+            raise UsageError("kvtrace start reads a log twice, so it cannot be a pipe or stdin. Save it in a file.")
+        encoding = self.completed(encoding, log_sources, reader)
+        lint = None
+        with self.part("lint"):
+            self.step("lint")
+            lint = _lint(paths, encoding)
+        self.step("anonymize")
+        rejected, trace = self.released(paths, encoding, release)
+        published = None
+        with self.part("release"):
+            published = self.publish(trace)
+        described = self.described(reader, trace)
+        return self.answer(
+            trace, described, published.files[0] if published else "", [*map(os.fspath, paths)], self.logged_model(reader),
+            lint=lint, published=published, account=trace.account, rejected=rejected,
+        )  # fmt: skip
+
+    def completed(self, encoding: EncodingOptions, log_sources: list[LogSource], reader: LogReader) -> EncodingOptions:
+        """The options with what the log decides: tokenizer, block size, arrivals; bad rows are skipped."""
+        from .ingest import tokenizer_choice
+        from .ingest.logs import sources
+
+        encoding = replace(encoding, max_errors=-1, on_mismatch="warn")
+        if reader.holds_prompts and encoding.tokenizer == tokenizer_choice.AUTO:
+            try:
+                choice = tokenizer_choice.choose(encoding.tokenizer, reader.models)
+                encoding = replace(encoding, tokenizer=choice.tokenizer)
+            except UsageError:
+                self.notes.append(
+                    f"requests are to models with several tokenizers; {tokenizer_choice.DEFAULT}'s counts for all"
+                )
+                encoding = replace(encoding, tokenizer=tokenizer_choice.DEFAULT)
+        if encoding.block_size is None and reader.block_size is None and sources.total(log_sources) <= FINE_BYTES:
+            encoding = replace(encoding, block_size=ENGINE_BLOCK)
+        if encoding.arrivals is None and reader.unit is None and not reader.delays:
+            self.assumed.append("times")
+            encoding = replace(encoding, arrivals=ARRIVALS)
+        return encoding
+
+    def released(
+        self, paths: list[Any], encoding: EncodingOptions, release: ReleaseOptions
+    ) -> tuple[int, ReleasedTrace]:
+        """The number of bad rows, and the trace."""
+        from .ingest.pipeline import Listeners, anonymize_rows
+
+        rows = anonymize_rows(paths, encoding, release, listeners=Listeners(on_note=self.notes.append))
+        return rows.counts.rejected, rows.trace()
+
+    def publish(self, trace: ReleasedTrace) -> Any:
+        """Write the trace with its sidecar and its data card, after the audit."""
+        from .privacy.publishing import publish
+
+        self.make_folder()
+        published = publish(trace, self.folder / "trace.jsonl")
+        self.files += published.files
+        return published
+
+    def described(self, reader: LogReader, trace: Trace) -> str:
+        """What was read, in words."""
+        about = trace.meta.get("log") or {}
+        kind = str(about.get("reader", reader.name)).replace("block-hash", "rows of timestamp, input and output")
+        tokenizer = trace.meta.get("tokenizer") or {}
+        counted = f"; tokens of {tokenizer.get('name') or 'your tokenizer'}" if tokenizer else ""
+        return f"{kind}; times: {about.get('time', 'unknown')}{counted}; blocks of {trace.block_size:,} tokens"
+
+    def logged_model(self, reader: LogReader) -> str | None:
+        """The first of the log's models that has times in the catalog; a name of the catalog, not a value of the log."""
+        from .serving.models.config import model_name
+        from .serving.models.listing import list_models
+
+        for model in reader.models:
+            name = model_name(model)
+            if name is not None and any(each.shape is not None for each in list_models(name)):
+                return name
+        return None
+
+    # -- the answer ------------------------------------------------------------------------------------------------
+
+    def answer(
+        self, trace: Trace, log: str, path: str, logs: list[str], logged_model: str | None, **parts: Any
+    ) -> Answer:
+        """The answer from a trace, whose file has this path."""
+        from .analysis.curves import hit_curve
+        from .trace.domains import in_domains
+
+        model = self.options.model or logged_model or MODEL
+        if model not in (self.options.model, logged_model):
+            self.assumed.append("model")
+        if self.options.gpu_price is None:
+            self.assumed.append("gpu_price")
+        deployment = self.deployment_of(model)
+        view = in_domains(trace)
+        self.step("curve")
+        curve: HitCurve | None = None
+        saving: Saving | None = None
+        result: Plan | None = None
+        with self.part("curve"):
+            curve = hit_curve(view)
+        with self.part("memory"):
+            deployment = fitting(deployment, int(view.prompt_blocks.max(initial=1)) * view.block_size)
+        if curve is not None:
+            with self.part("saving"):
+                saving = saving_of(view, curve, deployment)
+        self.step("plan")
+        with self.part("plan"):
+            deployment, result = planned(view, deployment, self.target)
+        self.step("report")
+        with self.part("page"):
+            self.write_page(trace, result, deployment)
+        return Answer(
+            trace=trace, log=log, deployment=deployment, assumed=self.assumed, curve=curve, saving=saving, plan=result,
+            missing=self.missing, notes=self.notes, folder=str(self.folder) if self.files else "", files=self.files,
+            next=self.commands(path, logs, model, trace), **parts,
+        )  # fmt: skip
+
+    def write_page(self, trace: Trace, result: Plan | None, deployment: Deployment) -> None:
+        """Write the report page."""
+        from .report.html_page import write_report
+        from .serving.models.layers import chosen
+
+        self.make_folder()
+        self.files += write_report(
+            self.folder / "report.html", trace, names=("trace", "other"), plan=result,
+            kv_bytes_per_token=chosen(deployment.model, None),
+        )  # fmt: skip
+
+    def make_folder(self) -> None:
+        """Create the folder, once."""
+        if not self.files:
+            self.folder.mkdir(exist_ok=True)
+
+    def commands(self, path: str, logs: list[str], model: str, trace: Trace) -> list[str]:
+        """Three commands to paste."""
+        name = pasted(path) if path else "TRACE"
+        on = f"--model {pasted(model)} --gpu {pasted(self.options.gpu or GPU)}"
+        outputs = " --assume-output 128" if (trace.output_length < 0).any() else ""
+        first = f"kvtrace lint {' '.join(map(pasted, logs))}" if logs else f"kvtrace analyze {name}"
+        return [
+            first,
+            f"kvtrace plan {name} {on} --ttft {self.target.ttft_s:g}s{outputs}",
+            f"kvtrace explain {name} {on}{outputs}",
+        ]
+
+
+def fitting(deployment: Deployment, tokens: int) -> Deployment:
+    """The deployment on the fewest GPUs that hold the weights and so many tokens; UsageError if none do."""
+    from .serving.hardware.room import least_gpus
+
+    least = least_gpus(deployment, tokens)
+    if least is None:
+        raise UsageError(
+            f"no number of {deployment.gpu_name} holds {deployment.model_name} and the longest request. Use a GPU with "
+            "more memory: --gpu."
+        )
+    return least
+
+
+def planned(trace: Trace, deployment: Deployment, target: PlanTarget) -> tuple[Deployment, Plan]:
+    """The plan; on more GPUs per instance if the target needs them."""
+    from .serving.planning.plan_runs import least_gpus_for
+    from .serving.planning.planning import plan
+    from .serving.run_options import TimeSetup
+
+    needed = least_gpus_for(trace, target, TimeSetup(deployment=deployment))
+    if needed is not None and needed > deployment.gpus_per_instance:
+        deployment = replace(deployment, tensor_parallel_size=needed, pipeline_parallel_size=1)
+    return deployment, plan(trace, deployment, target)
+
+
+def _lint(paths: list[Any], encoding: EncodingOptions) -> Any:
+    from .ingest.linting.linter import lint_log
+
+    return lint_log(paths, replace(encoding, block_size=encoding.block_size or 512))
+
+
+def _free_folder(paths: list[Any], output: str | Path | None) -> Path:
+    """The folder of the results, which does not exist yet; UsageError if the named one does."""
+    if output is not None:
+        folder = Path(output)
+        if folder.exists():
+            raise UsageError(f"{folder} exists. Name a new folder: -o FOLDER.")
+        if not folder.parent.is_dir():
+            raise UsageError(f"{folder.parent} is not a folder. Create it, or name another one: -o FOLDER.")
+        return folder
+    name = Path(paths[0]).name if paths else ""
+    stem = "".join(letter if letter.isalnum() or letter in "-_" else "-" for letter in name.split(".")[0]).strip("-")
+    base = f"kvtrace-{stem or 'log'}"
+    number = 1
+    while Path(base if number == 1 else f"{base}-{number}").exists():
+        number += 1
+    return Path(base if number == 1 else f"{base}-{number}")
+
+
+def _reason(error: KvtraceError) -> str:
+    """The message of an error as the end of a line."""
+    text = str(error).strip()
+    return text if text.endswith((".", "!", "?")) or isinstance(error, (InputError, RowError)) else f"{text}."
