@@ -13,18 +13,22 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ._base.errors import InputError, KvtraceError, RowError, UsageError, pasted
-from ._base.files import name_of
+from ._base.errors import KvtraceError, UnknownError, UsageError, pasted
 from ._base.options import option, record_of
 from ._base.units import milliseconds, share
 from .formats import format_table, reading
 from .ingest.encoding_options import EncodingOptions
 from .privacy.release_options import Profile, ProfileName, ReleaseOptions
-from .report.answer import Answer, Saving, saving_of
+from .report.answer import ANSWER_TOKENS, Answer, Saving, saving_of
 from .serving.planning.plan_target import PlanTarget
+from .trace.columns import fields_of
+from .trace.meta import shares_prefixes
+from .trace.unknown import known_outputs
 
 if TYPE_CHECKING:
+    from ._base.row_counts import RowCounts
     from .analysis.curves import HitCurve
+    from .ingest.linting.findings import LintReport
     from .ingest.logs import LogReader
     from .ingest.logs.sources import LogSource
     from .ingest.preparation import Inputs
@@ -191,9 +195,9 @@ class _Start:
     def of_trace(self, path: Any, block_size: int | None) -> Answer:
         """The answer from a trace."""
         trace = reading.read(path, block_size=block_size)
-        self.missing["lint"] = "a trace holds no text, so what breaks sharing is to be found in its log: kvtrace lint"
-        self.missing["release"] = "the input is a trace already, so nothing was anonymized"
-        name = f"{name_of(path)} is a trace in blocks of {trace.block_size:,} tokens"
+        self.missing["lint"] = "a trace holds no text. kvtrace lint finds what breaks sharing in its log."
+        self.missing["release"] = "the input is a trace already, so it was not anonymized."
+        name = f"{os.path.basename(os.path.realpath(path))} is a trace in blocks of {trace.block_size:,} tokens"
         return self.answer(trace, name, os.fspath(path), [], None)
 
     # -- a log -----------------------------------------------------------------------------------------------------
@@ -211,14 +215,14 @@ class _Start:
             self.step("lint")
             lint = _lint(paths, encoding)
         self.step("anonymize")
-        rejected, trace = self.released(paths, encoding, release)
+        counts, trace = self.released(paths, encoding, release)
         published = None
         with self.part("release"):
             published = self.publish(trace)
-        described = self.described(reader, trace)
+        path, logs = published.files[0] if published else "", [*map(os.fspath, paths)]
         return self.answer(
-            trace, described, published.files[0] if published else "", [*map(os.fspath, paths)], self.logged_model(reader),
-            lint=lint, published=published, account=trace.account, rejected=rejected,
+            trace, self.described(reader, trace), path, logs, self.logged_model(reader), lint=lint, published=published,
+            account=trace.account, rejected=counts.rejected, left_out=counts.filtered,
         )  # fmt: skip
 
     def completed(self, encoding: EncodingOptions, log_sources: list[LogSource], reader: LogReader) -> EncodingOptions:
@@ -245,12 +249,12 @@ class _Start:
 
     def released(
         self, paths: list[Any], encoding: EncodingOptions, release: ReleaseOptions
-    ) -> tuple[int, ReleasedTrace]:
-        """The number of bad rows, and the trace."""
+    ) -> tuple[RowCounts, ReleasedTrace]:
+        """The counts of the log's rows, and the trace."""
         from .ingest.pipeline import Listeners, anonymize_rows
 
         rows = anonymize_rows(paths, encoding, release, listeners=Listeners(on_note=self.notes.append))
-        return rows.counts.rejected, rows.trace()
+        return rows.counts, rows.trace()
 
     def publish(self, trace: ReleasedTrace) -> Any:
         """Write the trace with its sidecar and its data card, after the audit."""
@@ -266,11 +270,13 @@ class _Start:
         about = trace.meta.get("log") or {}
         kind = str(about.get("reader", reader.name)).replace("block-hash", "rows of timestamp, input and output")
         tokenizer = trace.meta.get("tokenizer") or {}
-        counted = f"; tokens of {tokenizer.get('name') or 'your tokenizer'}" if tokenizer else ""
+        name = tokenizer.get("name") or "the file that you named"
+        assumed = " (assumed: the log does not tell)" if "tokenizer" in self.assumed else ""
+        counted = f"; tokenizer: {name}{assumed}" if tokenizer else ""
         return f"{kind}; times: {about.get('time', 'unknown')}{counted}; blocks of {trace.block_size:,} tokens"
 
     def logged_model(self, reader: LogReader) -> str | None:
-        """The first of the log's models that has times in the catalog; a name of the catalog, not a value of the log."""
+        """The first of the log's models that has times in the catalog, by its name there."""
         from .serving.models.config import model_name
         from .serving.models.listing import list_models
 
@@ -287,6 +293,7 @@ class _Start:
     ) -> Answer:
         """The answer from a trace, whose file has this path."""
         from .analysis.curves import hit_curve
+        from .serving.planning.planning import plan
         from .trace.domains import in_domains
 
         model = self.options.model or logged_model or MODEL
@@ -303,31 +310,44 @@ class _Start:
         with self.part("curve"):
             curve = hit_curve(view)
         with self.part("memory"):
-            deployment = fitting(deployment, int(view.prompt_blocks.max(initial=1)) * view.block_size)
-        if curve is not None:
-            with self.part("saving"):
-                saving = saving_of(view, curve, deployment)
+            deployment = sized(view, deployment, self.target)
+        with self.part("saving"):
+            saving = saving_of(view, curve, deployment)
         self.step("plan")
         with self.part("plan"):
-            deployment, result = planned(view, deployment, self.target)
+            result = plan(self.plannable(view), deployment, self.target)
         self.step("report")
         with self.part("page"):
-            self.write_page(trace, result, deployment)
+            self.write_page(trace, None if "prefixes" in self.assumed else result, model)
         return Answer(
             trace=trace, log=log, deployment=deployment, assumed=self.assumed, curve=curve, saving=saving, plan=result,
             missing=self.missing, notes=self.notes, folder=str(self.folder) if self.files else "", files=self.files,
-            next=self.commands(path, logs, model, trace), **parts,
+            next=self.commands(path, logs, model, parts.get("lint")), **parts,
         )  # fmt: skip
 
-    def write_page(self, trace: Trace, result: Plan | None, deployment: Deployment) -> None:
+    def plannable(self, trace: Trace) -> Trace:
+        """The trace with what a plan needs and the log does not tell: no hits, and answers of one length."""
+        from .trace.conversion import assume_outputs
+        from .trace.trace import Trace as Known
+
+        if not shares_prefixes(trace.meta):
+            self.assumed.append("prefixes")
+            meta = {name: value for name, value in trace.meta.items() if name != "prefixes"}
+            trace = Known(**fields_of(trace), block_size=trace.block_size, tail=trace.tail, meta=meta)
+        if not known_outputs(trace).all():
+            self.assumed.append("outputs")
+            trace = assume_outputs(trace, ANSWER_TOKENS)
+        return trace
+
+    def write_page(self, trace: Trace, result: Plan | None, model: str) -> None:
         """Write the report page."""
         from .report.html_page import write_report
         from .serving.models.layers import chosen
 
         self.make_folder()
         self.files += write_report(
-            self.folder / "report.html", trace, names=("trace", "other"), plan=result,
-            kv_bytes_per_token=chosen(deployment.model, None),
+            self.folder / "report.html", trace, names=(self.folder.name, ""), plan=result,
+            kv_bytes_per_token=chosen(model, None),
         )  # fmt: skip
 
     def make_folder(self) -> None:
@@ -335,45 +355,43 @@ class _Start:
         if not self.files:
             self.folder.mkdir(exist_ok=True)
 
-    def commands(self, path: str, logs: list[str], model: str, trace: Trace) -> list[str]:
+    def commands(self, path: str, logs: list[str], model: str, lint: LintReport | None) -> list[str]:
         """Three commands to paste."""
-        name = pasted(path) if path else "TRACE"
+        name, log = pasted(path) if path else "TRACE", " ".join(map(pasted, logs))
+        if "prefixes" in self.assumed:
+            watched = "kvtrace record --proxy 8001 --upstream http://127.0.0.1:8000 -o traces"
+            return [f"kvtrace analyze {name}", f"kvtrace audit {name}", watched]
         on = f"--model {pasted(model)} --gpu {pasted(self.options.gpu or GPU)}"
-        outputs = " --assume-output 128" if (trace.output_length < 0).any() else ""
-        first = f"kvtrace lint {' '.join(map(pasted, logs))}" if logs else f"kvtrace analyze {name}"
+        outputs = f" --assume-output {ANSWER_TOKENS}" if "outputs" in self.assumed else ""
+        third = f"kvtrace audit {name}" if logs else f"kvtrace analyze {name}"
         return [
-            first,
             f"kvtrace plan {name} {on} --ttft {self.target.ttft_s:g}s{outputs}",
             f"kvtrace explain {name} {on}{outputs}",
+            f"kvtrace lint {log}" if lint is not None and lint.findings else third,
         ]
 
 
-def fitting(deployment: Deployment, tokens: int) -> Deployment:
-    """The deployment on the fewest GPUs that hold the weights and so many tokens; UsageError if none do."""
+def sized(trace: Trace, deployment: Deployment, target: PlanTarget) -> Deployment:
+    """The deployment on the fewest GPUs that hold the weights and the longest request, and compute it within the target.
+
+    Raises:
+        UsageError: No number of these GPUs holds them.
+    """
     from .serving.hardware.room import least_gpus
-
-    least = least_gpus(deployment, tokens)
-    if least is None:
-        raise UsageError(
-            f"no number of {deployment.gpu_name} holds {deployment.model_name} and the longest request. Use a GPU with "
-            "more memory: --gpu."
-        )
-    return least
-
-
-def planned(trace: Trace, deployment: Deployment, target: PlanTarget) -> tuple[Deployment, Plan]:
-    """The plan; on more GPUs per instance if the target needs them."""
     from .serving.planning.plan_runs import least_gpus_for
-    from .serving.planning.planning import plan
     from .serving.run_options import TimeSetup
 
-    needed = least_gpus_for(trace, target, TimeSetup(deployment=deployment))
-    if needed is not None and needed > deployment.gpus_per_instance:
-        deployment = replace(deployment, tensor_parallel_size=needed, pipeline_parallel_size=1)
-    return deployment, plan(trace, deployment, target)
+    least = least_gpus(deployment, int(trace.prompt_blocks.max(initial=1)) * trace.block_size)
+    if least is None:
+        raise UsageError(
+            f"no number of {deployment.gpu_name} holds {deployment.model_name} and the longest request. Name a GPU with "
+            "more memory: --gpu."
+        )
+    fast = least_gpus_for(trace, target, TimeSetup(deployment=least))
+    return least if fast in (None, least.gpus_per_instance) else deployment.with_gpus(fast)
 
 
-def _lint(paths: list[Any], encoding: EncodingOptions) -> Any:
+def _lint(paths: list[Any], encoding: EncodingOptions) -> LintReport:
     from .ingest.linting.linter import lint_log
 
     return lint_log(paths, replace(encoding, block_size=encoding.block_size or 512))
@@ -400,4 +418,6 @@ def _free_folder(paths: list[Any], output: str | Path | None) -> Path:
 def _reason(error: KvtraceError) -> str:
     """The message of an error as the end of a line."""
     text = str(error).strip()
-    return text if text.endswith((".", "!", "?")) or isinstance(error, (InputError, RowError)) else f"{text}."
+    if isinstance(error, UnknownError):  # which says of what
+        text = text.partition(" is unknown: ")[2] or text
+    return text if text.endswith((".", "!", "?")) else f"{text}."

@@ -11,7 +11,7 @@ from ..ingest.encoding_options import EncodingOptions
 from ..privacy.release_options import ReleaseOptions
 from .completion import gpus
 from .help import Command
-from .options import QUIET, json_option, record_options, taken
+from .options import QUIET, record_options, taken
 from .output import console, print_json
 from .source_options import LOG_FORMAT, LOGS
 
@@ -25,7 +25,7 @@ from .source_options import LOG_FORMAT, LOGS
 @LOG_FORMAT
 @record_options(EncodingOptions, only=("tokenizer", "block_size", "arrivals"))
 @record_options(ReleaseOptions, only=("profile",))
-@json_option("reference.md")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object: the lines, and the figures of each part.")
 @QUIET
 def start_command(inputs, as_json, quiet, **options):
     """Answer from a log: how much memory, how many GPUs, and why.

@@ -9,14 +9,15 @@ from __future__ import annotations
 import textwrap
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from .._base.results import Result, columns_of
 from .._base.units import GIB, short
-from ..serving.hardware.room import kv_room
 from ..serving.hardware.roofline import roofline_of
+from ..serving.hardware.room import kv_room
 from ..trace.hits import leading_tokens
 from ..trace.unknown import OUTPUTS, TIMES, TOO_LOW, unknown
 
@@ -35,6 +36,12 @@ MOST_HITS = 0.9  # share of the possible hits at which memory counts as enough
 FINDINGS = 3
 DAY_S = 86_400
 SHORT_S = 60  # a log of less time does not tell what a day has
+NOTABLE_POINTS = 2  # of the block hit rate that a release hides
+ANSWER_TOKENS = 128  # of an answer whose length is unknown
+NEARLY_ALL = 0.99  # of the possible hits
+MOSTLY_IDLE = 0.25  # busy time below which the target decides, and not the load
+IDLE = "They are mostly idle: the target asks for so many, not the load. A longer --target needs fewer."
+AS_HITS = "the hits are unknown."
 
 
 class AnswerLine(NamedTuple):
@@ -63,8 +70,8 @@ class Saving:
     """The prefill that hits save, in hours of one GPU."""
 
     prefill_gpu_hours: float  # of the log, without hits
-    saved_gpu_hours: float  # of it, with every possible hit
-    instance_gpu_hours: float  # of it, with the memory of one instance
+    saved_gpu_hours: float | None  # of it, with every possible hit; None: hits are unknown
+    instance_gpu_hours: float | None  # of it, with the memory of one instance
     usd_per_gpu_hour: float
     days: float | None  # that the log covers; None: unknown, or too short to tell
 
@@ -76,7 +83,7 @@ class Answer(Result):
     trace: Trace
     log: str  # what was read, in words
     deployment: Deployment  # the model, and the GPUs of one instance
-    assumed: Sequence[str] = ()  # names of what nobody stated: model, gpu_price, times
+    assumed: Sequence[str] = ()  # what nobody stated: model, gpu_price, tokenizer, times, outputs, prefixes
     lint: Any = None  # LintReport; None: see `missing`
     curve: HitCurve | None = None
     saving: Saving | None = None
@@ -86,6 +93,7 @@ class Answer(Result):
     missing: Mapping[str, str] = field(default_factory=dict)  # part -> why it is missing
     notes: Sequence[str] = ()  # on the log
     rejected: int = 0  # bad rows
+    left_out: int = 0  # rows that are no request, or have an empty prompt
     folder: str = ""
     files: Sequence[str] = ()
     next: Sequence[str] = ()  # commands to paste
@@ -126,7 +134,7 @@ class Answer(Result):
             "prompt_tokens": int(self.trace.input_length.sum()),
             "unlimited": hits,
             "saving": None if self.saving is None else vars(self.saving),
-            "memory": self._memory_figures(),
+            "memory": self._memory_figures,
             "findings": [] if self.lint is None else [each.to_dict() for each in self.lint.findings[:FINDINGS]],
             "deployment": self.deployment.to_dict(),
             "plan": None if self.plan is None else self.plan.to_dict(),
@@ -134,6 +142,7 @@ class Answer(Result):
             "missing": dict(self.missing),
             "notes": list(self.notes),
             "rejected": self.rejected,
+            "left_out": self.left_out,
             "files": list(self.files),
             "next": list(self.next),
         }
@@ -141,117 +150,124 @@ class Answer(Result):
     # -- the lines -------------------------------------------------------------------------------------------------
 
     def _log(self) -> str:
-        rejected = f" {self.rejected:,} bad rows were skipped." if self.rejected else ""
-        return f"{self.log}.{rejected}"
+        out = [
+            f"{count:,} {words}"
+            for count, words in ((self.rejected, "bad rows"), (self.left_out, "rows without a prompt"))
+            if count
+        ]
+        return f"{self.log}." + (f" Left out: {' and '.join(out)}." if out else "")
 
     def _private(self) -> str:
         if reason := self.missing.get("release"):
             return reason
         assert self.published is not None and self.account is not None
-        alone = self.published.audit.of_file_alone()
-        levels = [finding.level for finding in alone.findings]
-        counts = f"{levels.count('PASS')} checks passed, {levels.count('WARN')} warn"
-        return f"the trace holds no text; profile {self.account.profile.name}, audit: {counts}.{self._cost()}"
+        levels = [finding.level for finding in self.published.audit.of_file_alone().findings]
+        return (
+            f"trace.jsonl holds numbers in place of text (profile {self.account.profile.name}); its audit: "
+            f"{levels.count('PASS')} checks pass, {levels.count('WARN')} warn.{self._cost()}"
+        )
 
     def _cost(self) -> str:
         """What the release costs in hits, if that is much."""
         steps = self.account.steps if self.account else []
         if not steps:
             return ""
-        before, after = steps[0].hits.block_hit_rate, steps[-1].hits.block_hit_rate
-        return f" It hides {100 * (before - after):.0f} points of the block hit rate." if before - after > 0.02 else ""
+        points = 100 * (steps[0].hits.block_hit_rate - steps[-1].hits.block_hit_rate)
+        return f" That hides {points:.0f} points of the hit rate." if points >= NOTABLE_POINTS else ""
 
     def _traffic(self) -> str:
         trace, missing = self.trace, unknown(self.trace, self.trace.meta)
-        over = f" over {duration(self._seconds)}" if self._seconds else " at one time"
-        over = ", times unknown" if TIMES in missing else over
-        sessions = "sessions unknown" if trace.session is None else f"{int(trace.session.max()) + 1:,} sessions"
-        tokens = int(trace.input_length.sum())
-        known = trace.output_length[trace.output_length >= 0]
+        over = f" over {duration(seconds_of(trace))}" if seconds_of(trace) else " at one time"
+        over = " at unknown times" if TIMES in missing else over
+        sessions = "sessions unknown" if trace.session is None else counted(int(trace.session.max()) + 1, "session")
+        tokens, known = int(trace.input_length.sum()), trace.output_length[trace.output_length >= 0]
         outputs = f"{short(int(known.sum()))} output tokens"
         if OUTPUTS in missing:
-            outputs = "output tokens unknown" + (f" for {len(trace) - len(known):,} requests" if len(known) else "")
-        mean = tokens / max(len(trace), 1)
+            outputs = f"output tokens unknown for {len(trace) - len(known):,} requests"
         return (
-            f"{len(trace):,} requests{over}, {sessions}; {short(tokens)} prompt tokens ({mean:,.0f} a request), "
-            f"{outputs}."
+            f"{counted(len(trace), 'request')}{over}, {sessions}; {short(tokens)} prompt tokens "
+            f"({tokens / max(len(trace), 1):,.0f} a request), {outputs}."
         )
 
-    @property
-    def _seconds(self) -> float:
-        """The time that the trace covers, in seconds."""
-        return float(self.trace.timestamp[-1] - self.trace.timestamp[0]) / 1000 if len(self.trace) else 0.0
-
     def _hits(self) -> str:
-        curve = self.curve
-        if curve is None:
+        if self.curve is None:
             return f"unknown: {self.missing['curve']}"
-        best = curve.at(curve.working_set).token_hit_rate
-        low = (self.trace.meta.get("log") or {}).get("request_sample")
-        memory = self._memory_figures()
-        here = "" if memory is None else (
-            f", {curve.at(memory['instance_blocks']).token_hit_rate:.2f} in the memory of {self._instance()}"
-        )  # fmt: skip
+        best = self.curve.at(self.curve.working_set).token_hit_rate
+        here = ""
+        if self._memory_figures is not None and best:
+            rate = self.curve.at(self._memory_figures["instance_blocks"]).token_hit_rate
+            alone = "is enough for that" if rate >= NEARLY_ALL * best else f"alone gives {rate:.2f}"
+            here = f" The memory of {self._instance} {alone}."
+        sample = (self.trace.meta.get("log") or {}).get("request_sample")
+        low = f" {TOO_LOW.format(share=f'{100 * sample:.3g}%')}" if sample else ""
         return (
-            f"{best:.2f} of the prompt tokens are repeated beginnings, which need no prefill if the cache keeps them"
-            f"{here}." + (f" {TOO_LOW.format(share=f'{low:.3g}')}" if low else "")
+            f"{best:.2f}: {100 * best:.0f} of 100 prompt tokens repeat the beginning of an earlier prompt. They need "
+            f"no prefill if the cache still holds them.{here}{low}"
         )
 
     def _saved(self) -> str:
-        if self.saving is None:
-            return f"unknown: {self.missing.get('saving') or self.missing.get('curve', '')}"
         saving = self.saving
-        price = f"{saving.usd_per_gpu_hour:.2f} USD" + (", assumed" if "gpu_price" in self.assumed else "")
+        if saving is None:
+            return f"unknown: {self.missing.get('saving') or AS_HITS}"
         factor, per = (1.0, "for this log") if saving.days is None else (1 / saving.days, "a day")
-        saved, whole, here = (
-            hours * factor for hours in (saving.saved_gpu_hours, saving.prefill_gpu_hours, saving.instance_gpu_hours)
-        )
-        usd = saved * saving.usd_per_gpu_hour
+        price = f"{saving.usd_per_gpu_hour:.2f} USD an hour{', assumed' if 'gpu_price' in self.assumed else ''}"
+        whole = hours_of(saving.prefill_gpu_hours * factor)
+        if saving.saved_gpu_hours is None:
+            tenth = 0.1 * saving.prefill_gpu_hours * factor
+            return (
+                f"unknown, as the hits are. Prefill takes {whole} {self._gpu}-hours {per}; each 0.1 of hit rate saves "
+                f"{hours_of(tenth)}, {tenth * saving.usd_per_gpu_hour:,.2f} USD ({price})."
+            )
+        saved, here = saving.saved_gpu_hours * factor, (saving.instance_gpu_hours or 0) * factor
+        alone = f"; the memory of {self._instance} alone saves {hours_of(here)}" if here < NEARLY_ALL * saved else ""
         return (
-            f"up to {hours_of(saved)} of {hours_of(whole)} GPU-hours of prefill {per}, {usd:,.2f} USD (an hour of "
-            f"{self._gpu()}: {price}); {hours_of(here)} with the memory of {self._instance()}."
+            f"these hits save {hours_of(saved)} of {whole} {self._gpu}-hours of prefill {per}, "
+            f"{saved * saving.usd_per_gpu_hour:,.2f} USD ({price}){alone}."
         )
 
+    @cached_property
     def _memory_figures(self) -> dict[str, Any] | None:
-        """The memory for most of the possible hits, and that of one instance; None if either is unknown."""
-        if self.curve is None or "memory" in self.missing:
+        """The memory of an instance, and that for most of the possible hits; None if either is unknown."""
+        if "memory" in self.missing:
             return None
-        room = kv_room(self.deployment)
+        room, gpus, size = kv_room(self.deployment), self.deployment.gpus_per_instance, self.trace.block_size
         if not room.tokens or not room.token_bytes:
             return None
-        blocks = self.curve.least_capacity(MOST_HITS, "hit_tokens")
-        gpus = self.deployment.gpus_per_instance
-        token_bytes = room.token_bytes * gpus
-        instance_blocks = max(1, room.tokens // self.trace.block_size)
+        token_gib = room.token_bytes * gpus / GIB
+        blocks = None if self.curve is None else self.curve.least_capacity(MOST_HITS, "hit_tokens")
         return {
-            "share": MOST_HITS, "blocks": blocks, "gib": blocks * self.trace.block_size * token_bytes / GIB,
-            "instance_blocks": instance_blocks,
-            "instance_gib": instance_blocks * self.trace.block_size * token_bytes / GIB,
+            "instance_blocks": max(1, room.tokens // size), "instance_gib": room.tokens * token_gib, "share": MOST_HITS,
+            "blocks": blocks, "gib": None if blocks is None else blocks * size * token_gib,
         }  # fmt: skip
 
     def _memory(self) -> str:
-        memory = self._memory_figures()
+        memory = self._memory_figures
         if memory is None:
-            return f"unknown: {self.missing.get('memory') or self.missing.get('curve', '')}"
-        if not self.curve or not self.curve.at(self.curve.working_set).hit_tokens:
-            return "no amount of memory brings hits: no two prompts begin alike."
-        model = f"{self.deployment.model_name}{', assumed' if 'model' in self.assumed else ''}"
-        need, have = memory["gib"], memory["instance_gib"]
-        enough = f"{self._instance()} {verb(self.deployment, 'has', 'have')} {size_of(have)} beside the weights"
-        advice = "enough." if have >= need else (
-            f"so it takes {-(-need // have):,.0f} of them that share their cache, or host memory of that size."
-        )  # fmt: skip
-        return f"90 % of these hits need {size_of(need)} of KV cache ({model}); {enough}: {advice}"
+            return f"unknown: {self.missing.get('memory') or AS_HITS}"
+        have, need, model = memory["instance_gib"], memory["gib"], self._model
+        room = f"{self._instance} {'has' if self.deployment.gpus_per_instance == 1 else 'have'} {size_of(have)}"
+        beside = f"{room[0].upper()}{room[1:]} for KV cache beside the weights of {model}."
+        if need is None:
+            return f"unknown, as the hits are. {beside}"
+        assert self.curve is not None
+        if not self.curve.at(self.curve.working_set).hit_tokens:
+            return f"more memory brings no hits. {beside}"
+        enough = f"{room} beside the weights, which is enough."
+        if need > have:
+            enough = (
+                f"{room} beside the weights. Host memory for the cache, or a router that keeps equal beginnings "
+                f"together on {-(-need // have):,.0f} instances, brings the rest."
+            )
+        return f"90 % of these hits need {size_of(need)} of KV cache for {model}; {enough}"
 
     def _sharing(self) -> list[str]:
         if self.lint is None:
             return [f"unknown: {self.missing.get('lint', '')}"]
         if not self.lint.findings:
-            return ["nothing found that breaks the sharing of prefixes."]
+            return ["kvtrace lint finds nothing in the prompts that breaks the sharing of beginnings."]
         return [
-            f"{finding.requests:,} requests diverge at {finding.where}: {finding.what}. It "
-            f"costs {short(finding.tokens)} prompt tokens ({100 * self.lint.share(finding):.1f} % of all). "
-            f"{finding.sentence}"
+            f"{counted(finding.requests, 'request')} diverge at {finding.where}: {finding.what}. Lost: "
+            f"{short(finding.tokens)} prompt tokens ({100 * self.lint.share(finding):.1f} % of all). {finding.sentence}"
             for finding in self.lint.findings[:FINDINGS]
         ]
 
@@ -260,18 +276,33 @@ class Answer(Result):
             return f"unknown: {self.missing.get('plan', '')}"
         return recommended(self.plan, self.assumed)
 
-    def _gpu(self) -> str:
-        return self.deployment.gpu_name.upper()
+    @property
+    def _model(self) -> str:
+        return f"{self.deployment.model_name}{' (assumed)' if 'model' in self.assumed else ''}"
 
+    @property
+    def _gpu(self) -> str:
+        return (self.deployment.gpu_name or "GPU").upper()
+
+    @property
     def _instance(self) -> str:
         """The GPUs of an instance."""
         gpus = self.deployment.gpus_per_instance
-        return f"{'one' if gpus == 1 else gpus} {self._gpu()}{'' if gpus == 1 else 's'}"
+        return f"one {self._gpu}" if gpus == 1 else f"{gpus} {self._gpu}s"
 
 
-def verb(deployment: Deployment, one: str, many: str) -> str:
-    """The form of a verb for the GPUs of an instance."""
-    return one if deployment.gpus_per_instance == 1 else many
+def counted(count: int, name: str) -> str:
+    """A number of things.
+
+    >>> counted(1, "session"), counted(1200, "request")
+    ('1 session', '1,200 requests')
+    """
+    return f"{count:,} {name}{'' if count == 1 else 's'}"
+
+
+def seconds_of(trace: Trace) -> float:
+    """The time that a trace covers, in seconds."""
+    return float(trace.timestamp[-1] - trace.timestamp[0]) / 1000 if len(trace) else 0.0
 
 
 def duration(seconds: float) -> str:
@@ -292,7 +323,7 @@ def hours_of(hours: float) -> str:
     >>> hours_of(0.00311), hours_of(5.84), hours_of(1234.5)
     ('0.0031', '5.8', '1,234')
     """
-    return f"{hours:,.0f}" if hours >= 10 else f"{hours:.2g}"
+    return f"{hours:,.0f}" if hours >= 10 else f"{hours:#.2g}" if hours else "0"
 
 
 def size_of(gib: float) -> str:
@@ -304,57 +335,82 @@ def size_of(gib: float) -> str:
     return f"{gib / 1024:,.2g} TiB" if gib >= 1000 else f"{gib:,.0f} GiB" if gib >= 10 else f"{gib:.2g} GiB"
 
 
-def saving_of(trace: Trace, curve: HitCurve, deployment: Deployment) -> Saving:
+def saving_of(trace: Trace, curve: HitCurve | None, deployment: Deployment) -> Saving:
     """The GPU-hours of prefill that the hits of a trace save.
 
     Args:
         trace: The trace.
-        curve: Its hit curve.
+        curve: Its hit curve; None if its hits are unknown.
         deployment: The model and the GPUs that compute the prompts.
+
+    >>> from kvtrace.analysis.curves import hit_curve
+    >>> from kvtrace.serving.deployment import Deployment
+    >>> from kvtrace.trace.building import toy
+    >>> trace = toy("0 1", "0 1", block_size=512)
+    >>> saving = saving_of(trace, hit_curve(trace), Deployment("llama-3.1-8b", gpu="h100"))
+    >>> saving.saved_gpu_hours / saving.prefill_gpu_hours
+    0.5
     """
     roofline, tokens = roofline_of(deployment), trace.input_length
-    room = kv_room(deployment).tokens or 0
 
-    def gpu_hours(capacity: int) -> float:
+    def gpu_hours(new: np.ndarray, cached: np.ndarray | int = 0) -> float:
+        return float(np.sum(roofline.compute_s(new, cached))) * roofline.gpus / 3600
+
+    whole = gpu_hours(tokens)
+
+    def saved(capacity: int) -> float | None:
+        if curve is None:
+            return None
         hit = leading_tokens(trace, curve.hits_per_request(capacity))
-        seconds = roofline.compute_s(tokens) - roofline.compute_s(tokens - hit, hit)
-        return float(np.sum(seconds)) * roofline.gpus / 3600
+        return whole - gpu_hours(tokens - hit, hit)
 
-    seconds = float(trace.timestamp[-1] - trace.timestamp[0]) / 1000
-    is_timed = TIMES not in unknown(trace, trace.meta) and seconds >= SHORT_S
+    is_timed = TIMES not in unknown(trace, trace.meta) and seconds_of(trace) >= SHORT_S
+    room = kv_room(deployment).tokens or 0
     return Saving(
-        prefill_gpu_hours=float(np.sum(roofline.compute_s(tokens))) * roofline.gpus / 3600,
-        saved_gpu_hours=gpu_hours(curve.working_set), instance_gpu_hours=gpu_hours(max(1, room // trace.block_size)),
-        usd_per_gpu_hour=roofline.gpu.price_per_hour, days=seconds / DAY_S if is_timed else None,
+        prefill_gpu_hours=whole, saved_gpu_hours=saved(trace.working_set),
+        instance_gpu_hours=saved(max(1, room // trace.block_size)), usd_per_gpu_hour=roofline.gpu.price_per_hour,
+        days=seconds_of(trace) / DAY_S if is_timed else None,
     )  # fmt: skip
 
 
+CONDITIONS = {  # what was assumed -> in words
+    "times": "at an assumed 1 request a second",
+    "outputs": f"with answers of an assumed {ANSWER_TOKENS} tokens",
+    "prefixes": "without hits, which are unknown",
+}
+
+
 def recommended(plan: Plan, assumed: Sequence[str] = ()) -> str:
-    """The deployment that a plan recommends, in a sentence."""
+    """The deployment that a plan recommends, in a few sentences.
+
+    Args:
+        plan: The plan.
+        assumed: What was assumed for it: model, times, outputs, prefixes.
+    """
     part, setting = plan.instances, plan.setting
-    best, target = part.best, part.target
-    quantile = f"p{100 * target.quantile:g}"
+    best, target, each = part.best, part.target, setting.gpus_per_instance
+    goal = f"p{100 * target.quantile:g} time to first token"
     model = f"{setting.model}{' (assumed)' if 'model' in assumed else ''}"
-    gpus = f"{setting.gpus_per_instance} x " if setting.gpus_per_instance > 1 else ""
+    conditions = ", ".join(words for name, words in CONDITIONS.items() if name in assumed)
+    lead = f"{conditions}: " if conditions else ""
+    gpu = setting.gpu.upper()
     if best is None:
         reason = next((row.reason for row in part.routers if row.instances is None), "")
-        return (
-            f"no number of {gpus}{setting.gpu.upper()} gives {model} a {quantile} TTFT of {target.ttft_s:g} s. {reason}"
-        )
-    count = best.instances * setting.gpus_per_instance
-    price = best.instances * setting.usd_per_instance_hour
-    each = f" ({best.instances:,} instances of {setting.gpus_per_instance})" if gpus else ""
-    load = "at an assumed 1 request a second, " if "times" in assumed else ""
+        return f"{lead}no number of {gpu}s gives {model} a {goal} of {target.ttft_s:g} s. {reason}"
+    size = "" if each == 1 else f", {counted(best.instances, 'instance')} of {each}"
+    router = f" behind a router of kind {best.router}" if best.instances > 1 else ""
+    idle = f" {IDLE}" if best.instances * each > 1 and best.utilisation < MOSTLY_IDLE else ""
     return (
-        f"{load}{count:,} x {setting.gpu.upper()}{each} with {model} in vLLM behind a {best.router} router, "
-        f"{price:,.2f} USD an hour: {quantile} time to first token {best.ttft_s:.2g} s (target {target.ttft_s:g} s), "
-        f"{best.utilisation:.0%} busy.{_sure(plan)}"
+        f"{lead}{best.instances * each:,} x {gpu}{size} ({best.instances * setting.usd_per_instance_hour:,.2f} USD an "
+        f"hour) with {model} in vLLM{router}: {goal} {best.ttft_s:.2g} s (target {target.ttft_s:g} s), "
+        f"{best.utilisation:.0%} busy.{_sure(plan)}{idle}"
     )
 
 
 def _sure(plan: Plan) -> str:
-    """The number of instances that the errors of simulated times make sure."""
+    """The number of GPUs that the errors of simulated times make sure."""
     error, best = plan.instances.model_error, plan.instances.best
     if error is None or best is None or error.sure_instances in (None, best.instances):
         return ""
-    return f" {error.sure_instances * plan.setting.gpus_per_instance:,} are sure, as simulated times are off by up to {error.error:.0%}."
+    gpus = (error.sure_instances or 0) * plan.setting.gpus_per_instance
+    return f" {gpus:,} are sure: simulated times were wrong by up to {error.error:.0%}."

@@ -149,7 +149,8 @@ def _saved_s(runs: InstanceRuns, count: int) -> float:
     """The compute time that the hits save."""
     run, roofline = runs.served(count), runs.roofline
     tokens = run.trace.input_length
-    return float((roofline.compute_s(tokens) - roofline.compute_s(tokens - run.cached_tokens, run.cached_tokens)).sum())
+    cached = np.minimum(run.cached_tokens, tokens)  # a trace may state more blocks than its tokens fill
+    return float((roofline.compute_s(tokens) - roofline.compute_s(tokens - cached, cached)).sum())
 
 
 def _reason(runs: InstanceRuns, floor: PrefillFloor, last: InstancesPoint) -> str:
