@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ._base.errors import KvtraceError, UnknownError, UsageError, pasted
+from ._base.errors import KvtraceError, UnknownError, UsageError, pasted, unwritable
 from ._base.options import option, record_of
 from ._base.units import milliseconds, share
 from .formats import format_table, reading
@@ -41,6 +41,8 @@ MODEL, GPU = "llama-3.1-8b", "h100"  # assumed, if nothing names them
 FINE_BYTES = 64 << 20  # a log of more bytes gets the blocks of anonymize, since small ones would take minutes
 ENGINE_BLOCK = 16  # tokens: vLLM's blocks
 ARRIVALS = "rate=1/s"  # of a log without times
+NO_MODEL = "the log names no model"
+ONCE = "kvtrace start reads a log twice, so it cannot be a pipe or stdin. Save it in a file."
 STEPS = ("read", "lint", "anonymize", "curve", "plan", "report")
 
 
@@ -68,7 +70,7 @@ class StartOptions:
 
     output: str | Path | None = option(
         None, "Folder to create for the trace and the page.  [default: kvtrace-LOG, or a name after it that is free]",
-        metavar="FOLDER", group="Output",
+        metavar="FOLDER", group="Output", aliases=("-o",),
     )  # fmt: skip
     model: str | None = option(
         None,
@@ -128,7 +130,7 @@ def start(
     >>> with tempfile.TemporaryDirectory() as folder:
     ...     answer = start("examples/raw_log.jsonl", output=f"{folder}/answer")
     >>> len(answer.trace), answer.plan.instances.best.instances
-    (12, 1)
+    (96, 1)
     """
     given = dict(locals())
     options, encoding = record_of(StartOptions, given), record_of(EncodingOptions, given)
@@ -145,16 +147,22 @@ def answer_from(
 ) -> Answer:
     """As `start`, with the records of its options."""
     paths = [log] if isinstance(log, (str, os.PathLike)) else list(log)
+    if any(str(path) == "-" for path in paths):
+        raise UsageError(ONCE)
     folder = _free_folder(paths, options.output)
     target = parse_target(options.target) if isinstance(options.target, str) else options.target
     run = _Start(options, target, folder, on_step or (lambda step: None))
     run.deployment_of(options.model or MODEL)  # an error of an option comes before the work
     run.step("read")
-    if any(format_table.is_trace(path) for path in paths):
-        if len(paths) > 1:
-            raise UsageError("kvtrace start takes one trace. kvtrace report compares two of them.")
-        return run.of_trace(paths[0], encoding.block_size)
-    return run.of_log(paths, encoding, release)
+    try:
+        if any(format_table.is_trace(path) for path in paths):
+            if len(paths) > 1:
+                raise UsageError("kvtrace start takes one trace. kvtrace report compares two of them.")
+            return run.of_trace(paths[0], encoding.block_size)
+        return run.of_log(paths, encoding, release)
+    finally:
+        if run.is_made and not os.listdir(folder):
+            folder.rmdir()
 
 
 @dataclass
@@ -169,6 +177,7 @@ class _Start:
     notes: list[str] = field(default_factory=list)
     assumed: list[str] = field(default_factory=list)
     files: list[str] = field(default_factory=list)
+    is_made: bool = False  # whether the folder was created
 
     @contextmanager
     def part(self, name: str) -> Iterator[None]:
@@ -182,13 +191,13 @@ class _Start:
         """The model on one GPU at the price of the options."""
         from .serving.deployment import Deployment
         from .serving.hardware.gpus import gpu
+        from .serving.models.layers import chosen
 
+        chosen(model, None)  # UsageError if there is no such model
         device = gpu(self.options.gpu or GPU)
         if self.options.gpu_price is not None:
             device = replace(device, price_per_hour=self.options.gpu_price)
-        deployment = Deployment(model, gpu=device)
-        assert deployment.served_model is not None  # raises an error for an unknown name
-        return deployment
+        return Deployment(model, gpu=device)
 
     # -- a trace ---------------------------------------------------------------------------------------------------
 
@@ -208,7 +217,7 @@ class _Start:
 
         log_sources, reader = preparation.open_log(paths, encoding, untimed=True)
         if not all(source.form for source in log_sources):
-            raise UsageError("kvtrace start reads a log twice, so it cannot be a pipe or stdin. Save it in a file.")
+            raise UsageError(ONCE)
         encoding = self.completed(encoding, log_sources, reader)
         lint = None
         with self.part("lint"):
@@ -234,12 +243,11 @@ class _Start:
         if reader.holds_prompts and encoding.tokenizer == tokenizer_choice.AUTO:
             try:
                 choice = tokenizer_choice.choose(encoding.tokenizer, reader.models)
-                encoding = replace(encoding, tokenizer=choice.tokenizer)
-            except UsageError:
-                self.notes.append(
-                    f"requests are to models with several tokenizers; {tokenizer_choice.DEFAULT}'s counts for all"
-                )
-                encoding = replace(encoding, tokenizer=tokenizer_choice.DEFAULT)
+            except UsageError:  # the log's models have several
+                choice = tokenizer_choice.TokenizerChoice(tokenizer_choice.DEFAULT)
+            encoding = replace(encoding, tokenizer=choice.tokenizer)
+            if not (choice.is_of_model or choice.families):
+                self.assumed.append("tokenizer")
         if encoding.block_size is None and reader.block_size is None and sources.total(log_sources) <= FINE_BYTES:
             encoding = replace(encoding, block_size=ENGINE_BLOCK)
         if encoding.arrivals is None and reader.unit is None and not reader.delays:
@@ -271,7 +279,8 @@ class _Start:
         kind = str(about.get("reader", reader.name)).replace("block-hash", "rows of timestamp, input and output")
         tokenizer = trace.meta.get("tokenizer") or {}
         name = tokenizer.get("name") or "the file that you named"
-        assumed = " (assumed: the log does not tell)" if "tokenizer" in self.assumed else ""
+        known = "no tokenizer of the log's model is here; --tokenizer names one" if reader.models else NO_MODEL
+        assumed = f" (assumed: {known})" if "tokenizer" in self.assumed else ""
         counted = f"; tokenizer: {name}{assumed}" if tokenizer else ""
         return f"{kind}; times: {about.get('time', 'unknown')}{counted}; blocks of {trace.block_size:,} tokens"
 
@@ -304,25 +313,27 @@ class _Start:
         deployment = self.deployment_of(model)
         view = in_domains(trace)
         self.step("curve")
+        why = ""
         curve: HitCurve | None = None
         saving: Saving | None = None
         result: Plan | None = None
         with self.part("curve"):
             curve = hit_curve(view)
+        known = self.plannable(view)
         with self.part("memory"):
-            deployment = sized(view, deployment, self.target)
+            deployment, why = sized(known, deployment, self.target)
         with self.part("saving"):
             saving = saving_of(view, curve, deployment)
         self.step("plan")
         with self.part("plan"):
-            result = plan(self.plannable(view), deployment, self.target)
+            result = plan(known, deployment, self.target)
         self.step("report")
         with self.part("page"):
             self.write_page(trace, None if "prefixes" in self.assumed else result, model)
         return Answer(
-            trace=trace, log=log, deployment=deployment, assumed=self.assumed, curve=curve, saving=saving, plan=result,
-            missing=self.missing, notes=self.notes, folder=str(self.folder) if self.files else "", files=self.files,
-            next=self.commands(path, logs, model, parts.get("lint")), **parts,
+            trace=trace, log=log, deployment=deployment, why_gpus=why, assumed=self.assumed, curve=curve, saving=saving,
+            plan=result, missing=self.missing, notes=self.notes, folder=str(self.folder) if self.files else "",
+            files=self.files, next=self.commands(path, logs, model, parts.get("lint")), **parts,
         )  # fmt: skip
 
     def plannable(self, trace: Trace) -> Trace:
@@ -351,9 +362,13 @@ class _Start:
         )  # fmt: skip
 
     def make_folder(self) -> None:
-        """Create the folder, once."""
-        if not self.files:
-            self.folder.mkdir(exist_ok=True)
+        """Create the folder, once; UsageError if it exists by now."""
+        if not self.is_made:
+            try:
+                self.folder.mkdir()
+            except OSError as error:
+                raise unwritable(self.folder, error) from None
+            self.is_made = True
 
     def commands(self, path: str, logs: list[str], model: str, lint: LintReport | None) -> list[str]:
         """Three commands to paste."""
@@ -371,8 +386,10 @@ class _Start:
         ]
 
 
-def sized(trace: Trace, deployment: Deployment, target: PlanTarget) -> Deployment:
-    """The deployment on the fewest GPUs that hold the weights and the longest request, and compute it within the target.
+def sized(trace: Trace, deployment: Deployment, target: PlanTarget) -> tuple[Deployment, str]:
+    """The deployment on the fewest GPUs that suit a trace, and why it is more than one.
+
+    They hold the weights and the longest request, and compute most prompts within the target.
 
     Raises:
         UsageError: No number of these GPUs holds them.
@@ -384,11 +401,14 @@ def sized(trace: Trace, deployment: Deployment, target: PlanTarget) -> Deploymen
     least = least_gpus(deployment, int(trace.prompt_blocks.max(initial=1)) * trace.block_size)
     if least is None:
         raise UsageError(
-            f"no number of {deployment.gpu_name} holds {deployment.model_name} and the longest request. Name a GPU with "
-            "more memory: --gpu."
+            f"no number of {deployment.gpu_name} holds {deployment.model_name} and the longest request. Name a GPU "
+            "with more memory: --gpu."
         )
     fast = least_gpus_for(trace, target, TimeSetup(deployment=least))
-    return least if fast in (None, least.gpus_per_instance) else deployment.with_gpus(fast)
+    if fast is not None and fast > least.gpus_per_instance:
+        return deployment.with_gpus(fast), f"On fewer than {fast} GPUs, prefill alone misses the target."
+    held = least.gpus_per_instance
+    return least, "" if held == 1 else f"Fewer than {held} GPUs do not hold the weights and the longest request."
 
 
 def _lint(paths: list[Any], encoding: EncodingOptions) -> LintReport:

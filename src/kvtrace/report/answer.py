@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from ..privacy.account import Account
     from ..privacy.publishing import Published
     from ..serving.deployment import Deployment
-    from ..serving.planning.plan_result import Plan
+    from ..serving.planning.plan_result import Plan, RouterPlan
     from ..trace.trace import Trace
 
 SCHEMA = 1  # version of the keys of to_dict
@@ -83,6 +83,7 @@ class Answer(Result):
     trace: Trace
     log: str  # what was read, in words
     deployment: Deployment  # the model, and the GPUs of one instance
+    why_gpus: str = ""  # why an instance has more than one
     assumed: Sequence[str] = ()  # what nobody stated: model, gpu_price, tokenizer, times, outputs, prefixes
     lint: Any = None  # LintReport; None: see `missing`
     curve: HitCurve | None = None
@@ -110,9 +111,10 @@ class Answer(Result):
 
     def text(self, width: int = WIDTH) -> str:
         """The ten lines in a number of columns, then the files and the commands to paste."""
+        page = [AnswerLine("page", f"unknown: {self.missing['page']}").wrapped(width)] if "page" in self.missing else []
         wrote = [f"{'wrote':<{NAME_WIDTH}}{name}" for name in self.files]
         commands = [f"{'next':<{NAME_WIDTH}}{command}" for command in self.next]
-        return "\n".join([*(line.wrapped(width) for line in self.lines), *wrote, *commands])
+        return "\n".join([*(line.wrapped(width) for line in self.lines), *page, *wrote, *commands])
 
     def __str__(self) -> str:
         return self.text()
@@ -136,7 +138,7 @@ class Answer(Result):
             "saving": None if self.saving is None else vars(self.saving),
             "memory": self._memory_figures,
             "findings": [] if self.lint is None else [each.to_dict() for each in self.lint.findings[:FINDINGS]],
-            "deployment": self.deployment.to_dict(),
+            "deployment": self.deployment.to_dict() | {"gpu": self.deployment.gpu_name},
             "plan": None if self.plan is None else self.plan.to_dict(),
             "assumed": list(self.assumed),
             "missing": dict(self.missing),
@@ -173,7 +175,7 @@ class Answer(Result):
         if not steps:
             return ""
         points = 100 * (steps[0].hits.block_hit_rate - steps[-1].hits.block_hit_rate)
-        return f" That hides {points:.0f} points of the hit rate." if points >= NOTABLE_POINTS else ""
+        return f" Anonymizing hides {points:.0f} points of the hit rate." if points >= NOTABLE_POINTS else ""
 
     def _traffic(self) -> str:
         trace, missing = self.trace, unknown(self.trace, self.trace.meta)
@@ -274,7 +276,7 @@ class Answer(Result):
     def _run(self) -> str:
         if self.plan is None:
             return f"unknown: {self.missing.get('plan', '')}"
-        return recommended(self.plan, self.assumed)
+        return recommended(self.plan, self.assumed) + (f" {self.why_gpus}" if self.why_gpus else "")
 
     @property
     def _model(self) -> str:
@@ -399,12 +401,18 @@ def recommended(plan: Plan, assumed: Sequence[str] = ()) -> str:
         return f"{lead}no number of {gpu}s gives {model} a {goal} of {target.ttft_s:g} s. {reason}"
     size = "" if each == 1 else f", {counted(best.instances, 'instance')} of {each}"
     router = f" behind a router of kind {best.router}" if best.instances > 1 else ""
-    idle = f" {IDLE}" if best.instances * each > 1 and best.utilisation < MOSTLY_IDLE else ""
+    idle = f" {IDLE}" if best.instances > 1 and best.utilisation < MOSTLY_IDLE else ""
     return (
         f"{lead}{best.instances * each:,} x {gpu}{size} ({best.instances * setting.usd_per_instance_hour:,.2f} USD an "
         f"hour) with {model} in vLLM{router}: {goal} {best.ttft_s:.2g} s (target {target.ttft_s:g} s), "
-        f"{best.utilisation:.0%} busy.{_sure(plan)}{idle}"
+        f"{best.utilisation:.0%} busy.{_fewer(best)}{_sure(plan)}{idle}"
     )
+
+
+def _fewer(best: RouterPlan) -> str:
+    """The time with one instance fewer, which misses the target."""
+    times = [point.ttft_s for point in best.curve if point.instances == best.instances - 1 and not point.meets]
+    return f" One instance fewer has {times[0]:,.2g} s." if times else ""
 
 
 def _sure(plan: Plan) -> str:
