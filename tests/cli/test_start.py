@@ -1,5 +1,6 @@
 """`kvtrace start`: ten lines from any log, which name what is unknown or assumed; a part that fails loses no other."""
 
+import doctest
 import inspect
 import json
 import shlex
@@ -8,6 +9,7 @@ from pathlib import Path
 import pytest
 
 import kvtrace
+from kvtrace import from_log
 from kvtrace._base.errors import UsageError
 from kvtrace.cli import commands, run
 from kvtrace.from_log import parse_target
@@ -201,6 +203,11 @@ def test_a_target_is_a_time_and_a_share():
 
 def test_a_line_wraps_below_its_text():
     assert AnswerLine("run", "one two three").wrapped(18) == "run      one two\n         three"
+
+
+def test_the_examples_run(monkeypatch):
+    monkeypatch.chdir(ROOT)
+    assert doctest.testmod(from_log).failed == 0
 
 
 def test_the_command_is_the_function():
