@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ._base.errors import KvtraceError, UnknownError, UsageError, pasted, unwritable
+from ._base.errors import KvtraceError, StoppedError, UnknownError, UsageError, pasted, unwritable
 from ._base.options import option, record_of
 from ._base.units import milliseconds, share
 from .formats import format_table, reading
@@ -184,6 +184,8 @@ class _Start:
         """A part that may fail; its reason is then that of the result."""
         try:
             yield
+        except StoppedError:  # a full disk: the run can be repeated
+            raise
         except KvtraceError as error:
             self.missing[name] = _reason(error)
 

@@ -110,7 +110,7 @@ def test_unknown_times_are_assumed(tmp_path):
     for row in rows:
         row["messages"] = [*row["messages"], {"role": "assistant", "content": "Nothing."}]
     answer = answer_of(tmp_path, rows)
-    assert "at unknown times" in line(answer, "traffic")
+    assert "at times of a model, as the log has none" in line(answer, "traffic")
     assert "for this log" in line(answer, "saved")
     assert line(answer, "run").startswith("at an assumed 1 request a second: ")
 

@@ -180,7 +180,7 @@ class Answer(Result):
     def _traffic(self) -> str:
         trace, missing = self.trace, unknown(self.trace, self.trace.meta)
         over = f" over {duration(seconds_of(trace))}" if seconds_of(trace) else " at one time"
-        over = " at unknown times" if TIMES in missing else over
+        over = " at times of a model, as the log has none" if TIMES in missing else over
         sessions = "sessions unknown" if trace.session is None else counted(int(trace.session.max()) + 1, "session")
         tokens, known = int(trace.input_length.sum()), trace.output_length[trace.output_length >= 0]
         outputs = f"{short(int(known.sum()))} output tokens"
