@@ -159,6 +159,7 @@ COMMANDS: dict[str, tuple[dict[str, Make], list[str]]] = {
         "{} -o out.jsonl -q", "{} -o out.jsonl -q --tenants 3", "{} -o out.jsonl -q --method tree",
     ]),
     "texts": (TRACES, ["{} -o out.txt --tokenizer tiny -q"]),
+    "start": (LOGS, ["{} -q --tokenizer tiny --block-size 4"]),
     "anonymize": (LOGS, ["{} -o out.jsonl -q --tokenizer tiny --block-size 4"]),
     "lint": (LOGS, ["{} -q --tokenizer tiny"]),
     "calibrate": (RECORDINGS, ["{} -q " + TIME]),

@@ -15,6 +15,7 @@ from kvtrace.cli.help import AmountType
 
 TARGET = Path(functions.__file__).with_name("mirror.pyi")
 RESULTS = {  # command -> the module and the class of its result
+    "start": ("report.answer", "Answer"),
     "lint": ("ingest.linting.findings", "LintReport"), "anonymize": ("privacy.publishing", "Published"),
     "convert": ("formats.converting", "Converted"), "record": ("capture.recorder", "RecorderCounts"),
     "release": ("privacy.publishing", "Published"), "join": ("privacy.publishing", "Published"),

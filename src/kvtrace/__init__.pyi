@@ -35,6 +35,7 @@ from .cli.mirror import record as record
 from .cli.mirror import release as release
 from .cli.mirror import report as report
 from .cli.mirror import simulate as simulate
+from .cli.mirror import start as start
 from .cli.mirror import sweep as sweep
 from .cli.mirror import synthesize as synthesize
 from .cli.mirror import texts as texts

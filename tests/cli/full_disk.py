@@ -266,6 +266,7 @@ def serve() -> None:
 
 
 COMMANDS = {  # name of the row -> its arguments
+    "start": "start log.jsonl -o out/answer",
     "anonymize": "anonymize log.jsonl -o out/t.jsonl.gz --key-file out/key --rejects out/bad --on-error skip",
     "anonymize a data set": "anonymize log.jsonl -o out/t.dataset --runner local --memory 8GB --work-dir out/work",
     "convert to Parquet": "convert trace.jsonl -o out/t.parquet",

@@ -26,6 +26,7 @@ SAME = [
     ("convert day.dataset -o day.dataset/new.jsonl", "-o day.dataset/new.jsonl is inside TRACE day.dataset."),
     ("convert day.dataset/part-00000.parquet -o day.dataset", "-o day.dataset contains TRACE day.dataset/part-00000"),
     ("convert day.jsonl.meta.json -o day.jsonl", "the sidecar of -o (day.jsonl.meta.json) is the same file as TRACE"),
+    ("start day.jsonl -o day.jsonl", "-o day.jsonl is the same file as LOG"),
     ("synthesize day.jsonl -o day.jsonl", "-o day.jsonl is the same file as TRACE day.jsonl"),
     ("synthesize day.jsonl --save-model day.jsonl", "--save-model day.jsonl is the same file as TRACE day.jsonl"),
     ("synthesize day.jsonl -o out.jsonl --save-model out.jsonl", "--save-model out.jsonl is the same file as -o out"),
@@ -244,7 +245,7 @@ OTHERS = {
     "G", "HOW", "K=V,...", "KIND", "LIST", "M", "M,...", "METHOD:N:M", "MODEL", "N", "N,...", "NAME", "NAMES",
     "NAME=C,...", "NAME=SIZE@RATE,...", "P", "P,...", "PATH", "Q,...", "R", "R,...", "RATE@TIME,...", "RULE",
     "S", "S,...", "SIZE", "TEXT", "TIME", "TOKEN", "TOKENS", "SHARE", "SUFFIX", "UNIT", "URL", "V", "VIEW",
-    "WHAT", "WHICH", "WINDOW", "X", "[RANGE]",
+    "WHAT", "WHICH", "WINDOW", "X", "[RANGE]", "ttft=TIME[,quantile=Q]",
 }  # fmt: skip
 
 

@@ -27,6 +27,7 @@ UNFITTED = "recording --model llama-3.1-8b --gpu h100"
 
 # command -> its lines, each with the names of all files that it makes or reuses
 LINES = {
+    "start": [("start day.jsonl -o out -q", {"out": FOLDER})],
     "anonymize": [
         (
             "anonymize log.jsonl -o out.jsonl --key-file key --block-size 16 --on-error skip --rejects bad.jsonl -q",

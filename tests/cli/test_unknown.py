@@ -61,6 +61,7 @@ NO_TRACE = Row("", UNUSED, UNUSED, UNUSED, UNUSED, UNUSED)
 MEASURED = f"{RECORDING} --trace TRACE --model {MODEL} --gpu h100"
 FILES = "prints counts of rows and names of files, no hit rate"
 COMMANDS = {
+    "start": Row("TRACE -o OUT", STATED, STATED, STATED, STATED, STATED),
     "lint": NO_TRACE._replace(reason="reads logs; without prompts it stops"),
     "anonymize": Row(f"{LOG} -o OUT", STATED, UNUSED, UNUSED, STATED, UNUSED, "reads logs; tested below"),
     "check": Row("TRACE", UNUSED, UNUSED, UNUSED, UNUSED, UNUSED, FILES),

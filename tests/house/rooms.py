@@ -9,7 +9,7 @@ PACKAGE = Path(__file__).resolve().parents[2] / "src/kvtrace"
 # from the basement up: a room imports from rooms that stand before it, and from nowhere else
 ROOMS = ("_base", "_native", "trace", "formats", "text", "analysis", "synthesis", "privacy", "cache", "ingest",
          "serving", "report", "capture", "cli")  # fmt: skip
-ALONE = {"__init__", "__main__"}  # files outside all rooms
+ALONE = {"__init__", "__main__", "from_log"}  # files outside all rooms
 
 
 class Source:

@@ -9,6 +9,7 @@ import kvtrace
 from kvtrace.cache.setup import CacheSetup, Grid
 from kvtrace.cli import commands
 from kvtrace.cli.simulation_options import LoopOptions
+from kvtrace.from_log import StartOptions
 from kvtrace.ingest.encoding_options import EncodingOptions
 from kvtrace.privacy.numbering.run import TaskOptions
 from kvtrace.privacy.release_options import AuditOptions, ReleaseOptions
@@ -23,6 +24,7 @@ ROOMS = (kvtrace.ingest, kvtrace.privacy, kvtrace.trace, kvtrace.synthesis, kvtr
 RUN = (CacheSetup, InstanceSetup)
 FUNCTIONS = {  # function -> its records, and the fields that it does not have
     "anonymize": ((EncodingOptions, ReleaseOptions), set()),
+    "start": ((StartOptions,), set()),
     "lint": (
         (EncodingOptions,),
         {"outputs", "tenant_field", "isolate_tenants", "arrivals", "request_sample", "on_mismatch"},
@@ -40,7 +42,8 @@ FUNCTIONS = {  # function -> its records, and the fields that it does not have
 IN_TIME = (*RUN, TimeSetup, LoopOptions)
 COMMANDS = {
     "anonymize": (EncodingOptions, ReleaseOptions), "release": (ReleaseOptions,), "record": (ReleaseOptions,),
-    "audit": (AuditOptions,), "convert": (ConvertOptions,), "synthesize": (Knobs, SampleOptions, TenantOptions),
+    "start": (StartOptions,), "audit": (AuditOptions,), "convert": (ConvertOptions,),
+    "synthesize": (Knobs, SampleOptions, TenantOptions),
     "simulate": IN_TIME, "explain": IN_TIME, "plan": (PlanTarget, LoopOptions), "sweep": (Grid,),
 }  # fmt: skip
 DIFFERENT = {

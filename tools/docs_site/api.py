@@ -8,7 +8,8 @@ from typing import NamedTuple
 
 ROOT = Path(__file__).resolve().parents[2]
 STUB = ROOT / "src/kvtrace/__init__.pyi"
-ROOMS = {  # room -> title of its page, in reading order
+ROOMS = {  # room, or file outside of all rooms -> title of its page, in reading order
+    "from_log": "From a log to an answer",
     "trace": "Traces",
     "formats": "Files",
     "ingest": "Logs",
@@ -67,7 +68,9 @@ def page(room: str) -> str:
 
 def _sentence(room: str) -> str:
     """The first paragraph of the room's docstring."""
-    tree = ast.parse((ROOT / "src/kvtrace" / room / "__init__.py").read_text(encoding="utf-8"))
+    package = ROOT / "src/kvtrace"
+    file = package / room / "__init__.py" if (package / room).is_dir() else package / f"{room}.py"
+    tree = ast.parse(file.read_text(encoding="utf-8"))
     return " ".join((ast.get_docstring(tree) or "").split("\n\n")[0].split())
 
 

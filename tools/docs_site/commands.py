@@ -14,6 +14,7 @@ from kvtrace.cli.help import GROUPS, Command
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = {  # command -> its page of explanations and examples, in docs/
+    "kvtrace start": "index.md",
     "kvtrace lint": "ingest/lint.md",
     "kvtrace anonymize": "ingest/anonymize.md",
     "kvtrace record": "capture/record.md",

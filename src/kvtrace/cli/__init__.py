@@ -154,6 +154,9 @@ def _fail_internal(error: Exception) -> int:
 
 SECTIONS = {  # section -> its commands in the order of the work, and the first sentence of each
     # NAME is NAME_command of NAME.py, which is loaded when it is used
+    "From a log to an answer": {
+        "start": "Answer from a log: how much memory, how many GPUs, and why.",
+    },
     "From logs to traces": {
         "lint": "Find what breaks the sharing of prefixes in a raw log.",
         "anonymize": "Turn raw logs into a trace of block ids, without text.",

@@ -246,10 +246,11 @@ def _found(command: click.Command, values: Mapping[str, Any]) -> dict[str, Any]:
     return result
 
 
-def _traces_of(path: str, *, with_shares: bool = False) -> list[str]:
-    """The traces that a path names; a share of `PATH:SHARE` goes to each."""
-    if path == "-" or os.path.isfile(path):
+def _traces_of(path: Any, *, with_shares: bool = False) -> list[Any]:
+    """The traces that a path names; a share of `PATH:SHARE` goes to each. A Trace is itself."""
+    if not isinstance(path, str | os.PathLike) or path == "-" or os.path.isfile(path):
         return [path]
+    path = os.fspath(path)
     from .._base.files import share_of
     from ..formats.reading import traces_at
 

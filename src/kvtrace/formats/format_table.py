@@ -15,7 +15,7 @@ from types import ModuleType
 from .._base.errors import InputError, wrong_word
 from .._base.files import is_regular, is_std, name_of
 from .._base.input_files import open_read
-from . import agentic_mooncake, bailian, mooncake, parquet
+from . import agentic_mooncake, bailian, dataset, mooncake, parquet
 
 HEAD = 1 << 16  # bytes that decide
 _TRACE = re.compile(rb'\s*\{[^\n]*"hash_ids"\s*:')  # a first row with block ids
@@ -60,6 +60,21 @@ def require_log(path: str | Path) -> None:
     kvtrace._base.errors.InputError: ...: is a trace, not a raw log. To release it: kvtrace release ... -o TRACE
     """
     _raise(_no_log(name_of(path), _head(path)))
+
+
+def is_trace(path: str | Path) -> bool:
+    """Whether a file or a folder is certainly a trace: `require_log` would refuse it, or it holds sessions of Weka.
+
+    >>> is_trace("tests/data/logs/openai.jsonl"), is_trace("-")
+    (False, False)
+    """
+    if os.path.isdir(path):
+        files = sorted(entry.path for entry in os.scandir(path) if entry.is_file())
+        return dataset.is_dataset(path) or any(map(is_session_file, files[:1]))
+    head = _head(path)
+    if head[:4] == PARQUET or is_session(head) or agentic_mooncake.SCHEMA.encode() in head.partition(b"\n")[0]:
+        return True
+    return bool(_TRACE.match(head)) and b'"input_length"' in head and not _HASHES.match(head)
 
 
 def _no_trace(name, head):

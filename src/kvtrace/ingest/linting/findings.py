@@ -153,6 +153,11 @@ class LintFinding(Described):
         return REMEDIES[self.form]
 
     @property
+    def what(self) -> str:
+        """The kind, in words."""
+        return KINDS[self.kind]
+
+    @property
     def where(self) -> str:
         """The position, in words.
 

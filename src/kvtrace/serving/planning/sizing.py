@@ -150,7 +150,7 @@ def _saved_s(runs: InstanceRuns, count: int) -> float:
     """The compute time that the hits save."""
     run, roofline = runs.served(count), runs.roofline
     tokens = run.trace.input_length
-    cached = np.clip(run.cached_tokens, 0, tokens)  # of an empty prompt too
+    cached = np.clip(run.cached_tokens, 0, tokens)  # of an empty prompt, or of more blocks than its tokens fill
     return float((roofline.compute_s(tokens) - roofline.compute_s(tokens - cached, cached)).sum())
 
 

@@ -1,0 +1,224 @@
+"""`kvtrace start`: ten lines from any log, which name what is unknown or assumed; a part that fails loses no other."""
+
+import doctest
+import inspect
+import json
+import shlex
+from pathlib import Path
+
+import pytest
+
+import kvtrace
+from kvtrace import from_log
+from kvtrace._base.errors import UsageError
+from kvtrace.cli import commands, run
+from kvtrace.from_log import parse_target
+from kvtrace.report.answer import WIDTH, AnswerLine
+from tests.docs import ROOT
+
+LOG = ROOT / "examples/raw_log.jsonl"
+RULES = "Answer in one sentence, and name the source of each figure that you give. " * 20
+NAMES = ["log", "private", "traffic", "hits", "saved", "memory", "sharing", "run"]
+
+
+def rows_of(**changes):
+    """A log of ten requests in ten minutes, whose system prompt begins with a date."""
+    return [
+        {"created": 1_790_000_000 + 60 * number, "model": "meta-llama/Llama-3.1-8B-Instruct"}
+        | {"messages": [{"role": "system", "content": f"Today is 2031-05-{number + 1:02}. {RULES}"},
+                        {"role": "user", "content": f"What is new about number {number}?"}]}
+        | {"response": {"choices": [{"message": {"role": "assistant", "content": "Nothing is new."}}]}} | changes
+        for number in range(10)
+    ]  # fmt: skip
+
+
+def answer_of(folder, rows, **options):
+    """The answer from rows, in a folder."""
+    log = folder / "my log.jsonl"
+    log.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return kvtrace.start(log, output=folder / "answer", **options)
+
+
+def line(answer, name):
+    """The text of the first line of a name."""
+    return next(each.text for each in answer.lines if each.name == name)
+
+
+@pytest.fixture(scope="module")
+def answer(tmp_path_factory):
+    return answer_of(tmp_path_factory.mktemp("start"), rows_of())
+
+
+def test_an_answer_prints_its_lines_within_eighty_columns(answer):
+    assert [each.name for each in answer.lines] == NAMES
+    wrapped = [text for each in answer.lines for text in each.wrapped().splitlines()]
+    assert max(map(len, wrapped)) <= WIDTH
+    assert str(answer).splitlines()[: len(wrapped)] == wrapped
+
+
+def test_an_answer_has_its_parts_and_the_model_of_the_log(answer):
+    assert len(answer.trace) == 10
+    assert answer.lint.findings[0].kind == "date"
+    assert answer.plan.instances.best.instances == 1
+    assert "llama-3.1-8b" in line(answer, "memory").lower()
+    assert "model" not in answer.assumed
+    assert answer.curve.at(answer.curve.working_set).hit_tokens == 0  # each prompt begins with another date
+    assert "a date or time" in line(answer, "sharing")
+
+
+def test_files_are_whole_audited_and_without_text(answer):
+    names = ["trace.jsonl", "trace.jsonl.meta.json", "trace.jsonl.card.md", "report.html"]
+    assert [name.rpartition("/")[2] for name in answer.files] == names
+    assert not [name for name in answer.files if "number 3" in Path(name).read_text(encoding="utf-8")]
+    assert kvtrace.audit(answer.files[0]).passed
+
+
+def test_the_next_commands_run(answer):
+    for command in answer.next:
+        program, *arguments = shlex.split(command)
+        assert program == "kvtrace" and run(arguments) == 0, command
+
+
+def test_what_hits_save_is_a_share_of_the_prefill(tmp_path):
+    rows = [row | {"messages": rows_of()[0]["messages"]} for row in rows_of()]  # ten equal prompts: one is computed
+    answer = answer_of(tmp_path, rows, profile="exact")
+    best = answer.curve.at(answer.curve.working_set)
+    assert line(answer, "hits").startswith(f"{best.token_hit_rate:.2f}: {100 * best.token_hit_rate:.0f} of 100")
+    assert best.token_hit_rate == pytest.approx(0.9)
+    assert answer.saving.saved_gpu_hours / answer.saving.prefill_gpu_hours == pytest.approx(0.9)
+    assert answer.saving.days == pytest.approx(9 / 1440)  # nine minutes
+
+
+def test_a_price_is_not_an_assumption(tmp_path):
+    answer = answer_of(tmp_path, rows_of(), gpu_price=1.5, gpu="h200")
+    assert answer.plan.setting.usd_per_instance_hour == 1.5
+    assert "1 x H200 (1.50 USD an hour)" in line(answer, "run")
+    assert "gpu_price" not in answer.assumed
+
+
+def test_answers_of_unknown_length_are_assumed(tmp_path):
+    rows = [{name: value for name, value in row.items() if name != "response"} for row in rows_of()]
+    answer = answer_of(tmp_path, rows)
+    assert "output tokens unknown for 10 requests" in line(answer, "traffic")
+    assert line(answer, "run").startswith("with answers of an assumed 128 tokens: 1 x H100")
+    assert "--assume-output 128" in answer.next[0]
+    assert (answer.trace.output_length == -1).all()
+
+
+def test_unknown_times_are_assumed(tmp_path):
+    rows = [{"id": str(n), "messages": row["messages"]} for n, row in enumerate(rows_of())]
+    for row in rows:
+        row["messages"] = [*row["messages"], {"role": "assistant", "content": "Nothing."}]
+    answer = answer_of(tmp_path, rows)
+    assert "at times of a model, as the log has none" in line(answer, "traffic")
+    assert "for this log" in line(answer, "saved")
+    assert line(answer, "run").startswith("at an assumed 1 request a second: ")
+
+
+def test_a_log_of_lengths_is_planned_without_hits(tmp_path):
+    rows = [{"timestamp": 1000 * number, "input_length": 900, "output_length": 50} for number in range(100)]
+    answer = answer_of(tmp_path, rows)
+    assert line(answer, "hits").startswith("unknown: the log has lengths only")
+    assert "each 0.1 of hit rate saves" in line(answer, "saved")
+    assert line(answer, "memory").startswith("unknown, as the hits are. One H100 has 54 GiB")
+    assert line(answer, "sharing").startswith("unknown: ")
+    assert line(answer, "run").startswith("without hits, which are unknown: 1 x H100")
+
+
+def test_bad_rows_are_left_out_and_counted(tmp_path):
+    answer = answer_of(tmp_path, [*rows_of(), {"created": "never"}, {"created": "never"}])
+    assert "2 bad rows" in line(answer, "log")
+    assert len(answer.trace) == 10
+
+
+def test_a_trace_needs_no_anonymizing(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    kvtrace.write(kvtrace.toy("0 1", "0 2", "0 1", block_size=512, gap_ms=60_000.0), tmp_path / "day.jsonl")
+    answer = kvtrace.start("day.jsonl")
+    assert line(answer, "private") == "the input is a trace already, so it was not anonymized."
+    assert "kvtrace lint" in line(answer, "sharing")
+    assert "llama-3.1-8b (assumed)" in line(answer, "run")
+    assert answer.files == ["kvtrace-day/report.html"]
+
+
+def test_a_part_that_fails_loses_no_other(tmp_path, monkeypatch):
+    def fails(*_, **__):
+        raise UsageError("no plotly is here")
+
+    monkeypatch.setattr("kvtrace.report.html_page.write_report", fails)
+    gpu = {"name": "small", "flops": 1e12, "bandwidth": 1e11, "memory": 1e9, "price_per_hour": 0.1}
+    (tmp_path / "small.json").write_text(json.dumps(gpu))
+    answer = answer_of(tmp_path, rows_of(), model="deepseek-v3", gpu=tmp_path / "small.json")
+    assert "no number of small holds deepseek-v3" in line(answer, "memory")
+    assert line(answer, "run").startswith("unknown: ")
+    assert answer.missing["page"] == "no plotly is here."
+    assert [each.name for each in answer.lines] == NAMES
+    assert "page     unknown: no plotly is here." in answer.text()
+
+
+def test_nothing_is_overwritten(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "kvtrace-raw_log").mkdir()
+    assert run(["start", str(LOG), "--quiet"]) == 0
+    assert (tmp_path / "kvtrace-raw_log-2/trace.jsonl").exists()
+    assert not [*(tmp_path / "kvtrace-raw_log").iterdir()]
+    assert run(["start", str(LOG), "-o", "kvtrace-raw_log"]) == 2
+    assert "kvtrace-raw_log exists. Name a new folder: -o FOLDER." in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "status", "sentence"),
+    [
+        (["none.jsonl"], 3, "none.jsonl"),
+        (["empty.jsonl"], 3, "the log has no rows"),
+        (["-"], 2, "cannot be a pipe or stdin"),
+        ([str(LOG), "--target", "2s"], 2, "'2s' is not a target. Example: ttft=2s"),
+        ([str(LOG), "--model", "no-such-model"], 2, "no-such-model"),
+        ([str(LOG), "--gpu", "no-such-gpu"], 2, "no-such-gpu"),
+        ([str(LOG), "-o", "no/such/folder"], 2, "no/such is not a folder"),
+    ],
+)
+def test_errors_are_one_line_and_leave_nothing(arguments, status, sentence, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "empty.jsonl").touch()
+    assert run(["start", *arguments]) == status
+    (message,) = capsys.readouterr().err.splitlines()
+    assert sentence in message
+    assert [path.name for path in tmp_path.iterdir()] == ["empty.jsonl"]
+
+
+def test_json_has_the_lines_and_the_figures(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    assert run(["start", str(LOG), "--json", "--quiet"]) == 0
+    values = json.loads(capsys.readouterr().out)
+    assert [row["name"] for row in values["lines"]] == NAMES
+    assert (values["requests"], values["deployment"]["gpu"]) == (96, "h100")
+    assert values["plan"]["instances"]["best"]["instances"] == 1
+
+
+def test_a_target_is_a_time_and_a_share():
+    target = parse_target("ttft=500ms,quantile=95%")
+    assert (target.ttft_s, target.quantile) == (0.5, 0.95)
+
+
+def test_a_line_wraps_below_its_text():
+    assert AnswerLine("run", "one two three").wrapped(18) == "run      one two\n         three"
+
+
+def test_the_examples_run(monkeypatch):
+    monkeypatch.chdir(ROOT)
+    assert doctest.testmod(from_log).failed == 0
+
+
+def test_the_command_is_the_function():
+    options = {param.name for param in commands.commands["start"].params}
+    parameters = {*inspect.signature(kvtrace.start).parameters}
+    assert options - parameters == {"inputs", "as_json", "quiet"}
+    assert parameters - options == {"log", "on_step"}
+
+
+def test_a_trace_that_states_more_blocks_than_its_tokens_is_planned(tmp_path):
+    rows = [{"timestamp": 1000 * n, "input_length": 700, "output_length": 5, "hash_ids": [0, 1, 2]} for n in range(4)]
+    (tmp_path / "day.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    trace = kvtrace.read(tmp_path / "day.jsonl", block_size=512, tail="stated")
+    assert kvtrace.plan(trace, kvtrace.Deployment("llama-3.1-8b", gpu="h100")).instances.best.instances == 1
