@@ -14,11 +14,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ._base.errors import KvtraceError, StoppedError, UnknownError, UsageError, pasted, unwritable
-from ._base.options import option, record_of
+from ._base.options import option
 from ._base.units import milliseconds, share
 from .formats import format_table, reading
 from .ingest.encoding_options import EncodingOptions
-from .privacy.release_options import Profile, ProfileName, ReleaseOptions
+from .privacy.release_options import ReleaseOptions
 from .report.answer import ANSWER_TOKENS, Answer, Saving, saving_of
 from .serving.planning.plan_target import PlanTarget
 from .trace.columns import fields_of

@@ -79,7 +79,7 @@ def test_each_option_names_the_word_that_is_meant(folder, capsys, command, optio
         (lambda trace: kvtrace.simulate(trace, 4, policy="S3FIFO"), "s3fifo"),
         (lambda trace: kvtrace.simulate(trace, 4, engine="vlm"), "vllm"),
         (lambda trace: kvtrace.simulate(trace, 4, mode="bloc"), "block"),
-        (lambda trace: kvtrace.profile("standrad"), "standard"),
+        (lambda trace: kvtrace.privacy.profile("standrad"), "standard"),
     ],
 )
 def test_a_word_in_python_is_answered_in_the_same_way(call, word):
