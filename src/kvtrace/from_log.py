@@ -160,8 +160,11 @@ def answer_from(
                 raise UsageError("kvtrace start takes one trace. kvtrace report compares two of them.")
             return run.of_trace(paths[0], encoding.block_size)
         return run.of_log(paths, encoding, release)
+    except BaseException:  # the same command can then be repeated
+        run.remove_files()
+        raise
     finally:
-        if run.is_made and not os.listdir(folder):
+        if run.is_made and folder.is_dir() and not os.listdir(folder):
             folder.rmdir()
 
 
@@ -371,6 +374,11 @@ class _Start:
             except OSError as error:
                 raise unwritable(self.folder, error) from None
             self.is_made = True
+
+    def remove_files(self) -> None:
+        """Remove the files of a run that ends early from its own folder."""
+        for name in self.files:
+            Path(name).unlink(missing_ok=True)
 
     def commands(self, path: str, logs: list[str], model: str, lint: LintReport | None) -> list[str]:
         """Three commands to paste."""
