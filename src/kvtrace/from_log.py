@@ -7,6 +7,7 @@ parts still come. Results hold no content of the log.
 from __future__ import annotations
 
 import os
+import shutil
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -161,7 +162,8 @@ def answer_from(
             return run.of_trace(paths[0], encoding.block_size)
         return run.of_log(paths, encoding, release)
     except BaseException:  # the same command can then be repeated
-        run.remove_files()
+        if run.is_made:
+            shutil.rmtree(folder, ignore_errors=True)
         raise
     finally:
         if run.is_made and folder.is_dir() and not os.listdir(folder):
@@ -374,11 +376,6 @@ class _Start:
             except OSError as error:
                 raise unwritable(self.folder, error) from None
             self.is_made = True
-
-    def remove_files(self) -> None:
-        """Remove the files of a run that ends early from its own folder."""
-        for name in self.files:
-            Path(name).unlink(missing_ok=True)
 
     def commands(self, path: str, logs: list[str], model: str, lint: LintReport | None) -> list[str]:
         """Three commands to paste."""
