@@ -7,6 +7,7 @@ parts still come. Results hold no content of the log.
 from __future__ import annotations
 
 import os
+import shutil
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -112,8 +113,12 @@ def answer_from(
                 raise UsageError("kvtrace start takes one trace. kvtrace report compares two of them.")
             return run.of_trace(paths[0], encoding.block_size)
         return run.of_log(paths, encoding, release)
+    except BaseException:  # the same command can then be repeated
+        if run.is_made:
+            shutil.rmtree(folder, ignore_errors=True)
+        raise
     finally:
-        if run.is_made and not os.listdir(folder):
+        if run.is_made and folder.is_dir() and not os.listdir(folder):
             folder.rmdir()
 
 

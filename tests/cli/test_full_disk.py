@@ -79,7 +79,7 @@ def fill_anywhere(disk, row, line, out):
     out.rename(out.with_name("whole"))
     for point, full_from in enumerate(sorted({point * calls // POINTS for point in range(POINTS)})):
         shutil.rmtree(out, ignore_errors=True)
-        has_earlier = point % 2 == 1 and line[0] != "record"
+        has_earlier = point % 2 == 1 and line[0] not in ("record", "start")
         shutil.copytree(out.with_name("whole"), out) if has_earlier else out.mkdir()
         earlier = contents(out)
         full = disk.run(line, full_from=full_from, short=point % 4 > 1)
