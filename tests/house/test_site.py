@@ -80,6 +80,14 @@ def test_the_site_has_every_page_and_names_no_script_of_another_host(site):
 
 
 @pytest.mark.xdist_group("site")
+def test_programs_find_each_written_page_in_llms_txt(site):
+    lines = (site / "llms.txt").read_text(encoding="utf-8").splitlines()
+    named = [re.search(r"\]\((\S+?)\.html\): \S", line)[1] for line in lines if line.startswith("- ")]
+    assert sorted(named) == sorted(page.relative_to(ROOT / "docs").with_suffix("").as_posix() for page in WRITTEN)
+    assert lines[0] == "# kvtrace" and not any("```" in line for line in lines)
+
+
+@pytest.mark.xdist_group("site")
 @pytest.mark.skipif(not chromium.executable(), reason="no Chromium")
 def test_pages_load_without_the_network_search_and_fit_a_telephone(site, tmp_path):
     search = """(async () => {

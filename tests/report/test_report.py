@@ -56,14 +56,15 @@ def test_every_figure_has_a_place_on_the_page():
 
 def test_without_times_the_page_says_what_is_not_drawn_and_why():
     html = page.page(shared_prefix(gap_ms=0.0))
-    assert html.count("Not drawn: all requests arrive at the same time.") == 6
+    assert "Not drawn: all requests arrive at the same time (Hit rate over time, " in html
+    assert html.count("<figure>") == html.count('class="plot"') > 0 and "Not drawn" not in html.partition("</nav>")[0]
 
 
 def test_without_reuse_the_page_says_so():
     html = page.page(toy("0", "1", "2"))
     assert "a prefix cache has nothing to reuse" in html
-    assert html.count("Not drawn: no block is used twice.") == 3
-    assert "Not drawn: no prompt is longer than one block." in html
+    assert "Not drawn: no block is used twice (Reuse time and distance, " in html
+    assert "Not drawn: no prompt is longer than one block (" in html and 'href="#reuse"' not in html
 
 
 def test_one_request_makes_a_page():

@@ -71,7 +71,7 @@ def test_single_tokens_leave_tpot_undrawn(done):
     trace = done.recording.trace
     short = replace(done.recording, trace=type(trace).from_columns(_one_token(trace), block_size=16, tail="unique"))
     html = page(validate(short, COST))
-    assert html.count("Not drawn: no request has two output tokens.") == 3
+    assert "Not drawn: no request has two output tokens (" in html
 
 
 def _one_token(trace):

@@ -11,7 +11,7 @@ from mkdocs.structure.files import File
 ROOT = Path(__file__).resolve().parents[2]
 sys.path[:0] = [path for path in (str(ROOT), str(ROOT / "src")) if path not in sys.path]
 
-from tools.docs_site import api, commands, metrics  # noqa: E402  # the builder loads this file without the root on its path
+from tools.docs_site import api, commands, llms, metrics  # noqa: E402  # the builder loads this file without the root on its path
 
 HELP = re.compile(r"`((?:kvtrace|datagen) [a-z]+) --help`")
 OUTSIDE_LINK = re.compile(
@@ -32,7 +32,8 @@ def on_config(config):
 
 
 def on_files(files, config):
-    """Add a page for each command and each room of the API, and one of the metrics."""
+    """Add a page for each command and each room of the API, one of the metrics, and llms.txt."""
+    files.append(File.generated(config, llms.PATH, content=llms.text(config.nav, config.site_description)))
     for name, command in commands.all_commands().items():
         files.append(File.generated(config, commands.path_of(name), content=commands.page(name, command)))
     files.append(File.generated(config, metrics.PATH, content=metrics.page()))

@@ -48,8 +48,19 @@
     automargin: true, ticks: "", ...own, title: { ...own.title, font: { color: theme.soft, size: 12 }, standoff: 8 },
   });
 
-  const layout = (own, theme, on_paper) => ({
-    ...own, xaxis: axis(own.xaxis, theme), yaxis: axis(own.yaxis, theme), paper_bgcolor: theme.card, plot_bgcolor: theme.card,
+  // a title in lines that fit into so many pixels
+  const wrapped = (own, room) => {
+    const lines = [""];
+    for (const word of own.title.text.split(" ")) {
+      const longer = `${lines.at(-1)} ${word}`.trim();
+      if (longer.length * 6.6 <= room) lines[lines.length - 1] = longer;
+      else lines.push(word);
+    }
+    return { ...own, title: { ...own.title, text: lines.filter(Boolean).join("<br>") } };
+  };
+
+  const layout = (own, theme, on_paper, width, height) => ({
+    ...own, xaxis: axis(wrapped(own.xaxis, width - 70), theme), yaxis: axis(wrapped(own.yaxis, height - 120), theme), paper_bgcolor: theme.card, plot_bgcolor: theme.card,
     font: { family: "system-ui, -apple-system, 'Segoe UI', Roboto, 'Liberation Sans', sans-serif", color: theme.ink },
     margin: { l: 8, r: 12, t: 8, b: 8 }, hovermode: "closest", bargap: own.barmode === "stack" ? 0 : 0.08,
     legend: { orientation: "h", x: 0, y: 1.02, xanchor: "left", yanchor: "bottom", font: { size: on_paper ? 9 : 11.5, color: theme.ink } },
@@ -62,7 +73,9 @@
     for (const [id, figure] of Object.entries(figures)) {
       const data = figure.data.map((trace) => coloured(trace, theme));
       const size = !on_paper ? {} : /^(hit-curve|session-timeline)/.test(id) ? WIDE_PAPER : PAPER;
-      Plotly.react(id, data, { ...layout(figure.layout, theme, on_paper), ...size }, { displayModeBar: false, responsive: !on_paper });
+      const { clientWidth, clientHeight } = document.getElementById(id);
+      const { width = clientWidth, height = clientHeight } = size;
+      Plotly.react(id, data, { ...layout(figure.layout, theme, on_paper, width, height), ...size }, { displayModeBar: false, responsive: !on_paper });
     }
   };
 
@@ -71,6 +84,12 @@
     button.textContent = name === "dark" ? "Light" : "Dark";
     paint(name, false);
   };
+
+  const nav = document.querySelector("nav");
+  const hint = () => nav.toggleAttribute("data-more", nav.scrollLeft + nav.clientWidth < nav.scrollWidth - 8);
+  nav.addEventListener("scroll", hint);
+  window.addEventListener("resize", hint);
+  hint();
 
   const save = (blob, name) => {
     const link = document.createElement("a");

@@ -206,10 +206,10 @@ def fill(
     from jinja2 import Environment, StrictUndefined
 
     environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
-    sections = [_section(name, plot) for name, plot in plots.items()]
+    sections = [_section(name, plot) for name, plot in plots.items() if any(not panel.missing for panel in plot.panels)]
     of_plan = [section for section in sections if section["id"].startswith("plan-")]
     figures = {
-        panel["id"]: panel.pop("figure") for section in sections for panel in section["panels"] if panel["figure"]
+        panel["id"]: panel.pop("figure") for section in sections for panel in section["panels"]
     }
     return environment.from_string(_asset("page.html.jinja")).render(
         title=title,
@@ -220,7 +220,7 @@ def fill(
         sections=[section for section in sections if section not in of_plan],
         tables=[_cells(table) for table in tables],
         definitions=definitions,
-        notes=notes,
+        notes=[*notes, *_not_drawn(plots)],
         style=_asset("style.css"),
         script=_asset("draw.js"),
         plotly=interactive.packed_script(),
@@ -315,14 +315,23 @@ def _gib(study, blocks):
     return f", {blocks * study.trace.block_size * study.kv_bytes_per_token / 2**30:,.0f}\u00a0GiB"
 
 
+def _not_drawn(plots: dict[str, Plot]) -> list[str]:
+    """The reasons for missing drawings, one sentence each, with the titles of plots or of their panels."""
+    reasons: dict[str, list[str]] = {}
+    for plot in plots.values():
+        missing = [panel for panel in plot.panels if panel.missing]
+        for panel in missing[:1] if len(missing) == len(plot.panels) else missing:
+            title = plot.title if len(missing) == len(plot.panels) else panel.title
+            reasons.setdefault(panel.missing.rstrip("."), []).append(title)
+    return [f"Not drawn: {reason} ({', '.join(titles)})." for reason, titles in reasons.items()]
+
+
 def _section(name: str, plot: Plot) -> dict[str, Any]:
     panels = [
-        {
-            "id": f"{name}-{number}", "title": panel.title, "note": panel.note, "missing": panel.missing,
-            "figure": None if panel.missing else interactive.figure(panel),
-        }
+        {"id": f"{name}-{number}", "title": panel.title, "note": panel.note, "figure": interactive.figure(panel)}
         for number, panel in enumerate(plot.panels, 1)
-    ]  # fmt: skip
+        if not panel.missing
+    ]
     heading = name.replace("-", " ").capitalize()
     return {"id": name, "name": heading, "title": plot.title, "explanation": plot.explanation, "panels": panels}
 

@@ -11,7 +11,7 @@ import numpy as np
 
 from .._base.errors import UsageError
 from .._base.units import short
-from .plots.plot import Axis, Density, Panel, Plot, Series, Spans, log_ticks
+from .plots.plot import Axis, Density, Panel, Plot, Series, Spans, fitted, log_ticks
 
 MISSING = "plotly is not installed. Run `pip install 'kvtrace[report]'`."
 DIGITS = 5  # significant digits, more than a screen shows
@@ -126,7 +126,7 @@ def figure(panel: Panel) -> dict[str, Any]:
     ys = [series.y for series in panel.series] + ([panel.density.y] if panel.density else [])
     ys += [ends for series in panel.series for ends in (series.low, series.high) if ends is not None]
     margin = MARGIN if any(series.style in ("dots", "points") for series in panel.series) else 0.0
-    x, y = _axis(panel.x, xs, margin), _axis(panel.y, ys, margin)
+    x, y = _axis(panel.x, xs, margin), _axis(fitted(panel), ys, margin)
     layout = {"xaxis": x, "yaxis": y, "showlegend": panel.legend and len(panel.series) > 1}
     if any(isinstance(series, Spans) for series in panel.series):
         layout["barmode"] = "overlay"  # spans of several series share their rows

@@ -14,7 +14,7 @@ from .._base.own_files import make_folders, remove_folders
 from .._base.tables import printable
 from .._base.units import short
 from .interactive import MAX_COLUMNS, colour_of, extent
-from .plots.plot import Axis, Panel, Plot, Spans, log_ticks
+from .plots.plot import Axis, Panel, Plot, Spans, fitted, log_ticks
 
 WIDTH, HEIGHT, DPI = 3.4, 2.4, 200  # inches of a panel (a column of a paper), dots per inch
 LEGEND_ROW, LEGEND_COLUMNS = 0.15, 2  # inches, below the axes; names side by side
@@ -167,7 +167,7 @@ def _draw_panel(figure, axes, panel: Panel):
     xs = [series.x for series in panel.series] + ([panel.density.x] if panel.density else [])
     ys = [series.y for series in panel.series] + ([panel.density.y] if panel.density else [])
     _set_axis(axes, "x", panel.x, xs)
-    _set_axis(axes, "y", panel.y, ys)
+    _set_axis(axes, "y", fitted(panel), ys)
     if rows := _legend_rows(panel):  # below the axes and their labels, where no line can be
         columns = -(-len(panel.series) // rows)
         lines = 1 + max((label.count("\n") for label in (panel.x.ticks or {}).values()), default=0)

@@ -94,6 +94,29 @@ def test_nothing_sticks_out_of_the_window(tab, tmp_path, width):
     assert tab.evaluate(OVERFLOW) <= 0
 
 
+TITLES_OUT = """[...document.querySelectorAll(".xtitle, .ytitle")].filter((title) => {
+    const inner = title.getBoundingClientRect(), outer = title.closest(".plot").getBoundingClientRect();
+    return inner.left < outer.left || inner.right > outer.right || inner.top < outer.top || inner.bottom > outer.bottom;
+}).map((title) => title.textContent)"""
+
+
+@pytest.mark.parametrize("width", [390, 1280])
+def test_titles_of_axes_are_whole(tab, tmp_path, width):
+    tab.resize(width, 900)
+    show(tab, tmp_path, page(conversations(), kv_bytes_per_token=131_072))
+    assert tab.evaluate(TITLES_OUT) == []
+
+
+def test_the_navigation_shows_that_it_goes_on(tab, tmp_path):
+    tab.resize(900, 900)
+    show(tab, tmp_path, page(conversations()))
+    hint = "getComputedStyle(document.querySelector('nav'), '::after').visibility"
+    assert tab.evaluate(hint) == "visible"
+    tab.evaluate("""new Promise((done) => { const nav = document.querySelector("nav");
+        nav.scrollLeft = nav.scrollWidth; setTimeout(done, 300); })""")
+    assert tab.evaluate(hint) == "hidden"
+
+
 def test_names_are_text_and_never_markup(tab, tmp_path):
     evil = "</script><img src=x onerror=window.caught=1>"
     show(tab, tmp_path, page(conversations(), conversations(), names=(evil, "<b>b</b>")))

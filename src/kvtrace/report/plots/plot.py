@@ -208,6 +208,27 @@ class Panel:
     legend: bool = True  # the names of several series are shown; False where ticks name them
 
 
+LINES = ("line", "dash", "step", "dots", "points")
+
+
+def fitted(panel: Panel) -> Axis:
+    """The vertical axis of a panel. Lines that all lie in its upper half get an axis that begins near the lowest one.
+
+    >>> rates = [Series("lru", np.array([1, 2]), np.array([0.8, 0.9]))]
+    >>> fitted(Panel("", y=Axis("hit rate", percent=True, limits=(0, 1)), series=rates)).limits
+    (0.79, 0.91)
+    """
+    axis = panel.y
+    values = [part for series in panel.series for part in (series.y, series.low, series.high) if part is not None]
+    if not values or not axis.limits or axis.limits[0] or any(series.style not in LINES for series in panel.series):
+        return axis
+    low, high = float(min(map(np.min, values))), float(max(map(np.max, values)))
+    if not 0 < high < 2 * low:
+        return axis
+    beyond = 0.1 * ((high - low) or high)
+    return replace(axis, limits=(round(low - beyond, 6), round(min(high + beyond, axis.limits[1] or np.inf), 6)))
+
+
 @dataclass(frozen=True, eq=False)
 class Plot:
     """Panels that answer one question."""
