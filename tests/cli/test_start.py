@@ -170,7 +170,7 @@ def test_nothing_is_overwritten(tmp_path, monkeypatch, capsys):
     ("arguments", "status", "sentence"),
     [
         (["none.jsonl"], 3, "none.jsonl"),
-        (["empty.jsonl"], 3, "the log has no rows"),
+        (["empty.jsonl"], 3, "the log is empty"),
         (["-"], 2, "cannot be a pipe or stdin"),
         ([str(LOG), "--target", "2s"], 2, "'2s' is not a target. Example: ttft=2s"),
         ([str(LOG), "--model", "no-such-model"], 2, "no-such-model"),
@@ -208,13 +208,6 @@ def test_a_line_wraps_below_its_text():
 def test_the_examples_run(monkeypatch):
     monkeypatch.chdir(ROOT)
     assert doctest.testmod(from_log).failed == 0
-
-
-def test_the_command_is_the_function():
-    options = {param.name for param in commands.commands["start"].params}
-    parameters = {*inspect.signature(kvtrace.start).parameters}
-    assert options - parameters == {"inputs", "as_json", "quiet"}
-    assert parameters - options == {"log", "on_step"}
 
 
 def test_a_trace_that_states_more_blocks_than_its_tokens_is_planned(tmp_path):

@@ -24,7 +24,6 @@ ROOMS = (kvtrace.ingest, kvtrace.privacy, kvtrace.trace, kvtrace.synthesis, kvtr
 RUN = (CacheSetup, InstanceSetup)
 FUNCTIONS = {  # function -> its records, and the fields that it does not have
     "anonymize": ((EncodingOptions, ReleaseOptions), set()),
-    "start": ((StartOptions,), set()),
     "lint": (
         (EncodingOptions,),
         {"outputs", "tenant_field", "isolate_tenants", "arrivals", "request_sample", "on_mismatch"},
