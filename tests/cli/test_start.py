@@ -214,4 +214,4 @@ def test_a_trace_that_states_more_blocks_than_its_tokens_is_planned(tmp_path):
     rows = [{"timestamp": 1000 * n, "input_length": 700, "output_length": 5, "hash_ids": [0, 1, 2]} for n in range(4)]
     (tmp_path / "day.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     trace = kvtrace.read(tmp_path / "day.jsonl", block_size=512, tail="stated")
-    assert kvtrace.plan(trace, kvtrace.serving.Deployment("llama-3.1-8b", gpu="h100")).instances.best.instances == 1
+    assert kvtrace.serving.plan(trace, kvtrace.serving.Deployment("llama-3.1-8b", gpu="h100")).instances.best.instances == 1

@@ -18,7 +18,8 @@ from tests.unaudited import write
 
 MODEL = "--model llama-3.1-8b --gpu h100"
 ARGUMENTS = {  # command -> what it needs beside the option; the default is a trace
-    "lint": "log.jsonl", "anonymize": "log.jsonl -o out.jsonl", "convert": "trace.jsonl -o out.jsonl",
+    "start": "log.jsonl -o out", "lint": "log.jsonl", "anonymize": "log.jsonl -o out.jsonl",
+    "convert": "trace.jsonl -o out.jsonl",
     "record": "-o out --otlp 127.0.0.1:0 --for 1s", "watch": "--otlp 127.0.0.1:0",
     "release": "trace.jsonl -o out.jsonl", "join": "trace.jsonl -o out.jsonl",
     "analyze": "trace.jsonl --model llama-3.1-8b", "compare": "trace.jsonl trace.jsonl",

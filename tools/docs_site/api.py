@@ -1,4 +1,4 @@
-"""The pages of the Python API: each public name of `kvtrace/__init__.pyi`, grouped by the room where it lives."""
+"""The pages of the Python API: each public name of a room's `__init__.pyi`; commands have pages of their own."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import NamedTuple
 
 ROOT = Path(__file__).resolve().parents[2]
-STUB = ROOT / "src/kvtrace/__init__.pyi"
-ROOMS = {  # room, or file outside of all rooms -> title of its page, in reading order
-    "from_log": "From a log to an answer",
+PACKAGE = ROOT / "src/kvtrace"
+MADE_WITH_LITELLM = {"LiteLLMCallback"}  # docs/capture/record.md has it
+ROOMS = {  # room -> title of its page, in reading order
     "trace": "Traces",
     "formats": "Files",
     "ingest": "Logs",
@@ -20,6 +20,7 @@ ROOMS = {  # room, or file outside of all rooms -> title of its page, in reading
     "serving": "Serving",
     "synthesis": "Synthesis",
     "report": "Reports",
+    "capture": "Live sources",
     "_base": "Errors",
 }
 
@@ -37,14 +38,20 @@ class PublicName(NamedTuple):
 
 
 def public_names() -> list[PublicName]:
-    """All public names in the order of the stub.
+    """All public names of the rooms, and the errors, in the order of the stubs.
 
     >>> [name.module for name in public_names() if name.name == "read"]
     ['kvtrace.formats.reading']
     """
-    tree = ast.parse(STUB.read_text(encoding="utf-8"))
-    imports = (node for node in tree.body if isinstance(node, ast.ImportFrom))
-    return [PublicName(alias.name, f"kvtrace.{node.module}") for node in imports for alias in node.names]
+    rooms = [_names_of("kvtrace", PACKAGE, only="_base")]
+    rooms += [_names_of(f"kvtrace.{room}", PACKAGE / room) for room in ROOMS if room != "_base"]
+    return [one for names in rooms for one in names if one.name not in MADE_WITH_LITELLM]
+
+
+def _names_of(package: str, folder: Path, only: str = "") -> list[PublicName]:
+    tree = ast.parse((folder / "__init__.pyi").read_text(encoding="utf-8"))
+    imports = (node for node in tree.body if isinstance(node, ast.ImportFrom) and (node.module or "").startswith(only))
+    return [PublicName(alias.name, f"{package}.{node.module}") for node in imports for alias in node.names]
 
 
 def path_of(room: str) -> str:
@@ -62,17 +69,20 @@ def page(room: str) -> str:
         (one for one in public_names() if one.room == room), key=lambda one: (one.name[0].isupper(), one.name)
     )
     listing = ", ".join(f"[`{one.name}`][{one.module}.{one.name}]" for one in names)
-    sections = [f"# {ROOMS[room]}", f"{_sentence(room)}", f"In `import kvtrace`: {listing}."]
+    sections = [f"# {ROOMS[room]}", f"{_sentence(room)}", f"In `{_package(room)}`: {listing}."]
     return "\n\n".join([*sections, *map(_directive, names)]) + "\n"
+
+
+def _package(room: str) -> str:
+    return "kvtrace" if room == "_base" else f"kvtrace.{room}"
 
 
 def _sentence(room: str) -> str:
     """The first paragraph of the room's docstring."""
-    package = ROOT / "src/kvtrace"
-    file = package / room / "__init__.py" if (package / room).is_dir() else package / f"{room}.py"
-    tree = ast.parse(file.read_text(encoding="utf-8"))
+    tree = ast.parse((ROOT / "src/kvtrace" / room / "__init__.py").read_text(encoding="utf-8"))
     return " ".join((ast.get_docstring(tree) or "").split("\n\n")[0].split())
 
 
 def _directive(one: PublicName) -> str:
-    return f"::: {one.module}.{one.name}\n    options:\n      heading: kvtrace.{one.name}\n      toc_label: {one.name}"
+    heading = f"{_package(one.room)}.{one.name}"
+    return f"::: {one.module}.{one.name}\n    options:\n      heading: {heading}\n      toc_label: {one.name}"
