@@ -1,7 +1,6 @@
 """`kvtrace start`: ten lines from any log, which name what is unknown or assumed; a part that fails loses no other."""
 
 import doctest
-import inspect
 import json
 import shlex
 from pathlib import Path
@@ -11,7 +10,7 @@ import pytest
 import kvtrace
 from kvtrace import from_log
 from kvtrace._base.errors import UsageError
-from kvtrace.cli import commands, run
+from kvtrace.cli import run
 from kvtrace.from_log import parse_target
 from kvtrace.report.answer import WIDTH, AnswerLine
 from tests.docs import ROOT
@@ -214,4 +213,7 @@ def test_a_trace_that_states_more_blocks_than_its_tokens_is_planned(tmp_path):
     rows = [{"timestamp": 1000 * n, "input_length": 700, "output_length": 5, "hash_ids": [0, 1, 2]} for n in range(4)]
     (tmp_path / "day.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     trace = kvtrace.read(tmp_path / "day.jsonl", block_size=512, tail="stated")
-    assert kvtrace.serving.plan(trace, kvtrace.serving.Deployment("llama-3.1-8b", gpu="h100")).instances.best.instances == 1
+    assert (
+        kvtrace.serving.plan(trace, kvtrace.serving.Deployment("llama-3.1-8b", gpu="h100")).instances.best.instances
+        == 1
+    )

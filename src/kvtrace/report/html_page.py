@@ -208,9 +208,7 @@ def fill(
     environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
     sections = [_section(name, plot) for name, plot in plots.items() if any(not panel.missing for panel in plot.panels)]
     of_plan = [section for section in sections if section["id"].startswith("plan-")]
-    figures = {
-        panel["id"]: panel.pop("figure") for section in sections for panel in section["panels"]
-    }
+    figures = {panel["id"]: panel.pop("figure") for section in sections for panel in section["panels"]}
     return environment.from_string(_asset("page.html.jinja")).render(
         title=title,
         story=story,
