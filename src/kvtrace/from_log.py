@@ -286,14 +286,15 @@ class _Start:
         self.step("plan")
         with self.part("plan"):
             result = plan(known, deployment, self.target)
+        answer = Answer(
+            trace=trace, log=log, deployment=deployment, why_gpus=why, assumed=self.assumed, curve=curve, saving=saving,
+            plan=result, missing=self.missing, notes=self.notes, files=self.files, **parts,
+        )  # fmt: skip
         self.step("report")
         with self.part("page"):
-            self.write_page(trace, None if "prefixes" in self.assumed else result, model)
-        return Answer(
-            trace=trace, log=log, deployment=deployment, why_gpus=why, assumed=self.assumed, curve=curve, saving=saving,
-            plan=result, missing=self.missing, notes=self.notes, folder=str(self.folder) if self.files else "",
-            files=self.files, next=self.commands(path, logs, model, parts.get("lint")), **parts,
-        )  # fmt: skip
+            self.write_page(answer, model)
+        commands = self.commands(path, logs, model, parts.get("lint"))
+        return replace(answer, folder=str(self.folder) if self.files else "", next=commands)
 
     def plannable(self, trace: Trace) -> Trace:
         """The trace with what a plan needs and the log does not tell: no hits, and answers of one length."""
@@ -309,15 +310,15 @@ class _Start:
             trace = assume_outputs(trace, ANSWER_TOKENS)
         return trace
 
-    def write_page(self, trace: Trace, result: Plan | None, model: str) -> None:
-        """Write the report page."""
+    def write_page(self, answer: Answer, model: str) -> None:
+        """Write the report page, which begins with the answer's lines."""
         from .report.html_page import write_report
         from .serving.models.layers import chosen
 
         self.make_folder()
         self.files += write_report(
-            self.folder / "report.html", trace, names=(self.folder.name, ""), plan=result,
-            kv_bytes_per_token=chosen(model, None),
+            self.folder / "report.html", answer.trace, names=(self.folder.name, ""), lines=answer.lines,
+            plan=None if "prefixes" in self.assumed else answer.plan, kv_bytes_per_token=chosen(model, None),
         )  # fmt: skip
 
     def make_folder(self) -> None:

@@ -1,6 +1,7 @@
 """`kvtrace start`: ten lines from any log, which name what is unknown or assumed; a part that fails loses no other."""
 
 import doctest
+import html
 import json
 import shlex
 from pathlib import Path
@@ -53,6 +54,12 @@ def test_an_answer_prints_its_lines_within_eighty_columns(answer):
     wrapped = [text for each in answer.lines for text in each.wrapped().splitlines()]
     assert max(map(len, wrapped)) <= WIDTH
     assert str(answer).splitlines()[: len(wrapped)] == wrapped
+
+
+def test_the_page_begins_with_the_answer(answer):
+    page = (Path(answer.folder) / "report.html").read_text()
+    first = html.unescape(page[page.index("<body>") : page.index("<nav>")])
+    assert [line.text in first for line in answer.lines] == [True] * len(answer.lines)
 
 
 def test_an_answer_has_its_parts_and_the_model_of_the_log(answer):

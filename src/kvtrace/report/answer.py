@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from ..privacy.account import Account
     from ..privacy.publishing import Published
     from ..serving.deployment import Deployment
-    from ..serving.planning.plan_result import Plan, RouterPlan
+    from ..serving.planning.plan_result import Plan
     from ..trace.trace import Trace
 
 SCHEMA = 1  # version of the keys of to_dict
@@ -389,36 +389,11 @@ def recommended(plan: Plan, assumed: Sequence[str] = ()) -> str:
         plan: The plan.
         assumed: What was assumed for it: model, times, outputs, prefixes.
     """
-    part, setting = plan.instances, plan.setting
-    best, target, each = part.best, part.target, setting.gpus_per_instance
-    goal = f"p{100 * target.quantile:g} time to first token"
-    model = f"{setting.model}{' (assumed)' if 'model' in assumed else ''}"
+    part = plan.instances
+    model = f"{plan.setting.model}{' (assumed)' if 'model' in assumed else ''}"
     conditions = ", ".join(words for name, words in CONDITIONS.items() if name in assumed)
     lead = f"{conditions}: " if conditions else ""
-    gpu = setting.gpu.upper()
-    if best is None:
-        reason = next((row.reason for row in part.routers if row.instances is None), "")
-        return f"{lead}no number of {gpu}s gives {model} a {goal} of {target.ttft_s:g} s. {reason}"
-    size = "" if each == 1 else f", {counted(best.instances, 'instance')} of {each}"
-    router = f" behind a router of kind {best.router}" if best.instances > 1 else ""
-    idle = f" {IDLE}" if best.instances > 1 and best.utilisation < MOSTLY_IDLE else ""
-    return (
-        f"{lead}{best.instances * each:,} x {gpu}{size} ({best.instances * setting.usd_per_instance_hour:,.2f} USD an "
-        f"hour) with {model} in vLLM{router}: {goal} {best.ttft_s:.2g} s (target {target.ttft_s:g} s), "
-        f"{best.utilisation:.0%} busy.{_fewer(best)}{_sure(plan)}{idle}"
-    )
-
-
-def _fewer(best: RouterPlan) -> str:
-    """The time with one instance fewer, which misses the target."""
-    times = [point.ttft_s for point in best.curve if point.instances == best.instances - 1 and not point.meets]
-    return f" One instance fewer has {times[0]:,.2g} s." if times else ""
-
-
-def _sure(plan: Plan) -> str:
-    """The number of GPUs that the errors of simulated times make sure."""
-    error, best = plan.instances.model_error, plan.instances.best
-    if error is None or best is None or error.sure_instances in (None, best.instances):
-        return ""
-    gpus = (error.sure_instances or 0) * plan.setting.gpus_per_instance
-    return f" {gpus:,} are sure: simulated times were wrong by up to {error.error:.0%}."
+    sentence = plan.answer.sentence.removeprefix("Run ").replace("TTFT", "time to first token")
+    is_idle = part.best is not None and part.best.instances > 1 and part.best.utilisation < MOSTLY_IDLE
+    idle = f" {IDLE}" if is_idle else ""
+    return f"{lead}{sentence}. Model: {model}, in vLLM; target: {part.target.ttft_s:g} s.{idle}"

@@ -56,6 +56,7 @@ def page(
     policies: Sequence[str] = (),
     capacity: int | None = None,
     explanation: Explanation | None = None,
+    lines: Sequence[tuple[str, str]] = (),
 ) -> str:
     """Build the HTML report of a trace, or of two traces and their differences.
 
@@ -82,7 +83,7 @@ def page(
     """
     return _page(
         trace, other, names=names, title=title, kv_bytes_per_token=kv_bytes_per_token, plan=plan, policies=policies,
-        capacity=capacity, explanation=explanation,
+        capacity=capacity, explanation=explanation, lines=lines,
     )[0]  # fmt: skip
 
 
@@ -132,7 +133,18 @@ def check_output(path: str | Path) -> None:
     require_place(path)
 
 
-def _page(trace, other, *, names=("trace", "other"), title=None, plan=None, explanation=None, on_step=None, **options):
+def _page(
+    trace,
+    other,
+    *,
+    names=("trace", "other"),
+    title=None,
+    plan=None,
+    explanation=None,
+    on_step=None,
+    lines=(),
+    **options,
+):
     """The page and its plots; the other options are those of a Study."""
     studies = [
         Study(whole, printable(name), explanation=causes, **options)
@@ -140,7 +152,7 @@ def _page(trace, other, *, names=("trace", "other"), title=None, plan=None, expl
         if whole is not None
     ]
     plots = draw(*studies, plan=plan, on_step=on_step)
-    return render(studies, plots, title, plan), plots
+    return render(studies, plots, title, plan, lines), plots
 
 
 def draw(
@@ -163,7 +175,10 @@ def draw(
     return plots
 
 
-def render(studies: list[Study], plots: dict[str, Plot], title: str | None = None, plan: Plan | None = None) -> str:
+def render(
+    studies: list[Study], plots: dict[str, Plot], title: str | None = None, plan: Plan | None = None,
+    lines: Sequence[tuple[str, str]] = (),
+) -> str:  # fmt: skip
     """Build the page from finished plots."""
     return fill(
         plots,
@@ -175,6 +190,7 @@ def render(studies: list[Study], plots: dict[str, Plot], title: str | None = Non
         definitions=DEFINITIONS,
         fidelity=_fidelity(fidelity(*studies)) if len(studies) > 1 else None,
         plan=None if plan is None else _plan(plan),
+        lines=lines,
     )
 
 
@@ -189,6 +205,7 @@ def fill(
     notes: Sequence[str] = (),
     fidelity: dict[str, Any] | None = None,
     plan: dict[str, Any] | None = None,
+    lines: Sequence[tuple[str, str]] = (),
 ) -> str:
     """Fill page.html.jinja.
 
@@ -202,6 +219,7 @@ def fill(
         notes: Sentences below the tables.
         fidelity: The tables and notes of a comparison.
         plan: The tables and the sentence of a plan.
+        lines: The answer in lines (name, sentences), for the first screen in place of the story.
     """
     from jinja2 import Environment, StrictUndefined
 
@@ -212,6 +230,7 @@ def fill(
     return environment.from_string(_asset("page.html.jinja")).render(
         title=title,
         story=story,
+        lines=lines,
         heads=heads,
         fidelity=fidelity,
         plan=None if plan is None else {"sections": of_plan, **plan},
