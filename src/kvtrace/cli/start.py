@@ -16,7 +16,7 @@ from .output import Outcome, console, print_json
 from .source_options import LOG_FORMAT, LOGS
 
 
-@click.command("start", cls=Command, groups={"--block-size": "Blocks"}, examples=(
+@click.command("start", cls=Command, page="index.md", groups={"--block-size": "Blocks"}, examples=(
     "kvtrace start log.jsonl",
     "kvtrace start 'logs/*.jsonl' -o answer --model llama-3.1-70b --gpu h200 --target ttft=500ms",
 ))
