@@ -293,7 +293,7 @@ class _Start:
         self.step("report")
         with self.part("page"):
             self.write_page(answer, model)
-        commands = self.commands(path, logs, model, parts.get("lint"))
+        commands = self.commands(path, logs, model, deployment.gpus_per_instance, parts.get("lint"))
         return replace(answer, folder=str(self.folder) if self.files else "", next=commands)
 
     def plannable(self, trace: Trace) -> Trace:
@@ -330,17 +330,20 @@ class _Start:
                 raise unwritable(self.folder, error) from None
             self.is_made = True
 
-    def commands(self, path: str, logs: list[str], model: str, lint: LintReport | None) -> list[str]:
-        """Three commands to paste."""
+    def commands(self, path: str, logs: list[str], model: str, gpus: int, lint: LintReport | None) -> list[str]:
+        """Three commands to paste, with the options of this run."""
         name, log = pasted(path) if path else "TRACE", " ".join(map(pasted, logs))
         if "prefixes" in self.assumed:
             watched = "kvtrace record --proxy 8001 --upstream http://127.0.0.1:8000 -o traces"
             return [f"kvtrace analyze {name}", f"kvtrace audit {name}", watched]
-        on = f"--model {pasted(model)} --gpu {pasted(self.options.gpu or GPU)}"
+        on = f"--model {pasted(model)} --gpu {pasted(self.options.gpu or GPU)}" + f" --gpus {gpus}" * (gpus > 1)
+        price, target = self.options.gpu_price, f"--ttft {self.target.ttft_s:g}s"
+        target += "" if self.target.quantile == PlanTarget().quantile else f" --quantile {self.target.quantile:g}"
+        target += "" if price is None else f" --gpu-price {price:g}"
         outputs = f" --assume-output {ANSWER_TOKENS}" if "outputs" in self.assumed else ""
         third = f"kvtrace audit {name}" if logs else f"kvtrace analyze {name}"
         return [
-            f"kvtrace plan {name} {on} --ttft {self.target.ttft_s:g}s{outputs}",
+            f"kvtrace plan {name} {on} {target}{outputs}",
             f"kvtrace explain {name} {on}{outputs}",
             f"kvtrace lint {log}" if lint is not None and lint.findings else third,
         ]

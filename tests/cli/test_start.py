@@ -102,6 +102,14 @@ def test_a_price_is_not_an_assumption(tmp_path):
     assert "gpu_price" not in answer.assumed
 
 
+def test_the_commands_to_paste_have_the_options_of_the_run(tmp_path, capsys):
+    options = ["--target", "ttft=3s,quantile=95%", "--gpu-price", "2.5", "--model", "llama-3.1-70b", "--json"]
+    assert run(["start", str(LOG), "-o", str(tmp_path / "answer"), *options]) == 0
+    plan, explain, _ = json.loads(capsys.readouterr().out)["next"]
+    assert plan.endswith("--model llama-3.1-70b --gpu h100 --gpus 2 --ttft 3s --quantile 0.95 --gpu-price 2.5")
+    assert explain.endswith("--gpus 2")
+
+
 def test_answers_of_unknown_length_are_assumed(tmp_path):
     rows = [{name: value for name, value in row.items() if name != "response"} for row in rows_of()]
     answer = answer_of(tmp_path, rows)
