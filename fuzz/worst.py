@@ -247,8 +247,10 @@ def option_runs(folder: Path, command: str, forms: slice = slice(None)) -> Itera
 
 
 def measured(folder: Path, line: str, seconds: int = SECONDS) -> tuple[int, float, int, str]:
-    """The status of a command in a child, its seconds of processor time, its peak in MB, and what it prints."""
-    mapped = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+    """The status of a command in a child, its seconds of processor time, its MB beyond this process, and its words."""
+    mapped, resident = (
+        int(pages) * resource.getpagesize() for pages in Path("/proc/self/statm").read_text().split()[:2]
+    )
     child = os.fork()
     if not child:
         try:
@@ -259,10 +261,16 @@ def measured(folder: Path, line: str, seconds: int = SECONDS) -> tuple[int, floa
         finally:
             os._exit(99)
     _, status, used = os.wait4(child, 0)
+    beyond = max(0, (used.ru_maxrss >> 10) - (resident >> 20))
     text = (folder / "said.txt").read_text(errors="replace")
     for path in folder.glob("*out.*"):
         path.unlink() if path.is_file() else shutil.rmtree(path)
-    return os.waitstatus_to_exitcode(status), used.ru_utime + used.ru_stime, used.ru_maxrss >> 10, text
+    return (
+        os.waitstatus_to_exitcode(status),
+        used.ru_utime + used.ru_stime,
+        beyond,
+        text,
+    )
 
 
 def fault(status: int, text: str) -> str | None:

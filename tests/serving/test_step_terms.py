@@ -155,7 +155,7 @@ def planned(errors):
     )
     time = TimeSetup(deployment=Deployment("llama-3.1-8b", gpu="a100", max_num_batched_tokens=8192))
     target = PlanTarget(ttft_s=0.7, routers=("round-robin",)).on(time)
-    return trace, target, instances(trace, target, errors)
+    return trace, target, instances(trace, target, errors)[0]
 
 
 def test_the_interval_of_a_plan_is_that_of_the_target_moved_by_the_error():

@@ -263,7 +263,7 @@ def test_sessions_cross_to_mooncake_when_asked_to(tmp_path):
 @pytest.mark.parametrize(
     ("options", "status", "expected"),
     [
-        (["--to", "xml"], 2, "'xml' is neither a format nor a client"),
+        (["--to", "xml"], 2, "'xml' is not a format or a client"),
         (["--start", "10"], 2, "not a duration"),
         (["--start", "1h"], 2, "none of the 4 requests"),
         (["--sample", "0"], 2, "share"),

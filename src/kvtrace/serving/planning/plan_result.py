@@ -11,6 +11,7 @@ from ..routers import RouterName
 from ..serving_run import TPOT, TTFT, Quantiles
 
 SCHEMA = 5  # version of the keys
+BEYOND = "beyond what the costs were measured for"  # of an assumption, with --extrapolate
 
 
 def seconds(value: float) -> str:

@@ -35,6 +35,7 @@ from ..run_options import TimeSetup
 from ..serving_run import ServingRun
 from .plan_answer import GIVEN, plan_answer
 from .plan_result import (
+    BEYOND,
     BlockSizePlan,
     BlockSizesPlan,
     InstancesPlan,
@@ -187,7 +188,7 @@ def _within(result: Plan, costs: Costs, run: ServingRun, extrapolate: bool) -> P
     if not over:
         return result
     part = result.instances
-    assumes = [*part.assumes, f"these instances go beyond what the costs were measured for ({excess(over)})"]
+    assumes = [*part.assumes, f"these instances go {BEYOND} ({excess(over)})"]
     return replace(result, instances=replace(part, assumes=assumes))
 
 
