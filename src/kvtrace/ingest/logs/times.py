@@ -69,7 +69,7 @@ class Unit:
 def stated(name: str) -> Unit:
     """The unit that the user set, for times of any origin; UsageError for an unknown name."""
     if name not in CHOICES[1:]:
-        raise wrong_word(name, "a unit of times", CHOICES[1:])
+        raise wrong_word(name, "a --time-unit", CHOICES)
     return Unit(name)
 
 
