@@ -78,7 +78,7 @@ def pipeline(log: str, profile: str = "standard", **options) -> float:
     from kvtrace.text import tokenizers
 
     tokenizer = tokenizers.load(TOKENIZER).wait()
-    tokenizers.load = lambda name: tokenizer  # type: ignore[assignment]
+    tokenizers.load = lambda name, **_: tokenizer  # type: ignore[assignment]
     start = time.perf_counter()
     release = ReleaseOptions(profile=profile)  # type: ignore[arg-type]
     anonymize_rows(log, EncodingOptions(tokenizer=TOKENIZER), release, **options)
