@@ -14,6 +14,7 @@ from kvtrace._base.errors import UsageError
 from kvtrace.cli import run
 from kvtrace.from_log import parse_target
 from kvtrace.report.answer import WIDTH, AnswerLine
+from kvtrace.text import trial
 from tests.docs import ROOT
 
 LOG = ROOT / "examples/raw_log.jsonl"
@@ -54,6 +55,11 @@ def test_an_answer_prints_its_lines_within_eighty_columns(answer):
     wrapped = [text for each in answer.lines for text in each.wrapped().splitlines()]
     assert max(map(len, wrapped)) <= WIDTH
     assert str(answer).splitlines()[: len(wrapped)] == wrapped
+
+
+def test_a_function_prints_nothing(tmp_path, capfd):
+    answer = kvtrace.start(LOG, output=tmp_path / "answer")
+    assert capfd.readouterr() == ("", "") and not trial.hides_panics and "run      1 x H100" in str(answer)
 
 
 def test_the_page_begins_with_the_answer(answer):

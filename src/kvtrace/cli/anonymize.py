@@ -25,7 +25,7 @@ from .options import (
     taken_release,
     tasks_of,
 )
-from .output import Outcome, console, print_line, print_table
+from .output import Outcome, console, is_silent, print_line, print_table
 from .source_options import BAD_ROWS, LOGS, bad_rows_allowed
 
 if TYPE_CHECKING:
@@ -143,7 +143,7 @@ def anonymize_command(inputs, output, key_file, resume, rejects, keep_order, ver
     """
     from ..text import preload, trial
 
-    trial.hides_panics = True
+    trial.hides_panics = not is_silent()  # a Python program may write to stderr from its own threads
     if any(map(os.path.exists, inputs)):  # else an error follows, which should not wait for the tokenizer
         preload.begin(options["tokenizer"], inputs)
     from .._base.file_locks import only_writer

@@ -9,7 +9,7 @@ import click
 from ..ingest.encoding_options import EncodingOptions
 from .help import Command
 from .options import json_option, taken
-from .output import Outcome, console, print_json, print_notes
+from .output import Outcome, console, is_silent, print_json, print_notes
 from .source_options import ALLOW_TRUNCATED, BAD_ROWS, LOG_FORMAT, LOGS, PROMPTS, bad_rows_allowed
 
 
@@ -34,7 +34,7 @@ def lint_command(inputs, on_error, max_errors, fail, as_json, quiet, **options):
     """
     from ..text import preload, trial
 
-    trial.hides_panics = True
+    trial.hides_panics = not is_silent()  # a Python program may write to stderr from its own threads
     if any(map(os.path.exists, inputs)):  # else an error follows, which should not wait for the tokenizer
         preload.begin(options["tokenizer"], inputs)
     from .._base.errors import UsageError

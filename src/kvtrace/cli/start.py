@@ -12,7 +12,7 @@ from ..privacy.release_options import ReleaseOptions
 from .completion import gpus
 from .help import Command
 from .options import QUIET, record_options, taken
-from .output import Outcome, console, print_json
+from .output import Outcome, console, echo, is_silent, print_json
 from .source_options import LOG_FORMAT, LOGS
 
 
@@ -36,9 +36,9 @@ def start_command(inputs, as_json, quiet, **options):
     from ..report.progress import Steps
     from ..text import preload, trial
 
-    trial.hides_panics = True
+    trial.hides_panics = not is_silent()  # a Python program may write to stderr from its own threads
     if any(map(os.path.exists, inputs)):
-        preload.begin(options["tokenizer"])
+        preload.begin(options["tokenizer"], inputs)
     with Steps(console(), quiet) as steps:
         answer = answer_from(
             inputs, taken(StartOptions, options), taken(EncodingOptions, options), taken(ReleaseOptions, options),
@@ -47,5 +47,5 @@ def start_command(inputs, as_json, quiet, **options):
     if as_json:
         print_json(answer.to_dict())
     else:
-        click.echo(answer.text())
+        echo(answer.text())
     return Outcome(answer)

@@ -7,7 +7,7 @@ import click
 from .completion import Name, prompt_forms
 from .help import Command
 from .options import BLOCK_SIZE_OF_TRACE, QUIET_ERRORS
-from .output import Outcome, console, print_lines
+from .output import Outcome, console, is_silent, print_lines
 
 
 @click.command("texts", cls=Command, page="text/tokenizers.md", groups={"--model": "Text", "--seed": "Text"}, types={"--to": Name(prompt_forms)}, examples=(
@@ -37,7 +37,7 @@ def texts_command(trace, output, tokenizer, to, words, block_size, quiet, **opti
     from ..text.prompts.writing import check_output
     from ..text.tokenizer_files import tokenizer_of
 
-    trial.hides_panics = True
+    trial.hides_panics = not is_silent()  # a Python program may write to stderr from its own threads
     check_output(output)
     given = None if tokenizer is None else tokenizers.load(tokenizer)
     vocabulary = None if words is None else read_words(words)

@@ -17,7 +17,7 @@ from pathlib import Path
 
 from .._base.errors import UsageError
 
-hides_panics = False  # set by the command line: other programs may write to stderr from their own threads
+hides_panics = False  # set where a command runs as one: other programs may write to stderr from their own threads
 
 
 @contextmanager
