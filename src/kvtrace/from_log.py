@@ -11,6 +11,7 @@ import shutil
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from itertools import chain, count
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -98,7 +99,12 @@ def answer_from(
     *,
     on_step: Callable[[str], None] | None = None,
 ) -> Answer:
-    """As `start`, with the records of its options."""
+    """The answer of `kvtrace.start`: from a log, or from one trace, to a new folder.
+
+    Raises:
+        UsageError: An option is not valid, the folder exists, or the log is a pipe.
+        InputError: The log cannot be read, or holds no request.
+    """
     paths = [log] if isinstance(log, (str, os.PathLike)) else list(log)
     if any(str(path) == "-" for path in paths):
         raise UsageError(ONCE)
@@ -150,9 +156,9 @@ class _Start:
         """The model on one GPU at the price of the options."""
         from .serving.deployment import Deployment
         from .serving.hardware.gpus import gpu
-        from .serving.models.layers import chosen
+        from .serving.models.layers import kv_bytes_per_token
 
-        chosen(model, None)  # UsageError if there is no such model
+        kv_bytes_per_token(model)  # raises the UsageError for a model that kvtrace does not have
         device = gpu(self.options.gpu or GPU)
         if self.options.gpu_price is not None:
             device = replace(device, price_per_hour=self.options.gpu_price)
@@ -238,8 +244,8 @@ class _Start:
         kind = str(about.get("reader", reader.name)).replace("block-hash", "rows of timestamp, input and output")
         tokenizer = trace.meta.get("tokenizer") or {}
         name = tokenizer.get("name") or "the file that you named"
-        known = "no tokenizer of the log's model is here; --tokenizer names one" if reader.models else NO_MODEL
-        assumed = f" (assumed: {known})" if "tokenizer" in self.assumed else ""
+        reason = "no tokenizer of the log's model is here; --tokenizer names one" if reader.models else NO_MODEL
+        assumed = f" (assumed: {reason})" if "tokenizer" in self.assumed else ""
         counted = f"; tokenizer: {name}{assumed}" if tokenizer else ""
         return f"{kind}; times: {about.get('time', 'unknown')}{counted}; blocks of {trace.block_size:,} tokens"
 
@@ -278,14 +284,14 @@ class _Start:
         result: Plan | None = None
         with self.part("curve"):
             curve = hit_curve(view)
-        known = self.plannable(view)
+        planned = self.plannable(view)
         with self.part("memory"):
-            deployment, why = sized(known, deployment, self.target)
+            deployment, why = sized(planned, deployment, self.target)
         with self.part("saving"):
             saving = saving_of(view, curve, deployment)
         self.step("plan")
         with self.part("plan"):
-            result = plan(known, deployment, self.target)
+            result = plan(planned, deployment, self.target)
         answer = Answer(
             trace=trace, log=log, deployment=deployment, why_gpus=why, assumed=self.assumed, curve=curve, saving=saving,
             plan=result, missing=self.missing, notes=self.notes, files=self.files, **parts,
@@ -313,12 +319,12 @@ class _Start:
     def write_page(self, answer: Answer, model: str) -> None:
         """Write the report page, which begins with the answer's lines."""
         from .report.html_page import write_report
-        from .serving.models.layers import chosen
+        from .serving.models.layers import kv_bytes_per_token
 
         self.make_folder()
         self.files += write_report(
             self.folder / "report.html", answer.trace, names=(self.folder.name, ""), lines=answer.lines,
-            plan=None if "prefixes" in self.assumed else answer.plan, kv_bytes_per_token=chosen(model, None),
+            plan=None if "prefixes" in self.assumed else answer.plan, kv_bytes_per_token=kv_bytes_per_token(model),
         )  # fmt: skip
 
     def make_folder(self) -> None:
@@ -376,8 +382,9 @@ def sized(trace: Trace, deployment: Deployment, target: PlanTarget) -> tuple[Dep
 
 def _lint(paths: list[Any], encoding: EncodingOptions) -> LintReport:
     from .ingest.linting.linter import lint_log
+    from .ingest.preparation import DEFAULT_BLOCK_SIZE
 
-    return lint_log(paths, replace(encoding, block_size=encoding.block_size or 512))
+    return lint_log(paths, replace(encoding, block_size=encoding.block_size or DEFAULT_BLOCK_SIZE))
 
 
 def _free_folder(paths: list[Any], output: str | Path | None) -> Path:
@@ -391,11 +398,9 @@ def _free_folder(paths: list[Any], output: str | Path | None) -> Path:
         return folder
     name = Path(paths[0]).name if paths else ""
     stem = "".join(letter if letter.isalnum() or letter in "-_" else "-" for letter in name.split(".")[0]).strip("-")
-    base = f"kvtrace-{stem or 'log'}"
-    number = 1
-    while Path(base if number == 1 else f"{base}-{number}").exists():
-        number += 1
-    return Path(base if number == 1 else f"{base}-{number}")
+    base = Path(f"kvtrace-{stem or 'log'}")
+    names = chain([base], (Path(f"{base}-{number}") for number in count(2)))
+    return next(name for name in names if not name.exists())
 
 
 def _reason(error: KvtraceError) -> str:

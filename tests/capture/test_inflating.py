@@ -11,7 +11,7 @@ import zstandard
 
 from kvtrace._base.errors import RowError
 from kvtrace._base.input_files import open_read
-from kvtrace._base.json_values import MAX_VALUES, Crowded, parsed_json
+from kvtrace._base.json_values import MAX_VALUES, TooManyValues, parsed_json
 from kvtrace.capture import asgi
 from kvtrace.capture.proxy.exchange import Exchange
 from kvtrace.capture.proxy.rows import ExchangeRows, decoded
@@ -119,5 +119,5 @@ def test_values_are_counted_outside_of_strings():
         whole = b'["%b",1]' % (text * (MAX_VALUES + 1))
         assert parsed_json(whole) == parsed_json(whole.decode()) == orjson.loads(whole)
     assert parsed_json(b"[%b0]" % (b"1," * 2 * MAX_VALUES))[-1] == 0  # a prompt of token ids
-    with pytest.raises(Crowded):
+    with pytest.raises(TooManyValues):
         parsed_json(b'["%b"' % (b'\\\\","' * MAX_VALUES))

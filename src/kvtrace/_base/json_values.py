@@ -16,16 +16,16 @@ from .errors import RowError
 
 SMALL = 1 << 18  # bytes that are parsed uncounted
 MAX_VALUES = 500_000  # objects, lists and strings of a larger text; they take less than 256 MiB
-TOO_MANY = f"has more than {MAX_VALUES:,} values."
+TOO_MANY_VALUES = f"has more than {MAX_VALUES:,} values."
 _VALUE = re.compile(rb'[\[{]|"[^"]*"?')
 
 
-class Crowded(RowError):
+class TooManyValues(RowError):
     """A text or a body has more values than are read."""
 
 
 def parsed_json(text: bytes | str, field: str | None = None) -> Any:
-    """The value of a JSON text; Crowded if it has too many values, and orjson.JSONDecodeError if it is not valid.
+    """The value of a JSON text; TooManyValues if it has too many values, and orjson.JSONDecodeError if it is not valid.
 
     >>> parsed_json('{"a": [1]}')
     {'a': [1]}
@@ -35,12 +35,12 @@ def parsed_json(text: bytes | str, field: str | None = None) -> Any:
 
 
 def require_few_values(text: bytes | str, field: str | None = None) -> None:
-    """Crowded if the text, which need not be valid JSON, has too many values.
+    """TooManyValues if the text, which need not be valid JSON, has too many values.
 
     >>> require_few_values(b"[1, 2]")
     >>> require_few_values("[[]" + ", []" * MAX_VALUES + "]", "messages")
     Traceback (most recent call last):
-    kvtrace._base.json_values.Crowded: messages: has more than 500,000 values.
+    kvtrace._base.json_values.TooManyValues: messages: has more than 500,000 values.
     """
     if len(text) <= SMALL:
         return
@@ -49,4 +49,4 @@ def require_few_values(text: bytes | str, field: str | None = None) -> None:
         return
     data = data.replace(rb"\\", b"").replace(rb"\"", b"")  # what is left of the quotes are those around strings
     if next(islice(_VALUE.finditer(data), MAX_VALUES, None), None) is not None:
-        raise Crowded(TOO_MANY, field=field)
+        raise TooManyValues(TOO_MANY_VALUES, field=field)

@@ -6,7 +6,6 @@ Suffixes select gzip or zstd; `-` is stdout. A folder replaces an older one of i
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import errno
 import gzip
 import io
@@ -411,6 +410,8 @@ def _exchanged(one: str, other: str) -> bool:
 
     Python has no function for it. On Linux `renameat2` does it, on most file systems.
     """
+    import ctypes  # only data sets that replace others need it
+
     exchange = getattr(ctypes.CDLL(None, use_errno=True), "renameat2", None) if sys.platform == "linux" else None
     if exchange is None:
         return False

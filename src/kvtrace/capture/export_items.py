@@ -16,11 +16,11 @@ from typing import Any
 import orjson
 
 from .._base.errors import RowError
-from .._base.json_values import MAX_VALUES, SMALL, TOO_MANY, Crowded, parsed_json
+from .._base.json_values import MAX_VALUES, SMALL, TOO_MANY_VALUES, TooManyValues, parsed_json
 
 MAX_ITEMS = 100_000  # spans, log records or calls of a body
 MAX_AROUND = 10 * MAX_ITEMS  # fields of protobuf on the levels around them
-CROWDED = f"has more than {MAX_ITEMS:,} spans, log records or calls."
+TOO_MANY_ITEMS = f"has more than {MAX_ITEMS:,} spans, log records or calls."
 SPANS = ("resourceSpans", "scopeSpans", "spans")
 RECORDS = ("resourceLogs", "scopeLogs", "logRecords")
 BATCHES, RESOURCE, SCOPES, ITEMS = 1, 1, 2, 2  # numbers of the fields, equal for spans and log records
@@ -30,7 +30,7 @@ LENGTH_DELIMITED, SIZES = 2, {1: 8, 5: 4}  # wire types of protobuf
 def protobuf_items(body: bytes, item_type: Any, resource_of: Callable[[Any], Any] = bool) -> Iterator[tuple[Any, Any]]:
     """Each span or log record of an export request, after what `resource_of` makes of its parsed resource, once.
 
-    RowError if the export is not valid, Crowded if it holds too much.
+    RowError if the export is not valid, TooManyValues if it holds too much.
     """
     from opentelemetry.proto.resource.v1.resource_pb2 import Resource
 
@@ -41,7 +41,7 @@ def protobuf_items(body: bytes, item_type: Any, resource_of: Callable[[Any], Any
         for field, *place in _fields(body, begin, end):
             around -= 1
             if around < 0:
-                raise Crowded(CROWDED)
+                raise TooManyValues(TOO_MANY_ITEMS)
             if field == number:
                 yield place
 
@@ -54,7 +54,7 @@ def protobuf_items(body: bytes, item_type: Any, resource_of: Callable[[Any], Any
             for place in inside(ITEMS, *scope):
                 count += 1
                 if count > MAX_ITEMS:
-                    raise Crowded(CROWDED)
+                    raise TooManyValues(TOO_MANY_ITEMS)
                 item = item_type()
                 _merge(item, body, *place)
                 yield value, item
@@ -94,7 +94,7 @@ def _malformed() -> RowError:
 
 
 def _merge(message, body, begin, end):
-    """Add a message's bytes to it; RowError if they are not valid, Crowded if they have too many fields."""
+    """Add a message's bytes to it; RowError if they are not valid, TooManyValues if they have too many fields."""
     from google.protobuf.message import DecodeError
 
     if end - begin > SMALL:
@@ -113,7 +113,7 @@ def _require_few_fields(body, begin, end, descriptor):
         for number, *place in _fields(body, begin, end):
             left -= 1
             if left < 0:
-                raise Crowded(TOO_MANY)
+                raise TooManyValues(TOO_MANY_VALUES)
             if number in messages:
                 waiting.append((*place, messages[number]))
 
@@ -151,11 +151,11 @@ def json_calls(body: bytes) -> Iterator[dict[str, Any]]:
         _decoded(body, None, True)
         calls = _decoded(body, None, False)
     elif body.count(b"\n") + body.count(b"\r") > 2 * MAX_ITEMS:
-        raise Crowded(CROWDED)
+        raise TooManyValues(TOO_MANY_ITEMS)
     else:
         calls = [line for line in body.splitlines() if line.strip()]
         if len(calls) > MAX_ITEMS:
-            raise Crowded(CROWDED)
+            raise TooManyValues(TOO_MANY_ITEMS)
     for call in map(_loaded, calls):
         if call is not None:  # LiteLLM may send null for a call
             if type(call) is not dict:
@@ -183,7 +183,7 @@ def _decoded(body, names, is_counted):
     with suppress(msgspec.DecodeError, UnicodeDecodeError, RecursionError):  # they may quote the body
         export = _decoder(names, is_counted).decode(body)
     if _left.items < 0:
-        raise Crowded(CROWDED)
+        raise TooManyValues(TOO_MANY_ITEMS)
     if export is None:
         raise _malformed()
     return export

@@ -17,7 +17,7 @@ from typing import Any
 import orjson
 
 from .._base.errors import RowError
-from .._base.json_values import Crowded
+from .._base.json_values import TooManyValues
 from .asgi import Answer, Refusal, Route, plain, retry_later
 from .export_items import RECORDS, SPANS, json_calls, json_items, protobuf_items
 from .litellm_calls import needed
@@ -106,7 +106,7 @@ def refusals(reason: str) -> Iterator[None]:
     """Errors of a body as refusals: 413 if it holds too much, else 400 with this reason."""
     try:
         yield
-    except Crowded as error:
+    except TooManyValues as error:
         refusal = Refusal(413, f"The body {error.reason} Send smaller batches.")
     except RowError:
         refusal = Refusal(400, reason)

@@ -15,12 +15,11 @@ import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from datetime import timedelta
-from difflib import get_close_matches
 from typing import Any
 
 import click
 
-from .._base.errors import KvtraceError, UsageError
+from .._base.errors import KvtraceError, UsageError, nearest
 from . import SECTIONS, commands
 from .help import RecordOption
 from .output import Outcome, silent
@@ -44,7 +43,7 @@ FILES_ALONE: dict[str, set[str]] = {  # these commands read their traces as file
     "check": set(), "audit": {"against"}, "convert": set(), "release": {"against"}, "sweep": {"traces"},
     "synthesize": {"mixed"},
 }  # fmt: skip
-MADE = {"anonymize", "convert", "release", "join", "synthesize"}  # without an output they return the trace
+RETURN_TRACES = {"anonymize", "convert", "release", "join", "synthesize"}  # where no output is named
 ANYTHING = {"policies", "policy", "model_config", "gpu", "gpu_name"}  # may be a class, a mapping or a value of ours
 
 
@@ -74,7 +73,7 @@ def signature_of(command: click.Command) -> inspect.Signature:
     rows = []
     for name, param in parameters_of(command):
         is_first = isinstance(param, click.Argument) or name in FIRST.get(str(command.name), ())
-        needed = param.required and not (name == "output" and command.name in MADE)
+        needed = param.required and not (name == "output" and command.name in RETURN_TRACES)
         kind = inspect.Parameter.POSITIONAL_OR_KEYWORD if is_first else inspect.Parameter.KEYWORD_ONLY
         rows.append(inspect.Parameter(name, kind, default=inspect.Parameter.empty if needed else default_of(param)))
     rows.sort(key=lambda row: (row.kind, row.kind == row.POSITIONAL_OR_KEYWORD and row.default is not row.empty))
@@ -126,14 +125,14 @@ def _run(command: click.Command, given: Mapping[str, Any]) -> Any:
         values |= {"quiet": True} if "quiet" in values else {}
         if name in FILES_ALONE:
             values = {key: _as_files(value, stack) for key, value in values.items()}
-        made = None
-        if name in MADE and values["output"] is None and not (values.get("check") or values.get("save_model")):
-            made = values["output"] = os.path.join(stack.enter_context(tempfile.TemporaryDirectory()), "trace.jsonl")
+        temporary = None
+        if name in RETURN_TRACES and values["output"] is None and not (values.get("check") or values.get("save_model")):
+            temporary = values["output"] = os.path.join(stack.enter_context(tempfile.TemporaryDirectory()), "trace.jsonl")
         outcome = callback(**values)
-        if made is not None:
+        if temporary is not None:
             from ..formats import reading
 
-            return reading.read(made)
+            return reading.read(temporary)
     result = outcome.result if isinstance(outcome, Outcome) else outcome
     return result.runs[0] if name == "simulate" and _is_one(given) and len(result.runs) == 1 else result
 
@@ -240,7 +239,7 @@ def _python_words(command: click.Command, text: str) -> str:
 
 def _require_names(name: str, signature: inspect.Signature, options: Mapping[str, Any]) -> None:
     for option in options.keys() - signature.parameters.keys():
-        near = get_close_matches(option, signature.parameters, 1)
+        near = nearest(option, signature.parameters)
         hint = f" Did you mean {near[0]}?" if near else f" Choose from {', '.join(signature.parameters)}."
         raise TypeError(f"kvtrace.{name} has no option {option!r}.{hint}")
 
@@ -256,7 +255,7 @@ def _help_of(command: click.Command) -> str:
         lines.append(f"    {name}: {about}")
     if command.name == "simulate":
         lines += ["", "Returns:", "    A Simulation of one capacity, policy, engine and router; Simulations of several."]
-    if command.name in MADE:
+    if command.name in RETURN_TRACES:
         lines += ["", "Returns:", "    The trace; with output the names of the files, and what is known of them."]
     return _python_words(command, "\n".join(lines))
 

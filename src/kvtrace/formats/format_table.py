@@ -74,6 +74,11 @@ def is_trace(path: str | Path) -> bool:
     head = _head(path)
     if head[:4] == PARQUET or is_session(head) or agentic_mooncake.SCHEMA.encode() in head.partition(b"\n")[0]:
         return True
+    return _holds_rows(head)
+
+
+def _holds_rows(head: bytes) -> bool:
+    """Whether a first row has block ids and a length, and is no row of hashes that an engine logs."""
     return bool(_TRACE.match(head)) and b'"input_length"' in head and not _HASHES.match(head)
 
 
@@ -100,7 +105,7 @@ def _no_log(name, head):
     """The error for a file with this head, if it is certainly something other than a raw log."""
     if companion := _companion(name, head):
         return companion
-    if _TRACE.match(head) and b'"input_length"' in head and not _HASHES.match(head):
+    if _holds_rows(head):
         return InputError(f"{name}: is a trace, not a raw log. To release it: kvtrace release {name} -o TRACE")
     if head[:4] == PARQUET:
         return InputError(

@@ -4,9 +4,10 @@ Requests are drawn from the log, independently and of each contributor one on av
 the prefix that it shares with at least k drawn contributors, whether it extends an earlier request of its contributor,
 and its lengths on a coarse grid. Cells of fewer than k drawn contributors climb to a coarser grid, or are left out. New
 rows are made of the cells: lengths within the cell, links, times and order by chance. So all that is released follows
-from the draws, and from a few numbers rounded to powers of two, up or down by chance: with a fixed threshold, whoever
-sets the rest of a log could see a single request. One contributor adds about one draw to cells of at least k, whose
-numbers of draws vary by sqrt(k) by chance: even who knows all other requests learns little about it.
+from the draws, and from a few numbers rounded to powers of two. Chance decides near the middle between two powers: with
+a fixed threshold there, an attacker who wrote the rest of a log could see one more request. One contributor adds about
+one draw to cells of at least k, whose numbers of draws vary by sqrt(k) by chance: even who knows all other requests
+learns little about it.
 """
 
 from __future__ import annotations

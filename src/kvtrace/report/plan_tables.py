@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 
 from .._base.results import as_json, column, columns_in
 from .._base.tables import TextTable, csv_text
+from ..serving.deployment import NOT_IN_TIMES
 from ..serving.planning.plan_answer import GIVEN, certainty
 from ..serving.planning.plan_result import (
     BEYOND,
@@ -86,7 +87,7 @@ def _reasons(plan: Plan) -> Iterator[tuple[str, str]]:
         wrong = f"{part.model_error.statistic} was wrong by up to {100 * part.model_error.error:.1f} %"
         yield "errors", f"Simulated TTFT {wrong} where servers were measured: {certainty(answer)}."
     for text in (*part.assumes, *setting.assumes):  # what is not modelled stands here, too
-        if BEYOND in text or text.startswith("simulated times do not"):
+        if BEYOND in text or text.startswith(NOT_IN_TIMES):
             yield "times", f"{text[0].upper()}{text[1:]}."
     if answer.spare and answer.instances:
         down = _service(part.target, answer.ttft_without_spare or 0.0, answer.busy_without_spare or 0.0)

@@ -29,6 +29,9 @@ MEMORY = (  # fields that decide what memory holds, beside the model, the GPU an
 MODELLED = ("vllm", "sglang")  # engines whose memory is modelled
 
 
+NOT_IN_TIMES = "simulated times do not model"  # begins each sentence of `not_in_times`
+
+
 @dataclass(frozen=True)
 class Drafter:
     """What predicts further tokens: layers of the model itself (mtp), or a small model (eagle, eagle3).
@@ -208,13 +211,12 @@ class Deployment:
     @property
     def not_in_times(self) -> list[str]:
         """What simulated times leave out of this deployment, a sentence each."""
-        apart = "simulated times do not model"
-        return [sentence for holds, sentence in (
-            (self.pipeline_parallel_size > 1, f"{apart} pipeline stages: all GPUs share each layer"),
-            (self.enable_expert_parallel, f"{apart} expert parallelism: experts are divided as other weights are"),
-            (self.decode_context_parallel_size > 1, f"{apart} the exchanges of decode context parallelism"),
-            (self.prefill_context_parallel_size > 1, f"{apart} prefill context parallelism: GPUs share each layer"),
-            (self.speculative is not None, f"{apart} speculative decoding: a step makes one token of a request"),
+        return [f"{NOT_IN_TIMES} {what}" for holds, what in (
+            (self.pipeline_parallel_size > 1, "pipeline stages: all GPUs share each layer"),
+            (self.enable_expert_parallel, "expert parallelism: experts are divided as other weights are"),
+            (self.decode_context_parallel_size > 1, "the exchanges of decode context parallelism"),
+            (self.prefill_context_parallel_size > 1, "prefill context parallelism: GPUs share each layer"),
+            (self.speculative is not None, "speculative decoding: a step makes one token of a request"),
         ) if holds]  # fmt: skip
 
     def same_memory(self, other: Deployment) -> bool:

@@ -76,11 +76,13 @@ def overload(
     start = float(arrival_s[served[0]])
     columns = [column[served] for column in (arrival_s - start, started_s - arrival_s, ended_s - started_s)]
     places, ends, busy = instance[served], ended_s[served] - start, np.array(busy_s)
-    over = []
-    for number in range(len(busy)):
-        own = places == number
-        if own.any() and busy[number] >= BUSY * ends[own].max() and (_load(columns, own) or 0) >= LEAST_UNEVEN_LOAD:
-            over.append(number)
+    last_end = np.full(len(busy), np.inf)  # of an instance without a request: it is not busy
+    last_end[np.unique(places)] = 0.0
+    np.maximum.at(last_end, places, ends)
+    over = [
+        number for number in np.flatnonzero(busy >= BUSY * last_end).tolist()
+        if (_load(columns, places == number) or 0) >= LEAST_UNEVEN_LOAD
+    ]  # fmt: skip
     if not over and busy.mean() >= BUSY * ends.max():
         over = list(range(len(busy))) if _load(columns, np.ones(len(served), bool)) else []
     load = _load(columns, np.isin(places, over)) if over else None

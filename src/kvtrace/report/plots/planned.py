@@ -21,7 +21,7 @@ FACTOR = Axis("factor of the assumption", unit="times as large")
 
 def instances(plan: Plan) -> Plot:
     """TTFT at three quantiles, and at the target's, against the number of instances, for each router."""
-    part, place = plan.instances, _place(plan.instances)
+    part, place = plan.instances, plan.instances.target.place
     panels = [_latency_panel(name, _lines(part, values), None) for name, values in QUANTILES.items() if name != place]
     panels.append(at_target(part))
     return Plot(
@@ -44,7 +44,7 @@ def sensitivity(plan: Plan) -> Plot:
 
 def at_target(part: InstancesPlan) -> Panel:
     """TTFT at the target's quantile by number of instances, with intervals and the target."""
-    return _latency_panel(_place(part), _lines(part, lambda point: point.ttft_s, noise=True), part.target.ttft_s)
+    return _latency_panel(part.target.place, _lines(part, lambda point: point.ttft_s, noise=True), part.target.ttft_s)
 
 
 def cost(part: InstancesPlan) -> Panel:
@@ -58,10 +58,6 @@ def cost(part: InstancesPlan) -> Panel:
 def needed(plan: Plan) -> Panel:
     """The number of instances that the target needs if an assumption changes."""
     return _changes(plan.sensitivity, plan.instances)[1]
-
-
-def _place(part: InstancesPlan) -> str:
-    return f"p{100 * part.target.quantile:g}"
 
 
 def _latency_panel(place: str, series: list[Series], target_s: float | None) -> Panel:
@@ -94,7 +90,7 @@ def _lines(part: InstancesPlan, value: Callable[[InstancesPoint], float], *, noi
 
 def _changes(rows: list[Sensitivity] | None, part: InstancesPlan) -> list[Panel]:
     """TTFT with the planned number of instances, and the number that the target needs."""
-    place = _place(part)
+    place = part.target.place
     if not rows or part.best is None:
         why = "no router meets the target."
         return [Panel(f"TTFT {place} of the plan", missing=why), Panel("Instances for the target", missing=why)]

@@ -33,6 +33,15 @@ def usd(amount: float | None) -> str:
     return f"{amount:,.0f}" if amount >= 1000 or amount == round(amount) else f"{amount:,.2f}"
 
 
+def percentile(quantile: float) -> str:
+    """The short name of a quantile.
+
+    >>> percentile(0.9), percentile(0.995)
+    ('p90', 'p99.5')
+    """
+    return f"p{100 * quantile:g}"
+
+
 @dataclass(frozen=True)
 class PlanSetting(Described):
     """The trace, the model, and the GPUs of an instance."""
@@ -123,7 +132,7 @@ class TimeTarget(Described):
     @property
     def place(self) -> str:
         """The quantile, as in "p90"."""
-        return f"p{100 * self.quantile:g}"
+        return percentile(self.quantile)
 
 
 @dataclass(frozen=True)

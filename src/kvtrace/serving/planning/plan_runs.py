@@ -204,16 +204,17 @@ def _point(run: ServingRun, roofline: Roofline, target: PlanTarget) -> Instances
     figures, times = run.to_dict(), run.ttft_s
     usd_per_hour = run.instances * roofline.gpus * roofline.gpu.price_per_hour
     usd, tokens = usd_per_hour * run.makespan_s / 3600, int((run.trace.input_length + run.trace.output_length).sum())
-    busy, serves_all = float(np.mean(figures["utilisation"])), not run.rejected and run.overload is None
+    busy = float(np.mean(figures["utilisation"]))
     ttft_s = float(np.quantile(times, target.quantile)) if len(times) else 0.0
     low, high = quantile_interval(times, target.quantile)
-    return InstancesPoint(
-        instances=run.instances, meets=serves_all and target.met_by(ttft_s, busy), ttft_s=ttft_s, ttft_low=low,
+    point = InstancesPoint(
+        instances=run.instances, meets=target.met_by(ttft_s, busy), ttft_s=ttft_s, ttft_low=low,
         ttft_high=high, ttft=figures["ttft_s"], tpot=figures["tpot_s"], requests_per_s=figures["requests_per_s"],
         block_hit_rate=figures["block_hit_rate"], imbalance=figures["imbalance"],
         utilisation=busy, rejected=run.rejected, overload=run.overload, usd=usd, usd_per_hour=usd_per_hour,
         usd_per_million_requests=usd * 1e6 / max(1, len(run.trace)), usd_per_million_tokens=usd * 1e6 / max(1, tokens),
     )  # fmt: skip
+    return replace(point, meets=point.meets and point.serves_all)
 
 
 def sensitivity(runs: InstanceRuns, best: RouterPlan) -> list[Sensitivity]:

@@ -31,6 +31,7 @@ from .plan_result import (
     PrefillFloor,
     RouterPlan,
     UnmetTarget,
+    percentile,
 )
 from .plan_runs import MAX_INSTANCES, InstanceRuns, fewest, least_gpus_for, served
 from .plan_target import Planned, PlanTarget
@@ -157,7 +158,7 @@ def _saved_s(runs: InstanceRuns, count: int) -> float:
 def _reason(runs: InstanceRuns, floor: PrefillFloor, last: InstancesPoint) -> str:
     """Why no number of instances meets the target."""
     target = runs.target
-    limit, place = f"the target of {target.ttft_s:g} s", f"p{100 * target.quantile:g}"
+    limit, place = f"the target of {target.ttft_s:g} s", percentile(target.quantile)
     alone = f"Prefill alone takes {_above(floor.without_hits_s, target.ttft_s)} s at {place} without hits"
     if last.ttft_s <= target.ttft_s and not last.rejected:
         busy = f"they are busy for {last.utilisation:.0%} of the time"
@@ -255,7 +256,7 @@ def _lane_reason(point: LanePoint, target: PlanTarget) -> str:
     if point.ttft_s <= target.ttft_s:
         return f"Even one session alone keeps the instance busy for {point.utilisation:.0%} of the time."
     return (
-        f"Even one session alone has a TTFT of {point.ttft_s:.3g} s at p{100 * target.quantile:g}, above "
+        f"Even one session alone has a TTFT of {point.ttft_s:.3g} s at {percentile(target.quantile)}, above "
         f"{target.ttft_s:g} s. Use more or faster GPUs, or a longer target."
     )
 
