@@ -14,9 +14,10 @@ that a promise holds on slow and fast machines alike:
 
 A limit of memory follows from the requests and blocks of the input. Where ../shared (or KVTRACE_SHARED) is missing,
 logs and traces are made up. KVTRACE_CLIENTS names a folder with environments of rivals: `libcachesim` (pip install
-libcachesim), `dynamo` (ai-dynamo-runtime), and `rivals` (aiperf llmtrafficlens kvcache-simulator libcachesim). A line
-without its rival is "not measured", which is no failure. The status is 1 if a line failed or a promise is broken;
-with --quick, promises about time are not checked, since so little data says nothing about speed.
+libcachesim), `dynamo` (ai-dynamo-runtime), `rivals` (aiperf llmtrafficlens kvcache-simulator libcachesim) and `lmcache`
+(--no-deps lmcache, then matplotlib sortedcontainers). A line without its rival is "not measured", which is no failure.
+The status is 1 if a line failed or a promise is broken; with --quick, promises about time are not checked, since so
+little data says nothing about speed.
 
 Studies of accuracy and of clusters print tables of their own: benchmarks.dynamo_replay, fidelity, kv_event_trace,
 inferred_conversations, live_accuracy and tasks, as `python -m benchmarks.fidelity`.

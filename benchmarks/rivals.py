@@ -24,13 +24,23 @@ for capacity in map(int, sys.argv[2].split(",")):
     print(capacity, 1 - misses)
 """
 
+LMCACHE = """
+import sys
+from pathlib import Path
+from lmcache.tools.cache_simulator.simulator import compute_kv_bytes_per_chunk, load_lookup_events, simulate
+events = load_lookup_events([Path(sys.argv[1])])
+size = compute_kv_bytes_per_chunk(events[0])
+for capacity in map(int, sys.argv[2].split(",")):
+    print(capacity, simulate(events, capacity * size, size, fast=True)["token_hit_rate"])
+"""
+
 
 def lines(folder: str, share: float) -> Iterator[Line]:
     """Seconds of our command and of theirs; what lacks is not measured."""
-    programs, needs = client("rivals")
-    trace, csv = f"{folder}/trace.jsonl", f"{folder}/blocks.csv"
+    trace, csv, lookups = f"{folder}/trace.jsonl", f"{folder}/blocks.csv", f"{folder}/lookups.jsonl"
     kvtrace.write(conversations(), trace, block_size=BLOCK)
     convert_file(trace, csv, to="libcachesim", block_size=BLOCK)
+    convert_file(trace, lookups, to="lmcache", block_size=BLOCK)
     ours = [sys.executable, "-m", "kvtrace"]
     analyze, curve = [*ours, "analyze", trace], [*ours, "curve", trace]
     simulate = [*ours, "simulate", trace, "--engine", "vllm", "--capacity", CAPACITIES]
@@ -42,12 +52,16 @@ def lines(folder: str, share: float) -> Iterator[Line]:
         "--policies", "lru", "--budgets-gib", budgets, "--no-progress",
     ]  # fmt: skip
     libcachesim = ["python", "-c", LIBCACHESIM, csv, CAPACITIES]
-    for name, command, (program, *options) in (
-        ("analyze / AIPerf analyze-trace", analyze, aiperf),
-        ("curve, all capacities / llmtrafficlens profile, 6", curve, lens),
-        ("curve, all capacities / libCacheSim LRU, 5", curve, libcachesim),
-        ("simulate vLLM's cache, 5 capacities / kvcache-simulator", simulate, simulator),
+    lmcache = ["python", "-c", LMCACHE, lookups, CAPACITIES]
+    for name, command, environment, (program, *options) in (
+        ("analyze / AIPerf analyze-trace", analyze, "rivals", aiperf),
+        ("curve, all capacities / llmtrafficlens profile, 6", curve, "rivals", lens),
+        ("curve, all capacities / libCacheSim LRU, 5", curve, "rivals", libcachesim),
+        ("curve, all capacities / LMCache's simulator, 5", curve, "lmcache", lmcache),
+        ("curve, all capacities / kvcache-simulator, 5", curve, "rivals", simulator),
+        ("simulate vLLM's cache, 5 capacities / kvcache-simulator", simulate, "rivals", simulator),
     ):
+        programs, needs = client(environment)
         rival = (seconds, folder, f"{programs}/{program}", *options)
         yield Line(name, "s", (seconds, folder, *command), rival, 1, needs)
 

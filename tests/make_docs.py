@@ -5,7 +5,7 @@ from pathlib import Path
 
 from tests import tutorials
 from tools import command_stubs, grafana_dashboard, notebook, published_names
-from tools.docs_site import files, schemas
+from tools.docs_site import commands, files, schemas
 
 if __name__ == "__main__":
     schemas.write_all()
@@ -14,6 +14,7 @@ if __name__ == "__main__":
     command_stubs.write()
     notebook.write()
     files.write()
+    commands.write_list()
     for page in tutorials.PAGES:
         text = page.read_text(encoding="utf-8")
         with tempfile.TemporaryDirectory() as folder:

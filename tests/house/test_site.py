@@ -49,6 +49,15 @@ def test_every_command_has_a_page_of_explanations():
     assert {*commands.PAGES} == {*ALL}
 
 
+def test_the_reference_lists_every_command_with_its_function():
+    text = commands.LIST_PAGE.read_text(encoding="utf-8")
+    assert commands.with_list(text) == text, "run `make docs`"
+    rows = re.findall(r"^\| \[`(\w+)`\]\(\S+\) \| (?:`(\w+)\(.*\)`|-) \| ", commands.listed(), re.M)
+    assert {f"kvtrace {name}" for name, _ in rows} == {name for name in ALL if name.startswith("kvtrace ")}
+    assert [name for name, function in rows if not function] == ["completion"]
+    assert all(hasattr(kvtrace, function) and function == name for name, function in rows if function)
+
+
 def test_the_page_of_a_command_has_examples_of_it():
     examples = {name: commands.examples_of(name, command) for name, command in ALL.items()}
     assert [name for name, some in examples.items() if not some or not all(name in one for one in some)] == []

@@ -1,4 +1,4 @@
-"""A page for each command, written from the command itself: usage, arguments, options, defaults, tested examples."""
+"""A page for each command, written from the command itself, and the list of all commands in docs/reference.md."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ from pathlib import Path
 
 import click
 
-from kvtrace.cli import CONTEXT
+from kvtrace.cli import CONTEXT, SECTIONS, functions
+from kvtrace.cli import commands as kvtrace_commands
 from kvtrace.cli.help import GROUPS, Command
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -46,6 +47,8 @@ MAX_EXAMPLES = 4
 DOCS_PATH = re.compile(r"docs/((?:[a-z-]+/)?[a-z-]+\.md)")
 DEFAULT = re.compile(r"\s*\[(?P<notes>[^\[\]]*)\]$")
 SHELL = re.compile(r"^```sh\n(.*?)^```$", re.M | re.S)
+LIST_PAGE = ROOT / "docs/reference.md"
+LIST = re.compile(r"(?<=<!-- commands -->\n).*?(?=<!-- end of commands -->)", re.S)
 
 
 def all_commands() -> dict[str, click.Command]:
@@ -59,6 +62,38 @@ def all_commands() -> dict[str, click.Command]:
 
     groups = {"kvtrace": kvtrace, "datagen": datagen.commands}
     return {f"{name}{sub}": command for name, group in groups.items() for sub, command in _walk(group)}
+
+
+def listed() -> str:
+    """Each command with its page, its function and its task, a row each."""
+    rows = [f"| [`{name}`]({PAGES[f'kvtrace {name}']}) | {_call(name)} | {_task(name)} |" for name in _names()]
+    return "\n".join(["", "| command | function | task |", "|---|---|---|", *rows, "", ""])
+
+
+def with_list(text: str) -> str:
+    """The page with the list as it is now."""
+    return LIST.sub(lambda _: listed(), text)
+
+
+def write_list() -> None:
+    """Write the list into docs/reference.md."""
+    LIST_PAGE.write_text(with_list(LIST_PAGE.read_text(encoding="utf-8")), encoding="utf-8")
+
+
+def _names() -> list[str]:
+    return [name for members in SECTIONS.values() for name in members]
+
+
+def _call(name: str) -> str:
+    """The function of a command, with the parameters that may go without their names."""
+    if name not in functions.NAMES:
+        return "-"
+    parameters = functions.signature_of(kvtrace_commands.commands[name]).parameters.values()
+    return f"`{name}({', '.join(one.name for one in parameters if one.kind is one.POSITIONAL_OR_KEYWORD)})`"
+
+
+def _task(name: str) -> str:
+    return kvtrace_commands.commands[name].get_short_help_str(200).rstrip(".")
 
 
 def _walk(group: click.Group, prefix: str = ""):
