@@ -12,10 +12,10 @@ UNLIMITED = 0.398  # the same, and the "hit rate ceiling" of kvcache-simulator 0
 # blocks -> token hit rates of LRU and of the optimum, as kvcache-simulator prints for --model cohere-command-r-v01 and
 # --budgets-gib of 640 MiB a block
 KVCACHE_SIMULATOR = {3_000: (0.067, 0.310), 10_000: (0.220, 0.398), 30_000: (0.344, 0.398)}
-# blocks -> hit blocks of the best cache of strict prefixes, by the bounds of kvcache-calculator (its two bounds are equal)
+# blocks -> hit blocks of the best cache of strict prefixes: both bounds of kvcache-calculator, which are equal here
 KVCACHE_CALCULATOR = {1_000: 55_019, 3_000: 84_953, 10_000: 105_710}
-# what kvlint 0.1.1 prints for the prompts of examples/raw_log.jsonl and Qwen3's tokenizer: cached tokens of vLLM (blocks
-# of 16) and of SGLang, and the requests whose prompt hits whole
+# what kvlint 0.1.1 prints for the prompts of examples/raw_log.jsonl and Qwen3's tokenizer: cached tokens of vLLM, in
+# blocks of 16, and of SGLang, and the requests whose prompt hits whole
 KVLINT = {"vllm": 17_872, "sglang": 18_522, "full hits": 24}
 
 
