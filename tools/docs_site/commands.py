@@ -67,7 +67,7 @@ def all_commands() -> dict[str, click.Command]:
 def listed() -> str:
     """Each command with its page, its function and its task, a row each."""
     rows = [f"| [`{name}`]({PAGES[f'kvtrace {name}']}) | {_call(name)} | {_task(name)} |" for name in _names()]
-    return "\n".join(["", "| command | function | task |", "|---|---|---|", *rows, "", ""])
+    return "\n".join(["", "| `kvtrace` ... | `kvtrace.`... | task |", "|---|---|---|", *rows, "", ""])
 
 
 def with_list(text: str) -> str:
