@@ -5,7 +5,7 @@ from pathlib import Path
 
 from tests import tutorials
 from tools import command_stubs, grafana_dashboard, notebook, published_names
-from tools.docs_site import commands, files, schemas
+from tools.docs_site import commands, files, llms, schemas
 
 if __name__ == "__main__":
     schemas.write_all()
@@ -15,6 +15,7 @@ if __name__ == "__main__":
     notebook.write()
     files.write()
     commands.write_list()
+    llms.write()
     for page in tutorials.PAGES:
         text = page.read_text(encoding="utf-8")
         with tempfile.TemporaryDirectory() as folder:

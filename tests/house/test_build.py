@@ -148,6 +148,13 @@ def c_files(folder, modules):
     return [folder / path.with_suffix(".c") for path in (*modules, Path("src/kvtrace/_native/_shared.c"))]
 
 
+def test_the_source_archive_has_every_file_of_the_project():
+    """It has pyproject.toml, setup.py and MANIFEST.in anyway."""
+    named = " ".join(re.findall(r"^(?:include|graft) (.*)$", (ROOT / "MANIFEST.in").read_text(), re.M)).split()
+    kinds = ("*.md", "*.yml", "*.txt", "*.cff", "*file", ".*ignore")
+    assert {path.name for kind in kinds for path in ROOT.glob(kind)} - {*named} == set()
+
+
 def test_messages_about_times_come_from_one_file():
     figures = dict(re.findall(r"^(\w+) := ([\d.]+)$", TIMES.read_text(), re.M))
     makefile = (ROOT / "Makefile").read_text()

@@ -12,7 +12,7 @@ import pytest
 import kvtrace
 from tests.docs import ROOT
 from tests.report.browser import chromium
-from tools.docs_site import api, commands
+from tools.docs_site import api, commands, llms
 
 ALL = commands.all_commands()
 WRITTEN = [page for page in (ROOT / "docs").rglob("*.md")]
@@ -69,6 +69,18 @@ def test_the_navigation_names_each_written_page_once():
     assert sorted(named) == sorted(page.relative_to(ROOT / "docs").as_posix() for page in WRITTEN)
 
 
+def test_llms_txt_has_every_command_and_page_once():
+    text = (ROOT / "llms.txt").read_text(encoding="utf-8")
+    assert text == llms.text(llms.of_files), "run `make docs`"
+    pages = re.findall(r"^- \[.+\]\((\S+)\): \S.*[^:]$", text, re.M)
+    assert sorted(pages) == sorted(page.relative_to(ROOT).as_posix() for page in WRITTEN)
+    assert [
+        f"kvtrace {name}" for name in re.findall(r"^- `kvtrace (\w+)`(?:, `kvtrace\.\w+\(.*\)`)?: ", text, re.M)
+    ] == [name for name in ALL if name.startswith("kvtrace ")]
+    sections = re.findall(r"^## (.+)$", text, re.M)
+    assert text.startswith("# kvtrace\n\n> ") and "```" not in text and len(sections) == len({*sections})
+
+
 @pytest.fixture(scope="module")
 def site(tmp_path_factory):
     """The built site; any warning of the builder is an error."""
@@ -94,10 +106,9 @@ def test_the_site_has_every_page_and_names_no_script_of_another_host(site):
 
 @pytest.mark.xdist_group("site")
 def test_programs_find_each_written_page_in_llms_txt(site):
-    lines = (site / "llms.txt").read_text(encoding="utf-8").splitlines()
-    named = [re.search(r"\]\((\S+?)\.html\): \S", line)[1] for line in lines if line.startswith("- ")]
+    text = (site / "llms.txt").read_text(encoding="utf-8")
+    named = re.findall(r"^- \[.+\]\((\S+)\.html\): \S", text, re.M)
     assert sorted(named) == sorted(page.relative_to(ROOT / "docs").with_suffix("").as_posix() for page in WRITTEN)
-    assert lines[0] == "# kvtrace" and not any("```" in line for line in lines)
 
 
 @pytest.mark.xdist_group("site")

@@ -66,8 +66,13 @@ def all_commands() -> dict[str, click.Command]:
 
 def listed() -> str:
     """Each command with its page, its function and its task, a row each."""
-    rows = [f"| [`{name}`]({PAGES[f'kvtrace {name}']}) | {_call(name)} | {_task(name)} |" for name in _names()]
-    return "\n".join(["", "| `kvtrace` ... | `kvtrace.`... | task |", "|---|---|---|", *rows, "", ""])
+    lines = [f"| [`{name}`]({PAGES[f'kvtrace {name}']}) | {call} | {task} |" for name, call, task in rows()]
+    return "\n".join(["", "| `kvtrace` ... | `kvtrace.`... | task |", "|---|---|---|", *lines, "", ""])
+
+
+def rows() -> list[tuple[str, str, str]]:
+    """Name, function and task of each command, in the order of `kvtrace --help`."""
+    return [(name, _call(name), _task(name)) for members in SECTIONS.values() for name in members]
 
 
 def with_list(text: str) -> str:
@@ -78,10 +83,6 @@ def with_list(text: str) -> str:
 def write_list() -> None:
     """Write the list into docs/reference.md."""
     LIST_PAGE.write_text(with_list(LIST_PAGE.read_text(encoding="utf-8")), encoding="utf-8")
-
-
-def _names() -> list[str]:
-    return [name for members in SECTIONS.values() for name in members]
 
 
 def _call(name: str) -> str:

@@ -33,7 +33,7 @@ def on_config(config):
 
 def on_files(files, config):
     """Add a page for each command and each room of the API, one of the metrics, and llms.txt."""
-    files.append(File.generated(config, llms.PATH, content=llms.text(config.nav, config.site_description)))
+    files.append(File.generated(config, llms.PATH, content=llms.text(llms.of_site)))
     for name, command in commands.all_commands().items():
         files.append(File.generated(config, commands.path_of(name), content=commands.page(name, command)))
     files.append(File.generated(config, metrics.PATH, content=metrics.page()))
