@@ -534,6 +534,17 @@ def test_a_sidecar_says_what_rows_cannot(folder):
     assert json.loads(Path("u.jsonl.meta.json").read_text())["tokenizer"] == "r1"
 
 
+@pytest.mark.parametrize("name", ["t.jsonl", "t.parquet", "t.dataset"])
+def test_what_a_later_version_wrote_is_refused_and_not_misread(folder, monkeypatch, name):
+    with monkeypatch.context() as later:
+        later.setattr(sidecar, "FORMAT_VERSION", 2)
+        kvtrace.write(toy("0 1", block_size=7), name)
+    for _ in range(2 if name == "t.parquet" else 1):
+        with pytest.raises(InputError, match=r"format version 2 is newer than 1\. Update kvtrace\."):
+            kvtrace.read(name)
+        Path(f"{name}.meta.json").unlink(missing_ok=True)  # Parquet has the same values in its metadata
+
+
 def test_times_that_seconds_cannot_keep_are_counted(folder, capsys):
     unaudited.write(toy("0", "1"), "t.jsonl")
     put(rows((0, 1, [0]), (1000.0000000000001, 1, [1])))

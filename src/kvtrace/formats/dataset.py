@@ -23,7 +23,7 @@ from ..trace.building import TraceBuilder
 from ..trace.columns import BlockRule, Columns, rows_of
 from ..trace.trace import Trace
 from . import parquet
-from .sidecar import FORMAT_VERSION, Counts, ReadResult, Sidecar, describe, dump, load
+from .sidecar import Counts, ReadResult, Sidecar, describe, dump, load
 
 ROWS = 65_536  # requests in a part
 REFERENCES = 1 << 20  # approximate block references in a chunk
@@ -228,8 +228,6 @@ def open_dataset(path: str | Path) -> Dataset:
     version = about.get("format_version") if isinstance(about, dict) else None
     if type(version) is not int or manifest.get("format") != "dataset":
         raise InputError(f"{name}: this is not the manifest of a data set. {REMEDY}")
-    if version > FORMAT_VERSION:
-        raise InputError(f"{name}: format version {version} is newer than {FORMAT_VERSION}. Update kvtrace.")
     if sidecar.block_size is None or sidecar.tail is None or sidecar.first_id:
         raise InputError(f"{name}: block_size or tail is missing, or first_id is not 0. {REMEDY}")
     counts = {key: _count(manifest, key, name) for key in ("requests", "blocks", "distinct_blocks")}

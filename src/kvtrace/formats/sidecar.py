@@ -154,6 +154,7 @@ def load(
         raise InputError(f"{path}: the file is not a JSON object. {remedy}")
     if is_deep(values):
         raise InputError(f"{path}: the file is nested more than {MAX_DEPTH} levels deep. {remedy}")
+    _verify_version(values, path)
     if values.get("tail") not in (None, *BLOCK_RULES):
         raise InputError(f"{path}: tail must be one of {', '.join(BLOCK_RULES)}.")
     _verify_claims(values, path)
@@ -184,6 +185,14 @@ def is_deep(value: Any) -> bool:
         ]
         level = [inner for values in inside for inner in values]
     return any(isinstance(inner, dict | list) for inner in level)
+
+
+def _verify_version(values, path) -> None:
+    """InputError if a later version of kvtrace wrote the values: they may mean something else."""
+    about = values.get("kvtrace")
+    version = about.get("format_version") if isinstance(about, dict) else None
+    if type(version) is int and version > FORMAT_VERSION:
+        raise InputError(f"{path}: format version {version} is newer than {FORMAT_VERSION}. Update kvtrace.")
 
 
 def _verify_claims(values, path) -> None:
