@@ -13,6 +13,7 @@ from tests.serving.quick_fits import quick_fits
 from tools.docs_site import files
 
 MOST_PAGES, MOST_WORDS = 45, 60_000  # of docs; a new page replaces an old one
+CODE = re.compile(r"^```.*?^```$", re.M | re.S)
 SOME = [page for page in docs.PAGES if page not in tutorials.PAGES and docs.has_code(page)]
 
 
@@ -60,12 +61,20 @@ def test_every_command_of_a_tutorial_runs_and_prints_what_the_page_shows(page, t
 
 def test_links_between_pages_lead_somewhere():
     links = [
-        (page, target)
+        (page, *target.partition("#")[::2])
         for page in docs.PAGES
-        for target in re.findall(r"\]\((?!https?:)([^)#]+)", page.read_text(encoding="utf-8"))
+        for target in re.findall(r"\]\((?!https?:)([^)\s]+)\)", CODE.sub("", page.read_text(encoding="utf-8")))
     ]
-    assert [(page.name, target) for page, target in links if not (page.parent / target).exists()] == []
-    assert links
+    assert [(page.name, path) for page, path, _ in links if not (page.parent / path).exists()] == []
+    targets = [(page.parent / path if path else page, anchor) for page, path, anchor in links if anchor]
+    assert [(page.name, anchor) for page, anchor in targets if anchor not in anchors(page)] == []
+    assert links and targets
+
+
+def anchors(page):
+    """The anchors of a page's headings, as GitHub makes them; a second heading of the same words gets none here."""
+    headings = re.findall(r"^#+ (.*)$", CODE.sub("", page.read_text(encoding="utf-8")), re.M)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
 
 
 def test_the_docs_stay_within_what_a_reader_takes():
