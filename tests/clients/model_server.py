@@ -71,7 +71,11 @@ class Model(BaseHTTPRequestHandler):
         pass
 
 
+class Server(ThreadingHTTPServer):
+    request_queue_size = 128  # 5 by default: a busy machine then resets the connections of a burst
+
+
 if __name__ == "__main__":
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Model)
+    server = Server(("127.0.0.1", 0), Model)
     print(server.server_address[1], flush=True)
     server.serve_forever()
