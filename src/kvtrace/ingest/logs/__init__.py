@@ -176,6 +176,7 @@ class LogReader:
     delays: bool = False  # requests may have a delay after their session's request before them in place of a time
     note: str | None = None  # on fields of the rows that are not used
     models: tuple[str, ...] = field(default=(), repr=False)  # that the first rows name; values of the log
+    text_models: tuple[str, ...] | None = field(default=(), repr=False)  # of rows with text; None = no row has text
 
     def read(self, line: bytes) -> Record:
         """The only Record of a line. RowError, with JSON path and without content, if it is bad."""
@@ -354,10 +355,12 @@ class LogReader:
         delays = any(record.delay_ms is not None for record in records)
         note = "; ".join(filter(None, (self.note, DELAYS if delays else None))) or None
         texts = [record for record in records if record.messages is not None or record.text is not None]
-        models = tuple(sorted({record.model for record in texts if record.model is not None}))
+        models, text_models = (
+            tuple(sorted({record.model for record in some if record.model is not None})) for some in (records, texts)
+        )
         return replace(
             self, unit=unit, block_size=block_size, states_block_size=is_stated, about_ns=about_ns, delays=delays,
-            note=note, models=models,
+            note=note, models=models, text_models=None if records and not texts else text_models,
         )  # fmt: skip
 
     def _block_size(self, records: list[Record]) -> tuple[int | None, bool]:
