@@ -128,7 +128,12 @@ def test_answers_of_unknown_length_are_assumed(tmp_path):
 def test_a_log_of_token_ids_needs_no_tokenizer_and_states_its_model(tmp_path):
     model = "Qwen/Qwen2.5-7B-Instruct"
     rows = [
-        {"arrival_time": 1_790_000_000 + 60 * n, "prompt_token_ids": [*range(400), n], "token_ids": [5, n], "model": model}
+        {
+            "arrival_time": 1_790_000_000 + 60 * n,
+            "prompt_token_ids": [*range(400), n],
+            "token_ids": [5, n],
+            "model": model,
+        }
         for n in range(10)
     ]
     answer = answer_of(tmp_path, rows)
