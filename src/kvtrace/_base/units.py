@@ -58,8 +58,7 @@ def names(text: str | Sequence[Any] | type) -> list[Any]:
     (['lru', 'fifo'], ['lru', <class 'dict'>], [<class 'dict'>])
     """
     if not isinstance(text, str):  # what is neither a list nor a class is refused as one of the names
-        is_one = isinstance(text, type) or not isinstance(text, Iterable)
-        return [text] if is_one else list(dict.fromkeys(text))
+        return list(dict.fromkeys(text)) if isinstance(text, Iterable) and not isinstance(text, type) else [text]
     words = [word.strip() for word in text.split(",") if word.strip()]
     if not words:
         raise UsageError(f"{text!r} is not a list of names. Example: lru,fifo.")

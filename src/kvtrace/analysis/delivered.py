@@ -139,8 +139,8 @@ class Delivered(Result):
             lines.append(
                 f"In {np.count_nonzero(excess):,} requests the service hit {excess.sum():,} more tokens "
                 f"than any earlier {earlier} of the trace had: its cache {kept}had other traffic or prompts from "
-                f"before the log began, its blocks are smaller than {self.block_size:,} tokens, or its tokenizer counts "
-                "differently. These tokens make the loss smaller."
+                f"before the log began, its blocks are smaller than {self.block_size:,} tokens, or its tokenizer "
+                "counts differently. These tokens make the loss smaller."
             )
         return lines
 
