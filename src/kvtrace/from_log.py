@@ -205,9 +205,9 @@ class _Start:
         from .ingest.logs import sources
 
         encoding = replace(encoding, max_errors=-1, on_mismatch="warn")
-        if reader.holds_prompts and encoding.tokenizer == tokenizer_choice.AUTO:
+        if reader.holds_prompts and reader.text_models is not None and encoding.tokenizer == tokenizer_choice.AUTO:
             try:
-                choice = tokenizer_choice.choose(encoding.tokenizer, reader.models)
+                choice = tokenizer_choice.choose(encoding.tokenizer, reader.text_models)
             except UsageError:  # the log's models have several
                 choice = tokenizer_choice.TokenizerChoice(tokenizer_choice.DEFAULT)
             encoding = replace(encoding, tokenizer=choice.tokenizer)
@@ -244,9 +244,11 @@ class _Start:
         kind = str(about.get("reader", reader.name)).replace("block-hash", "rows of timestamp, input and output")
         tokenizer = trace.meta.get("tokenizer") or {}
         name = tokenizer.get("name") or "the file that you named"
-        reason = "no tokenizer of the log's model is here; --tokenizer names one" if reader.models else NO_MODEL
+        reason = "no tokenizer of the log's model is here; --tokenizer names one" if reader.text_models else NO_MODEL
         assumed = f" (assumed: {reason})" if "tokenizer" in self.assumed else ""
         counted = f"; tokenizer: {name}{assumed}" if tokenizer else ""
+        if tokenizer and reader.text_models is None:
+            counted = "; token ids as logged"
         return f"{kind}; times: {about.get('time', 'unknown')}{counted}; blocks of {trace.block_size:,} tokens"
 
     def logged_model(self, reader: LogReader) -> str | None:

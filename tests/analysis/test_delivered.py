@@ -71,6 +71,7 @@ def test_hits_that_the_trace_does_not_explain_are_stated_and_not_clipped():
     unknown, excess = done.notes
     assert unknown == "1 of 5 requests have no cached_tokens. Sums leave them out."
     assert excess.startswith("In 1 requests the service hit 16 more tokens than any earlier prompt of the trace had")
+    assert "its cache kept outputs (kvtrace anonymize --outputs writes their blocks), had other traffic or" in excess
     assert kvtrace.analysis.delivered_hits(measured(toy("0", "0"), cached_tokens=[0, 1])).notes == []
 
 

@@ -175,6 +175,11 @@ def test_a_class_has_no_parameter_and_runs_in_the_reference_engine(policies):
     assert refusal("unruly:Fifo:300") == (
         "The command line cannot pass a parameter to your class. Write unruly:Fifo, and let its constructor set '300'."
     )
+    assert refusal("mine/unruly.py:Fifo") == (
+        "'mine/unruly.py' is a file. Run the command in its folder with the module's name: unruly:Fifo."
+    )
+    with pytest.raises(kvtrace.UsageError, match=r"not a policy\. Write a class as module:Class: unruly:Fifo\."):
+        kvtrace.cache.simulate(toy("0"), 1, "unruly.Fifo")
     with pytest.raises(kvtrace.UsageError, match="Try lru. Your own policies run in the reference engine."):
         kvtrace.cache.simulate(toy("0"), 1, "unruly:Fifo", engine="vllm")
 

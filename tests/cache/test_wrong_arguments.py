@@ -54,6 +54,11 @@ def local():
     [
         (lambda: kvtrace.cache.simulate(TRACE, 3, local()), "is not at the top level of its module. Define it there."),
         (lambda: kvtrace.cache.simulate(TRACE, 3, object()), 'a policy is a name or a class, not a object. Try "lru".'),
+        (lambda: kvtrace.simulate(TRACE, 3, object()), 'a policy is a name or a class, not a object. Try "lru".'),
+        (
+            lambda: kvtrace.tune(TRACE, 3, policy=["lru", Lru]),
+            f"kvtrace's own policies, not {__name__}:Lru. Compare yours with kvtrace simulate.",
+        ),
         (lambda: kvtrace.serving.simulate_all(TRACE, 3, ["lru"]), "capacities must be a list. Try capacities=[3]."),
         (lambda: kvtrace.serving.simulate_all(TRACE, [3], "lru"), "policies must be a list. Try policies=['lru']."),
         (lambda: kvtrace.serving.simulate_all(TRACE, [3], Lru), "policies must be a list. Try policies=[Lru]."),

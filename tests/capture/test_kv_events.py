@@ -10,9 +10,11 @@ import pytest
 
 import kvtrace
 from kvtrace._base.errors import RowError, UsageError
+from kvtrace.capture.live import LiveOptions
 from kvtrace.capture.recorder import Recorder
 from kvtrace.capture.sources import kv_events as source
 from kvtrace.capture.sources.kv_events import KvEventRows, SocketCounts, follow_events, payload_of
+from kvtrace.cli.record import _summary
 from kvtrace.ingest.logs import kv_events
 from kvtrace.privacy.publishing import publish
 from tests.capture.publishing import Publisher
@@ -130,6 +132,18 @@ def test_without_a_replay_a_gap_stays_and_the_digester_counts_it(folder):
     for payload in kept:
         rows.of(payload)
     assert rows.stores().lost == 1
+
+
+def test_stores_whose_parents_were_not_received_are_counted_and_stated(tmp_path):
+    event = {"type": "BlockStored", "block_hashes": [2], "parent_block_hash": 1, "token_ids": [*range(16)]}
+    batch = msgspec.msgpack.encode([1.9e9, [event | {"block_size": 16}]])
+    with Recorder(tmp_path / "recorded", profile="standard", block_size=16) as recorder:
+        recorder.put("kv-events", payload_of(0, 7, batch), 1)
+    counts = recorder.counts()
+    assert (counts.digested, counts.unknown_parents) == (1, 1)
+    requests, stated = _summary(counts, LiveOptions(kv_events=("ipc:///run/events",)))
+    assert requests == "requests    1 from 1 batches of KV events, 16 prompt tokens"
+    assert stated.startswith("kv events   1 stores continue blocks that were not received")
 
 
 def test_malformed_messages_are_counted_and_other_topics_left_out(folder):

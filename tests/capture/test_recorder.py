@@ -9,6 +9,7 @@ import pytest
 import kvtrace
 from kvtrace.capture import sealing
 from kvtrace.capture.intake import Ledger
+from kvtrace.capture.live import LiveOptions
 from kvtrace.capture.recorder import Recorder, RecorderCounts
 from kvtrace.capture.sealing import Sealed, _verdict, seal, sentence_of
 from kvtrace.capture.windows import STATE, WindowFile, remove_window
@@ -188,7 +189,7 @@ def test_the_summary_of_a_proxy_names_what_its_upstream_did_not_answer():
         }
     )
     words = "9 requests: 2 recorded, 5 failed upstream, 1 not a generation, 1 left by the client"
-    assert list(_summary(counts))[1:] == [f"proxy       {words}"]
+    assert list(_summary(counts, LiveOptions()))[1:] == [f"proxy       {words}"]
 
 
 def test_a_window_goes_after_the_lock_of_its_trace(tmp_path, monkeypatch):

@@ -11,7 +11,8 @@ import kvtrace
 from kvtrace.cli import run
 from kvtrace.serving.misses.causes import CAUSES
 from kvtrace.trace.building import toy
-from kvtrace.trace.columns import replace_columns
+from kvtrace.trace.columns import Columns, replace_columns
+from kvtrace.trace.trace import Trace
 from tests.docs import ROOT
 
 MODEL = str(ROOT / "tests/data/models/llama-3.1-8b.json")
@@ -34,6 +35,18 @@ def as_json(capsys, *arguments):
     return json.loads(shown(capsys, *arguments, "--json"))
 
 
+def test_new_tokens_that_repeat_an_output_are_stated(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    columns = Columns(
+        [0, 1000], [16, 48], [16, 16], [0, 0, 1, 2], [0, 1, 4], output_ids=[1, 3], output_offsets=[0, 1, 2],
+        cached_tokens=[0, 32],
+    )  # fmt: skip
+    kvtrace.write(Trace.from_columns(columns, block_size=16), "outputs.jsonl")
+    output = shown(capsys, "outputs.jsonl", "--capacity", "9")
+    assert "No cache of prompts can hit the 48 new tokens." in output
+    assert "An engine that keeps outputs can hit 16 of them, which repeat an earlier output" in output
+
+
 def test_the_causes_and_what_would_help(path, capsys):
     assert shown(capsys, path, "--capacity", "3").splitlines() == [
         "Prompt tokens by cause, lru, 3 blocks",
@@ -43,7 +56,7 @@ def test_the_causes_and_what_would_help(path, capsys):
         "first use                     64   44.4%  were new",
         "all prompt tokens            144  100.0%",
         "55.6 % of the prompt tokens repeat what an earlier request had; 80.0 % of these are hits. "
-        "No cache can hit the 64 new tokens.",
+        "No cache of prompts can hit the 64 new tokens.",
         "",
         "What would help",
         "tokens  share  basis      change",

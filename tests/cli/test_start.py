@@ -125,6 +125,22 @@ def test_answers_of_unknown_length_are_assumed(tmp_path):
     assert (answer.trace.output_length == -1).all()
 
 
+def test_a_log_of_token_ids_needs_no_tokenizer_and_states_its_model(tmp_path):
+    model = "Qwen/Qwen2.5-7B-Instruct"
+    rows = [
+        {
+            "arrival_time": 1_790_000_000 + 60 * n,
+            "prompt_token_ids": [*range(400), n],
+            "token_ids": [5, n],
+            "model": model,
+        }
+        for n in range(10)
+    ]
+    answer = answer_of(tmp_path, rows)
+    assert "token ids as logged" in line(answer, "log") and "tokenizer" not in line(answer, "log")
+    assert answer.assumed == ["gpu_price"] and f"for {model};" in line(answer, "memory")
+
+
 def test_unknown_times_are_assumed(tmp_path):
     rows = [{"id": str(n), "messages": row["messages"]} for n, row in enumerate(rows_of())]
     for row in rows:

@@ -274,6 +274,35 @@ def test_images_with_equal_placeholder_ids_are_distinguished_by_the_messages():
     assert cat.output_ids == array("I", [30, 2])
 
 
+def test_a_request_output_of_vllm_has_its_answer_in_outputs_and_its_time_in_metrics():
+    row = {"request_id": "1", "prompt": None, "prompt_token_ids": [1, 2, 3], "num_cached_tokens": 2}
+    row |= {"outputs": [{"index": 0, "text": "", "token_ids": [6, 7]}], "metrics": {"arrival_time": 1900000000.5}}
+    reader = open_reader("auto", [orjson.dumps(row)])
+    record = reader.read(orjson.dumps(row))
+    assert (reader.name, record.output_ids, record.output_length) == ("tokens", array("I", [6, 7]), 2)
+    assert record.time == 1900000000.5 and reader.describe()["time"] == "epoch seconds (detected)"
+    assert reader.read(orjson.dumps(row | {"timestamp": 1900000007.0})).time == 1900000007.0
+    assert refused(row | {"metrics": {"arrival_time": 0.0}}, "tokens").startswith(f"timestamp: {NO_TIME}")
+
+
+@pytest.mark.parametrize("path", ["outputs", "outputs.0", "outputs.0.token_ids"])
+def test_an_answer_of_ids_without_text_has_their_number(path):
+    row = {"timestamp": 0, "prompt_token_ids": [1], "outputs": [{"text": "", "token_ids": [6, 7]}]}
+    record = open_reader("tokens", [], field_map={"output": path}).read(orjson.dumps(row))
+    assert record.output_length == 2
+    said = {"timestamp": 0, "input": "Hello", "output": [{"text": "Yes", "token_ids": [6, 7]}]}
+    assert open_reader("block-hash", []).read(orjson.dumps(said)).output_text == "Yes"
+
+
+def test_a_reader_knows_all_models_and_those_of_texts():
+    rows = [{"timestamp": 0, "prompt_token_ids": [1], "token_ids": [2], "model": "llama-3.1-8b"}]
+    ids = open_reader("auto", [orjson.dumps(row) for row in rows])
+    assert (ids.models, ids.text_models) == (("llama-3.1-8b",), None)
+    rows = [{"timestamp": 0, "input": "Hello", "output": 3, "model": "qwen3-8b"}]
+    texts = open_reader("auto", [orjson.dumps(row) for row in rows])
+    assert texts.models == texts.text_models == ("qwen3-8b",)
+
+
 def test_rows_whose_ids_were_not_returned_are_read_as_text():
     row = {"created": 5, "messages": [USER], "prompt_token_ids": None, "usage": {"completion_tokens": 1}}
     assert logs.detect([row]) == "openai"

@@ -163,7 +163,11 @@ def test_requests_that_failed_are_left_out_and_counted(tmp_path):
         (lambda folder: litellm(folder, completionStartTime=None), "lacks completionStartTime"),
         (lambda folder: sglang_requests(folder, first_token_latency=None), "lacks first_token_latency"),
         (lambda folder: sglang_requests(folder, e2e_latency=-1.0), "end before their first token"),
-        (lambda folder: lines(folder / "other.jsonl", [{"secret": 1}]), "not a known recording"),
+        (lambda folder: lines(folder / "other.jsonl", [{"secret": 1}]), "serving/calibrate.md"),
+        (
+            lambda folder: lines(folder / "requests.jsonl", [{"queued_ts": 5.0, "first_token_ts": 6.0, "secret": 1}]),
+            "lacks last_token_ts, input_toks, output_toks. Its rows must have queued_ts,",
+        ),
     ],
 )  # fmt: skip
 def test_a_fault_is_one_sentence_without_content(tmp_path, path, sentence):

@@ -206,7 +206,7 @@ def test_a_gauge_that_did_not_work_is_left_out(tmp_path):
         ("meta.json", '"num_gpu_blocks": 1201', '"num_gpu_blocks": "secret"', "num_gpu_blocks is not a whole number"),
         ("meta.json", '"max_num_seqs": 32', '"max_num_seqs": 0', "max_num_seqs is not a whole number from 1 on"),
         ("requests.jsonl", '"input_toks": 8', '"input_toks": -8', "fewer than 0 or more than"),
-        ("requests.jsonl", "first_token_ts", "secret", "lacks first_token_ts, which a recording needs"),
+        ("requests.jsonl", "first_token_ts", "secret", "lacks first_token_ts. Its rows must have queued_ts,"),
     ],
 )
 def test_a_fault_is_one_sentence_without_content(tmp_path, file, old, new, sentence):

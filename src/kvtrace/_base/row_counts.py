@@ -18,6 +18,7 @@ from .output_files import Role, write_atomically
 # not in a sidecar: of values that stay in the house, or not numbers
 UNSTATED = (
     "reasons",
+    "firsts",
     "failed",
     "other_calls",
     "not_rendered",
@@ -57,6 +58,7 @@ class RowCounts:
     without_output: int = 0  # requests without an answer in the log: the length of their output is unknown
     without_output_blocks: int = 0  # with --outputs: the log has no text, or a number of tokens that does not fit it
     reasons: Counter[str] = field(default_factory=Counter)  # reason -> rejected rows
+    firsts: dict[str, str] = field(default_factory=dict)  # reason -> the error of its first row, with place and hint
     invalid_measured: int = 0  # measured values that are not valid, and count as unknown
     lowered_cached: int = 0  # counts of cached tokens above our length of the prompt, lowered to it
     with_cached: int = 0  # requests with a count of cached tokens

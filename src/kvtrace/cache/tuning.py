@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from .._base.errors import InputError, wrong_word
+from .._base.errors import InputError, UsageError, wrong_word
 from .._base.output_files import temporary_folder
 from .._base.results import Described, DescribedResult, column, columns_in, columns_of
 from ..trace.domains import in_domains
@@ -21,7 +21,7 @@ from ..trace.trace import Trace
 from ..trace.unknown import PREFIXES, require_known
 from .demand import BlockDemand, block_demand
 from .engines import PoolOrder
-from .policies import POLICIES, PolicyName, make
+from .policies import POLICIES, PolicyName, is_users, make, name_of
 from .reuse_training import train
 from .setup import CacheSetup
 from .simulation import Simulation, simulate_settings, whole_blocks
@@ -153,7 +153,12 @@ def looks_ahead(policy: str) -> bool:
 def _chosen(policies) -> list[str]:
     """The names in the order of POLICIES; LRU and the bounds always belong to them."""
     names = set(POLICIES if policies is None else policies)
-    for name in sorted(names - {*POLICIES}):
+    for name in sorted(names - {*POLICIES}, key=str):
+        if isinstance(name, type) or (isinstance(name, str) and is_users(name)):
+            raise UsageError(
+                f"kvtrace tune tries values of kvtrace's own policies, not {name_of(name)}. Compare yours with "
+                "kvtrace simulate."
+            )
         raise wrong_word(name, "a policy without its parameter", POLICIES)
     return [name for name in POLICIES if name in names or name in ("lru", "belady", "unlimited")]
 

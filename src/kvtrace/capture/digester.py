@@ -49,6 +49,7 @@ class DigesterCounts:
     rejected: int = 0  # rows that could not be read, or whose blocks do not fit
     left_out: int = 0  # rows and payloads that are not requests, and empty prompts
     malformed: int = 0  # requests of payloads that are not valid
+    unknown_parents: int = 0  # stores of KV events whose parent was not received
     reasons: Counter[str] = field(default_factory=Counter)  # reason -> rejected rows
 
     def add(self, batch: Batch) -> None:
@@ -261,7 +262,9 @@ class Digester:
     def _tell_stores(self) -> None:
         for rows in self._rows.values():
             if isinstance(rows, StoreRows):
-                self._sink.stores(rows.stores())
+                stores = rows.stores()
+                self.counts.unknown_parents = stores.unknown_parents
+                self._sink.stores(stores)
 
     def _report(self, **values: Any) -> None:
         self._reported = time.monotonic()

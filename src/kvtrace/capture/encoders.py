@@ -161,7 +161,8 @@ class SourceEncoder:
             reader = replace(reader, about_ns=time.time_ns())
         recipe = self._encoding.recipe(reader, options, self._key)
         self._encoder = Encoder(recipe, self._like if reader.holds_prompts else None)
-        self.note = other_tokenizer(recipe.choice.tokenizer, reader.models) if options.tokenizer == AUTO else None
+        models = reader.text_models or ()
+        self.note = other_tokenizer(recipe.choice.tokenizer, models) if options.tokenizer == AUTO else None
 
 
 def loaded(encoding: LiveEncoding) -> Encoder:

@@ -60,6 +60,7 @@ class RecorderCounts:
     rejected: int = 0  # rows that could not be read, or whose blocks do not fit those of the window
     left_out: int = 0  # rows that are not requests, and empty prompts
     malformed: int = 0  # requests of payloads that are not valid
+    unknown_parents: int = 0  # stores of KV events whose parent was not received: their rows begin without it
     tokens: int = 0  # of prompts
     lost: int = 0  # requests that were accepted, but not digested before a crash
     waiting: int = 0  # payloads in the queue
@@ -77,6 +78,7 @@ class RecorderCounts:
 
 BUSY = "{path}: another recorder writes to this folder, or one that was killed is finishing. Choose another folder."
 RECEIVED = ("accepted", "dropped", "uncopied", "refused")  # counts of the ledger
+DIGESTED = ("rejected", "left_out", "malformed", "unknown_parents", "tokens")  # counts of the digester
 UNFINISHED = "the digester process could not end it. Its digests are kept; the next start tries again."
 WAIT_LOCK_S = 10.0  # the digester of a killed recorder may still write what it received
 
@@ -189,7 +191,7 @@ class Recorder:
         received = {name: getattr(intake.ledger, name) - self._before[name] for name in RECEIVED}
         return RecorderCounts(
             **received, digested=counts.get("requests", 0),
-            **{name: counts.get(name, 0) for name in ("rejected", "left_out", "malformed", "tokens")},
+            **{name: counts.get(name, 0) for name in DIGESTED},
             lost=totals.lost, waiting=len(intake), waiting_bytes=intake.waiting_bytes,
             waiting_limit_bytes=intake.max_bytes, sealed=totals.sealed, failed=totals.failed,
             restarts=self._feeder.restarts, last_sealed_s=totals.last_sealed_s, proxy=asdict(self.proxy),

@@ -15,6 +15,11 @@ from .options import QUIET_ERRORS, record_options, taken, taken_release
 from .output import Outcome, console, print_line, rejected
 from .source_options import READING, SOURCES, live_options, queue_bytes, stop_event
 
+UNKNOWN_PARENTS = (
+    "stores continue blocks that were not received: they came before the start, or were lost. These rows begin without "
+    "their parents, so that hit rates are too low. Start the recorder before the engine, or name its replay socket: "
+    "--kv-events EVENTS,REPLAY."
+)
 PROXY = {  # what became of requests, in words -> its counts
     "recorded": ("recorded",), "failed upstream": ("failed", "errors"), "not a generation": ("other",),
     "dropped": ("dropped",), "refused": ("refused",), "left by the client": ("left",),
@@ -72,7 +77,7 @@ def record_command(output, window, for_ms, link_windows, suffix, key_file, quiet
             say("stopping: what waits is digested, and the window is sealed.")
     counts = recorder.counts()
     if not quiet:
-        for line in _summary(counts):
+        for line in _summary(counts, live):
             print_line(screen, line)
     if (missing := recorder.shortfall()) is not None:
         raise StoppedError(missing)
@@ -88,9 +93,14 @@ def _metrics(recorder):
     return metrics_app(registry_of(lambda: Reading(counts=asdict(recorder.counts()))), recorder.problem)
 
 
-def _summary(counts):
+def _summary(counts, live):
     """What was recorded, line by line."""
-    yield f"requests    {counts.digested:,} of {counts.accepted:,} accepted, {counts.tokens:,} prompt tokens"
+    came = f"of {counts.accepted:,} accepted"
+    if live.kv_events:
+        came = f"from {counts.accepted:,} {'requests and ' if live.otlp or live.proxy or live.follow else ''}batches of KV events"
+    yield f"requests    {counts.digested:,} {came}, {counts.tokens:,} prompt tokens"
+    if counts.unknown_parents:
+        yield f"kv events   {counts.unknown_parents:,} {UNKNOWN_PARENTS}"
     if requests := counts.proxy.get("requests"):
         became = {words: sum(counts.proxy.get(name, 0) for name in names) for words, names in PROXY.items()}
         stated = ", ".join(f"{count:,} {words}" for words, count in became.items() if count or words == "recorded")

@@ -291,7 +291,7 @@ def settings_of(encoder: Encoder) -> dict[str, Any]:
 
 RENDERING = "--rendering-version"
 UNSETTLED = (  # fields of a reader and a recipe that batches do not depend on, or that other settings state
-    "reader", "options", "key", "name_detected", "unit_detected", "about_ns", "models", "choice",
+    "reader", "options", "key", "name_detected", "unit_detected", "about_ns", "models", "text_models", "choice",
     "log_format", "time_unit", "field_map", "arrivals", "request_sample", "max_errors", "on_mismatch",
 )  # fmt: skip
 OPTIONS = {

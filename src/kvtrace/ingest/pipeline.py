@@ -312,8 +312,8 @@ def no_requests_error(log_sources, counts: RowCounts) -> InputError:
         return InputError(f"{where}: all {counts.rows:,} prompts are empty. Try --map input=FIELD.")
     reason, times = counts.reasons.most_common(1)[0]
     return InputError(
-        f"{where}: the log has no usable request. {counts.rejected:,} rows were rejected, {times:,} of them because: "
-        f"{reason}"
+        f"{where}: the log has no usable request. Rejected rows: {counts.rejected:,}; {times:,} as this one: "
+        f"{counts.firsts[reason]}"
     )
 
 

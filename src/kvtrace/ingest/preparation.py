@@ -119,7 +119,7 @@ def recipe_of(
     require_engine(options.render_as)
     size = block_size_of(options.block_size, reader, outputs=options.outputs)
     reader = reader if reader.block_size is None else replace(reader, block_size=size)
-    choice = choose(options.tokenizer, reader.models) if reader.holds_prompts else TokenizerChoice(None)
+    choice = choose(options.tokenizer, reader.text_models or ()) if reader.holds_prompts else TokenizerChoice(None)
     has_tails = profile.tail != "dropped" and (reader.holds_prompts or reader.hashes_tails)
     return Recipe(
         reader, options, key, block_size=size, tail="kept" if has_tails else "dropped", choice=choice,

@@ -274,7 +274,7 @@ def measured_notes(present: Collection[str], profile: Profile) -> list[str]:
 
     >>> from .profiles import PROFILES, profile
     >>> measured_notes(["cached_tokens", "ttft_ms"], PROFILES["standard"])
-    ['2 measured columns were left out: cached_tokens, ttft_ms. --keep-measured keeps them.']
+    ['2 measured columns were left out. --keep-measured cached_tokens,ttft_ms keeps them.']
     >>> measured_notes([], profile("standard", keep_measured=["e2e_ms"]))
     ['the trace does not have e2e_ms, which --keep-measured names.']
     """
@@ -283,8 +283,8 @@ def measured_notes(present: Collection[str], profile: Profile) -> list[str]:
     notes = []
     if dropped:
         were = "column was" if len(dropped) == 1 else "columns were"
-        rest = f"{', '.join(dropped)}. --keep-measured keeps {'it' if len(dropped) == 1 else 'them'}."
-        notes.append(f"{len(dropped)} measured {were} left out: {rest}")
+        keeps = f"--keep-measured {','.join(dropped)} keeps {'it' if len(dropped) == 1 else 'them'}."
+        notes.append(f"{len(dropped)} measured {were} left out. {keeps}")
     if missing:
         notes.append(f"the trace does not have {', '.join(missing)}, which --keep-measured names.")
     return notes

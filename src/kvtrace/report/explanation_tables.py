@@ -15,6 +15,8 @@ from ..serving.misses.baseline import BASES, Cure, duration
 from ..serving.misses.causes import CAUSES
 from ..serving.misses.cures import TOGETHER, Cures
 from ..serving.misses.explanation import CauseGroupDict, Explanation, SessionCausesDict, WindowCausesDict
+from ..trace.domains import in_domains
+from ..trace.hits import leading_tokens, unlimited_hits
 from .plots.causes import title_of
 
 SESSIONS = 20  # in a table
@@ -71,8 +73,13 @@ def notes(explanation: Explanation) -> list[str]:
     repeated, hit = possible / max(explanation.tokens, 1), totals["hit"] / max(possible, 1)
     lines = [
         f"{100 * repeated:.1f} % of the prompt tokens repeat what an earlier request had; {100 * hit:.1f} % of these "
-        f"are hits. No cache can hit the {totals['first_use']:,} new tokens."
+        f"are hits. No cache of prompts can hit the {totals['first_use']:,} new tokens."
     ]
+    if of_outputs := _repeated_outputs(explanation):
+        lines.append(
+            f"An engine that keeps outputs can hit {of_outputs:,} of them, which repeat an earlier output; the "
+            "simulation does not."
+        )
     refused = np.flatnonzero(explanation.causes.tokens["not_served"])
     if totals["not_served"]:
         longest = int(explanation.simulation.trace.prompt_blocks[refused].max())
@@ -163,3 +170,13 @@ def write_per_request(explanation: Explanation, stream: BinaryIO) -> None:
     writer.writerow(columns)
     writer.writerows(zip(*(column.tolist() for column in columns.values()), strict=True))
     text.detach()
+
+
+def _repeated_outputs(explanation: Explanation) -> int:
+    """Prompt tokens after the warm-up that repeat an earlier output, and no earlier prompt; 0 if that is not known."""
+    trace = explanation.trace
+    if not trace.has_output_blocks:
+        return 0
+    view = in_domains(trace)
+    with_outputs, without = (leading_tokens(trace, unlimited_hits(view, outputs=kept)) for kept in (True, False))
+    return int((with_outputs - without)[explanation.simulation.warm_up :].sum())

@@ -6,6 +6,7 @@ import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from importlib import import_module
+from pathlib import PurePath
 from typing import TYPE_CHECKING, Any, Literal
 
 from ..._base.errors import InputError, UsageError, docs_page, wrong_word
@@ -188,6 +189,9 @@ def make(spec: str, context):
         return _shipped(name, colon, text, context)
     if colon:
         return _users(name, text, context)
+    module, dot, cls = spec.rpartition(".")
+    if dot and all(map(str.isidentifier, spec.split("."))) and cls != "py":
+        raise UsageError(f"{spec!r} is not a policy. Write a class as module:Class: {module}:{cls}.")
     raise wrong_word(spec, "a policy", POLICIES, ", or a class as module:Class")
 
 
@@ -219,6 +223,9 @@ def _users(module, name, context):
             f"The command line cannot pass a parameter to your class. Write {module}:{cls}, and let its constructor "
             f"set {text!r}."
         )
+    if module.endswith(".py"):
+        stem = PurePath(module).stem
+        raise UsageError(f"{module!r} is a file. Run the command in its folder with the module's name: {stem}:{name}.")
     try:
         cls = getattr(users_function(import_module, spec, "import")(module), name, None)
     except ModuleNotFoundError as error:

@@ -158,6 +158,17 @@ DELAYS = (
 CLOCK_MS = 1000.0  # clocks of whole seconds tell the end of a request too early by less
 
 
+class ModelNames(tuple[str, ...]):
+    """Names of models, which are values of a log: error trackers print local variables, and must not print them.
+
+    >>> ModelNames(["acme/secret"])
+    ModelNames of 1 model
+    """
+
+    def __repr__(self) -> str:
+        return f"ModelNames of {len(self)} model{'' if len(self) == 1 else 's'}"
+
+
 @dataclass(frozen=True)
 class LogReader:
     """Reads the lines of one log. Create it with `open_reader`; all workers use the same one."""
@@ -175,7 +186,8 @@ class LogReader:
     about_ns: int | None = field(default=None, repr=False)  # median time of the first rows; None = they hold no times
     delays: bool = False  # requests may have a delay after their session's request before them in place of a time
     note: str | None = None  # on fields of the rows that are not used
-    models: tuple[str, ...] = field(default=(), repr=False)  # that the first rows name; values of the log
+    models: ModelNames = field(default=ModelNames(), repr=False)  # that the first rows name
+    text_models: ModelNames | None = field(default=None, repr=False)  # of rows with text; None = no row has text
 
     def read(self, line: bytes) -> Record:
         """The only Record of a line. RowError, with JSON path and without content, if it is bad."""
@@ -354,10 +366,13 @@ class LogReader:
         delays = any(record.delay_ms is not None for record in records)
         note = "; ".join(filter(None, (self.note, DELAYS if delays else None))) or None
         texts = [record for record in records if record.messages is not None or record.text is not None]
-        models = tuple(sorted({record.model for record in texts if record.model is not None}))
+        models, text_models = (
+            ModelNames(sorted({record.model for record in some if record.model is not None}))
+            for some in (records, texts)
+        )
         return replace(
             self, unit=unit, block_size=block_size, states_block_size=is_stated, about_ns=about_ns, delays=delays,
-            note=note, models=models,
+            note=note, models=models, text_models=None if records and not texts else text_models,
         )  # fmt: skip
 
     def _block_size(self, records: list[Record]) -> tuple[int | None, bool]:

@@ -279,7 +279,7 @@ def put_output(record: Record, value: Any, path: str) -> None:
     if type(value) is dict or (type(value) is list and value and type(value[0]) is dict):
         usage = value.get("usage") if type(value) is dict else None
         put_usage(record, [(f"{path}.usage.", usage)] if type(usage) is dict else [])
-        value = _answer_text(record, value, path)
+        value = _ids_without_text(value) or _answer_text(record, value, path)
     if type(value) is str:
         if not is_cut(value):
             record.output_text = value
@@ -407,6 +407,18 @@ def identity_of(part: dict[str, Any], path: str) -> bytes:
     b'{"type":"image"}'
     """
     return json_bytes({key: part[key] for key in part if key != "cache_control"}, path)
+
+
+def _ids_without_text(answer: Any) -> list[Any] | None:
+    """The token ids of an answer that was not turned into text, as vLLM's `detokenize=False` leaves it; else None.
+
+    >>> _ids_without_text([{"index": 0, "text": "", "token_ids": [7, 9]}])
+    [7, 9]
+    """
+    first = answer[0] if type(answer) is list else answer
+    ids = first.get("token_ids") or first.get("output_token_ids")
+    has_text = any(first.get(name) for name in ("text", "content", "message"))
+    return ids if type(ids) is list and not has_text else None
 
 
 def _answer_text(record, value, path) -> str | None:

@@ -1,9 +1,11 @@
 """Tokenised requests, as vLLM logs them with return_token_ids. They need no tokenizer and are exact.
 
 `prompt_token_ids` in the row, the response, its first choice or the request; `token_ids` or `output_token_ids`
-likewise, else a length (`output_length`, `usage.completion_tokens`). Rows are flat or pairs (see pairs.py). Times and
-the other fields are read as in openai.py. Cached tokens and times are those of vLLM's RequestOutput (vllm/outputs.py):
-`num_cached_tokens`, and `metrics` of RequestMetrics (vllm/sequence.py) or RequestStateStats (vllm/v1/metrics/stats.py).
+likewise, or in the first of its `outputs`, else a length (`output_length`, `usage.completion_tokens`). Rows are flat or
+pairs (see pairs.py). Times and the other fields are read as in openai.py. Outputs, cached tokens and times are also
+those of vLLM's RequestOutput (vllm/outputs.py): `outputs`, `num_cached_tokens`, and `metrics` of RequestMetrics
+(vllm/sequence.py) or RequestStateStats (vllm/v1/metrics/stats.py), whose `arrival_time` is the row's time if it has
+no other.
 """
 
 from __future__ import annotations
@@ -23,7 +25,7 @@ def read(row: dict[str, Any]) -> Record:
     >>> read({"timestamp": 0, "prompt_token_ids": [1, 2, 3], "token_ids": [4]}).token_ids
     array('I', [1, 2, 3])
     """
-    requests, responses, record = pairs.opened(row)
+    requests, responses, record = pairs.opened(_with_arrival(row))
     _put_media(record, requests)
     mapped, path = fields.find(requests[:1], "input")  # a field map puts the prompt there
     if mapped is None:
@@ -45,6 +47,15 @@ def matches(row: dict[str, Any]) -> bool:
     """Whether the row has this format."""
     requests, responses = pairs.split(row)
     return _prompt_ids(requests, responses)[0] is not None
+
+
+def _with_arrival(row):
+    """The row with the `arrival_time` of its `metrics` as its time, if it has no other."""
+    metrics = row.get("metrics")
+    arrival = metrics.get("arrival_time") if type(metrics) is dict else None
+    if not arrival or pairs.time_of(*pairs.split(row))[0] is not None or row.get("timestamp") is not None:
+        return row  # vLLM's default of 0.0 is no time
+    return row | {"timestamp": arrival}
 
 
 def _put_metrics(record, places):
@@ -72,7 +83,10 @@ def _prompt_ids(requests, responses):
 
 
 def _output(requests, responses):
-    places = [*pairs.places(requests, responses), *pairs.first_choice(responses)]
+    outputs, path = fields.find(responses, "outputs")  # one for each sample
+    is_sampled = type(outputs) is list and outputs and type(outputs[0]) is dict
+    first = [(f"{path}[0].", outputs[0])] if is_sampled else []
+    places = [*pairs.places(requests, responses), *pairs.first_choice(responses), *first]
     value, path = fields.find(places, "output_token_ids", "token_ids")
     return (value, path) if value is not None else fields.find(requests[:1], "output")
 

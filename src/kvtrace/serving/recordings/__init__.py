@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
-from ..._base.errors import InputError, MissingPathError, wrong_word
+from ..._base.errors import InputError, MissingPathError, docs_page, wrong_word
 from ...trace.trace import Trace
 from . import benchmarks, request_logs
 from .recording import EngineSettings as EngineSettings
@@ -61,4 +61,5 @@ def _detected(path: Path) -> Read:
                 return read
         except InputError:  # JSON of another form
             continue
-    raise InputError(f"{path}: not a known recording. Formats: {', '.join(RECORDINGS)}.")
+    page = docs_page("serving/calibrate.md")
+    raise InputError(f"{path}: not a known recording. Formats: {', '.join(RECORDINGS)}; see {page}.")

@@ -40,6 +40,8 @@ from .recording import (
 )
 from .settings import vllm_settings
 
+VLLM_REQUESTS = ("queued_ts", "first_token_ts", "last_token_ts", "input_toks", "output_toks")
+
 
 def matches_vllm_requests(path: Path) -> bool:
     """Whether the path is a folder of this form, or its file of requests."""
@@ -53,6 +55,11 @@ def read_vllm_requests(path: Path, trace: Trace | None = None) -> Recording:
     file = path / "requests.jsonl" if path.is_dir() else path
     path = file.parent
     rows = read_rows(file)
+    if lacking := [name for name in VLLM_REQUESTS if not any(name in row for row in rows)]:
+        raise InputError(
+            f"{file}: lacks {', '.join(lacking)}. Its rows must have {', '.join(VLLM_REQUESTS)}, with "
+            "times in seconds of one clock."
+        )
 
     def times(name: str):
         return column(rows, lambda row: row.get(name), name, file)
