@@ -25,7 +25,7 @@ from .options import (
     taken_release,
     tasks_of,
 )
-from .output import Outcome, console, is_silent, print_line, print_table
+from .output import Outcome, console, is_silent, print_line, print_rows, print_table
 from .source_options import BAD_ROWS, LOGS, bad_rows_allowed
 
 if TYPE_CHECKING:
@@ -248,7 +248,7 @@ def _print_summary(screen, trace_figures, counts, usage, account, written, *, re
     """Print the counts of the log, the costs of the release, and the written files."""
     from ..report import raw_logs, release_tables
 
-    print_table(screen, raw_logs.closing(trace_figures, counts, usage.rows(), request_sample))
+    print_rows(screen, raw_logs.closing(trace_figures, counts, usage.rows(), request_sample))
     for warning in raw_logs.not_rendered(counts.not_rendered, counts.unsized_media):
         print_line(screen, f"warning     {warning}")
     if account and len(account.steps) > 1:
