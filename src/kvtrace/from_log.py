@@ -291,7 +291,7 @@ class _Start:
             saving = saving_of(view, curve, deployment)
         self.step("plan")
         with self.part("plan"):
-            result = plan(planned, deployment, self.target)
+            result = plan(planned, deployment, self.target, curve=curve)
         answer = Answer(
             trace=trace, log=log, deployment=deployment, why_gpus=why, assumed=self.assumed, curve=curve, saving=saving,
             plan=result, missing=self.missing, notes=self.notes, files=self.files, **parts,
@@ -325,6 +325,7 @@ class _Start:
         self.files += write_report(
             self.folder / "report.html", answer.trace, names=(self.folder.name, ""), lines=answer.lines,
             plan=None if "prefixes" in self.assumed else answer.plan, kv_bytes_per_token=kv_bytes_per_token(model),
+            curve=answer.curve,
         )  # fmt: skip
 
     def make_folder(self) -> None:

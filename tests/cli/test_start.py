@@ -11,6 +11,7 @@ import pytest
 import kvtrace
 from kvtrace import from_log
 from kvtrace._base.errors import UsageError
+from kvtrace.analysis.curves import HitCurve
 from kvtrace.cli import run
 from kvtrace.from_log import parse_target
 from kvtrace.report.answer import WIDTH, AnswerLine
@@ -66,6 +67,14 @@ def test_the_page_begins_with_the_answer(answer):
     page = (Path(answer.folder) / "report.html").read_text()
     first = html.unescape(page[page.index("<body>") : page.index("<nav>")])
     assert [line.text in first for line in answer.lines] == [True] * len(answer.lines)
+
+
+def test_a_hit_curve_is_computed_once(tmp_path, monkeypatch):
+    computed = []
+    compute = HitCurve.__init__
+    monkeypatch.setattr(HitCurve, "__init__", lambda curve, *parts: computed.append(1) or compute(curve, *parts))
+    answer_of(tmp_path, rows_of())
+    assert len(computed) == 1
 
 
 def test_an_answer_has_its_parts_and_the_model_of_the_log(answer):
