@@ -139,7 +139,7 @@ def test_unknown_times_are_assumed(tmp_path):
     for row in rows:
         row["messages"] = [*row["messages"], {"role": "assistant", "content": "Nothing."}]
     answer = answer_of(tmp_path, rows)
-    assert "at times of a model, as the log has none" in line(answer, "traffic")
+    assert "at an assumed 1 request a second, as the log has no times" in line(answer, "traffic")
     assert "for this log" in line(answer, "saved")
     assert line(answer, "run").startswith("at an assumed 1 request a second: ")
 
@@ -154,10 +154,47 @@ def test_a_log_of_lengths_is_planned_without_hits(tmp_path):
     assert line(answer, "run").startswith("without hits, which are unknown: 1 x H100")
 
 
-def test_bad_rows_are_left_out_and_counted(tmp_path):
+def test_conversations_without_times_arrive_at_a_rate_of_conversations(tmp_path):
+    turns = [{"role": role, "content": f"It is {word}."} for word in ("one", "two") for role in ("user", "assistant")]
+    single = {"messages": [{"role": "user", "content": "Alone."}, {"role": "assistant", "content": "Yes."}]}
+    rows = [{"id": str(number), "messages": turns} for number in range(3)]
+    answer = answer_of(tmp_path, [*rows, single | {"id": "x"}])
+    assert "7 requests at an assumed 1 conversation a second" in line(answer, "traffic")
+    assert ", 3 sessions and 1 single request;" in line(answer, "traffic")
+    assert line(answer, "run").startswith("at an assumed 1 conversation a second: ")
+
+
+def test_bad_rows_are_left_out_counted_and_explained(tmp_path):
     answer = answer_of(tmp_path, [*rows_of(), {"created": "never"}, {"created": "never"}])
-    assert "2 bad rows" in line(answer, "log")
+    assert "2 bad rows. Most frequent fault: messages: is missing." in line(answer, "log")
     assert len(answer.trace) == 10
+
+
+def test_failed_calls_are_not_called_rows_without_a_prompt(tmp_path):
+    failed = [row | {"response": {"error": {"message": "no"}}} for row in rows_of()]
+    answer = answer_of(tmp_path, [*rows_of(), *failed])
+    assert "Left out: 10 failed upstream." in line(answer, "log")
+
+
+def test_what_is_not_in_the_prompts_is_said(tmp_path):
+    tool = {"type": "function", "function": {"name": "look", "parameters": {"type": "object", "properties": {}}}}
+    rows = rows_of(tools=[tool])
+    for number, row in enumerate(rows):
+        row["response"] |= {"usage": {"prompt_tokens": 2000 + number, "completion_tokens": 4}}
+    answer = answer_of(tmp_path, rows)
+    differing, tools = (each.text for each in answer.lines if each.name == "note")
+    assert differing.startswith("Our ") and "prompt tokens are" in differing and "Likely cause: " in differing
+    assert tools.startswith("Tools of 10 requests: ")
+
+
+def test_a_model_is_found_behind_the_name_of_its_provider(tmp_path):
+    rows = [row | {"model": name} for row in rows_of() for name in ("gpt-4o", "hosted_vllm/qwen3-8b")]
+    assert "Model: qwen3-8b (one of 2 models of the log), in vLLM" in line(answer_of(tmp_path, rows), "run")
+
+
+def test_a_log_without_hits_saves_nothing(answer):
+    assert line(answer, "hits").startswith("0: no prompt begins with 16 tokens or more of an earlier prompt.")
+    assert line(answer, "saved").startswith("nothing, without hits. Prefill takes ")
 
 
 def test_a_trace_needs_no_anonymizing(tmp_path, monkeypatch):

@@ -191,7 +191,9 @@ def test_a_small_log_becomes_the_same_files_but_for_the_library_that_encoded(log
     assert made[0] == made[1 << 20]
 
 
-SLOW = ("fastokens", "rich", "multiprocessing", "concurrent.futures", "logging", "numpy.random", "email", "huggingface_hub")
+SLOW = (
+    "fastokens", "rich", "multiprocessing", "concurrent.futures", "logging", "numpy.random", "email", "huggingface_hub",
+)  # fmt: skip
 
 
 def test_a_small_log_loads_no_library_that_it_does_not_need(log, tmp_path):

@@ -183,7 +183,7 @@ CHOICES = (  # why a library was chosen
     NOT_INSTALLED := "fastokens is not installed",
     USED_BEFORE := "fastokens was used before this process was forked",
     AGREES := "it agrees with tokenizers on the start-up sample",
-    SMALL := "the log is small; fastokens, which agrees on the start-up sample, encodes text after a million characters",
+    SMALL := "a small log; fastokens, which agrees on the start-up sample, encodes text beyond a million characters",
     DISAGREES := "fastokens does not accept this tokenizer, or disagrees on the start-up sample",
 )
 

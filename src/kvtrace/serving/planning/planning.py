@@ -134,11 +134,14 @@ def plan(
         report(name)
         return compute()
 
+    def hits() -> HitCurve:
+        return hit_curve(trace) if curve is None else curve
+
     sized, answer = part("instances", lambda: instances(trace, planned, errors))
     result = Plan(
         answer=answer,
         setting=_setting(trace, planned),
-        memory=part("memory", lambda: memory(trace, hit_curve(trace) if curve is None else curve, planned.roofline, layout is not None)),
+        memory=part("memory", lambda: memory(trace, hits(), planned.roofline, layout is not None)),
         tiers=part("tiers", lambda: tiers(trace, planned)),
         instances=sized,
         block_sizes=part("block_sizes", lambda: block_sizes(trace)),
