@@ -41,6 +41,7 @@ if TYPE_CHECKING:
 
 MODEL, GPU = "llama-3.1-8b", "h100"  # assumed, if nothing names them
 FINE_BYTES = 64 << 20  # a log of more bytes gets the blocks of anonymize, since small ones would take minutes
+LONG = 1 << 17  # tokens: the longest context of many models
 ENGINE_BLOCK = 16  # tokens: vLLM's blocks
 ARRIVALS = "rate=1/s"  # of a log without times
 NO_MODEL = "the log names no model"
@@ -293,6 +294,8 @@ class _Start:
         self.step("plan")
         with self.part("plan"):
             result = plan(planned, deployment, self.target, curve=curve)
+        with self.part("context"):
+            parts["caveats"] = [*parts.get("caveats", ()), *_too_long(trace, deployment)]
         answer = Answer(
             trace=trace, log=log, deployment=deployment, why_gpus=why, assumed=self.assumed, curve=curve, saving=saving,
             plan=result, missing=self.missing, notes=self.notes, files=self.files, **parts,
@@ -395,6 +398,21 @@ def _caveats(rows: AnonymizedRows) -> list[str]:
 
     differing = rows.usage.difference if rows.usage.is_mismatch else None
     return [*filter(None, [differing]), *not_rendered(rows.counts.not_rendered, rows.counts.unsized_media)]
+
+
+def _too_long(trace: Trace, deployment: Deployment) -> list[str]:
+    """What prompts exceed: the context of the model, or the usual one where that is not known."""
+    from .serving.hardware.vllm_memory import longest_context
+
+    limit, name = longest_context(deployment), deployment.model_name
+    count = int((trace.input_length > (limit or LONG)).sum())
+    if not count:
+        return []
+    prompts = f"{count:,} prompt{' is' if count == 1 else 's are'} longer than"
+    longest = f"the longest has {int(trace.input_length.max()):,} tokens"
+    if limit is None:
+        return [f"{prompts} {LONG:,} tokens, {longest}: it is not known whether {name} takes them."]
+    return [f"{prompts} the context of {name} ({limit:,} tokens), {longest}: an engine refuses them."]
 
 
 def _free_folder(paths: list[Any], output: str | Path | None) -> Path:

@@ -192,6 +192,18 @@ def test_a_model_is_found_behind_the_name_of_its_provider(tmp_path):
     assert "Model: qwen3-8b (one of 2 models of the log), in vLLM" in line(answer_of(tmp_path, rows), "run")
 
 
+def test_prompts_that_the_model_may_not_take_are_counted(tmp_path):
+    trace = kvtrace.toy("0 1 2", "0 1", block_size=65_536, gap_ms=60_000.0)
+    kvtrace.write(trace, tmp_path / "day.jsonl")
+    known, unknown = (
+        line(kvtrace.start(tmp_path / "day.jsonl", model=model, output=tmp_path / model), "note")
+        for model in ("opt-6.7b", "llama-3.1-8b")
+    )
+    assert known == "2 prompts are longer than the context of opt-6.7b (2,048 tokens), the longest has 196,608 tokens: " \
+        "an engine refuses them."  # fmt: skip
+    assert unknown.startswith("1 prompt is longer than 131,072 tokens, the longest has 196,608 tokens: it is not known")
+
+
 def test_a_log_without_hits_saves_nothing(answer):
     assert line(answer, "hits").startswith("0: no prompt begins with 16 tokens or more of an earlier prompt.")
     assert line(answer, "saved").startswith("nothing, without hits. Prefill takes ")
