@@ -16,7 +16,6 @@ from ..privacy.release_options import ReleaseOptions
 from .completion import gpus as gpu_names
 from .help import Command
 from .options import (
-    COSTS,
     RowsOption,
     record_options,
     size_of,
@@ -113,7 +112,7 @@ class TaskChoices:
 )
 @click.option("--gpu", "gpu_name", metavar="G", cls=RowsOption, rows=gpu_names, help="With --service-time: {rows}, or a JSON file.")
 @click.option("--gpus", type=click.IntRange(1), metavar="N", help="With --service-time: GPUs of an instance.  [default: 1; with --costs as many as were measured]")
-@COSTS
+@click.option("--costs", "costs_file", metavar="FILE", help="Costs that kvtrace calibrate wrote, in place of --gpu. --service-time then names another model than the measured one.")
 @click.option("--against", metavar="TRACE", help="Earlier release; fail if its requests can be recognised in this one.")
 @click.option(
     "--keep-order", is_flag=True, help="With --profile exact: keep the log's order instead of sorting by time."
