@@ -32,7 +32,7 @@ def lines(folder: str, share: float) -> Iterator[Line]:
     small = os.path.join(folder, "six.jsonl")
     write_chat(small)
     call = ("anonymize", small, "-o", f"{small}.trace", "-q")
-    yield Line("anonymize six rows, processor time / --version", "s", (processor, *call), (processor, "--version"), 6)
+    yield Line("anonymize six rows, processor time / --version", "s", (processor, *call), (processor, "--version"), 5)
 
     held = apart(repeated, long, round(COPIES * share))
     name = f"analyze {os.path.getsize(long) / 1e6:.0f} MB"

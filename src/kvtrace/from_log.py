@@ -28,11 +28,11 @@ from .trace.meta import shares_prefixes
 from .trace.unknown import known_outputs
 
 if TYPE_CHECKING:
-    from ._base.row_counts import RowCounts
     from .analysis.curves import HitCurve
     from .ingest.linting.findings import LintReport
     from .ingest.logs import LogReader
     from .ingest.logs.sources import LogSource
+    from .ingest.pipeline import AnonymizedRows
     from .ingest.preparation import Inputs
     from .privacy.account import ReleasedTrace
     from .serving.deployment import Deployment
@@ -41,6 +41,7 @@ if TYPE_CHECKING:
 
 MODEL, GPU = "llama-3.1-8b", "h100"  # assumed, if nothing names them
 FINE_BYTES = 64 << 20  # a log of more bytes gets the blocks of anonymize, since small ones would take minutes
+LONG = 1 << 17  # tokens: the longest context of many models
 ENGINE_BLOCK = 16  # tokens: vLLM's blocks
 ARRIVALS = "rate=1/s"  # of a log without times
 NO_MODEL = "the log names no model"
@@ -189,14 +190,16 @@ class _Start:
             self.step("lint")
             lint = _lint(paths, encoding)
         self.step("anonymize")
-        counts, trace = self.released(paths, encoding, release)
+        rows = self.released(paths, encoding, release)
+        trace = rows.trace()
         published = None
         with self.part("release"):
             published = self.publish(trace)
         path, logs = published.files[0] if published else "", [*map(os.fspath, paths)]
         return self.answer(
             trace, self.described(reader, trace), path, logs, self.logged_model(reader), lint=lint, published=published,
-            account=trace.account, rejected=counts.rejected, left_out=counts.filtered,
+            account=trace.account, rejected=rows.counts.rejected, reasons=rows.counts.reasons,
+            left_out=rows.counts.left_out, caveats=_caveats(rows), models=len(reader.models),
         )  # fmt: skip
 
     def completed(self, encoding: EncodingOptions, log_sources: list[LogSource], reader: LogReader) -> EncodingOptions:
@@ -220,14 +223,11 @@ class _Start:
             encoding = replace(encoding, arrivals=ARRIVALS)
         return encoding
 
-    def released(
-        self, paths: list[Any], encoding: EncodingOptions, release: ReleaseOptions
-    ) -> tuple[RowCounts, ReleasedTrace]:
-        """The counts of the log's rows, and the trace."""
+    def released(self, paths: list[Any], encoding: EncodingOptions, release: ReleaseOptions) -> AnonymizedRows:
+        """The rows of the trace, and the counts of the log's."""
         from .ingest.pipeline import Listeners, anonymize_rows
 
-        rows = anonymize_rows(paths, encoding, release, listeners=Listeners(on_note=self.notes.append))
-        return rows.counts, rows.trace()
+        return anonymize_rows(paths, encoding, release, listeners=Listeners(on_note=self.notes.append))
 
     def publish(self, trace: ReleasedTrace) -> Any:
         """Write the trace with its sidecar and its data card, after the audit."""
@@ -257,9 +257,11 @@ class _Start:
         from .serving.models.listing import list_models
 
         for model in reader.models:
-            name = model_name(model)
-            if name is not None and any(each.shape is not None for each in list_models(name)):
-                return name
+            parts = model.split("/")  # LiteLLM and others put a provider before the name
+            for first in range(len(parts)):
+                name = model_name("/".join(parts[first:]))
+                if name is not None and any(each.shape is not None for each in list_models(name)):
+                    return name
         return None
 
     # -- the answer ------------------------------------------------------------------------------------------------
@@ -293,7 +295,9 @@ class _Start:
             saving = saving_of(view, curve, deployment)
         self.step("plan")
         with self.part("plan"):
-            result = plan(planned, deployment, self.target)
+            result = plan(planned, deployment, self.target, curve=curve)
+        with self.part("context"):
+            parts["caveats"] = [*parts.get("caveats", ()), *_too_long(trace, deployment)]
         answer = Answer(
             trace=trace, log=log, deployment=deployment, why_gpus=why, assumed=self.assumed, curve=curve, saving=saving,
             plan=result, missing=self.missing, notes=self.notes, files=self.files, **parts,
@@ -327,6 +331,7 @@ class _Start:
         self.files += write_report(
             self.folder / "report.html", answer.trace, names=(self.folder.name, ""), lines=answer.lines,
             plan=None if "prefixes" in self.assumed else answer.plan, kv_bytes_per_token=kv_bytes_per_token(model),
+            curve=answer.curve,
         )  # fmt: skip
 
     def make_folder(self) -> None:
@@ -387,6 +392,29 @@ def _lint(paths: list[Any], encoding: EncodingOptions) -> LintReport:
     from .ingest.preparation import DEFAULT_BLOCK_SIZE
 
     return lint_log(paths, replace(encoding, block_size=encoding.block_size or DEFAULT_BLOCK_SIZE))
+
+
+def _caveats(rows: AnonymizedRows) -> list[str]:
+    """What makes prompts differ from those that the engine got, in sentences."""
+    from .report.raw_logs import not_rendered
+
+    differing = rows.usage.difference if rows.usage.is_mismatch else None
+    return [*filter(None, [differing]), *not_rendered(rows.counts.not_rendered, rows.counts.unsized_media)]
+
+
+def _too_long(trace: Trace, deployment: Deployment) -> list[str]:
+    """What prompts exceed: the context of the model, or the usual one where that is not known."""
+    from .serving.hardware.vllm_memory import longest_context
+
+    limit, name = longest_context(deployment), deployment.model_name
+    count = int((trace.input_length > (limit or LONG)).sum())
+    if not count:
+        return []
+    prompts = f"{count:,} prompt{' is' if count == 1 else 's are'} longer than"
+    longest = f"the longest has {int(trace.input_length.max()):,} tokens"
+    if limit is None:
+        return [f"{prompts} {LONG:,} tokens, {longest}: it is not known whether {name} takes them."]
+    return [f"{prompts} the context of {name} ({limit:,} tokens), {longest}: an engine refuses them."]
 
 
 def _free_folder(paths: list[Any], output: str | Path | None) -> Path:

@@ -11,6 +11,7 @@ import pytest
 import kvtrace
 from kvtrace import from_log
 from kvtrace._base.errors import UsageError
+from kvtrace.analysis.curves import HitCurve
 from kvtrace.cli import run
 from kvtrace.from_log import parse_target
 from kvtrace.report.answer import WIDTH, AnswerLine
@@ -66,6 +67,14 @@ def test_the_page_begins_with_the_answer(answer):
     page = (Path(answer.folder) / "report.html").read_text()
     first = html.unescape(page[page.index("<body>") : page.index("<nav>")])
     assert [line.text in first for line in answer.lines] == [True] * len(answer.lines)
+
+
+def test_a_hit_curve_is_computed_once(tmp_path, monkeypatch):
+    computed = []
+    compute = HitCurve.__init__
+    monkeypatch.setattr(HitCurve, "__init__", lambda curve, *parts: computed.append(1) or compute(curve, *parts))
+    answer_of(tmp_path, rows_of())
+    assert len(computed) == 1
 
 
 def test_an_answer_has_its_parts_and_the_model_of_the_log(answer):
@@ -146,7 +155,7 @@ def test_unknown_times_are_assumed(tmp_path):
     for row in rows:
         row["messages"] = [*row["messages"], {"role": "assistant", "content": "Nothing."}]
     answer = answer_of(tmp_path, rows)
-    assert "at times of a model, as the log has none" in line(answer, "traffic")
+    assert "at an assumed 1 request a second, as the log has no times" in line(answer, "traffic")
     assert "for this log" in line(answer, "saved")
     assert line(answer, "run").startswith("at an assumed 1 request a second: ")
 
@@ -161,10 +170,58 @@ def test_a_log_of_lengths_is_planned_without_hits(tmp_path):
     assert line(answer, "run").startswith("without hits, which are unknown: 1 x H100")
 
 
-def test_bad_rows_are_left_out_and_counted(tmp_path):
+def test_conversations_without_times_arrive_at_a_rate_of_conversations(tmp_path):
+    turns = [{"role": role, "content": f"It is {word}."} for word in ("one", "two") for role in ("user", "assistant")]
+    single = {"messages": [{"role": "user", "content": "Alone."}, {"role": "assistant", "content": "Yes."}]}
+    rows = [{"id": str(number), "messages": turns} for number in range(3)]
+    answer = answer_of(tmp_path, [*rows, single | {"id": "x"}])
+    assert "7 requests at an assumed 1 conversation a second" in line(answer, "traffic")
+    assert ", 3 sessions and 1 single request;" in line(answer, "traffic")
+    assert line(answer, "run").startswith("at an assumed 1 conversation a second: ")
+
+
+def test_bad_rows_are_left_out_counted_and_explained(tmp_path):
     answer = answer_of(tmp_path, [*rows_of(), {"created": "never"}, {"created": "never"}])
-    assert "2 bad rows" in line(answer, "log")
+    assert "2 bad rows. Most frequent fault: messages: is missing." in line(answer, "log")
     assert len(answer.trace) == 10
+
+
+def test_failed_calls_are_not_called_rows_without_a_prompt(tmp_path):
+    failed = [row | {"response": {"error": {"message": "no"}}} for row in rows_of()]
+    answer = answer_of(tmp_path, [*rows_of(), *failed])
+    assert "Left out: 10 failed upstream." in line(answer, "log")
+
+
+def test_what_is_not_in_the_prompts_is_said(tmp_path):
+    tool = {"type": "function", "function": {"name": "look", "parameters": {"type": "object", "properties": {}}}}
+    rows = rows_of(tools=[tool])
+    for number, row in enumerate(rows):
+        row["response"] |= {"usage": {"prompt_tokens": 2000 + number, "completion_tokens": 4}}
+    answer = answer_of(tmp_path, rows)
+    differing, tools = (each.text for each in answer.lines if each.name == "note")
+    assert differing.startswith("Our ") and "prompt tokens are" in differing and "Likely cause: " in differing
+    assert tools.startswith("Tools of 10 requests: ")
+
+
+def test_a_model_is_found_behind_the_name_of_its_provider(tmp_path):
+    rows = [row | {"model": name} for row in rows_of() for name in ("gpt-4o", "hosted_vllm/qwen3-8b")]
+    assert "Model: qwen3-8b (one of 2 models of the log), in vLLM" in line(answer_of(tmp_path, rows), "run")
+
+
+def test_prompts_that_the_model_may_not_take_are_counted(tmp_path):
+    trace = kvtrace.toy("0 1 2", "0 1", block_size=65_536, gap_ms=60_000.0)
+    kvtrace.write(trace, tmp_path / "day.jsonl")
+    known, unknown = (
+        line(kvtrace.start(tmp_path / "day.jsonl", model=model, output=tmp_path / model), "note")
+        for model in ("opt-6.7b", "llama-3.1-8b")
+    )
+    assert known.startswith("2 prompts are longer than the context of opt-6.7b (2,048 tokens), the longest has 196,608")
+    assert unknown.startswith("1 prompt is longer than 131,072 tokens, the longest has 196,608 tokens: it is not known")
+
+
+def test_a_log_without_hits_saves_nothing(answer):
+    assert line(answer, "hits").startswith("0: no prompt begins with 16 tokens or more of an earlier prompt.")
+    assert line(answer, "saved").startswith("nothing, without hits. Prefill takes ")
 
 
 def test_a_trace_needs_no_anonymizing(tmp_path, monkeypatch):

@@ -93,6 +93,18 @@ class RowError(InputError):
         self.path, self.line, self.offset, self.length = str(path), line, offset, length
         return self
 
+    @property
+    def kind(self) -> str:
+        """The reason with its field, the same for all rows with this fault.
+
+        >>> RowError("is missing.", field="spans[12].start_time").kind
+        'spans[].start_time: is missing.'
+        """
+        import re
+
+        field = re.sub(r"\[\d+\]", "[]", self.field or "")
+        return f"{field}: {self.reason}" if field else self.reason
+
     def __str__(self) -> str:
         line = "" if self.line is None else f"{self.line}:"
         where = "" if self.path is None else f"{self.path}:{line} "

@@ -16,7 +16,6 @@ from ..privacy.release_options import ReleaseOptions
 from .completion import gpus as gpu_names
 from .help import Command
 from .options import (
-    COSTS,
     RowsOption,
     record_options,
     size_of,
@@ -25,7 +24,7 @@ from .options import (
     taken_release,
     tasks_of,
 )
-from .output import Outcome, console, is_silent, print_line, print_table
+from .output import Outcome, console, is_silent, print_line, print_rows, print_table
 from .source_options import BAD_ROWS, LOGS, bad_rows_allowed
 
 if TYPE_CHECKING:
@@ -113,7 +112,7 @@ class TaskChoices:
 )
 @click.option("--gpu", "gpu_name", metavar="G", cls=RowsOption, rows=gpu_names, help="With --service-time: {rows}, or a JSON file.")
 @click.option("--gpus", type=click.IntRange(1), metavar="N", help="With --service-time: GPUs of an instance.  [default: 1; with --costs as many as were measured]")
-@COSTS
+@click.option("--costs", "costs_file", metavar="FILE", help="Costs that kvtrace calibrate wrote, in place of --gpu. --service-time then names another model than the measured one.")
 @click.option("--against", metavar="TRACE", help="Earlier release; fail if its requests can be recognised in this one.")
 @click.option(
     "--keep-order", is_flag=True, help="With --profile exact: keep the log's order instead of sorting by time."
@@ -248,7 +247,7 @@ def _print_summary(screen, trace_figures, counts, usage, account, written, *, re
     """Print the counts of the log, the costs of the release, and the written files."""
     from ..report import raw_logs, release_tables
 
-    print_table(screen, raw_logs.closing(trace_figures, counts, usage.rows(), request_sample))
+    print_rows(screen, raw_logs.closing(trace_figures, counts, usage.rows(), request_sample))
     for warning in raw_logs.not_rendered(counts.not_rendered, counts.unsized_media):
         print_line(screen, f"warning     {warning}")
     if account and len(account.steps) > 1:

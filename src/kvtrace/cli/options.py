@@ -12,7 +12,6 @@ from typing import Any
 import click
 
 from .._base.options import Record
-from ..serving.run_options import TimeSetup
 from .help import PageOption, RecordOption
 from .help import RowsOption as RowsOption
 from .output import print_lines
@@ -255,9 +254,6 @@ def _option_of(part: Field[Any], further: Mapping[str, Any]) -> Decorator:
     if default is not None:  # one that is None would satisfy `required`
         settings["default"] = default
     return click.option(*about["aliases"], f"--{name}", part.name, **{"multiple": about["many"], **settings, **further})
-
-
-COSTS = record_options(TimeSetup, only=("costs_file",))
 
 
 def given(record: type[Any], options: dict[str, Any]) -> dict[str, Any]:

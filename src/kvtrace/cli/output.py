@@ -17,6 +17,7 @@ from typing import Any, NamedTuple, TextIO, cast
 import click
 
 NAME_WIDTH = 12  # of the names of a summary
+FORCED = ("FORCE_COLOR", "TTY_COMPATIBLE")  # variables with which rich takes a pipe for a terminal
 PASTED = ("use", "wrote", "audit")  # lines of commands and files, which a line break would damage
 
 
@@ -67,14 +68,24 @@ class _Stderr:
         return getattr(sys.stderr, name)
 
 
+class Pipe:
+    """Stderr as a console where it is no terminal. It wraps nothing, and does not load rich (a tenth of a short run)."""
+
+    is_terminal = False
+
+    def print(self, line: str = "", **_style: Any) -> None:
+        """Print a line as it is."""
+        if not is_silent():
+            _Stderr().write(f"{line}\n")
+
+
 def console() -> Any:
     """The console for progress and summaries: stderr, so that a trace can go to stdout."""
+    if not (sys.stderr is not None and sys.stderr.isatty()) and not any(map(os.environ.get, FORCED)):
+        return Pipe()
     from rich.console import Console
 
-    console = Console(file=cast(TextIO, _Stderr()), stderr=True, soft_wrap=True, quiet=is_silent())
-    if not console.is_terminal:
-        console.width = 160  # a pipe has no width to wrap at
-    return console
+    return Console(file=cast(TextIO, _Stderr()), stderr=True, soft_wrap=True, quiet=is_silent())
 
 
 def print_lines(lines: Iterable[tuple[str, object]]) -> None:
@@ -99,10 +110,26 @@ def print_table(screen: Any, table: Any) -> None:
     if screen.is_terminal:
         screen.print(table)
         return
-    with screen.capture() as captured:
-        screen.print(table)
+    from rich.console import Console
+
+    page = Console(width=160, color_system=None)  # a pipe has no width to wrap at
+    with page.capture() as captured:
+        page.print(table)
     for line in captured.get().splitlines():
-        screen.print(line.rstrip(), highlight=False, markup=False)
+        screen.print(line.rstrip())
+
+
+def print_rows(screen: Any, rows: Iterable[tuple[str, str, str]]) -> None:
+    """Print the rows of a summary: a name, a number, and a note, which wraps below itself on a terminal."""
+    import textwrap
+
+    rows = list(rows)
+    names, numbers = (max(len(row[column]) for row in rows) for column in (0, 1))
+    indent = names + numbers + 4
+    for name, number, note in rows:
+        lines = textwrap.wrap(note, max(screen.width - indent, 20)) if screen.is_terminal else [note]
+        below = f"\n{'':<{indent}}".join(lines)
+        screen.print(f"{name:<{names}}  {number:>{numbers}}  {below}".rstrip(), highlight=False, markup=False)
 
 
 def rejected(reasons: Mapping[str, int]) -> Iterator[str]:

@@ -6,7 +6,7 @@ import os
 
 import click
 
-from ..from_log import STEPS, StartOptions, answer_from
+from ..from_log import ARRIVALS, ENGINE_BLOCK, STEPS, StartOptions, answer_from
 from ..ingest.encoding_options import EncodingOptions
 from ..privacy.release_options import ReleaseOptions
 from .completion import gpus
@@ -14,6 +14,14 @@ from .help import Command
 from .options import QUIET, record_options, taken
 from .output import Outcome, console, echo, is_silent, print_json
 from .source_options import LOG_FORMAT, LOGS
+
+OF_ENCODING = {  # defaults that differ from those of kvtrace anonymize
+    "block_size": {"help": f"Tokens per block.  [default: that of the log's hashes, else {ENGINE_BLOCK}; 512 above 64 MiB]"},
+    "arrivals": {
+        "help": "Arrival times for a log without times, such as rate=2/s,think=30s,seed=1: conversations a second.  "
+        f"[default: {ARRIVALS}]"
+    },
+}  # fmt: skip
 
 
 @click.command("start", cls=Command, page="index.md", groups={"--block-size": "Blocks"}, examples=(
@@ -23,7 +31,7 @@ from .source_options import LOG_FORMAT, LOGS
 @LOGS
 @record_options(StartOptions, settings={"output": {}, "gpu": {"rows": gpus}})
 @LOG_FORMAT
-@record_options(EncodingOptions, only=("tokenizer", "block_size", "arrivals"))
+@record_options(EncodingOptions, only=("tokenizer", "block_size", "arrivals"), settings=OF_ENCODING)
 @record_options(ReleaseOptions, only=("profile",))
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object: the lines, and the figures of each part.")
 @QUIET

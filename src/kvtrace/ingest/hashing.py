@@ -22,7 +22,6 @@ import numpy as np
 from .._base.arrays import offsets_of
 from .._base.errors import RowError
 from .._native import numbering
-from ..text.media import rule_for
 from ..trace.columns import TAILS
 from .keys import Key
 from .logs.fields import identity_of
@@ -132,6 +131,8 @@ class _Sizer:
     """Makes the placeholder tokens of media with one tokenizer."""
 
     def __init__(self, tokenizer: Any) -> None:
+        from ..text.media import rule_for
+
         self._tokenizer = tokenizer
         self._rule = lru_cache(maxsize=256)(
             lambda kind, placeholder, model: rule_for(

@@ -107,8 +107,8 @@ class RowCounter:
             row, path = reject.position, name_of(piece.path)
             error = reject.error.at(path, self._line + row.line, piece.start + row.offset, row.length)
             self.counts.rejected += 1
-            self.counts.reasons[error.reason] += 1
-            self.counts.firsts.setdefault(error.reason, str(error))
+            self.counts.reasons[error.kind] += 1
+            self.counts.firsts.setdefault(error.kind, str(error))
             if self._on_reject:
                 self._on_reject(error)
             if self._max_errors == 0:

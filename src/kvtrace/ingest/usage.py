@@ -219,12 +219,18 @@ template: --tokenizer NAME, --chat-template FILE.
         return max(means, key=means.__getitem__, default=None)
 
     @property
+    def difference(self) -> str | None:
+        """How the counts differ, and the likely cause; None if they are equal or cannot be compared."""
+        cause = None if self.other_thing is not None else self.cause
+        return None if cause is None else f"{self._totals()} Likely cause: {cause.text}."
+
+    @property
     def sentence(self) -> str | None:
         """How the counts differ, the likely cause, and what to do; None if they are equal or cannot be compared."""
         if (other := self.other_thing) is not None:
             return f"the log's counts of prompt tokens {other}: they are not compared with ours."
         cause = self.cause
-        return None if cause is None else f"{self._totals()} Likely cause: {cause.text}. {cause.remedy}"
+        return None if cause is None else f"{self.difference} {cause.remedy}"
 
     def _totals(self) -> str:
         whole, share = self.whole, 100 * self.share

@@ -24,7 +24,6 @@ from .allowed_values import MAX_TURN
 from .contributors import WORDS, Contributors, Users, contributors
 from .profiles import LARGEST, STRONG, keeps_domains, kept_measured
 from .release_options import Profile
-from .resampling import resample
 from .steps import blocks_in_powers, coarsened, round_lengths
 from .trace_draft import TraceDraft
 
@@ -222,6 +221,8 @@ def _resample(draft: TraceDraft, account: Account, who: Contributors, rng: np.ra
             f"{account.profile.name} draws rows of each contributor, but the log has no accounts and no sessions. Name "
             "their field (--map account=PATH, --map session=PATH, --tenant-field PATH; --users FILE)."
         )
+    from .resampling import resample
+
     draft.blocks.drop_outputs()
     contributor = np.where(who.contributor == who.unknown, -1, who.contributor)
     drawn = resample(draft, contributor, account.profile.k, rng, share_prefixes=who.kind in STRONG)

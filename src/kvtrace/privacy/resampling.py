@@ -13,15 +13,17 @@ learns little about it.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
-from numpy.typing import ArrayLike
 
 from .._base.arrays import offsets_of
 from .._base.errors import UsageError
 from ..trace.columns import Columns
 from .trace_draft import RowBlocks, TraceDraft
+
+if TYPE_CHECKING:
+    from numpy.typing import ArrayLike
 
 ENOUGH = 1000  # draws, from which on contributors with many rows count more
 BETWEEN = 0.25  # powers of two within which chance decides on the rounding

@@ -93,19 +93,22 @@ class Answer(Result):
     account: Account | None = None  # of the release
     missing: Mapping[str, str] = field(default_factory=dict)  # part -> why it is missing
     notes: Sequence[str] = ()  # on the log
+    models: int = 0  # that the log's first rows name
+    caveats: Sequence[str] = ()  # why prompts may differ from those that the engine got
     rejected: int = 0  # bad rows
-    left_out: int = 0  # rows that are no request, or have an empty prompt
+    reasons: Mapping[str, int] = field(default_factory=dict)  # why they are bad -> rows
+    left_out: Mapping[str, int] = field(default_factory=dict)  # rows that are no request with a prompt, in words
     folder: str = ""
     files: Sequence[str] = ()
     next: Sequence[str] = ()  # commands to paste
 
     @property
     def lines(self) -> list[AnswerLine]:
-        """The ten lines; fewer if `lint` has fewer findings."""
+        """The ten lines; fewer if `lint` has fewer findings, more if there are caveats."""
         rows = [
             ("log", self._log()), ("private", self._private()), ("traffic", self._traffic()), ("hits", self._hits()),
             ("saved", self._saved()), ("memory", self._memory()), *(("sharing", text) for text in self._sharing()),
-            ("run", self._run()),
+            ("run", self._run()), *(("note", f"{text[:1].upper()}{text[1:]}") for text in self.caveats),
         ]  # fmt: skip
         return [AnswerLine(*row) for row in rows]
 
@@ -143,8 +146,10 @@ class Answer(Result):
             "assumed": list(self.assumed),
             "missing": dict(self.missing),
             "notes": list(self.notes),
+            "caveats": list(self.caveats),
             "rejected": self.rejected,
-            "left_out": self.left_out,
+            "reasons": dict(self.reasons),
+            "left_out": dict(self.left_out),
             "files": list(self.files),
             "next": list(self.next),
         }
@@ -152,12 +157,11 @@ class Answer(Result):
     # -- the lines -------------------------------------------------------------------------------------------------
 
     def _log(self) -> str:
-        out = [
-            f"{count:,} {words}"
-            for count, words in ((self.rejected, "bad rows"), (self.left_out, "rows without a prompt"))
-            if count
-        ]
-        return f"{self.log}." + (f" Left out: {' and '.join(out)}." if out else "")
+        kinds = [f"{count:,} {words}" for words, count in self.left_out.items()]
+        kinds += [counted(self.rejected, "bad row")] if self.rejected else []
+        out = f" Left out: {', '.join(kinds)}." if kinds else ""
+        fault = max(self.reasons, key=self.reasons.__getitem__, default="").rstrip(".")
+        return f"{self.log}.{out}" + (f" Most frequent fault: {fault}." if fault else "")
 
     def _private(self) -> str:
         if reason := self.missing.get("release"):
@@ -180,8 +184,12 @@ class Answer(Result):
     def _traffic(self) -> str:
         trace, missing = self.trace, unknown(self.trace, self.trace.meta)
         over = f" over {duration(seconds_of(trace))}" if seconds_of(trace) else " at one time"
-        over = " at times of a model, as the log has none" if TIMES in missing else over
-        sessions = "sessions unknown" if trace.session is None else counted(int(trace.session.max()) + 1, "session")
+        over = f" at {self._arrivals}, as the log has no times" if TIMES in missing else over
+        sessions = "sessions unknown"
+        if trace.session is not None:
+            single = int((trace.session < 0).sum())
+            sessions = counted(int(trace.session.max()) + 1, "session")
+            sessions += f" and {counted(single, 'single request')}" if single else ""
         tokens, known = int(trace.input_length.sum()), trace.output_length[trace.output_length >= 0]
         outputs = f"{short(int(known.sum()))} output tokens"
         if OUTPUTS in missing:
@@ -191,10 +199,21 @@ class Answer(Result):
             f"({tokens / max(len(trace), 1):,.0f} a request), {outputs}."
         )
 
+    @property
+    def _arrivals(self) -> str:
+        """The arrivals of a log without times."""
+        rate = ((self.trace.meta.get("log") or {}).get("arrivals") or {}).get("conversations_per_s")
+        if rate is None:
+            return "times of a model"
+        name = "request" if self.trace.session is None else "conversation"
+        return f"{'an assumed ' if 'times' in self.assumed else ''}{rate:g} {name}{'' if rate == 1 else 's'} a second"
+
     def _hits(self) -> str:
         if self.curve is None:
             return f"unknown: {self.missing['curve']}"
         best = self.curve.at(self.curve.working_set).token_hit_rate
+        if not best:
+            return f"0: no prompt begins with {self.trace.block_size:,} tokens or more of an earlier prompt."
         here = ""
         if self._memory_figures is not None and best:
             rate = self.curve.at(self._memory_figures["instance_blocks"]).token_hit_rate
@@ -212,14 +231,17 @@ class Answer(Result):
         if saving is None:
             return f"unknown: {self.missing.get('saving') or AS_HITS}"
         factor, per = (1.0, "for this log") if saving.days is None else (1 / saving.days, "a day")
+        per += " at this load" if saving.days is not None and saving.days < 1 else ""
         price = f"{saving.usd_per_gpu_hour:.2f} USD an hour{', assumed' if 'gpu_price' in self.assumed else ''}"
         whole = hours_of(saving.prefill_gpu_hours * factor)
         if saving.saved_gpu_hours is None:
             tenth = 0.1 * saving.prefill_gpu_hours * factor
             return (
                 f"unknown, as the hits are. Prefill takes {whole} {self._gpu}-hours {per}; each 0.1 of hit rate saves "
-                f"{hours_of(tenth)}, {tenth * saving.usd_per_gpu_hour:,.2f} USD ({price})."
+                f"{hours_of(tenth)} of them, {tenth * saving.usd_per_gpu_hour:,.2f} USD ({price})."
             )
+        if not saving.saved_gpu_hours:
+            return f"nothing, without hits. Prefill takes {whole} {self._gpu}-hours {per}."
         saved, here = saving.saved_gpu_hours * factor, (saving.instance_gpu_hours or 0) * factor
         alone = f"; the memory of {self._instance} alone saves {hours_of(here)}" if here < NEARLY_ALL * saved else ""
         return (
@@ -276,7 +298,11 @@ class Answer(Result):
     def _run(self) -> str:
         if self.plan is None:
             return f"unknown: {self.missing.get('plan', '')}"
-        return recommended(self.plan, self.assumed) + (f" {self.why_gpus}" if self.why_gpus else "")
+        conditions = {**CONDITIONS, "times": f"at {self._arrivals}"}
+        is_one = self.models > 1 and "model" not in self.assumed
+        note = f" (one of {self.models} models of the log)" if is_one else ""
+        text = recommended(self.plan, self.assumed, conditions, note)
+        return text + (f" {self.why_gpus}" if self.why_gpus else "")
 
     @property
     def _model(self) -> str:
@@ -376,24 +402,25 @@ def saving_of(trace: Trace, curve: HitCurve | None, deployment: Deployment) -> S
 
 
 CONDITIONS = {  # what was assumed -> in words
-    "times": "at an assumed 1 request a second",
     "outputs": f"with answers of an assumed {ANSWER_TOKENS} tokens",
     "prefixes": "without hits, which are unknown",
 }
 
 
-def recommended(plan: Plan, assumed: Sequence[str] = ()) -> str:
+def recommended(plan: Plan, assumed: Sequence[str], conditions: Mapping[str, str], note: str = "") -> str:
     """The deployment that a plan recommends, in a few sentences.
 
     Args:
         plan: The plan.
         assumed: What was assumed for it: model, times, outputs, prefixes.
+        conditions: What was assumed, in words.
+        note: On the model.
     """
     part = plan.instances
     model = f"{plan.setting.model}{' (assumed)' if 'model' in assumed else ''}"
-    conditions = ", ".join(words for name, words in CONDITIONS.items() if name in assumed)
-    lead = f"{conditions}: " if conditions else ""
+    stated = ", ".join(words for name, words in conditions.items() if name in assumed)
+    lead = f"{stated}: " if stated else ""
     sentence = plan.answer.sentence.removeprefix("Run ").replace("TTFT", "time to first token")
     is_idle = part.best is not None and part.best.instances > 1 and part.best.utilisation < MOSTLY_IDLE
     idle = f" {IDLE}" if is_idle else ""
-    return f"{lead}{sentence}. Model: {model}, in vLLM; target: {part.target.ttft_s:g} s.{idle}"
+    return f"{lead}{sentence}. Model: {model}{note}, in vLLM; target: {part.target.ttft_s:g} s.{idle}"

@@ -141,14 +141,15 @@ def _page(
     title=None,
     plan=None,
     explanation=None,
+    curve=None,
     on_step=None,
     lines=(),
     **options,
 ):
     """The page and its plots; the other options are those of a Study."""
     studies = [
-        Study(whole, printable(name), explanation=causes, **options)
-        for whole, name, causes in zip([trace, other], names, [explanation, None], strict=False)
+        Study(whole, printable(name), explanation=causes, curve=known, **options)
+        for whole, name, causes, known in zip([trace, other], names, [explanation, None], [curve, None], strict=False)
         if whole is not None
     ]
     plots = draw(*studies, plan=plan, on_step=on_step)

@@ -5,9 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from rich.markup import escape
-from rich.table import Table
-
 from ..trace.unknown import NEEDS, PREFIXES, SESSIONS, TOO_LOW, sentence
 
 if TYPE_CHECKING:
@@ -50,8 +47,8 @@ def closing(
     counts: RowCounts,
     usage: Iterable[tuple[str, str, str]] = (),
     request_sample: float | None = None,
-) -> Table:
-    """The figures of a run: trace size, hit rates without eviction, and the rows that were left out.
+) -> list[tuple[str, str, str]]:
+    """The figures of a run, each with its name and a note: trace size, hit rates without eviction, rows left out.
 
     Args:
         figures: The figures of the trace.
@@ -59,13 +56,7 @@ def closing(
         usage: The lines on the log's own counts of prompt tokens.
         request_sample: The share of a log that is a sample by request, whose hit rates are too low.
     """
-    table = Table(box=None, show_header=False, pad_edge=False, padding=(0, 2, 0, 0))
-    table.add_column(no_wrap=True)
-    table.add_column(no_wrap=True, justify="right")
-    rows = (*_size(figures), *_rates(figures, request_sample), *usage, *_left_out(counts))
-    for name, value, note in rows:
-        table.add_row(name, value, f"[dim]{escape(note)}[/dim]")
-    return table
+    return [*_size(figures), *_rates(figures, request_sample), *usage, *_left_out(counts)]
 
 
 def _size(figures):

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from rich.table import Table
-from rich.text import Text
-
 from .._base.errors import pasted
 from .._base.tables import TextTable
 from ..privacy.contributors import WORDS, meaning_of_k
 
 if TYPE_CHECKING:
+    from rich.table import Table
+    from rich.text import Text
+
     from ..privacy.account import Account
     from ..privacy.checks import Audit, Finding
     from ..privacy.publishing import Published
@@ -78,6 +78,9 @@ STYLES = {"PASS": "green", "WARN": "yellow", "FAIL": "bold red"}
 
 def audit_table(audit: Audit, name: str) -> Table:
     """The findings of an audit, in the order of the checks."""
+    from rich.table import Table
+    from rich.text import Text
+
     table = Table(
         title=f"Audit of {name}, graded as {audit.profile.name}" + ("" if audit.declared else " (none declared)"),
         title_justify="left", title_style="bold", box=None, pad_edge=False, padding=(0, 2, 0, 0),
@@ -91,6 +94,8 @@ def audit_table(audit: Audit, name: str) -> Table:
 
 
 def _sentence(finding: Finding) -> Text:
+    from rich.text import Text
+
     text = Text(f"{finding.sentence[:1].upper()}{finding.sentence[1:]}")
     if finding.level != "PASS" and finding.remedy:
         text.append(f" {finding.remedy}", style="dim")

@@ -124,6 +124,9 @@ class ChatTemplate:
     @cached_property
     def wants(self) -> str:
         """The forms of messages that this template accepts, in words."""
+        return template_syntax.wants_of(self.source, self.special_tokens, self._wants, is_kept=self.is_kept)
+
+    def _wants(self) -> str:
         parts = [role for role in ROLES if self.accepted_by(role).parts]
         nulls = [role for role in ROLES if self.accepted_by(role).null]
         return (

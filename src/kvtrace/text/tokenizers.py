@@ -183,6 +183,7 @@ CHOICES = (  # why a library was chosen
     NOT_INSTALLED := "fastokens is not installed",
     USED_BEFORE := "fastokens was used before this process was forked",
     AGREES := "it agrees with tokenizers on the start-up sample",
+    SMALL := "a small log; fastokens, which agrees on the start-up sample, encodes text beyond a million characters",
     DISAGREES := "fastokens does not accept this tokenizer, or disagrees on the start-up sample",
 )
 
@@ -220,7 +221,7 @@ def load(name: str, *, backend: str = "auto", check: bool = False, log_bytes: in
 
 
 class Tokenizer:
-    """Encodes texts to token ids. `backend` is its library, `why` the reason for that choice.
+    """Encodes texts to token ids. `backend` is the library of the first texts, `why` the reason for that choice.
 
     The texts of a small log are encoded by `tokenizers` itself, with a part of the vocabulary (small_vocabulary.py).
     It can be used after a fork, and pickled (the copy loads the files again).
@@ -236,6 +237,7 @@ class Tokenizer:
         self.name, self.sha256, self.why = files.name, sha256, why
         self._files, self._library = files, library
         self._small = small  # encodes the first texts, so that the library need not be loaded
+        self._first: Library = small or library
         self._spare: Library | None = None  # the reference, for texts on which the library fails
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -247,7 +249,7 @@ class Tokenizer:
     @property
     def backend(self) -> str:
         """The library and its version: `fastokens 0.3.5`."""
-        return f"{self._library.module} {version_of(self._library.module)}"
+        return f"{self._first.module} {version_of(self._first.module)}"
 
     def describe(self) -> dict[str, str]:
         """The tokenizer as the sidecar records it: names of the user's own files are left out."""
@@ -394,7 +396,7 @@ def _small(files):
     small = None if vocabulary is None else small_vocabulary.library_of(files, vocabulary)
     if small is None:
         return None
-    return Tokenizer(files, sha256, *((fast, AGREES) if verdict else (ReferenceLibrary(files), DISAGREES)), small)
+    return Tokenizer(files, sha256, *((fast, SMALL) if verdict else (ReferenceLibrary(files), DISAGREES)), small)
 
 
 def _pair(files, sha256):

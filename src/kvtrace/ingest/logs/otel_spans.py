@@ -86,6 +86,8 @@ def read_all(row: dict[str, Any]) -> list[Record]:
         try:
             if type(mapped) is FieldMap:
                 span = span | _mapped(span, resource, mapped)
+            if fields.UNTIMED in row:
+                span = span | {fields.UNTIMED: True}
             records.append(_record(span, resource))
         except NotARequest as reason:
             last_reason = reason

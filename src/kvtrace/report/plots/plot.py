@@ -48,10 +48,11 @@ class Study:
     def __init__(
         self, trace: Trace, name: str = "trace", kv_bytes_per_token: int | None = None, *,
         policies: Sequence[str] = (), capacity: int | None = None, explanation: Explanation | None = None,
+        curve: HitCurve | None = None,
     ):  # fmt: skip
         self.trace, self.name, self.kv_bytes_per_token = in_domains(trace), name, kv_bytes_per_token
         self.policies, self.chosen_capacity = tuple(policies), capacity
-        self.with_domains, self._explanation = trace, explanation
+        self.with_domains, self._explanation, self._curve = trace, explanation, curve
 
     @cached_property
     def unknown(self) -> dict[str, str]:
@@ -139,8 +140,8 @@ class Study:
 
     @cached_property
     def curve(self) -> HitCurve:
-        """The hit curve."""
-        return hit_curve(self.trace)
+        """The hit curve: the given one, if there is one."""
+        return hit_curve(self.trace) if self._curve is None else self._curve
 
 
 @dataclass(frozen=True)

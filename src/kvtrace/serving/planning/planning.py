@@ -88,6 +88,7 @@ def plan(
     *,
     costs: Costs | None = None,
     extrapolate: bool = False,
+    curve: HitCurve | None = None,
 ) -> Plan:
     """Plan capacity for a trace and a deployment: memory, tiers, instances, block size and prices.
 
@@ -99,6 +100,7 @@ def plan(
         errors: The measured errors of simulated times; the default is those of the costs, else of the roofline.
         costs: The costs of a calibration, in place of the roofline; `costs.measured` is what was measured.
         extrapolate: Allow a plan whose instances go beyond what the costs were measured for; it then says so.
+        curve: The trace's hit curve, if you have it; otherwise the plan computes it.
 
     Returns:
         A result for each part, with its assumptions; docs/serving/plan.md explains them.
@@ -132,11 +134,14 @@ def plan(
         report(name)
         return compute()
 
+    def hits() -> HitCurve:
+        return hit_curve(trace) if curve is None else curve
+
     sized, answer = part("instances", lambda: instances(trace, planned, errors))
     result = Plan(
         answer=answer,
         setting=_setting(trace, planned),
-        memory=part("memory", lambda: memory(trace, hit_curve(trace), planned.roofline, layout is not None)),
+        memory=part("memory", lambda: memory(trace, hits(), planned.roofline, layout is not None)),
         tiers=part("tiers", lambda: tiers(trace, planned)),
         instances=sized,
         block_sizes=part("block_sizes", lambda: block_sizes(trace)),
