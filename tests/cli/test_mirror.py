@@ -16,7 +16,7 @@ ROOT = Path(__file__).resolve().parents[2]
 NEEDS_MORE = {"LiteLLMCallback"}  # LiteLLM is not installed everywhere
 ONLY_IN_A_SHELL = {"completion"}
 OPTIONS_ONLY_PRINTED = {  # what a terminal needs and a result does not: `functions.ONLY_PRINTED` says why
-    "json", "csv", "quiet", "verbose", "png", "svg", "over-time", "by-session", "interval", "fail",
+    "json", "csv", "quiet", "verbose", "over-time", "by-session", "interval", "fail",
 }  # fmt: skip
 
 

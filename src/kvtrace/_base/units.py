@@ -52,13 +52,13 @@ def _number(text, kind):
 
 
 def names(text: str | Sequence[Any] | type) -> list[Any]:
-    """The names of a comma-separated list, each once; a list, or a class, as it is. UsageError if there is none.
+    """The names of a comma-separated list, each once; a list, a class or another object as it is. UsageError if there is none.
 
     >>> names("lru, fifo,lru"), names(["lru", dict]), names(dict)
     (['lru', 'fifo'], ['lru', <class 'dict'>], [<class 'dict'>])
     """
     if not isinstance(text, str):
-        return [text] if isinstance(text, type) else list(dict.fromkeys(text))
+        return [text] if isinstance(text, type) or not isinstance(text, Iterable) else list(dict.fromkeys(text))
     words = [word.strip() for word in text.split(",") if word.strip()]
     if not words:
         raise UsageError(f"{text!r} is not a list of names. Example: lru,fifo.")

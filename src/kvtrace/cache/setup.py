@@ -188,5 +188,6 @@ class Grid:
 
     def __post_init__(self) -> None:
         require_lists(traces=self.traces, **{name: getattr(self, name) for name in (*AXES, "block_sizes", "seeds")})
-        if not all(isinstance(policy, str) for policy in self.policies):
-            raise UsageError('a sweep names a policy of your own: "module:Class".')
+        from .policies import name_of
+
+        object.__setattr__(self, "policies", tuple(map(name_of, self.policies)))  # of classes, too

@@ -110,6 +110,10 @@ class Converted(Result):
         size = f"{self.requests:,} of {self.source_requests:,} requests, block_size={self.block_size:,}"
         return f"{size}, {len(self.files)} files, {len(self.losses)} losses"
 
+    def to_dict(self) -> dict[str, Any]:
+        """The fields by name."""
+        return dict(vars(self))
+
     def _columns(self) -> dict[str, list[Any]]:
         return columns_of(
             [vars(self) | {name: "; ".join(getattr(self, name)) for name in ("files", "losses", "usage")}]

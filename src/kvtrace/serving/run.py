@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import product
 from math import ceil
@@ -55,7 +55,20 @@ class Simulations(PlottedResult):
         return f"runs={len(settings)}, engines={len(engines)}, policies={len(policies)}, capacities={len(capacities)}"
 
     def _columns(self) -> dict[str, list[Any]]:
-        return columns_of({**run.to_dict(), **self._gap_of(run)} for run in self.runs)
+        return columns_of(self.to_dict()["results"])
+
+    def __len__(self) -> int:
+        return len(self.runs)
+
+    def __iter__(self) -> Iterator[Simulation]:
+        return iter(self.runs)
+
+    def __getitem__(self, place: int) -> Simulation:
+        return self.runs[place]
+
+    def to_dict(self) -> dict[str, Any]:
+        """One dictionary for each run, with its gap to the optimum."""
+        return {"results": [{**run.to_dict(), **self._gap_of(run)} for run in self.runs]}
 
     def optimum_of(self, run: Simulation) -> Simulation | None:
         """The offline optimum at the capacity of a run; None if it was not simulated."""
