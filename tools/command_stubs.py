@@ -50,8 +50,8 @@ WRITTEN, UNWRITTEN = {"output": (FILE, NEEDED)}, {"output": ("None", "None")}
 OVERLOADS: dict[str, list[tuple[dict[str, Any], str]]] = {  # command -> what changes, and the result then
     "simulate": [
         ({
-            "capacity": (LISTED["capacity"], NEEDED), "policy": ("str | type", "'lru'"), "engine": ("Engine | None", "None"),
-            "router": ("Router | None", "None"),
+            "capacity": (LISTED["capacity"], NEEDED), "policy": ("str | type", "'lru'"),
+            "engine": ("Engine | None", "None"), "router": ("Router | None", "None"),
         }, "Simulation"), ({}, "Simulations"),
     ],
     "analyze": [({"basic": ("Literal[True]", NEEDED)}, "Basics"), ({"basic": ("Literal[False]", "False")}, "Summary")],
@@ -78,8 +78,8 @@ def text() -> str:
     imports = sorted({*RESULTS.values(), *IMPORTS})
     lines = [
         '"""Written by `make docs`: each command as a function, as editors and type checkers see it."""', "",
-        "from collections.abc import Iterable, Mapping, Sequence", "from datetime import timedelta", "from pathlib import Path",
-        "from typing import Any, Literal, overload", "", "import numpy as np", "",
+        "from collections.abc import Iterable, Mapping, Sequence", "from datetime import timedelta",
+        "from pathlib import Path", "from typing import Any, Literal, overload", "", "import numpy as np", "",
         *(f"from ..{module} import {name}" for module, name in imports), "", *aliases, "",
     ]  # fmt: skip
     for name in functions.NAMES:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 from decimal import Decimal
 from typing import Any
@@ -51,8 +51,8 @@ def _number(text, kind):
         return None
 
 
-def names(text: str | Sequence[Any] | type) -> list[Any]:
-    """The names of a comma-separated list, each once; a list, a class or another object as it is. UsageError if there is none.
+def names(text: object) -> list[Any]:
+    """The names of a comma-separated list, or of a list, each once; UsageError if there is none. Else the one object.
 
     >>> names("lru, fifo,lru"), names(["lru", dict]), names(dict)
     (['lru', 'fifo'], ['lru', <class 'dict'>], [<class 'dict'>])

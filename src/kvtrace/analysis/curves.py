@@ -193,7 +193,11 @@ class HitCurve(PlottedResult):
         True
         """
         if isinstance(capacity, str):
-            units = {"block_size": self.block_size, "working_set": self.working_set, "kv_bytes_per_token": self._kv_bytes}
+            units = {
+                "block_size": self.block_size,
+                "working_set": self.working_set,
+                "kv_bytes_per_token": self._kv_bytes,
+            }
             try:
                 capacity = parse_capacity(capacity, **units)
             except UsageError as error:
@@ -259,7 +263,8 @@ class HitCurve(PlottedResult):
     def to_dict(
         self, capacities: Iterable[int] | None = None, *, kv_bytes_per_token: int | None = None
     ) -> dict[str, Any]:
-        """The JSON object of docs/analysis/curve.md, with one point for each capacity; `schema` is its version."""
+        """The JSON object of https://github.com/kvtrace/kvtrace/blob/main/docs/analysis/curve.md, with one point for
+        each capacity; `schema` is its version."""
         capacities, points = self._points(capacities), []
         kv_bytes_per_token = self._kv_bytes if kv_bytes_per_token is None else kv_bytes_per_token
         for capacity, hits in zip(map(int, capacities), self.hits(capacities), strict=True):
@@ -324,7 +329,8 @@ class SampledCurve(HitCurve):
     def to_dict(
         self, capacities: Iterable[int] | None = None, *, kv_bytes_per_token: int | None = None
     ) -> dict[str, Any]:
-        """The JSON object of docs/analysis/curve.md; each point has an `error` for each rate."""
+        """The JSON object of https://github.com/kvtrace/kvtrace/blob/main/docs/analysis/curve.md; each point has an
+        `error` for each rate."""
         capacities = self._points(capacities)
         values, errors = super().to_dict(capacities, kv_bytes_per_token=kv_bytes_per_token), self.errors(capacities)
         for number, point in enumerate(values["points"]):

@@ -140,7 +140,8 @@ def parse_seeds(text: str) -> tuple[int, ...]:
 
 @dataclass(frozen=True)
 class Grid:
-    """The values of each axis of a sweep, then what all cells share; docs/cache/sweep.md lists the values."""
+    """The values of each axis of a sweep, then what all cells share;
+    https://github.com/kvtrace/kvtrace/blob/main/docs/cache/sweep.md lists the values."""
 
     traces: tuple[str, ...]  # trace files, or model files from which samples are drawn
     policies: tuple[str, ...] = option(

@@ -273,7 +273,7 @@ def _in_python_words(command: click.Command) -> Iterator[None]:
         raise UsageError(_python_words(command, error.format_message())) from None
     except KvtraceError as error:
         if error.args == (str(error),):  # not of a row, whose message is made of its place
-            text = re.sub(rf"\S*{IN_MEMORY}[^/\s]*/trace\.jsonl", "the trace", str(error))
+            text = re.sub(rf"\S*{IN_MEMORY}[^/\s]*/trace\.jsonl(\.meta\.json)?", "the trace", str(error))
             error.args = (_python_words(command, text),)
         raise
 

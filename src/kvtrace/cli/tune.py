@@ -6,8 +6,8 @@ import click
 
 from .help import Command
 from .options import CSV, DOMAINS, STREAMED, json_option, load, remarks_of, require_one
-from .simulation_options import capacity_as_written
 from .output import Outcome, console, print_lines, print_notes, print_result, print_tables
+from .simulation_options import capacity_as_written
 
 
 @click.command("tune", cls=Command, groups={"--table": "Cache", "--save-table": "Output"}, examples=(

@@ -138,7 +138,8 @@ def convert_file(
     Args:
         path: The trace: a file, a data set, or `-` for stdin.
         output: The file or data set to write, or `-` for stdout.
-        to: A format or a client of docs/formats/formats.md. Default: by the name of the output, else mooncake.
+        to: A format or a client of https://github.com/kvtrace/kvtrace/blob/main/docs/formats/formats.md. Default: by
+            the name of the output, else mooncake.
         block_size: Tokens per block. Default: from the sidecar, else inferred.
         first_id: The first block id in the output.
         extra: Also write extra columns that are not part of the format.

@@ -115,8 +115,9 @@ def simulate_all(
         trace: The trace.
         capacities: Blocks that a cache holds, or engine -> blocks; the default is ten sizes, from the longest request
             to the working set.
-        policies: Eviction policies of docs/cache/policies.md, or classes of your own.
-        engines: Engines of docs/cache/simulate.md.
+        policies: Eviction policies of https://github.com/kvtrace/kvtrace/blob/main/docs/cache/policies.md, or classes
+            of your own.
+        engines: Engines of https://github.com/kvtrace/kvtrace/blob/main/docs/cache/simulate.md.
         layouts: Engine -> the cache groups that it makes of a hybrid model, as `layouts_for` has them.
         drafting: Engine -> what a drafter changes in its cache, as `kvtrace.cache.engines.drafting` has it.
         mode, engine_options: As in `simulate`.
@@ -125,7 +126,8 @@ def simulate_all(
         lower: With a cost: the tiers of an instance below the first one, which has the capacities.
         inclusive: A tier also holds the blocks of the tiers above it.
         instances: Instances of a serving engine behind a router, each with a cache of its own.
-        routers: Routers of docs/cache/simulate.md; the default is round-robin.
+        routers: Routers of https://github.com/kvtrace/kvtrace/blob/main/docs/cache/simulate.md; the default is
+            round-robin.
         router_seed: Of the router dynamo, which draws among instances of equal cost.
         cost: The time of a step: the requests are served in simulated time, by one instance or more.
         schedulers: With a cost: engine -> its scheduler; the default is `scheduler_of(engine)`.

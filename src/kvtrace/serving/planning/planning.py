@@ -101,7 +101,8 @@ def plan(
         extrapolate: Allow a plan whose instances go beyond what the costs were measured for; it then says so.
 
     Returns:
-        A result for each part, with its assumptions; docs/serving/plan.md explains them.
+        A result for each part, with its assumptions; https://github.com/kvtrace/kvtrace/blob/main/docs/serving/plan.md
+        explains them.
 
     Raises:
         UsageError: The weights or the longest request do not fit into the GPUs, or the plan goes beyond the costs.
