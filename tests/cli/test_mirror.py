@@ -235,6 +235,8 @@ def test_the_runs_of_simulate_are_a_sequence_and_have_json():
     runs = kvtrace.simulate(trace(), [3, 4], ["lru", "arc"])
     assert len(runs) == len(list(runs)) == 4 and runs[-1].setting.policy == "arc"
     assert [row["capacity"] for row in runs.to_dict()["results"]] == runs.to_pandas()["capacity"].tolist() == [3, 4] * 2
+    sized = kvtrace.simulate(trace(), ["6MiB", "10MiB"], model="llama-3.1-8b").to_dict()["results"]
+    assert [row["capacity_bytes"] for row in sized] == [3 << 21, 5 << 21]
 
 
 def test_a_checked_sample_that_is_not_written_is_returned():

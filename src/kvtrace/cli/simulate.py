@@ -142,4 +142,5 @@ def simulate_command(trace, capacity, tiers, over_time, per_request, warm_up, qu
         print_lines(("warning", warning) for warning in warnings if warning)
         print_lines([("wrote", per_request)] if per_request not in (None, "-") else [])
     write_figure(simulations)
-    return Outcome(simulations)
+    sizes = [row["capacity_bytes"] for row in values["results"] if "capacity_bytes" in row]
+    return Outcome(replace(simulations, capacity_bytes=sizes))

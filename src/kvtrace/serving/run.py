@@ -43,6 +43,7 @@ class Simulations(PlottedResult):
     runs: list[Simulation]
     optima: list[Simulation]
     isolation: list[Isolation] = field(default_factory=list)  # of each run, if the trace has domains
+    capacity_bytes: list[int] = field(default_factory=list)  # of each run, if the KV of a token is known
 
     _shown = (
         "engine", "policy", "router", "capacity", "hit_blocks", "block_hit_rate", "token_hit_rate", "gap_to_belady",
@@ -67,8 +68,10 @@ class Simulations(PlottedResult):
         return self.runs[place]
 
     def to_dict(self) -> dict[str, Any]:
-        """One dictionary for each run, with its gap to the optimum."""
-        return {"results": [{**run.to_dict(), **self._gap_of(run)} for run in self.runs]}
+        """One dictionary for each run, with its gap to the optimum, and the bytes of its capacity if they are known."""
+        sizes = [{"capacity_bytes": size} for size in self.capacity_bytes] or [{}] * len(self.runs)
+        runs = zip(self.runs, sizes, strict=True)
+        return {"results": [{**run.to_dict(), **size, **self._gap_of(run)} for run, size in runs]}
 
     def optimum_of(self, run: Simulation) -> Simulation | None:
         """The offline optimum at the capacity of a run; None if it was not simulated."""
