@@ -193,13 +193,11 @@ class HitCurve(PlottedResult):
         True
         """
         if isinstance(capacity, str):
-            units = {
-                "block_size": self.block_size,
-                "working_set": self.working_set,
-                "kv_bytes_per_token": self._kv_bytes,
-            }
+            size, kv_bytes = self.working_set, self._kv_bytes
             try:
-                capacity = parse_capacity(capacity, **units)
+                capacity = parse_capacity(
+                    capacity, block_size=self.block_size, working_set=size, kv_bytes_per_token=kv_bytes
+                )
             except UsageError as error:
                 raise UsageError(str(error).replace(ADD_MODEL, "Make the curve with a model.")) from None
         return self.hits([capacity])[0]
