@@ -147,6 +147,7 @@ def test_nothing_is_printed(capfd):
     (lambda: kvtrace.lint(trace()), "inputs must be a path, not a Trace"),
     (lambda: kvtrace.simulate(trace(), object()), "object is not a value of an option"),
     (lambda: kvtrace.simulate(trace(), 3, block_size=8), "the trace has 16, not block_size 8"),
+    (lambda: kvtrace.models({"hidden_size": 8}), "the fields of a model need gpu"),
     (lambda: kvtrace.curve(["a.jsonl", "b.jsonl"]), "trace must be one path or a Trace, not a list"),
     (lambda: kvtrace.read(["a.jsonl", "b.jsonl"]), "a path of one trace is needed, not a list"),
     (lambda: kvtrace.report(trace(), None), "output is None, not a path"),

@@ -64,6 +64,10 @@ OTHER_RESULTS = {
     "check": "The violations; none of a valid trace.", "report": "The names of the files.",
     "watch": "The last figures, as the JSON of the command.",
 }  # fmt: skip
+ALSO = {  # command -> another result, and when
+    "simulate": "of one capacity, policy, engine and router a kvtrace.cache.Simulation",
+    "analyze": "with basic a kvtrace.analysis.Basics", "models": "with gpu a kvtrace.serving.KvRoom",
+}  # fmt: skip
 ONLY_OF_A_SHELL = re.compile(r"(?<![\w-])-v\b|hits is printed|first line is|terminal shows")  # sentences of a help
 RETURN_TRACES = {"anonymize", "convert", "release", "join", "synthesize"}  # where no output is named
 IN_MEMORY = "kvtrace-of-python-"  # begins the name of the folder of a Trace that a command reads as a file
@@ -330,8 +334,8 @@ def _returned(command: click.Command) -> str:
     figure = ", plot()" if any("svg" in _words(param) for param in command.params) else ""
     methods = "" if kind in WITHOUT_TABLE else f", with to_dict(), to_pandas(){figure}"
     result = f"{'An' if kind[0] in 'AE' else 'A'} {place}{methods}."
-    if name == "simulate":
-        return f"{result[:-1]}; of one capacity, policy, engine and router a kvtrace.cache.Simulation."
+    if name in ALSO:
+        return f"{result[:-1]}; {ALSO[name]}."
     return f"The trace; with output {result[0].lower()}{result[1:]}" if name in RETURN_TRACES else result
 
 
