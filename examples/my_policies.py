@@ -1,6 +1,28 @@
-"""Two example eviction policies. In this folder, run `kvtrace simulate TRACE --policy my_policies:Random`."""
+"""Three example eviction policies. In this folder, run `kvtrace simulate TRACE --policy my_policies:Newest`."""
 
 import random
+
+
+class Newest:
+    """Evicts the block that became idle last."""
+
+    def __init__(self, context):
+        self.idle = {}  # block -> nothing, in the order in which they became idle
+
+    def insert(self, block):
+        pass
+
+    def use(self, block):
+        self.idle.pop(block, None)
+
+    def release(self, block):
+        self.idle[block] = None
+
+    def victim(self):
+        return next(reversed(self.idle))
+
+    def remove(self, block):
+        del self.idle[block]
 
 
 class Random:

@@ -14,19 +14,7 @@ from kvtrace.cli.completion import FileName, Name
 from kvtrace.cli.help import AmountType
 
 TARGET = Path(functions.__file__).with_name("mirror.pyi")
-RESULTS = {  # command -> the module and the class of its result
-    "start": ("report.answer", "Answer"),
-    "lint": ("ingest.linting.findings", "LintReport"), "anonymize": ("privacy.publishing", "Published"),
-    "convert": ("formats.converting", "Converted"), "record": ("capture.recorder", "RecorderCounts"),
-    "release": ("privacy.publishing", "Published"), "join": ("privacy.publishing", "Published"),
-    "audit": ("privacy.checks.finding", "Audit"), "analyze": ("analysis.summary", "Summary"),
-    "curve": ("analysis.curves", "HitCurve"), "compare": ("analysis.comparison", "Comparison"),
-    "simulate": ("serving.run", "Simulations"), "explain": ("serving.misses.explanation", "Explanation"),
-    "sweep": ("cache.sweeps.table", "SweepTable"), "tune": ("cache.tuning", "Tuned"),
-    "plan": ("serving.planning.plan_result", "Plan"), "calibrate": ("serving.calibration.calibration", "Calibration"),
-    "validate": ("serving.validation", "Validation"), "models": ("serving.models.listing", "ModelList"),
-    "synthesize": ("synthesis.sampling", "Synthesized"), "texts": ("text.prompts.writing", "WriteSummary"),
-}  # fmt: skip
+RESULTS = {name: tuple(place.rsplit(".", 1)) for name, place in functions.RESULTS.items()}
 TYPES = {"check": "list[Violation]", "report": "list[str]", "watch": "dict[str, Any]"}  # other results
 IMPORTS = [
     ("analysis.summary", "Basics"), ("cache.simulation", "Simulation"), ("formats.violations", "Violation"),
@@ -55,14 +43,15 @@ AMOUNTS = {
     "shares": "bool | str",
     "requests": "int | str",
 }  # others: a text, too
-LISTED = {"quantiles": "float", "fold": "int", "block_size": "int | str", "seed": "int", "capacity": "int | str"}
+LISTED = {"quantiles": "float", "fold": "int", "block_sizes": "int | str", "seed": "int",
+          "capacity": "int | np.integer[Any] | str"}  # fmt: skip
 NEEDED = object()  # a parameter without a default
 WRITTEN, UNWRITTEN = {"output": (FILE, NEEDED)}, {"output": ("None", "None")}
 OVERLOADS: dict[str, list[tuple[dict[str, Any], str]]] = {  # command -> what changes, and the result then
     "simulate": [
         ({
-            "capacity": ("int | str", NEEDED), "policy": ("str | type", "'lru'"), "engine": ("Engine | None", "None"),
-            "router": ("Router | None", "None"),
+            "capacity": (LISTED["capacity"], NEEDED), "policy": ("str | type", "'lru'"),
+            "engine": ("Engine | None", "None"), "router": ("Router | None", "None"),
         }, "Simulation"), ({}, "Simulations"),
     ],
     "analyze": [({"basic": ("Literal[True]", NEEDED)}, "Basics"), ({"basic": ("Literal[False]", "False")}, "Summary")],
@@ -89,8 +78,8 @@ def text() -> str:
     imports = sorted({*RESULTS.values(), *IMPORTS})
     lines = [
         '"""Written by `make docs`: each command as a function, as editors and type checkers see it."""', "",
-        "from collections.abc import Mapping, Sequence", "from datetime import timedelta", "from pathlib import Path",
-        "from typing import Any, Literal, overload", "",
+        "from collections.abc import Iterable, Mapping, Sequence", "from datetime import timedelta",
+        "from pathlib import Path", "from typing import Any, Literal, overload", "", "import numpy as np", "",
         *(f"from ..{module} import {name}" for module, name in imports), "", *aliases, "",
     ]  # fmt: skip
     for name in functions.NAMES:
@@ -140,8 +129,8 @@ def _type(command: click.Command, name: str, param: click.Parameter) -> str:
     if name in functions.FILES_ALONE.get(str(command.name), ()) and name not in functions.FIRST_FILES:
         return "Trace | str | Path"
     one = OPEN.get(name) or (_name(kind) if isinstance(kind, Name) else FILE if isinstance(kind, FileName) else "str")
-    if several and not isinstance(kind, Name):
-        one = LISTED.get(name, one)
+    if several and not isinstance(kind, Name) and name in LISTED:
+        return f"{LISTED[name]} | Iterable[{LISTED[name]}]"  # of NumPy and pandas, too
     if name in functions.FIRST_FILES:
         one = "Trace | str | Path" if name in functions.FILES_ALONE.get(str(command.name), ()) else FILE
         return f"{one} | Sequence[{one}]"

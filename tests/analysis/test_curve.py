@@ -61,7 +61,8 @@ def test_a_share_of_the_hits_is_above_0_and_at_most_1(path, share):
 @pytest.mark.parametrize("capacity", [0.5, -1, "50%", None])
 def test_a_capacity_of_a_curve_is_a_whole_number_of_blocks(path, capacity):
     curve = kvtrace.analysis.hit_curve(kvtrace.read(path))
-    for look_up in (curve.at, curve.hits_per_request, lambda size: curve.to_dict([2, size])):
+    look_ups = (curve.hits_per_request, lambda size: curve.to_dict([2, size]))
+    for look_up in look_ups if capacity == "50%" else (curve.at, *look_ups):  # `at` takes a text
         with pytest.raises(kvtrace.UsageError, match="is not a valid capacity; it must be a whole number"):
             look_up(capacity)
 

@@ -67,7 +67,7 @@ def local():
             "engines must be a list. Try engines=['vllm'].",
         ),
         (lambda: Grid("day.jsonl"), "traces must be a list. Try traces=['day.jsonl']."),
-        (lambda: Grid(("day.jsonl",), policies=(Lru,)), 'a sweep names a policy of your own: "module:Class".'),
+        (lambda: Grid(("day.jsonl",), policies=(3,)), 'a policy is a name or a class, not a int. Try "lru".'),
     ],
 )
 def test_a_value_of_another_kind_is_one_sentence(call, said):

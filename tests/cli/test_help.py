@@ -2,6 +2,7 @@
 
 import ast
 import contextlib
+import inspect
 import os
 import re
 import shlex
@@ -14,6 +15,7 @@ import pytest
 from click.shell_completion import BashComplete
 from click.testing import CliRunner
 
+import kvtrace
 from kvtrace import cli
 from kvtrace._base import units
 from kvtrace._base.errors import docs_page
@@ -242,6 +244,16 @@ def test_no_message_names_a_file_that_a_wheel_lacks():
         if re.search(r"(?<![/\w.])docs/[a-z-]+[/.]", node.value)
     ]
     assert not wrong, "a wheel has no docs/: write docs_page(PAGE) of _base/errors.py"
+
+
+def test_no_docstring_of_a_public_name_names_a_file_that_a_wheel_lacks():
+    rooms = [kvtrace, *(room for name in kvtrace.__all__ if inspect.ismodule(room := getattr(kvtrace, name)))]
+    public = [(room, name) for room in rooms for name in room.__all__ if name != "LiteLLMCallback"]  # needs LiteLLM
+    values = [getattr(room, name) for room, name in public]
+    members = [member for value in values if inspect.isclass(value) for _, member in inspect.getmembers(value)]
+    texts = {text for value in (*rooms, *values, *members) if isinstance(text := getattr(value, "__doc__", None), str)}
+    assert len(texts) > 300
+    assert [text for text in texts if re.search(r"(?<![/\w.])docs/\w", text)] == []
 
 
 def texts_of(tree):

@@ -1,10 +1,13 @@
 """Each command is a function of its name in Python, with the same options: no list of ours has to be kept equal."""
 
 import inspect
+import re
 from datetime import timedelta
+from importlib import import_module
 from pathlib import Path
 
 import click
+import numpy as np
 import pytest
 
 import kvtrace
@@ -16,8 +19,37 @@ ROOT = Path(__file__).resolve().parents[2]
 NEEDS_MORE = {"LiteLLMCallback"}  # LiteLLM is not installed everywhere
 ONLY_IN_A_SHELL = {"completion"}
 OPTIONS_ONLY_PRINTED = {  # what a terminal needs and a result does not: `functions.ONLY_PRINTED` says why
-    "json", "csv", "quiet", "verbose", "png", "svg", "over-time", "by-session", "interval", "fail",
+    "json", "csv", "quiet", "verbose", "over-time", "by-session", "interval", "fail",
 }  # fmt: skip
+
+
+NO_TRACE = {"start", "lint", "anonymize", "record", "watch", "join", "calibrate", "validate", "models"}
+NEEDED = {
+    "plan": {"model": "llama-3.1-8b"}, "report": {"output": "page.html"}, "compare": {"b": "trace.jsonl"},
+    "texts": {"output": "texts.jsonl", "tokenizer": "deepseek-r1"}, "explain": {"capacity": 3}, "tune": {"capacity": 3},
+}  # fmt: skip
+
+
+class Newest:
+    """Evicts the block that became idle last."""
+
+    def __init__(self, context):
+        self.idle = {}
+
+    def insert(self, block):
+        pass
+
+    def use(self, block):
+        self.idle.pop(block, None)
+
+    def release(self, block):
+        self.idle[block] = None
+
+    def victim(self):
+        return next(reversed(self.idle))
+
+    def remove(self, block):
+        del self.idle[block]
 
 
 def trace():
@@ -115,6 +147,16 @@ def test_nothing_is_printed(capfd):
     (lambda: kvtrace.lint(trace()), "inputs must be a path, not a Trace"),
     (lambda: kvtrace.simulate(trace(), object()), "object is not a value of an option"),
     (lambda: kvtrace.simulate(trace(), 3, block_size=8), "the trace has 16, not block_size 8"),
+    (lambda: kvtrace.models({"hidden_size": 8}), "the fields of a model need gpu"),
+    (lambda: kvtrace.curve(["a.jsonl", "b.jsonl"]), "trace must be one path or a Trace, not a list"),
+    (lambda: kvtrace.read(["a.jsonl", "b.jsonl"]), "a path of one trace is needed, not a list"),
+    (lambda: kvtrace.report(trace(), None), "output is None, not a path"),
+    (lambda: kvtrace.write("trace.jsonl", trace()), "the trace comes first"),
+    (lambda: kvtrace.simulate(trace(), 3, Newest(None)), "Pass the class Newest itself"),
+    (lambda: kvtrace.sweep(trace(), policy="__main__:Newest", runner="ray"), "runner ray needs the policy"),
+    (lambda: kvtrace.simulate(kvtrace.toy("0 1 2", block_size=16), "5MiB", model="llama-3.1-8b"),
+     "capacity 5MiB (2 blocks) does not hold the longest request"),
+    (lambda: kvtrace.curve(trace()).at("5MiB"), "Make the curve with a model."),
     (lambda: kvtrace.convert(trace(), chain="yes"), "chain must be True or False"),
     (lambda: kvtrace.simulate(trace(), 3, kv_bytes_per_token="many"), "kv_bytes_per_token"),
     (lambda: kvtrace.simulate(trace(), 3, max_num_seqs=4), "max_num_seqs and scheduler need gpu, costs or engine"),
@@ -130,6 +172,91 @@ def test_a_wrong_name_of_an_option_names_the_right_one():
         kvtrace.curve(trace(), sampel=0.5)
     with pytest.raises(AuditError, match="k is 2"):
         kvtrace.release(trace(), k=2)
+
+
+@pytest.mark.parametrize("name", sorted({*functions.NAMES} - NO_TRACE))
+def test_an_empty_trace_has_no_requests_and_no_place(name):
+    with pytest.raises(InputError, match=r"^the trace has no requests\.$"):
+        getattr(kvtrace, name)(trace()[:0], **NEEDED.get(name, {}))
+
+
+def test_an_error_of_a_trace_in_memory_does_not_name_the_file_that_held_it():
+    sampled = kvtrace.toy("0 1", "0 2", block_size=16)
+    with pytest.raises(UsageError) as caught:
+        kvtrace.convert(sampled, block_size=8)
+    assert str(caught.value).startswith("the trace: ") and "/" not in str(caught.value)
+
+
+def test_numbers_and_lists_may_be_of_numpy_or_pandas():
+    pandas = pytest.importorskip("pandas")
+    for given in (
+        np.array([3, 4]),
+        pandas.Series([3, 4]),
+        [np.int64(3), np.int64(4)],
+        np.linspace(3, 4, 2),
+        range(3, 5),
+    ):
+        assert [run.setting.capacity for run in kvtrace.simulate(trace(), given)] == [3, 4]
+    assert kvtrace.simulate(trace(), np.int64(3)).setting.capacity == 3
+    assert kvtrace.curve(trace(), seed=np.int64(3), chain=np.bool_(False)).working_set == 5
+
+
+def test_none_is_the_default_of_an_option():
+    assert kvtrace.curve(trace(), None, points=None).to_dict() == kvtrace.curve(trace()).to_dict()
+    assert len(kvtrace.simulate(trace(), None, None)) == len(kvtrace.simulate(trace())) > 1
+
+
+def test_one_trace_is_read_from_a_glob_a_folder_or_the_home_folder(tmp_path, monkeypatch):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    kvtrace.write(trace(), "~/trace.jsonl")
+    (tmp_path / "day").mkdir()
+    kvtrace.write(trace(), tmp_path / "day/one.jsonl")
+    for given in ("~/trace.jsonl", tmp_path / "day", f"{tmp_path}/d*/o*.jsonl"):
+        for call in (kvtrace.read, kvtrace.open_trace, lambda path: kvtrace.convert(path, fold=1)):
+            assert call(given) == trace()
+        assert kvtrace.curve(given).working_set == 5
+    kvtrace.write(trace(), tmp_path / "day/two.jsonl")
+    for call in (kvtrace.read, kvtrace.open_trace, kvtrace.curve):
+        with pytest.raises(UsageError, match="day names 2 traces"):
+            call(tmp_path / "day")
+    assert len(kvtrace.sweep(tmp_path / "day", capacity=3).rows) == 2
+    with pytest.raises(InputError, match="no trace matches this pattern"):
+        kvtrace.read(tmp_path / "none*")
+
+
+def test_figures_for_a_paper_are_drawn_from_python_as_from_a_shell(tmp_path):
+    pytest.importorskip("matplotlib")
+    kvtrace.curve(trace(), png=tmp_path / "curve.png", svg=tmp_path / "curve.svg")
+    kvtrace.report(trace(), tmp_path / "page.html", png=tmp_path / "plots")
+    assert (tmp_path / "curve.png").stat().st_size > 1000 and (tmp_path / "curve.svg").stat().st_size > 1000
+    assert list((tmp_path / "plots").glob("*.png"))
+
+
+def test_the_runs_of_simulate_are_a_sequence_and_have_json():
+    runs = kvtrace.simulate(trace(), [3, 4], ["lru", "arc"])
+    assert len(runs) == len(list(runs)) == 4 and runs[-1].setting.policy == "arc"
+    assert [row["capacity"] for row in runs.to_dict()["results"]] == runs.to_pandas()["capacity"].tolist() == [3, 4] * 2
+    sized = kvtrace.simulate(trace(), ["6MiB", "10MiB"], model="llama-3.1-8b").to_dict()["results"]
+    assert [row["capacity_bytes"] for row in sized] == [3 << 21, 5 << 21]
+
+
+def test_a_checked_sample_that_is_not_written_is_returned():
+    drawn = kvtrace.synthesize(trace(), requests=8, check=True)
+    assert len(drawn.trace) == 8 and drawn.files == [] and drawn.fidelity.requests == 4
+
+
+@pytest.mark.parametrize("name", functions.NAMES)
+def test_the_help_of_a_function_is_in_the_words_of_python_and_says_what_it_returns(name):
+    text = getattr(mirror, name).__doc__
+    assert not re.search(r"(?<![\w-])--[a-z]|\b[Pp]rint|a path, or a Trace where", text)
+    returned = text.partition("Returns:")[2].strip()
+    assert returned and text in getattr(kvtrace, name).__doc__
+    if name in functions.RESULTS:
+        module, _, kind = functions.RESULTS[name].rpartition(".")
+        result = getattr(import_module(f"kvtrace.{module}"), kind)
+        methods = re.findall(r"(\w+)\(\)", returned)
+        assert kind in returned and all(callable(getattr(result, method)) for method in methods)
+        assert ("plot" in methods) <= hasattr(result, "plot") and (bool(methods) != (kind in functions.WITHOUT_TABLE))
 
 
 def test_a_missing_file_is_a_file_not_found_error(tmp_path):
@@ -165,3 +292,6 @@ def test_a_policy_may_be_a_class(monkeypatch):
         "my_policies:Random",
     ]
     assert kvtrace.simulate(trace(), 3, Random).hits.blocks == 10
+    assert {row["policy"]: row["error"] for row in kvtrace.sweep(trace(), policy=["lru", Newest], capacity=3).rows} == {
+        "lru": None, "tests.cli.test_mirror:Newest": None,
+    }  # fmt: skip

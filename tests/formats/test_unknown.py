@@ -227,6 +227,17 @@ def test_a_trace_with_an_id_list_in_some_rows_is_refused_by_line():
         kvtrace.read("t.jsonl", block_size=4)
 
 
+def test_a_trace_that_a_data_frame_wrote_as_csv_is_named_and_its_other_forms_are_read():
+    pytest.importorskip("pandas")
+    trace = kvtrace.toy("0 1", "0 2", block_size=4)
+    rows = trace.to_pandas()
+    rows.to_csv("t.csv", index=False), rows.to_parquet("t.parquet")
+    rows.to_json("t.jsonl", orient="records", lines=True)
+    with pytest.raises(InputError, match=r"^t\.csv: is CSV, and a trace is JSON Lines or Parquet\. A data frame"):
+        kvtrace.read("t.csv")
+    assert kvtrace.read("t.parquet", block_size=4) == kvtrace.read("t.jsonl", block_size=4) == trace
+
+
 def test_a_log_with_text_and_lengths_is_still_a_raw_log():
     put('{"timestamp": 0, "input_length": 2, "output_length": 3, "prompt": "Hello"}\n')
     with pytest.raises(InputError, match=r"^t\.jsonl: is a raw log, not a trace\."):

@@ -308,6 +308,20 @@ def test_the_interval_of_a_quantile_holds_it_and_is_wider_where_requests_depend_
     assert np.subtract(*quantile_interval(crowds, 0.9)[::-1]) > 5 * (high - low)
 
 
+def test_the_interval_of_a_quantile_is_that_of_whole_replicates():
+    rng = np.random.default_rng(5)
+    for length in (1, 7, 50, 333):
+        values, quantile = rng.integers(0, 9, length).astype(float), float(rng.uniform())
+        place = np.arange(length) * min(50, length) // length
+        windows = [values[place == window] for window in range(min(50, length))]
+        draws = np.random.default_rng(0).multinomial(len(windows), np.full(len(windows), 1 / len(windows)), size=200)
+        drawn = [
+            np.concatenate([np.tile(part, count) for part, count in zip(windows, row, strict=True)]) for row in draws
+        ]
+        plain = [np.sort(one)[max(0, int(np.ceil(quantile * len(one))) - 1)] for one in drawn]
+        assert quantile_interval(values, quantile) == tuple(np.quantile(plain, (0.05, 0.95)))
+
+
 def test_an_assumption_that_helps_never_needs_more_instances(result):
     rows = {(row.what, row.factor): row for row in result.sensitivity}
     assert rows["plan", 1.0].instances == result.instances.best.instances

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 from decimal import Decimal
 from typing import Any
@@ -51,14 +51,14 @@ def _number(text, kind):
         return None
 
 
-def names(text: str | Sequence[Any] | type) -> list[Any]:
-    """The names of a comma-separated list, each once; a list, or one class, as it is. UsageError if there is none.
+def names(text: object) -> list[Any]:
+    """The names of a comma-separated list, or of a list, each once; UsageError if there is none. Else the one object.
 
     >>> names("lru, fifo,lru"), names(["lru", dict]), names(dict)
     (['lru', 'fifo'], ['lru', <class 'dict'>], [<class 'dict'>])
     """
-    if not isinstance(text, str):  # what is neither a list nor a class is refused as one of the names
-        return list(dict.fromkeys(text)) if isinstance(text, Iterable) and not isinstance(text, type) else [text]
+    if not isinstance(text, str):
+        return [text] if isinstance(text, type) or not isinstance(text, Iterable) else list(dict.fromkeys(text))
     words = [word.strip() for word in text.split(",") if word.strip()]
     if not words:
         raise UsageError(f"{text!r} is not a list of names. Example: lru,fifo.")

@@ -12,6 +12,7 @@ from .._base.errors import UsageError
 from .._base.units import BYTES, COUNTS, NUMBER, number, two_sizes
 
 MAX_BLOCKS = 1 << 48  # larger than any cache, small enough for exact sums
+ADD_MODEL = "Add --model or --kv-bytes-per-token."
 FORM = re.compile(rf"({NUMBER})\s*([a-zA-Z%]*)")
 THOUSANDS = re.compile(r"(?<!\d)\d{1,3}(?:,\d{3})+(?![\d.])")
 
@@ -103,7 +104,7 @@ def parse_capacity(
         blocks = round(amount / 100 * working_set)
     elif unit in BYTES:
         if kv_bytes_per_token is None and block_bytes is None:
-            raise UsageError(f"capacity {text} is in bytes. Add --model or --kv-bytes-per-token.")
+            raise UsageError(f"capacity {text} is in bytes. {ADD_MODEL}")
         blocks = int(amount * BYTES[unit] // (block_bytes or (kv_bytes_per_token or 0) * block_size))
     elif unit.removesuffix("token").strip() in COUNTS and unit.endswith("token"):
         blocks = int(amount * COUNTS[unit.removesuffix("token")] // block_size)

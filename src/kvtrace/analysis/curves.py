@@ -29,7 +29,7 @@ from ..trace.domains import in_domains
 from ..trace.hits import RATES, Hits
 from ..trace.trace import Trace
 from ..trace.unknown import PREFIXES, require_known
-from .capacities import log_spaced, whole_blocks
+from .capacities import ADD_MODEL, log_spaced, parse_capacity, whole_blocks
 from .reuse import Segments, find_segments, partial_block_hits, partial_blocks
 
 
@@ -179,8 +179,27 @@ class HitCurve(PlottedResult):
             for blocks, tokens, share in zip(hit_blocks, hit_tokens, shares, strict=True)
         ]
 
-    def at(self, capacity: int) -> Hits:
-        """The hit counts at one capacity, in blocks; a UsageError if it is not a whole number."""
+    def at(self, capacity: int | str) -> Hits:
+        """The hit counts at one capacity.
+
+        Args:
+            capacity: A number of blocks, or a text as on the command line; bytes need a curve with a model.
+
+        Raises:
+            UsageError: It is not a capacity.
+
+        >>> from kvtrace import curve, toy
+        >>> curve(toy("0 1", "2", "0 1"), model="llama-3.1-8b").at("1GiB") == curve(toy("0 1", "2", "0 1")).at("100%")
+        True
+        """
+        if isinstance(capacity, str):
+            size, kv_bytes = self.working_set, self._kv_bytes
+            try:
+                capacity = parse_capacity(
+                    capacity, block_size=self.block_size, working_set=size, kv_bytes_per_token=kv_bytes
+                )
+            except UsageError as error:
+                raise UsageError(str(error).replace(ADD_MODEL, "Make the curve with a model.")) from None
         return self.hits([capacity])[0]
 
     def least_capacity(self, share: float, counted: Literal["hit_blocks", "hit_tokens"] = "hit_blocks") -> int:
@@ -242,7 +261,8 @@ class HitCurve(PlottedResult):
     def to_dict(
         self, capacities: Iterable[int] | None = None, *, kv_bytes_per_token: int | None = None
     ) -> dict[str, Any]:
-        """The JSON object of docs/analysis/curve.md, with one point for each capacity; `schema` is its version."""
+        """The JSON object of https://github.com/kvtrace/kvtrace/blob/main/docs/analysis/curve.md, with one point for
+        each capacity; `schema` is its version."""
         capacities, points = self._points(capacities), []
         kv_bytes_per_token = self._kv_bytes if kv_bytes_per_token is None else kv_bytes_per_token
         for capacity, hits in zip(map(int, capacities), self.hits(capacities), strict=True):
@@ -307,7 +327,8 @@ class SampledCurve(HitCurve):
     def to_dict(
         self, capacities: Iterable[int] | None = None, *, kv_bytes_per_token: int | None = None
     ) -> dict[str, Any]:
-        """The JSON object of docs/analysis/curve.md; each point has an `error` for each rate."""
+        """The JSON object of https://github.com/kvtrace/kvtrace/blob/main/docs/analysis/curve.md; each point has an
+        `error` for each rate."""
         capacities = self._points(capacities)
         values, errors = super().to_dict(capacities, kv_bytes_per_token=kv_bytes_per_token), self.errors(capacities)
         for number, point in enumerate(values["points"]):

@@ -145,7 +145,7 @@ class Delivered(Result):
         return lines
 
     def to_dict(self) -> DeliveredDict:
-        """The JSON object of docs/analysis/analyze.md."""
+        """The JSON object of https://github.com/kvtrace/kvtrace/blob/main/docs/analysis/analyze.md."""
         excess = self.excess
         return {
             **self.totals, "with_outputs": self.with_outputs, "excess_requests": int(np.count_nonzero(excess)),

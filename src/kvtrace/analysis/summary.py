@@ -393,7 +393,7 @@ def analyze(
         kv_bytes_per_token: Bytes of KV cache per token, for the size of the working set in bytes.
 
     Returns:
-        The statistics; docs/analysis/analyze.md defines each of them.
+        The statistics; https://github.com/kvtrace/kvtrace/blob/main/docs/analysis/analyze.md defines each of them.
 
     Raises:
         InputError: The trace has no requests or no blocks, or its ids do not form a forest.

@@ -140,7 +140,8 @@ def parse_seeds(text: str) -> tuple[int, ...]:
 
 @dataclass(frozen=True)
 class Grid:
-    """The values of each axis of a sweep, then what all cells share; docs/cache/sweep.md lists the values."""
+    """The values of each axis of a sweep, then what all cells share;
+    https://github.com/kvtrace/kvtrace/blob/main/docs/cache/sweep.md lists the values."""
 
     traces: tuple[str, ...]  # trace files, or model files from which samples are drawn
     policies: tuple[str, ...] = option(
@@ -188,5 +189,6 @@ class Grid:
 
     def __post_init__(self) -> None:
         require_lists(traces=self.traces, **{name: getattr(self, name) for name in (*AXES, "block_sizes", "seeds")})
-        if not all(isinstance(policy, str) for policy in self.policies):
-            raise UsageError('a sweep names a policy of your own: "module:Class".')
+        from .policies import name_of
+
+        object.__setattr__(self, "policies", tuple(map(name_of, self.policies)))  # of classes, too

@@ -270,12 +270,16 @@ def simulate(
     Args:
         trace: The trace.
         capacity: Blocks that the cache holds.
-        policy: An eviction policy of docs/cache/policies.md, or your own as "module:Class" or as the class.
-        engine: "reference", or the serving engine whose cache is imitated, such as "vllm"; see docs/cache/simulate.md.
-        mode: Blocks that a request holds: "block", "token" or "grow"; see docs/cache/simulate.md.
+        policy: An eviction policy of https://github.com/kvtrace/kvtrace/blob/main/docs/cache/policies.md, or your own
+            as "module:Class" or as the class.
+        engine: "reference", or the serving engine whose cache is imitated, such as "vllm"; see
+            https://github.com/kvtrace/kvtrace/blob/main/docs/cache/simulate.md.
+        mode: Blocks that a request holds: "block", "token" or "grow"; see
+            https://github.com/kvtrace/kvtrace/blob/main/docs/cache/simulate.md.
         schedule: Requests that are active at once: "serial", "concurrency:N" or "open-loop:MS".
         warm_up: The first requests, which `hits` leaves out.
-        layout: The cache groups of a hybrid model; see docs/cache/hybrid.md. None is full attention.
+        layout: The cache groups of a hybrid model; see
+            https://github.com/kvtrace/kvtrace/blob/main/docs/cache/hybrid.md. None is full attention.
         drafting: What a drafter (MTP, EAGLE) changes in the engine's cache; None is no drafter.
         domains: Isolation domains, as in `in_domains`; None keeps those of the trace apart, if it has any.
         capacity_counts: Blocks that the capacity limits: "total" (the default), or "idle" ones only.

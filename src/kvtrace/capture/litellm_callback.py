@@ -12,10 +12,17 @@ import os
 from collections import OrderedDict
 from collections.abc import Iterable
 from threading import Lock
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from .._base.errors import UsageError
 from .litellm_calls import needed, packed
+
+if TYPE_CHECKING:
+
+    class LiteLLMCallback:  # as type checkers see the class that `callback_class` makes
+        def __init__(self, recorder: Any, *, keep: Iterable[str] = (), **options: Any) -> None: ...
+        def close(self) -> None: ...
+
 
 LAST_CALLS = 1 << 10  # to find calls that LiteLLM reports twice
 

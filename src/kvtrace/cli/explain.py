@@ -35,7 +35,7 @@ from .simulation_options import (
     CACHE,
     IN_TIME,
     LOOP_WARM_UP,
-    hint_on_commas,
+    capacity_as_written,
     kv_bytes_of,
     needs_of,
     own_policies,
@@ -121,7 +121,7 @@ def explain_command(trace, capacity, policy, ttl, tiers, over_time, per_request,
     run = with_layouts(run, options, loaded.block_size)
     units = {"block_size": loaded.block_size, "working_set": viewed.working_set, "kv_bytes_per_token": kv_bytes}
     with write_atomically(per_request) if per_request else nullcontext() as stream:
-        with RequestProgress(console(), quiet) as bar, own_policies(), hint_on_commas(loaded, capacity or "auto"):
+        with RequestProgress(console(), quiet) as bar, own_policies(), capacity_as_written(capacity or "auto", loaded, units):
             progress = _Progress(bar)
             progress.expect(len(loaded))
             first = 0 if run.loop else leading_rows(warm_up, loaded.timestamp)

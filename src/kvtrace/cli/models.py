@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import click
@@ -41,6 +42,8 @@ def models_command(name, as_json, **options):
         return Outcome(_print_room(deployment_of(options, model=name), as_json))
     if stated := [name for name in (*MORE, *LIMITS, "gpus", "serve") if options[name] is not None]:
         raise click.UsageError(f"--{stated[0].replace('_', '-')} needs --gpu.")
+    if isinstance(name, Mapping):
+        raise click.UsageError("the fields of a model need --gpu.")
     result = list_models(name)
     if as_json:
         print_json(result.to_dict())

@@ -32,7 +32,7 @@ from .simulation_options import (
     IN_TIME,
     LOOP_WARM_UP,
     ROUTERS,
-    hint_on_commas,
+    capacity_as_written,
     kv_bytes_of,
     needs_of,
     own_policies,
@@ -112,7 +112,7 @@ def simulate_command(trace, capacity, tiers, over_time, per_request, warm_up, qu
     with write_atomically(per_request) if per_request else nullcontext() as stream:
         with RequestProgress(console(), quiet) as bar, own_policies():
             run = run.changed(warm_up=0 if run.loop else leading_rows(warm_up, loaded.timestamp))
-            with hint_on_commas(loaded, capacity):
+            with capacity_as_written(capacity, loaded, units):
                 run = with_caches(run, loaded, units, capacity=capacity, tiers=tiers)
                 simulations = run.simulate(loaded, workers=options["workers"], on_start=bar.expect, on_progress=bar.update)
         extrapolated = extrapolations(run.time.costs, simulations.runs, allowed=run.time.extrapolate)
@@ -142,4 +142,5 @@ def simulate_command(trace, capacity, tiers, over_time, per_request, warm_up, qu
         print_lines(("warning", warning) for warning in warnings if warning)
         print_lines([("wrote", per_request)] if per_request not in (None, "-") else [])
     write_figure(simulations)
-    return Outcome(simulations)
+    sizes = [row["capacity_bytes"] for row in values["results"] if "capacity_bytes" in row]
+    return Outcome(replace(simulations, capacity_bytes=sizes))

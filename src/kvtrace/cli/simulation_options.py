@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from ..serving.run import Run
 
 LOOP = "Closed loop"  # group of --help
+TOO_SMALL = "does not hold the longest request"
 RANGE = "25%-75%"
 
 
@@ -259,16 +260,20 @@ def kv_bytes_of(run: Run, options: dict[str, Any]) -> int | None:
 
 
 @contextmanager
-def hint_on_commas(trace: Any, capacity: str) -> Iterator[None]:
-    """Add to an error how to write `--capacity 20,208` as one number, if that can be what is meant."""
-    from .._base.errors import UsageError
-    from ..analysis.capacities import hint_on_commas as hint_of
+def capacity_as_written(capacity: str, trace: Any, units: dict[str, Any]) -> Iterator[None]:
+    """Errors name a capacity as it was written, and how to write `20,208` as one number, if that can be what is meant."""
+    from .._base.units import names
+    from ..analysis.capacities import hint_on_commas, parse_capacity
 
     try:
         yield
     except UsageError as error:
-        if hint := hint_of(capacity, int(trace.prompt_blocks.max(initial=1))):
+        if hint := hint_on_commas(capacity, int(trace.prompt_blocks.max(initial=1))):
             error.add_note(hint)
+        for text in names(capacity) if (TOO_SMALL in str(error) and not hint) else ():
+            blocks = None if text == "auto" else parse_capacity(text, **units)
+            if text != str(blocks):
+                error.args = (str(error).replace(f"--capacity {blocks} {TOO_SMALL}", f"--capacity {text} ({blocks:,} blocks) {TOO_SMALL}"),)
         raise
 
 

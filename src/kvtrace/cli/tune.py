@@ -7,6 +7,7 @@ import click
 from .help import Command
 from .options import CSV, DOMAINS, STREAMED, json_option, load, remarks_of, require_one
 from .output import Outcome, console, print_lines, print_notes, print_result, print_tables
+from .simulation_options import capacity_as_written
 
 
 @click.command("tune", cls=Command, groups={"--table": "Cache", "--save-table": "Output"}, examples=(
@@ -48,8 +49,9 @@ def tune_command(trace, capacity, policies, save_table, as_json, as_csv, quiet, 
     loaded = load(trace, options["memory"], quiet, _memory_need, block_size=options["block_size"], chain=options["chain"], ids=True)
     viewed = in_domains(loaded, options["domains"])
     kv_bytes = chosen(options["model_config"], options["kv_bytes_per_token"])
-    capacities = parse_capacities(capacity, block_size=viewed.block_size, working_set=viewed.working_set, kv_bytes_per_token=kv_bytes)
-    with RequestProgress(console(), quiet) as bar:
+    units = {"block_size": viewed.block_size, "working_set": viewed.working_set, "kv_bytes_per_token": kv_bytes}
+    capacities = parse_capacities(capacity, **units)
+    with RequestProgress(console(), quiet) as bar, capacity_as_written(capacity, viewed, units):
         tuned = tune(
             viewed, dict.fromkeys(capacities), names(policies) if policies else None, pools=pools, table=table,
             threads=options["workers"], on_start=bar.expect, on_progress=bar.update,

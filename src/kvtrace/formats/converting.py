@@ -110,6 +110,10 @@ class Converted(Result):
         size = f"{self.requests:,} of {self.source_requests:,} requests, block_size={self.block_size:,}"
         return f"{size}, {len(self.files)} files, {len(self.losses)} losses"
 
+    def to_dict(self) -> dict[str, Any]:
+        """The fields by name."""
+        return dict(vars(self))
+
     def _columns(self) -> dict[str, list[Any]]:
         return columns_of(
             [vars(self) | {name: "; ".join(getattr(self, name)) for name in ("files", "losses", "usage")}]
@@ -134,7 +138,8 @@ def convert_file(
     Args:
         path: The trace: a file, a data set, or `-` for stdin.
         output: The file or data set to write, or `-` for stdout.
-        to: A format or a client of docs/formats/formats.md. Default: by the name of the output, else mooncake.
+        to: A format or a client of https://github.com/kvtrace/kvtrace/blob/main/docs/formats/formats.md. Default: by
+            the name of the output, else mooncake.
         block_size: Tokens per block. Default: from the sidecar, else inferred.
         first_id: The first block id in the output.
         extra: Also write extra columns that are not part of the format.

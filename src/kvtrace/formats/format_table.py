@@ -86,7 +86,10 @@ def _no_trace(name, head):
     """The error for a file with this head, if it is certainly something other than a trace."""
     if companion := _companion(name, head):
         return companion
-    is_hashed = _HASHES.match(head)
+    is_hashed, first_line = _HASHES.match(head), head.lstrip().partition(b"\n")[0]
+    if b"hash_ids" in first_line and b"," in first_line and first_line[:1].isalnum() and head[:4] != PARQUET:
+        remedy = "A data frame writes both: to_json(orient='records', lines=True), or to_parquet."
+        return InputError(f"{name}: is CSV, and a trace is JSON Lines or Parquet. {remedy}")
     if not is_hashed and (b'"hash_ids"' in head or head[:4] == PARQUET):
         return None
     if is_hashed or _LOG.match(head) or _is_table(head) or _ENGINE.search(head):

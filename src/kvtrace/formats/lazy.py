@@ -228,6 +228,7 @@ def open_trace(
     needs at most 201 MB: 200 MB for the program and a piece
     0.25
     """
+    path = path if isinstance(path, Trace) else reading.trace_at(path)
     dataset = dataset_at(path, block_size=block_size, memory=memory)
     whole = "--chain" if chain else whole
     if dataset is not None:

@@ -46,7 +46,8 @@ def read(
     A file whose rows have lengths but no hash_ids is a trace whose shared prefixes are unknown (`meta["prefixes"]`).
 
     Args:
-        path: a file (plain, gzip or zstd), a data set, or `-` for stdin; a Trace is returned as it is.
+        path: a file (plain, gzip or zstd), a data set, a glob or a folder that names one trace, or `-` for stdin; a
+            Trace is returned as it is.
         format: one of NAMES. By default inferred from the content.
         block_size: tokens per block. By default from the sidecar, else the only size that fits all prompts; 512 if
             the rows have no hash_ids.
@@ -61,6 +62,7 @@ def read(
     """
     if isinstance(path, Trace):
         return _as_it_is(path, block_size, tail)
+    path = trace_at(path)
     result = read_columns(path, format=format, extra=extra, threads=threads)
     _require(result, broken_lengths(result.columns))
     if result.lengths_only:
@@ -200,6 +202,35 @@ def _file_name_in_errors(result: ReadResult):
         yield
     except InputError as error:
         raise InputError(f"{result.path}: {error}") from None
+
+
+def trace_at(path: str | Path, what: str = "a path of one trace") -> str | Path:
+    """The one trace that a path, a glob or a folder names.
+
+    Args:
+        path: The path, as a user writes it.
+        what: What was wanted, for the message.
+
+    Raises:
+        InputError: No file matches the glob.
+        UsageError: It names several traces, or it is not a path.
+
+    >>> trace_at(["a.jsonl", "b.jsonl"])
+    Traceback (most recent call last):
+    kvtrace._base.errors.UsageError: a path of one trace is needed, not a list. Write rows with kvtrace.write, or with \
+to_parquet of a data frame, and read the file.
+    """
+    if not isinstance(path, str | os.PathLike):
+        raise UsageError(
+            f"{what} is needed, not a {type(path).__name__}. Write rows with kvtrace.write, or with to_parquet of a "
+            "data frame, and read the file."
+        )
+    if path == "-" or os.path.isfile(path):
+        return path
+    first, *others = traces_at(os.path.expanduser(os.fspath(path)))
+    if others:
+        raise UsageError(f"{path} names {len(others) + 1:,} traces, and {what} is needed. kvtrace.sweep takes several.")
+    return first
 
 
 def traces_at(path: str) -> list[str]:

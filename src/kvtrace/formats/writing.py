@@ -60,7 +60,10 @@ def write(
     Returns:
         The names of the files.
     """
+    if isinstance(path, Columns):
+        raise UsageError("the trace comes first, then the path: kvtrace.write(trace, path).")
     require_trace(columns)
+    path = os.path.expanduser(path)
     format = check_output(path, format)
     if isinstance(columns, Trace):
         _require_same(columns, block_size, tail)

@@ -142,7 +142,8 @@ def anonymize(
 
     Args:
         inputs: A path, a directory or a glob, or several of these.
-        log_format: A log format of docs/ingest/logs.md; "auto" detects it from the first rows.
+        log_format: A log format of https://github.com/kvtrace/kvtrace/blob/main/docs/ingest/logs.md; "auto" detects it
+            from the first rows.
         field_map: Field to JSON path, as in {"session": "meta.conversation"}.
         time_unit: "s", "ms", "us", "ns" or "iso"; "auto" detects it from the first rows.
         allow_truncated: Accept prompts that the logger cut short.

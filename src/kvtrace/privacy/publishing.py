@@ -43,6 +43,10 @@ class Published(Result):
     def _headline(self) -> str:
         return f"{' and '.join(self.files)}, {self.figures['requests']:,} requests, audit={self.audit.level}"
 
+    def to_dict(self) -> dict[str, Any]:
+        """The files, the figures that the sidecar states, and the audit as `Audit.to_dict` has it."""
+        return {"files": self.files, **self.figures, "audit": self.audit.to_dict()}
+
     def _columns(self) -> dict[str, list[Any]]:
         """One row: the figures that the sidecar states."""
         return columns_of([{"files": " and ".join(self.files), "audit": self.audit.level, **self.figures}])

@@ -19,6 +19,11 @@ class _Room(_ModuleType):
         return _drawing["report"]()(*arguments, **options)
 
     @property
+    def __doc__(self) -> str:  # type: ignore[override]
+        """The help of the command, for help() and `kvtrace.report?` in a notebook."""
+        return f"{vars(self)['__doc__']}\n\nAs a function: {_drawing['report']().__doc__}"
+
+    @property
     def __signature__(self) -> _Signature:
         return _signature(_drawing["report"]())
 

@@ -171,7 +171,7 @@ def simulate_instances(
     Args:
         trace: The trace.
         instances: The number of instances.
-        router: A router of docs/cache/simulate.md.
+        router: A router of https://github.com/kvtrace/kvtrace/blob/main/docs/cache/simulate.md.
         setting: The cache of each instance.
         schedule: "open-loop:MS" or "serial". The default is the schedule of the setting, or open-loop:30 if that is
             serial.

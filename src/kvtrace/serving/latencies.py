@@ -45,9 +45,13 @@ def quantile_interval(values: np.ndarray, quantile: float, *, seed: int = 0) -> 
     window = np.arange(len(values)) * windows // len(values)
     counts = np.bincount(window * len(edges) + which, minlength=windows * len(edges)).reshape(windows, len(edges))
     draws = np.random.default_rng(seed).multinomial(windows, np.full(windows, 1 / windows), size=REPLICATES)
-    # replicate, bin -> values up to the bin; as floats, which BLAS multiplies (whole numbers below 2**53 stay exact)
-    cumulated = np.cumsum(draws.astype(np.float64) @ counts.astype(np.float64), axis=1)
-    place = (cumulated >= quantile * cumulated[:, -1:]).argmax(axis=1)
+    up_to = np.ascontiguousarray(counts.cumsum(axis=1).T)  # bin, window -> values up to the bin
+    goal = quantile * (draws @ up_to[-1])
+    place, last = np.zeros(REPLICATES, int), np.full(REPLICATES, len(edges) - 1)
+    while (place < last).any():  # in halves: a product of whole tables would wake the threads of BLAS, which spin
+        middle = (place + last) // 2
+        reached = np.einsum("rw,rw->r", draws, up_to[middle]) >= goal
+        place, last = np.where(reached, place, middle + 1), np.where(reached, middle, last)
     low, high = np.quantile(edges[place], INTERVAL)
     return float(low), float(high)
 

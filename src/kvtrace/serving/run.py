@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import product
 from math import ceil
@@ -43,6 +43,7 @@ class Simulations(PlottedResult):
     runs: list[Simulation]
     optima: list[Simulation]
     isolation: list[Isolation] = field(default_factory=list)  # of each run, if the trace has domains
+    capacity_bytes: list[int] = field(default_factory=list)  # of each run, if the KV of a token is known
 
     _shown = (
         "engine", "policy", "router", "capacity", "hit_blocks", "block_hit_rate", "token_hit_rate", "gap_to_belady",
@@ -55,7 +56,22 @@ class Simulations(PlottedResult):
         return f"runs={len(settings)}, engines={len(engines)}, policies={len(policies)}, capacities={len(capacities)}"
 
     def _columns(self) -> dict[str, list[Any]]:
-        return columns_of({**run.to_dict(), **self._gap_of(run)} for run in self.runs)
+        return columns_of(self.to_dict()["results"])
+
+    def __len__(self) -> int:
+        return len(self.runs)
+
+    def __iter__(self) -> Iterator[Simulation]:
+        return iter(self.runs)
+
+    def __getitem__(self, place: int) -> Simulation:
+        return self.runs[place]
+
+    def to_dict(self) -> dict[str, Any]:
+        """One dictionary for each run, with its gap to the optimum, and the bytes of its capacity if they are known."""
+        sizes = [{"capacity_bytes": size} for size in self.capacity_bytes] or [{}] * len(self.runs)
+        runs = zip(self.runs, sizes, strict=True)
+        return {"results": [{**run.to_dict(), **size, **self._gap_of(run)} for run, size in runs]}
 
     def optimum_of(self, run: Simulation) -> Simulation | None:
         """The offline optimum at the capacity of a run; None if it was not simulated."""
@@ -102,8 +118,9 @@ def simulate_all(
         trace: The trace.
         capacities: Blocks that a cache holds, or engine -> blocks; the default is ten sizes, from the longest request
             to the working set.
-        policies: Eviction policies of docs/cache/policies.md, or classes of your own.
-        engines: Engines of docs/cache/simulate.md.
+        policies: Eviction policies of https://github.com/kvtrace/kvtrace/blob/main/docs/cache/policies.md, or classes
+            of your own.
+        engines: Engines of https://github.com/kvtrace/kvtrace/blob/main/docs/cache/simulate.md.
         layouts: Engine -> the cache groups that it makes of a hybrid model, as `layouts_for` has them.
         drafting: Engine -> what a drafter changes in its cache, as `kvtrace.cache.engines.drafting` has it.
         mode, engine_options: As in `simulate`.
@@ -112,7 +129,8 @@ def simulate_all(
         lower: With a cost: the tiers of an instance below the first one, which has the capacities.
         inclusive: A tier also holds the blocks of the tiers above it.
         instances: Instances of a serving engine behind a router, each with a cache of its own.
-        routers: Routers of docs/cache/simulate.md; the default is round-robin.
+        routers: Routers of https://github.com/kvtrace/kvtrace/blob/main/docs/cache/simulate.md; the default is
+            round-robin.
         router_seed: Of the router dynamo, which draws among instances of equal cost.
         cost: The time of a step: the requests are served in simulated time, by one instance or more.
         schedulers: With a cost: engine -> its scheduler; the default is `scheduler_of(engine)`.

@@ -171,7 +171,7 @@ class Validation(PlottedResult):
         ]  # fmt: skip
 
     def to_dict(self) -> ValidationDict:
-        """Keys as docs/serving/calibrate.md lists them."""
+        """Keys as https://github.com/kvtrace/kvtrace/blob/main/docs/serving/calibrate.md lists them."""
         recorded, run = self.recording, self.run
         output, served, span = recorded.trace.output_length, ~np.isnan(run.ended_s), float(recorded.ended_s.max())
         assert run.scheduler is not None

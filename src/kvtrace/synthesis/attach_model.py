@@ -75,7 +75,8 @@ class Model(SavedModel):
         return int(((low["hits"] + low["new"] - 1) * self.block_size + low["tail"] + 1).min())
 
     def to_dict(self) -> dict[str, Any]:
-        """The JSON object of docs/synthesis/synthesize.md; `schema` is its version."""
+        """The JSON object of https://github.com/kvtrace/kvtrace/blob/main/docs/synthesis/synthesize.md; `schema` is its
+        version."""
         return {
             "schema": SCHEMA, "what": KIND, "rows": self.rows, "block_size": self.block_size, "tail": self.tail,
             "duration_ms": self.duration_ms, "records": {name: self.records[name].tolist() for name in COLUMNS},

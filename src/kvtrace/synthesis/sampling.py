@@ -40,6 +40,7 @@ class Synthesized:
 
     files: list[str]
     fidelity: Fidelity | None = None
+    trace: Trace | None = None  # in Python, of a check that writes no file
 
 
 MAX_REQUESTS = 500_000_000

@@ -268,7 +268,8 @@ class SessionModel(SavedModel):
         }
 
     def to_dict(self) -> dict[str, Any]:
-        """The JSON object of docs/synthesis/synthesize.md; `schema` is its version."""
+        """The JSON object of https://github.com/kvtrace/kvtrace/blob/main/docs/synthesis/synthesize.md; `schema` is its
+        version."""
         tables = {name: {key: table[key].tolist() for key in table} for name, table in self.tables.items()}
         return {
             "schema": SCHEMA, "what": KIND, "sessions": self.sessions, "rows": self.rows,

@@ -269,7 +269,8 @@ class Trace(Columns, PlottedResult):
         """A plotly Figure of the trace; needs the `report` extra.
 
         Args:
-            name: "overview", or a plot of docs/report/report.md, such as "hit-curve", "reuse" or "arrivals".
+            name: "overview", or a plot of https://github.com/kvtrace/kvtrace/blob/main/docs/report/report.md, such as
+                "hit-curve", "reuse" or "arrivals".
 
         Raises:
             UsageError: The name is unknown, or plotly is not installed.

@@ -169,7 +169,9 @@ def name_of(policy: str | type) -> str:
     if isinstance(policy, str):
         return policy
     if not isinstance(policy, type):
-        raise UsageError(f'a policy is a name or a class, not a {type(policy).__name__}. Try "lru".')
+        kind = type(policy).__name__
+        remedy = f"Pass the class {kind} itself." if all(hasattr(policy, verb) for verb in VERBS) else 'Try "lru".'
+        raise UsageError(f"a policy is a name or a class, not a {kind}. {remedy}")
     if getattr(sys.modules.get(policy.__module__), policy.__qualname__, None) is not policy:
         raise UsageError(f"the policy {policy.__qualname__} is not at the top level of its module. Define it there.")
     return f"{policy.__module__}:{policy.__qualname__}"

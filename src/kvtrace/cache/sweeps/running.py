@@ -33,12 +33,13 @@ from ..._base.ray_cluster import connected, ordered
 from ..._base.workers import cores, stoppable_threads
 from ...trace.trace import Trace
 from ..demand import BlockDemand, block_demand
-from ..policies import POLICIES
+from ..policies import is_users
 from ..setup import Grid
 from .grid import Cell, forget, plan, stated, trace_of
 from .table import COLUMNS, SweepRow, SweepTable, check_output, row_of, with_gaps
 
 RUNNERS = ("local", "ray")
+NOTEBOOK = "__main__"  # the module of a class in a notebook or a script
 
 
 def sweep(
@@ -128,6 +129,8 @@ def _refuse(grid, output, resume, runner, threads, ray_address) -> None:
         raise UsageError("--ray-address needs --runner ray.")
     if threads is not None and threads < 1:
         raise UsageError("--threads must be at least 1.")
+    if runner == "ray" and (own := [policy for policy in grid.policies if policy.startswith(f"{NOTEBOOK}:")]):
+        raise UsageError(f"--runner ray needs the policy {own[0]} in a module that every node can import.")
     if output is not None:
         check_output(output)
         outputs = [NamedFile("the table", output), NamedFile("the table", path_beside(output), "checkpoint")]
@@ -147,8 +150,10 @@ def _checkpoint(grid: Grid, cells: list[Cell], output: str | None, resume: bool)
 def _code(policy: str) -> str | None:
     """SHA-256 of the file of a user's policy: rows of another version of the file are not valid."""
     module = policy.partition(":")[0]
-    if ":" not in policy or module in POLICIES:
+    if not is_users(policy):
         return None
+    if module == NOTEBOOK:  # its class may change from run to run
+        return os.urandom(8).hex()
     spec = importlib.util.find_spec(module)
     if spec is None or spec.origin is None or not Path(spec.origin).is_file():
         return None

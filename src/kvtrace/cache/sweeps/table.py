@@ -132,7 +132,7 @@ class SweepTable(PlottedResult):
         return [row for row in self.rows if row["error"]]
 
     def to_dict(self) -> dict[str, Any]:
-        """Keys as docs/cache/sweep.md lists them."""
+        """Keys as https://github.com/kvtrace/kvtrace/blob/main/docs/cache/sweep.md lists them."""
         return {"schema": SCHEMA, "results": self.rows}
 
     def write(self, path: str | Path) -> None:

@@ -204,7 +204,8 @@ class LintReport(Result):
         return 3 if self.findings else 0
 
     def to_dict(self) -> dict[str, Any]:
-        """The report as JSON values; docs/ingest/lint.md lists the keys."""
+        """The report as JSON values; https://github.com/kvtrace/kvtrace/blob/main/docs/ingest/lint.md lists the
+        keys."""
         return {
             "requests": self.requests,
             "prompt_tokens": self.prompt_tokens,

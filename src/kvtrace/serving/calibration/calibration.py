@@ -41,7 +41,8 @@ MIN_PART = 10  # requests of each part
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Calibration(DescribedResult):
-    """The costs, and their errors on the held-out requests; docs/serving/calibrate.md explains the keys."""
+    """The costs, and their errors on the held-out requests;
+    https://github.com/kvtrace/kvtrace/blob/main/docs/serving/calibrate.md explains the keys."""
 
     _schema = SCHEMA
     requests: int

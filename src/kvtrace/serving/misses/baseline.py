@@ -91,7 +91,7 @@ class Cure(Described):
         return f"{self.advice} Gain: {', '.join(worth)}."
 
     def to_dict(self) -> dict[str, Any]:
-        """Keys as docs/serving/explain.md lists them."""
+        """Keys as https://github.com/kvtrace/kvtrace/blob/main/docs/serving/explain.md lists them."""
         return super().to_dict() | {"sentence": self.sentence}
 
 

@@ -275,7 +275,7 @@ class Cures(Result):
         return columns_of(cure.to_dict() for cure in self.cures)
 
     def to_dict(self) -> list[dict[str, Any]]:
-        """The cures; keys as docs/serving/explain.md lists them."""
+        """The cures; keys as https://github.com/kvtrace/kvtrace/blob/main/docs/serving/explain.md lists them."""
         return [cure.to_dict() for cure in (*self.cures, *self.in_vain)]
 
 
@@ -302,7 +302,8 @@ def cures_of(
         on_progress: Receives the number of requests served since its last call.
 
     Returns:
-        The cures, those with the most tokens first, and then the bounds. docs/serving/explain.md says how each is
+        The cures, those with the most tokens first, and then the bounds.
+        https://github.com/kvtrace/kvtrace/blob/main/docs/serving/explain.md says how each is
         computed.
 
     >>> from kvtrace.trace.building import toy

@@ -228,7 +228,8 @@ def explain(
         on_progress: Receives the number of requests served since its last call.
 
     Returns:
-        The causes of all prompt tokens: in total, over time, by session and by request. docs/serving/explain.md
+        The causes of all prompt tokens: in total, over time, by session and by request.
+        https://github.com/kvtrace/kvtrace/blob/main/docs/serving/explain.md
         defines them.
 
     Raises:

@@ -351,7 +351,8 @@ class Sensitivity(Described):
 
 @dataclass(frozen=True, repr=False)
 class Plan(DescribedResult, PlottedResult):
-    """The result of `kvtrace.serving.plan`, by part; docs/serving/plan.md lists the keys."""
+    """The result of `kvtrace.serving.plan`, by part; https://github.com/kvtrace/kvtrace/blob/main/docs/serving/plan.md
+    lists the keys."""
 
     _schema = SCHEMA
 

@@ -103,7 +103,8 @@ def plan(
         curve: The trace's hit curve, if you have it; otherwise the plan computes it.
 
     Returns:
-        A result for each part, with its assumptions; docs/serving/plan.md explains them.
+        A result for each part, with its assumptions; https://github.com/kvtrace/kvtrace/blob/main/docs/serving/plan.md
+        explains them.
 
     Raises:
         UsageError: The weights or the longest request do not fit into the GPUs, or the plan goes beyond the costs.

@@ -30,7 +30,8 @@ def read_recording(path: str | Path, *, format: str = "auto", trace: Trace | Non
     """Read what an engine or a benchmark measured.
 
     Args:
-        path: A file or folder of one of the formats of docs/serving/calibrate.md.
+        path: A file or folder of one of the formats of
+            https://github.com/kvtrace/kvtrace/blob/main/docs/serving/calibrate.md.
         format: Its format; "auto" detects it.
         trace: The same requests in the same order, with the ids of their blocks. Without it, no blocks are shared.
 
