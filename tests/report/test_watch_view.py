@@ -95,7 +95,7 @@ def test_the_pace_begins_anew_with_the_gauge():
 
 def test_a_line_for_a_log():
     assert line(snapshot(), COUNTS, RequestRates(), "12:00:05") == (
-        "12:00:05 400 requests in 1h; 8 dropped, 5 rejected, 2 malformed, 3 lost; token hit rate: 0.5x 25.0 %, "
+        "12:00:05 400 requests in 1 h; 8 dropped, 5 rejected, 2 malformed, 3 lost; token hit rate: 0.5x 25.0 %, "
         "1x 35.0 %, 2x 45.0 %, 4x 50.0 %, possible 55.0 %, delivered 25.0 %; working set 5,000 blocks (9.8 GiB); "
         "90 % of possible: 3,000 blocks (5.9 GiB)"
     )
