@@ -108,6 +108,13 @@ def test_analyses_fit_their_schemas(folder, name, line):
     validate(name, json.loads(kvtrace(folder, f"{line} --json")))
 
 
+def test_answers_fit_their_schema(folder):
+    (folder / "bare.csv").write_text("TIMESTAMP,ContextTokens,GeneratedTokens\n2023-11-16 18:17:03.9799600,374,44\n")
+    for log in (LOG, "trace.jsonl", "bare.csv"):
+        output = f"answer-{len(list(folder.iterdir()))}"
+        validate("start", json.loads(kvtrace(folder, f"start {log} -o {output} --json --quiet")))
+
+
 def test_a_plan_fits_its_schema(folder):
     for more in ("", " --tiers dram=64GiB@25GB"):
         line = f"plan trace.jsonl --model-config {MODEL} --gpu a100 --router sticky,lmetric --json --quiet{more}"
@@ -167,6 +174,8 @@ def test_audits_fit_their_schema(folder):
         ("sidecar", {"tail": "cut"}),
         ("sidecar", {"requests": "many"}),
         ("plan", {"schema": 0}),
+        ("start", {"saving": {"days": 1}}),
+        ("start", {"plan": {}}),
         ("validation", {"over_time": {}}),
         ("calibration", {"forms": {"sum": "small"}}),
     ],
@@ -180,6 +189,7 @@ def test_a_wrong_value_fits_no_schema(folder, name, change):
         "comparison": "compare trace.jsonl trace.jsonl --json",
         "audit": "audit trace.jsonl --json",
         "sweep": "sweep trace.jsonl --capacity 300 --json --quiet",
+        "start": "start trace.jsonl -o answer --json --quiet",
         "plan": f"plan trace.jsonl --model-config {MODEL} --router sticky --json --quiet",
         "calibration": f"calibrate {ROOT / 'examples/recording'} --model llama-3.1-8b --gpu h100 --json --quiet",
         "validation": f"validate {ROOT / 'examples/recording'} --model llama-3.1-8b --gpu h100 --json --quiet",

@@ -23,8 +23,10 @@ from kvtrace.cache.sweeps import table
 from kvtrace.cache.tiered import TieredSimulation
 from kvtrace.capture import gauge
 from kvtrace.formats import format_table
+from kvtrace.ingest.linting import findings
 from kvtrace.privacy.checks import CHECKS, finding
 from kvtrace.privacy.profiles import PROFILES
+from kvtrace.report import answer
 from kvtrace.serving import run, validation
 from kvtrace.serving.calibration import calibration
 from kvtrace.serving.lanes import ClosedRun
@@ -134,6 +136,60 @@ class CurveFile(TypedDict):
     unlimited: Hits
     least: dict[str, int]
     domains: NotRequired[run.DomainsDict]
+
+
+class StartLine(TypedDict):
+    """One of the `lines` of `kvtrace start --json`."""
+
+    name: str
+    text: str
+
+
+class StartMemory(TypedDict):
+    """`memory` of `kvtrace start --json`."""
+
+    instance_blocks: int
+    instance_gib: float
+    share: float
+    blocks: int | None
+    gib: float | None
+
+
+class StartFile(TypedDict):
+    """What `kvtrace start --json` prints: null stands for what is unknown, with its reason in `missing`."""
+
+    schema: int
+    lines: list[StartLine]
+    requests: int
+    prompt_tokens: int
+    unlimited: Hits | None
+    saving: answer.Saving | None
+    memory: StartMemory | None
+    findings: list[findings.LintFinding]
+    deployment: dict[str, Any]
+    plan: plan_result.Plan | None
+    assumed: list[str]
+    missing: dict[str, str]
+    notes: list[str]
+    rejected: int
+    left_out: int
+    files: list[str]
+    next: list[str]
+
+
+START = {  # key -> its meaning
+    "lines": "the ten lines",
+    "unlimited": "hits of a cache that never evicts",
+    "saving": "GPU-hours of prefill of the log, and those that hits save",
+    "memory": "of an instance, and for `share` of the possible hit tokens",
+    "findings": "the worst findings of kvtrace lint",
+    "plan": "as kvtrace plan --json prints it",
+    "assumed": "what nothing stated",
+    "missing": "part -> why it is unknown",
+    "rejected": "bad rows",
+    "left_out": "rows that are no request, or have an empty prompt",
+    "next": "commands to paste",
+}
 
 
 def schema_of(kind: Any) -> Schema:
@@ -382,6 +438,14 @@ def sweep() -> Schema:
     return {"type": "object", "properties": properties, "required": [*properties], "additionalProperties": False}
 
 
+def start() -> Schema:
+    """The answer from a log; the plan is that of the plan's own schema."""
+    schema = schema_of(StartFile)
+    schema["properties"]["plan"] = {"anyOf": [plan(), {"type": "null"}]}
+    schema["properties"]["schema"] = {"const": answer.SCHEMA}
+    return _described(schema, {key: _plain(text) for key, text in START.items()})
+
+
 def plan() -> Schema:
     """A plan; parts and values that are not known are left out."""
     schema = schema_of(plan_result.Plan)
@@ -432,6 +496,7 @@ class SchemaFile(typing.NamedTuple):
 
 
 SCHEMAS = {
+    "start": SchemaFile("The answer from a log, as kvtrace start --json prints it", start),
     "sidecar": SchemaFile("The sidecar of a trace, and the manifest of a data set", sidecar),
     "audit": SchemaFile("The audit of a trace, from which the data card is written", audit),
     "analysis": SchemaFile("The statistics of a trace, as kvtrace analyze --json prints them", analysis),

@@ -161,7 +161,8 @@ def test_lines_lie_inside_axes_that_have_ticks_and_legends_are_whole(tab, tmp_pa
 def test_four_plots_of_a_section_stand_beside_each_other(tab, tmp_path, planned):
     tab.resize(1280, 900)
     show(tab, tmp_path, planned)
-    lefts = "[...document.querySelectorAll('#plan-instances figure')].map((box) => Math.round(box.getBoundingClientRect().left))"
+    boxes = "[...document.querySelectorAll('#plan-instances figure')].map((box) => box.getBoundingClientRect())"
+    lefts = f"{boxes}.map((box) => Math.round(box.left))"
     assert len(tab.evaluate(lefts)) == 4 and len(set(tab.evaluate(lefts))) == 2
 
 
@@ -170,8 +171,8 @@ def test_a_narrow_window_has_whole_titles_of_tables_and_notes_as_wide_as_the_pag
     show(tab, tmp_path, planned)
     cut = "[...document.querySelectorAll('h3')].filter((title) => title.scrollWidth > title.clientWidth).length"
     assert tab.evaluate(cut) == 0
-    widths = "[...document.querySelectorAll('td.wraps:last-child:not(:empty)')].map((note) => note.getBoundingClientRect().width)"
-    assert min(tab.evaluate(widths)) > 280
+    notes = "[...document.querySelectorAll('td.wraps:last-child:not(:empty)')]"
+    assert min(tab.evaluate(f"{notes}.map((note) => note.getBoundingClientRect().width)")) > 280
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
@@ -190,7 +191,8 @@ CONTRAST = """(() => {
         if (!/, 0\\)$/.test(colour)) return colour;
     } };
     const opacity = (node) => node ? Number(getComputedStyle(node).opacity) * opacity(node.parentElement) : 1;
-    const texts = document.querySelectorAll("h1, h2, h3, p, dt, dd, li, td, th, figcaption span, button, nav a, .plot text");
+    const names = "h1, h2, h3, p, dt, dd, li, td, th, figcaption span, button, nav a, .plot text";
+    const texts = document.querySelectorAll(names);
     return Math.min(...[...texts].filter((node) => node.textContent.trim() && !node.hidden).map((node) => {
         const style = getComputedStyle(node), plot = node.closest(".plot");
         const a = light(plot ? style.fill : style.color);
