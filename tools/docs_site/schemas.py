@@ -18,7 +18,7 @@ from typing import Any, Literal, NotRequired, TypedDict, get_args, get_origin, g
 
 from kvtrace.analysis import block_sizes, comparison, curves, summary
 from kvtrace.analysis.distribution import FIGURES, Distribution
-from kvtrace.cache import simulation
+from kvtrace.cache import simulation, tuning
 from kvtrace.cache.sweeps import table
 from kvtrace.cache.tiered import TieredSimulation
 from kvtrace.capture import gauge
@@ -136,6 +136,33 @@ class CurveFile(TypedDict):
     unlimited: Hits
     least: dict[str, int]
     domains: NotRequired[run.DomainsDict]
+
+
+class LintCounts(TypedDict, total=False):
+    """Findings or requests of a kind, and the prompt tokens that they cost."""
+
+    findings: int
+    requests: int
+    tokens: int
+
+
+class LintFile(TypedDict):
+    """What `kvtrace lint --json` prints."""
+
+    schema: int
+    requests: int
+    prompt_tokens: int
+    hit_tokens: int
+    lost_tokens: int
+    block_size: int
+    kinds: dict[str, LintCounts]
+    findings: list[findings.LintFinding]
+    other: LintCounts
+    skipped: int
+    rejected: int
+    left_out: dict[str, int]
+    windows: int
+    settings: dict[str, Any]
 
 
 class StartLine(TypedDict):
@@ -438,6 +465,20 @@ def sweep() -> Schema:
     return {"type": "object", "properties": properties, "required": [*properties], "additionalProperties": False}
 
 
+def lint() -> Schema:
+    """The findings of a log."""
+    schema = schema_of(LintFile)
+    _add(schema["properties"]["findings"]["items"], share=schema_of(float))
+    return _with_version(schema, findings.SCHEMA, "ingest/lint.md")
+
+
+def tuned() -> Schema:
+    """The best settings of each policy."""
+    schema = schema_of(tuning.Tuned)
+    schema["properties"]["schema"] = {"const": tuning.SCHEMA}
+    return _described(schema, descriptions("cache/simulate.md#results", "cache/sweep.md"))
+
+
 def start() -> Schema:
     """The answer from a log; the plan is that of the plan's own schema."""
     schema = schema_of(StartFile)
@@ -507,6 +548,8 @@ SCHEMAS = {
     "explanation": SchemaFile("The causes of prompt tokens, as kvtrace explain --json prints them", explanations),
     "sweep-row": SchemaFile("One row of a sweep, as in .jsonl", sweep_row),
     "sweep": SchemaFile("The table of a sweep, as in .json and --json", sweep),
+    "tune": SchemaFile("Policies at their best settings, as kvtrace tune --json prints them", tuned),
+    "lint": SchemaFile("What breaks the sharing of prompts, as kvtrace lint --json prints it", lint),
     "plan": SchemaFile("A plan, as kvtrace plan --json prints it", plan),
     "calibration": SchemaFile("Costs fitted to a recording, as kvtrace calibrate --json prints them", calibrations),
     "watch": SchemaFile("What a cache delivers and could deliver: one line of kvtrace watch --json", watch_line),
@@ -514,7 +557,7 @@ SCHEMAS = {
 }
 
 
-WITH_REMARKS = ("analysis", "curve", "comparison", "simulation", "explanation", "plan")
+WITH_REMARKS = ("analysis", "curve", "tune", "comparison", "simulation", "explanation", "plan")
 REMARKS: Schema = {
     "type": "object",
     "additionalProperties": {"type": "string"},
