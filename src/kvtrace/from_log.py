@@ -111,6 +111,7 @@ def answer_from(
         raise UsageError(ONCE)
     folder = _free_folder(paths, options.output)
     target = parse_target(options.target) if isinstance(options.target, str) else options.target
+    target = replace(target, gpu_price=options.gpu_price)
     run = _Start(options, target, folder, on_step or (lambda step: None))
     run.deployment_of(options.model or MODEL)  # an error of an option comes before the work
     run.step("read")
@@ -141,6 +142,7 @@ class _Start:
     notes: list[str] = field(default_factory=list)
     assumed: list[str] = field(default_factory=list)
     files: list[str] = field(default_factory=list)
+    read_as: str = ""  # options with which the trace is read again
     is_made: bool = False  # whether the folder was created
 
     @contextmanager
@@ -170,6 +172,7 @@ class _Start:
     def of_trace(self, path: Any, block_size: int | None) -> Answer:
         """The answer from a trace."""
         trace = reading.read(path, block_size=block_size)
+        self.read_as = "" if block_size is None else f" --block-size {block_size}"
         self.missing["lint"] = "a trace holds no text. kvtrace lint finds what breaks sharing in its log."
         self.missing["release"] = "the input is a trace already, so it was not anonymized."
         name = f"{os.path.basename(os.path.realpath(path))} is a trace in blocks of {trace.block_size:,} tokens"
@@ -348,16 +351,16 @@ class _Start:
         name, log = pasted(path) if path else "TRACE", " ".join(map(pasted, logs))
         if "prefixes" in self.assumed:
             watched = "kvtrace record --proxy 8001 --upstream http://127.0.0.1:8000 -o traces"
-            return [f"kvtrace analyze {name}", f"kvtrace audit {name}", watched]
+            return [f"kvtrace analyze {name}{self.read_as}", f"kvtrace audit {name}", watched]
         on = f"--model {pasted(model)} --gpu {pasted(self.options.gpu or GPU)}" + f" --gpus {gpus}" * (gpus > 1)
-        price, target = self.options.gpu_price, f"--ttft {self.target.ttft_s:g}s"
-        target += "" if self.target.quantile == PlanTarget().quantile else f" --quantile {self.target.quantile:g}"
-        target += "" if price is None else f" --gpu-price {price:g}"
+        price, target = self.options.gpu_price, f"--ttft {self.target.ttft_s:.15g}s"
+        target += "" if self.target.quantile == PlanTarget().quantile else f" --quantile {self.target.quantile:.15g}"
+        target += "" if price is None else f" --gpu-price {price:.15g}"
         outputs = f" --assume-output {ANSWER_TOKENS}" if "outputs" in self.assumed else ""
-        third = f"kvtrace audit {name}" if logs else f"kvtrace analyze {name}"
+        third = f"kvtrace audit {name}" if logs else f"kvtrace analyze {name}{self.read_as}"
         return [
-            f"kvtrace plan {name} {on} {target}{outputs}",
-            f"kvtrace explain {name} {on}{outputs}",
+            f"kvtrace plan {name} {on} {target}{outputs}{self.read_as}",
+            f"kvtrace explain {name} {on}{outputs}{self.read_as}",
             f"kvtrace lint {log}" if lint is not None and lint.findings else third,
         ]
 

@@ -187,7 +187,7 @@ def test_explain_prints_the_simulated_hits_beside_them(trace_file, printed):
 def test_the_page_has_the_tables_once_and_the_notes():
     pytest.importorskip("plotly")
     html = html_page.page(three_hours(), capacity=3)
-    assert html.count("<caption>Delivered against possible</caption>") == 1
+    assert html.count("<h3>Delivered against possible</h3>") == 1
     assert "<td>simulated</td>" in html and "16 more tokens" in html
 
 

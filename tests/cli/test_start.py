@@ -125,6 +125,18 @@ def test_the_commands_to_paste_have_the_options_of_the_run(tmp_path, capsys):
     assert explain.endswith("--gpus 2")
 
 
+@pytest.mark.parametrize("options", [
+    {"target": "ttft=20ms,quantile=99%", "gpu_price": 1.25, "gpu": "h200"},
+    {"target": "ttft=1234.567ms", "gpu_price": 2.123456789, "block_size": 16, "model": "llama-3.1-70b"},
+])  # fmt: skip
+def test_the_pasted_plan_has_the_figures_of_the_answer(answer, tmp_path, capsys, options):
+    again = kvtrace.start(answer.files[0], output=tmp_path / "again", **options)
+    program, name, *arguments = shlex.split(again.next[0])
+    assert (program, name) == ("kvtrace", "plan")
+    assert run([name, *arguments, "--json"]) == 0
+    assert json.loads(capsys.readouterr().out) == json.loads(json.dumps(again.plan.to_dict()))
+
+
 def test_answers_of_unknown_length_are_assumed(tmp_path):
     rows = [{name: value for name, value in row.items() if name != "response"} for row in rows_of()]
     answer = answer_of(tmp_path, rows)

@@ -27,6 +27,9 @@ def folder(tmp_path_factory):
     kvtrace(folder, f"anonymize {LOG} -o trace.jsonl --block-size 16 --quiet")
     kvtrace(folder, f"anonymize {LOG} -o outputs.jsonl --block-size 16 --outputs --quiet")
     kvtrace(folder, "convert trace.jsonl -o one.jsonl --limit 1 --quiet")
+    rules = "Answer in one sentence, and name the source of each figure that you give. " * 20
+    dated = [{"timestamp": n, "input": f"Today is 2026-11-{n + 1:02}. {rules}", "output": "a"} for n in range(9)]
+    (folder / "dated.jsonl").write_text("".join(json.dumps(row) + "\n" for row in dated))
     trace = read(folder / "trace.jsonl")
     cached = replace_columns(trace, cached_tokens=trace.input_length // 2, ttft_ms=trace.input_length * 0.1)
     write(Trace.from_columns(cached, block_size=16), folder / "measured.jsonl")
@@ -64,6 +67,8 @@ def test_every_schema_has_a_line_in_the_docs():
     page = (ROOT / "docs/reference.md").read_text(encoding="utf-8")
     assert {path.name.partition(".")[0] for path in schemas.FOLDER.iterdir()} == {*schemas.SCHEMAS}
     assert [name for name in schemas.SCHEMAS if f"schemas/{name}.schema.json" not in page] == []
+    printed = [name for name, each in commands.commands.items() if any("--json" in one.opts for one in each.params)]
+    assert [name for name in printed if f"`kvtrace {name} --json`" not in page] == []
 
 
 @pytest.mark.parametrize(
@@ -101,11 +106,21 @@ def test_simulations_fit_their_schema(folder, line):
         ("models", "models"),
         ("models", "models gpt-oss-20b"),
         ("comparison", "compare trace.jsonl outputs.jsonl"),
+        ("tune", "tune trace.jsonl --capacity 50 --policy lru,slru --quiet"),
+        ("lint", f"lint {LOG} --quiet"),
+        ("lint", "lint dated.jsonl --quiet"),
         ("comparison", "compare trace.jsonl one.jsonl"),
     ],
 )
 def test_analyses_fit_their_schemas(folder, name, line):
     validate(name, json.loads(kvtrace(folder, f"{line} --json")))
+
+
+def test_answers_fit_their_schema(folder):
+    (folder / "bare.csv").write_text("TIMESTAMP,ContextTokens,GeneratedTokens\n2023-11-16 18:17:03.9799600,374,44\n")
+    for log in (LOG, "trace.jsonl", "bare.csv"):
+        output = f"answer-{len(list(folder.iterdir()))}"
+        validate("start", json.loads(kvtrace(folder, f"start {log} -o {output} --json --quiet")))
 
 
 def test_a_plan_fits_its_schema(folder):
@@ -167,6 +182,8 @@ def test_audits_fit_their_schema(folder):
         ("sidecar", {"tail": "cut"}),
         ("sidecar", {"requests": "many"}),
         ("plan", {"schema": 0}),
+        ("start", {"saving": {"days": 1}}),
+        ("start", {"plan": {}}),
         ("validation", {"over_time": {}}),
         ("calibration", {"forms": {"sum": "small"}}),
     ],
@@ -180,6 +197,7 @@ def test_a_wrong_value_fits_no_schema(folder, name, change):
         "comparison": "compare trace.jsonl trace.jsonl --json",
         "audit": "audit trace.jsonl --json",
         "sweep": "sweep trace.jsonl --capacity 300 --json --quiet",
+        "start": "start trace.jsonl -o answer --json --quiet",
         "plan": f"plan trace.jsonl --model-config {MODEL} --router sticky --json --quiet",
         "calibration": f"calibrate {ROOT / 'examples/recording'} --model llama-3.1-8b --gpu h100 --json --quiet",
         "validation": f"validate {ROOT / 'examples/recording'} --model llama-3.1-8b --gpu h100 --json --quiet",

@@ -143,7 +143,8 @@ def test_only_zeros_are_no_curve():
 
 def test_round_ticks_lie_inside():
     assert log_ticks(1, 1e6) == [1, 10, 100, 1000, 1e4, 1e5, 1e6]
-    assert log_ticks(7, 8) == [7]
+    assert log_ticks(7, 8) == [7, 7.2, 7.4, 7.6, 7.8, 8]
+    assert log_ticks(1, 4) == [1, 2, 3, 4]
 
 
 def test_names_cannot_end_the_script_or_become_plotly_tags():
@@ -301,8 +302,8 @@ def test_a_plan_is_drawn_by_router_with_its_target():
 
 def test_a_wide_table_takes_the_width_of_the_page():
     html = page.page(shared_prefix(), plan=small_plan())
-    cards = re.findall(r'<div class="scroll( wide)?">.*?</table>', html, re.S)
-    heads = [len(re.findall("<th[ >]", table)) for table in re.findall(r"<table>.*?</table>", html, re.S)]
+    cards = re.findall(r'<div class="table( wide)?">.*?</table>', html, re.S)
+    heads = [len(re.findall("<th[ >]", table)) for table in re.findall(r"<table .*?</table>", html, re.S)]
     wide = [bool(card) for card, columns in zip(cards, heads, strict=True) if columns >= page.WIDE]
     assert len(wide) >= 4 and all(wide)
 

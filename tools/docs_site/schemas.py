@@ -18,13 +18,15 @@ from typing import Any, Literal, NotRequired, TypedDict, get_args, get_origin, g
 
 from kvtrace.analysis import block_sizes, comparison, curves, summary
 from kvtrace.analysis.distribution import FIGURES, Distribution
-from kvtrace.cache import simulation
+from kvtrace.cache import simulation, tuning
 from kvtrace.cache.sweeps import table
 from kvtrace.cache.tiered import TieredSimulation
 from kvtrace.capture import gauge
 from kvtrace.formats import format_table
+from kvtrace.ingest.linting import findings
 from kvtrace.privacy.checks import CHECKS, finding
 from kvtrace.privacy.profiles import PROFILES
+from kvtrace.report import answer
 from kvtrace.serving import run, validation
 from kvtrace.serving.calibration import calibration
 from kvtrace.serving.lanes import ClosedRun
@@ -134,6 +136,87 @@ class CurveFile(TypedDict):
     unlimited: Hits
     least: dict[str, int]
     domains: NotRequired[run.DomainsDict]
+
+
+class LintCounts(TypedDict, total=False):
+    """Findings or requests of a kind, and the prompt tokens that they cost."""
+
+    findings: int
+    requests: int
+    tokens: int
+
+
+class LintFile(TypedDict):
+    """What `kvtrace lint --json` prints."""
+
+    schema: int
+    requests: int
+    prompt_tokens: int
+    hit_tokens: int
+    lost_tokens: int
+    block_size: int
+    kinds: dict[str, LintCounts]
+    findings: list[findings.LintFinding]
+    other: LintCounts
+    skipped: int
+    rejected: int
+    left_out: dict[str, int]
+    windows: int
+    settings: dict[str, Any]
+
+
+class StartLine(TypedDict):
+    """One of the `lines` of `kvtrace start --json`."""
+
+    name: str
+    text: str
+
+
+class StartMemory(TypedDict):
+    """`memory` of `kvtrace start --json`."""
+
+    instance_blocks: int
+    instance_gib: float
+    share: float
+    blocks: int | None
+    gib: float | None
+
+
+class StartFile(TypedDict):
+    """What `kvtrace start --json` prints: null stands for what is unknown, with its reason in `missing`."""
+
+    schema: int
+    lines: list[StartLine]
+    requests: int
+    prompt_tokens: int
+    unlimited: Hits | None
+    saving: answer.Saving | None
+    memory: StartMemory | None
+    findings: list[findings.LintFinding]
+    deployment: dict[str, Any]
+    plan: plan_result.Plan | None
+    assumed: list[str]
+    missing: dict[str, str]
+    notes: list[str]
+    rejected: int
+    left_out: int
+    files: list[str]
+    next: list[str]
+
+
+START = {  # key -> its meaning
+    "lines": "the ten lines",
+    "unlimited": "hits of a cache that never evicts",
+    "saving": "GPU-hours of prefill of the log, and those that hits save",
+    "memory": "of an instance, and for `share` of the possible hit tokens",
+    "findings": "the worst findings of kvtrace lint",
+    "plan": "as kvtrace plan --json prints it",
+    "assumed": "what nothing stated",
+    "missing": "part -> why it is unknown",
+    "rejected": "bad rows",
+    "left_out": "rows that are no request, or have an empty prompt",
+    "next": "commands to paste",
+}
 
 
 def schema_of(kind: Any) -> Schema:
@@ -382,6 +465,28 @@ def sweep() -> Schema:
     return {"type": "object", "properties": properties, "required": [*properties], "additionalProperties": False}
 
 
+def lint() -> Schema:
+    """The findings of a log."""
+    schema = schema_of(LintFile)
+    _add(schema["properties"]["findings"]["items"], share=schema_of(float))
+    return _with_version(schema, findings.SCHEMA, "ingest/lint.md")
+
+
+def tuned() -> Schema:
+    """The best settings of each policy."""
+    schema = schema_of(tuning.Tuned)
+    schema["properties"]["schema"] = {"const": tuning.SCHEMA}
+    return _described(schema, descriptions("cache/simulate.md#results", "cache/sweep.md"))
+
+
+def start() -> Schema:
+    """The answer from a log; the plan is that of the plan's own schema."""
+    schema = schema_of(StartFile)
+    schema["properties"]["plan"] = {"anyOf": [plan(), {"type": "null"}]}
+    schema["properties"]["schema"] = {"const": answer.SCHEMA}
+    return _described(schema, {key: _plain(text) for key, text in START.items()})
+
+
 def plan() -> Schema:
     """A plan; parts and values that are not known are left out."""
     schema = schema_of(plan_result.Plan)
@@ -432,6 +537,7 @@ class SchemaFile(typing.NamedTuple):
 
 
 SCHEMAS = {
+    "start": SchemaFile("The answer from a log, as kvtrace start --json prints it", start),
     "sidecar": SchemaFile("The sidecar of a trace, and the manifest of a data set", sidecar),
     "audit": SchemaFile("The audit of a trace, from which the data card is written", audit),
     "analysis": SchemaFile("The statistics of a trace, as kvtrace analyze --json prints them", analysis),
@@ -442,6 +548,8 @@ SCHEMAS = {
     "explanation": SchemaFile("The causes of prompt tokens, as kvtrace explain --json prints them", explanations),
     "sweep-row": SchemaFile("One row of a sweep, as in .jsonl", sweep_row),
     "sweep": SchemaFile("The table of a sweep, as in .json and --json", sweep),
+    "tune": SchemaFile("Policies at their best settings, as kvtrace tune --json prints them", tuned),
+    "lint": SchemaFile("What breaks the sharing of prompts, as kvtrace lint --json prints it", lint),
     "plan": SchemaFile("A plan, as kvtrace plan --json prints it", plan),
     "calibration": SchemaFile("Costs fitted to a recording, as kvtrace calibrate --json prints them", calibrations),
     "watch": SchemaFile("What a cache delivers and could deliver: one line of kvtrace watch --json", watch_line),
@@ -449,7 +557,7 @@ SCHEMAS = {
 }
 
 
-WITH_REMARKS = ("analysis", "curve", "comparison", "simulation", "explanation", "plan")
+WITH_REMARKS = ("analysis", "curve", "tune", "comparison", "simulation", "explanation", "plan")
 REMARKS: Schema = {
     "type": "object",
     "additionalProperties": {"type": "string"},

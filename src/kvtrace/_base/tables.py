@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import csv
 import io
+import itertools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from html import escape
@@ -22,20 +23,20 @@ MIN_NOTE = 24  # a column of notes wraps, but is not narrower than this
 
 @dataclass
 class Column:
-    """One column: its heading, its alignment, and when a narrow terminal leaves it out."""
+    """One column: its heading, its alignment, and when a narrow terminal moves it below the others."""
 
     name: str
     right: bool = False  # aligned to the right, as numbers are
     dim: bool = False  # a note; it may wrap
-    rank: int = 1  # 0 is never left out; of the others the highest goes first, of equal ones the rightmost
+    rank: int = 1  # 0 never moves; of the others the highest goes first, of equal ones the rightmost
 
 
 @dataclass
 class TextTable:
     """A title, columns, rows of text, and the lines below them.
 
-    A terminal that is too narrow gets fewer columns, never cut ones, and a line that names the missing columns. Notes
-    that do not fit beside the rows stand below them.
+    On a terminal that is too narrow, the columns that do not fit stand below the others, beside the columns that name
+    the rows. Notes that do not fit beside the rows stand below them.
 
     >>> table = TextTable("Trace", [Column("name"), Column("value", right=True)])
     >>> table.add_row("requests", "12")
@@ -49,10 +50,10 @@ class TextTable:
     has_header: bool = True
     caption: str = ""
     legend: dict[str, str] = field(default_factory=dict)  # a word of the table -> its meaning
-    remedy: str = "use a wider terminal"  # how to see the columns that do not fit
+    remedy: str = "use a wider terminal"  # how to see a column that does not even fit alone
 
     def add_column(self, name: str = "", *, right: bool = False, dim: bool = False, rank: int | None = None) -> None:
-        """Append a column. The first one is never left out, unless it has a rank."""
+        """Append a column. The first one names the rows, unless it has a rank."""
         self.columns.append(Column(name, right, dim, (1 if self.columns else 0) if rank is None else rank))
 
     def add_columns(self, names: Iterable[str], *, right: bool = False, rank: int | None = None) -> None:
@@ -131,6 +132,29 @@ class TextTable:
             shown.remove(max(shown, key=lambda number: (self.columns[number].rank, number)))
         return shown, [names[number] for number in shown]
 
+    def pieces(self, width: int) -> Iterator[tuple[list[int], list[str]]]:
+        """The columns of each part of the table in a terminal, and their headings.
+
+        Every part begins with the columns of rank 0 that stand first, which name the rows.
+
+        >>> table = TextTable("Hits", [Column("policy", rank=0), Column("block hit rate"), Column("evictions")])
+        >>> table.add_row("lru", "0.2789", "189,755")
+        >>> [names for shown, names in table.pieces(20)]
+        [['policy', 'block\\nhit rate'], ['policy', 'evictions']]
+        """
+        first, names = self.fitted(width)
+        keys = list(itertools.takewhile(lambda number: not self.columns[number].rank, range(len(self.columns))))
+        rest = [n for n, column in enumerate(self.columns) if n not in first and column.name and not column.dim]
+        headings = [_in_two_lines(column.name) for column in self.columns]
+        parts: list[list[int]] = []
+        for number in filter(lambda number: self._needs([*keys, number], headings) <= width, rest):
+            if not parts or self._needs([*parts[-1], number], headings) > width:
+                parts.append([*keys])
+            parts[-1].append(number)
+        if first != keys or not parts:
+            yield first, names
+        yield from ((part, [headings[number] for number in part]) for part in parts)
+
     def _needs(self, shown: list[int], names: list[str]) -> int:
         """The width of some columns with these headings."""
         widths = [max(self._cell_width(number, MIN_NOTE), *map(len, names[number].split("\n"))) for number in shown]
@@ -149,30 +173,33 @@ class TextTable:
         return [f"{word}: {meaning}" for word, meaning in self.legend.items()]
 
     def __rich_console__(self, _console: Any, options: Any) -> Iterator[Any]:
-        """The table for a rich console, with the columns that fit its width."""
+        """The table for a rich console, in parts of the columns that fit its width."""
         from rich.padding import Padding
         from rich.table import Table
         from rich.text import Text
 
-        shown, names = self.fitted(options.max_width)
         if self.title:
             yield Text(self.title, style="bold", no_wrap=False, overflow="fold")
-        drawn = Table(box=None, pad_edge=False, padding=(0, GAP, 0, 0), show_header=self.has_header)
-        for number, name in zip(shown, names, strict=True):
-            column = self.columns[number]
-            justify, style = "right" if column.right else "left", "dim" if column.dim else ""
-            drawn.add_column(
-                Text(name), justify=justify, style=style, no_wrap=not column.dim, overflow="fold", vertical="top",  # type: ignore[arg-type]
-            )  # fmt: skip
-        for cells in self.rows:
-            drawn.add_row(*(Text(cells[number]) if number < len(cells) else Text() for number in shown))
-        yield drawn
-        left_out = [number for number in range(len(self.columns)) if number not in shown]
+        parts = list(self.pieces(options.max_width))
+        for shown, names in parts:
+            drawn = Table(box=None, pad_edge=False, padding=(0, GAP, 0, 0), show_header=self.has_header)
+            for number, name in zip(shown, names, strict=True):
+                column = self.columns[number]
+                justify, style = "right" if column.right else "left", "dim" if column.dim else ""
+                drawn.add_column(
+                    Text(name), justify=justify, style=style, no_wrap=not column.dim, overflow="fold", vertical="top",  # type: ignore[arg-type]
+                )  # fmt: skip
+            for cells in self.rows:
+                drawn.add_row(*(Text(cells[number]) if number < len(cells) else Text() for number in shown))
+            yield drawn
+        is_shown = {number for shown, _ in parts for number in shown}
+        left_out = [number for number in range(len(self.columns)) if number not in is_shown]
         for number in filter(self._is_note, left_out):  # advice is never what is cut
             for cells in self.rows:
                 if number < len(cells) and cells[number]:
-                    yield Padding(Text(f"{cells[shown[0]].strip()}: {cells[number]}", overflow="fold"), (0, 0, 0, GAP))
-        missing = [self.columns[number].name for number in left_out if not self._is_note(number)]
+                    name = cells[parts[0][0][0]].strip()
+                    yield Padding(Text(f"{name}: {cells[number]}", overflow="fold"), (0, 0, 0, GAP))
+        missing = [name for number in left_out if (name := self.columns[number].name) and not self._is_note(number)]
         lines = [line for line in self._legend_lines() if line.partition(":")[0] not in missing]
         if missing:
             lines.append(f"Not shown: {', '.join(missing)}. To see all columns, {self.remedy}.")

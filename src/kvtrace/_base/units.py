@@ -254,6 +254,30 @@ def short(value: float) -> str:
     return f"{value:.3g}"
 
 
+DURATIONS = (("days", 172_800, 86_400), ("h", 3600, 3600), ("min", 60, 60))  # unit, its least duration, its seconds
+
+
+def duration(seconds: float) -> str:
+    """A duration in one unit, with three digits, as `milliseconds` reads it.
+
+    >>> [duration(seconds) for seconds in (0.25, 42, 90, 6448, 90_000, 360_000)]
+    ['0.25 s', '42 s', '1.5 min', '1.79 h', '25 h', '4.17 days']
+    """
+    for unit, least, size in DURATIONS:
+        if abs(seconds) >= least:
+            return f"{seconds / size:,.3g} {unit}" if abs(seconds) < 1000 * size else f"{seconds / size:,.0f} {unit}"
+    return f"{seconds:.3g} s"
+
+
+def memory_size(gib: float) -> str:
+    """A size of memory.
+
+    >>> memory_size(0.04), memory_size(54.2), memory_size(1964.7)
+    ('0.04 GiB', '54 GiB', '1.9 TiB')
+    """
+    return f"{gib / 1024:,.2g} TiB" if gib >= 1000 else f"{gib:,.0f} GiB" if gib >= 10 else f"{gib:.2g} GiB"
+
+
 def _digits(text: str) -> str:
     """A number without separators of thousands."""
     return text.replace(",", "").replace("_", "")

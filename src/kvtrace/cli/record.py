@@ -8,6 +8,7 @@ from contextlib import ExitStack
 import click
 
 from .._base.errors import StoppedError
+from .._base.units import duration
 from ..ingest.encoding_options import EncodingOptions
 from ..privacy.release_options import ReleaseOptions
 from .help import Command
@@ -51,7 +52,6 @@ def record_command(output, window, for_ms, link_windows, suffix, key_file, quiet
     from ..capture.live import Live
     from ..capture.recorder import Recorder
     from ..ingest.keys import run_key
-    from ..report.watch_view import duration
 
     live, queue = live_options(options), queue_bytes(options)
     encoding, release = taken(EncodingOptions, options), taken_release(options)

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from .._base.results import Result, columns_of
-from .._base.units import GIB, short
+from .._base.units import GIB, duration, memory_size, short
 from ..serving.hardware.roofline import roofline_of
 from ..serving.hardware.room import kv_room
 from ..trace.hits import leading_tokens
@@ -269,7 +269,7 @@ class Answer(Result):
         if memory is None:
             return f"unknown: {self.missing.get('memory') or AS_HITS}"
         have, need, model = memory["instance_gib"], memory["gib"], self._model
-        room = f"{self._instance} {'has' if self.deployment.gpus_per_instance == 1 else 'have'} {size_of(have)}"
+        room = f"{self._instance} {'has' if self.deployment.gpus_per_instance == 1 else 'have'} {memory_size(have)}"
         beside = f"{room[0].upper()}{room[1:]} for KV cache beside the weights of {model}."
         if need is None:
             return f"unknown, as the hits are. {beside}"
@@ -282,7 +282,7 @@ class Answer(Result):
                 f"{room} beside the weights. Host memory for the cache, or a router that keeps equal beginnings "
                 f"together on {-(-need // have):,.0f} instances, brings the rest."
             )
-        return f"90 % of these hits need {size_of(need)} of KV cache for {model}; {enough}"
+        return f"90 % of these hits need {memory_size(need)} of KV cache for {model}; {enough}"
 
     def _sharing(self) -> list[str]:
         if self.lint is None:
@@ -333,18 +333,6 @@ def seconds_of(trace: Trace) -> float:
     return float(trace.timestamp[-1] - trace.timestamp[0]) / 1000 if len(trace) else 0.0
 
 
-def duration(seconds: float) -> str:
-    """A duration in one unit.
-
-    >>> duration(42), duration(6448), duration(7200), duration(90_000 * 4)
-    ('42 s', '1.8 h', '2 h', '4.2 days')
-    """
-    for unit, size, least in (("days", DAY_S, 2 * DAY_S), ("h", 3600, 3600), ("min", 60, 120)):
-        if seconds >= least:
-            return f"{seconds / size:,.2g} {unit}"
-    return f"{seconds:,.2g} s"
-
-
 def hours_of(hours: float) -> str:
     """Hours with two digits.
 
@@ -352,15 +340,6 @@ def hours_of(hours: float) -> str:
     ('0.0031', '5.8', '1,234')
     """
     return f"{hours:,.0f}" if hours >= 10 else f"{hours:#.2g}" if hours else "0"
-
-
-def size_of(gib: float) -> str:
-    """A size of memory.
-
-    >>> size_of(0.04), size_of(54.2), size_of(1964.7)
-    ('0.04 GiB', '54 GiB', '1.9 TiB')
-    """
-    return f"{gib / 1024:,.2g} TiB" if gib >= 1000 else f"{gib:,.0f} GiB" if gib >= 10 else f"{gib:.2g} GiB"
 
 
 def saving_of(trace: Trace, curve: HitCurve | None, deployment: Deployment) -> Saving:

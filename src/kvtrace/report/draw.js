@@ -19,8 +19,8 @@
       density: [[0, "#1d3347"], [0.35, "#24638f"], [0.7, "#5aaee6"], [1, "#e8f4fd"]],
     },
   };
-  const PAPER = { width: 310, height: 205, autosize: false }; // of a plot on paper: three beside each other
-  const WIDE_PAPER = { width: 1000, height: 275, autosize: false }; // the hit curve, the timeline of sessions
+  const PAPER = { width: 310, height: 228, autosize: false }; // of a plot on paper: three beside each other
+  const WIDE_PAPER = { width: 1000, height: 228, autosize: false }; // the hit curve, the timeline of sessions
   let chosen = null;
 
   const unpack = async (text) => {
@@ -43,27 +43,55 @@
     return { ...trace, ...bars, line: { ...trace.line, color: colour }, marker: { color: colour, size: 6 } };
   };
 
-  const axis = (own, theme) => ({
-    gridcolor: theme.grid, linecolor: theme.grid, zerolinecolor: theme.grid, tickfont: { color: theme.soft, size: 11 },
-    automargin: true, ticks: "", ...own, title: { ...own.title, font: { color: theme.soft, size: 12 }, standoff: 8 },
+  const axis = (own, theme, size) => ({
+    gridcolor: theme.grid, linecolor: theme.grid, zerolinecolor: theme.grid, tickfont: { color: theme.soft, size: size - 1 },
+    automargin: true, ticks: "", separatethousands: true, ...own, title: { ...own.title, font: { color: theme.soft, size }, standoff: 8 },
   });
 
   // a title in lines that fit into so many pixels
-  const wrapped = (own, room) => {
+  const wrapped = (own, room, size) => {
     const lines = [""];
     for (const word of own.title.text.split(" ")) {
       const longer = `${lines.at(-1)} ${word}`.trim();
-      if (longer.length * 6.6 <= room) lines[lines.length - 1] = longer;
+      if (longer.length * 0.55 * size <= room) lines[lines.length - 1] = longer;
       else lines.push(word);
     }
     return { ...own, title: { ...own.title, text: lines.filter(Boolean).join("<br>") } };
   };
 
-  const layout = (own, theme, on_paper, width, height) => ({
-    ...own, xaxis: axis(wrapped(own.xaxis, width - 70), theme), yaxis: axis(wrapped(own.yaxis, height - 120), theme), paper_bgcolor: theme.card, plot_bgcolor: theme.card,
+  // the ticks of a logarithmic axis whose labels do not touch
+  const spaced = (own, room, size) => {
+    if (own.type !== "log" || !own.tickvals) return own;
+    const [low, high] = own.range;
+    let end = -Infinity;
+    const keeps = own.tickvals.map((value, i) => {
+      const middle = (room * (Math.log10(value) - low)) / (high - low);
+      const half = (Math.max(...own.ticktext[i].split("<br>").map((line) => line.length)) * 0.6 * size) / 2;
+      if (middle - half < end) return false;
+      end = middle + half + 4;
+      return true;
+    });
+    return { ...own, tickvals: own.tickvals.filter((_, i) => keeps[i]), ticktext: own.ticktext.filter((_, i) => keeps[i]) };
+  };
+
+  const across = (own, width, size) => spaced(wrapped(own, width - 70, size), width - 75, size);
+
+  // above the axes, in columns whose number does not depend on the width of the axes, which depends on the legend's height
+  const legend = (names, width, size, theme) => {
+    const longest = Math.max(...names.map((name) => name.length));
+    const columns = Math.max(1, Math.min(names.length, Math.floor((width - 55) / (42 + longest * 0.55 * size))));
+    const fitting = Math.min(size, (width - 115) / (longest * 0.52)); // one long name in a narrow plot
+    return {
+      orientation: "h", x: 0, xref: "container", xanchor: "left", y: 1, yref: "container", yanchor: "top", maxheight: 1,
+      entrywidthmode: "fraction", entrywidth: 0.99 / columns, font: { size: fitting, color: theme.ink },
+    };
+  };
+
+  const layout = (own, names, theme, on_paper, width, height, size = on_paper ? 9.5 : 12) => ({
+    ...own, xaxis: axis(across(own.xaxis, width, size), theme, size), yaxis: axis(wrapped(own.yaxis, height - 120, size), theme, size), paper_bgcolor: theme.card, plot_bgcolor: theme.card,
     font: { family: "system-ui, -apple-system, 'Segoe UI', Roboto, 'Liberation Sans', sans-serif", color: theme.ink },
     margin: { l: 8, r: 12, t: 8, b: 8 }, hovermode: "closest", bargap: own.barmode === "stack" ? 0 : 0.08,
-    legend: { orientation: "h", x: 0, y: 1.02, xanchor: "left", yanchor: "bottom", font: { size: on_paper ? 9 : 11.5, color: theme.ink } },
+    legend: legend(names, width, on_paper ? 9 : 11.5, theme),
     hoverlabel: { bgcolor: theme.card, bordercolor: theme.soft, font: { color: theme.ink, size: 12 } },
   });
 
@@ -75,7 +103,7 @@
       const size = !on_paper ? {} : /^(hit-curve|session-timeline)/.test(id) ? WIDE_PAPER : PAPER;
       const { clientWidth, clientHeight } = document.getElementById(id);
       const { width = clientWidth, height = clientHeight } = size;
-      Plotly.react(id, data, { ...layout(figure.layout, theme, on_paper, width, height), ...size }, { displayModeBar: false, responsive: !on_paper });
+      Plotly.react(id, data, { ...layout(figure.layout, data.map(({ name }) => name || ""), theme, on_paper, width, height), ...size }, { displayModeBar: false, responsive: !on_paper });
     }
   };
 

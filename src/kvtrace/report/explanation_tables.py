@@ -11,7 +11,8 @@ import numpy as np
 
 from .._base.results import any_value, column, columns_in
 from .._base.tables import TextTable, csv_text, printable
-from ..serving.misses.baseline import BASES, Cure, duration
+from .._base.units import duration
+from ..serving.misses.baseline import BASES, Cure
 from ..serving.misses.causes import CAUSES
 from ..serving.misses.cures import TOGETHER, Cures
 from ..serving.misses.explanation import CauseGroupDict, Explanation, SessionCausesDict, WindowCausesDict

@@ -15,7 +15,7 @@ import orjson
 from .._base.files import Content, NamedFile, is_std, require_distinct, require_name
 from .._base.output_files import write_atomically
 from .._base.tables import TextTable, printable
-from .._base.units import short
+from .._base.units import GIB, memory_size, short
 from ..analysis.comparison import Comparison, compare_prepared
 from ..analysis.session_statistics import UNKNOWN
 from ..formats.writing import require_place
@@ -330,7 +330,8 @@ def _explained(study: Study) -> list[TextTable]:
 def _gib(study, blocks):
     if not study.kv_bytes_per_token:
         return ""
-    return f", {blocks * study.trace.block_size * study.kv_bytes_per_token / 2**30:,.0f}\u00a0GiB"
+    size = memory_size(blocks * study.trace.block_size * study.kv_bytes_per_token / GIB)
+    return ", " + size.replace(" ", "\u00a0")
 
 
 def _not_drawn(plots: dict[str, Plot]) -> list[str]:

@@ -11,10 +11,11 @@ import numpy as np
 
 from .._base.errors import UsageError
 from .._base.units import short
-from .plots.plot import Axis, Density, Panel, Plot, Series, Spans, fitted, log_ticks
+from .plots.plot import Axis, Density, Panel, Plot, Series, Spans, even_ticks, fitted, log_ticks
 
 MISSING = "plotly is not installed. Run `pip install 'kvtrace[report]'`."
 DIGITS = 5  # significant digits, more than a screen shows
+NEARLY = 1.02  # ratio of values that a logarithmic axis does not tell apart
 MARGIN = 0.03  # of a logarithmic axis, beyond the first and the last dot
 LINES = {"line": "linear", "dash": "linear", "step": "hv", "dots": "linear", "points": "linear"}
 # distinct for colour-blind readers, after Okabe and Ito; the page has the first six
@@ -222,6 +223,10 @@ def _axis(axis: Axis, values: list[np.ndarray], margin: float = 0.0) -> dict[str
         ticks = axis.ticks or {}
         if axis.limits:
             options |= {"rangemode": "tozero"} if axis.limits[1] == 0 else {"range": list(map(_rounded, axis.limits))}
+        if axis.whole and not ticks:
+            low, high = axis.limits if axis.limits and axis.limits[1] else extent(values)
+            low = min(low, axis.limits[0]) if axis.limits else low
+            ticks = {tick: short(tick) for tick in even_ticks(low, high, least=1)}
     if ticks:
         labels = [_escaped(label).replace("\n", "<br>") for label in ticks.values()]
         options |= {"tickmode": "array", "tickvals": list(map(_rounded, ticks)), "ticktext": labels}
@@ -229,14 +234,14 @@ def _axis(axis: Axis, values: list[np.ndarray], margin: float = 0.0) -> dict[str
 
 
 def extent(values: list[np.ndarray]) -> tuple[float, float]:
-    """The smallest and the largest positive value; a range around the value if they are equal.
+    """The smallest and the largest positive value; a range around them if they are nearly equal.
 
-    >>> extent([np.array([0, 2]), np.array([5])])
-    (2.0, 5.0)
+    >>> extent([np.array([0, 2]), np.array([5])]), extent([np.array([7, 7.0001])])
+    ((2.0, 5.0), (3.5, 14.0002))
     """
     together = np.concatenate([np.asarray(part, dtype=np.float64) for part in values])
     low, high = float(together[together > 0].min()), float(together.max())
-    return (low, high) if high > low else (low / 2, high * 2)
+    return (low, high) if high > NEARLY * low else (low / 2, high * 2)
 
 
 def _numbers(values: np.ndarray) -> list[Any]:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Self
 
 from .._base.tables import TextTable
-from .._base.units import short
+from .._base.units import duration, short
 from ..trace.unknown import PREFIXES, sentence
 
 if TYPE_CHECKING:
@@ -195,20 +195,6 @@ def bar(rate: float | None, width: int) -> str:
     """
     eighths = round(8 * width * min(max(rate or 0.0, 0.0), 1.0))
     return "█" * (eighths // 8) + EIGHTHS[eighths % 8].strip()
-
-
-def duration(seconds: float) -> str:
-    """A time in its two largest units.
-
-    >>> [duration(seconds) for seconds in (42, 600, 3725, 90_000)]
-    ['42s', '10m', '1h 2m', '1d 1h']
-    """
-    rest, parts = round(seconds), []
-    for unit, size in (("d", 86_400), ("h", 3600), ("m", 60), ("s", 1)):
-        if rest >= size:
-            parts.append(f"{rest // size}{unit}")
-            rest %= size
-    return " ".join(parts[:2]) or "0s"
 
 
 def amount(snapshot: Values, blocks: float | None, gib: float | None) -> str:

@@ -59,6 +59,14 @@ def tab(browser):
     return browser
 
 
+@pytest.fixture(scope="module")
+def planned():
+    """A page with a plan, whose target adds a fourth quantile, and whose times are nearly equal."""
+    trace = conversations()
+    plan = kvtrace.plan(trace, "llama-3.1-8b", gpu="h100", quantile=0.95, router="round-robin,kv-aware")
+    return page(trace, kv_bytes_per_token=131_072, plan=plan)
+
+
 def show(tab, folder, html):
     path = folder / "report.html"
     path.write_text(html, encoding="utf-8")
@@ -117,6 +125,83 @@ def test_the_navigation_shows_that_it_goes_on(tab, tmp_path):
     assert tab.evaluate(hint) == "hidden"
 
 
+LEGENDS_CUT = """[...document.querySelectorAll(".plot")].filter((plot) => {
+    const bar = plot.querySelector(".legend .scrollbar"), box = plot.querySelector(".legend .bg");
+    const right = box && box.getBoundingClientRect().right + 1;
+    return bar && (bar.getAttribute("height") > 0 || [...plot.querySelectorAll(".legendtext")].some((text) =>
+        text.getBoundingClientRect().right > right));
+}).map((plot) => plot.id)"""
+LINES_OUT = """[...document.querySelectorAll(".plot")].filter((plot) => {
+    const axes = plot._fullLayout._size, top = plot.getBoundingClientRect().top + axes.t;
+    return [...plot.querySelectorAll(".scatterlayer .lines path")].some((line) => {
+        const seen = line.getBoundingClientRect();
+        return seen.top < top - 3 || seen.bottom > top + axes.h + 3;
+    });
+}).map((plot) => plot.id)"""
+TICKS = """Object.fromEntries([...document.querySelectorAll(".plot")].map((plot) => [plot.id,
+    ["x", "y"].map((axis) => plot.querySelectorAll(`.${axis}tick text`).length)]))"""
+TICKS_TOUCH = """[...document.querySelectorAll(".plot")].filter((plot) => {
+    const boxes = [...plot.querySelectorAll(".xtick text")].map((tick) => tick.getBoundingClientRect());
+    boxes.sort((a, b) => a.left - b.left);
+    return boxes.some((box, i) => i && box.left < boxes[i - 1].right);
+}).map((plot) => plot.id)"""
+
+
+@pytest.mark.parametrize("width", [390, 1280])
+def test_lines_lie_inside_axes_that_have_ticks_and_legends_are_whole(tab, tmp_path, planned, width):
+    tab.resize(width, 900)
+    show(tab, tmp_path, planned)
+    assert tab.evaluate(LINES_OUT) == []
+    assert tab.evaluate(LEGENDS_CUT) == []
+    assert tab.evaluate(TICKS_TOUCH) == []
+    assert min(min(counts) for counts in tab.evaluate(TICKS).values()) >= 2
+    assert tab.complaints() == []
+
+
+def test_four_plots_of_a_section_stand_beside_each_other(tab, tmp_path, planned):
+    tab.resize(1280, 900)
+    show(tab, tmp_path, planned)
+    boxes = "[...document.querySelectorAll('#plan-instances figure')].map((box) => box.getBoundingClientRect())"
+    lefts = f"{boxes}.map((box) => Math.round(box.left))"
+    assert len(tab.evaluate(lefts)) == 4 and len(set(tab.evaluate(lefts))) == 2
+
+
+def test_a_narrow_window_has_whole_titles_of_tables_and_notes_as_wide_as_the_page(tab, tmp_path, planned):
+    tab.resize(390, 900)
+    show(tab, tmp_path, planned)
+    cut = "[...document.querySelectorAll('h3')].filter((title) => title.scrollWidth > title.clientWidth).length"
+    assert tab.evaluate(cut) == 0
+    notes = "[...document.querySelectorAll('td.wraps:last-child:not(:empty)')]"
+    assert min(tab.evaluate(f"{notes}.map((note) => note.getBoundingClientRect().width)")) > 280
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_text_stands_out_from_its_ground(tab, tmp_path, planned, scheme):
+    tab.prefer(scheme)
+    show(tab, tmp_path, planned)
+    assert tab.evaluate(CONTRAST) >= 4.5
+
+
+CONTRAST = """(() => {
+    const light = (text) => text.match(/[0-9.]+/g).slice(0, 3).map((part) => part / 255)
+        .map((part) => (part <= 0.04045 ? part / 12.92 : ((part + 0.055) / 1.055) ** 2.4))
+        .reduce((sum, part, i) => sum + part * [0.2126, 0.7152, 0.0722][i], 0);
+    const ground = (node) => { for (; node; node = node.parentElement) {
+        const colour = getComputedStyle(node).backgroundColor;
+        if (!/, 0\\)$/.test(colour)) return colour;
+    } };
+    const opacity = (node) => node ? Number(getComputedStyle(node).opacity) * opacity(node.parentElement) : 1;
+    const names = "h1, h2, h3, p, dt, dd, li, td, th, figcaption span, button, nav a, .plot text";
+    const texts = document.querySelectorAll(names);
+    return Math.min(...[...texts].filter((node) => node.textContent.trim() && !node.hidden).map((node) => {
+        const style = getComputedStyle(node), plot = node.closest(".plot");
+        const a = light(plot ? style.fill : style.color);
+        const b = light(ground(plot ? plot.closest("figure") : node));
+        return opacity(node) * (Math.max(a, b) + 0.05) / (Math.min(a, b) + 0.05);
+    }));
+})()"""
+
+
 def test_names_are_text_and_never_markup(tab, tmp_path):
     evil = "</script><img src=x onerror=window.caught=1>"
     show(tab, tmp_path, page(conversations(), conversations(), names=(evil, "<b>b</b>")))
@@ -154,6 +239,7 @@ def test_paper_is_light_and_as_wide_as_three_plots(tab, tmp_path):
     tab.evaluate("window.dispatchEvent(new Event('beforeprint'))")
     assert tab.evaluate("document.documentElement.dataset.theme") == "light"
     assert tab.evaluate("document.querySelector('#requests-1 .main-svg').clientWidth") == 310
+    assert tab.evaluate(LEGENDS_CUT) == []
     tab.evaluate("window.dispatchEvent(new Event('afterprint'))")
     assert tab.evaluate("document.documentElement.dataset.theme") == "dark"
     assert tab.complaints() == []

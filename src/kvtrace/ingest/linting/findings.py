@@ -14,6 +14,7 @@ from . import segments
 from .judging import DATE, DRIFT, ID, KINDS, LOST_HISTORY, METADATA, REMEDIES, TOOL_ORDER, UNDECIDED, Occurrence
 from .prompts import Prompt
 
+SCHEMA = 1  # version of the keys of LintReport.to_dict
 FEW = 3  # values; so many may be versions of a text
 RETURNS = 2  # to an earlier version of a text; a text that changed for good has none
 OFTEN = 3  # requests for each value of a version
@@ -207,6 +208,7 @@ class LintReport(Result):
         """The report as JSON values; https://github.com/kvtrace/kvtrace/blob/main/docs/ingest/lint.md lists the
         keys."""
         return {
+            "schema": SCHEMA,
             "requests": self.requests,
             "prompt_tokens": self.prompt_tokens,
             "hit_tokens": self.hit_tokens,

@@ -133,7 +133,7 @@ def policies_plot(study: Study) -> Plot:
     panels = [
         Panel(TITLES[0], x, rate_axis("block hit rate", highest(block)), block),
         Panel(TITLES[1], x, rate_axis("token hit rate", highest(token)), token),
-        Panel(TITLES[2], x, Axis("share of the optimum's hits", percent=True), share)
+        Panel(TITLES[2], x, rate_axis("share of the optimum's hits", highest(share)), share)
         if share else Panel(TITLES[2], missing="no policy but belady was chosen."),
     ]  # fmt: skip
     return Plot("Eviction policies", explanation, panels)

@@ -33,7 +33,7 @@ def instances(plan: Plan) -> Plot:
 
 
 def sensitivity(plan: Plan) -> Plot:
-    """The cost by number of instances, and TTFT and instances if an assumption changes."""
+    """The cost of an hour by number of instances, and TTFT and instances if an assumption changes."""
     panels = [cost(plan.instances), *_changes(plan.sensitivity, plan.instances)]
     return Plot(
         "Cost, and what changes the plan",
@@ -48,11 +48,11 @@ def at_target(part: InstancesPlan) -> Panel:
 
 
 def cost(part: InstancesPlan) -> Panel:
-    """The cost of the trace by number of instances."""
-    lines = _lines(part, lambda point: point.usd)
+    """The cost of an hour by number of instances."""
+    lines = _lines(part, lambda point: point.usd_per_hour)
     if not any((line.y > 0).any() for line in lines):
         return Panel("Cost", missing="the GPUs have no price.")
-    return Panel("Cost", INSTANCES, Axis("cost of the trace (USD)", log=True, unit="USD"), lines)
+    return Panel("Cost", INSTANCES, Axis("cost (USD an hour)", log=True, unit="USD an hour"), lines)
 
 
 def needed(plan: Plan) -> Panel:

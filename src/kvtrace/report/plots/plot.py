@@ -32,6 +32,7 @@ OPTIMA = 12  # capacities at which the optimum is simulated
 POLICIES = ("lru", "lfu", "s3fifo", "sieve")  # beside belady, unless the reader chooses
 MAX_REFERENCES = 5_000_000  # largest number of blocks of a trace that is simulated by default
 MAX_LINES = 8  # of one panel, as many as the palette has colours
+LEAST_SHARES = 0.02  # length of an axis of shares
 MAX_LINEAR_RATIO = 20  # largest ratio of values on a linear axis
 
 
@@ -215,6 +216,8 @@ LINES = ("line", "dash", "step", "dots", "points")
 def fitted(panel: Panel) -> Axis:
     """The vertical axis of a panel. Lines that all lie in its upper half get an axis that begins near the lowest one.
 
+    An axis of shares has at least 2 points, and the ends of one of whole numbers are whole.
+
     >>> rates = [Series("lru", np.array([1, 2]), np.array([0.8, 0.9]))]
     >>> fitted(Panel("", y=Axis("hit rate", percent=True, limits=(0, 1)), series=rates)).limits
     (0.79, 0.91)
@@ -226,8 +229,12 @@ def fitted(panel: Panel) -> Axis:
     low, high = float(min(map(np.min, values))), float(max(map(np.max, values)))
     if not 0 < high < 2 * low:
         return axis
-    beyond = 0.1 * ((high - low) or high)
-    return replace(axis, limits=(round(low - beyond, 6), round(min(high + beyond, axis.limits[1] or np.inf), 6)))
+    least = LEAST_SHARES if axis.percent else 0.0
+    beyond = max(0.1 * ((high - low) or high), (least - (high - low)) / 2)
+    low, high = max(low - beyond, 0.0), min(high + beyond, axis.limits[1] or np.inf)
+    if axis.whole:
+        low, high = np.floor(low), np.ceil(high)
+    return replace(axis, limits=(round(float(low), 6), round(float(high), 6)))
 
 
 @dataclass(frozen=True, eq=False)
@@ -375,4 +382,17 @@ def log_ticks(low: float, high: float, steps: tuple[int, ...] | None = None) -> 
     powers = range(int(np.floor(np.log10(low))) - 1, int(np.ceil(np.log10(high))) + 1)
     ticks = [float(step * 10.0**power) for power in powers for step in steps]
     inside = [tick for tick in ticks if low * 0.999 <= tick <= high * 1.001]
-    return inside or [float(low)]
+    return inside if len(inside) >= 3 or high <= low else even_ticks(low, high)
+
+
+def even_ticks(low: float, high: float, least: float = 0.0) -> list[float]:
+    """Ticks in equal steps of 1, 2 or 5 times a power of ten, of at least `least`.
+
+    >>> even_ticks(1, 4), even_ticks(0.00702, 0.0074), even_ticks(0, 2, least=1)
+    ([1.0, 2.0, 3.0, 4.0], [0.0071, 0.0072, 0.0073, 0.0074], [0.0, 1.0, 2.0])
+    """
+    rough = (high - low) / 5
+    power = 10.0 ** np.floor(np.log10(rough))
+    step = max(least, next(power * part for part in (1, 2, 5, 10) if power * part >= rough * 0.999))
+    places = np.arange(np.ceil(low / step - 1e-6), np.floor(high / step + 1e-6) + 1) * step + 0.0  # never -0
+    return [float(f"{place:.6g}") for place in places]

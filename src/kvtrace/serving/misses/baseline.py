@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from ..._base.results import Described, column
+from ..._base.units import duration
 from ...cache.layout import CacheLayout
 from ...cache.simulation import Simulation
 from ...trace.hits import leading_tokens
@@ -28,18 +29,6 @@ BASES = {
     "estimated": "computed from the explained simulation",
     "bound": "no more than this is possible",
 }
-
-
-def duration(seconds: float) -> str:
-    """Seconds as people write them.
-
-    >>> duration(0.25), duration(42), duration(90), duration(9000), duration(300_000)
-    ('0.25 s', '42 s', '1.5 min', '2.5 h', '83.3 h')
-    """
-    for unit, size in (("h", 3600), ("min", 60)):
-        if abs(seconds) >= size:
-            return f"{seconds / size:,.1f}".removesuffix(".0") + f" {unit}"
-    return f"{seconds:.3g} s"
 
 
 @dataclass(frozen=True)

@@ -16,6 +16,7 @@ import numpy as np
 
 from ..._base.errors import UsageError
 from ..._base.results import Result, columns_of
+from ..._base.units import duration
 from ...cache.engines import DEFAULTS
 from ...cache.policies import name_of
 from ...cache.setup import CacheSetup
@@ -24,7 +25,7 @@ from ..hardware.gpus import Prices
 from ..hardware.roofline import Roofline
 from ..routers import FULL_ATTENTION, RouterName
 from ..run import Run
-from .baseline import Amount, Baseline, Cure, duration, percent
+from .baseline import Amount, Baseline, Cure, percent
 from .causes import lifetime_ms
 from .explanation import Explanation
 

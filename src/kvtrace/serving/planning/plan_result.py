@@ -42,6 +42,15 @@ def percentile(quantile: float) -> str:
     return f"p{100 * quantile:g}"
 
 
+def gibibytes(value: float) -> str:
+    """A number of GiB, with two digits below 1.
+
+    >>> gibibytes(4911.72), gibibytes(0.0527)
+    ('4,911.7', '0.053')
+    """
+    return f"{value:,.1f}" if value >= 1 else f"{value:.2g}"
+
+
 @dataclass(frozen=True)
 class PlanSetting(Described):
     """The trace, the model, and the GPUs of an instance."""
@@ -67,7 +76,7 @@ class MemoryPoint(Described):
     """The hits of one LRU cache of a size."""
 
     capacity: int = field(metadata=column("blocks", ",", rank=0, left=True))
-    gib: float = field(metadata=column("GiB", ",.1f"))
+    gib: float = field(metadata=column("GiB", gibibytes))
     block_hit_rate: float = field(metadata=column("block hit rate", ".4f"))
     gap_to_unlimited: float = field(metadata=column("gap to unlimited", ".4f"))
     gap_to_belady: float | None = field(  # at two of the points
@@ -80,7 +89,7 @@ class LeastMemory(Described):
     """The smallest cache for a share of the possible hits."""
 
     capacity: int = field(metadata=column("blocks", ","))
-    gib: float = field(metadata=column("GiB", ",.1f"))
+    gib: float = field(metadata=column("GiB", gibibytes))
 
 
 @dataclass(frozen=True)
