@@ -341,6 +341,16 @@ def test_a_row_that_cannot_be_read_is_refused_with_its_path(mistake):
     assert str(error.value) == expected
 
 
+@pytest.mark.parametrize(
+    ("content", "what"),
+    [(b"PK\3\4" + bytes(99), "a ZIP archive"), (bytes(257) + b"ustar", "a tar archive"), (b"Obj\1", "an Avro file")],
+)
+def test_a_file_that_must_be_unpacked_is_named(content, what, tmp_path, capfd):
+    (tmp_path / "day.jsonl").write_bytes(content)
+    assert run(["start", str(tmp_path / "day.jsonl"), "-o", str(tmp_path / "answer")]) == 3
+    assert f"day.jsonl: is {what}. A log is JSON Lines, a JSON array or CSV" in capfd.readouterr().err
+
+
 ASKED_AGAIN = [*ASK, YES, {"role": "user", "content": "Is zinc?"}]
 
 
@@ -367,11 +377,10 @@ def test_the_upper_case_of_a_data_warehouse_is_read():
     reader, (record, _) = rows_read(row, row)
     assert reader.name == "openai" and record.messages == ASKED_AGAIN and record.output_length == 9
     assert (record.time, record.session, record.model) == (row["EVENT_TS"], "a", "m")
-    lines = ["EVENT_TS,PROMPT,COMPLETION", *['2031-05-01 10:00:00.250,"Is tin",Yes'] * 2]
-    reader = open_reader("auto", [line.encode() for line in lines])
-    assert reader.read(lines[1].encode()).text == "Is tin"
-    mapped = open_reader("auto", [line.encode() for line in lines], field_map={"input": "COMPLETION", "output": "PROMPT"})
-    assert mapped.read(lines[1].encode()).text == "Yes"
+    lines = [b"EVENT_TS,PROMPT,COMPLETION", *[b'2031-05-01 10:00:00.250,"Is tin",Yes'] * 2]
+    assert open_reader("auto", lines).read(lines[1]).text == "Is tin"
+    mapped = open_reader("auto", lines, field_map={"input": "COMPLETION", "output": "PROMPT"})
+    assert mapped.read(lines[1]).text == "Yes"
 
 
 def test_unknown_fields_in_upper_case_are_named():

@@ -244,9 +244,7 @@ def test_one_bad_row_too_many_stops_the_run(tmp_path):
 def test_a_log_of_bad_rows_alone_gives_nothing(tmp_path):
     log = tmp_path / "log.jsonl"
     write_log(log, [{"timestamp": 0, "input": []}, {"timestamp": 0, "output": 1}])
-    with pytest.raises(
-        InputError, match="the log has no usable request. 1 rows were rejected, 1 of them because: is missing"
-    ):
+    with pytest.raises(InputError, match=r"no usable request. 1 row cannot be read \(input: is missing"):
         anonymized(log, max_errors=-1)
 
 

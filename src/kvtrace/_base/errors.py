@@ -7,6 +7,7 @@ a key or any of their values. Names of files in a suggested command can be paste
 from __future__ import annotations
 
 import errno
+import re
 import shlex
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
@@ -92,6 +93,15 @@ class RowError(InputError):
         """The same error, now knowing where it happened; a file of one JSON object has no lines that help."""
         self.path, self.line, self.offset, self.length = str(path), line, offset, length
         return self
+
+    @property
+    def fault(self) -> str:
+        """The JSON path without the numbers of items, and the reason: the same for all rows with this fault.
+
+        >>> RowError("is a number; expected text.", field="messages[12].content").fault
+        'messages[].content: is a number; expected text.'
+        """
+        return re.sub(r"\[\d+\]", "[]", f"{self.field}: {self.reason}") if self.field else self.reason
 
     def __str__(self) -> str:
         line = "" if self.line is None else f"{self.line}:"

@@ -71,9 +71,7 @@ class DigesterCounts:
 
 def _reason(error: KvtraceError) -> str:
     """The reason of an error, with the JSON path and without a place in the log."""
-    if isinstance(error, RowError):
-        return f"{error.field}: {error.reason}" if error.field else error.reason
-    return str(error)
+    return error.fault if isinstance(error, RowError) else str(error)
 
 
 FLUSH_S = 0.2  # how long lines wait for others to be encoded with them

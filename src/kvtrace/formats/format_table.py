@@ -31,6 +31,12 @@ _FIRST_LINE = re.compile(rb"[^\n{]*")
 _CELL = re.compile(rb"\b(prompt|input|completion|output|ContextTokens|Request tokens)\b", re.IGNORECASE)
 _ENGINE = re.compile(rb"(?m)^[^\n{]*Received request \S+: ")
 PARQUET = b"PAR1"
+TAR = b"ustar"  # not at the beginning
+OTHERS = {  # first bytes -> a kind of file that logs come in, and that must be unpacked or exported in another one
+    b"PK\x03\x04": "a ZIP archive", TAR: "a tar archive", b"BZh": "compressed with bzip2",
+    b"\xfd7zXZ\0": "compressed with xz", b"7z\xbc\xaf": "a 7z archive", b"Obj\1": "an Avro file",
+    b"ORC": "an ORC file", b"SQLite format 3\0": "an SQLite database",
+}  # fmt: skip
 _SESSION = re.compile(  # of Weka; agentic Mooncake has a schema
     rb'\s*\{(?!\s*"schema")[\s\S]*?("hash_id_scope"\s*:\s*"|"requests"\s*:\s*\[)'
 )
@@ -112,6 +118,11 @@ def _no_log(name, head):
             f"{name}: is a Parquet file. A log is JSON Lines, a JSON array or CSV; to release a trace: kvtrace release "
             f"{name} -o TRACE"
         )
+    for mark, what in OTHERS.items():
+        if head.startswith(mark) or (mark == TAR and head[257:262] == TAR):
+            return InputError(
+                f"{name}: is {what}. A log is JSON Lines, a JSON array or CSV, as it is or in .gz or .zst."
+            )
     return None
 
 

@@ -311,10 +311,9 @@ def no_requests_error(log_sources, counts: RowCounts) -> InputError:
     if not counts.rejected:
         return InputError(f"{where}: all {counts.rows:,} prompts are empty. Try --map input=FIELD.")
     reason, times = counts.reasons.most_common(1)[0]
-    return InputError(
-        f"{where}: the log has no usable request. {counts.rejected:,} rows were rejected, {times:,} of them because: "
-        f"{reason}"
-    )
+    rows = f"{counts.rejected:,} row{'' if counts.rejected == 1 else 's'} cannot be read"
+    most = "" if times == counts.rejected else f"{times:,} of them: "
+    return InputError(f"{where}: the log has no usable request. {rows} ({most}{reason.rstrip('.')}).")
 
 
 def _released(

@@ -22,6 +22,7 @@ from ..trace.hits import leading_tokens
 from ..trace.unknown import OUTPUTS, TIMES, TOO_LOW, unknown
 
 if TYPE_CHECKING:
+    from .._base.row_counts import RowCounts
     from ..analysis.curves import HitCurve
     from ..privacy.account import Account
     from ..privacy.publishing import Published
@@ -40,7 +41,8 @@ NOTABLE_POINTS = 2  # of the block hit rate that a release hides
 ANSWER_TOKENS = 128  # of an answer whose length is unknown
 NEARLY_ALL = 0.99  # of the possible hits
 MOSTLY_IDLE = 0.25  # busy time below which the target decides, and not the load
-IDLE = "They are mostly idle: the target asks for so many, not the load. A longer --target needs fewer."
+IDLE = "They are mostly idle: the target asks for so many, not the load. A longer --ttft needs fewer."
+REJECTS = "To list them: kvtrace anonymize --on-error skip --rejects FILE"
 AS_HITS = "the hits are unknown."
 
 
@@ -93,8 +95,8 @@ class Answer(Result):
     account: Account | None = None  # of the release
     missing: Mapping[str, str] = field(default_factory=dict)  # part -> why it is missing
     notes: Sequence[str] = ()  # on the log
-    rejected: int = 0  # bad rows
-    left_out: int = 0  # rows that are no request, or have an empty prompt
+    counts: RowCounts | None = None  # of the log's rows
+    status: int = 0  # exit status: that of the trace, which nobody may take for written if it is not
     folder: str = ""
     files: Sequence[str] = ()
     next: Sequence[str] = ()  # commands to paste
@@ -143,8 +145,9 @@ class Answer(Result):
             "assumed": list(self.assumed),
             "missing": dict(self.missing),
             "notes": list(self.notes),
-            "rejected": self.rejected,
-            "left_out": self.left_out,
+            "rejected": 0 if self.counts is None else self.counts.rejected,
+            "left_out": 0 if self.counts is None else self.counts.filtered,
+            "reasons": {} if self.counts is None else dict(self.counts.reasons) | self.counts.left_out,
             "files": list(self.files),
             "next": list(self.next),
         }
@@ -152,12 +155,14 @@ class Answer(Result):
     # -- the lines -------------------------------------------------------------------------------------------------
 
     def _log(self) -> str:
-        out = [
-            f"{count:,} {words}"
-            for count, words in ((self.rejected, "bad rows"), (self.left_out, "rows without a prompt"))
-            if count
-        ]
-        return f"{self.log}." + (f" Left out: {' and '.join(out)}." if out else "")
+        if self.counts is None or not self.counts.rejected + self.counts.filtered:
+            return f"{self.log}."
+        out = [f"{count:,} {words}" for words, count in self.counts.left_out.items()]
+        if self.counts.rejected:
+            ((reason, count),) = self.counts.reasons.most_common(1)
+            most = "" if count == self.counts.rejected else f"{count:,} of them: "
+            out.append(f"{counted(self.counts.rejected, 'bad row')} ({most}{reason.rstrip('.')}). {REJECTS}")
+        return f"{self.log}. Left out: {', '.join(out).rstrip('.')}."
 
     def _private(self) -> str:
         if reason := self.missing.get("release"):
@@ -186,6 +191,7 @@ class Answer(Result):
         outputs = f"{short(int(known.sum()))} output tokens"
         if OUTPUTS in missing:
             outputs = f"output tokens unknown for {len(trace) - len(known):,} requests"
+            outputs += " (name their field: --map output_length=FIELD, or output=FIELD)" if self.counts else ""
         return (
             f"{counted(len(trace), 'request')}{over}, {sessions}; {short(tokens)} prompt tokens "
             f"({tokens / max(len(trace), 1):,.0f} a request), {outputs}."

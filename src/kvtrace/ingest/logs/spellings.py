@@ -26,8 +26,8 @@ from .record import Record, tokens_of, whole_number
 # field -> spellings, lower case without separators; the first that the rows have is used
 CERTAIN = {
     "timestamp": ("timestamp", "createdat", "created", "starttime", "startedat", "requesttime", "receivedat",
-                  "arrivaltime", "requestedat", "requesttimestamp", "requestts", "eventtime", "eventtimestamp", "eventts",
-                  "datetime", "time", "ts"),
+                  "arrivaltime", "requestedat", "requesttimestamp", "requestts", "eventtime", "eventtimestamp",
+                  "eventts", "datetime", "time", "ts"),
     "session": ("session", "sessionid", "conversationid", "conversation", "threadid"),
     "user": ("userid", "enduserid", "enduser"),
     "account": ("accountid", "apikeyid", "apikeyhash", "apikey"),
