@@ -52,7 +52,8 @@ def require_trace(path: str | Path) -> None:
     Traceback (most recent call last):
     kvtrace._base.errors.InputError: ...: is a raw log, not a trace. To make a trace of it: kvtrace anonymize ...
     """
-    _raise(_no_trace(name_of(path), _head(path)))
+    head, name = _head(path), name_of(path)
+    _raise(_raw(name) if _is_table_of_log(path, head) else _no_trace(name, head))
 
 
 def require_log(path: str | Path) -> None:
@@ -65,7 +66,8 @@ def require_log(path: str | Path) -> None:
     Traceback (most recent call last):
     kvtrace._base.errors.InputError: ...: is a trace, not a raw log. To release it: kvtrace release ... -o TRACE
     """
-    _raise(_no_log(name_of(path), _head(path)))
+    head = _head(path)
+    _raise(None if _is_table_of_log(path, head) else _no_log(name_of(path), head))
 
 
 def is_trace(path: str | Path) -> bool:
@@ -78,7 +80,9 @@ def is_trace(path: str | Path) -> bool:
         files = sorted(entry.path for entry in os.scandir(path) if entry.is_file())
         return dataset.is_dataset(path) or any(map(is_session_file, files[:1]))
     head = _head(path)
-    if head[:4] == PARQUET or is_session(head) or agentic_mooncake.SCHEMA.encode() in head.partition(b"\n")[0]:
+    if head[:4] == PARQUET:
+        return not _is_table_of_log(path, head)
+    if is_session(head) or agentic_mooncake.SCHEMA.encode() in head.partition(b"\n")[0]:
         return True
     return _holds_rows(head)
 
@@ -96,9 +100,19 @@ def _no_trace(name, head):
     if not is_hashed and (b'"hash_ids"' in head or head[:4] == PARQUET):
         return None
     if is_hashed or _LOG.match(head) or _is_table(head) or _ENGINE.search(head):
-        command = f"kvtrace anonymize {name} -o TRACE"
-        return InputError(f"{name}: is a raw log, not a trace. To make a trace of it: {command}")
+        return _raw(name)
     return None
+
+
+def _raw(name) -> InputError:
+    """The error for a raw log."""
+    command = f"kvtrace anonymize {name} -o TRACE"
+    return InputError(f"{name}: is a raw log, not a trace. To make a trace of it: {command}")
+
+
+def _is_table_of_log(path, head: bytes) -> bool:
+    """Whether a file with this head is a Parquet table that is not a trace, as data warehouses export logs."""
+    return head[:4] == PARQUET and parquet.is_log(path)
 
 
 def _is_table(head: bytes) -> bool:
@@ -111,13 +125,8 @@ def _no_log(name, head):
     """The error for a file with this head, if it is certainly something other than a raw log."""
     if companion := _companion(name, head):
         return companion
-    if _holds_rows(head):
+    if _holds_rows(head) or head[:4] == PARQUET:
         return InputError(f"{name}: is a trace, not a raw log. To release it: kvtrace release {name} -o TRACE")
-    if head[:4] == PARQUET:
-        return InputError(
-            f"{name}: is a Parquet file. A log is JSON Lines, a JSON array or CSV; to release a trace: kvtrace release "
-            f"{name} -o TRACE"
-        )
     for mark, what in OTHERS.items():
         if head.startswith(mark) or (mark == TAR and head[257:262] == TAR):
             return InputError(

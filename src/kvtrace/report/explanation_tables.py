@@ -65,13 +65,16 @@ def cause_table(explanation: Explanation, prefill_s: Mapping[str, float] | None 
     return table
 
 
+LINT = " kvtrace lint LOG finds what in the prompts makes tokens new, such as a date at their beginning."
+
+
 def notes(explanation: Explanation) -> list[str]:
     """How much of what repeats the cache hits, and what was not served, in one sentence each."""
     totals, possible = explanation.totals, explanation.possible_tokens
     repeated, hit = possible / max(explanation.tokens, 1), totals["hit"] / max(possible, 1)
     lines = [
         f"{100 * repeated:.1f} % of the prompt tokens repeat what an earlier request had; {100 * hit:.1f} % of these "
-        f"are hits. No cache can hit the {totals['first_use']:,} new tokens."
+        f"are hits. No cache can hit the {totals['first_use']:,} new tokens.{LINT if totals['first_use'] else ''}"
     ]
     refused = np.flatnonzero(explanation.causes.tokens["not_served"])
     if totals["not_served"]:
