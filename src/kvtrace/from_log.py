@@ -44,6 +44,7 @@ ENGINE_BLOCK = 16  # tokens: vLLM's blocks
 ARRIVALS = "rate=1/s"  # of a log without times
 NO_MODEL = "the log names no model"
 ONCE = "kvtrace start reads a log twice, so it cannot be a pipe or stdin. Save it in a file."
+ONE_TRACE = "kvtrace start takes one trace. kvtrace report compares two; kvtrace join makes one of linked windows."
 STEPS = ("read", "lint", "anonymize", "curve", "plan", "report")
 
 
@@ -89,11 +90,12 @@ def answer_from(
     run.deployment_of(options.model or MODEL)  # an error of an option comes before the work
     run.step("read")
     try:
-        if any(format_table.is_trace(path) for path in paths):
-            if len(paths) > 1:
-                raise UsageError("kvtrace start takes one trace. kvtrace report compares two of them.")
+        traces = [path for path in paths if format_table.is_trace(path)] or _traces_in(paths)
+        if traces:
+            if len(paths) > 1 or len(traces) > 1:
+                raise UsageError(ONE_TRACE)
             run.make_folder()  # so does a folder that cannot be written
-            return run.of_trace(paths[0], encoding.block_size)
+            return run.of_trace(traces[0], encoding.block_size)
         return run.of_log(paths, encoding, release)
     except BaseException:  # the same command can then be repeated
         if run.is_made:
@@ -404,6 +406,16 @@ def _free_folder(paths: list[Any], output: str | Path | None) -> Path:
     base = Path(f"kvtrace-{stem or 'log'}")
     names = chain([base], (Path(f"{base}-{number}") for number in count(2)))
     return next(name for name in names if not name.exists())
+
+
+def _traces_in(paths: list[Any]) -> list[str]:
+    """The files of directories and globs, such as the windows of a recording, if all of them are traces."""
+    from .ingest.logs import sources
+
+    if all(map(os.path.isfile, paths)):
+        return []
+    files = [source.path for source in sources.find(paths)]
+    return files if all(map(format_table.is_trace, files)) else []
 
 
 def _reason(error: KvtraceError) -> str:

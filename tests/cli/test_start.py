@@ -193,6 +193,18 @@ def test_a_trace_needs_no_anonymizing(tmp_path, monkeypatch):
     assert answer.files == ["kvtrace-day/report.html"]
 
 
+def test_a_folder_of_traces_is_answered_if_it_holds_one(tmp_path, capsys):
+    (tmp_path / "live").mkdir()
+    trace = kvtrace.toy("0 1", "0 2", "0 1", block_size=512, gap_ms=60_000.0)
+    kvtrace.write(trace, tmp_path / "live/window-1.jsonl")
+    answer = kvtrace.start(tmp_path / "live", output=tmp_path / "answer")
+    assert line(answer, "log").startswith("window-1.jsonl is a trace") and "live/window-1.jsonl" in answer.next[0]
+    kvtrace.write(trace, tmp_path / "live/window-2.jsonl")
+    for given in ("live", "live/*.jsonl"):
+        assert run(["start", str(tmp_path / given), "-o", str(tmp_path / "other")]) == 2
+        assert "kvtrace start takes one trace." in capsys.readouterr().err
+
+
 def test_a_part_that_fails_loses_no_other(tmp_path, monkeypatch):
     def fails(*_, **__):
         raise UsageError("no plotly is here")

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple, TextIO, cast
 import click
 
 NAME_WIDTH = 12  # of the names of a summary
-PASTED = ("use", "wrote", "audit")  # lines of commands and files, which a line break would damage
+PASTED = ("use", "wrote", "audit", "next")  # lines of commands and files, which a line break would damage
 
 
 _silent: ContextVar[bool] = ContextVar("_silent", default=False)
