@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING, Any
 
 from ._base.errors import KvtraceError, StoppedError, UnknownError, UsageError, pasted, unwritable
 from ._base.options import option
-from ._base.units import milliseconds, share
 from .formats import format_table, reading
 from .ingest.encoding_options import EncodingOptions
 from .privacy.release_options import ReleaseOptions
@@ -28,6 +27,7 @@ from .trace.meta import shares_prefixes
 from .trace.unknown import known_outputs
 
 if TYPE_CHECKING:
+    from ._base.row_counts import RowCounts
     from .analysis.curves import HitCurve
     from .ingest.linting.findings import LintReport
     from .ingest.logs import LogReader
@@ -46,30 +46,13 @@ ENGINE_BLOCK = 16  # tokens: vLLM's blocks
 ARRIVALS = "rate=1/s"  # of a log without times
 NO_MODEL = "the log names no model"
 ONCE = "kvtrace start reads a log twice, so it cannot be a pipe or stdin. Save it in a file."
+ONE_TRACE = "kvtrace start takes one trace. kvtrace report compares two; kvtrace join makes one of linked windows."
 STEPS = ("read", "lint", "anonymize", "curve", "plan", "report")
-
-
-def parse_target(text: str) -> PlanTarget:
-    """The target of a plan, such as ttft=2s or ttft=500ms,quantile=95%.
-
-    >>> parse_target("ttft=500ms,quantile=95%").ttft_s
-    0.5
-    """
-    fields: dict[str, Any] = {}
-    for part in text.split(","):
-        name, _, value = part.strip().partition("=")
-        if name == "ttft":
-            fields["ttft_s"] = milliseconds(value) / 1000
-        elif name == "quantile":
-            fields["quantile"] = share(value)
-        else:
-            raise UsageError(f"{text!r} is not a target. Example: ttft=2s, or ttft=500ms,quantile=95%.")
-    return PlanTarget(**fields)
 
 
 @dataclass(frozen=True, kw_only=True)
 class StartOptions:
-    """What an answer is for: a model on GPUs, a target, a price."""
+    """What an answer is for, and where its files go."""
 
     output: str | Path | None = option(
         None, "Folder to create for the trace and the page.  [default: kvtrace-LOG, or a name after it that is free]",
@@ -83,18 +66,12 @@ class StartOptions:
     gpu: str | Path | None = option(
         None, f"GPU to plan for: {{rows}}, or a JSON file.  [default: {GPU}]", metavar="G", group="Instances and time",
     )  # fmt: skip
-    target: str | PlanTarget = option(
-        "ttft=2s", "Largest time to first token, and the share of the requests that must meet it, 90 % by default.",
-        metavar="ttft=TIME[,quantile=Q]", group="Target",
-    )  # fmt: skip
-    gpu_price: float | None = option(
-        None, "Price of one GPU for an hour.  [default: an assumed one]", metavar="USD", minimum=0, group="Prices",
-    )  # fmt: skip
 
 
 def answer_from(
     log: Inputs,
     options: StartOptions,
+    target: PlanTarget,
     encoding: EncodingOptions,
     release: ReleaseOptions,
     *,
@@ -104,22 +81,23 @@ def answer_from(
 
     Raises:
         UsageError: An option is not valid, the folder exists, or the log is a pipe.
+        KvtraceError: The folder cannot be written.
         InputError: The log cannot be read, or holds no request.
     """
     paths = [log] if isinstance(log, (str, os.PathLike)) else list(log)
     if any(str(path) == "-" for path in paths):
         raise UsageError(ONCE)
     folder = _free_folder(paths, options.output)
-    target = parse_target(options.target) if isinstance(options.target, str) else options.target
-    target = replace(target, gpu_price=options.gpu_price)
     run = _Start(options, target, folder, on_step or (lambda step: None))
     run.deployment_of(options.model or MODEL)  # an error of an option comes before the work
     run.step("read")
     try:
-        if any(format_table.is_trace(path) for path in paths):
-            if len(paths) > 1:
-                raise UsageError("kvtrace start takes one trace. kvtrace report compares two of them.")
-            return run.of_trace(paths[0], encoding.block_size)
+        traces = [path for path in paths if format_table.is_trace(path)] or _traces_in(paths)
+        if traces:
+            if len(paths) > 1 or len(traces) > 1:
+                raise UsageError(ONE_TRACE)
+            run.make_folder()  # so does a folder that cannot be written
+            return run.of_trace(traces[0], encoding.block_size)
         return run.of_log(paths, encoding, release)
     except BaseException:  # the same command can then be repeated
         if run.is_made:
@@ -143,7 +121,9 @@ class _Start:
     assumed: list[str] = field(default_factory=list)
     files: list[str] = field(default_factory=list)
     read_as: str = ""  # options with which the trace is read again
+    status: int = 0
     is_made: bool = False  # whether the folder was created
+    stated: EncodingOptions | None = None  # how the log is read, as the options say
 
     @contextmanager
     def part(self, name: str) -> Iterator[None]:
@@ -154,6 +134,8 @@ class _Start:
             raise
         except KvtraceError as error:
             self.missing[name] = _reason(error)
+            if name == "release":
+                self.status = error.status
 
     def deployment_of(self, model: str) -> Deployment:
         """The model on one GPU at the price of the options."""
@@ -163,8 +145,8 @@ class _Start:
 
         kv_bytes_per_token(model)  # raises the UsageError for a model that kvtrace does not have
         device = gpu(self.options.gpu or GPU)
-        if self.options.gpu_price is not None:
-            device = replace(device, price_per_hour=self.options.gpu_price)
+        if self.target.gpu_price is not None:
+            device = replace(device, price_per_hour=self.target.gpu_price)
         return Deployment(model, gpu=device)
 
     # -- a trace ---------------------------------------------------------------------------------------------------
@@ -187,6 +169,8 @@ class _Start:
         log_sources, reader = preparation.open_log(paths, encoding, untimed=True)
         if not all(source.form for source in log_sources):
             raise UsageError(ONCE)
+        self.make_folder()
+        self.stated = encoding
         encoding = self.completed(encoding, log_sources, reader)
         lint = None
         with self.part("lint"):
@@ -201,8 +185,7 @@ class _Start:
         path, logs = published.files[0] if published else "", [*map(os.fspath, paths)]
         return self.answer(
             trace, self.described(reader, trace), path, logs, self.logged_model(reader), lint=lint, published=published,
-            account=trace.account, rejected=rows.counts.rejected, reasons=rows.counts.reasons,
-            left_out=rows.counts.left_out, caveats=_caveats(rows), models=len(reader.models),
+            account=trace.account, counts=rows.counts, caveats=_caveats(rows), models=len(reader.models),
         )  # fmt: skip
 
     def completed(self, encoding: EncodingOptions, log_sources: list[LogSource], reader: LogReader) -> EncodingOptions:
@@ -236,7 +219,6 @@ class _Start:
         """Write the trace with its sidecar and its data card, after the audit."""
         from .privacy.publishing import publish
 
-        self.make_folder()
         published = publish(trace, self.folder / "trace.jsonl")
         self.files += published.files
         return published
@@ -252,7 +234,10 @@ class _Start:
         counted = f"; tokenizer: {name}{assumed}" if tokenizer else ""
         if tokenizer and reader.text_models is None:
             counted = "; token ids as logged"
-        return f"{kind}; times: {about.get('time', 'unknown')}{counted}; blocks of {trace.block_size:,} tokens"
+        times = about.get("time", "unknown") + (
+            "; name their field: --map timestamp=FIELD" if "times" in self.assumed else ""
+        )
+        return f"{kind}; times: {times}{counted}; blocks of {trace.block_size:,} tokens"
 
     def logged_model(self, reader: LogReader) -> str | None:
         """The first of the log's models that has times in the catalog, by its name there."""
@@ -280,7 +265,7 @@ class _Start:
         model = self.options.model or logged_model or MODEL
         if model not in (self.options.model, logged_model):
             self.assumed.append("model")
-        if self.options.gpu_price is None:
+        if self.target.gpu_price is None:
             self.assumed.append("gpu_price")
         deployment = self.deployment_of(model)
         view = in_domains(trace)
@@ -303,12 +288,15 @@ class _Start:
             parts["caveats"] = [*parts.get("caveats", ()), *_too_long(trace, deployment)]
         answer = Answer(
             trace=trace, log=log, deployment=deployment, why_gpus=why, assumed=self.assumed, curve=curve, saving=saving,
-            plan=result, missing=self.missing, notes=self.notes, files=self.files, **parts,
+            plan=result, missing=self.missing, notes=self.notes, files=self.files, status=self.status,
+            **parts,
         )  # fmt: skip
         self.step("report")
         with self.part("page"):
             self.write_page(answer, model)
-        commands = self.commands(path, logs, model, deployment.gpus_per_instance, parts.get("lint"))
+        commands = self.commands(
+            path, logs, model, deployment.gpus_per_instance, parts.get("lint"), parts.get("counts")
+        )
         return replace(answer, folder=str(self.folder) if self.files else "", next=commands)
 
     def plannable(self, trace: Trace) -> Trace:
@@ -330,7 +318,6 @@ class _Start:
         from .report.html_page import write_report
         from .serving.models.layers import kv_bytes_per_token
 
-        self.make_folder()
         self.files += write_report(
             self.folder / "report.html", answer.trace, names=(self.folder.name, ""), lines=answer.lines,
             plan=None if "prefixes" in self.assumed else answer.plan, kv_bytes_per_token=kv_bytes_per_token(model),
@@ -346,22 +333,39 @@ class _Start:
                 raise unwritable(self.folder, error) from None
             self.is_made = True
 
-    def commands(self, path: str, logs: list[str], model: str, gpus: int, lint: LintReport | None) -> list[str]:
+    def reading(self, counts: RowCounts | None) -> str:
+        """The options with which the log was read, as a command has them."""
+        usual, stated = EncodingOptions(), self.stated or EncodingOptions()
+        words = [f" --map {pasted(f'{field}={path}')}" for field, path in (stated.field_map or {}).items()]
+        for name, value, default in (
+            ("--log-format", stated.log_format, usual.log_format),
+            ("--time-unit", stated.time_unit, usual.time_unit),
+            ("--tokenizer", stated.tokenizer, usual.tokenizer),
+        ):
+            words += [f" {name} {pasted(str(value))}"] if value != default else []
+        return "".join(words) + (" --on-error skip" if counts is not None and counts.rejected else "")
+
+    def commands(
+        self, path: str, logs: list[str], model: str, gpus: int, lint: LintReport | None, counts: RowCounts | None
+    ) -> list[str]:
         """Three commands to paste, with the options of this run."""
         name, log = pasted(path) if path else "TRACE", " ".join(map(pasted, logs))
         if "prefixes" in self.assumed:
             watched = "kvtrace record --proxy 8001 --upstream http://127.0.0.1:8000 -o traces"
             return [f"kvtrace analyze {name}{self.read_as}", f"kvtrace audit {name}", watched]
         on = f"--model {pasted(model)} --gpu {pasted(self.options.gpu or GPU)}" + f" --gpus {gpus}" * (gpus > 1)
-        price, target = self.options.gpu_price, f"--ttft {self.target.ttft_s:.15g}s"
-        target += "" if self.target.quantile == PlanTarget().quantile else f" --quantile {self.target.quantile:.15g}"
+        price, usual = self.target.gpu_price, PlanTarget()
+        target = f"--ttft {self.target.ttft_s:.15g}s"
+        target += "" if self.target.quantile == usual.quantile else f" --quantile {self.target.quantile:.15g}"
+        target += "" if self.target.max_busy is None else f" --max-busy {self.target.max_busy:.15g}"
+        target += "" if self.target.spare == usual.spare else f" --spare {self.target.spare}"
         target += "" if price is None else f" --gpu-price {price:.15g}"
         outputs = f" --assume-output {ANSWER_TOKENS}" if "outputs" in self.assumed else ""
         third = f"kvtrace audit {name}" if logs else f"kvtrace analyze {name}{self.read_as}"
         return [
             f"kvtrace plan {name} {on} {target}{outputs}{self.read_as}",
             f"kvtrace explain {name} {on}{outputs}{self.read_as}",
-            f"kvtrace lint {log}" if lint is not None and lint.findings else third,
+            f"kvtrace lint {log}{self.reading(counts)}" if lint is not None and lint.findings else third,
         ]
 
 
@@ -434,6 +438,16 @@ def _free_folder(paths: list[Any], output: str | Path | None) -> Path:
     base = Path(f"kvtrace-{stem or 'log'}")
     names = chain([base], (Path(f"{base}-{number}") for number in count(2)))
     return next(name for name in names if not name.exists())
+
+
+def _traces_in(paths: list[Any]) -> list[str]:
+    """The files of directories and globs, such as the windows of a recording, if all of them are traces."""
+    from .ingest.logs import sources
+
+    if all(map(os.path.isfile, paths)):
+        return []
+    files = [source.path for source in sources.find(paths)]
+    return files if all(map(format_table.is_trace, files)) else []
 
 
 def _reason(error: KvtraceError) -> str:

@@ -51,10 +51,10 @@ def closed_port():
 
 
 class scripted:
-    """A server that answers each connection with these bytes, and closes it."""
+    """A server that answers each connection with these bytes, and closes it, or waits until the other side does."""
 
-    def __init__(self, answer):
-        self.answer = answer
+    def __init__(self, answer, waits=False):
+        self.answer, self.waits = answer, waits
 
     def __enter__(self):
         self.listener = socket.create_server(("127.0.0.1", 0))
@@ -71,6 +71,8 @@ class scripted:
             with connection, suppress(OSError):  # the client may have had enough
                 connection.recv(1 << 16)
                 connection.sendall(self.answer)
+                if self.waits:
+                    connection.recv(1)
 
     def __exit__(self, *_):
         self.listener.shutdown(socket.SHUT_RDWR)

@@ -69,6 +69,17 @@ def test_every_request_is_counted_once_by_what_became_of_it(proxied, queue):
     assert len(queue.payloads) == 1
 
 
+def test_an_error_is_counted_as_one_if_its_client_does_not_read_to_its_end(proxied, queue):
+    with scripted(b"HTTP/1.1 500 Oops\r\nContent-Length: 100\r\n\r\n{", waits=True) as port:
+        app = proxied(to=f"http://127.0.0.1:{port}")
+        for number, request in enumerate((post(chat_request()), asked("GET", "/v1/models")), 1):
+            with connected(app.url) as connection:
+                connection.sendall(request)
+                assert b" 500 " in connection.recv(1000)
+            wait_until(lambda number=number: app.counts.errors + app.counts.other + app.counts.left == number)
+    assert (app.counts.errors, app.counts.other, app.counts.left) == (1, 1, 0) and not queue.payloads
+
+
 def test_a_server_that_does_not_answer_in_time_is_504(proxied, model):
     app = proxied(upstream_s=0.2)
     assert answered(app.url, post(chat_request(wait_s=3), headers=KEY))[0] == 504

@@ -1,5 +1,6 @@
 """The recorder: a window has the bytes that `anonymize` makes of the same log, and what is missing is counted."""
 
+import json
 import os
 import stat
 from dataclasses import replace
@@ -240,3 +241,12 @@ def test_a_recorder_that_leaves_a_window_unsealed_ends_with_status_5(tmp_path, c
     assert run(arguments) == status
     remedy = f"Remove the cause, and run the command again: it seals what is left in {folder}."
     assert capsys.readouterr().err == (f"kvtrace: 1 window was not sealed. {remedy}\n" if failed else "")
+
+
+def test_the_end_names_the_next_command(tmp_path, capsys):
+    row = {"timestamp": 1_790_000_000, "input": [5, 6, 7, 8], "output": 1}
+    (tmp_path / "log.jsonl").write_text(json.dumps(row) + "\n")
+    arguments = ["-o", str(tmp_path / "live"), "--follow", str(tmp_path / "log.jsonl"), "--from-start", "--for", "2s"]
+    assert run(["record", *arguments, "--tokenizer", str(TINY)]) == 0
+    ((window,), shown) = (tmp_path / "live").glob("*.jsonl"), capsys.readouterr().err
+    assert shown.splitlines()[-1] == f"next        kvtrace start {window}"

@@ -56,7 +56,8 @@ def test_the_causes_and_what_would_help(path, capsys):
         "first use                     64   44.4%  were new",
         "all prompt tokens            144  100.0%",
         "55.6 % of the prompt tokens repeat what an earlier request had; 80.0 % of these are hits. "
-        "No cache of prompts can hit the 64 new tokens.",
+        "No cache of prompts can hit the 64 new tokens. kvtrace lint LOG finds what in the prompts makes tokens new, "
+        "such as a date at their beginning.",
         "",
         "What would help",
         "tokens  share  basis      change",

@@ -10,10 +10,9 @@ import pytest
 
 import kvtrace
 from kvtrace import from_log
-from kvtrace._base.errors import UsageError
+from kvtrace._base.errors import AuditError, UsageError
 from kvtrace.analysis.curves import HitCurve
 from kvtrace.cli import run
-from kvtrace.from_log import parse_target
 from kvtrace.report.answer import WIDTH, AnswerLine
 from kvtrace.text import trial
 from tests.docs import ROOT
@@ -118,7 +117,7 @@ def test_a_price_is_not_an_assumption(tmp_path):
 
 
 def test_the_commands_to_paste_have_the_options_of_the_run(tmp_path, capsys):
-    options = ["--target", "ttft=3s,quantile=95%", "--gpu-price", "2.5", "--model", "llama-3.1-70b", "--json"]
+    options = ["--ttft", "3s", "--quantile", "95%", "--gpu-price", "2.5", "--model", "llama-3.1-70b", "--json"]
     assert run(["start", str(LOG), "-o", str(tmp_path / "answer"), *options]) == 0
     plan, explain, _ = json.loads(capsys.readouterr().out)["next"]
     assert plan.endswith("--model llama-3.1-70b --gpu h100 --gpus 2 --ttft 3s --quantile 0.95 --gpu-price 2.5")
@@ -192,10 +191,43 @@ def test_conversations_without_times_arrive_at_a_rate_of_conversations(tmp_path)
     assert line(answer, "run").startswith("at an assumed 1 conversation a second: ")
 
 
-def test_bad_rows_are_left_out_counted_and_explained(tmp_path):
-    answer = answer_of(tmp_path, [*rows_of(), {"created": "never"}, {"created": "never"}])
-    assert "2 bad rows. Most frequent fault: messages: is missing." in line(answer, "log")
+def test_bad_rows_are_left_out_and_counted(tmp_path):
+    bad = [{"created": "never"}, {"created": "never"}, {"messages": [{"role": "user", "content": "Hello"}]}]
+    failed = {**rows_of()[0], "response": {"error": {"message": "busy"}}}
+    answer = answer_of(tmp_path, [*rows_of(), *bad, failed])
+    text = line(answer, "log")
+    assert (
+        "Left out: 1 failed upstream, 3 bad rows (2 of them: messages: is missing. It must hold the prompt). To list"
+        in text
+    )
     assert len(answer.trace) == 10
+    assert (answer.to_dict()["rejected"], answer.to_dict()["left_out"]["failed upstream"]) == (3, 1)
+
+
+def test_the_pasted_lint_reads_the_log_as_the_run_did(tmp_path):
+    rows = [{"at": row["created"], "asked": row["messages"], "said": "Nothing."} for row in rows_of()]
+    fields = {"timestamp": "at", "input": "asked", "output": "said"}
+    answer = answer_of(tmp_path, [*rows, {"at": "never"}], map=fields, time_unit="s")
+    assert answer.next[2].endswith(
+        "--map timestamp=at --map input=asked --map output=said --time-unit s --on-error skip"
+    )
+    assert run(shlex.split(answer.next[2])[1:]) == 0
+
+
+def test_fields_that_are_not_found_are_asked_for(tmp_path):
+    rows = [{"when_it_was": row["created"], "question": "What is new? " * 99} for row in rows_of()]
+    answer = answer_of(tmp_path, rows, map={"input": "question"})
+    assert "name their field: --map timestamp=FIELD" in line(answer, "log")
+    assert "(name their field: --map output_length=FIELD, or output=FIELD)" in line(answer, "traffic")
+
+
+def test_a_trace_that_is_not_written_is_a_status(tmp_path, monkeypatch, capsys):
+    def fails(*_, **__):
+        raise AuditError("the audit failed")
+
+    monkeypatch.setattr("kvtrace.privacy.publishing.publish", fails)
+    assert run(["start", str(LOG), "-o", str(tmp_path / "answer"), "--quiet"]) == 4
+    assert "private  the audit failed." in capsys.readouterr().out
 
 
 def test_failed_calls_are_not_called_rows_without_a_prompt(tmp_path):
@@ -246,6 +278,18 @@ def test_a_trace_needs_no_anonymizing(tmp_path, monkeypatch):
     assert answer.files == ["kvtrace-day/report.html"]
 
 
+def test_a_folder_of_traces_is_answered_if_it_holds_one(tmp_path, capsys):
+    (tmp_path / "live").mkdir()
+    trace = kvtrace.toy("0 1", "0 2", "0 1", block_size=512, gap_ms=60_000.0)
+    kvtrace.write(trace, tmp_path / "live/window-1.jsonl")
+    answer = kvtrace.start(tmp_path / "live", output=tmp_path / "answer")
+    assert line(answer, "log").startswith("window-1.jsonl is a trace") and "live/window-1.jsonl" in answer.next[0]
+    kvtrace.write(trace, tmp_path / "live/window-2.jsonl")
+    for given in ("live", "live/*.jsonl"):
+        assert run(["start", str(tmp_path / given), "-o", str(tmp_path / "other")]) == 2
+        assert "kvtrace start takes one trace." in capsys.readouterr().err
+
+
 def test_a_part_that_fails_loses_no_other(tmp_path, monkeypatch):
     def fails(*_, **__):
         raise UsageError("no plotly is here")
@@ -277,7 +321,8 @@ def test_nothing_is_overwritten(tmp_path, monkeypatch, capsys):
         (["none.jsonl"], 3, "none.jsonl"),
         (["empty.jsonl"], 3, "the log is empty"),
         (["-"], 2, "cannot be a pipe or stdin"),
-        ([str(LOG), "--target", "2s"], 2, "'2s' is not a target. Example: ttft=2s"),
+        ([str(LOG), "--ttft", "2"], 2, "'2' is not a duration"),
+        ([str(LOG), "--target", "2s"], 2, "No such option '--target'. Try kvtrace start --help."),
         ([str(LOG), "--model", "no-such-model"], 2, "no-such-model"),
         ([str(LOG), "--gpu", "no-such-gpu"], 2, "no-such-gpu"),
         ([str(LOG), "-o", "no/such/folder"], 2, "no/such is not a folder"),
@@ -292,6 +337,17 @@ def test_errors_are_one_line_and_leave_nothing(arguments, status, sentence, tmp_
     assert [path.name for path in tmp_path.iterdir()] == ["empty.jsonl"]
 
 
+def test_a_folder_that_cannot_be_written_ends_the_run_before_its_work(tmp_path, monkeypatch, capsys):
+    def refuses(self):
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(Path, "mkdir", refuses)
+    monkeypatch.setattr("kvtrace.from_log._lint", None)  # which would be called
+    assert run(["start", str(LOG), "-o", "answer"]) == 1
+    assert capsys.readouterr().err == "kvtrace: answer: cannot be written (Permission denied).\n"
+
+
 def test_json_has_the_lines_and_the_figures(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     assert run(["start", str(LOG), "--json", "--quiet"]) == 0
@@ -299,11 +355,6 @@ def test_json_has_the_lines_and_the_figures(tmp_path, monkeypatch, capsys):
     assert [row["name"] for row in values["lines"]] == NAMES
     assert (values["requests"], values["deployment"]["gpu"]) == (96, "h100")
     assert values["plan"]["instances"]["best"]["instances"] == 1
-
-
-def test_a_target_is_a_time_and_a_share():
-    target = parse_target("ttft=500ms,quantile=95%")
-    assert (target.ttft_s, target.quantile) == (0.5, 0.95)
 
 
 def test_a_line_wraps_below_its_text():

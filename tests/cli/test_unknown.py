@@ -271,7 +271,7 @@ def test_reading_a_figure_of_shared_prefixes_is_refused():
             getattr(summary, figure)
     values = json.loads(json.dumps(summary.to_dict()))
     assert values["block_hit_rate"] is values["reuse_distance"] is values["working_set_bytes"] is None
-    assert values["unknown"][PREFIXES].endswith("Log the prompts, or hashes of their blocks.")
+    assert values["unknown"][PREFIXES].endswith("For prompts under another name: --map input=FIELD.")
     assert "hit rates unknown" in repr(summary) and "unknown" in summary._repr_html_()
     assert {"block_hit_rate", "reuse_time_ms"}.isdisjoint(summary.distributions())
     assert set(summary.to_pandas()["name"]) >= {"input_length", "output_length", "gap_ms"}

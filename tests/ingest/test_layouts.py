@@ -1,14 +1,18 @@
 """Rows in JSON arrays and in tables with line breaks become one line each, whatever the chunks that are read."""
 
 import csv
+import gzip
 import io
 import json
+from datetime import datetime, timedelta
+from decimal import Decimal
 
 import orjson
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from kvtrace import anonymize
 from kvtrace._base.errors import InputError
 from kvtrace.ingest.logs import layouts, open_reader, sources
 
@@ -146,3 +150,29 @@ def test_two_files_of_requests_are_not_joined(tmp_path):
     (_, requests) = batch(tmp_path)
     (tmp_path / "more.jsonl").write_bytes(requests.read_bytes())
     assert [source.layout for source in sources.find([requests, tmp_path / "more.jsonl"])] == ["lines", "lines"]
+
+
+def test_a_parquet_table_is_read_as_the_same_rows_in_json(tmp_path):
+    pa, pq = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
+    at = datetime(2031, 5, 1, 10, 0, 0, 250_000)
+    rows = [
+        {"EVENT_TS": at + timedelta(seconds=n), "CHAT": {"messages": [{"role": "user", "content": f"Is tin {n}?"}]},
+         "ANSWER": "Yes." if n else None, "TOKENS": Decimal(3 + n)}
+        for n in range(600)
+    ]  # fmt: skip
+    table = pa.Table.from_pylist(rows)
+    table = table.set_column(0, "EVENT_TS", table["EVENT_TS"].cast(pa.timestamp("ns")))  # as Spark writes it
+    pq.write_table(table, tmp_path / "day.parquet")
+    lines = [
+        {name: str(value) if name in ("EVENT_TS", "TOKENS") else value for name, value in row.items()} for row in rows
+    ]
+    (tmp_path / "day.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    fields = {"input": "CHAT", "output": "ANSWER", "output_length": "TOKENS"}
+    table, text = (
+        anonymize(tmp_path / name, block_size=4, map=fields, profile="exact") for name in ("day.parquet", "day.jsonl")
+    )
+    assert len(table) == 600 and table == text
+    with gzip.open(tmp_path / "day.parquet.gz", "wb") as packed:
+        packed.write((tmp_path / "day.parquet").read_bytes())
+    with pytest.raises(InputError, match="must be a file that is not compressed"):
+        list(sources.pieces(sources.find(tmp_path / "day.parquet.gz")))

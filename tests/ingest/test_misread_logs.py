@@ -339,3 +339,60 @@ def test_a_row_that_cannot_be_read_is_refused_with_its_path(mistake):
     with pytest.raises((RowError, EmptyPrompt)) as error:
         reader.read(line_of(row))
     assert str(error.value) == expected
+
+
+@pytest.mark.parametrize(
+    ("content", "what"),
+    [(b"PK\3\4" + bytes(99), "a ZIP archive"), (bytes(257) + b"ustar", "a tar archive"), (b"Obj\1", "an Avro file")],
+)
+def test_a_file_that_must_be_unpacked_is_named(content, what, tmp_path, capfd):
+    (tmp_path / "day.jsonl").write_bytes(content)
+    assert run(["start", str(tmp_path / "day.jsonl"), "-o", str(tmp_path / "answer")]) == 3
+    assert f"day.jsonl: is {what}. A log is JSON Lines, a JSON array or CSV" in capfd.readouterr().err
+
+
+ASKED_AGAIN = [*ASK, YES, {"role": "user", "content": "Is zinc?"}]
+
+
+def rows_read(*rows):
+    """The reader that is detected for the rows, and their records."""
+    lines = [orjson.dumps(row) for row in rows]
+    reader = open_reader("auto", lines)
+    return reader, [reader.read(line) for line in lines]
+
+
+def test_a_request_that_logs_its_history_is_not_a_conversation():
+    row = {"event_time": "2031-05-01 10:00:00", "conversation_id": "a", "messages": ASKED_AGAIN}
+    reader, (record, _) = rows_read(row, row)
+    assert reader.name == "openai" and record.messages == ASKED_AGAIN and record.session == "a"
+    reader, (record,) = rows_read({"messages": ASKED_AGAIN, "completion": "No.", "created": 1_790_000_000})
+    assert reader.name == "openai" and record.output_text == "No."
+
+
+def test_the_upper_case_of_a_data_warehouse_is_read():
+    row = {
+        "EVENT_TS": "2031-05-01 10:00:00.250", "CONVERSATION_ID": "a", "MODEL_NAME": "m", "MESSAGES": text(ASKED_AGAIN),
+        "COMPLETION": "No.", "COMPLETION_TOKENS": "9",
+    }  # fmt: skip
+    reader, (record, _) = rows_read(row, row)
+    assert reader.name == "openai" and record.messages == ASKED_AGAIN and record.output_length == 9
+    assert (record.time, record.session, record.model) == (row["EVENT_TS"], "a", "m")
+    lines = [b"EVENT_TS,PROMPT,COMPLETION", *[b'2031-05-01 10:00:00.250,"Is tin",Yes'] * 2]
+    assert open_reader("auto", lines).read(lines[1]).text == "Is tin"
+    mapped = open_reader("auto", lines, field_map={"input": "COMPLETION", "output": "PROMPT"})
+    assert mapped.read(lines[1]).text == "Yes"
+
+
+def test_unknown_fields_in_upper_case_are_named():
+    with pytest.raises(RowError) as caught:
+        open_reader("auto", [b'{"EVENT_TS": 5, "USER_QUESTION": "x", "ANSWER": "y"}'] * 2)
+    assert "Their fields: EVENT_TS, USER_QUESTION, ANSWER." in str(caught.value)
+    assert "--map timestamp=EVENT_TS --map input=USER_QUESTION --map output=ANSWER" in str(caught.value)
+
+
+def test_the_time_of_a_row_takes_precedence_over_that_of_its_answer():
+    row = {"ts": "2031-05-01T10:00:00.250Z", "request": {"messages": ASK}}
+    answer = {"created": 1_790_000_000, "choices": [{"message": YES}]}
+    reader, records = rows_read(row | {"response": answer}, row | {"response": answer})
+    assert str(reader.unit).startswith("ISO") and [record.time for record in records] == [row["ts"]] * 2
+    assert reader.read(orjson.dumps(row | {"response": None})).time == row["ts"]

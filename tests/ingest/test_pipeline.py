@@ -246,7 +246,7 @@ def test_a_log_of_bad_rows_alone_gives_nothing(tmp_path):
     write_log(log, [{"timestamp": 0, "input": []}, {"timestamp": 0, "output": 1}])
     with pytest.raises(
         InputError,
-        match=r"no usable request. Rejected rows: 1; 1 as this one: \S+/log.jsonl:2: input: is missing.",
+        match=r"no usable request. 1 row cannot be read: \S+/log.jsonl:2: input: is missing.",
     ):
         anonymized(log, max_errors=-1)
 

@@ -87,7 +87,7 @@ def test_one_path_needs_no_list(logs):
         ("gone.jsonl", "gone.jsonl: no such file or directory."),
         ("link", "link: no such file."),
         ("*.nothing", "*.nothing: no file matches this pattern."),
-        ("empty", "empty: the directory has no .jsonl, .ndjson, .json, .csv file, nor a .gz or .zst of one."),
+        ("empty", "empty: the directory has no .jsonl, .ndjson, .json, .csv, .parquet file, nor a .gz or .zst of one."),
     ],
 )
 def test_arguments_without_log_files_are_input_errors(logs, argument, message):

@@ -7,6 +7,7 @@ a key or any of their values. Names of files in a suggested command can be paste
 from __future__ import annotations
 
 import errno
+import re
 import shlex
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
@@ -94,16 +95,13 @@ class RowError(InputError):
         return self
 
     @property
-    def kind(self) -> str:
-        """The reason with its field, the same for all rows with this fault.
+    def fault(self) -> str:
+        """The JSON path without the numbers of items, and the reason: the same for all rows with this fault.
 
-        >>> RowError("is missing.", field="spans[12].start_time").kind
-        'spans[].start_time: is missing.'
+        >>> RowError("is a number; expected text.", field="messages[12].content").fault
+        'messages[].content: is a number; expected text.'
         """
-        import re
-
-        field = re.sub(r"\[\d+\]", "[]", self.field or "")
-        return f"{field}: {self.reason}" if field else self.reason
+        return re.sub(r"\[\d+\]", "[]", f"{self.field}: {self.reason}") if self.field else self.reason
 
     def __str__(self) -> str:
         line = "" if self.line is None else f"{self.line}:"

@@ -72,7 +72,7 @@ class DigesterCounts:
 
 def _reason(error: KvtraceError) -> str:
     """The reason of an error, with the JSON path and without a place in the log."""
-    return error.kind if isinstance(error, RowError) else str(error)
+    return error.fault if isinstance(error, RowError) else str(error)
 
 
 FLUSH_S = 0.2  # how long lines wait for others to be encoded with them

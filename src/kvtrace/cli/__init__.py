@@ -44,7 +44,7 @@ def main(command: click.Command | None = None, name: str = "kvtrace") -> None:
 def run(arguments: list[str], command: click.Command | None = None, name: str = "kvtrace") -> int:
     """Run a command line and return its exit status. The default command is `kvtrace`."""
     from .._base import output_files
-    from .._base.errors import KvtraceError
+    from .._base.errors import KvtraceError, nearest
 
     output_files.forget_results()
     try:
@@ -56,6 +56,9 @@ def run(arguments: list[str], command: click.Command | None = None, name: str = 
     except click.exceptions.Exit as exit_request:
         return exit_request.exit_code
     except click.UsageError as error:
+        if isinstance(error, click.NoSuchOption) and error.ctx:  # Click's own choice counts the dashes as letters
+            options = [name for parameter in error.ctx.command.params for name in parameter.opts if name[:2] == "--"]
+            error = click.NoSuchOption(error.option_name, possibilities=nearest(error.option_name, options), ctx=error.ctx)
         return _fail(f"{error.format_message()} Try {error.ctx.command_path if error.ctx else name} --help.", error.exit_code)
     except click.ClickException as error:
         return _fail(error.format_message(), error.exit_code)

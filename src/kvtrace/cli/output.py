@@ -18,7 +18,7 @@ import click
 
 NAME_WIDTH = 12  # of the names of a summary
 FORCED = ("FORCE_COLOR", "TTY_COMPATIBLE")  # variables with which rich takes a pipe for a terminal
-PASTED = ("use", "wrote", "audit")  # lines of commands and files, which a line break would damage
+PASTED = ("use", "wrote", "audit", "next")  # lines of commands and files, which a line break would damage
 
 
 _silent: ContextVar[bool] = ContextVar("_silent", default=False)

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import threading
 from contextlib import ExitStack
+from pathlib import Path
 
 import click
 
-from .._base.errors import StoppedError
+from .._base.errors import StoppedError, pasted
 from .._base.units import duration
 from ..ingest.encoding_options import EncodingOptions
 from ..privacy.release_options import ReleaseOptions
@@ -79,6 +80,8 @@ def record_command(output, window, for_ms, link_windows, suffix, key_file, quiet
     if not quiet:
         for line in _summary(counts, live):
             print_line(screen, line)
+        if counts.sealed and (windows := sorted(Path(output).glob(f"window-*{suffix}"))):
+            print_line(screen, f"next        kvtrace start {pasted(windows[-1])}")
     if (missing := recorder.shortfall()) is not None:
         raise StoppedError(missing)
     return Outcome(counts)

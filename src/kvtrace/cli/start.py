@@ -9,6 +9,7 @@ import click
 from ..from_log import ARRIVALS, ENGINE_BLOCK, STEPS, StartOptions, answer_from
 from ..ingest.encoding_options import EncodingOptions
 from ..privacy.release_options import ReleaseOptions
+from ..serving.planning.plan_target import PlanTarget
 from .completion import gpus
 from .help import Command
 from .options import QUIET, record_options, taken
@@ -26,10 +27,11 @@ OF_ENCODING = {  # defaults that differ from those of kvtrace anonymize
 
 @click.command("start", cls=Command, page="index.md", groups={"--block-size": "Blocks"}, examples=(
     "kvtrace start log.jsonl",
-    "kvtrace start 'logs/*.jsonl' -o answer --model llama-3.1-70b --gpu h200 --target ttft=500ms",
+    "kvtrace start 'logs/*.jsonl' -o answer --model llama-3.1-70b --gpu h200 --ttft 500ms",
 ))
 @LOGS
 @record_options(StartOptions, settings={"output": {}, "gpu": {"rows": gpus}})
+@record_options(PlanTarget, only=("ttft_s", "quantile", "max_busy", "spare", "gpu_price"))
 @LOG_FORMAT
 @record_options(EncodingOptions, only=("tokenizer", "block_size", "arrivals"), settings=OF_ENCODING)
 @record_options(ReleaseOptions, only=("profile",))
@@ -49,11 +51,11 @@ def start_command(inputs, as_json, quiet, **options):
         preload.begin(options["tokenizer"], inputs)
     with Steps(console(), quiet) as steps:
         answer = answer_from(
-            inputs, taken(StartOptions, options), taken(EncodingOptions, options), taken(ReleaseOptions, options),
-            on_step=lambda step: steps.update(STEPS.index(step), len(STEPS), step),
+            inputs, taken(StartOptions, options), taken(PlanTarget, options), taken(EncodingOptions, options),
+            taken(ReleaseOptions, options), on_step=lambda step: steps.update(STEPS.index(step), len(STEPS), step),
         )  # fmt: skip
     if as_json:
         print_json(answer.to_dict())
     else:
         echo(answer.text())
-    return Outcome(answer)
+    return Outcome(answer, answer.status)

@@ -31,6 +31,12 @@ _FIRST_LINE = re.compile(rb"[^\n{]*")
 _CELL = re.compile(rb"\b(prompt|input|completion|output|ContextTokens|Request tokens)\b", re.IGNORECASE)
 _ENGINE = re.compile(rb"(?m)^[^\n{]*Received request \S+: ")
 PARQUET = b"PAR1"
+TAR = b"ustar"  # not at the beginning
+OTHERS = {  # first bytes -> a kind of file that logs come in, and that must be unpacked or exported in another one
+    b"PK\x03\x04": "a ZIP archive", TAR: "a tar archive", b"BZh": "compressed with bzip2",
+    b"\xfd7zXZ\0": "compressed with xz", b"7z\xbc\xaf": "a 7z archive", b"Obj\1": "an Avro file",
+    b"ORC": "an ORC file", b"SQLite format 3\0": "an SQLite database",
+}  # fmt: skip
 _SESSION = re.compile(  # of Weka; agentic Mooncake has a schema
     rb'\s*\{(?!\s*"schema")[\s\S]*?("hash_id_scope"\s*:\s*"|"requests"\s*:\s*\[)'
 )
@@ -46,7 +52,8 @@ def require_trace(path: str | Path) -> None:
     Traceback (most recent call last):
     kvtrace._base.errors.InputError: ...: is a raw log, not a trace. To make a trace of it: kvtrace anonymize ...
     """
-    _raise(_no_trace(name_of(path), _head(path)))
+    head, name = _head(path), name_of(path)
+    _raise(_raw(name) if _is_table_of_log(path, head) else _no_trace(name, head))
 
 
 def require_log(path: str | Path) -> None:
@@ -59,7 +66,8 @@ def require_log(path: str | Path) -> None:
     Traceback (most recent call last):
     kvtrace._base.errors.InputError: ...: is a trace, not a raw log. To release it: kvtrace release ... -o TRACE
     """
-    _raise(_no_log(name_of(path), _head(path)))
+    head = _head(path)
+    _raise(None if _is_table_of_log(path, head) else _no_log(name_of(path), head))
 
 
 def is_trace(path: str | Path) -> bool:
@@ -72,7 +80,9 @@ def is_trace(path: str | Path) -> bool:
         files = sorted(entry.path for entry in os.scandir(path) if entry.is_file())
         return dataset.is_dataset(path) or any(map(is_session_file, files[:1]))
     head = _head(path)
-    if head[:4] == PARQUET or is_session(head) or agentic_mooncake.SCHEMA.encode() in head.partition(b"\n")[0]:
+    if head[:4] == PARQUET:
+        return not _is_table_of_log(path, head)
+    if is_session(head) or agentic_mooncake.SCHEMA.encode() in head.partition(b"\n")[0]:
         return True
     return _holds_rows(head)
 
@@ -93,9 +103,19 @@ def _no_trace(name, head):
     if not is_hashed and (b'"hash_ids"' in head or head[:4] == PARQUET):
         return None
     if is_hashed or _LOG.match(head) or _is_table(head) or _ENGINE.search(head):
-        command = f"kvtrace anonymize {name} -o TRACE"
-        return InputError(f"{name}: is a raw log, not a trace. To make a trace of it: {command}")
+        return _raw(name)
     return None
+
+
+def _raw(name) -> InputError:
+    """The error for a raw log."""
+    command = f"kvtrace anonymize {name} -o TRACE"
+    return InputError(f"{name}: is a raw log, not a trace. To make a trace of it: {command}")
+
+
+def _is_table_of_log(path, head: bytes) -> bool:
+    """Whether a file with this head is a Parquet table that is not a trace, as data warehouses export logs."""
+    return head[:4] == PARQUET and parquet.is_log(path)
 
 
 def _is_table(head: bytes) -> bool:
@@ -108,13 +128,13 @@ def _no_log(name, head):
     """The error for a file with this head, if it is certainly something other than a raw log."""
     if companion := _companion(name, head):
         return companion
-    if _holds_rows(head):
+    if _holds_rows(head) or head[:4] == PARQUET:
         return InputError(f"{name}: is a trace, not a raw log. To release it: kvtrace release {name} -o TRACE")
-    if head[:4] == PARQUET:
-        return InputError(
-            f"{name}: is a Parquet file. A log is JSON Lines, a JSON array or CSV; to release a trace: kvtrace release "
-            f"{name} -o TRACE"
-        )
+    for mark, what in OTHERS.items():
+        if head.startswith(mark) or (mark == TAR and head[257:262] == TAR):
+            return InputError(
+                f"{name}: is {what}. A log is JSON Lines, a JSON array or CSV, as it is or in .gz or .zst."
+            )
     return None
 
 

@@ -77,6 +77,31 @@ def batches(path: str, rows: int, *, extra: str = "keep") -> Iterator[Columns]:
         raise InputError(f"{path}: cannot be read as Parquet ({fault}).")
 
 
+def tables(path: str, rows: int) -> Iterator[Any]:
+    """The rows of any Parquet file as tables of at most so many; times in microseconds, as Python has them."""
+    pa = _pyarrow()
+    fault = None
+    try:
+        with pa.parquet.ParquetFile(path) as file:
+            _require_bounded(file.metadata, os.stat(path).st_size, path)
+            fields = [
+                field.with_type(pa.timestamp("us", field.type.tz)) if pa.types.is_timestamp(field.type) else field
+                for field in file.schema_arrow
+            ]
+            for batch in file.iter_batches(batch_size=rows, use_threads=False):
+                yield pa.Table.from_batches([batch]).cast(pa.schema(fields), safe=False)
+    except (pa.ArrowException, OSError) as error:
+        fault = type(error).__name__
+    if fault:  # raised outside the handler, as above
+        raise InputError(f"{path}: cannot be read as Parquet ({fault}).")
+
+
+def is_log(path: str | Path) -> bool:
+    """Whether a Parquet file can be read, and has neither lengths nor blocks of prompts: then it holds the prompts."""
+    columns = names(str(path))
+    return bool(columns) and not {"input_length", "hash_ids"} & {*columns}
+
+
 def ids_of(table) -> Columns:
     """The ids of some rows of a Parquet trace, without the other columns."""
     hash_ids, offsets = _lists(table, "hash_ids", "")

@@ -312,10 +312,9 @@ def no_requests_error(log_sources, counts: RowCounts) -> InputError:
     if not counts.rejected:
         return InputError(f"{where}: all {counts.rows:,} prompts are empty. Try --map input=FIELD.")
     reason, times = counts.reasons.most_common(1)[0]
-    return InputError(
-        f"{where}: the log has no usable request. Rejected rows: {counts.rejected:,}; {times:,} as this one: "
-        f"{counts.firsts[reason]}"
-    )
+    rows = f"{counts.rejected:,} row{'' if counts.rejected == 1 else 's'} cannot be read"
+    like = f", {times:,} of them like this one" if times < counts.rejected else ", like this one" * (times > 1)
+    return InputError(f"{where}: the log has no usable request. {rows}{like}: {counts.firsts[reason]}")
 
 
 def _released(

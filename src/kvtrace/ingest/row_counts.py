@@ -107,12 +107,12 @@ class RowCounter:
             row, path = reject.position, name_of(piece.path)
             error = reject.error.at(path, self._line + row.line, piece.start + row.offset, row.length)
             self.counts.rejected += 1
-            self.counts.reasons[error.kind] += 1
-            self.counts.firsts.setdefault(error.kind, str(error))
+            self.counts.reasons[error.fault] += 1
+            self.counts.firsts.setdefault(error.fault, str(error))
             if self._on_reject:
                 self._on_reject(error)
             if self._max_errors == 0:
-                error.hint = error.hint or "To skip such rows, use --on-error skip --max-errors N."
+                error.hint = error.hint or "To skip such rows, use --on-error skip."
                 raise error
             if 0 < self._max_errors < self.counts.rejected:
                 raise InputError(

@@ -219,7 +219,8 @@ def _resample(draft: TraceDraft, account: Account, who: Contributors, rng: np.ra
     if who.kind not in DRAWN:
         raise UsageError(
             f"{account.profile.name} draws rows of each contributor, but the log has no accounts and no sessions. Name "
-            "their field (--map account=PATH, --map session=PATH, --tenant-field PATH; --users FILE)."
+            "their field to kvtrace anonymize (--map account=PATH, --map session=PATH, --tenant-field PATH), or the "
+            "account of each row to kvtrace release (--users FILE)."
         )
     from .resampling import resample
 

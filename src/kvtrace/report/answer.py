@@ -22,6 +22,7 @@ from ..trace.hits import leading_tokens
 from ..trace.unknown import OUTPUTS, TIMES, TOO_LOW, unknown
 
 if TYPE_CHECKING:
+    from .._base.row_counts import RowCounts
     from ..analysis.curves import HitCurve
     from ..privacy.account import Account
     from ..privacy.publishing import Published
@@ -40,7 +41,8 @@ NOTABLE_POINTS = 2  # of the block hit rate that a release hides
 ANSWER_TOKENS = 128  # of an answer whose length is unknown
 NEARLY_ALL = 0.99  # of the possible hits
 MOSTLY_IDLE = 0.25  # busy time below which the target decides, and not the load
-IDLE = "They are mostly idle: the target asks for so many, not the load. A longer --target needs fewer."
+IDLE = "They are mostly idle: the target asks for so many, not the load. A longer --ttft needs fewer."
+REJECTS = "To list them: kvtrace anonymize --on-error skip --rejects FILE"
 AS_HITS = "the hits are unknown."
 
 
@@ -95,9 +97,8 @@ class Answer(Result):
     notes: Sequence[str] = ()  # on the log
     models: int = 0  # that the log's first rows name
     caveats: Sequence[str] = ()  # why prompts may differ from those that the engine got
-    rejected: int = 0  # bad rows
-    reasons: Mapping[str, int] = field(default_factory=dict)  # why they are bad -> rows
-    left_out: Mapping[str, int] = field(default_factory=dict)  # rows that are no request with a prompt, in words
+    counts: RowCounts | None = None  # of the log's rows
+    status: int = 0  # exit status: that of the trace, which nobody may take for written if it is not
     folder: str = ""
     files: Sequence[str] = ()
     next: Sequence[str] = ()  # commands to paste
@@ -147,9 +148,9 @@ class Answer(Result):
             "missing": dict(self.missing),
             "notes": list(self.notes),
             "caveats": list(self.caveats),
-            "rejected": self.rejected,
-            "reasons": dict(self.reasons),
-            "left_out": dict(self.left_out),
+            "rejected": 0 if self.counts is None else self.counts.rejected,
+            "reasons": {} if self.counts is None else dict(self.counts.reasons),
+            "left_out": {} if self.counts is None else self.counts.left_out,
             "files": list(self.files),
             "next": list(self.next),
         }
@@ -157,11 +158,14 @@ class Answer(Result):
     # -- the lines -------------------------------------------------------------------------------------------------
 
     def _log(self) -> str:
-        kinds = [f"{count:,} {words}" for words, count in self.left_out.items()]
-        kinds += [counted(self.rejected, "bad row")] if self.rejected else []
-        out = f" Left out: {', '.join(kinds)}." if kinds else ""
-        fault = max(self.reasons, key=self.reasons.__getitem__, default="").rstrip(".")
-        return f"{self.log}.{out}" + (f" Most frequent fault: {fault}." if fault else "")
+        if self.counts is None or not self.counts.rejected + self.counts.filtered:
+            return f"{self.log}."
+        out = [f"{count:,} {words}" for words, count in self.counts.left_out.items()]
+        if self.counts.rejected:
+            ((reason, count),) = self.counts.reasons.most_common(1)
+            most = "" if count == self.counts.rejected else f"{count:,} of them: "
+            out.append(f"{counted(self.counts.rejected, 'bad row')} ({most}{reason.rstrip('.')}). {REJECTS}")
+        return f"{self.log}. Left out: {', '.join(out).rstrip('.')}."
 
     def _private(self) -> str:
         if reason := self.missing.get("release"):
@@ -194,6 +198,7 @@ class Answer(Result):
         outputs = f"{short(int(known.sum()))} output tokens"
         if OUTPUTS in missing:
             outputs = f"output tokens unknown for {len(trace) - len(known):,} requests"
+            outputs += " (name their field: --map output_length=FIELD, or output=FIELD)" if self.counts else ""
         return (
             f"{counted(len(trace), 'request')}{over}, {sessions}; {short(tokens)} prompt tokens "
             f"({tokens / max(len(trace), 1):,.0f} a request), {outputs}."

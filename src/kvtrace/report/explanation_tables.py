@@ -68,6 +68,9 @@ def cause_table(explanation: Explanation, prefill_s: Mapping[str, float] | None 
     return table
 
 
+LINT = " kvtrace lint LOG finds what in the prompts makes tokens new, such as a date at their beginning."
+
+
 def notes(explanation: Explanation) -> list[str]:
     """How much of what repeats the cache hits, and what was not served, in one sentence each."""
     totals, possible = explanation.totals, explanation.possible_tokens
@@ -75,6 +78,7 @@ def notes(explanation: Explanation) -> list[str]:
     lines = [
         f"{100 * repeated:.1f} % of the prompt tokens repeat what an earlier request had; {100 * hit:.1f} % of these "
         f"are hits. No cache of prompts can hit the {totals['first_use']:,} new tokens."
+        f"{LINT if totals['first_use'] else ''}"
     ]
     if of_outputs := _repeated_outputs(explanation):
         lines.append(

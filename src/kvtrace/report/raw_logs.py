@@ -190,8 +190,8 @@ def lint_notes(report: Any) -> list[str]:
         lines.append("No prompts diverge in a way that is known to break sharing.")
     if report.other_tokens:
         lines.append(
-            f"{report.other_requests:,} requests share {report.other_tokens:,} more tokens behind differences of no "
-            "known kind, such as another question."
+            f"{report.other_tokens:,} more tokens are shared behind differences of no known kind, such as another "
+            "question."
         )
     rendering = report.settings.get("rendering", {})
     lines += [

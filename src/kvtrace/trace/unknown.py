@@ -34,7 +34,7 @@ class Need(NamedTuple):
 NEEDS: dict[str, Need] = {
     PREFIXES: Need(
         "the log has lengths only, so it is unknown which prompts share a prefix",
-        "Log the prompts, or hashes of their blocks.",
+        "Log the prompts, or hashes of their blocks. For prompts under another name: --map input=FIELD.",
     ),
     OUTPUTS: Need(
         "output lengths are unknown for {count} of {rows} requests", "Log the answers or their token counts."
@@ -88,7 +88,7 @@ def require_known(columns: Columns, meta: Mapping[str, Any], result: str, *needs
     >>> require_known(toy("0"), {"prefixes": "unknown"}, "the hit curve", PREFIXES)
     Traceback (most recent call last):
     kvtrace._base.errors.UnknownError: the hit curve is unknown: the log has lengths only, so it is unknown which \
-prompts share a prefix. Log the prompts, or hashes of their blocks.
+prompts share a prefix. Log the prompts, or hashes of their blocks. For prompts under another name: --map input=FIELD.
     """
     missing = unknown(columns, meta)
     for need in needs:

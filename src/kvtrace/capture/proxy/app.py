@@ -296,10 +296,11 @@ class Forwarding:
         if response is not None:
             (response.release if self.has_ended else response.close)()  # a closed connection ends the upstream's work
         counts = self.proxy.counts
-        counts.left += self.has_left
-        if self.has_ended and not self.has_left:
-            counts.other += self.copy is None
-            counts.errors += self.copy is not None and not 200 <= self.status < 300
+        is_answered = self.has_ended or (self.has_left and self.status != 0)  # many clients read no body of an error
+        is_other, is_error = self.copy is None, self.copy is not None and not 200 <= self.status < 300
+        counts.other += is_answered and is_other
+        counts.errors += is_answered and is_error
+        counts.left += self.has_left and not (is_answered and (is_other or is_error))
         if self.copy is not None and 200 <= self.status < 300:
             if self.copy.is_dropped:
                 self.proxy.on_uncopied(1)

@@ -46,6 +46,7 @@ from . import (
     litellm,
     litellm_hashes,
     openai,
+    pairs,
     portkey,
     responses,
     sglang,
@@ -336,7 +337,7 @@ class LogReader:
             return replace(self, note=getattr(reader, "NOTE", None))
         read = [_tried(reader, row) for row in rows]
         chosen: dict[str, str] = {}
-        if "timestamp" not in mapped and rows and _lacks_times(read):
+        if "timestamp" not in mapped and rows and (_lacks_times(read) or _has_times_of_answers(reader, rows)):
             time = spellings.spelling_of_time(rows)
             chosen |= {} if time is None else {"timestamp": time}
             field_map = replace(self.fields, spellings=(*chosen.items(),))
@@ -396,7 +397,7 @@ class LogReader:
     def _row(self, line: bytes) -> dict[str, Any] | None:
         if self.columns is not None:
             cells = layouts.row(line, self.columns)
-            return self._overlaid(with_responses(unfolded(cells))) if cells else cells
+            return self._overlaid(with_responses(_opened(cells))) if cells else cells
         if self.name == "vllm" and line[:1] != b"{":
             row = vllm.row_of_line(line) or {}
             return self._overlaid(row)
@@ -440,11 +441,17 @@ def _lacks_times(read):
     return 2 * sum(error == spellings.MISSING_TIME for _, error in read) >= len(read)
 
 
+def _has_times_of_answers(reader, rows):
+    """Whether the reader takes the times from the answers, since no row has one of its own: these are whole seconds."""
+    own = ("timestamp", "created", "created_at")
+    return reader.small_unit is pairs.small_unit and not any(row.get(name) is not None for row in rows for name in own)
+
+
 def _row_or_none(line, columns=None):
     try:
         if columns is not None:
             cells = layouts.row(line, columns)
-            return unfolded(cells) if cells else cells
+            return _opened(cells) if cells else cells
         row = _opened(parsed_json(line))
     except (orjson.JSONDecodeError, RowError):
         return vllm.row_of_line(line) if columns is None else None
@@ -462,7 +469,7 @@ def _with_answers(row: dict[str, Any]) -> dict[str, Any]:
 def _opened(row):
     """The row of a line; a logger may have encoded the row, or fields of it, as JSON in a string."""
     row = unpacked(row) if type(row) is str else row
-    return unfolded(row) if type(row) is dict else row
+    return unfolded(spellings.with_lower_names(row)) if type(row) is dict else row
 
 
 def _with_origin(name, detected):

@@ -13,7 +13,10 @@ from typing import Any
 
 from ..._base.errors import NotARequest, RowError
 from . import fields
+from .contents import TEXTS
+from .pairs import ANSWERS
 from .record import Record, clear_measured
+from .spellings import has_time
 
 # speaker in ShareGPT and the data sets derived from it -> role in chat templates
 ROLES = {
@@ -28,7 +31,7 @@ ROLES = {
 REQUEST_FIELDS = (
     "timestamp", "created", "created_at", "usage", "choices", "response", "request", "body", "input", "output",
     "prompt", "prompt_token_ids", "startTime", "output_length", "system",
-    "delay", "message_mode",
+    "delay", "message_mode", *ANSWERS, *TEXTS,
 )  # fmt: skip
 
 # ShareGPT splits long conversations: the id has seven letters and digits, and the number of the segment after `_`
@@ -69,7 +72,9 @@ def matches(row: dict[str, Any]) -> bool:
     messages = row.get("messages")
     if messages is None or not _is_turns(messages) or any(row.get(name) is not None for name in REQUEST_FIELDS):
         return False
-    return any(type(message) is dict and message.get("role") == "assistant" for message in messages)
+    roles = [message.get("role") for message in messages if type(message) is dict]
+    is_request = roles[-1] != "assistant" and has_time(row)  # with the turns before it
+    return "assistant" in roles and not is_request
 
 
 def small_unit(row: dict[str, Any]) -> str | None:

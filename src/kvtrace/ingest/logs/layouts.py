@@ -6,6 +6,7 @@ A row is in memory at a time, and so are the rows of a piece. The first bytes of
     lines   anything else; each line is a row
     json    an array of objects; objects over several lines, one after the other; {"data": [...]} and {"runs": [...]},
             as APIs answer
+    parquet     a Parquet table, as data warehouses export logs
     kv-events   a batch of KV events a line, which kv_events.py turns into rows
     table   a heading of column names, unless the columns are those of logs of lengths only, which need no quotes
 """
@@ -23,6 +24,7 @@ import orjson
 from ..._base.errors import InputError, RowError
 from ..._base.files import MAX_LINE
 from ..._base.json_values import parsed_json
+from ...formats import parquet
 from . import fields, kv_batches
 
 _NAME = re.compile(r"[A-Za-z_][\w .()/-]{0,63}", re.ASCII)  # a column name; fragments of JSON or prose do not match
@@ -98,11 +100,13 @@ _SEPARATORS = b" \t\r\n,["
 
 
 def layout_of(head: bytes) -> str:
-    """The layout of a log that begins with these bytes: lines, json, kv-events or table.
+    """The layout of a log that begins with these bytes: lines, json, parquet, kv-events or table.
 
     >>> layout_of(b'[\\n {"a": 1}'), layout_of(b'{"a": 1}\\n{"a": 2}'), layout_of(b"time,prompt\\n0,Hello")
     ('json', 'lines', 'table')
     """
+    if head[:4] == parquet.MAGIC:
+        return "parquet"
     text = head.removeprefix(b"\xef\xbb\xbf").lstrip()
     if kv_batches.is_events(text):
         return "kv-events"
@@ -111,6 +115,22 @@ def layout_of(head: bytes) -> str:
     first, newline, _ = text.partition(b"\n")
     columns = heading(first.strip()) if newline and first[:1] not in b"[{" else None
     return "lines" if columns is None or LENGTHS_ONLY & set(columns) else "table"
+
+
+PARQUET_ROWS = 256  # at a time: a row of a log may have a megabyte
+
+
+def parquet_lines(path: str) -> Iterator[bytes]:
+    """The rows of a Parquet table as JSON, one a line, without empty cells; InputError if it cannot be read."""
+    for table in parquet.tables(path, PARQUET_ROWS):
+        for cells in table.to_pylist():
+            row = {name: cell for name, cell in cells.items() if cell is not None}
+            yield orjson.dumps(row, default=_plain_cell)
+
+
+def _plain_cell(cell):
+    """A cell that JSON does not have: bytes hold text, and a decimal number or a duration is written out."""
+    return cell.decode(errors="replace") if type(cell) is bytes else str(cell)
 
 
 def json_lines(chunks: Iterable[bytes], name: str) -> Iterator[bytes]:

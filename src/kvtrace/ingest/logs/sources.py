@@ -25,10 +25,10 @@ from ..._base.files import MAX_LINE, SUFFIXES, name_of
 from ..._base.input_files import bytes_read, form_of, open_read, size_of, unreadable
 from ..._base.json_values import parsed_json
 from . import kv_events
-from .layouts import HEAD, json_lines, layout_of, physical_lines, table_lines
+from .layouts import HEAD, json_lines, layout_of, parquet_lines, physical_lines, table_lines
 
 STDIN = "-"
-NAMES = (".jsonl", ".ndjson", ".json", ".csv")  # log files in a directory, each also with one of SUFFIXES
+NAMES = (".jsonl", ".ndjson", ".json", ".csv", ".parquet")  # log files in a directory, each also with one of SUFFIXES
 SIDECAR = ".meta.json"  # beside our traces; not a log
 PIECE_BYTES = 4 << 20
 SAMPLE_ROWS = 1000
@@ -41,7 +41,9 @@ class LogSource:
     path: str  # "-" = stdin
     size: int = 0  # bytes on disk, 0 = unknown
     form: str | None = None  # plain, gzip or zstd; None = unknown before reading (a pipe or stdin)
-    layout: str = "lines"  # lines, json, table, kv-events (layouts.py), batch; of a pipe: known when it is read
+    layout: str = (
+        "lines"  # lines, json, parquet, table, kv-events (layouts.py), batch; of a pipe: known when it is read
+    )
     responses: tuple[str, ...] = ()  # files with the responses to these requests of a Batch
     stream: Iterator[LogPiece] | None = field(default=None, repr=False)  # the pieces of a pipe, which is read once
 
@@ -237,6 +239,12 @@ def _pieces_of_rows(source, stream, size, layout, first=b""):
     name = name_of(source.path)
     if layout == "batch":
         lines = joined_lines(physical_lines(chunks, name), source.responses)
+    elif layout == "parquet":
+        if source.form != "plain":
+            raise InputError(
+                f"{name}: a Parquet table is read from its end, so it must be a file that is not compressed."
+            )
+        lines = parquet_lines(source.path)
     elif layout == "kv-events":
         lines = kv_events.row_lines(physical_lines(chunks, name))
     else:

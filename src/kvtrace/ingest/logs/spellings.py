@@ -21,17 +21,19 @@ from typing import Any
 
 from ..._base.errors import RowError
 from . import times
-from .record import Record
+from .record import Record, tokens_of, whole_number
 
 # field -> spellings, lower case without separators; the first that the rows have is used
 CERTAIN = {
     "timestamp": ("timestamp", "createdat", "created", "starttime", "startedat", "requesttime", "receivedat",
-                  "arrivaltime", "datetime", "time", "ts"),
+                  "arrivaltime", "requestedat", "requesttimestamp", "requestts", "eventtime", "eventtimestamp",
+                  "eventts", "datetime", "time", "ts"),
     "session": ("session", "sessionid", "conversationid", "conversation", "threadid"),
     "user": ("userid", "enduserid", "enduser"),
     "account": ("accountid", "apikeyid", "apikeyhash", "apikey"),
     "tenant": ("tenantid", "organizationid", "orgid", "workspaceid", "projectid", "teamid"),
     "model": ("model", "modelname", "modelid"),
+    "output_length": ("completiontokens", "outputtokens", "completiontokencount", "outputtokencount"),
 }  # fmt: skip
 LIKELY = {
     "session": ("conv", "convid", "chat", "chatid", "thread", "sid", "sess", "dialog", "dialogid", "dialogue",
@@ -59,6 +61,15 @@ def spelling_of_time(rows: list[dict[str, Any]]) -> str | None:
     return None
 
 
+def has_time(row: dict[str, Any]) -> bool:
+    """Whether the row has a field that is named as a time.
+
+    >>> has_time({"EventTime": 5}), has_time({"id": 5})
+    (True, False)
+    """
+    return any(_plain(name) in CERTAIN["timestamp"] for name, value in row.items() if value is not None)
+
+
 def spellings_of(
     rows: list[dict[str, Any]], records: list[Record], mapped: Iterable[str]
 ) -> tuple[dict[str, str], str | None]:
@@ -79,7 +90,9 @@ def spellings_of(
     for field in open_fields:
         for name in _spellings(rows, CERTAIN[field]):
             values = [row.get(name) for row in rows]
-            if field == "model" or _agree(values, sessions if field in CONTRIBUTORS else []):
+            if field == "output_length":
+                chosen |= {field: name} if _are_counts(values) else {}
+            elif field == "model" or _agree(values, sessions if field in CONTRIBUTORS else []):
                 chosen[field] = name
                 if field == "session":
                     sessions = values
@@ -131,6 +144,10 @@ def _agree(values, sessions):
     return all(len(same) == 1 for same in names.values())
 
 
+def _are_counts(values):
+    return all(value is None or tokens_of(whole_number(value)) is not None for value in values)
+
+
 def _known(records, field):
     return any(getattr(record, field) is not None for record in records)
 
@@ -168,7 +185,8 @@ def _plain(name):
 
 
 MAX_NAMES = 12
-_NAME = re.compile(r"[a-z]{1,12}([_-][a-z]{1,12}|[A-Z][a-z]{1,11}){0,3}")  # snake_case, kebab-case or camelCase
+# snake_case, kebab-case, camelCase, or the UPPER_CASE of a data warehouse
+_NAME = re.compile(r"[a-z]{1,12}([_-][a-z]{1,12}|[A-Z][a-z]{1,11}){0,3}|[A-Z]{1,12}(_[A-Z]{1,12}){0,3}")
 GUESSES = {  # field -> words that its name may have, the likeliest first
     "timestamp": CERTAIN["timestamp"] + ("date", "at", "when"),
     "input": (
@@ -215,7 +233,29 @@ def common_names(rows: list[dict[str, Any]]) -> list[str]:
     if len(rows) < 2:
         return []
     uses = Counter(name for row in rows for name in row)
-    return [name for name, times in uses.items() if 2 * times >= len(rows) and times > 1 and _NAME.fullmatch(name)]
+    return [
+        name
+        for name, times in uses.items()
+        if 2 * times >= len(rows) and times > 1 and _NAME.fullmatch(name) and not _is_lowered(name, uses)
+    ]
+
+
+def with_lower_names(row: dict[str, Any]) -> dict[str, Any]:
+    """The row; if its names are all in upper case, as data warehouses export them, then also with lower-case names.
+
+    >>> with_lower_names({"PROMPT": "Hello", "EVENT_TS": 5})
+    {'PROMPT': 'Hello', 'EVENT_TS': 5, 'prompt': 'Hello', 'event_ts': 5}
+    >>> with_lower_names({"Prompt": "Hello"})
+    {'Prompt': 'Hello'}
+    """
+    if next(iter(row), "").isupper() and all(map(str.isupper, row)):
+        return row | {name.lower(): value for name, value in row.items()}
+    return row
+
+
+def _is_lowered(name, names):
+    """Whether `with_lower_names` added this name."""
+    return name.islower() and name.upper() in names
 
 
 def _guessed(names):
@@ -231,5 +271,6 @@ def _guessed(names):
 def _word(name, words):
     """The likeliest of the words that the name is, or that it has as a part."""
     plain = re.sub("[^a-z]", "", name.lower())
+    name = name.lower() if name.isupper() else name
     parts = {part.lower() for part in re.split(r"[_-]|(?<=[a-z])(?=[A-Z])", name)} | {plain}
     return next((word for word in words if word in parts), None)
