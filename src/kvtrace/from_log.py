@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from ._base.errors import KvtraceError, StoppedError, UnknownError, UsageError, pasted, unwritable
 from ._base.options import option
+from ._base.units import milliseconds, share
 from .formats import format_table, reading
 from .ingest.encoding_options import EncodingOptions
 from .privacy.release_options import ReleaseOptions
@@ -50,6 +51,27 @@ ONE_TRACE = "kvtrace start takes one trace. kvtrace report compares two; kvtrace
 STEPS = ("read", "lint", "anonymize", "curve", "plan", "report")
 
 
+def with_target(target: PlanTarget, text: str) -> PlanTarget:
+    """A target with the times of a text such as ttft=2s or ttft=500ms,quantile=95%; UsageError if both state them.
+
+    >>> with_target(PlanTarget(), "ttft=500ms,quantile=95%").ttft_s
+    0.5
+    """
+    usual = PlanTarget()
+    fields: dict[str, float] = {}
+    for part in text.split(","):
+        name, _, value = part.strip().partition("=")
+        if name == "ttft":
+            fields["ttft_s"] = milliseconds(value) / 1000
+        elif name == "quantile":
+            fields["quantile"] = share(value)
+        else:
+            raise UsageError(f"{text!r} is not a target. Example: ttft=2s, or ttft=500ms,quantile=95%.")
+    if any(getattr(target, name) not in (getattr(usual, name), value) for name, value in fields.items()):
+        raise UsageError("--target and --ttft or --quantile state different targets. Give one of them.")
+    return replace(target, **fields)  # type: ignore[arg-type]
+
+
 @dataclass(frozen=True, kw_only=True)
 class StartOptions:
     """What an answer is for, and where its files go."""
@@ -65,6 +87,10 @@ class StartOptions:
     )  # fmt: skip
     gpu: str | Path | None = option(
         None, f"GPU to plan for: {{rows}}, or a JSON file.  [default: {GPU}]", metavar="G", group="Instances and time",
+    )  # fmt: skip
+    target: str | None = option(
+        None, "--ttft and --quantile in one. Example: ttft=500ms,quantile=95%.", metavar="ttft=TIME[,quantile=Q]",
+        group="Target",
     )  # fmt: skip
 
 
@@ -88,6 +114,7 @@ def answer_from(
     if any(str(path) == "-" for path in paths):
         raise UsageError(ONCE)
     folder = _free_folder(paths, options.output)
+    target = target if options.target is None else with_target(target, options.target)
     run = _Start(options, target, folder, on_step or (lambda step: None))
     run.deployment_of(options.model or MODEL)  # an error of an option comes before the work
     run.step("read")

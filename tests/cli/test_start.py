@@ -136,6 +136,12 @@ def test_the_pasted_plan_has_the_figures_of_the_answer(answer, tmp_path, capsys,
     assert json.loads(capsys.readouterr().out) == json.loads(json.dumps(again.plan.to_dict()))
 
 
+def test_a_target_and_a_time_that_differ_are_refused(tmp_path, capsys):
+    line = ["start", str(LOG), "-o", str(tmp_path / "answer"), "--target", "ttft=1s,quantile=95%"]
+    assert run([*line, "--ttft", "3s"]) == 2
+    assert "--target and --ttft or --quantile state different targets" in capsys.readouterr().err
+
+
 def test_answers_of_unknown_length_are_assumed(tmp_path):
     rows = [{name: value for name, value in row.items() if name != "response"} for row in rows_of()]
     answer = answer_of(tmp_path, rows)

@@ -123,7 +123,8 @@ def names(path: str) -> list[str]:
     pa = _pyarrow()
     with suppress(pa.ArrowException, OSError):
         schema = pa.parquet.read_schema(path)
-        inside = [f"extra.{field.name}" for field in schema.field("extra").type] if "extra" in schema.names else []
+        extra = schema.field("extra").type if "extra" in schema.names else pa.struct([])
+        inside = [f"extra.{field.name}" for field in extra] if pa.types.is_struct(extra) else []
         return [name for name in schema.names if name != "extra"] + inside
     return []
 
