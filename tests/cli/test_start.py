@@ -328,7 +328,7 @@ def test_nothing_is_overwritten(tmp_path, monkeypatch, capsys):
         (["empty.jsonl"], 3, "the log is empty"),
         (["-"], 2, "cannot be a pipe or stdin"),
         ([str(LOG), "--ttft", "2"], 2, "'2' is not a duration"),
-        ([str(LOG), "--target", "2s"], 2, "No such option '--target'. Try kvtrace start --help."),
+        ([str(LOG), "--target", "2s"], 2, "'2s' is not a target. Example: ttft=2s, or ttft=500ms,quantile=95%."),
         ([str(LOG), "--model", "no-such-model"], 2, "no-such-model"),
         ([str(LOG), "--gpu", "no-such-gpu"], 2, "no-such-gpu"),
         ([str(LOG), "-o", "no/such/folder"], 2, "no/such is not a folder"),

@@ -198,8 +198,10 @@ class StartFile(TypedDict):
     assumed: list[str]
     missing: dict[str, str]
     notes: list[str]
+    caveats: list[str]
     rejected: int
-    left_out: int
+    reasons: dict[str, int]
+    left_out: dict[str, int]
     files: list[str]
     next: list[str]
 
@@ -213,8 +215,10 @@ START = {  # key -> its meaning
     "plan": "as kvtrace plan --json prints it",
     "assumed": "what nothing stated",
     "missing": "part -> why it is unknown",
+    "caveats": "why prompts may differ from those that the engine got",
     "rejected": "bad rows",
-    "left_out": "rows that are no request, or have an empty prompt",
+    "reasons": "why they are bad -> rows",
+    "left_out": "rows that are no request, or have an empty prompt: their kind -> rows",
     "next": "commands to paste",
 }
 
