@@ -387,6 +387,7 @@ class WatchCounts(TypedDict):
     tokens: int
     rejected: int
     malformed: int
+    unknown_parents: int
     left_out: int
     reasons: dict[str, int]
     waiting: int

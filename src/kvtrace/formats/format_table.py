@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
 
@@ -52,8 +53,7 @@ def require_trace(path: str | Path) -> None:
     Traceback (most recent call last):
     kvtrace._base.errors.InputError: ...: is a raw log, not a trace. To make a trace of it: kvtrace anonymize ...
     """
-    head, name = _head(path), name_of(path)
-    _raise(_raw(name) if _is_table_of_log(path, head) else _no_trace(name, head))
+    _raise(_checked(path, _no_trace, of_table=_raw(name_of(path))))
 
 
 def require_log(path: str | Path) -> None:
@@ -66,8 +66,7 @@ def require_log(path: str | Path) -> None:
     Traceback (most recent call last):
     kvtrace._base.errors.InputError: ...: is a trace, not a raw log. To release it: kvtrace release ... -o TRACE
     """
-    head = _head(path)
-    _raise(None if _is_table_of_log(path, head) else _no_log(name_of(path), head))
+    _raise(_checked(path, _no_log, of_table=None))
 
 
 def is_trace(path: str | Path) -> bool:
@@ -90,6 +89,12 @@ def is_trace(path: str | Path) -> bool:
 def _holds_rows(head: bytes) -> bool:
     """Whether a first row has block ids and a length, and is no row of hashes that an engine logs."""
     return bool(_TRACE.match(head)) and b'"input_length"' in head and not _HASHES.match(head)
+
+
+def _checked(path, check: Callable[[str, bytes], InputError | None], of_table: InputError | None):
+    """The error that a check of a file's head finds, if any; `of_table` is that of a Parquet table of a log."""
+    head = _head(path)
+    return of_table if _is_table_of_log(path, head) else check(name_of(path), head)
 
 
 def _no_trace(name, head):
