@@ -93,10 +93,11 @@ class RowReader:
         threads: int | None = None,
         ids: bool = True,
     ):
-        self._content = _Content()
+        content = self._content = _Content()
         self._table = _PieceTable(path, on_error, size_of(stream), ids)
         self._lines, self._threads = _Lines(stream, path), threads
-        self._new_piece = lambda: _ScannedPiece(keep, on_error is not None, self._content)
+        # it must not hold the reader: a cycle would keep all rows until a garbage collection
+        self._new_piece = lambda: _ScannedPiece(keep, on_error is not None, content)
 
     def pieces(self) -> Iterator[Scanner]:
         """The columns of consecutive rows, in order; the next piece reuses their buffers."""
