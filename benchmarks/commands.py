@@ -42,7 +42,7 @@ def lines(folder: str, share: float) -> Iterator[Line]:
     yield Line(f"{name}, peak memory / 36 bytes a reference", "MB", ours, rival, 1)
 
     held = apart(repeated, million, round(MILLION * share), True)
-    for command, most in (("release", 4), ("report", 8)):
+    for command, most in (("release", 6), ("report", 8)):
         name, output = f"{command} {os.path.getsize(million) / 1e6:.0f} MB", f"{million}.{command}"
         output += ".html" if command == "report" else ".jsonl"
         options = ("-o", output, "-q", *OPTIONS)

@@ -73,7 +73,7 @@ def lines(folder: str, share: float) -> Iterator[Line]:
         yield Line(f"{policy}, {pool}, a block / look-up", "ns", ours, (look_up,), most)
     whole = (hybrid, None)
     for model in HYBRIDS:
-        yield Line(f"vLLM's cache groups of {model} / full attention", "ns", (hybrid, model), whole, 3)
+        yield Line(f"vLLM's cache groups of {model} / full attention", "ns", (hybrid, model), whole, 4)
     for name in EXPLAINED:
         yield Line(f"explain {name} / simulate", "ms", (explained, name), (simulated, name), 3)
     options = [{"engine": engine} for engine in ENGINES] + [{"policy": policy} for policy in ORDERS]
