@@ -17,9 +17,11 @@ from __future__ import annotations
 
 import csv
 import json
+import re
 import sys
+import time
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from hashlib import sha256
 from importlib.util import find_spec
@@ -27,12 +29,31 @@ from pathlib import Path
 from textwrap import wrap
 from typing import Any
 
+import numpy as np
+
+from kvtrace._base.errors import KvtraceError
+from kvtrace.cache.simulation import Setting
+from kvtrace.serving.calibration.costs import step_cost
+from kvtrace.serving.deployment import Deployment
+from kvtrace.serving.hardware.roofline import roofline_of
+from kvtrace.serving.hardware.room import kv_room, step_limits
+from kvtrace.serving.lanes import ClosedLoop
+from kvtrace.serving.schedulers.base import Scheduler
+from kvtrace.serving.schedulers.sglang import SglangScheduler
+from kvtrace.serving.schedulers.vllm import VllmScheduler
+from kvtrace.serving.simulation import closed_loop
+from kvtrace.trace.columns import Columns
+from kvtrace.trace.dependencies import COMPLETION, SEQUENCE, dependencies_between
+from kvtrace.trace.trace import Trace
+
 from .measuring import CLIENTS
 
 SERVERS = json.loads((Path(__file__).parent / "silicon_servers.json").read_text())
 LISTED = Path(__file__).parents[1] / "tests/data/silicon_rows.json"
 DEVELOPMENT, HELD_OUT, LEFT_GPU, LEFT_MODEL = "development", "held out", "GPU left out", "model left out"
 SIDES = (DEVELOPMENT, HELD_OUT, LEFT_GPU, LEFT_MODEL)
+KV_NAMES = {"vllm": "fp8", "sglang": "fp8_e4m3"}  # of keys and values in FP8
+PROMPTS = 10  # for each request at once, as the clients sent
 GPU_OUT, MODEL_OUT = "b300", "Kimi-K2.5"
 ARCHITECTURES = {"DeepSeek-R1": "DeepSeek-V3", "Llama-3.1-8B-Instruct-FP8": "Llama-3.1-8B-Instruct"}  # alike
 CHECKPOINTS = {  # (model of the row, precision) -> the checkpoint in the catalog that was served
@@ -196,6 +217,93 @@ def sample_path() -> Path:
     raise SystemExit("No silicon_sample.csv. Install aiconfigurator-core, or give the path of the file.")
 
 
+def deployment_of(row: Row) -> Deployment:
+    """The deployment of a row, with the flags of its server."""
+    version = row.version if re.fullmatch(r"[\d.]+(post\d+)?", row.version) else None
+    tokens, requests = row.server["tokens"], row.server.get("seqs")
+    return Deployment(
+        CHECKPOINTS[row.model, row.precision],
+        "vllm" if row.engine == "vllm" else "sglang",
+        gpu=row.gpu,
+        tensor_parallel_size=row.tp,
+        data_parallel_size=row.dp,
+        enable_expert_parallel=row.ep,
+        kv_cache_dtype=KV_NAMES[row.engine] if "kv" in row.server else "auto",
+        gpu_memory_utilization=row.server.get("util"),
+        max_model_len=row.isl + row.osl + 256,
+        engine_version=version if row.engine == "vllm" else None,
+        max_num_batched_tokens=2 * row.isl if tokens == "2*isl" else tokens,
+        max_num_seqs=row.concurrency if requests == "concurrency" else requests,
+    )
+
+
+def lengths(row: Row, requests: int) -> tuple[np.ndarray, np.ndarray]:
+    """Prompts and outputs, in tokens, as the client drew them.
+
+    InferenceX: each from 80 % of the stated length to all of it, with seed 0 (utils/bench_serving/
+    benchmark_serving.py @086eabbe, kimbochen/bench_serving @406abc35). The gap analysis is taken to have sent the
+    stated lengths.
+    """
+    if row.cohort != "InferenceX":
+        return np.full(requests, row.isl), np.full(requests, row.osl)
+    draw = np.random.RandomState(0)
+    return draw.randint(int(0.8 * row.isl), row.isl + 1, requests), draw.randint(
+        int(0.8 * row.osl), row.osl + 1, requests
+    )
+
+
+def load(row: Row, requests: int, block: int) -> Trace:
+    """The requests of a row, which share no prefix; the last one waits for the one before, as a trace of sessions."""
+    prompts, outputs = lengths(row, requests)
+    offsets = np.concatenate([[0], np.cumsum(-(-prompts // block))])
+    waits = dependencies_between(
+        np.array([requests - 1]), np.array([requests - 2]), np.array([COMPLETION]), np.array([SEQUENCE]),
+        np.zeros(1), requests,
+    )  # fmt: skip
+    columns = Columns(
+        np.zeros(requests), prompts, outputs, np.arange(offsets[-1]), offsets, dependencies=waits,
+    )  # fmt: skip
+    return Trace.from_columns(columns, block_size=block)
+
+
+@dataclass(frozen=True)
+class Times:
+    """The means of one closed loop."""
+
+    tpot_ms: float
+    ttft_ms: float
+    knows_room: bool  # else its cache holds all requests
+
+
+def simulated(row: Row) -> Times:
+    """The closed loop of a row with the roofline's costs, nothing fitted; UsageError for what kvtrace cannot serve."""
+    deployment = deployment_of(row)
+    block = 16 if row.engine == "vllm" else 64
+    requests = PROMPTS * row.concurrency
+    room = _room(deployment)
+    tokens = room or 2 * row.concurrency * (row.isl + row.osl)
+    limits = step_limits(deployment)
+    scheduler: Scheduler = VllmScheduler(limits.step_tokens, limits.requests)
+    if row.engine == "sglang":
+        prefill = row.server.get("prefill_tokens", 16384)
+        scheduler = SglangScheduler(
+            limits.step_tokens, max_prefill_tokens=prefill, max_running_requests=limits.requests
+        )
+    run = closed_loop(
+        load(row, requests, block), step_cost(roofline_of(deployment)), loop=ClosedLoop(row.concurrency),
+        setting=Setting(tokens // block, engine=deployment.engine), scheduler=scheduler, instances=row.dp,
+    )  # fmt: skip
+    return Times(1000 * float(run.tpot_s.mean()), 1000 * float(run.ttft_s.mean()), room is not None)
+
+
+def _room(deployment: Deployment) -> int | None:
+    """Tokens that fit in the cache of an instance; None if it is not known, or too small to serve."""
+    try:
+        return kv_room(deployment).tokens
+    except KvtraceError:
+        return None
+
+
 def counts(rows: Iterable[Row]) -> Iterator[str]:
     """How many rows each side has, and each reason."""
     rows = list(rows)
@@ -221,6 +329,77 @@ def listed() -> dict[str, list[str]]:
     return dict(json.loads(LISTED.read_text()))
 
 
+@dataclass(frozen=True)
+class Compared:
+    """A row, and errors of its times: ours over the measured one, less 1."""
+
+    row: Row
+    tpot: float
+    ttft: float | None  # None where the row's TTFT does not count
+
+
+def compared(rows: Iterable[Row]) -> Iterator[Compared]:
+    """The errors of rows, each in the closed loop that was measured."""
+    for row in rows:
+        times = simulated(row)
+        yield _compared(row, times.tpot_ms, times.ttft_ms)
+
+
+def _compared(row: Row, tpot_ms: float, ttft_ms: float) -> Compared:
+    return Compared(row, tpot_ms / row.tpot_ms - 1, ttft_ms / row.ttft_ms - 1 if row.has_ttft else None)
+
+
+GROUPS: dict[str, Callable[[Row], str]] = {
+    "all": lambda row: "rows",
+    "cohort": lambda row: row.cohort,
+    "GPU": lambda row: row.gpu,
+    "model kind": lambda row: KINDS[row.model],
+    "model": lambda row: ARCHITECTURES.get(row.model, row.model),
+    "engine": lambda row: row.engine,
+    "parallelism": lambda row: f"TP {row.tp}" + f", DP {row.dp}" * (row.dp > 1) + ", EP" * row.ep,
+    "precision": lambda row: row.precision,
+    "requests at once": lambda row: next(name for most, name in BATCHES if row.concurrency <= most),
+    "prompt and output": lambda row: f"{round(row.isl, -3) // 1000}k {round(row.osl, -3) // 1000}k",
+    "polls for requests": lambda row: "SGLang, each 10 or 30 steps" if "recv" in row.server else "each step",
+    "group": lambda row: " ".join(
+        (ARCHITECTURES.get(row.model, row.model), row.gpu, row.engine, row.precision, f"{row.gpus} GPUs")
+    ),
+}
+BATCHES = ((8, "1 to 8"), (32, "9 to 32"), (128, "33 to 128"), (1 << 20, "more"))
+KINDS = {
+    "Llama-3.1-8B-Instruct": "dense", "Llama-3.1-8B-Instruct-FP8": "dense", "Llama-3.1-70B": "dense",
+    "Qwen3-32B": "dense", "gpt-oss-120b": "experts, windows", "MiniMax-M2.5": "experts",
+    "Qwen3-235B-A22B-FP8": "experts", "Qwen3.5-397B-A17B": "experts, states",
+    "DeepSeek-R1": "experts, latent attention", "DeepSeek-V3": "experts, latent attention",
+    "GLM-5": "experts, sparse latent attention", "Kimi-K2.5": "experts, latent attention",
+}  # fmt: skip
+LEAST = 10  # rows of a group that has a line of its own
+
+
+def table(ours: list[Compared], theirs: Mapping[str, Compared]) -> Iterator[str]:
+    """Mean absolute and median errors of each group of ten rows or more; the rival's on those of its rows."""
+    yield f"{'':46} {'rows':>5} {'TPOT':>6} {'median':>7} {'TTFT':>6} {'median':>7}   AIConfigurator: rows, the same"
+    for title, name_of in GROUPS.items():
+        groups: dict[str, list[Compared]] = {}
+        for each in ours:
+            groups.setdefault(name_of(each.row), []).append(each)
+        for name, group in sorted(groups.items()):
+            if len(group) >= LEAST or title == "cohort":
+                rival = [theirs[each.row.id] for each in group if each.row.id in theirs]
+                yield f"{title + ': ' + name:46} {_errors(group)}   {_errors(rival) if rival else ''}".rstrip()
+
+
+def _errors(group: list[Compared]) -> str:
+    """Rows, and mean absolute and median errors of TPOT and TTFT."""
+    first = [each.ttft for each in group if each.ttft is not None]
+    figures = f"{len(group):5} {_both([each.tpot for each in group])}"
+    return f"{figures} {_both(first)}" if first else f"{figures} {'-':>6} {'-':>7}"
+
+
+def _both(errors: list[float]) -> str:
+    return f"{np.abs(errors).mean():6.1%} {np.median(errors):+7.1%}"
+
+
 def main(arguments: list[str]) -> None:
     """Print the sides, and the errors of the development rows."""
     target = Path(arguments.pop(arguments.index("--rows") + 1)) if "--rows" in arguments else None
@@ -233,6 +412,13 @@ def main(arguments: list[str]) -> None:
         return
     if not paths and sides_of(rows) != listed():
         print(f"Some rows are not on the side that {LISTED.name} has: another version of the package, or a new rule.")
+    wanted = [row for row in rows if row.side in (SIDES[1:] if "--held-out" in arguments else SIDES[:1])]
+    for side in SIDES:
+        start, mine = time.process_time(), [row for row in wanted if row.side == side]
+        if mine:
+            ours = list(compared(mine))
+            print(f"\n{side}: {len(mine)} rows, {time.process_time() - start:.1f} s of processor time")
+            print(*table(ours, {}), sep="\n")
 
 
 if __name__ == "__main__":
