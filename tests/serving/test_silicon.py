@@ -1,5 +1,7 @@
 """Rows of public measurements: how their columns are read, split and left out, on a table of our own."""
 
+import json
+
 import pytest
 
 from benchmarks import silicon
@@ -52,5 +54,16 @@ def test_a_deployment_is_on_one_side_whatever_its_load(rows):
 
 
 def test_the_committed_list_names_each_row_once():
-    names = [name for lines in silicon.listed().values() for line in lines for name in line.split()]
+    names = [
+        name for lines in json.loads(silicon.LISTED.read_text()).values() for line in lines for name in line.split()
+    ]
     assert len(names) == len(set(names)) == 2281
+
+
+def test_a_row_is_simulated_in_its_closed_loop(rows):
+    (error,) = silicon.compared([rows["plain"]])
+    assert -0.6 < error.tpot < 0.6 and error.ttft is None
+    first, line = list(silicon.table([error] * 10, {}))[:2]
+    assert line.split()[:3] == ["all:", "rows", "10"] and "AIConfigurator" in first
+    prompts, outputs = silicon.lengths(rows["experts"], 6)
+    assert prompts.tolist() == [991, 866, 936, 1011, 886, 1014] and len(outputs) == 6
