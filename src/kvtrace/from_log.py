@@ -363,14 +363,12 @@ class _Start:
     def reading(self, counts: RowCounts | None) -> str:
         """The options with which the log was read, as a command has them."""
         usual, stated = EncodingOptions(), self.stated or EncodingOptions()
-        words = [f" --map {pasted(f'{field}={path}')}" for field, path in (stated.field_map or {}).items()]
-        for name, value, default in (
-            ("--log-format", stated.log_format, usual.log_format),
-            ("--time-unit", stated.time_unit, usual.time_unit),
+        fields = "".join(f" --map {pasted(f'{field}={path}')}" for field, path in (stated.field_map or {}).items())
+        others = _options(
+            ("--log-format", stated.log_format, usual.log_format), ("--time-unit", stated.time_unit, usual.time_unit),
             ("--tokenizer", stated.tokenizer, usual.tokenizer),
-        ):
-            words += [f" {name} {pasted(str(value))}"] if value != default else []
-        return "".join(words) + (" --on-error skip" if counts is not None and counts.rejected else "")
+        )  # fmt: skip
+        return fields + others + (" --on-error skip" if counts is not None and counts.rejected else "")
 
     def commands(
         self, path: str, logs: list[str], model: str, gpus: int, lint: LintReport | None, counts: RowCounts | None
@@ -381,12 +379,11 @@ class _Start:
             watched = "kvtrace record --proxy 8001 --upstream http://127.0.0.1:8000 -o traces"
             return [f"kvtrace analyze {name}{self.read_as}", f"kvtrace audit {name}", watched]
         on = f"--model {pasted(model)} --gpu {pasted(self.options.gpu or GPU)}" + f" --gpus {gpus}" * (gpus > 1)
-        price, usual = self.target.gpu_price, PlanTarget()
-        target = f"--ttft {self.target.ttft_s:.15g}s"
-        target += "" if self.target.quantile == usual.quantile else f" --quantile {self.target.quantile:.15g}"
-        target += "" if self.target.max_busy is None else f" --max-busy {self.target.max_busy:.15g}"
-        target += "" if self.target.spare == usual.spare else f" --spare {self.target.spare}"
-        target += "" if price is None else f" --gpu-price {price:.15g}"
+        asked, usual = self.target, PlanTarget()
+        target = f"--ttft {asked.ttft_s:.15g}s" + _options(
+            ("--quantile", asked.quantile, usual.quantile), ("--max-busy", asked.max_busy, usual.max_busy),
+            ("--spare", asked.spare, usual.spare), ("--gpu-price", asked.gpu_price, usual.gpu_price),
+        )  # fmt: skip
         outputs = f" --assume-output {ANSWER_TOKENS}" if "outputs" in self.assumed else ""
         third = f"kvtrace audit {name}" if logs else f"kvtrace analyze {name}{self.read_as}"
         return [
@@ -394,6 +391,20 @@ class _Start:
             f"kvtrace explain {name} {on}{outputs}{self.read_as}",
             f"kvtrace lint {log}{self.reading(counts)}" if lint is not None and lint.findings else third,
         ]
+
+
+def _options(*rows: tuple[str, Any, Any]) -> str:
+    """The options, of (name, value, default), that are not at their defaults, as a command has them.
+
+    >>> _options(("--quantile", 0.95, 0.9), ("--spare", 0, 0), ("--log-format", "openai", "auto"))
+    ' --quantile 0.95 --log-format openai'
+    """
+    stated = [
+        (name, f"{value:.15g}" if isinstance(value, (int, float)) else str(value))
+        for name, value, usual in rows
+        if value != usual
+    ]
+    return "".join(f" {name} {pasted(text)}" for name, text in stated)
 
 
 def sized(trace: Trace, deployment: Deployment, target: PlanTarget) -> tuple[Deployment, str]:

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 import kvtrace
+from examples import my_policies
 from kvtrace._base.errors import AuditError, InputError, UsageError
 from kvtrace.cli import commands, functions, mirror
 from tools import command_stubs
@@ -30,26 +31,8 @@ NEEDED = {
 }  # fmt: skip
 
 
-class Newest:
-    """Evicts the block that became idle last."""
-
-    def __init__(self, context):
-        self.idle = {}
-
-    def insert(self, block):
-        pass
-
-    def use(self, block):
-        self.idle.pop(block, None)
-
-    def release(self, block):
-        self.idle[block] = None
-
-    def victim(self):
-        return next(reversed(self.idle))
-
-    def remove(self, block):
-        del self.idle[block]
+class Newest(my_policies.Newest):
+    """A policy of this module."""
 
 
 def trace():

@@ -135,10 +135,10 @@ class Delivered(Result):
             )
         if excess.any():
             earlier = "prompt or output" if self.with_outputs else "prompt"
-            kept = "" if self.with_outputs else "kept outputs (kvtrace anonymize --outputs writes their blocks), "
+            outputs = "" if self.with_outputs else "kept outputs (kvtrace anonymize --outputs writes their blocks), "
             lines.append(
                 f"In {np.count_nonzero(excess):,} requests the service hit {excess.sum():,} more tokens "
-                f"than any earlier {earlier} of the trace had: its cache {kept}had other traffic or prompts from "
+                f"than any earlier {earlier} of the trace had: its cache {outputs}had other traffic or prompts from "
                 f"before the log began, its blocks are smaller than {self.block_size:,} tokens, or its tokenizer "
                 "counts differently. These tokens make the loss smaller."
             )

@@ -303,8 +303,8 @@ def _help_of(command: click.Command) -> str:
     """The help of a command as a docstring: without what is only printed, in the words of Python."""
     help_text = _python_words(command, inspect.cleandoc(command.help or ""))
     about = [re.split(r"(?<=\.)\s+", part) for part in help_text.split("\n\n")]
-    kept = [" ".join(text for text in part if not ONLY_OF_A_SHELL.search(text)) for part in about]
-    lines = ["\n\n".join(textwrap.fill(part, 116, break_on_hyphens=False) for part in kept if part), "", "Args:"]
+    parts = [" ".join(text for text in part if not ONLY_OF_A_SHELL.search(text)) for part in about]
+    lines = ["\n\n".join(textwrap.fill(part, 116, break_on_hyphens=False) for part in parts if part), "", "Args:"]
     for name, param in parameters_of(command):
         help_text = getattr(param, "help", None) or _argument(str(command.name), param)
         if "{rows}" in help_text:

@@ -69,7 +69,7 @@ class _Stderr:
 
 
 class Pipe:
-    """Stderr as a console where it is no terminal. It wraps nothing, and does not load rich (a tenth of a short run)."""
+    """Stderr as a console where it is not a terminal. It wraps no line, and does not load rich, a tenth of a short run."""
 
     is_terminal = False
 

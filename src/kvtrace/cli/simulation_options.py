@@ -261,7 +261,7 @@ def kv_bytes_of(run: Run, options: dict[str, Any]) -> int | None:
 
 @contextmanager
 def capacity_as_written(capacity: str, trace: Any, units: dict[str, Any]) -> Iterator[None]:
-    """Errors name a capacity as it was written, and how to write `20,208` as one number, if that can be what is meant."""
+    """Errors name a capacity as the user wrote it. If a list may mean one number, they say how to write that number."""
     from .._base.units import names
     from ..analysis.capacities import hint_on_commas, parse_capacity
 

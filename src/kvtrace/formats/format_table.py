@@ -31,7 +31,6 @@ _LOG = re.compile(  # fields of logs that no trace has
 _FIRST_LINE = re.compile(rb"[^\n{]*")
 _CELL = re.compile(rb"\b(prompt|input|completion|output|ContextTokens|Request tokens)\b", re.IGNORECASE)
 _ENGINE = re.compile(rb"(?m)^[^\n{]*Received request \S+: ")
-PARQUET = b"PAR1"
 TAR = b"ustar"  # not at the beginning
 OTHERS = {  # first bytes -> a kind of file that logs come in, and that must be unpacked or exported in another one
     b"PK\x03\x04": "a ZIP archive", TAR: "a tar archive", b"BZh": "compressed with bzip2",
@@ -79,7 +78,7 @@ def is_trace(path: str | Path) -> bool:
         files = sorted(entry.path for entry in os.scandir(path) if entry.is_file())
         return dataset.is_dataset(path) or any(map(is_session_file, files[:1]))
     head = _head(path)
-    if head[:4] == PARQUET:
+    if head[:4] == parquet.MAGIC:
         return not _is_table_of_log(path, head)
     if is_session(head) or agentic_mooncake.SCHEMA.encode() in head.partition(b"\n")[0]:
         return True
@@ -87,7 +86,7 @@ def is_trace(path: str | Path) -> bool:
 
 
 def _holds_rows(head: bytes) -> bool:
-    """Whether a first row has block ids and a length, and is no row of hashes that an engine logs."""
+    """Whether a first row has block ids and a length; a row of hashes, as an engine logs them, does not count."""
     return bool(_TRACE.match(head)) and b'"input_length"' in head and not _HASHES.match(head)
 
 
@@ -102,10 +101,10 @@ def _no_trace(name, head):
     if companion := _companion(name, head):
         return companion
     is_hashed, first_line = _HASHES.match(head), head.lstrip().partition(b"\n")[0]
-    if b"hash_ids" in first_line and b"," in first_line and first_line[:1].isalnum() and head[:4] != PARQUET:
+    if b"hash_ids" in first_line and b"," in first_line and first_line[:1].isalnum() and head[:4] != parquet.MAGIC:
         remedy = "A data frame writes both: to_json(orient='records', lines=True), or to_parquet."
         return InputError(f"{name}: is CSV, and a trace is JSON Lines or Parquet. {remedy}")
-    if not is_hashed and (b'"hash_ids"' in head or head[:4] == PARQUET):
+    if not is_hashed and (b'"hash_ids"' in head or head[:4] == parquet.MAGIC):
         return None
     if is_hashed or _LOG.match(head) or _is_table(head) or _ENGINE.search(head):
         return _raw(name)
@@ -120,7 +119,7 @@ def _raw(name) -> InputError:
 
 def _is_table_of_log(path, head: bytes) -> bool:
     """Whether a file with this head is a Parquet table that is not a trace, as data warehouses export logs."""
-    return head[:4] == PARQUET and parquet.is_log(path)
+    return head[:4] == parquet.MAGIC and parquet.is_log(path)
 
 
 def _is_table(head: bytes) -> bool:
@@ -133,7 +132,7 @@ def _no_log(name, head):
     """The error for a file with this head, if it is certainly something other than a raw log."""
     if companion := _companion(name, head):
         return companion
-    if _holds_rows(head) or head[:4] == PARQUET:
+    if _holds_rows(head) or head[:4] == parquet.MAGIC:
         return InputError(f"{name}: is a trace, not a raw log. To release it: kvtrace release {name} -o TRACE")
     for mark, what in OTHERS.items():
         if head.startswith(mark) or (mark == TAR and head[257:262] == TAR):

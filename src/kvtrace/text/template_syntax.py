@@ -32,7 +32,7 @@ from .._base.files import cache_folder
 from .._base.output_files import read_cached, write_cached
 from .tokenizer_libraries import version_of
 
-ENVIRONMENT_VERSION = 1  # increase it when `environment`, or what is asked of templates, changes: caches become invalid
+ENVIRONMENT_VERSION = 1  # raise it when `environment` or a question to templates changes: caches become invalid
 FILENAME = "<chat template>"  # of compiled templates, in tracebacks
 
 

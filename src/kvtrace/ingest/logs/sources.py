@@ -41,9 +41,7 @@ class LogSource:
     path: str  # "-" = stdin
     size: int = 0  # bytes on disk, 0 = unknown
     form: str | None = None  # plain, gzip or zstd; None = unknown before reading (a pipe or stdin)
-    layout: str = (
-        "lines"  # lines, json, parquet, table, kv-events (layouts.py), batch; of a pipe: known when it is read
-    )
+    layout: str = "lines"  # of layout_of, or batch; of a pipe: known when it is read
     responses: tuple[str, ...] = ()  # files with the responses to these requests of a Batch
     stream: Iterator[LogPiece] | None = field(default=None, repr=False)  # the pieces of a pipe, which is read once
 

@@ -54,7 +54,7 @@ def _with_arrival(row):
     metrics = row.get("metrics")
     arrival = metrics.get("arrival_time") if type(metrics) is dict else None
     if not arrival or pairs.time_of(*pairs.split(row))[0] is not None or row.get("timestamp") is not None:
-        return row  # vLLM's default of 0.0 is no time
+        return row  # 0.0 is vLLM's default: unknown
     return row | {"timestamp": arrival}
 
 
