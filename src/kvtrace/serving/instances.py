@@ -251,6 +251,15 @@ class Cost(Protocol):
         """The terms of the kernel, for a cache of so many tokens."""
         ...
 
+    @property
+    def front_delay_s(self) -> float:
+        """Seconds of the way of each request to the engine."""
+        ...
+
+    def front_s(self, tokens: np.ndarray, servers: int = 1) -> np.ndarray:
+        """Seconds that the API servers take for each prompt, one after another."""
+        ...
+
 
 def _require_number(instances: int) -> None:
     if not 1 <= instances <= MAX_INSTANCES:
@@ -282,7 +291,7 @@ class InstanceGroup:
         demand = demand or block_demand(trace, *self.setting.demand_options)
         tokens, output = self.scheduler.lengths(demand.trace)
         needs = self.scheduler.needs(demand, self.setting)
-        requests = Requests(trace.timestamp / 1000, tokens, output, needs, _priorities(trace))
+        requests = Requests(self._entered_s(trace), tokens, output, needs, _priorities(trace))
         engines = [self.scheduler.engine(self.setting, demand, self.tiers) for _ in range(self.instances)]
         terms = self.cost.terms(self.setting.capacity * trace.block_size)
         built = [self.scheduler.instance(engine, requests, terms, prefetch=self.prefetch) for engine in engines]
@@ -290,6 +299,18 @@ class InstanceGroup:
             for instance in built:
                 instance.watch()
         return Deployed(self, requests, engines, built, self._chooser(trace, requests, demand, built))
+
+    def front(self, trace: Trace) -> tuple[np.ndarray, float]:
+        """Seconds that the API servers take for each request, which instances share; those of the way to the engine."""
+        return self.cost.front_s(trace.input_length, self.instances), self.cost.front_delay_s
+
+    def _entered_s(self, trace: Trace) -> np.ndarray:
+        """When each request reaches the engine, in seconds: the API server takes one after another."""
+        sent_s, (front_s, delay_s) = trace.timestamp / 1000, self.front(trace)
+        if not front_s.any():
+            return sent_s + delay_s
+        passed = np.cumsum(front_s)
+        return np.maximum.accumulate(sent_s - (passed - front_s)) + passed + delay_s
 
     def _chooser(self, trace: Trace, requests: Any, demand: BlockDemand, built: list[Any]) -> Any:
         """The compiled router; one that is in time only reads the requests, or what the instances report."""

@@ -351,6 +351,7 @@ def _run(fleet: InstanceGroup, played: PlayedTrace, loop: ClosedLoop, demand, on
         deployed.requests, played.arrays, loop.lanes, fleet.instances > 1,
         (played.primers.tolist(), played.primer_lane.tolist()), loop.warm_up,
         *(NEVER if limit is None else limit for limit in (loop.duration_s, loop.idle_cap_s, loop.tree_idle_cap_s)),
+        fleet.front(played.trace),
     )  # fmt: skip
     run = ClosedServing(deployed.instances, deployed.router, deployed.requests, fleet.setting.capacity, compiled)
     for engine in deployed.engines:
@@ -372,7 +373,7 @@ def _run(fleet: InstanceGroup, played: PlayedTrace, loop: ClosedLoop, demand, on
 def _result(deployed: Deployed, played: PlayedTrace, loop: ClosedLoop, outcome) -> ClosedRun:
     rows = outcome["rows"].astype(np.int64)
     fields = deployed.results(rows)
-    arrival = np.asarray(deployed.requests.outcomes["arrival"])[rows]
+    arrival = outcome["sent"][rows]
     columns = replace_columns(played.trace, output_ids=None, output_offsets=None).take(rows)
     columns.timestamp = arrival * 1000
     play = played.arrays["play"][rows].astype(np.int64)

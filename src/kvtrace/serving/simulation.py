@@ -10,6 +10,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import TypedDict, Unpack
 
+import numpy as np
+
 from .._base.errors import UsageError
 from ..cache.demand import BlockDemand
 from ..cache.simulation import Setting, advance_all
@@ -53,16 +55,27 @@ class StepCost:
     attention_pair_s: float = 0.0
     attention_read_s: float = 0.0
     exchange_s: float = 0.0
+    bulk_exchange_s: float = 0.0
+    bulk_exchange_step_s: float = 0.0
     expert_token_s: float = 0.0
     expert_step_s: float = 0.0
     expert_share: float = 0.0  # not a time: from 0 to 1
     window_read_s: float = 0.0
     window_pair_s: float = 0.0
     window_tokens: float = 0.0  # not a time: the length of a window
+    launch_s: float = 0.0
+    graph_tokens: float = 0.0  # not a time
+    front_request_s: float = 0.0
+    front_token_s: float = 0.0
+    front_delay_s: float = 0.0
 
     def terms(self, cache_tokens: int) -> dict[str, float]:
         """The terms of the kernel. The size of the cache, in tokens, has no part in them."""
-        return {**vars(self)}
+        return {name: value for name, value in vars(self).items() if not name.startswith("front_")}
+
+    def front_s(self, tokens: np.ndarray, servers: int = 1) -> np.ndarray:
+        """Seconds that the API servers take for prompts of so many tokens, each before the next one."""
+        return (self.front_request_s + self.front_token_s * tokens) / servers
 
 
 class ServingOptions(TypedDict, total=False):

@@ -35,12 +35,16 @@ cdef struct StepCost:  # seconds
     double attention_pair_s  # as pair_s, not overlapped with reading
     double attention_read_s  # as read_s, not overlapped with computing
     double exchange_s  # per token, between GPUs
+    double bulk_exchange_s  # per token, by the way for large steps, if that takes less; 0 = there is none
+    double bulk_exchange_step_s  # fixed, of that way
     double expert_token_s  # per token, to compute its routed experts
     double expert_step_s  # to read all routed experts
     double expert_share  # of the routed experts that a token uses
     double window_read_s  # per cached token that a request's window holds, as attention_read_s
     double window_pair_s  # per pair within windows, as attention_pair_s
     double window_tokens  # of a window: a request reads at most as many, and a token makes twice as many pairs
+    double launch_s  # the least of a step that computes prompts without a CUDA graph
+    double graph_tokens  # the most tokens of a step with prompts that has a CUDA graph
     # Dynamo's cost in place of these, if is_polynomial: two polynomials, of prompt tokens and of context tokens
     bint is_polynomial
     double prefill_square_s
@@ -64,6 +68,7 @@ cdef struct StepWork:
 cdef void begin_work(StepWork* work) noexcept nogil
 cdef void add_part(StepWork* work, long long computed, long long chunk, long long prompt, long long goal) noexcept nogil
 cdef double expert_seconds(StepCost* cost, double tokens) noexcept nogil
+cdef double exchange_seconds(StepCost* cost, double tokens) noexcept nogil
 cdef double window_seconds(StepCost* cost, StepWork* work) noexcept nogil
 cdef double step_seconds(StepCost* cost, StepWork* work) noexcept nogil
 cdef double decode_seconds(StepCost* cost, double batch, double context, long long steps) noexcept nogil
@@ -90,6 +95,10 @@ cdef class SessionLanes:
     cdef int[::1] missing  # dependencies that it still waits for
     cdef double[::1] ready  # the latest of the others plus their delays, on the clock of its lane
     cdef double[::1] caused  # the latest of the others: it cannot arrive before
+    cdef const double[::1] front  # row -> seconds that the API server takes for it, before the next one
+    cdef double front_delay  # seconds of the way to the engine, for each request
+    cdef double front_free  # when the API server has no request left
+    cdef double[::1] sent  # row -> when its client sent it
     cdef double[::1] planned  # when a request arrives by what has ended so far, without the caps of all lanes
     cdef int[::1] arrived  # rows in order of arrival
     cdef int[::1] completed  # rows in the order in which their ends were taken
@@ -130,6 +139,7 @@ cdef class SessionLanes:
     cdef int _set_timer(self, int row, int lane, double clock) except -1
     cdef int _place(self, int lane) except -1
     cdef double _next_timer(self) noexcept
+    cdef double _entry(self, Py_ssize_t row, double at) noexcept
     cdef int _cap_tree(self, int lane) except -1
     cdef int _cap_all(self) noexcept
 

@@ -77,6 +77,14 @@ def expert_seconds(cost, tokens):
     return max(cost.expert_token_s * tokens, cost.expert_step_s * touched)
 
 
+def exchange_seconds(cost, tokens):
+    """Seconds of what GPUs exchange for the tokens of a step, without the fixed ones of small steps."""
+    seconds: cython.double = cost.exchange_s * tokens
+    if cost.bulk_exchange_s > 0:
+        seconds = min(seconds, cost.bulk_exchange_step_s + cost.bulk_exchange_s * tokens)
+    return seconds
+
+
 def window_seconds(cost, work):
     """Seconds of attention within windows. The requests' sums bound what each of them reads and pairs.
 
@@ -96,9 +104,12 @@ def step_seconds(cost, work):
     computing: cython.double = cost.token_s * work.tokens + cost.pair_s * work.pairs
     overlapped: cython.double = max(computing, cost.step_s + cost.read_s * work.read)
     products: cython.double = overlapped + expert_seconds(cost, work.tokens)
-    alone: cython.double = cost.overhead_s + cost.request_s * work.requests + cost.exchange_s * work.tokens
+    alone: cython.double = cost.overhead_s + cost.request_s * work.requests + exchange_seconds(cost, work.tokens)
     attention: cython.double = cost.attention_pair_s * work.pairs + cost.attention_read_s * work.read
-    return products + alone + attention + window_seconds(cost, work)
+    seconds: cython.double = products + alone + attention + window_seconds(cost, work)
+    if work.prefills > 0 and work.tokens > cost.graph_tokens:
+        seconds = max(seconds, cost.launch_s)
+    return seconds
 
 
 def decode_seconds(cost, batch, context, steps):
@@ -120,7 +131,8 @@ def decode_seconds(cost, batch, context, steps):
     read: cython.double = after * (cost.step_s + cost.read_s * context) + cost.read_s * batch * sum_of
     all_steps: cython.double = steps
     reads: cython.double = all_steps * context + batch * all_steps * (all_steps - 1) / 2
-    each: cython.double = cost.overhead_s + (cost.request_s + cost.exchange_s) * batch + expert_seconds(cost, batch)
+    each: cython.double = cost.overhead_s + cost.request_s * batch + exchange_seconds(cost, batch)
+    each += expert_seconds(cost, batch)
     alone: cython.double = all_steps * each + cost.attention_read_s * reads
     return before * compute + read + alone + cost.window_read_s * _window_reads(cost, batch, context, steps)
 
@@ -185,10 +197,13 @@ class SessionLanes:
     `plays` has arrays: `first` and `rows` (the rows of each play, end to end); of each row `play`, `offset` (seconds),
     `waits` (its dependencies) and `lead` (the least seconds from its end to an arrival that it can cause); and the rows
     that wait for it (`start`, `waiting`, `trigger`, `delay`). `primers` are rows with their lanes: they arrive first,
-    and the lanes begin when all of them have ended.
+    and the lanes begin when all of them have ended. `front` has the seconds that the API server takes for each row, one
+    after another, and those of the way to the engine.
     """
 
-    def __init__(self, requests: Requests, plays, lanes, several, primers, warm_up, duration, idle_cap, tree_cap):
+    def __init__(
+        self, requests: Requests, plays, lanes, several, primers, warm_up, duration, idle_cap, tree_cap, front
+    ):  # fmt: skip
         rows: cython.Py_ssize_t = len(plays["play"])
         self.requests = requests
         self.first, self.rows, self.play, self.offset = plays["first"], plays["rows"], plays["play"], plays["offset"]
@@ -198,6 +213,8 @@ class SessionLanes:
         self.ready, self.caused, self.planned = np.zeros((3, rows))
         self.arrived, self.completed = np.empty((2, rows), dtype=np.int32)
         self.several, self.unsettled, self.seen, self.ended = several, [], 0, 0
+        self.front, self.front_delay = front
+        self.sent, self.front_free = np.zeros(rows), 0
         self.primes = np.full(rows, -1, dtype=np.int32)
         self.lanes, self.warm_up, self.duration = lanes, warm_up, duration
         self.idle_cap, self.tree_cap = idle_cap, tree_cap
@@ -216,7 +233,7 @@ class SessionLanes:
     def outcome(self):
         """Rows in order of arrival, the plays, and the window."""
         return {
-            "rows": np.asarray(self.arrived)[: self.count].copy(),
+            "rows": np.asarray(self.arrived)[: self.count].copy(), "sent": np.asarray(self.sent),
             "completed": np.asarray(self.completed)[: self.ended].copy(), "lane": np.asarray(self.play_lane),
             "begins": np.asarray(self.begins), "ends": np.asarray(self.ends), "plays": self.cursor,
             "window_from": self.window_from, "window_start": self.window_start, "deadline": self.deadline,
@@ -232,7 +249,7 @@ class SessionLanes:
     def next_arrival(self):
         """When the next request arrives, NEVER if none does before one ends."""
         at: cython.double = self._next_timer()
-        return at if at < self.deadline else NEVER
+        return self._entry(self.timers.first(self.order.first(0)), at) if at < self.deadline else NEVER
 
     def take(self):
         """The next request arrives; returns its row."""
@@ -241,7 +258,8 @@ class SessionLanes:
         at: cython.double = max(self._next_timer(), self.caused[row])
         self.timers.drop(row)
         self._place(lane)
-        self.requests.arrival[row] = at
+        self.sent[row], self.requests.arrival[row] = at, self._entry(row, at)
+        self.front_free = self.requests.arrival[row] - self.front_delay
         self.arrived[self.count] = row
         self.count += 1
         self.outstanding += 1
@@ -389,6 +407,10 @@ class SessionLanes:
         lane: cython.int = self.order.first(0)
         return self.order.key[lane] - self.shift if lane != NONE else NEVER
 
+    def _entry(self, row, at):
+        """When a request reaches the engine that its client sends at a time: the API server takes one at a time."""
+        return max(at, self.front_free) + self.front[row] + self.front_delay
+
     def _cap_tree(self, lane):
         """If a tree has nothing outstanding, its first timer is at most `tree_cap` later; the others move with it."""
         row: cython.int = self.timers.first(lane)
@@ -413,11 +435,13 @@ class SessionLanes:
 
 LEAST = cython.declare(cython.double, 1 - 1e-9)  # sums of steps are rounded
 
-# the fields of Dynamo's cost, which other costs lack
-NO_POLYNOMIAL = {
-    "is_polynomial": False, "prefill_square_s": 0.0, "prefill_token_s": 0.0, "prefill_step_s": 0.0,
-    "decode_square_s": 0.0, "decode_token_s": 0.0, "decode_step_s": 0.0, "cache_tokens": 0.0,
-}  # fmt: skip
+# the terms of a cost; each kind of cost has some of them
+NOTHING = dict.fromkeys((
+    "token_s", "pair_s", "step_s", "read_s", "overhead_s", "request_s", "attention_pair_s", "attention_read_s",
+    "exchange_s", "bulk_exchange_s", "bulk_exchange_step_s", "expert_token_s", "expert_step_s", "expert_share",
+    "window_read_s", "window_pair_s", "window_tokens", "launch_s", "graph_tokens", "is_polynomial", "prefill_square_s",
+    "prefill_token_s", "prefill_step_s", "decode_square_s", "decode_token_s", "decode_step_s", "cache_tokens",
+), 0)  # fmt: skip
 
 
 class Instance:
@@ -428,7 +452,7 @@ class Instance:
     """
 
     def __init__(self, engine, requests, cost):
-        self.engine, self.requests, self.cost = engine, requests, NO_POLYNOMIAL | cost
+        self.engine, self.requests, self.cost = engine, requests, NOTHING | cost
         self.now = self.busy = 0
         self.steps = self.load = self.prefill = self.blocks = 0
         self.load_before = self.prefill_before = self.blocks_before = self.active_before = 0
@@ -655,7 +679,8 @@ class ReservingInstance(Instance):
         fetch: cython.double = self.engine.fetch_seconds(row)
         begins: cython.double = requests.arrival[row] if self.prefetches else self.now
         left: cython.double = max(0.0, begins + fetch - self.now)
-        token_s: cython.double = self.cost.token_s + self.cost.expert_token_s + self.cost.exchange_s
+        exchange_s: cython.double = self.cost.bulk_exchange_s or self.cost.exchange_s
+        token_s: cython.double = self.cost.token_s + self.cost.expert_token_s + exchange_s
         pair_s: cython.double = self.cost.pair_s + self.cost.attention_pair_s
         if left > token_s * (all_hits - upper) + pair_s * (all_hits * all_hits - upper * upper):
             requests.cached[row] = cython.cast(cython.longlong, upper)

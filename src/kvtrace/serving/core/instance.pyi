@@ -9,9 +9,9 @@ class Requests:
 class SessionLanes:
     outcome: Any
     due: Any
-    def __init__(self, requests: Any, plays: Any, lanes: Any, several: Any, primers: Any, warm_up: Any, duration: Any, idle_cap: Any, tree_cap: Any) -> None: ...
+    def __init__(self, requests: Any, plays: Any, lanes: Any, several: Any, primers: Any, warm_up: Any, duration: Any, idle_cap: Any, tree_cap: Any, front: Any) -> None: ...
 
-NO_POLYNOMIAL: Any
+NOTHING: Any
 
 class Instance:
     engine: Any

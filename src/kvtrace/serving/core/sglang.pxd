@@ -3,6 +3,7 @@ from kvtrace.serving.core.sglang_prefill cimport SglangPrefill
 
 cdef class SglangEventLoop(SglangPrefill):
     cdef int _turn(self) except -1
+    cdef int _poll(self) except -1
     cdef bint _plan(self) except -1
     cdef int _merge(self) except -1
     cdef int _remove_ended(self) noexcept

@@ -28,10 +28,12 @@ class SglangEventLoop(SglangPrefill):
 
     def _turn(self):
         """Plan a batch, begin it, and process a result."""
-        planned: cython.bint = self._plan()
+        planned: cython.bint
         before: cython.int = self.side
         kind_before: cython.int = self.last_kind
         flew: cython.bint = self.flying
+        self._poll()
+        planned = self._plan()
         if planned:
             self._launch()
         elif not flew:
@@ -54,6 +56,17 @@ class SglangEventLoop(SglangPrefill):
         self.blocks = self._used()
         if self.active() == 0:
             self._note_state(self.now)
+        return 0
+
+    def _poll(self):
+        """See the requests that have arrived, after a decode step only at one turn of `poll_every`."""
+        self.unpolled += 1
+        if self.last_kind == DECODE and self.unpolled < self.limits.poll_every:
+            return 0
+        self.unpolled = 0
+        for row in self.unseen:
+            self._wait(row)
+        self.unseen.clear()
         return 0
 
     def _used(self):
@@ -342,7 +355,10 @@ class SglangInstance(SglangEventLoop):
             self.asleep = False
         self.load += requests.tokens[row]
         self.prefill += requests.tokens[row]
-        return self._wait(row)
+        if self.limits.poll_every <= 1:
+            return self._wait(row)
+        self.unseen.append(row)
+        return 0
 
     def run(self, until):
         self.until = until
@@ -371,6 +387,8 @@ class SglangInstance(SglangEventLoop):
         if self.head < self.tail and (self.limits.preempts or not self.full):
             return False
         steps = self._steps_without_end()
+        if self.unseen:
+            steps = min(steps, self.limits.poll_every - 1 - self.unpolled)
         if steps > 0:
             steps = self._steps_that_fit(steps)
         if steps <= 0:
@@ -485,6 +503,7 @@ class SglangInstance(SglangEventLoop):
         self.now = self._planned_after(context, steps)
         self._pass_until(begin, self._seconds(context, steps))
         self.steps += steps
+        self.unpolled = (self.unpolled + steps) % max(1, self.limits.poll_every)
         while steps > 0 and self.ratio > self.limits.least_ratio:  # one by one, for equal rounding
             self.ratio = max(self.ratio - self.limits.decay, self.limits.least_ratio)
             steps -= 1

@@ -28,6 +28,7 @@ cdef struct SglangLimits:
     long long clip  # output tokens that a request is expected to have at most
     long long retract_steps
     double first_ratio, least_ratio, decay
+    long long poll_every  # turns after a decode step until arrived requests are seen
 
 
 cdef class SglangQueue(Instance):
@@ -72,6 +73,8 @@ cdef class SglangQueue(Instance):
     cdef double free_at  # when it ends
     cdef bint settled  # the last batch has all that run, and none has ended since
     cdef bint retried, asleep
+    cdef list unseen  # arrived requests that no poll has seen
+    cdef long long unpolled  # turns since the last poll
     cdef int unreported  # results since the last report to the balancer
 
     cdef int _wait(self, Py_ssize_t row) except -1

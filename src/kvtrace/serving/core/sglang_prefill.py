@@ -49,9 +49,10 @@ class SglangQueue(Instance):
         self.part_before, self.part_tokens = np.empty((2, size), dtype=np.int64)
         self.dropped, self.preempted = [], []
         self.asleep, self.ratio, self.free_at = True, self.limits.first_ratio, 0
+        self.unseen, self.unpolled = [], 0
 
     def active(self):
-        return self.tail - self.head + self.live
+        return self.tail - self.head + self.live + len(self.unseen)
 
     def _wait(self, row):
         """A request enters the queue, at its place by priority if there are priorities, else last."""

@@ -49,10 +49,13 @@ class DynamoCost:
         return terms | {
             "is_polynomial": True, "cache_tokens": cache_tokens, "decode_token_s": used_s / cache_tokens,
             "decode_square_s": self.decode_square_s / cache_tokens**2, "token_s": self.prefill_token_s,
-            "pair_s": 0.0, "step_s": 0.0, "read_s": 0.0, "overhead_s": 0.0, "request_s": 0.0,
-            "attention_pair_s": 0.0, "attention_read_s": 0.0, "exchange_s": 0.0, "expert_token_s": 0.0,
-            "expert_step_s": 0.0, "expert_share": 0.0, "window_read_s": 0.0, "window_pair_s": 0.0, "window_tokens": 0.0,
         }  # fmt: skip
+
+    front_delay_s: ClassVar[float] = 0.0
+
+    def front_s(self, tokens: np.ndarray, servers: int = 1) -> np.ndarray:
+        """Requests reach the engine when they arrive."""
+        return np.zeros(len(tokens))
 
 
 @dataclass(frozen=True)

@@ -44,6 +44,7 @@ class SglangScheduler(Scheduler):
     max_prefill_tokens: int = 16384  # a prefill with this many tokens takes no further request
     max_running_requests: int = 2048
     page_size: int | None = None  # tokens; None = the trace's block size (SGLang's own default is 1)
+    scheduler_recv_interval: int = 1  # decode steps from one look for new requests to the next
     schedule_policy: Literal["fcfs", "lpm"] = "fcfs"  # lpm: the longest cached prefix first
     schedule_conservativeness: float = 1.0  # larger: fewer requests at once, and fewer retractions
     enable_mixed_chunk: bool = False  # active requests decode in the step of a prefill
@@ -72,7 +73,9 @@ class SglangScheduler(Scheduler):
     def _check_sizes(self) -> None:
         if self.chunked_prefill_size < 1 and self.chunked_prefill_size != -1:
             raise UsageError("chunked_prefill_size must be at least 1, or -1.")
-        for name in ("max_prefill_tokens", "max_running_requests", "new_token_ratio_decay_steps"):
+        for name in (
+            "max_prefill_tokens", "max_running_requests", "new_token_ratio_decay_steps", "scheduler_recv_interval"
+        ):  # fmt: skip
             if getattr(self, name) < 1:
                 raise UsageError(f"{name} must be at least 1.")
         for name in (
@@ -160,6 +163,7 @@ class SglangScheduler(Scheduler):
             "sign": 1 if self.schedule_low_priority_values_first else -1, "ignore_eos": self.ignore_eos,
             "clip": self.clip_max_new_tokens_estimation, "retract_steps": self.retract_decode_steps,
             "first_ratio": first, "least_ratio": least, "decay": (first - least) / self.new_token_ratio_decay_steps,
+            "poll_every": self.scheduler_recv_interval,
         }  # fmt: skip
 
     def _page_size(self, block_size: int) -> int:
