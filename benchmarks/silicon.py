@@ -219,11 +219,12 @@ def lengths(row: Row, requests: int) -> tuple[np.ndarray, np.ndarray]:
 
     InferenceX: each from 80 % of the stated length to all of it, with seed 0 (utils/bench_serving/
     benchmark_serving.py @086eabbe, kimbochen/bench_serving @406abc35). The gap analysis is taken to have sent the
-    stated lengths.
+    stated lengths, or with a scatter of outputs.
     """
-    if row.cohort != "InferenceX":
-        return np.full(requests, row.isl), np.full(requests, row.osl)
     draw = np.random.RandomState(0)
+    if row.cohort != "InferenceX":
+        least, most = (round((1 + sign * row.server.get("scatter", 0)) * row.osl) for sign in (-1, 1))
+        return np.full(requests, row.isl), draw.randint(least, most + 1, requests)
     prompts, outputs = (draw.randint(int(0.8 * most), most + 1, requests) for most in (row.isl, row.osl))
     return prompts, outputs
 
@@ -246,8 +247,10 @@ def simulated(row: Row) -> tuple[float, float]:
     limits, block = step_limits(deployment), 16 if row.engine == "vllm" else 64
     scheduler: Scheduler = VllmScheduler(limits.step_tokens, limits.requests)
     if row.engine == "sglang":
-        prefill = row.server.get("prefill_tokens", 16384)
-        scheduler = SglangScheduler(limits.step_tokens, prefill, limits.requests)
+        prefill, polls = row.server.get("prefill_tokens", 16384), row.server.get("recv", 1)
+        if polls == "load":
+            polls = 30 if row.concurrency >= 16 else 10
+        scheduler = SglangScheduler(limits.step_tokens, prefill, limits.requests, scheduler_recv_interval=polls)
     tokens = kv_room(deployment).tokens or 0
     run = closed_loop(
         load(row, PROMPTS * row.concurrency, block), step_cost(roofline_of(deployment)),

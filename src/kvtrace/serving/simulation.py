@@ -57,6 +57,7 @@ class StepCost:
     exchange_s: float = 0.0
     bulk_exchange_s: float = 0.0
     bulk_exchange_step_s: float = 0.0
+    bulk_exchange_tokens: float = 0.0  # not a time
     expert_token_s: float = 0.0
     expert_step_s: float = 0.0
     expert_share: float = 0.0  # not a time: from 0 to 1

@@ -92,7 +92,7 @@ def calibrate(
     Raises:
         UsageError: An argument is not valid, the parts are too small, or SciPy is not installed.
     """
-    roofline = roofline_of(deployment)
+    roofline = roofline_of(deployment).ideal  # a fit takes the place of the terms
     if not 0 <= holdout < 1:
         raise UsageError("--holdout must be at least 0 and below 1.")
     fitted = np.arange(len(recording)) < round((1 - holdout) * len(recording))

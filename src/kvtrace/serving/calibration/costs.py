@@ -36,12 +36,16 @@ def roofline_cost(roofline: Roofline) -> StepCost:
     return StepCost(
         token_s=roofline.seconds_per_dense_token, step_s=roofline.seconds_per_step,
         request_s=roofline.seconds_per_request,
-        overhead_s=roofline.head_s + roofline.step_overhead_s + roofline.exchange_s_per_step,
+        overhead_s=roofline.head_s + roofline.fixed_s + roofline.exchange_s_per_step,
         attention_pair_s=roofline.seconds_per_pair, attention_read_s=roofline.seconds_per_cached_token,
-        exchange_s=roofline.exchange_s_per_token, expert_token_s=roofline.seconds_per_expert_token,
+        exchange_s=roofline.exchange_s_per_token, bulk_exchange_s=roofline.bulk_exchange_s_per_token,
+        bulk_exchange_step_s=roofline.bulk_exchange_s_per_step,
+        bulk_exchange_tokens=roofline.bulk_exchange_tokens, expert_token_s=roofline.seconds_per_expert_token,
         expert_step_s=roofline.seconds_for_experts, expert_share=roofline.model.expert_share,
         window_read_s=roofline.seconds_per_window_token, window_pair_s=roofline.seconds_per_window_pair,
-        window_tokens=roofline.model.window_tokens,
+        window_tokens=roofline.model.window_tokens, launch_s=roofline.terms.launch_s,
+        graph_tokens=roofline.terms.graph_tokens, front_request_s=roofline.terms.front_request_s,
+        front_token_s=roofline.terms.front_token_s, front_delay_s=roofline.terms.front_delay_s,
     )  # fmt: skip
 
 
@@ -334,7 +338,7 @@ class Costs:
         """
         here = self.roofline
         shape = here.model if model is None else model if isinstance(model, ModelShape) else model_shape(model)
-        overhead = here.step_overhead_s * shape.layers / here.model.layers
+        overhead = here.fixed_s * shape.layers / here.model.layers
         free, exchange = start_terms(replace(here, link=NO_TIME)), exchange_terms(here)
         multiples = {
             name: max((self.terms[name] - exchange[name]) / free[name], LEAST)

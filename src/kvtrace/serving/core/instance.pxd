@@ -37,6 +37,7 @@ cdef struct StepCost:  # seconds
     double exchange_s  # per token, between GPUs
     double bulk_exchange_s  # per token, by the way for large steps, if that takes less; 0 = there is none
     double bulk_exchange_step_s  # fixed, of that way
+    double bulk_exchange_tokens  # steps of more tokens take it even if it takes longer; 0 = none do
     double expert_token_s  # per token, to compute its routed experts
     double expert_step_s  # to read all routed experts
     double expert_share  # of the routed experts that a token uses

@@ -79,9 +79,12 @@ def expert_seconds(cost, tokens):
 
 def exchange_seconds(cost, tokens):
     """Seconds of what GPUs exchange for the tokens of a step, without the fixed ones of small steps."""
+    bulk: cython.double
     seconds: cython.double = cost.exchange_s * tokens
     if cost.bulk_exchange_s > 0:
-        seconds = min(seconds, cost.bulk_exchange_step_s + cost.bulk_exchange_s * tokens)
+        bulk = cost.bulk_exchange_step_s + cost.bulk_exchange_s * tokens
+        if bulk < seconds or 0 < cost.bulk_exchange_tokens < tokens:
+            seconds = bulk
     return seconds
 
 
@@ -438,7 +441,7 @@ LEAST = cython.declare(cython.double, 1 - 1e-9)  # sums of steps are rounded
 # the terms of a cost; each kind of cost has some of them
 NOTHING = dict.fromkeys((
     "token_s", "pair_s", "step_s", "read_s", "overhead_s", "request_s", "attention_pair_s", "attention_read_s",
-    "exchange_s", "bulk_exchange_s", "bulk_exchange_step_s", "expert_token_s", "expert_step_s", "expert_share",
+    "exchange_s", "bulk_exchange_s", "bulk_exchange_step_s", "bulk_exchange_tokens", "expert_token_s", "expert_step_s", "expert_share",
     "window_read_s", "window_pair_s", "window_tokens", "launch_s", "graph_tokens", "is_polynomial", "prefill_square_s",
     "prefill_token_s", "prefill_step_s", "decode_square_s", "decode_token_s", "decode_step_s", "cache_tokens",
 ), 0)  # fmt: skip

@@ -85,18 +85,44 @@ class Link:
     """
 
     bytes_per_s: float = 24.7e9  # that an all-reduce reaches on each GPU, the bus bandwidth of nccl-tests
-    latency_s: float = 20e-6  # of an all-reduce
+    latency_s: float = 20e-6  # of an all-reduce by a ring
+    peer_bytes_per_s: float | None = None  # at which a GPU reads from another one; None: engines do not use that
+    peer_latency_s: float = 10e-6  # of an all-reduce in which each GPU reads all that the others have
+    peer_gpus: int = 8  # the most GPUs for which engines use it
+    peer_bytes: float = 8 << 20  # the most bytes of an all-reduce for which they do
 
     def __post_init__(self) -> None:
         number("a link's bytes_per_s", self.bytes_per_s, 1, 1e30)
         number("a link's latency_s", self.latency_s, 0, 3600)
+        number("a link's peer_latency_s", self.peer_latency_s, 0, 3600)
+        number("a link's peer_gpus", self.peer_gpus, 0, 1e6)
+        number("a link's peer_bytes", self.peer_bytes, 1, 1e18)
+        if self.peer_bytes_per_s is not None:
+            number("a link's peer_bytes_per_s", self.peer_bytes_per_s, 1, 1e30)
 
     def all_reduce_s(self, size: float, gpus: int) -> float:
-        """Seconds of an all-reduce of `size` bytes by a ring of GPUs: each sends 2 (n - 1) / n of them."""
-        return self.latency_s + 2 * (gpus - 1) / gpus * size / self.bytes_per_s if gpus > 1 else 0.0
+        """Seconds of an all-reduce of `size` bytes, by the faster of its ways; above `peer_bytes` by a ring.
+
+        In a ring each GPU sends 2 (n - 1) / n of the bytes. With peer access, each reads the bytes of all others.
+        """
+        ways = [fixed + slope * size for fixed, slope in self.ways(gpus)]
+        return (ways[-1] if size > self.peer_bytes else min(ways)) if ways else 0.0
+
+    def ways(self, gpus: int) -> list[tuple[float, float]]:
+        """Of each way of an all-reduce: its fixed seconds, and seconds per byte; the ring is last."""
+        if gpus < 2:
+            return []
+        ring = (self.latency_s, 2 * (gpus - 1) / gpus / self.bytes_per_s)
+        if self.peer_bytes_per_s is None or gpus > self.peer_gpus:
+            return [ring]
+        return [(self.peer_latency_s, (gpus - 1) / self.peer_bytes_per_s), ring]
 
 
-LINKS = {name: Link(row["bytes_per_s"], row["latency_s"]) for name, row in FIGURES["links"].items()}
+def _link(row: dict[str, Any]) -> Link:
+    return Link(**{name: value for name, value in row.items() if name != "sources"})
+
+
+LINKS = {name: _link(row) for name, row in FIGURES["links"].items()}
 PCIE = Link()  # PCIe 4.0 with 16 lanes and peer access
 
 
@@ -124,6 +150,7 @@ class Gpu:
     matmul_share: float = 0.8  # of `flops` that BF16 products reach; the default is the median of the table
     bandwidth_share: float = 0.9  # of `bandwidth` that streaming reaches
     fp8_flops: float | None = None  # dense FP8 FLOP a second; None: it computes FP8 weights in BF16
+    fp4_flops: float | None = None  # dense FP4 FLOP a second; None: it computes FP4 weights in BF16
     link: Link = PCIE  # to the other GPUs of an instance
 
     def __post_init__(self) -> None:
@@ -131,8 +158,9 @@ class Gpu:
             raise UsageError("A GPU's name must be a text.")
         for field, greatest in (("flops", 1e30), ("bandwidth", 1e30), ("memory", 1e18)):
             number(f"a GPU's {field}", getattr(self, field), 1, greatest)
-        if self.fp8_flops is not None:
-            number("a GPU's fp8_flops", self.fp8_flops, 1, 1e30)
+        for field in ("fp8_flops", "fp4_flops"):
+            if getattr(self, field) is not None:
+                number(f"a GPU's {field}", getattr(self, field), 1, 1e30)
         number("a GPU's price_per_hour", self.price_per_hour, 0, 1e9)
         for field in ("matmul_share", "bandwidth_share"):
             number(f"a GPU's {field}", getattr(self, field), 1e-6, 1)

@@ -3,11 +3,12 @@
     seconds = max(seconds_per_dense_token * new tokens, seconds_per_step)
             + max(seconds_per_expert_token * new tokens, seconds_for_experts * share of the experts that they use)
             + seconds_per_pair * (n**2 - p**2) + seconds_per_cached_token * KV tokens touched
-            + exchange_s_per_token * new tokens + exchange_s_per_step + head_s + step_overhead_s
+            + all-reduces + head_s + step_overhead_s + seconds_per_request * requests
 
 with p = cached tokens of a request and n = p + its new tokens; the requests of a step add up. The products overlap with
 the reading of their weights; attention, the head and the all-reduces of tensor parallelism run in kernels of their own.
-Shares of the peaks are public measurements (docs/serving/models.md).
+An all-reduce takes the faster of two ways: one for few tokens, one for many. Shares of the peaks are public
+measurements, and what engines and kernels add is a fit to others (step_terms.py, docs/serving/models.md).
 """
 
 from __future__ import annotations
@@ -21,11 +22,15 @@ from ..._base.errors import UsageError
 from ..models.layers import growing_bytes, rank_layers
 from ..models.shape import ModelShape, model_shape
 from .gpus import ACTIVATION_BYTES, ALL_REDUCES, Gpu, Link, columns, gpu, number
+from .step_terms import IDEAL, StepTerms, step_terms
 
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike
 
     from ..deployment import Deployment
+
+
+PLAIN_BYTES, NVFP4_BYTES = 2.0, 0.5625  # of a parameter; NVFP4 has a byte of scale for 16 values
 
 
 @dataclass(frozen=True)
@@ -47,9 +52,10 @@ class Roofline:
     gpus: int = 1
     compute_share: float | None = None  # of peak FLOP/s; None = the GPU's matmul_share
     bandwidth_share: float | None = None  # of peak bytes/s that weights and activations reach; None = the GPU's
-    step_overhead_s: float = 0.002  # scheduling, launches, sampling
+    step_overhead_s: float | None = None  # scheduling, launches, sampling; None = that of the terms
     attention_bandwidth_share: float = 0.66  # of peak bytes/s that attention reaches when it reads cached KV
     link: Link | None = None  # between the GPUs; None = the GPU's
+    terms: StepTerms = IDEAL  # what engine and kernels add; `roofline_of` has those of a deployment
 
     def __post_init__(self) -> None:
         if type(self.gpus) is not int or not 1 <= self.gpus <= 1_000_000:
@@ -57,7 +63,8 @@ class Roofline:
         for name in ("compute_share", "bandwidth_share", "attention_bandwidth_share"):
             if getattr(self, name) is not None or name == "attention_bandwidth_share":
                 number(name, getattr(self, name), 1e-6, 1)
-        number("step_overhead_s", self.step_overhead_s, 0, 3600)
+        if self.step_overhead_s is not None:
+            number("step_overhead_s", self.step_overhead_s, 0, 3600)
         if self.link is not None and not isinstance(self.link, Link):
             raise UsageError("link must be a Link.")
 
@@ -72,6 +79,16 @@ class Roofline:
         return self.gpu.bandwidth_share if self.bandwidth_share is None else self.bandwidth_share
 
     @property
+    def fixed_s(self) -> float:
+        """What each step takes beside the work on its tokens: `step_overhead_s`, or that of the terms."""
+        return self.terms.step_s if self.step_overhead_s is None else self.step_overhead_s
+
+    @property
+    def ideal(self) -> Roofline:
+        """The same model and GPUs without the terms of an engine and its kernels."""
+        return replace(self, terms=IDEAL)
+
+    @property
     def seconds_per_token(self) -> float:
         """Time per token: 2 FLOP for each parameter of its layers, and the activations between the products."""
         return self.seconds_per_dense_token + self.seconds_per_expert_token
@@ -80,12 +97,14 @@ class Roofline:
     def seconds_per_dense_token(self) -> float:
         """`seconds_per_token` without the products of the routed experts."""
         dense = self.model.matrix_parameters - self.model.expert_share * self.model.expert_parameters
-        return 2 * dense / self._product_flops + self.model.activation_bytes_per_token / self._bandwidth
+        products = 2 * dense * self._seconds_per_flop(self.model.stored_bytes[0])
+        return products + self.model.activation_bytes_per_token / self._bandwidth
 
     @property
     def seconds_per_expert_token(self) -> float:
         """The time per token of the products of its routed experts."""
-        return 2 * self.model.expert_share * self.model.expert_parameters / self._product_flops
+        flop = 2 * self.model.expert_share * self.model.expert_parameters
+        return flop * self._seconds_per_flop(self.model.stored_bytes[1]) * self.terms.expert_products
 
     @property
     def seconds_per_pair(self) -> float:
@@ -104,18 +123,18 @@ class Roofline:
 
     @property
     def seconds_per_request(self) -> float:
-        """Memory time per request of a step: its states are read and written."""
-        return 2 * self.model.state_bytes / self._cache_bandwidth
+        """Time per request of a step: its states are read and written, and what the terms have."""
+        return 2 * self.model.state_bytes / self._cache_bandwidth + self.terms.request_s
 
     @property
     def seconds_per_step(self) -> float:
         """Memory time per step: the layers, without routed experts, are read once for the whole batch."""
-        return (self.model.matrix_bytes - self.model.expert_bytes) / self._bandwidth
+        return self.terms.dense_read * (self.model.matrix_bytes - self.model.expert_bytes) / self._bandwidth
 
     @property
     def seconds_for_experts(self) -> float:
         """Memory time of a step whose tokens use all routed experts."""
-        return self.model.expert_bytes / self._bandwidth
+        return self.terms.expert_read * self.model.expert_bytes / self._bandwidth
 
     @property
     def reached_link(self) -> Link:
@@ -124,13 +143,40 @@ class Roofline:
 
     @property
     def exchange_s_per_token(self) -> float:
-        """Time per token of the all-reduces, two a layer; 0 on one GPU."""
-        return self._exchange(self.model.hidden * ACTIVATION_BYTES) - self._exchange(0)
+        """Time per token of the all-reduces, two a layer, by the way for few tokens; 0 on one GPU."""
+        return self._exchanges[0][1]
 
     @property
     def exchange_s_per_step(self) -> float:
-        """Time per step of the all-reduces, without that of their bytes; 0 on one GPU."""
-        return self._exchange(0)
+        """Time per step of the all-reduces by that way, without that of their bytes; 0 on one GPU."""
+        return self._exchanges[0][0]
+
+    @property
+    def bulk_exchange_s_per_token(self) -> float:
+        """As `exchange_s_per_token`, by the way for many tokens; 0 if there is one way."""
+        return self._exchanges[-1][1] if len(self._exchanges) > 1 else 0.0
+
+    @property
+    def bulk_exchange_s_per_step(self) -> float:
+        """What that way takes per step beyond `exchange_s_per_step`; 0 if there is one way."""
+        return self._exchanges[-1][0] - self._exchanges[0][0]
+
+    @property
+    def bulk_exchange_tokens(self) -> float:
+        """Steps of more tokens exchange by the way for many tokens even if it takes longer; 0 if there is one way."""
+        return self.reached_link.peer_bytes / self._exchange_bytes if len(self._exchanges) > 1 else 0.0
+
+    @property
+    def _exchange_bytes(self):
+        return self.model.hidden * ACTIVATION_BYTES
+
+    @property
+    def _exchanges(self):
+        """Of each way of the all-reduces of a step: seconds, and seconds per token."""
+        count, size = ALL_REDUCES * self.model.layers, self._exchange_bytes
+        return [(count * fixed, count * size * each) for fixed, each in self.reached_link.ways(self.gpus)] or [
+            (0.0,) * 2
+        ]
 
     @property
     def head_s(self) -> float:
@@ -157,7 +203,8 @@ class Roofline:
         new, cached = columns(new=new, cached=cached)
         windows = self.seconds_per_window_pair * self._window_squares(new, cached)
         windows += self.seconds_per_window_token * np.minimum(new + cached, self.model.window_tokens)
-        return self._step_s(new, _squares(new, cached), new + cached) + windows + self.seconds_per_request
+        step = self._step_s(new, _squares(new, cached), new + cached) + windows + self.seconds_per_request
+        return np.where(new > self.terms.graph_tokens, np.maximum(step, self.terms.launch_s), step)[()]
 
     def decode_step_s(self, batch: ArrayLike, kv_tokens: ArrayLike) -> Any:
         """Seconds of a decode step of a batch whose contexts hold `kv_tokens` in total; each request gets one token.
@@ -211,29 +258,36 @@ class Roofline:
         touched = 1 - (1 - self.model.expert_share) ** new
         experts = np.maximum(self.seconds_per_expert_token * new, self.seconds_for_experts * touched)
         attention = self.seconds_per_pair * squares + self.seconds_per_cached_token * kv_tokens
-        exchange = self.exchange_s_per_token * new + self.exchange_s_per_step
-        return products + experts + attention + exchange + (self.head_s + self.step_overhead_s)
-
-    def _exchange(self, size):
-        """Seconds of the all-reduces of a step, of `size` bytes each."""
-        return ALL_REDUCES * self.model.layers * self.reached_link.all_reduce_s(size, self.gpus)
+        ways = [fixed + each * new for fixed, each in self._exchanges]
+        if len(ways) > 1:
+            ways[0] = np.where(new > self.bulk_exchange_tokens, ways[1], np.minimum(*ways))
+        exchange = ways[0]
+        return products + experts + attention + exchange + (self.head_s + self.fixed_s)
 
     def _window_squares(self, new, cached):
         return self.model.window_squares(cached + new) - self.model.window_squares(cached)
 
     @property
     def _saved_s_per_token(self):
-        return self.seconds_per_token + self.exchange_s_per_token
+        return self.seconds_per_token + self._exchanges[-1][1]
 
     @property
     def _flops(self):
         return self.gpu.flops * self.gpus * self.reached_compute_share
 
-    @property
-    def _product_flops(self):
-        """FLOP/s of products with weights, which GPUs with FP8 do in FP8 if the weights are FP8."""
-        peak = self.gpu.fp8_flops if self.model.fp8 and self.gpu.fp8_flops else self.gpu.flops
-        return peak * self.gpus * self.reached_compute_share
+    def _seconds_per_flop(self, stored):
+        """Seconds of a FLOP with weights of so many bytes each in the mean, in the dtype that the GPU multiplies them in.
+
+        A GPU with FP8 or FP4 multiplies such weights as they are, the others in BF16. Of a mean between those of NVFP4
+        and of BF16, the share of each follows.
+        """
+        model, gpu, terms = self.model, self.gpu, self.terms
+        if model.fp8 and gpu.fp8_flops:
+            return terms.fp8_products * self.gpu.flops / gpu.fp8_flops / self._flops
+        if model.fp4 and gpu.fp4_flops and stored < PLAIN_BYTES:
+            share = min((PLAIN_BYTES - stored) / (PLAIN_BYTES - NVFP4_BYTES), 1.0)
+            return (1 - share + share * terms.fp4_products * gpu.flops / gpu.fp4_flops) / self._flops
+        return 1 / self._flops
 
     @property
     def _bandwidth(self):
@@ -251,7 +305,8 @@ def roofline_of(deployment: Deployment) -> Roofline:
         raise UsageError("--gpu needs --model.")
     if deployment.gpu is None:
         raise UsageError(f"Give the GPU of {deployment.model_name}: --gpu, or Deployment(gpu=...).")
-    return Roofline(deployed_shape(deployment), gpu(deployment.gpu), deployment.gpus_per_instance)
+    shape, device = deployed_shape(deployment), gpu(deployment.gpu)
+    return Roofline(shape, device, deployment.gpus_per_instance, terms=step_terms(deployment, shape, device))
 
 
 def deployed_shape(deployment: Deployment) -> ModelShape:

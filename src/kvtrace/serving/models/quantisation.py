@@ -124,6 +124,11 @@ class Quantisation:
         """Whether most products read FP8, which GPUs may multiply as it is."""
         return self.default is not None and self.default.is_float
 
+    @property
+    def is_fp4(self) -> bool:
+        """Whether products, or those of routed experts, read NVFP4 or MXFP4, which some GPUs multiply as it is."""
+        return self.default in (NVFP4, MXFP4) or self.experts in (NVFP4, MXFP4)
+
 
 DTYPES = {"bf16": "bfloat16", "fp16": "float16", "half": "float16", "fp32": "float32", "float": "float32"}
 STORED: dict[str, dict[str, Any]] = {  # name of --weights-dtype -> the quantization_config that it stands for

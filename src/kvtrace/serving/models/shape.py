@@ -50,6 +50,7 @@ class ModelShape:
     expert_intermediate: int = 0  # width of one expert
     shared_intermediate: int = 0  # total width of the experts that every token passes
     fp8: bool = False  # the weights are FP8, so that GPUs which can multiply in FP8 do
+    fp4: bool = False  # weights, or those of routed experts, are NVFP4 or MXFP4
     expert_bytes_per_parameter: float = 0.0  # of routed experts; 0 = as the other parameters
     query_gate: bool = False  # attention has a gate as wide as its queries
     window_layers: int = 0  # layers of attention that see at most `window` tokens
@@ -181,6 +182,14 @@ class ModelShape:
         return self._bytes(self.expert_parameters, self.expert_parameters)
 
     @property
+    def stored_bytes(self) -> tuple[float, float]:
+        """Mean bytes of a parameter of the layers, without routed experts, and of one of these."""
+        if not self.layer_parameters:
+            return self.bytes_per_parameter, self.expert_bytes_per_parameter or self.bytes_per_parameter
+        dense = self.layer_bytes / self.layer_parameters
+        return dense, self.routed_bytes / self.routed_parameters if self.routed_parameters else dense
+
+    @property
     def expert_share(self) -> float:
         """The share of the routed experts that one token uses; 0 without experts."""
         return self.experts_per_token / self.experts if self.experts else 0.0
@@ -305,6 +314,7 @@ def model_shape(
         kv_bytes_per_token=growing_bytes(cache),
         bytes_per_parameter=rules.plain_bytes,
         fp8=rules.is_fp8,
+        fp4=rules.is_fp4,
         tied=not matrices.head,
         gated=is_gated(fields),
         query_gate=query_gate(fields),

@@ -1,0 +1,87 @@
+"""What a step takes beside its products and its reading: engines, kernels, and servers; a fit to public measurements.
+
+Each figure was fitted to the development half of benchmarks/silicon.py (597 closed loops of vLLM 0.10 to 0.19 and of
+SGLang 0.5 on H100, H200 and B200). docs/serving/models.md has the terms, what a term gains, and the errors on the other
+half. A Roofline without terms has the peaks of its GPU alone.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from ..deployment import Deployment
+from ..models.shape import ModelShape
+from .gpus import Gpu
+
+
+@dataclass(frozen=True)
+class StepTerms:
+    """Seconds, and multiples of ideal times; the defaults are the ideal ones."""
+
+    step_s: float = 0.002  # each step: scheduling, input preparation, sampling, kernels of each layer
+    request_s: float = 0.0  # each request of a step: attention's metadata, sampling, output
+    dense_read: float = 1.0  # multiple of the time to read weights that are not routed experts
+    expert_read: float = 1.0  # likewise of routed experts
+    fp8_products: float = 1.0  # multiple of the time of products in FP8
+    fp4_products: float = 1.0
+    expert_products: float = 1.0  # likewise of routed experts, on top
+    launch_s: float = 0.0  # the least of a step with prompts: kernels that no CUDA graph launches
+    graph_tokens: int = 0  # the most tokens of a step with prompts that a CUDA graph covers
+    front_request_s: float = 0.0  # of the API server, for one request after another
+    front_token_s: float = 0.0  # likewise, per prompt token
+    front_delay_s: float = 0.0  # from a client to the engine and back, beside that
+
+
+IDEAL = StepTerms()
+
+SYNCHRONOUS_S = 1.8e-3  # vLLM before 0.14 plans a step when the one before has ended (vllm, pull request 27614)
+HOST_S = {"vllm": 0.57e-3, "sglang": 1.0e-3}
+LAYER_S = 8.0e-6  # gaps between the kernels of a layer
+QUANTISED_LAYER_S = 21e-6  # the kernels that quantise activations before products in FP8 and FP4
+EXPERT_LAYER_S = 46e-6  # routing, sorting, and a floor of the kernels
+LATENT_LAYER_S = 43e-6  # latent attention's extra products
+INDEXER_LAYER_S = 30e-6
+STATE_LAYER_S = 21e-6
+REQUEST_S = 11e-6
+LAUNCH_S = {"vllm": (0.0, 0.0), "sglang": (0.95e-3, 0.95e-3)}  # of a layer, and of its experts
+GRAPH_TOKENS = {"vllm": 512, "sglang": 0}
+FRONT_REQUEST_S, FRONT_TOKEN_S = 2.0e-3, 5.0e-6
+FRONT_DELAY_S = {"vllm": 6.0e-3, "sglang": 17e-3}
+HBM_BYTES_PER_S = 3e12  # from here on products of a step are too small to use all of the bandwidth
+DENSE_READ = (1.09, 1.30)  # Hopper, Blackwell
+EXPERT_READ = (1.16, 0.95)  # 16 and 8 bits, and 4 bits in kernels of Blackwell
+FP8_PRODUCTS, FP4_PRODUCTS = 2.2, 1.7
+EXPERT_PRODUCTS = {"vllm": 5.4, "sglang": 12.4}
+
+
+def step_terms(deployment: Deployment, model: ModelShape, gpu: Gpu) -> StepTerms:
+    """The terms of an engine, its version, a model and a GPU; engines other than SGLang count as vLLM."""
+    engine = "sglang" if deployment.engine == "sglang" else "vllm"
+    dense_bytes, expert_bytes = model.stored_bytes
+    latent = model.layers if model.kv_lora_rank else 0
+    kernels = (
+        LAYER_S * model.layers + (QUANTISED_LAYER_S * model.layers if dense_bytes < 1.5 else 0)
+        + EXPERT_LAYER_S * model.moe_layers + LATENT_LAYER_S * latent + INDEXER_LAYER_S * model.indexer_layers
+        + STATE_LAYER_S * model.mixer_layers
+    )  # fmt: skip
+    host = SYNCHRONOUS_S if engine == "vllm" and _is_before(deployment.engine_version, (0, 14)) else HOST_S[engine]
+    layer, experts = LAUNCH_S[engine]
+    is_fast, is_blackwell = gpu.bandwidth >= HBM_BYTES_PER_S, gpu.fp4_flops is not None
+    return StepTerms(
+        step_s=host + kernels, request_s=REQUEST_S, dense_read=DENSE_READ[is_blackwell] if is_fast else 1.0,
+        expert_read=EXPERT_READ[is_blackwell and expert_bytes < 1], fp8_products=FP8_PRODUCTS,
+        fp4_products=FP4_PRODUCTS, expert_products=EXPERT_PRODUCTS[engine],
+        launch_s=layer * model.layers + experts * model.moe_layers, graph_tokens=GRAPH_TOKENS[engine],
+        front_request_s=FRONT_REQUEST_S, front_token_s=FRONT_TOKEN_S, front_delay_s=FRONT_DELAY_S[engine],
+    )  # fmt: skip
+
+
+def _is_before(version: str | None, bound: tuple[int, int]) -> bool:
+    """Whether a version is known, and older.
+
+    >>> _is_before("0.12.0", (0, 14)), _is_before("0.19.0", (0, 14)), _is_before(None, (0, 14))
+    (True, False, False)
+    """
+    parts = re.match(r"(\d+)\.(\d+)", version or "")
+    return parts is not None and (int(parts[1]), int(parts[2])) < bound
