@@ -347,9 +347,9 @@ def test_llama_70b_on_four_h100_decodes_by_the_facts():
     # layers and head at 0.9 of 4 x 3.35 TB/s: 139.0e9 B, 11.52 ms; KV at 0.66: 327,680 B x 10,001, 0.37 ms; 2 ms on top
     roofline = Roofline(model_shape(MODELS["llama-3-70b"]), GPUS["h100"], 4, link=Link(1e30, 0))
     assert roofline.decode_step_s(1, 10_000) == pytest.approx(0.0139, abs=2e-5)
-    # 160 all-reduces of 10 us, and of 1.5 x 16,384 bytes at 370 GB/s: 1.6 and 0.01 ms
+    # 160 all-reduces of 10 us, in which each GPU reads 3 x 16,384 bytes at 450 GB/s: 1.6 and 0.02 ms
     linked = replace(roofline, link=None)
-    assert linked.decode_step_s(1, 10_000) - roofline.decode_step_s(1, 10_000) == pytest.approx(1.6106e-3, rel=1e-3)
+    assert linked.decode_step_s(1, 10_000) - roofline.decode_step_s(1, 10_000) == pytest.approx(1.6175e-3, rel=1e-3)
 
 
 def test_what_gpus_exchange_by_hand():
@@ -360,6 +360,21 @@ def test_what_gpus_exchange_by_hand():
     alone = replace(roofline, link=Link(1e30, 0))
     assert roofline.prefill_s(5) - alone.prefill_s(5) == pytest.approx(2 + 5 * 4 * (4 / 3) * 16 / 100)
     assert replace(roofline, gpus=1).exchange_s_per_token == replace(roofline, gpus=1).exchange_s_per_step == 0
+
+
+def test_an_all_reduce_takes_the_faster_of_two_ways_and_a_ring_above_a_size():
+    link = Link(100, 0.5, peer_bytes_per_s=40, peer_latency_s=0.1, peer_bytes=1000)
+    assert link.ways(1) == [] and link.ways(9) == [(0.5, pytest.approx(2 * 8 / 9 / 100))]
+    # each of 2 GPUs reads all bytes of the other at 40 bytes a second, or sends half of them twice at 100
+    assert link.all_reduce_s(10, 2) == pytest.approx(0.1 + 10 / 40) and link.all_reduce_s(80, 2) == pytest.approx(1.3)
+    slow = replace(link, latency_s=100)
+    assert slow.all_reduce_s(1000, 2) == pytest.approx(0.1 + 25) and slow.all_reduce_s(1001, 2) == pytest.approx(110.01)
+    # 2 layers, two all-reduces each; 16 bytes a token: 62.5 tokens are 1000 bytes
+    roofline = Roofline(model_shape(SMALL), SLOW, 2, link=slow)
+    alone = replace(roofline, link=Link(1e30, 0))
+    extra = [roofline.prefill_s(tokens) - alone.prefill_s(tokens) for tokens in (62, 63)]
+    assert extra == pytest.approx([4 * (0.1 + 62 * 16 / 40), 4 * (100 + 63 * 16 / 100)])
+    assert roofline.bulk_exchange_tokens == 62.5 and roofline.bulk_exchange_s_per_step == pytest.approx(4 * 99.9)
 
 
 def test_the_experts_of_a_step_are_those_that_its_tokens_use():
@@ -398,12 +413,13 @@ def test_a_step_is_its_products_or_weights_and_then_attention_and_the_head(roofl
     dense, experts = roofline.seconds_per_dense_token * new, roofline.seconds_per_expert_token * new
     pairs = roofline.seconds_per_pair * (n**2 - cached**2)
     read = roofline.seconds_for_experts * (1 - (1 - roofline.model.expert_share) ** new)
-    exchange = roofline.exchange_s_per_token * new
-    alone = roofline.seconds_per_cached_token * n + roofline.head_s + roofline.step_overhead_s
-    alone += exchange + roofline.exchange_s_per_step
+    count, size = 2 * roofline.model.layers, 2 * roofline.model.hidden
+    alone = roofline.seconds_per_cached_token * n + roofline.head_s + roofline.fixed_s
+    alone += count * roofline.reached_link.all_reduce_s(size * new, roofline.gpus)
     expected = max(dense, roofline.seconds_per_step) + max(experts, read) + pairs + alone
     assert roofline.prefill_s(new, cached) == pytest.approx(expected, rel=1e-12)
-    assert roofline.compute_s(new, cached) == pytest.approx(dense + experts + exchange + pairs, rel=1e-12)
+    ring = (roofline.bulk_exchange_s_per_token or roofline.exchange_s_per_token) * new  # what many tokens take
+    assert roofline.compute_s(new, cached) == pytest.approx(dense + experts + ring + pairs, rel=1e-12)
 
 
 @given(rooflines, counts, counts, counts)
@@ -653,8 +669,8 @@ def test_each_gpu_has_its_figures_in_the_manual():
     manual = (Path(__file__).parents[2] / "docs/serving/models.md").read_text(encoding="utf-8")
     for name, row in GPUS.items():
         figures = FIGURES["gpus"][name]
-        fp8 = f"{row.fp8_flops / 1e12:g}" if row.fp8_flops else "-"
-        peaks = f"{row.flops / 1e12:g}|{fp8}|{row.bandwidth / 1e12:g}|{row.memory / 1e9:.1f}|{figures['link']}|"
+        low = "|".join(f"{peak / 1e12:g}" if peak else "-" for peak in (row.fp8_flops, row.fp4_flops))
+        peaks = f"{row.flops / 1e12:g}|{low}|{row.bandwidth / 1e12:g}|{row.memory / 1e9:.1f}|{figures['link']}|"
         shares = f"{row.matmul_share:.1%}|{row.bandwidth_share:.1%}|".replace("%", " %")
         line = f"|`{name}` ({figures['label']})|{peaks}{shares}{row.price_per_hour:.2f}|"
         assert manual.splitlines().count(line) == 1, line
@@ -663,7 +679,9 @@ def test_each_gpu_has_its_figures_in_the_manual():
 def test_each_link_has_its_figures_in_the_manual():
     manual = (Path(__file__).parents[2] / "docs/serving/models.md").read_text(encoding="utf-8")
     for name, link in LINKS.items():
-        line = f"| `{name}` | {link.bytes_per_s / 1e9:.1f} | {1e6 * link.latency_s:.0f} |"
+        peer = link.peer_bytes_per_s
+        direct = f"{peer / 1e9:.0f} | {1e6 * link.peer_latency_s:g} | {link.peer_gpus}" if peer else "- | - | -"
+        line = f"| `{name}` | {link.bytes_per_s / 1e9:.1f} | {1e6 * link.latency_s:.0f} | {direct} |"
         assert sum(one.startswith(line) for one in manual.splitlines()) == 1, line
 
 
@@ -672,7 +690,7 @@ def test_each_figure_has_a_source_and_each_source_a_figure():
     for name, row in FIGURES["gpus"].items():
         figures = row.keys() - {"label", "sources"}
         assert figures == row["sources"].keys(), name
-        assert figures == {field.name for field in fields(Gpu)} - {"name"} - ({"fp8_flops"} - row.keys()), name
+        assert figures == {field.name for field in fields(Gpu)} - {"name"} - ({"fp8_flops", "fp4_flops"} - row.keys()), name
         used |= set(row["sources"].values())
     for row in FIGURES["links"].values():
         assert row["sources"]
@@ -694,7 +712,7 @@ def test_a_file_may_name_a_link(tmp_path):
     assert (gpu(path).link, gpu(path).fp8_flops) == (LINKS["nvlink-4"], 2e15)
     for wrong in ('"carrier-pigeon"', "5", '{"bytes_per_s": 1}'):
         path.write_text(f'{{{figures}, "link": {wrong}}}')
-        with pytest.raises(UsageError, match="is not a link. Try pcie-5, pcie-4"):
+        with pytest.raises(UsageError, match="is not a link. Try pcie-5, pcie-5-amd, pcie-4"):
             gpu(path)
     for wrong in ({"link": "pcie-5"}, {"fp8_flops": -1}):
         with pytest.raises(UsageError, match="a GPU's"):

@@ -441,9 +441,10 @@ LEAST = cython.declare(cython.double, 1 - 1e-9)  # sums of steps are rounded
 # the terms of a cost; each kind of cost has some of them
 NOTHING = dict.fromkeys((
     "token_s", "pair_s", "step_s", "read_s", "overhead_s", "request_s", "attention_pair_s", "attention_read_s",
-    "exchange_s", "bulk_exchange_s", "bulk_exchange_step_s", "bulk_exchange_tokens", "expert_token_s", "expert_step_s", "expert_share",
-    "window_read_s", "window_pair_s", "window_tokens", "launch_s", "graph_tokens", "is_polynomial", "prefill_square_s",
-    "prefill_token_s", "prefill_step_s", "decode_square_s", "decode_token_s", "decode_step_s", "cache_tokens",
+    "exchange_s", "bulk_exchange_s", "bulk_exchange_step_s", "bulk_exchange_tokens", "expert_token_s", "expert_step_s",
+    "expert_share", "window_read_s", "window_pair_s", "window_tokens", "launch_s", "graph_tokens", "is_polynomial",
+    "prefill_square_s", "prefill_token_s", "prefill_step_s", "decode_square_s", "decode_token_s", "decode_step_s",
+    "cache_tokens",
 ), 0)  # fmt: skip
 
 

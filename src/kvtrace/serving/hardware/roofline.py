@@ -276,7 +276,7 @@ class Roofline:
         return self.gpu.flops * self.gpus * self.reached_compute_share
 
     def _seconds_per_flop(self, stored):
-        """Seconds of a FLOP with weights of so many bytes each in the mean, in the dtype that the GPU multiplies them in.
+        """Seconds of a FLOP with weights of so many bytes each in the mean.
 
         A GPU with FP8 or FP4 multiplies such weights as they are, the others in BF16. Of a mean between those of NVFP4
         and of BF16, the share of each follows.
