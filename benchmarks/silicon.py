@@ -253,13 +253,18 @@ def simulated(row: Row) -> tuple[float, float]:
         scheduler = SglangScheduler(limits.step_tokens, prefill, limits.requests, scheduler_recv_interval=polls)
     tokens = kv_room(deployment).tokens or 0
     run = closed_loop(
-        load(row, PROMPTS * row.concurrency, block), step_cost(roofline_of(deployment)),
+        load(row, PROMPTS * row.concurrency, block), step_cost(roofline_of(as_served(row, deployment))),
         loop=ClosedLoop(row.concurrency), setting=Setting(tokens // block, engine=deployment.engine),
         scheduler=scheduler, instances=row.dp,
     )  # fmt: skip
     if run.rejected:
         raise ValueError(f"{row.id}: {run.rejected} requests do not fit into the cache")
     return 1000 * float(run.tpot_s.mean()), 1000 * float(run.ttft_s.mean())
+
+
+def as_served(row: Row, deployment: Deployment) -> Deployment:
+    """The deployment by whose costs a row runs: a flag may make a version plan steps as newer ones do."""
+    return replace(deployment, engine_version=None) if "async" in row.server else deployment
 
 
 def counts(rows: Iterable[Row]) -> Iterator[str]:

@@ -53,6 +53,7 @@ DENSE_READ = (1.09, 1.30)  # Hopper, Blackwell
 EXPERT_READ = (1.16, 0.95)  # 16 and 8 bits, and 4 bits in kernels of Blackwell
 FP8_PRODUCTS, FP4_PRODUCTS = 2.2, 1.7
 EXPERT_PRODUCTS = {"vllm": 5.4, "sglang": 12.4}
+FUSED_EXPERT_PRODUCTS = 3.5  # in kernels of Blackwell for 4 bits, which both engines have
 
 
 def step_terms(deployment: Deployment, model: ModelShape, gpu: Gpu) -> StepTerms:
@@ -68,10 +69,11 @@ def step_terms(deployment: Deployment, model: ModelShape, gpu: Gpu) -> StepTerms
     host = SYNCHRONOUS_S if engine == "vllm" and _is_before(deployment.engine_version, (0, 14)) else HOST_S[engine]
     layer, experts = LAUNCH_S[engine]
     is_fast, is_blackwell = gpu.bandwidth >= HBM_BYTES_PER_S, gpu.fp4_flops is not None
+    is_fused = is_blackwell and model.fp4 and expert_bytes < 1
     return StepTerms(
         step_s=host + kernels, request_s=REQUEST_S, dense_read=DENSE_READ[is_blackwell] if is_fast else 1.0,
-        expert_read=EXPERT_READ[is_blackwell and expert_bytes < 1], fp8_products=FP8_PRODUCTS,
-        fp4_products=FP4_PRODUCTS, expert_products=EXPERT_PRODUCTS[engine],
+        expert_read=EXPERT_READ[is_fused], fp8_products=FP8_PRODUCTS,
+        fp4_products=FP4_PRODUCTS, expert_products=FUSED_EXPERT_PRODUCTS if is_fused else EXPERT_PRODUCTS[engine],
         launch_s=layer * model.layers + experts * model.moe_layers, graph_tokens=GRAPH_TOKENS[engine],
         front_request_s=FRONT_REQUEST_S, front_token_s=FRONT_TOKEN_S, front_delay_s=FRONT_DELAY_S[engine],
     )  # fmt: skip
