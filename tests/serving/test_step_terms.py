@@ -1,6 +1,6 @@
 """Routed experts and exchanges as terms of a step, and what errors of simulated times imply."""
 
-from dataclasses import asdict, replace
+from dataclasses import asdict, fields, replace
 
 import numpy as np
 import pytest
@@ -22,6 +22,7 @@ from kvtrace.serving.schedulers.vllm import VllmScheduler
 from kvtrace.serving.simulation import BatchLimits, StepCost, open_loop
 from kvtrace.trace.columns import replace_columns
 from kvtrace.trace.trace import Trace
+from tests.reference.vllm_scheduler import step_seconds
 
 DENSE = model_shape("llama-3.1-8b")
 
@@ -53,20 +54,12 @@ def test_what_gpus_exchange_by_hand():
 @given(st.integers(1, 6), st.integers(1, 40), st.integers(2, 60), st.integers(0, 2**32 - 1))
 def test_steps_taken_together_take_the_sum_of_single_ones(rows, prompt, output, seed):
     random = np.random.default_rng(seed)
-    cost = StepCost(*random.uniform(0, 1e-3, 7).tolist(), *random.uniform(0, 1e-3, 4).tolist(), random.uniform(0, 1),
-                    *random.uniform(0, 1e-3, 2).tolist(), window_tokens=int(random.integers(0, 80)))  # fmt: skip
+    scales = {"expert_share": 1.0, "window_tokens": 80.0, "graph_tokens": 240.0, "launch_s": 0.1}
+    names = [one.name for one in fields(StepCost) if not one.name.startswith("front_")]
+    cost = StepCost(**{name: random.choice([0.0, random.uniform(0, scales.get(name, 1e-3))]) for name in names})
     # after the prompts' step all requests decode: the contexts grow from `prompt` + 1, one token each
-    seconds = 0.0
-    for step in range(output):
-        tokens = rows * (prompt if step == 0 else 1)
-        read = 0 if step == 0 else rows * (prompt + step)
-        pairs = rows * prompt**2 if step == 0 else 0
-        seconds += max(cost.token_s * tokens + cost.pair_s * pairs, cost.step_s + cost.read_s * read)
-        seconds += max(cost.expert_token_s * tokens, cost.expert_step_s * (1 - (1 - cost.expert_share) ** tokens))
-        seconds += cost.overhead_s + cost.request_s * rows + cost.exchange_s * tokens
-        seconds += cost.attention_pair_s * pairs + cost.attention_read_s * read
-        seconds += cost.window_read_s * min(read, cost.window_tokens * rows)
-        seconds += cost.window_pair_s * min(pairs, 2 * cost.window_tokens * tokens)
+    steps = [[(prompt, prompt + step - 1 if step else 0, 1 if step else prompt)] * rows for step in range(output)]
+    seconds = sum(step_seconds(asdict(cost), parts) for parts in steps)
     assert ended(one_request(prompt, output, rows), cost) == pytest.approx([seconds] * rows, rel=1e-12)
 
 
