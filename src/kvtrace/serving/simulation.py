@@ -73,9 +73,9 @@ class StepCost:
         """The terms of the kernel. The size of the cache, in tokens, has no part in them."""
         return {name: value for name, value in vars(self).items() if not name.startswith("front_")}
 
-    def front_s(self, tokens: np.ndarray, servers: int = 1) -> np.ndarray:
-        """Seconds that the API servers take for prompts of so many tokens, each before the next one."""
-        return (self.front_request_s + self.front_token_s * tokens) / servers
+    def front(self, tokens: np.ndarray, servers: int) -> tuple[np.ndarray, float]:
+        """Seconds that API servers take for each prompt of so many tokens, and those of its way to the engine."""
+        return (self.front_request_s + self.front_token_s * tokens) / servers, self.front_delay_s
 
 
 class ServingOptions(TypedDict, total=False):
