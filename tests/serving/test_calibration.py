@@ -56,7 +56,8 @@ def test_known_costs_are_predicted(calibrated):
 @pytest.mark.parametrize(
     "terms",
     [{}, {"exchange_s": 4e-5}, {"exchange_s": 4e-5, "bulk_exchange_s": 1e-5, "bulk_exchange_step_s": 4e-3},
-     {"launch_s": 0.06, "graph_tokens": 256.0}, {"expert_token_s": 1e-5, "expert_step_s": 0.02, "expert_share": 0.0625}],
+     {"launch_s": 0.06, "graph_tokens": 256.0},
+     {"expert_token_s": 1e-5, "expert_step_s": 0.02, "expert_share": 0.0625}],
 )  # fmt: skip
 def test_the_first_estimates_have_every_term(terms):
     cost, trace = replace(COST, **terms), made_up(rows=100, rate=3.0)

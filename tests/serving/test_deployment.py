@@ -174,8 +174,8 @@ def test_a_plan_and_a_simulation_of_one_deployment_have_the_same_blocks(path, ca
 
 
 def test_the_engine_is_that_of_the_command(path, capsys):
-    served = ["--serve", "python -m sglang.launch_server --model-path Qwen/Qwen3-8B --tp 2 --scheduler-recv-interval 10",
-              "--gpu", "h100"]  # fmt: skip
+    command = "python -m sglang.launch_server --model-path Qwen/Qwen3-8B --tp 2 --scheduler-recv-interval 10"
+    served = ["--serve", command, "--gpu", "h100"]
     values = printed(capsys, "simulate", path, *served)[0]
     assert values["deployment"]["engine"] == values["results"][0]["engine"] == "sglang"
     assert (

@@ -296,7 +296,7 @@ class InstanceGroup:
         return Deployed(self, requests, engines, built, self._chooser(trace, requests, demand, built))
 
     def front(self, trace: Trace) -> tuple[np.ndarray, float]:
-        """Seconds that the API servers take for each request, one for each instance, and those of its way to the engine."""
+        """Seconds that the API servers, as many as instances, take for each request, and those to the engine."""
         if not self.scheduler.has_front:
             return np.zeros(len(trace)), 0.0
         return self.cost.front(trace.input_length, self.instances)

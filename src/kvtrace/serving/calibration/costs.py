@@ -154,7 +154,7 @@ SIBLINGS = {"expert_token_s": "token_s", "expert_step_s": "step_s"}  # an unknow
 ATTENTION = ("pair_s", "read_s", "attention_pair_s", "attention_read_s")
 EXTRAS = (*SIBLINGS, "exchange_s")  # terms of any form where the model has experts, or the instance several GPUs
 EXCHANGE = ("exchange_s", "bulk_exchange_s", "bulk_exchange_step_s")
-# Terms that are not fitted, of the engine and its machine: the same for another model, but launches grow with its layers.
+# Not fitted, terms of the engine and its machine: the same for another model, but launches grow with its layers.
 KEPT = ("launch_s", "graph_tokens", "front_request_s", "front_token_s", "front_delay_s")
 NO_TIME = Link(1e30, 0.0)
 # Attention reads 53 % of the peak at 256 tokens a request and 66 % at 512 (docs/serving/models.md): as if each

@@ -145,7 +145,8 @@ def exchange_seconds(terms: Mapping[str, float], tokens: np.ndarray) -> np.ndarr
 def launched_seconds(terms: Mapping[str, float], tokens: np.ndarray, seconds: np.ndarray) -> np.ndarray:
     """Seconds of steps of `tokens` tokens that compute prompts: without a CUDA graph at least `launch_s`.
 
-    >>> launched_seconds({"launch_s": 3.0, "graph_tokens": 8.0}, np.array([8, 9, 9]), np.array([1.0, 1.0, 4.0])).tolist()
+    >>> terms = {"launch_s": 3.0, "graph_tokens": 8.0}
+    >>> launched_seconds(terms, np.array([8, 9, 9]), np.array([1.0, 1.0, 4.0])).tolist()
     [1.0, 3.0, 4.0]
     """
     least = np.where(tokens > terms.get("graph_tokens", 0.0), terms.get("launch_s", 0.0), 0.0)

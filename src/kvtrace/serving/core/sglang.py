@@ -44,7 +44,7 @@ class SglangEventLoop(SglangPrefill):
                 self.retried, self.last_kind = True, NOTHING
                 return 0
             self._report_load(True)
-            self.asleep = not self.unseen  # until the next arrival; an idle loop turns until it sees those that are here
+            self.asleep = not self.unseen  # until the next arrival; with unseen ones, the loop goes on
         self.last_kind = self.kind if planned else NOTHING
         if self.limits.overlap:
             self.flying = planned
