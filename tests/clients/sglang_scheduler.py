@@ -9,11 +9,12 @@ priority. max_plans, where it is given, ends a case early. It prints, a case a l
 request `[cached tokens, begin of its first step, first token, end, retractions and preemptions]`; with `reports` also
 what it publishes for a controller of data-parallel ranks: `[seconds, running, waiting, tokens]`.
 
-SGLang's, unmodified: the Scheduler class with both event loops, SchedulePolicy, PrefillAdder, ScheduleBatch, Req, the
-processing of results, the token ratio, UnifiedRadixCache (its default tree, with the Rust core), ReqToTokenPool and
-the allocators. Ours: the clock, the arrival of requests, the forward pass (`run_batch`: one token a request), what
-an idle server does (`on_idle`: it resets the ratio as SGLang does, then waits), a hash of requests (see Numbered) and
-stand-ins for parts that are off (metrics, output streams, LoRA, grammars, beams, host caches). The CPU takes no time.
+SGLang's, unmodified: the Scheduler class with both event loops, SchedulerRecvSkipper, SchedulePolicy, PrefillAdder,
+ScheduleBatch, Req, the processing of results, the token ratio, UnifiedRadixCache (its default tree, with the Rust
+core), ReqToTokenPool and the allocators. Ours: the clock, the arrival of requests, the forward pass (`run_batch`: one
+token a request), what an idle server does (`on_idle`: it resets the ratio as SGLang does, then waits), a hash of
+requests (see Numbered) and stand-ins for parts that are off (metrics, output streams, LoRA, grammars, beams, host
+caches). The CPU takes no time.
 """
 
 import json
@@ -51,6 +52,7 @@ from sglang.srt.managers.schedule_batch import Req, ScheduleBatch  # noqa: E402
 from sglang.srt.managers.scheduler_components.batch_result_processor import (  # noqa: E402
     SchedulerBatchResultProcessor,
 )
+from sglang.srt.managers.scheduler_components.recv_skipper import SchedulerRecvSkipper  # noqa: E402
 from sglang.srt.managers.utils import GenerationBatchResult  # noqa: E402
 from sglang.srt.mem_cache.allocator.paged import PagedTokenToKVPoolAllocator  # noqa: E402
 from sglang.srt.mem_cache.allocator.token import TokenToKVPoolAllocator  # noqa: E402
@@ -180,6 +182,7 @@ class Server(scheduler.Scheduler):
         self.init_schedule_policy()
         self.init_chunked_prefill()
         self.maybe_init_dynamic_chunk_sizer()
+        self.recv_skipper = SchedulerRecvSkipper.maybe_create()
         self.processor()
         self.reports = []
         if case.get("reports"):
@@ -287,7 +290,9 @@ class Server(scheduler.Scheduler):
         return super().get_next_batch_to_run(running_batch=running_batch, last_batch=last_batch)
 
     def ingest_requests(self, stop_at_pause=False):
-        """Add the requests that have arrived."""
+        """Add the requests that have arrived, if SGLang looks for them in this turn."""
+        if self.recv_skipper is not None and not self.recv_skipper.handle(self.last_batch):
+            return
         while self.next < len(self.rows) and self.rows[self.next]["arrival"] <= self.now:
             self._add_request_to_queue(self.request(self.next))
             self.next += 1

@@ -140,6 +140,11 @@ def stops_early(case, _):
     return sum(row.get("limit", 0) > row["output"] for row in case["requests"]) > 2
 
 
+def looks_late(case, answer):
+    often = case | {"settings": case["settings"] | {"scheduler_recv_interval": 1}}
+    return case["settings"]["scheduler_recv_interval"] in (5, 10) and twin(often) != answer
+
+
 def ignores_eos(case, _):
     return case["ignore_eos"]
 
@@ -163,6 +168,8 @@ WISHES = {  # name -> what the case must show
     "one request at a time": [has(max_running_requests=1), hits],
     "outputs end before their limit": [OVERLAP, stops_early, hits],
     "outputs of a known length": [ignores_eos, hits],
+    "new requests are seen late": [OVERLAP, looks_late],
+    "new requests are seen late, step by step": [NORMAL, looks_late],
     "priority preempts": [has(schedule_low_priority_values_first=False), preempts],
     "low values first": [has(schedule_low_priority_values_first=True), preempts],
     "the least priority is retracted": [has(retraction_policy="priority"), retracts],

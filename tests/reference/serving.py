@@ -72,16 +72,9 @@ class Instance:
             pairs, cached, tokens = pairs + (start + chunk) ** 2 - start**2, cached + start, tokens + chunk
             budget -= chunk
             chunks.append((row, chunk))
-        computes = self.rates.token_s * tokens + self.rates.pair_s * pairs
-        seconds = max(computes, self.rates.step_s + self.rates.read_s * cached) + self.rates.overhead_s
-        seconds += self.rates.request_s * (len(chunks) + len(self.decoding))
-        seconds += self.rates.attention_pair_s * pairs + self.rates.attention_read_s * cached
-        touched = 1 - (1 - self.rates.expert_share) ** tokens
-        seconds += max(self.rates.expert_token_s * tokens, self.rates.expert_step_s * touched)
-        seconds += self.rates.exchange_s * tokens
-        window, running = self.rates.window_tokens, len(chunks) + len(self.decoding)
-        seconds += self.rates.window_read_s * min(cached, window * running)
-        seconds += self.rates.window_pair_s * min(pairs, 2 * window * tokens)
+        seconds = self.step_seconds(tokens, pairs, cached, len(chunks) + len(self.decoding))
+        if chunks and tokens > self.rates.graph_tokens:
+            seconds = max(seconds, self.rates.launch_s)
         self.now, self.busy = self.now + seconds, self.busy + seconds
         for row in list(self.decoding):
             self.decoding[row] += 1
@@ -96,18 +89,41 @@ class Instance:
                 if self.output(row) <= 1:
                     self.end(row)
 
+    def step_seconds(self, tokens, pairs, cached, running):
+        rates = self.rates
+        seconds = max(rates.token_s * tokens + rates.pair_s * pairs, rates.step_s + rates.read_s * cached)
+        seconds += rates.overhead_s + rates.request_s * running
+        seconds += rates.attention_pair_s * pairs + rates.attention_read_s * cached
+        touched = 1 - (1 - rates.expert_share) ** tokens
+        seconds += max(rates.expert_token_s * tokens, rates.expert_step_s * touched)
+        exchange = rates.exchange_s * tokens
+        if rates.bulk_exchange_s:
+            exchange = min(exchange, rates.bulk_exchange_step_s + rates.bulk_exchange_s * tokens)
+        seconds += rates.window_read_s * min(cached, rates.window_tokens * running)
+        seconds += rates.window_pair_s * min(pairs, 2 * rates.window_tokens * tokens)
+        return seconds + exchange
+
     def end(self, row):
         del self.decoding[row]
         self.times[row].append(self.now)
         self.cache.finish(self.trace.prompt(row).tolist())
 
 
+def entered(sent, tokens, rates, servers):
+    """When requests reach the engine that are sent at these times, in order: the API server takes one at a time."""
+    free, times = 0.0, []
+    for at, prompt in zip(sent, tokens, strict=True):
+        free = max(at, free) + (rates.front_request_s + rates.front_token_s * prompt) / servers
+        times.append(free + rates.front_delay_s)
+    return times
+
+
 def serve(trace, rates, limits, count, router, capacity):
     """Each request's instance, hit blocks, and times (admitted, first token, ended); None if it is rejected."""
     fleet = [Instance(trace, rates, limits, capacity) for _ in range(count)]
     chosen_instances = []
-    for row in range(len(trace)):
-        now = float(trace.timestamp[row]) / 1000
+    arrival = entered((trace.timestamp / 1000).tolist(), trace.input_length.tolist(), rates, count)
+    for row, now in enumerate(arrival):
         for one in fleet:
             one.run(now)
         if int(trace.prompt_blocks[row]) > capacity:

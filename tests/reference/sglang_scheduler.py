@@ -7,6 +7,8 @@ Files: S scheduler.py, B schedule_batch.py, P schedule_policy.py (srt/managers);
 
 * The loop (S:2026, S:2061): take what has arrived, plan, launch, process a result. Without overlap that of this step,
   with it that of the step before: a step is planned when the one before begins, and sees the tokens of none under way.
+* With scheduler_recv_interval, turns are counted up to it until the loop takes what has arrived: a turn after a decode
+  batch or after none counts 1, another one 1,000 (recv_skipper.py in srt/managers/scheduler_components).
 * A plan (S:3894): a chunk that was computed is inserted into the tree; the requests of the last prefill join those
   that run; ended ones leave; then a prefill batch if there is one (S:4079), else a decode batch (S:4459).
 * No prefill is tried while `full` is set (S:4099): it is set when a request did not fit or all seats are taken, and
@@ -57,6 +59,8 @@ from collections import deque
 from dataclasses import dataclass, field
 from itertools import count
 
+from tests.reference.vllm_scheduler import step_seconds
+
 CONSTANTS = {
     "SGLANG_INIT_NEW_TOKEN_RATIO": 0.7,
     "SGLANG_MIN_NEW_TOKEN_RATIO_FACTOR": 0.14,
@@ -67,6 +71,7 @@ CONSTANTS = {
 MATCHED_WAITING = 128  # waiting requests that are matched, or touched
 TOUCH_EVERY = 32  # passes
 SHARED_PREFIX = 32  # tokens; in-batch prefix caching
+PROMPTS_WEIGH = 1000  # against 1 of a decode, until new requests are taken
 
 
 @dataclass(eq=False)
@@ -624,23 +629,6 @@ class Scheduler:
         return told
 
 
-def seconds_of(cost, parts):
-    """The time of a step. A request that decodes reads its new token too, and its pairs are not counted."""
-    tokens, pairs, read = 0, 0, 0
-    for request, before, chunk in parts:
-        tokens += chunk
-        if chunk == 1 and before >= len(request.prompt):
-            read += before + 1
-        else:
-            pairs += chunk * (2 * before + chunk)
-            read += before
-    computing = cost["token_s"] * tokens + cost["pair_s"] * pairs
-    seconds = max(computing, cost["step_s"] + cost["read_s"] * read) + cost["overhead_s"]
-    touched = 1 - (1 - cost.get("expert_share", 0.0)) ** tokens
-    seconds += max(cost.get("expert_token_s", 0.0) * tokens, cost.get("expert_step_s", 0.0) * touched)
-    return seconds + cost.get("exchange_s", 0.0) * tokens
-
-
 def request_of(case, number):
     """The request of a row; its limit as SGLang clips it to the pool."""
     row, size = case["requests"][number], case["settings"]["page_size"]
@@ -655,14 +643,20 @@ def serve(case):
     scheduler, rows = Scheduler(case), case["requests"]
     requests = [[-1, None, None, None, 0] for _ in rows]
     steps, now, free, arrived, retried = [], 0.0, 0.0, 0, False
+    turns, interval = 0, case["settings"].get("scheduler_recv_interval", 1)
     for _ in range(case.get("max_plans", 1 << 62)):
-        while arrived < len(rows) and rows[arrived]["arrival"] <= now:
-            scheduler.add(request_of(case, arrived))
-            arrived += 1
+        turns += 1 if scheduler.last is None or scheduler.last.kind == "decode" else PROMPTS_WEIGH
+        if turns >= interval:
+            turns = 0
+            while arrived < len(rows) and rows[arrived]["arrival"] <= now:
+                scheduler.add(request_of(case, arrived))
+                arrived += 1
         batch = scheduler.plan()
         if batch is not None:
             begin, retried = max(free, now), False
-            free = begin + seconds_of(case["cost"], batch.parts)
+            free = begin + step_seconds(
+                case["cost"], [(len(one.prompt), before, chunk) for one, before, chunk in batch.parts]
+            )
             parts = [[one.row, before, chunk] for one, before, chunk in batch.parts]
             gone, scheduler.dropped = sorted(one.row for one in scheduler.dropped), []
             steps.append([begin, batch.kind, parts, gone])

@@ -279,22 +279,42 @@ class Scheduler:
 
 
 def seconds_of(cost, parts):
-    """The time of a step. A request that decodes reads its new token too, and its pairs are not counted."""
+    """The time of a step of requests with the tokens before, and those of the step."""
     if cost.get("is_polynomial"):
         return polynomial_seconds_of(cost, parts)
+    return step_seconds(cost, [(live.prompt, before, chunk) for live, before, chunk in parts])
+
+
+def step_seconds(cost, parts):
+    """The time of a step, for (prompt tokens, tokens before, tokens of the step) of each request; 0 for a missing term.
+
+    A request that decodes reads its new token too, and its pairs are not counted.
+    """
+
+    def term(name):
+        return cost.get(name, 0.0)
+
     tokens, pairs, read = 0, 0, 0
-    for live, before, chunk in parts:
+    for prompt, before, chunk in parts:
         tokens += chunk
-        if chunk == 1 and before >= live.prompt:
+        if chunk == 1 and before >= prompt:
             read += before + 1
         else:
             pairs += chunk * (2 * before + chunk)
             read += before
-    computing = cost["token_s"] * tokens + cost["pair_s"] * pairs
-    seconds = max(computing, cost["step_s"] + cost["read_s"] * read) + cost["overhead_s"]
-    touched = 1 - (1 - cost.get("expert_share", 0.0)) ** tokens
-    seconds += max(cost.get("expert_token_s", 0.0) * tokens, cost.get("expert_step_s", 0.0) * touched)
-    return seconds + cost.get("exchange_s", 0.0) * tokens
+    seconds = max(term("token_s") * tokens + term("pair_s") * pairs, term("step_s") + term("read_s") * read)
+    touched = 1 - (1 - term("expert_share")) ** tokens
+    seconds += max(term("expert_token_s") * tokens, term("expert_step_s") * touched)
+    ways = [term("exchange_s") * tokens]
+    if term("bulk_exchange_s"):
+        ways.append(term("bulk_exchange_step_s") + term("bulk_exchange_s") * tokens)
+    seconds += min(ways) + term("overhead_s") + term("request_s") * len(parts)
+    seconds += term("attention_pair_s") * pairs + term("attention_read_s") * read
+    window = term("window_tokens")
+    seconds += term("window_read_s") * min(read, window * len(parts))
+    seconds += term("window_pair_s") * min(pairs, 2 * window * tokens)
+    has_prompt = any(before < prompt for prompt, before, _ in parts)
+    return max(seconds, term("launch_s")) if has_prompt and tokens > term("graph_tokens") else seconds
 
 
 def polynomial_seconds_of(cost, parts):

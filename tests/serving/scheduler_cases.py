@@ -128,11 +128,16 @@ def needs_of(case):
     return options_of(case)[1].needs(block_demand(trace_of(case), *setting.demand_options), setting)
 
 
-def exchange_and_experts(rng):
-    """Terms of a step's time that vLLM's driver of tests/clients does not have, only the twins and the kernels."""
-    return {
+def more_terms(rng):
+    """Terms of a step's time that the drivers of tests/clients do not have, only the twins and the kernels."""
+    launch = {"launch_s": rng.choice([0.0, 0.005, 0.05]), "graph_tokens": rng.choice([0, 4, 32, 512])}
+    bulk = {"bulk_exchange_s": rng.choice([0.0, 1e-4]), "bulk_exchange_step_s": rng.random() * 0.01}
+    window = {"window_tokens": rng.choice([0, 2, 8, 64])} | {
+        name: rng.random() * 1e-6 for name in ("window_read_s", "window_pair_s", "attention_pair_s", "attention_read_s")
+    }
+    return launch | bulk | window | {
         "exchange_s": rng.random() * 1e-3, "expert_token_s": rng.random() * 1e-3, "expert_step_s": rng.random() * 0.01,
-        "expert_share": rng.choice([0.0625, 0.25, 1.0]),
+        "expert_share": rng.choice([0.0625, 0.25, 1.0]), "request_s": rng.random() * 1e-3,
     }  # fmt: skip
 
 
@@ -207,6 +212,7 @@ def sglang_settings(rng, page):
         "max_prefill_tokens": rng.choice([16, 64, 256, 16384]), "max_running_requests": rng.choice([1, 2, 3, 4, 8, 64]),
         "schedule_policy": rng.choice(["fcfs", "lpm"]), "disable_overlap_schedule": rng.random() < 0.4,
         "schedule_conservativeness": rng.choice([0.05, 0.1, 0.3, 1.0, 2.0]),
+        "scheduler_recv_interval": rng.choice([1, 1, 2, 5, 10, 30, 1002, 2000]),
     }  # fmt: skip
     if rng.random() < 0.5 and settings["chunked_prefill_size"] > 1:
         settings["enable_mixed_chunk"] = True

@@ -7,14 +7,17 @@ import numpy as np
 import pytest
 
 from kvtrace import InputError, UsageError
+from kvtrace.cache.simulation import Setting
 from kvtrace.serving.calibration.calibration import calibrate
 from kvtrace.serving.calibration.costs import TERMS, OperatingRange, read_costs
-from kvtrace.serving.calibration.fitting import fit
+from kvtrace.serving.calibration.fitting import DecodeTimes, TokenGaps, fit
 from kvtrace.serving.deployment import Deployment
 from kvtrace.serving.hardware.gpus import Gpu, Link
 from kvtrace.serving.latencies import Latencies, errors_of
 from kvtrace.serving.models import MODELS
 from kvtrace.serving.models.shape import model_shape
+from kvtrace.serving.schedulers.vllm import VllmScheduler
+from kvtrace.serving.simulation import open_loop
 from kvtrace.serving.validation import validate
 from tests.serving.measured import measured
 from tests.serving.quick_fits import quick_fits
@@ -48,6 +51,22 @@ def test_known_costs_are_predicted(calibrated):
     assert max(abs(error.error) for error in calibrated.unfitted_errors) > 0.05  # the roofline is another engine
     assert calibrated.forms.keys() == {"max", "sum", "sum-request"}
     assert calibrated.worth["token_s"] > 2 * max(abs(error.error) for error in calibrated.errors)
+
+
+@pytest.mark.parametrize(
+    "terms",
+    [{}, {"exchange_s": 4e-5}, {"exchange_s": 4e-5, "bulk_exchange_s": 1e-5, "bulk_exchange_step_s": 4e-3},
+     {"launch_s": 0.06, "graph_tokens": 256.0},
+     {"expert_token_s": 1e-5, "expert_step_s": 0.02, "expert_share": 0.0625}],
+)  # fmt: skip
+def test_the_first_estimates_have_every_term(terms):
+    cost, trace = replace(COST, **terms), made_up(rows=100, rate=3.0)
+    step_by_step = VllmScheduler(max_num_batched_tokens=8192, async_scheduling=False)
+    run = open_loop(trace, cost, setting=Setting(100_000, engine="vllm"), scheduler=step_by_step)
+    columns = (run.first_s, run.ended_s, trace.input_length, trace.output_length, run.cached_tokens)
+    decode, gaps = (kind.of(*columns, step_tokens=8192) for kind in (DecodeTimes, TokenGaps))
+    assert np.abs(decode.errors(vars(cost), np.ones(len(trace), dtype=bool))).mean() < 0.01
+    assert np.abs(gaps.errors(vars(cost), gaps.steps(vars(cost)))).mean() < 0.01
 
 
 def test_a_calibration_serves_other_requests_of_the_engine(calibrated):

@@ -18,9 +18,11 @@ from kvtrace.serving.simulation import BatchLimits, StepCost, Tier, closed_loop,
 from kvtrace.trace.building import toy
 from kvtrace.trace.session_trees import session_trees
 from tests.reference.closed_loop import Loop
+from tests.reference.serving import entered
 from tests.serving.session_forests import lists_of, random_forest
 
 COST = StepCost(token_s=1 / 128, step_s=1 / 16, read_s=1 / 8192, overhead_s=1 / 256)  # sums of such are exact
+FRONT = replace(COST, front_request_s=3 / 64, front_token_s=3 / 1024, front_delay_s=1 / 32)  # also of three instances
 FREE = StepCost(token_s=0.0)
 RECORDED = {"scheduler": RecordedScheduler(), "setting": Setting(1)}
 ENGINES = {
@@ -53,7 +55,14 @@ def moments(trace, loop, begins, ends):
     return begins + share * (ends - begins)
 
 
-def twin_of(trace, loop, done):
+def entered_s(done, cost):
+    """When each request of a run reaches the engine; recorded times have that in them."""
+    if not done.scheduler.has_front:
+        return done.arrival_s
+    return np.array(entered(done.arrival_s.tolist(), done.trace.input_length.tolist(), cost, done.instances))
+
+
+def twin_of(trace, loop, done, cost=COST):
     """The twin's run, with the ends that requests had in ours."""
     tree, recorded = session_trees(trace), trace.timestamp / 1000
     trees = [np.flatnonzero(tree == number).tolist() for number in range(int(tree.max()) + 1)]
@@ -70,7 +79,7 @@ def twin_of(trace, loop, done):
                 primers.append((lane, rows[len(rows) - len(late) - 1]))
     primers.sort(key=lambda one: (one[0] // len(trees), one[1]))  # as they arrive
     scaled = [[(row, kind, delay * loop.think_scale) for row, kind, delay in one] for one in lists_of(trace)]
-    ended = np.where(np.isnan(done.ended_s), done.arrival_s, done.ended_s)
+    ended = np.where(np.isnan(done.ended_s), entered_s(done, cost), done.ended_s)
     lanes = iter([lane for lane, _ in primers])
     arrived = zip(done.row.tolist(), done.play.tolist(), strict=True)
     keys = [(next(lanes) if play < 0 else play, row) for row, play in arrived]
@@ -92,12 +101,13 @@ def closed(trace, loop, cost=COST, **how):
 @pytest.mark.parametrize("number", range(len(LOOPS)))
 def test_requests_arrive_as_the_twin_says(number, engine, instances):
     for seed in range(4):
+        cost = FRONT if seed % 2 else COST
         trace = random_forest(100 * number + seed)
         if not len(trace.dependencies.row):
             continue
         loop = fitting(trace, LOOPS[number])
-        done = closed(trace, loop, instances=instances, router="least-loaded", **ENGINES[engine])
-        twin, keys = twin_of(trace, loop, done)
+        done = closed(trace, loop, cost, instances=instances, router="least-loaded", **ENGINES[engine])
+        twin, keys = twin_of(trace, loop, done, cost)
         assert [request for request, _ in twin.arrivals] == keys
         assert [at for _, at in twin.arrivals] == pytest.approx(done.arrival_s.tolist(), abs=1e-9)
         assert [twin.on[play] for play in range(len(twin.on))] == done.plays.lane.tolist()
@@ -108,10 +118,10 @@ def test_requests_arrive_as_the_twin_says(number, engine, instances):
         )
 
 
-def opened(done, **how):
+def opened(done, cost, **how):
     """The open loop on the arrivals of a closed one, to the bit: in milliseconds some of them would be rounded."""
-    with mock.patch.object(instance, "Requests", lambda _, *rest: Requests(done.arrival_s, *rest)):
-        return open_loop(done.trace, COST, **how)
+    with mock.patch.object(instance, "Requests", lambda _, *rest: Requests(entered_s(done, cost), *rest)):
+        return open_loop(done.trace, cost, **how)
 
 
 ROUTED = [
@@ -128,8 +138,9 @@ def test_the_open_loop_serves_the_same_arrivals_in_the_same_time(engine, router,
         trace = random_forest(seed, sessions=9)
         if not len(trace.dependencies.row):
             continue
-        done = closed(trace, fitting(trace, LOOPS[seed]), instances=instances, router=router, **ENGINES[engine])
-        again = opened(done, instances=instances, router=router, **ENGINES[engine])
+        cost, how = FRONT if seed % 2 else COST, {"instances": instances, "router": router, **ENGINES[engine]}
+        done = closed(trace, fitting(trace, LOOPS[seed]), cost, **how)
+        again = opened(done, cost, **how)
         for name in ("started_s", "first_s", "ended_s", "instance", "hit_blocks", "preemptions"):
             assert np.array_equal(getattr(again, name), getattr(done, name), equal_nan=True), name
 

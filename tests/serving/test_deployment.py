@@ -1,7 +1,7 @@
 """A deployment: made from options, from the command of a server, and read again from its JSON."""
 
 import json
-from dataclasses import replace
+from dataclasses import fields, replace
 
 import pytest
 
@@ -11,7 +11,9 @@ from kvtrace.cli import run
 from kvtrace.serving.deployment import Deployment, Drafter
 from kvtrace.serving.hardware.room import kv_room, step_limits
 from kvtrace.serving.run_options import TimeSetup
-from kvtrace.serving.serve_command import read_command
+from kvtrace.serving.schedulers.sglang import SglangScheduler
+from kvtrace.serving.schedulers.vllm import VllmScheduler
+from kvtrace.serving.serve_command import SCHEDULER, SCHEDULER_FLAGS, read_command
 from kvtrace.trace.building import toy
 
 LLAMA = "meta-llama/Llama-3.1-8B-Instruct"
@@ -67,6 +69,15 @@ def test_an_option_that_is_not_modelled_is_named_and_one_that_changes_nothing_is
     assert read_command("vllm serve m --no-async-scheduling --scheduling-policy priority").scheduler == (
         "async_scheduling=off,policy=priority"
     )
+    command = read_command("sglang serve --model-path m --scheduler-recv-interval 10 --enable-mixed-chunk")
+    assert command.scheduler == "scheduler_recv_interval=10,enable_mixed_chunk=on"
+    assert "not_modelled" not in command.stated
+
+
+def test_options_of_a_scheduler_are_those_that_it_has():
+    for engine, kind in (("vllm", VllmScheduler), ("sglang", SglangScheduler)):
+        names = [*SCHEDULER[engine].values(), *(flag.partition("=")[0] for flag in SCHEDULER_FLAGS[engine].values())]
+        assert set(names) <= {one.name for one in fields(kind)}
 
 
 @pytest.mark.parametrize(
@@ -163,7 +174,8 @@ def test_a_plan_and_a_simulation_of_one_deployment_have_the_same_blocks(path, ca
 
 
 def test_the_engine_is_that_of_the_command(path, capsys):
-    served = ["--serve", "python -m sglang.launch_server --model-path Qwen/Qwen3-8B --tp 2", "--gpu", "h100"]
+    command = "python -m sglang.launch_server --model-path Qwen/Qwen3-8B --tp 2 --scheduler-recv-interval 10"
+    served = ["--serve", command, "--gpu", "h100"]
     values = printed(capsys, "simulate", path, *served)[0]
     assert values["deployment"]["engine"] == values["results"][0]["engine"] == "sglang"
     assert (

@@ -123,7 +123,7 @@ SERVER = {
     "model_path": "m", "version": "0.5.23", "tp_size": 8, "dp_size": 4, "ep_size": 8, "enable_dp_attention": True,
     "max_running_requests": 64, "chunked_prefill_size": -1, "page_size": 1, "max_total_num_tokens": 4096,
     "load_balance_method": "total_tokens", "speculative_algorithm": "EAGLE", "speculative_num_draft_tokens": 4,
-    "schedule_policy": "lpm", "mem_fraction_static": 0.8, "kv_cache_dtype": "fp8_e4m3",
+    "schedule_policy": "lpm", "mem_fraction_static": 0.8, "kv_cache_dtype": "fp8_e4m3", "scheduler_recv_interval": 10,
 }  # fmt: skip
 
 
@@ -135,7 +135,8 @@ def test_the_deployment_of_sglang_is_what_its_server_states():
         gpu_memory_utilization=0.8,
         max_num_seqs=16, balancer="total_tokens",
     )  # fmt: skip
-    assert settings.blocks_of(16) == 256 and settings.scheduler == {"schedule_policy": "lpm", "page_size": 1}
+    assert settings.blocks_of(16) == 256
+    assert settings.scheduler == {"schedule_policy": "lpm", "page_size": 1, "scheduler_recv_interval": 10}
     assert settings.ranks("sglang")["router"] == "sglang-total-tokens"
     assert settings.ranks("vllm")["router"] == "vllm-dp"
     names = [sentence.partition(":")[0] for sentence in settings.not_simulated]

@@ -1,5 +1,7 @@
 """Service times of requests that are alone: those of the simulation of serving, where no request waits."""
 
+from dataclasses import fields
+
 import numpy as np
 import pytest
 
@@ -42,6 +44,19 @@ def test_a_request_alone_takes_what_the_simulation_takes(model, gpu, engine):
     done = open_loop(trace, cost, setting=Setting(100_000, engine=engine, mode="grow"), limits=LIMITS)
     times = service_model(model, gpu).milliseconds(done.cached_tokens, prompts, outputs)
     assert np.abs(times - 1000 * (done.ended_s - trace.timestamp / 1000)).max() <= 0.51  # of a whole millisecond
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_every_term_counts(seed):
+    rng = np.random.default_rng(seed)
+    prompts, outputs = rng.integers(1, 20_000, 20), rng.integers(1, 300, 20)
+    scales = {"expert_share": 1.0, "window_tokens": 9000.0, "graph_tokens": 512.0, "launch_s": 0.2, "pair_s": 1e-9,
+              "attention_pair_s": 1e-9, "window_pair_s": 1e-9, "front_delay_s": 1.0}  # fmt: skip
+    drawn = {one.name: rng.choice([0.0, rng.uniform(0, scales.get(one.name, 1e-4))]) for one in fields(StepCost)}
+    cost, trace = StepCost(**drawn), alone(prompts, outputs, shared=600)
+    done = open_loop(trace, cost, setting=Setting(100_000, mode="grow"), limits=LIMITS)
+    times = ServiceModel(cost, {}).milliseconds(done.cached_tokens, prompts, outputs)
+    assert np.abs(times - 1000 * done.e2e_s).max() <= 0.51  # of a whole millisecond
 
 
 def test_the_steps_of_a_request_add_up():

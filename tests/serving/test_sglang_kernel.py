@@ -21,7 +21,7 @@ from kvtrace.trace.columns import replace_columns
 from kvtrace.trace.trace import Trace
 from tests.conftest import ROOT, drawn
 from tests.reference.sglang_scheduler import serve
-from tests.serving.scheduler_cases import exchange_and_experts, sglang_case, trace_of
+from tests.serving.scheduler_cases import more_terms, sglang_case, trace_of
 
 VECTORS = json.loads((ROOT / "tests/vectors/scheduler_sglang.json").read_text())
 CASES = int(os.environ.get("KVTRACE_EXAMPLES", drawn(400)))
@@ -88,7 +88,7 @@ def random_case(seed):
     """A case, with what the twin does; None where SGLang ends, or goes on for ever."""
     case = sglang_case(random.Random(seed))
     if seed % 2:
-        case["cost"] = case["cost"] | exchange_and_experts(random.Random(seed))
+        case["cost"] = case["cost"] | more_terms(random.Random(seed))
     try:
         expected = serve(case)
     except MemoryError:

@@ -55,6 +55,17 @@ def test_with_overlap_an_arrival_is_seen_one_step_later():
     assert kinds == ["prefill", "prefill", "decode", "decode", "decode"]
 
 
+def test_with_an_interval_an_arrival_is_seen_at_one_turn_of_so_many():
+    # the turn after the first prefill looks, then every third; a prefill makes the next turn look
+    requests = [(0.0, [1, 2], 9), (1.5, [3], 1), (5.5, [4], 1)]
+    kinds = [kind for kind, _, _ in steps(requests, 100, disable_overlap_schedule=True, scheduler_recv_interval=3)]
+    assert kinds == ["prefill", *["decode"] * 3, "prefill", *["decode"] * 3, "prefill", *["decode"] * 2]
+    # an idle loop looks at once
+    requests = [(0.0, [1, 2], 3), (9.5, [3], 1)]
+    case_steps = steps(requests, 100, disable_overlap_schedule=True, scheduler_recv_interval=3)
+    assert [kind for kind, _, _ in case_steps] == ["prefill", "decode", "decode", "prefill"]
+
+
 def test_a_prompt_is_found_once_its_result_is_known():
     requests = [(0.0, [1, 2, 3, 4], 4), (1.5, [1, 2, 3, 4], 1)]
     assert steps(requests, 100, disable_overlap_schedule=True)[2] == ("prefill", [[1, 3, 1]], [])

@@ -1,6 +1,6 @@
 """Routed experts and exchanges as terms of a step, and what errors of simulated times imply."""
 
-from dataclasses import asdict, replace
+from dataclasses import asdict, fields, replace
 
 import numpy as np
 import pytest
@@ -9,7 +9,17 @@ from hypothesis import strategies as st
 
 from kvtrace import toy
 from kvtrace.cache.simulation import Setting
-from kvtrace.serving.calibration.costs import Costs, OperatingRange, start_terms, step_cost, terms_of
+from kvtrace.serving.calibration import costs as costs_module
+from kvtrace.serving.calibration.calibration import Served
+from kvtrace.serving.calibration.costs import (
+    Costs,
+    OperatingRange,
+    read_costs,
+    roofline_cost,
+    start_terms,
+    step_cost,
+    terms_of,
+)
 from kvtrace.serving.deployment import Deployment
 from kvtrace.serving.hardware import Link, Roofline, gpu
 from kvtrace.serving.models import model_shape
@@ -19,11 +29,15 @@ from kvtrace.serving.planning.planning import instances
 from kvtrace.serving.planning.sizing import TimeErrors, held_out_errors, limit_interval, time_interval
 from kvtrace.serving.run_options import TimeSetup
 from kvtrace.serving.schedulers.vllm import VllmScheduler
-from kvtrace.serving.simulation import BatchLimits, StepCost, open_loop
+from kvtrace.serving.simulation import BatchLimits, ClosedLoop, StepCost, closed_loop, open_loop
 from kvtrace.trace.columns import replace_columns
+from kvtrace.trace.dependencies import Dependencies
 from kvtrace.trace.trace import Trace
+from tests.reference.serving import entered
+from tests.reference.vllm_scheduler import step_seconds
 
 DENSE = model_shape("llama-3.1-8b")
+AT_ONCE = VllmScheduler(async_scheduling=False, max_num_batched_tokens=1_000_000, max_num_seqs=1000)
 
 
 def one_request(prompt, output, rows=1):
@@ -50,30 +64,80 @@ def test_what_gpus_exchange_by_hand():
     assert ended(one_request(3, 3), StepCost(token_s=1.0, exchange_s=0.5, overhead_s=2.0)).tolist() == [5 * 1.5 + 3 * 2]
 
 
+def test_large_steps_take_the_other_way_if_that_is_shorter():
+    cost = StepCost(token_s=1.0, exchange_s=0.5, bulk_exchange_s=0.125, bulk_exchange_step_s=1.5)
+    assert ended(one_request(8, 2), cost).tolist() == [8 + 1.5 + 8 / 8 + 1 + 0.5]
+    assert ended(one_request(3, 2), cost).tolist() == [(3 + 1) * 1.5]  # 1.5 + 3 / 8 would be longer
+
+
+def test_a_step_with_prompts_without_a_graph_takes_at_least_its_launches():
+    cost = StepCost(token_s=1.0, launch_s=10.0, graph_tokens=4.0)
+    assert ended(one_request(4, 3), cost).tolist() == [4 + 2]  # decoding has graphs
+    assert ended(one_request(5, 3), cost).tolist() == [10 + 2]
+    assert ended(one_request(12, 1), cost).tolist() == [12]
+
+
+# -- the API server before the engine ----------------------------------------------------------------------------------
+
+FRONT = StepCost(token_s=1.0, front_request_s=2.0, front_token_s=0.5, front_delay_s=0.25)
+
+
+def test_the_api_server_takes_one_request_after_another():
+    # two prompts of two tokens at 0: they leave it at 3 and 6, and the engine takes 2 s for each
+    done = open_loop(one_request(2, 1, rows=2), FRONT, setting=Setting(1000))
+    assert done.started_s.tolist() == [3.25, 6.25] and done.ttft_s.tolist() == [5.25, 8.25]
+    assert done.queued_s.tolist() == [3.25, 6.25] and done.e2e_s.tolist() == done.ttft_s.tolist()
+    # two instances have two of them
+    done = open_loop(one_request(2, 1, rows=2), FRONT, setting=Setting(1000), instances=2)
+    assert done.started_s.tolist() == [1.75, 3.25]
+
+
+def test_the_api_server_takes_requests_of_a_closed_loop_in_the_order_in_which_they_are_sent():
+    after_first = Dependencies.of([[], [(0, "completion", "sequence", 0.0)], []])
+    columns = replace_columns(toy("0 1", "2 3", "4 5", gap_ms=0.0), dependencies=after_first)
+    trace = Trace.from_columns(columns, block_size=1)
+    done = closed_loop(trace, FRONT, setting=Setting(1000), loop=ClosedLoop(lanes=2))
+    # both lanes send at 0; the second request of the first session follows at 5.25, when the server is at work until 6
+    assert done.row.tolist() == [0, 2, 1] and done.arrival_s.tolist() == [0, 0, 5.25]
+    assert done.started_s.tolist() == [3.25, 6.25, 9.25] and done.ttft_s.tolist() == [5.25, 8.25, 6.0]
+
+
+@given(st.lists(st.tuples(st.floats(0, 30), st.integers(1, 900)), min_size=1, max_size=60), st.integers(1, 4),
+       st.sampled_from([(0.0, 0.0, 0.0), (0.3, 0.0, 0.0), (0.0, 1e-3, 0.1), (0.1, 1e-2, 0.0)]))  # fmt: skip
+def test_the_vectorised_api_server_is_that_which_takes_one_request_after_another(requests, servers, terms):
+    gaps, tokens = (np.array(column) for column in zip(*requests, strict=True))
+    columns = replace_columns(toy(*["0"] * len(gaps)), timestamp=np.cumsum(gaps), input_length=tokens)
+    trace = Trace.from_columns(columns, block_size=1000)
+    cost = StepCost(0.0, **dict(zip(("front_request_s", "front_token_s", "front_delay_s"), terms, strict=True)))
+    done = open_loop(trace, cost, setting=Setting(1000, engine="vllm"), instances=servers, scheduler=AT_ONCE)
+    one_by_one = entered((trace.timestamp / 1000).tolist(), tokens.tolist(), cost, servers)
+    assert done.started_s == pytest.approx(one_by_one, rel=1e-12)
+    assert (np.diff(done.started_s) >= 0).all()
+    if not any(terms):
+        assert (done.started_s == trace.timestamp / 1000).all()  # to the bit
+
+
 @given(st.integers(1, 6), st.integers(1, 40), st.integers(2, 60), st.integers(0, 2**32 - 1))
 def test_steps_taken_together_take_the_sum_of_single_ones(rows, prompt, output, seed):
     random = np.random.default_rng(seed)
-    cost = StepCost(*random.uniform(0, 1e-3, 7).tolist(), *random.uniform(0, 1e-3, 4).tolist(), random.uniform(0, 1),
-                    *random.uniform(0, 1e-3, 2).tolist(), window_tokens=int(random.integers(0, 80)))  # fmt: skip
+    scales = {"expert_share": 1.0, "window_tokens": 80.0, "graph_tokens": 240.0, "launch_s": 0.1}
+    names = [one.name for one in fields(StepCost) if not one.name.startswith("front_")]
+    cost = StepCost(**{name: random.choice([0.0, random.uniform(0, scales.get(name, 1e-3))]) for name in names})
     # after the prompts' step all requests decode: the contexts grow from `prompt` + 1, one token each
-    seconds = 0.0
-    for step in range(output):
-        tokens = rows * (prompt if step == 0 else 1)
-        read = 0 if step == 0 else rows * (prompt + step)
-        pairs = rows * prompt**2 if step == 0 else 0
-        seconds += max(cost.token_s * tokens + cost.pair_s * pairs, cost.step_s + cost.read_s * read)
-        seconds += max(cost.expert_token_s * tokens, cost.expert_step_s * (1 - (1 - cost.expert_share) ** tokens))
-        seconds += cost.overhead_s + cost.request_s * rows + cost.exchange_s * tokens
-        seconds += cost.attention_pair_s * pairs + cost.attention_read_s * read
-        seconds += cost.window_read_s * min(read, cost.window_tokens * rows)
-        seconds += cost.window_pair_s * min(pairs, 2 * cost.window_tokens * tokens)
+    steps = [[(prompt, prompt + step - 1 if step else 0, 1 if step else prompt)] * rows for step in range(output)]
+    seconds = sum(step_seconds(asdict(cost), parts) for parts in steps)
     assert ended(one_request(prompt, output, rows), cost) == pytest.approx([seconds] * rows, rel=1e-12)
 
 
-def test_prefill_alone_has_both_terms():
-    cost = StepCost(token_s=1.0, exchange_s=0.5, expert_token_s=0.25, expert_step_s=100.0, expert_share=0.5)
-    run = open_loop(one_request(3, 1), cost, setting=Setting(1000), limits=BatchLimits(2))
-    assert prefill_alone_s(one_request(3, 1), cost, BatchLimits(2)) == pytest.approx(run.ttft_s)
+@pytest.mark.parametrize("limit", [2, 40])
+def test_prefill_alone_has_all_terms_but_those_of_the_api_server(limit):
+    cost = StepCost(
+        token_s=1.0, exchange_s=0.5, expert_token_s=0.25, expert_step_s=100.0, expert_share=0.5, bulk_exchange_s=0.125,
+        bulk_exchange_step_s=2.0, launch_s=101.0, graph_tokens=1.0, window_read_s=1.0, window_pair_s=0.5,
+        window_tokens=3.0,
+    )  # fmt: skip
+    run = open_loop(one_request(33, 1), cost, setting=Setting(1000), limits=BatchLimits(limit))
+    assert prefill_alone_s(one_request(33, 1), cost, BatchLimits(limit)) == pytest.approx(run.ttft_s)
 
 
 @pytest.mark.parametrize(("model", "gpus"), [("qwen3-30b-a3b", 1), ("llama-3.1-8b", 2), ("mixtral-8x7b", 4)])
@@ -117,6 +181,54 @@ def test_another_model_keeps_the_multiples_of_the_roofline(model, gpus):
     assert costs.for_gpus(model, gpus=gpus).compute_s(100) == pytest.approx(
         100 * (got["token_s"] + got["expert_token_s"] + got["exchange_s"]) + 100**2 * got["attention_pair_s"]
     )
+
+
+HOST = {"launch_s": 0.05, "graph_tokens": 512.0, "front_request_s": 1e-3, "front_token_s": 1e-6, "front_delay_s": 0.01}
+
+
+@pytest.fixture
+def more_terms(monkeypatch):
+    """A roofline with all terms: another way to exchange, which depends on the link, and an engine's host."""
+
+    def with_more(roofline):
+        cost = roofline_cost(roofline)
+        return replace(cost, bulk_exchange_s=cost.exchange_s / 4, bulk_exchange_step_s=100 * cost.exchange_s, **HOST)
+
+    monkeypatch.setattr(costs_module, "roofline_cost", with_more)
+
+
+def test_the_other_way_to_exchange_keeps_its_ratio_and_the_host_its_terms(more_terms):
+    two = fitted({"exchange_s": 2.0}, gpus=2)
+    start = start_terms(Roofline(DENSE, gpu("rtx-pro-6000"), 2))
+    bulk = {name: 2.0 * start[name] for name in ("bulk_exchange_s", "bulk_exchange_step_s")}
+    measured = replace(two, terms={**two.terms, **bulk, **HOST})
+    assert asdict(measured.for_model(DENSE, gpus=2)) == pytest.approx(asdict(measured.step_cost))
+    for gpus, model in ((4, "llama-3-70b"), (2, "qwen3-30b-a3b")):
+        there = asdict(measured.for_model(model, gpus=gpus))
+        assert there["bulk_exchange_s"] == pytest.approx(there["exchange_s"] / 4)
+        assert there["bulk_exchange_step_s"] == pytest.approx(there["exchange_s"] * 100)
+        layers = model_shape(model).layers / DENSE.layers
+        assert {name: there[name] for name in HOST} == {**HOST, "launch_s": pytest.approx(HOST["launch_s"] * layers)}
+
+
+def test_costs_of_a_file_without_the_new_terms_stay_as_they_were(more_terms, tmp_path):
+    for gpus in (1, 2):
+        costs = fitted({"step_s": 1.5, "exchange_s": 2.0}, gpus=gpus)
+        new = [name for name in costs.terms if name.startswith(("bulk_", "front_", "launch_", "graph_"))]
+        old = replace(costs, terms={name: value for name, value in costs.terms.items() if name not in new})
+        old.save(tmp_path / "costs.json")
+        again = read_costs(tmp_path / "costs.json")
+        assert len(new) == 7 and again.step_cost == costs.step_cost
+        assert asdict(again.for_model(DENSE, gpus=gpus)) == pytest.approx(asdict(again.step_cost))
+
+
+def test_a_fit_has_the_other_way_and_the_host_of_the_roofline(more_terms):
+    line = Roofline(DENSE, gpu("rtx-pro-6000"), 2)
+    served, start = Served(None, line, Deployment("llama-3.1-8b")), start_terms(line)
+    cost = served.cost({"token_s": 1.0, "exchange_s": 3 * start["exchange_s"]})
+    assert (cost.token_s, cost.bulk_exchange_s) == (1.0, pytest.approx(3 * start["bulk_exchange_s"]))
+    assert {name: getattr(cost, name) for name in HOST} == HOST
+    assert served.cost({"token_s": 1.0}).bulk_exchange_s == 0
 
 
 def test_costs_of_two_gpus_give_those_of_one():

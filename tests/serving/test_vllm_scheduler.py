@@ -18,7 +18,7 @@ from kvtrace.trace.columns import replace_columns
 from kvtrace.trace.trace import Trace
 from tests.conftest import ROOT, drawn
 from tests.reference.vllm_scheduler import serve
-from tests.serving.scheduler_cases import exchange_and_experts, options_of, setting_of, tiers_of, trace_of, vllm_case
+from tests.serving.scheduler_cases import more_terms, options_of, setting_of, tiers_of, trace_of, vllm_case
 
 VECTORS = json.loads((ROOT / "tests/vectors/scheduler_vllm.json").read_text())
 CASES = int(os.environ.get("KVTRACE_EXAMPLES", drawn(400)))
@@ -98,7 +98,7 @@ def test_the_steps_are_those_of_the_twin():
     for seed in range(CASES):
         case = vllm_case(random.Random(seed))
         if seed % 2:
-            case["cost"] |= exchange_and_experts(random.Random(seed))
+            case["cost"] |= more_terms(random.Random(seed))
         expected = serve(case)
         require_equal(case, expected, f"seed {seed}: {case['settings']}")
         preempted += sum(len(step[2]) for step in expected["steps"])

@@ -251,13 +251,8 @@ class Cost(Protocol):
         """The terms of the kernel, for a cache of so many tokens."""
         ...
 
-    @property
-    def front_delay_s(self) -> float:
-        """Seconds of the way of each request to the engine."""
-        ...
-
-    def front_s(self, tokens: np.ndarray, servers: int = 1) -> np.ndarray:
-        """Seconds that the API servers take for each prompt, one after another."""
+    def front(self, tokens: np.ndarray, servers: int) -> tuple[np.ndarray, float]:
+        """Seconds that API servers take for each prompt of so many tokens, and those of its way to the engine."""
         ...
 
 
@@ -301,15 +296,15 @@ class InstanceGroup:
         return Deployed(self, requests, engines, built, self._chooser(trace, requests, demand, built))
 
     def front(self, trace: Trace) -> tuple[np.ndarray, float]:
-        """Seconds that the API servers take for each request, which instances share; those of the way to the engine."""
-        return self.cost.front_s(trace.input_length, self.instances), self.cost.front_delay_s
+        """Seconds that the API servers, as many as instances, take for each request, and those to the engine."""
+        if not self.scheduler.has_front:
+            return np.zeros(len(trace)), 0.0
+        return self.cost.front(trace.input_length, self.instances)
 
     def _entered_s(self, trace: Trace) -> np.ndarray:
         """When each request reaches the engine, in seconds: the API server takes one after another."""
         sent_s, (front_s, delay_s) = trace.timestamp / 1000, self.front(trace)
-        if not front_s.any():
-            return sent_s + delay_s
-        passed = np.cumsum(front_s)
+        passed = np.cumsum(front_s)  # if the API server never waits for a request
         return np.maximum.accumulate(sent_s - (passed - front_s)) + passed + delay_s
 
     def _chooser(self, trace: Trace, requests: Any, demand: BlockDemand, built: list[Any]) -> Any:

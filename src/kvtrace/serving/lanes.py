@@ -347,10 +347,11 @@ def _run(fleet: InstanceGroup, played: PlayedTrace, loop: ClosedLoop, demand, on
     from .core.serving import ClosedServing
 
     deployed = fleet.deploy(played.trace, demand)
+    caps = (loop.duration_s, loop.idle_cap_s, loop.tree_idle_cap_s)
+    duration_s, idle_cap_s, tree_cap_s = (NEVER if seconds is None else seconds for seconds in caps)
     compiled = SessionLanes(
         deployed.requests, played.arrays, loop.lanes, fleet.instances > 1,
-        (played.primers.tolist(), played.primer_lane.tolist()), loop.warm_up,
-        *(NEVER if limit is None else limit for limit in (loop.duration_s, loop.idle_cap_s, loop.tree_idle_cap_s)),
+        (played.primers.tolist(), played.primer_lane.tolist()), loop.warm_up, duration_s, idle_cap_s, tree_cap_s,
         fleet.front(played.trace),
     )  # fmt: skip
     run = ClosedServing(deployed.instances, deployed.router, deployed.requests, fleet.setting.capacity, compiled)

@@ -98,8 +98,26 @@ HARMLESS = {  # where clients connect, what is printed, how text is read: no mem
     "--no-enable-log-requests", "--disable-uvicorn-access-log", "--language-model-only",
 }  # fmt: skip
 SIXTEEN_BITS = ("auto", "half", "float16", "bfloat16")
-SCHEDULER = {"--scheduling-policy": "policy", "--long-prefill-token-threshold": "long_prefill_token_threshold"}
-SCHEDULER_FLAGS = {"--async-scheduling": "async_scheduling=on", "--no-async-scheduling": "async_scheduling=off"}
+SCHEDULER = {  # engine -> option -> the scheduler's option, which has its value
+    "vllm": {"--scheduling-policy": "policy", "--long-prefill-token-threshold": "long_prefill_token_threshold"},
+    "sglang": {
+        f"--{name.replace('_', '-')}": name
+        for name in (
+            "scheduler_recv_interval", "schedule_policy", "schedule_conservativeness", "max_prefill_tokens",
+            "priority_scheduling_preemption_threshold", "retraction_policy",
+        )
+    },
+}  # fmt: skip
+SCHEDULER_FLAGS = {
+    "vllm": {"--async-scheduling": "async_scheduling=on", "--no-async-scheduling": "async_scheduling=off"},
+    "sglang": {
+        f"--{name.replace('_', '-')}": f"{name}=on"
+        for name in (
+            "disable_overlap_schedule", "enable_mixed_chunk", "enable_priority_scheduling",
+            "disable_priority_preemption", "schedule_low_priority_values_first",
+        )
+    },
+}  # fmt: skip
 FLAGS = {"--trust-remote-code", "--enable-auto-tool-choice", "--enable-prefix-caching", "--enable-chunked-prefill",
          "--enable-metrics", "--enable-cache-report", "--enable-prompt-tokens-details"}  # fmt: skip
 
@@ -147,10 +165,10 @@ def read_command(text: str) -> ServeCommand:
         elif name in flags:
             field_name, flag = flags[name]
             stated[field_name] = flag
-        elif engine == "vllm" and name in SCHEDULER_FLAGS:
-            scheduler.append(SCHEDULER_FLAGS[name])
-        elif engine == "vllm" and name in SCHEDULER:
-            scheduler.append(f"{SCHEDULER[name]}={value if equals else _value_after(name, rest)}")
+        elif name in SCHEDULER_FLAGS[engine]:
+            scheduler.append(SCHEDULER_FLAGS[engine][name])
+        elif name in SCHEDULER[engine]:
+            scheduler.append(f"{SCHEDULER[engine][name]}={value if equals else _value_after(name, rest)}")
         elif name in options or name in SGLANG_DRAFTER:
             given = value if equals else _value_after(name, rest)
             if name in options:

@@ -3,8 +3,9 @@
     service = the steps of the prompt's uncached tokens, at most STEP_TOKENS each + a step for each output token but the
               first, which reads one token more than the step before
 
-Each step takes what `step_seconds` in core/instance.py gives for a batch of one request. Nothing waits: queues, other
-requests in the batch and the network are not part of it, so measured times are longer.
+Each step takes what `step_seconds` in core/instance.py gives for a batch of one request; before the first one, the
+request passes the API server. Nothing waits: queues, other requests in the batch and the network are not part of it, so
+measured times are longer.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ import numpy as np
 
 from .._base.errors import UsageError
 from .calibration.costs import roofline_cost
+from .calibration.fitting import exchange_seconds, expert_seconds, launched_seconds
 from .deployment import Deployment
 from .hardware.roofline import roofline_of
 from .simulation import StepCost
@@ -39,14 +41,22 @@ class ServiceModel:
             prompt: Request -> tokens of its prompt.
             output: Request -> tokens of its output.
         """
-        return np.round(1000.0 * (self._prefill_s(cached, prompt) + self._decode_s(prompt, output)))
+        front_s, delay_s = self.cost.front(prompt, 1)
+        steps_s = self.prefill_s(cached, prompt) + self._decode_s(prompt, output)
+        return np.round(1000.0 * (front_s + delay_s + steps_s))
 
-    def _prefill_s(self, cached: np.ndarray, prompt: np.ndarray) -> np.ndarray:
+    def prefill_s(self, cached: np.ndarray, prompt: np.ndarray, step_tokens: int = STEP_TOKENS) -> np.ndarray:
+        """The seconds of the steps of each prompt; lengths as in `milliseconds`.
+
+        >>> ServiceModel(StepCost(token_s=1.0, overhead_s=0.5), {}).prefill_s(np.array([0]), np.array([3]), 2)
+        array([4.])
+        """
         computed = np.minimum(cached, np.maximum(prompt - 1, 0)).astype(np.float64)
         seconds = np.zeros(len(computed))
         while (left := prompt - computed).any():
-            chunk = np.minimum(left, STEP_TOKENS)
+            chunk = np.minimum(left, step_tokens)
             step = self._step_s(chunk, chunk * (2 * computed + chunk), computed)
+            step = launched_seconds(vars(self.cost), chunk, step)
             seconds += np.where(left > 0, step, 0.0)
             computed += chunk
         return seconds
@@ -55,7 +65,7 @@ class ServiceModel:
         """Seconds of the output tokens after the first; the sum of the steps of a context that grows by one a step."""
         steps = np.maximum(output - 1.0, 0.0)
         context = prompt + 1.0
-        cost, single = self.cost, np.ones(len(prompt))
+        cost, single = self.cost, np.ones(1)
         reads = steps * context + steps * (steps - 1) / 2
         # memory time exceeds compute time from some step on, since the context grows
         bound = (
@@ -66,7 +76,7 @@ class ServiceModel:
         read = after * (cost.step_s + cost.read_s * context) + cost.read_s * (
             after * computing + after * (after - 1) / 2
         )
-        alone = cost.overhead_s + cost.request_s + cost.exchange_s + self._expert_s(single)
+        alone = cost.overhead_s + cost.request_s + self._shared_s(single)
         window = np.zeros(len(prompt))
         if cost.window_tokens > 0:
             growing = np.clip(np.floor(cost.window_tokens - context) + 1, 0, steps)
@@ -78,20 +88,18 @@ class ServiceModel:
         """Seconds of a step of one request, as `step_seconds` computes them."""
         cost = self.cost
         overlapped = np.maximum(cost.token_s * tokens + cost.pair_s * pairs, cost.step_s + cost.read_s * read)
-        alone = cost.overhead_s + cost.request_s + cost.exchange_s * tokens
+        alone = cost.overhead_s + cost.request_s + self._shared_s(tokens)
         attention = cost.attention_pair_s * pairs + cost.attention_read_s * read
         window = 0.0
         if cost.window_tokens > 0:
             window = cost.window_read_s * np.minimum(read, cost.window_tokens)
             window = window + cost.window_pair_s * np.minimum(pairs, 2 * cost.window_tokens * tokens)
-        return overlapped + self._expert_s(tokens) + alone + attention + window
+        return overlapped + alone + attention + window
 
-    def _expert_s(self, tokens: np.ndarray) -> np.ndarray:
-        cost = self.cost
-        if cost.expert_step_s == 0:
-            return cost.expert_token_s * tokens
-        touched = 1 - (1 - cost.expert_share) ** tokens
-        return np.maximum(cost.expert_token_s * tokens, cost.expert_step_s * touched)
+    def _shared_s(self, tokens: np.ndarray) -> np.ndarray:
+        """Seconds of the routed experts, and of what GPUs exchange."""
+        terms = vars(self.cost)
+        return expert_seconds(terms, tokens) + exchange_seconds(terms, tokens)
 
 
 def service_model(

@@ -32,18 +32,37 @@ from .serving_run import ServingRun as ServingRun
 
 @dataclass(frozen=True)
 class StepCost:
-    """The seconds of a step: the larger of its compute time and its read time, plus what overlaps with neither.
+    """The seconds of a step, and of what comes before a request's first one.
 
-    Computing takes `token_s` per token, and `pair_s` per pair of tokens that attend to each other, counted as n^2 - p^2
-    for a prompt that grows from p to n tokens. Reading takes `step_s`, and `read_s` per cached token. Beside both, a
-    step takes `overhead_s`, `request_s` per request in it, `attention_pair_s` per pair, `attention_read_s` per cached
-    token, and `exchange_s` per token, for what the GPUs of an instance exchange.
+    A step takes the larger of its compute time and its read time, plus what overlaps with neither. Computing takes
+    `token_s` per token, and `pair_s` per pair of tokens that attend to each other, counted as n^2 - p^2 for a prompt
+    that grows from p to n tokens. Reading takes `step_s`, and `read_s` per cached token. Beside both, a step takes
+    `overhead_s`, `request_s` per request in it, `attention_pair_s` per pair and `attention_read_s` per cached token.
 
     Routed experts come on top: the larger of `expert_token_s` per token and the reading of those that the step's tokens
     use. A token uses `expert_share` of them, so n tokens read 1 - (1 - `expert_share`)^n of `expert_step_s`.
 
     Layers with windows of `window_tokens` take `window_read_s` per cached token, at most a window a request, and
     `window_pair_s` per pair, at most two windows a token.
+
+    What the GPUs of an instance exchange takes `exchange_s` per token. Another way, for large steps, takes
+    `bulk_exchange_step_s`, and `bulk_exchange_s` per token (0: there is none); each step takes the shorter way.
+
+    A step that computes prompts, of more than `graph_tokens` tokens in all, has no CUDA graph: it takes at least
+    `launch_s`, in which the host launches its kernels.
+
+    An API server takes requests in the order in which they are sent, one after another: `front_request_s` for each, and
+    `front_token_s` per prompt token. With several instances there are as many API servers, so these two times are
+    divided by their number. Then a request takes `front_delay_s` to the engine. TTFT and E2E count from its sending.
+
+    >>> from kvtrace.trace.building import toy
+    >>> cost = StepCost(token_s=0.01, exchange_s=0.004, bulk_exchange_s=0.001, bulk_exchange_step_s=0.01)
+    >>> two = toy("0 1", "2 3", block_size=16, gap_ms=0.0)  # a step of 64 tokens: 0.64 s and 0.01 + 0.064 s
+    >>> open_loop(two, cost, setting=Setting(4)).ttft_s.round(3).tolist()
+    [0.714, 0.714]
+    >>> cost = replace(cost, front_request_s=0.1, front_delay_s=0.05)
+    >>> open_loop(two, cost, setting=Setting(4)).queued_s.round(3).tolist()
+    [0.15, 0.512]
     """
 
     token_s: float
@@ -74,9 +93,9 @@ class StepCost:
         """The terms of the kernel. The size of the cache, in tokens, has no part in them."""
         return {name: value for name, value in vars(self).items() if not name.startswith("front_")}
 
-    def front_s(self, tokens: np.ndarray, servers: int = 1) -> np.ndarray:
-        """Seconds that the API servers take for prompts of so many tokens, each before the next one."""
-        return (self.front_request_s + self.front_token_s * tokens) / servers
+    def front(self, tokens: np.ndarray, servers: int) -> tuple[np.ndarray, float]:
+        """Seconds that API servers take for each prompt of so many tokens, and those of its way to the engine."""
+        return (self.front_request_s + self.front_token_s * tokens) / servers, self.front_delay_s
 
 
 class ServingOptions(TypedDict, total=False):

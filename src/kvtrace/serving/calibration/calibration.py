@@ -25,7 +25,19 @@ from ..recordings.recording import Recording
 from ..run_options import TimeSetup
 from ..schedulers import Scheduler
 from ..simulation import ServingRun, StepCost, open_loop
-from .costs import ATTENTION, FORMS, Costs, range_of_run, roofline_cost, start_terms, stored, terms_of, window_terms
+from .costs import (
+    ATTENTION,
+    FORMS,
+    KEPT,
+    Costs,
+    bulk_terms,
+    range_of_run,
+    roofline_cost,
+    start_terms,
+    stored,
+    terms_of,
+    window_terms,
+)
 from .fitting import BOUND, DecodeTimes, TokenGaps, fit, scipy_optimize
 
 SCHEMA = 1  # version of the keys of `Calibration.to_dict`
@@ -176,11 +188,12 @@ class Served:
         return block_demand(self.recording.simulated_trace, *self.scheduler.setting_of(self.setting).demand_options)
 
     def cost(self, terms: Mapping[str, float]) -> StepCost:
-        """The cost of a step of these terms; the others are 0."""
+        """The cost of a step of these terms, with what is not fitted: it follows from them, or is the roofline's."""
         base = self.roofline_terms
-        multiples = {name: terms[name] / base[name] for name in ATTENTION if name in terms and base[name]}
-        windows = window_terms(self.roofline, multiples)
-        return StepCost(**{"token_s": 0.0, "expert_share": base["expert_share"], **windows, **terms})
+        multiples = {name: terms[name] / base[name] for name in (*ATTENTION, "exchange_s") if terms.get(name)}
+        others = window_terms(self.roofline, multiples) | bulk_terms(base, multiples.get("exchange_s", 0.0))
+        others |= {name: base[name] for name in (*KEPT, "expert_share")}
+        return StepCost(**{"token_s": 0.0, **others, **terms})
 
     def run(self, terms: Mapping[str, float]) -> ServingRun:
         """The recording's requests under these costs."""
@@ -302,11 +315,12 @@ def _counted(
     """Starting points: the roofline, and the terms at which the times that need no simulation fit best."""
     roofline = x = np.zeros(size)
 
-    share = {"expert_share": part.roofline_terms["expert_share"]}
+    def whole(x: np.ndarray) -> Mapping[str, float]:
+        return vars(part.cost(terms_at(x)))
 
-    def best(errors: Callable[[dict[str, float]], np.ndarray], begin: np.ndarray) -> np.ndarray:
+    def best(errors: Callable[[Mapping[str, float]], np.ndarray], begin: np.ndarray) -> np.ndarray:
         return scipy_optimize().least_squares(
-            lambda x: np.concatenate([errors(terms_at(x) | share), prior(x)]), begin, bounds=(-BOUND, BOUND),
+            lambda x: np.concatenate([errors(whole(x)), prior(x)]), begin, bounds=(-BOUND, BOUND),
             loss="soft_l1", f_scale=PRIOR,
         ).x  # fmt: skip
 
@@ -315,7 +329,7 @@ def _counted(
         x = best(lambda terms: decode.errors(terms, measured), roofline)  # noqa: B023
     points, gaps = [roofline, x], part.token_gaps(terms_at(x), rows)
     for _ in range(COUNTS):
-        steps = gaps.steps(terms_at(x))
+        steps = gaps.steps(whole(x))
         x = best(lambda terms: gaps.errors(terms, steps), x)  # noqa: B023
     return [*points, x]
 

@@ -157,6 +157,9 @@ FORMS = {  # name -> its terms; "max" takes the time of attention within that of
 SIBLINGS = {"expert_token_s": "token_s", "expert_step_s": "step_s"}  # an unknown share of the peaks is that of another
 ATTENTION = ("pair_s", "read_s", "attention_pair_s", "attention_read_s")
 EXTRAS = (*SIBLINGS, "exchange_s")  # terms of any form where the model has experts, or the instance several GPUs
+EXCHANGE = ("exchange_s", "bulk_exchange_s", "bulk_exchange_step_s")
+# Not fitted, terms of the engine and its machine: the same for another model, but launches grow with its layers.
+KEPT = ("launch_s", "graph_tokens", "front_request_s", "front_token_s", "front_delay_s")
 NO_TIME = Link(1e30, 0.0)
 # Attention reads 53 % of the peak at 256 tokens a request and 66 % at 512 (docs/serving/models.md): as if each
 # request had this many more tokens.
@@ -199,6 +202,11 @@ def window_terms(roofline: Roofline, multiples: Mapping[str, float]) -> dict[str
     }
 
 
+def bulk_terms(start: Mapping[str, float], multiple: float) -> dict[str, float]:
+    """The roofline's other way to exchange, with the multiple of `exchange_s`: their ratio is that of the link."""
+    return {name: multiple * start[name] for name in EXCHANGE if name != "exchange_s"}
+
+
 @dataclass(frozen=True)
 class CalibratedRoofline(Roofline):
     """A model on GPUs whose terms are multiples of the roofline's.
@@ -212,6 +220,7 @@ class CalibratedRoofline(Roofline):
 
     form: str = "sum"
     multiples: Mapping[str, float] = field(default_factory=dict)  # term -> multiple; 1 where it has none
+    kept: Mapping[str, float] = field(default_factory=dict)  # term of KEPT -> its value; 0 where it has none
     source: str = ""  # what was measured, for people
 
     @property
@@ -229,8 +238,8 @@ class CalibratedRoofline(Roofline):
         if "request_s" in self.multiples and "request_s" not in FORMS[self.form]:  # states that were not measured
             terms["request_s"] = self.multiples["request_s"] * self.plain.seconds_per_request
         terms |= window_terms(self.plain, self.multiples)
-        exchange_s = self._multiple("exchange_s") * exchange["exchange_s"]
-        return StepCost(**terms, exchange_s=exchange_s, expert_share=free["expert_share"])
+        terms |= {name: self._multiple(name) * exchange[name] for name in EXCHANGE}
+        return StepCost(**terms, **self.kept, expert_share=free["expert_share"])
 
     @property
     def seconds_per_dense_token(self) -> float:
@@ -344,13 +353,14 @@ class Costs:
             name: max((self.terms[name] - exchange[name]) / free[name], LEAST)
             for name in terms_of(self.form, free)
         }  # fmt: skip
-        if exchange["exchange_s"]:
-            multiples["exchange_s"] = self.terms["exchange_s"] / exchange["exchange_s"]
+        multiples |= {name: self.terms.get(name, 0.0) / exchange[name] for name in EXCHANGE if exchange[name]}
         if shape.state_bytes and not here.model.state_bytes and "request_s" not in multiples:
             multiples["request_s"] = multiples.get("attention_read_s", multiples.get("read_s", 1.0))
+        kept = {name: self.terms.get(name, 0.0) for name in KEPT}
+        kept["launch_s"] *= shape.layers / here.model.layers
         return CalibratedRoofline(
             shape, here.gpu, self.gpus if gpus is None else gpus, step_overhead_s=overhead, link=link, form=self.form,
-            multiples=multiples, source=self.basis,
+            multiples=multiples, kept=kept, source=self.basis,
         )  # fmt: skip
 
     @property

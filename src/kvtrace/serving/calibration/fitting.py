@@ -97,13 +97,12 @@ class DecodeTimes:
             return terms.get(name, 0.0)
 
         reading = term("step_s") + term("read_s") * self.context
-        decoding = np.maximum(term("token_s") * self.batch, reading) + expert_seconds(terms, self.batch)
+        decoding = np.maximum(term("token_s") * self.batch, reading) + _routed_and_exchanged(terms, self.batch)
         prompts = np.maximum(term("token_s") * self.prompt_tokens, term("step_s"))
-        prompts = (prompts + expert_seconds(terms, self.prompt_tokens)) * self.prompt_steps
-        alone = (
-            term("overhead_s") + (term("request_s") + term("exchange_s")) * self.batch
-            + term("attention_read_s") * self.context
-        )  # fmt: skip
+        prompts = prompts + _routed_and_exchanged(terms, self.prompt_tokens)
+        launched = launched_seconds(terms, self.prompt_tokens, prompts + term("overhead_s"))
+        prompts = (launched - term("overhead_s")) * self.prompt_steps
+        alone = term("overhead_s") + term("request_s") * self.batch + term("attention_read_s") * self.context
         among_prompts = self._within(self.prompt_steps)
         pairs = (term("pair_s") + term("attention_pair_s")) * self.pairs
         return self._within(prompts) + (self.steps - among_prompts) * decoding + self.steps * alone + pairs
@@ -128,6 +127,34 @@ def expert_seconds(terms: Mapping[str, float], tokens: np.ndarray) -> np.ndarray
     """
     touched = 1 - (1 - terms.get("expert_share", 0.0)) ** tokens
     return np.maximum(terms.get("expert_token_s", 0.0) * tokens, terms.get("expert_step_s", 0.0) * touched)
+
+
+def exchange_seconds(terms: Mapping[str, float], tokens: np.ndarray) -> np.ndarray:
+    """Seconds of what GPUs exchange in steps of `tokens` tokens, by the way that takes less, as `StepCost` defines it.
+
+    >>> terms = {"exchange_s": 1.0, "bulk_exchange_s": 0.25, "bulk_exchange_step_s": 3.0}
+    >>> exchange_seconds(terms, np.array([1.0, 100.0])).tolist()
+    [1.0, 28.0]
+    """
+    seconds = terms.get("exchange_s", 0.0) * tokens
+    if (bulk_s := terms.get("bulk_exchange_s", 0.0)) > 0:
+        seconds = np.minimum(seconds, terms.get("bulk_exchange_step_s", 0.0) + bulk_s * tokens)
+    return seconds
+
+
+def launched_seconds(terms: Mapping[str, float], tokens: np.ndarray, seconds: np.ndarray) -> np.ndarray:
+    """Seconds of steps of `tokens` tokens that compute prompts: without a CUDA graph at least `launch_s`.
+
+    >>> terms = {"launch_s": 3.0, "graph_tokens": 8.0}
+    >>> launched_seconds(terms, np.array([8, 9, 9]), np.array([1.0, 1.0, 4.0])).tolist()
+    [1.0, 3.0, 4.0]
+    """
+    least = np.where(tokens > terms.get("graph_tokens", 0.0), terms.get("launch_s", 0.0), 0.0)
+    return np.maximum(seconds, least)
+
+
+def _routed_and_exchanged(terms: Mapping[str, float], tokens: np.ndarray) -> np.ndarray:
+    return expert_seconds(terms, tokens) + exchange_seconds(terms, tokens)
 
 
 def _means(
@@ -229,15 +256,14 @@ class TokenGaps:
             return terms.get(name, 0.0)
 
         context = self.context + self.batch * steps / 2
-        beside = term("overhead_s") + (term("request_s") + term("exchange_s")) * self.batch
-        alone = beside + term("attention_read_s") * context
+        alone = term("overhead_s") + term("request_s") * self.batch + term("attention_read_s") * context
         decoding = np.maximum(term("token_s") * self.batch, term("step_s") + term("read_s") * context) + alone
-        decoding = decoding + expert_seconds(terms, self.batch)
-        tokens = self.prompt_tokens / np.maximum(self.prompt_steps, 1)
-        computing = term("token_s") * (tokens + self.batch) + term("pair_s") * self.pairs
-        alone = alone + term("request_s") * self.prompts + term("exchange_s") * tokens
-        alone = alone + expert_seconds(terms, tokens + self.batch)
+        decoding = decoding + _routed_and_exchanged(terms, self.batch)
+        tokens = self.prompt_tokens / np.maximum(self.prompt_steps, 1) + self.batch
+        computing = term("token_s") * tokens + term("pair_s") * self.pairs
+        alone = alone + term("request_s") * self.prompts + _routed_and_exchanged(terms, tokens)
         prompts = np.maximum(computing, term("step_s") + term("read_s") * context) + alone
+        prompts = launched_seconds(terms, tokens, prompts)
         return decoding, prompts * self.prompt_steps + term("attention_pair_s") * self.pairs
 
 

@@ -262,7 +262,7 @@ class SessionLanes:
         self.timers.drop(row)
         self._place(lane)
         self.sent[row], self.requests.arrival[row] = at, self._entry(row, at)
-        self.front_free = self.requests.arrival[row] - self.front_delay
+        self.front_free = max(at, self.front_free) + self.front[row]
         self.arrived[self.count] = row
         self.count += 1
         self.outstanding += 1

@@ -15,6 +15,7 @@ from kvtrace._base.errors import UsageError
 
 NOBODY = cython.declare(cython.int, -1)
 KINDS = {PREFILL: "prefill", MIXED: "mixed", DECODE: "decode"}
+PROMPTS_WEIGH = cython.declare(cython.longlong, 1000)  # against 1 of a decode, until new requests are looked for
 REPORT_EVERY = cython.declare(cython.int, 15)  # results of decode batches: SGLang's load_snapshot_publish_interval
 
 
@@ -43,7 +44,7 @@ class SglangEventLoop(SglangPrefill):
                 self.retried, self.last_kind = True, NOTHING
                 return 0
             self._report_load(True)
-            self.asleep = True  # until the next arrival
+            self.asleep = not self.unseen  # until the next arrival; with unseen ones, the loop goes on
         self.last_kind = self.kind if planned else NOTHING
         if self.limits.overlap:
             self.flying = planned
@@ -59,9 +60,12 @@ class SglangEventLoop(SglangPrefill):
         return 0
 
     def _poll(self):
-        """See the requests that have arrived, after a decode step only at one turn of `poll_every`."""
-        self.unpolled += 1
-        if self.last_kind == DECODE and self.unpolled < self.limits.poll_every:
+        """See the requests that have arrived, if the turns since the last look weigh as many as `poll_every` decodes.
+
+        SGLang's SchedulerRecvSkipper: a turn after a decode, or after none, weighs 1, any other 1,000.
+        """
+        self.unpolled += 1 if self.last_kind == DECODE or self.last_kind == NOTHING else PROMPTS_WEIGH
+        if self.unpolled < self.limits.poll_every:
             return 0
         self.unpolled = 0
         for row in self.unseen:

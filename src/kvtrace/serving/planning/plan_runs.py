@@ -24,6 +24,7 @@ from ..routers import RouterName
 from ..run import Run
 from ..run_options import TimeSetup
 from ..schedulers.base import BatchLimits
+from ..service_times import ServiceModel
 from ..serving_run import ServingRun
 from ..simulation import StepCost
 from .plan_result import InstancesPoint, PrefillFloor, RouterPlan, Sensitivity
@@ -63,21 +64,9 @@ def prefill_alone_s(trace: Trace, cost: StepCost, limits: BatchLimits, cached: n
     >>> prefill_alone_s(toy("0 1 2"), StepCost(token_s=1.0, overhead_s=0.5), BatchLimits(step_tokens=2))
     array([4.])
     """
-    end = trace.input_length.astype(np.float64)
-    start = np.minimum(np.broadcast_to(np.asarray(cached, dtype=np.float64), end.shape), np.maximum(end - 1, 0))
-    seconds = np.zeros(len(end))
-    while (start < end).any():
-        stop = np.minimum(start + limits.step_tokens, end)
-        pairs = stop**2 - start**2
-        tokens = stop - start
-        compute = cost.token_s * tokens + cost.pair_s * pairs
-        alone = cost.overhead_s + cost.request_s + cost.attention_pair_s * pairs + cost.attention_read_s * start
-        touched = 1 - (1 - cost.expert_share) ** tokens
-        experts = np.maximum(cost.expert_token_s * tokens, cost.expert_step_s * touched)
-        step = np.maximum(compute, cost.step_s + cost.read_s * start) + experts + cost.exchange_s * tokens + alone
-        seconds += np.where(stop > start, step, 0.0)
-        start = stop
-    return seconds
+    tokens = trace.input_length
+    model = ServiceModel(cost, {})
+    return model.prefill_s(np.broadcast_to(np.asarray(cached), tokens.shape), tokens, limits.step_tokens)
 
 
 def prefill_floor(trace: Trace, planned: Planned) -> PrefillFloor:

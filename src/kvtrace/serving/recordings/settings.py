@@ -183,7 +183,7 @@ SGLANG_SIZES = (
 )  # fmt: skip
 SGLANG_OPTIONS = {  # of its scheduler, which have these types
     "schedule_policy": str, "schedule_conservativeness": float, "max_prefill_tokens": int, "page_size": int,
-    "disable_overlap_schedule": bool, "enable_mixed_chunk": bool,
+    "disable_overlap_schedule": bool, "enable_mixed_chunk": bool, "scheduler_recv_interval": int,
 }  # fmt: skip
 
 

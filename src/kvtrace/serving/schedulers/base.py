@@ -56,6 +56,7 @@ class Scheduler(ABC):
     version: ClassVar[str]  # of the engine whose steps it takes; empty if it is nobody's
     most_lower_tiers: ClassVar[int | None] = 0  # that its instances can have; None: any number
     copies_to_tiers: ClassVar[bool] = False  # a lower tier also holds the blocks above it
+    has_front: ClassVar[bool] = True  # requests pass an API server first, if the cost has times for it
     layouts: ClassVar[bool] = False  # its caches can hold a CacheLayout of several groups
 
     @property

@@ -51,11 +51,9 @@ class DynamoCost:
             "decode_square_s": self.decode_square_s / cache_tokens**2, "token_s": self.prefill_token_s,
         }  # fmt: skip
 
-    front_delay_s: ClassVar[float] = 0.0
-
-    def front_s(self, tokens: np.ndarray, servers: int = 1) -> np.ndarray:
-        """Requests reach the engine when they arrive."""
-        return np.zeros(len(tokens))
+    def front(self, tokens: np.ndarray, servers: int) -> tuple[np.ndarray, float]:
+        """No API server stands before Dynamo's mocked engines."""
+        return np.zeros(len(tokens)), 0.0
 
 
 @dataclass(frozen=True)

@@ -77,6 +77,7 @@ class RecordedScheduler(Scheduler):
 
     name: ClassVar[str] = "recorded"
     version: ClassVar[str] = ""
+    has_front: ClassVar[bool] = False  # it is part of the recorded times
     unknown_ms: float = 0.0
 
     @property
