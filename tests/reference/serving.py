@@ -98,7 +98,8 @@ class Instance:
         seconds += max(rates.expert_token_s * tokens, rates.expert_step_s * touched)
         exchange = rates.exchange_s * tokens
         if rates.bulk_exchange_s:
-            exchange = min(exchange, rates.bulk_exchange_step_s + rates.bulk_exchange_s * tokens)
+            bulk = rates.bulk_exchange_step_s + rates.bulk_exchange_s * tokens
+            exchange = bulk if 0 < rates.bulk_exchange_tokens < tokens else min(exchange, bulk)
         seconds += rates.window_read_s * min(cached, rates.window_tokens * running)
         seconds += rates.window_pair_s * min(pairs, 2 * rates.window_tokens * tokens)
         return seconds + exchange

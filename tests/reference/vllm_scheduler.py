@@ -308,7 +308,8 @@ def step_seconds(cost, parts):
     ways = [term("exchange_s") * tokens]
     if term("bulk_exchange_s"):
         ways.append(term("bulk_exchange_step_s") + term("bulk_exchange_s") * tokens)
-    seconds += min(ways) + term("overhead_s") + term("request_s") * len(parts)
+    must = 0 < term("bulk_exchange_tokens") < tokens
+    seconds += (ways[-1] if must else min(ways)) + term("overhead_s") + term("request_s") * len(parts)
     seconds += term("attention_pair_s") * pairs + term("attention_read_s") * read
     window = term("window_tokens")
     seconds += term("window_read_s") * min(read, window * len(parts))

@@ -131,7 +131,8 @@ def needs_of(case):
 def more_terms(rng):
     """Terms of a step's time that the drivers of tests/clients do not have, only the twins and the kernels."""
     launch = {"launch_s": rng.choice([0.0, 0.005, 0.05]), "graph_tokens": rng.choice([0, 4, 32, 512])}
-    bulk = {"bulk_exchange_s": rng.choice([0.0, 1e-4]), "bulk_exchange_step_s": rng.random() * 0.01}
+    bulk = {"bulk_exchange_s": rng.choice([0.0, 1e-4]), "bulk_exchange_step_s": rng.random() * 0.01,
+            "bulk_exchange_tokens": rng.choice([0, 3, 40])}  # fmt: skip
     window = {"window_tokens": rng.choice([0, 2, 8, 64])} | {
         name: rng.random() * 1e-6 for name in ("window_read_s", "window_pair_s", "attention_pair_s", "attention_read_s")
     }

@@ -125,7 +125,7 @@ def test_another_model_keeps_the_shares_of_the_peaks(calibrated):
         costs.terms["token_s"] * large.matrix_parameters / small.matrix_parameters
     )
     assert scaled["attention_pair_s"] == pytest.approx(2 * costs.terms["attention_pair_s"])
-    head, overhead = costs.roofline.head_s, costs.roofline.step_overhead_s
+    head, overhead = costs.roofline.head_s, costs.roofline.fixed_s
     assert scaled["overhead_s"] == pytest.approx(costs.terms["overhead_s"] * (head + 2 * overhead) / (head + overhead))
 
 

@@ -24,7 +24,7 @@ rates = st.builds(
     exchange_s=st.sampled_from([0.0, 0.25]), expert_token_s=st.sampled_from([0.0, 0.5]),
     expert_step_s=st.sampled_from([0.0, 2.0]), expert_share=st.sampled_from([0.5, 1.0]),
     window_read_s=st.sampled_from([0.0, 0.125]), window_pair_s=st.sampled_from([0.0, 0.25]),
-    window_tokens=st.sampled_from([0.0, 2.0, 8.0]), bulk_exchange_s=st.sampled_from([0.0, 0.125]),
+    window_tokens=st.sampled_from([0.0, 2.0, 8.0]), bulk_exchange_s=st.sampled_from([0.0, 0.125]), bulk_exchange_tokens=st.sampled_from([0, 3]),
     bulk_exchange_step_s=st.sampled_from([0.25, 1.0]), launch_s=st.sampled_from([0.0, 4.0, 64.0]),
     graph_tokens=st.sampled_from([0.0, 2.0, 8.0]), front_request_s=st.sampled_from([0.0, 0.375, 3.0]),
     front_token_s=st.sampled_from([0.0, 0.1875]), front_delay_s=st.sampled_from([0.0, 0.5]),

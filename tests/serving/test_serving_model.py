@@ -690,7 +690,9 @@ def test_each_figure_has_a_source_and_each_source_a_figure():
     for name, row in FIGURES["gpus"].items():
         figures = row.keys() - {"label", "sources"}
         assert figures == row["sources"].keys(), name
-        assert figures == {field.name for field in fields(Gpu)} - {"name"} - ({"fp8_flops", "fp4_flops"} - row.keys()), name
+        assert figures == {field.name for field in fields(Gpu)} - {"name"} - (
+            {"fp8_flops", "fp4_flops"} - row.keys()
+        ), name
         used |= set(row["sources"].values())
     for row in FIGURES["links"].values():
         assert row["sources"]

@@ -68,6 +68,8 @@ def test_large_steps_take_the_other_way_if_that_is_shorter():
     cost = StepCost(token_s=1.0, exchange_s=0.5, bulk_exchange_s=0.125, bulk_exchange_step_s=1.5)
     assert ended(one_request(8, 2), cost).tolist() == [8 + 1.5 + 8 / 8 + 1 + 0.5]
     assert ended(one_request(3, 2), cost).tolist() == [(3 + 1) * 1.5]  # 1.5 + 3 / 8 would be longer
+    must = replace(cost, bulk_exchange_tokens=2.0)  # buffers hold no more
+    assert ended(one_request(3, 2), must).tolist() == [3 + 1.5 + 3 / 8 + 1.5]
 
 
 def test_a_step_with_prompts_without_a_graph_takes_at_least_its_launches():
@@ -120,7 +122,13 @@ def test_the_vectorised_api_server_is_that_which_takes_one_request_after_another
 @given(st.integers(1, 6), st.integers(1, 40), st.integers(2, 60), st.integers(0, 2**32 - 1))
 def test_steps_taken_together_take_the_sum_of_single_ones(rows, prompt, output, seed):
     random = np.random.default_rng(seed)
-    scales = {"expert_share": 1.0, "window_tokens": 80.0, "graph_tokens": 240.0, "launch_s": 0.1}
+    scales = {
+        "expert_share": 1.0,
+        "window_tokens": 80.0,
+        "graph_tokens": 240.0,
+        "bulk_exchange_tokens": 90.0,
+        "launch_s": 0.1,
+    }
     names = [one.name for one in fields(StepCost) if not one.name.startswith("front_")]
     cost = StepCost(**{name: random.choice([0.0, random.uniform(0, scales.get(name, 1e-3))]) for name in names})
     # after the prompts' step all requests decode: the contexts grow from `prompt` + 1, one token each
@@ -218,7 +226,7 @@ def test_costs_of_a_file_without_the_new_terms_stay_as_they_were(more_terms, tmp
         old = replace(costs, terms={name: value for name, value in costs.terms.items() if name not in new})
         old.save(tmp_path / "costs.json")
         again = read_costs(tmp_path / "costs.json")
-        assert len(new) == 7 and again.step_cost == costs.step_cost
+        assert len(new) == 8 and again.step_cost == costs.step_cost
         assert asdict(again.for_model(DENSE, gpus=gpus)) == pytest.approx(asdict(again.step_cost))
 
 

@@ -192,7 +192,7 @@ class Served:
         base = self.roofline_terms
         multiples = {name: terms[name] / base[name] for name in (*ATTENTION, "exchange_s") if terms.get(name)}
         others = window_terms(self.roofline, multiples) | bulk_terms(base, multiples.get("exchange_s", 0.0))
-        others |= {name: base[name] for name in (*KEPT, "expert_share")}
+        others |= {name: base[name] for name in (*KEPT, "expert_share", "bulk_exchange_tokens")}
         return StepCost(**{"token_s": 0.0, **others, **terms})
 
     def run(self, terms: Mapping[str, float]) -> ServingRun:

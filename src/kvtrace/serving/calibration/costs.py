@@ -239,6 +239,7 @@ class CalibratedRoofline(Roofline):
             terms["request_s"] = self.multiples["request_s"] * self.plain.seconds_per_request
         terms |= window_terms(self.plain, self.multiples)
         terms |= {name: self._multiple(name) * exchange[name] for name in EXCHANGE}
+        terms["bulk_exchange_tokens"] = self.plain.bulk_exchange_tokens if terms["bulk_exchange_s"] else 0.0
         return StepCost(**terms, **self.kept, expert_share=free["expert_share"])
 
     @property

@@ -138,7 +138,8 @@ def exchange_seconds(terms: Mapping[str, float], tokens: np.ndarray) -> np.ndarr
     """
     seconds = terms.get("exchange_s", 0.0) * tokens
     if (bulk_s := terms.get("bulk_exchange_s", 0.0)) > 0:
-        seconds = np.minimum(seconds, terms.get("bulk_exchange_step_s", 0.0) + bulk_s * tokens)
+        bulk, most = terms.get("bulk_exchange_step_s", 0.0) + bulk_s * tokens, terms.get("bulk_exchange_tokens", 0.0)
+        seconds = np.where((bulk < seconds) | ((most > 0) & (tokens > most)), bulk, seconds)
     return seconds
 
 
