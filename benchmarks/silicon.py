@@ -219,12 +219,11 @@ def lengths(row: Row, requests: int) -> tuple[np.ndarray, np.ndarray]:
 
     InferenceX: each from 80 % of the stated length to all of it, with seed 0 (utils/bench_serving/
     benchmark_serving.py @086eabbe, kimbochen/bench_serving @406abc35). The gap analysis is taken to have sent the
-    stated lengths, or with a scatter of outputs.
+    stated lengths.
     """
-    draw = np.random.RandomState(0)
     if row.cohort != "InferenceX":
-        least, most = (round((1 + sign * row.server.get("scatter", 0)) * row.osl) for sign in (-1, 1))
-        return np.full(requests, row.isl), draw.randint(least, most + 1, requests)
+        return np.full(requests, row.isl), np.full(requests, row.osl)
+    draw = np.random.RandomState(0)
     prompts, outputs = (draw.randint(int(0.8 * most), most + 1, requests) for most in (row.isl, row.osl))
     return prompts, outputs
 

@@ -190,7 +190,7 @@ class Roofline:
 
     @property
     def _cache_bandwidth(self):
-        return self.gpu.bandwidth * self.gpus * self.attention_bandwidth_share
+        return self.gpu.bandwidth * self.gpus * self.attention_bandwidth_share / self.terms.attention_read
 
     def prefill_flops(self, new: ArrayLike, cached: ArrayLike = 0) -> Any:
         """FLOP of the layers for the new tokens of a prompt after its cached ones; numbers or columns of numbers."""

@@ -23,6 +23,7 @@ class StepTerms:
     request_s: float = 0.0  # each request of a step: attention's metadata, sampling, output
     dense_read: float = 1.0  # multiple of the time to read weights that are not routed experts
     expert_read: float = 1.0  # likewise of routed experts
+    attention_read: float = 1.0  # likewise of what attention reads
     fp8_products: float = 1.0  # multiple of the time of products in FP8
     fp4_products: float = 1.0
     expert_products: float = 1.0  # likewise of routed experts, on top
@@ -50,6 +51,7 @@ FRONT_REQUEST_S, FRONT_TOKEN_S = 2.0e-3, 5.0e-6
 FRONT_DELAY_S = {"vllm": 6.0e-3, "sglang": 17e-3}
 HBM_BYTES_PER_S = 3e12  # from here on products of a step are too small to use all of the bandwidth
 DENSE_READ = (1.09, 1.30)  # Hopper, Blackwell
+ATTENTION_READ = 0.85
 EXPERT_READ = (1.16, 0.95)  # 16 and 8 bits, and 4 bits in kernels of Blackwell
 FP8_PRODUCTS, FP4_PRODUCTS = 2.2, 1.7
 EXPERT_PRODUCTS = {"vllm": 5.4, "sglang": 12.4}
@@ -72,7 +74,7 @@ def step_terms(deployment: Deployment, model: ModelShape, gpu: Gpu) -> StepTerms
     is_fused = is_blackwell and model.fp4 and expert_bytes < 1
     return StepTerms(
         step_s=host + kernels, request_s=REQUEST_S, dense_read=DENSE_READ[is_blackwell] if is_fast else 1.0,
-        expert_read=EXPERT_READ[is_fused], fp8_products=FP8_PRODUCTS,
+        attention_read=ATTENTION_READ if is_fast else 1.0, expert_read=EXPERT_READ[is_fused], fp8_products=FP8_PRODUCTS,
         fp4_products=FP4_PRODUCTS, expert_products=FUSED_EXPERT_PRODUCTS if is_fused else EXPERT_PRODUCTS[engine],
         launch_s=layer * model.layers + experts * model.moe_layers, graph_tokens=GRAPH_TOKENS[engine],
         front_request_s=FRONT_REQUEST_S, front_token_s=FRONT_TOKEN_S, front_delay_s=FRONT_DELAY_S[engine],
