@@ -112,6 +112,12 @@ class TimeSetup:
 
         return replace(self, roofline=roofline, cost=step_cost(roofline))
 
+    def unfitted(self, engine: EngineName) -> Deployment | None:
+        """The deployment in an engine, if the costs of its steps are those of its roofline alone."""
+        if self.roofline is None or self.costs is not None:
+            return None
+        return replace(self.deployment, engine=engine)
+
     def drafting(self, engines: Sequence[EngineName]) -> dict[str, Drafting] | None:
         """Engine -> what the drafter changes in its cache; None without one. UsageError if it is not modelled there."""
         deployment, drafter = self.deployment, self.deployment.speculative

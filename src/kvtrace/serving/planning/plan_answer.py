@@ -17,6 +17,7 @@ from math import ceil, floor, log10
 from ..._base.errors import UsageError
 from ..deployment import Deployment
 from ..hardware import GPUS
+from ..hardware.gpus import gpu_label
 from ..hardware.room import TENSOR_SIZES
 from ..models.engine_layout import layouts_for
 from ..routers import RouterName
@@ -54,15 +55,6 @@ def plan_answer(part: InstancesPlan, runs: Mapping[RouterName, InstanceRuns]) ->
         remedies=[],
     )  # fmt: skip
     return replace(answer, sentence=_sentence(answer, target, roofline.gpu.name))
-
-
-def gpu_label(name: str) -> str:
-    """The name of a GPU in a sentence.
-
-    >>> gpu_label("h100"), gpu_label("mine")
-    ('H100', 'mine')
-    """
-    return name.upper() if name in GPUS else name
 
 
 def instances_of(count: int, gpus: int, name: str) -> str:
