@@ -12,7 +12,6 @@ from kvtrace.serving.hardware import Roofline, gpu
 from kvtrace.serving.hardware.room import kv_room
 from kvtrace.serving.latencies import TARGETS, Latencies, errors_of
 from kvtrace.serving.models import model_shape
-from kvtrace.serving.planning.sizing import UNFITTED
 from kvtrace.serving.schedulers.vllm import VllmScheduler
 from kvtrace.serving.simulation import open_loop
 from tests.serving.measured import BLOCKS, FOLDERS, LIMITS, measured
@@ -60,14 +59,6 @@ def test_the_sensitivities_are_those_of_the_manual(recordings):
     assert f"is {short} too short on an RTX PRO 6000 and {long} too long on an RTX 4090" in manual
     workstation = errors(recordings, "rtx-pro-6000-server", step_cost(Roofline(MODEL, gpu("rtx-pro-6000"))))
     assert f"TTFT is {-workstation[0]:.1f} % too short, E2E {-workstation[4]:.1f} %" in manual
-
-
-def test_the_errors_that_a_plan_rests_on_are_those(recordings):
-    rooflines = {"rtx-pro-6000-server": ["rtx-pro-6000-server", "rtx-pro-6000"], "rtx-4090": ["rtx-4090"]}
-    both = [errors(recordings, name, step_cost(Roofline(MODEL, gpu(figures))))[:3] / 100
-            for name, rows in rooflines.items() for figures in rows]  # fmt: skip
-    stated = np.array([UNFITTED.errors[name] for name in ("mean", "p50", "p90")]).T
-    assert stated == pytest.approx(np.array(both), abs=0.00051)
 
 
 def blocks_left(name):

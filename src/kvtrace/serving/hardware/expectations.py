@@ -9,7 +9,7 @@ and number of GPUs; then the same GPU and kind of model; then the same GPU. Othe
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, NamedTuple
@@ -28,8 +28,8 @@ Level = Literal["deployment", "kind, engine and GPUs", "kind", "GPU", "not measu
 
 FILE = Path(__file__).with_name("measured.json")
 LOADS = ((8, "1 to 8"), (32, "9 to 32"), (128, "33 to 128"), (1 << 62, "more than 128"))  # requests at once
-ENOUGH = 3  # measurements at a load, without which all loads count
-SPREAD = 5  # measurements that have quantiles; fewer have the largest error, in both directions
+ENOUGH = 10  # measurements at a load, without which all loads count
+SPREAD = 5  # measurements that have an interval
 BITS = (4, 8, 16)  # of a weight
 SIZES = ("layers", "hidden", "heads", "kv_heads", "experts", "vocabulary")  # of one architecture
 ENGINES = {"vllm": "vLLM", "sglang": "SGLang"}
@@ -113,22 +113,21 @@ class ErrorSpread(Described):
     measurements: int
     mean_absolute: float
     median: float
-    low: float  # the 5 % quantile; of fewer than five measurements, minus the largest error in size
-    high: float  # the 95 % quantile, or that error
+    low: float | None  # the 5 % quantile; None for fewer than five measurements
+    high: float | None  # the 95 % quantile
 
     @classmethod
     def of(cls, errors: Sequence[float]) -> ErrorSpread | None:
         """The spread of some errors; None if there are none.
 
         >>> ErrorSpread.of([-0.1, 0.3])
-        ErrorSpread(measurements=2, mean_absolute=0.2, median=0.1, low=-0.3, high=0.3)
+        ErrorSpread(measurements=2, mean_absolute=0.2, median=0.1, low=None, high=None)
         """
         if not errors:
             return None
-        largest = max(map(abs, errors))
-        low, high = np.quantile(errors, (0.05, 0.95)) if len(errors) >= SPREAD else (-largest, largest)
-        mean, median = float(np.abs(errors).mean()), float(np.median(errors))
-        return cls(len(errors), round(mean, 4), round(median, 4), round(float(low), 4), round(float(high), 4))
+        figures = [np.abs(errors).mean(), *np.quantile(errors, (0.5, 0.05, 0.95))]
+        mean, median, low, high = (round(float(figure), 4) for figure in figures)
+        return cls(len(errors), mean, median, *((low, high) if len(errors) >= SPREAD else (None, None)))
 
     def in_words(self, off: str = "") -> str:
         """The errors in a sentence, with words for a mean of several.
@@ -141,13 +140,15 @@ class ErrorSpread(Described):
         return f"{_percent(self.mean_absolute)}{off} (median {_percent(self.median, '+')})"
 
     @property
-    def factors(self) -> tuple[float, float]:
-        """What measured times are, as multiples of simulated ones: at the high and at the low end of the errors.
+    def factors(self) -> list[float] | None:
+        """The measured times as multiples of simulated ones, at both ends of the interval; None without one.
 
         >>> ErrorSpread(9, 0.2, 0.0, -0.2, 0.25).factors
-        (0.8, 1.25)
+        [0.8, 1.25]
         """
-        return 1 / (1 + self.high), 1 / max(1 + self.low, 1e-3)
+        if self.low is None or self.high is None:
+            return None
+        return [1 / (1 + self.high), 1 / max(1 + self.low, 1e-3)]
 
 
 def _percent(share: float, sign: str = "") -> str:
@@ -164,11 +165,6 @@ class ExpectedError(Described):
     tpot: ErrorSpread | None  # None: not measured
     ttft: ErrorSpread | None
     sentence: str
-
-    @property
-    def short(self) -> str:
-        """The sentence without the words that say what it is of."""
-        return self.sentence.removeprefix(PREFIX)[:1].upper() + self.sentence.removeprefix(PREFIX)[1:]
 
 
 PREFIX = "Times without a recording: "
@@ -224,11 +220,12 @@ class _Place(NamedTuple):
 
 def _place(deployment: Deployment) -> _Place:
     card, shape = gpu(deployment.card), model_shape(deployment.served_model, dtype=deployment.weights_dtype)
-    dp = deployment.data_parallel_size
+    row, dp = GPUS.get(card.name), deployment.data_parallel_size
+    is_known = row is not None and replace(card, price_per_hour=row.price_per_hour) == row
     plain = deployment.gpus_per_instance == deployment.tensor_parallel_size and deployment.speculative is None
     plain = plain and deployment.decode_context_parallel_size == 1
     return _Place(
-        card.name if GPUS.get(card.name) == card else None, gpu_label(card.name), model_kind(shape), deployment.engine,
+        card.name if is_known else None, gpu_label(card.name), model_kind(shape), deployment.engine,
         deployment.gpus_per_instance * dp, _sizes(shape), _bits(shape),
         (deployment.tensor_parallel_size, dp, deployment.enable_expert_parallel) if plain else None,
     )  # fmt: skip

@@ -1,8 +1,8 @@
 """The answer of a plan: the instances to run, and their cost and service; or what would meet the target.
 
-The number to run is sure to meet the target, even if simulated times are too short by the largest error that was
-measured, plus the spare instances. Where no number is sure, or only more than twice those that meet the target in
-simulation, it is those.
+The number to run is sure to meet the target, even if simulated times are too short by the error that was measured, plus
+the spare instances. Where no number is sure, or only more than twice those that meet the target in simulation, or nothing
+was measured, it is those.
 
 What would meet a target that is missed is simulated, too: a longer time, more GPUs per instance, another GPU.
 """
@@ -27,6 +27,7 @@ from .plan_target import Planned, PlanTarget
 
 GIVEN = "as given"  # the source of a price of --gpu-price
 MOST_FOR_SURE = 2  # times the instances that meet the target in simulation
+UNCERTAIN = "too few measurements to say how sure that is"
 NEAR = 1.1
 MOST_TRIES = 3  # simulations of other GPUs
 
@@ -38,23 +39,23 @@ def plan_answer(part: InstancesPlan, runs: Mapping[RouterName, InstanceRuns]) ->
         part: The instances for the target.
         runs: Router -> its simulations.
     """
-    if part.best is None or part.model_error is None:
+    if part.best is None:
         return _unmet(part, list(runs.values()))
     best, error, target = runs[part.best.router], part.model_error, part.target
-    number, sure = part.best.instances, error.sure_instances
+    number, sure = part.best.instances, error.sure_instances if error else None
     if sure is not None and sure <= MOST_FOR_SURE * number:
         number = sure
     alone, point = best.at(number), best.at(number + target.spare)
     roofline = best.roofline
     answer = PlanAnswer(
         sentence="", instances=point.instances, gpus=point.instances * roofline.gpus, router=best.router,
-        spare=target.spare, may_be_enough=error.fewest_instances, enough=part.best.instances,
-        sure=error.sure_instances, usd_per_hour=point.usd_per_hour, usd_per_day=24 * point.usd_per_hour,
+        spare=target.spare, may_be_enough=error.fewest_instances if error else None, enough=part.best.instances,
+        sure=sure, usd_per_hour=point.usd_per_hour, usd_per_day=24 * point.usd_per_hour,
         usd_per_million_tokens=point.usd_per_million_tokens, ttft=point.ttft_s, busy=point.utilisation,
         ttft_without_spare=alone.ttft_s, busy_without_spare=alone.utilisation, block_hit_rate=point.block_hit_rate,
         remedies=[],
     )  # fmt: skip
-    return replace(answer, sentence=_sentence(answer, target, roofline.gpu.name))
+    return replace(answer, sentence=_sentence(answer, target, roofline.gpu.name, is_sized=error is not None))
 
 
 def instances_of(count: int, gpus: int, name: str) -> str:
@@ -68,14 +69,15 @@ def instances_of(count: int, gpus: int, name: str) -> str:
     return f"{count:,} instance{'' if count == 1 else 's'} of {gpus:,} x {gpu_label(name)}"
 
 
-def _sentence(answer: PlanAnswer, target: TimeTarget, name: str) -> str:
+def _sentence(answer: PlanAnswer, target: TimeTarget, name: str, *, is_sized: bool) -> str:
     assert answer.instances and answer.gpus and answer.ttft is not None and answer.busy is not None
     run = instances_of(answer.instances, answer.gpus // answer.instances, name)
     behind = f" behind {answer.router}" if answer.instances > 1 else ""
     spare = f", {answer.spare:,} of them spare" if answer.spare else ""
     return (
         f"Run {run}{behind}{spare} ({usd(answer.usd_per_hour)} USD an hour): {target.place} TTFT "
-        f"{seconds(answer.ttft)} s at {100 * answer.busy:.0f} % busy; {certainty(answer)}"
+        f"{seconds(answer.ttft)} s at {100 * answer.busy:.0f} % busy; "
+        f"{certainty(answer) if is_sized else UNCERTAIN}"
     )
 
 
