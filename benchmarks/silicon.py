@@ -39,7 +39,7 @@ import kvtrace
 from kvtrace.cache.simulation import Setting
 from kvtrace.serving.calibration.costs import step_cost
 from kvtrace.serving.deployment import Deployment
-from kvtrace.serving.hardware.expectations import MeasuredErrors, load_class, model_kind, rows_of, text_of
+from kvtrace.serving.expectations import MeasuredErrors, load_class, model_kind, rows_of, text_of
 from kvtrace.serving.hardware.roofline import roofline_of
 from kvtrace.serving.hardware.room import kv_room, step_limits
 from kvtrace.serving.lanes import ClosedLoop
@@ -379,9 +379,9 @@ def errors_of_rows(rows: Iterable[Compared]) -> Iterator[MeasuredErrors]:
         groups[*each.row.deployment, load_class(each.row.concurrency), each.row.side].append(each)
     for (architecture, gpu, engine, tp, dp, ep, precision, requests, side), group in groups.items():
         checkpoint = MODELS[architecture]["checkpoints"][precision]
+        model, kind = catalog_entry(model_name(checkpoint) or "").name, model_kind(model_shape(checkpoint))
         yield MeasuredErrors(
-            gpu, catalog_entry(model_name(checkpoint) or "").name, model_kind(model_shape(checkpoint)), engine, precision,
-            tp, dp, ep, requests, side, _digits(each.tpot for each in group),
+            gpu, model, kind, engine, precision, tp, dp, ep, requests, side, _digits(each.tpot for each in group),
             _digits(each.ttft for each in group if each.ttft is not None),
         )  # fmt: skip
 

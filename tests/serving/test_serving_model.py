@@ -663,7 +663,7 @@ def test_each_gpu_has_its_figures_in_the_manual():
 def test_each_link_has_its_figures_in_the_manual():
     manual = (Path(__file__).parents[2] / "docs/serving/models.md").read_text(encoding="utf-8")
     for name, link in LINKS.items():
-        line = f"| `{name}` | {link.bytes_per_s / 1e9:.1f} | {1e6 * link.latency_s:.0f} |"
+        line = f"|`{name}`|{link.bytes_per_s / 1e9:.1f}|{1e6 * link.latency_s:.0f}|"
         assert sum(one.startswith(line) for one in manual.splitlines()) == 1, line
 
 

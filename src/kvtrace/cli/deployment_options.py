@@ -92,7 +92,7 @@ def deployment_notes(time: TimeSetup) -> list[str]:
 def expected_errors(runs: Iterable[Any]) -> list[str]:
     """What to expect of simulated times that rest on no recording: a sentence for each engine and load."""
     errors = (getattr(run, "expected_error", None) for run in runs)
-    return list(dict.fromkeys(error.sentence for error in errors if error is not None))
+    return list(dict.fromkeys(error.text for error in errors if error is not None))
 
 
 def _require_agreement(stated: Mapping[str, Any], known: Mapping[str, Any], source: str) -> None:

@@ -22,6 +22,7 @@ from ..serving.planning.plan_result import (
     MemoryPoint,
     ModelError,
     Plan,
+    PlanAnswer,
     PlanSetting,
     PricePlan,
     PricesPlan,
@@ -85,7 +86,7 @@ def _reasons(plan: Plan) -> Iterator[tuple[str, str]]:
     if part.best is not None:
         yield "target", _met(part.target, part.best)
     if plan.expected_error is not None:
-        yield "errors", plan.expected_error.sentence
+        yield "errors", plan.expected_error.text
     if part.model_error is not None:
         yield ("errors" if part.model_error.step_factors is None else "steps"), _how_sure(part.model_error, answer)
     for text in (*part.assumes, *setting.assumes):  # what is not modelled stands here, too

@@ -109,7 +109,7 @@ def _setting(validation: Validation, values: ValidationDict, costs: str) -> Text
     if costs:
         table.add_row("costs", costs)
     if validation.expected_error:
-        table.add_row("expected", validation.expected_error.sentence)
+        table.add_row("expected", validation.expected_error.text)
     return table
 
 

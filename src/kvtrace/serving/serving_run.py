@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, TypedDict
+from typing import TypedDict
 
 import numpy as np
 
 from .._base.results import any_value, column
 from ..cache.tiered import TierDict, hits_by_tier
+from .deployment import Deployment
+from .expectations import ExpectedError, expected_error
 from .instances import FleetSimulation, Timeline
 from .overload import Overload, overload
 from .schedulers.base import Scheduler, Tier
-
-if TYPE_CHECKING:
-    from .deployment import Deployment
-    from .hardware.expectations import ExpectedError
 
 FIRST_TIER = "hbm"
 REJECTED = "requests that do not fit into an instance, even alone; their times do not count"
@@ -132,8 +130,6 @@ class ServingRun(FleetSimulation):
         """The measured error of times like these; None if a recording is behind them, or if they have no deployment."""
         if self.unfitted is None:
             return None
-        from .hardware.expectations import expected_error
-
         return expected_error(self.unfitted, self.requests_at_once * self.unfitted.data_parallel_size)
 
     @property

@@ -13,7 +13,7 @@ from .._base.results import PlottedResult, as_json
 from ..cache.engines import EngineName
 from .calibration.costs import Costs, active_at
 from .deployment import Deployment
-from .hardware.expectations import ExpectedError
+from .expectations import ExpectedError
 from .instances import Timeline
 from .latencies import STATISTICS, Latencies, StatisticError, errors_of
 from .recordings.recording import BLOCKS, Recording

@@ -1,8 +1,8 @@
 """The answer of a plan: the instances to run, and their cost and service; or what would meet the target.
 
 The number to run is sure to meet the target, even if simulated times are too short by the error that was measured, plus
-the spare instances. Where no number is sure, or only more than twice those that meet the target in simulation, or nothing
-was measured, it is those.
+the spare instances. It is the number that meets the target in simulation if none is sure, if only more than twice as
+many are, or if too little was measured.
 
 What would meet a target that is missed is simulated, too: a longer time, more GPUs per instance, another GPU.
 """

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ..._base.results import Described, DescribedResult, PlottedResult, column, columns_of
-from ..hardware.expectations import ExpectedError
+from ..expectations import ExpectedError
 from ..overload import Overload
 from ..routers import RouterName
 from ..serving_run import TPOT, TTFT, Quantiles

@@ -26,8 +26,8 @@ from ...trace.trace import Trace
 from ...trace.unknown import OUTPUTS, PREFIXES, require_known
 from ..calibration.costs import CalibratedRoofline, Costs, excess
 from ..deployment import Deployment
+from ..expectations import ExpectedError, expected_error
 from ..hardware import GPUS, Roofline
-from ..hardware.expectations import ExpectedError, expected_error
 from ..hardware.gpus import ASSUMED_PRICE
 from ..hardware.room import kv_room, least_gpus
 from ..lanes import require_dependencies
@@ -345,7 +345,8 @@ def instances(
     meeting = [row for row in routers if isinstance(row, RouterPlan)]
     best = min(meeting, key=lambda row: (row.instances, row.ttft_s), default=None)
     unfitted = planned.time.unfitted(planned.engine)
-    expected = None if unfitted is None else expected_error(unfitted, best and best.requests_at_once)
+    load = None if best is None else best.requests_at_once
+    expected = None if unfitted is None else expected_error(unfitted, load)
     known = errors or expected
     part = InstancesPlan(
         target=TimeTarget(target.ttft_s, target.quantile, target.max_busy, target.spare), floor=floor,

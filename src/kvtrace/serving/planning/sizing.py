@@ -6,8 +6,8 @@ simulation in time; nothing in between is interpolated. More lanes share the cac
 near the target they may go up and down.
 
 A time to first token has an interval by the errors of simulated times that were measured (simulated / measured - 1).
-With the roofline alone they are those of the nearest measured deployments: steps take longer or shorter by the errors of
-TPOT, TTFT by its own. With calibrated costs they are those of TTFT, of the requests that the calibration held out.
+With the roofline alone they are those of the nearest measured deployments: steps take longer or shorter by the errors
+of TPOT, TTFT by its own. With calibrated costs they are those of TTFT, of the requests that the calibration held out.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ import numpy as np
 
 from ...trace.session_trees import session_trees
 from ...trace.trace import Trace
+from ..expectations import ExpectedError
 from ..hardware import Roofline
-from ..hardware.expectations import ExpectedError
 from ..lanes import ClosedLoop, ClosedRun
 from ..latencies import quantile_interval
 from .plan_result import (
@@ -152,10 +152,9 @@ def _expected(runs: InstanceRuns, best: RouterPlan, errors: ExpectedError) -> Mo
 
     The load is simulated again with steps as long as TPOT makes them; both errors have to be borne.
     """
-    steps = errors.tpot.factors if errors.tpot else None
-    if steps is None or errors.tpot is None:
+    if errors.tpot_error is None or (steps := errors.tpot_error.factors) is None:
         return None
-    ttft = errors.ttft.factors if errors.ttft else None
+    ttft = errors.ttft_error.factors if errors.ttft_error else None
     ends = []
     for place, factor in enumerate(steps):
         scaled = with_steps(runs, factor)
@@ -166,7 +165,7 @@ def _expected(runs: InstanceRuns, best: RouterPlan, errors: ExpectedError) -> Mo
         ends.append((None if None in numbers else max(filter(None, numbers)), time_s))
     (fewest_instances, low), (sure, high) = ends
     return ModelError(
-        statistic="TPOT", error=errors.tpot.mean_absolute, ttft_low=low, ttft_high=high,
+        statistic="TPOT", error=errors.tpot_error.mean_absolute, ttft_low=low, ttft_high=high,
         fewest_instances=fewest_instances, sure_instances=sure, basis=errors.measured, step_factors=steps,
         ttft_factors=ttft,
     )  # fmt: skip

@@ -1,9 +1,9 @@
 """What to expect of times without a recording: the measured errors of the nearest deployments.
 
-measured.json has the errors of such times (simulated / measured - 1) where servers were measured: on public
-measurements, each a closed loop, and on recordings. `python -m benchmarks.silicon --errors FILE` writes it; what follows
-from it here is in every result. Nearest is the deployment itself; then others with the same GPU, kind of model, engine
-and number of GPUs; then the same GPU and kind of model; then the same GPU. Otherwise nothing was measured.
+hardware/measured.json has the errors of such times (simulated / measured - 1) on public measurements, each a closed
+loop, and on recordings; `python -m benchmarks.silicon --errors FILE` writes it. Nearest is the deployment itself; then
+others with the same GPU, kind of model, engine and number of GPUs; then the same GPU and kind of model; then the same
+GPU. Otherwise nothing was measured.
 """
 
 from __future__ import annotations
@@ -17,16 +17,15 @@ from typing import TYPE_CHECKING, Literal, NamedTuple
 import numpy as np
 import orjson
 
-from ..._base.results import Described
-from ..models.shape import ModelShape, model_shape
-from .gpus import GPUS, gpu, gpu_label
+from .._base.results import Described
 
 if TYPE_CHECKING:
-    from ..deployment import Deployment
+    from .deployment import Deployment
+    from .models.shape import ModelShape
 
 Level = Literal["deployment", "kind, engine and GPUs", "kind", "GPU", "not measured"]
 
-FILE = Path(__file__).with_name("measured.json")
+FILE = Path(__file__).with_name("hardware") / "measured.json"
 LOADS = ((8, "1 to 8"), (32, "9 to 32"), (128, "33 to 128"), (1 << 62, "more than 128"))  # requests at once
 ENOUGH = 10  # measurements at a load, without which all loads count
 SPREAD = 5  # measurements that have an interval
@@ -34,6 +33,8 @@ BITS = (4, 8, 16)  # of a weight
 SIZES = ("layers", "hidden", "heads", "kv_heads", "experts", "vocabulary")  # of one architecture
 ENGINES = {"vllm": "vLLM", "sglang": "SGLang"}
 MOST_MODELS = 3  # that are named
+FITTED = "development"  # the source of measurements to which constants of kvtrace were fitted
+PREFIX = "Times without a recording: "
 
 
 class MeasuredErrors(NamedTuple):
@@ -73,7 +74,8 @@ def rows_of(text: bytes | str) -> list[MeasuredErrors]:
 def text_of(rows: Iterable[MeasuredErrors]) -> str:
     """The text of a measured.json, a row a line.
 
-    >>> row = MeasuredErrors("h100", "qwen3-32b", "dense", "vllm", "bf16", 1, 1, False, "1 to 8", "recording", (0.1,), ())
+    >>> place = ("h100", "qwen3-32b", "dense", "vllm", "bf16", 1, 1, False)
+    >>> row = MeasuredErrors(*place, "1 to 8", "recording", (0.1,), ())
     >>> rows_of(text_of([row])) == [row]
     True
     """
@@ -94,6 +96,7 @@ def load_class(requests_at_once: float) -> str:
 def model_kind(shape: ModelShape) -> str:
     """The kind of a model: whether it has experts, and what its layers keep beside keys and values of all tokens.
 
+    >>> from kvtrace.serving.models import model_shape
     >>> [model_kind(model_shape(name)) for name in ("qwen3-32b", "gpt-oss-120b", "deepseek-v3")]
     ['dense', 'experts, windows', 'experts, latent attention']
     """
@@ -159,15 +162,13 @@ def _percent(share: float, sign: str = "") -> str:
 class ExpectedError(Described):
     """The measured error of times like those of a result that rests on no recording."""
 
-    level: Level  # how near the measured deployments are: what they share
+    level: Level  # what the measured deployments share with this one
     measured: str  # these deployments, in words; "" if there are none
     requests_at_once: str | None  # the load of these measurements; None: of all loads
-    tpot: ErrorSpread | None  # None: not measured
-    ttft: ErrorSpread | None
-    sentence: str
-
-
-PREFIX = "Times without a recording: "
+    held_out: int  # of these measurements, those to which no constant of kvtrace was fitted
+    tpot_error: ErrorSpread | None  # None: not measured
+    ttft_error: ErrorSpread | None
+    text: str  # all that in a sentence or two
 
 
 def expected_error(
@@ -184,14 +185,14 @@ def expected_error(
         UsageError: The deployment has no model or no GPU.
 
     >>> from kvtrace.serving.deployment import Deployment
-    >>> expected_error(Deployment("llama-3.1-8b", gpu="t4")).sentence
+    >>> expected_error(Deployment("llama-3.1-8b", gpu="t4")).text
     'Times without a recording: not measured on T4. Calibrate with a recording of your engine before you trust them.'
     """
     here = _place(deployment)
     level, near = _nearest(here, measured() if rows is None else rows)
     if not near:
-        words = f"{PREFIX}not measured on {here.label}. Calibrate with a recording of your engine before you trust them."
-        return ExpectedError("not measured", "", None, None, None, words)
+        advice = "Calibrate with a recording of your engine before you trust them."
+        return ExpectedError(level, "", None, 0, None, None, f"{PREFIX}not measured on {here.label}. {advice}")
     load, loaded, note = None, near, ""
     if requests_at_once is not None:
         wanted = load_class(requests_at_once)
@@ -201,8 +202,8 @@ def expected_error(
         elif not alike:
             note = f", none with {wanted} requests at once"
     tpot, ttft = (ErrorSpread.of(sorted(e for row in loaded for e in getattr(row, name))) for name in ("tpot", "ttft"))
-    words = _in_words(level, loaded, here)
-    return ExpectedError(level, words, load, tpot, ttft, _sentence(level, f"{words}{note}", tpot, ttft))
+    words, held_out = _in_words(level, loaded, here), sum(len(row.tpot) for row in loaded if row.source != FITTED)
+    return ExpectedError(level, words, load, held_out, tpot, ttft, _sentence(level, f"{words}{note}", tpot, ttft))
 
 
 class _Place(NamedTuple):
@@ -219,6 +220,9 @@ class _Place(NamedTuple):
 
 
 def _place(deployment: Deployment) -> _Place:
+    from .hardware.gpus import GPUS, gpu, gpu_label
+    from .models.shape import model_shape
+
     card, shape = gpu(deployment.card), model_shape(deployment.served_model, dtype=deployment.weights_dtype)
     row, dp = GPUS.get(card.name), deployment.data_parallel_size
     is_known = row is not None and replace(card, price_per_hour=row.price_per_hour) == row
@@ -244,6 +248,8 @@ def _bits(shape: ModelShape) -> int:
 
 @cache
 def _sizes_of(model: str) -> tuple[int, ...]:
+    from .models.shape import model_shape
+
     return _sizes(model_shape(model))
 
 
