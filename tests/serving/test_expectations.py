@@ -269,6 +269,18 @@ def test_the_numbers_of_a_plan_are_those_with_longer_and_shorter_steps(load, err
     assert (error.basis, error.statistic) == ("llama-3.1-8b in vLLM on 1 x H100", "TPOT")
 
 
+def test_a_number_that_is_too_few_by_every_measurement_is_not_the_answer(load, errors):
+    errors((*(-0.85,) * 5, *(-0.4,) * 5), ())
+    answer = plan(load, SMALL, TARGET).answer
+    assert answer.enough < answer.may_be_enough and answer.sure > 2 * answer.may_be_enough
+    assert answer.instances == answer.may_be_enough
+    assert answer.sentence.endswith(f"{answer.may_be_enough} may be enough, {answer.sure} are sure")
+    errors((-0.9,) * 10, (-0.99,) * 10)
+    answer = plan(load, SMALL, TARGET).answer
+    assert (answer.may_be_enough, answer.sure, answer.instances) == (None, None, answer.enough)
+    assert answer.sentence.endswith("by the measured errors no number is enough")
+
+
 def test_steps_that_are_right_leave_the_error_of_the_time_to_first_token(load, errors):
     errors((0.0,) * 10, (-0.5,) * 10)
     result = plan(load, SMALL, TARGET)

@@ -1,8 +1,8 @@
 """The answer of a plan: the instances to run, and their cost and service; or what would meet the target.
 
 The number to run is sure to meet the target, even if simulated times are too short by the error that was measured, plus
-the spare instances. It is the number that meets the target in simulation if none is sure, if only more than twice as
-many are, or if too little was measured.
+the spare instances. It is the number that meets the target in simulation, or the one that may be enough if that is
+larger, if none is sure, if only more than twice as many are, or if too little was measured.
 
 What would meet a target that is missed is simulated, too: a longer time, more GPUs per instance, another GPU.
 """
@@ -42,14 +42,15 @@ def plan_answer(part: InstancesPlan, runs: Mapping[RouterName, InstanceRuns]) ->
     if part.best is None:
         return _unmet(part, list(runs.values()))
     best, error, target = runs[part.best.router], part.model_error, part.target
-    number, sure = part.best.instances, error.sure_instances if error else None
+    few, sure = (error.fewest_instances, error.sure_instances) if error else (None, None)
+    number = max(part.best.instances, few or 0)
     if sure is not None and sure <= MOST_FOR_SURE * number:
         number = sure
     alone, point = best.at(number), best.at(number + target.spare)
     roofline = best.roofline
     answer = PlanAnswer(
         sentence="", instances=point.instances, gpus=point.instances * roofline.gpus, router=best.router,
-        spare=target.spare, may_be_enough=error.fewest_instances if error else None, enough=part.best.instances,
+        spare=target.spare, may_be_enough=few, enough=part.best.instances,
         sure=sure, usd_per_hour=point.usd_per_hour, usd_per_day=24 * point.usd_per_hour,
         usd_per_million_tokens=point.usd_per_million_tokens, ttft=point.ttft_s, busy=point.utilisation,
         ttft_without_spare=alone.ttft_s, busy_without_spare=alone.utilisation, block_hit_rate=point.block_hit_rate,
@@ -83,7 +84,9 @@ def _sentence(answer: PlanAnswer, target: TimeTarget, name: str, *, is_sized: bo
 
 def certainty(answer: PlanAnswer) -> str:
     """The numbers of instances that may be enough, and are sure."""
-    few, sure = answer.may_be_enough or answer.enough, answer.sure
+    few, sure = answer.may_be_enough, answer.sure
+    if few is None:
+        return "by the measured errors no number is enough"
     without = " without the spare" if answer.spare else ""
     if sure is None:
         return f"{few:,} may be enough{without}, no number is sure"
