@@ -1,13 +1,15 @@
 """Public measurements of servers beside the closed loop that kvtrace simulates: errors of TPOT and TTFT by group.
 
-python -m benchmarks.silicon [FILE] [--held-out] [--rows FILE]
+python -m benchmarks.silicon [FILE] [--held-out] [--rows FILE] [--errors FILE]
 
 FILE is `silicon_sample.csv` of the package aiconfigurator_core (pip install aiconfigurator-core); without it, that of
 this Python, or of the environment aiconfigurator in KVTRACE_CLIENTS. Its aggregated rows of vLLM and SGLang count. A
 deployment (architecture, GPU, engine, parallelism, precision) is for development or held out, by a hash; a GPU and a
 model are left out whole. Only development rows are evaluated, unless --held-out asks for the others. AIConfigurator's
 estimates of the same rows are beside ours (silicon_rival.py). --rows writes the side of each row, or the reason why it
-is left out, and evaluates nothing: tests/data/silicon_rows.json.
+is left out, and evaluates nothing: tests/data/silicon_rows.json. --errors also writes our errors by deployment and
+load, and those of our recordings: src/kvtrace/serving/hardware/measured.json, which every result reads; then run
+`make docs`. With --held-out it has the rows of all sides.
 
 How the servers ran is in silicon_servers.json, how their clients did in `load`: sources are named there. Columns of
 topology are read as the exporter filled them: for one node it wrote GPUs = tp * ep, so that (tp, dp, moe_tp, moe_ep)
@@ -22,7 +24,7 @@ import re
 import subprocess
 import sys
 import time
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from hashlib import sha256
@@ -33,12 +35,16 @@ from typing import Any
 
 import numpy as np
 
+import kvtrace
 from kvtrace.cache.simulation import Setting
 from kvtrace.serving.calibration.costs import step_cost
 from kvtrace.serving.deployment import Deployment
+from kvtrace.serving.expectations import MeasuredErrors, load_class, model_kind, rows_of, text_of
 from kvtrace.serving.hardware.roofline import roofline_of
 from kvtrace.serving.hardware.room import kv_room, step_limits
 from kvtrace.serving.lanes import ClosedLoop
+from kvtrace.serving.models.config import catalog_entry, model_name
+from kvtrace.serving.models.shape import model_shape
 from kvtrace.serving.schedulers.base import Scheduler
 from kvtrace.serving.schedulers.sglang import SglangScheduler
 from kvtrace.serving.schedulers.vllm import VllmScheduler
@@ -47,7 +53,7 @@ from kvtrace.trace.columns import Columns
 from kvtrace.trace.dependencies import COMPLETION, SEQUENCE, dependencies_between
 from kvtrace.trace.trace import Trace
 
-from .measuring import CLIENTS, client
+from .measuring import CLIENTS, SHARED, client
 
 SERVERS = json.loads((Path(__file__).parent / "silicon_servers.json").read_text())
 MODELS = SERVERS["models"]
@@ -333,12 +339,12 @@ GROUPS: dict[str, Callable[[Row], str]] = {
     "engine": lambda row: row.engine,
     "parallelism": lambda row: f"TP {row.tp}" + f", DP {row.dp}" * (row.dp > 1) + ", EP" * row.ep,
     "precision": lambda row: row.precision,
-    "requests at once": lambda row: next(name for most, name in BATCHES if row.concurrency <= most),
+    "requests at once": lambda row: load_class(row.concurrency),
     "prompt and output": lambda row: f"{round(row.isl, -3) // 1000}k {round(row.osl, -3) // 1000}k",
     "polls for requests": lambda row: "SGLang, each 10 or 30 steps" if "recv" in row.server else "each step",
     "group": lambda row: " ".join((row.architecture, row.gpu, row.engine, row.precision, f"{row.gpus} GPUs")),
 }
-BATCHES = ((8, "1 to 8"), (32, "9 to 32"), (128, "33 to 128"), (1 << 20, "more"))
+RECORDING = "recording"  # the source of errors that are not a public measurement's
 LEAST = 10  # rows of a group that has a line of its own
 
 
@@ -366,9 +372,61 @@ def _both(errors: list[float]) -> str:
     return f"{np.abs(errors).mean():6.1%} {np.median(errors):+7.1%}"
 
 
+RECORDINGS = {  # folder of the shared recordings -> model, GPU, and the log of its prompts
+    "RTXPRO6000_Llama-3.1-8B": ("llama-3.1-8b", "rtx-pro-6000-server", "sharegpt-llama-3.1-8b-300-sps10.jsonl.gz"),
+    "RTX4090_Llama-3.1-8B": ("llama-3.1-8b", "rtx-4090", "sharegpt-llama-3.1-8b-300-sps10.jsonl.gz"),
+    "RTXPRO6000_Qwen3-32B": ("qwen3-32b", "rtx-pro-6000-server", "sharegpt-qwen3-32b-300-sps10.jsonl.gz"),
+}
+
+
+def errors_of_rows(rows: Iterable[Compared]) -> Iterator[MeasuredErrors]:
+    """The errors of each deployment at the loads of a class; nothing else of the rows."""
+    groups: dict[tuple[Any, ...], list[Compared]] = defaultdict(list)
+    for each in rows:
+        groups[*each.row.deployment, load_class(each.row.concurrency), each.row.side].append(each)
+    for (architecture, gpu, engine, tp, dp, ep, precision, requests, side), group in groups.items():
+        checkpoint = MODELS[architecture]["checkpoints"][precision]
+        model, kind = catalog_entry(model_name(checkpoint) or "").name, model_kind(model_shape(checkpoint))
+        yield MeasuredErrors(
+            gpu, model, kind, engine, precision, tp, dp, ep, requests, side, _digits(each.tpot for each in group),
+            _digits(each.ttft for each in group if each.ttft is not None),
+        )  # fmt: skip
+
+
+def errors_of_recordings(folder: Path = SHARED / "data/measured") -> Iterator[MeasuredErrors]:
+    """The errors of the recordings, with the costs of the roofline; nothing without their folder."""
+    for name, (model, gpu, log) in RECORDINGS.items() if folder.is_dir() else ():
+        fields = {"timestamp": "arrival_time_ns", "input": "input_tok_ids", "output_length": "output_toks"}
+        prompts = kvtrace.ingest.anonymize(
+            folder / log, log_format="tokens", field_map=fields, time_unit="ns", tokenizer=None, block_size=16,
+            profile="exact",
+        )  # fmt: skip
+        validation = kvtrace.validate(folder / name, trace=prompts, model=model, gpu=gpu)
+        served, means = validation.recording.settings.deployment, validation.errors
+        errors = {error.latency: (round(error.error, 3),) for error in means if error.statistic == "mean"}
+        yield MeasuredErrors(
+            gpu, model, model_kind(model_shape(model)), served.engine, "bf16", served.tensor_parallel_size,
+            served.data_parallel_size, served.enable_expert_parallel, load_class(validation.run.requests_at_once),
+            RECORDING, errors["tpot_s"], errors["ttft_s"],
+        )  # fmt: skip
+
+
+def _digits(errors: Iterable[float]) -> tuple[float, ...]:
+    return tuple(sorted(round(error, 3) for error in errors))
+
+
+def write_errors(path: Path, ours: Iterable[Compared]) -> None:
+    """Write the errors of rows and recordings; without the shared recordings, those that the file has."""
+    old = rows_of(path.read_bytes()) if path.exists() else []
+    recorded = list(errors_of_recordings()) or [row for row in old if row.source == RECORDING]
+    path.write_text(text_of([*errors_of_rows(ours), *recorded]), encoding="utf-8")
+
+
 def main(arguments: list[str]) -> None:
     """Print the sides, and the errors of the development rows."""
-    target = Path(arguments.pop(arguments.index("--rows") + 1)) if "--rows" in arguments else None
+    target, errors_path = (
+        Path(arguments.pop(arguments.index(name) + 1)) if name in arguments else None for name in ("--rows", "--errors")
+    )
     paths = [each for each in arguments if not each.startswith("--")]
     with (Path(paths[0]) if paths else sample_path()).open(newline="") as file:
         rows = read_rows(file)
@@ -378,15 +436,20 @@ def main(arguments: list[str]) -> None:
         return
     if not paths and sides_of(rows) != json.loads(LISTED.read_text()):
         print(f"Some rows are not on the side that {LISTED.name} has: another version of the package, or a new rule.")
-    wanted = [row for row in rows if row.side in (SIDES[1:] if "--held-out" in arguments else SIDES[:1])]
+    evaluated = SIDES[1:] if "--held-out" in arguments else SIDES[:1]
+    wanted = [row for row in rows if row.side in (SIDES if errors_path and len(evaluated) > 1 else evaluated)]
+    all_ours: list[Compared] = []
     for side in SIDES:
         start, mine = time.process_time(), [row for row in wanted if row.side == side]
         if mine:
             ours = list(compared(mine))
+            all_ours += ours
             print(f"\n{side}: {len(mine)} rows, {time.process_time() - start:.1f} s of processor time")
             rival, without = estimated(mine)
             reasons = (f"{number:6,}  no estimate: {why}" for why, number in without.items())
             print(*table(ours, rival), *reasons, sep="\n")
+    if errors_path:
+        write_errors(errors_path, all_ours)
 
 
 if __name__ == "__main__":

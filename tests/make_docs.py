@@ -5,7 +5,7 @@ from pathlib import Path
 
 from tests import tutorials
 from tools import command_stubs, grafana_dashboard, notebook, published_names
-from tools.docs_site import commands, files, llms, schemas
+from tools.docs_site import commands, files, llms, measured_errors, schemas
 
 if __name__ == "__main__":
     schemas.write_all()
@@ -14,6 +14,7 @@ if __name__ == "__main__":
     command_stubs.write()
     notebook.write()
     files.write()
+    measured_errors.write()
     commands.write_list()
     llms.write()
     for page in tutorials.PAGES:

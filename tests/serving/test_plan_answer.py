@@ -21,6 +21,7 @@ from kvtrace.trace.building import toy
 from tests.serving.session_forests import random_forest
 
 A100 = Deployment("llama-3.1-8b", gpu="a100")
+ERRORS = TimeErrors({"p90": (-0.206, 0.034)}, "two recordings")
 LINES, COLUMNS = 40, 80
 PERIOD = re.compile(r"USD(?! (an hour|a day|per million|per session|for a GPU and hour)|/hour|\s+per session)")
 
@@ -39,7 +40,7 @@ def simulated(trace, target, answer, count):
 
 def test_the_answer_is_the_number_that_is_sure_with_its_price_and_service(trace):
     target = PlanTarget(ttft_s=2.0, routers=("sticky", "lmetric"))
-    result = plan(trace, A100, target)
+    result = plan(trace, A100, target, errors=ERRORS)
     answer, error = result.answer, result.instances.model_error
     assert answer.instances == answer.gpus == answer.sure == error.sure_instances and answer.spare == 0
     assert answer.may_be_enough == error.fewest_instances <= answer.enough == result.instances.best.instances
@@ -73,7 +74,7 @@ def test_a_cap_on_busy_instances_holds_and_one_less_exceeds_it(trace):
 
 def test_spare_instances_are_beyond_those_that_the_load_needs(trace):
     target = PlanTarget(ttft_s=2.0, routers=("lmetric",))
-    without, answer = (plan(trace, A100, replace(target, spare=spare)).answer for spare in (0, 2))
+    without, answer = (plan(trace, A100, replace(target, spare=spare), errors=ERRORS).answer for spare in (0, 2))
     assert answer.instances == without.instances + 2 and answer.sure == without.sure and answer.spare == 2
     assert (answer.ttft_without_spare, answer.busy_without_spare) == (without.ttft, without.busy)
     assert answer.busy < without.busy and answer.usd_per_hour == pytest.approx(without.usd_per_hour + 2 * 1.8)

@@ -680,8 +680,8 @@ def test_each_link_has_its_figures_in_the_manual():
     manual = (Path(__file__).parents[2] / "docs/serving/models.md").read_text(encoding="utf-8")
     for name, link in LINKS.items():
         peer = link.peer_bytes_per_s
-        direct = f"{peer / 1e9:.0f} | {1e6 * link.peer_latency_s:g} | {link.peer_gpus}" if peer else "- | - | -"
-        line = f"| `{name}` | {link.bytes_per_s / 1e9:.1f} | {1e6 * link.latency_s:.0f} | {direct} |"
+        direct = f"{peer / 1e9:.0f}|{1e6 * link.peer_latency_s:g}|{link.peer_gpus}" if peer else "-|-|-"
+        line = f"|`{name}`|{link.bytes_per_s / 1e9:.1f}|{1e6 * link.latency_s:.0f}|{direct}|"
         assert sum(one.startswith(line) for one in manual.splitlines()) == 1, line
 
 

@@ -12,7 +12,6 @@ from kvtrace.serving.hardware import Roofline, gpu
 from kvtrace.serving.hardware.room import kv_room
 from kvtrace.serving.latencies import TARGETS, Latencies, errors_of
 from kvtrace.serving.models import model_shape
-from kvtrace.serving.planning.sizing import UNFITTED
 from kvtrace.serving.schedulers.vllm import VllmScheduler
 from kvtrace.serving.simulation import open_loop
 from tests.serving.measured import BLOCKS, FOLDERS, LIMITS, measured
@@ -56,18 +55,8 @@ def test_the_sensitivities_are_those_of_the_manual(recordings):
     assert f"TTFT is {' and '.join(ttft(attention_bandwidth_share=0.8))}; at 53 %," in manual
     assert f"at 53 %, {' and '.join(ttft(attention_bandwidth_share=0.53))}." in manual
     assert f"a step it is {' and '.join(ttft(step_overhead_s=0.0003))}." in manual
-    short, long = (figure.strip("+-") for figure in ttft())
-    assert f"is {short} too short on an RTX PRO 6000 and {long} too long on an RTX 4090" in manual
     workstation = errors(recordings, "rtx-pro-6000-server", step_cost(Roofline(MODEL, gpu("rtx-pro-6000"))))
     assert f"TTFT is {-workstation[0]:.1f} % too short, E2E {-workstation[4]:.1f} %" in manual
-
-
-def test_the_errors_that_a_plan_rests_on_are_those(recordings):
-    rooflines = {"rtx-pro-6000-server": ["rtx-pro-6000-server", "rtx-pro-6000"], "rtx-4090": ["rtx-4090"]}
-    both = [errors(recordings, name, step_cost(Roofline(MODEL, gpu(figures))))[:3] / 100
-            for name, rows in rooflines.items() for figures in rows]  # fmt: skip
-    stated = np.array([UNFITTED.errors[name] for name in ("mean", "p50", "p90")]).T
-    assert stated == pytest.approx(np.array(both), abs=0.00051)
 
 
 def blocks_left(name):
@@ -84,8 +73,8 @@ def test_the_memory_left_for_kv_is_that_of_the_manual():
     manual = MANUAL.read_text(encoding="utf-8")
     for name, recorded in BLOCKS.items():
         new, old = blocks_left(name)
-        line = f"| `{name}` | {recorded:,} | {old:,} ({100 * (old / recorded - 1):+.1f} %) |"
-        assert f"{line} {new:,} ({100 * (new / recorded - 1):+.1f} %) |" in manual
+        line = f"|`{name}`|{recorded:,}|{old:,} ({100 * (old / recorded - 1):+.1f} %)|"
+        assert f"{line}{new:,} ({100 * (new / recorded - 1):+.1f} %)|" in manual
 
 
 def test_with_its_own_blocks_the_mean_ttft_is_that_of_the_manual(recordings):

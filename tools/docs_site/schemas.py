@@ -29,6 +29,7 @@ from kvtrace.privacy.profiles import PROFILES
 from kvtrace.report import answer
 from kvtrace.serving import run, validation
 from kvtrace.serving.calibration import calibration
+from kvtrace.serving.expectations import ExpectedError
 from kvtrace.serving.lanes import ClosedRun
 from kvtrace.serving.misses import baseline, causes, explanation
 from kvtrace.serving.models import listing, possible_hits
@@ -253,6 +254,8 @@ def schema_of(kind: Any) -> Schema:
         return _distribution()
     if kind is simulation.Simulation:
         return _simulation()
+    if kind is ExpectedError:
+        return _described(_of_keys(keys_of(kind)), descriptions("serving/models.md#measured-errors"))
     if typing.is_typeddict(kind) or is_described(kind):
         return _of_keys(keys_of(kind))
     if hasattr(kind, "to_dict"):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import fields, replace
 from typing import TYPE_CHECKING, Any
 
@@ -87,6 +87,12 @@ def deployment_notes(time: TimeSetup) -> list[str]:
     if deployment.model is None or deployment.gpu is None:
         return []
     return [f"Deployment: {deployment}.", *(f"{sentence[0].upper()}{sentence[1:]}." for sentence in deployment.not_in_times)]
+
+
+def expected_errors(runs: Iterable[Any]) -> list[str]:
+    """What to expect of simulated times that rest on no recording: a sentence for each engine and load."""
+    errors = (getattr(run, "expected_error", None) for run in runs)
+    return list(dict.fromkeys(error.text for error in errors if error is not None))
 
 
 def _require_agreement(stated: Mapping[str, Any], known: Mapping[str, Any], source: str) -> None:

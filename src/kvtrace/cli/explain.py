@@ -11,7 +11,7 @@ import click
 
 from ..serving.routers import ROUTERS
 from . import completion
-from .deployment_options import deployment_json, deployment_notes
+from .deployment_options import deployment_json, deployment_notes, expected_errors
 from .help import Command
 from .options import (
     ASSUME_OUTPUT,
@@ -138,16 +138,17 @@ def explain_command(trace, capacity, policy, ttl, tiers, over_time, per_request,
     sessions = explanation.by_session() if options["by_session"] else None
     prefill_s = None if run.time.roofline is None else prefill_by_cause(explanation, run.time.roofline)
     remarks = remarks_of(viewed, *needs_of(run, over_time))
+    expected = expected_errors([explanation.simulation])
     if as_json:
         parts = {"deployment": deployment_json(run.time), "prefill_s": prefill_s, "cures": None if cures is None else cures.to_dict(), "over_time": windows, "by_session": sessions}
         present = {name: part for name, part in parts.items() if part is not None}
         print_result(explanation.to_dict() | present, remarks, as_json=True, as_csv=None)
     elif as_csv:
         text = explanation_report.as_csv(explanation, windows if windows is not None else sessions)
-        print_result({}, remarks, as_json=False, as_csv=text)
+        print_result({}, remarks, as_json=False, as_csv=text, notes=expected)
     elif per_request != "-":  # stdout has the CSV
         _print(explanation, prefill_s, windows, sessions, cures)
-        print_notes([*deployment_notes(run.time), *remarks.values()])
+        print_notes([*deployment_notes(run.time), *remarks.values(), *expected])
     if not quiet:
         print_lines([("warning", warning) for warning in [*run.time.deployment.warnings, *beyond]])
         print_lines([("wrote", per_request)] if per_request not in (None, "-") else [])

@@ -145,7 +145,9 @@ def print_json(values: object) -> None:
     echo(orjson.dumps(values, option=orjson.OPT_INDENT_2))
 
 
-def print_result(values: Any, remarks: Mapping[str, str], *, as_json: bool, as_csv: str | None) -> bool:
+def print_result(
+    values: Any, remarks: Mapping[str, str], *, as_json: bool, as_csv: str | None, notes: Iterable[str] = ()
+) -> bool:
     """Print a result as JSON or CSV, with its remarks: a key of JSON, lines on stderr beside CSV.
 
     Args:
@@ -153,6 +155,7 @@ def print_result(values: Any, remarks: Mapping[str, str], *, as_json: bool, as_c
         remarks: Name -> sentence.
         as_json: Print JSON.
         as_csv: The text of the CSV, if that is printed.
+        notes: More sentences beside CSV; the JSON object has them.
 
     Returns:
         Whether something was printed.
@@ -161,7 +164,7 @@ def print_result(values: Any, remarks: Mapping[str, str], *, as_json: bool, as_c
         print_json(values | ({"remarks": dict(remarks)} if remarks else {}))
     elif as_csv is not None:
         echo(as_csv, nl=False)
-        print_lines(("note", sentence) for sentence in remarks.values())
+        print_lines(("note", sentence) for sentence in [*remarks.values(), *notes])
     return as_json or as_csv is not None
 
 

@@ -11,7 +11,7 @@ from ..serving.planning.plan_target import PlanTarget
 from ..serving.routers import check_router
 from ..serving.run_options import TimeSetup
 from . import completion
-from .deployment_options import DEPLOYMENT, LIMITS, deployment_of, gpu_options
+from .deployment_options import DEPLOYMENT, LIMITS, deployment_of, expected_errors, gpu_options
 from .help import Command
 from .options import (
     ASSUME_OUTPUT,
@@ -91,7 +91,7 @@ def plan_command(trace, model_config, as_json, as_csv, quiet, **options):
         work.requests = len(loaded)
         result = plan(loaded, deployment, target, on_part=work.step, costs=costs, extrapolate=time.extrapolate)
     remarks = remarks_of(loaded, "prefixes", "outputs", "times")
-    if not print_result(result.to_dict(), remarks, as_json=as_json, as_csv=plan_tables.as_csv(result) if as_csv else None):
+    if not print_result(result.to_dict(), remarks, as_json=as_json, as_csv=plan_tables.as_csv(result) if as_csv else None, notes=expected_errors([result])):
         print_tables(plan_tables.tables(result, verbose=options["verbose"]))
         print_notes([*notes, *remarks.values(), *([] if options["verbose"] else [MORE])])
     if not quiet:

@@ -9,7 +9,7 @@ from itertools import zip_longest
 import click
 
 from . import completion
-from .deployment_options import deployment_json, deployment_notes
+from .deployment_options import deployment_json, deployment_notes, expected_errors
 from .help import Command
 from .options import (
     ASSUME_OUTPUT,
@@ -125,14 +125,15 @@ def simulate_command(trace, capacity, tiers, over_time, per_request, warm_up, qu
     ], deployment_json(run.time))  # fmt: skip
     compare_loops(values["results"])
     remarks = remarks_of(viewed, *needs_of(run, over_time))
+    expected = expected_errors(simulations.runs)
     as_csv_text = simulation_report.as_csv(values["results"]) if as_csv else None
-    if not print_result(values, remarks, as_json=as_json, as_csv=as_csv_text) and per_request != "-":  # stdout has the CSV
+    if not print_result(values, remarks, as_json=as_json, as_csv=as_csv_text, notes=expected) and per_request != "-":  # stdout has the CSV
         print_tables([*simulation_report.tables(values, simulations.runs, verbose=options["verbose"]), *loop_tables(values["results"])])
         print_notes(simulation_report.isolation_notes(values))
         print_notes(deployment_notes(run.time))
         print_notes(simulation_report.overload_notes(simulations.runs))
         print_notes(simulation_report.layout_notes(values))
-        print_notes(remarks.values())
+        print_notes([*remarks.values(), *expected])
         if run.time.deployment.model is not None:
             from ..serving.models.engine_layout import counted_as_full
 

@@ -65,11 +65,11 @@ def validate_command(log, warm_up, seed, as_json, html, per_request, quiet, **op
     write_figure = figure_writer(options["png"], options["svg"], quiet)
     source = _cost_source(options)
     recording = recording_of(log, options)
-    costs, words, size = source(recording)
+    costs, words, size, unfitted = source(recording)
     with write_atomically(per_request) if per_request else nullcontext() as stream:
         validation = validate(
             recording, costs, scheduler=scheduler_of(recording, options), capacity=options["capacity"] or size,
-            warm_up=leading_rows(warm_up, recording.trace.timestamp), seed=seed,
+            warm_up=leading_rows(warm_up, recording.trace.timestamp), seed=seed, unfitted=unfitted,
         )  # fmt: skip
         if stream:
             validation_report.write_per_request(validation, stream)
@@ -97,8 +97,8 @@ def _name_of(log):
     return printable(Path(log).resolve().name)
 
 
-def _cost_source(options: dict[str, Any]) -> Callable[[Any], tuple[Any, str, int | None]]:
-    """A function from a recording to its costs, where they come from in words, and the blocks of the KV cache or None.
+def _cost_source(options: dict[str, Any]) -> Callable[[Any], tuple[Any, str, int | None, Any]]:
+    """A function from a recording to its costs and their source in words, blocks of KV, and what is not fitted, or None.
 
     Wrong options are refused before the recording is read.
     """
@@ -114,16 +114,16 @@ def _cost_source(options: dict[str, Any]) -> Callable[[Any], tuple[Any, str, int
     if options["gpu"]:
         gpu(options["gpu"])  # a name that is not one
 
-    def source(recording: Any) -> tuple[Any, str, int | None]:
+    def source(recording: Any) -> tuple[Any, str, int | None, Any]:
         deployment = recorded_deployment(recording, options)
         if fitted is not None:
             words = f"{costs_file}, fitted to {fitted.model} on {fitted.gpus} x {fitted.gpu}"
             if model is None:
-                return fitted, words, None
-            return fitted.for_deployment(deployment).cost, f"{words}, for {deployment.model_name}", None
+                return fitted, words, None, None
+            return fitted.for_deployment(deployment).cost, f"{words}, for {deployment.model_name}", None, None
         time = TimeSetup(deployment=deployment).resolved([deployment.engine])
         size = None if recording.settings.blocks else time.blocks_of(deployment.engine, recording.trace.block_size)
         words = f"the roofline of {deployment.model_name} on {deployment.gpus_per_instance} x {deployment.gpu_name}, nothing fitted"
-        return time.cost, words, size
+        return time.cost, words, size, deployment
 
     return source

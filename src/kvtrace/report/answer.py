@@ -109,7 +109,8 @@ class Answer(Result):
         rows = [
             ("log", self._log()), ("private", self._private()), ("traffic", self._traffic()), ("hits", self._hits()),
             ("saved", self._saved()), ("memory", self._memory()), *(("sharing", text) for text in self._sharing()),
-            ("run", self._run()), *(("note", f"{text[:1].upper()}{text[1:]}") for text in self.caveats),
+            ("run", f"{self._run()}{self._expected()}"),
+            *(("note", f"{text[:1].upper()}{text[1:]}") for text in self.caveats),
         ]  # fmt: skip
         return [AnswerLine(*row) for row in rows]
 
@@ -308,6 +309,10 @@ class Answer(Result):
         note = f" (one of {self.models} models of the log)" if is_one else ""
         text = recommended(self.plan, self.assumed, conditions, note)
         return text + (f" {self.why_gpus}" if self.why_gpus else "")
+
+    def _expected(self) -> str:
+        """What was measured of the error of these times."""
+        return f" {self.plan.expected_error.text}" if self.plan and self.plan.expected_error else ""
 
     @property
     def _model(self) -> str:

@@ -22,6 +22,7 @@ from ..serving.planning.plan_result import (
     MemoryPoint,
     ModelError,
     Plan,
+    PlanAnswer,
     PlanSetting,
     PricePlan,
     PricesPlan,
@@ -82,10 +83,12 @@ def _reasons(plan: Plan) -> Iterator[tuple[str, str]]:
     part, answer, setting = plan.instances, plan.answer, plan.setting
     reasons = dict.fromkeys(row.reason for row in part.routers if isinstance(row, UnmetTarget))
     yield from (("why", reason) for reason in list(reasons)[: MOST_REASONS if part.best is None else 0])
-    if part.best is not None and part.model_error is not None:
+    if part.best is not None:
         yield "target", _met(part.target, part.best)
-        wrong = f"{part.model_error.statistic} was wrong by up to {100 * part.model_error.error:.1f} %"
-        yield "errors", f"Simulated TTFT {wrong} where servers were measured: {certainty(answer)}."
+    if plan.expected_error is not None:
+        yield "errors", plan.expected_error.text
+    if part.model_error is not None:
+        yield ("errors" if part.model_error.step_factors is None else "steps"), _how_sure(part.model_error, answer)
     for text in (*part.assumes, *setting.assumes):  # what is not modelled stands here, too
         if BEYOND in text or text.startswith(NOT_IN_TIMES):
             yield "times", f"{text[0].upper()}{text[1:]}."
@@ -105,6 +108,20 @@ def _reasons(plan: Plan) -> Iterator[tuple[str, str]]:
         yield "tiers", f"{_tier_shares(plan.tiers)} of the blocks hit. {pays}."
     if plan.lanes is not None:
         yield "sessions", f"{lanes_sentence(plan.lanes, part.target).removesuffix('.')}."
+
+
+def _how_sure(error: ModelError, answer: PlanAnswer) -> str:
+    """What the errors of simulated times mean for the number of instances."""
+    if error.step_factors is None:
+        wrong = f"{error.statistic} was wrong by up to {100 * error.error:.1f} %"
+        return f"Simulated TTFT {wrong} where servers were measured: {certainty(answer)}."
+    return f"Measured there: {_factors(error)} as long as simulated: {certainty(answer)}."
+
+
+def _factors(error: ModelError) -> str:
+    """The intervals of measured times, as multiples of simulated ones."""
+    pairs = {"steps": error.step_factors, "TTFT": error.ttft_factors}
+    return ", ".join(f"{name} {pair[0]:.2f} to {pair[1]:.2f} times" for name, pair in pairs.items() if pair)
 
 
 def _service(target: TimeTarget, ttft_s: float, busy: float) -> str:
@@ -225,9 +242,11 @@ def _error_caption(part: ModelError) -> str:
     """The interval that the errors of simulated times imply."""
     high = "any time" if part.ttft_high is None else f"{seconds(part.ttft_high)} s"
     few, sure = (f"{count:,}" if count else "none" for count in (part.fewest_instances, part.sure_instances))
+    wrong = f"TTFT {part.statistic} was wrong by up to {part.error:.1%}"
+    if part.step_factors is not None:
+        wrong = f"measured: {_factors(part)} as long"
     return (
-        f"TTFT {part.statistic} was wrong by up to {part.error:.1%} ({part.basis}): {seconds(part.ttft_low)} s to "
-        f"{high}; {few} instances may be enough, {sure} are sure"
+        f"{wrong} ({part.basis}): {seconds(part.ttft_low)} s to {high}; {few} instances may be enough, {sure} are sure"
     )
 
 

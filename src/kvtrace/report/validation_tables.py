@@ -108,6 +108,8 @@ def _setting(validation: Validation, values: ValidationDict, costs: str) -> Text
     table.add_row("KV cache", f"{size} of {values['block_size']:,} tokens")
     if costs:
         table.add_row("costs", costs)
+    if validation.expected_error:
+        table.add_row("expected", validation.expected_error.text)
     return table
 
 

@@ -7,6 +7,8 @@ from .calibration.costs import read_costs as read_costs
 from .calibration.costs import step_cost as step_cost
 from .deployment import Deployment as Deployment
 from .deployment import Drafter as Drafter
+from .expectations import ExpectedError as ExpectedError
+from .expectations import expected_error as expected_error
 from .hardware.gpus import Gpu as Gpu
 from .hardware.gpus import Prices as Prices
 from .hardware.gpus import gpu as gpu

@@ -341,7 +341,8 @@ class Run:
             "scheduler": (time.schedulers or {}).get(setting.engine), "tiers": self.instances.lower,
         }  # fmt: skip
         how: dict[str, Any] = {"setting": setting, "on_progress": work.on_progress, **options}
-        return open_loop(trace, time.cost, **how) if loop is None else closed_loop(trace, time.cost, loop=loop, **how)
+        run = open_loop(trace, time.cost, **how) if loop is None else closed_loop(trace, time.cost, loop=loop, **how)
+        return replace(run, unfitted=time.unfitted(setting.engine))
 
     def _in_each_view(self, trace: Trace, view: str, work: _Work) -> Simulations:
         """The simulations of one view of the domains, and the hits of each run with domains merged and split."""

@@ -112,6 +112,20 @@ class TimeSetup:
 
         return replace(self, roofline=roofline, cost=step_cost(roofline))
 
+    def with_steps(self, factor: float) -> TimeSetup:
+        """The setup with steps that take so many times as long."""
+        from .simulation import StepCost
+
+        assert isinstance(self.cost, StepCost)
+        terms = {name: factor * value for name, value in vars(self.cost).items() if name.endswith("_s")}
+        return replace(self, cost=replace(self.cost, **terms))
+
+    def unfitted(self, engine: EngineName) -> Deployment | None:
+        """The deployment in an engine, if the costs of its steps are those of its roofline alone."""
+        if self.roofline is None or self.costs is not None:
+            return None
+        return replace(self.deployment, engine=engine)
+
     def drafting(self, engines: Sequence[EngineName]) -> dict[str, Drafting] | None:
         """Engine -> what the drafter changes in its cache; None without one. UsageError if it is not modelled there."""
         deployment, drafter = self.deployment, self.deployment.speculative

@@ -9,6 +9,8 @@ import numpy as np
 
 from .._base.results import any_value, column
 from ..cache.tiered import TierDict, hits_by_tier
+from .deployment import Deployment
+from .expectations import ExpectedError, expected_error
 from .instances import FleetSimulation, Timeline
 from .overload import Overload, overload
 from .schedulers.base import Scheduler, Tier
@@ -58,6 +60,7 @@ class ServingRun(FleetSimulation):
     recomputed_tokens: np.ndarray = None  # type: ignore[assignment]  # request -> tokens computed again after that
     timelines: tuple[Timeline, ...] = ()  # of each instance, if they were kept
     tiers: tuple[Tier, ...] = ()  # below the first one of each instance
+    unfitted: Deployment | None = None  # whose roofline the costs are; None: a recording's, or not known
 
     def _headline(self) -> str:
         ttft = quantiles_of(self.ttft_s)
@@ -112,6 +115,22 @@ class ServingRun(FleetSimulation):
     def utilisation(self) -> list[float]:
         """Compute time of each instance, as a share of the time up to the last end."""
         return [busy / self.makespan_s if self.makespan_s else 0.0 for busy in self.busy_s]
+
+    @property
+    def requests_at_once(self) -> float:
+        """Requests that an instance runs when one starts, with that one, on average."""
+        started, ended = served_only(self.started_s), served_only(self.ended_s)
+        before = np.searchsorted(np.sort(started), started, "right")  # request -> those that started by then
+        running = before - np.searchsorted(np.sort(ended), started, "right")
+        return float(running.mean()) / self.instances if len(running) else 0.0
+
+    @property
+    @column(optional=True)
+    def expected_error(self) -> ExpectedError | None:
+        """The measured error of times like these; None if a recording is behind them, or if they have no deployment."""
+        if self.unfitted is None:
+            return None
+        return expected_error(self.unfitted, self.requests_at_once * self.unfitted.data_parallel_size)
 
     @property
     @column(optional=True)

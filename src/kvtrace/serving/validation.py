@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property
-from typing import Any, TypedDict
+from typing import Any, NotRequired, TypedDict
 
 import numpy as np
 
@@ -12,6 +12,8 @@ from .._base.errors import UsageError
 from .._base.results import PlottedResult, as_json
 from ..cache.engines import EngineName
 from .calibration.costs import Costs, active_at
+from .deployment import Deployment
+from .expectations import ExpectedError
 from .instances import Timeline
 from .latencies import STATISTICS, Latencies, StatisticError, errors_of
 from .recordings.recording import BLOCKS, Recording
@@ -63,6 +65,7 @@ class ValidationDict(TypedDict):
     simulated_preemptions: int
     extrapolation: dict[str, float]
     over_time: OverTimeDict
+    expected_error: NotRequired[ExpectedError]
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -101,6 +104,11 @@ class Validation(PlottedResult):
         if recorded.cached_tokens is not None:
             columns["cached_tokens"] = recorded.cached_tokens
         return columns | {"simulated_cached_tokens": run.cached_tokens, "simulated_preemptions": run.preemptions}
+
+    @property
+    def expected_error(self) -> ExpectedError | None:
+        """The error of such times on the nearest measured deployments; None unless `validate` got `unfitted`."""
+        return self.run.expected_error
 
     @property
     def capacity(self) -> int | None:
@@ -190,6 +198,7 @@ class Validation(PlottedResult):
             "simulated_cached_tokens": int(run.cached_tokens[served].sum()) if recorded.states_blocks else None,
             "simulated_preemptions": int(run.preemptions.sum()), "extrapolation": self.extrapolation,
             "over_time": self.over_time,
+            **({"expected_error": self.expected_error.to_dict()} if self.expected_error else {}),  # type: ignore[typeddict-item]
         }  # fmt: skip
 
 
@@ -202,6 +211,7 @@ def validate(
     capacity: int | None = None,
     warm_up: int = 0,
     seed: int = 0,
+    unfitted: Deployment | None = None,
 ) -> Validation:
     """Simulate the requests of a recording, and compare their times with the measured ones.
 
@@ -217,6 +227,8 @@ def validate(
             one.
         warm_up: First requests that are simulated and not counted, such as those that a calibration was fitted to.
         seed: Of the bootstrap.
+        unfitted: The deployment whose roofline the costs are, if nothing was fitted: the result then has the error that
+            was expected.
 
     Returns:
         The errors of each statistic, and the times of each request.
@@ -236,6 +248,7 @@ def validate(
     cost = costs.step_cost if isinstance(costs, Costs) else costs
     ranks = recording.settings.ranks(setting.engine)
     run = open_loop(recording.simulated_trace, cost, setting=setting, scheduler=scheduler, timelines=True, **ranks)
+    run = replace(run, unfitted=unfitted)
     if np.isnan(run.ended_s[warm_up:]).all():
         raise UsageError(f"No request fits into a KV cache of {setting.capacity:,} blocks. Give a larger --capacity.")
     simulated = Latencies.of(recording.arrival_s, run.first_s, run.ended_s, run.trace.output_length)

@@ -213,6 +213,15 @@ def gpu(name_or_path: str | Path | Gpu) -> Gpu:
     raise UsageError(f"{name_or_path}: {wrong}")
 
 
+def gpu_label(name: str) -> str:
+    """The name of a GPU in a sentence.
+
+    >>> gpu_label("h100"), gpu_label("mine")
+    ('H100', 'mine')
+    """
+    return name.upper() if name in GPUS else name
+
+
 def near_names(name: str) -> list[str]:
     """Up to three names of GPUS that are like a wrong one: they contain it, are within it, or are spelt alike.
 

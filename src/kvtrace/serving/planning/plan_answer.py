@@ -1,8 +1,8 @@
 """The answer of a plan: the instances to run, and their cost and service; or what would meet the target.
 
-The number to run is sure to meet the target, even if simulated times are too short by the largest error that was
-measured, plus the spare instances. Where no number is sure, or only more than twice those that meet the target in
-simulation, it is those.
+The number to run is sure to meet the target, even if simulated times are too short by the error that was measured, plus
+the spare instances. It is the number that meets the target in simulation, or the one that may be enough if that is
+larger, if none is sure, if only more than twice as many are, or if too little was measured.
 
 What would meet a target that is missed is simulated, too: a longer time, more GPUs per instance, another GPU.
 """
@@ -17,6 +17,7 @@ from math import ceil, floor, log10
 from ..._base.errors import UsageError
 from ..deployment import Deployment
 from ..hardware import GPUS
+from ..hardware.gpus import gpu_label
 from ..hardware.room import TENSOR_SIZES
 from ..models.engine_layout import layouts_for
 from ..routers import RouterName
@@ -26,6 +27,7 @@ from .plan_target import Planned, PlanTarget
 
 GIVEN = "as given"  # the source of a price of --gpu-price
 MOST_FOR_SURE = 2  # times the instances that meet the target in simulation
+UNCERTAIN = "too few measurements to say how sure that is"
 NEAR = 1.1
 MOST_TRIES = 3  # simulations of other GPUs
 
@@ -37,32 +39,24 @@ def plan_answer(part: InstancesPlan, runs: Mapping[RouterName, InstanceRuns]) ->
         part: The instances for the target.
         runs: Router -> its simulations.
     """
-    if part.best is None or part.model_error is None:
+    if part.best is None:
         return _unmet(part, list(runs.values()))
     best, error, target = runs[part.best.router], part.model_error, part.target
-    number, sure = part.best.instances, error.sure_instances
+    few, sure = (error.fewest_instances, error.sure_instances) if error else (None, None)
+    number = max(part.best.instances, few or 0)
     if sure is not None and sure <= MOST_FOR_SURE * number:
         number = sure
     alone, point = best.at(number), best.at(number + target.spare)
     roofline = best.roofline
     answer = PlanAnswer(
         sentence="", instances=point.instances, gpus=point.instances * roofline.gpus, router=best.router,
-        spare=target.spare, may_be_enough=error.fewest_instances, enough=part.best.instances,
-        sure=error.sure_instances, usd_per_hour=point.usd_per_hour, usd_per_day=24 * point.usd_per_hour,
+        spare=target.spare, may_be_enough=few, enough=part.best.instances,
+        sure=sure, usd_per_hour=point.usd_per_hour, usd_per_day=24 * point.usd_per_hour,
         usd_per_million_tokens=point.usd_per_million_tokens, ttft=point.ttft_s, busy=point.utilisation,
         ttft_without_spare=alone.ttft_s, busy_without_spare=alone.utilisation, block_hit_rate=point.block_hit_rate,
         remedies=[],
     )  # fmt: skip
-    return replace(answer, sentence=_sentence(answer, target, roofline.gpu.name))
-
-
-def gpu_label(name: str) -> str:
-    """The name of a GPU in a sentence.
-
-    >>> gpu_label("h100"), gpu_label("mine")
-    ('H100', 'mine')
-    """
-    return name.upper() if name in GPUS else name
+    return replace(answer, sentence=_sentence(answer, target, roofline.gpu.name, is_sized=error is not None))
 
 
 def instances_of(count: int, gpus: int, name: str) -> str:
@@ -76,20 +70,23 @@ def instances_of(count: int, gpus: int, name: str) -> str:
     return f"{count:,} instance{'' if count == 1 else 's'} of {gpus:,} x {gpu_label(name)}"
 
 
-def _sentence(answer: PlanAnswer, target: TimeTarget, name: str) -> str:
+def _sentence(answer: PlanAnswer, target: TimeTarget, name: str, *, is_sized: bool) -> str:
     assert answer.instances and answer.gpus and answer.ttft is not None and answer.busy is not None
     run = instances_of(answer.instances, answer.gpus // answer.instances, name)
     behind = f" behind {answer.router}" if answer.instances > 1 else ""
     spare = f", {answer.spare:,} of them spare" if answer.spare else ""
     return (
         f"Run {run}{behind}{spare} ({usd(answer.usd_per_hour)} USD an hour): {target.place} TTFT "
-        f"{seconds(answer.ttft)} s at {100 * answer.busy:.0f} % busy; {certainty(answer)}"
+        f"{seconds(answer.ttft)} s at {100 * answer.busy:.0f} % busy; "
+        f"{certainty(answer) if is_sized else UNCERTAIN}"
     )
 
 
 def certainty(answer: PlanAnswer) -> str:
     """The numbers of instances that may be enough, and are sure."""
-    few, sure = answer.may_be_enough or answer.enough, answer.sure
+    few, sure = answer.may_be_enough, answer.sure
+    if few is None:
+        return "by the measured errors no number is enough"
     without = " without the spare" if answer.spare else ""
     if sure is None:
         return f"{few:,} may be enough{without}, no number is sure"

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ..._base.results import Described, DescribedResult, PlottedResult, column, columns_of
+from ..expectations import ExpectedError
 from ..overload import Overload
 from ..routers import RouterName
 from ..serving_run import TPOT, TTFT, Quantiles
@@ -165,6 +166,7 @@ class FleetFigures(Described):
     requests_per_s: float
     block_hit_rate: float = field(metadata=column("block hit rate", ".4f"))
     imbalance: float
+    requests_at_once: float = field(metadata=column(hidden=True))  # on an instance
     utilisation: float = field(metadata=column("busy", ".0%"))
     usd_per_hour: float = field(metadata=column("USD/hour", ",.2f", rank=0))
     usd: float  # of the trace, from its first arrival to its last token
@@ -213,13 +215,16 @@ class RouterPlan(FleetFigures):
 class ModelError(Described):
     """What the measured errors of simulated times mean for the best router."""
 
-    statistic: str  # of the time to first token whose errors these are
-    error: float  # the largest that was measured, in size
+    statistic: str  # of the time to first token whose errors these are; "TPOT" without a recording
+    error: float  # the largest that was measured, in size; without a recording the mean size
     ttft_low: float  # the time to first token at the target's quantile, if the simulated one is too long by the error
     ttft_high: float | None  # if it is too short; None: no bound, for an error of 100 % or more
     fewest_instances: int | None  # that meet the target if simulated times are too long by the error
     sure_instances: int | None  # that meet it if they are too short; None: no number does
     basis: str  # what the errors rest on
+    # without a recording: measured times as multiples of simulated ones, at both ends of their interval
+    step_factors: list[float] | None = field(default=None, metadata=column(optional=True))  # by TPOT
+    ttft_factors: list[float] | None = field(default=None, metadata=column(optional=True))
 
 
 @dataclass(frozen=True)
@@ -231,7 +236,7 @@ class InstancesPlan(Described):
     routers: list[RouterPlan | UnmetTarget]
     best: RouterPlan | None
     assumes: list[str]
-    model_error: ModelError | None = None  # None where no router meets the target
+    model_error: ModelError | None = None  # None where no router meets the target, or nothing was measured
 
 
 @dataclass(frozen=True)
@@ -246,9 +251,9 @@ class PlanAnswer(Described):
     gpus: int | None  # of all these instances
     router: RouterName | None
     spare: int
-    may_be_enough: int | None  # the fewest, if simulated times are too long by their measured error
+    may_be_enough: int | None  # the fewest, if simulated times are too long by their error; None: not measured
     enough: int | None  # the fewest, if simulated times are right
-    sure: int | None  # the fewest, if simulated times are too short by their measured error; None: no number is
+    sure: int | None  # the fewest, if simulated times are too short by it; None: no number is, or not measured
     usd_per_hour: float | None
     usd_per_day: float | None
     usd_per_million_tokens: float | None  # of prompts and outputs, at the rate of the trace
@@ -372,6 +377,9 @@ class Plan(DescribedResult, PlottedResult):
     instances: InstancesPlan
     block_sizes: BlockSizesPlan
     prices: PricesPlan
+    expected_error: ExpectedError | None = field(  # of the times; None with the costs of a recording
+        default=None, metadata=column(optional=True)
+    )
     loop: LoopPlan | None = field(default=None, metadata=column(optional=True))  # None where no router meets the target
     sensitivity: list[Sensitivity] | None = field(default=None, metadata=column(optional=True))
     lanes: LanesPlan | None = field(default=None, metadata=column(optional=True))  # in a closed loop

@@ -200,6 +200,7 @@ def _point(run: ServingRun, roofline: Roofline, target: PlanTarget) -> Instances
         instances=run.instances, meets=target.met_by(ttft_s, busy), ttft_s=ttft_s, ttft_low=low,
         ttft_high=high, ttft=figures["ttft_s"], tpot=figures["tpot_s"], requests_per_s=figures["requests_per_s"],
         block_hit_rate=figures["block_hit_rate"], imbalance=figures["imbalance"],
+        requests_at_once=run.requests_at_once,
         utilisation=busy, rejected=run.rejected, overload=run.overload, usd=usd, usd_per_hour=usd_per_hour,
         usd_per_million_requests=usd * 1e6 / max(1, len(run.trace)), usd_per_million_tokens=usd * 1e6 / max(1, tokens),
     )  # fmt: skip
@@ -286,6 +287,11 @@ def _gpu(name: str) -> Callable[[InstanceRuns, float], InstanceRuns]:
         return changed(runs, planned=replace(runs.planned, time=time.with_roofline(other)))
 
     return change
+
+
+def with_steps(runs: InstanceRuns, factor: float) -> InstanceRuns:
+    """The same question where steps take so many times as long."""
+    return changed(runs, planned=replace(runs.planned, time=runs.planned.time.with_steps(factor)))
 
 
 CHANGES: dict[str, tuple[tuple[float, ...], Callable[[InstanceRuns, float], InstanceRuns]]] = {

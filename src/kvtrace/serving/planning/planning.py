@@ -26,6 +26,7 @@ from ...trace.trace import Trace
 from ...trace.unknown import OUTPUTS, PREFIXES, require_known
 from ..calibration.costs import CalibratedRoofline, Costs, excess
 from ..deployment import Deployment
+from ..expectations import ExpectedError, expected_error
 from ..hardware import GPUS, Roofline
 from ..hardware.gpus import ASSUMED_PRICE
 from ..hardware.room import kv_room, least_gpus
@@ -62,7 +63,6 @@ from .plan_runs import (
 )
 from .plan_target import Planned, PlanTarget
 from .sizing import (
-    UNFITTED,
     TimeErrors,
     held_out_errors,
     lanes_plan,
@@ -97,7 +97,8 @@ def plan(
         deployment: The engine, the model and the GPUs of one instance.
         target: The time to first token, lower tiers, prices and routers; the default is `PlanTarget()`.
         on_part: Receives the name of each part before it is computed.
-        errors: The measured errors of simulated times; the default is those of the costs, else of the roofline.
+        errors: The measured errors of simulated times; the default is those of the costs, else those of the nearest
+            measured deployments, if there are some.
         costs: The costs of a calibration, in place of the roofline; `costs.measured` is what was measured.
         extrapolate: Allow a plan whose instances go beyond what the costs were measured for; it then says so.
         curve: The trace's hit curve, if you have it; otherwise the plan computes it.
@@ -128,8 +129,8 @@ def plan(
     if target.loop is not None:
         require_dependencies(trace)
     _require_fit(trace, planned)
-    if errors is None:
-        errors = UNFITTED if costs is None else held_out_errors(costs.errors, costs.basis)
+    if errors is None and costs is not None:
+        errors = held_out_errors(costs.errors, costs.basis)
 
     def part(name: str, compute: Callable[[], Part]) -> Part:
         report(name)
@@ -138,7 +139,7 @@ def plan(
     def hits() -> HitCurve:
         return hit_curve(trace) if curve is None else curve
 
-    sized, answer = part("instances", lambda: instances(trace, planned, errors))
+    sized, answer, expected = part("instances", lambda: instances(trace, planned, errors))
     result = Plan(
         answer=answer,
         setting=_setting(trace, planned),
@@ -147,6 +148,7 @@ def plan(
         instances=sized,
         block_sizes=part("block_sizes", lambda: block_sizes(trace)),
         prices=part("prices", lambda: prices(trace, target)),
+        expected_error=expected,
         lanes=part("lanes", lambda: lanes_plan(trace, planned)) if target.loop else None,
     )
     best = result.instances.best
@@ -327,8 +329,13 @@ def tiers(trace: Trace, planned: Planned, blocks: int | None = None) -> TiersPla
     return TiersPlan(rows, float(roofline.break_even_bandwidth(trace.block_size)), assumes=[*how, *own_links])
 
 
-def instances(trace: Trace, planned: Planned, errors: TimeErrors = UNFITTED) -> tuple[InstancesPlan, PlanAnswer]:
-    """Times and cost by the number of instances behind each router, the best router for the target, and the answer."""
+def instances(
+    trace: Trace, planned: Planned, errors: TimeErrors | None = None
+) -> tuple[InstancesPlan, PlanAnswer, ExpectedError | None]:
+    """Times and cost by the number of instances behind each router, the best router for the target, and the answer.
+
+    The last value is the error of times without a recording.
+    """
     floor, target = prefill_floor(trace, planned), planned.target
     runs = {router: InstanceRuns(trace, planned, router) for router in target.routers}
     routers = []
@@ -337,15 +344,19 @@ def instances(trace: Trace, planned: Planned, errors: TimeErrors = UNFITTED) -> 
             routers.append(router_plan(runs[router], floor))
     meeting = [row for row in routers if isinstance(row, RouterPlan)]
     best = min(meeting, key=lambda row: (row.instances, row.ttft_s), default=None)
+    unfitted = planned.time.unfitted(planned.engine)
+    load = None if best is None else best.requests_at_once
+    expected = None if unfitted is None else expected_error(unfitted, load)
+    known = errors or expected
     part = InstancesPlan(
         target=TimeTarget(target.ttft_s, target.quantile, target.max_busy, target.spare), floor=floor,
         routers=routers, best=best,
-        model_error=None if best is None else model_error(runs[best.router], best, errors),
+        model_error=None if best is None or known is None else model_error(runs[best.router], best, known),
         assumes=["the trace's own arrivals", _scheduling(planned),
                  f"{planned.limits.step_tokens:,} tokens per step, {planned.limits.requests:,} requests at once",
                  "bisection finds the smallest number; near the target it is accurate to one or two instances"],
     )  # fmt: skip
-    return part, plan_answer(part, runs)
+    return part, plan_answer(part, runs), expected
 
 
 def _scheduling(planned: Planned) -> str:

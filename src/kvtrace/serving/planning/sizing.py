@@ -6,8 +6,8 @@ simulation in time; nothing in between is interpolated. More lanes share the cac
 near the target they may go up and down.
 
 A time to first token has an interval by the errors of simulated times that were measured (simulated / measured - 1).
-With the roofline alone they are those of the recordings in docs/serving/models.md; with calibrated costs, those of the
-requests that the calibration held out.
+With the roofline alone they are those of the nearest measured deployments: steps take longer or shorter by the errors
+of TPOT, TTFT by its own. With calibrated costs they are those of TTFT, of the requests that the calibration held out.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ import numpy as np
 
 from ...trace.session_trees import session_trees
 from ...trace.trace import Trace
+from ..expectations import ExpectedError
 from ..hardware import Roofline
 from ..lanes import ClosedLoop, ClosedRun
 from ..latencies import quantile_interval
@@ -33,7 +34,7 @@ from .plan_result import (
     UnmetTarget,
     percentile,
 )
-from .plan_runs import MAX_INSTANCES, InstanceRuns, fewest, least_gpus_for, served
+from .plan_runs import MAX_INSTANCES, InstanceRuns, fewest, least_gpus_for, served, with_steps
 from .plan_target import Planned, PlanTarget
 
 QUANTILES = {"p50": 0.5, "p90": 0.9}  # statistics of TTFT that have errors, beside the mean
@@ -49,7 +50,8 @@ class TimeErrors:
     def statistic(self, quantile: float) -> str:
         """The statistic that is nearest to a quantile; the mean if no quantile has errors.
 
-        >>> UNFITTED.statistic(0.95), UNFITTED.statistic(0.6)
+        >>> errors = TimeErrors({"p50": (-0.05, 0.03), "p90": (-0.2, 0.03)}, "two recordings")
+        >>> errors.statistic(0.95), errors.statistic(0.6)
         ('p90', 'p50')
         """
         measured = [name for name in QUANTILES if self.errors.get(name)]
@@ -58,17 +60,10 @@ class TimeErrors:
     def largest(self, quantile: float) -> float:
         """The largest error in size at a quantile; 0 without errors.
 
-        >>> UNFITTED.largest(0.9)
-        0.206
+        >>> TimeErrors({"p90": (-0.2, 0.03)}, "two recordings").largest(0.9)
+        0.2
         """
         return max((abs(error) for error in self.errors.get(self.statistic(quantile), ())), default=0.0)
-
-
-UNFITTED = TimeErrors(
-    {"mean": (-0.015, -0.183, 0.034), "p50": (-0.046, -0.223, 0.033), "p90": (-0.024, -0.206, 0.034)},
-    "vLLM 0.19.0 on an RTX PRO 6000, with the figures of the Server and the Workstation Edition, and on an RTX 4090; "
-    "Llama-3.1-8B, 300 requests; nothing fitted",
-)
 
 
 def held_out_errors(errors: Mapping[str, float], basis: str) -> TimeErrors:
@@ -128,14 +123,19 @@ def router_plan(runs: InstanceRuns, floor: PrefillFloor) -> RouterPlan | UnmetTa
     )  # fmt: skip
 
 
-def model_error(runs: InstanceRuns, best: RouterPlan, errors: TimeErrors) -> ModelError:
+def model_error(runs: InstanceRuns, best: RouterPlan, errors: TimeErrors | ExpectedError) -> ModelError | None:
     """What the errors of simulated times mean for a router's TTFT and number of instances.
 
     Args:
         runs: The simulations of the router.
         best: Its plan.
-        errors: The errors that were measured.
+        errors: The errors that were measured: of TTFT with a recording, of TPOT without one.
+
+    Returns:
+        The error and the interval; None if too little was measured for one.
     """
+    if isinstance(errors, ExpectedError):
+        return _expected(runs, best, errors)
     quantile = runs.target.quantile
     error = errors.largest(quantile)
     low, high = time_interval(best.ttft_s, error)
@@ -144,6 +144,30 @@ def model_error(runs: InstanceRuns, best: RouterPlan, errors: TimeErrors) -> Mod
         statistic=errors.statistic(quantile), error=error, ttft_low=low, ttft_high=high if np.isfinite(high) else None,
         fewest_instances=runs.fewest_within(possible_s), sure_instances=runs.fewest_within(sure_s, best.instances),
         basis=errors.basis,
+    )  # fmt: skip
+
+
+def _expected(runs: InstanceRuns, best: RouterPlan, errors: ExpectedError) -> ModelError | None:
+    """What the errors of times without a recording mean: longer or shorter steps, and longer or shorter TTFT.
+
+    The load is simulated again with steps as long as TPOT makes them; both errors have to be borne.
+    """
+    if errors.tpot_error is None or (steps := errors.tpot_error.factors) is None:
+        return None
+    ttft = errors.ttft_error.factors if errors.ttft_error else None
+    ends = []
+    for place, factor in enumerate(steps):
+        scaled = with_steps(runs, factor)
+        numbers, time_s = [scaled.fewest(best.instances)], scaled.at(best.instances).ttft_s
+        if ttft is not None:
+            numbers.append(runs.fewest_within(runs.target.ttft_s / ttft[place], best.instances))
+            time_s = (min, max)[place](time_s, ttft[place] * best.ttft_s)
+        ends.append((None if None in numbers else max(filter(None, numbers)), time_s))
+    (fewest_instances, low), (sure, high) = ends
+    return ModelError(
+        statistic="TPOT", error=errors.tpot_error.mean_absolute, ttft_low=low, ttft_high=high,
+        fewest_instances=fewest_instances, sure_instances=sure, basis=errors.measured, step_factors=steps,
+        ttft_factors=ttft,
     )  # fmt: skip
 
 
