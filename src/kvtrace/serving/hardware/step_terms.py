@@ -36,26 +36,25 @@ class StepTerms:
 
 IDEAL = StepTerms()
 
-SYNCHRONOUS_S = 1.8e-3  # vLLM before 0.14 plans a step when the one before has ended (vllm, pull request 27614)
-HOST_S = {"vllm": 0.57e-3, "sglang": 1.0e-3}
-LAYER_S = 8.0e-6  # gaps between the kernels of a layer
-QUANTISED_LAYER_S = 21e-6  # the kernels that quantise activations before products in FP8 and FP4
-EXPERT_LAYER_S = 46e-6  # routing, sorting, and a floor of the kernels
-LATENT_LAYER_S = 43e-6  # latent attention's extra products
-INDEXER_LAYER_S = 30e-6
-STATE_LAYER_S = 21e-6
-REQUEST_S = 11e-6
-LAUNCH_S = {"vllm": (0.0, 0.0), "sglang": (0.95e-3, 0.95e-3)}  # of a layer, and of its experts
-GRAPH_TOKENS = {"vllm": 512, "sglang": 0}
+SYNCHRONOUS_S = 1.3e-3  # vLLM before 0.14 plans a step when the one before has ended (vllm, pull request 27614)
+HOST_S = {"vllm": 0.16e-3, "sglang": 0.58e-3}
+LAYER_S = 13e-6  # gaps between the kernels of a layer
+QUANTISED_LAYER_S = 23e-6  # the kernels that quantise activations before products in FP8 and FP4
+EXPERT_LAYER_S = 50e-6  # routing, sorting, and a floor of the kernels
+LATENT_LAYER_S = 23e-6  # latent attention's extra products
+INDEXER_LAYER_S = 38e-6
+REQUEST_S = 17e-6
+# SGLang computes prompts without CUDA graphs: launches of a layer, of its experts, and of other attention
+LAUNCH_S, EXPERT_LAUNCH_S, MIXED_LAUNCH_S = 0.93e-3, 0.86e-3, 0.63e-3
 FRONT_REQUEST_S, FRONT_TOKEN_S = 2.0e-3, 5.0e-6
-FRONT_DELAY_S = {"vllm": 6.0e-3, "sglang": 17e-3}
+FRONT_DELAY_S = {"vllm": 15e-3, "sglang": 21e-3}
 HBM_BYTES_PER_S = 3e12  # from here on products of a step are too small to use all of the bandwidth
-DENSE_READ = (1.09, 1.30)  # Hopper, Blackwell
-ATTENTION_READ = 0.85
-EXPERT_READ = (1.16, 0.95)  # 16 and 8 bits, and 4 bits in kernels of Blackwell
-FP8_PRODUCTS, FP4_PRODUCTS = 2.2, 1.7
-EXPERT_PRODUCTS = {"vllm": 5.4, "sglang": 12.4}
-FUSED_EXPERT_PRODUCTS = 3.5  # in kernels of Blackwell for 4 bits, which both engines have
+DENSE_READ = (1.12, 1.23)  # Hopper, Blackwell
+EXPERT_READ = (1.20, 0.80)  # 16 and 8 bits, and 4 bits in kernels of Blackwell; routers prefer some experts
+ATTENTION_READ = 0.88
+FP8_PRODUCTS, FP4_PRODUCTS = 2.25, 3.2
+EXPERT_PRODUCTS = {"vllm": 4.3, "sglang": 9.4}
+FUSED_EXPERT_PRODUCTS = 2.2  # in kernels of Blackwell for 4 bits, which both engines have
 
 
 def step_terms(deployment: Deployment, model: ModelShape, gpu: Gpu) -> StepTerms:
@@ -66,17 +65,17 @@ def step_terms(deployment: Deployment, model: ModelShape, gpu: Gpu) -> StepTerms
     kernels = (
         LAYER_S * model.layers + (QUANTISED_LAYER_S * model.layers if dense_bytes < 1.5 else 0)
         + EXPERT_LAYER_S * model.moe_layers + LATENT_LAYER_S * latent + INDEXER_LAYER_S * model.indexer_layers
-        + STATE_LAYER_S * model.mixer_layers
     )  # fmt: skip
     host = SYNCHRONOUS_S if engine == "vllm" and _is_before(deployment.engine_version, (0, 14)) else HOST_S[engine]
-    layer, experts = LAUNCH_S[engine]
+    other = latent + model.mixer_layers  # layers without plain attention
+    launches = LAUNCH_S * model.layers + EXPERT_LAUNCH_S * model.moe_layers + MIXED_LAUNCH_S * other
     is_fast, is_blackwell = gpu.bandwidth >= HBM_BYTES_PER_S, gpu.fp4_flops is not None
     is_fused = is_blackwell and model.fp4 and expert_bytes < 1
     return StepTerms(
         step_s=host + kernels, request_s=REQUEST_S, dense_read=DENSE_READ[is_blackwell] if is_fast else 1.0,
         attention_read=ATTENTION_READ if is_fast else 1.0, expert_read=EXPERT_READ[is_fused], fp8_products=FP8_PRODUCTS,
         fp4_products=FP4_PRODUCTS, expert_products=FUSED_EXPERT_PRODUCTS if is_fused else EXPERT_PRODUCTS[engine],
-        launch_s=layer * model.layers + experts * model.moe_layers, graph_tokens=GRAPH_TOKENS[engine],
+        launch_s=launches if engine == "sglang" else 0.0,
         front_request_s=FRONT_REQUEST_S, front_token_s=FRONT_TOKEN_S, front_delay_s=FRONT_DELAY_S[engine],
     )  # fmt: skip
 
