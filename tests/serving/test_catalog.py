@@ -14,6 +14,7 @@ from kvtrace.serving.calibration.costs import roofline_cost
 from kvtrace.serving.hardware import Roofline, gpu
 from kvtrace.serving.models import MODELS, ModelShape, kv_bytes_per_token, layer_kinds, model_shape
 from kvtrace.serving.models.config import QUANTISATIONS, model_name
+from tests.reference.vllm_scheduler import step_seconds
 
 WITH_TIMES = [model for model in kvtrace.serving.list_models() if model.shape]
 HYBRIDS = ("gpt-oss-20b", "gpt-oss-120b", "gemma-3-27b", "llama-4-scout", "qwen3-next-80b-a3b", "mistral-7b-v0.1",
@@ -218,10 +219,8 @@ def test_a_hybrid_takes_at_most_the_time_of_full_attention_in_long_contexts(name
 def test_a_step_costs_what_the_roofline_says(name, context):
     line = Roofline(model_shape(name), gpu("h200"), 8)
     cost, batch = roofline_cost(line), 64
-    whole = max(cost.token_s * batch, cost.step_s) + cost.overhead_s + (cost.request_s + cost.exchange_s) * batch
-    whole += max(cost.expert_token_s * batch, cost.expert_step_s * (1 - (1 - cost.expert_share) ** batch))
-    whole += cost.attention_read_s * batch * (context + 1)
-    whole += cost.window_read_s * batch * min(context + 1, cost.window_tokens)
+    whole = step_seconds(vars(cost), [(context, context, 1)] * batch)
+    # the roofline also counts the pairs of tokens that decode
     whole += cost.attention_pair_s * batch * (2 * context + 1)
     whole += cost.window_pair_s * batch * min(2 * context + 1, 2 * cost.window_tokens)
     assert line.decode_step_s(batch, batch * context) == pytest.approx(whole)

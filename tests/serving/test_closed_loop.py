@@ -118,6 +118,18 @@ def test_requests_arrive_as_the_twin_says(number, engine, instances):
         )
 
 
+@pytest.mark.parametrize(("seed", "duration_s", "idle_cap_s"), [(7, 4.0, 3.0), (55, 1.0, 0.25)])
+def test_a_request_is_sent_while_others_are_before_the_engine(seed, duration_s, idle_cap_s):
+    # the request that opens the window waits at the API server while another one ends, after the window's end
+    trace, cost = random_forest(seed), replace(COST, front_request_s=3.0)
+    loop = ClosedLoop(3, duration_s=duration_s, warm_up=2, idle_cap_s=idle_cap_s, tree_idle_cap_s=2.0)
+    done = closed(trace, loop, cost, **ENGINES["vllm"])
+    twin, keys = twin_of(trace, loop, done, cost)
+    assert [request for request, _ in twin.arrivals] == keys
+    assert [at for _, at in twin.arrivals] == pytest.approx(done.arrival_s.tolist(), abs=1e-9)
+    assert [twin.on[play] for play in range(len(twin.on))] == done.plays.lane.tolist()
+
+
 def opened(done, cost, **how):
     """The open loop on the arrivals of a closed one, to the bit: in milliseconds some of them would be rounded."""
     with mock.patch.object(instance, "Requests", lambda _, *rest: Requests(entered_s(done, cost), *rest)):

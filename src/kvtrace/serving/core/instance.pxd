@@ -101,7 +101,7 @@ cdef class SessionLanes:
     cdef double front_free  # when the API server has no request left
     cdef double[::1] sent  # row -> when its client sent it
     cdef double[::1] planned  # when a request arrives by what has ended so far, without the caps of all lanes
-    cdef int[::1] arrived  # rows in order of arrival
+    cdef int[::1] arrived  # rows in the order in which they were sent
     cdef int[::1] completed  # rows in the order in which their ends were taken
     cdef bint several  # instances: ends are known out of order
     cdef list unsettled  # a heap of ends: (seconds, number, row)
@@ -121,7 +121,7 @@ cdef class SessionLanes:
     cdef double[::1] lane_end  # lane -> the last end of a request
     cdef int[::1] play_lane
     cdef double[::1] begins, ends  # of each play
-    cdef Py_ssize_t count, cursor, window_from
+    cdef Py_ssize_t count, taken, cursor, window_from  # rows that were sent; of these, rows at the engine
     cdef long long outstanding, primers_left
     cdef double shift, tree_shift, last_end, window_start, deadline
     cdef bint exhausted  # a lane found no tree before the deadline
@@ -131,6 +131,7 @@ cdef class SessionLanes:
     cdef int complete(self, Py_ssize_t row, double at) except -1
     cdef double next_event(self) except? -1
     cdef bint settle(self, double until) except -1
+    cdef int _send(self) except -1
     cdef int _complete(self, Py_ssize_t row, double at) except -1
     cdef int _begin(self, double at) except -1
     cdef int _take_play(self, int lane, double at) except -1
@@ -140,6 +141,7 @@ cdef class SessionLanes:
     cdef int _set_timer(self, int row, int lane, double clock) except -1
     cdef int _place(self, int lane) except -1
     cdef double _next_timer(self) noexcept
+    cdef double _next_sending(self) noexcept
     cdef double _entry(self, Py_ssize_t row, double at) noexcept
     cdef int _cap_tree(self, int lane) except -1
     cdef int _cap_all(self) noexcept

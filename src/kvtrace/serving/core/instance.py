@@ -201,7 +201,7 @@ class SessionLanes:
     `waits` (its dependencies) and `lead` (the least seconds from its end to an arrival that it can cause); and the rows
     that wait for it (`start`, `waiting`, `trigger`, `delay`). `primers` are rows with their lanes: they arrive first,
     and the lanes begin when all of them have ended. `front` has the seconds that the API server takes for each row, one
-    after another, and those of the way to the engine.
+    after another, and those of the way to the engine: a request is sent, and then taken by the engine.
     """
 
     def __init__(
@@ -227,7 +227,7 @@ class SessionLanes:
         self.begins, self.ends = np.full((2, plays_in_all), np.nan)
         self.left, self.issued, self.lane_outstanding = np.zeros((3, lanes), dtype=np.int64)
         self.lane_shift, self.lane_end = np.zeros((2, lanes))
-        self.count = self.outstanding = self.cursor = self.window_from = 0
+        self.count = self.taken = self.outstanding = self.cursor = self.window_from = 0
         self.shift, self.tree_shift, self.last_end, self.window_start, self.deadline = 0, 0, 0, -1, NEVER
         self.cold, self.exhausted = lanes, False
         self._start(*primers)
@@ -250,15 +250,25 @@ class SessionLanes:
         return np.asarray(self.planned)
 
     def next_arrival(self):
-        """When the next request arrives, NEVER if none does before one ends."""
-        at: cython.double = self._next_timer()
+        """When the next request arrives at the engine, NEVER if none does before one ends."""
+        at: cython.double
+        if self.taken < self.count:
+            return self.requests.arrival[self.arrived[self.taken]]
+        at = self._next_sending()
         return self._entry(self.timers.first(self.order.first(0)), at) if at < self.deadline else NEVER
 
     def take(self):
-        """The next request arrives; returns its row."""
+        """The next request arrives at the engine; returns its row."""
+        if self.taken == self.count:
+            self._send()
+        self.taken += 1
+        return self.arrived[self.taken - 1]
+
+    def _send(self):
+        """The client of the first timer sends its request."""
         lane: cython.int = self.order.first(0)
         row: cython.int = self.timers.first(lane)
-        at: cython.double = max(self._next_timer(), self.caused[row])
+        at: cython.double = self._next_sending()
         self.timers.drop(row)
         self._place(lane)
         self.sent[row], self.requests.arrival[row] = at, self._entry(row, at)
@@ -272,7 +282,7 @@ class SessionLanes:
             self._release(row, lane, DISPATCH, at)
             if self.issued[lane] == self.warm_up:
                 self._warmed(at)
-        return row
+        return 0
 
     def complete(self, row, at):
         """A request has ended. Of several instances, the ends wait for `settle`, which takes them in order of time."""
@@ -298,6 +308,8 @@ class SessionLanes:
 
     def _complete(self, row, at):
         lane: cython.int = self.primes[row] if self.primes[row] >= 0 else self.play_lane[self.play[row]]
+        while self._next_sending() < min(at, self.deadline):  # sent before this end, perhaps not yet at the engine
+            self._send()
         self.completed[self.ended] = cython.cast(cython.int, row)
         self.ended += 1
         self.outstanding -= 1
@@ -409,6 +421,11 @@ class SessionLanes:
     def _next_timer(self):
         lane: cython.int = self.order.first(0)
         return self.order.key[lane] - self.shift if lane != NONE else NEVER
+
+    def _next_sending(self):
+        """When the request of the first timer is sent: not before what it waited for, by rounding."""
+        lane: cython.int = self.order.first(0)
+        return max(self._next_timer(), self.caused[self.timers.first(lane)]) if lane != NONE else NEVER
 
     def _entry(self, row, at):
         """When a request reaches the engine that its client sends at a time: the API server takes one at a time."""

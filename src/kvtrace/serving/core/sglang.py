@@ -64,6 +64,8 @@ class SglangEventLoop(SglangPrefill):
 
         SGLang's SchedulerRecvSkipper: a turn after a decode, or after none, weighs 1, any other 1,000.
         """
+        if self.limits.poll_every <= 1:  # none is unseen
+            return 0
         self.unpolled += 1 if self.last_kind == DECODE or self.last_kind == NOTHING else PROMPTS_WEIGH
         if self.unpolled < self.limits.poll_every:
             return 0
