@@ -271,6 +271,7 @@ class InstanceGroup:
     prefetch: bool
     timelines: bool
     api_server_count: int | None = None
+    lockstep: bool = False
 
     def __post_init__(self) -> None:
         _require_number(self.instances)
@@ -285,7 +286,10 @@ class InstanceGroup:
         requests = Requests(trace.timestamp / 1000, tokens, output, needs, _priorities(trace))
         engines = [self.scheduler.engine(self.setting, demand, self.tiers) for _ in range(self.instances)]
         terms = self.cost.terms(self.setting.capacity * trace.block_size)
-        built = [self.scheduler.instance(engine, requests, terms, prefetch=self.prefetch) for engine in engines]
+        if self.lockstep and self.instances > 1:
+            built = self.scheduler.ranks(engines, requests, terms)
+        else:
+            built = [self.scheduler.instance(engine, requests, terms, prefetch=self.prefetch) for engine in engines]
         if self.timelines:
             for instance in built:
                 instance.watch()
