@@ -126,7 +126,7 @@ def test_ranks_take_the_steps_of_the_twin(engine):
 
 # ---- laws
 
-SCHEDULERS = {"vllm": VllmScheduler(max_num_seqs=64), "sglang": SglangScheduler(chunked_prefill_size=8000, max_running_requests=64)}
+SCHEDULERS = {"vllm": VllmScheduler(), "sglang": SglangScheduler(chunked_prefill_size=8000)}
 COST = StepCost(token_s=1e-4, step_s=0.01, read_s=1e-6, overhead_s=0.001)
 
 

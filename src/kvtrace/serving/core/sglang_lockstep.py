@@ -1,7 +1,7 @@
 """SGLang's data-parallel attention: all ranks begin a step together, and end it together."""
 
 import cython
-from cython.cimports.kvtrace.serving.core.instance import StepWork, add_part, begin_work, expert_seconds, step_seconds
+from cython.cimports.kvtrace.serving.core.instance import StepWork, begin_work, expert_seconds, step_seconds
 from cython.cimports.kvtrace.serving.core.sglang import SglangEventLoop
 from cython.cimports.kvtrace.serving.core.sglang_prefill import DECODE, NOTHING
 
@@ -134,9 +134,7 @@ class SglangLockstep:
         if self.asleep and until >= NEVER:
             for rank in self.ranks:
                 if rank.active():
-                    raise UsageError(
-                        "SGLang's scheduler never admits a request of the trace. Try a larger --capacity."
-                    )
+                    raise UsageError("SGLang's scheduler never admits a request of the trace. Try a larger --capacity.")
         return 0
 
     def _turn(self):
