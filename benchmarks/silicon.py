@@ -39,6 +39,7 @@ from kvtrace.serving.deployment import Deployment
 from kvtrace.serving.hardware.roofline import roofline_of
 from kvtrace.serving.hardware.room import kv_room, step_limits
 from kvtrace.serving.lanes import ClosedLoop
+from kvtrace.serving.routers import in_lockstep
 from kvtrace.serving.schedulers.base import Scheduler
 from kvtrace.serving.schedulers.sglang import SglangScheduler
 from kvtrace.serving.schedulers.vllm import VllmScheduler
@@ -248,11 +249,11 @@ def simulated(row: Row) -> tuple[float, float]:
     if row.engine == "sglang":
         prefill = row.server.get("prefill_tokens", 16384)
         scheduler = SglangScheduler(limits.step_tokens, prefill, limits.requests)
-    tokens = kv_room(deployment).tokens or 0
+    tokens, cost = kv_room(deployment).tokens or 0, step_cost(roofline_of(deployment))
     run = closed_loop(
-        load(row, PROMPTS * row.concurrency, block), step_cost(roofline_of(deployment)),
-        loop=ClosedLoop(row.concurrency), setting=Setting(tokens // block, engine=deployment.engine),
-        scheduler=scheduler, instances=row.dp,
+        load(row, PROMPTS * row.concurrency, block), cost, loop=ClosedLoop(row.concurrency),
+        setting=Setting(tokens // block, engine=deployment.engine), scheduler=scheduler, instances=row.dp,
+        lockstep=in_lockstep(deployment, has_experts=cost.expert_step_s > 0),
     )  # fmt: skip
     if run.rejected:
         raise ValueError(f"{row.id}: {run.rejected} requests do not fit into the cache")
