@@ -8,14 +8,17 @@ from dataclasses import asdict
 import numpy as np
 import pytest
 
+import kvtrace
 from kvtrace._base.errors import UsageError
 from kvtrace.cache.demand import block_demand
 from kvtrace.cache.simulation import Setting
+from kvtrace.cli import run
 from kvtrace.serving.core.instance import Requests
 from kvtrace.serving.core.serving import Router, Serving
 from kvtrace.serving.lanes import ClosedLoop
 from kvtrace.serving.schedulers import SglangScheduler, VllmScheduler
 from kvtrace.serving.simulation import StepCost, Tier, closed_loop, open_loop
+from kvtrace.trace.building import toy
 from kvtrace.trace.columns import replace_columns
 from kvtrace.trace.dependencies import COMPLETION, SEQUENCE, dependencies_between
 from kvtrace.trace.trace import Trace
@@ -87,9 +90,9 @@ def served(case, trace, lengths, scheduler, engines, cost):
     requests = Requests([row["arrival"] for row in rows], *lengths, [row.get("priority", 0) for row in rows])
     ranks = scheduler.ranks(engines, requests, asdict(cost), log=True)
     router = Router(engines, "round-robin", np.zeros(len(trace), np.int64), trace.input_length, trace.block_size)
-    run = Serving(ranks, router, requests, case["capacity"])
-    run.advance(len(trace))
-    run.close()
+    simulation = Serving(ranks, router, requests, case["capacity"])
+    simulation.advance(len(trace))
+    simulation.close()
     names = ("cached", "started", "first", "ended", "preempted")
     return ranks, np.array([requests.outcomes[name] for name in names], dtype=float).T
 
@@ -170,10 +173,11 @@ def test_experts_compute_the_tokens_of_all_ranks_on_the_gpus_of_all(engine):
 
 
 def test_ranks_of_vllm_stop_at_a_step_in_16_and_the_next_request_waits_for_a_dummy_step():
-    #  a request of 3 tokens: 3 steps, then dummy ones up to the 16th; each takes 11 ms and some microseconds
-    run = ran("vllm", burst([3]))
-    assert run.steps == (3, 0)
-    assert run.busy_s[0] == run.busy_s[1] == pytest.approx(16 * 0.011, rel=0.05)
+    #  a request of 3 tokens: 3 steps, then dummy ones up to the 16th, which nobody needs; each takes 11 ms or more
+    early = ran("vllm", burst([3]))
+    assert early.steps == (3, 0)
+    assert early.busy_s[0] == early.busy_s[1] == early.makespan_s == pytest.approx(3 * 0.011, rel=0.1)
+    assert ran("vllm", requests((0, "0 1", 3), (400, "2 3", 3))).started_s[1] == 0.4
     late = ran("vllm", requests((0, "0 1", 3), (60, "2 3", 3)))
     alone = ran("vllm", requests((0, "0 1", 3), (60, "2 3", 3)), lockstep=False)
     assert alone.started_s[1] == 0.06
@@ -205,3 +209,24 @@ def test_what_has_no_ranks_in_lockstep_says_so():
         open_loop(burst([2]), COST, setting=Setting(50), instances=2, lockstep=True)
     with pytest.raises(UsageError, match="lower tiers"):
         ran("vllm", burst([2]), tiers=[Tier("dram", 10, 1e-3)])
+
+
+@pytest.mark.parametrize(
+    ("words", "together"),
+    [
+        (["--model", "qwen3-30b-a3b", "--data-parallel-size", "2"], True),
+        (["--model", "llama-3.1-8b", "--data-parallel-size", "2"], False),
+        (["--model", "qwen3-30b-a3b", "--instances", "2"], False),
+        (["--serve", "sglang serve --model-path qwen3-30b-a3b --tp 2 --dp 2 --enable-dp-attention"], True),
+        (["--serve", "sglang serve --model-path qwen3-30b-a3b --tp 1 --dp 2"], False),
+    ],
+)
+def test_the_deployment_decides(words, together, capsys, tmp_path):
+    trace = toy("0 1", "2 3", block_size=16)
+    columns = replace_columns(trace, output_length=np.array([40, 3]))
+    kvtrace.write(Trace.from_columns(columns, block_size=16), tmp_path / "t.jsonl")
+    where = ["--gpu", "h200", "--capacity", "4000", "--json", "--quiet"]
+    assert run(["simulate", str(tmp_path / "t.jsonl"), *where, *words]) == 0
+    (result,) = json.loads(capsys.readouterr().out)["results"]
+    busy = result["utilisation"]
+    assert (max(busy) == pytest.approx(min(busy))) == together

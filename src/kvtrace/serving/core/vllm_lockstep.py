@@ -74,7 +74,6 @@ class VllmRank(VllmEngineCore):
         known_first: list = self.first_tokens
         known_last: list = self.last_tokens
         was_flying: cython.bint = self.flying
-        self.busy += end - begin
         self.free_at = end
         if not self.planned:
             self.dummies += 1
@@ -153,16 +152,20 @@ class VllmLockstep:
         rank: VllmRank
         slowest: cython.double = 0
         tokens: cython.double = 0
+        is_work: cython.bint = False
         begin: cython.double = max(self.end, self.met)
         before: cython.double = self.before
         for i in range(self.count):
             rank = self.ranks[i]
             slowest = max(slowest, rank.planned_s if rank.planned else self.dummy_s)
             tokens += rank.planned_tokens if rank.planned else 1
+            is_work = is_work or rank.planned
         self.before = self.end
         self.end = begin + slowest + expert_seconds(cython.address(self.cost), tokens) / self.count
         for i in range(self.count):
             rank = self.ranks[i]
+            if is_work:
+                rank.busy += self.end - begin
             self.polls[i] = rank.end_step(begin, self.end, self.met, before)
         self.left, self.met = self.count, 0
         self.steps += 1
