@@ -12,6 +12,9 @@ from pathlib import Path
 import pytest
 
 from tests.clients import in_engine
+from tests.clients.test_balancers import choices
+from tests.serving.balancer_cases import balanced_case
+from tests.serving.balancer_cases import served as balanced
 from tests.serving.test_lockstep import PATH, SERVED, TWINS, VECTORS, drawn_cases, require_equal
 
 ENGINES = [pytest.param(engine, marks=in_engine.needs(engine)) for engine in ("vllm", "sglang")]
@@ -49,7 +52,22 @@ def make_vectors(engine, folder, count=8):
     return {"version": version, "vectors": vectors}
 
 
+def make_choices(folder, count=6):
+    """Short cases whose ranks vLLM's balancer chooses otherwise than if they were not in lockstep."""
+    cases = [balanced_case(random.Random(number), "vllm") for number in range(50_000, 50_400)]
+    cases = [case | {"lockstep": True} for case in cases if 8 < len(case["requests"]) < 20]
+    pairs = [(case, balanced(case)) for case in cases]
+    pairs = [
+        (case, ours) for case, ours in pairs if ours["instance"] != balanced(case | {"lockstep": False})["instance"]
+    ]
+    return [
+        {"case": case, "instance": real["instance"]}
+        for (case, _), real in zip(pairs[:count], choices(pairs[:count], folder, "vllm"), strict=True)
+    ]
+
+
 if __name__ == "__main__":
     with tempfile.TemporaryDirectory() as folder:
         found = {engine: make_vectors(engine, Path(folder)) for engine in ("vllm", "sglang")}
+        found["balancer"] = make_choices(Path(folder))
     PATH.write_text(json.dumps(found, separators=(",", ":")).replace('{"case"', '\n{"case"') + "\n")

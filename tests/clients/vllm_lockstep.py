@@ -1,8 +1,9 @@
 """vLLM: the loops of its data-parallel ranks, in step under a clock of ours; run in vLLM's environment as CASES.
 
 A case is as in vllm_scheduler.py, with `ranks`, and `cost` has the terms of experts too; request n comes to rank n
-modulo `ranks`. It prints, a case a line, vLLM's version, of each rank its steps and the number of its dummy batches,
-and of each request what vllm_scheduler.py prints.
+modulo `ranks`. It prints, a case a line, vLLM's version, of each rank its steps, the number of its dummy batches and
+what it reports to the coordinator ([seconds, running, waiting, use of the KV cache, wave, step], or [seconds] where a
+wave begins or ends), and of each request what vllm_scheduler.py prints.
 
 DPEngineCoreProc's loop, its waves, its queue of batches and its scheduler are vLLM's, unmodified; a thread has one
 rank. Ours are the clock of each thread, the collectives (a thread waits for the others, and all go on at the latest
@@ -65,22 +66,31 @@ class Host:
         self.server = Server(case)
         self.rows = deque((number, row) for number, row in enumerate(case["requests"]) if number % group.count == place)
         self.is_async, self.dummies, self.is_sleeping, self.last = bool(case["settings"].get("async")), 0, False, None
+        self.reports = []
         self.core = core.DPEngineCoreProc.__new__(core.DPEngineCoreProc)
         parallel = types.SimpleNamespace(sync_dp_state=self.sync, data_parallel_external_lb=False)
         settings = types.SimpleNamespace(parallel_config=parallel, observability_config=Nothing())
         vars(self.core).update(
             vllm_config=settings, scheduler=self.server.scheduler, model_executor=self, input_queue=self,
-            output_queue=types.SimpleNamespace(put_nowait=lambda _: None), log_stats=False, _weight_version="",
+            output_queue=types.SimpleNamespace(put_nowait=self.put), log_stats=False, _weight_version="",
             use_spec_decode=False, check_for_draft_tokens=False, batch_queue_size=2 if self.is_async else 1,
             batch_queue=deque(maxlen=2) if self.is_async else None, is_mm_encoder_only=False, is_pooling_model=False,
             async_scheduling=self.is_async, aborts_queue=core.queue.Queue(), engine_index=place, dp_rank=place,
             engines_running=False, shutdown_state=core.EngineShutdownState.RUNNING, has_coordinator=True,
-            publish_dp_lb_stats=False, process_input_queue_block=True, enable_fault_tolerance=False, dp_group=None,
-            prefill_schedule_interval=1, dp_sync_interval=case.get("dp_sync_interval", 16), step_counter=0,
-            current_wave=0, pending_pause=False, ignore_start_dp_wave=False, eep_scaling_state=None,
+            publish_dp_lb_stats=True, last_counts=(0, 0), process_input_queue_block=True, dp_group=None,
+            enable_fault_tolerance=False, prefill_schedule_interval=1, dp_sync_interval=16,
+            step_counter=0, current_wave=0, pending_pause=False, ignore_start_dp_wave=False, eep_scaling_state=None,
             _idle_state_callbacks=[], reject_new_requests=False, ft_sentinel=None,
         )  # fmt: skip
         self.core.step_fn = self.core.step_with_batch_queue if self.is_async else self.core.step
+
+    def put(self, sent):
+        """Keep what goes to the coordinator."""
+        client, outputs = sent
+        if client == -1:
+            stats = outputs.scheduler_stats
+            counts = [stats.num_running_reqs, stats.num_waiting_reqs, stats.kv_cache_usage] if stats else []
+            self.reports.append([self.now, *counts, *([stats.current_wave, stats.step_counter] if stats else [])])
 
     # ---- the executor
 
@@ -222,7 +232,7 @@ def serve(case):
     servers = [hosts[number % group.count].server for number in range(len(case["requests"]))]
     return {
         "version": __version__, "steps": [host.server.steps for host in hosts],
-        "dummies": [host.dummies for host in hosts],
+        "dummies": [host.dummies for host in hosts], "reports": [host.reports for host in hosts],
         "requests": [
             [server.cached[row], server.begin[row], server.first[row], server.end[row], server.preempted[row]]
             for row, server in enumerate(servers)

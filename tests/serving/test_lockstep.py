@@ -24,6 +24,7 @@ from kvtrace.trace.dependencies import COMPLETION, SEQUENCE, dependencies_betwee
 from kvtrace.trace.trace import Trace
 from tests.conftest import ROOT, drawn
 from tests.reference import sglang_lockstep, vllm_lockstep
+from tests.serving.balancer_cases import served as balanced
 from tests.serving.scheduler_cases import options_of, setting_of, sglang_case, trace_of, vllm_case
 from tests.serving.test_routers_in_time import requests
 from tests.serving.test_sglang_kernel import limited_trace, scheduler_of
@@ -69,8 +70,10 @@ def vllm_served(case):
     engines = [scheduler.engine(setting, demand, ()) for _ in range(case["ranks"])]
     needs = scheduler.needs(demand, setting)
     ranks, requests = served(case, trace, (*scheduler.lengths(trace), needs), scheduler, engines, cost)
-    steps = [[[begin, parts, sorted(gone)] for begin, _, parts, gone in rank.log] for rank in ranks]
-    return {"steps": steps, "dummies": [rank.dummies for rank in ranks], "requests": requests}
+    return {
+        "steps": [[[begin, parts, sorted(gone)] for begin, _, parts, gone in rank.log] for rank in ranks],
+        "dummies": [rank.dummies for rank in ranks], "reports": [rank.reports for rank in ranks], "requests": requests,
+    }  # fmt: skip
 
 
 def sglang_served(case):
@@ -89,6 +92,8 @@ def served(case, trace, lengths, scheduler, engines, cost):
     rows = case["requests"]
     requests = Requests([row["arrival"] for row in rows], *lengths, [row.get("priority", 0) for row in rows])
     ranks = scheduler.ranks(engines, requests, asdict(cost), log=True)
+    for rank in ranks:
+        rank.listen()
     router = Router(engines, "round-robin", np.zeros(len(trace), np.int64), trace.input_length, trace.block_size)
     simulation = Serving(ranks, router, requests, case["capacity"])
     simulation.advance(len(trace))
@@ -102,6 +107,9 @@ def require_equal(found, expected, name):
     for mine, theirs in zip(found["steps"], expected["steps"], strict=True):
         assert [step[1:] for step in mine] == [step[1:] for step in theirs], name
         assert [step[0] for step in mine] == pytest.approx([step[0] for step in theirs], abs=1e-9), name
+    for mine, theirs in zip(found.get("reports", ()), expected.get("reports", ()), strict=False):
+        assert [len(row) for row in mine] == [len(row) for row in theirs], name
+        assert np.concatenate(mine or [[]]) == pytest.approx(np.concatenate(theirs or [[]]), abs=1e-9), name
     assert found["requests"] == pytest.approx(np.array(expected["requests"], dtype=float), abs=1e-9), name
 
 
@@ -125,6 +133,12 @@ def test_ranks_take_the_steps_of_the_twin(engine):
         require_equal(SERVED[engine](case), TWINS[engine](case), f"{case['ranks']} {case['settings']}")
         compared += 1
     assert compared > 0.9 * CASES
+
+
+def test_the_balancer_of_ranks_in_lockstep_chooses_as_vllm_does():
+    assert len(VECTORS["balancer"]) == 6
+    for vector in VECTORS["balancer"]:
+        assert balanced(vector["case"])["instance"] == vector["instance"]
 
 
 # ---- laws

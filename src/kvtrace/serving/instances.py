@@ -305,7 +305,8 @@ class InstanceGroup:
                 raise UsageError("The router dynamo is not modelled with a drafter. Try --router kv-aware.")
             return DynamoRouter(engines, requests, demand.blocks, trace.block_size, self.router_seed)
         if self.router == "vllm-dp":
-            return VllmBalancer(built, requests, self.api_server_count or len(built), self.router_seed)
+            servers = self.api_server_count or len(built)
+            return VllmBalancer(built, requests, servers, self.router_seed, self.lockstep and len(built) > 1)
         if self.router in OWN:
             return SglangController(built, requests, self.router == "sglang-total-tokens")
         return make_router(trace, self.router, engines)

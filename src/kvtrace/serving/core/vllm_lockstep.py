@@ -16,7 +16,7 @@ from kvtrace.serving.core.instance import NO_POLYNOMIAL
 # request that comes then is planned a step later. A host that executes a dummy batch is at most two steps ahead.
 #
 # Every 16 steps, and in the first one, the ranks tell each other whether they have requests (dp_sync_interval). If none
-# has, all stop, and the next request wakes them.
+# has, all stop, and the next request wakes them. What they report of their requests names the wave and the step.
 #
 # Twin: tests/reference/vllm_lockstep.py.
 
@@ -31,7 +31,22 @@ class VllmRank(VllmEngineCore):
     def take(self, row):
         VllmEngineCore.take(self, row)
         self.late += 1
-        self.group.wake(self.requests.arrival[row])
+        self.wakes = self.group.wake(self.requests.arrival[row]) or self.wakes
+        return 0
+
+    def _report_counts(self):
+        waiting: cython.longlong = self.active() - self.count - self.late
+        free: cython.double = self.cache.context.capacity - self.cache.size + self.cache.free()
+        if self.reports is not None and (self.count != self.reported_running or waiting != self.reported_waiting):
+            self.reported_running, self.reported_waiting = self.count, waiting
+            use: cython.double = 1.0 - free / self.cache.context.capacity
+            self.reports.append((self.now, self.count, waiting, use, self.group.waves, self.group.steps))
+        return 0
+
+    def report_wave(self, at):
+        """Report that a wave begins or ends: a message without counts."""
+        if self.reports is not None:
+            self.reports.append((at,))
         return 0
 
     def run(self, until):
@@ -45,6 +60,9 @@ class VllmRank(VllmEngineCore):
         i: cython.int
         reached: cython.double
         self.now, self.late, self.planned = at, 0, False
+        if self.wakes:
+            self.wakes = False
+            self.report_wave(at)
         self._begin_turn()
         if self._is_busy():
             self._plan()  # if nothing is left to compute, it waits for the last step, and learns its output
@@ -101,7 +119,7 @@ class VllmLockstep:
         count: cython.int = len(ranks)
         self.ranks, self.count, self.cost = ranks, count, NO_POLYNOMIAL | cost
         self.polls = np.full(count, NEVER)
-        self.running, self.left, self.steps = False, 0, 0
+        self.running, self.left, self.steps, self.waves = False, 0, 0, 0
         self.until = self.met = self.before = self.end = self.idle_since = 0
         for i in range(count):
             rank = ranks[i]
@@ -113,16 +131,16 @@ class VllmLockstep:
         self.dummy_s = step_seconds(cython.address(rank.cost), cython.address(work))
 
     def wake(self, at):
-        """A request has arrived: if the ranks have stopped, all of them plan a step."""
+        """A request has arrived: if the ranks have stopped, all of them plan a step. True if its rank wakes them."""
         i: cython.int
         rank: VllmRank
         if self.running:
-            return 0
+            return self.steps == 0 and at <= self.polls[0]
         self.running, self.left, self.met = True, self.count, 0
         for i in range(self.count):
             rank = self.ranks[i]
             rank.now = self.polls[i] = max(at, self.idle_since)
-        return 0
+        return True
 
     def run(self, until):
         """Let the ranks plan all steps before a time, or before an arrival that an end of these steps causes."""
@@ -189,8 +207,14 @@ class VllmLockstep:
             rank = self.ranks[i]
             self.polls[i] = latest if known else NEVER
             rank.now = latest
+            if i == 0 and (not known or self.steps == 1):
+                rank.report_wave(latest)
         if not known:
             self.running, self.steps, self.idle_since = False, 0, latest
+            self.waves += 1
+            for i in range(self.count):
+                rank = self.ranks[i]
+                rank.wakes = rank.late > 0
             if waiting:
                 self.wake(latest)
         return 0
