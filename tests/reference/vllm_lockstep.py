@@ -5,6 +5,7 @@
 
 from dataclasses import dataclass, field
 
+from tests.reference import vllm_grouped_scheduler
 from tests.reference.vllm_scheduler import Live, Scheduler, seconds_of
 
 SYNC_EVERY = 16  # steps
@@ -35,7 +36,8 @@ def serve(case):
     count, size, depth = case["ranks"], case["block_size"], 2 if case["settings"].get("async") else 1
     requests = [[-1, None, None, None, 0] for _ in case["requests"]]
     numbered = list(enumerate(case["requests"]))
-    ranks = [Rank(Scheduler(case), numbered[place::count]) for place in range(count)]
+    kind = vllm_grouped_scheduler.Scheduler if "groups" in case else Scheduler
+    ranks = [Rank(kind(case), numbered[place::count]) for place in range(count)]
     steps, dummies, cost = [[] for _ in ranks], [0] * count, case["cost"]
     before = end = 0.0  # of the last two steps
     experts = {name: cost.get(name, 0.0) for name in ("expert_token_s", "expert_step_s", "expert_share")}

@@ -25,7 +25,7 @@ from kvtrace.trace.trace import Trace
 from tests.conftest import ROOT, drawn
 from tests.reference import sglang_lockstep, vllm_lockstep
 from tests.serving.balancer_cases import served as balanced
-from tests.serving.scheduler_cases import options_of, setting_of, sglang_case, trace_of, vllm_case
+from tests.serving.scheduler_cases import hybrid_case, options_of, setting_of, sglang_case, trace_of, vllm_case
 from tests.serving.test_routers_in_time import requests
 from tests.serving.test_sglang_kernel import limited_trace, scheduler_of
 
@@ -50,7 +50,7 @@ def drawn_cases(engine, seeds):
     for seed in seeds:
         rng = random.Random(seed)
         if engine == "vllm":
-            yield lockstep_case(rng, vllm_case(rng))
+            yield lockstep_case(rng, hybrid_case(rng) if seed % 4 == 3 else vllm_case(rng))
             continue
         case = lockstep_case(rng, sglang_case(rng))
         case["settings"]["disable_overlap_schedule"] = False
