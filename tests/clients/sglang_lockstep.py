@@ -91,7 +91,8 @@ class Rank(Server):
         self.forward_ct += 1
         self.idles, self.retried = self.idles + 1, False
         self.free = max(self.free, self.now) + self.seconds([])
-        return GenerationBatchResult(next_token_ids=torch.zeros(0, dtype=torch.int64), copy_done=Done(self, self.free))
+        done = Done(self, self.free) if self.enable_overlap else None  # else no copy is waited for
+        return GenerationBatchResult(next_token_ids=torch.zeros(0, dtype=torch.int64), copy_done=done)
 
     def seconds(self, parts):
         """Of the slowest rank, and the experts of all tokens."""

@@ -3,6 +3,8 @@
 `serve(case)` takes the cases of tests/clients/sglang_lockstep.py and returns what that returns, without the version.
 """
 
+import math
+
 from tests.reference.sglang_scheduler import Batch, Scheduler, request_of, seconds_of
 
 
@@ -13,13 +15,19 @@ def serve(case):
     requests = [[-1, None, None, None, 0] for _ in rows]
     ranks = [Scheduler(case) for _ in range(count)]
     steps, idles = [[] for _ in ranks], [0] * count
-    now, end, arrived, retried = 0.0, 0.0, 0, False
+    now, end, arrived, retried, looked = 0.0, 0.0, 0, False, [math.inf] * count
     in_flight = None  # when the last step ends, if the ranks have not waited for that
     for _ in range(case.get("max_plans", 1 << 62)):
+        late = []  # without overlap, a rank with an idle batch looks for requests when that begins
         while arrived < len(rows) and rows[arrived]["arrival"] <= now:
-            ranks[arrived % count].add(request_of(case, arrived))
+            if rows[arrived]["arrival"] > looked[arrived % count]:
+                late.append(arrived)
+            else:
+                ranks[arrived % count].add(request_of(case, arrived))
             arrived += 1
-        batches = [rank.plan() for rank in ranks]
+        batches, looked = [rank.plan() for rank in ranks], [math.inf] * count
+        for row in late:
+            ranks[row % count].add(request_of(case, row))
         if not any(batches) and in_flight is None:
             idle = all(rank.idle() for rank in ranks)
             if not idle and not retried:
@@ -46,6 +54,8 @@ def serve(case):
         for place, (rank, batch) in enumerate(zip(ranks, batches, strict=True)):
             if batch is None:
                 idles[place] += any(batches)
+                if any(batches) and not rank.overlap:
+                    looked[place] = begin
                 continue
             gone, rank.dropped = sorted(one.row for one in rank.dropped), []
             steps[place].append([begin, batch.kind, [[one.row, *part] for one, *part in batch.parts], gone])

@@ -53,7 +53,6 @@ def drawn_cases(engine, seeds):
             yield lockstep_case(rng, hybrid_case(rng) if seed % 4 == 3 else vllm_case(rng))
             continue
         case = lockstep_case(rng, sglang_case(rng))
-        case["settings"]["disable_overlap_schedule"] = False
         try:
             expected = sglang_lockstep.serve(case)
         except MemoryError:  # SGLang 0.5.23 ends: a chunk goes on although nothing is free

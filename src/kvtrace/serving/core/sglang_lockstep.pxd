@@ -7,6 +7,8 @@ from kvtrace.serving.core.sglang cimport SglangEventLoop
 cdef class SglangRank(SglangEventLoop):
     cdef SglangLockstep group
     cdef readonly long long dummies  # idle batches
+    cdef double looked  # without overlap: when it looks for the requests of its next turn, after an idle batch
+    cdef list late  # rows that came later
     # the batch that is planned
     cdef bint planned  # there is one
     cdef double planned_s  # without experts

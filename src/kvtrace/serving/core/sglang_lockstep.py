@@ -10,8 +10,8 @@ from kvtrace.serving.core.instance import NO_POLYNOMIAL
 
 # SGLang 0.5.23 (srt/managers/scheduler_components/dp_attn.py): the schedulers of all ranks wait for each other in each
 # turn, and where one has a batch, those without one run an idle batch. Each of them chooses by itself between a prefill
-# and a decode. With overlap, an idle batch is waited for as any other, so all ranks plan at one time. (Without overlap,
-# a rank with an idle batch plans its next one at once; here it plans when the others do.)
+# and a decode. With overlap, an idle batch is waited for as any other, so all ranks look for requests at one time. Without
+# overlap, a rank with an idle batch looks for them when that begins: a request that comes later waits for a turn.
 #
 # Twin: tests/reference/sglang_lockstep.py.
 
@@ -25,7 +25,10 @@ class SglangRank(SglangEventLoop):
     def take(self, row):
         self.load += self.requests.tokens[row]
         self.prefill += self.requests.tokens[row]
-        self._wait(row)
+        if self.requests.arrival[row] > self.looked:
+            self.late.append(row)
+        else:
+            self._wait(row)
         self.group.wake(self.requests.arrival[row])
         return 0
 
@@ -43,6 +46,10 @@ class SglangRank(SglangEventLoop):
         i: cython.int
         self._begin_turn()
         self.planned = self._plan()
+        self.looked = NEVER
+        for item in self.late:
+            self._wait(item)
+        self.late = []
         self.planned_tokens = 0
         if self.planned:
             self.planned_s = SglangEventLoop._seconds_of_parts(self)
@@ -66,6 +73,8 @@ class SglangRank(SglangEventLoop):
         elif launched:
             self.dummies += 1
             self.busy += self.group.seconds
+            if not self.limits.overlap:
+                self.looked = max(self.free_at, self.now)
             self.free_at = max(self.free_at, self.now) + self.group.seconds
         self.last_kind = self.kind if self.planned else NOTHING
         if self.limits.overlap:
@@ -86,7 +95,7 @@ class SglangRank(SglangEventLoop):
 
     def is_idle(self):
         """Whether it has no request."""
-        return self.head == self.tail and self.count == 0 and self.chunked < 0
+        return self.head == self.tail and self.count == 0 and self.chunked < 0 and not self.late
 
     def sleep(self):
         """Nothing is left to do before the next arrival."""
@@ -107,7 +116,7 @@ class SglangLockstep:
         self.now = self.end = self.seconds = 0
         self.asleep, self.flying, self.retried = True, False, False
         for rank in ranks:
-            rank.group = self
+            rank.group, rank.late, rank.looked = self, [], NEVER
             rank.cost.expert_token_s = rank.cost.expert_step_s = 0
         rank = ranks[0]
         self.overlap = rank.limits.overlap
