@@ -45,6 +45,7 @@ from kvtrace.serving.hardware.room import kv_room, step_limits
 from kvtrace.serving.lanes import ClosedLoop
 from kvtrace.serving.models.config import catalog_entry, model_name
 from kvtrace.serving.models.shape import model_shape
+from kvtrace.serving.routers import in_lockstep
 from kvtrace.serving.schedulers.base import Scheduler
 from kvtrace.serving.schedulers.sglang import SglangScheduler
 from kvtrace.serving.schedulers.vllm import VllmScheduler
@@ -256,11 +257,11 @@ def simulated(row: Row) -> tuple[float, float]:
         if polls == "load":
             polls = 30 if row.concurrency >= 16 else 10
         scheduler = SglangScheduler(limits.step_tokens, prefill, limits.requests, scheduler_recv_interval=polls)
-    tokens = kv_room(deployment).tokens or 0
+    tokens, cost = kv_room(deployment).tokens or 0, step_cost(roofline_of(as_served(row, deployment)))
     run = closed_loop(
-        load(row, PROMPTS * row.concurrency, block), step_cost(roofline_of(as_served(row, deployment))),
-        loop=ClosedLoop(row.concurrency), setting=Setting(tokens // block, engine=deployment.engine),
-        scheduler=scheduler, instances=row.dp,
+        load(row, PROMPTS * row.concurrency, block), cost, loop=ClosedLoop(row.concurrency),
+        setting=Setting(tokens // block, engine=deployment.engine), scheduler=scheduler, instances=row.dp,
+        lockstep=in_lockstep(deployment, has_experts=cost.expert_step_s > 0),
     )  # fmt: skip
     if run.rejected:
         raise ValueError(f"{row.id}: {run.rejected} requests do not fit into the cache")

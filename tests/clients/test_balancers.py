@@ -47,6 +47,14 @@ def test_random_cases_go_to_the_ranks_that_the_engine_chooses(engine, tmp_path):
         assert ours["instance"] == real["instance"], f"seed {seed}: {case}"
 
 
+@in_engine.needs("vllm")
+def test_random_cases_in_lockstep_go_to_the_ranks_that_vllm_chooses(tmp_path):
+    seed = random.SystemRandom().randrange(1 << 30)
+    pairs = list(drawn("vllm", range(seed, seed + 60), lockstep=True))
+    for (case, ours), real in zip(pairs, choices(pairs, tmp_path, "vllm"), strict=True):
+        assert ours["instance"] == real["instance"], f"seed {seed}: {case}"
+
+
 @pytest.mark.parametrize("engine", ENGINES)
 def test_random_cases_report_what_the_engine_reports(engine, tmp_path):
     seed = random.SystemRandom().randrange(1 << 30)

@@ -1,8 +1,9 @@
 """vLLM: its own balancer of data-parallel ranks chooses ranks; run in vLLM's environment as CASES (JSON lines).
 
 A case has ranks, servers (API servers), and of each request arrival and end (seconds) and client (its API server); and
-reports: of each rank the rows [seconds, running, waiting, use of the KV cache] that its engine core sends. It prints, a
-case a line, vLLM's version and the rank of each request.
+reports: of each rank the rows [seconds, running, waiting, use of the KV cache] that its engine core sends; with
+`lockstep` also [..., wave, step], and [seconds] where a wave begins or ends, whose number is left out here. It prints,
+a case a line, vLLM's version and the rank of each request.
 
 vLLM's, unmodified: DPCoordinatorProc's loop, which publishes counts, and DPLBAsyncMPClient's choice and its count of
 requests in flight. Ours are the sockets, the clock and the process: the coordinator begins START_S before time 0.
@@ -33,11 +34,7 @@ class Wire:
     """All sockets of the coordinator, its poller and its clock."""
 
     def __init__(self, case):
-        rows = [
-            (at + START_S, rank, (running, waiting, use))
-            for rank, reports in enumerate(case["reports"])
-            for at, running, waiting, use in reports
-        ]
+        rows = [(at + START_S, rank, counts) for rank, reports in enumerate(case["reports"]) for at, *counts in reports]
         self.messages = sorted(rows, key=lambda row: row[:2])
         self.end = START_S + max(case["arrival"])
         self.now, self.taken, self.published, self.sockets = 0.0, 0, [], []
@@ -53,10 +50,11 @@ class Wire:
         return []
 
     def report(self):
-        _, rank, (running, waiting, use) = self.messages[self.taken]
+        _, rank, counts = self.messages[self.taken]
         self.taken += 1
-        stats = SchedulerStats(num_running_reqs=running, num_waiting_reqs=waiting, kv_cache_usage=use)
-        outputs = EngineCoreOutputs(engine_index=rank, scheduler_stats=stats)
+        names = ("num_running_reqs", "num_waiting_reqs", "kv_cache_usage", "current_wave", "step_counter")
+        stats = SchedulerStats(**dict(zip(names, counts, strict=False))) if counts else None
+        outputs = EngineCoreOutputs(engine_index=rank, scheduler_stats=stats, start_wave=None if counts else -1)
         return b"".join(MsgpackEncoder().encode(outputs))
 
 
@@ -91,7 +89,7 @@ def publications(case):
     )  # fmt: skip
     coordinator.time = types.SimpleNamespace(time=lambda: wire.now)
     coordinator.set_process_title = lambda *_: None
-    process = coordinator.DPCoordinatorProc(case["ranks"], enable_wave_coordination=False)
+    process = coordinator.DPCoordinatorProc(case["ranks"], enable_wave_coordination=case.get("lockstep", False))
     try:
         process.process_input_socket("", "", "")
     except Over:

@@ -24,7 +24,8 @@ def balanced_case(rng, engine):
         unit = math.lcm(case["block_size"], case["settings"]["page_size"])
         case["capacity"] = (case["capacity"] // unit + 2) * unit
     more = {"engine": engine, "ranks": rng.randrange(2, 5), "router": rng.choice(ROUTERS[engine])}
-    more |= {"servers": rng.choice([1, 1, 2, 3]), "seed": rng.randrange(100)} if engine == "vllm" else {}
+    if engine == "vllm":
+        more |= {"servers": rng.choice([1, 1, 2, 3]), "seed": rng.randrange(100)}
     return case | more | {"max_plans": 1 << 30}  # the kernel refuses cases without an end
 
 
@@ -37,6 +38,7 @@ def served(case):
     options = {
         "instances": case["ranks"], "router": case["router"], "scheduler": scheduler,
         "api_server_count": case.get("servers"), "router_seed": case.get("seed", 0),
+        "lockstep": case.get("lockstep", False),
     }  # fmt: skip
     fleet = _instances(trace, StepCost(**case["cost"]), Setting(max(blocks, 1), engine=engine), options)
     deployed = fleet.deploy(trace)

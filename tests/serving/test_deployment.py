@@ -49,6 +49,13 @@ LLAMA = "meta-llama/Llama-3.1-8B-Instruct"
             },
         ),
         (
+            "sglang serve --model-path m --tp 8 --dp 4 --enable-dp-attention --max-running-requests 64",
+            {
+                "engine": "sglang", "model": "m", "tensor_parallel_size": 2, "data_parallel_size": 4,
+                "enable_dp_attention": True, "max_num_seqs": 16,
+            },
+        ),
+        (
             "sglang serve --model-path m --speculative-algorithm EAGLE3 --speculative-num-steps 4 "
             "--speculative-draft-model-path d",
             {"engine": "sglang", "model": "m", "speculative": Drafter("eagle3", 4, "d")},

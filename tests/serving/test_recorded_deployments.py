@@ -87,9 +87,9 @@ def test_the_deployment_of_vllm_is_read_from_its_arguments():
         speculative=Drafter("mtp", 3), kv_cache_memory_bytes=40 << 30,
     )  # fmt: skip
     assert settings.blocks == 2500  # vLLM's front end adds the blocks of both ranks
-    assert settings.ranks("vllm") == {"instances": 2, "router": "vllm-dp", "api_server_count": 1}
+    assert settings.ranks("vllm") == {"instances": 2, "router": "vllm-dp", "api_server_count": 1, "lockstep": True}
     names = [sentence.partition(":")[0] for sentence in settings.not_simulated]
-    assert names == ["enable_expert_parallel", "speculative_config"]
+    assert names == ["speculative_config"]
 
 
 def test_the_resolved_configuration_of_vllm_counts_where_it_is_stated():
@@ -132,7 +132,7 @@ def test_the_deployment_of_sglang_is_what_its_server_states():
     assert settings.deployment == Deployment(
         "m", "sglang", engine_version="0.5.23", tensor_parallel_size=2, data_parallel_size=4,
         enable_expert_parallel=True, kv_cache_dtype="fp8_e4m3", block_size=1, speculative=Drafter("eagle", 4),
-        gpu_memory_utilization=0.8,
+        gpu_memory_utilization=0.8, enable_dp_attention=True,
         max_num_seqs=16, balancer="total_tokens",
     )  # fmt: skip
     assert settings.blocks_of(16) == 256
@@ -140,14 +140,16 @@ def test_the_deployment_of_sglang_is_what_its_server_states():
     assert settings.ranks("sglang")["router"] == "sglang-total-tokens"
     assert settings.ranks("vllm")["router"] == "vllm-dp"
     names = [sentence.partition(":")[0] for sentence in settings.not_simulated]
-    assert names == ["enable_dp_attention", "speculative_algorithm"]
+    assert names == ["speculative_algorithm"]
 
 
-def test_ranks_of_a_model_with_experts_wait_and_the_warning_comes_once():
+def test_ranks_of_a_model_with_experts_are_in_lockstep():
     plain = EngineSettings(Deployment(data_parallel_size=2))
     expert = vllm_settings({"engine_kwargs": {"data_parallel_size": 2, "enable_expert_parallel": True}})
-    for settings, counts in ((plain, (0, 1)), (expert, (1, 1)), (EngineSettings(), (0, 0))):
-        assert tuple(len(settings.warnings(has_experts=experts)) for experts in (False, True)) == counts
+    assert [plain.ranks("vllm", has_experts=experts)["lockstep"] for experts in (False, True)] == [False, True]
+    assert expert.ranks("vllm")["lockstep"] and not expert.ranks("sglang")["lockstep"]
+    assert sglang_settings(SERVER).ranks("sglang")["lockstep"]
+    assert EngineSettings().ranks("vllm", has_experts=True) == {}
 
 
 def test_a_request_log_of_sglang_names_the_ranks(tmp_path):
@@ -189,13 +191,14 @@ def folder_of(path, recording, kwargs):
 
 def test_validate_warns_of_what_is_not_simulated_and_of_options_that_contradict(tmp_path):
     kwargs = {"max_num_seqs": 32, "max_num_batched_tokens": 1024, "data_parallel_size": 2, "tensor_parallel_size": 2,
-              "enable_expert_parallel": True}  # fmt: skip
-    folder = folder_of(tmp_path, recorded(trace=made_up(rate=24.0), settings=TWO), kwargs)
+              "enable_expert_parallel": True, "enforce_eager": True}  # fmt: skip
+    together = replace(TWO, has_experts=True)
+    folder = folder_of(tmp_path, recorded(trace=made_up(rate=24.0), settings=together), kwargs)
     recording = read_recording(folder)
     assert recording.settings.blocks == 2001 and means(validate(recording, COST)) == pytest.approx([0, 0, 0], abs=1e-9)
     command = ["validate", str(folder), "--model", "qwen3-30b-a3b", "--gpu", "h100", "--engine", "vllm"]
     result = CliRunner().invoke(commands, command, catch_exceptions=False)
-    assert "enable_expert_parallel: data-parallel ranks wait for each other's steps." in result.stderr
+    assert "enforce_eager: the costs of --gpu are those of an engine with CUDA graphs." in result.stderr
     assert result.exit_code == 0 and "--engine" not in result.stderr
     for words, sentence in (
         (["--gpus", "1"], "--gpus 1 contradicts LOG, which has 2. Leave it out."),

@@ -50,7 +50,8 @@ def test_a_request_alone_takes_what_the_simulation_takes(model, gpu, engine):
 def test_every_term_counts(seed):
     rng = np.random.default_rng(seed)
     prompts, outputs = rng.integers(1, 20_000, 20), rng.integers(1, 300, 20)
-    scales = {"expert_share": 1.0, "window_tokens": 9000.0, "graph_tokens": 512.0, "bulk_exchange_tokens": 900.0, "launch_s": 0.2, "pair_s": 1e-9,
+    scales = {"expert_share": 1.0, "window_tokens": 9000.0, "graph_tokens": 512.0, "bulk_exchange_tokens": 900.0,
+              "launch_s": 0.2, "pair_s": 1e-9,
               "attention_pair_s": 1e-9, "window_pair_s": 1e-9, "front_delay_s": 1.0}  # fmt: skip
     drawn = {one.name: rng.choice([0.0, rng.uniform(0, scales.get(one.name, 1e-4))]) for one in fields(StepCost)}
     cost, trace = StepCost(**drawn), alone(prompts, outputs, shared=600)

@@ -63,8 +63,8 @@ def calibrate_command(log, holdout, seed, costs_output, as_json, quiet, **option
     else:
         print_tables(calibration_report.calibration_tables(calibration))
     if not quiet:
-        settings = recording.settings.warnings(has_experts=calibration.costs.step_cost.expert_step_s > 0)
-        print_lines(("warning", warning) for warning in [*settings, *contradictions(recording, options)])
+        sentences = [*recording.settings.not_simulated, *contradictions(recording, options)]
+        print_lines(("warning", warning) for warning in sentences)
         print_lines(("warning", warning) for warning in calibration_report.calibration_warnings(calibration))
         print_lines([("wrote", costs_output)] if costs_output not in (None, "-") else [])
     return Outcome(calibration)

@@ -130,14 +130,15 @@ def run_of(options: dict[str, Any], *, engines: str | None, policies: str, route
 
 def _with_ranks(instances: InstanceSetup, time: TimeSetup, engines: list[Any]) -> InstanceSetup:
     """The instances, which are the data-parallel ranks of the deployment behind the engine's balancer if it has several."""
-    from ..serving.routers import ranks_of
+    from ..serving.routers import in_lockstep, ranks_of
 
     if time.deployment.data_parallel_size == 1:
         return instances
     if len(engines) > 1:
         raise click.UsageError("--data-parallel-size: name one engine, whose balancer the ranks have.")
     size, balancer = ranks_of(time.deployment, instances.instances)
-    return replace(instances, instances=size, routers=instances.routers or (balancer,))
+    lockstep = in_lockstep(time.deployment, has_experts=getattr(time.cost, "expert_step_s", 0) > 0)
+    return replace(instances, instances=size, routers=instances.routers or (balancer,), lockstep=lockstep)
 
 
 def time_of(options: dict[str, Any], engines: list[Any] | None = None, **others: Any) -> TimeSetup:

@@ -56,7 +56,7 @@ def sentence(validation: Validation) -> str:
 def warnings(validation: Validation) -> list[str]:
     """What limits the comparison, one sentence each."""
     recording, run = validation.recording, validation.run
-    sentences = recording.settings.warnings(has_experts=validation.cost.expert_step_s > 0)
+    sentences = [*recording.settings.not_simulated]
     if recording.left_out:
         sentences.append(
             f"{recording.left_out:,} requests failed and are left out; the engine may have worked on them."

@@ -150,6 +150,7 @@ class Deployment:
     retention_interval: int | None = 0  # vLLM's prefix_cache_retention_interval; None = all checkpoints
     hybrid: bool = True  # False: vLLM's disable_hybrid_kv_cache_manager
     balancer: str | None = None  # of the data-parallel ranks; None = the engine's default
+    enable_dp_attention: bool = False  # SGLang's: its ranks share experts; its --tp-size is that of all ranks together
     not_modelled: tuple[str, ...] = ()  # options of its engine that kvtrace does not model
 
     def __post_init__(self) -> None:

@@ -275,6 +275,7 @@ class InstanceGroup:
     prefetch: bool
     timelines: bool
     api_server_count: int | None = None
+    lockstep: bool = False
 
     def __post_init__(self) -> None:
         _require_number(self.instances)
@@ -289,7 +290,10 @@ class InstanceGroup:
         requests = Requests(self._entered_s(trace), tokens, output, needs, _priorities(trace))
         engines = [self.scheduler.engine(self.setting, demand, self.tiers) for _ in range(self.instances)]
         terms = self.cost.terms(self.setting.capacity * trace.block_size)
-        built = [self.scheduler.instance(engine, requests, terms, prefetch=self.prefetch) for engine in engines]
+        if self.lockstep and self.instances > 1:
+            built = self.scheduler.ranks(engines, requests, terms)
+        else:
+            built = [self.scheduler.instance(engine, requests, terms, prefetch=self.prefetch) for engine in engines]
         if self.timelines:
             for instance in built:
                 instance.watch()
@@ -317,7 +321,8 @@ class InstanceGroup:
                 raise UsageError("The router dynamo is not modelled with a drafter. Try --router kv-aware.")
             return DynamoRouter(engines, requests, demand.blocks, trace.block_size, self.router_seed)
         if self.router == "vllm-dp":
-            return VllmBalancer(built, requests, self.api_server_count or len(built), self.router_seed)
+            servers = self.api_server_count or len(built)
+            return VllmBalancer(built, requests, servers, self.router_seed, self.lockstep and len(built) > 1)
         if self.router in OWN:
             return SglangController(built, requests, self.router == "sglang-total-tokens")
         return make_router(trace, self.router, engines)

@@ -61,6 +61,17 @@ def check_balancer(router: str, engine: str) -> None:
         raise UsageError(f"--router {router} is {OWN[router]}'s own balancer. Use --engine {OWN[router]}.")
 
 
+def in_lockstep(deployment: Deployment, *, has_experts: bool) -> bool:
+    """Whether the data-parallel ranks of a deployment begin and end their steps together, and share their experts.
+
+    >>> from .deployment import Deployment
+    >>> in_lockstep(Deployment(data_parallel_size=2), has_experts=True)
+    True
+    """
+    together = deployment.enable_dp_attention if deployment.engine == "sglang" else has_experts
+    return deployment.data_parallel_size > 1 and together
+
+
 def ranks_of(
     deployment: Deployment, instances: int | None = None, router: RouterName | None = None
 ) -> tuple[int, RouterName]:

@@ -101,6 +101,7 @@ def simulate_all(
     instances: int | None = None,
     routers: Iterable[RouterName] | None = None,
     router_seed: int = 0,
+    lockstep: bool = False,
     cost: StepCost | DynamoCost | None = None,
     schedulers: Mapping[str, Scheduler] | None = None,
     loop: ClosedLoop | None = None,
@@ -132,6 +133,7 @@ def simulate_all(
         routers: Routers of https://github.com/kvtrace/kvtrace/blob/main/docs/cache/simulate.md; the default is
             round-robin.
         router_seed: Of the router dynamo, which draws among instances of equal cost.
+        lockstep: With a cost: the instances are ranks that begin and end their steps together, as in `open_loop`.
         cost: The time of a step: the requests are served in simulated time, by one instance or more.
         schedulers: With a cost: engine -> its scheduler; the default is `scheduler_of(engine)`.
         loop: With a cost: run each setting in the open loop, and then in this closed loop.
@@ -339,6 +341,7 @@ class Run:
         options: ServingOptions = {
             "router": router, "router_seed": self.instances.router_seed, "instances": instances,
             "scheduler": (time.schedulers or {}).get(setting.engine), "tiers": self.instances.lower,
+            "lockstep": self.instances.lockstep,
         }  # fmt: skip
         how: dict[str, Any] = {"setting": setting, "on_progress": work.on_progress, **options}
         run = open_loop(trace, time.cost, **how) if loop is None else closed_loop(trace, time.cost, loop=loop, **how)

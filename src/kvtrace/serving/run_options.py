@@ -43,6 +43,7 @@ class InstanceSetup:
         "Seed of the routers that draw, dynamo and vllm-dp, and of --start-inside.  [default: 0]",
         name="seed", metavar="N", minimum=0, group=TIME,
     )  # fmt: skip
+    lockstep: bool = False  # in time: data-parallel ranks that begin and end their steps together
     lower: Sequence[Tier] = ()  # in time: the tiers of an instance below the first one, which has the capacities
 
     @property

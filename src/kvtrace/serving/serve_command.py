@@ -84,7 +84,9 @@ SGLANG: dict[str, Field] = {
     "--max-running-requests": ("max_num_seqs", units.count),
     "--load-balance-method": ("balancer", str),
 }  # fmt: skip
-SGLANG_FLAGS: dict[str, tuple[str, Any]] = {"--disable-cuda-graph": ("enforce_eager", True)}
+SGLANG_FLAGS: dict[str, tuple[str, Any]] = {
+    "--disable-cuda-graph": ("enforce_eager", True), "--enable-dp-attention": ("enable_dp_attention", True),
+}  # fmt: skip
 SGLANG_DRAFTER = ("--speculative-algorithm", "--speculative-num-draft-tokens", "--speculative-draft-model-path",
                   "--speculative-num-steps", "--speculative-eagle-topk")  # fmt: skip
 HARMLESS = {  # where clients connect, what is printed, how text is read: no memory, no hits, no times
@@ -183,10 +185,19 @@ def read_command(text: str) -> ServeCommand:
                 unknown.append(name)
     if drafter:
         stated["speculative"] = _sglang_drafter(drafter)
+    if stated.get("enable_dp_attention"):
+        stated |= _of_a_rank(stated)
+        scheduler.append("schedule_conservativeness=0.3")
     if unknown:
         stated["not_modelled"] = tuple(unknown)
     known = {name: value for name, value in stated.items() if value is not None}
     return ServeCommand(known, ",".join(scheduler) or None)
+
+
+def _of_a_rank(stated: Mapping[str, Any]) -> dict[str, Any]:
+    """The share of a rank in the sizes that SGLang states of all ranks with data-parallel attention."""
+    names, ranks = ("tensor_parallel_size", "max_num_batched_tokens", "max_num_seqs"), stated.get("data_parallel_size")
+    return {name: max(1, stated[name] // (ranks or 1)) for name in names if name in stated}
 
 
 def _engine_of(words: list[str]) -> tuple[str, list[str]]:

@@ -108,6 +108,9 @@ class ServingOptions(TypedDict, total=False):
             request.
         api_server_count: With the router vllm-dp: the API servers, which balance each by itself. The default is one
             for each instance, as vllm serve has.
+        lockstep: The instances are data-parallel ranks that begin and end their steps together, as those of vLLM with
+            experts and of SGLang with data-parallel attention. The cost is that of one of them alone: the experts are
+            spread over the GPUs of all, and compute the tokens of all.
         limits: Tokens per step and requests at once; the default is that of the scheduler.
         scheduler: A scheduler with other options, such as `VllmScheduler(watermark=0.01)`, in place of limits.
         tiers: Tiers below the first one of each instance, the fastest first; vllm has one.
@@ -119,6 +122,7 @@ class ServingOptions(TypedDict, total=False):
     router: RouterName
     router_seed: int
     api_server_count: int | None
+    lockstep: bool
     limits: BatchLimits | None
     scheduler: Scheduler | None
     tiers: Sequence[Tier]
@@ -240,6 +244,7 @@ def _instances(trace: Trace, cost: StepCost | DynamoCost, setting: Setting, opti
     return InstanceGroup(
         cost, setting, scheduler, instances, router, options.get("router_seed", 0), tuple(options.get("tiers", ())),
         prefetch=options.get("prefetch", True), timelines=options.get("timelines", False), api_server_count=servers,
+        lockstep=options.get("lockstep", False),
     )  # fmt: skip
 
 

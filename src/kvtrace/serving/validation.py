@@ -246,7 +246,7 @@ def validate(
     if not 0 <= warm_up < len(recording):
         raise UsageError(f"--warm-up leaves none of the {len(recording):,} requests to count.")
     cost = costs.step_cost if isinstance(costs, Costs) else costs
-    ranks = recording.settings.ranks(setting.engine)
+    ranks = recording.settings.ranks(setting.engine, has_experts=cost.expert_step_s > 0)
     run = open_loop(recording.simulated_trace, cost, setting=setting, scheduler=scheduler, timelines=True, **ranks)
     run = replace(run, unfitted=unfitted)
     if np.isnan(run.ended_s[warm_up:]).all():

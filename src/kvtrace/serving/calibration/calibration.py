@@ -198,7 +198,8 @@ class Served:
     def run(self, terms: Mapping[str, float]) -> ServingRun:
         """The recording's requests under these costs."""
         trace, cost = self.recording.simulated_trace, self.cost(terms)
-        ranks = self.recording.settings.ranks(self.setting.engine)
+        has_experts = self.roofline_terms["expert_step_s"] > 0
+        ranks = self.recording.settings.ranks(self.setting.engine, has_experts=has_experts)
         return open_loop(trace, cost, setting=self.setting, scheduler=self.scheduler, demand=self._demand, **ranks)
 
     def simulated(self, terms: Mapping[str, float]) -> Latencies:

@@ -456,7 +456,7 @@ class SessionLanes:
 LEAST = cython.declare(cython.double, 1 - 1e-9)  # sums of steps are rounded
 
 # the terms of a cost; each kind of cost has some of them
-NOTHING = dict.fromkeys((
+NO_TERMS = dict.fromkeys((
     "token_s", "pair_s", "step_s", "read_s", "overhead_s", "request_s", "attention_pair_s", "attention_read_s",
     "exchange_s", "bulk_exchange_s", "bulk_exchange_step_s", "bulk_exchange_tokens", "expert_token_s", "expert_step_s",
     "expert_share", "window_read_s", "window_pair_s", "window_tokens", "launch_s", "graph_tokens", "is_polynomial",
@@ -473,7 +473,7 @@ class Instance:
     """
 
     def __init__(self, engine, requests, cost):
-        self.engine, self.requests, self.cost = engine, requests, NOTHING | cost
+        self.engine, self.requests, self.cost = engine, requests, NO_TERMS | cost
         self.now = self.busy = 0
         self.steps = self.load = self.prefill = self.blocks = 0
         self.load_before = self.prefill_before = self.blocks_before = self.active_before = 0

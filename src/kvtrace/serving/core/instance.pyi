@@ -11,7 +11,7 @@ class SessionLanes:
     due: Any
     def __init__(self, requests: Any, plays: Any, lanes: Any, several: Any, primers: Any, warm_up: Any, duration: Any, idle_cap: Any, tree_cap: Any, front: Any) -> None: ...
 
-NOTHING: Any
+NO_TERMS: Any
 
 class Instance:
     engine: Any

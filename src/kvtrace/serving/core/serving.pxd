@@ -72,7 +72,11 @@ cdef class VllmBalancer(EngineBalancer):
     cdef double due  # when the coordinator publishes, if no report comes before
     cdef long long published_ms
     cdef bint changed
+    cdef bint lockstep, has_step
+    cdef double[:, ::1] before  # if has_step: `reported` before the last step of which a report has come
+    cdef long long last_wave, last_step  # of that step
 
+    cdef int _hear(self, int i, tuple report) except -1
     cdef int _publish_until(self, double now) except -1
     cdef double _wait_ms(self, double at) noexcept
     cdef int _settle(self, double now) except -1

@@ -207,6 +207,7 @@ class EngineBalancer(Router):
 
 INTERVAL_MS = cython.declare(cython.longlong, 100)  # between two publications of counts that have changed
 HEARTBEAT_MS = cython.declare(cython.longlong, 5000)  # and of others
+STEP_MS = cython.declare(cython.longlong, 50)  # in which all ranks in lockstep report of a step
 START_S = cython.declare(cython.double, 2.5)  # the coordinator runs before time 0, halfway between two heartbeats
 
 
@@ -218,9 +219,12 @@ class VllmBalancer(EngineBalancer):
     in use, waiting requests count more. A coordinator publishes the counts: at most every 100 ms if they have changed,
     so at once after a pause. Each API server balances by itself, and multiplies what it has in flight by their number;
     which one a request comes to is drawn. Times are whole milliseconds where vLLM's are.
+
+    Of ranks in lockstep the coordinator publishes the counts that all had before the last step that has changed some,
+    and else waits for 50 ms until all ranks have reported.
     """
 
-    def __init__(self, instances, requests: Requests, clients, seed=0):
+    def __init__(self, instances, requests: Requests, clients, seed=0, lockstep=False):
         EngineBalancer.__init__(self, instances, requests)
         self.clients, self.seed, self.client = clients, seed, np.zeros(requests.tokens.shape[0], np.int32)
         self.reported, self.published = np.zeros((self.count, 3)), np.zeros((clients, self.count, 3))
@@ -228,6 +232,8 @@ class VllmBalancer(EngineBalancer):
         self.first_rank = (self.count * np.arange(clients) // clients).astype(np.int32)
         self.newest, self.older = NOBODY, np.full(requests.tokens.shape[0], NOBODY, np.int32)
         self.due, self.published_ms, self.changed = 0, 0, False
+        self.lockstep, self.has_step, self.before = lockstep, False, np.zeros((self.count, 3))
+        self.last_wave = self.last_step = -1
 
     def send(self, row):
         """Route a request to the rank of the lowest score."""
@@ -278,20 +284,38 @@ class VllmBalancer(EngineBalancer):
             if at <= self.due:
                 report = self._next_report(first, now)
                 self.heard[first] += 1
-                for i in range(3):
-                    self.reported[first, i] = report[1 + i]
-                self.changed = True
+                if len(report) > 1:  # else a wave begins or ends
+                    self._hear(first, report)
             else:
-                at, self.changed = self.due, False
+                at = self.due
                 self.published_ms = cython.cast(cython.longlong, at * 1000)
                 for client in range(self.clients):
-                    self.published[client, :, :] = self.reported
+                    self.published[client, :, :] = self.before if self.has_step else self.reported
+                self.changed, self.has_step = self.changed and self.has_step, False
             self.due = at + self._wait_ms(at) / 1000
+
+    def _hear(self, i, report):
+        """Take the counts of a rank; in lockstep, the first ones of a step keep those of all ranks before it."""
+        k: cython.int
+        wave: cython.longlong
+        step: cython.longlong
+        if self.lockstep:
+            wave, step = report[4], report[5]
+            if wave > self.last_wave or (wave == self.last_wave and step > self.last_step):
+                if self.changed:
+                    self.before[:, :] = self.reported
+                    self.has_step = True
+                self.last_wave, self.last_step = wave, step
+        for k in range(3):
+            self.reported[i, k] = report[1 + k]
+        self.changed = True
+        return 0
 
     def _wait_ms(self, at):
         """The milliseconds that the coordinator waits for a report before it publishes."""
         interval: cython.longlong = INTERVAL_MS if self.changed else HEARTBEAT_MS
-        return max(0, interval - (cython.cast(cython.longlong, at * 1000) - self.published_ms))
+        least: cython.longlong = STEP_MS if self.lockstep and not self.has_step else 0
+        return max(least, interval - (cython.cast(cython.longlong, at * 1000) - self.published_ms))
 
     def _settle(self, now):
         """Forget the requests that have ended."""

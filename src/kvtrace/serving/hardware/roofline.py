@@ -21,6 +21,7 @@ import numpy as np
 from ..._base.errors import UsageError
 from ..models.layers import growing_bytes, rank_layers
 from ..models.shape import ModelShape, model_shape
+from ..routers import in_lockstep
 from .gpus import ACTIVATION_BYTES, ALL_REDUCES, Gpu, Link, columns, gpu, number
 from .step_terms import IDEAL, StepTerms, step_terms
 
@@ -56,6 +57,7 @@ class Roofline:
     attention_bandwidth_share: float = 0.66  # of peak bytes/s that attention reaches when it reads cached KV
     link: Link | None = None  # between the GPUs; None = the GPU's
     terms: StepTerms = IDEAL  # what engine and kernels add; `roofline_of` has those of a deployment
+    ranks: int = 1  # data-parallel ranks that share the experts
 
     def __post_init__(self) -> None:
         if type(self.gpus) is not int or not 1 <= self.gpus <= 1_000_000:
@@ -174,9 +176,21 @@ class Roofline:
     def _exchanges(self):
         """Of each way of the all-reduces of a step: seconds, and seconds per token."""
         count, size = ALL_REDUCES * self.model.layers, self._exchange_bytes
-        return [(count * fixed, count * size * each) for fixed, each in self.reached_link.ways(self.gpus)] or [
-            (0.0,) * 2
-        ]
+        ways = self.reached_link.ways(self.gpus) or [(0.0, 0.0)]
+        gathered, each_gathered = self._gathered
+        return [(count * fixed + gathered, count * size * each + each_gathered) for fixed, each in ways]
+
+    @property
+    def _gathered(self):
+        """Seconds, and per token of a rank, in which ranks gather the tokens of all for the experts and give them back.
+
+        Both take what a ring's all-reduce takes in its two halves, with the fixed time of each of them.
+        """
+        if self.ranks == 1:
+            return 0.0, 0.0
+        fixed, each = self.reached_link.ways(self.gpus * self.ranks)[-1]
+        layers = self.model.moe_layers
+        return 2 * layers * fixed, layers * self.ranks * self._exchange_bytes * each
 
     @property
     def head_s(self) -> float:
@@ -306,7 +320,10 @@ def roofline_of(deployment: Deployment) -> Roofline:
     if deployment.gpu is None:
         raise UsageError(f"Give the GPU of {deployment.model_name}: --gpu, or Deployment(gpu=...).")
     shape, device = deployed_shape(deployment), gpu(deployment.gpu)
-    return Roofline(shape, device, deployment.gpus_per_instance, terms=step_terms(deployment, shape, device))
+    return Roofline(
+        shape, device, deployment.gpus_per_instance, terms=step_terms(deployment, shape, device),
+        ranks=deployment.data_parallel_size if in_lockstep(deployment, has_experts=shape.moe_layers > 0) else 1,
+    )  # fmt: skip
 
 
 def deployed_shape(deployment: Deployment) -> ModelShape:

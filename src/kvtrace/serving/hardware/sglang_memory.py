@@ -72,6 +72,7 @@ def step_sizes(deployment: Deployment, gpu: Gpu) -> tuple[int, int]:
     """Tokens of a prefill's chunk, and requests of the largest CUDA graph."""
     chunk, few, many = next(sizes for below, *sizes in STEPS if gpu.memory / MIB < below)
     requests = few if deployment.tensor_parallel_size < 4 else many
+    chunk //= deployment.data_parallel_size if deployment.enable_dp_attention else 1
     return deployment.max_num_batched_tokens or chunk, min(requests, deployment.max_num_seqs or requests)
 
 

@@ -199,6 +199,7 @@ def explain(
     instances: int | None = None,
     router: RouterName | None = None,
     router_seed: int = 0,
+    lockstep: bool = False,
     cost: StepCost | DynamoCost | None = None,
     scheduler: Scheduler | None = None,
     loop: ClosedLoop | None = None,
@@ -219,7 +220,7 @@ def explain(
         lower: With a cost: the tiers of an instance below the first one.
         inclusive: A tier also holds the blocks of the tiers above it.
         ttl: Blocks that were not used for this time expire, such as "5m": the policy ttl.
-        instances, router, router_seed: Instances behind a router, as in `simulate_all`.
+        instances, router, router_seed, lockstep: Instances behind a router, as in `simulate_all`.
         cost, scheduler, loop: Serve the requests in simulated time, as in `open_loop` and `closed_loop`.
         layout: The cache groups of a hybrid model.
         drafting: What a drafter changes in the cache.

@@ -138,7 +138,8 @@ def rank_weight_bytes(deployment: Deployment) -> int:
 
 def _shares(deployment: Deployment) -> Shares:
     tensor, data = deployment.tensor_parallel_size, deployment.data_parallel_size
-    ranks = data if deployment.engine == "vllm" else 1  # SGLang's data-parallel ranks share nothing
+    shared = deployment.engine == "vllm" or deployment.enable_dp_attention  # else SGLang's ranks share nothing
+    ranks = data if shared else 1
     experts = tensor * ranks * deployment.prefill_context_parallel_size
     whole = deployment.enable_expert_parallel
     return Shares(tensor, experts, whole, VOCABULARY_ROWS, shared_whole=whole and tensor > 1 and ranks > 1)

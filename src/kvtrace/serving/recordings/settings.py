@@ -15,13 +15,10 @@ from ..._base.errors import InputError
 from ...cache.engines import EngineName
 from ...cache.layout import Drafting
 from ..deployment import SGLANG_METHODS, Deployment, Drafter, vllm_method
-from ..routers import ranks_of
+from ..routers import in_lockstep, ranks_of
 from ..run_options import TimeSetup
 
 Described = Mapping[str, Any]
-LOCKSTEP = (
-    "{name}: data-parallel ranks wait for each other's steps. The simulated ranks do not, so times are too short."
-)
 
 
 @dataclass(frozen=True)
@@ -33,6 +30,7 @@ class EngineSettings:
     scheduler: Described = field(default_factory=dict)  # options of the engine's own scheduler, by its names
     prefix_caching: bool = True
     api_server_count: int | None = None  # of vLLM, which balance each by itself; None = one for each rank
+    has_experts: bool = False  # the recording says so
     not_simulated: tuple[str, ...] = ()  # sentences: settings that change the times and are not simulated
 
     def blocks_of(self, size: int) -> int | None:
@@ -45,8 +43,12 @@ class EngineSettings:
             return self.blocks
         return max(1, self.blocks * self.deployment.block_size // size)
 
-    def ranks(self, engine: EngineName) -> dict[str, Any]:
+    def ranks(self, engine: EngineName, *, has_experts: bool = False) -> dict[str, Any]:
         """The options of a simulation in time for the data-parallel ranks of this deployment, or of another engine's.
+
+        Args:
+            engine: That is simulated.
+            has_experts: The cost of a step has experts, whatever the recording says.
 
         Raises:
             UsageError: The balancer of the ranks is not simulated.
@@ -59,19 +61,9 @@ class EngineSettings:
             deployment = replace(deployment, engine=engine, balancer=None)
         instances, router = ranks_of(deployment)
         servers = self.api_server_count if router == "vllm-dp" else None
-        return {"instances": instances, "router": router, "api_server_count": servers} if instances > 1 else {}
-
-    def warnings(self, *, has_experts: bool) -> list[str]:
-        """A sentence for each setting that is not simulated as it was. vLLM's ranks of any model with experts wait.
-
-        >>> [line.split(":")[0] for line in EngineSettings(Deployment(data_parallel_size=2)).warnings(has_experts=True)]
-        ['data_parallel_size']
-        """
-        deployment = self.deployment
-        waits = has_experts and deployment.engine == "vllm" and deployment.data_parallel_size > 1
-        named = any("wait for each other's steps" in sentence for sentence in self.not_simulated)
-        added = [LOCKSTEP.format(name="data_parallel_size")] if waits and not named else []
-        return [*added, *self.not_simulated]
+        lockstep = in_lockstep(deployment, has_experts=has_experts or self.has_experts)
+        options = {"instances": instances, "router": router, "api_server_count": servers, "lockstep": lockstep}
+        return options if instances > 1 else {}
 
     def drafting(self, engine: EngineName) -> Drafting | None:
         """What the drafter of this deployment changes in the cache of an engine; None without one.
@@ -135,7 +127,9 @@ def vllm_settings(meta: Described, path: str | Path = "meta.json") -> EngineSett
     return EngineSettings(
         deployment, max(1, blocks // ranks) if blocks else None,
         {name: given[name] for name, kind in OPTIONS.items() if isinstance(given.get(name), kind)},
-        given.get("enable_prefix_caching") is not False, 1, tuple(_vllm_not_simulated(given, deployment)),
+        given.get("enable_prefix_caching") is not False, 1,
+        any(given.get(name) is True for name in ("enable_expert_parallel", "is_moe_model")),
+        tuple(_vllm_not_simulated(given, deployment)),
     )  # fmt: skip
 
 
@@ -159,8 +153,7 @@ def _vllm_drafter(config: Any) -> Drafter | None:
 
 def _vllm_not_simulated(given: Described, deployment: Deployment) -> Iterator[str]:
     """A sentence for each setting of vLLM that changes the times and is not simulated."""
-    lockstep = next((name for name in ("enable_expert_parallel", "is_moe_model") if given.get(name) is True), None)
-    yield from _parallel_not_simulated(deployment, lockstep)
+    yield from _parallel_not_simulated(deployment)
     if given.get("speculative_config"):
         yield SPECULATIVE.format(name="speculative_config")
     if given.get("enable_chunked_prefill") is False:
@@ -217,20 +210,19 @@ def sglang_settings(server: Described, path: str | Path = "server_info") -> Engi
         speculative=Drafter(method, sizes["speculative_num_draft_tokens"] or 1) if method else None,
         gpu_memory_utilization=_share_of(server.get("mem_fraction_static")),
         enforce_eager=server.get("disable_cuda_graph") is True, balancer=balancer if ranks > 1 else None,
-        block_size=page, max_num_seqs=max(1, seats // sharing) if seats else None,
+        enable_dp_attention=sharing > 1, block_size=page, max_num_seqs=max(1, seats // sharing) if seats else None,
         max_model_len=_count_of(server.get("context_length")), max_num_batched_tokens=sizes["chunked_prefill_size"],
     )  # fmt: skip
     return EngineSettings(
         deployment, max(1, tokens // page) if tokens and page else None,
         {name: server[name] for name, kind in SGLANG_OPTIONS.items() if isinstance(server.get(name), kind)},
-        server.get("disable_radix_cache") is not True, None, tuple(_sglang_not_simulated(server, deployment)),
+        server.get("disable_radix_cache") is not True, None, False, tuple(_sglang_not_simulated(server, deployment)),
     )  # fmt: skip
 
 
 def _sglang_not_simulated(server: Described, deployment: Deployment) -> Iterator[str]:
     """A sentence for each setting of SGLang that changes the times and is not simulated."""
-    together = server.get("enable_dp_attention") is True
-    yield from _parallel_not_simulated(deployment, lockstep="enable_dp_attention" if together else None)
+    yield from _parallel_not_simulated(deployment)
     if server.get("speculative_algorithm"):
         yield SPECULATIVE.format(name="speculative_algorithm")
     if server.get("lora_paths") or server.get("enable_lora") is True:
@@ -243,10 +235,8 @@ def _sglang_not_simulated(server: Described, deployment: Deployment) -> Iterator
         yield EAGER.format(name="disable_cuda_graph")
 
 
-def _parallel_not_simulated(deployment: Deployment, lockstep: str | None) -> Iterator[str]:
-    """A sentence for each kind of parallelism that the simulated times leave out; `lockstep` makes ranks wait."""
-    if lockstep and deployment.data_parallel_size > 1:
-        yield LOCKSTEP.format(name=lockstep)
+def _parallel_not_simulated(deployment: Deployment) -> Iterator[str]:
+    """A sentence for each kind of parallelism that the simulated times leave out."""
     if deployment.pipeline_parallel_size > 1:
         yield "pipeline_parallel_size: the simulated steps do not overlap in stages."
     for name in ("decode_context_parallel_size", "prefill_context_parallel_size"):

@@ -88,6 +88,12 @@ class Scheduler(ABC):
     def instance(self, engine: Any, requests: Any, cost: dict[str, float], *, prefetch: bool) -> Any:
         """The compiled instance with this cache."""
 
+    def ranks(self, engines: Sequence[Any], requests: Any, cost: dict[str, float], *, log: bool = False) -> list[Any]:
+        """The compiled instances with these caches, which begin and end their steps together. With `log` they record
+        them. UsageError if the engine has no such ranks.
+        """
+        raise UsageError(f"The scheduler {self.name} has no ranks in lockstep. Use --engine vllm or sglang.")
+
 
 SWITCH = {"on": True, "yes": True, "true": True, "off": False, "no": False, "false": False}
 

@@ -141,12 +141,23 @@ class SglangScheduler(Scheduler):
         """An instance that takes SGLang's steps. With `log` it records them."""
         from ..core.sglang import SglangInstance
 
+        return SglangInstance(engine, requests, cost, self._core_limits(), self._largest_outputs(engine), log)
+
+    def ranks(self, engines: Sequence[Any], requests: Any, cost: dict[str, float], *, log: bool = False) -> list[Any]:
+        """Data-parallel ranks with data-parallel attention."""
+        from ..core.sglang_lockstep import SglangLockstep, SglangRank
+
+        limits, outputs = self._core_limits(), self._largest_outputs(engines[0])
+        ranks = [SglangRank(engine, requests, cost, limits, outputs, log) for engine in engines]
+        SglangLockstep(ranks, cost)
+        return ranks
+
+    def _largest_outputs(self, engine: Any) -> np.ndarray:
+        """The output tokens of each request that its client allows."""
         trace = engine.context.trace
         limits = trace.extra.get(LIMIT)
         has_limits = isinstance(limits, np.ndarray) and limits.dtype.kind in "iu"
-        return SglangInstance(
-            engine, requests, cost, self._core_limits(), limits if has_limits else self.lengths(trace)[1], log
-        )
+        return limits if has_limits else self.lengths(trace)[1]
 
     def _core_limits(self) -> dict[str, float]:
         first = min(self.init_new_token_ratio * self.schedule_conservativeness, 1.0)

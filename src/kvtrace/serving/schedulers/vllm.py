@@ -155,7 +155,22 @@ class VllmScheduler(Scheduler):
         from ..core.vllm import VllmInstance
         from ..core.vllm_offloading import OffloadingInstance
 
-        limits = {
+        kind = VllmInstance if engine.lower is None else OffloadingInstance
+        return kind(engine, requests, cost, self._limits(engine), log)
+
+    def ranks(self, engines: Sequence[Any], requests: Any, cost: dict[str, float], *, log: bool = False) -> list[Any]:
+        """Data-parallel ranks of a model with experts. UsageError with a lower tier."""
+        from ..core.vllm_lockstep import VllmLockstep, VllmRank
+
+        if engines[0].lower is not None:
+            raise UsageError("Ranks in lockstep do not support lower tiers. Leave out the tiers.")
+        ranks = [VllmRank(engine, requests, cost, self._limits(engine), log) for engine in engines]
+        VllmLockstep(ranks, cost)
+        return ranks
+
+    def _limits(self, engine: Any) -> dict[str, Any]:
+        """The fields of VllmLimits."""
+        return {
             "step_tokens": self.max_num_batched_tokens, "requests": self.max_num_seqs,
             "watermark": int(self.watermark * (engine.context.capacity + 1)),  # vLLM counts its null block
             "long_prefill": self.long_prefill_token_threshold,
@@ -163,6 +178,3 @@ class VllmScheduler(Scheduler):
             "whole_prompt": self.scheduler_reserve_full_isl, "by_priority": self.policy == "priority",
             "asynchronous": self.async_scheduling,
         }  # fmt: skip
-        if engine.lower is not None:
-            return OffloadingInstance(engine, requests, cost, limits, log)
-        return VllmInstance(engine, requests, cost, limits, log)

@@ -1,0 +1,220 @@
+"""vLLM's data-parallel ranks of a model with experts: all ranks begin a step together, and end it together."""
+
+import cython
+import numpy as np
+from cython.cimports.kvtrace.serving.core.instance import StepWork, add_part, begin_work, expert_seconds, step_seconds
+from cython.cimports.kvtrace.serving.core.vllm import VllmEngineCore
+
+from kvtrace.serving.core.instance import NO_TERMS
+
+# vLLM 0.33.0: DPEngineCoreProc.run_busy_loop (v1/engine/core.py). A rank that has nothing to compute while the engines
+# run executes a dummy batch of one token, so that the ranks' collectives meet in each step. The experts of all ranks'
+# tokens are computed by the GPUs of all ranks (layers/fused_moe/config.py), with expert parallelism or without.
+#
+# A host takes no time. It waits for the other hosts in each step (coordinate_batch_across_dp), and with a batch
+# flying until that has ended; so a rank without requests begins to wait for a step before the others plan it, and a
+# request that comes then is planned a step later. A host that executes a dummy batch is at most two steps ahead.
+#
+# Every 16 steps, and in the first one, the ranks tell each other whether they have requests (dp_sync_interval). If none
+# has, all stop, and the next request wakes them. What they report of their requests names the wave and the step.
+#
+# Twin: tests/reference/vllm_lockstep.py.
+
+
+NEVER = cython.declare(cython.double, 1e300)
+SYNC_EVERY = cython.declare(cython.longlong, 16)  # steps
+
+
+class VllmRank(VllmEngineCore):
+    """A rank of a VllmLockstep. It plans a step (`plan_step`), and the group says when that ends (`end_step`)."""
+
+    def take(self, row):
+        VllmEngineCore.take(self, row)
+        self.late += 1
+        self.wakes = self.group.wake(self.requests.arrival[row]) or self.wakes
+        return 0
+
+    def _report_counts(self):
+        waiting: cython.longlong = self.active() - self.count - self.late
+        free: cython.double = self.cache.context.capacity - self.cache.size + self.cache.free()
+        if self.reports is not None and (self.count != self.reported_running or waiting != self.reported_waiting):
+            self.reported_running, self.reported_waiting = self.count, waiting
+            use: cython.double = 1.0 - free / self.cache.context.capacity
+            self.reports.append((self.now, self.count, waiting, use, self.group.waves, self.group.steps))
+        return 0
+
+    def report_wave(self, at):
+        """Report that a wave begins or ends: a message without counts."""
+        if self.reports is not None:
+            self.reports.append((at,))
+        return 0
+
+    def run(self, until):
+        return self.group.run(until)
+
+    def next_turn(self):
+        return self.group.polls[self.place]
+
+    def plan_step(self, at):
+        """Plan the next step; returns when the rank begins to wait for the others."""
+        i: cython.int
+        reached: cython.double
+        self.now, self.late, self.planned = at, 0, False
+        if self.wakes:
+            self.wakes = False
+            self.report_wave(at)
+        self._begin_turn()
+        if self._is_busy():
+            self._plan()  # if nothing is left to compute, it waits for the last step, and learns its output
+        reached = self.now
+        self.planned_tokens = 0
+        for i in range(self.parts if self.planned else 0):
+            self.planned_tokens += self.part_chunk[i]
+        self.now = NEVER  # in a step: a router sees the counts from before it
+        return reached
+
+    def _execute(self, seconds, first, last):
+        """Keep the step that is planned, until the group says how long it takes."""
+        self._note_state(max(self.now, self.free_at))
+        self.steps += 1
+        self.planned, self.planned_s = True, seconds
+        self.planned_first, self.planned_last = first, last
+        return 0
+
+    def end_step(self, begin, end, met, before):
+        """A step of all ranks: it lasts from `begin` to `end`.
+
+        The hosts have waited for each other until `met`, and the step before the last one ended at `before`. Returns
+        when the rank plans its next step.
+        """
+        at: cython.double
+        known_at: cython.double = self.free_at
+        known_first: list = self.first_tokens
+        known_last: list = self.last_tokens
+        was_flying: cython.bint = self.flying
+        self.free_at = end
+        if not self.planned:
+            self.dummies += 1
+            at = max(met, before if self.limits.asynchronous else begin)
+        elif not self.limits.asynchronous:
+            self._learn(end, self.planned_first, self.planned_last)
+            at = end
+        else:
+            self.first_tokens, self.last_tokens, self.flying = self.planned_first, self.planned_last, True
+            if was_flying:
+                self._learn(known_at, known_first, known_last)
+            at = max(met, known_at) if was_flying else met
+        self.now = at
+        self._report_counts()
+        return at
+
+
+class VllmLockstep:
+    """The ranks of a server. `cost` is that of an instance alone; its experts are spread over the GPUs of all ranks."""
+
+    def __init__(self, ranks, cost):
+        i: cython.int
+        rank: VllmRank
+        work: StepWork
+        count: cython.int = len(ranks)
+        self.ranks, self.count, self.cost = ranks, count, NO_TERMS | cost
+        self.polls = np.full(count, NEVER)
+        self.running, self.left, self.steps, self.waves = False, 0, 0, 0
+        self.until = self.met = self.before = self.end = self.idle_since = 0
+        for i in range(count):
+            rank = ranks[i]
+            rank.group, rank.place = self, i
+            rank.cost.expert_token_s = rank.cost.expert_step_s = 0
+        begin_work(cython.address(work))
+        add_part(cython.address(work), 0, 1, 0, 0)
+        rank = ranks[0]
+        self.dummy_s = step_seconds(cython.address(rank.cost), cython.address(work))
+
+    def wake(self, at):
+        """A request has arrived: if the ranks have stopped, all of them plan a step. True if its rank wakes them."""
+        i: cython.int
+        rank: VllmRank
+        if self.running:
+            return self.steps == 0 and at <= self.polls[0]
+        self.running, self.left, self.met = True, self.count, 0
+        for i in range(self.count):
+            rank = self.ranks[i]
+            rank.now = self.polls[i] = max(at, self.idle_since)
+        return True
+
+    def run(self, until):
+        """Let the ranks plan all steps before a time, or before an arrival that an end of these steps causes."""
+        i: cython.int
+        first: cython.int
+        rank: VllmRank
+        self.until = until
+        while True:
+            first = 0
+            for i in range(1, self.count):
+                if self.polls[i] < self.polls[first]:
+                    first = i
+            if self.polls[first] >= self.until:
+                return 0
+            rank = self.ranks[first]
+            self.met = max(self.met, rank.plan_step(self.polls[first]))
+            self.polls[first] = NEVER
+            self.left -= 1
+            if self.left == 0:
+                self._step()
+            if rank.loop is not None:
+                self.until = min(self.until, rank.loop.next_event())
+
+    def _step(self):
+        """All ranks have planned: the step takes as long as the slowest rank's, and the experts of all tokens."""
+        i: cython.int
+        rank: VllmRank
+        slowest: cython.double = 0
+        tokens: cython.double = 0
+        is_work: cython.bint = False
+        begin: cython.double = max(self.end, self.met)
+        before: cython.double = self.before
+        for i in range(self.count):
+            rank = self.ranks[i]
+            slowest = max(slowest, rank.planned_s if rank.planned else self.dummy_s)
+            tokens += rank.planned_tokens if rank.planned else 1
+            is_work = is_work or rank.planned
+        self.before = self.end
+        self.end = begin + slowest + expert_seconds(cython.address(self.cost), tokens) / self.count
+        for i in range(self.count):
+            rank = self.ranks[i]
+            if is_work:
+                rank.busy += self.end - begin
+            self.polls[i] = rank.end_step(begin, self.end, self.met, before)
+        self.left, self.met = self.count, 0
+        self.steps += 1
+        if self.steps == 1 or self.steps % SYNC_EVERY == 0:
+            self._synchronize()
+        return 0
+
+    def _synchronize(self):
+        """The hosts wait for each other; if no rank knows a request, all stop."""
+        i: cython.int
+        rank: VllmRank
+        latest: cython.double = 0
+        known: cython.bint = False
+        waiting: cython.bint = False
+        for i in range(self.count):
+            rank = self.ranks[i]
+            latest = max(latest, self.polls[i])
+            known = known or rank.active() > rank.late
+            waiting = waiting or rank.late > 0
+        for i in range(self.count):
+            rank = self.ranks[i]
+            self.polls[i] = latest if known else NEVER
+            rank.now = latest
+            if i == 0 and (not known or self.steps == 1):
+                rank.report_wave(latest)
+        if not known:
+            self.running, self.steps, self.idle_since = False, 0, latest
+            self.waves += 1
+            for i in range(self.count):
+                rank = self.ranks[i]
+                rank.wakes = rank.late > 0
+            if waiting:
+                self.wake(latest)
+        return 0
