@@ -5,7 +5,8 @@
 
 import math
 
-from tests.reference.sglang_scheduler import Batch, Scheduler, request_of, seconds_of
+from tests.reference.sglang_scheduler import Batch, Scheduler, request_of
+from tests.reference.vllm_scheduler import step_seconds
 
 
 def serve(case):
@@ -50,7 +51,7 @@ def serve(case):
             tokens = sum(chunk for part in parts for _, _, chunk in part)
             touched = cost["expert_step_s"] * (1 - (1 - cost["expert_share"]) ** tokens)
             experts = max(cost["expert_token_s"] * tokens, touched) / count
-            end, retried = begin + max(seconds_of(local, part) for part in parts) + experts, False
+            end, retried = begin + max(_seconds(local, part) for part in parts) + experts, False
         for place, (rank, batch) in enumerate(zip(ranks, batches, strict=True)):
             if batch is None:
                 idles[place] += any(batches)
@@ -80,3 +81,8 @@ def serve(case):
         for request in rank.dropped:
             requests[request.row][4] += 1
     return {"steps": steps, "dummies": idles, "requests": requests}
+
+
+def _seconds(cost, parts):
+    """The time of a step of a rank."""
+    return step_seconds(cost, [(len(request.prompt), before, chunk) for request, before, chunk in parts])

@@ -1,6 +1,6 @@
 """What a step takes beside its products and its reading: engines, kernels, and servers; a fit to public measurements.
 
-Each figure was fitted to the development half of benchmarks/silicon.py (597 closed loops of vLLM 0.10 to 0.19 and of
+Frozen before the held-out half was looked at. Each figure was fitted to the development half of benchmarks/silicon.py (597 closed loops of vLLM 0.10 to 0.19 and of
 SGLang 0.5 on H100, H200 and B200). docs/serving/models.md has the terms, what a term gains, and the errors on the other
 half. A Roofline without terms has the peaks of its GPU alone.
 """
