@@ -129,7 +129,7 @@ def plan(
         require_dependencies(trace)
     _require_fit(trace, planned)
     if errors is None:
-        errors = UNFITTED if costs is None else held_out_errors(costs.errors, costs.basis)
+        errors = UNFITTED if costs is None or costs.kernels else held_out_errors(costs.errors, costs.basis)
 
     def part(name: str, compute: Callable[[], Part]) -> Part:
         report(name)
@@ -233,7 +233,7 @@ def _calibrated(roofline: Roofline) -> list[str]:
     """What the costs of a step were fitted to."""
     if not isinstance(roofline, CalibratedRoofline):
         return []
-    return [f"the time of a step as fitted to a recording of {roofline.source}: multiples of what follows"]
+    return [f"the time of a step as fitted to {roofline.source}: multiples of what follows"]
 
 
 def _memory(planned: Planned) -> list[str]:
