@@ -19,7 +19,7 @@ GPU = "GPU that served it: {rows}, or a JSON file."
 GPUS = "GPUs of the engine.  [default: from LOG, else 1]"
 
 
-@click.command("calibrate", cls=Command, groups={"--trace": "Input", "--engine": "Instances and time", "--seed": "Selection", "--holdout": "Selection", "--format": "Input", "--block-size": "Input"}, types={"--format": completion.Name(completion.recordings)}, examples=(
+@click.command("calibrate", cls=Command, groups={"--from": "Input", "--trace": "Input", "--engine": "Instances and time", "--seed": "Selection", "--holdout": "Selection", "--format": "Input", "--block-size": "Input"}, types={"--format": completion.Name(completion.recordings)}, examples=(
     "kvtrace calibrate recording --model llama-3.1-8b --gpu h100 -o costs.json",
     "kvtrace calibrate recording --model llama-3.1-8b --gpu h100 --holdout 30% --scheduler max_num_seqs=64 --json",
     "kvtrace calibrate --from aiconfigurator --model qwen3-32b --gpu h200 --tp 2 -o costs.json",
@@ -42,8 +42,8 @@ def calibrate_command(log, kernels, holdout, seed, costs_output, as_json, quiet,
     """Fit the time of an engine's steps to a recording, or to kernel tables.
 
     LOG is what an engine or a benchmark measured. The last requests are held out, and the errors of their simulated times
-    are shown. With --from, nothing was measured: steps take what the tables of a package say. The costs then replace
-    --gpu in kvtrace simulate, plan, report and validate.
+    are shown. With --from, steps take what the tables of a package say. The costs then replace --gpu in kvtrace simulate,
+    plan, report and validate.
     """
     from .._base.output_files import write_atomically
     from ..report import validation_tables as calibration_report
