@@ -18,7 +18,8 @@ RESULTS = {name: tuple(place.rsplit(".", 1)) for name, place in functions.RESULT
 TYPES = {"check": "list[Violation]", "report": "list[str]", "watch": "dict[str, Any]"}  # other results
 IMPORTS = [
     ("analysis.summary", "Basics"), ("cache.simulation", "Simulation"), ("formats.violations", "Violation"),
-    ("serving.calibration.kernels", "KernelFit"), ("serving.hardware.gpus", "Gpu"), ("serving.hardware.room", "KvRoom"), ("trace.trace", "Trace"),
+    ("serving.calibration.kernels", "KernelFit"), ("serving.hardware.gpus", "Gpu"),
+    ("serving.hardware.room", "KvRoom"), ("trace.trace", "Trace"),
 ]  # fmt: skip
 FILE = "str | Path"
 TABLES = {  # the alias of a table, and its names

@@ -105,9 +105,13 @@ def test_the_command_writes_costs_that_a_simulation_takes(recorded, tmp_path, mo
     assert printed["costs"] == json.loads((tmp_path / "costs.json").read_text())
     log = str(ROOT / "examples/raw_log.jsonl")
     assert run(["anonymize", log, "-o", "trace.jsonl", "--block-size", "16", "--quiet"]) == 0
-    for command in (["simulate"], ["plan", "--quiet"]):
-        assert run([command[0], "trace.jsonl", "--costs", "costs.json", *command[1:]]) == 0
-    assert "h100" in capsys.readouterr().out
+    limits = ["--max-num-seqs", "64", "--max-num-batched-tokens", "2048"]
+    for command in ("simulate", "plan"):
+        outputs = []
+        for costs in (["--costs", "costs.json"], ["--kernels", "aiconfigurator", *LINE[3:9], *limits]):
+            assert run([command, "trace.jsonl", *costs, *(["-v", "--quiet"] if command == "plan" else [])]) == 0
+            outputs.append(capsys.readouterr().out)
+        assert outputs[0] == outputs[1] and "the kernels of llama-3.1-8b on 1 x h100" in " ".join(outputs[0].split())
 
 
 @pytest.mark.parametrize(
@@ -130,6 +134,7 @@ def test_what_no_table_can_have_is_one_sentence(deployment, words):
         (["calibrate", "--model", "llama-3.1-8b", "--gpu", "h100"], "Give LOG, or --from aiconfigurator."),
         (["calibrate", "log", *LINE[1:]], "Give LOG or --from, not both."),
         ([*LINE, "--holdout", "0.3"], "--trace, --format, --holdout and --seed need LOG."),
+        (["simulate", "t", "--kernels", "aiconfigurator", "--model", "llama-3.1-8b"], "Give the GPU of llama-3.1-8b"),
     ],
 )
 def test_a_recording_and_tables_exclude_each_other(line, words, capsys):

@@ -85,6 +85,7 @@ def _from_kernels(holdout: float, seed: int, costs_output: str | None, as_json: 
     from .._base.output_files import write_atomically
     from ..report import validation_tables as calibration_report
     from ..serving.calibration.kernels import calibrate_from_kernels
+    from ..serving.deployment import Deployment
     from ..serving.hardware.room import step_limits
     from ..serving.schedulers import scheduler_of as usual_scheduler
     from ..serving.schedulers.base import with_options as with_changes
@@ -92,8 +93,8 @@ def _from_kernels(holdout: float, seed: int, costs_output: str | None, as_json: 
     if options["trace"] or options["recording_format"] != "auto" or (holdout, seed) != (0.5, 0):
         raise click.UsageError("--trace, --format, --holdout and --seed need LOG.")
     served, changes = command_of(options), options["scheduler"]
-    named = {"model": options["model_config"], "engine": options["engine"] or ("vllm" if served is None else None)}
-    deployment = deployment_of(dict(options), **named)
+    base = Deployment(options["model_config"], options["engine"] or "vllm")
+    deployment = deployment_of(dict(options), base)
     if changes := changes or (served.scheduler if served else None):
         limits = with_changes(usual_scheduler(deployment.engine, step_limits(deployment)), changes).limits
         deployment = replace(deployment, max_num_batched_tokens=limits.step_tokens, max_num_seqs=limits.requests)
