@@ -39,7 +39,7 @@ GPUS = "GPUs of the engine.  [default: from LOG, else 1]"
 @json_option("serving/calibrate.md")
 @QUIET
 def calibrate_command(log, kernels, holdout, seed, costs_output, as_json, quiet, **options):
-    """Fit the time of an engine's steps to a recording, or to kernel tables.
+    """Fit the time of a step to a recording, or to kernel tables.
 
     LOG is what an engine or a benchmark measured. The last requests are held out, and the errors of their simulated times
     are shown. With --from, steps take what the tables of a package say. The costs then replace --gpu in kvtrace simulate,
