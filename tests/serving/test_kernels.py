@@ -10,6 +10,7 @@ from importlib.util import find_spec
 import numpy as np
 import pytest
 
+from kvtrace._base.errors import UsageError
 from kvtrace.cli import run
 from kvtrace.serving import Deployment, calibrate_from_kernels, read_costs
 from kvtrace.serving.calibration import kernels
@@ -124,7 +125,7 @@ def test_the_command_writes_costs_that_a_simulation_takes(recorded, tmp_path, mo
     ],
 )
 def test_what_no_table_can_have_is_one_sentence(deployment, words):
-    with pytest.raises(kernels.UsageError, match=words):
+    with pytest.raises(UsageError, match=words):
         calibrate_from_kernels(deployment)
 
 
@@ -153,6 +154,19 @@ def test_nothing_else_knows_of_the_package():
     subprocess.run([sys.executable, "-c", program], check=True)
 
 
+@pytest.mark.parametrize(
+    ("error", "words"), [(KeyError("chunk_size"), "has no data for llama"), (UsageError("No room"), "No room")]
+)
+def test_a_fault_of_the_package_is_no_fault_of_ours(monkeypatch, error, words):
+    def fails(*_):
+        raise error
+
+    monkeypatch.setattr(kernels, "_tries", lambda *_: iter([("h100_sxm", {})]))
+    monkeypatch.setattr(kernels, "_estimator", fails)
+    with pytest.raises(UsageError, match=words):
+        calibrate_from_kernels(LLAMA)
+
+
 def test_reasons_have_neither_paths_nor_lines():
     error = ValueError("perf database error: no data\nfor Key { a } at /opt/lib/data/h100")
     assert kernels._reason(error) == "ValueError: no data for Key { a }"
@@ -175,5 +189,5 @@ def test_the_package_gives_the_recorded_answers(deployment):
     ("model", "words"), [("gemma-3-27b", "models of the type gemma3_text"), ("step-3.7-flash", "has no data for step")]
 )
 def test_a_model_without_tables_is_one_sentence(model, words):
-    with pytest.raises(kernels.UsageError, match=words):
+    with pytest.raises(UsageError, match=words):
         calibrate_from_kernels(Deployment(model, gpu="h200", tensor_parallel_size=8))

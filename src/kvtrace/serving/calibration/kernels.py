@@ -27,7 +27,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from ..._base.errors import UsageError
+from ..._base.errors import KvtraceError, UsageError
 from ..._base.results import Described, DescribedResult, column
 from ..deployment import Deployment
 from ..hardware.roofline import Roofline, roofline_of
@@ -249,10 +249,23 @@ def _mean(grid: StepGrid, errors: np.ndarray) -> float:
 
 def grid_of(deployment: Deployment) -> StepGrid:
     """What the package says of the steps of a deployment; UsageError if it cannot."""
+    last = None
     with _quiet(), tempfile.TemporaryDirectory() as folder:
-        engine, tables = _engine(deployment, Path(folder))
-        steps, seen = ask(engine, deployment)
-    return StepGrid.of(steps, seen, tables)
+        for system, options in _tries(deployment, Path(folder)):
+            try:
+                engine, tables = _estimator(folder, system, deployment.engine, options)
+                steps, seen = ask(engine, deployment)
+            except KvtraceError:  # ours: the model does not fit
+                raise
+            except Exception as error:  # its own: each is a deployment that it cannot estimate
+                last = error
+            else:
+                source = f"{PACKAGE} {version(PACKAGE)}, tables of {deployment.engine} {tables} on {system}"
+                return StepGrid.of(steps, seen, source)
+    raise UsageError(
+        f"{PACKAGE} has no data for {deployment.model_name} in {deployment.engine} on {deployment.gpu_name} "
+        f"({_reason(last)}). --gpu alone takes the roofline."
+    ) from last
 
 
 def ask(engine: Estimator, deployment: Deployment) -> tuple[list[tuple[Any, ...]], OperatingRange]:
@@ -313,41 +326,35 @@ def _require_tables(deployment: Deployment) -> None:
         )
 
 
-def _engine(deployment: Deployment, folder: Path) -> tuple[Estimator, str]:
-    """The estimator of a deployment, and its source in words."""
+def _tries(deployment: Deployment, folder: Path) -> Iterator[tuple[str, dict[str, Any]]]:
+    """The tables of a deployment and the package's options for it, the best ones first; writes the model's config."""
     try:
         import aiconfigurator_core  # type: ignore[import-not-found]
-        from aiconfigurator_core.sdk.engine import EngineHandle, compile_engine  # type: ignore[import-not-found]
-        from aiconfigurator_core.sdk.perf_database import resolve_query_version  # type: ignore[import-not-found]
     except ImportError:
         raise UsageError(f"{PACKAGE} is not installed. Try `pip install 'kvtrace[silicon]'`.") from None
-    fields, system = read_config(deployment.served_model), SYSTEMS[str(deployment.gpu_name)]
+    fields = read_config(deployment.served_model)
     catalog = Path(str(aiconfigurator_core.__file__)).parent / "model_configs"
     (folder / "config.json").write_text(json.dumps(_described(fields, deployment, catalog)))
     tensor, ranks = deployment.tensor_parallel_size, deployment.data_parallel_size
     whole = deployment.enable_expert_parallel
     fp8 = "compress_ratios" in fields or kv_format(fields, deployment)[0] == 8  # vLLM keeps compressed keys in FP8
-    options: dict[str, Any] = {
+    options = {
         "tp_size": tensor, "attention_dp_size": ranks, "moe_tp_size": 1 if whole else tensor * ranks,
         "moe_ep_size": tensor * ranks if whole else 1, "moe_quant_mode": _expert_mode(fields, deployment),
         "kvcache_quant_mode": "fp8" if fp8 else "bfloat16",
     }  # fmt: skip
-    last = None
     for products, attention in product(_product_modes(fields, deployment), (None, "bfloat16")):
-        try:  # attention in FP8 has no tables in places
-            tables = resolve_query_version(system, deployment.engine, "current")
-            options |= {"gemm_quant_mode": products, "fmha_quant_mode": attention}
-            spec = compile_engine(str(folder), system, deployment.engine, tables, **options)
-            engine = EngineHandle(spec)
-            engine.decode_step_latency(1, 64, 0), engine.predict_prefill_latency(1, 64, 0)  # some tables fail here
-        except Exception as error:  # its own: each is a deployment that it cannot estimate
-            last = error
-        else:
-            return engine, f"{PACKAGE} {version(PACKAGE)}, tables of {deployment.engine} {tables} on {system}"
-    raise UsageError(
-        f"{PACKAGE} has no data for {deployment.model_name} in {deployment.engine} on {deployment.gpu_name} "
-        f"({_reason(last)}). --gpu alone takes the roofline."
-    ) from last
+        # attention in FP8 has no tables in places
+        yield SYSTEMS[str(deployment.gpu_name)], {**options, "gemm_quant_mode": products, "fmha_quant_mode": attention}
+
+
+def _estimator(folder: str, system: str, engine: str, options: Mapping[str, Any]) -> tuple[Estimator, str]:
+    """The package's estimator, and the version of its tables."""
+    from aiconfigurator_core.sdk.engine import EngineHandle, compile_engine  # type: ignore[import-not-found]
+    from aiconfigurator_core.sdk.perf_database import resolve_query_version  # type: ignore[import-not-found]
+
+    tables = resolve_query_version(system, engine, "current")
+    return EngineHandle(compile_engine(folder, system, engine, tables, **options)), tables
 
 
 def _reason(error: Exception | None) -> str:
