@@ -181,7 +181,8 @@ def calibrate_from_kernels(deployment: Deployment) -> KernelFit:
 def fit_grid(deployment: Deployment, grid: StepGrid) -> KernelFit:
     """Fit the costs of a deployment to a grid of steps; the form with the smallest mean error is taken."""
     line = roofline_of(deployment)
-    tried = {form: _fit_terms(form, line, grid) for form in FORMS}
+    plain = Roofline(line.model, line.gpu, line.gpus)  # that of a costs.json
+    tried = {form: _fit_terms(form, plain, grid) for form in FORMS}
     forms = {form: _mean(grid, _errors(grid, terms)) for form, terms in tried.items()}
     form = min(forms, key=lambda name: forms[name])
     errors = np.abs(_errors(grid, tried[form]))
