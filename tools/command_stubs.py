@@ -18,7 +18,8 @@ RESULTS = {name: tuple(place.rsplit(".", 1)) for name, place in functions.RESULT
 TYPES = {"check": "list[Violation]", "report": "list[str]", "watch": "dict[str, Any]"}  # other results
 IMPORTS = [
     ("analysis.summary", "Basics"), ("cache.simulation", "Simulation"), ("formats.violations", "Violation"),
-    ("serving.hardware.gpus", "Gpu"), ("serving.hardware.room", "KvRoom"), ("trace.trace", "Trace"),
+    ("serving.calibration.kernels", "KernelFit"), ("serving.hardware.gpus", "Gpu"),
+    ("serving.hardware.room", "KvRoom"), ("trace.trace", "Trace"),
 ]  # fmt: skip
 FILE = "str | Path"
 TABLES = {  # the alias of a table, and its names
@@ -53,6 +54,10 @@ OVERLOADS: dict[str, list[tuple[dict[str, Any], str]]] = {  # command -> what ch
             "capacity": (LISTED["capacity"], NEEDED), "policy": ("str | type", "'lru'"),
             "engine": ("Engine | None", "None"), "router": ("Router | None", "None"),
         }, "Simulation"), ({}, "Simulations"),
+    ],
+    "calibrate": [
+        ({"log": (FILE, NEEDED), "from_": ("None", "None")}, "Calibration"),
+        ({"log": ("None", "None"), "from_": ("Literal['aiconfigurator']", NEEDED)}, "KernelFit"),
     ],
     "analyze": [({"basic": ("Literal[True]", NEEDED)}, "Basics"), ({"basic": ("Literal[False]", "False")}, "Summary")],
     "models": [

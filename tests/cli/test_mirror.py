@@ -1,6 +1,7 @@
 """Each command is a function of its name in Python, with the same options: no list of ours has to be kept equal."""
 
 import inspect
+import keyword
 import re
 from datetime import timedelta
 from importlib import import_module
@@ -57,7 +58,7 @@ def test_a_function_has_the_options_of_its_command_and_no_others(name):
     parameters = inspect.signature(getattr(mirror, name)).parameters.keys() - arguments
     assert len(parameters) == len(shown)
     for param in shown:
-        assert parameters & {"for_" if word == "for" else word.replace("-", "_") for word in words[param]}
+        assert parameters & {f"{word}_" if keyword.iskeyword(word) else word.replace("-", "_") for word in words[param]}
 
 
 def test_the_stub_has_the_signatures_of_the_commands():

@@ -28,7 +28,7 @@ from kvtrace.privacy.checks import CHECKS, finding
 from kvtrace.privacy.profiles import PROFILES
 from kvtrace.report import answer
 from kvtrace.serving import run, validation
-from kvtrace.serving.calibration import calibration
+from kvtrace.serving.calibration import calibration, kernels
 from kvtrace.serving.expectations import ExpectedError
 from kvtrace.serving.lanes import ClosedRun
 from kvtrace.serving.misses import baseline, causes, explanation
@@ -511,9 +511,12 @@ def validations() -> Schema:
 
 def calibrations() -> Schema:
     """Costs fitted to a recording, and their errors."""
-    schema = _described(schema_of(calibration.Calibration), descriptions("serving/calibrate.md#keys-of-calibrate"))
-    schema["properties"]["schema"] = {"const": calibration.SCHEMA}
-    return schema
+    kinds = []
+    for kind, version in ((calibration.Calibration, calibration.SCHEMA), (kernels.KernelFit, kernels.SCHEMA)):
+        schema = _described(schema_of(kind), descriptions("serving/calibrate.md#keys-of-calibrate"))
+        schema["properties"]["schema"] = {"const": version}
+        kinds.append(schema)
+    return {"anyOf": kinds}
 
 
 def watch_line() -> Schema:
@@ -559,7 +562,9 @@ SCHEMAS = {
     "tune": SchemaFile("Policies at their best settings, as kvtrace tune --json prints them", tuned),
     "lint": SchemaFile("What breaks the sharing of prompts, as kvtrace lint --json prints it", lint),
     "plan": SchemaFile("A plan, as kvtrace plan --json prints it", plan),
-    "calibration": SchemaFile("Costs fitted to a recording, as kvtrace calibrate --json prints them", calibrations),
+    "calibration": SchemaFile(
+        "Costs fitted to a recording or to tables, as kvtrace calibrate --json prints them", calibrations
+    ),
     "watch": SchemaFile("What a cache delivers and could deliver: one line of kvtrace watch --json", watch_line),
     "validation": SchemaFile("A simulation beside a recording, as kvtrace validate --json prints it", validations),
 }

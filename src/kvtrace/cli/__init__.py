@@ -187,7 +187,7 @@ SECTIONS = {  # section -> its commands in the order of the work, and the first 
         "sweep": "Run many simulations and write one table of results.",
         "tune": "Find the best setting of each eviction policy.",
         "plan": "Plan capacity: memory, instances for a target, costs.",
-        "calibrate": "Fit the time of an engine's steps to a recording.",
+        "calibrate": "Fit the time of a step to a recording, or to kernel tables.",
         "validate": "Compare simulated with measured times: errors, intervals.",
         "models": "List the models that --model knows by name.",
     },

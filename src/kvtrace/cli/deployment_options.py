@@ -16,6 +16,7 @@ from .help import RecordOption
 from .options import given, record_options, with_options
 
 if TYPE_CHECKING:
+    from ..serving.calibration.costs import Costs
     from ..serving.serve_command import ServeCommand
 
 LIMITS = ("max_num_batched_tokens", "max_num_seqs")
@@ -76,6 +77,17 @@ def command_of(options: Mapping[str, Any]) -> ServeCommand | None:
     return read_command(options["serve"])
 
 
+def costs_of(time: TimeSetup, deployment: Deployment, costs: Costs | None) -> Costs | None:
+    """The costs of --kernels, else those of --costs."""
+    if time.kernels is None:
+        return costs
+    if costs is not None:
+        raise UsageError("--costs and --kernels cannot be combined. Use one of them.")
+    from ..serving.calibration.kernels import calibrate_from_kernels
+
+    return calibrate_from_kernels(deployment).costs
+
+
 def deployment_json(time: TimeSetup) -> dict[str, Any] | None:
     """The deployment of a result for its JSON; None without a model."""
     return None if time.deployment.model is None else time.deployment.to_dict()
@@ -86,7 +98,8 @@ def deployment_notes(time: TimeSetup) -> list[str]:
     deployment = time.deployment
     if deployment.model is None or deployment.gpu is None:
         return []
-    return [f"Deployment: {deployment}.", *(f"{sentence[0].upper()}{sentence[1:]}." for sentence in deployment.not_in_times)]
+    fitted = [f"Steps take what was fitted to {time.costs.basis}."] if time.costs else []
+    return [f"Deployment: {deployment}.", *fitted, *(f"{sentence[0].upper()}{sentence[1:]}." for sentence in deployment.not_in_times)]
 
 
 def expected_errors(runs: Iterable[Any]) -> list[str]:

@@ -8,6 +8,7 @@ type checkers.
 from __future__ import annotations
 
 import inspect
+import keyword
 import os
 import re
 import tempfile
@@ -65,6 +66,7 @@ OTHER_RESULTS = {
     "watch": "The last figures, as the JSON of the command.",
 }  # fmt: skip
 ALSO = {  # command -> another result, and when
+    "calibrate": "with from_ a kvtrace.serving.KernelFit",
     "simulate": "of one capacity, policy, engine and router a kvtrace.cache.Simulation",
     "analyze": "with basic a kvtrace.analysis.Basics", "models": "with gpu a kvtrace.serving.KvRoom",
 }  # fmt: skip
@@ -84,7 +86,7 @@ def name_of(param: click.Parameter) -> str:
     options = [option.removeprefix("--").replace("-", "_") for option in param.opts if option.startswith("--")]
     is_record = isinstance(param, RecordOption) and param.name in options  # whose first name may be a short one
     name = param.name if is_record or not options else options[0]
-    return f"{name}_" if name == "for" else str(name)
+    return f"{name}_" if keyword.iskeyword(str(name)) else str(name)
 
 
 def parameters_of(command: click.Command) -> list[tuple[str, click.Parameter]]:

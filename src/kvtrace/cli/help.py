@@ -71,7 +71,7 @@ def as_amount(kind: click.ParamType) -> click.ParamType:
     return AmountType(units.decimal, *limits) if isinstance(kind, click.types.FloatParamType) else kind
 
 
-FILES = {"LOG", "TRACE", "TRACE2", "[TRACE2]", "TRACE...", "LOG...", "WINDOW...", "FILE", "FOLDER", "DIR", "PREVIOUS"}  # metavars of paths
+FILES = {"LOG", "[LOG]", "TRACE", "TRACE2", "[TRACE2]", "TRACE...", "LOG...", "WINDOW...", "FILE", "FOLDER", "DIR", "PREVIOUS"}  # metavars of paths
 GROUPS = {  # group -> its options; a command shows them in this order
     "Input": "--input-file --service-time --users --block-size "
     "--chain --assume-output --recording-format --model-config --model --kv-bytes-per-token",

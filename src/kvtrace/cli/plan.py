@@ -11,7 +11,7 @@ from ..serving.planning.plan_target import PlanTarget
 from ..serving.routers import check_router
 from ..serving.run_options import TimeSetup
 from . import completion
-from .deployment_options import DEPLOYMENT, LIMITS, deployment_of, expected_errors, gpu_options
+from .deployment_options import DEPLOYMENT, LIMITS, costs_of, deployment_of, expected_errors, gpu_options
 from .help import Command
 from .options import (
     ASSUME_OUTPUT,
@@ -44,7 +44,7 @@ GPUS = "GPUs per instance, by tensor parallelism.  [default: 1; with --costs as 
 @click.argument("trace", metavar="TRACE")
 @click.option("--model", "--model-config", "model_config", metavar="M", help="Model: a name that kvtrace models lists, or its config.json.")
 @gpu_options(gpu=GPU, gpus=GPUS)
-@record_options(TimeSetup, only=("costs_file", "extrapolate"))
+@record_options(TimeSetup, only=("costs_file", "kernels", "extrapolate"))
 @record_options(PlanTarget, only=("ttft_s", "quantile", "max_busy", "spare", "routers", "tiers", "write_through"))
 @record_options(Deployment, only=("engine",), settings={"engine": {"rows": completion.engines}})
 @record_options(PlanTarget, only=("mode",))
@@ -81,6 +81,7 @@ def plan_command(trace, model_config, as_json, as_csv, quiet, **options):
     deployment = deployment_of(options, costs.measured if costs else None, model=model_config)
     if deployment.model is None:
         raise click.UsageError("Missing option '--model'.")
+    costs = costs_of(time, deployment, costs)
     target = _target(options)
     if costs:
         costs.require_engine(deployment.engine)

@@ -40,7 +40,7 @@ TTFT = {"ttft_s": {"help": "With --gpu or --costs: the largest time to first tok
 @click.option("--capacity", metavar="C", help="Capacity of the LRU cache whose hits and misses are drawn. Example: 1000, 64ktokens, 24GiB or 50%.  [default: the smallest with 90 % of the hits]")
 @MODEL_CONFIG
 @gpu_options(gpu=GPU)
-@record_options(TimeSetup, only=("costs_file", "extrapolate"))
+@record_options(TimeSetup, only=("costs_file", "kernels", "extrapolate"))
 @record_options(PlanTarget, only=("ttft_s", "max_busy", "spare", "gpu_price"), settings=TTFT)
 @DEPLOYMENT
 @ASSUME_OUTPUT

@@ -20,7 +20,7 @@ from .._base.units import count, share
 from ..cache.setup import CacheSetup
 from ..serving.deployment import Deployment
 from ..serving.run_options import InstanceSetup, TimeSetup
-from .deployment_options import DEPLOYMENT, LIMITS, command_of, deployment_of, gpu_options
+from .deployment_options import DEPLOYMENT, LIMITS, command_of, costs_of, deployment_of, gpu_options
 from .help import AmountType
 from .options import (
     ENGINE_BLOCK_SIZE,
@@ -106,7 +106,7 @@ CACHE = with_options(
 )  # fmt: skip
 ROUTERS = record_options(InstanceSetup, only=("routers",))
 IN_TIME = with_options(
-    record_options(InstanceSetup, only=("router_seed",)), gpu_options(), record_options(TimeSetup, only=("costs_file", "extrapolate")),
+    record_options(InstanceSetup, only=("router_seed",)), gpu_options(), record_options(TimeSetup, only=("costs_file", "kernels", "extrapolate")),
     record_options(Deployment, only=LIMITS), record_options(TimeSetup, only=("scheduler",)), DEPLOYMENT, loop_options,
 )  # fmt: skip
 LOOP_WARM_UP = click.option("--warm-up", default="0", metavar="N", help="Do not count the first requests: a number (1000), a share (10%) or a time (10m); with --loop closed a number of each lane.")
@@ -156,6 +156,7 @@ def time_of(options: dict[str, Any], engines: list[Any] | None = None, **others:
     served = command_of(options)
     scheduler = time.scheduler or (served.scheduler if served else None)
     deployment = deployment_of(options, costs.measured if costs else None, **others)
+    costs = costs_of(time, deployment, costs)
     return replace(time, scheduler=scheduler, deployment=deployment, costs=costs).resolved(engines or [deployment.engine])
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict
 from itertools import groupby
 from pathlib import Path
@@ -18,11 +18,14 @@ from .._base.results import column, columns_in
 from .._base.tables import TextTable, number, printable
 from ..analysis.session_statistics import UNKNOWN
 from ..serving.calibration.costs import LABELS
+from ..serving.calibration.kernels import KindError
 from ..serving.latencies import StatisticError, signed
 from ..serving.validation import Validation, ValidationDict
 
 if TYPE_CHECKING:
     from ..serving.calibration.calibration import Calibration
+    from ..serving.calibration.costs import Costs
+    from ..serving.calibration.kernels import KernelFit
 
 
 UNITS = {"ttft_s": ("TTFT (s)", 1), "tpot_s": ("TPOT (ms)", 1000), "e2e_s": ("E2E (s)", 1)}
@@ -179,7 +182,21 @@ def _over_time(values: ValidationDict) -> TextTable:
 
 def calibration_tables(calibration: Calibration) -> list[TextTable]:
     """The errors of the statistics, the worth of each term, and the operating range."""
-    return [_calibration_errors(calibration), _terms(calibration), _forms(calibration), _range(calibration)]
+    costs = calibration.costs
+    return [
+        _calibration_errors(calibration), _terms(costs, calibration.worth), _forms(calibration.forms, costs),
+        _range(costs, "were measured"),
+    ]  # fmt: skip
+
+
+NOT_MEASURED = "nothing was measured: the tables are of kernels, and no error of a simulated time is known."
+
+
+def kernel_tables(fit: KernelFit) -> list[TextTable]:
+    """How far the costs are from the kernel tables that they are fitted to, their terms, and the range of the grid."""
+    errors = TextTable("Fitted against the tables", caption=fit.source)
+    errors.add_results(columns_in(KindError), [error.to_dict() for error in fit.errors])
+    return [errors, _terms(fit.costs, {}), _forms(fit.forms, fit.costs, "of a step"), _range(fit.costs, "the grid has")]
 
 
 def calibration_sentence(calibration: Calibration) -> str:
@@ -226,36 +243,33 @@ def _calibration_errors(calibration: Calibration) -> TextTable:
     return table.add_results(columns_in(StatisticError) | columns, rows, (*SHOWN, *columns))
 
 
-def _terms(calibration: Calibration) -> TextTable:
-    table = TextTable(
-        "Terms of a step",
-        caption="worth: the mean error of the statistics above without the term, the others fitted again",
-    )
+def _terms(costs: Costs, worth: Mapping[str, float]) -> TextTable:
+    without = "worth: the mean error of the statistics above without the term, the others fitted again"
+    table = TextTable("Terms of a step", caption=without if worth else "")
     table.add_column("term", rank=0)
-    table.add_columns(["seconds", "of the roofline", "worth"], right=True)
-    multiples = calibration.costs.for_gpus().multiples
-    for name, worth in calibration.worth.items():
-        seconds, multiple = calibration.costs.terms[name], multiples.get(name)
-        table.add_row(name, f"{seconds:.3g}", "" if multiple is None else f"{multiple:.2f}", f"{worth:.2%}")
+    table.add_columns(["seconds", "of the roofline", *(["worth"] if worth else [])], right=True)
+    multiples = costs.for_gpus().multiples
+    for name in worth or multiples:
+        seconds, multiple = costs.terms[name], multiples.get(name)
+        cells = name, f"{seconds:.3g}", "" if multiple is None else f"{multiple:.2f}"
+        table.add_row(*cells, *([f"{worth[name]:.2%}"] if worth else []))
     return table
 
 
-def _forms(calibration: Calibration) -> TextTable:
-    table = TextTable("Forms of the cost", caption="error: the mean of a fitted request's errors of TTFT and E2E")
+def _forms(forms: Mapping[str, float], costs: Costs, of: str = "of a fitted request's TTFT and E2E") -> TextTable:
+    table = TextTable("Forms of the cost", caption=f"error: the mean error {of}")
     table.add_column("form", rank=0)
     table.add_columns(["error", "chosen"], right=True)
-    for name, error in calibration.forms.items():
-        table.add_row(name, f"{error:.2%}", "yes" if name == calibration.costs.form else "")
+    for name, error in forms.items():
+        table.add_row(name, f"{error:.2%}", "yes" if name == costs.form else "")
     return table
 
 
-def _range(calibration: Calibration) -> TextTable:
-    table = TextTable(
-        "Operating range", caption="the largest values that were measured; other runs should not exceed them"
-    )
+def _range(costs: Costs, what: str) -> TextTable:
+    table = TextTable("Operating range", caption=f"the largest values that {what}; other runs should not exceed them")
     table.add_column("", rank=0)
     table.add_columns(["largest"], right=True)
-    for name, value in asdict(calibration.costs.seen).items():
+    for name, value in asdict(costs.seen).items():
         table.add_row(LABELS[name], f"{value:,}")
     return table
 

@@ -5,6 +5,8 @@ from .calibration.calibration import calibrate as calibrate
 from .calibration.costs import Costs as Costs
 from .calibration.costs import read_costs as read_costs
 from .calibration.costs import step_cost as step_cost
+from .calibration.kernels import KernelFit as KernelFit
+from .calibration.kernels import calibrate_from_kernels as calibrate_from_kernels
 from .deployment import Deployment as Deployment
 from .deployment import Drafter as Drafter
 from .expectations import ExpectedError as ExpectedError

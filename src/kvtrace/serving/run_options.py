@@ -62,6 +62,10 @@ class TimeSetup:
         "one.",
         name="costs", metavar="FILE", group=TIME,
     )  # fmt: skip
+    kernels: str | None = option(
+        None, "With --gpu: steps take what kernel tables say, in place of the roofline: aiconfigurator, as kvtrace "
+        "calibrate --from.", choices=("aiconfigurator",), metavar="P", group=TIME,
+    )  # fmt: skip
     extrapolate: bool = option(
         False,
         "With --costs: allow runs with larger steps, batches or contexts than were measured, with a warning.",

@@ -240,7 +240,8 @@ class CalibratedRoofline(Roofline):
         terms |= window_terms(self.plain, self.multiples)
         terms |= {name: self._multiple(name) * exchange[name] for name in EXCHANGE}
         terms["bulk_exchange_tokens"] = self.plain.bulk_exchange_tokens if terms["bulk_exchange_s"] else 0.0
-        return StepCost(**terms, **self.kept, expert_share=free["expert_share"])
+        expert_share = min(1.0, self._multiple("expert_share") * free["expert_share"])
+        return StepCost(**terms, **self.kept, expert_share=expert_share)
 
     @property
     def seconds_per_dense_token(self) -> float:
@@ -295,6 +296,7 @@ class Costs:
     seen: OperatingRange
     errors: Mapping[str, float]  # such as ttft_s_mean -> relative error on the held-out part
     deployment: Mapping[str, Any] = field(default_factory=dict)  # that was measured, as JSON, without its GPU
+    kernels: str = ""  # the tables that they were fitted to, in place of a recording
 
     @property
     def step_cost(self) -> StepCost:
@@ -317,7 +319,10 @@ class Costs:
     @property
     def basis(self) -> str:
         """What was measured, for people."""
-        return f"{self.model} on {self.gpus} x {self.gpu}, with the scheduler of {self.scheduler}"
+        served = f"{self.model} on {self.gpus} x {self.gpu}"
+        if self.kernels:
+            return f"the kernels of {served} ({self.kernels})"
+        return f"a recording of {served}, with the scheduler of {self.scheduler}"
 
     def for_model(
         self, model: ModelShape | dict[str, Any] | str | Path, *, gpus: int = 1, link: Link | None = None
@@ -355,6 +360,8 @@ class Costs:
             for name in terms_of(self.form, free)
         }  # fmt: skip
         multiples |= {name: self.terms.get(name, 0.0) / exchange[name] for name in EXCHANGE if exchange[name]}
+        if free["expert_share"]:
+            multiples["expert_share"] = self.terms["expert_share"] / free["expert_share"]
         if shape.state_bytes and not here.model.state_bytes and "request_s" not in multiples:
             multiples["request_s"] = multiples.get("attention_read_s", multiples.get("read_s", 1.0))
         kept = {name: self.terms.get(name, 0.0) for name in KEPT}
@@ -449,6 +456,7 @@ def read_costs(path: str | Path) -> Costs:
         described["deployment"] = {}
     elif version != VERSION:
         raise InputError(f"{path}: not a costs.json of version 1 or {VERSION}. {HINT}")
+    described.setdefault("kernels", "")
     if set(described) != {field.name for field in fields(Costs)}:
         raise InputError(f"{path}: has missing or unknown keys. {HINT}")
     form, seen, terms = FORMS.get(str(described["form"])), described["seen"], described["terms"]
@@ -467,7 +475,9 @@ def read_costs(path: str | Path) -> Costs:
 def _is_valid(costs: Costs) -> bool:
     """Whether the model, its GPUs and the scheduler of a file can be used."""
     numbers = (*costs.errors.values(),) if isinstance(costs.errors, dict) else ("",)
-    if not isinstance(costs.scheduler, str) or not all(type(number) in (int, float) for number in numbers):
+    if not all(isinstance(text, str) for text in (costs.scheduler, costs.kernels)):
+        return False
+    if not all(type(number) in (int, float) for number in numbers):
         return False
     if costs.kv_tokens is not None and (type(costs.kv_tokens) is not int or costs.kv_tokens < 1):
         return False

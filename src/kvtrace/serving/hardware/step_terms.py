@@ -1,8 +1,8 @@
 """What a step takes beside its products and its reading: engines, kernels, and servers; a fit to public measurements.
 
-Frozen before the held-out half was looked at. Each figure was fitted to the development half of benchmarks/silicon.py (597 closed loops of vLLM 0.10 to 0.19 and of
-SGLang 0.5 on H100, H200 and B200). docs/serving/models.md has the terms, what a term gains, and the errors on the other
-half. A Roofline without terms has the peaks of its GPU alone.
+Each figure was fitted to the development half of benchmarks/silicon.py (597 closed loops of vLLM 0.10 to 0.19 and of
+SGLang 0.5 on H100, H200 and B200), and frozen before the other half was looked at. docs/serving/models.md has the
+terms, what each gains, and the errors. A Roofline without terms has the peaks of its GPU alone.
 """
 
 from __future__ import annotations

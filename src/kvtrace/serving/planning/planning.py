@@ -129,7 +129,7 @@ def plan(
     if target.loop is not None:
         require_dependencies(trace)
     _require_fit(trace, planned)
-    if errors is None and costs is not None:
+    if errors is None and costs is not None and not costs.kernels:
         errors = held_out_errors(costs.errors, costs.basis)
 
     def part(name: str, compute: Callable[[], Part]) -> Part:
@@ -235,7 +235,7 @@ def _calibrated(roofline: Roofline) -> list[str]:
     """What the costs of a step were fitted to."""
     if not isinstance(roofline, CalibratedRoofline):
         return []
-    return [f"the time of a step as fitted to a recording of {roofline.source}: multiples of what follows"]
+    return [f"the time of a step as fitted to {roofline.source}: multiples of what follows"]
 
 
 def _memory(planned: Planned) -> list[str]:
