@@ -56,6 +56,13 @@ LLAMA = "meta-llama/Llama-3.1-8B-Instruct"
             },
         ),
         (
+            "sglang serve --model-path m --tp 8 --attn-dp-size 8",
+            {
+                "engine": "sglang", "model": "m", "tensor_parallel_size": 1, "data_parallel_size": 8,
+                "enable_dp_attention": True,
+            },
+        ),
+        (
             "sglang serve --model-path m --speculative-algorithm EAGLE3 --speculative-num-steps 4 "
             "--speculative-draft-model-path d",
             {"engine": "sglang", "model": "m", "speculative": Drafter("eagle3", 4, "d")},

@@ -3,6 +3,7 @@
 import json
 import os
 import random
+from collections import Counter
 from dataclasses import asdict
 
 import numpy as np
@@ -155,6 +156,21 @@ def ran(engine, trace, cost=COST, ranks=2, **options):
 def burst(outputs, at=0.0):
     """Requests of 20 tokens that share nothing."""
     return requests(*((at, f"{2 * number} {2 * number + 1}", output) for number, output in enumerate(outputs)))
+
+
+@ENGINES
+def test_no_step_of_a_rank_begins_within_one_of_another_and_no_token_is_lost(engine):
+    for case in drawn_cases(engine, range(CASES, CASES + 40)):
+        found = SERVED[engine](case)
+        begins = np.unique(np.concatenate([[step[0] for step in steps] for steps in found["steps"]]))
+        assert np.diff(begins).min(initial=1) > 1e-7  # equal begins are equal to the last bit
+        computed = Counter()
+        for part in (part for steps in found["steps"] for step in steps for part in step[-2]):
+            computed[part[0]] += part[2]
+        for number, row in enumerate(case["requests"]):
+            cached, *_, preempted = found["requests"][number]
+            more = computed[number] - (row["tokens"] + row["output"] - 1 - cached)
+            assert preempted or more == 0 or (more == 1 and "limit" in row)  # the step after a stop token has begun
 
 
 @ENGINES

@@ -135,6 +135,8 @@ def test_the_deployment_of_sglang_is_what_its_server_states():
         gpu_memory_utilization=0.8, enable_dp_attention=True,
         max_num_seqs=16, balancer="total_tokens",
     )  # fmt: skip
+    newer = SERVER | {"dp_size": 1, "attn_dp_size": 4}  # as 0.5.23 resolves it
+    assert sglang_settings(newer) == settings
     assert settings.blocks_of(16) == 256
     assert settings.scheduler == {"schedule_policy": "lpm", "page_size": 1, "scheduler_recv_interval": 10}
     assert settings.ranks("sglang")["router"] == "sglang-total-tokens"

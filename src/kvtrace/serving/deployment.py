@@ -214,7 +214,7 @@ class Deployment:
         """What simulated times leave out of this deployment, a sentence each."""
         return [f"{NOT_IN_TIMES} {what}" for holds, what in (
             (self.pipeline_parallel_size > 1, "pipeline stages: all GPUs share each layer"),
-            (self.enable_expert_parallel, "expert parallelism: experts are divided as other weights are"),
+            (self.enable_expert_parallel, "expert parallelism: all GPUs get as many tokens for their experts"),
             (self.decode_context_parallel_size > 1, "the exchanges of decode context parallelism"),
             (self.prefill_context_parallel_size > 1, "prefill context parallelism: GPUs share each layer"),
             (self.speculative is not None, "speculative decoding: a step makes one token of a request"),

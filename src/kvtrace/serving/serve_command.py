@@ -71,13 +71,15 @@ VLLM_FLAGS: dict[str, tuple[str, Any]] = {
     "--enable-expert-parallel": ("enable_expert_parallel", True), "-ep": ("enable_expert_parallel", True),
     "--enforce-eager": ("enforce_eager", True), "--disable-hybrid-kv-cache-manager": ("hybrid", False),
 }  # fmt: skip
+ATTENTION_RANKS = "attn_dp_size"  # stands for data_parallel_size and enable_dp_attention
 SGLANG: dict[str, Field] = {
     "--model-path": ("model", str), "--model": ("model", str), "--tp-size": ("tensor_parallel_size", units.count),
     "--tensor-parallel-size": ("tensor_parallel_size", units.count), "--tp": ("tensor_parallel_size", units.count),
     "--pp-size": ("pipeline_parallel_size", units.count),
     "--pipeline-parallel-size": ("pipeline_parallel_size", units.count),
     "--dp-size": ("data_parallel_size", units.count), "--data-parallel-size": ("data_parallel_size", units.count),
-    "--dp": ("data_parallel_size", units.count), "--quantization": ("weights_dtype", str),
+    "--dp": ("data_parallel_size", units.count), "--attn-dp-size": (ATTENTION_RANKS, units.count),
+    "--attention-data-parallel-size": (ATTENTION_RANKS, units.count), "--quantization": ("weights_dtype", str),
     "--kv-cache-dtype": ("kv_cache_dtype", str), "--page-size": ("block_size", units.count),
     "--mem-fraction-static": ("gpu_memory_utilization", float), "--context-length": ("max_model_len", units.count),
     "--chunked-prefill-size": ("max_num_batched_tokens", units.count),
@@ -185,6 +187,8 @@ def read_command(text: str) -> ServeCommand:
                 unknown.append(name)
     if drafter:
         stated["speculative"] = _sglang_drafter(drafter)
+    if (ranks := stated.pop(ATTENTION_RANKS, 1)) > 1:
+        stated |= {"data_parallel_size": ranks, "enable_dp_attention": True}
     if stated.get("enable_dp_attention"):
         stated |= _of_a_rank(stated)
         scheduler.append("schedule_conservativeness=0.3")

@@ -11,7 +11,8 @@ from kvtrace.serving.core.instance import NO_TERMS
 # SGLang 0.5.23 (srt/managers/scheduler_components/dp_attn.py): the schedulers of all ranks wait for each other in each
 # turn, and where one has a batch, those without one run an idle batch. Each of them chooses by itself between a prefill
 # and a decode. With overlap, an idle batch is waited for as any other, so all ranks look for requests at one time.
-# Without it, a rank with an idle batch looks for them when that begins: a request that comes later waits for a turn.
+# Without overlap, a rank with an idle batch looks for them when that begins: a request that comes later waits for a
+# turn. Not modelled: where a rank prefills, SGLang may run another's decode batch as a prefill, by its CUDA graphs.
 #
 # Twin: tests/reference/sglang_lockstep.py.
 

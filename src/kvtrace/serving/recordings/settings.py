@@ -171,7 +171,7 @@ def _vllm_not_simulated(given: Described, deployment: Deployment) -> Iterator[st
 SPECULATIVE = "{name}: a step of the simulated engine gives one token to a request, without a drafter."
 EAGER = "{name}: the costs of --gpu are those of an engine with CUDA graphs."
 SGLANG_SIZES = (
-    "tp_size", "dp_size", "pp_size", "ep_size", "page_size", "chunked_prefill_size",
+    "tp_size", "dp_size", "attn_dp_size", "pp_size", "ep_size", "page_size", "chunked_prefill_size",
     "max_running_requests", "max_total_num_tokens", "speculative_num_draft_tokens",
 )  # fmt: skip
 SGLANG_OPTIONS = {  # of its scheduler, which have these types
@@ -183,7 +183,8 @@ SGLANG_OPTIONS = {  # of its scheduler, which have these types
 def sglang_settings(server: Described, path: str | Path = "server_info") -> EngineSettings:
     """The settings that a server of SGLang states of itself.
 
-    With data-parallel attention, its `tp_size` GPUs are those of all ranks, and share its `max_running_requests`.
+    With data-parallel attention, its `tp_size` GPUs are those of all ranks, and share its `max_running_requests`. The
+    ranks are `attn_dp_size` since 0.5.23, and `dp_size` before.
 
     Raises:
         InputError: A size is not a whole number from 1 on.
@@ -195,8 +196,10 @@ def sglang_settings(server: Described, path: str | Path = "server_info") -> Engi
     """
     values = {name: value for name, value in server.items() if value != -1}  # -1: prompts are not divided
     sizes = {name: whole_setting(values, name, path) for name in SGLANG_SIZES}
-    ranks = sizes["dp_size"] or 1
-    sharing = ranks if server.get("enable_dp_attention") is True else 1
+    ranks, attention = sizes["dp_size"] or 1, sizes["attn_dp_size"] or 1
+    if attention == 1 and server.get("enable_dp_attention") is True:
+        attention = ranks
+    ranks, sharing = max(ranks, attention), attention
     page, seats, tokens = (sizes[name] for name in ("page_size", "max_running_requests", "max_total_num_tokens"))
     method = SGLANG_METHODS.get(str(server.get("speculative_algorithm")).lower())
     balancer = _text_of(server.get("load_balance_method"))
