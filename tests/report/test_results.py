@@ -12,11 +12,13 @@ from kvtrace._base.results import PlottedResult, Result, column_table, columns_o
 from kvtrace.cache.sweeps.table import COLUMNS
 from kvtrace.ingest.linting.findings import LintFinding
 from kvtrace.privacy.checks.finding import failed
+from kvtrace.serving.calibration.kernels import fit_grid
 from kvtrace.trace.columns import replace_columns
 from kvtrace.trace.dependencies import Dependencies
 from tests.docs import ROOT
 from tests.house.rooms import public_values
 from tests.serving.quick_fits import quick_fits
+from tests.serving.test_kernels import LLAMA, recorded_grid
 from tests.synthesis.session_forests import forest
 
 PUBLIC = {name: value for name, value in public_values().items() if inspect.isclass(value)}
@@ -29,12 +31,13 @@ NOT_RESULTS = {  # arguments, tools, and what must not leave the memory
         "Setting", "SglangScheduler", "StepCost", "TaskOptions", "Tier", "Tokenizer", "VllmScheduler",
     },
     "tools": {"OutOfBlocks", "PrefixCache", "Progress", "Recorder", "Sequence", "TraceBuilder", "Watcher"},
-    "rows and parts of results": {"CurvePoint", "KvRoom", "RecorderCounts", "Request", "Synthesized"},
+    "rows and parts of results": {"CurvePoint", "ExpectedError", "KvRoom", "RecorderCounts", "Request", "Synthesized"},
     "printed and never written, see privacy/account.py": {"Contributors", "StepHits"},
 }  # fmt: skip
 NO_FIGURE = {  # results that are one row, or that a table shows best
     "AnonymizedDataset", "Arrivals", "Audit", "BlockSizeHits", "Calibration", "Converted", "Cures", "Dataset",
-    "Delivered", "Distribution", "Fidelity", "Finding", "Fixes", "Forest", "Hits", "LintReport", "Mixture", "Model",
+    "Delivered", "Distribution", "Fidelity", "Finding", "Fixes", "Forest", "Hits", "KernelFit", "LintReport",
+    "Mixture", "Model",
     "ModelList", "Numbered", "Popularity", "Published", "ReachableHits", "Recording", "SessionLinks", "SessionModel",
     "Tree", "Tuned", "Violation",
 }  # fmt: skip
@@ -101,6 +104,7 @@ def results(tmp_path_factory):
     with quick_fits():
         served = kvtrace.serving.Deployment("llama-3.1-8b", gpu="h100")
         results += [recording, kvtrace.serving.validate(recording, cost), kvtrace.serving.calibrate(recording, served)]
+    results.append(fit_grid(LLAMA, recorded_grid(LLAMA)))
     if "pyarrow" in sys.modules or pytest.importorskip("pyarrow"):
         kvtrace.write(trace, folder / "day.dataset", format="dataset")
         results.append(kvtrace.formats.open_dataset(folder / "day.dataset"))

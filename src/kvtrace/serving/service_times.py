@@ -126,7 +126,7 @@ def service_model(
 
     >>> model = service_model("llama-3.1-8b", "h100")
     >>> model.milliseconds(np.array([0, 9_000]), np.array([10_000, 10_000]), np.array([200, 200]))
-    array([1741., 1536.])
+    array([1621., 1418.])
     """
     if (gpu is None) == (costs is None):
         raise UsageError("--service-time needs --gpu or --costs. Use one of them.")
