@@ -6,9 +6,9 @@ tokens that its memory holds. A residual is a relative error; a term may be 0.1 
 a weak prior for what the grid does not show. Tables route tokens to experts as models do, which use fewer of them than
 tokens that draw at random: the share of the experts that a token uses is fitted too.
 
-No table holds what a host does between steps. `HOST_S` was fitted to the rows of `python -m benchmarks.silicon` that
-are for development: the mean error of TPOT falls from 21.5 to 13.3 % on the 208 rows of SGLang, and from 17.0 to 15.0 %
-on the 389 of vLLM.
+No table holds what a host does between steps. Launches without a CUDA graph and the way to the engine are those of the
+roofline. `HOST_S` was fitted to the rows of `python -m benchmarks.silicon` that are for development: the mean error of
+TPOT falls from 20.8 to 13.1 % on the 208 rows of SGLang, and from 16.7 to 14.7 % on the 389 of vLLM.
 """
 
 from __future__ import annotations
@@ -39,16 +39,18 @@ from ..simulation import StepCost
 from .costs import (
     ATTENTION,
     FORMS,
+    KEPT,
     LEAST,
     Costs,
     OperatingRange,
+    bulk_terms,
     exchange_terms,
     start_terms,
     stored,
     terms_of,
     window_terms,
 )
-from .fitting import expert_seconds, scipy_optimize
+from .fitting import exchange_seconds, expert_seconds, scipy_optimize
 
 SCHEMA = 1  # version of the keys of `KernelFit.to_dict`
 PACKAGE = "aiconfigurator-core"
@@ -113,7 +115,7 @@ class StepGrid:
         window = term("window_tokens")
         computing = term("token_s") * self.tokens + term("pair_s") * self.pairs
         products = np.maximum(computing, term("step_s") + term("read_s") * self.read)
-        alone = term("overhead_s") + term("request_s") * self.requests + term("exchange_s") * self.tokens
+        alone = term("overhead_s") + term("request_s") * self.requests + exchange_seconds(terms, self.tokens)
         attention = term("attention_pair_s") * self.pairs + term("attention_read_s") * self.read
         attention += term("window_read_s") * np.minimum(self.read, window * self.requests)
         attention += term("window_pair_s") * np.minimum(self.pairs, 2 * window * self.tokens)
@@ -189,7 +191,8 @@ def fit_grid(deployment: Deployment, grid: StepGrid) -> KernelFit:
     rows = [KindError(kind, int(part.sum()), float(errors[part].mean()), float(errors[part].max()))
             for kind in KINDS if (part := grid.kind == kind).any()]  # fmt: skip
     limits, host_s = step_limits(deployment), HOST_S[deployment.engine]
-    terms = {"token_s": 0.0, **tried[form]}
+    start = start_terms(line)
+    terms = {"token_s": 0.0, **tried[form], **{name: start[name] for name in KEPT}}
     terms["overhead_s"] += host_s
     costs = Costs(
         line.model.name, line.gpu.name, line.gpus, deployment.engine, form,
@@ -209,8 +212,10 @@ def _fit_terms(form: str, line: Roofline, grid: StepGrid) -> dict[str, float]:
 
     def terms_at(x: np.ndarray) -> dict[str, float]:
         terms = {name: start[name] * factor for name, factor in zip(names, np.exp(x).tolist(), strict=True)}
-        multiples = {name: terms[name] / start[name] for name in ATTENTION if name in terms}
-        return {SHARE: start[SHARE], **window_terms(line, multiples), **terms}
+        multiples = {name: terms[name] / start[name] for name in (*ATTENTION, "exchange_s") if name in terms}
+        bulk = bulk_terms(start, multiples.get("exchange_s", 0.0))
+        others = {name: start[name] for name in (SHARE, "bulk_exchange_tokens")}
+        return {**others, **window_terms(line, multiples), **bulk, **terms}
 
     def residuals(x: np.ndarray) -> np.ndarray:
         return np.concatenate([weights * np.log1p(_errors(grid, terms_at(x))), PRIOR * x / np.sqrt(len(x))])
