@@ -9,9 +9,10 @@ import pytest
 from kvtrace import InputError, UsageError
 from kvtrace.cache.simulation import Setting
 from kvtrace.serving.calibration.calibration import calibrate
-from kvtrace.serving.calibration.costs import TERMS, OperatingRange, read_costs
+from kvtrace.serving.calibration.costs import TERMS, OperatingRange, read_costs, roofline_cost
 from kvtrace.serving.calibration.fitting import DecodeTimes, TokenGaps, fit
 from kvtrace.serving.deployment import Deployment
+from kvtrace.serving.hardware import Roofline
 from kvtrace.serving.hardware.gpus import Gpu, Link
 from kvtrace.serving.latencies import Latencies, errors_of
 from kvtrace.serving.models import MODELS
@@ -206,3 +207,17 @@ def test_the_second_half_of_a_real_recording_is_predicted(shared, name):
     limits = {"ttft_s mean": 0.03, "ttft_s p50": 0.05, "ttft_s p90": 0.05, "tpot_s mean": 0.02, "e2e_s mean": 0.02}
     assert within(done.errors, limits)
     assert validate(recording, done.costs).rank_correlation["ttft_s"] > 0.98
+
+
+def test_two_gpus_that_were_measured_tell_about_one():
+    model, gpu = model_shape(LLAMA), replace(GPU, link=Link(16e9, 24e-6))
+    both, alone = (
+        replace(cost, attention_read_s=1.3 * cost.attention_read_s, request_s=6e-5)
+        for cost in (roofline_cost(Roofline(model, gpu, gpus)) for gpus in (2, 1))
+    )
+    with quick_fits():
+        costs = calibrate(
+            recorded(both, trace=made_up(rate=3.0)), Deployment(LLAMA, gpu=gpu, tensor_parallel_size=2)
+        ).costs
+    done = validate(recorded(alone, trace=made_up(rate=3.0)), costs.for_gpus(gpus=1).cost)
+    assert within(done.errors, {"tpot_s mean": 0.05, "e2e_s mean": 0.05})

@@ -43,6 +43,7 @@ from .fitting import BOUND, DecodeTimes, TokenGaps, fit, scipy_optimize
 SCHEMA = 1  # version of the keys of `Calibration.to_dict`
 FLOOR = 0.05  # of the mean time of a request: errors of shorter times count less
 PRIOR = 0.02  # a term that is one SPREAD away from its start counts as an error of 2 % of one request
+SEVERAL = 5  # times as much with several GPUs: there times hardly tell what GPUs exchange from what they compute
 SPREAD = {  # of the logarithm of a term around the roofline's: shares of peaks are known better than launches
     "token_s": 0.15, "step_s": 0.1, "pair_s": 0.5, "read_s": 0.3, "attention_pair_s": 0.5, "attention_read_s": 0.3,
     "overhead_s": 0.5, "request_s": 1.0, "exchange_s": 0.5, "expert_token_s": 0.15, "expert_step_s": 0.1,
@@ -292,12 +293,13 @@ def _fit_terms(
     part = served.before(rows)
     rows = rows[: len(part.recording)]
     starts, spread = served.starts(names), np.array([SPREAD[name] for name in names])
+    weights = PRIOR * (1 if served.roofline.gpus == 1 else SEVERAL) / spread
 
     def terms_at(x: np.ndarray) -> dict[str, float]:
         return dict(zip(names, (starts * np.exp(x)).tolist(), strict=True))
 
     def with_prior(residuals: np.ndarray, x: np.ndarray) -> np.ndarray:
-        return np.concatenate([residuals, PRIOR * x / spread])
+        return np.concatenate([residuals, weights * x])
 
     def simulated(x: np.ndarray) -> np.ndarray:
         return with_prior(part.residuals(terms_at(x), rows), x)
@@ -305,7 +307,7 @@ def _fit_terms(
     if at is not None:
         begin = [np.log([at[name] for name in names]) - np.log(starts)]
         return terms_at(fit(simulated, len(names), points=begin, starts=1).x)
-    points = _counted(part, rows, terms_at, lambda x: PRIOR * x / spread, len(names))
+    points = _counted(part, rows, terms_at, lambda x: weights * x, len(names))
     return terms_at(fit(simulated, len(names), points=points, seed=seed).x)
 
 
