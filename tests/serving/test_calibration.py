@@ -209,6 +209,13 @@ def test_the_second_half_of_a_real_recording_is_predicted(shared, name):
     assert validate(recording, done.costs).rank_correlation["ttft_s"] > 0.98
 
 
+def test_what_was_fitted_to_ranks_that_share_experts_comes_back():
+    ranks = Deployment("qwen3-30b-a3b", gpu=GPU, data_parallel_size=2)
+    with quick_fits(forms=["sum"], worth=False):
+        costs = calibrate(recorded(), ranks).costs
+    assert asdict(costs.for_deployment(ranks).cost) == pytest.approx(asdict(costs.step_cost))
+
+
 def test_two_gpus_that_were_measured_tell_about_one():
     model, gpu = model_shape(LLAMA), replace(GPU, link=Link(16e9, 24e-6))
     both, alone = (

@@ -14,7 +14,7 @@ from kvtrace._base.errors import UsageError
 from kvtrace.cli import run
 from kvtrace.serving import Deployment, calibrate_from_kernels, read_costs
 from kvtrace.serving.calibration import kernels
-from kvtrace.serving.calibration.costs import KEPT, OperatingRange, start_terms
+from kvtrace.serving.calibration.costs import HOST_TERMS, OperatingRange, start_terms
 from kvtrace.serving.hardware.roofline import roofline_of
 from kvtrace.serving.run_options import TimeSetup
 from tests.docs import ROOT
@@ -72,7 +72,7 @@ def test_fitted_costs_are_near_the_tables(recorded, deployment):
     for row in fit.errors:
         assert errors[grid.kind == row.kind].mean() == pytest.approx(row.mean)
     start = start_terms(roofline_of(deployment))  # launches, and the way to the engine
-    assert {name: fit.costs.terms[name] for name in KEPT} == {name: start[name] for name in KEPT}
+    assert {name: fit.costs.terms[name] for name in HOST_TERMS} == {name: start[name] for name in HOST_TERMS}
     assert f"{1000 * host_s:g} ms of the host" in fit.costs.kernels and grid.source in fit.costs.basis
 
 

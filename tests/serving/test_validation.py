@@ -11,7 +11,7 @@ from kvtrace import InputError, UsageError
 from kvtrace.cache.simulation import Setting
 from kvtrace.report.validation_tables import tables, warnings
 from kvtrace.serving.calibration.costs import step_cost
-from kvtrace.serving.hardware import Roofline, gpu
+from kvtrace.serving.hardware import Roofline, gpu, roofline_of
 from kvtrace.serving.hardware.room import kv_room
 from kvtrace.serving.instances import Timeline
 from kvtrace.serving.models import model_shape
@@ -294,7 +294,7 @@ def sharegpt(shared):
 def test_nothing_fitted_the_errors_of_real_recordings_are_those_of_the_manual(shared, sharegpt, name):
     recording = read_recording(shared / "data/measured" / REAL[name], trace=sharegpt)
     deployment = replace(recording.settings.deployment, model="llama-3.1-8b", gpu=name)
-    roofline = Roofline(model_shape("llama-3.1-8b"), gpu(name))
+    roofline = roofline_of(deployment)
     size = None if recording.settings.blocks else kv_room(deployment).blocks
     done = validate(recording, step_cost(roofline), capacity=size)
     (row,) = [line for line in MANUAL.read_text().splitlines() if f"`--gpu {name}`" in line and line.startswith("|")]

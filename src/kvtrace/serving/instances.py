@@ -252,7 +252,7 @@ class Cost(Protocol):
         ...
 
     def front(self, tokens: np.ndarray, servers: int) -> tuple[np.ndarray, float]:
-        """Seconds that API servers take for each prompt of so many tokens, and those of its way to the engine."""
+        """Seconds of an API server for each prompt of so many tokens, and seconds from there to the engine."""
         ...
 
 

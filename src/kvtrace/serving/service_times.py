@@ -18,7 +18,7 @@ import numpy as np
 
 from .._base.errors import UsageError
 from .calibration.costs import roofline_cost
-from .calibration.fitting import exchange_seconds, expert_seconds, launched_seconds
+from .calibration.fitting import launched_seconds, routed_and_exchanged, step_seconds
 from .deployment import Deployment
 from .hardware.roofline import roofline_of
 from .simulation import StepCost
@@ -52,11 +52,11 @@ class ServiceModel:
         array([4.])
         """
         computed = np.minimum(cached, np.maximum(prompt - 1, 0)).astype(np.float64)
-        seconds = np.zeros(len(computed))
+        terms, seconds = vars(self.cost), np.zeros(len(computed))
         while (left := prompt - computed).any():
             chunk = np.minimum(left, step_tokens)
-            step = self._step_s(chunk, chunk * (2 * computed + chunk), computed)
-            step = launched_seconds(vars(self.cost), chunk, step)
+            step = step_seconds(terms, chunk, chunk * (2 * computed + chunk), computed, 1.0)
+            step = launched_seconds(terms, chunk, step)
             seconds += np.where(left > 0, step, 0.0)
             computed += chunk
         return seconds
@@ -76,30 +76,13 @@ class ServiceModel:
         read = after * (cost.step_s + cost.read_s * context) + cost.read_s * (
             after * computing + after * (after - 1) / 2
         )
-        alone = cost.overhead_s + cost.request_s + self._shared_s(single)
+        alone = cost.overhead_s + cost.request_s + routed_and_exchanged(vars(cost), single)
         window = np.zeros(len(prompt))
         if cost.window_tokens > 0:
             growing = np.clip(np.floor(cost.window_tokens - context) + 1, 0, steps)
             inside = growing * context + growing * (growing - 1) / 2 + (steps - growing) * cost.window_tokens
             window = cost.window_read_s * inside
         return computing * cost.token_s + read + steps * alone + cost.attention_read_s * reads + window
-
-    def _step_s(self, tokens: np.ndarray, pairs: np.ndarray, read: np.ndarray) -> np.ndarray:
-        """Seconds of a step of one request, as `step_seconds` computes them."""
-        cost = self.cost
-        overlapped = np.maximum(cost.token_s * tokens + cost.pair_s * pairs, cost.step_s + cost.read_s * read)
-        alone = cost.overhead_s + cost.request_s + self._shared_s(tokens)
-        attention = cost.attention_pair_s * pairs + cost.attention_read_s * read
-        window = 0.0
-        if cost.window_tokens > 0:
-            window = cost.window_read_s * np.minimum(read, cost.window_tokens)
-            window = window + cost.window_pair_s * np.minimum(pairs, 2 * cost.window_tokens * tokens)
-        return overlapped + alone + attention + window
-
-    def _shared_s(self, tokens: np.ndarray) -> np.ndarray:
-        """Seconds of the routed experts, and of what GPUs exchange."""
-        terms = vars(self.cost)
-        return expert_seconds(terms, tokens) + exchange_seconds(terms, tokens)
 
 
 def service_model(

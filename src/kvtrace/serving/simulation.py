@@ -46,7 +46,8 @@ class StepCost:
     `window_pair_s` per pair, at most two windows a token.
 
     What the GPUs of an instance exchange takes `exchange_s` per token. Another way, for large steps, takes
-    `bulk_exchange_step_s`, and `bulk_exchange_s` per token (0: there is none); each step takes the shorter way.
+    `bulk_exchange_step_s`, and `bulk_exchange_s` per token (0: there is none); each step takes the shorter way, but a
+    step of more than `bulk_exchange_tokens` tokens (0: no limit) always the other one.
 
     A step that computes prompts, of more than `graph_tokens` tokens in all, has no CUDA graph: it takes at least
     `launch_s`, in which the host launches its kernels.
@@ -94,7 +95,7 @@ class StepCost:
         return {name: value for name, value in vars(self).items() if not name.startswith("front_")}
 
     def front(self, tokens: np.ndarray, servers: int) -> tuple[np.ndarray, float]:
-        """Seconds that API servers take for each prompt of so many tokens, and those of its way to the engine."""
+        """Seconds of an API server for each prompt of so many tokens, and seconds from there to the engine."""
         return (self.front_request_s + self.front_token_s * tokens) / servers, self.front_delay_s
 
 

@@ -28,7 +28,7 @@ from ..simulation import ServingRun, StepCost, open_loop
 from .costs import (
     ATTENTION,
     FORMS,
-    KEPT,
+    HOST_TERMS,
     Costs,
     bulk_terms,
     range_of_run,
@@ -193,7 +193,7 @@ class Served:
         base = self.roofline_terms
         multiples = {name: terms[name] / base[name] for name in (*ATTENTION, "exchange_s") if terms.get(name)}
         others = window_terms(self.roofline, multiples) | bulk_terms(base, multiples.get("exchange_s", 0.0))
-        others |= {name: base[name] for name in (*KEPT, "expert_share", "bulk_exchange_tokens")}
+        others |= {name: base[name] for name in (*HOST_TERMS, "expert_share", "bulk_exchange_tokens")}
         return StepCost(**{"token_s": 0.0, **others, **terms})
 
     def run(self, terms: Mapping[str, float]) -> ServingRun:

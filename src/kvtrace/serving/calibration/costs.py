@@ -44,8 +44,8 @@ def roofline_cost(roofline: Roofline) -> StepCost:
         expert_step_s=roofline.seconds_for_experts, expert_share=roofline.model.expert_share,
         window_read_s=roofline.seconds_per_window_token, window_pair_s=roofline.seconds_per_window_pair,
         window_tokens=roofline.model.window_tokens, launch_s=roofline.terms.launch_s,
-        graph_tokens=roofline.terms.graph_tokens, front_request_s=roofline.terms.front_request_s,
-        front_token_s=roofline.terms.front_token_s, front_delay_s=roofline.terms.front_delay_s,
+        front_request_s=roofline.terms.front_request_s, front_token_s=roofline.terms.front_token_s,
+        front_delay_s=roofline.terms.front_delay_s,
     )  # fmt: skip
 
 
@@ -159,7 +159,7 @@ ATTENTION = ("pair_s", "read_s", "attention_pair_s", "attention_read_s")
 EXTRAS = (*SIBLINGS, "exchange_s")  # terms of any form where the model has experts, or the instance several GPUs
 EXCHANGE = ("exchange_s", "bulk_exchange_s", "bulk_exchange_step_s")
 # Not fitted, terms of the engine and its machine: the same for another model, but launches grow with its layers.
-KEPT = ("launch_s", "graph_tokens", "front_request_s", "front_token_s", "front_delay_s")
+HOST_TERMS = ("launch_s", "graph_tokens", "front_request_s", "front_token_s", "front_delay_s")
 NO_TIME = Link(1e30, 0.0)
 # Attention reads 53 % of the peak at 256 tokens a request and 66 % at 512 (docs/serving/models.md): as if each
 # request had this many more tokens.
@@ -220,7 +220,7 @@ class CalibratedRoofline(Roofline):
 
     form: str = "sum"
     multiples: Mapping[str, float] = field(default_factory=dict)  # term -> multiple; 1 where it has none
-    kept: Mapping[str, float] = field(default_factory=dict)  # term of KEPT -> its value; 0 where it has none
+    host: Mapping[str, float] = field(default_factory=dict)  # term of HOST_TERMS -> its value; 0 where it has none
     source: str = ""  # what was measured, for people
 
     @property
@@ -241,7 +241,7 @@ class CalibratedRoofline(Roofline):
         terms |= {name: self._multiple(name) * exchange[name] for name in EXCHANGE}
         terms["bulk_exchange_tokens"] = self.plain.bulk_exchange_tokens if terms["bulk_exchange_s"] else 0.0
         expert_share = min(1.0, self._multiple("expert_share") * free["expert_share"])
-        return StepCost(**terms, **self.kept, expert_share=expert_share)
+        return StepCost(**terms, **self.host, expert_share=expert_share)
 
     @property
     def seconds_per_dense_token(self) -> float:
@@ -364,11 +364,11 @@ class Costs:
             multiples["expert_share"] = self.terms["expert_share"] / free["expert_share"]
         if shape.state_bytes and not here.model.state_bytes and "request_s" not in multiples:
             multiples["request_s"] = multiples.get("attention_read_s", multiples.get("read_s", 1.0))
-        kept = {name: self.terms.get(name, 0.0) for name in KEPT}
-        kept["launch_s"] *= shape.layers / here.model.layers
+        host = {name: self.terms.get(name, 0.0) for name in HOST_TERMS}
+        host["launch_s"] *= shape.layers / here.model.layers
         return CalibratedRoofline(
             shape, here.gpu, self.gpus if gpus is None else gpus, step_overhead_s=overhead, link=link, form=self.form,
-            multiples=multiples, kept=kept, source=self.basis,
+            multiples=multiples, host=host, source=self.basis,
         )  # fmt: skip
 
     @property

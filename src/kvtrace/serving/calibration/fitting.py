@@ -97,9 +97,9 @@ class DecodeTimes:
             return terms.get(name, 0.0)
 
         reading = term("step_s") + term("read_s") * self.context
-        decoding = np.maximum(term("token_s") * self.batch, reading) + _routed_and_exchanged(terms, self.batch)
+        decoding = np.maximum(term("token_s") * self.batch, reading) + routed_and_exchanged(terms, self.batch)
         prompts = np.maximum(term("token_s") * self.prompt_tokens, term("step_s"))
-        prompts = prompts + _routed_and_exchanged(terms, self.prompt_tokens)
+        prompts = prompts + routed_and_exchanged(terms, self.prompt_tokens)
         launched = launched_seconds(terms, self.prompt_tokens, prompts + term("overhead_s"))
         prompts = (launched - term("overhead_s")) * self.prompt_steps
         alone = term("overhead_s") + term("request_s") * self.batch + term("attention_read_s") * self.context
@@ -129,6 +129,28 @@ def expert_seconds(terms: Mapping[str, float], tokens: np.ndarray) -> np.ndarray
     return np.maximum(terms.get("expert_token_s", 0.0) * tokens, terms.get("expert_step_s", 0.0) * touched)
 
 
+def step_seconds(
+    terms: Mapping[str, float], tokens: np.ndarray, pairs: np.ndarray, read: np.ndarray, requests: np.ndarray | float
+) -> np.ndarray:
+    """Seconds of steps, as `StepCost` defines them, without the launches of steps that have no CUDA graph.
+
+    >>> steps = [np.array([8.0]), np.array([0.0]), np.array([800.0])]  # 8 requests decode in contexts of 100
+    >>> step_seconds({"token_s": 0.001, "attention_read_s": 0.0001}, *steps, 8.0).tolist()
+    [0.088]
+    """
+
+    def term(name: str) -> float:
+        return terms.get(name, 0.0)
+
+    window = term("window_tokens")
+    computing = term("token_s") * tokens + term("pair_s") * pairs
+    products = np.maximum(computing, term("step_s") + term("read_s") * read) + routed_and_exchanged(terms, tokens)
+    alone = term("overhead_s") + term("request_s") * requests
+    attention = term("attention_pair_s") * pairs + term("attention_read_s") * read
+    windows = term("window_read_s") * np.minimum(read, window * requests)
+    return products + alone + attention + windows + term("window_pair_s") * np.minimum(pairs, 2 * window * tokens)
+
+
 def exchange_seconds(terms: Mapping[str, float], tokens: np.ndarray) -> np.ndarray:
     """Seconds of what GPUs exchange in steps of `tokens` tokens, by the way that takes less, as `StepCost` defines it.
 
@@ -154,7 +176,8 @@ def launched_seconds(terms: Mapping[str, float], tokens: np.ndarray, seconds: np
     return np.maximum(seconds, least)
 
 
-def _routed_and_exchanged(terms: Mapping[str, float], tokens: np.ndarray) -> np.ndarray:
+def routed_and_exchanged(terms: Mapping[str, float], tokens: np.ndarray) -> np.ndarray:
+    """Seconds of the routed experts and of what GPUs exchange, in steps of `tokens` tokens."""
     return expert_seconds(terms, tokens) + exchange_seconds(terms, tokens)
 
 
@@ -259,10 +282,10 @@ class TokenGaps:
         context = self.context + self.batch * steps / 2
         alone = term("overhead_s") + term("request_s") * self.batch + term("attention_read_s") * context
         decoding = np.maximum(term("token_s") * self.batch, term("step_s") + term("read_s") * context) + alone
-        decoding = decoding + _routed_and_exchanged(terms, self.batch)
+        decoding = decoding + routed_and_exchanged(terms, self.batch)
         tokens = self.prompt_tokens / np.maximum(self.prompt_steps, 1) + self.batch
         computing = term("token_s") * tokens + term("pair_s") * self.pairs
-        alone = alone + term("request_s") * self.prompts + _routed_and_exchanged(terms, tokens)
+        alone = alone + term("request_s") * self.prompts + routed_and_exchanged(terms, tokens)
         prompts = np.maximum(computing, term("step_s") + term("read_s") * context) + alone
         prompts = launched_seconds(terms, tokens, prompts)
         return decoding, prompts * self.prompt_steps + term("attention_pair_s") * self.pairs

@@ -39,7 +39,7 @@ from ..simulation import StepCost
 from .costs import (
     ATTENTION,
     FORMS,
-    KEPT,
+    HOST_TERMS,
     LEAST,
     Costs,
     OperatingRange,
@@ -50,7 +50,7 @@ from .costs import (
     terms_of,
     window_terms,
 )
-from .fitting import exchange_seconds, expert_seconds, scipy_optimize
+from .fitting import scipy_optimize, step_seconds
 
 SCHEMA = 1  # version of the keys of `KernelFit.to_dict`
 PACKAGE = "aiconfigurator-core"
@@ -108,18 +108,7 @@ class StepGrid:
 
     def seconds_of(self, terms: Mapping[str, float]) -> np.ndarray:
         """Seconds of the steps under terms of a StepCost; those that are missing are 0."""
-
-        def term(name: str) -> float:
-            return terms.get(name, 0.0)
-
-        window = term("window_tokens")
-        computing = term("token_s") * self.tokens + term("pair_s") * self.pairs
-        products = np.maximum(computing, term("step_s") + term("read_s") * self.read)
-        alone = term("overhead_s") + term("request_s") * self.requests + exchange_seconds(terms, self.tokens)
-        attention = term("attention_pair_s") * self.pairs + term("attention_read_s") * self.read
-        attention += term("window_read_s") * np.minimum(self.read, window * self.requests)
-        attention += term("window_pair_s") * np.minimum(self.pairs, 2 * window * self.tokens)
-        return products + expert_seconds(terms, self.tokens) + alone + attention
+        return step_seconds(terms, self.tokens, self.pairs, self.read, self.requests)
 
 
 @dataclass(frozen=True)
@@ -183,8 +172,7 @@ def calibrate_from_kernels(deployment: Deployment) -> KernelFit:
 def fit_grid(deployment: Deployment, grid: StepGrid) -> KernelFit:
     """Fit the costs of a deployment to a grid of steps; the form with the smallest mean error is taken."""
     line = roofline_of(deployment)
-    plain = Roofline(line.model, line.gpu, line.gpus)  # that of a costs.json
-    tried = {form: _fit_terms(form, plain, grid) for form in FORMS}
+    tried = {form: _fit_terms(form, line.ideal, grid) for form in FORMS}
     forms = {form: _mean(grid, _errors(grid, terms)) for form, terms in tried.items()}
     form = min(forms, key=lambda name: forms[name])
     errors = np.abs(_errors(grid, tried[form]))
@@ -192,7 +180,7 @@ def fit_grid(deployment: Deployment, grid: StepGrid) -> KernelFit:
             for kind in KINDS if (part := grid.kind == kind).any()]  # fmt: skip
     limits, host_s = step_limits(deployment), HOST_S[deployment.engine]
     start = start_terms(line)
-    terms = {"token_s": 0.0, **tried[form], **{name: start[name] for name in KEPT}}
+    terms = {"token_s": 0.0, **tried[form], **{name: start[name] for name in HOST_TERMS}}
     terms["overhead_s"] += host_s
     costs = Costs(
         line.model.name, line.gpu.name, line.gpus, deployment.engine, form,

@@ -87,8 +87,8 @@ class Roofline:
 
     @property
     def ideal(self) -> Roofline:
-        """The same model and GPUs without the terms of an engine and its kernels."""
-        return replace(self, terms=IDEAL)
+        """The same model on the GPUs of one instance, without the terms of an engine: as a costs.json has it."""
+        return replace(self, terms=IDEAL, ranks=1)
 
     @property
     def seconds_per_token(self) -> float:
@@ -218,7 +218,7 @@ class Roofline:
         windows = self.seconds_per_window_pair * self._window_squares(new, cached)
         windows += self.seconds_per_window_token * np.minimum(new + cached, self.model.window_tokens)
         step = self._step_s(new, _squares(new, cached), new + cached) + windows + self.seconds_per_request
-        return np.where(new > self.terms.graph_tokens, np.maximum(step, self.terms.launch_s), step)[()]
+        return np.where(new > 0, np.maximum(step, self.terms.launch_s), step)[()]
 
     def decode_step_s(self, batch: ArrayLike, kv_tokens: ArrayLike) -> Any:
         """Seconds of a decode step of a batch whose contexts hold `kv_tokens` in total; each request gets one token.

@@ -28,7 +28,6 @@ class StepTerms:
     fp4_products: float = 1.0
     expert_products: float = 1.0  # likewise of routed experts, on top
     launch_s: float = 0.0  # the least of a step with prompts: kernels that no CUDA graph launches
-    graph_tokens: int = 0  # the most tokens of a step with prompts that a CUDA graph covers
     front_request_s: float = 0.0  # of the API server, for one request after another
     front_token_s: float = 0.0  # likewise, per prompt token
     front_delay_s: float = 0.0  # from a client to the engine and back, beside that
