@@ -19,6 +19,7 @@ from .._base.options import option
 from .._base.units import count, share
 from ..cache.setup import CacheSetup
 from ..serving.deployment import Deployment
+from ..serving.disaggregation import Disaggregation
 from ..serving.run_options import InstanceSetup, TimeSetup
 from .deployment_options import DEPLOYMENT, LIMITS, command_of, costs_of, deployment_of, gpu_options
 from .help import AmountType
@@ -105,6 +106,7 @@ CACHE = with_options(
     record_options(InstanceSetup, only=("instances", "instances_per_host")),
 )  # fmt: skip
 ROUTERS = record_options(InstanceSetup, only=("routers",))
+APART = record_options(Disaggregation)
 IN_TIME = with_options(
     record_options(InstanceSetup, only=("router_seed",)), gpu_options(), record_options(TimeSetup, only=("costs_file", "kernels", "extrapolate")),
     record_options(Deployment, only=LIMITS), record_options(TimeSetup, only=("scheduler",)), DEPLOYMENT, loop_options,
@@ -125,7 +127,8 @@ def run_of(options: dict[str, Any], *, engines: str | None, policies: str, route
     loop = _loop_of(options, time, warm_up, seed, names(routers or "round-robin"))
     cache = taken(CacheSetup, options, policies=names(policies), engines=names_of_engines, gap=not options.pop("no_gap", True), domains=options.pop("domains"))
     instances = _with_ranks(taken(InstanceSetup, options, routers=names(routers) if routers else None), time, names_of_engines)
-    return Run(cache, instances, time, loop)
+    apart = taken(Disaggregation, options)  # of a command that has its options
+    return Run(cache, instances, time, loop, disaggregation=apart if apart.prefill_workers else None)
 
 
 def _with_ranks(instances: InstanceSetup, time: TimeSetup, engines: list[Any]) -> InstanceSetup:

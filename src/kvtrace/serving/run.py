@@ -27,6 +27,7 @@ from ..trace.columns import require_trace
 from ..trace.domains import MERGE, SPLIT, count_domains, in_domains
 from ..trace.hits import Hits
 from ..trace.trace import Trace
+from .disaggregation import Disaggregation
 from .instances import OVERLAP, simulate_instances
 from .lanes import ClosedLoop, ClosedRun
 from .routers import RouterName
@@ -184,6 +185,7 @@ class Run:
     time: TimeSetup = field(default_factory=TimeSetup)
     loop: ClosedLoop | None = None  # each setting runs in this closed loop
     open_too: bool = True  # with a loop: each setting runs in the open loop first
+    disaggregation: Disaggregation | None = None  # prefill and decode on different workers
 
     def changed(self, **fields: Any) -> Run:
         """The run with other values of some fields of its cache and instances; TypeError for any other name.
@@ -301,6 +303,8 @@ class Run:
         require_lists(**{name: value for name, value in lists.items() if value is not None})
         if self.loop is not None and not cost:
             raise UsageError("A closed loop is a simulation in time. Give a cost.")
+        if self.disaggregation is not None:
+            raise UsageError("--prefill-workers and --decode-workers are not simulated yet.")
         routed = bool(instances.instances)
         if (instances.routers and not routed) or (cache.tiers and cost) or (instances.lower and not cost):
             raise UsageError("--router needs --instances. In time, the tiers are those below the capacity.")
