@@ -29,6 +29,12 @@ cdef class Place:
     cdef readonly long long loaded, stored, evicted, moved
     cdef readonly long long peers_loaded  # of `loaded`: by instances of another group
     cdef signed char[::1] state  # unit -> GONE, IDLE or HELD; a unit has the number of its last block
+    cdef int last_unit  # that was read last, and by which request
+    cdef Py_ssize_t last_row
+    cdef bint is_lru
+    cdef bint load(self, int unit, Py_ssize_t row) noexcept nogil
+    cdef bint unload(self, int unit, Py_ssize_t row) noexcept nogil
+    cdef int pass_through(self, const int[::1] path) except -1 nogil
     cdef int receive(self, int block) except -1 nogil
     cdef int put(self, int unit) except -1 nogil
     cdef int take_out(self, int block) except -1 nogil
@@ -54,6 +60,7 @@ cdef class Places:
     cdef const int[:, ::1] own  # tier, instance -> number of its place
     cdef const signed char[::1] peers  # tier -> 1 if instances read the places of others too
     cdef int tiers
+    cdef bint has_peers, plain
     cdef int[::1] hit  # request -> leading blocks that hit anywhere
     cdef int[:, ::1] tier_hit  # tier, request -> those that came from it
     cdef int[::1] source  # of the present request: block of its run -> number of its place
@@ -64,7 +71,6 @@ cdef class Places:
     cdef int _look_up(self, int i, Py_ssize_t row, Engine engine) except -1
     cdef int _source_of(self, int i, Py_ssize_t row, int at) except -2
     cdef int _unit(self, Py_ssize_t row, int chunk, int at, int blocks) noexcept nogil
-    cdef bint _is_last_of_unit(self, int at, int run) except -1
-    cdef bint _reaches(self, int i, int number) noexcept nogil
-    cdef int _load(self, int i, Py_ssize_t row, int run) except -1
+    cdef _use_peers(self, int i, Py_ssize_t row, int run)
+    cdef _take_out(self, int i, Py_ssize_t row)
     cdef int _store(self, int i, Py_ssize_t row) except -1

@@ -5,6 +5,7 @@ import numpy as np
 from cython.cimports.kvtrace.cache.core.engine import Engine
 from cython.cimports.kvtrace.cache.core.pool import ABSENT, Pool
 from cython.cimports.kvtrace.cache.policies.base import Context, Policy
+from cython.cimports.kvtrace.cache.policies.classic import LRU
 
 from kvtrace._base.errors import KvtraceError, UsageError
 
@@ -28,6 +29,8 @@ class Place:
         self.size = self.held = self.loaded = self.stored = self.evicted = self.moved = self.peers_loaded = 0
         self.state = np.zeros(policy.context.blocks, dtype=np.int8)
         self.below = None
+        self.last_unit, self.last_row = -1, -1
+        self.is_lru = type(policy) is LRU and chunk == 1
 
     def self_check(self):
         """A message about an inconsistency after all requests have ended, or None."""
@@ -91,6 +94,58 @@ class Place:
         self.held -= 1
         return self.policy.release(unit)
 
+    def load(self, unit, row):
+        """Count a unit that a request reads, once; returns whether it is new. A request reads its units in order."""
+        if self.last_unit == unit and self.last_row == row:
+            return False
+        self.last_unit, self.last_row = unit, row
+        self.loaded += 1
+        return True
+
+    def unload(self, unit, row):
+        """Whether a unit that a request has read comes for the first time, as `load`, tail first."""
+        new: cython.bint = self.last_row == row or self.last_unit != unit
+        self.last_unit, self.last_row = unit, -1
+        return new
+
+    def pass_through(self, path):
+        """Use the blocks of a path that are here, and store the others: the verbs of a path, faster, with LRU.
+
+        LRU's order depends on the last use alone, so its blocks need no `use` before their release; one that turns out
+        to be the victim is moved to the end.
+        """
+        at: cython.Py_ssize_t
+        block: cython.int
+        missing: cython.longlong = 0
+        room: cython.longlong
+        for at in range(path.shape[0]):
+            if self.state[path[at]] == GONE:
+                missing += 1
+            else:
+                self.state[path[at]] = HELD
+        room = self.capacity - (path.shape[0] - missing)  # for the missing ones, root first
+        while self.size + min(missing, room) > self.capacity:
+            block = self.policy.victim()
+            if self.state[block] == HELD:
+                self.policy.hit_idle(block)
+            else:
+                self._evict()
+        for at in range(path.shape[0] - 1, -1, -1):
+            block = path[at]
+            if self.state[block] != GONE:
+                self.state[block] = IDLE
+                self.policy.hit_idle(block)
+            elif missing <= room:
+                self.state[block] = IDLE
+                self.policy.insert_idle(block)
+                self.size += 1
+                self.stored += 1
+                missing -= 1
+                room -= 1
+            else:
+                missing -= 1
+        return 0
+
     def _evict(self):
         unit: cython.int = self.policy.victim()
         if unit < 0 or unit >= self.state.shape[0] or self.state[unit] != IDLE:
@@ -135,7 +190,11 @@ class Places:
         self.grown, self.fresh, self.grows = demand.grown, demand.fresh, demand.grows
         self.places, self.own = list(places), np.ascontiguousarray(own, dtype=np.int32)
         self.peers = np.ascontiguousarray(peers, dtype=np.int8)
-        self.tiers = len(own)
+        self.tiers, self.has_peers = len(own), bool(np.any(peers))
+        # whether a hit is all that there is to know: one tier of blocks that is written through
+        self.plain = self.tiers == 1 and not self.has_peers and all(
+            cython.cast(Place, place).copies == THROUGH and cython.cast(Place, place).chunk == 1 for place in places
+        )
         self.hit = np.zeros(rows, dtype=np.int32)
         self.tier_hit = np.zeros((len(own), rows), dtype=np.int32)
         self.source = np.zeros(max(1, int(np.asarray(demand.full).max(initial=0))), dtype=np.int32)
@@ -171,7 +230,10 @@ class Places:
             if place.policy.follows_requests:
                 place.policy.request_started(row)
         run = self._look_up(i, row, engine)
-        self._load(i, row, run)
+        if self.has_peers:
+            self._use_peers(i, row, run)
+        if not self.plain:
+            self._take_out(i, row)
         engine.serve(row)
         self._store(i, row)
         self.hit[row] = run
@@ -191,24 +253,38 @@ class Places:
                     place.policy.request_ended(row)
 
     def _look_up(self, i, row, engine: Engine):
-        """Find the source of each block of the run that hits; returns the length of the run."""
-        at: cython.int = engine.peek(row)
+        """Find the source of each block of the run that hits, and use it; returns the length of the run."""
+        at: cython.int = 0
         limit: cython.int = engine.limit[row]
-        source: cython.int
+        k: cython.int = 0
+        hits: cython.int = 0
+        block: cython.int
+        start: cython.Py_ssize_t = self.start[row]
         pool: Pool = engine if isinstance(engine, Pool) else None  # other engines use their leading blocks alone
-        self.source[:at] = FIRST
+        nearest: Place = self.places[self.own[0, i]] if self.plain else None
+        if pool is None:
+            at = engine.peek(row)
+            self.source[:at] = FIRST
         while at < limit:
-            source = FIRST
-            if pool is None or pool.pins[self.ids[self.start[row] + at]] == ABSENT:
-                source = self._source_of(i, row, at)
-                if source == FIRST:
+            block = self.ids[start + at]
+            if pool is not None and pool.pins[block] != ABSENT:
+                self.source[at] = FIRST
+            elif nearest is not None:
+                if nearest.state[block] == GONE:
                     break
-            self.source[at] = source
+                hits += 1
+            else:
+                self.source[at] = self._source_of(i, row, at)
+                if self.source[at] == FIRST:
+                    break
             at += 1
+        if nearest is not None:
+            self.tier_hit[k, row] = hits
+            nearest.loaded += hits
         return at
 
     def _source_of(self, i, row, at):
-        """The nearest place that has a block of a request; FIRST if none has."""
+        """The nearest place that has a block of a request, whose unit is used now; FIRST if none has."""
         k: cython.int
         p: cython.int
         unit: cython.int
@@ -219,65 +295,53 @@ class Places:
                 continue
             if place.state[unit] != GONE:
                 self.tier_hit[k, row] += 1
+                if place.load(unit, row) and place.copies == BACK:
+                    place.hold(unit)
                 return self.own[k, i]
             if self.peers[k]:
                 for p in range(self.own[k, 0], self.own[k, self.own.shape[1] - 1] + 1):
                     place = self.places[p]
                     if place.state[unit] != GONE:
                         self.tier_hit[k, row] += 1
+                        place.peers_loaded += place.load(unit, row)
                         return p
         return FIRST
 
     def _unit(self, row, chunk, at, blocks):
         """The unit with the block at a place of a path of so many blocks; -1 if its chunk is not whole."""
-        last: cython.int = (at // chunk + 1) * chunk - 1
+        last: cython.int = at if chunk == 1 else (at // chunk + 1) * chunk - 1
         if last >= blocks:
             return -1
         return self.ids[self.start[row] + last] if last < self.full[row] else self.fresh[row] + last - self.full[row]
 
-    def _load(self, i, row, run):
-        """Use the sources of a request's hits, and take out what moves to its first tier."""
+    def _use_peers(self, i, row, run):
+        """Use the copies of peers, tail first, each unit once."""
         at: cython.int
         k: cython.int
         unit: cython.int
-        block: cython.int
-        for at in range(run):
-            if self.source[at] != FIRST and self._is_last_of_unit(at, run):
-                place: Place = self.places[self.source[at]]
-                place.loaded += 1
-                if place.copies == BACK and self._reaches(i, self.source[at]):
-                    place.hold(self._unit(row, place.chunk, at, self.full[row]))
-        for at in range(run - 1, -1, -1):  # tail first: copies of peers are released in this order
-            if self.source[at] != FIRST and not self._reaches(i, self.source[at]) and self._is_last_of_unit(at, run):
+        for at in range(run - 1, -1, -1):
+            if self.source[at] == FIRST:
+                continue
+            k = 0
+            while k < self.tiers and self.own[k, i] != self.source[at]:
+                k += 1
+            if k == self.tiers:
                 place: Place = self.places[self.source[at]]
                 unit = self._unit(row, place.chunk, at, self.full[row])
-                place.peers_loaded += 1
-                place.policy.use(unit)
-                place.policy.release(unit)
+                if place.unload(unit, row):
+                    place.policy.use(unit)
+                    place.policy.release(unit)
+
+    def _take_out(self, i, row):
+        """Take out the blocks of a request that move to its first tier."""
+        at: cython.Py_ssize_t
+        k: cython.int
         for k in range(self.tiers):
             place: Place = self.places[self.own[k, i]]
             if place.copies == MOVES:
-                for at in range(self.full[row]):
-                    block = self.ids[self.start[row] + at]
-                    if place.state[block] != GONE:
-                        place.take_out(block)
-        return 0
-
-    def _is_last_of_unit(self, at, run):
-        """Whether no later block of the run comes from the same unit, so that each unit counts once."""
-        place: Place = self.places[self.source[at]]
-        later: cython.int
-        for later in range(at + 1, min(run, (at // place.chunk + 1) * place.chunk)):
-            if self.source[later] == self.source[at]:
-                return False
-        return True
-
-    def _reaches(self, i, number):
-        """Whether a place is that of an instance, not a peer's."""
-        k: cython.int = 0
-        while k < self.tiers and self.own[k, i] != number:
-            k += 1
-        return k < self.tiers
+                for at in range(self.start[row], self.start[row] + self.full[row]):
+                    if place.state[self.ids[at]] != GONE:
+                        place.take_out(self.ids[at])
 
     def _store(self, i, row):
         """Write a request's path through, and release what it has used."""
@@ -290,6 +354,9 @@ class Places:
             if place.copies == MOVES:
                 continue
             if place.copies == THROUGH:
+                if place.is_lru and blocks == self.full[row]:
+                    place.pass_through(self.ids[self.start[row] : self.start[row] + blocks])
+                    continue
                 for at in range(0, blocks, place.chunk):
                     unit = self._unit(row, place.chunk, at, blocks)
                     if unit >= 0 and place.state[unit] == IDLE:
