@@ -30,9 +30,10 @@ COLUMNS = (
 )  # fmt: skip
 
 
-def rounded(milliseconds):
-    """A duration of whole nanoseconds, in ms as the replay adds them."""
-    seconds, nanos = divmod(round(milliseconds / 1000 * 1e9), 10**9)
+def milliseconds(square_s, linear_s, constant_s, value):
+    """The duration of a step: a polynomial, rounded to whole nanoseconds, in ms as the replay adds them."""
+    square, linear, constant = (float(f"{1000 * term:.12g}") for term in (square_s, linear_s, constant_s))
+    seconds, nanos = divmod(round((square * value**2 + linear * value + constant) / 1000 * 1e9), 10**9)
     return (seconds + nanos / 1e9) * 1000
 
 
@@ -143,15 +144,14 @@ class Worker:
         if self.kind == DECODE:
             decodes = [live.tokens for live, before, chunk in parts if before + chunk == live.tokens]
             used = min(sum(decodes) / (self.case["capacity"] * self.case["block_size"]), 1.0)
-            seconds = cost.decode_square_s * used**2 + cost.decode_used_s * used + cost.decode_step_s
-            return rounded(1000 * seconds) if decodes else 0.0
+            terms = (cost.decode_square_s, cost.decode_used_s, cost.decode_step_s)
+            return milliseconds(*terms, used) if decodes else 0.0
         prompts = [(before, min(before + chunk, live.prompt)) for live, before, chunk in parts if before < live.prompt]
         if not prompts:
             return 0.0
         before, after = (sum(column) // len(prompts) for column in zip(*prompts, strict=True))
         tokens = len(prompts) * (after - before)
-        seconds = cost.prefill_square_s * tokens**2 + cost.prefill_token_s * tokens + cost.prefill_step_s
-        return rounded(1000 * seconds) if tokens else 0.0
+        return milliseconds(cost.prefill_square_s, cost.prefill_token_s, cost.prefill_step_s, tokens) if tokens else 0.0
 
 
 class Replay:
@@ -287,9 +287,9 @@ class Replay:
         if worker.stuck:
             return False
         worker.busy, worker.parts = True, parts
-        milliseconds = worker.milliseconds(parts)
-        if milliseconds > 0:
-            self.push(now + milliseconds, STEP, worker)
+        took_ms = worker.milliseconds(parts)
+        if took_ms > 0:
+            self.push(now + took_ms, STEP, worker)
         else:
             self.end(worker, now)
         return True
