@@ -56,6 +56,7 @@ class Tier:
         self.jobs = []  # submitted, in order
         self.prepared = [[] for _ in range(clients)]
         self.done = [deque() for _ in range(clients)]
+        self.news = [[] for _ in range(clients)]  # (name, whether it can be found now), not yet told to the router
         self.seen, self.epoch, self.now, self.numbers = [0] * clients, 0, 0.0, 0
 
     # ---- blocks
@@ -81,6 +82,7 @@ class Tier:
             return None
         for name in victims:
             del self.state[name], self.recent[name]
+        self.publish(victims, False)
         self.numbers += 1
         for name in missing:
             self.state[name] = False
@@ -164,6 +166,7 @@ class Tier:
             for name in transfer.names:
                 self.state[name] = True
             self.touch_together(transfer.names)
+            self.publish(transfer.names, True)
         else:
             free = []
             for name in transfer.names:
@@ -172,6 +175,10 @@ class Tier:
                     free.append(name)
             self.touch_together(free)
         self.done[transfer.client].append(transfer)
+
+    def publish(self, names, present):
+        for news in self.news:
+            news += [(name, present) for name in names]
 
     def tick(self, client, now):
         """The transfers of a worker that have ended, and whether any has, also of another worker, since it looked."""
@@ -297,7 +304,11 @@ class TierScheduler(Scheduler):
         ended, progressed = self.tier.tick(self.client, now)
         for transfer in ended:
             if transfer.kind == STORE:
-                self.reader = {block: one for block, one in self.reader.items() if one is not transfer}
+                read = [block for block, one in self.reader.items() if one is transfer]
+                for block in read:
+                    del self.reader[block]
+                if self.tier.shared:
+                    self.pool.release(read)
         for transfer in ended:
             if transfer.kind == LOAD:
                 live = transfer.live
@@ -329,6 +340,8 @@ class TierScheduler(Scheduler):
                 return
             for block in blocks:
                 self.reader[block] = transfer
+                if self.tier.shared:
+                    self.pool.pin(block)
             live.store = transfer
             live.offered = end
             for name in reversed(live.keys):
@@ -438,6 +451,22 @@ class Worker(Plain):
         self.scheduler = TierScheduler(case, tier, client)
         self.end = None  # of the step that it takes, if it takes one
         self.parts = []
+        self.in_tier = set()  # as the router knows
+
+    def new_tokens(self, row, at):
+        """The prompt tokens that would not hit: a block of the tier counts three quarters of one of the cache."""
+        size, known = self.case["block_size"], self.cached if self.end is not None else self.scheduler.pool.copies
+        names = row["ids"][: row["tokens"] // size]
+        hits = next((place for place, name in enumerate(names) if name not in known), len(names))
+        below = next((place for place, name in enumerate(names[hits:]) if name not in self.in_tier), len(names) - hits)
+        return row["tokens"] - int((hits + 0.75 * below) * size + 0.5)
+
+    def tell(self):
+        """The router learns what the tier has stored and evicted."""
+        news = self.scheduler.tier.news[self.scheduler.client]
+        for name, present in news:
+            (self.in_tier.add if present else self.in_tier.discard)(name)
+        news.clear()
 
     def begin(self, now, requests):
         """Plan a step; True if that did something."""
@@ -469,10 +498,14 @@ class Worker(Plain):
                 requests[live.row][4] = now
         self.end = None
         self.scheduler.step_ends(now)
+        self.tell()
 
 
-def serve(case, seed=0):
-    """Each request's worker, cached tokens, begin, first token, end, preemptions and tokens from the tier."""
+def serve(case, seed=0, winner=None):
+    """Each request's worker, cached tokens, begin, first token, end, preemptions and tokens from the tier.
+
+    `winner` has the worker that wins each request's tie.
+    """
     rows, size, count, host = case["requests"], case["block_size"], case["workers"], case["host"]
     shared = host["scope"] == "cluster"
     pool = Tier(host, case["order"], count) if shared else None
@@ -498,6 +531,7 @@ def serve(case, seed=0):
                         tier, client = worker.scheduler.tier, worker.scheduler.client
                         if worker.end is None and tier.next_deadline(client) <= now:
                             worker.scheduler.take_ended(now)
+                            worker.tell()
                             settled = changed = True
                 for worker in sorted((w for w in workers if w.end is not None), key=lambda one: one.end):
                     if worker.end <= now:
@@ -509,7 +543,8 @@ def serve(case, seed=0):
                 if case["router"] == "dynamo":
                     costs = [worker.cost(row, now, requests) for worker in workers]
                     draws = [mix((seed + mix(arrived * count + i + 1)) & MASK) for i in range(count)]
-                    chosen = min(range(count), key=lambda i: (costs[i], draws[i]))
+                    wins = [winner is None or i != winner[arrived] for i in range(count)]
+                    chosen = min(range(count), key=lambda i: (costs[i], wins[i], draws[i]))
                 worker = workers[chosen]
                 full, blocks = row["tokens"] // size, (row["tokens"] + row["output"]) // size
                 hashes = [*row["ids"][:full], *((arrived, block) for block in range(full, blocks))]
@@ -517,6 +552,8 @@ def serve(case, seed=0):
                 live = TierLive(arrived, row["tokens"], row["output"], hashes, 0, row["arrival"])
                 live.keys = row["ids"][:full]
                 worker.scheduler.add(live)
+                if worker.end is None:
+                    worker.tell()
                 requests[arrived][0] = chosen
                 arrived += 1
                 changed = True
