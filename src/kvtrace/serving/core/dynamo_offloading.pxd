@@ -1,5 +1,6 @@
 from kvtrace.cache.core.blocks cimport PagedCache
 from kvtrace.serving.core.dynamo_tier cimport DynamoClient, DynamoTier, Transfer
+from kvtrace.serving.core.interleaved cimport InterleavedServing
 from kvtrace.serving.core.vllm cimport VllmInstance
 
 
@@ -23,6 +24,7 @@ cdef class DynamoTierInstance(VllmInstance):
     cdef double turn_at  # of an idle worker with requests: when it plans
     cdef bint in_step
     cdef bint stuck  # its last plan did nothing
+    cdef long long stuck_at  # changes of the tier then
     cdef bint behind  # blocks of a running request could not be stored yet
 
     cdef bint _ready(self) noexcept
@@ -39,3 +41,7 @@ cdef class DynamoTierInstance(VllmInstance):
     cdef int _order_store(self, Py_ssize_t row) except -1
     cdef int _touch_all(self, Py_ssize_t row) noexcept
     cdef long long _chunk_of(self, Py_ssize_t row) noexcept
+
+
+cdef class SharedTierServing(InterleavedServing):
+    pass

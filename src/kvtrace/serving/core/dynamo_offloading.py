@@ -12,7 +12,8 @@ import cython
 import numpy as np
 from cython.cimports.kvtrace.cache.core.blocks import NOTHING, PagedCache
 from cython.cimports.kvtrace.serving.core.dynamo_tier import ABSENT, LOAD, STORE, WRITING, DynamoClient, DynamoTier, Transfer
-from cython.cimports.kvtrace.serving.core.instance import Requests
+from cython.cimports.kvtrace.serving.core.instance import Instance, Requests
+from cython.cimports.kvtrace.serving.core.interleaved import InterleavedServing
 from cython.cimports.kvtrace.serving.core.vllm import VllmInstance
 
 from kvtrace._base.errors import UsageError
@@ -23,10 +24,18 @@ LOADING = cython.declare(cython.int, 1)
 ARRIVED = cython.declare(cython.int, 2)
 
 
+def stopped(requests):
+    """Why a simulation stops."""
+    return (
+        f"{requests:,} requests wait, and those that were loaded from the tier hold too many blocks for any of them to go "
+        "on. Dynamo's replay stops here too. Give the first tier more blocks."
+    )
+
+
 class DynamoTierInstance(VllmInstance):
     """A worker with a tier. `now` is when its step ends, or when it did something last.
 
-    With a tier that workers share, run the workers in the order of their turns (`InterleavedServing`).
+    With a tier that workers share, run them with `SharedTierServing`.
     """
 
     def __init__(self, engine: PagedCache, requests: Requests, cost, limits, log=False):
@@ -40,7 +49,7 @@ class DynamoTierInstance(VllmInstance):
         self.readers = [None] * engine.queue.capacity
         self.before, self.loaded, self.footprint, self.offered = np.zeros((4, rows), dtype=np.int32)
         self.planned = np.zeros(rows, dtype=np.int64)
-        self.plans, self.not_before, self.turn_at = 0, 0, 0
+        self.plans, self.not_before, self.turn_at, self.stuck_at = 0, 0, 0, 0
         self.in_step = self.stuck = self.behind = False
 
     def active(self):
@@ -58,22 +67,25 @@ class DynamoTierInstance(VllmInstance):
 
     def _ready(self):
         """Whether the worker can plan a step."""
-        return not self.stuck and (self.count > 0 or len(self.waiting) > 0 or len(self.held) > self.sleeping)
+        if self.stuck and not (self.tier.shared and self.tier.changes != self.stuck_at):
+            return False
+        return self.count > 0 or len(self.waiting) > 0 or len(self.held) > self.sleeping
 
     def next_turn(self):
         if self.in_step:
             return self.now
         if self._ready():
-            return max(self.now, self.turn_at)
+            return max(max(self.now, self.turn_at), self.tier.now if self.stuck else 0)
         return self.client.next_deadline()
 
     def run(self, until):
+        changes: cython.longlong
         self.until = until
         while self.next_turn() < self.until:
             self._begin_turn()
-            self.tier.touched = False
+            changes = self.tier.changes
             self._turn(self.next_turn())
-            if self.tier.shared and self.tier.touched:  # other workers may look at the tier now
+            if self.tier.shared and self.tier.changes != changes:  # other workers may look at the tier now
                 self.until = min(self.until, self.now)
             self._report_counts()
         return 0
@@ -131,11 +143,9 @@ class DynamoTierInstance(VllmInstance):
             if self.not_before > self.now:
                 self.now = self.paged.step_ends = self.not_before
                 self.in_step = True
-            elif self.stuck and self.blocked and pending == 0:
-                raise UsageError(
-                    f"{self.active():,} requests wait, and those that were loaded from the tier hold too many blocks for "
-                    "any of them to go on. Dynamo's replay stops here too. Give the first tier more blocks."
-                )
+            elif self.stuck and self.blocked and pending == 0 and not self.tier.shared:
+                raise UsageError(stopped(self.active()))
+            self.stuck_at = self.tier.changes
             return 0
         self._advance_parts(first, last)
         self.behind = False
@@ -149,7 +159,8 @@ class DynamoTierInstance(VllmInstance):
         self._note_state(begin)
         self.steps += 1
         self.busy += seconds
-        self.client.hear_until(begin)
+        if self.decoding:  # it has taken several steps, each of which ended with news
+            self.client.hear_until(begin)
         self.now = self.paged.step_ends = max(begin, self.not_before) + seconds
         self.in_step = True
         return self._learn(self.now, first, last)
@@ -447,3 +458,16 @@ class DynamoTierInstance(VllmInstance):
             self._touch_all(row)
         self.offered[row] = end
         return 0
+
+
+class SharedTierServing(InterleavedServing):
+    """Workers that share a tier."""
+
+    def close(self):
+        """Run all workers until no request is left, then self-check each cache."""
+        instance: Instance
+        self.run_until(NEVER)
+        for instance in self.instances:
+            if instance.active():
+                raise UsageError(stopped(instance.active()))
+        InterleavedServing.close(self)

@@ -43,7 +43,7 @@ cdef class DynamoTier:
     cdef list jobs  # transfers under way, in the order in which they were submitted
     cdef long long numbers
     cdef readonly long long epoch  # transfers that have ended
-    cdef readonly bint touched  # transfers were submitted or have ended since this was cleared
+    cdef readonly long long changes  # to blocks and transfers
     cdef bint watched
     cdef list news  # (seconds, block, whether it can be found now), for routers
 

@@ -40,7 +40,7 @@ class DynamoTier:
         self.next, self.previous = np.full((2, blocks + 1), NOBODY, dtype=np.int32)
         self.next[blocks] = self.previous[blocks] = blocks
         self.size = self.evictions = self.numbers = self.epoch = 0
-        self.offers, self.now, self.touched, self.watched = 0, 0, False, False
+        self.offers, self.now, self.changes, self.watched = 0, 0, 0, False
         self.jobs, self.news = [], []
         self.clients = [DynamoClient(self, number, rows) for number in range(count)]
 
@@ -93,6 +93,7 @@ class DynamoTier:
             self.state[block] = ABSENT
             self._leave(block)
         self.tell(victims, False, self.now)
+        self.changes += 1
         self.size += len(missing) - len(victims)
         self.evictions += len(victims)
         for item in missing:
@@ -207,7 +208,7 @@ class DynamoTier:
     def _submit(self, transfer, at):
         ready: cython.double = at + self.latency
         count: cython.Py_ssize_t = len(transfer.names)
-        self.touched = True
+        self.changes += 1
         if self.shared:
             transfer.ready, transfer.left = max(ready, self.now), count
         else:
@@ -236,7 +237,7 @@ class DynamoTier:
         block: cython.int
         idle: list = []
         self.epoch += 1
-        self.touched = True
+        self.changes += 1
         if transfer.kind == STORE:
             for item in transfer.names:
                 block = item
