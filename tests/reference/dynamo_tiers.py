@@ -1,4 +1,4 @@
-"""Dynamo's offline replay with a tier below its workers' caches, in plain Python: a tier of each, or one that they share.
+"""Dynamo's offline replay with a tier below its workers' caches, in plain Python: of each one, or one that all share.
 
 `serve(case)` takes the cases of `tests.serving.scheduler_cases.dynamo_tier_case` with a cost (`DynamoCost().terms`),
 and returns for each request its worker, cached tokens, begin, first token, end, preemptions, and tokens from the tier.
@@ -110,7 +110,10 @@ class Tier:
 
     def seconds(self, kind):
         """Seconds a block takes on a worker's own link, and on the link that all share."""
-        return [self.host["store_s" if kind == STORE else "fetch_s"], self.host.get("shared_store_s" if kind == STORE else "shared_fetch_s", 0.0)]
+        return [
+            self.host["store_s" if kind == STORE else "fetch_s"],
+            self.host.get("shared_store_s" if kind == STORE else "shared_fetch_s", 0.0),
+        ]
 
     def submit(self, transfer, at):
         ready = at + self.host.get("latency_s", 0.0)
@@ -184,7 +187,9 @@ class Tier:
         """The transfers of a worker that have ended, and whether any has, also of another worker, since it looked."""
         self.move_to(now)
         if not self.shared:
-            for job in sorted((job for job in self.jobs if job.end <= now), key=lambda one: (one.end, one.kind, one.number)):
+            for job in sorted(
+                (job for job in self.jobs if job.end <= now), key=lambda one: (one.end, one.kind, one.number)
+            ):
                 self.jobs.remove(job)
                 self.finish(job)
         progressed, self.seen[client] = self.seen[client] != self.epoch, self.epoch
@@ -246,7 +251,10 @@ class TierScheduler(Scheduler):
         super().__init__(case)
         self.pool = Copies(case["capacity"])
         self.tier, self.client = tier, client
-        self.held, self.asleep = [], set()  # requests that the tier deferred, in order, and those that wait for a transfer
+        self.held, self.asleep = (
+            [],
+            set(),
+        )  # requests that the tier deferred, in order, and those that wait for a transfer
         self.loading = {}  # name -> the load of this worker that reads it
         self.reader = {}  # physical block -> the store that reads it
         self.not_before = 0.0

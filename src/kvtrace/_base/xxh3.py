@@ -174,9 +174,7 @@ def xxh3_64_of_repeated(words: np.ndarray, count: int, seed: int = 0) -> np.ndar
         return xxh3_64_of_pairs(pairs, pairs, seed, size)
 
     def mix16(place):
-        return _product(
-            pairs ^ _number(_u64(SECRET, place) + seed), pairs ^ _number(_u64(SECRET, place + 8) - seed)
-        )
+        return _product(pairs ^ _number(_u64(SECRET, place) + seed), pairs ^ _number(_u64(SECRET, place + 8) - seed))
 
     total = np.full(len(words), _number(size * P64[0]))
     if size <= 128:

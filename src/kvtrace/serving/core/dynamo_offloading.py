@@ -11,7 +11,14 @@ from heapq import heappop
 import cython
 import numpy as np
 from cython.cimports.kvtrace.cache.core.blocks import NOTHING, PagedCache
-from cython.cimports.kvtrace.serving.core.dynamo_tier import ABSENT, LOAD, STORE, WRITING, DynamoClient, DynamoTier, Transfer
+from cython.cimports.kvtrace.serving.core.dynamo_tier import (
+    ABSENT,
+    LOAD,
+    STORE,
+    WRITING,
+    DynamoTier,
+    Transfer,
+)
 from cython.cimports.kvtrace.serving.core.instance import Instance, Requests
 from cython.cimports.kvtrace.serving.core.interleaved import InterleavedServing
 from cython.cimports.kvtrace.serving.core.vllm import VllmInstance
@@ -27,8 +34,8 @@ ARRIVED = cython.declare(cython.int, 2)
 def stopped(requests):
     """Why a simulation stops."""
     return (
-        f"{requests:,} requests wait, and those that were loaded from the tier hold too many blocks for any of them to go "
-        "on. Dynamo's replay stops here too. Give the first tier more blocks."
+        f"{requests:,} requests wait, and those that were loaded from the tier hold too many blocks for any of them to "
+        "go on. Dynamo's replay stops here too. Give the first tier more blocks."
     )
 
 
@@ -289,7 +296,7 @@ class DynamoTierInstance(VllmInstance):
         taken: list = []
         if count <= 0:
             return 0
-        for k in range(count):
+        while len(taken) < count:
             blank += cache.queue.holds[cache.queue.next[cache.queue.capacity]] == NOTHING
             taken.append(cache.queue.take())
         for k in range(count):
@@ -366,7 +373,6 @@ class DynamoTierInstance(VllmInstance):
         cache: PagedCache = self.paged
         k: cython.int
         idle: cython.int = 0
-        physical: cython.int
         before: cython.double = self.not_before
         for k in range(hits):
             idle += cache.queue.pins[cache.queue.copy[cache.block_at(row, k)]] == 0
@@ -426,7 +432,8 @@ class DynamoTierInstance(VllmInstance):
         place: cython.int
         first: cython.int = self.offered[row]
         end: cython.int = cython.cast(
-            cython.int, min(min(self.requests.computed[row], self.requests.tokens[row]) // cache.block_size, cache.full[row])
+            cython.int,
+            min(min(self.requests.computed[row], self.requests.tokens[row]) // cache.block_size, cache.full[row]),
         )
         physical: cython.int
         begin: cython.longlong = cache.begin[row]

@@ -149,9 +149,9 @@ class DynamoTier:
                 job = item
                 event = self._event(job)
                 following = min(following, event)
-                paces.append((event, self._pace(job) if job.ready <= self.now else -1.0))
+                paces.append((job, event, self._pace(job) if job.ready <= self.now else -1.0))
             ended = []
-            for item, (event, pace) in zip(self.jobs, paces):
+            for item, event, pace in paces:
                 job = item
                 if pace < 0:
                     continue

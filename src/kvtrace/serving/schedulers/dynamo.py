@@ -144,8 +144,8 @@ class DynamoScheduler(Scheduler):
             raise UsageError(f"Tier {tier.name} must have at least 1 block.")
         if tier.scope == "host" or tier.policy not in (None, "lru") or tier.copies not in (None, "write-through"):
             raise UsageError(
-                f"Tier {tier.name}: Dynamo's tier belongs to a rank or to the cluster, copies write-through, and evicts "
-                "by lru. Leave out other words."
+                f"Tier {tier.name}: Dynamo's tier belongs to a rank or to the cluster, copies write-through, and "
+                "evicts by lru. Leave out other words."
             )
         return tier
 
