@@ -28,7 +28,7 @@ def replay(case):
             row_of(one["session_id"]), one["arrival_time_ms"], one["input_length"], one["output_length"],
             one["decode_worker_idx"], one["reused_input_tokens"], one["first_admit_ms"], one["first_token_ms"],
             one["terminal_time_ms"], one["readmission_count"], one["admission_history"][0]["reused_input_tokens"],
-            one["admission_history"][0]["host_reused_input_tokens"] or 0,
+            one["admission_history"][0].get("host_reused_input_tokens") or 0,
         ]
         for one in found.per_request
     ]  # fmt: skip
