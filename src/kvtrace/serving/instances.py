@@ -330,7 +330,7 @@ class InstanceGroup:
         if self.lockstep and self.instances > 1:
             built = self.scheduler.ranks(engines, requests, terms)
         else:
-            built = [self.scheduler.instance(engine, requests, terms, prefetch=self.prefetch) for engine in engines]
+            built = self.scheduler.workers(engines, requests, terms, prefetch=self.prefetch)
         if self.timelines:
             for instance in built:
                 instance.watch()

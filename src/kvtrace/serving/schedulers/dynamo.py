@@ -7,6 +7,7 @@ token, end and preemptions (tests/clients/test_dynamo_times.py, tests/vectors). 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any, ClassVar, Self
@@ -75,12 +76,35 @@ class DynamoScheduler(Scheduler):
     # seconds per block on the link of each worker to a tier that all share; the tier has those of the common link
     worker_fetch_seconds: float = 0.0
     worker_store_seconds: float = 0.0
+    aic_nextn: int = 0  # tokens that multi-token prediction drafts in a step
+    aic_nextn_accept_rates: str = "0.85:0.3"  # of each drafted token if those before it were accepted; others: 0
+    aic_mtp_seed: int = 42  # of the draws
 
     def __post_init__(self) -> None:
         if self.max_num_batched_tokens < 1 or self.max_num_seqs < 1:
             raise UsageError("max_num_batched_tokens and max_num_seqs must be at least 1.")
         if min(self.worker_fetch_seconds, self.worker_store_seconds) < 0:
             raise UsageError("worker_fetch_seconds and worker_store_seconds must be at least 0.")
+        if not 0 <= self.aic_nextn <= MOST_DRAFTED or self.aic_mtp_seed < 0:
+            raise UsageError(f"aic_nextn must be from 0 to {MOST_DRAFTED}, and aic_mtp_seed at least 0.")
+        self.accept_rates  # a wrong text is refused here
+
+    @property
+    def accept_rates(self) -> list[float]:
+        """The acceptance rate of each drafted token; UsageError if the text does not have rates from 0 to 1.
+
+        >>> DynamoScheduler(aic_nextn=3).accept_rates
+        [0.85, 0.3, 0.0]
+        """
+        try:
+            rates = [float(rate) for rate in re.split("[:,]", self.aic_nextn_accept_rates)]
+        except ValueError:
+            rates = [-1.0]
+        if not all(0 <= rate <= 1 for rate in rates):
+            raise UsageError(
+                f"{self.aic_nextn_accept_rates!r} is not a list of rates from 0 to 1. Example: 0.85:0.3."
+            )
+        return (rates + [0.0] * self.aic_nextn)[: self.aic_nextn]
 
     @property
     def limits(self) -> BatchLimits:
@@ -108,6 +132,12 @@ class DynamoScheduler(Scheduler):
         """The tokens of each prompt and output, at least one of each."""
         return self.as_vllm.lengths(trace)
 
+    def needs(self, demand: BlockDemand, setting: Setting) -> np.ndarray:
+        """The most blocks that a request holds. With multi-token prediction, also for its last token."""
+        if not self.aic_nextn:
+            return demand.max_blocks
+        return -(-np.sum(self.lengths(demand.trace), axis=0) // demand.trace.block_size)
+
     def engine(self, setting: Setting, demand: BlockDemand, tiers: Sequence[Tier]) -> Any:
         """vLLM's cache, which gives out blocks one by one."""
         return self.engines(setting, demand, tiers, 1, 1)[0]
@@ -121,6 +151,8 @@ class DynamoScheduler(Scheduler):
         caches = [self.as_vllm.engine(setting, demand, ()) for _ in range(instances)]
         if not tiers:
             return caches
+        if self.aic_nextn:
+            raise UsageError("Dynamo's replay has no lower tiers with multi-token prediction. Leave out one of them.")
         tier, order, rows = self._one_tier(tiers), hash_ranks(demand), len(demand.full)
         fetch_seconds = tier.fetch_seconds
         link = (fetch_seconds if tier.store_seconds is None else tier.store_seconds, fetch_seconds)
@@ -157,7 +189,22 @@ class DynamoScheduler(Scheduler):
             return self.as_vllm.instance(engine, requests, cost, prefetch=prefetch, log=log)
         return DynamoTierInstance(engine, requests, cost, self.as_vllm._limits(engine), log)
 
+    def workers(self, engines: Sequence[Any], requests: Any, cost: dict[str, float], *, prefetch: bool) -> list[Any]:
+        """The workers with these caches; with multi-token prediction, each has draws of its own."""
+        from ..core.dynamo_mtp import DynamoMtpInstance
 
+        if not self.aic_nextn:
+            return super().workers(engines, requests, cost, prefetch=prefetch)
+        if not cost.get("is_polynomial"):
+            raise UsageError("aic_nextn has the step times of Dynamo's replay alone. Leave out --gpu, or aic_nextn.")
+        limits, rates, seed = self.as_vllm._limits(engines[0]), self.accept_rates, self.aic_mtp_seed
+        return [
+            DynamoMtpInstance(engine, requests, cost, limits, rates, seed + number)
+            for number, engine in enumerate(engines)
+        ]
+
+
+MOST_DRAFTED = 5  # tokens
 HASH_SEED = 1337  # Dynamo's
 
 
