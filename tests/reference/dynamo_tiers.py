@@ -377,6 +377,12 @@ class TierScheduler(Scheduler):
             self.held.append(live)
         self.asleep.add(live)
 
+    def lacks(self, live, hits, tokens):
+        """Whether blocks for so many tokens do not fit."""
+        found = [] if live.load else self.pool.hits(live.hashes[:hits])
+        idle = sum(self.pool.pins[block] == 0 for block in found)
+        return self.blocks_of(tokens) - max(hits, len(live.blocks)) + idle > len(self.pool.free)
+
     def reserved(self, planned):
         """Blocks that prompts in progress and loads still need."""
         blocks = 0
@@ -415,6 +421,15 @@ class TierScheduler(Scheduler):
                 self.defer(live)
                 continue
             chunk = min(live.tokens - computed, budget)
+            while self.running and self.lacks(live, computed // self.size, computed + chunk):
+                victim = self.running.pop()  # what the admission counts may be pinned in blocks that do not hit
+                undone = [part for part in parts if part[0] is victim]
+                parts = [part for part in parts if part[0] is not victim]
+                budget += sum(part[2] for part in undone)
+                self.preempt(victim)
+                preempted.append(victim)
+            if self.lacks(live, computed // self.size, computed + chunk):
+                break
             self.leave(live)
             if not live.load:
                 self.start(live, self.pool.hits(live.hashes[: computed // self.size]), computed)

@@ -34,6 +34,7 @@ cdef class DynamoTierInstance(VllmInstance):
     cdef Py_ssize_t _next_waiting(self) except? -2
     cdef int _leave_queue(self, Py_ssize_t row) except -1
     cdef int _defer(self, Py_ssize_t row) except -1
+    cdef bint _make_space(self, Py_ssize_t row, int hits, long long end, long long* budget) except -1
     cdef list _look_up(self, Py_ssize_t row, int hits)
     cdef bint _start_load(self, Py_ssize_t row, int hits, list names) except -1
     cdef long long _reserved(self) except -1

@@ -186,7 +186,7 @@ class DynamoTierInstance(VllmInstance):
         has: cython.longlong
         room: cython.longlong
         self.blocked = False
-        while budget[0] > 0 and self.count < self.limits.requests:
+        while budget[0] > 0 and self.count < self.limits.requests and not self.preempted:
             row = self._next_waiting()
             if row == NOBODY:
                 break
@@ -221,20 +221,24 @@ class DynamoTierInstance(VllmInstance):
                 self._defer(row)
                 continue
             chunk = min(goal - computed, budget[0])
+            hits = cython.cast(cython.int, computed // cache.block_size)
+            if not self._make_space(row, hits, computed + chunk, budget):
+                self.blocked = True
+                break
             self._leave_queue(row)
             if self.stage[row] == 0:
-                cache.start_with(row, cython.cast(cython.int, computed // cache.block_size))
+                cache.start_with(row, hits)
             requests.computed[row] = computed
             if requests.preempted[row]:
                 requests.recomputed[row] += goal - computed
             else:
                 requests.started[row] = self.now
                 requests.cached[row] = computed
-                cache.hit[row] = cython.cast(cython.int, computed // cache.block_size)
+                cache.hit[row] = hits
                 if self.stage[row]:
                     self.client.hits[row] = max(0, cache.hit[row] - self.before[row])
             if self.stage[row]:
-                self.offered[row] = cython.cast(cython.int, computed // cache.block_size)
+                self.offered[row] = hits
                 self.stage[row] = 0
             self.prefill -= min(computed, requests.tokens[row])
             self.running[self.count] = cython.cast(cython.int, row)
@@ -242,6 +246,22 @@ class DynamoTierInstance(VllmInstance):
             self._schedule(row, chunk)
             budget[0] -= chunk
         return 0
+
+    def _make_space(self, row, hits, end, budget):
+        """Preempt requests until the blocks of a prompt fit: what its admission counts may be pinned elsewhere."""
+        cache: PagedCache = self.paged
+        k: cython.int
+        idle: cython.int
+        while True:
+            idle = 0
+            if self.stage[row] == 0:
+                for k in range(hits):
+                    idle += cache.queue.pins[cache.queue.copy[cache.block_at(row, k)]] == 0
+            if cache.blocks_of(end) - max(hits, cache.count[row]) + idle <= cache.queue.free:
+                return True
+            if self.count == 0:
+                return False
+            self._preempt(self.running[self.count - 1], budget)
 
     def _schedule(self, row, chunk):
         self._take_blocks(row, self.paged.blocks_of(self.requests.computed[row] + chunk))
