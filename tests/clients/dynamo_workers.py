@@ -3,7 +3,7 @@
 A case says path, block_size, engine (fields of its mocked engine) and settings (arguments of run_mocker_trace_replay).
 Prints, a case a line: the version, the summary, and of each request its row where that is known (else -1), arrival,
 input_length, output_length, worker, reused tokens, admission, first token and end (ms), readmissions, and the tokens
-reused at the first admission.
+reused at the first admission, and those of them that came from the tier below.
 
 A case with `prefill` and `decode` in place of `engine` has workers of both kinds. Of each request it prints row,
 arrival, input_length and output_length, its prefill and its decode worker, the tokens reused at its first admission
@@ -54,6 +54,7 @@ def aggregated(one):
     return [
         one["decode_worker_idx"], one["reused_input_tokens"], one["first_admit_ms"], one["first_token_ms"],
         one["terminal_time_ms"], one["readmission_count"], one["admission_history"][0]["reused_input_tokens"],
+        one["admission_history"][0].get("host_reused_input_tokens") or 0,
     ]  # fmt: skip
 
 

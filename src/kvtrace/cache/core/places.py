@@ -192,8 +192,12 @@ class Places:
         self.peers = np.ascontiguousarray(peers, dtype=np.int8)
         self.tiers, self.has_peers = len(own), bool(np.any(peers))
         # whether a hit is all that there is to know: one tier of blocks that is written through
-        self.plain = self.tiers == 1 and not self.has_peers and all(
-            cython.cast(Place, place).copies == THROUGH and cython.cast(Place, place).chunk == 1 for place in places
+        self.plain = (
+            self.tiers == 1
+            and not self.has_peers
+            and all(
+                cython.cast(Place, place).copies == THROUGH and cython.cast(Place, place).chunk == 1 for place in places
+            )
         )
         self.hit = np.zeros(rows, dtype=np.int32)
         self.tier_hit = np.zeros((len(own), rows), dtype=np.int32)

@@ -79,6 +79,10 @@ class Scheduler(ABC):
     def instance(self, engine: Any, requests: Any, cost: dict[str, float], *, prefetch: bool) -> Any:
         """The compiled instance with this cache."""
 
+    def workers(self, engines: Sequence[Any], requests: Any, cost: dict[str, float], *, prefetch: bool) -> list[Any]:
+        """The compiled instances with these caches, which step by themselves."""
+        return [self.instance(engine, requests, cost, prefetch=prefetch) for engine in engines]
+
     def ranks(self, engines: Sequence[Any], requests: Any, cost: dict[str, float], *, log: bool = False) -> list[Any]:
         """The compiled instances with these caches, which begin and end their steps together. With `log` they record
         them. UsageError if the engine has no such ranks.
