@@ -26,6 +26,11 @@ STOPS = ("effect-free zero-duration pass", "Failed to find block", "failed to ap
 
 def engine_of(case):
     """The fields of its mocked engine."""
+    return {"num_gpu_blocks": case["capacity"], **case["settings"], **(tier_of(case) if "host" in case else {})}
+
+
+def tier_of(case):
+    """Those of its tier."""
     host, block = case["host"], TOKEN_BYTES * case["block_size"]
 
     def gbps(seconds):
@@ -41,18 +46,17 @@ def engine_of(case):
             "shared_h2d_bandwidth_gbps": gbps(host["shared_fetch_s"]),
             "shared_d2h_bandwidth_gbps": gbps(host["shared_store_s"]), "kv_layout_id": "one",
         }  # fmt: skip
-    more = {"native_host_offload": offload, "kv_cache_bytes_per_token": TOKEN_BYTES}
-    return {"num_gpu_blocks": case["capacity"], **more, **case["settings"]}
+    return {"native_host_offload": offload, "kv_cache_bytes_per_token": TOKEN_BYTES}
 
 
-def replayed(case, folder):
+def replayed(case, folder, **fields):
     """Its version, and the rows of the requests as in `served`; None if the replay stops by itself."""
     trace, path = trace_of(case), folder / f"{len(list(folder.iterdir()))}.jsonl"
     clients.write(trace, path, "dynamo")
     router = "kv_router" if case["router"] == "dynamo" else "round_robin"
     settings = {"num_workers": case["workers"], "router_mode": router}
     try:
-        (seen,) = replay(trace, [{"path": str(path), "engine": engine_of(case), "settings": settings}])
+        (seen,) = replay(trace, [{"path": str(path), "engine": engine_of(case) | fields, "settings": settings}])
     except AssertionError as stopped:
         assert any(reason in str(stopped) for reason in STOPS), stopped
         return "", None

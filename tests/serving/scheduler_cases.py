@@ -212,9 +212,21 @@ def dynamo_tier_case(rng):
     return case | {"host": host, "order": ranks.tolist()}
 
 
+def dynamo_mtp_case(rng):
+    """A dynamo_case with multi-token prediction: the acceptance rates of its drafted tokens, and its seed."""
+    case = dynamo_case(rng)
+    rates = [rng.choice([0.0, 0.3, 0.6, 0.85, 0.95, 1.0]) for _ in range(rng.choice([1, 1, 2, 3, 5]))]
+    capacity = case["capacity"] + rng.choice([1, 1, 2, 5])  # room for drafted tokens
+    return case | {"capacity": capacity, "mtp": {"rates": rates, "seed": rng.choice([42, 0, 7])}}
+
+
 def dynamo_tiers_of(case):
     """The scheduler and the tiers of a case; the links of a shared tier are those of each worker and a common one."""
     host, scheduler = case.get("host"), DynamoScheduler(**case["settings"])
+    if "mtp" in case:
+        rates, seed = case["mtp"]["rates"], case["mtp"]["seed"]
+        text = ":".join(map(str, rates))
+        scheduler = replace(scheduler, aic_nextn=len(rates), aic_nextn_accept_rates=text, aic_mtp_seed=seed)
     if host is None:
         return scheduler, ()
     fetch_s, store_s = host["fetch_s"], host["store_s"]

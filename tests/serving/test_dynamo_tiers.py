@@ -34,19 +34,21 @@ def served(trace, case, winner=None):
     scheduler, tiers = dynamo_tiers_of(case)
     setting = scheduler.setting_of(Setting(case["capacity"], engine="dynamo"))
     demand = block_demand(trace, *setting.demand_options)
-    requests = Requests(trace.timestamp / 1000, *scheduler.lengths(trace), demand.max_blocks)
+    requests = Requests(trace.timestamp / 1000, *scheduler.lengths(trace), scheduler.needs(demand, setting))
     caches = scheduler.engines(setting, demand, tiers, case["workers"], 1)
     terms = DynamoCost().terms(case["capacity"] * trace.block_size)
-    instances = [scheduler.instance(cache, requests, terms, prefetch=True) for cache in caches]
+    instances = scheduler.workers(caches, requests, terms, prefetch=True)
     if case["router"] == "dynamo":
         chooser = DynamoRouter(caches, requests, demand.blocks, trace.block_size, 0, winner)
     else:
         chooser = make_router(trace, "round-robin", caches)
-    kind = SharedTierServing if case["host"]["scope"] == "cluster" else Serving
+    shared = any(tier.scope == "cluster" for tier in tiers)
+    kind = SharedTierServing if shared else Serving
     run = kind(instances, chooser, requests, case["capacity"])
     run.advance(len(trace))
     run.close()
-    loaded = sum(cache.tier_hits[0] for cache in caches) * trace.block_size
+    hits = [cache.tier_hits[0] for cache in caches] if tiers else [np.zeros(len(trace), dtype=int)]
+    loaded = sum(hits) * trace.block_size
     return np.array([*(requests.outcomes[name] for name in NAMES), loaded], dtype=float).T
 
 

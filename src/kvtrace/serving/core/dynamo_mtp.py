@@ -1,7 +1,7 @@
 """Dynamo's mocked worker with multi-token prediction (ai-dynamo-runtime 1.6.1): several tokens of a request in a step.
 
-A step takes blocks for all drafted tokens, and gives back those that it does not use. Which tokens are accepted is drawn
-as in the replay. Twin: tests/reference/dynamo_mtp.py.
+A step takes blocks for all drafted tokens, and gives back those that it does not use. Accepted tokens are drawn as in
+the replay. Twin: tests/reference/dynamo_mtp.py.
 """
 
 from heapq import heappop
@@ -54,10 +54,9 @@ class Draws:
     def _fill(self):
         """Compute 16 words."""
         i: cython.int
-        turn: cython.int
         for i in range(16):
             self.words[i] = self.start[i]
-        for turn in range(6):
+        for _ in range(6):
             for i in range(4):
                 self._quarter(i, 4 + i, 8 + i, 12 + i)
             for i in range(4):

@@ -92,13 +92,12 @@ class DynamoScheduler(Scheduler):
             raise UsageError("worker_fetch_seconds and worker_store_seconds must be at least 0.")
         if not 0 <= self.aic_nextn <= MOST_DRAFTED or self.aic_mtp_seed < 0:
             raise UsageError(f"aic_nextn must be from 0 to {MOST_DRAFTED}, and aic_mtp_seed at least 0.")
-        self.accept_rates  # a wrong text is refused here
+        self.accept_rates()  # a wrong text is refused here
 
-    @property
     def accept_rates(self) -> list[float]:
         """The acceptance rate of each drafted token; UsageError if the text does not have rates from 0 to 1.
 
-        >>> DynamoScheduler(aic_nextn=3).accept_rates
+        >>> DynamoScheduler(aic_nextn=3).accept_rates()
         [0.85, 0.3, 0.0]
         """
         try:
@@ -106,9 +105,7 @@ class DynamoScheduler(Scheduler):
         except ValueError:
             rates = [-1.0]
         if not all(0 <= rate <= 1 for rate in rates):
-            raise UsageError(
-                f"{self.aic_nextn_accept_rates!r} is not a list of rates from 0 to 1. Example: 0.85:0.3."
-            )
+            raise UsageError(f"{self.aic_nextn_accept_rates!r} is not a list of rates from 0 to 1. Example: 0.85:0.3.")
         return (rates + [0.0] * self.aic_nextn)[: self.aic_nextn]
 
     @property
@@ -202,7 +199,7 @@ class DynamoScheduler(Scheduler):
             return super().workers(engines, requests, cost, prefetch=prefetch)
         if not cost.get("is_polynomial"):
             raise UsageError("aic_nextn has the step times of Dynamo's replay alone. Leave out --gpu, or aic_nextn.")
-        limits, rates, seed = self.as_vllm._limits(engines[0]), self.accept_rates, self.aic_mtp_seed
+        limits, rates, seed = self.as_vllm._limits(engines[0]), self.accept_rates(), self.aic_mtp_seed
         return [
             DynamoMtpInstance(engine, requests, cost, limits, rates, seed + number)
             for number, engine in enumerate(engines)
