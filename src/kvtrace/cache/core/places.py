@@ -3,9 +3,10 @@
 import cython
 import numpy as np
 from cython.cimports.kvtrace.cache.core.engine import Engine
-from cython.cimports.kvtrace.cache.core.pool import ABSENT, Pool
+from cython.cimports.kvtrace.cache.core.pool import ABSENT, FAR, LARGE, NEAR, Pool
 from cython.cimports.kvtrace.cache.policies.base import Context, Policy
 from cython.cimports.kvtrace.cache.policies.classic import LRU
+from cython.cimports.kvtrace.cache.structures.fetch import fetch
 
 from kvtrace._base.errors import KvtraceError, UsageError
 
@@ -30,6 +31,7 @@ class Place:
         self.state = np.zeros(policy.context.blocks, dtype=np.int8)
         self.below = None
         self.last_unit, self.last_row = -1, -1
+        self.fetches = policy.context.blocks > LARGE and not policy.needs_lock
         self.is_lru = type(policy) is LRU and chunk == 1
 
     def self_check(self):
@@ -108,8 +110,8 @@ class Place:
         self.last_unit, self.last_row = unit, -1
         return new
 
-    def pass_through(self, path):
-        """Use the blocks of a path that are here, and store the others: the verbs of a path, faster, with LRU.
+    def pass_through(self, ids, start, stop):
+        """Use the blocks ids[start : stop] of a path that are here, and store the others: the verbs of a path, faster, with LRU.
 
         LRU's order depends on the last use alone, so its blocks need no `use` before their release; one that turns out
         to be the victim is moved to the end.
@@ -118,20 +120,20 @@ class Place:
         block: cython.int
         missing: cython.longlong = 0
         room: cython.longlong
-        for at in range(path.shape[0]):
-            if self.state[path[at]] == GONE:
+        for at in range(start, stop):
+            if self.state[ids[at]] == GONE:
                 missing += 1
             else:
-                self.state[path[at]] = HELD
-        room = self.capacity - (path.shape[0] - missing)  # for the missing ones, root first
+                self.state[ids[at]] = HELD
+        room = self.capacity - (stop - start - missing)  # for the missing ones, root first
         while self.size + min(missing, room) > self.capacity:
             block = self.policy.victim()
             if self.state[block] == HELD:
                 self.policy.hit_idle(block)
             else:
                 self._evict()
-        for at in range(path.shape[0] - 1, -1, -1):
-            block = path[at]
+        for at in range(stop - 1, start - 1, -1):
+            block = ids[at]
             if self.state[block] != GONE:
                 self.state[block] = IDLE
                 self.policy.hit_idle(block)
@@ -147,7 +149,12 @@ class Place:
         return 0
 
     def _evict(self):
-        unit: cython.int = self.policy.victim()
+        unit: cython.int
+        if self.fetches:
+            unit = self.policy.likely_victim()
+            if unit >= 0:
+                fetch(cython.address(self.state[unit]))
+        unit = self.policy.victim()
         if unit < 0 or unit >= self.state.shape[0] or self.state[unit] != IDLE:
             with cython.gil:
                 raise UsageError(
@@ -256,15 +263,18 @@ class Places:
         """Find the source of each block of the run that hits, and use it; returns the length of the run."""
         at: cython.int = 0
         limit: cython.int = engine.limit[row]
-        k: cython.int = 0
+        k: cython.int
         hits: cython.int = 0
         block: cython.int
         start: cython.Py_ssize_t = self.start[row]
         pool: Pool = engine if isinstance(engine, Pool) else None  # other engines use their leading blocks alone
         nearest: Place = self.places[self.own[0, i]] if self.plain else None
+        if nearest is not None and nearest.fetches:
+            self._fetch(nearest, pool, start, start + self.full[row])
         if pool is None:
             at = engine.peek(row)
-            self.source[:at] = FIRST
+            for k in range(at):
+                self.source[k] = FIRST
         while at < limit:
             block = self.ids[start + at]
             if pool is not None and pool.pins[block] != ABSENT:
@@ -279,9 +289,19 @@ class Places:
                     break
             at += 1
         if nearest is not None:
-            self.tier_hit[k, row] = hits
+            self.tier_hit[0, row] = hits
             nearest.loaded += hits
         return at
+
+    def _fetch(self, place: Place, pool: Pool, start, stop):
+        """Prefetch the state of as many upcoming blocks as this request has, as a pool does."""
+        at: cython.Py_ssize_t
+        for at in range(start + FAR, min(stop + FAR, self.ids.shape[0])):
+            if pool is not None:
+                fetch(cython.address(pool.pins[self.ids[at]]))
+            fetch(cython.address(place.state[self.ids[at]]))
+            place.policy.prefetch(self.ids[at], self.ids[at - FAR + NEAR])
+        return 0
 
     def _source_of(self, i, row, at):
         """The nearest place that has a block of a request, whose unit is used now; FIRST if none has."""
@@ -355,7 +375,7 @@ class Places:
                 continue
             if place.copies == THROUGH:
                 if place.is_lru and blocks == self.full[row]:
-                    place.pass_through(self.ids[self.start[row] : self.start[row] + blocks])
+                    place.pass_through(self.ids, self.start[row], self.start[row] + blocks)
                     continue
                 for at in range(0, blocks, place.chunk):
                     unit = self._unit(row, place.chunk, at, blocks)
