@@ -66,10 +66,13 @@ cdef class Places:
     cdef int[::1] source  # of the present request: block of its run -> number of its place
     cdef readonly bint follows
     cdef list live
+    cdef list engines  # all first tiers, if `elsewhere` is wanted, or None
+    cdef int[::1] elsewhere_hit
     cdef serve(self, int i, Py_ssize_t row, Engine engine)
     cdef ended(self, int i, Py_ssize_t row)
     cdef int _look_up(self, int i, Py_ssize_t row, Engine engine) except -1
     cdef int _source_of(self, int i, Py_ssize_t row, int at) except -2
+    cdef int _anywhere(self, Py_ssize_t row, int at) except -1
     cdef int _unit(self, Py_ssize_t row, int chunk, int at, int blocks) noexcept nogil
     cdef int _fetch(self, Place place, Pool pool, Py_ssize_t start, Py_ssize_t stop) except -1
     cdef _use_peers(self, int i, Py_ssize_t row, int run)

@@ -199,12 +199,17 @@ class Places:
         self.peers = np.ascontiguousarray(peers, dtype=np.int8)
         self.tiers, self.has_peers = len(own), bool(np.any(peers))
         # whether a hit is all that there is to know: one tier of blocks that is written through
-        self.plain = self.tiers == 1 and not self.has_peers and all(
-            cython.cast(Place, place).copies == THROUGH and cython.cast(Place, place).chunk == 1 for place in places
+        self.plain = (
+            self.tiers == 1
+            and not self.has_peers
+            and all(
+                cython.cast(Place, place).copies == THROUGH and cython.cast(Place, place).chunk == 1 for place in places
+            )
         )
         self.hit = np.zeros(rows, dtype=np.int32)
         self.tier_hit = np.zeros((len(own), rows), dtype=np.int32)
         self.source = np.zeros(max(1, int(np.asarray(demand.full).max(initial=0))), dtype=np.int32)
+        self.engines = None
         self.follows = any(cython.cast(Place, place).policy.follows_requests for place in self.places)
         self.live = [[] for _ in range(len(own[0]) if len(own) else 0)]  # if it follows: instance -> its live requests
 
@@ -217,6 +222,16 @@ class Places:
     def tier_hits(self):
         """Those that came from each tier below the first: an array of shape (tiers, requests)."""
         return np.asarray(self.tier_hit)
+
+    def watch(self, engines):
+        """Remember of each request how far tiers had its path that it could not reach; `engines` are all first ones."""
+        self.engines = list(engines)
+        self.elsewhere_hit = np.zeros(len(self.full), dtype=np.int32)
+
+    @property
+    def elsewhere(self):
+        """Leading blocks of each request that some tier had, of its instance or of others. Needs `watch`."""
+        return np.asarray(self.elsewhere_hit)
 
     def close(self):
         """Raise KvtraceError if a count is wrong."""
@@ -237,6 +252,8 @@ class Places:
             if place.policy.follows_requests:
                 place.policy.request_started(row)
         run = self._look_up(i, row, engine)
+        if self.engines is not None:
+            self.elsewhere_hit[row] = self._anywhere(row, run)
         if self.has_peers:
             self._use_peers(i, row, run)
         if not self.plain:
@@ -326,6 +343,27 @@ class Places:
                         place.peers_loaded += place.load(unit, row)
                         return p
         return FIRST
+
+    def _anywhere(self, row, at):
+        """How far any tier of any instance has the path of a request, whose first blocks hit."""
+        unit: cython.int
+        has: cython.bint = True
+        engine: Engine
+        pool: Pool
+        for engine in self.engines:
+            at = max(at, engine.peek(row))
+        while has and at < self.full[row]:
+            has = False
+            for engine in self.engines:
+                if isinstance(engine, Pool):
+                    pool = engine
+                    has = has or pool.pins[self.ids[self.start[row] + at]] != ABSENT
+            for item in self.places:
+                place: Place = item
+                unit = self._unit(row, place.chunk, at, self.full[row])
+                has = has or (unit >= 0 and place.state[unit] != GONE)
+            at += has
+        return at
 
     def _unit(self, row, chunk, at, blocks):
         """The unit with the block at a place of a path of so many blocks; -1 if its chunk is not whole."""
