@@ -111,7 +111,7 @@ class Place:
         return new
 
     def pass_through(self, ids, start, stop):
-        """Use the blocks ids[start : stop] of a path that are here, and store the others: the verbs of a path, faster, with LRU.
+        """Use the blocks ids[start : stop] of a path that are here, and store the others: with LRU, in one pass.
 
         LRU's order depends on the last use alone, so its blocks need no `use` before their release; one that turns out
         to be the victim is moved to the end.

@@ -1,6 +1,6 @@
 """One cause for each prompt token of a simulation: where a request's path of blocks stopped hitting, and why.
 
-A cause is the range between two depths: hits <= what the tiers of all instances hold <= what the same instance could hit
+A cause is the range between two depths: hits <= what tiers of all instances hold <= what the same instance could hit
 without eviction <= what one instance for all requests could hit <= what was computed before in the same isolation
 domain <= ... in any domain. Requests count in the order in which the engine looked them up.
 

@@ -257,8 +257,8 @@ def other_policies(baseline: Baseline) -> Iterator[Cure]:
 
 
 CURES = (
-    more_blocks, shared_tiers, sticky_routing, aware_routing, longer_ttl, smaller_blocks, merged_domains, other_policies,
-    one_after_another,
+    more_blocks, shared_tiers, sticky_routing, aware_routing, longer_ttl, smaller_blocks, merged_domains,
+    other_policies, one_after_another,
 )  # fmt: skip
 TOGETHER = "Do not add these figures up: two changes can make the same tokens hits."
 
