@@ -5,13 +5,13 @@ The pool is written through, as those of Mooncake and LMCache: its order is that
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ..._base.results import Described, column
+from ..._base.results import Described, DescribedResult, column, columns_of
 from ..._base.units import GIB, require_lists
 from ...cache.demand import block_demand, parse_schedule
 from ...cache.simulation import Setting, whole_blocks
@@ -28,6 +28,10 @@ if TYPE_CHECKING:
     from ..hardware.roofline import Roofline
 
 WINDOW_MS = 60_000.0  # of the busiest minute
+ASSUMES = (
+    "one pass, LRU, engine reference; the pool is written through; a fetch has its link for itself",
+    "pays above: what a size fetches, divided by the time in which one instance computes it, without queues",
+)
 
 
 def gigabytes(bytes_per_s: float) -> str:
@@ -62,8 +66,8 @@ class PoolPoint(Described):
     )
 
 
-@dataclass(frozen=True)
-class PoolCurve(Described):
+@dataclass(frozen=True, repr=False)
+class PoolCurve(DescribedResult):
     """The sizes of a pool below instances behind a router."""
 
     instances: int
@@ -75,10 +79,15 @@ class PoolCurve(Described):
     bandwidth: float | None = field(  # bytes a second to one instance, if it is known
         default=None, metadata=column(optional=True)
     )
-    assumes: tuple[str, ...] = (
-        "one pass, LRU, engine reference; the pool is written through; a fetch has its link for itself",
-        "pays above: what a size fetches, divided by the time in which one instance computes it, without queues",
-    )
+    assumes: list[str] = field(default_factory=lambda: list(ASSUMES))
+
+    def _headline(self) -> str:
+        most = max(self.rows, key=lambda row: row.block_hit_rate, default=None)
+        best = "" if most is None else f", {most.capacity:,} blocks: block_hit_rate={most.block_hit_rate:.4f}"
+        return f"a pool below {self.instances:,} instances of {self.first_capacity:,} blocks{best}"
+
+    def _columns(self) -> Mapping[str, Any]:
+        return columns_of(row.to_dict() for row in self.rows)
 
 
 def pool_curve(
