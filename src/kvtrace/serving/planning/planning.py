@@ -20,7 +20,7 @@ from ...analysis.curves import SHARES, HitCurve, hit_curve
 from ...cache.demand import check_mode
 from ...cache.simulation import simulate
 from ...cache.tiered import simulate_tiers
-from ...cache.tiers import TierCopies
+from ...cache.tiers import Tier
 from ...trace.domains import in_domains
 from ...trace.hits import count_hits, leading_tokens, unlimited_hits
 from ...trace.trace import Trace
@@ -310,10 +310,9 @@ def tiers(trace: Trace, planned: Planned, blocks: int | None = None) -> TiersPla
     if not target.own_tiers:
         return None
     blocks = planned.capacity(trace.block_size) if blocks is None else blocks
-    below = planned.lower_tiers(trace.block_size, blocks)
     copies = planned.scheduler.copies_to_tiers
-    beyond = [max(1, tier.capacity - blocks) if copies else tier.capacity for tier in below]
-    named = {tier.name: capacity for tier, capacity in zip(below, beyond, strict=True)}
+    beyond = _beyond(trace, planned, blocks)
+    below, named = [tier for tier, _ in beyond], {tier.name: capacity for tier, capacity in beyond}
     simulation = simulate_tiers(trace, {"hbm": blocks} | named)
     assert simulation.tier_hits is not None
     hits, references = simulation.tier_hits.sum(axis=1).tolist(), max(1, len(trace.hash_ids))
@@ -333,6 +332,13 @@ def tiers(trace: Trace, planned: Planned, blocks: int | None = None) -> TiersPla
     return TiersPlan(rows, float(roofline.break_even_bandwidth(trace.block_size)), assumes=[*how, *own_links])
 
 
+def _beyond(trace: Trace, planned: Planned, blocks: int) -> list[tuple[Tier, int]]:
+    """The tiers of an instance below its GPUs, and the blocks that each adds to those above it."""
+    copies = planned.scheduler.copies_to_tiers
+    below = planned.lower_tiers(trace.block_size, blocks)
+    return [(tier, max(1, tier.capacity - blocks) if copies else tier.capacity) for tier in below]
+
+
 POOL_SIZES = (0.0, 0.125, 0.25, 0.5, 1.0, 2.0)  # of the pool that the target names
 
 
@@ -343,18 +349,15 @@ def pool(trace: Trace, planned: Planned, best: RouterPlan) -> PoolCurve:
     router = best.router if best.router not in TIMED else "kv-aware"
     block_bytes = trace.block_size * roofline.model.kv_bytes_per_token
     blocks = planned.capacity(trace.block_size)
-    copies: TierCopies = "write-through" if planned.target.write_through else "on-eviction"
-    lower = [replace(tier, copies=copies) for tier in planned.lower_tiers(trace.block_size, blocks)]
+    lower = [  # exclusive ones of the capacity beyond those above: with LRU they hit as those with copies
+        replace(tier, capacity=capacity, copies="on-eviction") for tier, capacity in _beyond(trace, planned, blocks)
+    ]
     curve = pool_curve(
         trace, [int(share * size.size // block_bytes) for share in POOL_SIZES], instances=best.instances,
         first=blocks, router=router, lower=lower, roofline=roofline, bandwidth=size.bandwidth,
     )  # fmt: skip
-    blocks = int(size.size // block_bytes)
-    return replace(
-        curve,
-        planned=blocks,
-        assumes=(*curve.assumes, "the times and the number of instances are those without the pool"),
-    )
+    assumes = [*curve.assumes, "the times and the number of instances are those without the pool"]
+    return replace(curve, planned=int(size.size // block_bytes), assumes=assumes)
 
 
 def instances(
