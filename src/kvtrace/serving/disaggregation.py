@@ -92,6 +92,13 @@ class Disaggregation:
         ]  # fmt: skip
 
     @property
+    def workers(self) -> tuple[int, int]:
+        """The numbers of prefill and of decode workers; UsageError if there are none."""
+        if self.prefill_workers is None or self.decode_workers is None:
+            raise UsageError("--prefill-workers and --decode-workers need each other.")
+        return self.prefill_workers, self.decode_workers
+
+    @property
     def seconds_per_token(self) -> float:
         """Seconds to send the KV cache of a token; 0 without a bandwidth. UsageError if its bytes are not known."""
         if self.kv_transfer_bandwidth is None:

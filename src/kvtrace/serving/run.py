@@ -303,9 +303,9 @@ class Run:
         require_lists(**{name: value for name, value in lists.items() if value is not None})
         if self.loop is not None and not cost:
             raise UsageError("A closed loop is a simulation in time. Give a cost.")
-        if self.disaggregation is not None:
-            raise UsageError("--prefill-workers and --decode-workers are not simulated yet.")
-        routed = bool(instances.instances)
+        if self.disaggregation is not None and not cost:
+            raise UsageError("--prefill-workers is a simulation in time. Add --engine dynamo.")
+        routed = bool(instances.instances or self.disaggregation)
         if (instances.routers and not routed) or (cache.tiers and cost) or (instances.lower and not cost):
             raise UsageError("--router needs --instances. In time, the tiers are those below the capacity.")
         tiers = (*as_tiers(cache.tiers), *instances.lower)
@@ -360,10 +360,18 @@ class Run:
             "router": router, "router_seed": self.instances.router_seed, "instances": instances,
             "scheduler": (time.schedulers or {}).get(setting.engine), "tiers": self.instances.lower,
             "lockstep": self.instances.lockstep, "instances_per_host": self.instances.instances_per_host,
+            "disaggregation": self._transferring(),
         }  # fmt: skip
         how: dict[str, Any] = {"setting": setting, "on_progress": work.on_progress, **options}
         run = open_loop(trace, time.cost, **how) if loop is None else closed_loop(trace, time.cost, loop=loop, **how)
         return replace(run, unfitted=time.unfitted(setting.engine))
+
+    def _transferring(self) -> Disaggregation | None:
+        """The prefill and decode workers, with the bytes of a token by the model, if they are not given."""
+        apart = self.disaggregation
+        if apart is None or apart.kv_transfer_bytes_per_token is not None:
+            return apart
+        return replace(apart, kv_transfer_bytes_per_token=self.time.kv_bytes_per_token)
 
     def _in_each_view(self, trace: Trace, view: str, work: _Work) -> Simulations:
         """The simulations of one view of the domains, and the hits of each run with domains merged and split."""
