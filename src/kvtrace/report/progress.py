@@ -34,9 +34,9 @@ STAGES = {"encode": 12, "gather": 80, "match": 68, "rank": 5, "resolve": 3, "fin
 RELEASE_DATASET = STAGES | {"write": 8, "audit": 8} | CHECKS
 
 
-def plan_shares(routers: int, *, tiers: bool, lanes: bool = False) -> dict[str, float]:
+def plan_shares(routers: int, *, tiers: bool, lanes: bool = False, pool: bool = False) -> dict[str, float]:
     """The shares of the parts of a plan: a router takes a fifth of the time of the changed assumptions."""
-    absent = {name for name, wanted in (("tiers", tiers), ("lanes", lanes)) if not wanted}
+    absent = {name for name, wanted in (("tiers", tiers), ("lanes", lanes), ("pool", pool)) if not wanted}
     small = {
         "memory": 1,
         "tiers": 1,
@@ -45,6 +45,7 @@ def plan_shares(routers: int, *, tiers: bool, lanes: bool = False) -> dict[str, 
         "prices": 1,
         "lanes": 10,
         "loop": 1,
+        "pool": 2,
     }
     return {name: share for name, share in small.items() if name not in absent} | {"sensitivity": 50}
 

@@ -246,6 +246,28 @@ def simulate_instances(
     return replace(done, evictions=shared.dropped, sources=shared.sources())
 
 
+def anywhere_hits(done: FleetSimulation) -> np.ndarray:
+    """Request -> leading blocks that a tier of any instance had at its look-up; runs the simulation of tiers again.
+
+    >>> from kvtrace.trace.building import toy
+    >>> tiers = [Tier("hbm", 2), Tier("dram", 9)]
+    >>> done = simulate_instances(toy("0 1", "0 1", "0 1"), 2, setting=Setting(2), tiers=tiers)
+    >>> done.hit_blocks.tolist(), anywhere_hits(done).tolist()
+    ([0, 0, 2], [0, 2, 2])
+    """
+    from .core.serving import Fleet
+
+    assert done.sources is not None
+    demand = block_demand(done.trace, *done.setting.demand_options)
+    shared = SharedTiers(done.setting, demand, done.sources.tiers, done.instances, done.sources.per_host)
+    shared.places.watch(shared.engines)
+    router = make_router(done.trace, done.router, shared.engines)
+    run = Fleet(shared.engines, router, done.trace.input_length, shared.places)
+    advance_all(run, len(demand), None)
+    run.close()
+    return shared.places.elsewhere.astype(np.int64)
+
+
 def make_router(trace: Trace, name: str, engines: list[Any]):
     """The compiled router of a name, for a trace and the engines of its instances."""
     from .core.serving import Router
