@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import heapq
 from collections import defaultdict, deque
+from fractions import Fraction
 
 from kvtrace.serving.schedulers.dynamo import DynamoCost
 from tests.reference.dynamo_times import MASK, mix
@@ -33,7 +34,8 @@ COLUMNS = (
 def milliseconds(square_s, linear_s, constant_s, value):
     """The duration of a step: a polynomial, rounded to whole nanoseconds, in ms as the replay adds them."""
     square, linear, constant = (float(f"{1000 * term:.12g}") for term in (square_s, linear_s, constant_s))
-    seconds, nanos = divmod(round((square * value**2 + linear * value + constant) / 1000 * 1e9), 10**9)
+    exact = Fraction((square * value**2 + linear * value + constant) / 1000) * 10**9
+    seconds, nanos = divmod(round(exact), 10**9)
     return (seconds + nanos / 1e9) * 1000
 
 
@@ -133,7 +135,6 @@ class Worker:
         self.kind, self.number, self.case = kind, number, case
         self.scheduler = (PrefillScheduler if kind == PREFILL else DecodeScheduler)(case)
         self.busy, self.parts, self.known = False, [], set()
-        self.stuck = False  # the last step did nothing, and nothing has happened since
 
     @property
     def is_ready(self):
@@ -246,7 +247,6 @@ class Replay:
                 self.deferred[worker].append((action, row))
                 return
             worker.scheduler.drop(one.pop("source"))
-            worker.stuck = False
             one["released"] = now
 
     def live(self, row, output):
@@ -258,11 +258,12 @@ class Replay:
         return self.lives[row]
 
     def reserve(self, worker, now):
-        """Let the head of a decode worker's queue take its blocks."""
+        """Let the head of a decode worker's queue take its blocks; False if it cannot, or was tried before."""
         if reserved := worker.scheduler.reserve():
             live, fresh = reserved
             self.requests[live.row] |= {"reserved": now, "sent": fresh}
             self.actions.append(("transfer", live.row))
+        return reserved is not None
 
     # ---- steps
 
@@ -283,9 +284,8 @@ class Replay:
                     self.requests[live.row]["reused"] = before
         for row in preempted:
             self.requests[row][again] += 1
-        worker.stuck = not parts and not preempted
-        if worker.stuck:
-            return False
+        if not parts and not preempted:  # a step that does nothing ends, too
+            return worker.kind == DECODE and self.reserve(worker, now)
         worker.busy, worker.parts = True, parts
         took_ms = worker.milliseconds(parts)
         if took_ms > 0:

@@ -17,8 +17,8 @@ from .routers import RouterName
 from .schedulers.base import Scheduler
 from .serving_run import ServingRun, quantiles_of, served_only
 
-PREFILL = "seconds from admission on a prefill worker to its last token there, the median"
-TRANSFER = "time from the end of a prefill until its KV cache is on the decode worker, the median"
+HANDOFF = "time from the end of a prefill until the decode worker can use its KV cache, the median"
+DECODE_HITS = "prompt blocks that the decode worker held already"
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -29,7 +29,8 @@ class DisaggregatedRun(ServingRun):
     decode_instance: np.ndarray = None  # type: ignore[assignment]  # request -> its decode worker, -1 if rejected
     prefilled_s: np.ndarray = None  # type: ignore[assignment]  # when its prompt was computed
     transfer_begin_s: np.ndarray = None  # type: ignore[assignment]
-    transfer_end_s: np.ndarray = None  # type: ignore[assignment]  # when its KV cache could be used
+    transfer_end_s: np.ndarray = None  # type: ignore[assignment]
+    ready_s: np.ndarray = None  # type: ignore[assignment]  # when the decode worker took note of it, between steps
     released_s: np.ndarray = None  # type: ignore[assignment]  # when the prefill worker gave up its blocks
     decode_started_s: np.ndarray = None  # type: ignore[assignment]  # when its first step on the decode worker began
     decode_hit_blocks: np.ndarray = None  # type: ignore[assignment]  # prompt blocks that the decode worker held
@@ -40,8 +41,8 @@ class DisaggregatedRun(ServingRun):
 
     def _columns(self) -> dict[str, np.ndarray]:
         names = (
-            "decode_instance", "prefilled_s", "transfer_begin_s", "transfer_end_s", "released_s", "decode_started_s",
-            "decode_hit_blocks",
+            "decode_instance", "prefilled_s", "transfer_begin_s", "transfer_end_s", "ready_s", "released_s",
+            "decode_started_s", "decode_hit_blocks",
         )  # fmt: skip
         return super()._columns() | {name: getattr(self, name) for name in names}
 
@@ -70,7 +71,7 @@ class DisaggregatedRun(ServingRun):
         return self.disaggregation.decode_capacity or self.setting.capacity
 
     @property
-    @column("decode hits", ",", rank=2, place=13, key="decode_hit_blocks", meaning="prompt blocks that a decode worker held")
+    @column("decode hits", ",", rank=2, place=13, key="decode_hit_blocks", meaning=DECODE_HITS)
     def _decode_hit_blocks(self) -> int:
         return int(self.decode_hit_blocks[self.counted].sum())
 
@@ -81,13 +82,21 @@ class DisaggregatedRun(ServingRun):
         return served_only(self.prefilled_s - self.started_s)
 
     @property
-    @column(
-        "transfer p50", ".1f", unit=" ms", scale=1000, rank=2, place=22, value=quantiles_of,
-        parts={("p50",): "transfer p50"}, meaning=TRANSFER,
-    )  # fmt: skip
+    @column(value=quantiles_of)
     def transfer_s(self) -> np.ndarray:
-        """Time from the end of a prefill until its KV cache is on the decode worker, waiting for blocks included."""
-        return served_only(self.transfer_end_s - self.prefilled_s)
+        """Time that a KV transfer takes, of the requests that were served."""
+        return served_only(self.transfer_end_s - self.transfer_begin_s)
+
+    @property
+    @column(
+        "handoff p50", ".1f", unit=" ms", scale=1000, rank=2, place=22, value=quantiles_of,
+        parts={("p50",): "handoff p50"}, meaning=HANDOFF,
+    )  # fmt: skip
+    def handoff_s(self) -> np.ndarray:
+        """Time from the end of a prefill until the decode worker can use its KV cache: the wait for blocks there, the
+        transfer, and the end of the step under way.
+        """
+        return served_only(self.ready_s - self.prefilled_s)
 
     @property
     def overload(self) -> Overload | None:
@@ -132,6 +141,7 @@ class BuiltWorkers:
             recomputed_tokens=first["recomputed"] + second["recomputed"], timelines=tuple(lines),
             disaggregation=disaggregation, decode_instance=second["instance"], prefilled_s=first["ended"] * unit,
             transfer_begin_s=moved["transferring"] * unit, transfer_end_s=moved["transferred"] * unit,
-            released_s=moved["released"] * unit, decode_started_s=second["started"] * unit,
+            ready_s=moved["activated"] * unit, released_s=moved["released"] * unit,
+            decode_started_s=second["started"] * unit,
             decode_hit_blocks=np.where(second["instance"] >= 0, needed - moved["sent"], 0),
         )  # fmt: skip

@@ -56,7 +56,7 @@ cdef class DynamoServing(InterleavedServing):
     cdef bint missing_only
     cdef list actions, deferred  # (action, row); of each instance
     cdef double[::1] expected  # instance -> the end of a step that is an event
-    cdef double[::1] reserved, transferring, transferred, released  # row -> ms
+    cdef double[::1] reserved, transferring, transferred, activated, released  # row -> ms
     cdef int[::1] sent  # row -> blocks that the decode worker did not hold
 
     cdef int expect_end(self, int place) except -1

@@ -2,13 +2,14 @@
 
 import cython
 import numpy as np
-from kvtrace._base.errors import UsageError
 from cython.cimports.kvtrace.cache.core.engine import FITS
 from cython.cimports.kvtrace.serving.core.instance import Instance, Requests
 from cython.cimports.kvtrace.serving.core.interleaved import InterleavedServing
 from cython.cimports.kvtrace.serving.core.serving import Router
 from cython.cimports.kvtrace.serving.core.vllm import VllmEngineCore, VllmInstance
-from cython.cimports.libc.math import floor, fmod, rint
+from cython.cimports.libc.math import ceil, fabs, floor, fma, fmod, rint
+
+from kvtrace._base.errors import UsageError
 
 # Dynamo's offline replay of prefill and decode workers (ai-dynamo-runtime 1.6.1, aisimulate-core 0.13.0:
 # src/replay/disagg.rs, src/engine/scheduler/vllm/core.rs), with its mocked engine for vLLM.
@@ -34,7 +35,12 @@ def polynomial(square, linear, constant, value):
 
 def rounded(milliseconds):
     """A duration of whole nanoseconds, in ms as the replay adds them."""
-    nanos: cython.double = rint(milliseconds / 1000 * 1e9)
+    seconds: cython.double = milliseconds / 1000
+    product: cython.double = seconds * 1e9
+    error: cython.double = fma(seconds, 1e9, -product)
+    nanos: cython.double = rint(product)
+    if fabs(product - nanos) == 0.5 and error != 0:  # the product was rounded to a half
+        nanos = ceil(product) if error > 0 else floor(product)
     return (floor(nanos / 1e9) + fmod(nanos, 1e9) / 1e9) * 1000
 
 
@@ -197,10 +203,12 @@ class DynamoDecode(VllmInstance):
         return len(self.waiting) > 0 and self.count < self.limits.requests
 
     def _stall(self):
-        """Nobody can be admitted; a preempted request is tried again at once."""
-        self.stalled, self.instant = not self.preempted, len(self.preempted) > 0
-        if self.preempted:
-            self._end_pass()
+        """Nobody can be admitted. A preempted request is tried again at once, and so is one without blocks."""
+        before: cython.Py_ssize_t = self.head
+        if self.is_due():
+            self.serving.ended(self.place, self.now)
+        self.instant = len(self.preempted) > 0 or self.head > before
+        self.stalled = not self.instant
         return 0
 
     def _schedule_waiting(self, budget):
@@ -278,6 +286,8 @@ class DynamoDecode(VllmInstance):
         """Take steps in which each request gets a token and nothing else happens, up to a time."""
         milliseconds: cython.double = self._seconds(1)
         self.cache.begin_step()
+        if self.is_due():
+            steps = 1
         while steps > 1 and self.now + milliseconds < self.until:
             self.now += milliseconds
             self.busy += milliseconds
@@ -326,7 +336,7 @@ class DynamoServing(InterleavedServing):
         rows: cython.Py_ssize_t = requests.tokens.shape[0]
         self.actions, self.deferred = [], [[] for _ in self.instances]
         self.expected = np.full(len(self.instances), -1.0)
-        self.reserved, self.transferring, self.transferred, self.released = np.full((4, rows), np.nan)
+        self.reserved, self.transferring, self.transferred, self.activated, self.released = np.full((5, rows), np.nan)
         self.sent = np.zeros(rows, dtype=np.int32)
         for place, instance in enumerate(self.instances):
             instance.serving, instance.place = self, place
@@ -335,7 +345,7 @@ class DynamoServing(InterleavedServing):
     def outcomes(self):
         """Results of the decode side and of the transfers by name: arrays with one value per request."""
         times = {"reserved": self.reserved, "transferring": self.transferring, "transferred": self.transferred,
-                 "released": self.released}  # fmt: skip
+                 "activated": self.activated, "released": self.released}  # fmt: skip
         return {name: np.asarray(column) for name, column in times.items()} | {"sent": np.asarray(self.sent)}
 
     def expect_end(self, place):
@@ -357,6 +367,7 @@ class DynamoServing(InterleavedServing):
         if kind == PASS_END:
             self.ended(cython.cast(cython.int, row), seconds)
         elif kind == TRANSFERRED:
+            self.transferred[row] = seconds
             self.actions.append((ACTIVATE, row))
         return 0
 
@@ -405,7 +416,7 @@ class DynamoServing(InterleavedServing):
             place = self.prefills + self.decoded.instance[row]
             if self._defer(place, ACTIVATE, row, at):
                 return 0
-            self.transferred[row] = at
+            self.activated[row] = at
             self.actions.append((RELEASE, row))
             decode = self.instances[place]
             return decode.activate(row, at)
@@ -442,6 +453,7 @@ class DynamoServing(InterleavedServing):
         if milliseconds > 0:
             self.at(at + milliseconds, TRANSFERRED, row)
         else:
+            self.transferred[row] = at
             self.actions.append((ACTIVATE, row))
         return 0
 
@@ -463,7 +475,7 @@ class DynamoServing(InterleavedServing):
             left += self.requests.instance[row] != NOBODY and self.decoded.ended[row] != self.decoded.ended[row]
         if left:
             raise UsageError(
-                f"The decode workers are stuck with {left:,} requests: preempted ones wait for blocks that those behind "
-                f"them hold. Dynamo's replay stops here, too. Raise --decode-capacity, or add --decode-workers."
+                f"The decode workers are stuck with {left:,} requests: preempted ones wait for blocks that later "
+                f"ones hold. Dynamo's replay stops here, too. Raise --decode-capacity, or add --decode-workers."
             )
         InterleavedServing.close(self)
