@@ -53,7 +53,7 @@ def replayed(trace, case, folder):
 
 
 def in_order(trace, requests):
-    """The columns of each request, in the trace's order; it is known by arrival and lengths. Those alike: as they end."""
+    """The columns of each request, in the order of the trace. Of requests alike in arrival and lengths, as they end."""
     alike = defaultdict(list)
     for request in sorted(requests, key=lambda request: request[14], reverse=True):
         alike[round(request[1], 6), *request[2:4]].append(request[4:])

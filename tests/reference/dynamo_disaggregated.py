@@ -1,8 +1,8 @@
 """Dynamo's offline replay of prefill and decode workers, step by step, in plain Python (ai-dynamo-runtime 1.6.1).
 
-`serve(case)` takes a case of `tests.serving.scheduler_cases.apart_case`: times are in ms, as the replay's, and each step
-is rounded to a nanosecond, so that steps that end together there end together here. It returns for each request the
-columns of tests/clients/dynamo_workers.py.
+`serve(case)` takes a case of `tests.serving.scheduler_cases.apart_case`: times are in ms, as the replay's, and each
+step is rounded to a nanosecond, so that steps that end together there end together here. It returns for each request
+the columns of tests/clients/dynamo_workers.py.
 
 * A prefill worker takes vLLM's steps; each prompt gives one token, at no cost. Its blocks stay until they are released.
 * A decode worker keeps a queue of requests whose prefill has ended. Its head takes the blocks of its prompt, those that

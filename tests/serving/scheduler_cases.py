@@ -176,7 +176,7 @@ def dynamo_case(rng):
 
 
 def apart_case(rng):
-    """A dynamo_case with prefill and decode workers in place of its own; arrivals in ms, and perhaps a slow transfer."""
+    """A dynamo_case on prefill and decode workers: arrivals are in ms, and perhaps transfers are slow."""
     case = dynamo_case(rng)
     size, rows = case["block_size"], case["requests"]
     for row in rows:
