@@ -30,7 +30,7 @@ LOADS, SPLITS, ROUTERS = (0.5, 1, 4), ((1, 1), (2, 2), (3, 1)), ("round-robin", 
 
 
 def replayed(trace, case, folder):
-    """Its version, and the columns of tests/clients/dynamo_workers.py; None if its workers are stuck."""
+    """Its version, and the columns of tests/clients/dynamo_workers.py in both orders; None if its workers are stuck."""
     path = folder / f"{len(list(folder.iterdir()))}.jsonl"
     clients.write(trace, path, "dynamo")
     link = {}
@@ -49,13 +49,14 @@ def replayed(trace, case, folder):
         assert STUCK in done.stderr, done.stderr[-2000:]
         return None
     (line,) = [json.loads(line) for line in done.stdout.splitlines() if line.startswith('{"version"')]
-    return line["version"], in_order(at_load(trace, case.get("load", 1.0)), line["requests"])
+    faster = at_load(trace, case.get("load", 1.0))
+    return line["version"], [in_order(faster, line["requests"], last_first=last) for last in (False, True)]
 
 
-def in_order(trace, requests):
+def in_order(trace, requests, *, last_first=False):
     """The columns of each request, in the order of the trace. Of requests alike in arrival and lengths, as they end."""
     alike = defaultdict(list)
-    for request in sorted(requests, key=lambda request: request[14], reverse=True):
+    for request in sorted(requests, key=lambda request: request[14], reverse=not last_first):
         alike[round(request[1], 6), *request[2:4]].append(request[4:])
     columns = trace.timestamp.round(6).tolist(), trace.input_length.tolist(), trace.output_length.tolist()
     return [alike[key].pop() for key in zip(*columns, strict=True)]
@@ -69,13 +70,17 @@ def differences(trace, case, folder):
             with pytest.raises(UsageError, match="stuck"):
                 served(case)
         return None
-    expected = np.array(found[1], dtype=float)
-    if case["router"] == "dynamo":
-        case = case | {"winners": expected[:, :2].T.astype(int).tolist()}
-    ours = served(case)
-    late = np.abs(ours[:, TIMES] - expected[:, TIMES]).max(axis=1)
-    differ = (ours[:, COUNTS] != expected[:, COUNTS]).any(axis=1) | (late > 1e-3)
-    return int(differ.sum()), float(late.max()), expected
+    outcomes = []
+    for order in found[1]:  # nothing names requests that are alike: one order or the other
+        expected = np.array(order, dtype=float)
+        winners = {"winners": expected[:, :2].T.astype(int).tolist()} if case["router"] == "dynamo" else {}
+        ours = served(case | winners)
+        late = np.abs(ours[:, TIMES] - expected[:, TIMES]).max(axis=1)
+        differ = (ours[:, COUNTS] != expected[:, COUNTS]).any(axis=1) | (late > 1e-3)
+        outcomes.append((int(differ.sum()), float(late.max()), expected))
+        if not differ.any():
+            break
+    return min(outcomes, key=lambda outcome: outcome[0])
 
 
 def random_case(seed):
@@ -103,7 +108,8 @@ def test_the_vectors_are_what_the_replay_says(tmp_path):
     for vector in VECTORS["vectors"]:
         case = vector["case"]
         if case["router"] == "round-robin":  # its router draws ties
-            assert replayed(trace_in_ms(case), case, tmp_path) == (VECTORS["version"], vector["requests"])
+            version, (requests, _) = replayed(trace_in_ms(case), case, tmp_path)
+            assert (version, requests) == (VECTORS["version"], vector["requests"])
 
 
 def cell(trace, split, router, load, capacities):
@@ -142,11 +148,11 @@ def make_vectors(folder, count=14):
         if case.get("missing_only") != (None, False, True)[len(chosen) % 3]:
             continue
         found = replayed(trace, case, folder)
-        if found is None or not (sum(request[12] for request in found[1]) or len(chosen) % 4 == 0):
+        if found is None or not (sum(request[12] for request in found[1][0]) or len(chosen) % 4 == 0):
             continue
         if case["router"] == "dynamo":
-            case["winners"] = [[request[side] for request in found[1]] for side in (0, 1)]
-        chosen.append({"case": case, "requests": found[1]})
+            case["winners"] = [[request[side] for request in found[1][0]] for side in (0, 1)]
+        chosen.append({"case": case, "requests": found[1][0]})
     return {"engine": "dynamo", "version": found[0], "vectors": chosen}
 
 
