@@ -187,7 +187,7 @@ def apart_case(rng):
     }
     kinds = {
         name: {
-            "workers": rng.choice([1, 1, 2, 3]), "capacity": need + rng.choice([0, 1, 3, 10]),
+            "workers": rng.choice([1, 1, 2, 3]), "capacity": max(1, need + rng.choice([-4, 0, 0, 1, 1, 3, 3, 10])),
             "settings": case["settings"] if name == "prefill" else dynamo_case(rng)["settings"],
         }
         for name, need in needs.items()
