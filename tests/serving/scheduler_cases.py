@@ -177,7 +177,7 @@ def dynamo_case(rng):
 
 
 def apart_case(rng):
-    """A dynamo_case with prefill and decode workers in place of its own; arrivals in ms, and perhaps a slow transfer."""
+    """A dynamo_case on prefill and decode workers: arrivals are in ms, and perhaps transfers are slow."""
     case = dynamo_case(rng)
     size, rows = case["block_size"], case["requests"]
     for row in rows:
@@ -188,7 +188,7 @@ def apart_case(rng):
     }
     kinds = {
         name: {
-            "workers": rng.choice([1, 1, 2, 3]), "capacity": need + rng.choice([0, 1, 3, 10]),
+            "workers": rng.choice([1, 1, 2, 3]), "capacity": max(1, need + rng.choice([-4, 0, 0, 1, 1, 3, 3, 10])),
             "settings": case["settings"] if name == "prefill" else dynamo_case(rng)["settings"],
         }
         for name, need in needs.items()

@@ -201,9 +201,13 @@ def _serve_apart(
     """Serve a trace with prefill and decode on different workers."""
     engine = fleet.setting.engine
     if engine not in WORKERS:
-        raise UsageError(f"--prefill-workers is not simulated with engine {engine}. Use --engine {' or '.join(WORKERS)}.")
+        raise UsageError(
+            f"--prefill-workers is not simulated with engine {engine}. Use --engine {' or '.join(WORKERS)}."
+        )
     if fleet.instances > 1 or fleet.lockstep or fleet.tiers:
-        raise UsageError("--prefill-workers does not go with --instances, --tiers or data-parallel ranks. Leave them out.")
+        raise UsageError(
+            "--prefill-workers does not go with --instances, --tiers or data-parallel ranks. Leave them out."
+        )
     build = WORKERS[engine]
     built = build(trace, fleet.cost, fleet.scheduler, fleet.setting, apart, fleet.router, fleet.router_seed, demand)
     if fleet.timelines:
