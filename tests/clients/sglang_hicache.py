@@ -75,7 +75,8 @@ class Server(plain.Server):
         imported.publish({"settings": settings})
         envs.SGLANG_UNIFIED_RADIX_TREE_CORE_BACKEND.set(case.get("core", "rust"))
         super().__init__(case)
-        self.evicted = 0
+        self.evicted, self.evict = 0, self.cache._evict
+        self.cache._evict = self.count_evicted
         assert self.host_pages() == host
 
     def pools(self, case):
@@ -107,11 +108,10 @@ class Server(plain.Server):
             while cache.cache_controller.host_mem_release_queue.qsize():
                 cache.check_hicache_events()
 
-    def room(self, pages):
-        before = self.cache.evictable_size()
-        slots = super().room(pages)
-        self.evicted += before - self.cache.evictable_size()
-        return slots
+    def count_evicted(self, *given, **named):
+        result = self.evict(*given, **named)
+        self.evicted += result.num_tokens_evicted
+        return result
 
     def key(self, tokens):
         return RadixKey(tokens, limit=max(len(tokens) - 1, 0))
