@@ -124,7 +124,7 @@ class Server:
         wanted = self.requests[row]
         kv = Kv(req_pool_idx=row, cache_protected_len=hit, cache_inserted_len=0, swa_evict_floor=0)
         self.rows.req_to_token[row] = torch.cat((self.cache.path_device_indices(node), slots))
-        more = array("q", (-1 - row * 100_000 - i for i in range(wanted["more"])))  # tokens of nobody else
+        more = array("q", ((1 << 40) + row * 100_000 + i for i in range(wanted["more"])))  # tokens of nobody else
         self.live[row] = SimpleNamespace(
             kv=kv, lock=lock, last_node=node, origin_input_ids=tokens, extra_key=None,
             cache_salt=None, full_untruncated_fill_ids=tokens + more, priority=wanted["priority"], held=len(tokens),

@@ -24,7 +24,7 @@ from sglang.srt import runtime_context
 from sglang.srt.environ import envs
 from sglang.srt.managers.schedule_batch import CacheRequestHandle
 from sglang.srt.mem_cache import l2_transfer
-from sglang.srt.mem_cache.base_prefix_cache import InitLoadBackParams, MatchPrefixParams
+from sglang.srt.mem_cache.base_prefix_cache import EvictParams, InitLoadBackParams, MatchPrefixParams
 from sglang.srt.mem_cache.memory_pool import MHATokenToKVPool
 from sglang.srt.mem_cache.pool_host import base, common
 from sglang.srt.mem_cache.radix_cache import RadixKey
@@ -73,6 +73,7 @@ class Server(plain.Server):
             }  # fmt: skip
             envs.SGLANG_HICACHE_FILE_BACKEND_STORAGE_DIR.set(folder)
         imported.publish({"settings": settings})
+        runtime_context.get_parallel().override_permanently(tp_rank=0, tp_size=1, pp_size=1)
         envs.SGLANG_UNIFIED_RADIX_TREE_CORE_BACKEND.set(case.get("core", "rust"))
         super().__init__(case)
         self.evicted, self.evict = 0, self.cache._evict
@@ -91,6 +92,7 @@ class Server(plain.Server):
     def made(self, params):
         cache = imported.UnifiedRadixCache(params)
         cache.init_hicache(runtime_context.get_server_args(), params)
+        cache.cache_controller.storage_host_pool.pin_memory = False
         return cache
 
     def host_pages(self):
@@ -112,6 +114,15 @@ class Server(plain.Server):
         result = self.evict(*given, **named)
         self.evicted += result.num_tokens_evicted
         return result
+
+    def room(self, pages):
+        """As in sglang_cache; evicts again when copies that are being stored keep the host full."""
+        need = pages * self.page
+        if self.allocator.available_size() + self.cache.evictable_size() >= need > self.allocator.available_size():
+            self.cache.evict(EvictParams(num_tokens=need - self.allocator.available_size()))
+            if self.allocator.available_size() < need:
+                self.settle()
+        return super().room(pages)
 
     def key(self, tokens):
         return RadixKey(tokens, limit=max(len(tokens) - 1, 0))

@@ -207,6 +207,9 @@ class HiCache(radix.Radix):
         if blocks > self.free + self.evictable():
             return False
         self.evict(blocks)
+        if self.free < blocks:
+            self.settle()  # copies that were being stored can have kept the host full
+            self.evict(blocks)
         assert self.free >= blocks
         self.free -= blocks
         return True
