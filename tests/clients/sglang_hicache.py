@@ -118,11 +118,13 @@ class Server(plain.Server):
     def room(self, pages):
         """As in sglang_cache; evicts again when copies that are being stored keep the host full."""
         need = pages * self.page
-        if self.allocator.available_size() + self.cache.evictable_size() >= need > self.allocator.available_size():
+        if self.allocator.available_size() + self.cache.evictable_size() < need:
+            return None
+        while self.allocator.available_size() < need:
             self.cache.evict(EvictParams(num_tokens=need - self.allocator.available_size()))
             if self.allocator.available_size() < need:
                 self.settle()
-        return super().room(pages)
+        return self.allocator.alloc(need)
 
     def key(self, tokens):
         return RadixKey(tokens, limit=max(len(tokens) - 1, 0))

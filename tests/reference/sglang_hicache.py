@@ -207,10 +207,9 @@ class HiCache(radix.Radix):
         if blocks > self.free + self.evictable():
             return False
         self.evict(blocks)
-        if self.free < blocks:
-            self.settle()  # copies that were being stored can have kept the host full
+        while self.free < blocks:  # copies that are being stored keep the host full
+            self.settle()
             self.evict(blocks)
-        assert self.free >= blocks
         self.free -= blocks
         return True
 
