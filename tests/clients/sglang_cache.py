@@ -179,8 +179,8 @@ def run(case, servers):
                 free_oldest(row)
         elif schedule["kind"] == "open-loop":
             for ended in by_end:
-                if ended in server.live and ends[ended] <= schedule["arrival"][row]:
-                    server.finish(ended)
+                if ended in servers[instance[ended]].live and ends[ended] <= schedule["arrival"][row]:
+                    servers[instance[ended]].finish(ended)
         hit = server.admit(row)
         while hit is None:
             free_oldest(row)

@@ -177,16 +177,16 @@ def run(caches, instance, requests, grows=False, concurrency=1, arrival=None, en
     running, hits, early = [[] for _ in caches], [], 0
 
     def finish(row):
-        live.remove(row)
-        cache.finish(row, requests[row], grows)
+        running[instance[row]].remove(row)
+        caches[instance[row]].finish(row, requests[row], grows)
 
     for row, request in enumerate(requests):
         cache, live = caches[instance[row]], running[instance[row]]
         if end is None:
-            while len(live) >= concurrency:
-                finish(live[0])
+            for ended in sorted(sum(running, []))[: 1 - concurrency or None]:
+                finish(ended)
         else:
-            for ended in sorted(live, key=lambda row: (end[row], row)):
+            for ended in sorted(sum(running, []), key=lambda row: (end[row], row)):
                 if end[ended] <= arrival[row]:
                     finish(ended)
         hit = cache.admit(row, request)

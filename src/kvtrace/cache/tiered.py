@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
-from typing import TypedDict
+from typing import TYPE_CHECKING, TypedDict
 
 import numpy as np
 
@@ -21,7 +21,10 @@ from ..trace.trace import Trace
 from .demand import BlockDemand, block_demand
 from .policies import make, name_of
 from .simulation import Setting, Simulation, advance_all, require_room, run, whole_blocks
-from .tiers import Tier
+from .tiers import Tier, require_fields
+
+if TYPE_CHECKING:
+    from .core.hicache import HiRadix, StoragePool
 
 
 class TierDict(TypedDict):
@@ -111,6 +114,8 @@ def simulate_tiers(
         raise UsageError("--tiers needs two tiers or more of at least 1 block each. Try --tiers hbm=5000,dram=50000.")
     sizes = tuple(tiers.items())
     setting = replace(setting or Setting(1), policy=name_of(policy), capacity=sizes[0][1])
+    if setting.engine == "sglang":
+        return _hicache(trace, sizes, setting, exclusive, on_progress)
     demand = block_demand(trace, setting.mode)
     require_room(setting.capacity, demand)
     run_tiers = _exclusive if exclusive else _inclusive
@@ -141,12 +146,60 @@ def tiered(setting: Setting, demand: BlockDemand, lower: Sequence[Tier]):
 
 def _exclusive(trace, sizes, setting, demand: BlockDemand, on_progress):
     engine = tiered(setting, demand, [Tier(name, capacity) for name, capacity in sizes[1:]])
+    return _run_engine(engine, trace, sizes, setting, True, on_progress)
+
+
+def _run_engine(engine, trace, sizes, setting, exclusive, on_progress):
     engine.schedule(setting.schedule.kind, int(setting.schedule.value), setting.schedule.ends(trace))
-    advance_all(engine, len(demand), on_progress)
+    advance_all(engine, len(trace), on_progress)
     hits, lower_tier_hits = engine.hits.astype(np.int64), engine.tier_hits.astype(np.int64)
     engine.close()
     per_tier = np.vstack([hits - lower_tier_hits.sum(0), lower_tier_hits])
-    return TieredSimulation(setting, trace, hits, engine.dropped, engine.early_frees, 0, sizes, True, per_tier)
+    return TieredSimulation(setting, trace, hits, engine.dropped, engine.early_frees, 0, sizes, exclusive, per_tier)
+
+
+def _hicache(trace, sizes, setting, exclusive, on_progress):
+    """SGLang's own tiers: the device, its host memory, and a storage backend of its own."""
+    if not exclusive:
+        raise UsageError("--inclusive is not an option of SGLang's tiers. Leave it out, or see --hicache-write-policy.")
+    demand = block_demand(trace, *setting.demand_options)
+    require_room(setting.capacity, demand)
+    (engine,), _ = hicache_engines(setting, demand, [Tier(name, capacity) for name, capacity in sizes[1:]], 1)
+    return _run_engine(engine, trace, sizes, setting, False, on_progress)
+
+
+def hicache_engines(
+    setting: Setting, demand: BlockDemand, lower: Sequence[Tier], instances: int, per_host: int = 1
+) -> tuple[list[HiRadix], list[StoragePool]]:
+    """SGLang's caches of some instances with host memory, and the storage pools below them, if there is a third tier.
+
+    Raises:
+        UsageError: SGLang does not have such tiers.
+    """
+    from . import engines
+    from .core.hicache import StoragePool
+    from .engines.sglang import build_hicache
+    from .policies.base import Context
+
+    host, *pools = lower
+    require_fields([host], (), "SGLang's host memory")
+    require_fields(pools, {"scope"}, "SGLang's storage backend")
+    if len(pools) > 1:
+        raise UsageError("SGLang has three tiers at most: --tiers hbm=5000,dram=50000,pool=1M@cluster.")
+    if setting.layout is not None or setting.drafting is not None or setting.bound:
+        raise UsageError("SGLang's tiers are modelled for full attention, without a drafter or an upper bound.")
+    options = dict(setting.engine_options)
+    engines.check(engines.find(setting.engine), setting.engine, setting.policy, options)
+    stores = []
+    if pools:
+        shared = {"rank": 1, "host": per_host, "cluster": instances}[pools[0].scope]
+        stores = [StoragePool(demand.blocks, pools[0].capacity) for _ in range(-(-instances // shared))]
+    built = []
+    for number in range(instances):
+        context = Context(demand.blocks, setting.capacity, demand.trace, demand)
+        pool = stores[number // shared] if stores else None
+        built.append(build_hicache(demand, context, host.capacity, setting.policy, pool=pool, **options))
+    return built, stores
 
 
 def _inclusive(trace, sizes, setting, demand, on_progress):

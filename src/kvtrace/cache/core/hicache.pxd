@@ -43,6 +43,7 @@ cdef class HiRadix(Radix):
     cdef int _last_on_device(self, int node) noexcept nogil
     cdef long long _blocks_between(self, int node, int above) noexcept nogil
     cdef int _load_back(self, int node, int above, long long blocks) except -1 nogil
+    cdef int _shift_pins(self, int node, int above, int by) except -1 nogil
     cdef int _put_on_device(self, int node) except -1 nogil
     cdef int _count_sources(self, Py_ssize_t row, long long hit, long long loaded) noexcept nogil
     cdef int _count(self, int node) except -1 nogil

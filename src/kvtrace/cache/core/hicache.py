@@ -226,22 +226,27 @@ class HiRadix(Radix):
         """Load a path's host nodes, of so many blocks, below `above`, and lock them; the blocks loaded, all or 0."""
         if blocks < self.load_blocks:
             return 0
-        each: cython.int = node
-        while each != above:
-            self._pin(each)
-            each = self.parent[each]
+        self._shift_pins(node, above, 1)
         self._free_up(blocks)
+        self._shift_pins(node, above, -1)
         if self.free < blocks:
-            self._end_transfers()
             return 0
         self.free -= blocks
         self.evictable += blocks
-        each = node
+        each: cython.int = node
         while each != above:
             self._put_on_device(each)
+            self._pin(each)
             each = self.parent[each]
         self.lock(node, above)
         return cython.cast(cython.int, blocks)
+
+    def _shift_pins(self, node, above, by):
+        while node != above:
+            self.pins[node] += by
+            self._settle(node)
+            node = self.parent[node]
+        return 0
 
     def _put_on_device(self, node):
         self.device[node] = True
