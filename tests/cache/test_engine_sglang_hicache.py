@@ -13,8 +13,10 @@ from kvtrace.cache.demand import block_demand
 from kvtrace.cache.engines import sglang
 from kvtrace.cache.policies.base import Context
 from kvtrace.cache.simulation import Setting
+from kvtrace.cache.tiers import Tier
 from kvtrace.serving.core.serving import Fleet
-from kvtrace.serving.instances import make_router
+from kvtrace.serving.instances import make_router, simulate_instances
+from kvtrace.trace import unlimited_hits
 from kvtrace.trace.building import toy
 from kvtrace.trace.columns import replace_columns
 from kvtrace.trace.trace import Trace
@@ -173,6 +175,35 @@ def test_written_through_lru_tiers_are_nested(seed):
     assert int(done.tier_hits[0].sum()) <= int(everything.hit_blocks.sum())
 
 
+@pytest.mark.parametrize("router", ["round-robin", "kv-aware", "sticky"])
+@pytest.mark.parametrize("seed", range(3))
+def test_with_an_unlimited_pool_all_prefixes_hit_under_any_router(router, seed):
+    trace = vector_trace(made("", np.random.default_rng(seed), rows=60, block_size=256))
+    capacity = int(block_demand(trace).max_blocks.max())
+    tiers = Tier("device", capacity), Tier("host", 10_000), Tier("pool", 10_000, scope="cluster")
+    setting = Setting(1, engine="sglang")
+    done = simulate_instances(trace, 3, router, setting=setting, schedule="serial", tiers=tiers)
+    limit = block_demand(trace, recompute_last=True).limit
+    assert done.hit_blocks.tolist() == np.minimum(unlimited_hits(trace), limit).tolist()
+    assert done.sources.hits.sum(0).tolist() == done.hit_blocks.tolist()
+
+
+@pytest.mark.parametrize("write_policy", WRITE_POLICIES)
+@pytest.mark.parametrize("scope", ["rank", "host", "cluster"])
+def test_blocks_are_conserved_on_each_link(write_policy, scope):
+    trace = vector_trace(made("", np.random.default_rng(7), rows=80, block_size=256))
+    capacity = int(block_demand(trace).max_blocks.max())
+    tiers = Tier("device", capacity), Tier("host", capacity + 9), Tier("pool", 30, scope=scope)
+    setting = Setting(1, engine="sglang", engine_options=(("hicache_write_policy", write_policy),))
+    done = simulate_instances(trace, 4, setting=setting, tiers=tiers, instances_per_host=2, schedule="serial")
+    _, host, pool = done.sources.traffic
+    for moved in (host, pool):
+        assert moved.stored == moved.evicted + moved.resident
+    assert host.loaded == int(done.sources.hits[1:].sum())
+    assert pool.loaded >= int(done.sources.hits[2].sum())
+    assert pool.resident <= 30 * {"rank": 4, "host": 2, "cluster": 1}[scope]
+
+
 REFUSED = [
     ({"exclusive": False}, {}, "--inclusive is not an option of SGLang's tiers"),
     ({}, {"engine_options": (("tree", "radix"),)}, "SGLang's older tree has no host memory"),
@@ -187,6 +218,12 @@ def test_tiers_that_sglang_lacks_are_refused(options, setting, message):
     built = Setting(1, engine="sglang", **setting)
     with pytest.raises(UsageError, match=message):
         simulate_tiers(toy("0 1"), options.pop("tiers"), built.policy, setting=built, **options)
+
+
+def test_a_shared_pool_needs_a_host_above_it():
+    tiers = Tier("device", 9), Tier("pool", 9, scope="cluster")
+    with pytest.raises(UsageError, match="SGLang brings the blocks of pool=...@cluster to host memory first"):
+        simulate_instances(toy("0 1"), 2, setting=Setting(1, engine="sglang"), tiers=tiers)
 
 
 def test_a_write_policy_needs_a_host():

@@ -10,7 +10,7 @@ cdef enum:
 @cython.final
 cdef class StoragePool:
     cdef Queue order  # the least recently used block first
-    cdef readonly long long capacity, evictions
+    cdef readonly long long capacity, loaded, stored, evicted
 
     cdef long long leading(self, const int[::1] ids, long long start, long long blocks) noexcept nogil
     cdef int read(self, const int[::1] ids, long long start, long long blocks) except -1 nogil
@@ -34,6 +34,7 @@ cdef class HiRadix(Radix):
     cdef int threshold
     cdef readonly StoragePool pool
     cdef long long load_blocks, prefetch_blocks
+    cdef long long loaded, stored, freed  # blocks of the host
     cdef readonly long long dropped  # blocks that left the tree
     cdef long long restored  # blocks that the last walk computed anew
     cdef long long fetched, fetched_from  # the blocks that came from the pool for the present request, and their place

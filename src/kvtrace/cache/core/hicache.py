@@ -1,5 +1,7 @@
 """SGLang's HiCache: its radix tree with a host tier, and a storage pool that instances share."""
 
+from collections import namedtuple
+
 import cython
 import numpy as np
 from cython.cimports.kvtrace.cache.core.engine import NO_ROOM
@@ -18,6 +20,9 @@ LOWEST = cython.declare(cython.longlong, -(1 << 63) + 1)  # the root's priority 
 UNCOUNTED = cython.declare(cython.longlong, 1 << 62)
 
 
+HostTraffic = namedtuple("HostTraffic", "loaded stored evicted resident")
+
+
 class StoragePool:
     """SGLang's storage backend: an LRU of `capacity` blocks, of those with numbers below `blocks`.
 
@@ -25,7 +30,13 @@ class StoragePool:
     """
 
     def __init__(self, blocks, capacity):
-        self.order, self.capacity, self.evictions = Queue(Slots(blocks)), capacity, 0
+        self.order, self.capacity = Queue(Slots(blocks)), capacity
+        self.loaded = self.stored = self.evicted = 0
+
+    @property
+    def resident(self):
+        """The number of blocks."""
+        return self.order.size
 
     def residents(self):
         """The blocks, in ascending order."""
@@ -43,6 +54,7 @@ class StoragePool:
         i: cython.longlong
         for i in range(start, start + blocks):
             self.order.move(ids[i])
+        self.loaded += blocks
         return 0
 
     def write(self, block):
@@ -51,7 +63,8 @@ class StoragePool:
             return self.order.move(block)
         if self.order.size == self.capacity:
             self.order.drop(self.order.first())
-            self.evictions += 1
+            self.evicted += 1
+        self.stored += 1
         return self.order.push(block)
 
 
@@ -77,9 +90,15 @@ class HiRadix(Radix):
         self.threshold, self.pool = WRITE_POLICIES[write_policy], pool
         self.load_blocks = -(-LOAD_BACK_TOKENS // size)
         self.prefetch_blocks = max(-(-prefetch_tokens // size), 1)
+        self.loaded = self.stored = self.freed = 0
         self.dropped = self.restored = self.fetched = self.fetched_from = 0
         self.rank[ROOT] = LOWEST
         self.below = np.zeros((1 if pool is None else 2, rows), dtype=np.int32)
+
+    @property
+    def host_traffic(self):
+        """What moved to and from the host, in blocks; `stored` = `evicted` + `resident`."""
+        return HostTraffic(self.loaded, self.stored, self.freed, self.host - self.host_free)
 
     @property
     def tier_hits(self):
@@ -194,6 +213,7 @@ class HiRadix(Radix):
                 return 0
         self.pool.read(self.ids, start + first, blocks)
         self.host_free -= blocks
+        self.stored += blocks
         self.used[node] = self._tick()
         self._settle(node)
         child: cython.int = self._number()
@@ -231,6 +251,7 @@ class HiRadix(Radix):
         self._shift_pins(node, above, -1)
         if self.free < blocks:
             return 0
+        self.loaded += blocks
         self.free -= blocks
         self.evictable += blocks
         each: cython.int = node
@@ -301,6 +322,7 @@ class HiRadix(Radix):
         if need > 0 and self._evict_host(need) < need:
             return False
         self.host_free -= self.length[node]
+        self.stored += self.length[node]
         self.backed[node] = True
         if self.pool is None:
             return True
@@ -442,6 +464,7 @@ class HiRadix(Radix):
         self._unlist(node)
         self.dropped += self.length[node]
         self.host_free += self.length[node]
+        self.freed += self.length[node]
         if self.run[node] >= 0:
             self.head[self.ids[self.run[node]]] = -1
         self.length[node] = 0
@@ -468,6 +491,7 @@ class HiRadix(Radix):
                         self.twice.drop(node)
                         self.backed[node] = False
                         self.host_free += self.length[node]
+                        self.freed += self.length[node]
                         freed += self.length[node]
                 place += 1
         return freed
