@@ -92,5 +92,10 @@ def make_vectors(folder):
 if __name__ == "__main__":
     with tempfile.TemporaryDirectory() as folder:
         made = make_vectors(Path(folder))
-    text = json.dumps(made).replace('{"name"', '\n{"name"').replace('"case":', '\n "case":').replace('"hits":', '\n "hits":')
+    text = (
+        json.dumps(made)
+        .replace('{"name"', '\n{"name"')
+        .replace('"case":', '\n "case":')
+        .replace('"hits":', '\n "hits":')
+    )
     (Path(__file__).parents[1] / "vectors/engine_sglang_hicache.json").write_text(text + "\n")

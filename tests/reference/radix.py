@@ -8,7 +8,7 @@ smallest key first; a parent becomes a leaf when its last child is evicted.
 """
 
 from dataclasses import dataclass, field
-from itertools import count
+from itertools import chain, count
 
 KEYS = {
     "lru": lambda node: (node.used, 0),
@@ -183,10 +183,10 @@ def run(caches, instance, requests, grows=False, concurrency=1, arrival=None, en
     for row, request in enumerate(requests):
         cache, live = caches[instance[row]], running[instance[row]]
         if end is None:
-            for ended in sorted(sum(running, []))[: 1 - concurrency or None]:
+            for ended in sorted(chain(*running))[: 1 - concurrency or None]:
                 finish(ended)
         else:
-            for ended in sorted(sum(running, []), key=lambda row: (end[row], row)):
+            for ended in sorted(chain(*running), key=lambda row: (end[row], row)):
                 if end[ended] <= arrival[row]:
                     finish(ended)
         hit = cache.admit(row, request)

@@ -13,7 +13,6 @@ Each transfer ends before the next request is looked at. A node's copy in the po
 
 from collections import OrderedDict
 from dataclasses import dataclass, field
-from itertools import count
 
 from tests.reference import radix
 
@@ -236,9 +235,7 @@ class HiCache(radix.Radix):
         self.pool.read(blocks[:hit])
         self.host_free -= hit
         node.used, now = next(self.clock), next(self.clock)
-        node.children.append(
-            Node(blocks[:hit], node, now, now, priority=node.priority, device=False, host=True)
-        )
+        node.children.append(Node(blocks[:hit], node, now, now, priority=node.priority, device=False, host=True))
         return hit, matched
 
     def admit(self, row, request):

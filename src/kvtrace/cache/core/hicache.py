@@ -361,10 +361,10 @@ class HiRadix(Radix):
     def _split(self, node, blocks):
         """As in Radix; both parts are where the node was."""
         upper: cython.int = Radix._split(self, node, blocks)
-        i: cython.int
+        pins: cython.int = self.pins[node]
         self.device[upper], self.backed[upper] = self.device[node], self.backed[node]
         self.device_children[upper] = self.device[node]
-        for i in range(self.pins[node]):
+        while self.pins[upper] < pins:
             self._pin(upper)
         self._list_twice(upper)
         return upper

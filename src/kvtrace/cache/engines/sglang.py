@@ -8,7 +8,8 @@ random traces in any setting and on the Mooncake conversation trace (tests/clien
 tests/vectors/engine_sglang.json).
 
 Not modelled: spare pages (at page sizes above 1 SGLang evicts as if each request took one page more); chunked prefill,
-which splits nodes at chunk ends; waiting requests, which refresh the blocks they will hit; the policy tlru. If blocks run out, SGLang lets a request wait; this model ends the oldest active request early.
+which splits nodes at chunk ends; waiting requests, which refresh the blocks they will hit; the policy tlru. If blocks
+run out, SGLang lets a request wait; this model ends the oldest active request early.
 
 A model of two kinds of layers has a pool for each: UnifiedRadixCache with the components FULL and SWA, or FULL and
 MAMBA (srt/mem_cache/unified_cache/components). With windows: SWATokenToKVPoolAllocator and the frees of
@@ -106,11 +107,12 @@ def build_hicache(
 
     >>> from kvtrace.cache.demand import block_demand
     >>> from kvtrace.trace.building import toy
-    >>> demand = block_demand(toy("0 1 2", "3 4 5", "0 1 2"), recompute_last=True)
-    >>> cache = build_hicache(demand, Context(blocks=demand.blocks, capacity=3, demand=demand), 8)
+    >>> prompt = "0 1 2 3 4 5 6 7 8 9 10 11"  # SGLang loads 10 tokens or more
+    >>> demand = block_demand(toy(prompt, "12", prompt), recompute_last=True)
+    >>> cache = build_hicache(demand, Context(blocks=demand.blocks, capacity=12, demand=demand), 30)
     >>> cache.advance(3)
     >>> cache.hits.tolist(), cache.tier_hits.tolist()
-    ([0, 0, 2], [[0, 0, 2]])
+    ([0, 0, 11], [[0, 0, 11]])
     """
     if tree != "unified":
         raise UsageError("SGLang's older tree has no host memory here. Leave --tree out.")
