@@ -412,9 +412,10 @@ class HicacheTiers:
         if setting.layout is not None or setting.drafting is not None or setting.bound:
             raise UsageError("SGLang's tiers are modelled for full attention, without a drafter or an upper bound.")
         options = dict(setting.engine_options)
+        tree, how = (options.get(name, engines.DEFAULTS[name]) for name in ("tree", "hicache_write_policy"))
         engines.check(engines.find(setting.engine), setting.engine, setting.policy, options)
         require_room(device.capacity, demand)
-        copies: TierCopies = "write-back" if options.get("hicache_write_policy") == "write_back" else "write-through"
+        copies: TierCopies = "write-back" if how == "write_back" else "write-through"
         through: TierCopies = "write-through"
         self.tiers = (device, replace(host, copies=copies), *(replace(pool, copies=through) for pool in pools))
         group = {"rank": 1, "host": per_host, "cluster": instances}[pools[0].scope] if pools else 1
@@ -423,7 +424,11 @@ class HicacheTiers:
         for number in range(instances):
             context = Context(demand.blocks, device.capacity, demand.trace, demand)
             store = self.pools[number // group] if pools else None
-            self.engines.append(build_hicache(demand, context, host.capacity, setting.policy, pool=store, **options))
+            self.engines.append(
+                build_hicache(
+                    demand, context, host.capacity, setting.policy, pool=store, tree=tree, hicache_write_policy=how
+                )
+            )
         for engine in self.engines:
             schedule = setting.schedule
             engine.schedule(schedule.kind, int(schedule.value), schedule.ends(demand.trace))
