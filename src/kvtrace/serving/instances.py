@@ -19,7 +19,7 @@ from .._base.errors import UsageError
 from .._base.results import Rows, column
 from ..cache.demand import BlockDemand, block_demand, parse_schedule
 from ..cache.simulation import Setting, Simulation, advance_all, build
-from ..cache.tiered import HitSources, SharedTierDict, SharedTiers, hits_by_tier
+from ..cache.tiered import HitSources, SharedTierDict, hits_by_tier, lower_tiers
 from ..cache.tiers import Tier, require_fields
 from ..trace.domains import in_domains
 from ..trace.hits import count_hits
@@ -228,7 +228,7 @@ def simulate_instances(
         setting = replace(setting, capacity=tiers[0].capacity)
         demand = demand or block_demand(trace, *setting.demand_options)
         per_host = instances_per_host or instances
-        shared = SharedTiers(setting, demand, tiers, instances, per_host, inclusive=inclusive)
+        shared = lower_tiers(setting, demand, tiers, instances, per_host, inclusive=inclusive)
         engines, places = shared.engines, shared.places
     else:
         demand = demand or block_demand(trace, *setting.demand_options)
