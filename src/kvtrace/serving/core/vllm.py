@@ -6,6 +6,7 @@ import cython
 import numpy as np
 from cython.cimports.kvtrace.cache.core.engine import FITS, NO_BLOCKS, StepCache
 from cython.cimports.kvtrace.serving.core.instance import (
+    PREFILLS,
     Instance,
     Requests,
     StepWork,
@@ -64,6 +65,8 @@ class VllmEngineCore(Instance):
         requests: Requests = self.requests
         if not self._is_busy():
             self.now = max(self.now, requests.arrival[row])
+        else:
+            self.wake(requests.arrival[row])
         requests.goal[row] = requests.tokens[row]
         self.load += requests.tokens[row]
         self.prefill += requests.tokens[row]
@@ -75,6 +78,17 @@ class VllmEngineCore(Instance):
         if self.limits.by_priority or not self.limits.whole_prompt:  # another head, or a smaller chunk of the head
             self.blocked = False
         return 0
+
+    def wake(self, at):
+        if self.now >= NEVER:
+            self.now = at
+        return 0
+
+    def moved(self, row, at):
+        """The KV cache of a prompt that was computed here has been read: its blocks are free."""
+        self.cache.release(row)
+        self.blocked = False
+        return self.wake(at)
 
     def run(self, until):
         self.until = until
@@ -116,7 +130,7 @@ class VllmEngineCore(Instance):
         if self.flying:
             self.flying = False
             return self._learn(self.free_at, self.first_tokens, self.last_tokens)
-        self.now = NEVER  # unreachable: a request that was sent here fits into an empty cache
+        self.now = NEVER  # a request that was sent here fits into an empty cache; until then, KV caches are on the way
         return 0
 
     def _schedule_running(self, budget):
@@ -416,7 +430,8 @@ class VllmEngineCore(Instance):
         self.load -= self.requests.tokens[row]
         if self._runs(row):  # else it was preempted while its last token was on the way
             self.cache.publish(row, self.requests.computed[row])
-            self.cache.release(row)
+            if self.role != PREFILLS:  # else a decode worker still reads its blocks
+                self.cache.release(row)
             self._remove(row)
             self.draining -= 1
             self.blocked = False
