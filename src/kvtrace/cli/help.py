@@ -85,7 +85,7 @@ GROUPS = {  # group -> its options; a command shows them in this order
     "Cache": "--half-life --policy --ttl --capacity --points --engine --mode --schedule --warm-up --tiers --inclusive --write-through "
     "--domains",
     "Engine options": "--capacity-counts --pool --free-order --tree --watermark --engine-block-size --retention",
-    "Instances and time": "--instances --router --gpu --gpus --costs --extrapolate --step-tokens --max-requests --scheduler",
+    "Instances and time": "--instances --instances-per-host --router --gpu --gpus --costs --extrapolate --step-tokens --max-requests --scheduler",
     "Closed loop": "--loop --lanes --duration --start-inside --idle-cap --tree-idle-cap --think-scale",
     "Target": "--ttft --quantile --max-busy --spare",
     "Prices": "--gpu-price --input-price --output-price",

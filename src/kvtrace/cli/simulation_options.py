@@ -103,7 +103,7 @@ def _requests(warm_up: str) -> int:
 TIERS = click.option("--tiers", metavar="NAME=C,...", help="Tiers of blocks, fastest first, in place of --capacity. Example: hbm=5000,dram=50000; with --gpu hbm=5000,dram=50000@25GB, with bytes per second.")
 CACHE = with_options(
     record_options(CacheSetup, without=("inclusive",)), ENGINE_BLOCK_SIZE, RETENTION, TIERS, record_options(CacheSetup, only=("inclusive",)),
-    record_options(InstanceSetup, only=("instances",)),
+    record_options(InstanceSetup, only=("instances", "instances_per_host")),
 )  # fmt: skip
 ROUTERS = record_options(InstanceSetup, only=("routers",))
 APART = record_options(Disaggregation)
@@ -237,8 +237,7 @@ def with_layouts(run: Run, options: dict[str, Any], block_size: int) -> Run:
 def with_caches(run: Run, trace: Any, units: dict[str, Any], *, capacity: str, tiers: str | None) -> Run:
     """The run with what holds blocks: the capacities of each engine, or tiers."""
     from ..analysis.capacities import parse_capacities, parse_capacity
-    from ..cache.tiered import parse_tiers
-    from ..serving.schedulers.base import parse_timed_tiers
+    from ..cache.tiers import parse_tiers, parse_timed_tiers
 
     roofline, engines = run.time.roofline, list(run.cache.engines)
     lower: Sequence[Any] = ()
