@@ -138,8 +138,8 @@ def serve_apart(
         whole, output_length=np.ones(len(whole), dtype=np.int64), output_ids=None, output_offsets=None, extra={}
     )
     sides = [
-        _Side.of(prefill, Trace.from_columns(prompts, block_size=whole.block_size, tail=whole.tail), decodes=False),
-        _Side.of(decode, whole, decodes=True),
+        _Side.of(prefill, Trace.from_columns(prompts, block_size=whole.block_size, tail=whole.tail)),
+        _Side.of(decode, whole),
     ]
     front = prefill.cost.front(whole.input_length, api_servers or prefill.workers * prefill.ranks)
     tokens, outputs = decode.own_scheduler.lengths(whole)
@@ -181,7 +181,7 @@ class _Side:
     router: Any
 
     @classmethod
-    def of(cls, workers: Workers, trace: Trace, *, decodes: bool) -> _Side:
+    def of(cls, workers: Workers, trace: Trace) -> _Side:
         from .core.instance import Requests
 
         scheduler = workers.own_scheduler
@@ -196,7 +196,7 @@ class _Side:
             if workers.lockstep and workers.ranks > 1:
                 groups.append(scheduler.ranks(engines, requests, terms))
             else:
-                groups.append([scheduler.worker(engine, requests, terms, decodes=decodes) for engine in engines])
+                groups.append([scheduler.worker(engine, requests, terms) for engine in engines])
         instances = [group[rank] for rank in range(workers.ranks) for group in groups]
         engines = [instance.engine for instance in instances]
         return cls(requests, engines, instances, make_router(trace, workers.router, engines))

@@ -79,6 +79,14 @@ class ApartServing(InterleavedServing):
         self.run_until(NEVER)
         self.over = True
 
+    def close(self):
+        """Run all workers until no request is left, then self-check each cache."""
+        self.run_until(NEVER)
+        for worker in self.instances:
+            if hasattr(worker, "settle"):
+                worker.settle()
+        InterleavedServing.close(self)
+
     # ---- what happens
 
     def tell(self, kind, row, seconds):

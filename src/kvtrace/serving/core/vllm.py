@@ -84,12 +84,6 @@ class VllmEngineCore(Instance):
             self.now = at
         return 0
 
-    def moved(self, row, at):
-        """The KV cache of a prompt that was computed here has been read: its blocks are free."""
-        self.cache.release(row)
-        self.blocked = False
-        return self.wake(at)
-
     def run(self, until):
         self.until = until
         while self.now < self.until and self._is_busy():

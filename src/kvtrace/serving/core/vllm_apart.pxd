@@ -2,12 +2,12 @@ from kvtrace.cache.core.blocks cimport PagedCache
 from kvtrace.serving.core.vllm cimport VllmInstance
 
 
-cdef class VllmDecoder(VllmInstance):
+cdef class VllmWorker(VllmInstance):
     cdef PagedCache paged  # the cache, as its class
     cdef const long long[::1] local  # request -> its prompt is computed here
     cdef list holding  # a heap of those that hold blocks
-    cdef signed char[::1] stage  # row -> LOADING, ARRIVED, or 0
-    cdef list come  # rows whose KV cache has come, which no step has reported
+    cdef signed char[::1] stage  # row -> LOADING, ARRIVED, READ, or 0
+    cdef list come  # rows whose KV cache has been read, which no step has reported
     cdef list reported  # those that the flying step reports
     cdef long long ready  # requests in `holding` whose report was read
     cdef long long held_order

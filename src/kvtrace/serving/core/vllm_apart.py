@@ -1,4 +1,4 @@
-"""vLLM's decode worker (0.33.0, NixlConnector): a waiting request gets blocks, and runs once its KV cache has come."""
+"""vLLM's workers of one kind (0.33.0, NixlConnector): one keeps blocks until they are read, the other reads them."""
 
 from heapq import heappop, heappush
 
@@ -6,14 +6,15 @@ import cython
 import numpy as np
 from cython.cimports.kvtrace.cache.core.blocks import PagedCache
 from cython.cimports.kvtrace.serving.core.apart import RESERVED
-from cython.cimports.kvtrace.serving.core.instance import Requests
+from cython.cimports.kvtrace.serving.core.instance import DECODES, Requests
 from cython.cimports.kvtrace.serving.core.vllm import VllmInstance
 
-# The prompt that does not hit locally is read from the prefill worker, whole; the last token is computed again here,
-# which gives the first output token. A prefill worker is an ordinary instance whose requests have one output token; it
-# keeps their blocks until they are read. The worker process reports a read that has ended with the next step that it
-# begins, and the scheduler learns of it with that step's output. An engine with nothing to compute looks for it each
-# millisecond. A request that was preempted computes its prompt here.
+# A decode worker gives a waiting request blocks for its prompt, reads what does not hit from the prefill worker, and
+# admits it once that has come; the last token is computed again, which gives the first output token. A request that was
+# preempted computes its prompt there. A prefill worker serves requests of one output token, and keeps their blocks until
+# they are read. A worker process reports a read that has ended with the next step that it begins, and the scheduler
+# learns of it with that step's output. An engine with nothing to compute looks for it each millisecond. Not modelled:
+# with asynchronous scheduling, the blocks of a preempted request are free only when the step in flight has ended.
 #
 # Twin: tests/reference/vllm_apart.py.
 
@@ -22,10 +23,11 @@ NEVER = cython.declare(cython.double, 1e300)
 POLL_S = cython.declare(cython.double, 0.001)  # EngineCore sleeps so long after a step without tokens
 LOADING = cython.declare(cython.int, 1)
 ARRIVED = cython.declare(cython.int, 2)
+READ = cython.declare(cython.int, 3)  # a request reads once
 
 
-class VllmDecoder(VllmInstance):
-    """A decode worker of vLLM. `local` is ApartServing's: requests whose prompts are computed here."""
+class VllmWorker(VllmInstance):
+    """A worker of one kind. `local` is ApartServing's: requests whose prompts are computed by their decode worker."""
 
     def __init__(self, engine: PagedCache, requests: Requests, cost, limits, log=False):
         VllmInstance.__init__(self, engine, requests, cost, limits, log)
@@ -39,11 +41,17 @@ class VllmDecoder(VllmInstance):
         VllmInstance.join(self, group, prefills)
         self.local = group.local
 
+    def settle(self):
+        """The run is over: nothing is planned that would report the last reads."""
+        if self.role != DECODES:
+            self._read(self.reported + self.come)
+            self.reported, self.come = [], []
+
     def active(self):
         return len(self.waiting) + len(self.holding) + self.count
 
     def moved(self, row, at):
-        """The KV cache of a request has come."""
+        """The KV cache of a request has been read: by this worker, or from it."""
         polls: cython.longlong
         self.come.append(row)
         if self.now >= NEVER:
@@ -65,7 +73,7 @@ class VllmDecoder(VllmInstance):
             self.reported = []
         if self.now >= NEVER:  # a step without tokens
             self.idle_since = begun
-            if self.come or self.ready:
+            if self.come or self.ready or self.preempted:
                 self._read(self.come)
                 self.come = []
                 self.now = begun + POLL_S
@@ -80,13 +88,16 @@ class VllmDecoder(VllmInstance):
         return self._read(reported)
 
     def _read(self, rows):
-        """The scheduler reads that KV caches have come."""
+        """The scheduler learns what has been read."""
         row: cython.Py_ssize_t
         for item in rows:
             row = item
-            self.stage[row] = ARRIVED
-            self.ready += 1
             self.blocked = False
+            if self.role == DECODES:
+                self.stage[row] = ARRIVED
+                self.ready += 1
+            else:
+                self.paged.release(row)
         return 0
 
     def _schedule_waiting(self, budget):
@@ -105,6 +116,8 @@ class VllmDecoder(VllmInstance):
         long_prefill: cython.longlong = self._long_prefill()
         skipped: list = []
         queue: list
+        if self.role != DECODES:
+            return VllmInstance._schedule_waiting(self, budget)
         self.blocked = False
         while (self.holding or self.waiting) and budget[0] > 0 and self.count < self.limits.requests:
             queue = self.holding if self.holding else self.waiting
@@ -114,7 +127,7 @@ class VllmDecoder(VllmInstance):
                 continue
             goal = requests.goal[row]
             if self.stage[row] == ARRIVED:
-                self.stage[row] = 0
+                self.stage[row] = READ
                 self.ready -= 1
                 cache.publish(row, requests.tokens[row] - self.ahead)
                 requests.computed[row] = min(requests.tokens[row], goal - 1)
@@ -126,7 +139,7 @@ class VllmDecoder(VllmInstance):
                 hits = cache.look_up(row, goal)
                 idle = cache.idle_hits
                 computed = hits * cache.block_size
-                loads = not self.local[row] and not requests.preempted[row] and computed < requests.tokens[row]
+                loads = self.stage[row] == 0 and not self.local[row] and not requests.preempted[row]
                 if loads:
                     computed = requests.tokens[row]
             chunk = 0 if loads else self._chunk(row, computed, long_prefill, budget[0])

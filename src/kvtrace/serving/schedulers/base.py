@@ -79,8 +79,8 @@ class Scheduler(ABC):
     def instance(self, engine: Any, requests: Any, cost: dict[str, float], *, prefetch: bool) -> Any:
         """The compiled instance with this cache."""
 
-    def worker(self, engine: Any, requests: Any, cost: dict[str, float], *, decodes: bool) -> Any:
-        """The compiled instance of a worker that only computes prompts, or that only `decodes`."""
+    def worker(self, engine: Any, requests: Any, cost: dict[str, float], *, log: bool = False) -> Any:
+        """The compiled instance of a worker that only computes prompts, or only outputs. With `log` it records them."""
         raise UsageError(f"The scheduler {self.name} has no workers of one kind. Use --engine vllm or sglang.")
 
     def receive(self, workers: Sequence[Any]) -> None:

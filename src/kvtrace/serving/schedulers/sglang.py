@@ -145,9 +145,9 @@ class SglangScheduler(Scheduler):
 
         return SglangInstance(engine, requests, cost, self._core_limits(), self._largest_outputs(engine), log)
 
-    def worker(self, engine: Any, requests: Any, cost: dict[str, float], *, decodes: bool) -> Any:
+    def worker(self, engine: Any, requests: Any, cost: dict[str, float], *, log: bool = False) -> Any:
         """A worker of one kind."""
-        return self.instance(engine, requests, cost, prefetch=False)
+        return self.instance(engine, requests, cost, prefetch=False, log=log)
 
     def receive(self, workers: Sequence[Any]) -> None:
         """Give decode workers their options."""

@@ -160,12 +160,11 @@ class VllmScheduler(Scheduler):
         kind = VllmInstance if engine.lower is None else OffloadingInstance
         return kind(engine, requests, cost, self._limits(engine), log)
 
-    def worker(self, engine: Any, requests: Any, cost: dict[str, float], *, decodes: bool) -> Any:
+    def worker(self, engine: Any, requests: Any, cost: dict[str, float], *, log: bool = False) -> Any:
         """A worker of one kind, with the NixlConnector."""
-        from ..core.vllm import VllmInstance
-        from ..core.vllm_apart import VllmDecoder
+        from ..core.vllm_apart import VllmWorker
 
-        return (VllmDecoder if decodes else VllmInstance)(engine, requests, cost, self._limits(engine))
+        return VllmWorker(engine, requests, cost, self._limits(engine), log)
 
     def ranks(self, engines: Sequence[Any], requests: Any, cost: dict[str, float], *, log: bool = False) -> list[Any]:
         """Data-parallel ranks of a model with experts. UsageError with a lower tier."""
