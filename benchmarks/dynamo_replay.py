@@ -66,12 +66,7 @@ class Replayed:
 def replay(trace: kvtrace.Trace, cases: Iterable[dict[str, Any]]) -> Iterator[Replayed]:
     """Each case, {"path", "engine", "settings"}, through Dynamo's replay in its own environment."""
     cases = [{"block_size": trace.block_size, **case} for case in cases]
-    plain = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / "cases.jsonl"
-        path.write_text("".join(json.dumps(case) + "\n" for case in cases))
-        command = [PYTHON, ROOT / "tests/clients/dynamo_workers.py", path]
-        done = subprocess.run(command, capture_output=True, text=True, env=plain)
+    done = replay_lines(cases)
     assert done.returncode == 0, done.stderr[-2000:]
     log = re.sub(r"\x1b\[[0-9;]*m", "", done.stderr)  # without colours
     chosen = iter(re.findall(r"Selected worker.*?worker_id=(\d+)", log))
@@ -80,6 +75,16 @@ def replay(trace: kvtrace.Trace, cases: Iterable[dict[str, Any]]) -> Iterator[Re
         routes = case["settings"].get("router_mode") == "kv_router"
         workers = np.array([int(next(chosen)) for _ in range(len(trace))]) if routes else None
         yield in_order(trace, **json.loads(line), routed=workers)
+
+
+def replay_lines(cases: Iterable[dict[str, Any]]) -> subprocess.CompletedProcess[str]:
+    """What tests/clients/dynamo_workers.py prints of cases, in Dynamo's environment."""
+    plain = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "cases.jsonl"
+        path.write_text("".join(json.dumps(case) + "\n" for case in cases))
+        command = [PYTHON, ROOT / "tests/clients/dynamo_workers.py", path]
+        return subprocess.run(command, capture_output=True, text=True, env=plain)
 
 
 def in_order(

@@ -41,9 +41,9 @@ def served(case):
     run = serve_apart(
         trace_of(case), workers_of(case, 0), workers_of(case, 1), link=link, bytes_per_token=case["bytes_per_token"]
     )
-    moved = run.transfers
-    times = [run.started_s, moved.prefilled_s, moved.arrived_s, run.first_s, run.ended_s]
-    columns = [run.cached_tokens, moved.decode_cached_tokens, *(time + start for time in times), run.preemptions]
+    times = [run.started_s, run.prefilled_s, run.transfer_end_s, run.first_s, run.ended_s]
+    held = run.decode_hit_blocks * case["block_size"]
+    columns = [run.cached_tokens, held, *(time + start for time in times), run.preemptions]
     return [list(row) for row in zip(*(np.asarray(column).tolist() for column in columns), strict=True)]
 
 

@@ -175,6 +175,28 @@ def dynamo_case(rng):
     }  # fmt: skip
 
 
+def apart_case(rng):
+    """A dynamo_case on prefill and decode workers: arrivals are in ms, and perhaps transfers are slow."""
+    case = dynamo_case(rng)
+    size, rows = case["block_size"], case["requests"]
+    for row in rows:
+        row["arrival"] *= 1000
+    needs = {
+        "prefill": max(-(-row["tokens"] // size) for row in rows),
+        "decode": max(-(-(row["tokens"] + row["output"]) // size) for row in rows),
+    }
+    kinds = {
+        name: {
+            "workers": rng.choice([1, 1, 2, 3]), "capacity": need + rng.choice([0, 1, 3, 10]),
+            "settings": case["settings"] if name == "prefill" else dynamo_case(rng)["settings"],
+        }
+        for name, need in needs.items()
+    }  # fmt: skip
+    if rng.random() < 0.5:
+        kinds |= {"bytes_per_token": 1000, "bandwidth": rng.choice([1e4, 1e5, 1e6]), "missing_only": rng.random() < 0.5}
+    return {"block_size": size, "requests": rows, "router": case["router"], **kinds}
+
+
 def rows_of(trace, count, speed):
     """The requests of a case: the first ones of a trace, `speed` times as fast."""
     return [

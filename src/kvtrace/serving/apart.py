@@ -13,19 +13,20 @@ from typing import Any
 import numpy as np
 
 from .._base.errors import UsageError
-from ..cache.demand import block_demand
+from ..cache.demand import BlockDemand, block_demand
 from ..cache.simulation import Setting, advance_all
 from ..trace.columns import replace_columns
 from ..trace.domains import in_domains
 from ..trace.trace import Trace
 from ..trace.unknown import OUTPUTS, PREFIXES, require_known
-from .instances import CHUNK, Cost, entered_s, make_router
-from .lanes import ClosedLoop, ClosedRun, closed_result, lanes_of, played_trace
+from .disaggregated import DisaggregatedRun
+from .disaggregation import Disaggregation
+from .instances import CHUNK, Cost, Timeline, entered_s, make_router
+from .lanes import ClosedLoop, ClosedRun, PlayedTrace, closed_result, lanes_of, played_trace
 from .models.shape import ModelShape
 from .routers import RouterName, check_router
 from .schedulers import scheduler_of
 from .schedulers.base import Scheduler
-from .serving_run import ServingRun, Transfers
 
 ENGINES = ("vllm", "sglang")  # whose workers of one kind are modelled
 EARLY = ("sglang",)  # engines whose decode worker reserves room before the prompt is computed, and that send chunks
@@ -41,6 +42,7 @@ class Workers:
     workers: int = 1
     ranks: int = 1
     lockstep: bool = False  # the ranks of a worker begin and end their steps together
+    shape: ModelShape | None = None  # the model as a worker holds it
     router: RouterName = "round-robin"  # over all ranks of all workers: with round-robin, each worker in turn
 
     def __post_init__(self) -> None:
@@ -92,7 +94,7 @@ def serve_apart(
     api_servers: int | None = None,
     loop: ClosedLoop | None = None,
     on_progress: Callable[[int], None] | None = None,
-) -> ServingRun:
+) -> DisaggregatedRun | ClosedRun:
     """Serve a trace with prefill and decode on different workers.
 
     Args:
@@ -108,7 +110,7 @@ def serve_apart(
         on_progress: Receives the number of requests served since its last call.
 
     Returns:
-        The times and the hits of each request; `transfers` has those of the transfers.
+        The times and the hits of each request; of a closed loop without those of the transfers.
 
     Raises:
         UsageError: An argument is not valid, or is not modelled.
@@ -117,26 +119,73 @@ def serve_apart(
     >>> from kvtrace.trace.building import toy
     >>> half = Workers(StepCost(token_s=0.001), Setting(100, engine="vllm"))
     >>> run = serve_apart(toy("0 1", block_size=16), half, half, link=Link(16e3), bytes_per_token=1e3)
-    >>> run.transfers.prefilled_s.tolist(), run.transfers.arrived_s.round(3).tolist(), run.ttft_s.round(3).tolist()
-    ([0.032], [2.032], [2.033])
+    >>> run.prefilled_s.tolist(), run.transfer_end_s.round(3).tolist(), run.ttft_s.round(3).tolist()
+    ([0.032], [2.032], [2.034])
     """
+    trace = in_domains(trace)
+    require_known(trace, trace.meta, "the outcome of a simulation in time", PREFIXES, OUTPUTS)
+    built, played, front = _built(
+        trace, prefill, decode, link, shape, bytes_per_token, max_local_prefill_length, api_servers, loop
+    )
+    if played is None or loop is None:
+        advance_all(built.serving, len(trace), on_progress, CHUNK)
+        built.serving.close()
+        kinds = Disaggregation(prefill.workers, decode.workers, decode.router, decode.setting.capacity)
+        return built.run(trace, prefill.own_scheduler, prefill.router, kinds)
+    lanes = lanes_of(played, loop, built.requests, front, several=False)
+    built.serving.play(lanes)
+    built.serving.advance(len(played.trace))
+    built.serving.close()
+    built.check()
+    return closed_result(built, played, loop, lanes.outcome)
+
+
+def engine_workers(
+    trace: Trace, cost: Cost, scheduler: Scheduler, setting: Setting, disaggregation: Disaggregation,
+    router: RouterName, router_seed: int = 0, demand: BlockDemand | None = None,
+) -> ApartWorkers:  # fmt: skip
+    """The compiled workers of both kinds, as options describe them; UsageError for what is not modelled.
+
+    Args:
+        trace: The trace.
+        cost, scheduler, setting: Of the workers of a kind that the disaggregation does not describe.
+        disaggregation: The workers, and the transfer of the KV cache.
+        router: Of the prefill workers.
+        router_seed, demand: Are not used.
+    """
+    plain = Workers(cost, setting, scheduler)
+    first, second = disaggregation.workers
+    prefill = replace(disaggregation.prefill or plain, workers=first, router=router)
+    decode = replace(disaggregation.decode or plain, workers=second, router=disaggregation.decode_router or router)
+    if disaggregation.decode_capacity:
+        decode = replace(decode, setting=replace(decode.setting, capacity=disaggregation.decode_capacity))
+    link = Link(disaggregation.kv_transfer_bandwidth, disaggregation.kv_transfer_latency_s)
+    each = disaggregation.kv_transfer_bytes_per_token
+    if disaggregation.kv_transfer_bandwidth and not each and decode.shape is None:
+        raise UsageError("--kv-transfer-bandwidth needs --kv-transfer-bytes-per-token, or a --model.")
+    shape = None if each else decode.shape
+    return _built(trace, prefill, decode, link, shape, each or 0.0, disaggregation.max_local_prefill_length, None)[0]
+
+
+def _built(
+    trace: Trace, prefill: Workers, decode: Workers, link: Link, shape: ModelShape | None, bytes_per_token: float,
+    max_local_prefill_length: int | None, api_servers: int | None, loop: ClosedLoop | None = None,
+) -> tuple[ApartWorkers, PlayedTrace | None, tuple[np.ndarray, float]]:  # fmt: skip
+    """The compiled workers, what a closed loop plays, and the times of the API server."""
     from .core.apart import ApartServing, Links
     from .core.instance import Requests
 
-    trace = in_domains(trace)
-    require_known(trace, trace.meta, "the outcome of a simulation in time", PREFIXES, OUTPUTS)
     engine = prefill.setting.engine
     if decode.setting.engine != engine:
         raise UsageError("Prefill and decode workers must have one engine.")
     if max_local_prefill_length is not None and engine in EARLY:
         raise UsageError("SGLang's decode workers compute no prompts. Leave out --max-local-prefill-length.")
-    played = played_trace(trace, loop) if loop else None
     if loop and loop.duration_s is not None:
         raise UsageError("Prefill and decode on different workers do not support --duration yet.")
+    played = played_trace(trace, loop) if loop else None
     whole = played.trace if played else trace
-    prompts = replace_columns(
-        whole, output_length=np.ones(len(whole), dtype=np.int64), output_ids=None, output_offsets=None, extra={}
-    )
+    ones = np.ones(len(whole), dtype=np.int64)
+    prompts = replace_columns(whole, output_length=ones, output_ids=None, output_offsets=None, extra={})
     sides = [
         _Side.of(prefill, Trace.from_columns(prompts, block_size=whole.block_size, tail=whole.tail)),
         _Side.of(decode, whole),
@@ -151,24 +200,13 @@ def serve_apart(
     place = np.concatenate([np.arange(one.workers * one.ranks) % one.workers for one in (prefill, decode)])
     links = Links(place, prefill.workers, decode.workers, link.seconds_per_byte, link.latency_s)
     local = -1 if max_local_prefill_length is None else max_local_prefill_length
-    run = ApartServing(
+    serving = ApartServing(
         [side.instances for side in sides], [side.router for side in sides], requests,
         [side.requests for side in sides], [prefill.setting.capacity, decode.setting.capacity], links, (sizes, each),
         (engine in EARLY, engine in EARLY, local),
     )  # fmt: skip
     decode.own_scheduler.receive(sides[1].instances)
-    deployed = _Deployed(prefill, decode, sides, run, links)
-    if played is None:
-        advance_all(run, len(whole), on_progress, CHUNK)
-        run.close()
-        deployed.check()
-        return ServingRun(**deployed.results(), trace=whole)
-    lanes = lanes_of(played, loop, requests, front, several=False)
-    run.play(lanes)
-    run.advance(len(whole))
-    run.close()
-    deployed.check()
-    return closed_result(deployed, played, loop, lanes.outcome)
+    return ApartWorkers(prefill, decode, sides, serving, links, requests), played, front
 
 
 @dataclass(frozen=True)
@@ -203,50 +241,74 @@ class _Side:
 
 
 @dataclass(frozen=True)
-class _Deployed:
-    """Both kinds of workers, after a run."""
+class ApartWorkers:
+    """Compiled workers of both kinds, and after a run, what they found."""
 
     prefill: Workers
     decode: Workers
     sides: list[_Side]
-    run: Any
+    serving: Any
     links: Any
+    requests: Any
+
+    @property
+    def prefills(self) -> list[Any]:
+        """The compiled ranks of prefill workers."""
+        return self.sides[0].instances
+
+    @property
+    def decodes(self) -> list[Any]:
+        """The compiled ranks of decode workers."""
+        return self.sides[1].instances
 
     def check(self) -> None:
         """UsageError if a request never got room on a worker."""
         outcomes = self.sides[1].requests.outcomes
-        waits = (np.asarray(self.run.receiver) >= 0) & np.isnan(outcomes["ended"])
+        sent = (np.asarray(self.serving.receiver) >= 0) | (np.asarray(self.serving.sender) >= 0)
+        waits = sent & np.isnan(outcomes["ended"])
         if waits.any():
             raise UsageError(
                 f"{int(waits.sum()):,} requests never get room for their KV cache. Try a larger --capacity, or more "
                 "decode workers."
             )
 
-    def results(self, rows: np.ndarray | slice = slice(None)) -> dict[str, Any]:
-        """The fields of a ServingRun, except its trace, for some rows in their order."""
-        first, second = (side.requests.outcomes for side in self.sides)
-        hits = [sum(engine.hits.astype(np.int64) for engine in side.engines) for side in self.sides]
-        local = np.asarray(self.run.local) == 1
-        sender, receiver = np.asarray(self.run.sender), np.asarray(self.run.receiver)
-        count = len(self.sides[0].instances)
-        instances = [instance for side in self.sides for instance in side.instances]
-        links = self.links
-        transfers = Transfers(
-            np.where(sender >= 0, sender % self.prefill.workers, -1)[rows],
-            np.where(receiver >= 0, (receiver - count) % self.decode.workers, -1)[rows],
-            np.asarray(self.run.computed)[rows], np.asarray(self.run.begun)[rows], np.asarray(self.run.arrived)[rows],
-            second["cached"][rows], tuple(np.asarray(links.sent).tolist()), tuple(np.asarray(links.received).tolist()),
+    def run(
+        self, trace: Trace, scheduler: Scheduler, router: RouterName, disaggregation: Disaggregation
+    ) -> DisaggregatedRun:
+        """The result, when all requests have ended."""
+        self.check()
+        second, run, count = self.sides[1].requests.outcomes, self.serving, len(self.prefills)
+        receiver, hits = np.asarray(run.receiver), self._hits(1)
+        lines = [Timeline.of(one.timeline) for one in (*self.prefills, *self.decodes) if one.timeline]
+        return DisaggregatedRun(
+            **self.results(), trace=trace, timelines=tuple(lines), disaggregation=disaggregation,
+            decode_instance=np.where(receiver >= 0, receiver - count, -1).astype(np.int32),
+            prefilled_s=np.asarray(run.computed), transfer_begin_s=np.asarray(run.begun),
+            transfer_end_s=np.asarray(run.arrived), ready_s=np.asarray(run.arrived), released_s=np.asarray(run.arrived),
+            decode_started_s=second["started"], decode_hit_blocks=hits,
+            link_bytes=(tuple(np.asarray(self.links.sent).tolist()), tuple(np.asarray(self.links.received).tolist())),
         )  # fmt: skip
+
+    def _hits(self, side: int) -> np.ndarray:
+        return sum(engine.hits.astype(np.int64) for engine in self.sides[side].engines)
+
+    def results(self, rows: np.ndarray | slice = slice(None)) -> dict[str, Any]:
+        """The fields of a ServingRun, except its trace, for some rows in their order.
+
+        Those of a prompt are its prefill worker's, or its decode worker's if that computed it.
+        """
+        first, second = (side.requests.outcomes for side in self.sides)
+        local = np.asarray(self.serving.local) == 1
+        sender, instances = np.asarray(self.serving.sender), [*self.prefills, *self.decodes]
         return {
-            "setting": self.prefill.setting, "hit_blocks": np.where(local, hits[1], hits[0])[rows],
+            "setting": self.prefill.setting, "hit_blocks": np.where(local, self._hits(1), self._hits(0))[rows],
             "evictions": sum(engine.evictions for side in self.sides for engine in side.engines), "early_frees": 0,
-            "router": self.prefill.router, "instance": np.where(local, receiver, sender)[rows].astype(np.int32),
-            "instances": len(instances), "started_s": np.where(local, second["started"], first["started"])[rows],
+            "router": self.prefill.router, "instance": sender[rows].astype(np.int32), "instances": len(self.prefills),
+            "started_s": np.where(local, second["started"], first["started"])[rows],
             "first_s": second["first"][rows], "ended_s": second["ended"][rows],
             "cached_tokens": np.where(local, second["cached"], first["cached"])[rows],
             "busy_s": tuple(instance.busy for instance in instances), "scheduler": self.prefill.own_scheduler,
             "steps": tuple(instance.steps for instance in instances),
             "preemptions": (first["preempted"] + second["preempted"])[rows],
-            "recomputed_tokens": (first["recomputed"] + second["recomputed"])[rows], "transfers": transfers,
+            "recomputed_tokens": (first["recomputed"] + second["recomputed"])[rows],
         }  # fmt: skip
-

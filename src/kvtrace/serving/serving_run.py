@@ -44,20 +44,6 @@ def quantiles_of(values: np.ndarray) -> Quantiles:
     return {"mean": float(values.mean()), "p50": p50, "p90": p90, "p99": p99}
 
 
-@dataclass(frozen=True, eq=False)
-class Transfers:
-    """Where each request was computed, and when its KV cache went from one worker to the other; NaN and -1: nowhere."""
-
-    prefill_worker: np.ndarray
-    decode_worker: np.ndarray
-    prefilled_s: np.ndarray  # when its prompt was computed
-    begun_s: np.ndarray  # when its first transfer was ordered
-    arrived_s: np.ndarray  # when its last one had arrived
-    decode_cached_tokens: np.ndarray  # prompt tokens that the decode worker held
-    sent_bytes: tuple[float, ...]  # of each prefill worker
-    received_bytes: tuple[float, ...]  # of each decode worker
-
-
 @dataclass(frozen=True, eq=False, repr=False)
 class ServingRun(FleetSimulation):
     """The result of each request: its times in seconds, NaN if it was rejected."""
@@ -74,7 +60,6 @@ class ServingRun(FleetSimulation):
     recomputed_tokens: np.ndarray = None  # type: ignore[assignment]  # request -> tokens computed again after that
     timelines: tuple[Timeline, ...] = ()  # of each instance, if they were kept
     tiers: tuple[Tier, ...] = ()  # below the first one of each instance
-    transfers: Transfers | None = None  # of prefill and decode on different workers
     unfitted: Deployment | None = None  # whose roofline the costs are; None: a recording's, or not known
 
     def _headline(self) -> str:

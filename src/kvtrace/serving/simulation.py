@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import TypedDict, Unpack
+from typing import Any, TypedDict, Unpack
 
 import numpy as np
 
@@ -18,6 +18,10 @@ from ..cache.simulation import Setting, advance_all
 from ..trace.domains import in_domains
 from ..trace.trace import Trace
 from ..trace.unknown import OUTPUTS, PREFIXES, require_known
+from .disaggregated import DisaggregatedRun as DisaggregatedRun
+from .disaggregation import Disaggregation as Disaggregation
+from .apart import engine_workers
+from .dynamo_workers import dynamo_workers
 from .instances import CHUNK, InstanceGroup
 from .lanes import ClosedLoop as ClosedLoop
 from .lanes import ClosedRun, run_closed
@@ -118,6 +122,7 @@ class ServingOptions(TypedDict, total=False):
         instances_per_host: The instances that share a tier of scope "host"; the default is all.
         prefetch: With the engine reference: fetch blocks from lower tiers while their request waits (the default).
         timelines: Keep the time line of each instance: requests that run and wait, and blocks in use.
+        disaggregation: Prefill and decode on different workers, in place of instances; dynamo has such workers.
     """
 
     instances: int
@@ -131,6 +136,11 @@ class ServingOptions(TypedDict, total=False):
     instances_per_host: int | None
     prefetch: bool
     timelines: bool
+    disaggregation: Disaggregation | None
+
+
+# engine -> how it builds prefill and decode workers
+WORKERS: dict[str, Any] = {"dynamo": dynamo_workers, "vllm": engine_workers, "sglang": engine_workers}
 
 
 def open_loop(
@@ -176,11 +186,38 @@ def open_loop(
     from .core.serving import Serving
 
     trace = _servable(trace)
-    deployed = _instances(trace, cost, setting, options).deploy(trace, demand)
+    fleet = _instances(trace, cost, setting, options)
+    if (apart := options.get("disaggregation")) is not None:
+        return _serve_apart(fleet, apart, trace, demand, on_progress)
+    deployed = fleet.deploy(trace, demand)
     run = Serving(deployed.instances, deployed.router, deployed.requests, deployed.fleet.setting.capacity)
     advance_all(run, len(trace), on_progress, CHUNK)
     run.close()
     return ServingRun(**deployed.results(), trace=trace)
+
+
+def _serve_apart(
+    fleet: InstanceGroup, apart: Disaggregation, trace: Trace, demand: BlockDemand | None,
+    on_progress: Callable[[int], None] | None,
+) -> DisaggregatedRun:  # fmt: skip
+    """Serve a trace with prefill and decode on different workers."""
+    engine = fleet.setting.engine
+    if engine not in WORKERS:
+        raise UsageError(
+            f"--prefill-workers is not simulated with engine {engine}. Use --engine {' or '.join(WORKERS)}."
+        )
+    if fleet.instances > 1 or fleet.lockstep or fleet.tiers:
+        raise UsageError(
+            "--prefill-workers does not go with --instances, --tiers or data-parallel ranks. Leave them out."
+        )
+    build = WORKERS[engine]
+    built = build(trace, fleet.cost, fleet.scheduler, fleet.setting, apart, fleet.router, fleet.router_seed, demand)
+    if fleet.timelines:
+        for worker in (*built.prefills, *built.decodes):
+            worker.watch()
+    advance_all(built.serving, len(trace), on_progress, CHUNK)
+    built.serving.close()
+    return built.run(trace, fleet.scheduler, fleet.router, apart)
 
 
 def closed_loop(
@@ -208,6 +245,8 @@ def closed_loop(
     """
     trace = _servable(trace)
     fleet = _instances(trace, cost, setting, options)
+    if options.get("disaggregation") is not None:
+        raise UsageError("--prefill-workers does not support --loop closed. Use --loop open.")
     if not isinstance(loop, ClosedLoop):
         raise UsageError(f"loop must be a ClosedLoop, not {loop!r}. Example: ClosedLoop(lanes=8).")
     return run_closed(fleet, trace, loop, demand, on_progress)

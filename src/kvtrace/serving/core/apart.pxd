@@ -39,7 +39,9 @@ cdef class ApartServing(InterleavedServing):
     cdef SessionLanes lanes  # None in the open loop
     cdef Py_ssize_t to_prefill, to_decode  # requests that were routed
     cdef readonly bint over
+    cdef list noted  # the rows of events, in the order in which these became known
 
+    cdef int _note(self, double seconds, int kind, Py_ssize_t row) except -1
     cdef int _plan_arrival(self) except -1
     cdef int _send_to_prefill(self, Py_ssize_t row, double at) except -1
     cdef int _choose_decode(self, Py_ssize_t row, double at) except -1

@@ -62,7 +62,7 @@ class ApartServing(InterleavedServing):
         self.left = np.zeros(rows)
         self.computed, self.begun, self.arrived = np.full((3, rows), np.nan)
         self.to_prefill = self.to_decode = 0
-        self.lanes, self.over = None, False
+        self.lanes, self.over, self.noted = None, False, []
         for instance in self.instances:
             instance.join(self, instance in prefill)
 
@@ -91,10 +91,16 @@ class ApartServing(InterleavedServing):
 
     def tell(self, kind, row, seconds):
         """A worker tells what it has done at a time."""
-        self.at(seconds, kind, row)
+        self._note(seconds, kind, row)
+
+    def _note(self, seconds, kind, row):
+        """Something happens at a time; of one moment and kind, in this order."""
+        self.noted.append(row)
+        return self.at(seconds, kind, len(self.noted) - 1)
 
     def happen(self, seconds, kind, row):
         instance: Instance
+        row = self.noted[row]
         if kind == ARRIVES:
             if self.lanes.next_arrival() <= seconds:
                 row = self.lanes.take()
@@ -136,7 +142,7 @@ class ApartServing(InterleavedServing):
     def _plan_arrival(self):
         """The next arrival of a closed loop is an event; one that is no longer the next one is not taken."""
         at: cython.double = self.lanes.next_arrival()
-        return self.at(at, ARRIVES, 0) if at < NEVER else 0
+        return self._note(at, ARRIVES, NOBODY) if at < NEVER else 0
 
     # ---- where a request goes
 
@@ -200,7 +206,7 @@ class ApartServing(InterleavedServing):
         size = max(0.0, min(size, self.left[row]))
         self.left[row] -= size
         end = self.links.begin(workers[self.sender[row]], workers[self.receiver[row]], size, at)
-        return self.at(end, MOVED, row) if is_last else 0
+        return self._note(end, MOVED, row) if is_last else 0
 
     def _count(self, router: Router, first, now):
         """Update a router's counts of its workers: those after the last step that has ended."""

@@ -11,6 +11,9 @@ cdef enum:
     LOADED = 3  # fewest prompt tokens of requests that have not ended,
     AWARE = 4  # fewest blocks to compute plus live blocks,
     METRIC = 5  # or least product of tokens to compute and active requests + 1
+    BOTH = 0  # what workers of a DynamoRouter do: prefill and decode,
+    PREFILLS = 1  # prefill,
+    DECODES = 2  # or decode
 
 
 cdef class Router:
@@ -32,6 +35,7 @@ cdef class Router:
 @cython.final
 cdef class DynamoRouter(Router):
     cdef Requests requests
+    cdef int role
     cdef unsigned long long seed
     cdef const int[::1] winner  # request -> engine that wins ties, -1 = drawn
     cdef int[:, ::1] uses  # engine, block -> active prompts that have the block

@@ -75,6 +75,7 @@ class Router:
 
 NOBODY = cython.declare(cython.int, -1)
 NEVER = cython.declare(cython.double, 1e300)
+ROLES = {"both": BOTH, "prefill": PREFILLS, "decode": DECODES}  # of the workers of a DynamoRouter
 
 
 class DynamoRouter(Router):
@@ -84,14 +85,18 @@ class DynamoRouter(Router):
     that do not hit) / block size + distinct full blocks of active prompts, with those of the request. Ties are drawn at
     random. The router learns of a step's blocks, first tokens and ends when the step ends; requests of one instant are
     routed before any of them is cached. Twin: tests/reference/dynamo_times.py.
+
+    Of workers that only prefill, it counts no active blocks; of those that only decode, it counts all full blocks of
+    active prompts, shared ones too, and nothing else. Twin: tests/reference/dynamo_disaggregated.py.
     """
 
-    def __init__(self, engines, requests: Requests, blocks, size, seed=0, winner=None):
+    def __init__(self, engines, requests: Requests, blocks, size, seed=0, winner=None, role="both"):
         rows: cython.Py_ssize_t = requests.tokens.shape[0]
         Router.__init__(self, engines, "round-robin", np.zeros(rows, np.int64), requests.tokens, size)
         self.requests, self.seed = requests, seed
         self.winner = np.full(rows, -1, np.int32) if winner is None else np.ascontiguousarray(winner, np.int32)
-        self.uses = np.zeros((self.count, max(1, blocks)), np.int32)
+        self.role = ROLES[role]
+        self.uses = np.zeros((self.count, max(1, blocks) if self.role == BOTH else 1), np.int32)
         self.distinct, self.uncomputed = np.zeros((2, self.count), np.int64)
         self.brought, self.least = np.zeros((2, rows), np.int64)
         self.newest, self.older = np.full(self.count, -1, np.int32), np.full(rows, -1, np.int32)
@@ -128,6 +133,10 @@ class DynamoRouter(Router):
         k: cython.Py_ssize_t
         start: cython.Py_ssize_t = engine.start[row]
         blocks: cython.longlong = self.distinct[i]
+        if self.role == DECODES:
+            return blocks * self.size
+        if self.role == PREFILLS:
+            return self.uncomputed[i] + self._new_tokens(row, engine)
         for k in range(start, start + engine.full[row]):
             blocks += self.uses[i, engine.ids[k]] == 0
         return self.uncomputed[i] + self._new_tokens(row, engine) + blocks * self.size
@@ -165,11 +174,15 @@ class DynamoRouter(Router):
         engine: Engine = self.engines[i]
         k: cython.Py_ssize_t
         start: cython.Py_ssize_t = engine.start[row]
-        for k in range(start, start + engine.full[row]):
-            self.distinct[i] += self.uses[i, engine.ids[k]] == 0
-            self.uses[i, engine.ids[k]] += 1
-        self.brought[row] = self._new_tokens(row, engine)
-        self.uncomputed[i] += self.brought[row]
+        if self.role == DECODES:
+            self.distinct[i] += engine.full[row]
+        else:
+            self.brought[row] = self._new_tokens(row, engine)
+            self.uncomputed[i] += self.brought[row]
+        if self.role == BOTH:
+            for k in range(start, start + engine.full[row]):
+                self.distinct[i] += self.uses[i, engine.ids[k]] == 0
+                self.uses[i, engine.ids[k]] += 1
         self.older[row] = self.newest[i]
         self.newest[i] = cython.cast(cython.int, row)
         return 0
@@ -179,6 +192,10 @@ class DynamoRouter(Router):
         engine: Engine = self.engines[i]
         k: cython.Py_ssize_t
         start: cython.Py_ssize_t = engine.start[row]
+        if self.role == DECODES:
+            self.distinct[i] -= engine.full[row]
+        if self.role != BOTH:
+            return 0
         for k in range(start, start + engine.full[row]):
             self.uses[i, engine.ids[k]] -= 1
             self.distinct[i] -= self.uses[i, engine.ids[k]] == 0

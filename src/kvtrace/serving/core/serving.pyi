@@ -7,10 +7,12 @@ KINDS: Any
 class Router:
     def __init__(self, engines: Any, kind: Any, key: Any, tokens: Any, size: Any) -> None: ...
 
+ROLES: Any
+
 class DynamoRouter(Router):
     least: Any
     ties: int
-    def __init__(self, engines: Any, requests: Any, blocks: Any, size: Any, seed: Any=0, winner: Any=None) -> None: ...
+    def __init__(self, engines: Any, requests: Any, blocks: Any, size: Any, seed: Any=0, winner: Any=None, role: Any='both') -> None: ...
 
 class EngineBalancer(Router):
     def __init__(self, instances: Any, requests: Any) -> None: ...

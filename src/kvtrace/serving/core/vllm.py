@@ -124,7 +124,11 @@ class VllmEngineCore(Instance):
         if self.flying:
             self.flying = False
             return self._learn(self.free_at, self.first_tokens, self.last_tokens)
-        self.now = NEVER  # a request that was sent here fits into an empty cache; until then, KV caches are on the way
+        return self._stall()
+
+    def _stall(self):
+        """Nothing can be planned until KV caches have gone: a request that was sent here fits into an empty cache."""
+        self.now = NEVER
         return 0
 
     def _schedule_running(self, budget):
@@ -279,6 +283,11 @@ class VllmEngineCore(Instance):
             self.draining -= 1
             return 0
         requests.computed[row] = 0
+        return self._requeue(row)
+
+    def _requeue(self, row):
+        """A preempted request waits at the head of the queue."""
+        requests: Requests = self.requests
         self.prepended += 1
         if self.limits.by_priority:
             heappush(self.waiting, (requests.priority[row], requests.arrival[row], row))

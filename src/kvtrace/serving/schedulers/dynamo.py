@@ -51,6 +51,15 @@ class DynamoCost:
             "decode_square_s": self.decode_square_s / cache_tokens**2, "token_s": self.prefill_token_s,
         }  # fmt: skip
 
+    def terms_ms(self, cache_tokens: int) -> dict[str, float]:
+        """Terms of the kernel of prefill and decode workers: in ms, that of decoding by the share of the cache."""
+        terms = {name: float(f"{1000 * value:.12g}") for name, value in asdict(self).items()}
+        return terms | {
+            "decode_token_s": terms.pop("decode_used_s"),
+            "is_polynomial": True,
+            "cache_tokens": cache_tokens,
+        }
+
     def front(self, tokens: np.ndarray, servers: int) -> tuple[np.ndarray, float]:
         """No API server stands before Dynamo's mocked engines."""
         return np.zeros(len(tokens)), 0.0

@@ -158,13 +158,13 @@ class VllmScheduler(Scheduler):
         from ..core.vllm_offloading import OffloadingInstance
 
         kind = VllmInstance if engine.lower is None else OffloadingInstance
-        return kind(engine, requests, cost, self._limits(engine), log)
+        return kind(engine, requests, cost, self.kernel_limits(engine), log)
 
     def worker(self, engine: Any, requests: Any, cost: dict[str, float], *, log: bool = False) -> Any:
         """A worker of one kind, with the NixlConnector."""
         from ..core.vllm_apart import VllmWorker
 
-        return VllmWorker(engine, requests, cost, self._limits(engine), log)
+        return VllmWorker(engine, requests, cost, self.kernel_limits(engine), log)
 
     def ranks(self, engines: Sequence[Any], requests: Any, cost: dict[str, float], *, log: bool = False) -> list[Any]:
         """Data-parallel ranks of a model with experts. UsageError with a lower tier."""
@@ -172,11 +172,11 @@ class VllmScheduler(Scheduler):
 
         if engines[0].lower is not None:
             raise UsageError("Ranks in lockstep do not support lower tiers. Leave out the tiers.")
-        ranks = [VllmRank(engine, requests, cost, self._limits(engine), log) for engine in engines]
+        ranks = [VllmRank(engine, requests, cost, self.kernel_limits(engine), log) for engine in engines]
         VllmLockstep(ranks, cost)
         return ranks
 
-    def _limits(self, engine: Any) -> dict[str, Any]:
+    def kernel_limits(self, engine: Any) -> dict[str, Any]:
         """The fields of VllmLimits."""
         return {
             "step_tokens": self.max_num_batched_tokens, "requests": self.max_num_seqs,
