@@ -3,7 +3,7 @@
 python -m benchmarks.silicon --disaggregated [FILE] [--held-out]
 
 Its rows are the disaggregated ones of the same file (silicon.py) that state their workers and the requests at once:
-SGLang and vLLM; TensorRT-LLM's are simulated with vLLM's scheduler and reported apart. A deployment (model, GPU, engine,
+SGLang and vLLM; TensorRT-LLM's are simulated as SGLang's, and reported apart. A deployment (model, GPU, engine,
 precision, and both kinds of workers) is for development or held out, by a hash. The file has no throughput: by
 Little's law it is the requests at once over the time of a request, TTFT + TPOT * (outputs - 1), measured and simulated
 alike; outputs are nine tenths of the stated length.
@@ -169,7 +169,7 @@ MODELS = silicon.MODELS | {
 
 def deployment_of(row: Row, kind: Kind, util: float | None, *, deepep: bool) -> Deployment:
     """The deployment of a worker."""
-    engine = "sglang" if row.engine == "sglang" else "vllm"
+    engine = "vllm" if row.engine == "vllm" else "sglang"
     return Deployment(
         MODELS[row.model]["checkpoints"][row.precision], engine, gpu=row.gpu, tensor_parallel_size=kind.tp,
         data_parallel_size=kind.dp, enable_expert_parallel=kind.ep, enable_dp_attention=kind.dp > 1,
@@ -185,7 +185,7 @@ def workers_of(row: Row, *, decodes: bool) -> tuple[Workers, Deployment]:
     deployment = deployment_of(row, kind, server.get("util" if decodes else "prefill_util"), deepep=deepep)
     tokens = kv_room(deployment).tokens or 0
     tokens = min(tokens, server.get("room" if decodes else "prefill_room", tokens))
-    if row.engine == "sglang":
+    if deployment.engine == "sglang":
         seats = server.get("seqs" if decodes else "prefill_seqs", max(row.concurrency, kind.dp))
         chunk = server.get("chunk", 8192) // kind.dp // 64 * 64
         scheduler: Any = SglangScheduler(

@@ -228,6 +228,11 @@ class _Side:
         tokens, outputs = scheduler.lengths(demand.trace)
         requests = Requests(np.zeros(len(trace)), tokens, outputs, scheduler.needs(demand, setting))
         terms = workers.cost.terms(setting.capacity * trace.block_size)
+        if workers.lockstep and workers.ranks > 1 and setting.engine == "vllm":
+            raise UsageError(
+                "vLLM's ranks that share experts are not modelled as workers of one kind. Leave out "
+                "--data-parallel-size, or use --engine sglang."
+            )
         groups = []  # worker -> its ranks
         for _ in range(workers.workers):
             engines = [scheduler.engine(setting, demand, ()) for _ in range(workers.ranks)]

@@ -34,6 +34,7 @@ from ..lanes import require_dependencies
 from ..models.engine_layout import layouts_for
 from ..run_options import TimeSetup
 from ..serving_run import ServingRun
+from .disaggregate import disaggregate_plan
 from .plan_answer import GIVEN, plan_answer
 from .plan_result import (
     BEYOND,
@@ -150,6 +151,7 @@ def plan(
         prices=part("prices", lambda: prices(trace, target)),
         expected_error=expected,
         lanes=part("lanes", lambda: lanes_plan(trace, planned)) if target.loop else None,
+        disaggregate=part("disaggregate", lambda: disaggregate_plan(trace, planned)) if target.disaggregate else None,
     )
     best = result.instances.best
     if best is None:
