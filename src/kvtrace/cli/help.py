@@ -137,7 +137,7 @@ TYPES: dict[str, click.ParamType] = {  # option -> what it takes, where that is 
     "--holdout": AmountType(units.share),
     "--ms-per-token": AmountType(units.in_milliseconds, 0),
     **dict.fromkeys(
-        ("--duration", "--idle-cap", "--tree-idle-cap", "--ttft", "--over-time", "--start", "--stop", "--window", "--for", "--kv-transfer-latency"),
+        ("--duration", "--idle-cap", "--tree-idle-cap", "--ttft", "--over-time", "--start", "--stop", "--window", "--for", "--kv-transfer-latency", "--tpot"),
         AmountType(units.milliseconds),
     ),
     "--workers": AmountType(units.count, 1, 1024),

@@ -126,9 +126,11 @@ def run_of(options: dict[str, Any], *, engines: str | None, policies: str, route
     time, names_of_engines = _deployment_of(options, engines, policies)
     loop = _loop_of(options, time, warm_up, seed, names(routers or "round-robin"))
     cache = taken(CacheSetup, options, policies=names(policies), engines=names_of_engines, gap=not options.pop("no_gap", True), domains=options.pop("domains"))
-    instances = _with_ranks(taken(InstanceSetup, options, routers=names(routers) if routers else None), time, names_of_engines)
+    instances = taken(InstanceSetup, options, routers=names(routers) if routers else None)
     apart = taken(Disaggregation, options)  # of a command that has its options
-    return Run(cache, instances, time, loop, disaggregation=apart if apart.prefill_workers else None)
+    if apart.prefill_workers:  # whose ranks are those of each worker
+        return Run(cache, instances, time, loop, disaggregation=apart)
+    return Run(cache, _with_ranks(instances, time, names_of_engines), time, loop)
 
 
 def _with_ranks(instances: InstanceSetup, time: TimeSetup, engines: list[Any]) -> InstanceSetup:

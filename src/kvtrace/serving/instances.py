@@ -345,7 +345,7 @@ class InstanceGroup:
         demand = demand or block_demand(trace, *self.setting.demand_options)
         tokens, output = self.scheduler.lengths(demand.trace)
         needs = self.scheduler.needs(demand, self.setting)
-        requests = Requests(self._entered_s(trace), tokens, output, needs, _priorities(trace))
+        requests = Requests(entered_s(trace, self.front(trace)), tokens, output, needs, _priorities(trace))
         per_host = min(self.instances_per_host or self.instances, self.instances)
         engines = self.scheduler.engines(self.setting, demand, self.tiers, self.instances, per_host)
         terms = self.cost.terms(self.setting.capacity * trace.block_size)
@@ -369,12 +369,6 @@ class InstanceGroup:
             return np.zeros(len(trace)), 0.0
         return self.cost.front(trace.input_length, self.instances)
 
-    def _entered_s(self, trace: Trace) -> np.ndarray:
-        """When each request reaches the engine, in seconds: the API server takes one after another."""
-        sent_s, (front_s, delay_s) = trace.timestamp / 1000, self.front(trace)
-        passed = np.cumsum(front_s)  # if the API server never waits for a request
-        return np.maximum.accumulate(sent_s - (passed - front_s)) + passed + delay_s
-
     def _chooser(self, trace: Trace, requests: Any, demand: BlockDemand, built: list[Any]) -> Any:
         """The compiled router; one that is in time only reads the requests, or what the instances report."""
         from .core.serving import DynamoRouter, SglangController, VllmBalancer
@@ -390,6 +384,16 @@ class InstanceGroup:
         if self.router in OWN:
             return SglangController(built, requests, self.router == "sglang-total-tokens")
         return make_router(trace, self.router, engines)
+
+
+def entered_s(trace: Trace, front: tuple[np.ndarray, float]) -> np.ndarray:
+    """When each request reaches the engine, in seconds: the API server takes one after another.
+
+    `front` has the seconds that it takes for each request, and those from there to the engine.
+    """
+    sent_s, (front_s, delay_s) = trace.timestamp / 1000, front
+    passed = np.cumsum(front_s)  # if the API server never waits for a request
+    return np.maximum.accumulate(sent_s - (passed - front_s)) + passed + delay_s
 
 
 @dataclass(frozen=True)

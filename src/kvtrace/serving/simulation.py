@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import TypedDict, Unpack
+from typing import Any, TypedDict, Unpack
 
 import numpy as np
 
@@ -20,6 +20,7 @@ from ..trace.trace import Trace
 from ..trace.unknown import OUTPUTS, PREFIXES, require_known
 from .disaggregated import DisaggregatedRun as DisaggregatedRun
 from .disaggregation import Disaggregation as Disaggregation
+from .apart import engine_workers
 from .dynamo_workers import dynamo_workers
 from .instances import CHUNK, InstanceGroup
 from .lanes import ClosedLoop as ClosedLoop
@@ -139,7 +140,7 @@ class ServingOptions(TypedDict, total=False):
 
 
 # engine -> how it builds prefill and decode workers
-WORKERS = {"dynamo": dynamo_workers}
+WORKERS: dict[str, Any] = {"dynamo": dynamo_workers, "vllm": engine_workers, "sglang": engine_workers}
 
 
 def open_loop(

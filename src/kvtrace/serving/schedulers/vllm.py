@@ -160,6 +160,12 @@ class VllmScheduler(Scheduler):
         kind = VllmInstance if engine.lower is None else OffloadingInstance
         return kind(engine, requests, cost, self.kernel_limits(engine), log)
 
+    def worker(self, engine: Any, requests: Any, cost: dict[str, float], *, log: bool = False) -> Any:
+        """A worker of one kind, with the NixlConnector."""
+        from ..core.vllm_apart import VllmWorker
+
+        return VllmWorker(engine, requests, cost, self.kernel_limits(engine), log)
+
     def ranks(self, engines: Sequence[Any], requests: Any, cost: dict[str, float], *, log: bool = False) -> list[Any]:
         """Data-parallel ranks of a model with experts. UsageError with a lower tier."""
         from ..core.vllm_lockstep import VllmLockstep, VllmRank
