@@ -7,11 +7,10 @@ counts for the first tier that has the block.
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
-from typing import TypedDict, TypeVar
+from typing import TypedDict
 
 import numpy as np
 
@@ -22,8 +21,7 @@ from ..trace.trace import Trace
 from .demand import BlockDemand, block_demand
 from .policies import make, name_of
 from .simulation import Setting, Simulation, advance_all, require_room, run, whole_blocks
-
-T = TypeVar("T")
+from .tiers import Tier
 
 
 class TierDict(TypedDict):
@@ -119,8 +117,11 @@ def simulate_tiers(
     return run_tiers(trace, sizes, setting, demand, on_progress)
 
 
-def tiered(setting: Setting, demand: BlockDemand, capacities: list[int]):
-    """Build the engine of exclusive tiers; UsageError if tiers do not support the engine or policy of the setting."""
+def tiered(setting: Setting, demand: BlockDemand, lower: Sequence[Tier]):
+    """Build the engine of exclusive tiers; UsageError if tiers do not support the engine or policy of the setting.
+
+    A lower tier without a policy has that of the setting.
+    """
     from .core.pool import Tiers
     from .policies.base import Context
 
@@ -129,15 +130,17 @@ def tiered(setting: Setting, demand: BlockDemand, capacities: list[int]):
             "Tiers support --engine reference with its default options, and no upper bound as a policy. "
             "Leave out --engine, --capacity-counts, --pool, belady and unlimited."
         )
-    contexts = [Context(demand.blocks, capacity, demand.trace, demand) for capacity in capacities]
-    first, *lower = (make(setting.policy, context) for context in contexts)
-    if first.expires:
-        raise UsageError(f"Policy {setting.policy} lets blocks expire, which tiers do not support. Try --policy lru.")
-    return Tiers(contexts[0], demand, first, lower)
+    sizes = [(setting.capacity, setting.policy), *((tier.capacity, tier.policy or setting.policy) for tier in lower)]
+    contexts = [Context(demand.blocks, capacity, demand.trace, demand) for capacity, _ in sizes]
+    first, *others = (make(policy, context) for (_, policy), context in zip(sizes, contexts, strict=True))
+    for (_, policy), built in zip(sizes, (first, *others), strict=True):
+        if built.expires:
+            raise UsageError(f"Policy {policy} lets blocks expire, which tiers do not support. Try --policy lru.")
+    return Tiers(contexts[0], demand, first, others)
 
 
 def _exclusive(trace, sizes, setting, demand: BlockDemand, on_progress):
-    engine = tiered(setting, demand, [capacity for _, capacity in sizes])
+    engine = tiered(setting, demand, [Tier(name, capacity) for name, capacity in sizes[1:]])
     engine.schedule(setting.schedule.kind, int(setting.schedule.value), setting.schedule.ends(trace))
     advance_all(engine, len(demand), on_progress)
     hits, lower_tier_hits = engine.hits.astype(np.int64), engine.tier_hits.astype(np.int64)
@@ -158,18 +161,3 @@ def _inclusive(trace, sizes, setting, demand, on_progress):
         hits = np.maximum(hits, result.hit_blocks)
     per_tier = np.array(tier_hits)
     return TieredSimulation(setting, trace, hits, result.evictions, result.early_frees, 0, sizes, False, per_tier)
-
-
-def parse_tiers(text: str, parse: Callable[[str], T]) -> dict[str, T]:
-    """Parse tiers such as `hbm=5000,dram=50000`; `parse` turns the text of a capacity into blocks.
-
-    >>> parse_tiers("hbm=10,dram=200", int)
-    {'hbm': 10, 'dram': 200}
-    """
-    tiers: dict[str, T] = {}
-    for part in re.split(r",(?!\d{3}\b)", text):  # hbm=5,000 is one tier
-        name, equals, capacity = (piece.strip() for piece in part.partition("="))
-        if not (name and equals and capacity) or name in tiers:
-            raise UsageError(f"{part.strip()!r} is not a tier, or repeats a name. Try --tiers hbm=5000,dram=50000.")
-        tiers[name] = parse(capacity)
-    return tiers

@@ -19,11 +19,12 @@ from .._base.errors import UsageError
 from .._base.results import Rows, column
 from ..cache.demand import BlockDemand, block_demand, parse_schedule
 from ..cache.simulation import Setting, Simulation, advance_all, build
+from ..cache.tiers import Tier, require_fields
 from ..trace.domains import in_domains
 from ..trace.hits import count_hits
 from ..trace.trace import Trace
 from .routers import OWN, RouterName, check_router
-from .schedulers.base import Scheduler, Tier
+from .schedulers.base import Scheduler
 
 
 @dataclass(frozen=True, eq=False)
@@ -276,9 +277,11 @@ class InstanceGroup:
     timelines: bool
     api_server_count: int | None = None
     lockstep: bool = False
+    instances_per_host: int | None = None  # that share a tier of a host; None: all
 
     def __post_init__(self) -> None:
         _require_number(self.instances)
+        require_fields(self.tiers, self.scheduler.tier_fields, f"The scheduler {self.scheduler.name}")
 
     def deploy(self, trace: Trace, demand: BlockDemand | None = None) -> Deployed:
         """The compiled instances and their router, ready for the requests of a trace."""
@@ -288,7 +291,8 @@ class InstanceGroup:
         tokens, output = self.scheduler.lengths(demand.trace)
         needs = self.scheduler.needs(demand, self.setting)
         requests = Requests(self._entered_s(trace), tokens, output, needs, _priorities(trace))
-        engines = [self.scheduler.engine(self.setting, demand, self.tiers) for _ in range(self.instances)]
+        per_host = min(self.instances_per_host or self.instances, self.instances)
+        engines = self.scheduler.engines(self.setting, demand, self.tiers, self.instances, per_host)
         terms = self.cost.terms(self.setting.capacity * trace.block_size)
         if self.lockstep and self.instances > 1:
             built = self.scheduler.ranks(engines, requests, terms)
