@@ -25,6 +25,7 @@ from vllm.v1.kv_offload.tiering.async_lookup import AsyncLookupManager, LookupPh
 from vllm.v1.kv_offload.tiering.base import JobResult, SecondaryTierManager
 from vllm.v1.metrics.cache_hit_source import CacheHitSource
 
+offloading.MOST_EMPTY = 3000  # turns without a step, after which a case is stuck
 STARTS, ENDS = 1, 0  # of events at the same time, ends come first
 
 
@@ -56,8 +57,8 @@ class Pool:
             self.writing.update(keys)
         end = at
         if keys:
-            seconds = self.case["fetch_s" if job.is_promotion else "store_s"]
-            end = max(at, self.free[job.is_promotion]) + self.case["latency_s"] + len(keys) * seconds
+            seconds = self.case["latency_s"] + len(keys) * self.case["fetch_s" if job.is_promotion else "store_s"]
+            end = max(at, self.free[job.is_promotion]) + seconds
             self.free[job.is_promotion] = end
         job.moved = keys
         tier.moved[not job.is_promotion] += len(keys)
@@ -200,8 +201,13 @@ def serve(case):
     going = set(range(count))
     while going:
         first = min(going, key=lambda number: (servers[number].now, number))
-        if not servers[first].turn():
-            going.remove(first)
+        try:
+            if not servers[first].turn():
+                going.remove(first)
+        except RuntimeError:  # vLLM promotes blocks for ever: each one evicts another one that the request waits for
+            for server in servers:
+                server.manager.shutdown()
+            return {"version": offloading.__version__, "instances": None}
     instances = []
     for server in servers:
         columns = (

@@ -430,7 +430,7 @@ class EngineCore:
         self.scheduler, self.case, self.rows = kind(case), case, case["requests"]
         self.requests, self.steps, self.queue = [[-1, None, None, None, 0, 0] for _ in self.rows], [], []
         self.now = self.cpu = self.gpu = 0.0
-        self.arrived = self.polls = 0
+        self.arrived = self.polls = self.empty = 0
         self.idle_since = self.woke = -1.0
         self.depth = 2 if case["settings"].get("async") else 1
 
@@ -453,6 +453,7 @@ class EngineCore:
         parts = []
         if planned:
             parts = self.execute(*scheduler.plan_at(self.now))
+            self.empty = 0 if parts else self.empty + 1
         elif not self.queue:
             if self.arrived == len(self.rows):
                 return False
