@@ -20,7 +20,7 @@ from ..cache.layout import CacheLayout, Drafting
 from ..cache.setup import CacheSetup
 from ..cache.simulation import EngineOptions, Setting, Simulation, gap_to, optimum_of, simulate_settings
 from ..cache.tiered import simulate_tiers
-from ..cache.tiers import Tier, as_tiers, require_fields
+from ..cache.tiers import Tier, as_tiers
 from ..formats.dataset import Dataset
 from ..formats.memory_needs import simulating
 from ..trace.columns import require_trace
@@ -306,8 +306,8 @@ class Run:
         if self.disaggregation is not None:
             raise UsageError("--prefill-workers and --decode-workers are not simulated yet.")
         routed = bool(instances.instances)
-        if (instances.routers and not routed) or (cache.tiers and (routed or cost)) or (instances.lower and not cost):
-            raise UsageError("--router needs --instances. With --instances, --tiers needs --gpu or --engine dynamo.")
+        if (instances.routers and not routed) or (cache.tiers and cost) or (instances.lower and not cost):
+            raise UsageError("--router needs --instances. In time, the tiers are those below the capacity.")
         tiers = (*as_tiers(cache.tiers), *instances.lower)
         if instances.instances_per_host and not any(tier.scope == "host" for tier in tiers):
             raise UsageError("--instances-per-host needs a tier of a host. Example: --tiers hbm=5000,dram=50000@host.")
@@ -325,7 +325,8 @@ class Run:
         """Caches in tiers, one after another."""
         cache = self.cache
         settings, sizes = self.settings(), as_tiers(cache.tiers)
-        require_fields(sizes, (), "A simulation without times")
+        if self.instances.instances or any(tier != Tier(tier.name, tier.capacity) for tier in sizes):
+            return self._on_instances(trace, settings, work)
         tiers = {tier.name: tier.capacity for tier in sizes}
         work.expect(len(trace) * len(settings) * (len(tiers) if cache.inclusive else 1))
         return [
@@ -351,8 +352,10 @@ class Run:
         if time.cost is None:
             schedule = str(setting.schedule)
             return simulate_instances(
-                trace, instances, router, setting=setting, schedule=schedule, on_progress=work.on_progress
-            )
+                trace, instances, router, setting=setting, schedule=schedule, tiers=as_tiers(self.cache.tiers),
+                instances_per_host=self.instances.instances_per_host, inclusive=self.cache.inclusive,
+                on_progress=work.on_progress,
+            )  # fmt: skip
         options: ServingOptions = {
             "router": router, "router_seed": self.instances.router_seed, "instances": instances,
             "scheduler": (time.schedulers or {}).get(setting.engine), "tiers": self.instances.lower,
