@@ -280,11 +280,16 @@ def trace_of(case):
 
 
 def tiers_of(case):
-    """The lower tier of a case, if it has one."""
+    """The lower tiers of a case, if it has any."""
     if "tier" not in case:
         return []
     tier = case["tier"]
-    return [Tier("dram", tier["capacity"], tier["fetch_s"], tier["store_s"], tier["policy"])]
+    tiers = [Tier("dram", tier["capacity"], tier["fetch_s"], tier["store_s"], tier["policy"])]
+    if "pool" in case:
+        pool = case["pool"]
+        times = {"fetch_seconds": pool["fetch_s"], "store_seconds": pool["store_s"], "latency_s": pool["latency_s"]}
+        tiers.append(Tier("pool", pool["capacity"], scope="cluster", **times))
+    return tiers
 
 
 def options_of(case):

@@ -336,6 +336,11 @@ class InstanceGroup:
                 instance.watch()
         return Deployed(self, requests, engines, built, self._chooser(trace, requests, demand, built))
 
+    @property
+    def shares_tiers(self) -> bool:
+        """Whether instances affect each other through a tier."""
+        return self.instances > 1 and any(tier.scope != "rank" for tier in self.tiers)
+
     def front(self, trace: Trace) -> tuple[np.ndarray, float]:
         """Seconds that the API servers, as many as instances, take for each request, and those to the engine."""
         if not self.scheduler.has_front:
@@ -374,6 +379,14 @@ class Deployed:
     engines: list[Any]
     instances: list[Any]
     router: Any
+
+    def serving(self) -> Any:
+        """The compiled run in an open loop: instances that share a tier take turns in one loop in time."""
+        from .core.interleaved import InterleavedServing
+        from .core.serving import Serving
+
+        kind = InterleavedServing if self.fleet.shares_tiers else Serving
+        return kind(self.instances, self.router, self.requests, self.fleet.setting.capacity)
 
     def results(self, rows: np.ndarray | slice = slice(None)) -> dict[str, Any]:
         """The fields of a ServingRun, except its trace, for some rows in their order."""

@@ -346,6 +346,8 @@ def _run(fleet: InstanceGroup, played: PlayedTrace, loop: ClosedLoop, demand, on
     from .core.instance import SessionLanes
     from .core.serving import ClosedServing
 
+    if fleet.shares_tiers:
+        raise UsageError("A closed loop does not support a tier that instances share. Use a tier of each rank.")
     deployed = fleet.deploy(played.trace, demand)
     caps = (loop.duration_s, loop.idle_cap_s, loop.tree_idle_cap_s)
     duration_s, idle_cap_s, tree_cap_s = (NEVER if seconds is None else seconds for seconds in caps)

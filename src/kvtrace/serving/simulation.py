@@ -173,11 +173,9 @@ def open_loop(
     >>> run.ttft_s.tolist(), run.cached_tokens.tolist()
     ([2.0, 1.0], [0, 1])
     """
-    from .core.serving import Serving
-
     trace = _servable(trace)
     deployed = _instances(trace, cost, setting, options).deploy(trace, demand)
-    run = Serving(deployed.instances, deployed.router, deployed.requests, deployed.fleet.setting.capacity)
+    run = deployed.serving()
     advance_all(run, len(trace), on_progress, CHUNK)
     run.close()
     return ServingRun(**deployed.results(), trace=trace)

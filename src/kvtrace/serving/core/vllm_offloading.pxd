@@ -95,7 +95,7 @@ cdef class OffloadingInstance(VllmInstance):
     cdef signed char[::1] answers  # block -> UNKNOWN, OPEN, MISSING or PRESENT
     cdef int[::1] askers  # block -> requests that have asked for it
     cdef int[::1] loading  # block -> loads under way
-    cdef signed char[::1] outputs  # row -> the same of the blocks of its output
+    cdef dict outputs  # row -> places of blocks of its output that it has asked for, and the plan that did
     cdef signed char[::1] told  # row -> whether the tiers know that it has ended
     cdef int[::1] storing  # row -> its stores under way in the lower tier
     cdef int promoting  # steps without tokens in a row, in which blocks were read from the pool
@@ -127,7 +127,7 @@ cdef class OffloadingInstance(VllmInstance):
     cdef int _notice(self) except -1
     cdef int _unmark(self, Py_ssize_t row, int block) except -1
     cdef int _promote(self, Py_ssize_t row, int place, int block) except -1
-    cdef bint _asks_for_outputs(self, Py_ssize_t row) except -1
+    cdef bint _asks_for_outputs(self, Py_ssize_t row, long long first, long long end) except -1
     cdef int _ask_pool(self) except -1
     cdef int _count_promoted(self, Py_ssize_t row, int first, int end) except -1
     cdef int _pass_on(self, Transfer transfer) except -1

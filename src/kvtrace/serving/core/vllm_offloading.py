@@ -203,12 +203,12 @@ class OffloadingInstance(VllmInstance):
         self.idle_since = self.woke = -1
         self.polls = 0
         self.pool, self.number, self.moving, self.ended = self.tier.pool, 0, [], []
-        self.promotions, self.asked, self.questions = {}, {}, []
+        self.promotions, self.asked, self.questions, self.outputs = {}, {}, [], {}
         blocks: cython.Py_ssize_t = self.tier.state.shape[0] if self.pool is not None else 0
         rows = rows if self.pool is not None else 0
         self.answers = np.zeros(blocks, dtype=np.int8)
         self.askers, self.loading = np.zeros((2, blocks), dtype=np.int32)
-        self.outputs, self.told = np.zeros((2, rows), dtype=np.int8)
+        self.told = np.zeros(rows, dtype=np.int8)
         self.storing = np.zeros(rows, dtype=np.int32)
         self.promoting = 0
         if self.pool is not None:
@@ -479,8 +479,8 @@ class OffloadingInstance(VllmInstance):
             else:
                 waits |= state == WRITING or self.loading[block] > 0
             place += 1
-        if self.pool is not None and place == self.paged.full[row] < goal // self.paged.block_size:
-            waits |= self._asks_for_outputs(row)
+        if self.pool is not None and place >= self.paged.full[row]:
+            waits |= self._asks_for_outputs(row, place, goal // self.paged.block_size)
         return LATER if waits else place - hits
 
     def _load(self, row, hits, computed):
@@ -785,18 +785,28 @@ class OffloadingInstance(VllmInstance):
             self.promotions[row] = [block]
         return PRESENT
 
-    def _asks_for_outputs(self, row):
-        """Whether a preempted request asks for the blocks of its output, which nobody stores."""
-        if self.outputs[row] == UNKNOWN:
-            self.outputs[row] = cython.cast(cython.schar, OPEN)
+    def _asks_for_outputs(self, row, first, end):
+        """Whether a preempted request asks for blocks of its output, which nobody stores."""
+        place: cython.longlong
+        waits: cython.bint = False
+        known: dict = self.outputs.get(row)
+        if first >= end:
+            return False
+        if known is None:
+            known = self.outputs[row] = {}
             self.asked.setdefault(row, [])
-            self.questions.append(-1 - row)
-            self.quiet = False
-        return self.outputs[row] == OPEN
+        for place in range(first, end):
+            if place not in known:
+                known[place] = self.plans
+                self.quiet = False
+            if known[place] != self.plans:
+                break
+            waits = True
+        return waits
 
     def _ask_pool(self):
         """At the end of planning: ask for the reads of the step, and for answers, which the next step knows."""
-        block: cython.longlong
+        block: cython.int
         for row in self.promotions:
             transfer: PoolTransfer = PoolTransfer(self, row, self.promotions[row], True)
             self.moving.append(transfer)
@@ -811,13 +821,8 @@ class OffloadingInstance(VllmInstance):
         self.pool.reach(self.now)
         for item in self.questions:
             block = item
-            if block < 0:
-                if self.outputs[-1 - block] == OPEN:
-                    self.outputs[-1 - block] = cython.cast(cython.schar, MISSING)
-            elif self.answers[block] == OPEN:
-                self.answers[block] = cython.cast(
-                    cython.schar, PRESENT if self.pool.holds(cython.cast(cython.int, block)) else MISSING
-                )
+            if self.answers[block] == OPEN:
+                self.answers[block] = cython.cast(cython.schar, PRESENT if self.pool.holds(block) else MISSING)
         self.questions = []
         return 0
 
@@ -858,5 +863,5 @@ class OffloadingInstance(VllmInstance):
             self.askers[block] -= 1
             if self.askers[block] == 0:
                 self.answers[block] = cython.cast(cython.schar, UNKNOWN)
-        self.outputs[row] = cython.cast(cython.schar, UNKNOWN)
+        self.outputs.pop(row, None)
         return 0
