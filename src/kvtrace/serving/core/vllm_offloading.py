@@ -93,6 +93,11 @@ class SharedPool:
         self.in_free = self.out_free = 0
         self.read = self.written = self.evictions = 0
 
+    @property
+    def blocks(self):
+        """The blocks that it has."""
+        return self.queue.size
+
     def join(self):
         """The number of one more instance that shares the pool."""
         self.members += 1

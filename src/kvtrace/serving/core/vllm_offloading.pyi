@@ -17,6 +17,7 @@ class SharedPool:
     read: int
     written: int
     evictions: int
+    blocks: Any
     def __init__(self, blocks: Any, capacity: Any, fetch_seconds: Any, store_seconds: Any, latency: Any) -> None: ...
 
 class OffloadingInstance(VllmInstance):
