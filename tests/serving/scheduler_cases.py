@@ -156,6 +156,20 @@ def tier_case(rng):
     }  # fmt: skip
 
 
+def pool_case(rng):
+    """A case of tests/clients/vllm_tiers.py: a tier_case of one to three instances that share a tier."""
+    case, instances = tier_case(rng), rng.choice([1, 2, 2, 3])
+    for row in case["requests"]:
+        row["instance"] = rng.randrange(instances)
+    case["requests"][0]["instance"] = instances - 1
+    return case | {
+        "pool": {
+            "capacity": rng.choice([3, 10, 40, 1000]), "fetch_s": rng.choice([0, 1e-4, 2e-3]),
+            "store_s": rng.choice([0, 1e-4, 5e-3]), "latency_s": rng.choice([0, 1e-3]),
+        }
+    }  # fmt: skip
+
+
 def dynamo_case(rng):
     """A case of Dynamo's replay: workers with few blocks. Arrivals are exact in ms, so that requests can be named."""
     block_size = rng.choice([2, 4, 8, 16])
@@ -328,11 +342,16 @@ def trace_of(case):
 
 
 def tiers_of(case):
-    """The lower tier of a case, if it has one."""
+    """The lower tiers of a case, if it has any."""
     if "tier" not in case:
         return []
     tier = case["tier"]
-    return [Tier("dram", tier["capacity"], tier["fetch_s"], tier["store_s"], tier["policy"])]
+    tiers = [Tier("dram", tier["capacity"], tier["fetch_s"], tier["store_s"], tier["policy"])]
+    if "pool" in case:
+        pool = case["pool"]
+        times = {"fetch_seconds": pool["fetch_s"], "store_seconds": pool["store_s"], "latency_s": pool["latency_s"]}
+        tiers.append(Tier("pool", pool["capacity"], scope="cluster", **times))
+    return tiers
 
 
 def options_of(case):
