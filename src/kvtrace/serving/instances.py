@@ -22,6 +22,8 @@ from ..cache.simulation import Setting, Simulation, advance_all, build
 from ..trace.domains import in_domains
 from ..trace.hits import count_hits
 from ..trace.trace import Trace
+from .fleet_phases import FleetDict, fleet_of, imbalance_of
+from .fleet_schedule import MAX_INSTANCES, FleetSchedule, FleetSpans
 from .routers import OWN, RouterName, check_router
 from .schedulers.base import Scheduler, Tier
 
@@ -98,7 +100,8 @@ class FleetSimulation(Simulation):
     instance: np.ndarray = field(
         default_factory=lambda: np.empty(0, np.int32)
     )  # request -> the instance that served it
-    instances: int = field(default=1, metadata=column())
+    instances: int = field(default=1, metadata=column())  # all that ran
+    spans: FleetSpans | None = None  # of a fleet with a schedule, or of the fixed fleet beside it
 
     def _headline(self) -> str:
         return f"{super()._headline()}, {self.instances} instances, {self.router}, imbalance={self.imbalance:.2f}"
@@ -109,7 +112,12 @@ class FleetSimulation(Simulation):
     @property
     @column("imbalance", ".2f", place=20, when=is_routed, meaning=IMBALANCE)
     def imbalance(self) -> float:
-        """Tokens of the busiest instance / mean tokens: 1 at best, the number of instances at worst."""
+        """Tokens of the busiest instance / mean tokens: 1 at best, the number of instances at worst.
+
+        Of a fleet that changes, the mean over its phases, by their tokens and over the instances that take requests.
+        """
+        if self.spans is not None and self.spans.changes:
+            return imbalance_of(self)
         tokens = [load["tokens"] for load in self.loads]
         return max(tokens) * len(tokens) / sum(tokens) if sum(tokens) else 1.0
 
@@ -126,6 +134,12 @@ class FleetSimulation(Simulation):
         return loads
 
     @property
+    @column("fleet", str, place=7, parts={("kind",): "fleet"}, key="fleet", optional=True)
+    def _fleet(self) -> FleetDict | None:
+        """The phases of a fleet's schedule; None without one."""
+        return fleet_of(self)
+
+    @property
     def warning(self) -> str | None:
         """One line if one of several instances served nearly all requests, and what to change; otherwise None.
 
@@ -138,7 +152,8 @@ class FleetSimulation(Simulation):
         """
         requests = [load["requests"] for load in self.loads]
         largest, total = max(requests), sum(requests)
-        if self.instances < 2 or total < 2 * self.instances or largest <= NEARLY_ALL * total:
+        changes = self.spans is not None and self.spans.changes
+        if changes or self.instances < 2 or total < 2 * self.instances or largest <= NEARLY_ALL * total:
             return None
         where = f"one of {self.instances:,} instances"
         return f"{self.router} sent {largest:,} of {total:,} requests to {where}. {self._remedy()}"
@@ -161,6 +176,7 @@ def simulate_instances(
     *,
     setting: Setting,
     schedule: str | None = None,
+    fleet: FleetSchedule | None = None,
     demand: BlockDemand | None = None,
     on_progress: Callable[[int], None] | None = None,
 ) -> FleetSimulation:
@@ -175,6 +191,7 @@ def simulate_instances(
         setting: The cache of each instance.
         schedule: "open-loop:MS" or "serial". The default is the schedule of the setting, or open-loop:30 if that is
             serial.
+        fleet: Changes of the fleet, which begins with `instances`.
         demand: The block demand of the trace, if it is already known.
         on_progress: Receives the number of requests served since its last call.
 
@@ -201,14 +218,18 @@ def simulate_instances(
     if setting.bound:
         raise UsageError(f"--instances does not support the upper bound {setting.policy}. Try another --policy.")
     demand = demand or block_demand(trace, *setting.demand_options)
-    engines = [build(setting, demand) for _ in range(instances)]
-    run = Fleet(engines, make_router(trace, router, engines), trace.input_length)
+    spans = None if fleet is None else fleet.spans(instances)
+    engines = [build(setting, demand) for _ in range(instances if spans is None else len(spans))]
+    chooser = make_router(trace, router, engines)
+    if spans is not None:
+        chooser.change_fleet(instances, *spans.events)
+    run = Fleet(engines, chooser, trace.input_length)
     advance_all(run, len(demand), on_progress)
     hit_blocks = sum(engine.hits.astype(np.int64) for engine in engines)
     run.close()
     return FleetSimulation(
         setting, trace, hit_blocks, sum(engine.evictions for engine in engines),
-        sum(engine.early_frees for engine in engines), 0, router, run.instances, instances,
+        sum(engine.early_frees for engine in engines), 0, router, run.instances, len(engines), spans,
     )  # fmt: skip
 
 
@@ -241,7 +262,6 @@ def _hashed(value: int) -> int:
 
 
 CHUNK = 1 << 12  # requests between two reports of progress
-MAX_INSTANCES = 2048  # each has the cache of an engine
 
 
 class Cost(Protocol):
@@ -251,7 +271,7 @@ class Cost(Protocol):
         """The terms of the kernel, for a cache of so many tokens."""
         ...
 
-    def front(self, tokens: np.ndarray, servers: int) -> tuple[np.ndarray, float]:
+    def front(self, tokens: np.ndarray, servers: int | np.ndarray) -> tuple[np.ndarray, float]:
         """Seconds of an API server for each prompt of so many tokens, and seconds from there to the engine."""
         ...
 
@@ -276,9 +296,15 @@ class InstanceGroup:
     timelines: bool
     api_server_count: int | None = None
     lockstep: bool = False
+    spans: FleetSpans | None = None  # of a fleet that changes; it begins with `instances`
 
     def __post_init__(self) -> None:
         _require_number(self.instances)
+
+    @property
+    def count(self) -> int:
+        """All instances that run at some time."""
+        return self.instances if self.spans is None else len(self.spans)
 
     def deploy(self, trace: Trace, demand: BlockDemand | None = None) -> Deployed:
         """The compiled instances and their router, ready for the requests of a trace."""
@@ -288,7 +314,7 @@ class InstanceGroup:
         tokens, output = self.scheduler.lengths(demand.trace)
         needs = self.scheduler.needs(demand, self.setting)
         requests = Requests(self._entered_s(trace), tokens, output, needs, _priorities(trace))
-        engines = [self.scheduler.engine(self.setting, demand, self.tiers) for _ in range(self.instances)]
+        engines = [self.scheduler.engine(self.setting, demand, self.tiers) for _ in range(self.count)]
         terms = self.cost.terms(self.setting.capacity * trace.block_size)
         if self.lockstep and self.instances > 1:
             built = self.scheduler.ranks(engines, requests, terms)
@@ -297,13 +323,19 @@ class InstanceGroup:
         if self.timelines:
             for instance in built:
                 instance.watch()
-        return Deployed(self, requests, engines, built, self._chooser(trace, requests, demand, built))
+        chooser = self._chooser(trace, requests, demand, built)
+        if self.spans is not None:
+            chooser.change_fleet(self.instances, *self.spans.events)
+        return Deployed(self, requests, engines, built, chooser)
 
     def front(self, trace: Trace) -> tuple[np.ndarray, float]:
         """Seconds that the API servers, as many as instances, take for each request, and those to the engine."""
         if not self.scheduler.has_front:
             return np.zeros(len(trace)), 0.0
-        return self.cost.front(trace.input_length, self.instances)
+        servers: int | np.ndarray = self.instances
+        if self.spans is not None and self.spans.changes:
+            servers = self.spans.taking_at(trace.timestamp / 1000)
+        return self.cost.front(trace.input_length, servers)
 
     def _entered_s(self, trace: Trace) -> np.ndarray:
         """When each request reaches the engine, in seconds: the API server takes one after another."""
@@ -346,7 +378,7 @@ class Deployed:
         return {
             "setting": fleet.setting, "hit_blocks": sum(engine.hits.astype(np.int64) for engine in engines)[rows],
             "evictions": sum(engine.evictions for engine in engines), "early_frees": 0, "router": fleet.router,
-            "instance": outcomes["instance"][rows], "instances": fleet.instances,
+            "instance": outcomes["instance"][rows], "instances": fleet.count, "spans": fleet.spans,
             "started_s": outcomes["started"][rows], "first_s": outcomes["first"][rows],
             "ended_s": outcomes["ended"][rows], "cached_tokens": outcomes["cached"][rows],
             "busy_s": tuple(instance.busy for instance in self.instances), "lower_tier_hits": lower,

@@ -329,6 +329,10 @@ def run_closed(
             f"Policy {fleet.setting.policy} reads recorded arrivals, which a closed loop does not have. "
             "Try another --policy."
         )
+    if fleet.spans is not None and fleet.front(trace)[0].any():
+        raise UsageError(
+            "--fleet with --loop closed does not support costs that have the times of API servers. Try the open loop."
+        )
     laps = 1
     if loop.duration_s is not None:
         require_dependencies(trace)
@@ -350,7 +354,7 @@ def _run(fleet: InstanceGroup, played: PlayedTrace, loop: ClosedLoop, demand, on
     caps = (loop.duration_s, loop.idle_cap_s, loop.tree_idle_cap_s)
     duration_s, idle_cap_s, tree_cap_s = (NEVER if seconds is None else seconds for seconds in caps)
     compiled = SessionLanes(
-        deployed.requests, played.arrays, loop.lanes, fleet.instances > 1,
+        deployed.requests, played.arrays, loop.lanes, fleet.count > 1,
         (played.primers.tolist(), played.primer_lane.tolist()), loop.warm_up, duration_s, idle_cap_s, tree_cap_s,
         fleet.front(played.trace),
     )  # fmt: skip

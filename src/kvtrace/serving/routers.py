@@ -61,6 +61,18 @@ def check_balancer(router: str, engine: str) -> None:
         raise UsageError(f"--router {router} is {OWN[router]}'s own balancer. Use --engine {OWN[router]}.")
 
 
+def check_fleet(router: str, *, lockstep: bool = False) -> None:
+    """Raise UsageError if the instances are the ranks of one server, which do not start and drain by themselves.
+
+    >>> check_fleet("vllm-dp")
+    Traceback (most recent call last):
+    kvtrace._base.errors.UsageError: --fleet does not support the ranks of one server. Leave out --router vllm-dp.
+    """
+    if lockstep or router in OWN:
+        what = "--data-parallel-size" if lockstep else f"--router {router}"
+        raise UsageError(f"--fleet does not support the ranks of one server. Leave out {what}.")
+
+
 def in_lockstep(deployment: Deployment, *, has_experts: bool) -> bool:
     """Whether the data-parallel ranks of a deployment begin and end their steps together, and share their experts.
 

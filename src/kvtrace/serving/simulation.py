@@ -18,10 +18,11 @@ from ..cache.simulation import Setting, advance_all
 from ..trace.domains import in_domains
 from ..trace.trace import Trace
 from ..trace.unknown import OUTPUTS, PREFIXES, require_known
+from .fleet_schedule import FleetSchedule
 from .instances import CHUNK, InstanceGroup
 from .lanes import ClosedLoop as ClosedLoop
 from .lanes import ClosedRun, run_closed
-from .routers import FULL_ATTENTION, RouterName, check_balancer, check_router
+from .routers import FULL_ATTENTION, RouterName, check_balancer, check_fleet, check_router
 from .schedulers import scheduler_of
 from .schedulers.base import BatchLimits as BatchLimits
 from .schedulers.base import Scheduler
@@ -94,7 +95,7 @@ class StepCost:
         """The terms of the kernel. The size of the cache, in tokens, has no part in them."""
         return {name: value for name, value in vars(self).items() if not name.startswith("front_")}
 
-    def front(self, tokens: np.ndarray, servers: int) -> tuple[np.ndarray, float]:
+    def front(self, tokens: np.ndarray, servers: int | np.ndarray) -> tuple[np.ndarray, float]:
         """Seconds of an API server for each prompt of so many tokens, and seconds from there to the engine."""
         return (self.front_request_s + self.front_token_s * tokens) / servers, self.front_delay_s
 
@@ -112,6 +113,7 @@ class ServingOptions(TypedDict, total=False):
         lockstep: The instances are data-parallel ranks that begin and end their steps together, as those of vLLM with
             experts and of SGLang with data-parallel attention. The cost is that of one of them alone: the experts are
             spread over the GPUs of all, and compute the tokens of all.
+        fleet: Changes of the fleet, which begins with `instances`.
         limits: Tokens per step and requests at once; the default is that of the scheduler.
         scheduler: A scheduler with other options, such as `VllmScheduler(watermark=0.01)`, in place of limits.
         tiers: Tiers below the first one of each instance, the fastest first; vllm has one.
@@ -124,6 +126,7 @@ class ServingOptions(TypedDict, total=False):
     router_seed: int
     api_server_count: int | None
     lockstep: bool
+    fleet: FleetSchedule | None
     limits: BatchLimits | None
     scheduler: Scheduler | None
     tiers: Sequence[Tier]
@@ -241,11 +244,14 @@ def _instances(trace: Trace, cost: StepCost | DynamoCost, setting: Setting, opti
         raise UsageError(
             f"A simulation in time does not support the upper bound {setting.policy}. Try another --policy."
         )
+    fleet = options.get("fleet")
+    if fleet is not None:
+        check_fleet(router, lockstep=options.get("lockstep", False))
     setting = _with_groups(scheduler.setting_of(setting), scheduler, router, trace.block_size)
     return InstanceGroup(
         cost, setting, scheduler, instances, router, options.get("router_seed", 0), tuple(options.get("tiers", ())),
         prefetch=options.get("prefetch", True), timelines=options.get("timelines", False), api_server_count=servers,
-        lockstep=options.get("lockstep", False),
+        lockstep=options.get("lockstep", False), spans=None if fleet is None else fleet.spans(instances),
     )  # fmt: skip
 
 

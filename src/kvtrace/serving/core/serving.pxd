@@ -12,6 +12,10 @@ cdef enum:
     METRIC = 5  # or least product of tokens to compute and active requests + 1
 
 
+cdef unsigned long long _weight(unsigned long long key, int i) noexcept
+cdef int _swapped(int i, int one, int other) noexcept
+
+
 cdef class Router:
     cdef list engines
     cdef int count, kind
@@ -24,6 +28,15 @@ cdef class Router:
     cdef long long[::1] sent
     cdef long long[::1] active
     cdef double[::1] blocks
+    cdef Py_ssize_t last_turn, place  # round robin: the last request, and the place after its engine
+    cdef int[::1] takers  # the engines that take requests, in order; there are `taking` of them
+    cdef int taking, first  # `first`: engines at time 0
+    cdef const double[::1] change_at  # of a fleet that changes: when, which engine, and whether it takes requests
+    cdef const int[::1] change_of
+    cdef const signed char[::1] change_takes
+    cdef Py_ssize_t changed
+    cdef int follow(self, double now) except -1
+    cdef int _keyed(self, Py_ssize_t row) except -1
     cdef int send(self, Py_ssize_t row) except -1
     cdef double _cost(self, Py_ssize_t row, int i) except? -1
 

@@ -33,28 +33,90 @@ class Router:
         self.sent = np.zeros(count, dtype=np.int64)
         self.active = np.zeros(count, dtype=np.int64)
         self.blocks = np.zeros(count)
-        self.turn = 0
+        self.turn, self.last_turn, self.place = 0, -1, 0
+        self.takers, self.taking, self.first = np.arange(count, dtype=np.int32), count, count
+        self.change_at, self.change_of, self.change_takes = np.zeros(0), np.zeros(0, np.int32), np.zeros(0, np.int8)
+        self.changed = 0
+
+    def change_fleet(self, first, at, of, takes):
+        """Follow a schedule. The first engines take requests at time 0; then, at each of some times in seconds, one
+        engine begins to take requests (1) or ends (0)."""
+        self.first, self.taking = first, first
+        self.change_at, self.change_of, self.change_takes = at, of, takes
+
+    def follow(self, now):
+        """Make the changes of the schedule that are due. Engines that take requests are in order of their numbers."""
+        i: cython.int
+        k: cython.int
+        while self.changed < self.change_at.shape[0] and self.change_at[self.changed] <= now:
+            i = self.change_of[self.changed]
+            if self.change_takes[self.changed]:
+                k = self.taking
+                while k > 0 and self.takers[k - 1] > i:
+                    self.takers[k] = self.takers[k - 1]
+                    k -= 1
+                self.takers[k] = i
+                self.taking += 1
+            else:
+                self.taking -= 1
+                k = 0
+                while self.takers[k] != i:
+                    k += 1
+                while k < self.taking:
+                    self.takers[k] = self.takers[k + 1]
+                    k += 1
+            self.changed += 1
+        return 0
 
     def send(self, row):
         """Route a request to the engine with the least cost. Ties: the first; least-loaded: fewest requests sent."""
         best: cython.int = 0
         i: cython.int
+        k: cython.int
         cost: cython.double
         lowest: cython.double = 0
         if self.kind == TURNS:
-            best = cython.cast(cython.int, self.turn % self.count)
+            # the place in the list of engines moves on, also while the list changes, as Dynamo's does
+            self.place = (self.place + self.turn - self.last_turn - 1) % self.taking
+            best = self.takers[self.place]
+            self.place += 1
+            self.last_turn = self.turn
         elif self.kind == KEYED:
-            best = cython.cast(cython.int, self.key[row] % self.count)
+            best = self._keyed(row)
         else:
-            for i in range(self.count):
+            for k in range(self.taking):
+                i = self.takers[k]
                 cost = self._cost(row, i)
                 if (
-                    i == 0
+                    k == 0
                     or cost < lowest
                     or (cost == lowest and self.kind == LOADED and self.sent[i] < self.sent[best])
                 ):
                     best, lowest = i, cost
         self.sent[best] += 1
+        return best
+
+    def _keyed(self, row):
+        """The engine of a key: its remainder. If that drains or others start, the highest random weight (Thaler and
+        Ravishankar, 1998), so that only keys of engines that drain move, and keys to those that start.
+
+        The remainder's engine has the highest weight of the first ones: it has changed places with that one.
+        """
+        key: cython.ulonglong = self.key[row]
+        home: cython.int = cython.cast(cython.int, self.key[row] % self.first)
+        best: cython.int = 0
+        highest: cython.int = 0  # of the first engines
+        i: cython.int
+        k: cython.int
+        if self.change_at.shape[0] == 0:
+            return home
+        for i in range(1, self.first):
+            if _weight(key, i) > _weight(key, highest):
+                highest = i
+        for k in range(self.taking):
+            i = self.takers[k]
+            if k == 0 or _weight(key, _swapped(i, home, highest)) > _weight(key, _swapped(best, home, highest)):
+                best = i
         return best
 
     def _cost(self, row, i):
@@ -70,6 +132,16 @@ class Router:
         if self.kind == AWARE:
             return max(0.0, (self.waiting[i] + self.tokens[row]) / size - hit) + self.blocks[i]
         return cython.cast(cython.double, max(0, self.tokens[row] - hit * self.size)) * (self.active[i] + 1)
+
+
+def _weight(key, i):
+    """The weight of an engine for a key."""
+    return mix(key + mix(i + 1))
+
+
+def _swapped(i, one, other):
+    """The number, or the other one of a pair that has changed places."""
+    return other if i == one else one if i == other else i
 
 
 NOBODY = cython.declare(cython.int, -1)
@@ -103,13 +175,15 @@ class DynamoRouter(Router):
         """Route a request to the engine with the least cost."""
         best: cython.int = 0
         i: cython.int
+        k: cython.int
         tied: cython.int = 0
         cost: cython.longlong
         lowest: cython.longlong = 0
-        for i in range(self.count):
+        for k in range(self.taking):
+            i = self.takers[k]
             self._settle(i, self.requests.arrival[row])
             cost = self._tokens(row, i)
-            if i == 0 or cost < lowest:
+            if k == 0 or cost < lowest:
                 best, lowest, tied = i, cost, 1
             elif cost == lowest:
                 tied += 1
@@ -137,7 +211,10 @@ class DynamoRouter(Router):
 
     def _draw(self, i):
         """The number that the request of this turn draws for an engine; the lowest wins a tie."""
-        return mix(self.seed + mix(cython.cast(cython.ulonglong, self.turn) * self.count + i + 1))
+        draw: cython.ulonglong = cython.cast(cython.ulonglong, self.turn) * self.first + i + 1
+        if i >= self.first:  # that has started: the others draw what they drew without it
+            draw = ~(cython.cast(cython.ulonglong, self.turn) * self.count + i)
+        return mix(self.seed + mix(draw))
 
     def _settle(self, i, now):
         """Forget the prompts that were computed by now, and the requests that have ended."""
@@ -409,6 +486,7 @@ class Fleet:
             row = self.row
             self._retire(row, first)
             self._update_router()
+            self.router.follow(first.arrival[row] / 1000)
             self.router.turn = row
             chosen = self.router.send(row)
             engine = self.engines[chosen]
@@ -498,6 +576,7 @@ class Serving:
         fits: cython.bint = requests.need[row] <= self.capacity
         if fits:
             self._update_router(requests.arrival[row])
+            self.router.follow(requests.arrival[row])
             self.router.turn = self.row
             chosen = self.router.send(row)
             requests.instance[row] = chosen

@@ -6,6 +6,7 @@ KINDS: Any
 
 class Router:
     def __init__(self, engines: Any, kind: Any, key: Any, tokens: Any, size: Any) -> None: ...
+    def change_fleet(self, first: Any, at: Any, of: Any, takes: Any) -> Any: ...
 
 class DynamoRouter(Router):
     least: Any

@@ -51,7 +51,7 @@ class DynamoCost:
             "decode_square_s": self.decode_square_s / cache_tokens**2, "token_s": self.prefill_token_s,
         }  # fmt: skip
 
-    def front(self, tokens: np.ndarray, servers: int) -> tuple[np.ndarray, float]:
+    def front(self, tokens: np.ndarray, servers: int | np.ndarray) -> tuple[np.ndarray, float]:
         """No API server stands before Dynamo's mocked engines."""
         return np.zeros(len(tokens)), 0.0
 
