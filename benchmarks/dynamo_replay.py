@@ -63,8 +63,13 @@ class Replayed:
         return self.reused // block_size
 
 
-def replay(trace: kvtrace.Trace, cases: Iterable[dict[str, Any]]) -> Iterator[Replayed]:
-    """Each case, {"path", "engine", "settings"}, through Dynamo's replay in its own environment."""
+def replay(
+    trace: kvtrace.Trace, cases: Iterable[dict[str, Any]], expected: np.ndarray | None = None
+) -> Iterator[Replayed]:
+    """Each case, {"path", "engine", "settings"}, through Dynamo's replay in its own environment.
+
+    `expected` tells requests apart that are alike in arrival and lengths: their workers, if these take no plain turns.
+    """
     cases = [{"block_size": trace.block_size, **case} for case in cases]
     plain = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
     with tempfile.TemporaryDirectory() as folder:
@@ -78,7 +83,7 @@ def replay(trace: kvtrace.Trace, cases: Iterable[dict[str, Any]]) -> Iterator[Re
     lines = [line for line in done.stdout.splitlines() if line.startswith('{"version"')]
     for case, line in zip(cases, lines, strict=True):
         routes = case["settings"].get("router_mode") == "kv_router"
-        workers = np.array([int(next(chosen)) for _ in range(len(trace))]) if routes else None
+        workers = np.array([int(next(chosen)) for _ in range(len(trace))]) if routes else expected
         yield in_order(trace, **json.loads(line), routed=workers)
 
 

@@ -273,7 +273,8 @@ def _add_difference(before: dict[str, Any], row: dict[str, Any]) -> None:
 def compare_fleets(results: list[dict[str, Any]]) -> None:
     """Add to each result of a changing fleet its difference to the fixed fleet, the result before it.
 
-    >>> rows = [{"block_hit_rate": 0.5, "fleet": {"kind": "fixed"}}, {"block_hit_rate": 0.25, "fleet": {"kind": "changing"}}]
+    >>> rows = [{"block_hit_rate": 0.5, "fleet": {"kind": "fixed"}}]
+    >>> rows += [{"block_hit_rate": 0.25, "fleet": {"kind": "changing"}}]
     >>> compare_fleets(rows)
     >>> rows[1]["difference"]
     {'block_hit_rate': -0.25}
@@ -306,10 +307,10 @@ def _fleet_table(before: dict[str, Any], row: dict[str, Any], *, many: bool) -> 
         if in_time:
             cells += [f"{phase['ttft_s'][name]:.3f}" for name in ("p50", "p99") for phase in (new, old)]
         table.add_row(*cells)
-    lost = before["hit_tokens"] - row["hit_tokens"]
+    lost, points = before["hit_tokens"] - row["hit_tokens"], 100 * (before["token_hit_rate"] - row["token_hit_rate"])
     table.caption = (
-        f"The changes cost {lost:,} hit tokens ({100 * (before['token_hit_rate'] - row['token_hit_rate']):.2f} points of "
-        f"token hit rate); {fleet['instance_hours']:,.1f} instance-hours, {fixed['instance_hours']:,.1f} if fixed."
+        f"The changes cost {lost:,} hit tokens ({points:.2f} points of token hit rate); "
+        f"{fleet['instance_hours']:,.1f} instance-hours, {fixed['instance_hours']:,.1f} if fixed."
     )
     return table
 

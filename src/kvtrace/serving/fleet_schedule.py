@@ -131,7 +131,9 @@ class FleetSchedule:
         times = tuple(dict.fromkeys([0.0, *(float(at) for at in spans.events[0])]))
         for at in times:
             if not len(spans.taking(at)):
-                raise UsageError(f"At {at:,g} s no instance of the fleet takes requests. Start one before the last drains.")
+                raise UsageError(
+                    f"At {at:,g} s no instance of the fleet takes requests. Start one before the last drains."
+                )
         return FleetSpans(spans.started_s, spans.takes_s, spans.drains_s, times, instances, True)
 
     def fixed(self, instances: int) -> FleetSpans:
@@ -158,9 +160,7 @@ def read_fleet(path: str | Path) -> FleetSchedule:
     [690.0, 1290.0, inf, inf]
     """
     name = name_of(path)
-    changes = [
-        _change(row, f"{name}:{line}") for line, row in timed_rows(path, name, WHAT, ",".join(COLUMNS))
-    ]
+    changes = [_change(row, f"{name}:{line}") for line, row in timed_rows(path, name, WHAT, ",".join(COLUMNS))]
     if not changes:
         raise InputError(f"{name}: the file has no changes. Example: time,replace,startup, then 10m,0,90s.")
     try:
@@ -173,7 +173,8 @@ def _change(row: Mapping[str, Any], where: str) -> FleetChange:
     """The change of a row; InputError with its place."""
     given = {name: value for name, value in row.items() if value not in (None, "", [])}
     if len(given.keys() - set(COLUMNS)) or "time" not in given or not given.keys() & {"start", "drain", "replace"}:
-        raise InputError(f"{where}: a change has a time, and start, drain or replace. Its columns are {','.join(COLUMNS)}.")
+        columns = ",".join(COLUMNS)
+        raise InputError(f"{where}: a change has a time, and start, drain or replace. Its columns are {columns}.")
     (start,) = _numbers([given.get("start", 0)], where)
     startup = seconds_of(given["startup"], where) if "startup" in given else 0.0
     drain, replace = (tuple(_numbers(_listed(given.get(name)), where)) for name in ("drain", "replace"))

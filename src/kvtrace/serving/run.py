@@ -183,7 +183,7 @@ class Run:
     instances: InstanceSetup = field(default_factory=InstanceSetup)
     time: TimeSetup = field(default_factory=TimeSetup)
     loop: ClosedLoop | None = None  # each setting runs in this closed loop
-    open_too: bool = True  # with a loop or a changing fleet: each setting first runs in the open loop, or without changes
+    open_too: bool = True  # each setting first runs in the open loop, or with a fixed fleet
 
     def changed(self, **fields: Any) -> Run:
         """The run with other values of some fields of its cache and instances; TypeError for any other name.
