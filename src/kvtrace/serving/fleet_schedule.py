@@ -68,7 +68,8 @@ class FleetSpans:
     @property
     def events(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """The changes in order of time: seconds, the instance, and 1 if it takes requests from then on, else 0."""
-        lives = np.flatnonzero(self.takes_s < self.drains_s)
+        numbers = np.arange(len(self))
+        lives = numbers[(self.takes_s < self.drains_s) | (numbers < self.first)]
         begins, ends = lives[lives >= self.first], lives[np.isfinite(self.drains_s[lives])]
         at = np.concatenate([self.takes_s[begins], self.drains_s[ends]])
         which = np.concatenate([begins, ends]).astype(np.int32)
