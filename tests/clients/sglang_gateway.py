@@ -1,8 +1,8 @@
 """SGLang's model gateway before small workers on loopback; run in sglang-router's environment as CASES.
 
 A case, a JSON object a line, says workers, ranks of each (0: the gateway knows of none), options of the gateway, and
-events: ["send", request, text], ["end", request] or ["evict"], which waits until the gateway has evicted. Prints, a case a line, the worker of each
-request, as the gateway orders its workers: a request that matches nothing goes to the first of the idle ones.
+events: ["send", request, text], ["end", request] or ["evict"], which waits until the gateway has evicted. Prints, a
+case a line, the worker of each request, in the gateway's order: what matches nothing goes to the first of the idle ones.
 """
 
 import http.client
@@ -154,7 +154,7 @@ def replay(case):
             else:
                 gateway.evict()
         where = gateway.requests.worker
-        sent = [order.index(where[name]) for kind, name, *_ in case["events"] if kind == "send"]
+        sent = [order.index(where[name[0]]) for kind, *name in case["events"] if kind == "send"]
     finally:
         gateway.close()
     return {"version": version("sglang-router"), "workers": sent}

@@ -14,6 +14,7 @@ from kvtrace.ingest.encoding_options import EncodingOptions
 from kvtrace.privacy.numbering.run import TaskOptions
 from kvtrace.privacy.release_options import AuditOptions, ReleaseOptions
 from kvtrace.privacy.releases import ReleaseScope
+from kvtrace.serving.disaggregation import Disaggregation
 from kvtrace.serving.planning.plan_target import PlanTarget
 from kvtrace.serving.run_options import InstanceSetup, TimeSetup
 from kvtrace.synthesis.knobs import Knobs, SampleOptions, TenantOptions
@@ -43,7 +44,7 @@ COMMANDS = {
     "anonymize": (EncodingOptions, ReleaseOptions), "release": (ReleaseOptions,), "record": (ReleaseOptions,),
     "start": (StartOptions,), "audit": (AuditOptions,), "convert": (ConvertOptions,),
     "synthesize": (Knobs, SampleOptions, TenantOptions),
-    "simulate": IN_TIME, "explain": IN_TIME, "plan": (PlanTarget, LoopOptions), "sweep": (Grid,),
+    "simulate": (*IN_TIME, Disaggregation), "explain": IN_TIME, "plan": (PlanTarget, LoopOptions), "sweep": (Grid,),
 }  # fmt: skip
 DIFFERENT = {
     ("lint", "block_size"), ("explain", "drafting"), ("sample", "knobs"), ("write_sample", "knobs"),

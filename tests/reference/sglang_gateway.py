@@ -133,4 +133,5 @@ def leaf_of(node):
 
 def shared(one, other):
     """The characters with which two texts begin alike."""
-    return next((place for place, (a, b) in enumerate(zip(one, other, strict=False)) if a != b), min(len(one), len(other)))
+    least = min(len(one), len(other))
+    return next((place for place in range(least) if one[place] != other[place]), least)

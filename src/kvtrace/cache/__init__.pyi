@@ -19,5 +19,6 @@ from .sweeps.running import sweep as sweep
 from .sweeps.table import SweepTable as SweepTable
 from .tiered import TieredSimulation as TieredSimulation
 from .tiered import simulate_tiers as simulate_tiers
+from .tiers import Tier as Tier
 from .tuning import Tuned as Tuned
 from .tuning import tune as tune

@@ -5,7 +5,7 @@ The fields with help are options of commands.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from .engines import CapacityCounts, EngineName, FreeOrder, PoolOrder, Tree, Watermark
     from .layout import CacheLayout, Drafting
     from .simulation import Setting
+    from .tiers import Tier
 
 CACHE, ENGINE, INPUT = "Cache", "Engine options", "Input"  # groups of --help
 AXES = ("engines", "modes", "schedules", "policies")  # of a grid, beside capacities, block sizes and seeds
@@ -68,7 +69,7 @@ class CacheSetup:
     watermark: Watermark = option(
         "off", "on: evict a fifth of the blocks at 80 % use. (lmcache)", metavar="HOW", group=ENGINE
     )
-    tiers: Mapping[str, int] | None = None  # name -> capacity in blocks, the first tier first, in place of capacities
+    tiers: Mapping[str, int] | Sequence[Tier] | None = None  # the first one first, in place of capacities
     inclusive: bool = option(
         False, "A tier also holds the blocks of the tiers above it.  [default: exclusive]", group=CACHE
     )

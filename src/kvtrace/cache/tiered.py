@@ -7,11 +7,10 @@ counts for the first tier that has the block.
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
-from typing import TypedDict, TypeVar
+from typing import Any, TypedDict
 
 import numpy as np
 
@@ -20,10 +19,9 @@ from .._base.results import column
 from ..trace.domains import in_domains
 from ..trace.trace import Trace
 from .demand import BlockDemand, block_demand
-from .policies import make, name_of
-from .simulation import Setting, Simulation, advance_all, require_room, run, whole_blocks
-
-T = TypeVar("T")
+from .policies import POLICIES, make, name_of
+from .simulation import Setting, Simulation, advance_all, build, require_room, run, whole_blocks
+from .tiers import SCOPES, Tier, TierCopies, TierScope, require_fields
 
 
 class TierDict(TypedDict):
@@ -34,7 +32,18 @@ class TierDict(TypedDict):
     hit_blocks: int
 
 
-def hits_by_tier(tiers: list[TierDict]) -> dict[tuple[int, str], str]:
+class SharedTierDict(TierDict, total=False):
+    """One tier of `FleetSimulation.to_dict`; the tiers below the first one have the other keys."""
+
+    scope: TierScope
+    copies: TierCopies
+    loaded_blocks: int
+    peers_loaded_blocks: int
+    stored_blocks: int
+    evicted_blocks: int
+
+
+def hits_by_tier(tiers: Sequence[TierDict]) -> dict[tuple[int, str], str]:
     """Where the hits of each tier are in a row -> the heading of their column.
 
     >>> hits_by_tier([{"name": "hbm", "capacity": 5, "hit_blocks": 2}])
@@ -119,8 +128,11 @@ def simulate_tiers(
     return run_tiers(trace, sizes, setting, demand, on_progress)
 
 
-def tiered(setting: Setting, demand: BlockDemand, capacities: list[int]):
-    """Build the engine of exclusive tiers; UsageError if tiers do not support the engine or policy of the setting."""
+def tiered(setting: Setting, demand: BlockDemand, lower: Sequence[Tier]):
+    """Build the engine of exclusive tiers; UsageError if tiers do not support the engine or policy of the setting.
+
+    A lower tier without a policy has that of the setting.
+    """
     from .core.pool import Tiers
     from .policies.base import Context
 
@@ -129,15 +141,214 @@ def tiered(setting: Setting, demand: BlockDemand, capacities: list[int]):
             "Tiers support --engine reference with its default options, and no upper bound as a policy. "
             "Leave out --engine, --capacity-counts, --pool, belady and unlimited."
         )
-    contexts = [Context(demand.blocks, capacity, demand.trace, demand) for capacity in capacities]
-    first, *lower = (make(setting.policy, context) for context in contexts)
-    if first.expires:
-        raise UsageError(f"Policy {setting.policy} lets blocks expire, which tiers do not support. Try --policy lru.")
-    return Tiers(contexts[0], demand, first, lower)
+    sizes = [(setting.capacity, setting.policy), *((tier.capacity, tier.policy or setting.policy) for tier in lower)]
+    contexts = [Context(demand.blocks, capacity, demand.trace, demand) for capacity, _ in sizes]
+    first, *others = (make(policy, context) for (_, policy), context in zip(sizes, contexts, strict=True))
+    for (_, policy), built in zip(sizes, (first, *others), strict=True):
+        if built.expires:
+            raise UsageError(f"Policy {policy} lets blocks expire, which tiers do not support. Try --policy lru.")
+    return Tiers(contexts[0], demand, first, others)
+
+
+@dataclass(frozen=True)
+class TierTraffic:
+    """What moved over the link of a tier below the first, in blocks; `stored` = `evicted` + `moved` + `resident`."""
+
+    loaded: int = 0  # to the instances, for hits; of a tier with blocks of its own, whole ones
+    peers_loaded: int = 0  # of these: from the tier of another instance, or of another host
+    stored: int = 0
+    evicted: int = 0
+    moved: int = 0  # taken out by the hits of an exclusive tier
+    resident: int = 0  # at the end
+
+
+@dataclass(frozen=True, eq=False)
+class HitSources:
+    """Where hits came from: the tiers of a simulation, their hits, and what moved over their links.
+
+    >>> tiers = Tier("hbm", 2), Tier("pool", 9, scope="cluster", copies="write-through")
+    >>> print(HitSources(tiers, np.array([[1], [2]]), (TierTraffic(), TierTraffic(loaded=2, stored=4))))
+    hbm=2, pool=9@cluster
+    """
+
+    tiers: tuple[Tier, ...]  # the first one first
+    hits: np.ndarray  # (tier, request) -> hit blocks that came from the tier
+    traffic: tuple[TierTraffic, ...]  # of each tier; the first one has none
+
+    def __str__(self) -> str:
+        scopes = ["" if tier.scope == "rank" else f"@{tier.scope}" for tier in self.tiers]
+        return ", ".join(f"{tier.name}={tier.capacity:,}{at}" for tier, at in zip(self.tiers, scopes, strict=True))
+
+    def columns(self) -> dict[str, np.ndarray]:
+        """The hit blocks of each request, by tier."""
+        return {f"{tier.name}_hit_blocks": hits for tier, hits in zip(self.tiers, self.hits, strict=True)}
+
+    def to_list(self, warm_up: int = 0) -> list[SharedTierDict]:
+        """One dictionary for each tier: its hits after the warm-up, and what moved in the whole run, in blocks."""
+        listed: list[SharedTierDict] = []
+        for tier, hits, moved in zip(self.tiers, self.hits, self.traffic, strict=True):
+            listed.append({"name": tier.name, "capacity": tier.capacity, "hit_blocks": int(hits[warm_up:].sum())})
+            if tier.copies is not None:
+                listed[-1] |= {
+                    "scope": tier.scope, "copies": tier.copies, "loaded_blocks": moved.loaded,
+                    "peers_loaded_blocks": moved.peers_loaded, "stored_blocks": moved.stored,
+                    "evicted_blocks": moved.evicted,
+                }  # fmt: skip
+        return listed
+
+
+MODELLED = {"policy", "scope", "copies", "peers", "block_tokens"}  # fields of a tier, without times
+
+
+class SharedTiers:
+    """The first tiers of instances and the places below them, compiled; after a run, what moved.
+
+    A tier of 0 blocks is none. Raises UsageError for tiers that are not modelled.
+    """
+
+    def __init__(
+        self, setting: Setting, demand: BlockDemand, tiers: Sequence[Tier], instances: int, per_host: int,
+        *, inclusive: bool = False,
+    ) -> None:  # fmt: skip
+        from .core.places import Places
+
+        first, *lower = tiers
+        self.tiers = (first, *(_with_copies(tier, inclusive, demand.trace.block_size) for tier in lower))
+        self.groups = {"rank": 1, "host": per_host, "cluster": instances}
+        _require_order(self.tiers, setting)
+        self.engines = [_first_tier(setting, demand) for _ in range(instances)]
+        self.active = [number for number, tier in enumerate(self.tiers) if number and tier.capacity]
+        places: list[Any] = []
+        own = np.zeros((len(self.active), instances), dtype=np.int32)
+        above: list[Any] = list(self.engines)  # instance -> what evicts to its next place
+        for row, number in enumerate(self.active):
+            tier = self.tiers[number]
+            own[row] = len(places) + np.arange(instances) // self.groups[tier.scope]
+            copies = _copies(tier, straight=row == 0 and first.capacity == 0)
+            places += [_place(tier, copies, setting, demand) for _ in range(int(own[row].max()) + 1 - len(places))]
+            for instance, place in enumerate(own[row].tolist()):
+                if copies != "write-through":
+                    above[instance].below = places[place]
+                above[instance] = places[place]
+        self.own = own
+        self.places = Places(demand, places, own, [self.tiers[number].peers for number in self.active])
+
+    def sources(self) -> HitSources:
+        """Where the hits of each request came from, and what moved over the links."""
+        found = self.places.tier_hits.astype(np.int64)
+        hits = np.zeros((len(self.tiers), len(self.places.hits)), dtype=np.int64)
+        hits[self.active] = found
+        hits[0] = self.places.hits - found.sum(0)
+        return HitSources(self.tiers, hits, self._traffic())
+
+    def _traffic(self) -> tuple[TierTraffic, ...]:
+        sums = [TierTraffic() for _ in self.tiers]
+        for row, number in enumerate(self.active):
+            places = [self.places.places[place] for place in np.unique(self.own[row])]
+            names = ("loaded", "peers_loaded", "stored", "evicted", "moved", "size")
+            sums[number] = TierTraffic(*(sum(place.chunk * getattr(place, name) for place in places) for name in names))
+        return tuple(sums)
+
+    @property
+    def dropped(self) -> int:
+        """The blocks that the lowest tier evicted."""
+        if not self.active:
+            return sum(engine.evictions for engine in self.engines)
+        return self._traffic()[self.active[-1]].evicted
+
+
+def _with_copies(tier: Tier, inclusive: bool, block_size: int) -> Tier:
+    """The tier with its way of copies; UsageError for a block of its own that does not fit."""
+    through = inclusive or tier.scope != "rank" or tier.block_tokens is not None
+    copies = tier.copies or ("write-through" if through else "on-eviction")
+    if tier.block_tokens is not None:
+        if tier.block_tokens % block_size:
+            raise UsageError(
+                f"Tier {tier.name} has blocks of {tier.block_tokens} tokens, which are not whole blocks of the "
+                f"trace, of {block_size}. Try {block_size * max(1, tier.block_tokens // block_size)}tokens."
+            )
+        if copies != "write-through":
+            raise UsageError(f"Tier {tier.name} has blocks of its own, which needs write-through.")
+    return replace(tier, copies=copies)
+
+
+def _require_order(tiers: Sequence[Tier], setting: Setting) -> None:
+    """UsageError for tiers that do not fit together, or to the engine of the setting."""
+    from . import engines
+
+    first, *lower = tiers
+    require_fields([first], (), "The first tier")
+    require_fields(lower, MODELLED, "A simulation without times")
+    for tier in tiers:
+        if whole_blocks(tier.capacity) < 0:
+            raise UsageError(f"Tier {tier.name} must have 0 blocks or more.")
+    for above, below in pairwise(tiers):
+        if SCOPES.index(below.scope) < SCOPES.index(above.scope):
+            raise UsageError(
+                f"Tier {below.name} of a {below.scope} is below tier {above.name} of a {above.scope}. Put it above."
+            )
+    if setting.layout is not None or setting.drafting is not None or setting.engine == "lmcache":
+        what = "engine lmcache" if setting.engine == "lmcache" else "cache groups and drafters"
+        raise UsageError(f"Tiers that instances share do not support {what}.")
+    if setting.bound:
+        raise UsageError(f"Tiers do not support the upper bound {setting.policy}. Try another --policy.")
+    evicts = next((tier for tier in lower if tier.capacity), None)
+    if setting.engine != "reference" and first.capacity and evicts and evicts.copies != "write-through":
+        engines.find(setting.engine)
+        raise UsageError(
+            f"Engine {setting.engine} has tiers with write-through here: what it evicts is not passed on. Try "
+            f"{evicts.name}=...@write-through, or --engine reference."
+        )
+
+
+def _first_tier(setting: Setting, demand: BlockDemand) -> Any:
+    """The cache of one instance."""
+    from .core.engine import Engine
+    from .core.places import FirstTier
+    from .policies.base import Context
+
+    if setting.capacity == 0:
+        engine = Engine(Context(demand.blocks, 0, demand.trace, demand), demand)  # it holds nothing
+    elif setting.engine != "reference":
+        return build(setting, demand)
+    else:
+        options = dict(setting.engine_options)
+        counts_all = options.get("capacity_counts", "total") == "total"
+        if counts_all:
+            require_room(setting.capacity, demand)
+        context = Context(demand.blocks, setting.capacity, demand.trace, demand)
+        policy, leaf_first = make(setting.policy, context), options.get("pool") == "leaf-first"
+        engine = FirstTier(context, demand, policy, counts_all, leaf_first)
+    engine.schedule(setting.schedule.kind, int(setting.schedule.value), setting.schedule.ends(demand.trace))
+    return engine
+
+
+def _copies(tier: Tier, *, straight: bool) -> str:
+    """When a place of a tier gets a block. `straight`: no tier above it holds anything, so each block comes at once."""
+    if straight or tier.copies == "write-through":
+        return "write-through"
+    return "move" if tier.copies == "on-eviction" and tier.scope == "rank" else "write-back"
+
+
+def _place(tier: Tier, copies: str, setting: Setting, demand: BlockDemand) -> Any:
+    """One place of a tier."""
+    from .core.places import Place
+    from .policies.base import Context
+
+    chunk = (tier.block_tokens or demand.trace.block_size) // demand.trace.block_size
+    units = whole_blocks(tier.capacity) // chunk
+    if units < 1:
+        raise UsageError(f"Tier {tier.name} does not hold a block of {tier.block_tokens} tokens. Try {chunk} or more.")
+    context = Context(demand.blocks, units, demand.trace, demand)
+    name = tier.policy or (setting.policy if setting.engine == "reference" else "lru")
+    policy = make(name, context)
+    if policy.expires or ((row := POLICIES.get(name.partition(":")[0])) is not None and row.bound):
+        raise UsageError(f"Policy {name} is not modelled for a lower tier. Try --policy lru.")
+    return Place(policy, copies, chunk)
 
 
 def _exclusive(trace, sizes, setting, demand: BlockDemand, on_progress):
-    engine = tiered(setting, demand, [capacity for _, capacity in sizes])
+    engine = tiered(setting, demand, [Tier(name, capacity) for name, capacity in sizes[1:]])
     engine.schedule(setting.schedule.kind, int(setting.schedule.value), setting.schedule.ends(trace))
     advance_all(engine, len(demand), on_progress)
     hits, lower_tier_hits = engine.hits.astype(np.int64), engine.tier_hits.astype(np.int64)
@@ -158,18 +369,3 @@ def _inclusive(trace, sizes, setting, demand, on_progress):
         hits = np.maximum(hits, result.hit_blocks)
     per_tier = np.array(tier_hits)
     return TieredSimulation(setting, trace, hits, result.evictions, result.early_frees, 0, sizes, False, per_tier)
-
-
-def parse_tiers(text: str, parse: Callable[[str], T]) -> dict[str, T]:
-    """Parse tiers such as `hbm=5000,dram=50000`; `parse` turns the text of a capacity into blocks.
-
-    >>> parse_tiers("hbm=10,dram=200", int)
-    {'hbm': 10, 'dram': 200}
-    """
-    tiers: dict[str, T] = {}
-    for part in re.split(r",(?!\d{3}\b)", text):  # hbm=5,000 is one tier
-        name, equals, capacity = (piece.strip() for piece in part.partition("="))
-        if not (name and equals and capacity) or name in tiers:
-            raise UsageError(f"{part.strip()!r} is not a tier, or repeats a name. Try --tiers hbm=5000,dram=50000.")
-        tiers[name] = parse(capacity)
-    return tiers

@@ -85,7 +85,7 @@ GROUPS = {  # group -> its options; a command shows them in this order
     "Cache": "--half-life --policy --ttl --capacity --points --engine --mode --schedule --warm-up --tiers --inclusive --write-through "
     "--domains",
     "Engine options": "--capacity-counts --pool --free-order --tree --watermark --engine-block-size --retention",
-    "Instances and time": "--instances --router --gpu --gpus --costs --extrapolate --step-tokens --max-requests --scheduler",
+    "Instances and time": "--instances --instances-per-host --router --gpu --gpus --costs --extrapolate --step-tokens --max-requests --scheduler",
     "Closed loop": "--loop --lanes --duration --start-inside --idle-cap --tree-idle-cap --think-scale",
     "Target": "--ttft --quantile --max-busy --spare",
     "Prices": "--gpu-price --input-price --output-price",
@@ -104,6 +104,7 @@ TYPES: dict[str, click.ParamType] = {  # option -> what it takes, where that is 
     "--policy": names.Name(names.policies, many=True),
     "--engine": names.Name(names.engines, many=True),
     "--router": names.Name(names.routers, many=True),
+    "--decode-router": names.Name(names.routers),
     "--mode": names.Name(names.fixed("block", "token", "grow"), many=True),
     "--schedule": names.Name(names.fixed("serial", "concurrency:8", "open-loop:30"), many=True),
     "--capacity-counts": names.Name(names.engine_values("capacity_counts")),
@@ -135,7 +136,7 @@ TYPES: dict[str, click.ParamType] = {  # option -> what it takes, where that is 
     "--holdout": AmountType(units.share),
     "--ms-per-token": AmountType(units.in_milliseconds, 0),
     **dict.fromkeys(
-        ("--duration", "--idle-cap", "--tree-idle-cap", "--ttft", "--over-time", "--start", "--stop", "--window", "--for"),
+        ("--duration", "--idle-cap", "--tree-idle-cap", "--ttft", "--over-time", "--start", "--stop", "--window", "--for", "--kv-transfer-latency"),
         AmountType(units.milliseconds),
     ),
     "--workers": AmountType(units.count, 1, 1024),

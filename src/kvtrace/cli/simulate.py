@@ -28,6 +28,7 @@ from .options import (
 )
 from .output import Outcome, console, print_lines, print_notes, print_result, print_tables
 from .simulation_options import (
+    APART,
     CACHE,
     IN_TIME,
     LOOP_WARM_UP,
@@ -63,6 +64,7 @@ def _policies():
 @click.option("--engine", "engine_names", metavar="E,...", cls=RowsOption, rows=completion.engines, help="Engine whose cache is simulated: {rows}.  [default: reference; with --gpu and the policy lru vllm]")
 @CACHE
 @ROUTERS
+@APART
 @IN_TIME
 @DOMAINS
 @LOOP_WARM_UP

@@ -19,6 +19,7 @@ from .._base.options import option
 from .._base.units import count, share
 from ..cache.setup import CacheSetup
 from ..serving.deployment import Deployment
+from ..serving.disaggregation import Disaggregation
 from ..serving.run_options import InstanceSetup, TimeSetup
 from .deployment_options import DEPLOYMENT, LIMITS, command_of, costs_of, deployment_of, gpu_options
 from .help import AmountType
@@ -102,9 +103,10 @@ def _requests(warm_up: str) -> int:
 TIERS = click.option("--tiers", metavar="NAME=C,...", help="Tiers of blocks, fastest first, in place of --capacity. Example: hbm=5000,dram=50000; with --gpu hbm=5000,dram=50000@25GB, with bytes per second.")
 CACHE = with_options(
     record_options(CacheSetup, without=("inclusive",)), ENGINE_BLOCK_SIZE, RETENTION, TIERS, record_options(CacheSetup, only=("inclusive",)),
-    record_options(InstanceSetup, only=("instances", "fleet")),
+    record_options(InstanceSetup, only=("instances", "instances_per_host", "fleet")),
 )  # fmt: skip
 ROUTERS = record_options(InstanceSetup, only=("routers",))
+APART = record_options(Disaggregation)
 IN_TIME = with_options(
     record_options(InstanceSetup, only=("router_seed",)), gpu_options(), record_options(TimeSetup, only=("costs_file", "kernels", "extrapolate")),
     record_options(Deployment, only=LIMITS), record_options(TimeSetup, only=("scheduler",)), DEPLOYMENT, loop_options,
@@ -125,7 +127,8 @@ def run_of(options: dict[str, Any], *, engines: str | None, policies: str, route
     loop = _loop_of(options, time, warm_up, seed, names(routers or "round-robin"))
     cache = taken(CacheSetup, options, policies=names(policies), engines=names_of_engines, gap=not options.pop("no_gap", True), domains=options.pop("domains"))
     instances = _with_ranks(taken(InstanceSetup, options, routers=names(routers) if routers else None), time, names_of_engines)
-    return Run(cache, instances, time, loop)
+    apart = taken(Disaggregation, options)  # of a command that has its options
+    return Run(cache, instances, time, loop, disaggregation=apart if apart.prefill_workers else None)
 
 
 def _with_ranks(instances: InstanceSetup, time: TimeSetup, engines: list[Any]) -> InstanceSetup:
@@ -236,8 +239,7 @@ def with_layouts(run: Run, options: dict[str, Any], block_size: int) -> Run:
 def with_caches(run: Run, trace: Any, units: dict[str, Any], *, capacity: str, tiers: str | None) -> Run:
     """The run with what holds blocks: the capacities of each engine, or tiers."""
     from ..analysis.capacities import parse_capacities, parse_capacity
-    from ..cache.tiered import parse_tiers
-    from ..serving.schedulers.base import parse_timed_tiers
+    from ..cache.tiers import parse_tiers, parse_timed_tiers
 
     roofline, engines = run.time.roofline, list(run.cache.engines)
     lower: Sequence[Any] = ()

@@ -17,6 +17,7 @@ import numpy as np
 from .._base.errors import InputError, UsageError
 from .._base.files import name_of
 from .._base.timed_rows import MAX_TIME_S, number_of, seconds_of, timed_rows
+from ..cache.tiers import Tier
 
 COLUMNS = ("time", "start", "drain", "replace", "startup")
 WHAT = "a fleet's schedule"
@@ -168,6 +169,21 @@ def read_fleet(path: str | Path) -> FleetSchedule:
         return FleetSchedule(tuple(changes))
     except UsageError as error:
         raise InputError(str(error)) from None
+
+
+def require_own_tiers(tiers: Iterable[Tier]) -> None:
+    """Raise UsageError for tiers whose hosts would have to be known: those of a host, and those that peers read.
+
+    >>> require_own_tiers([Tier("dram", 8, scope="host")])
+    Traceback (most recent call last):
+    kvtrace._base.errors.UsageError: --fleet does not support tier dram: it does not know the hosts of its instances...
+    """
+    for tier in tiers:
+        if tier.scope == "host" or tier.peers:
+            raise UsageError(
+                f"--fleet does not support tier {tier.name}: it does not know the hosts of its instances. Use a tier "
+                "of one instance or of the cluster."
+            )
 
 
 def _change(row: Mapping[str, Any], where: str) -> FleetChange:

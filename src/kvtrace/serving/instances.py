@@ -19,13 +19,15 @@ from .._base.errors import UsageError
 from .._base.results import Rows, column
 from ..cache.demand import BlockDemand, block_demand, parse_schedule
 from ..cache.simulation import Setting, Simulation, advance_all, build
+from ..cache.tiered import HitSources, SharedTierDict, SharedTiers, hits_by_tier
+from ..cache.tiers import Tier, require_fields
 from ..trace.domains import in_domains
 from ..trace.hits import count_hits
 from ..trace.trace import Trace
 from .fleet_phases import FleetDict, fleet_of, imbalance_of
-from .fleet_schedule import MAX_INSTANCES, FleetSchedule, FleetSpans
+from .fleet_schedule import MAX_INSTANCES, FleetSchedule, FleetSpans, require_own_tiers
 from .routers import OWN, RouterName, check_router
-from .schedulers.base import Scheduler, Tier
+from .schedulers.base import Scheduler
 
 
 @dataclass(frozen=True, eq=False)
@@ -102,12 +104,22 @@ class FleetSimulation(Simulation):
     )  # request -> the instance that served it
     instances: int = field(default=1, metadata=column())  # all that ran
     spans: FleetSpans | None = None  # of a fleet with a schedule, or of the fixed fleet beside it
+    sources: HitSources | None = None  # where the hits came from, with tiers
 
     def _headline(self) -> str:
-        return f"{super()._headline()}, {self.instances} instances, {self.router}, imbalance={self.imbalance:.2f}"
+        tiers = f", tiers {self.sources}" if self.sources else ""
+        return (
+            f"{super()._headline()}{tiers}, {self.instances} instances, {self.router}, imbalance={self.imbalance:.2f}"
+        )
 
     def _columns(self) -> dict[str, np.ndarray]:
-        return super()._columns() | {"instance": self.instance}
+        return super()._columns() | (self.sources.columns() if self.sources else {}) | {"instance": self.instance}
+
+    @property
+    @column("in each tier", ",", place=12, parts=hits_by_tier, key="tiers", optional=True)
+    def _hits_of_tiers(self) -> list[SharedTierDict] | None:
+        """The hit blocks of each tier, the first one first, and what moved over its link; None without tiers."""
+        return None if self.sources is None else self.sources.to_list(self.warm_up)
 
     @property
     @column("imbalance", ".2f", place=20, when=is_routed, meaning=IMBALANCE)
@@ -176,6 +188,9 @@ def simulate_instances(
     *,
     setting: Setting,
     schedule: str | None = None,
+    tiers: Sequence[Tier] = (),
+    instances_per_host: int | None = None,
+    inclusive: bool = False,
     fleet: FleetSchedule | None = None,
     demand: BlockDemand | None = None,
     on_progress: Callable[[int], None] | None = None,
@@ -191,12 +206,16 @@ def simulate_instances(
         setting: The cache of each instance.
         schedule: "open-loop:MS" or "serial". The default is the schedule of the setting, or open-loop:30 if that is
             serial.
+        tiers: The first one of each instance, in place of the setting's capacity, and those below it, which instances
+            can share. A tier of 0 blocks is none.
+        instances_per_host: The instances that share a tier of scope "host"; the default is all.
+        inclusive: Tiers are written through, unless they have another way of copies.
         fleet: Changes of the fleet, which begins with `instances`.
         demand: The block demand of the trace, if it is already known.
         on_progress: Receives the number of requests served since its last call.
 
     Returns:
-        The hit blocks and the instance of each request, and the load of each instance.
+        The hit blocks and the instance of each request, the load of each instance, and the hits of each tier.
 
     Raises:
         UsageError: The router is unknown, or the schedule is `concurrency:N`.
@@ -205,6 +224,10 @@ def simulate_instances(
     >>> done = simulate_instances(toy("0 1", "0 1", "0 1"), 2, setting=Setting(2))
     >>> done.hit_blocks.tolist(), done.instance.tolist(), round(done.imbalance, 2)
     ([0, 0, 2], [0, 1, 0], 1.33)
+    >>> shared = [Tier("hbm", 2), Tier("pool", 9, scope="cluster")]
+    >>> done = simulate_instances(toy("0 1", "0 1", "0 1"), 2, setting=Setting(2), tiers=shared)
+    >>> done.sources.hits.tolist()
+    [[0, 0, 2], [0, 2, 0]]
     """
     from .core.serving import Fleet
 
@@ -217,20 +240,33 @@ def simulate_instances(
         raise UsageError("--instances supports --schedule serial and open-loop:MS, not concurrency:N.")
     if setting.bound:
         raise UsageError(f"--instances does not support the upper bound {setting.policy}. Try another --policy.")
-    demand = demand or block_demand(trace, *setting.demand_options)
     spans = None if fleet is None else fleet.spans(instances)
-    engines = [build(setting, demand) for _ in range(instances if spans is None else len(spans))]
+    count = instances if spans is None else len(spans)
+    shared, places = None, None
+    if tiers:
+        if spans is not None:
+            require_own_tiers(tiers)
+        setting = replace(setting, capacity=tiers[0].capacity)
+        demand = demand or block_demand(trace, *setting.demand_options)
+        shared = SharedTiers(setting, demand, tiers, count, instances_per_host or count, inclusive=inclusive)
+        engines, places = shared.engines, shared.places
+    else:
+        demand = demand or block_demand(trace, *setting.demand_options)
+        engines = [build(setting, demand) for _ in range(count)]
     chooser = make_router(trace, router, engines)
     if spans is not None:
         chooser.change_fleet(instances, *spans.events)
-    run = Fleet(engines, chooser, trace.input_length)
+    run = Fleet(engines, chooser, trace.input_length, places)
     advance_all(run, len(demand), on_progress)
-    hit_blocks = sum(engine.hits.astype(np.int64) for engine in engines)
+    hit_blocks = sum(engine.hits.astype(np.int64) for engine in engines) if places is None else places.hits
     run.close()
-    return FleetSimulation(
-        setting, trace, hit_blocks, sum(engine.evictions for engine in engines),
-        sum(engine.early_frees for engine in engines), 0, router, run.instances, len(engines), spans,
+    done = FleetSimulation(
+        setting, trace, hit_blocks.astype(np.int64), sum(engine.evictions for engine in engines),
+        sum(engine.early_frees for engine in engines), 0, router, run.instances, count, spans=spans,
     )  # fmt: skip
+    if shared is None:
+        return done
+    return replace(done, evictions=shared.dropped, sources=shared.sources())
 
 
 def make_router(trace: Trace, name: str, engines: list[Any]):
@@ -296,10 +332,12 @@ class InstanceGroup:
     timelines: bool
     api_server_count: int | None = None
     lockstep: bool = False
+    instances_per_host: int | None = None  # that share a tier of a host; None: all
     spans: FleetSpans | None = None  # of a fleet that changes; it begins with `instances`
 
     def __post_init__(self) -> None:
         _require_number(self.instances)
+        require_fields(self.tiers, self.scheduler.tier_fields, f"The scheduler {self.scheduler.name}")
 
     @property
     def count(self) -> int:
@@ -314,7 +352,10 @@ class InstanceGroup:
         tokens, output = self.scheduler.lengths(demand.trace)
         needs = self.scheduler.needs(demand, self.setting)
         requests = Requests(self._entered_s(trace), tokens, output, needs, _priorities(trace))
-        engines = [self.scheduler.engine(self.setting, demand, self.tiers) for _ in range(self.count)]
+        if self.spans is not None:
+            require_own_tiers(self.tiers)
+        per_host = min(self.instances_per_host or self.count, self.count)
+        engines = self.scheduler.engines(self.setting, demand, self.tiers, self.count, per_host)
         terms = self.cost.terms(self.setting.capacity * trace.block_size)
         if self.lockstep and self.instances > 1:
             built = self.scheduler.ranks(engines, requests, terms)

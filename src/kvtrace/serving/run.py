@@ -20,18 +20,20 @@ from ..cache.layout import CacheLayout, Drafting
 from ..cache.setup import CacheSetup
 from ..cache.simulation import EngineOptions, Setting, Simulation, gap_to, optimum_of, simulate_settings
 from ..cache.tiered import simulate_tiers
+from ..cache.tiers import Tier, as_tiers
 from ..formats.dataset import Dataset
 from ..formats.memory_needs import simulating
 from ..trace.columns import require_trace
 from ..trace.domains import MERGE, SPLIT, count_domains, in_domains
 from ..trace.hits import Hits
 from ..trace.trace import Trace
+from .disaggregation import Disaggregation
 from .fleet_schedule import FleetSchedule
 from .instances import OVERLAP, FleetSimulation, simulate_instances
 from .lanes import ClosedLoop, ClosedRun
 from .routers import RouterName, check_fleet
 from .run_options import InstanceSetup, TimeSetup
-from .schedulers.base import Scheduler, Tier
+from .schedulers.base import Scheduler
 from .simulation import DynamoCost, ServingOptions, StepCost, closed_loop, open_loop
 
 POINTS = 10  # capacities, if none is named
@@ -96,12 +98,13 @@ def simulate_all(
     drafting: Mapping[str, Drafting] | None = None,
     mode: Mode = "block",
     schedule: str | None = None,
-    tiers: Mapping[str, int] | None = None,
+    tiers: Mapping[str, int] | Sequence[Tier] | None = None,
     lower: Sequence[Tier] = (),
     inclusive: bool = False,
     instances: int | None = None,
     routers: Iterable[RouterName] | None = None,
     router_seed: int = 0,
+    instances_per_host: int | None = None,
     fleet: FleetSchedule | None = None,
     lockstep: bool = False,
     cost: StepCost | DynamoCost | None = None,
@@ -128,13 +131,14 @@ def simulate_all(
         drafting: Engine -> what a drafter changes in its cache, as `kvtrace.cache.engines.drafting` has it.
         mode, engine_options: As in `simulate`.
         schedule: As in `simulate`, and as in `simulate_instances` with instances and without a cost.
-        tiers: Name -> capacity in blocks, the first tier first, in place of capacities.
+        tiers: Tiers, or name -> capacity in blocks, the first tier first, in place of capacities.
         lower: With a cost: the tiers of an instance below the first one, which has the capacities.
         inclusive: A tier also holds the blocks of the tiers above it.
         instances: Instances of a serving engine behind a router, each with a cache of its own.
         routers: Routers of https://github.com/kvtrace/kvtrace/blob/main/docs/cache/simulate.md; the default is
             round-robin.
         router_seed: Of the router dynamo, which draws among instances of equal cost.
+        instances_per_host: The instances that share a tier of scope "host"; the default is all.
         fleet: Changes of the fleet, which begins with `instances`: run each setting without them, and then with them.
         lockstep: With a cost: the instances are ranks that begin and end their steps together, as in `open_loop`.
         cost: The time of a step: the requests are served in simulated time, by one instance or more.
@@ -184,6 +188,7 @@ class Run:
     time: TimeSetup = field(default_factory=TimeSetup)
     loop: ClosedLoop | None = None  # each setting runs in this closed loop
     open_too: bool = True  # each setting first runs in the open loop, or with a fixed fleet
+    disaggregation: Disaggregation | None = None  # prefill and decode on different workers
 
     def changed(self, **fields: Any) -> Run:
         """The run with other values of some fields of its cache and instances; TypeError for any other name.
@@ -216,8 +221,11 @@ class Run:
             *above, last = self.instances.lower
             return self.changed(lower=(*above, replace(last, capacity=last.capacity + blocks)))
         if self.cache.tiers:
-            name, size = list(self.cache.tiers.items())[-1]
-            return self.changed(tiers={**self.cache.tiers, name: size + blocks})
+            *above, last = as_tiers(self.cache.tiers)
+            tiers = (*above, replace(last, capacity=last.capacity + blocks))
+            if isinstance(self.cache.tiers, Mapping):
+                return self.changed(tiers={tier.name: tier.capacity for tier in tiers})
+            return self.changed(tiers=tiers)
         assert self.cache.capacities is not None and not isinstance(self.cache.capacities, Mapping)
         return self.changed(capacities=[size + blocks for size in self.cache.capacities])
 
@@ -298,11 +306,16 @@ class Run:
         require_lists(**{name: value for name, value in lists.items() if value is not None})
         if self.loop is not None and not cost:
             raise UsageError("A closed loop is a simulation in time. Give a cost.")
+        if self.disaggregation is not None:
+            raise UsageError("--prefill-workers and --decode-workers are not simulated yet.")
         routed = bool(instances.instances)
         if instances.fleet is not None and not routed:
             raise UsageError("--fleet needs --instances: the number at the beginning.")
-        if (instances.routers and not routed) or (cache.tiers and (routed or cost)) or (instances.lower and not cost):
-            raise UsageError("--router needs --instances. With --instances, --tiers needs --gpu or --engine dynamo.")
+        if (instances.routers and not routed) or (cache.tiers and cost) or (instances.lower and not cost):
+            raise UsageError("--router needs --instances. In time, the tiers are those below the capacity.")
+        tiers = (*as_tiers(cache.tiers), *instances.lower)
+        if instances.instances_per_host and not any(tier.scope == "host" for tier in tiers):
+            raise UsageError("--instances-per-host needs a tier of a host. Example: --tiers hbm=5000,dram=50000@host.")
         if cache.layouts and self.has_tiers:
             raise UsageError("--tiers does not support cache groups of windows and states. Use --engine reference.")
 
@@ -316,7 +329,10 @@ class Run:
     def _in_tiers(self, trace: Trace, work: _Work) -> list[Simulation]:
         """Caches in tiers, one after another."""
         cache = self.cache
-        settings, tiers = self.settings(), dict(cache.tiers or {})
+        settings, sizes = self.settings(), as_tiers(cache.tiers)
+        if self.instances.instances or any(tier != Tier(tier.name, tier.capacity) for tier in sizes):
+            return self._on_instances(trace, settings, work)
+        tiers = {tier.name: tier.capacity for tier in sizes}
         work.expect(len(trace) * len(settings) * (len(tiers) if cache.inclusive else 1))
         return [
             simulate_tiers(
@@ -358,12 +374,15 @@ class Run:
         if time.cost is None:
             schedule = str(setting.schedule)
             return simulate_instances(
-                trace, instances, router, setting=setting, schedule=schedule, fleet=fleet, on_progress=work.on_progress
-            )
+                trace, instances, router, setting=setting, schedule=schedule, tiers=as_tiers(self.cache.tiers),
+                instances_per_host=self.instances.instances_per_host, inclusive=self.cache.inclusive,
+                fleet=fleet, on_progress=work.on_progress,
+            )  # fmt: skip
         options: ServingOptions = {
             "router": router, "router_seed": self.instances.router_seed, "instances": instances,
             "scheduler": (time.schedulers or {}).get(setting.engine), "tiers": self.instances.lower,
-            "lockstep": self.instances.lockstep, "fleet": fleet,
+            "lockstep": self.instances.lockstep, "instances_per_host": self.instances.instances_per_host,
+            "fleet": fleet,
         }  # fmt: skip
         how: dict[str, Any] = {"setting": setting, "on_progress": work.on_progress, **options}
         run = open_loop(trace, time.cost, **how) if loop is None else closed_loop(trace, time.cost, loop=loop, **how)

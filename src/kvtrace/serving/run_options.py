@@ -18,9 +18,10 @@ from .routers import ROUTERS, RouterName
 if TYPE_CHECKING:
     from ..cache.engines import EngineName
     from ..cache.layout import CacheLayout, Drafting
+    from ..cache.tiers import Tier
     from .calibration.costs import Costs
     from .hardware.roofline import Roofline
-    from .schedulers.base import Scheduler, Tier
+    from .schedulers.base import Scheduler
     from .schedulers.dynamo import DynamoCost
     from .simulation import StepCost
 
@@ -43,6 +44,10 @@ class InstanceSetup:
         0,
         "Seed of the routers that draw, dynamo and vllm-dp, and of --start-inside.  [default: 0]",
         name="seed", metavar="N", minimum=0, group=TIME,
+    )  # fmt: skip
+    instances_per_host: int | None = option(
+        None, "With a tier of a host (--tiers NAME=C@host): the instances that share it.  [default: all]", metavar="N",
+        minimum=1, group=TIME,
     )  # fmt: skip
     fleet: FleetSchedule | None = option(
         None,

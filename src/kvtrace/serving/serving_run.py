@@ -8,7 +8,7 @@ from typing import TypedDict
 import numpy as np
 
 from .._base.results import any_value, column
-from ..cache.tiered import TierDict, hits_by_tier
+from ..cache.tiered import SharedTierDict, hits_by_tier
 from .deployment import Deployment
 from .expectations import ExpectedError, expected_error
 from .instances import FleetSimulation, Timeline
@@ -189,13 +189,13 @@ class ServingRun(FleetSimulation):
 
     @property
     @column("in each tier", ",", place=12, parts=hits_by_tier, key="tiers", optional=True)
-    def _hits_of_tiers(self) -> list[TierDict] | None:
+    def _hits_of_tiers(self) -> list[SharedTierDict] | None:
         """The hit blocks of each tier, the first one first; None without lower tiers."""
         if self.lower_tier_hits is None:
             return None
         lower = self.lower_tier_hits[:, self.warm_up :].sum(axis=1).tolist()
         first = int(self.hit_blocks[self.warm_up :].sum()) - sum(lower)
-        rows: list[TierDict] = [{"name": FIRST_TIER, "capacity": self.setting.capacity, "hit_blocks": first}]
+        rows: list[SharedTierDict] = [{"name": FIRST_TIER, "capacity": self.setting.capacity, "hit_blocks": first}]
         for tier, hits in zip(self.tiers, lower, strict=True):
             rows.append({"name": tier.name, "capacity": tier.capacity, "hit_blocks": hits})
         return rows

@@ -117,6 +117,7 @@ class ServingOptions(TypedDict, total=False):
         limits: Tokens per step and requests at once; the default is that of the scheduler.
         scheduler: A scheduler with other options, such as `VllmScheduler(watermark=0.01)`, in place of limits.
         tiers: Tiers below the first one of each instance, the fastest first; vllm has one.
+        instances_per_host: The instances that share a tier of scope "host"; the default is all.
         prefetch: With the engine reference: fetch blocks from lower tiers while their request waits (the default).
         timelines: Keep the time line of each instance: requests that run and wait, and blocks in use.
     """
@@ -130,6 +131,7 @@ class ServingOptions(TypedDict, total=False):
     limits: BatchLimits | None
     scheduler: Scheduler | None
     tiers: Sequence[Tier]
+    instances_per_host: int | None
     prefetch: bool
     timelines: bool
 
@@ -251,7 +253,8 @@ def _instances(trace: Trace, cost: StepCost | DynamoCost, setting: Setting, opti
     return InstanceGroup(
         cost, setting, scheduler, instances, router, options.get("router_seed", 0), tuple(options.get("tiers", ())),
         prefetch=options.get("prefetch", True), timelines=options.get("timelines", False), api_server_count=servers,
-        lockstep=options.get("lockstep", False), spans=None if fleet is None else fleet.spans(instances),
+        lockstep=options.get("lockstep", False), instances_per_host=options.get("instances_per_host"),
+        spans=None if fleet is None else fleet.spans(instances),
     )  # fmt: skip
 
 

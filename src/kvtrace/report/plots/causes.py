@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from ...cache.tiers import Tier, as_tiers
 from ...serving.misses.causes import CAUSES
 from ...serving.misses.explanation import Explanation
 from .plot import NO_DURATION, Axis, Panel, Plot, Series, Spans, Study, time_unit
@@ -69,9 +70,8 @@ def title_of(explanation: Explanation) -> str:
     setting, run = explanation.simulation.setting, explanation.run
     instances = run.instances
     names = [*([] if setting.engine == "reference" else [setting.engine]), setting.policy]
-    sizes = dict(run.cache.tiers or {}) or {"": setting.capacity} | {
-        tier.name: tier.capacity for tier in instances.lower
-    }
+    tiers = as_tiers(run.cache.tiers) or (Tier("", setting.capacity), *instances.lower)
+    sizes = {tier.name: tier.capacity for tier in tiers}
     size = " + ".join(f"{size:,} {tier}".strip() for tier, size in sizes.items())
     routed = (
         [f"{instances.instances:,} instances", *(instances.routers or ["round-robin"])] if instances.is_routed else []

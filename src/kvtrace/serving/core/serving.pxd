@@ -1,5 +1,6 @@
 cimport cython
 from kvtrace.cache.core.engine cimport Engine
+from kvtrace.cache.core.places cimport Places
 from kvtrace.serving.core.instance cimport Instance, Requests, SessionLanes
 
 
@@ -110,6 +111,7 @@ cdef class SglangController(EngineBalancer):
 cdef class Fleet:
     cdef list engines
     cdef Router router
+    cdef Places places  # of the tiers below, or None
     cdef const long long[::1] held  # request -> tokens of its prompt, which a router knows
     cdef int[::1] instance  # request -> index of its engine, -1 = not routed yet
     cdef readonly Py_ssize_t row

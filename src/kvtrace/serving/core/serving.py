@@ -4,6 +4,7 @@ import cython
 import numpy as np
 from cython.cimports.kvtrace._native.mixing import mix
 from cython.cimports.kvtrace.cache.core.engine import SERIAL, Engine
+from cython.cimports.kvtrace.cache.core.places import Places
 from cython.cimports.kvtrace.serving.core.instance import Instance, Requests, SessionLanes
 from cython.cimports.libc.math import nextafter
 
@@ -461,11 +462,13 @@ class SglangController(EngineBalancer):
 class Fleet:
     """Several caches behind a router; requests run one at a time, or each is live for a known time.
 
+    `places` are lower tiers, which they may share.
+
     Twin: tests/reference/fleet.py.
     """
 
-    def __init__(self, engines, router, held):
-        self.engines, self.router = engines, router
+    def __init__(self, engines, router, held, places: Places = None):
+        self.engines, self.router, self.places = engines, router, places
         self.held = np.ascontiguousarray(held, dtype=np.int64)
         self.instance = np.full(len(held), -1, dtype=np.int32)
         self.row = 0
@@ -495,7 +498,10 @@ class Fleet:
             self.instance[row] = chosen
             self.router.load[chosen] += self.held[row]
             before = engine.early_frees
-            engine.serve(row)
+            if self.places is None:
+                engine.serve(row)
+            else:
+                self.places.serve(chosen, row, engine)
             if engine.early_frees != before:
                 self._recount_load(chosen)
             if first.kind == SERIAL:
@@ -506,6 +512,8 @@ class Fleet:
         """Finish all live requests and self-check each engine."""
         for engine in self.engines:
             engine.close()
+        if self.places is not None:
+            self.places.close()
 
     def _retire(self, row, first):
         """Finish the requests that end before a request arrives, on all engines."""
@@ -524,6 +532,8 @@ class Fleet:
         engine: Engine = self.engines[self.instance[row]]
         self.router.load[self.instance[row]] -= self.held[row]
         engine._end(row)
+        if self.places is not None:
+            self.places.ended(self.instance[row], row)
 
     def _recount_load(self, chosen):
         """Recount the live tokens of an engine that freed requests early."""

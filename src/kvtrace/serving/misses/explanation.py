@@ -22,6 +22,7 @@ from ...cache.engines import EngineName, non_default
 from ...cache.layout import CacheLayout, Drafting
 from ...cache.setup import CacheSetup
 from ...cache.simulation import EngineOptions, Simulation
+from ...cache.tiers import Tier
 from ...trace.columns import require_trace
 from ...trace.domains import MERGE, in_domains
 from ...trace.hits import RequestGroups, session_groups, time_windows
@@ -32,7 +33,7 @@ from ..lanes import ClosedLoop
 from ..routers import RouterName
 from ..run import Run
 from ..run_options import InstanceSetup, TimeSetup
-from ..schedulers.base import Scheduler, Tier
+from ..schedulers.base import Scheduler
 from ..simulation import DynamoCost, StepCost
 from .causes import CAUSES, Causes, causes_of
 
@@ -193,13 +194,14 @@ def explain(
     engine: EngineName = "reference",
     mode: Mode = "block",
     schedule: str | None = None,
-    tiers: Mapping[str, int] | None = None,
+    tiers: Mapping[str, int] | Sequence[Tier] | None = None,
     lower: Sequence[Tier] = (),
     inclusive: bool = False,
     ttl: str | None = None,
     instances: int | None = None,
     router: RouterName | None = None,
     router_seed: int = 0,
+    instances_per_host: int | None = None,
     fleet: FleetSchedule | None = None,
     lockstep: bool = False,
     cost: StepCost | DynamoCost | None = None,
@@ -218,11 +220,12 @@ def explain(
         trace: The trace.
         capacity: Blocks that the cache holds; None with tiers.
         policy, engine, mode, schedule, engine_options: As in `simulate`.
-        tiers: Name -> capacity in blocks, the first tier first, in place of a capacity.
+        tiers: Tiers, or name -> capacity in blocks, the first tier first, in place of a capacity.
         lower: With a cost: the tiers of an instance below the first one.
         inclusive: A tier also holds the blocks of the tiers above it.
         ttl: Blocks that were not used for this time expire, such as "5m": the policy ttl.
-        instances, router, router_seed, fleet, lockstep: Instances behind a router, as in `simulate_all`.
+        instances, router, router_seed, instances_per_host, fleet, lockstep: Instances behind a router, as in
+            `simulate_all`.
         cost, scheduler, loop: Serve the requests in simulated time, as in `open_loop` and `closed_loop`.
         layout: The cache groups of a hybrid model.
         drafting: What a drafter changes in the cache.

@@ -1,13 +1,12 @@
 """What every scheduler says of itself: its limits, the demand that it needs, and how to build an instance.
 
-Users write a scheduler's options as `watermark=0.01,async_scheduling=off`, and the tiers of an instance as
-`hbm=5000,dram=50000@25GB`.
+Users write a scheduler's options as `watermark=0.01,async_scheduling=off`.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any, ClassVar, Self
 
@@ -15,10 +14,9 @@ import numpy as np
 
 from ..._base import units
 from ..._base.errors import UsageError
-from ..._base.units import size_bytes
 from ...cache.demand import BlockDemand
 from ...cache.simulation import Setting
-from ...cache.tiered import parse_tiers
+from ...cache.tiers import Tier as Tier
 from ...trace.trace import Trace
 
 
@@ -35,20 +33,6 @@ class BatchLimits:
                 raise UsageError(f"--{name} must be at least 1.")
 
 
-@dataclass(frozen=True)
-class Tier:
-    """A tier below the first one: its capacity in blocks, and the time to fetch a block from it or to store one in it.
-
-    Engines that write blocks to the tier as they compute them (vllm) use `store_seconds` and the order of eviction.
-    """
-
-    name: str
-    capacity: int
-    fetch_seconds: float  # seconds per block: bytes of a block / bandwidth
-    store_seconds: float | None = None  # seconds per block in the other direction; None: as fetch_seconds
-    policy: str = "lru"  # of vLLM's tier: lru or arc
-
-
 class Scheduler(ABC):
     """A scheduler and its options."""
 
@@ -56,6 +40,7 @@ class Scheduler(ABC):
     version: ClassVar[str]  # of the engine whose steps it takes; empty if it is nobody's
     most_lower_tiers: ClassVar[int | None] = 0  # that its instances can have; None: any number
     copies_to_tiers: ClassVar[bool] = False  # a lower tier also holds the blocks above it
+    tier_fields: ClassVar[frozenset[str]] = frozenset()  # the fields of a Tier that it models, of cache.tiers.OPTIONAL
     has_front: ClassVar[bool] = True  # requests pass an API server first, if the cost has times for it
     layouts: ClassVar[bool] = False  # its caches can hold a CacheLayout of several groups
 
@@ -83,6 +68,12 @@ class Scheduler(ABC):
     @abstractmethod
     def engine(self, setting: Setting, demand: BlockDemand, tiers: Sequence[Tier]) -> Any:
         """The compiled cache of one instance."""
+
+    def engines(
+        self, setting: Setting, demand: BlockDemand, tiers: Sequence[Tier], instances: int, per_host: int
+    ) -> list[Any]:
+        """The compiled caches of several instances, `per_host` of them on each host; here they share no tier."""
+        return [self.engine(setting, demand, tiers) for _ in range(instances)]
 
     @abstractmethod
     def instance(self, engine: Any, requests: Any, cost: dict[str, float], *, prefetch: bool) -> Any:
@@ -139,39 +130,3 @@ def _value(name: str, text: str, default: Any) -> Any:
     if isinstance(default, float):
         return units.share(text) if "%" in text else units.decimal(text)
     return text
-
-
-EXAMPLE = "Try hbm=5000,dram=50000@25GB: the first tier, then others with their bytes per second."
-
-
-def parse_timed_tiers(text: str, parse: Callable[[str], int], block_bytes: float) -> tuple[int, list[Tier]]:
-    """Parse tiers, the fastest first; each but the first one has a rate in bytes per second.
-
-    Args:
-        text: NAME=CAPACITY and then NAME=CAPACITY@RATE, separated by commas.
-        parse: Turns the text of a capacity into blocks.
-        block_bytes: The bytes of a block.
-
-    Returns:
-        The blocks of the first tier, and the tiers below it.
-
-    Raises:
-        UsageError: The text does not name tiers in this form.
-
-    >>> parse_timed_tiers("hbm=10,dram=200@4GB/s", int, 2e6)
-    (10, [Tier(name='dram', capacity=200, fetch_seconds=0.0005, store_seconds=None, policy='lru')])
-    """
-
-    def capacity_and_rate(amount: str) -> tuple[int, int | None]:
-        capacity, at, rate = amount.partition("@")
-        return parse(capacity.strip()), size_bytes(rate.strip().removesuffix("/s")) if at else None
-
-    (_, (first, no_rate)), *lower = parse_tiers(text, capacity_and_rate).items()
-    if no_rate is not None or not lower:
-        raise UsageError(f"With --gpu, --tiers names a tier without a rate and tiers below it. {EXAMPLE}")
-    tiers = []
-    for name, (capacity, rate) in lower:
-        if not rate:
-            raise UsageError(f"With --gpu, tier {name} needs a rate. {EXAMPLE}")
-        tiers.append(Tier(name, capacity, block_bytes / rate))
-    return first, tiers

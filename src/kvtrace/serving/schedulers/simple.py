@@ -32,6 +32,7 @@ class ReserveScheduler(Scheduler):
     name: ClassVar[str] = "reserve"
     version: ClassVar[str] = ""
     most_lower_tiers: ClassVar[int | None] = None
+    tier_fields: ClassVar[frozenset[str]] = frozenset({"policy"})
     batch: BatchLimits = field(default_factory=BatchLimits)
 
     @property
@@ -51,7 +52,7 @@ class ReserveScheduler(Scheduler):
         """The cache of a setting, with tiers below it."""
         if not tiers:
             return build(setting, demand, must_hold=False)
-        engine = tiered(setting, demand, [setting.capacity, *(tier.capacity for tier in tiers)])
+        engine = tiered(setting, demand, tiers)
         engine.set_fetch_seconds([tier.fetch_seconds for tier in tiers])
         return engine
 

@@ -38,6 +38,7 @@ class VllmScheduler(Scheduler):
     version: ClassVar[str] = "0.33.0"
     most_lower_tiers: ClassVar[int | None] = 1
     copies_to_tiers: ClassVar[bool] = True
+    tier_fields: ClassVar[frozenset[str]] = frozenset({"policy"})
     layouts: ClassVar[bool] = True
     max_num_batched_tokens: int = 8192  # tokens in a step
     max_num_seqs: int = 1024  # requests that run at once
@@ -143,9 +144,10 @@ class VllmScheduler(Scheduler):
         (tier,) = tiers
         if tier.capacity < 1:
             raise UsageError(f"Tier {tier.name} must have at least 1 block.")
-        if tier.policy not in TIER_POLICIES:
-            raise UsageError(f"{tier.policy!r} is not an order of eviction of vLLM's lower tier. Try lru or arc.")
-        lower = LowerTier(cache, tier.capacity, tier.policy)
+        policy = tier.policy or "lru"
+        if policy not in TIER_POLICIES:
+            raise UsageError(f"{policy!r} is not an order of eviction of vLLM's lower tier. Try lru or arc.")
+        lower = LowerTier(cache, tier.capacity, policy)
         lower.fetch_seconds = tier.fetch_seconds
         lower.store_seconds = tier.fetch_seconds if tier.store_seconds is None else tier.store_seconds
         return lower

@@ -1,0 +1,101 @@
+"""Prefill and decode on different workers: how many there are of each kind, and how the KV cache gets across."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from .._base.errors import UsageError, wrong_word
+from .._base.options import option
+from .._base.units import size_bytes
+from .deployment import TIME
+from .routers import RouterName, check_router
+
+TransferTiming = Literal["full_prompt", "destination_missing"]
+TIMINGS: tuple[TransferTiming, ...] = ("full_prompt", "destination_missing")
+
+
+def bytes_per_second(text: str) -> float:
+    """A bandwidth in bytes per second.
+
+    >>> bytes_per_second("50GB/s")
+    50000000000.0
+    """
+    return float(size_bytes(text.strip().removesuffix("/s"), "bandwidth"))
+
+
+@dataclass(frozen=True)
+class Disaggregation:
+    """Workers of two kinds, with a router for each: a prompt is computed on one, and its output on another.
+
+    The KV cache of a prompt moves when the prompt is complete. It takes `kv_transfer_latency_s`, and the bytes of the
+    tokens over `kv_transfer_bandwidth`: those of the whole prompt, or of what the decode worker does not hold.
+
+    Raises:
+        UsageError: One kind of worker is missing, or a number is not valid.
+
+    >>> Disaggregation(2, 2, kv_transfer_bandwidth=50e9, kv_transfer_bytes_per_token=100_000).seconds_per_token
+    2e-06
+    """
+
+    prefill_workers: int | None = option(
+        None, "Number of workers that compute prompts; with --decode-workers, in place of --instances.",
+        metavar="N", minimum=1, group=TIME,
+    )  # fmt: skip
+    decode_workers: int | None = option(
+        None, "Number of workers that compute outputs, from the KV cache that a prefill worker sends.",
+        metavar="N", minimum=1, group=TIME,
+    )  # fmt: skip
+    decode_router: RouterName | None = option(
+        None, "Router of the decode workers; --router is that of the prefill workers.  [default: as --router]",
+        metavar="R", group=TIME,
+    )  # fmt: skip
+    decode_capacity: int | None = option(
+        None, "Blocks in the cache of a decode worker.  [default: as --capacity]", metavar="BLOCKS", minimum=1,
+        group=TIME,
+    )  # fmt: skip
+    kv_transfer_bandwidth: float | None = option(
+        None, "Bandwidth of a KV transfer from a prefill to a decode worker, such as 50GB/s.  [default: unlimited]",
+        metavar="RATE", parse=bytes_per_second, group=TIME,
+    )  # fmt: skip
+    kv_transfer_latency_s: float = option(
+        0.0, "Time that each KV transfer takes beside its bytes.", name="kv-transfer-latency", metavar="TIME",
+        parse=lambda ms: ms / 1000, group=TIME,
+    )  # fmt: skip
+    kv_transfer_bytes_per_token: int | None = option(
+        None, "Bytes of a token in a KV transfer.  [default: those of --model]", metavar="N", minimum=1, group=TIME,
+    )  # fmt: skip
+    kv_transfer_timing_mode: TransferTiming = option(
+        "full_prompt", "What a KV transfer carries: full_prompt, or destination_missing, the tokens that the decode "
+        "worker does not hold.", choices=TIMINGS, metavar="MODE", group=TIME,
+    )  # fmt: skip
+
+    def __post_init__(self) -> None:
+        if (self.prefill_workers is None) != (self.decode_workers is None):
+            raise UsageError("--prefill-workers and --decode-workers need each other.")
+        if self.prefill_workers is None and any(value != default for value, default in self._others()):
+            raise UsageError("--decode-router, --decode-capacity and --kv-transfer-... need --prefill-workers.")
+        for name, number in (("prefill-workers", self.prefill_workers), ("decode-workers", self.decode_workers)):
+            if number is not None and number < 1:
+                raise UsageError(f"--{name} must be at least 1.")
+        if self.kv_transfer_timing_mode not in TIMINGS:
+            raise wrong_word(self.kv_transfer_timing_mode, "a value of --kv-transfer-timing-mode", TIMINGS)
+        if self.decode_router is not None:
+            check_router(self.decode_router)
+
+    def _others(self) -> list[tuple[object, object]]:
+        """The values of the fields that need workers, and their defaults."""
+        return [
+            (self.decode_router, None), (self.decode_capacity, None), (self.kv_transfer_bandwidth, None),
+            (self.kv_transfer_latency_s, 0.0), (self.kv_transfer_bytes_per_token, None),
+            (self.kv_transfer_timing_mode, "full_prompt"),
+        ]  # fmt: skip
+
+    @property
+    def seconds_per_token(self) -> float:
+        """Seconds to send the KV cache of a token; 0 without a bandwidth. UsageError if its bytes are not known."""
+        if self.kv_transfer_bandwidth is None:
+            return 0.0
+        if self.kv_transfer_bytes_per_token is None:
+            raise UsageError("--kv-transfer-bandwidth needs --kv-transfer-bytes-per-token, or a --model.")
+        return self.kv_transfer_bytes_per_token / self.kv_transfer_bandwidth
