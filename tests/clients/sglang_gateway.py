@@ -2,7 +2,7 @@
 
 A case, a JSON object a line, says workers, ranks of each (0: the gateway knows of none), options of the gateway, and
 events: ["send", request, text], ["end", request] or ["evict"], which waits until the gateway has evicted. Prints, a
-case a line, the worker of each request, in the gateway's order: what matches nothing goes to the first of the idle ones.
+case a line, the worker of each request, in the gateway's order: what matches nothing goes to its first idle worker.
 """
 
 import http.client

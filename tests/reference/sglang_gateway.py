@@ -110,20 +110,22 @@ class Gateway:
         nodes = [self.root]
         for node in nodes:
             nodes += node.children.values()
-        number = {node: place for place, node in enumerate(nodes)}
-        heap = [(node.times[worker], number[node], worker) for node in nodes for worker in leaf_of(node)]
+        heap = [(node.times[worker], node.text[-1], worker, place) for place, node in enumerate(nodes)
+                for worker in leaf_of(node) if node.parent]  # fmt: skip
+        where = {node: place for place, node in enumerate(nodes)}
         heapq.heapify(heap)
         while heap:
-            _, place, worker = heapq.heappop(heap)
+            _, _, worker, place = heapq.heappop(heap)
             node = nodes[place]
-            if self.size[worker] <= self.options["max_tree_size"] or worker not in leaf_of(node) or not node.parent:
+            if self.size[worker] <= self.options["max_tree_size"]:
                 continue
             self.size[worker] -= len(node.text)
             del node.times[worker]
             if not node.children and not node.times:
                 del node.parent.children[node.text[0]]
-            if worker in leaf_of(node.parent):
-                heapq.heappush(heap, (node.parent.times[worker], number[node.parent], worker))
+            above = node.parent
+            if above.parent and worker in leaf_of(above):
+                heapq.heappush(heap, (above.times[worker], above.text[-1], worker, where[above]))
 
 
 def leaf_of(node):

@@ -108,7 +108,7 @@ CACHE = with_options(
 ROUTERS = record_options(InstanceSetup, only=("routers",))
 APART = record_options(Disaggregation)
 IN_TIME = with_options(
-    record_options(InstanceSetup, only=("router_seed",)), gpu_options(), record_options(TimeSetup, only=("costs_file", "kernels", "extrapolate")),
+    record_options(InstanceSetup, only=("router_seed", "router_options")), gpu_options(), record_options(TimeSetup, only=("costs_file", "kernels", "extrapolate")),
     record_options(Deployment, only=LIMITS), record_options(TimeSetup, only=("scheduler",)), DEPLOYMENT, loop_options,
 )  # fmt: skip
 LOOP_WARM_UP = click.option("--warm-up", default="0", metavar="N", help="Do not count the first requests: a number (1000), a share (10%) or a time (10m); with --loop closed a number of each lane.")

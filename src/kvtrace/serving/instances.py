@@ -26,7 +26,7 @@ from ..trace.hits import count_hits
 from ..trace.trace import Trace
 from .fleet_phases import FleetDict, fleet_of, imbalance_of
 from .fleet_schedule import MAX_INSTANCES, FleetSchedule, FleetSpans, require_own_tiers
-from .routers import OWN, RouterName, check_router
+from .routers import OWN, RouterName, check_gateway, check_router, gateway_options
 from .schedulers.base import Scheduler
 
 
@@ -188,6 +188,7 @@ def simulate_instances(
     *,
     setting: Setting,
     schedule: str | None = None,
+    router_options: str | None = None,
     tiers: Sequence[Tier] = (),
     instances_per_host: int | None = None,
     inclusive: bool = False,
@@ -206,6 +207,7 @@ def simulate_instances(
         setting: The cache of each instance.
         schedule: "open-loop:MS" or "serial". The default is the schedule of the setting, or open-loop:30 if that is
             serial.
+        router_options: Options of the router sglang-cache-aware, as `cache_threshold=0.5`.
         tiers: The first one of each instance, in place of the setting's capacity, and those below it, which instances
             can share. A tier of 0 blocks is none.
         instances_per_host: The instances that share a tier of scope "host"; the default is all.
@@ -253,7 +255,8 @@ def simulate_instances(
     else:
         demand = demand or block_demand(trace, *setting.demand_options)
         engines = [build(setting, demand) for _ in range(count)]
-    chooser = make_router(trace, router, engines)
+    check_gateway(router, router_options, count)
+    chooser = make_router(trace, router, engines, router_options)
     if spans is not None:
         chooser.change_fleet(instances, *spans.events)
     run = Fleet(engines, chooser, trace.input_length, places)
@@ -269,9 +272,13 @@ def simulate_instances(
     return replace(done, evictions=shared.dropped, sources=shared.sources())
 
 
-def make_router(trace: Trace, name: str, engines: list[Any]):
+def make_router(trace: Trace, name: str, engines: list[Any], options: str | None = None):
     """The compiled router of a name, for a trace and the engines of its instances."""
-    from .core.serving import Router
+    from .core.serving import Router, SglangGateway
+
+    if name == "sglang-cache-aware":
+        terms = gateway_options(options).terms
+        return SglangGateway(engines, trace.hash_ids, trace.offsets, trace.input_length, trace.block_size, terms)
 
     keys = _keys(trace) if name == "sticky" else np.zeros(len(trace), dtype=np.int64)  # the others do not read them
     return Router(engines, name, keys, trace.input_length, trace.block_size)
@@ -334,9 +341,11 @@ class InstanceGroup:
     lockstep: bool = False
     instances_per_host: int | None = None  # that share a tier of a host; None: all
     spans: FleetSpans | None = None  # of a fleet that changes; it begins with `instances`
+    router_options: str | None = None
 
     def __post_init__(self) -> None:
         _require_number(self.instances)
+        check_gateway(self.router, self.router_options, self.count)
         require_fields(self.tiers, self.scheduler.tier_fields, f"The scheduler {self.scheduler.name}")
 
     @property
@@ -398,7 +407,7 @@ class InstanceGroup:
             return VllmBalancer(built, requests, servers, self.router_seed, self.lockstep and len(built) > 1)
         if self.router in OWN:
             return SglangController(built, requests, self.router == "sglang-total-tokens")
-        return make_router(trace, self.router, engines)
+        return make_router(trace, self.router, engines, self.router_options)
 
 
 @dataclass(frozen=True)

@@ -104,6 +104,7 @@ def simulate_all(
     instances: int | None = None,
     routers: Iterable[RouterName] | None = None,
     router_seed: int = 0,
+    router_options: str | None = None,
     instances_per_host: int | None = None,
     fleet: FleetSchedule | None = None,
     lockstep: bool = False,
@@ -138,6 +139,7 @@ def simulate_all(
         routers: Routers of https://github.com/kvtrace/kvtrace/blob/main/docs/cache/simulate.md; the default is
             round-robin.
         router_seed: Of the router dynamo, which draws among instances of equal cost.
+        router_options: Options of the router sglang-cache-aware, as `cache_threshold=0.5`.
         instances_per_host: The instances that share a tier of scope "host"; the default is all.
         fleet: Changes of the fleet, which begins with `instances`: run each setting without them, and then with them.
         lockstep: With a cost: the instances are ranks that begin and end their steps together, as in `open_loop`.
@@ -376,13 +378,13 @@ class Run:
             return simulate_instances(
                 trace, instances, router, setting=setting, schedule=schedule, tiers=as_tiers(self.cache.tiers),
                 instances_per_host=self.instances.instances_per_host, inclusive=self.cache.inclusive,
-                fleet=fleet, on_progress=work.on_progress,
+                router_options=self.instances.router_options, fleet=fleet, on_progress=work.on_progress,
             )  # fmt: skip
         options: ServingOptions = {
             "router": router, "router_seed": self.instances.router_seed, "instances": instances,
             "scheduler": (time.schedulers or {}).get(setting.engine), "tiers": self.instances.lower,
             "lockstep": self.instances.lockstep, "instances_per_host": self.instances.instances_per_host,
-            "fleet": fleet,
+            "fleet": fleet, "router_options": self.instances.router_options,
         }  # fmt: skip
         how: dict[str, Any] = {"setting": setting, "on_progress": work.on_progress, **options}
         run = open_loop(trace, time.cost, **how) if loop is None else closed_loop(trace, time.cost, loop=loop, **how)

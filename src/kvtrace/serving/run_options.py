@@ -45,6 +45,12 @@ class InstanceSetup:
         "Seed of the routers that draw, dynamo and vllm-dp, and of --start-inside.  [default: 0]",
         name="seed", metavar="N", minimum=0, group=TIME,
     )  # fmt: skip
+    router_options: str | None = option(
+        None,
+        "With --router sglang-cache-aware: options of the gateway, with its own names. Example: "
+        "cache_threshold=0.5,balance_abs_threshold=32.",
+        metavar="K=V,...", group=TIME,
+    )  # fmt: skip
     instances_per_host: int | None = option(
         None, "With a tier of a host (--tiers NAME=C@host): the instances that share it.  [default: all]", metavar="N",
         minimum=1, group=TIME,

@@ -108,6 +108,7 @@ class ServingOptions(TypedDict, total=False):
         router: A router of docs/cache/simulate.md; the default is round-robin.
         router_seed: Of the routers that draw: dynamo among instances of equal cost, vllm-dp an API server for each
             request.
+        router_options: Options of the router sglang-cache-aware, as `cache_threshold=0.5`.
         api_server_count: With the router vllm-dp: the API servers, which balance each by itself. The default is one
             for each instance, as vllm serve has.
         lockstep: The instances are data-parallel ranks that begin and end their steps together, as those of vLLM with
@@ -125,6 +126,7 @@ class ServingOptions(TypedDict, total=False):
     instances: int
     router: RouterName
     router_seed: int
+    router_options: str | None
     api_server_count: int | None
     lockstep: bool
     fleet: FleetSchedule | None
@@ -254,7 +256,7 @@ def _instances(trace: Trace, cost: StepCost | DynamoCost, setting: Setting, opti
         cost, setting, scheduler, instances, router, options.get("router_seed", 0), tuple(options.get("tiers", ())),
         prefetch=options.get("prefetch", True), timelines=options.get("timelines", False), api_server_count=servers,
         lockstep=options.get("lockstep", False), instances_per_host=options.get("instances_per_host"),
-        spans=None if fleet is None else fleet.spans(instances),
+        spans=None if fleet is None else fleet.spans(instances), router_options=options.get("router_options"),
     )  # fmt: skip
 
 

@@ -37,6 +37,7 @@ cdef class Router:
     cdef const signed char[::1] change_takes
     cdef Py_ssize_t changed
     cdef int follow(self, double now) except -1
+    cdef int forget(self, int i) except -1
     cdef int _keyed(self, Py_ssize_t row) except -1
     cdef int send(self, Py_ssize_t row) except -1
     cdef double _cost(self, Py_ssize_t row, int i) except? -1
@@ -62,6 +63,34 @@ cdef class DynamoRouter(Router):
     cdef Py_ssize_t _tokens(self, Py_ssize_t row, int i) except -1
     cdef Py_ssize_t _new_tokens(self, Py_ssize_t row, Engine engine) except -1
     cdef unsigned long long _draw(self, int i) noexcept
+
+
+@cython.final
+cdef class SglangGateway(Router):
+    cdef const long long[::1] ids
+    cdef const long long[::1] offsets  # request -> its blocks
+    cdef float threshold, relative
+    cdef long long absolute, most_tokens, epoch
+    cdef double interval, next_eviction  # seconds
+    cdef int[::1] maker  # block -> the worker that made its node, -1 = not in the tree
+    cdef int[::1] following  # block -> the next block of its node
+    cdef int[::1] above  # block -> the one before it in a prompt
+    cdef unsigned long long[::1] members  # block -> a bit for each worker whose prompts have it
+    cdef int[::1] length  # block -> tokens
+    cdef long long[::1] held  # worker -> tokens in the tree
+    cdef long long[:, ::1] used
+
+    cdef int _match(self, Py_ssize_t row, int idle) except -1
+    cdef int _insert(self, Py_ssize_t row, int i) except -1
+    cdef int _add(self, Py_ssize_t row, Py_ssize_t k, int above, int i) except -1
+    cdef int _join(self, int block, int i) noexcept
+    cdef int _split(self, int block) noexcept
+    cdef bint _is_member(self, Py_ssize_t block, int i) noexcept
+    cdef int _begin_of(self, int block) noexcept
+    cdef int _end_of(self, int block) noexcept
+    cdef int _choose_maker(self, int block) noexcept
+    cdef int _remove(self, Py_ssize_t block, int i) noexcept
+    cdef int _evict(self, int i) except -1
 
 
 cdef class EngineBalancer(Router):

@@ -13,6 +13,9 @@ class DynamoRouter(Router):
     ties: int
     def __init__(self, engines: Any, requests: Any, blocks: Any, size: Any, seed: Any=0, winner: Any=None) -> None: ...
 
+class SglangGateway(Router):
+    def __init__(self, engines: Any, ids: Any, offsets: Any, tokens: Any, size: Any, options: Any) -> None: ...
+
 class EngineBalancer(Router):
     def __init__(self, instances: Any, requests: Any) -> None: ...
 
