@@ -1,7 +1,7 @@
 """Dynamo: its offline replay of whole cases; run in ai-dynamo-runtime's environment as CASES (a JSON object a line).
 
 A case says path, block_size, engine (fields of its mocked engine) and settings (arguments of run_mocker_trace_replay);
-a fleet that changes also startup_s and targets, a list of (ms, workers).
+a fleet that changes also startup_s and targets, a list of (ms, workers); ranks are those of each worker.
 Prints, a case a line: the version, the summary, and of each request its row where that is known (else -1), arrival,
 input_length, output_length, worker, reused tokens, admission, first token and end (ms), readmissions, and the tokens
 reused at the first admission.
@@ -37,6 +37,7 @@ def replay(case):
         [case["path"]],
         extra_engine_args={
             "engine": {"block_size": case["block_size"], **case["engine"]}, "startup_time": case.get("startup_s"),
+            "dp_size": case.get("ranks", 1),
         },
         trace_format="mooncake",
         trace_block_size=case["block_size"],

@@ -25,7 +25,9 @@ def gateway_case(rng, evicts=False):
         words += tuple(rng.randrange(3) for _ in range(rng.randrange(1, 6)))
         said.append(words)
         last = rng.randrange(1, size + 1)
-        names = [words[: place + 1] for place in range(len(words) - 1)] + [(*words, "end", last) if last < size else words]
+        names = [words[: place + 1] for place in range(len(words) - 1)] + [
+            (*words, "end", last) if last < size else words
+        ]
         ids = [number.setdefault(name, len(number)) for name in names]
         tokens = (len(ids) - 1) * size + last
         text = "".join(chr(FIRST + one) * size for one in ids)[:tokens]

@@ -35,6 +35,7 @@ BALANCERS: dict[str, dict[str, RouterName]] = {
         "auto": "round-robin", "round_robin": "round-robin", "total_requests": "sglang-total-requests",
         "total_tokens": "sglang-total-tokens",
     },
+    "dynamo": {"round_robin": "round-robin", "kv_router": "dynamo"},
 }  # fmt: skip
 OWN = {"vllm-dp": "vllm", "sglang-total-requests": "sglang", "sglang-total-tokens": "sglang"}  # router -> its engine
 TIMED = ("dynamo", *OWN)  # routers that need a simulation in time
@@ -125,6 +126,8 @@ def in_lockstep(deployment: Deployment, *, has_experts: bool) -> bool:
     >>> in_lockstep(Deployment(data_parallel_size=2), has_experts=True)
     True
     """
+    if deployment.engine == "dynamo":  # its mocked engine always has a barrier
+        return deployment.data_parallel_size > 1
     together = deployment.enable_dp_attention if deployment.engine == "sglang" else has_experts
     return deployment.data_parallel_size > 1 and together
 

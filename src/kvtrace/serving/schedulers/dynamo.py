@@ -108,3 +108,9 @@ class DynamoScheduler(Scheduler):
     def instance(self, engine: Any, requests: Any, cost: dict[str, float], *, prefetch: bool, log: bool = False) -> Any:
         """An instance that takes vLLM's steps. With `log` it records them."""
         return self.as_vllm.instance(engine, requests, cost, prefetch=prefetch, log=log)
+
+    def ranks(self, engines: Sequence[Any], requests: Any, cost: dict[str, float], *, log: bool = False) -> list[Any]:
+        """The data-parallel ranks of one worker."""
+        from ..core.vllm_lockstep import DynamoLockstep
+
+        return self.as_vllm.ranks(engines, requests, cost, log=log, group=DynamoLockstep)

@@ -160,14 +160,18 @@ class VllmScheduler(Scheduler):
         kind = VllmInstance if engine.lower is None else OffloadingInstance
         return kind(engine, requests, cost, self._limits(engine), log)
 
-    def ranks(self, engines: Sequence[Any], requests: Any, cost: dict[str, float], *, log: bool = False) -> list[Any]:
-        """Data-parallel ranks of a model with experts. UsageError with a lower tier."""
+    def ranks(
+        self, engines: Sequence[Any], requests: Any, cost: dict[str, float], *, log: bool = False, group: Any = None
+    ) -> list[Any]:
+        """Data-parallel ranks of a model with experts, in a VllmLockstep or another `group`. UsageError with a lower
+        tier.
+        """
         from ..core.vllm_lockstep import VllmLockstep, VllmRank
 
         if engines[0].lower is not None:
             raise UsageError("Ranks in lockstep do not support lower tiers. Leave out the tiers.")
         ranks = [VllmRank(engine, requests, cost, self._limits(engine), log) for engine in engines]
-        VllmLockstep(ranks, cost)
+        (group or VllmLockstep)(ranks, cost)
         return ranks
 
     def _limits(self, engine: Any) -> dict[str, Any]:
