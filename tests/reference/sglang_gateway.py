@@ -28,9 +28,10 @@ class Gateway:
 
     def __init__(self, workers, **options):
         self.options = DEFAULTS | options
-        self.workers, self.root, self.epoch = list(workers), Node(), count()
+        self.workers, self.root = list(workers), Node()
+        self.epoch = count(len(self.workers))  # each worker is inserted with an empty prompt
         self.size, self.load = dict.fromkeys(self.workers, 0), dict.fromkeys(self.workers, 0)
-        self.drawn = False  # whether a worker was taken that the gateway would draw
+        self.drawn = False  # whether a choice was made that the gateway draws, or that its heap makes
 
     def send(self, text):
         """The worker of a prompt."""
@@ -56,6 +57,7 @@ class Gateway:
         """A worker starts."""
         self.workers.append(worker)
         self.size[worker] = self.load[worker] = 0
+        next(self.epoch)
 
     def remove(self, worker):
         """A worker takes no more requests: the tree forgets it."""
@@ -114,11 +116,14 @@ class Gateway:
                 for worker in leaf_of(node) if node.parent]  # fmt: skip
         where = {node: place for place, node in enumerate(nodes)}
         heapq.heapify(heap)
+        oldest = {}
         while heap:
-            _, _, worker, place = heapq.heappop(heap)
+            age, _, worker, place = heapq.heappop(heap)
             node = nodes[place]
             if self.size[worker] <= self.options["max_tree_size"]:
+                self.drawn |= oldest.get(worker) == age  # a node of the same age was taken in its place
                 continue
+            oldest[worker] = age
             self.size[worker] -= len(node.text)
             del node.times[worker]
             if not node.children and not node.times:

@@ -37,6 +37,7 @@ cdef class Router:
     cdef const signed char[::1] change_takes
     cdef Py_ssize_t changed
     cdef int follow(self, double now) except -1
+    cdef int meet(self, int i) except -1
     cdef int forget(self, int i) except -1
     cdef int _keyed(self, Py_ssize_t row) except -1
     cdef int send(self, Py_ssize_t row) except -1

@@ -60,6 +60,7 @@ class Router:
                     k -= 1
                 self.takers[k] = i
                 self.taking += 1
+                self.meet(i)
             else:
                 self.taking -= 1
                 k = 0
@@ -70,6 +71,10 @@ class Router:
                     k += 1
                 self.forget(i)
             self.changed += 1
+        return 0
+
+    def meet(self, i):
+        """An engine takes requests from now on."""
         return 0
 
     def forget(self, i):
@@ -291,10 +296,20 @@ class SglangGateway(Router):
         self.next_eviction = self.interval if self.interval > 0 else NEVER
         self.maker, self.following, self.above = np.full((3, max(1, blocks)), NOBODY, np.int32)
         self.members, self.length = np.zeros(blocks, np.uint64), np.zeros(blocks, np.int32)
-        self.held, self.epoch = np.zeros(self.count, np.int64), 0
+        self.held, self.epoch = np.zeros(self.count, np.int64), self.count
         # node -> its last use by each worker, at its last block; without evictions nobody reads it
         evicts = self.interval > 0 and blocks * size > self.most_tokens
         self.used = np.zeros((self.count, blocks if evicts else 0), np.int64)
+
+    def change_fleet(self, first, at, of, takes):
+        """Follow a schedule, as any router."""
+        Router.change_fleet(self, first, at, of, takes)
+        self.epoch = first
+
+    def meet(self, i):
+        """A worker has an empty prompt, which is a use of the tree."""
+        self.epoch += 1
+        return 0
 
     def follow(self, now):
         """Make the changes of the schedule that are due, and the evictions."""
