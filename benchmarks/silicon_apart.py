@@ -289,7 +289,9 @@ def main(path: Any, arguments: list[str]) -> None:
         mine = [row for row in rows if row.engine == engine]
         sides = Counter(row.side for row in mine)
         known = sum(bool(row.server) for row in mine)
-        print(f"{engine}: {len(mine)} rows, {dict(sides)}, flags known {known}; {left_out[engine]} without workers or load")
+        print(
+            f"{engine}: {len(mine)} rows, {dict(sides)}, flags known {known}; {left_out[engine]} without workers or load"
+        )
     side = SIDES["--held-out" in arguments]
     only = arguments[arguments.index("--engine") + 1] if "--engine" in arguments else None
     for engines in (("sglang", "vllm"), ("trtllm",)):
@@ -301,12 +303,26 @@ def main(path: Any, arguments: list[str]) -> None:
             if row.side == side and row.engine in engines and (only is None or row.engine == only):
                 try:
                     ours.append(compared(row))
-                except Exception as error:  # noqa: BLE001 - the others go on
+                except Exception as error:
                     print(f"{row.id}: {error}")
                     continue
                 if "--each" in arguments:
                     one = ours[-1]
-                    print(json.dumps([row.id, row.split, row.concurrency, *(round(x, 3) for x in (one.throughput, one.tpot, one.ttft)), round(row.tpot_ms, 1), round(row.ttft_ms)]), flush=True)
-        print(f"\n{side}, {' and '.join(engines)}: {len(ours)} rows, {time.process_time() - start:.0f} s of processor time")
+                    print(
+                        json.dumps(
+                            [
+                                row.id,
+                                row.split,
+                                row.concurrency,
+                                *(round(x, 3) for x in (one.throughput, one.tpot, one.ttft)),
+                                round(row.tpot_ms, 1),
+                                round(row.ttft_ms),
+                            ]
+                        ),
+                        flush=True,
+                    )
+        print(
+            f"\n{side}, {' and '.join(engines)}: {len(ours)} rows, {time.process_time() - start:.0f} s of processor time"
+        )
         if ours:
             print(*table(ours), *rankings(ours), sep="\n")

@@ -87,7 +87,7 @@ def serve_apart(
     prefill: Workers,
     decode: Workers,
     *,
-    link: Link = Link(),  # noqa: B008 - frozen
+    link: Link = Link(),
     shape: ModelShape | None = None,
     bytes_per_token: float = 0.0,
     max_local_prefill_length: int | None = None,

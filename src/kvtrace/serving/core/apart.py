@@ -9,7 +9,7 @@ import numpy as np
 from cython.cimports.kvtrace.cache.core.engine import Engine
 from cython.cimports.kvtrace.serving.core.instance import Instance, Requests, SessionLanes
 from cython.cimports.kvtrace.serving.core.interleaved import InterleavedServing
-from cython.cimports.kvtrace.serving.core.serving import Router, Serving
+from cython.cimports.kvtrace.serving.core.serving import Router
 
 NEVER = cython.declare(cython.double, 1e300)
 NOBODY = cython.declare(cython.Py_ssize_t, -1)

@@ -62,7 +62,7 @@ class DynamoCost:
             "cache_tokens": cache_tokens,
         }
 
-    def front(self, tokens: np.ndarray, servers: int) -> tuple[np.ndarray, float]:
+    def front(self, tokens: np.ndarray, servers: int | np.ndarray) -> tuple[np.ndarray, float]:
         """No API server stands before Dynamo's mocked engines."""
         return np.zeros(len(tokens)), 0.0
 
@@ -208,6 +208,12 @@ class DynamoScheduler(Scheduler):
             DynamoMtpInstance(engine, requests, cost, limits, rates, seed + number)
             for number, engine in enumerate(engines)
         ]
+
+    def ranks(self, engines: Sequence[Any], requests: Any, cost: dict[str, float], *, log: bool = False) -> list[Any]:
+        """The data-parallel ranks of one worker."""
+        from ..core.vllm_lockstep import DynamoLockstep
+
+        return self.as_vllm.ranks(engines, requests, cost, log=log, group=DynamoLockstep)
 
 
 MOST_DRAFTED = 5  # tokens

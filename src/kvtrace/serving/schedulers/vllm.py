@@ -174,7 +174,9 @@ class VllmScheduler(Scheduler):
         pool = tiers[1]
         _require_blocks(pool)
         if pool.policy not in (None, "lru") or pool.copies not in (None, "write-through"):
-            raise UsageError(f"vLLM writes through to its tier {pool.name}, which evicts by lru. Leave out other words.")
+            raise UsageError(
+                f"vLLM writes through to its tier {pool.name}, which evicts by lru. Leave out other words."
+            )
         return SharedPool(demand.blocks, pool.capacity, pool.fetch_seconds, _store_seconds(pool), pool.latency_s)
 
     def instance(self, engine: Any, requests: Any, cost: dict[str, float], *, prefetch: bool, log: bool = False) -> Any:
@@ -191,14 +193,18 @@ class VllmScheduler(Scheduler):
 
         return VllmWorker(engine, requests, cost, self.kernel_limits(engine), log)
 
-    def ranks(self, engines: Sequence[Any], requests: Any, cost: dict[str, float], *, log: bool = False) -> list[Any]:
-        """Data-parallel ranks of a model with experts. UsageError with a lower tier."""
+    def ranks(
+        self, engines: Sequence[Any], requests: Any, cost: dict[str, float], *, log: bool = False, group: Any = None
+    ) -> list[Any]:
+        """Data-parallel ranks of a model with experts, in a VllmLockstep or another `group`. UsageError with a lower
+        tier.
+        """
         from ..core.vllm_lockstep import VllmLockstep, VllmRank
 
         if engines[0].lower is not None:
             raise UsageError("Ranks in lockstep do not support lower tiers. Leave out the tiers.")
         ranks = [VllmRank(engine, requests, cost, self.kernel_limits(engine), log) for engine in engines]
-        VllmLockstep(ranks, cost)
+        (group or VllmLockstep)(ranks, cost)
         return ranks
 
     def kernel_limits(self, engine: Any) -> dict[str, Any]:
