@@ -285,7 +285,7 @@ def anywhere_hits(done: FleetSimulation) -> np.ndarray:
 
     assert done.sources is not None
     demand = block_demand(done.trace, *done.setting.demand_options)
-    shared = SharedTiers(done.setting, demand, done.sources.tiers, done.instances, done.sources.per_host)
+    shared = lower_tiers(done.setting, demand, done.sources.tiers, done.instances, done.sources.per_host)
     shared.places.watch(shared.engines)
     router = make_router(done.trace, done.router, shared.engines)
     run = Fleet(shared.engines, router, done.trace.input_length, shared.places)
