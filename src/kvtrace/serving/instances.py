@@ -19,7 +19,7 @@ from .._base.errors import UsageError
 from .._base.results import Rows, column
 from ..cache.demand import BlockDemand, block_demand, parse_schedule
 from ..cache.simulation import Setting, Simulation, advance_all, build
-from ..cache.tiered import HitSources, SharedTierDict, hits_by_tier, lower_tiers
+from ..cache.tiered import HitSources, SharedTierDict, SharedTiers, hits_by_tier, lower_tiers
 from ..cache.tiers import Tier, require_fields
 from ..trace.domains import in_domains
 from ..trace.hits import count_hits
@@ -285,7 +285,7 @@ def anywhere_hits(done: FleetSimulation) -> np.ndarray:
 
     assert done.sources is not None
     demand = block_demand(done.trace, *done.setting.demand_options)
-    shared = lower_tiers(done.setting, demand, done.sources.tiers, done.instances, done.sources.per_host)
+    shared = SharedTiers(done.setting, demand, done.sources.tiers, done.instances, done.sources.per_host)
     shared.places.watch(shared.engines)
     router = make_router(done.trace, done.router, shared.engines)
     run = Fleet(shared.engines, router, done.trace.input_length, shared.places)
