@@ -1,8 +1,8 @@
 """Dynamo's offline replay of prefill and decode workers, step by step, in plain Python (ai-dynamo-runtime 1.6.1).
 
-`serve(case)` takes a case of `tests.serving.scheduler_cases.apart_case`: times are in ms, as the replay's, and each step
-is rounded to a nanosecond, so that steps that end together there end together here. It returns for each request the
-columns of tests/clients/dynamo_workers.py.
+`serve(case)` takes a case of `tests.serving.scheduler_cases.apart_case`: times are in ms, as the replay's, and each
+step is rounded to a nanosecond, so that steps that end together there end together here. It returns for each request
+the columns of tests/clients/dynamo_workers.py.
 
 * A prefill worker takes vLLM's steps; each prompt gives one token, at no cost. Its blocks stay until they are released.
 * A decode worker keeps a queue of requests whose prefill has ended. Its head takes the blocks of its prompt, those that
@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import heapq
 from collections import defaultdict, deque
+from fractions import Fraction
 
 from kvtrace.serving.schedulers.dynamo import DynamoCost
 from tests.reference.dynamo_times import MASK, mix
@@ -33,12 +34,38 @@ COLUMNS = (
 def milliseconds(square_s, linear_s, constant_s, value):
     """The duration of a step: a polynomial, rounded to whole nanoseconds, in ms as the replay adds them."""
     square, linear, constant = (float(f"{1000 * term:.12g}") for term in (square_s, linear_s, constant_s))
-    seconds, nanos = divmod(round((square * value**2 + linear * value + constant) / 1000 * 1e9), 10**9)
+    exact = Fraction((square * value**2 + linear * value + constant) / 1000) * 10**9
+    seconds, nanos = divmod(round(exact), 10**9)
     return (seconds + nanos / 1e9) * 1000
 
 
 class PrefillScheduler(Scheduler):
     """vLLM's scheduler, where a request that has ended keeps its blocks."""
+
+    def __init__(self, case):
+        super().__init__(case)
+        self.refused = []  # prompts that are too large: they leave when they are the first
+
+    def plan(self):
+        budget, parts, preempted = self.schedule_running(0)
+        while not preempted and self.waiting and len(self.running) < self.seats:
+            live = self.waiting[0]
+            if self.blocks_of(live.prompt) > len(self.pool.pins):
+                self.refused.append(self.waiting.popleft())
+                continue
+            hits, computed = self.find(live)
+            chunk = min(live.tokens - computed, budget)
+            if chunk == 0 or not self.admits(live, hits, computed, chunk):
+                break
+            self.waiting.popleft()
+            self.start(live, hits, computed)
+            live.computed, live.running = computed, True
+            self.running.append(live)
+            self.allocate(live, chunk)
+            parts.append((live, computed, chunk))
+            budget -= chunk
+        self.advance(parts)
+        return parts, [live.row for live in preempted]
 
     def release(self, live):
         if live.got < live.output:  # it is preempted
@@ -133,7 +160,6 @@ class Worker:
         self.kind, self.number, self.case = kind, number, case
         self.scheduler = (PrefillScheduler if kind == PREFILL else DecodeScheduler)(case)
         self.busy, self.parts, self.known = False, [], set()
-        self.stuck = False  # the last step did nothing, and nothing has happened since
 
     @property
     def is_ready(self):
@@ -171,6 +197,11 @@ class Replay:
         self.turns = [0, 0]
         self.uncomputed = defaultdict(dict)  # prefill worker -> row -> prompt tokens that did not hit
         self.active = defaultdict(dict)  # decode worker -> row -> full blocks of its prompt
+
+    def outgrows(self, row):
+        """Whether a decode worker can hold the prompt of a request, but not its output."""
+        blocks = self.workers[DECODE][0].scheduler.blocks_of
+        return blocks(row["tokens"]) <= self.case["decode"]["capacity"] < blocks(row["tokens"] + row["output"] - 1)
 
     # ---- routers
 
@@ -210,18 +241,27 @@ class Replay:
     def execute(self, action, row, now):
         """Do what a request needs next, or leave it to the end of a step."""
         one = self.requests[row]
-        if action == "submit":
+        if action == "submit" and self.outgrows(self.case["requests"][row]):  # the replay would stop; its turn passes
+            self.turns[PREFILL] += 1
+        elif action == "submit":
             worker = self.route(PREFILL, row)
             self.uncomputed[worker][row] = self.new_tokens(row, worker)
             one["prefill_worker"] = worker.number
             worker.scheduler.add(self.live(row, 1))
         elif action == "reserve":
             worker = self.route(DECODE, row)
-            self.active[worker][row] = self.case["requests"][row]["tokens"] // self.size
+            tokens = self.case["requests"][row]["tokens"]
+            self.active[worker][row] = tokens // self.size
+            if worker.scheduler.blocks_of(tokens) > len(worker.scheduler.pool.pins):
+                one["refused_by"] = worker
+                self.actions += [("release", row), ("cancel", row)]
+                return
             one["decode_worker"] = worker.number
             worker.scheduler.accept(self.live(row, self.case["requests"][row]["output"]))
             if not worker.busy:
                 self.reserve(worker, now)
+        elif action == "cancel":
+            self.active[one["refused_by"]].pop(row)
         elif action == "transfer":
             tokens = one.pop("sent") * self.size if self.case.get("missing_only") else self.lives[row].prompt
             delay_ms = tokens * self.case.get("bytes_per_token", 0) / (self.case.get("bandwidth") or 1) * 1000
@@ -246,7 +286,6 @@ class Replay:
                 self.deferred[worker].append((action, row))
                 return
             worker.scheduler.drop(one.pop("source"))
-            worker.stuck = False
             one["released"] = now
 
     def live(self, row, output):
@@ -258,11 +297,12 @@ class Replay:
         return self.lives[row]
 
     def reserve(self, worker, now):
-        """Let the head of a decode worker's queue take its blocks."""
+        """Let the head of a decode worker's queue take its blocks; False if it cannot, or was tried before."""
         if reserved := worker.scheduler.reserve():
             live, fresh = reserved
             self.requests[live.row] |= {"reserved": now, "sent": fresh}
             self.actions.append(("transfer", live.row))
+        return reserved is not None
 
     # ---- steps
 
@@ -283,9 +323,8 @@ class Replay:
                     self.requests[live.row]["reused"] = before
         for row in preempted:
             self.requests[row][again] += 1
-        worker.stuck = not parts and not preempted
-        if worker.stuck:
-            return False
+        if not parts and not preempted and not getattr(worker.scheduler, "refused", ()):  # it does nothing, and ends
+            return worker.kind == DECODE and self.reserve(worker, now)
         worker.busy, worker.parts = True, parts
         took_ms = worker.milliseconds(parts)
         if took_ms > 0:
@@ -298,6 +337,11 @@ class Replay:
         """A step has ended."""
         worker.busy = False
         self.actions += self.deferred.pop(worker, [])
+        if worker.kind == PREFILL:
+            for live in worker.scheduler.refused:
+                self.uncomputed[worker].pop(live.row)
+                self.requests[live.row]["prefill_worker"] = None
+            worker.scheduler.refused = []
         told = worker.scheduler.learn(worker.parts)
         for live, last in told:
             one = self.requests[live.row]

@@ -12,6 +12,7 @@ from ..serving.planning.plan_result import (
     BEYOND,
     BlockSizePlan,
     BlockSizesPlan,
+    DisaggregatePlan,
     InstancesPlan,
     InstancesPoint,
     LanePoint,
@@ -28,6 +29,7 @@ from ..serving.planning.plan_result import (
     PricesPlan,
     RouterPlan,
     Sensitivity,
+    SplitPoint,
     TierPlan,
     TiersPlan,
     TimeTarget,
@@ -54,6 +56,8 @@ def tables(plan: Plan, *, verbose: bool = True) -> list[TextTable]:
     parts += [_instances(plan.instances), *_unmet(plan.instances), _curve(plan.instances, plan.instances.routers)]
     if plan.lanes is not None:
         parts.append(_lanes(plan.lanes, plan.instances.target))
+    if plan.disaggregate is not None:
+        parts.append(_disaggregate(plan.disaggregate))
     if plan.loop is not None:
         parts.append(_loop(plan.loop))
     if plan.sensitivity is not None and plan.instances.best is not None:
@@ -111,6 +115,8 @@ def _reasons(plan: Plan) -> Iterator[tuple[str, str]]:
         yield "tiers", f"{_tier_shares(plan.tiers)} of the blocks hit. {pays}."
     if plan.pool is not None:
         yield "pool", pool_sentence(plan.pool)
+    if plan.disaggregate is not None:
+        yield "disaggregate", plan.disaggregate.sentence
     if plan.lanes is not None:
         yield "sessions", f"{lanes_sentence(plan.lanes, part.target).removesuffix('.')}."
 
@@ -182,6 +188,18 @@ def _lanes(part: LanesPlan, target: TimeTarget) -> TextTable:
     shown = ("lanes", "ttft_s", "e2e", "block_hit_rate", "utilisation", "sessions_per_hour", "usd_per_session", "mark")
     table = _table(lanes_sentence(part, target), part.assumes)
     return table.add_results(columns_in(LanePoint) | MARK, rows, shown, ttft_s=f"TTFT {target.place}")
+
+
+def _disaggregate(part: DisaggregatePlan) -> TextTable:
+    """The splits that were tried; 0 decode workers are instances."""
+    rows = [point.to_dict() | {"mark": _mark(point, part)} for point in part.curve]
+    shown = ("prefill_workers", "decode_workers", "ttft_s", "tpot_s", "block_hit_rate", "usd_per_hour", "mark")
+    return _table(part.sentence, part.assumes).add_results(columns_in(SplitPoint) | MARK, rows, shown)
+
+
+def _mark(point: SplitPoint, part: DisaggregatePlan) -> str:
+    word = "fewest" if point in (part.best, part.aggregated) else "meets" if point.meets else "misses"
+    return word if point.decode_workers else f"{word}, instances"
 
 
 def lanes_sentence(part: LanesPlan, target: TimeTarget) -> str:

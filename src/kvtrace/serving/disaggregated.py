@@ -17,8 +17,8 @@ from .routers import RouterName
 from .schedulers.base import Scheduler
 from .serving_run import ServingRun, quantiles_of, served_only
 
-PREFILL = "seconds from admission on a prefill worker to its last token there, the median"
-TRANSFER = "time from the end of a prefill until its KV cache is on the decode worker, the median"
+HANDOFF = "time from the end of a prefill until the decode worker can use its KV cache, the median"
+DECODE_HITS = "prompt blocks that the decode worker held already"
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -29,10 +29,15 @@ class DisaggregatedRun(ServingRun):
     decode_instance: np.ndarray = None  # type: ignore[assignment]  # request -> its decode worker, -1 if rejected
     prefilled_s: np.ndarray = None  # type: ignore[assignment]  # when its prompt was computed
     transfer_begin_s: np.ndarray = None  # type: ignore[assignment]
-    transfer_end_s: np.ndarray = None  # type: ignore[assignment]  # when its KV cache could be used
+    transfer_end_s: np.ndarray = None  # type: ignore[assignment]
+    ready_s: np.ndarray = None  # type: ignore[assignment]  # when the decode worker took note of it, between steps
     released_s: np.ndarray = None  # type: ignore[assignment]  # when the prefill worker gave up its blocks
     decode_started_s: np.ndarray = None  # type: ignore[assignment]  # when its first step on the decode worker began
     decode_hit_blocks: np.ndarray = None  # type: ignore[assignment]  # prompt blocks that the decode worker held
+    link_bytes: tuple[tuple[float, ...], tuple[float, ...]] = (
+        (),
+        (),
+    )  # that each prefill worker sent, each decode one got
 
     def _headline(self) -> str:
         kinds = f"{self.prefill_workers} prefill and {self.decode_workers} decode workers"
@@ -40,8 +45,8 @@ class DisaggregatedRun(ServingRun):
 
     def _columns(self) -> dict[str, np.ndarray]:
         names = (
-            "decode_instance", "prefilled_s", "transfer_begin_s", "transfer_end_s", "released_s", "decode_started_s",
-            "decode_hit_blocks",
+            "decode_instance", "prefilled_s", "transfer_begin_s", "transfer_end_s", "ready_s", "released_s",
+            "decode_started_s", "decode_hit_blocks",
         )  # fmt: skip
         return super()._columns() | {name: getattr(self, name) for name in names}
 
@@ -70,7 +75,7 @@ class DisaggregatedRun(ServingRun):
         return self.disaggregation.decode_capacity or self.setting.capacity
 
     @property
-    @column("decode hits", ",", rank=2, place=13, key="decode_hit_blocks", meaning="prompt blocks that a decode worker held")
+    @column("decode hits", ",", rank=2, place=13, key="decode_hit_blocks", meaning=DECODE_HITS)
     def _decode_hit_blocks(self) -> int:
         return int(self.decode_hit_blocks[self.counted].sum())
 
@@ -81,13 +86,21 @@ class DisaggregatedRun(ServingRun):
         return served_only(self.prefilled_s - self.started_s)
 
     @property
-    @column(
-        "transfer p50", ".1f", unit=" ms", scale=1000, rank=2, place=22, value=quantiles_of,
-        parts={("p50",): "transfer p50"}, meaning=TRANSFER,
-    )  # fmt: skip
+    @column(value=quantiles_of)
     def transfer_s(self) -> np.ndarray:
-        """Time from the end of a prefill until its KV cache is on the decode worker, waiting for blocks included."""
-        return served_only(self.transfer_end_s - self.prefilled_s)
+        """Time that a KV transfer takes, of the requests that were served."""
+        return served_only(self.transfer_end_s - self.transfer_begin_s)
+
+    @property
+    @column(
+        "handoff p50", ".1f", unit=" ms", scale=1000, rank=2, place=22, value=quantiles_of,
+        parts={("p50",): "handoff p50"}, meaning=HANDOFF,
+    )  # fmt: skip
+    def handoff_s(self) -> np.ndarray:
+        """Time from the end of a prefill until the decode worker can use its KV cache: the wait for blocks there, the
+        transfer, and the end of the step under way.
+        """
+        return served_only(self.ready_s - self.prefilled_s)
 
     @property
     def overload(self) -> Overload | None:
@@ -117,21 +130,25 @@ class BuiltWorkers:
         first, second, moved, unit = self.prefilled.outcomes, self.decoded.outcomes, self.serving.outcomes, self.unit_s
         hit_blocks = sum(engine.hits.astype(np.int64) for engine in engines[: len(self.prefills)])
         needed = -(-self.tokens // trace.block_size)
+        rejected, sent = moved["rejected"].astype(bool), np.isfinite(moved["transferring"])
+        instance = np.where(np.isnan(first["started"]), -1, first["instance"])  # of those that never began
         lines = [
             Timeline.of([(at * unit, *counts) for at, *counts in instance.timeline]) for instance in instances
             if instance.timeline
         ]  # fmt: skip
         return DisaggregatedRun(
             setting=self.setting, trace=trace, hit_blocks=hit_blocks, early_frees=0,
-            evictions=sum(engine.evictions for engine in engines), router=router, instance=first["instance"],
+            evictions=sum(engine.evictions for engine in engines), router=router, instance=instance,
             instances=len(self.prefills), started_s=first["started"] * unit, first_s=second["first"] * unit,
-            ended_s=second["ended"] * unit, cached_tokens=first["cached"],
+            ended_s=np.where(rejected, np.nan, second["ended"]) * unit, cached_tokens=first["cached"],
             busy_s=tuple(instance.busy * unit for instance in instances), scheduler=scheduler,
             steps=tuple(instance.steps for instance in instances),
             preemptions=first["preempted"] + second["preempted"],
             recomputed_tokens=first["recomputed"] + second["recomputed"], timelines=tuple(lines),
-            disaggregation=disaggregation, decode_instance=second["instance"], prefilled_s=first["ended"] * unit,
+            disaggregation=disaggregation, decode_instance=np.where(sent, second["instance"], -1),
+            prefilled_s=np.where(instance < 0, np.nan, first["ended"]) * unit,
             transfer_begin_s=moved["transferring"] * unit, transfer_end_s=moved["transferred"] * unit,
-            released_s=moved["released"] * unit, decode_started_s=second["started"] * unit,
-            decode_hit_blocks=np.where(second["instance"] >= 0, needed - moved["sent"], 0),
+            ready_s=moved["activated"] * unit, released_s=moved["released"] * unit,
+            decode_started_s=second["started"] * unit,
+            decode_hit_blocks=np.where(sent, needed - moved["sent"], 0),
         )  # fmt: skip

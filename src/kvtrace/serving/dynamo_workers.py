@@ -33,18 +33,20 @@ def dynamo_workers(
     router_seed: int = 0,
     demand: BlockDemand | None = None,
     winners: tuple[np.ndarray, np.ndarray] | None = None,
+    decode_scheduler: DynamoScheduler | None = None,
 ) -> BuiltWorkers:
     """The compiled workers of both kinds; their clocks are in milliseconds.
 
     Args:
         trace: The trace.
         cost: A DynamoCost.
-        scheduler: A DynamoScheduler, for both kinds of workers.
+        scheduler: A DynamoScheduler, for both kinds of workers if there is no `decode_scheduler`.
         setting: The cache of a prefill worker.
         disaggregation: The workers, and the transfer of the KV cache.
         router, router_seed: Of the prefill workers; the seed is that of both routers.
         demand: The block demand of the trace, if it is already known.
         winners: Request -> the prefill worker, and the decode worker, that win ties of the router dynamo; -1 = drawn.
+        decode_scheduler: Of the decode workers, with other limits.
 
     Raises:
         UsageError: The cost is another one, or the options do not fit together.
@@ -53,25 +55,25 @@ def dynamo_workers(
     from .core.instance import Requests
 
     if not isinstance(cost, DynamoCost) or not isinstance(scheduler, DynamoScheduler):
-        raise UsageError("Dynamo's prefill and decode workers have step times of their own. Leave out --gpu and --costs.")
+        raise UsageError("Dynamo's prefill and decode workers have step times of their own. Leave out --gpu, --costs.")
     if disaggregation.seconds_per_token and disaggregation.kv_transfer_latency_s:
         raise UsageError("Dynamo's replay has a latency or a bandwidth of KV transfers, not both. Leave out one.")
     prefills, decodes = disaggregation.workers
     caches = (setting.capacity, disaggregation.decode_capacity or setting.capacity)
     demand = demand or block_demand(trace, *setting.demand_options)
     tokens, output = scheduler.lengths(demand.trace)
-    blocks = -(-tokens // trace.block_size)
-    fits = (blocks <= caches[0]) & (demand.max_blocks <= caches[1])
-    needs = np.where(fits, blocks, caches[0] + 1)
+    blocks, most = (-(-count // trace.block_size) for count in (tokens, tokens + output - 1))
+    needs = np.where((blocks <= caches[1]) & (most > caches[1]), caches[0] + 1, 0)  # an output that does not fit
     sides = []
-    for role, count, capacity, kind, outputs, name in (
-        ("prefill", prefills, caches[0], DynamoPrefill, np.ones_like(output), router),
-        ("decode", decodes, caches[1], DynamoDecode, output, disaggregation.decode_router or router),
+    decoding = decode_scheduler or scheduler
+    for role, count, capacity, kind, outputs, name, steps in (
+        ("prefill", prefills, caches[0], DynamoPrefill, np.ones_like(output), router, scheduler),
+        ("decode", decodes, caches[1], DynamoDecode, output, disaggregation.decode_router or router, decoding),
     ):
         requests = Requests(trace.timestamp, tokens, outputs, needs)
-        engines = [scheduler.engine(replace(setting, capacity=capacity), demand, ()) for _ in range(count)]
+        engines = [steps.engine(replace(setting, capacity=capacity), demand, ()) for _ in range(count)]
         terms = cost.terms_ms(capacity * trace.block_size)
-        workers = [kind(engine, requests, terms, scheduler.as_vllm.kernel_limits(engine)) for engine in engines]
+        workers = [kind(engine, requests, terms, steps.as_vllm.kernel_limits(engine)) for engine in engines]
         winner = None if winners is None else winners[role == "decode"]
         sides.append((requests, workers, _router(name, trace, engines, requests, demand, router_seed, winner, role)))
     (prefilled, first, chooser), (decoded, second, decode_chooser) = sides

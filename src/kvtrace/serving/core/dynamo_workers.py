@@ -1,14 +1,17 @@
 """Prefill and decode workers of Dynamo's offline replay, and the transfers between them, in milliseconds."""
 
+from heapq import heappop
+
 import cython
 import numpy as np
-from kvtrace._base.errors import UsageError
 from cython.cimports.kvtrace.cache.core.engine import FITS
 from cython.cimports.kvtrace.serving.core.instance import Instance, Requests
 from cython.cimports.kvtrace.serving.core.interleaved import InterleavedServing
 from cython.cimports.kvtrace.serving.core.serving import Router
 from cython.cimports.kvtrace.serving.core.vllm import VllmEngineCore, VllmInstance
-from cython.cimports.libc.math import floor, fmod, rint
+from cython.cimports.libc.math import ceil, fabs, floor, fma, fmod, rint
+
+from kvtrace._base.errors import UsageError
 
 # Dynamo's offline replay of prefill and decode workers (ai-dynamo-runtime 1.6.1, aisimulate-core 0.13.0:
 # src/replay/disagg.rs, src/engine/scheduler/vllm/core.rs), with its mocked engine for vLLM.
@@ -34,7 +37,12 @@ def polynomial(square, linear, constant, value):
 
 def rounded(milliseconds):
     """A duration of whole nanoseconds, in ms as the replay adds them."""
-    nanos: cython.double = rint(milliseconds / 1000 * 1e9)
+    seconds: cython.double = milliseconds / 1000
+    product: cython.double = seconds * 1e9
+    error: cython.double = fma(seconds, 1e9, -product)
+    nanos: cython.double = rint(product)
+    if fabs(product - nanos) == 0.5 and error != 0:  # the product was rounded to a half
+        nanos = ceil(product) if error > 0 else floor(product)
     return (floor(nanos / 1e9) + fmod(nanos, 1e9) / 1e9) * 1000
 
 
@@ -43,7 +51,7 @@ class DynamoPrefill(VllmEngineCore):
 
     def __init__(self, engine, requests: Requests, cost, limits):
         VllmEngineCore.__init__(self, engine, requests, cost, limits)
-        self.stalled, self.held = False, []
+        self.stalled, self.held, self.refused = False, [], []
 
     def give_up(self, row, at):
         """The blocks of a request are on its decode worker."""
@@ -58,7 +66,32 @@ class DynamoPrefill(VllmEngineCore):
 
     def _stall(self):
         """The head of the queue does not fit beside held blocks; a preempted request is tried again at once."""
-        self.stalled = not self.preempted
+        self.stalled = not self.preempted and not self.refused
+        return self._refuse(self.now)
+
+    def _schedule_waiting(self, budget):
+        """Admit requests in order; a prompt that does not fit into an empty cache leaves when it is the first."""
+        VllmEngineCore._schedule_waiting(self, budget)
+        while self.waiting and self.count < self.limits.requests and self._too_large(self.waiting[0][2]):
+            _, _, row = heappop(self.waiting)
+            self.refused.append(row)
+            VllmEngineCore._schedule_waiting(self, budget)
+        return 0
+
+    def _too_large(self, row):
+        return (self.requests.tokens[row] + self.block_size - 1) // self.block_size > self.cache.context.capacity
+
+    def _refuse(self, at):
+        """Prompts that are too large are rejected when the step ends."""
+        requests: Requests = self.requests
+        row: cython.Py_ssize_t
+        for item in self.refused:
+            row = item
+            requests.first[row] = requests.ended[row] = at
+            self.load -= requests.tokens[row]
+            self.prefill -= requests.tokens[row]
+            self.serving.rejected[row] = True
+        self.refused = []
         return 0
 
     def _seconds_of_parts(self):
@@ -81,6 +114,7 @@ class DynamoPrefill(VllmEngineCore):
 
     def _learn(self, at, first, last):
         VllmEngineCore._learn(self, at, first, last)
+        self._refuse(at)
         if self.held:
             self.serving.expect_end(self.place)
         return 0
@@ -197,10 +231,12 @@ class DynamoDecode(VllmInstance):
         return len(self.waiting) > 0 and self.count < self.limits.requests
 
     def _stall(self):
-        """Nobody can be admitted; a preempted request is tried again at once."""
-        self.stalled, self.instant = not self.preempted, len(self.preempted) > 0
-        if self.preempted:
-            self._end_pass()
+        """Nobody can be admitted. A preempted request is tried again at once, and so is one without blocks."""
+        before: cython.Py_ssize_t = self.head
+        if self.is_due():
+            self.serving.ended(self.place, self.now)
+        self.instant = len(self.preempted) > 0 or self.head > before
+        self.stalled = not self.instant
         return 0
 
     def _schedule_waiting(self, budget):
@@ -278,6 +314,8 @@ class DynamoDecode(VllmInstance):
         """Take steps in which each request gets a token and nothing else happens, up to a time."""
         milliseconds: cython.double = self._seconds(1)
         self.cache.begin_step()
+        if self.is_due():
+            steps = 1
         while steps > 1 and self.now + milliseconds < self.until:
             self.now += milliseconds
             self.busy += milliseconds
@@ -326,8 +364,8 @@ class DynamoServing(InterleavedServing):
         rows: cython.Py_ssize_t = requests.tokens.shape[0]
         self.actions, self.deferred = [], [[] for _ in self.instances]
         self.expected = np.full(len(self.instances), -1.0)
-        self.reserved, self.transferring, self.transferred, self.released = np.full((4, rows), np.nan)
-        self.sent = np.zeros(rows, dtype=np.int32)
+        self.reserved, self.transferring, self.transferred, self.activated, self.released = np.full((5, rows), np.nan)
+        self.sent, self.rejected = np.zeros(rows, dtype=np.int32), np.zeros(rows, dtype=np.uint8)
         for place, instance in enumerate(self.instances):
             instance.serving, instance.place = self, place
 
@@ -335,8 +373,9 @@ class DynamoServing(InterleavedServing):
     def outcomes(self):
         """Results of the decode side and of the transfers by name: arrays with one value per request."""
         times = {"reserved": self.reserved, "transferring": self.transferring, "transferred": self.transferred,
-                 "released": self.released}  # fmt: skip
-        return {name: np.asarray(column) for name, column in times.items()} | {"sent": np.asarray(self.sent)}
+                 "activated": self.activated, "released": self.released}  # fmt: skip
+        counts = {"sent": self.sent, "rejected": self.rejected}
+        return {name: np.asarray(column) for name, column in (times | counts).items()}
 
     def expect_end(self, place):
         """The end of an instance's present step is an event."""
@@ -357,6 +396,7 @@ class DynamoServing(InterleavedServing):
         if kind == PASS_END:
             self.ended(cython.cast(cython.int, row), seconds)
         elif kind == TRANSFERRED:
+            self.transferred[row] = seconds
             self.actions.append((ACTIVATE, row))
         return 0
 
@@ -401,11 +441,14 @@ class DynamoServing(InterleavedServing):
             return self._route(row, at)
         if action == TRANSFER:
             return self._transfer(row, at)
+        if action == CANCEL:
+            self.decoded.ended[row] = at
+            return 0
         if action == ACTIVATE:
             place = self.prefills + self.decoded.instance[row]
             if self._defer(place, ACTIVATE, row, at):
                 return 0
-            self.transferred[row] = at
+            self.activated[row] = at
             self.actions.append((RELEASE, row))
             decode = self.instances[place]
             return decode.activate(row, at)
@@ -429,6 +472,10 @@ class DynamoServing(InterleavedServing):
         self.routed += 1
         self.decoded.instance[row] = router.send(row)
         decode = self.instances[self.prefills + self.decoded.instance[row]]
+        if (self.decoded.tokens[row] + decode.block_size - 1) // decode.block_size > decode.cache.context.capacity:
+            self.rejected[row] = True
+            self.actions += [(RELEASE, row), (CANCEL, row)]
+            return 0
         return decode.accept(row, at)
 
     def _transfer(self, row, at):
@@ -442,6 +489,7 @@ class DynamoServing(InterleavedServing):
         if milliseconds > 0:
             self.at(at + milliseconds, TRANSFERRED, row)
         else:
+            self.transferred[row] = at
             self.actions.append((ACTIVATE, row))
         return 0
 
@@ -460,10 +508,11 @@ class DynamoServing(InterleavedServing):
         left: cython.Py_ssize_t = 0
         self.run_until(NEVER)
         for row in range(self.row):
-            left += self.requests.instance[row] != NOBODY and self.decoded.ended[row] != self.decoded.ended[row]
+            if self.requests.instance[row] != NOBODY and not self.rejected[row]:
+                left += self.decoded.ended[row] != self.decoded.ended[row]
         if left:
             raise UsageError(
-                f"The decode workers are stuck with {left:,} requests: preempted ones wait for blocks that those behind "
-                f"them hold. Dynamo's replay stops here, too. Raise --decode-capacity, or add --decode-workers."
+                f"The decode workers are stuck with {left:,} requests: preempted ones wait for blocks that later "
+                f"ones hold. Dynamo's replay stops here, too. Raise --decode-capacity, or add --decode-workers."
             )
         InterleavedServing.close(self)

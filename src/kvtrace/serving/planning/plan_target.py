@@ -15,6 +15,7 @@ from ..._base.options import option
 from ..._base.units import names, size_bytes
 from ...cache.setup import CACHE, CacheSetup
 from ...cache.tiers import Tier, TierScope, split_tiers
+from ..disaggregation import bytes_per_second
 from ..routers import FULL_ATTENTION, PLANNED, ROUTERS, RouterName
 from ..run_options import TIME, InstanceSetup, TimeSetup
 
@@ -83,6 +84,18 @@ class PlanTarget:
     spare: int = option(
         0, "Instances beyond those that the load needs, as for N+1.", metavar="N", minimum=0, group=TARGET
     )
+    tpot_s: float | None = option(  # upper limit for `quantile` of the requests
+        None, "With --disaggregate: the largest time per output token.", name="tpot", metavar="TIME", group=TARGET,
+        parse=lambda ms: ms / 1000,
+    )  # fmt: skip
+    disaggregate: bool = option(
+        False, "Also plan prefill and decode on different workers, with --tpot: the fewest that meet the target, and "
+        "what as many instances do.", group=TARGET,
+    )  # fmt: skip
+    kv_transfer_bandwidth: float | None = option(
+        None, "With --disaggregate: bandwidth of a worker's link, such as 50GB/s.  [default: unlimited]",
+        metavar="RATE", parse=bytes_per_second, group=TARGET,
+    )  # fmt: skip
     gpu_price: float | None = option(
         None, "Price of a GPU for an hour, in place of the one that kvtrace assumes.", metavar="USD", group="Prices",
         parse=float,
@@ -117,6 +130,12 @@ class PlanTarget:
             raise UsageError(f"--spare must be from 0 to {MAX_SPARE}.")
         if any(tier.scope != "rank" for tier in self.tiers[:-1]):
             raise UsageError("A plan has one pool that instances share, the last tier. Put it behind the others.")
+        if self.disaggregate != (self.tpot_s is not None):
+            raise UsageError("--disaggregate and --tpot need each other. Example: --disaggregate --tpot 30ms.")
+        if self.kv_transfer_bandwidth is not None and not self.disaggregate:
+            raise UsageError("--kv-transfer-bandwidth needs --disaggregate.")
+        if self.disaggregate and (self.tiers or self.loop):
+            raise UsageError("--disaggregate supports neither --tiers nor a closed loop yet. Leave them out.")
 
     @property
     def own_tiers(self) -> Sequence[PlannedTier]:

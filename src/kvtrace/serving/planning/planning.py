@@ -36,6 +36,7 @@ from ..models.engine_layout import layouts_for
 from ..routers import TIMED
 from ..run_options import TimeSetup
 from ..serving_run import ServingRun
+from .disaggregate import disaggregate_plan
 from .plan_answer import GIVEN, plan_answer
 from .plan_result import (
     BEYOND,
@@ -153,6 +154,7 @@ def plan(
         prices=part("prices", lambda: prices(trace, target)),
         expected_error=expected,
         lanes=part("lanes", lambda: lanes_plan(trace, planned)) if target.loop else None,
+        disaggregate=part("disaggregate", lambda: disaggregate_plan(trace, planned)) if target.disaggregate else None,
     )
     best = result.instances.best
     if best is None:
