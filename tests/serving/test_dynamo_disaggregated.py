@@ -154,7 +154,7 @@ def test_a_decode_worker_that_holds_a_prefix_needs_less_of_a_transfer():
         apart = Disaggregation(1, 1, **link, kv_transfer_timing_mode=mode)
         run = open_loop(trace, DynamoCost(), setting=Setting(9, engine="dynamo"), disaggregation=apart)
         assert run.transfer_end_s - run.transfer_begin_s == pytest.approx([n / 1000 for n in tokens], abs=1e-9)
-        assert run.decode_hit_blocks.tolist() == [0, 2]
+        assert run.decode_hit_blocks.tolist() == [0, 2] and run.transfer_tokens == sum(tokens)
 
 
 def test_the_result_states_both_kinds_of_workers():
