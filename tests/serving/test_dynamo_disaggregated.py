@@ -172,8 +172,8 @@ def test_the_result_states_both_kinds_of_workers():
 def test_what_is_not_simulated_is_refused():
     trace, setting = toy("0 1"), Setting(9, engine="dynamo")
     apart = Disaggregation(1, 1)
-    with pytest.raises(UsageError, match="not simulated with engine sglang"):
-        open_loop(trace, StepCost(token_s=1.0), setting=Setting(9, engine="sglang"), disaggregation=apart)
+    with pytest.raises(UsageError, match="not simulated with engine reference"):
+        open_loop(trace, StepCost(token_s=1.0), setting=Setting(9, engine="reference"), disaggregation=apart)
     with pytest.raises(UsageError, match="step times of their own"):
         open_loop(trace, StepCost(token_s=1.0), setting=setting, disaggregation=apart)
     with pytest.raises(UsageError, match="--instances"):

@@ -6,6 +6,7 @@ import cython
 import numpy as np
 from cython.cimports.kvtrace.cache.core.engine import FITS, NO_BLOCKS, StepCache
 from cython.cimports.kvtrace.serving.core.instance import (
+    PREFILLS,
     Instance,
     Requests,
     StepWork,
@@ -64,6 +65,8 @@ class VllmEngineCore(Instance):
         requests: Requests = self.requests
         if not self._is_busy():
             self.now = max(self.now, requests.arrival[row])
+        else:
+            self.wake(requests.arrival[row])
         requests.goal[row] = requests.tokens[row]
         self.load += requests.tokens[row]
         self.prefill += requests.tokens[row]
@@ -74,6 +77,11 @@ class VllmEngineCore(Instance):
             heappush(self.waiting, (0, self.appended, row))
         if self.limits.by_priority or not self.limits.whole_prompt:  # another head, or a smaller chunk of the head
             self.blocked = False
+        return 0
+
+    def wake(self, at):
+        if self.now >= NEVER:
+            self.now = at
         return 0
 
     def run(self, until):
@@ -119,7 +127,7 @@ class VllmEngineCore(Instance):
         return self._stall()
 
     def _stall(self):
-        """Nothing can be planned. Unreachable: a request that was sent here fits into an empty cache."""
+        """Nothing can be planned until KV caches have gone: a request that was sent here fits into an empty cache."""
         self.now = NEVER
         return 0
 
@@ -425,7 +433,8 @@ class VllmEngineCore(Instance):
         self.load -= self.requests.tokens[row]
         if self._runs(row):  # else it was preempted while its last token was on the way
             self.cache.publish(row, self.requests.computed[row])
-            self.cache.release(row)
+            if self.role != PREFILLS:  # else a decode worker still reads its blocks
+                self.cache.release(row)
             self._remove(row)
             self.draining -= 1
             self.blocked = False
