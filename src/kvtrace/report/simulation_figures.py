@@ -76,7 +76,7 @@ def times(run: ServingRun) -> Plot:
     return Plot(
         "Serving in time",
         "The times of the requests that were served.",
-        [*_times([run]), *([_busy(run)] if run.instances > 1 else [])],
+        [*_times([run]), *([_busy(run)] if len(run.busy_s) > 1 else [])],
     )
 
 
@@ -172,7 +172,8 @@ def _times(runs: list[ServingRun]) -> list[Panel]:
 def _busy(run: ServingRun) -> Panel:
     """Instances by their use of the time."""
     span = run.makespan_s
-    busy = {f"instance {number}": seconds / span if span else 0.0 for number, seconds in enumerate(run.busy_s)}
+    names = zip(run.instance_names, run.busy_s, strict=True)
+    busy = {name: seconds / span if span else 0.0 for name, seconds in names}
     return bars("Busy instances", Axis("share of the time", percent=True, limits=(0, 1)), busy)
 
 
