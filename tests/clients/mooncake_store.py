@@ -55,7 +55,10 @@ class Server:
             "default_kv_soft_pin_ttl": case["soft_ms"], "eviction_high_watermark_ratio": case["high"],
             "eviction_ratio": case["ratio"], "rpc_thread_num": 2,
         }  # fmt: skip
-        command = [Path(sys.executable).parent / "mooncake_master", *(f"-{name}={value}" for name, value in flags.items())]
+        command = [
+            Path(sys.executable).parent / "mooncake_master",
+            *(f"-{name}={value}" for name, value in flags.items()),
+        ]
         with self.log.open("w") as stream:
             self.master = subprocess.Popen(command, stdout=stream, stderr=stream, cwd=folder)
         time.sleep(1.5)

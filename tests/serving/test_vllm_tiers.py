@@ -41,9 +41,7 @@ def served(case):
     placed = np.array([row["instance"] for row in rows])
     count = int(placed.max()) + 1
     engines = scheduler.engines(setting, demand, tiers_of(case), count, count)
-    instances = [
-        scheduler.instance(engine, requests, asdict(cost), prefetch=True, log=True) for engine in engines
-    ]
+    instances = [scheduler.instance(engine, requests, asdict(cost), prefetch=True, log=True) for engine in engines]
     router = Router(engines, "sticky", placed, trace.input_length, trace.block_size)
     run = InterleavedServing(instances, router, requests, case["capacity"])
     run.advance(len(trace))

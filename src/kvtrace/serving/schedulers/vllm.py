@@ -174,7 +174,9 @@ class VllmScheduler(Scheduler):
         pool = tiers[1]
         _require_blocks(pool)
         if pool.policy not in (None, "lru") or pool.copies not in (None, "write-through"):
-            raise UsageError(f"vLLM writes through to its tier {pool.name}, which evicts by lru. Leave out other words.")
+            raise UsageError(
+                f"vLLM writes through to its tier {pool.name}, which evicts by lru. Leave out other words."
+            )
         return SharedPool(demand.blocks, pool.capacity, pool.fetch_seconds, _store_seconds(pool), pool.latency_s)
 
     def instance(self, engine: Any, requests: Any, cost: dict[str, float], *, prefetch: bool, log: bool = False) -> Any:
@@ -183,19 +185,29 @@ class VllmScheduler(Scheduler):
         from ..core.vllm_offloading import OffloadingInstance
 
         kind = VllmInstance if engine.lower is None else OffloadingInstance
-        return kind(engine, requests, cost, self._limits(engine), log)
+        return kind(engine, requests, cost, self.kernel_limits(engine), log)
 
-    def ranks(self, engines: Sequence[Any], requests: Any, cost: dict[str, float], *, log: bool = False) -> list[Any]:
-        """Data-parallel ranks of a model with experts. UsageError with a lower tier."""
+    def worker(self, engine: Any, requests: Any, cost: dict[str, float], *, log: bool = False) -> Any:
+        """A worker of one kind, with the NixlConnector."""
+        from ..core.vllm_apart import VllmWorker
+
+        return VllmWorker(engine, requests, cost, self.kernel_limits(engine), log)
+
+    def ranks(
+        self, engines: Sequence[Any], requests: Any, cost: dict[str, float], *, log: bool = False, group: Any = None
+    ) -> list[Any]:
+        """Data-parallel ranks of a model with experts, in a VllmLockstep or another `group`. UsageError with a lower
+        tier.
+        """
         from ..core.vllm_lockstep import VllmLockstep, VllmRank
 
         if engines[0].lower is not None:
             raise UsageError("Ranks in lockstep do not support lower tiers. Leave out the tiers.")
-        ranks = [VllmRank(engine, requests, cost, self._limits(engine), log) for engine in engines]
-        VllmLockstep(ranks, cost)
+        ranks = [VllmRank(engine, requests, cost, self.kernel_limits(engine), log) for engine in engines]
+        (group or VllmLockstep)(ranks, cost)
         return ranks
 
-    def _limits(self, engine: Any) -> dict[str, Any]:
+    def kernel_limits(self, engine: Any) -> dict[str, Any]:
         """The fields of VllmLimits."""
         return {
             "step_tokens": self.max_num_batched_tokens, "requests": self.max_num_seqs,
