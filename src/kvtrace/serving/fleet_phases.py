@@ -100,11 +100,3 @@ def imbalance_of(run: FleetSimulation) -> float:
         busiest += float(loads.max(initial=0.0)) * len(spans.taking(start_s))
         total += float(loads.sum())
     return busiest / total if total else 1.0
-
-
-def moments(run: FleetSimulation) -> tuple[np.ndarray, np.ndarray]:
-    """The steps of a plot: times in seconds, and the instances that take requests from each on."""
-    spans = run.spans
-    assert spans is not None
-    at = np.array(spans.phases_s)
-    return at, spans.taking_at(at)
