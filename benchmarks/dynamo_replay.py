@@ -56,6 +56,7 @@ class Replayed:
     end: np.ndarray
     readmitted: np.ndarray  # how often a request was preempted and came back
     first_reused: np.ndarray  # reused tokens at the first admission
+    from_tier: np.ndarray  # those of them that came from the tier below
 
     def hit_blocks(self, block_size: int) -> np.ndarray:
         """Its reused tokens in blocks: whole ones only."""
@@ -110,7 +111,7 @@ def in_order(
             mine = alike[tuple(request[1:4])]
             rows[number] = min(mine, key=lambda row: (workers[row] != request[4], row))
             mine.remove(rows[number])
-    columns = np.empty((len(trace), 7))
+    columns = np.empty((len(trace), 8))
     columns[rows] = [request[4:] for request in requests]
     worker, reused, admit, first, end, *counts = columns.T
     whole = (column.astype(int) for column in counts)

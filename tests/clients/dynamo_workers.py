@@ -3,12 +3,13 @@
 A case says path, block_size, engine (fields of its mocked engine) and settings (arguments of run_mocker_trace_replay).
 Prints, a case a line: the version, the summary, and of each request its row where that is known (else -1), arrival,
 input_length, output_length, worker, reused tokens, admission, first token and end (ms), readmissions, and the tokens
-reused at the first admission.
+reused at the first admission, and those of them that came from the tier below.
 
 A case with `prefill` and `decode` in place of `engine` has workers of both kinds. Of each request it prints row,
 arrival, input_length and output_length, its prefill and its decode worker, the tokens reused at its first admission
 there, and in ms: admission, end of the prefill, reservation and activation at the decode worker, admission there,
-release of the source, first token and end; then the readmissions on the prefill and on the decode worker.
+release of the source, first token and end; then the readmissions on the prefill and on the decode worker, and the
+workers that it was routed to, also if it was rejected there (else -1).
 """
 
 import json
@@ -54,6 +55,7 @@ def aggregated(one):
     return [
         one["decode_worker_idx"], one["reused_input_tokens"], one["first_admit_ms"], one["first_token_ms"],
         one["terminal_time_ms"], one["readmission_count"], one["admission_history"][0]["reused_input_tokens"],
+        one["admission_history"][0].get("host_reused_input_tokens") or 0,
     ]  # fmt: skip
 
 
@@ -66,7 +68,15 @@ def apart(one):
     again = [max(0, len(rows) - 1) for rows in admissions.values()]
     reused = admissions["prefill"][0]["reused_input_tokens"] if admissions["prefill"] else 0
     workers = [one["prefill_worker_idx"], one["decode_worker_idx"]]
-    return [*workers, reused, *(one[name] for name in TIMES), *again]
+    routed = {route["pool"]: route["logical_worker_id"] for route in one["routing_history"]}
+    return [
+        *workers,
+        reused,
+        *(one[name] for name in TIMES),
+        *again,
+        routed.get("prefill", -1),
+        routed.get("decode", -1),
+    ]
 
 
 def row_of(name):

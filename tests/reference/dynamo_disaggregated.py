@@ -42,6 +42,31 @@ def milliseconds(square_s, linear_s, constant_s, value):
 class PrefillScheduler(Scheduler):
     """vLLM's scheduler, where a request that has ended keeps its blocks."""
 
+    def __init__(self, case):
+        super().__init__(case)
+        self.refused = []  # prompts that are too large: they leave when they are the first
+
+    def plan(self):
+        budget, parts, preempted = self.schedule_running(0)
+        while not preempted and self.waiting and len(self.running) < self.seats:
+            live = self.waiting[0]
+            if self.blocks_of(live.prompt) > len(self.pool.pins):
+                self.refused.append(self.waiting.popleft())
+                continue
+            hits, computed = self.find(live)
+            chunk = min(live.tokens - computed, budget)
+            if chunk == 0 or not self.admits(live, hits, computed, chunk):
+                break
+            self.waiting.popleft()
+            self.start(live, hits, computed)
+            live.computed, live.running = computed, True
+            self.running.append(live)
+            self.allocate(live, chunk)
+            parts.append((live, computed, chunk))
+            budget -= chunk
+        self.advance(parts)
+        return parts, [live.row for live in preempted]
+
     def release(self, live):
         if live.got < live.output:  # it is preempted
             super().release(live)
@@ -173,6 +198,11 @@ class Replay:
         self.uncomputed = defaultdict(dict)  # prefill worker -> row -> prompt tokens that did not hit
         self.active = defaultdict(dict)  # decode worker -> row -> full blocks of its prompt
 
+    def outgrows(self, row):
+        """Whether a decode worker can hold the prompt of a request, but not its output."""
+        blocks = self.workers[DECODE][0].scheduler.blocks_of
+        return blocks(row["tokens"]) <= self.case["decode"]["capacity"] < blocks(row["tokens"] + row["output"] - 1)
+
     # ---- routers
 
     def route(self, kind, row):
@@ -211,18 +241,27 @@ class Replay:
     def execute(self, action, row, now):
         """Do what a request needs next, or leave it to the end of a step."""
         one = self.requests[row]
-        if action == "submit":
+        if action == "submit" and self.outgrows(self.case["requests"][row]):  # the replay would stop; its turn passes
+            self.turns[PREFILL] += 1
+        elif action == "submit":
             worker = self.route(PREFILL, row)
             self.uncomputed[worker][row] = self.new_tokens(row, worker)
             one["prefill_worker"] = worker.number
             worker.scheduler.add(self.live(row, 1))
         elif action == "reserve":
             worker = self.route(DECODE, row)
-            self.active[worker][row] = self.case["requests"][row]["tokens"] // self.size
+            tokens = self.case["requests"][row]["tokens"]
+            self.active[worker][row] = tokens // self.size
+            if worker.scheduler.blocks_of(tokens) > len(worker.scheduler.pool.pins):
+                one["refused_by"] = worker
+                self.actions += [("release", row), ("cancel", row)]
+                return
             one["decode_worker"] = worker.number
             worker.scheduler.accept(self.live(row, self.case["requests"][row]["output"]))
             if not worker.busy:
                 self.reserve(worker, now)
+        elif action == "cancel":
+            self.active[one["refused_by"]].pop(row)
         elif action == "transfer":
             tokens = one.pop("sent") * self.size if self.case.get("missing_only") else self.lives[row].prompt
             delay_ms = tokens * self.case.get("bytes_per_token", 0) / (self.case.get("bandwidth") or 1) * 1000
@@ -284,7 +323,7 @@ class Replay:
                     self.requests[live.row]["reused"] = before
         for row in preempted:
             self.requests[row][again] += 1
-        if not parts and not preempted:  # a step that does nothing ends, too
+        if not parts and not preempted and not getattr(worker.scheduler, "refused", ()):  # it does nothing, and ends
             return worker.kind == DECODE and self.reserve(worker, now)
         worker.busy, worker.parts = True, parts
         took_ms = worker.milliseconds(parts)
@@ -298,6 +337,11 @@ class Replay:
         """A step has ended."""
         worker.busy = False
         self.actions += self.deferred.pop(worker, [])
+        if worker.kind == PREFILL:
+            for live in worker.scheduler.refused:
+                self.uncomputed[worker].pop(live.row)
+                self.requests[live.row]["prefill_worker"] = None
+            worker.scheduler.refused = []
         told = worker.scheduler.learn(worker.parts)
         for live, last in told:
             one = self.requests[live.row]

@@ -74,10 +74,10 @@ class Worker:
         return waiting + self.new_tokens(row, at) + size * len(blocks)
 
 
-def serve(case, seed=0):
-    """Each request's worker, cached tokens, begin, first token, end and preemptions."""
+def serve(case, seed=0, winner=None, workers=None):
+    """Each request's worker, cached tokens, begin, first token, end and preemptions; `winner` wins each tie."""
     rows, size, count = case["requests"], case["block_size"], case["workers"]
-    workers = [Worker(case) for _ in range(count)]
+    workers = workers or [Worker(case) for _ in range(count)]
     requests = [[-1, -1, None, None, None, 0] for _ in rows]
     for number, row in enumerate(rows):
         at = row["arrival"]
@@ -87,7 +87,8 @@ def serve(case, seed=0):
         if case["router"] == "dynamo":
             costs = [worker.cost(row, at, requests) for worker in workers]
             draws = [mix((seed + mix(number * count + i + 1)) & MASK) for i in range(count)]
-            chosen = min(range(count), key=lambda i: (costs[i], draws[i]))
+            wins = [winner is None or i != winner[number] for i in range(count)]
+            chosen = min(range(count), key=lambda i: (costs[i], wins[i], draws[i]))
         worker = workers[chosen]
         full, blocks = row["tokens"] // size, (row["tokens"] + row["output"]) // size
         hashes = [*row["ids"][:full], *((number, block) for block in range(full, blocks))]

@@ -49,19 +49,34 @@ def served(case):
     )  # fmt: skip
     built.serving.advance(len(trace))
     built.serving.close()
+    run = built.run(trace, schedulers[0], case["router"], apart)
     first, second, moved = built.prefilled.outcomes, built.decoded.outcomes, built.serving.outcomes
+    prefilled, ended = np.isfinite(run.prefilled_s), np.isfinite(run.ended_s)
     columns = [
-        first["instance"], second["instance"], first["cached"], first["started"], first["ended"], moved["reserved"],
-        moved["activated"], second["started"], moved["released"], second["first"], second["ended"],
-        first["preempted"], second["preempted"],
+        run.instance, run.decode_instance, first["cached"], first["started"],
+        np.where(prefilled, first["ended"], np.nan), moved["reserved"], moved["activated"], second["started"],
+        moved["released"], second["first"], np.where(ended, second["ended"], np.nan), first["preempted"],
+        second["preempted"],
     ]  # fmt: skip
     return np.array(columns, dtype=float).T
 
 
 def require_equal(case, expected, name, within_ms):
-    ours, expected = served(case), np.array(expected, dtype=float)
-    assert ours[:, COUNTS].tolist() == expected[:, COUNTS].tolist(), name
-    assert np.abs(ours[:, TIMES] - expected[:, TIMES]).max() <= within_ms, name
+    counts, late_ms = compared(served(case), expected)
+    assert not counts.any() and late_ms.max() <= within_ms, name
+
+
+def compared(ours, expected):
+    """Of each request, whether its counts differ, and the largest difference of its times in ms. None is no value.
+
+    When the blocks of a prompt that is then rejected are released, the replay does not say.
+    """
+    ours, expected = ours.copy(), np.array(expected, dtype=float)[:, : len(COLUMNS)]
+    first, released = COLUMNS.index("first"), COLUMNS.index("released")
+    ours[np.isnan(expected[:, first]), released] = expected[np.isnan(expected[:, first]), released] = np.nan
+    values = [np.where(np.isnan(rows[:, COUNTS]), [-1, -1, 0, 0, 0], rows[:, COUNTS]) for rows in (ours, expected)]
+    times = [np.nan_to_num(rows[:, TIMES], nan=-1e9) for rows in (ours, expected)]
+    return (values[0] != values[1]).any(axis=1), np.abs(times[0] - times[1]).max(axis=1)
 
 
 @pytest.mark.parametrize("number", range(len(VECTORS["vectors"])))
@@ -78,12 +93,19 @@ def test_the_vectors_preempt_on_decode_workers_and_transfer_and_use_both_routers
     assert sum(request[12] for vector in VECTORS["vectors"] for request in vector["requests"]) > 5
 
 
+def unfinished(requests):
+    """The requests of the twin that have a worker and no end."""
+    end, released = COLUMNS.index("end"), COLUMNS.index("released")
+    rejected = [request[0] is None or (request[1] is None and request[released] is not None) for request in requests]
+    return sum(request[end] is None and not out for request, out in zip(requests, rejected, strict=True))
+
+
 def test_requests_take_the_workers_and_the_times_of_the_twin():
     stuck = preempted = 0
     for seed in range(CASES):
         case = apart_case(random.Random(seed))
         expected = serve(case)
-        if left := sum(request[COLUMNS.index("end")] is None for request in expected):
+        if left := unfinished(expected):
             stuck += 1
             with pytest.raises(UsageError, match=f"stuck with {left} requests"):
                 served(case)
@@ -96,9 +118,8 @@ def test_requests_take_the_workers_and_the_times_of_the_twin():
 
 def test_the_twin_takes_the_times_of_the_replay():
     for number, vector in enumerate(VECTORS["vectors"]):
-        twin, expected = (np.array(rows, dtype=float) for rows in (serve(vector["case"]), vector["requests"]))
-        assert twin[:, COUNTS].tolist() == expected[:, COUNTS].tolist(), number
-        assert np.abs(twin[:, TIMES] - expected[:, TIMES]).max() < 1e-5, number
+        counts, late_ms = compared(np.array(serve(vector["case"]), dtype=float), vector["requests"])
+        assert not counts.any() and late_ms.max() < 1e-5, number
 
 
 @pytest.mark.parametrize("workers", [1, 3])

@@ -244,8 +244,11 @@ def with_caches(run: Run, trace: Any, units: dict[str, Any], *, capacity: str, t
     roofline, engines = run.time.roofline, list(run.cache.engines)
     lower: Sequence[Any] = ()
     parse = partial(parse_capacity, **units)
-    if roofline and tiers:
-        first, lower = parse_timed_tiers(tiers, parse, trace.block_size * roofline.model.kv_bytes_per_token)
+    if run.time.cost and tiers:
+        kv_bytes = roofline.model.kv_bytes_per_token if roofline else units["kv_bytes_per_token"]
+        if kv_bytes is None:
+            raise UsageError("With --engine dynamo, --tiers needs --kv-bytes-per-token or --model.")
+        first, lower = parse_timed_tiers(tiers, parse, trace.block_size * kv_bytes)
         tiers, capacity = None, str(first)
     sizes = {engine: engine_units((run.cache.layouts or {}).get(engine), trace.block_size, units, run.time.deployment.gpus_per_instance) for engine in engines}
     capacities: dict[str, Any] | None = None

@@ -127,22 +127,25 @@ class BuiltWorkers:
         first, second, moved, unit = self.prefilled.outcomes, self.decoded.outcomes, self.serving.outcomes, self.unit_s
         hit_blocks = sum(engine.hits.astype(np.int64) for engine in engines[: len(self.prefills)])
         needed = -(-self.tokens // trace.block_size)
+        rejected, sent = moved["rejected"].astype(bool), np.isfinite(moved["transferring"])
+        instance = np.where(np.isnan(first["started"]), -1, first["instance"])  # of those that never began
         lines = [
             Timeline.of([(at * unit, *counts) for at, *counts in instance.timeline]) for instance in instances
             if instance.timeline
         ]  # fmt: skip
         return DisaggregatedRun(
             setting=self.setting, trace=trace, hit_blocks=hit_blocks, early_frees=0,
-            evictions=sum(engine.evictions for engine in engines), router=router, instance=first["instance"],
+            evictions=sum(engine.evictions for engine in engines), router=router, instance=instance,
             instances=len(self.prefills), started_s=first["started"] * unit, first_s=second["first"] * unit,
-            ended_s=second["ended"] * unit, cached_tokens=first["cached"],
+            ended_s=np.where(rejected, np.nan, second["ended"]) * unit, cached_tokens=first["cached"],
             busy_s=tuple(instance.busy * unit for instance in instances), scheduler=scheduler,
             steps=tuple(instance.steps for instance in instances),
             preemptions=first["preempted"] + second["preempted"],
             recomputed_tokens=first["recomputed"] + second["recomputed"], timelines=tuple(lines),
-            disaggregation=disaggregation, decode_instance=second["instance"], prefilled_s=first["ended"] * unit,
+            disaggregation=disaggregation, decode_instance=np.where(sent, second["instance"], -1),
+            prefilled_s=np.where(instance < 0, np.nan, first["ended"]) * unit,
             transfer_begin_s=moved["transferring"] * unit, transfer_end_s=moved["transferred"] * unit,
             ready_s=moved["activated"] * unit, released_s=moved["released"] * unit,
             decode_started_s=second["started"] * unit,
-            decode_hit_blocks=np.where(second["instance"] >= 0, needed - moved["sent"], 0),
+            decode_hit_blocks=np.where(sent, needed - moved["sent"], 0),
         )  # fmt: skip

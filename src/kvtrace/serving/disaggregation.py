@@ -62,7 +62,7 @@ class Disaggregation:
         metavar="RATE", parse=bytes_per_second, group=TIME,
     )  # fmt: skip
     kv_transfer_latency_s: float = option(
-        0.0, "Time that each KV transfer takes beside its bytes.", name="kv-transfer-latency", metavar="TIME",
+        0.0, "Time that each KV transfer takes beside its bytes.  [default: 0]", name="kv-transfer-latency", metavar="TIME",
         parse=lambda ms: ms / 1000, group=TIME,
     )  # fmt: skip
     kv_transfer_bytes_per_token: int | None = option(
@@ -88,6 +88,8 @@ class Disaggregation:
     decode: Workers | None = None
 
     def __post_init__(self) -> None:
+        if self.decode_router is not None:
+            check_router(self.decode_router)
         if (self.prefill_workers is None) != (self.decode_workers is None):
             raise UsageError("--prefill-workers and --decode-workers need each other.")
         if self.prefill_workers is None and any(value != default for value, default in self._others()):
@@ -97,8 +99,6 @@ class Disaggregation:
                 raise UsageError(f"--{name} must be at least 1.")
         if self.kv_transfer_timing_mode not in TIMINGS:
             raise wrong_word(self.kv_transfer_timing_mode, "a value of --kv-transfer-timing-mode", TIMINGS)
-        if self.decode_router is not None:
-            check_router(self.decode_router)
 
     def _others(self) -> list[tuple[object, object]]:
         """The values of the fields that need workers, and their defaults."""

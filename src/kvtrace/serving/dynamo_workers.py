@@ -62,9 +62,8 @@ def dynamo_workers(
     caches = (setting.capacity, disaggregation.decode_capacity or setting.capacity)
     demand = demand or block_demand(trace, *setting.demand_options)
     tokens, output = scheduler.lengths(demand.trace)
-    blocks = -(-tokens // trace.block_size)
-    fits = (blocks <= caches[0]) & (demand.max_blocks <= caches[1])
-    needs = np.where(fits, blocks, caches[0] + 1)
+    blocks, most = (-(-count // trace.block_size) for count in (tokens, tokens + output - 1))
+    needs = np.where((blocks <= caches[1]) & (most > caches[1]), caches[0] + 1, 0)  # an output that does not fit
     sides = []
     decoding = decode_scheduler or scheduler
     for role, count, capacity, kind, outputs, name, steps in (

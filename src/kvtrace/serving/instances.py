@@ -19,7 +19,7 @@ from .._base.errors import UsageError
 from .._base.results import Rows, column
 from ..cache.demand import BlockDemand, block_demand, parse_schedule
 from ..cache.simulation import Setting, Simulation, advance_all, build
-from ..cache.tiered import HitSources, SharedTierDict, SharedTiers, hits_by_tier
+from ..cache.tiered import HitSources, SharedTierDict, hits_by_tier, lower_tiers
 from ..cache.tiers import Tier, require_fields
 from ..trace.domains import in_domains
 from ..trace.hits import count_hits
@@ -228,7 +228,7 @@ def simulate_instances(
         setting = replace(setting, capacity=tiers[0].capacity)
         demand = demand or block_demand(trace, *setting.demand_options)
         per_host = instances_per_host or instances
-        shared = SharedTiers(setting, demand, tiers, instances, per_host, inclusive=inclusive)
+        shared = lower_tiers(setting, demand, tiers, instances, per_host, inclusive=inclusive)
         engines, places = shared.engines, shared.places
     else:
         demand = demand or block_demand(trace, *setting.demand_options)
@@ -244,6 +244,28 @@ def simulate_instances(
     if shared is None:
         return done
     return replace(done, evictions=shared.dropped, sources=shared.sources())
+
+
+def anywhere_hits(done: FleetSimulation) -> np.ndarray:
+    """Request -> leading blocks that a tier of any instance had at its look-up; runs the simulation of tiers again.
+
+    >>> from kvtrace.trace.building import toy
+    >>> tiers = [Tier("hbm", 2), Tier("dram", 9)]
+    >>> done = simulate_instances(toy("0 1", "0 1", "0 1"), 2, setting=Setting(2), tiers=tiers)
+    >>> done.hit_blocks.tolist(), anywhere_hits(done).tolist()
+    ([0, 0, 2], [0, 2, 2])
+    """
+    from .core.serving import Fleet
+
+    assert done.sources is not None
+    demand = block_demand(done.trace, *done.setting.demand_options)
+    shared = SharedTiers(done.setting, demand, done.sources.tiers, done.instances, done.sources.per_host)
+    shared.places.watch(shared.engines)
+    router = make_router(done.trace, done.router, shared.engines)
+    run = Fleet(shared.engines, router, done.trace.input_length, shared.places)
+    advance_all(run, len(demand), None)
+    run.close()
+    return shared.places.elsewhere.astype(np.int64)
 
 
 def make_router(trace: Trace, name: str, engines: list[Any]):
@@ -330,11 +352,16 @@ class InstanceGroup:
         if self.lockstep and self.instances > 1:
             built = self.scheduler.ranks(engines, requests, terms)
         else:
-            built = [self.scheduler.instance(engine, requests, terms, prefetch=self.prefetch) for engine in engines]
+            built = self.scheduler.workers(engines, requests, terms, prefetch=self.prefetch)
         if self.timelines:
             for instance in built:
                 instance.watch()
         return Deployed(self, requests, engines, built, self._chooser(trace, requests, demand, built))
+
+    @property
+    def shares_tiers(self) -> bool:
+        """Whether instances affect each other through a tier."""
+        return self.instances > 1 and any(tier.scope != "rank" for tier in self.tiers)
 
     def front(self, trace: Trace) -> tuple[np.ndarray, float]:
         """Seconds that the API servers, as many as instances, take for each request, and those to the engine."""
@@ -378,6 +405,14 @@ class Deployed:
     engines: list[Any]
     instances: list[Any]
     router: Any
+
+    def serving(self) -> Any:
+        """The compiled run in an open loop: instances that share a tier take turns in one loop in time."""
+        from .core.dynamo_offloading import SharedTierServing
+        from .core.serving import Serving
+
+        kind = SharedTierServing if self.fleet.shares_tiers else Serving
+        return kind(self.instances, self.router, self.requests, self.fleet.setting.capacity)
 
     def results(self, rows: np.ndarray | slice = slice(None)) -> dict[str, Any]:
         """The fields of a ServingRun, except its trace, for some rows in their order."""

@@ -345,6 +345,8 @@ def _run(fleet: InstanceGroup, played: PlayedTrace, loop: ClosedLoop, demand, on
     """One run; None if a lane found no tree before the end of the duration."""
     from .core.serving import ClosedServing
 
+    if fleet.shares_tiers:
+        raise UsageError("A closed loop does not support a tier that instances share. Use a tier of each rank.")
     deployed = fleet.deploy(played.trace, demand)
     compiled = lanes_of(played, loop, deployed.requests, fleet.front(played.trace), several=fleet.instances > 1)
     run = ClosedServing(deployed.instances, deployed.router, deployed.requests, fleet.setting.capacity, compiled)

@@ -118,7 +118,7 @@ class ServingOptions(TypedDict, total=False):
             spread over the GPUs of all, and compute the tokens of all.
         limits: Tokens per step and requests at once; the default is that of the scheduler.
         scheduler: A scheduler with other options, such as `VllmScheduler(watermark=0.01)`, in place of limits.
-        tiers: Tiers below the first one of each instance, the fastest first; vllm has one.
+        tiers: Tiers below the first one of each instance, the fastest first; vllm and dynamo have one.
         instances_per_host: The instances that share a tier of scope "host"; the default is all.
         prefetch: With the engine reference: fetch blocks from lower tiers while their request waits (the default).
         timelines: Keep the time line of each instance: requests that run and wait, and blocks in use.
@@ -161,7 +161,8 @@ def open_loop(
     With `tiers`, vllm copies each block of a prompt to the tier below when it is computed, and loads what it finds
     there while other requests run, as its offloading connector does. The engine reference moves blocks that the first
     tier evicts to the tiers below it, and fetches a hit there if that is faster than computing the block again; with
-    `prefetch` its transfer starts while the request waits. Other engines have no lower tiers.
+    `prefetch` its transfer starts while the request waits. dynamo does as vLLM's connector does, with a tier of each
+    worker or one that all share. Other engines have no lower tiers.
 
     Args:
         trace: The trace; requests arrive at its times.
@@ -183,14 +184,12 @@ def open_loop(
     >>> run.ttft_s.tolist(), run.cached_tokens.tolist()
     ([2.0, 1.0], [0, 1])
     """
-    from .core.serving import Serving
-
     trace = _servable(trace)
     fleet = _instances(trace, cost, setting, options)
     if (apart := options.get("disaggregation")) is not None:
         return _serve_apart(fleet, apart, trace, demand, on_progress)
     deployed = fleet.deploy(trace, demand)
-    run = Serving(deployed.instances, deployed.router, deployed.requests, deployed.fleet.setting.capacity)
+    run = deployed.serving()
     advance_all(run, len(trace), on_progress, CHUNK)
     run.close()
     return ServingRun(**deployed.results(), trace=trace)

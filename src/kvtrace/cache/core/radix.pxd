@@ -71,10 +71,11 @@ cdef class Radix(LockedTree):
     cdef int _use_path(self, int node, long long nodes) except -1 nogil
     cdef int _walk(self, long long start, long long blocks, long long counted, long long priority) except -1 nogil
     cdef int _common(self, int node, long long start, long long blocks) noexcept nogil
-    cdef int _split(self, int node, int blocks) noexcept nogil
-    cdef int _add(self, int parent, long long run, long long blocks, long long priority) noexcept nogil
+    cdef int _pass(self, int node, bint counts, long long priority) except -1 nogil
+    cdef int _split(self, int node, int blocks) except -1 nogil
+    cdef int _add(self, int parent, long long run, long long blocks, long long priority) except -1 nogil
     cdef int _number(self) noexcept nogil
-    cdef bint _take(self, long long blocks) noexcept nogil
+    cdef bint _take(self, long long blocks) except -1 nogil
     cdef int _evict(self, int node) except -1 nogil
 
 

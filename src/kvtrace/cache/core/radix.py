@@ -167,12 +167,12 @@ class Radix(LockedTree):
     that name, and can be None for the others. Raises UsageError for a policy that SGLang does not have.
     """
 
-    def __init__(self, context: Context, demand, policy="lru", priority=None, unified=True, added=4):
+    def __init__(self, context: Context, demand, policy="lru", priority=None, unified=True, added=4, below=0):
         if policy not in ORDERS:
             raise UsageError(f"SGLang has no eviction policy {policy!r}. Try {', '.join(ORDERS)}.")
         rows, capacity = len(demand.full), context.capacity
         # a request adds at most `added` nodes; here four: two splits, the rest of its prompt, and its output
-        nodes = 1 + min(capacity, context.blocks, added * rows)
+        nodes = 1 + min(capacity + below, context.blocks, added * rows)
         LockedTree.__init__(self, context, demand, nodes, capacity)
         self.run, self.created, self.rank = np.zeros((3, nodes), dtype=np.int64)
         self.requests = np.zeros(nodes, dtype=np.int32)
@@ -183,10 +183,14 @@ class Radix(LockedTree):
 
     def residents(self):
         """The resident blocks, in ascending order."""
+        return self._blocks_of(True)
+
+    def _blocks_of(self, which):
+        """The blocks of some nodes (a mask, or True), in ascending order."""
         ids, run, length = np.asarray(self.ids), np.asarray(self.run), np.asarray(self.length)
         runs = [
             ids[run[node] : run[node] + length[node]] if run[node] >= 0 else np.arange(length[node]) - 1 - run[node]
-            for node in np.flatnonzero(length)
+            for node in np.flatnonzero((length > 0) & which)
         ]
         return np.sort(np.concatenate([np.zeros(0, dtype=np.int64), *runs]))
 
@@ -299,13 +303,18 @@ class Radix(LockedTree):
             if same < self.length[child]:
                 node = self._split(child, same)
                 self._settle(child)  # the part that did not match is refreshed too
-            self.rank[node] = max(self.rank[node], priority)
-            self.requests[node] += depth > counted
+            self._pass(node, depth > counted, priority)
             self._settle(node)
             if node != child:
                 break
         self.matched = depth
         return node
+
+    def _pass(self, node, counts, priority):
+        """A request passes through a node, and is counted or not."""
+        self.rank[node] = max(self.rank[node], priority)
+        self.requests[node] += counts
+        return 0
 
     def _common(self, node, start, blocks):
         """Number of leading blocks that a node's run shares with ids[start : start + blocks]; at least 1."""

@@ -11,7 +11,8 @@ cdef enum:
     RESERVE = 0  # actions: a request is routed to a decode worker,
     TRANSFER = 1  # its transfer begins,
     ACTIVATE = 2  # its blocks can be found there,
-    RELEASE = 3  # or the prefill worker gives up its blocks
+    RELEASE = 3  # the prefill worker gives up its blocks,
+    CANCEL = 4  # or the decode worker will not get it
 
 cdef double polynomial(double square, double linear, double constant, double value) noexcept nogil
 cdef double rounded(double milliseconds) noexcept nogil
@@ -22,7 +23,10 @@ cdef class DynamoPrefill(VllmEngineCore):
     cdef public int place  # among the instances
     cdef bint stalled
     cdef list held  # rows whose prefill ended with the last step
+    cdef list refused  # rows that left the queue with it, as they are too large
 
+    cdef bint _too_large(self, Py_ssize_t row) noexcept
+    cdef int _refuse(self, double at) except -1
     cdef int give_up(self, Py_ssize_t row, double at) except -1
 
 
@@ -57,6 +61,7 @@ cdef class DynamoServing(InterleavedServing):
     cdef list actions, deferred  # (action, row); of each instance
     cdef double[::1] expected  # instance -> the end of a step that is an event
     cdef double[::1] reserved, transferring, transferred, activated, released  # row -> ms
+    cdef unsigned char[::1] rejected  # row -> whether a worker cannot hold its prompt
     cdef int[::1] sent  # row -> blocks that the decode worker did not hold
 
     cdef int expect_end(self, int place) except -1

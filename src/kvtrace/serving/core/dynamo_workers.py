@@ -1,5 +1,7 @@
 """Prefill and decode workers of Dynamo's offline replay, and the transfers between them, in milliseconds."""
 
+from heapq import heappop
+
 import cython
 import numpy as np
 from cython.cimports.kvtrace.cache.core.engine import FITS
@@ -49,7 +51,7 @@ class DynamoPrefill(VllmEngineCore):
 
     def __init__(self, engine, requests: Requests, cost, limits):
         VllmEngineCore.__init__(self, engine, requests, cost, limits)
-        self.stalled, self.held = False, []
+        self.stalled, self.held, self.refused = False, [], []
 
     def give_up(self, row, at):
         """The blocks of a request are on its decode worker."""
@@ -64,7 +66,32 @@ class DynamoPrefill(VllmEngineCore):
 
     def _stall(self):
         """The head of the queue does not fit beside held blocks; a preempted request is tried again at once."""
-        self.stalled = not self.preempted
+        self.stalled = not self.preempted and not self.refused
+        return self._refuse(self.now)
+
+    def _schedule_waiting(self, budget):
+        """Admit requests in order; a prompt that does not fit into an empty cache leaves when it is the first."""
+        VllmEngineCore._schedule_waiting(self, budget)
+        while self.waiting and self.count < self.limits.requests and self._too_large(self.waiting[0][2]):
+            _, _, row = heappop(self.waiting)
+            self.refused.append(row)
+            VllmEngineCore._schedule_waiting(self, budget)
+        return 0
+
+    def _too_large(self, row):
+        return (self.requests.tokens[row] + self.block_size - 1) // self.block_size > self.cache.context.capacity
+
+    def _refuse(self, at):
+        """Prompts that are too large are rejected when the step ends."""
+        requests: Requests = self.requests
+        row: cython.Py_ssize_t
+        for item in self.refused:
+            row = item
+            requests.first[row] = requests.ended[row] = at
+            self.load -= requests.tokens[row]
+            self.prefill -= requests.tokens[row]
+            self.serving.rejected[row] = True
+        self.refused = []
         return 0
 
     def _seconds_of_parts(self):
@@ -87,6 +114,7 @@ class DynamoPrefill(VllmEngineCore):
 
     def _learn(self, at, first, last):
         VllmEngineCore._learn(self, at, first, last)
+        self._refuse(at)
         if self.held:
             self.serving.expect_end(self.place)
         return 0
@@ -337,7 +365,7 @@ class DynamoServing(InterleavedServing):
         self.actions, self.deferred = [], [[] for _ in self.instances]
         self.expected = np.full(len(self.instances), -1.0)
         self.reserved, self.transferring, self.transferred, self.activated, self.released = np.full((5, rows), np.nan)
-        self.sent = np.zeros(rows, dtype=np.int32)
+        self.sent, self.rejected = np.zeros(rows, dtype=np.int32), np.zeros(rows, dtype=np.uint8)
         for place, instance in enumerate(self.instances):
             instance.serving, instance.place = self, place
 
@@ -346,7 +374,8 @@ class DynamoServing(InterleavedServing):
         """Results of the decode side and of the transfers by name: arrays with one value per request."""
         times = {"reserved": self.reserved, "transferring": self.transferring, "transferred": self.transferred,
                  "activated": self.activated, "released": self.released}  # fmt: skip
-        return {name: np.asarray(column) for name, column in times.items()} | {"sent": np.asarray(self.sent)}
+        counts = {"sent": self.sent, "rejected": self.rejected}
+        return {name: np.asarray(column) for name, column in (times | counts).items()}
 
     def expect_end(self, place):
         """The end of an instance's present step is an event."""
@@ -412,6 +441,9 @@ class DynamoServing(InterleavedServing):
             return self._route(row, at)
         if action == TRANSFER:
             return self._transfer(row, at)
+        if action == CANCEL:
+            self.decoded.ended[row] = at
+            return 0
         if action == ACTIVATE:
             place = self.prefills + self.decoded.instance[row]
             if self._defer(place, ACTIVATE, row, at):
@@ -440,6 +472,10 @@ class DynamoServing(InterleavedServing):
         self.routed += 1
         self.decoded.instance[row] = router.send(row)
         decode = self.instances[self.prefills + self.decoded.instance[row]]
+        if (self.decoded.tokens[row] + decode.block_size - 1) // decode.block_size > decode.cache.context.capacity:
+            self.rejected[row] = True
+            self.actions += [(RELEASE, row), (CANCEL, row)]
+            return 0
         return decode.accept(row, at)
 
     def _transfer(self, row, at):
@@ -472,7 +508,8 @@ class DynamoServing(InterleavedServing):
         left: cython.Py_ssize_t = 0
         self.run_until(NEVER)
         for row in range(self.row):
-            left += self.requests.instance[row] != NOBODY and self.decoded.ended[row] != self.decoded.ended[row]
+            if self.requests.instance[row] != NOBODY and not self.rejected[row]:
+                left += self.decoded.ended[row] != self.decoded.ended[row]
         if left:
             raise UsageError(
                 f"The decode workers are stuck with {left:,} requests: preempted ones wait for blocks that later "

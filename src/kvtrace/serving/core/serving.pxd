@@ -46,12 +46,13 @@ cdef class DynamoRouter(Router):
     cdef int[::1] newest  # engine -> its newest active request, linked by `older`
     cdef int[::1] older
     cdef readonly long long ties  # requests for which engines had the least cost together
+    cdef list tiers  # engine -> the DynamoClient of its tier, or None
 
     cdef int _settle(self, int i, double now) except -1
     cdef int _enter(self, Py_ssize_t row, int i) except -1
     cdef int _leave(self, Py_ssize_t row, int i) except -1
     cdef Py_ssize_t _tokens(self, Py_ssize_t row, int i) except -1
-    cdef Py_ssize_t _new_tokens(self, Py_ssize_t row, Engine engine) except -1
+    cdef Py_ssize_t _new_tokens(self, Py_ssize_t row, int i) except -1
     cdef unsigned long long _draw(self, int i) noexcept
 
 

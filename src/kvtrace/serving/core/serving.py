@@ -5,6 +5,7 @@ import numpy as np
 from cython.cimports.kvtrace._native.mixing import mix
 from cython.cimports.kvtrace.cache.core.engine import SERIAL, Engine
 from cython.cimports.kvtrace.cache.core.places import Places
+from cython.cimports.kvtrace.serving.core.dynamo_tier import DynamoClient
 from cython.cimports.kvtrace.serving.core.instance import Instance, Requests, SessionLanes
 from cython.cimports.libc.math import nextafter
 
@@ -84,10 +85,12 @@ class DynamoRouter(Router):
     The cost of a worker, in blocks: (prompt tokens there that wait for their prefill + prompt tokens of the request
     that do not hit) / block size + distinct full blocks of active prompts, with those of the request. Ties are drawn at
     random. The router learns of a step's blocks, first tokens and ends when the step ends; requests of one instant are
-    routed before any of them is cached. Twin: tests/reference/dynamo_times.py.
+    routed before any of them is cached. After the blocks of the worker, each block that its tier has counts as three
+    quarters of one.
 
     Of workers that only prefill, it counts no active blocks; of those that only decode, it counts all full blocks of
-    active prompts, shared ones too, and nothing else. Twin: tests/reference/dynamo_disaggregated.py.
+    active prompts, shared ones too, and nothing else. Twins: tests/reference/dynamo_times.py, dynamo_tiers.py,
+    dynamo_disaggregated.py.
     """
 
     def __init__(self, engines, requests: Requests, blocks, size, seed=0, winner=None, role="both"):
@@ -100,10 +103,14 @@ class DynamoRouter(Router):
         self.distinct, self.uncomputed = np.zeros((2, self.count), np.int64)
         self.brought, self.least = np.zeros((2, rows), np.int64)
         self.newest, self.older = np.full(self.count, -1, np.int32), np.full(rows, -1, np.int32)
-        self.ties = 0
+        self.ties, self.tiers = 0, []
         for engine in engines:
             if hasattr(engine, "watch"):
                 engine.watch()
+            tier = getattr(engine, "lower", None)
+            self.tiers.append(tier if isinstance(tier, DynamoClient) else None)
+            if self.tiers[len(self.tiers) - 1] is not None:
+                tier.watch()
 
     def send(self, row):
         """Route a request to the engine with the least cost."""
@@ -136,14 +143,21 @@ class DynamoRouter(Router):
         if self.role == DECODES:
             return blocks * self.size
         if self.role == PREFILLS:
-            return self.uncomputed[i] + self._new_tokens(row, engine)
+            return self.uncomputed[i] + self._new_tokens(row, i)
         for k in range(start, start + engine.full[row]):
             blocks += self.uses[i, engine.ids[k]] == 0
-        return self.uncomputed[i] + self._new_tokens(row, engine) + blocks * self.size
+        return self.uncomputed[i] + self._new_tokens(row, i) + blocks * self.size
 
-    def _new_tokens(self, row, engine):
+    def _new_tokens(self, row, i):
         """The prompt tokens of a request that would not hit. All blocks of a prompt may hit, the last one too."""
-        return max(0, self.tokens[row] - engine.peek_ended(row, self.requests.arrival[row]) * self.size)
+        engine: Engine = self.engines[i]
+        tier: DynamoClient = self.tiers[i]
+        hits: cython.longlong = engine.peek_ended(row, self.requests.arrival[row])
+        end: cython.longlong = hits
+        if tier is not None:
+            while end < engine.full[row] and tier.knows(engine.ids[engine.start[row] + end]):
+                end += 1
+        return max(0, self.tokens[row] - hits * self.size - (6 * (end - hits) * self.size + 4) // 8)
 
     def _draw(self, i):
         """The number that the request of this turn draws for an engine; the lowest wins a tie."""
@@ -177,7 +191,7 @@ class DynamoRouter(Router):
         if self.role == DECODES:
             self.distinct[i] += engine.full[row]
         else:
-            self.brought[row] = self._new_tokens(row, engine)
+            self.brought[row] = self._new_tokens(row, i)
             self.uncomputed[i] += self.brought[row]
         if self.role == BOTH:
             for k in range(start, start + engine.full[row]):

@@ -10,6 +10,7 @@ from ..expectations import ExpectedError
 from ..overload import Overload
 from ..routers import RouterName
 from ..serving_run import TPOT, TTFT, Quantiles
+from .pools import PoolCurve
 
 SCHEMA = 5  # version of the keys
 BEYOND = "beyond what the costs were measured for"  # of an assumption, with --extrapolate
@@ -414,6 +415,7 @@ class Plan(DescribedResult, PlottedResult):
     loop: LoopPlan | None = field(default=None, metadata=column(optional=True))  # None where no router meets the target
     sensitivity: list[Sensitivity] | None = field(default=None, metadata=column(optional=True))
     lanes: LanesPlan | None = field(default=None, metadata=column(optional=True))  # in a closed loop
+    pool: PoolCurve | None = field(default=None, metadata=column(optional=True))  # that all instances share
     disaggregate: DisaggregatePlan | None = field(default=None, metadata=column(optional=True))
 
     def _headline(self) -> str:

@@ -1,0 +1,497 @@
+"""SGLang's HiCache: its radix tree with a host tier, and a storage pool that instances share."""
+
+from collections import namedtuple
+
+import cython
+import numpy as np
+from cython.cimports.kvtrace.cache.core.engine import NO_ROOM
+from cython.cimports.kvtrace.cache.core.radix import ROOT, Leaves, Radix
+from cython.cimports.kvtrace.cache.policies.base import Context
+from cython.cimports.kvtrace.cache.structures.queues import Queue, Slots
+
+# A node has its blocks on the device, on the host, or on both. Device nodes have device parents; a node on the host
+# alone stays in the tree and is matched. Eviction is in two heaps: device nodes without children there, and host nodes
+# without children. A transfer ends before the next request; until then it pins its node's copy on the host. Twin:
+# tests/reference/sglang_hicache.py.
+
+WRITE_POLICIES = {"write_through": 1, "write_through_selective": 2, "write_back": WRITE_BACK}
+LOAD_BACK_TOKENS = cython.declare(cython.longlong, 10)  # fewer tokens of the host are computed anew
+LOWEST = cython.declare(cython.longlong, -(1 << 63) + 1)  # the root's priority before the first request
+UNCOUNTED = cython.declare(cython.longlong, 1 << 62)
+
+
+HostTraffic = namedtuple("HostTraffic", "loaded stored evicted resident")
+
+
+class StoragePool:
+    """SGLang's storage backend: an LRU of `capacity` blocks, of those with numbers below `blocks`.
+
+    A block is used when it is written, also if it is there already, and when it is read.
+    """
+
+    def __init__(self, blocks, capacity):
+        self.order, self.capacity = Queue(Slots(blocks)), capacity
+        self.loaded = self.stored = self.evicted = 0
+
+    @property
+    def resident(self):
+        """The number of blocks."""
+        return self.order.size
+
+    def residents(self):
+        """The blocks, in ascending order."""
+        return np.flatnonzero(np.asarray(self.order.slots.slot_of_block) >= 0)
+
+    def leading(self, ids, start, blocks):
+        """Number of leading blocks of ids[start : start + blocks] that are here."""
+        here: cython.longlong = 0
+        while here < blocks and self.order.holds(ids[start + here]):
+            here += 1
+        return here
+
+    def read(self, ids, start, blocks):
+        """Use blocks that are here, in their order."""
+        i: cython.longlong
+        for i in range(start, start + blocks):
+            self.order.move(ids[i])
+        self.loaded += blocks
+        return 0
+
+    def write(self, block):
+        """Add a block, or use it; the least recently used one makes room."""
+        if self.order.holds(block):
+            return self.order.move(block)
+        if self.order.size == self.capacity:
+            self.order.drop(self.order.first())
+            self.evicted += 1
+        self.stored += 1
+        return self.order.push(block)
+
+
+class HiRadix(Radix):
+    """The tree of `context.capacity` device blocks with `host` host blocks below them, and a pool below these or None.
+
+    `write_policy` is SGLang's --hicache-write-policy. From the pool, `prefetch_tokens` tokens or more come to the host
+    before a request is matched. `policy` and `priority` are as in Radix.
+    """
+
+    def __init__(
+        self, context: Context, demand, host, policy="lru", priority=None, write_policy="write_through", pool=None,
+        prefetch_tokens=256,
+    ):  # fmt: skip
+        Radix.__init__(self, context, demand, policy, priority, True, 6, host)
+        nodes, rows, size = len(self.length), len(demand.full), demand.trace.block_size
+        self.device = np.ones(nodes, dtype=np.int8)
+        self.backed, self.declined = np.zeros((2, nodes), dtype=np.int8)
+        self.device_children, self.pins, self.after = np.zeros((3, nodes), dtype=np.int32)
+        self.pinned, self.pinned_nodes = np.zeros(2 * nodes, dtype=np.int32), 0
+        self.host_leaves, self.twice = Leaves(nodes), Queue(Slots(nodes))
+        self.host = self.host_free = host
+        self.threshold, self.pool = WRITE_POLICIES[write_policy], pool
+        self.load_blocks = -(-LOAD_BACK_TOKENS // size)
+        self.prefetch_blocks = max(-(-prefetch_tokens // size), 1)
+        self.loaded = self.stored = self.freed = 0
+        self.dropped = self.restored = self.fetched = self.fetched_from = 0
+        self.rank[ROOT] = LOWEST
+        self.below = np.zeros((1 if pool is None else 2, rows), dtype=np.int32)
+
+    @property
+    def host_traffic(self):
+        """What moved to and from the host, in blocks; `stored` = `evicted` + `resident`."""
+        return HostTraffic(self.loaded, self.stored, self.freed, self.host - self.host_free)
+
+    @property
+    def tier_hits(self):
+        """Hit blocks of each request in each tier below the device: an array of shape (tiers, requests)."""
+        return np.asarray(self.below)
+
+    def residents(self):
+        """The blocks on the device, in ascending order."""
+        return self._blocks_of(np.asarray(self.device) != 0)
+
+    def host_residents(self):
+        """The blocks on the host, in ascending order."""
+        return self._blocks_of(np.asarray(self.backed) != 0)
+
+    def self_check(self):
+        """A message about an inconsistency after all requests have ended, or None."""
+        length, device, backed = np.asarray(self.length), np.asarray(self.device) != 0, np.asarray(self.backed) != 0
+        exists, parent = length > 0, np.asarray(self.parent)
+        on_device, on_host, count = exists & device, exists & backed, len(length)
+        if np.asarray(self.locks)[exists].any() or np.asarray(self.pins)[exists].any():
+            return "nodes are still locked or pinned"
+        if length[on_device].sum() + self.free != self.capacity or length[on_device].sum() != self.evictable:
+            return f"{int(length[on_device].sum()):,} blocks are on the device, and {self.free:,} of it are free"
+        if length[on_host].sum() + self.host_free != self.host:
+            return f"{int(length[on_host].sum()):,} blocks are on the host, and {self.host_free:,} of it are free"
+        children = np.bincount(parent[exists], minlength=count)
+        device_children = np.bincount(parent[on_device], minlength=count)
+        if (children != np.asarray(self.children)).any() or (device_children != np.asarray(self.device_children)).any():
+            return "a node's count of children is wrong"
+        leaves, host_leaves = on_device & (device_children == 0), on_host & ~device & (children == 0)
+        if not np.array_equal(self.leaves.nodes(), np.flatnonzero(leaves)):
+            return "a leaf is missing in the eviction heap of the device"
+        if not np.array_equal(self.host_leaves.nodes(), np.flatnonzero(host_leaves)):
+            return "a leaf is missing in the eviction heap of the host"
+        return None
+
+    def lower_tier_hits(self, row):
+        hits: cython.int = self.below[0, row]
+        return hits + self.below[1, row] if self.below.shape[0] > 1 else hits
+
+    def admit(self, row):
+        """Fetch, match, lock, load back, make room, insert."""
+        self.fetched = self.fetched_from = 0
+        if self.pool is not None:
+            self._fetch(row)
+        start: cython.longlong = self.start[row]
+        node: cython.int = ROOT
+        self.matched = 0
+        if self.limit[row] > 0:
+            node = self._match(start, self.limit[row])
+        last: cython.int = self._last_on_device(node)
+        more: cython.longlong = self._blocks_between(node, last)
+        hit: cython.longlong = self.matched - more
+        need: cython.longlong = self.full[row] + self.tail[row] - hit
+        self.lock(last, ROOT)
+        if need > self.free + self.evictable:
+            self.unlock(last)
+            return NO_ROOM
+        loaded: cython.longlong = self._load_back(node, last, more)
+        if loaded == 0:
+            node = last
+        self._take(need - loaded)
+        self._end_transfers()
+        if loaded > 0:
+            self._list_path(node, last)
+        self.restored = 0
+        self.rank[ROOT] = max(self.rank[ROOT], self.priority[row])
+        end: cython.int = self._walk(start, self.full[row], 0, self.priority[row])
+        self.free += self.matched - self.restored - hit - loaded  # duplicates of device blocks, computed again
+        if self.matched < self.full[row]:
+            end = self._add(end, start + self.matched, self.full[row] - self.matched, self.priority[row])
+            self.head[self.ids[start + self.matched]] = end
+        self.lock(end, node)
+        self.held[row] = end
+        self._end_transfers()
+        self._count_sources(row, hit, loaded)
+        return cython.cast(cython.int, hit + loaded)
+
+    def grow(self, row):
+        done: cython.int = Radix.grow(self, row)
+        self._end_transfers()
+        return done
+
+    def finish(self, row):
+        Radix.finish(self, row)
+        if self.grows and self.grown[row] and self.full[row] > 0:  # SGLang inserts the prompt once more
+            self.rank[ROOT] = max(self.rank[ROOT], self.priority[row] + 1)
+        return self._end_transfers()
+
+    def _fetch(self, row):
+        """Bring the blocks after a request's match from the pool to the host, as a node there."""
+        start: cython.longlong = self.start[row]
+        node: cython.int = ROOT
+        self.matched = 0
+        if self.limit[row] > 0:
+            node = self._match(start, self.limit[row])
+        first: cython.longlong = self.matched
+        blocks: cython.longlong = self.limit[row] - first
+        if (node != ROOT and not self.backed[node]) or blocks < self.prefetch_blocks:
+            return 0
+        blocks = self.pool.leading(self.ids, start + first, blocks)
+        if blocks < self.prefetch_blocks:
+            return 0
+        if self.host_free < blocks:
+            self.pins[node] += 1
+            self._settle(node)
+            self._evict_host(blocks)
+            self.pins[node] -= 1
+            self._settle(node)
+            blocks = min(blocks, self.host_free)
+            if blocks < self.prefetch_blocks:
+                return 0
+        self.pool.read(self.ids, start + first, blocks)
+        self.host_free -= blocks
+        self.stored += blocks
+        self.used[node] = self._tick()
+        self._settle(node)
+        child: cython.int = self._number()
+        self.run[child], self.length[child] = start + first, cython.cast(cython.int, blocks)
+        self.parent[child], self.children[child], self.locks[child] = node, 0, 0
+        self.requests[child], self.rank[child] = 0, self.rank[node]
+        self.device[child], self.backed[child] = False, True
+        self.used[child] = self.created[child] = self._tick()
+        self.head[self.ids[start + first]] = child
+        self.children[node] += 1
+        self._settle(node)
+        self._settle(child)
+        self.fetched, self.fetched_from = blocks, first
+        return 0
+
+    def _last_on_device(self, node):
+        """The deepest node of a path that is on the device; ROOT if there is none."""
+        while node != ROOT and not self.device[node]:
+            node = self.parent[node]
+        return node
+
+    def _blocks_between(self, node, above):
+        blocks: cython.longlong = 0
+        while node != above:
+            blocks += self.length[node]
+            node = self.parent[node]
+        return blocks
+
+    def _load_back(self, node, above, blocks):
+        """Load a path's host nodes, of so many blocks, below `above`, and lock them; the blocks loaded, all or 0."""
+        if blocks < self.load_blocks:
+            return 0
+        self._shift_pins(node, above, 1)
+        self._free_up(blocks)
+        self._shift_pins(node, above, -1)
+        if self.free < blocks:
+            return 0
+        self.loaded += blocks
+        self.free -= blocks
+        self.evictable += blocks
+        each: cython.int = node
+        while each != above:
+            self._put_on_device(each)
+            self._pin(each)
+            each = self.parent[each]
+        self.lock(node, above)
+        return cython.cast(cython.int, blocks)
+
+    def _shift_pins(self, node, above, by):
+        while node != above:
+            self.pins[node] += by
+            self._settle(node)
+            node = self.parent[node]
+        return 0
+
+    def _put_on_device(self, node):
+        self.device[node] = True
+        self.device_children[self.parent[node]] += 1
+        self._settle(self.parent[node])
+        return self._settle(node)
+
+    def _count_sources(self, row, hit, loaded):
+        """Divide the blocks that were loaded into those that were on the host and those that came from the pool."""
+        if self.pool is None:
+            self.below[0, row] = cython.cast(cython.int, loaded)
+            return 0
+        fetched: cython.longlong = min(hit + loaded - self.fetched_from, self.fetched)
+        fetched = max(fetched, 0)
+        self.below[0, row] = cython.cast(cython.int, loaded - fetched)
+        self.below[1, row] = cython.cast(cython.int, fetched)
+        return 0
+
+    def _pass(self, node, counts, priority):
+        """Count a request that inserts its path, on a node that it has; what is only on the host is computed anew."""
+        self.rank[node] = max(self.rank[node], priority)
+        if not counts:
+            return 0
+        if not self.device[node]:
+            self.restored += self.length[node]
+            self.evictable += self.length[node]
+            self._put_on_device(node)
+            self._list_twice(node)
+        return self._count(node)
+
+    def _count(self, node):
+        """Count a request of a node; at the threshold it is copied to the host."""
+        if self.threshold == WRITE_BACK:
+            return 0
+        self.requests[node] += 1
+        if not self.backed[node] and self.requests[node] >= self.threshold:
+            self._copy_path(node)
+        return 0
+
+    def _copy_path(self, node):
+        """Copy a node to the host, after its ancestors; whether all found room."""
+        above: cython.int = self.parent[node]
+        if above != ROOT and not self.backed[above] and not self._copy_path(above):
+            return False
+        return self._copy(node)
+
+    def _copy(self, node):
+        """Copy a node to the host, and to the pool; False if the host has no room."""
+        need: cython.longlong = self.length[node] - self.host_free
+        i: cython.longlong
+        block: cython.longlong
+        if need > 0 and self._evict_host(need) < need:
+            return False
+        self.host_free -= self.length[node]
+        self.stored += self.length[node]
+        self.backed[node] = True
+        if self.pool is None:
+            return True
+        for i in range(self.length[node]):
+            block = self.run[node] + i
+            self.pool.write(self.ids[block] if self.run[node] >= 0 else cython.cast(cython.int, i - 1 - self.run[node]))
+        self._pin(node)
+        return True
+
+    def _pin(self, node):
+        """Keep a node's copy on the host until all transfers have ended."""
+        self.pins[node] += 1
+        self.pinned[self.pinned_nodes] = node
+        self.pinned_nodes += 1
+        return self._settle(node)
+
+    def _end_transfers(self):
+        while self.pinned_nodes > 0:
+            self.pinned_nodes -= 1
+            self.pins[self.pinned[self.pinned_nodes]] -= 1
+            self._settle(self.pinned[self.pinned_nodes])
+        return 0
+
+    def _list_twice(self, node):
+        """With write_back, list a node that is on both tiers: its copy is freed before the host evicts."""
+        if self.threshold == WRITE_BACK and self.device[node] and self.backed[node] and not self.twice.holds(node):
+            self.twice.push(node)
+        return 0
+
+    def _list_path(self, node, above):
+        while node != above:
+            self._list_twice(node)
+            node = self.parent[node]
+        return 0
+
+    def _split(self, node, blocks):
+        """As in Radix; both parts are where the node was."""
+        upper: cython.int = Radix._split(self, node, blocks)
+        pins: cython.int = self.pins[node]
+        self.device[upper], self.backed[upper] = self.device[node], self.backed[node]
+        self.device_children[upper] = self.device[node]
+        while self.pins[upper] < pins:
+            self._pin(upper)
+        self._list_twice(upper)
+        return upper
+
+    def _add(self, parent, run, blocks, priority):
+        """Add a leaf on the device that one request has inserted."""
+        self.device_children[parent] += 1
+        node: cython.int = Radix._add(self, parent, run, blocks, priority)
+        self.requests[node] = 0
+        self._count(node)
+        self._settle(node)
+        return node
+
+    def _settle(self, node):
+        """Update a node's positions in both heaps."""
+        if node == ROOT:
+            return 0
+        if self._is_device_leaf(node) and not self.declined[node]:
+            self.leaves.put(node, self._key(node), self.used[node])
+        else:
+            self.leaves.drop(node)
+        if self.backed[node] and not self.device[node] and self.pins[node] == 0 and self.children[node] == 0:
+            return self.host_leaves.put(node, self._key(node), self.used[node])
+        return self.host_leaves.drop(node)
+
+    def _is_device_leaf(self, node):
+        return self.device[node] and self.locks[node] == 0 and self.device_children[node] == 0
+
+    def _take(self, blocks):
+        """As in Radix. If copies that are being stored keep the host full, they end first."""
+        if blocks > self.free + self.evictable:
+            return False
+        self._free_up(blocks)
+        while self.free < blocks:
+            self._end_transfers()
+            self._free_up(blocks)
+        self.free -= blocks
+        return True
+
+    def _free_up(self, blocks):
+        """Evict device leaves until `blocks` are free, or no leaf can go."""
+        node: cython.int
+        declined: cython.int = ROOT  # the last of a chain of leaves that cannot go now
+        while self.free < blocks and self.leaves.count > 0:
+            node = self.leaves.heap[0]
+            if self.threshold == WRITE_BACK and not self.backed[node]:
+                if self._copy(node):
+                    self._list_twice(node)
+                elif self.children[node] > 0:  # what is left below is pinned: the host has evicted all else
+                    self.declined[node] = True
+                    self.leaves.drop(node)
+                    self.after[node], declined = declined, node
+                    continue
+            self._evict(node)
+        while declined != ROOT:
+            self.declined[declined] = False
+            self._settle(declined)
+            declined = self.after[declined]
+        return 0
+
+    def _evict(self, node):
+        """Evict a leaf from the device; without a copy on the host it leaves the tree."""
+        parent: cython.int = self.parent[node]
+        self.device_children[parent] -= 1
+        if not self.backed[node]:
+            self.dropped += self.length[node]
+            self._unlist(node)
+            return Radix._evict(self, node)
+        self.evictions += self.length[node]
+        self.free += self.length[node]
+        self.evictable -= self.length[node]
+        self.device[node] = False
+        self._settle(node)
+        return self._settle(parent)
+
+    def _unlist(self, node):
+        if self.twice.holds(node):
+            self.twice.drop(node)
+        return 0
+
+    def _evict_host(self, blocks):
+        """Free `blocks` blocks of the host or more, or all that can go; returns how many."""
+        freed: cython.int = 0
+        node: cython.int
+        if self.threshold == WRITE_BACK:
+            freed = self._free_copies(blocks)
+        while freed < blocks and self.host_leaves.count > 0:
+            node = self.host_leaves.heap[0]
+            freed += self.length[node]
+            self._forget(node)
+        return freed
+
+    def _forget(self, node):
+        """Evict a leaf that is on the host alone."""
+        parent: cython.int = self.parent[node]
+        self.host_leaves.drop(node)
+        self._unlist(node)
+        self.dropped += self.length[node]
+        self.host_free += self.length[node]
+        self.freed += self.length[node]
+        if self.run[node] >= 0:
+            self.head[self.ids[self.run[node]]] = -1
+        self.length[node] = 0
+        self.device[node], self.backed[node] = True, False  # as a new leaf has it
+        self.unused[self.unused_nodes] = node
+        self.unused_nodes += 1
+        self.children[parent] -= 1
+        return self._settle(parent)
+
+    def _free_copies(self, blocks):
+        """Free host copies of nodes that are on the device too; those of its leaves, which it evicts next, are last."""
+        freed: cython.int = 0
+        place: cython.Py_ssize_t
+        node: cython.int
+        spares: cython.int
+        for spares in range(1, -1, -1):
+            place = self.twice.head
+            while place < self.twice.tail and freed < blocks:
+                node = self.twice.order[place]
+                if self.twice.slots.slot_of_block[node] == place * 4:  # else it was removed
+                    if not (self.device[node] and self.backed[node]):
+                        self.twice.drop(node)
+                    elif self.pins[node] == 0 and not (spares and self._is_device_leaf(node)):
+                        self.twice.drop(node)
+                        self.backed[node] = False
+                        self.host_free += self.length[node]
+                        self.freed += self.length[node]
+                        freed += self.length[node]
+                place += 1
+        return freed
