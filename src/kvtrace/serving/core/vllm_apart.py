@@ -16,7 +16,7 @@ from cython.cimports.kvtrace.serving.core.vllm import VllmInstance
 # learns of it with that step's output. An engine with nothing to compute looks for it each millisecond. Not modelled:
 # with asynchronous scheduling, the blocks of a preempted request are free only when the step in flight has ended.
 #
-# Twin: tests/reference/vllm_apart.py.
+# Checked against vLLM's own schedulers and connector: tests/clients/test_vllm_apart.py.
 
 
 NEVER = cython.declare(cython.double, 1e300)
