@@ -1,11 +1,9 @@
 """SGLang's HiCache: its radix tree with a host tier, and a storage pool that instances share."""
 
-from collections import namedtuple
-
 import cython
 import numpy as np
 from cython.cimports.kvtrace.cache.core.engine import NO_ROOM
-from cython.cimports.kvtrace.cache.core.radix import ROOT, Leaves, Radix
+from cython.cimports.kvtrace.cache.core.radix import ROOT, WRITE_BACK, Radix
 from cython.cimports.kvtrace.cache.policies.base import Context
 from cython.cimports.kvtrace.cache.structures.queues import Queue, Slots
 
@@ -18,9 +16,6 @@ WRITE_POLICIES = {"write_through": 1, "write_through_selective": 2, "write_back"
 LOAD_BACK_TOKENS = cython.declare(cython.longlong, 10)  # fewer tokens of the host are computed anew
 LOWEST = cython.declare(cython.longlong, -(1 << 63) + 1)  # the root's priority before the first request
 UNCOUNTED = cython.declare(cython.longlong, 1 << 62)
-
-
-HostTraffic = namedtuple("HostTraffic", "loaded stored evicted resident")
 
 
 class StoragePool:
@@ -81,24 +76,14 @@ class HiRadix(Radix):
     ):  # fmt: skip
         Radix.__init__(self, context, demand, policy, priority, True, 6, host)
         nodes, rows, size = len(self.length), len(demand.full), demand.trace.block_size
-        self.device = np.ones(nodes, dtype=np.int8)
-        self.backed, self.declined = np.zeros((2, nodes), dtype=np.int8)
-        self.device_children, self.pins, self.after = np.zeros((3, nodes), dtype=np.int32)
+        self.open_host(host, WRITE_POLICIES[write_policy])
         self.pinned, self.pinned_nodes = np.zeros(2 * nodes, dtype=np.int32), 0
-        self.host_leaves, self.twice = Leaves(nodes), Queue(Slots(nodes))
-        self.host = self.host_free = host
-        self.threshold, self.pool = WRITE_POLICIES[write_policy], pool
+        self.pool = pool
         self.load_blocks = -(-LOAD_BACK_TOKENS // size)
         self.prefetch_blocks = max(-(-prefetch_tokens // size), 1)
-        self.loaded = self.stored = self.freed = 0
-        self.dropped = self.restored = self.fetched = self.fetched_from = 0
+        self.restored = self.fetched = self.fetched_from = 0
         self.rank[ROOT] = LOWEST
         self.below = np.zeros((1 if pool is None else 2, rows), dtype=np.int32)
-
-    @property
-    def host_traffic(self):
-        """What moved to and from the host, in blocks; `stored` = `evicted` + `resident`."""
-        return HostTraffic(self.loaded, self.stored, self.freed, self.host - self.host_free)
 
     @property
     def tier_hits(self):
@@ -115,25 +100,9 @@ class HiRadix(Radix):
 
     def self_check(self):
         """A message about an inconsistency after all requests have ended, or None."""
-        length, device, backed = np.asarray(self.length), np.asarray(self.device) != 0, np.asarray(self.backed) != 0
-        exists, parent = length > 0, np.asarray(self.parent)
-        on_device, on_host, count = exists & device, exists & backed, len(length)
-        if np.asarray(self.locks)[exists].any() or np.asarray(self.pins)[exists].any():
-            return "nodes are still locked or pinned"
-        if length[on_device].sum() + self.free != self.capacity or length[on_device].sum() != self.evictable:
-            return f"{int(length[on_device].sum()):,} blocks are on the device, and {self.free:,} of it are free"
-        if length[on_host].sum() + self.host_free != self.host:
-            return f"{int(length[on_host].sum()):,} blocks are on the host, and {self.host_free:,} of it are free"
-        children = np.bincount(parent[exists], minlength=count)
-        device_children = np.bincount(parent[on_device], minlength=count)
-        if (children != np.asarray(self.children)).any() or (device_children != np.asarray(self.device_children)).any():
-            return "a node's count of children is wrong"
-        leaves, host_leaves = on_device & (device_children == 0), on_host & ~device & (children == 0)
-        if not np.array_equal(self.leaves.nodes(), np.flatnonzero(leaves)):
-            return "a leaf is missing in the eviction heap of the device"
-        if not np.array_equal(self.host_leaves.nodes(), np.flatnonzero(host_leaves)):
-            return "a leaf is missing in the eviction heap of the host"
-        return None
+        if self.free + self.evictable != self.capacity:
+            return f"{self.free:,} blocks are free and {self.evictable:,} can be evicted of {self.capacity:,}"
+        return self.check_tiers()
 
     def lower_tier_hits(self, row):
         hits: cython.int = self.below[0, row]
@@ -269,12 +238,6 @@ class HiRadix(Radix):
             node = self.parent[node]
         return 0
 
-    def _put_on_device(self, node):
-        self.device[node] = True
-        self.device_children[self.parent[node]] += 1
-        self._settle(self.parent[node])
-        return self._settle(node)
-
     def _count_sources(self, row, hit, loaded):
         """Divide the blocks that were loaded into those that were on the host and those that came from the pool."""
         if self.pool is None:
@@ -298,32 +261,12 @@ class HiRadix(Radix):
             self._list_twice(node)
         return self._count(node)
 
-    def _count(self, node):
-        """Count a request of a node; at the threshold it is copied to the host."""
-        if self.threshold == WRITE_BACK:
-            return 0
-        self.requests[node] += 1
-        if not self.backed[node] and self.requests[node] >= self.threshold:
-            self._copy_path(node)
-        return 0
-
-    def _copy_path(self, node):
-        """Copy a node to the host, after its ancestors; whether all found room."""
-        above: cython.int = self.parent[node]
-        if above != ROOT and not self.backed[above] and not self._copy_path(above):
-            return False
-        return self._copy(node)
-
     def _copy(self, node):
         """Copy a node to the host, and to the pool; False if the host has no room."""
-        need: cython.longlong = self.length[node] - self.host_free
         i: cython.longlong
         block: cython.longlong
-        if need > 0 and self._evict_host(need) < need:
+        if not self._has_room_on_host(node):
             return False
-        self.host_free -= self.length[node]
-        self.stored += self.length[node]
-        self.backed[node] = True
         if self.pool is None:
             return True
         for i in range(self.length[node]):
@@ -346,12 +289,6 @@ class HiRadix(Radix):
             self._settle(self.pinned[self.pinned_nodes])
         return 0
 
-    def _list_twice(self, node):
-        """With write_back, list a node that is on both tiers: its copy is freed before the host evicts."""
-        if self.threshold == WRITE_BACK and self.device[node] and self.backed[node] and not self.twice.holds(node):
-            self.twice.push(node)
-        return 0
-
     def _list_path(self, node, above):
         while node != above:
             self._list_twice(node)
@@ -362,8 +299,7 @@ class HiRadix(Radix):
         """As in Radix; both parts are where the node was."""
         upper: cython.int = Radix._split(self, node, blocks)
         pins: cython.int = self.pins[node]
-        self.device[upper], self.backed[upper] = self.device[node], self.backed[node]
-        self.device_children[upper] = self.device[node]
+        self._divide_tiers(upper, node)
         while self.pins[upper] < pins:
             self._pin(upper)
         self._list_twice(upper)
@@ -378,21 +314,6 @@ class HiRadix(Radix):
         self._settle(node)
         return node
 
-    def _settle(self, node):
-        """Update a node's positions in both heaps."""
-        if node == ROOT:
-            return 0
-        if self._is_device_leaf(node) and not self.declined[node]:
-            self.leaves.put(node, self._key(node), self.used[node])
-        else:
-            self.leaves.drop(node)
-        if self.backed[node] and not self.device[node] and self.pins[node] == 0 and self.children[node] == 0:
-            return self.host_leaves.put(node, self._key(node), self.used[node])
-        return self.host_leaves.drop(node)
-
-    def _is_device_leaf(self, node):
-        return self.device[node] and self.locks[node] == 0 and self.device_children[node] == 0
-
     def _take(self, blocks):
         """As in Radix. If copies that are being stored keep the host full, they end first."""
         if blocks > self.free + self.evictable:
@@ -404,94 +325,18 @@ class HiRadix(Radix):
         self.free -= blocks
         return True
 
-    def _free_up(self, blocks):
-        """Evict device leaves until `blocks` are free, or no leaf can go."""
-        node: cython.int
-        declined: cython.int = ROOT  # the last of a chain of leaves that cannot go now
-        while self.free < blocks and self.leaves.count > 0:
-            node = self.leaves.heap[0]
-            if self.threshold == WRITE_BACK and not self.backed[node]:
-                if self._copy(node):
-                    self._list_twice(node)
-                elif self.children[node] > 0:  # what is left below is pinned: the host has evicted all else
-                    self.declined[node] = True
-                    self.leaves.drop(node)
-                    self.after[node], declined = declined, node
-                    continue
-            self._evict(node)
-        while declined != ROOT:
-            self.declined[declined] = False
-            self._settle(declined)
-            declined = self.after[declined]
+    def _settle(self, node):
+        return self._settle_tiers(node)
+
+    def _unname(self, node):
+        if self.run[node] >= 0:
+            self.head[self.ids[self.run[node]]] = -1
         return 0
 
     def _evict(self, node):
         """Evict a leaf from the device; without a copy on the host it leaves the tree."""
-        parent: cython.int = self.parent[node]
-        self.device_children[parent] -= 1
         if not self.backed[node]:
-            self.dropped += self.length[node]
-            self._unlist(node)
+            self._leave_tree(node)
             return Radix._evict(self, node)
         self.evictions += self.length[node]
-        self.free += self.length[node]
-        self.evictable -= self.length[node]
-        self.device[node] = False
-        self._settle(node)
-        return self._settle(parent)
-
-    def _unlist(self, node):
-        if self.twice.holds(node):
-            self.twice.drop(node)
-        return 0
-
-    def _evict_host(self, blocks):
-        """Free `blocks` blocks of the host or more, or all that can go; returns how many."""
-        freed: cython.int = 0
-        node: cython.int
-        if self.threshold == WRITE_BACK:
-            freed = self._free_copies(blocks)
-        while freed < blocks and self.host_leaves.count > 0:
-            node = self.host_leaves.heap[0]
-            freed += self.length[node]
-            self._forget(node)
-        return freed
-
-    def _forget(self, node):
-        """Evict a leaf that is on the host alone."""
-        parent: cython.int = self.parent[node]
-        self.host_leaves.drop(node)
-        self._unlist(node)
-        self.dropped += self.length[node]
-        self.host_free += self.length[node]
-        self.freed += self.length[node]
-        if self.run[node] >= 0:
-            self.head[self.ids[self.run[node]]] = -1
-        self.length[node] = 0
-        self.device[node], self.backed[node] = True, False  # as a new leaf has it
-        self.unused[self.unused_nodes] = node
-        self.unused_nodes += 1
-        self.children[parent] -= 1
-        return self._settle(parent)
-
-    def _free_copies(self, blocks):
-        """Free host copies of nodes that are on the device too; those of its leaves, which it evicts next, are last."""
-        freed: cython.int = 0
-        place: cython.Py_ssize_t
-        node: cython.int
-        spares: cython.int
-        for spares in range(1, -1, -1):
-            place = self.twice.head
-            while place < self.twice.tail and freed < blocks:
-                node = self.twice.order[place]
-                if self.twice.slots.slot_of_block[node] == place * 4:  # else it was removed
-                    if not (self.device[node] and self.backed[node]):
-                        self.twice.drop(node)
-                    elif self.pins[node] == 0 and not (spares and self._is_device_leaf(node)):
-                        self.twice.drop(node)
-                        self.backed[node] = False
-                        self.host_free += self.length[node]
-                        self.freed += self.length[node]
-                        freed += self.length[node]
-                place += 1
-        return freed
+        return self._demote(node)
