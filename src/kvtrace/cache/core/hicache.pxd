@@ -1,5 +1,5 @@
 cimport cython
-from kvtrace.cache.core.radix cimport Radix
+from kvtrace.cache.core.radix cimport PagedRadix, Radix
 from kvtrace.cache.structures.queues cimport Queue
 
 
@@ -32,3 +32,28 @@ cdef class HiRadix(Radix):
     cdef int _pin(self, int node) except -1 nogil
     cdef int _end_transfers(self) except -1 nogil
     cdef int _list_path(self, int node, int above) except -1 nogil
+
+
+@cython.final
+cdef class HiPagedRadix(PagedRadix):
+    cdef int[::1] loading  # node -> the last node of a path that is loaded, 0 = it is not
+    cdef int[:, ::1] below  # 0, request -> hit blocks on the host
+    cdef double load_s, store_s  # seconds a token
+    cdef double load_link, store_link  # when the last copy of each direction ends
+    cdef public double now, busy
+    cdef list to_store, to_load  # nodes whose copies are decided
+    cdef long long store_pages, load_pages  # of these
+    cdef list storing, loads  # copies under way: (end, nodes)
+    cdef public long long inserted, owned  # pages, of the request that inserts
+    cdef public long long duplicates
+    cdef int best
+    cdef long long host_hit
+
+    cdef int see_copies(self) except -1
+    cdef int flush(self) except -1
+    cdef double start_loading(self) except? -1
+    cdef double next_copy(self) except? -1
+    cdef bint has_copies(self) noexcept
+    cdef int load_back(self, int best, long long pages) except -1
+    cdef int _end_load(self, int best) except -1
+    cdef double _store(self, long long pages) noexcept nogil

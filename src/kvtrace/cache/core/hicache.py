@@ -3,9 +3,11 @@
 import cython
 import numpy as np
 from cython.cimports.kvtrace.cache.core.engine import NO_ROOM
-from cython.cimports.kvtrace.cache.core.radix import ROOT, WRITE_BACK, Radix
+from cython.cimports.kvtrace.cache.core.radix import ROOT, WRITE_BACK, PagedRadix, Radix
 from cython.cimports.kvtrace.cache.policies.base import Context
 from cython.cimports.kvtrace.cache.structures.queues import Queue, Slots
+
+from kvtrace.cache.core.radix import doubled
 
 # A node has its blocks on the device, on the host, or on both. Device nodes have device parents; a node on the host
 # alone stays in the tree and is matched. Eviction is in two heaps: device nodes without children there, and host nodes
@@ -15,6 +17,7 @@ from cython.cimports.kvtrace.cache.structures.queues import Queue, Slots
 WRITE_POLICIES = {"write_through": 1, "write_through_selective": 2, "write_back": WRITE_BACK}
 LOAD_BACK_TOKENS = cython.declare(cython.longlong, 10)  # fewer tokens of the host are computed anew
 LOWEST = cython.declare(cython.longlong, -(1 << 63) + 1)  # the root's priority before the first request
+NEVER = cython.declare(cython.double, 1e300)
 UNCOUNTED = cython.declare(cython.longlong, 1 << 62)
 
 
@@ -340,3 +343,222 @@ class HiRadix(Radix):
             return Radix._evict(self, node)
         self.evictions += self.length[node]
         return self._demote(node)
+
+
+class HiPagedRadix(PagedRadix):
+    """The tree of SGLang's scheduler with `host` pages below it, and copies that take `load_s` and `store_s` a token.
+
+    `now` and `busy` (when the passes end that were launched) are the scheduler's clock: it sets them before it asks for
+    room, and reads `now` after it, since with write_back it waits for copies. Twin:
+    tests/reference/sglang_hicache_scheduler.py.
+    """
+
+    def __init__(self, context: Context, demand, page_size, tokens, host, write_policy, load_s, store_s):
+        PagedRadix.__init__(self, context, demand, page_size, tokens)
+        self.open_host(host, WRITE_POLICIES[write_policy])
+        nodes = len(self.length)
+        self.requests, self.loading = np.zeros((2, nodes), dtype=np.int32)
+        self.below = np.zeros((1, len(demand.full)), dtype=np.int32)
+        self.load_s, self.store_s = load_s, store_s
+        self.load_link = self.store_link = self.now = self.busy = 0
+        self.to_store, self.to_load, self.storing, self.loads = [], [], [], []
+        self.store_pages = self.load_pages = self.inserted = self.owned = self.duplicates = self.host_hit = 0
+        self.best = ROOT
+
+    @property
+    def tier_hits(self):
+        """Hit blocks of each request on the host: an array of shape (1, requests)."""
+        return np.asarray(self.below)
+
+    def self_check(self):
+        """A message about an inconsistency after all requests have ended, or None."""
+        self.now = NEVER
+        self.see_copies()
+        self.evictions = self.evicted * self.page_size // self.block_size
+        if self.free + self.evictable != self.pages:
+            return f"{self.free:,} pages are free and {self.evictable:,} can be evicted of {self.pages:,}"
+        return self.check_tiers()
+
+    def lower_tier_hits(self, row):
+        return self.below[0, row]
+
+    def match(self, row, pages):
+        """As in PagedRadix, of the device; `best` is the last node also of the host, and `host_hit` has its pages."""
+        node: cython.int = PagedRadix.match(self, row, pages)
+        self.best, self.host_hit = node, 0
+        while node != ROOT and not self.device[node]:
+            self.host_hit += self.length[node]
+            node = self.parent[node]
+        self.matched -= self.host_hit
+        return node
+
+    def insert(self, row, pages):
+        """As in PagedRadix; `duplicates` are the pages beyond `owned` that the device had.
+
+        Nodes beyond `inserted` pages count the request, and may be copied.
+        """
+        node: cython.int = ROOT
+        child: cython.int
+        begin: cython.longlong
+        self.matched = self.duplicates = 0
+        while self.matched < pages:
+            child = self._child(row, self.matched)
+            if child < 0:
+                break
+            self.used[child] = self._tick()
+            begin = self.matched
+            self.matched += self._common(child, row, pages)
+            node = child
+            if self.matched - begin < self.length[child]:
+                node = self._divide(child, cython.cast(cython.int, self.matched - begin))
+            if self.device[node]:
+                self.duplicates += max(0, self.matched - max(begin, self.owned))
+            else:
+                self.evictable += self.length[node]
+                self._put_on_device(node)
+                self._list_twice(node)
+            if self.matched > self.inserted:
+                self._count(node)
+            self._settle(node)
+        if self.matched < pages:
+            node = self._add(node, row, self.matched, pages - self.matched)
+            if pages > self.inserted:
+                self._count(node)
+        return node
+
+    def make_room(self, pages):
+        return self._free_up(pages)
+
+    def see_copies(self):
+        """At the beginning of a plan: submit copies; what those held that have ended is no longer locked."""
+        self.flush()
+        while self.storing and self.storing[0][0] <= self.now:
+            for node in self.storing.pop(0)[1]:
+                self.unlock(node)
+        while self.loads and self.loads[0][0] <= self.now:
+            for node in self.loads.pop(0)[1]:
+                self._end_load(node)
+        return 0
+
+    def flush(self):
+        """Submit the copies to the host that were decided."""
+        if self.store_pages:
+            self.storing.append((self._store(self.store_pages), self.to_store))
+            self.to_store, self.store_pages = [], 0
+        return 0
+
+    def start_loading(self):
+        """Submit the loads of a batch; when they end, 0 = there are none."""
+        if not self.load_pages:
+            return 0
+        self.load_link = max(self.now, self.busy, self.load_link) + self.load_pages * self.page_size * self.load_s
+        self.loads.append((self.load_link, self.to_load))
+        self.to_load, self.load_pages = [], 0
+        return self.load_link
+
+    def next_copy(self):
+        """When the next copy ends that has not ended, NEVER = none is under way."""
+        first: cython.double = NEVER
+        for copies in (self.storing, self.loads):
+            for end, _nodes in copies:
+                if end > self.now:
+                    first = min(first, end)
+        return first
+
+    def has_copies(self):
+        """Whether copies are under way, or decided."""
+        return self.store_pages > 0 or self.load_pages > 0 or bool(self.storing) or bool(self.loads)
+
+    def load_back(self, best, pages):
+        """Load the match that ends in `best`, of so many host pages; the pages loaded, all or 0."""
+        node: cython.int = best
+        if pages * self.page_size < LOAD_BACK_TOKENS:
+            return 0
+        self.pins[best] += 1
+        self._settle(best)
+        self._free_up(pages)
+        self.pins[best] -= 1
+        self._settle(best)
+        if self.free < pages:
+            return 0
+        self.free -= pages
+        self.evictable += pages
+        self.loaded += pages
+        while not self.device[node]:
+            self._put_on_device(node)
+            if self.threshold == WRITE_BACK:
+                self.pins[node], self.loading[node] = 1, best
+            node = self.parent[node]
+        self.to_load.append(best)
+        self.load_pages += pages
+        self.lock(best, ROOT)
+        return cython.cast(cython.int, pages)
+
+    def _end_load(self, best):
+        """A load has ended."""
+        node: cython.int = best
+        self.unlock(best)
+        while node != ROOT:
+            if self.loading[node] == best:
+                self.pins[node] = self.loading[node] = 0
+                self._list_twice(node)
+            node = self.parent[node]
+        return 0
+
+    def _store(self, pages):
+        """When a copy of so many pages to the host ends."""
+        self.store_link = max(self.now, self.busy, self.store_link) + pages * self.page_size * self.store_s
+        return self.store_link
+
+    def _copy(self, node):
+        """Copy a node to the host, if it has room: at once with write_back, else with the next flush."""
+        if not self._has_room_on_host(node):
+            return False
+        if self.threshold == WRITE_BACK:
+            self.now = max(self.now, self._store(self.length[node]))
+            return True
+        self.store_pages += self.length[node]
+        with cython.gil:
+            self.to_store.append(node)
+        self.lock(node, ROOT)
+        return True
+
+    def _divide(self, node, pages):
+        """As in PagedRadix; both parts are where the node was, and loaded with it."""
+        upper: cython.int = PagedRadix._divide(self, node, pages)
+        self._divide_tiers(upper, node)
+        self.requests[upper] = self.requests[node]
+        self.pins[upper], self.loading[upper] = self.pins[node], self.loading[node]
+        if self.loading[upper] == 0:
+            self._list_twice(upper)
+        return upper
+
+    def _add(self, parent, row, page, pages):
+        self.device_children[parent] += 1
+        node: cython.int = PagedRadix._add(self, parent, row, page, pages)
+        self.requests[node] = 0
+        return node
+
+    def _settle(self, node):
+        return self._settle_tiers(node)
+
+    def _unname(self, node):
+        return self._unlist(node)
+
+    def _evict(self, node):
+        if not self.backed[node]:
+            self._leave_tree(node)
+            return PagedRadix._evict(self, node)
+        self.evicted += self.length[node]
+        return self._demote(node)
+
+    def _enlarge(self):
+        PagedRadix._enlarge(self)
+        nodes = len(self.length)
+        self.device = np.concatenate([np.asarray(self.device), np.ones(nodes - len(self.device), dtype=np.int8)])
+        self.backed, self.declined = doubled(self.backed), doubled(self.declined)
+        self.device_children, self.pins, self.after = map(doubled, (self.device_children, self.pins, self.after))
+        self.requests, self.loading = doubled(self.requests), doubled(self.loading)
+        self.host_leaves.enlarge(nodes)
+        slots = np.asarray(self.twice.slots.slot_of_block)
+        self.twice.slots.slot_of_block = np.pad(slots, (0, nodes - len(slots)), constant_values=-1)
