@@ -176,6 +176,7 @@ class HitSources:
     tiers: tuple[Tier, ...]  # the first one first
     hits: np.ndarray  # (tier, request) -> hit blocks that came from the tier
     traffic: tuple[TierTraffic, ...]  # of each tier; the first one has none
+    per_host: int = 1  # instances that share the tier of a host
 
     def __str__(self) -> str:
         scopes = ["" if tier.scope == "rank" else f"@{tier.scope}" for tier in self.tiers]
@@ -241,7 +242,7 @@ class SharedTiers:
         hits = np.zeros((len(self.tiers), len(self.places.hits)), dtype=np.int64)
         hits[self.active] = found
         hits[0] = self.places.hits - found.sum(0)
-        return HitSources(self.tiers, hits, self._traffic())
+        return HitSources(self.tiers, hits, self._traffic(), self.groups["host"])
 
     def _traffic(self) -> tuple[TierTraffic, ...]:
         sums = [TierTraffic() for _ in self.tiers]

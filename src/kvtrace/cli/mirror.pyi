@@ -28,6 +28,7 @@ from ..serving.hardware.room import KvRoom
 from ..serving.misses.explanation import Explanation
 from ..serving.models.listing import ModelList
 from ..serving.planning.plan_result import Plan
+from ..serving.planning.pools import PoolCurve
 from ..serving.run import Simulations
 from ..serving.validation import Validation
 from ..synthesis.sampling import Synthesized
@@ -102,8 +103,13 @@ def analyze(
 def analyze(
     trace: Trace | str | Path, *, basic: Literal[False] = False, png: str | Path | None = None, svg: str | Path | None = None, quantiles: float | Iterable[float] | None = None, fold: int | Iterable[int] | None = None, ms_per_token: float | str = 30.0, engine: Literal['vllm', 'sglang'] | None = None, capacity: int | str | None = None, tensor_parallel_size: int | None = None, kv_cache_dtype: str | None = None, domains: str | None = None, model: str | Path | Mapping[str, Any] | None = None, kv_bytes_per_token: int | None = None, block_size: int | None = None, chain: bool = False, memory: int | str | None = None,
 ) -> Summary: ...
+@overload
 def curve(
-    trace: Trace | str | Path, capacity: int | np.integer[Any] | str | Iterable[int | np.integer[Any] | str] = 'auto', *, points: int = 25, png: str | Path | None = None, svg: str | Path | None = None, sample: float | str | None = None, seed: int = 0, domains: str | None = None, model: str | Path | Mapping[str, Any] | None = None, kv_bytes_per_token: int | None = None, block_size: int | None = None, chain: bool = False, memory: int | str | None = None,
+    trace: Trace | str | Path, capacity: int | np.integer[Any] | str | Iterable[int | np.integer[Any] | str] = 'auto', *, points: int = 25, instances: int, router: Router | None = None, first_tier: int | str, png: str | Path | None = None, svg: str | Path | None = None, sample: float | str | None = None, seed: int = 0, domains: str | None = None, model: str | Path | Mapping[str, Any] | None = None, kv_bytes_per_token: int | None = None, block_size: int | None = None, chain: bool = False, memory: int | str | None = None,
+) -> PoolCurve: ...
+@overload
+def curve(
+    trace: Trace | str | Path, capacity: int | np.integer[Any] | str | Iterable[int | np.integer[Any] | str] = 'auto', *, points: int = 25, instances: None = None, router: None = None, first_tier: None = None, png: str | Path | None = None, svg: str | Path | None = None, sample: float | str | None = None, seed: int = 0, domains: str | None = None, model: str | Path | Mapping[str, Any] | None = None, kv_bytes_per_token: int | None = None, block_size: int | None = None, chain: bool = False, memory: int | str | None = None,
 ) -> HitCurve: ...
 def compare(
     a: Trace | str | Path, b: Trace | str | Path, *, png: str | Path | None = None, svg: str | Path | None = None, block_size: int | None = None, assume_output: int | None = None, chain: bool = False,

@@ -103,12 +103,12 @@ def _requests(warm_up: str) -> int:
 TIERS = click.option("--tiers", metavar="NAME=C,...", help="Tiers of blocks, fastest first, in place of --capacity. Example: hbm=5000,dram=50000; with --gpu hbm=5000,dram=50000@25GB, with bytes per second.")
 CACHE = with_options(
     record_options(CacheSetup, without=("inclusive",)), ENGINE_BLOCK_SIZE, RETENTION, TIERS, record_options(CacheSetup, only=("inclusive",)),
-    record_options(InstanceSetup, only=("instances", "instances_per_host")),
+    record_options(InstanceSetup, only=("instances", "instances_per_host", "fleet")),
 )  # fmt: skip
 ROUTERS = record_options(InstanceSetup, only=("routers",))
 APART = record_options(Disaggregation)
 IN_TIME = with_options(
-    record_options(InstanceSetup, only=("router_seed",)), gpu_options(), record_options(TimeSetup, only=("costs_file", "kernels", "extrapolate")),
+    record_options(InstanceSetup, only=("router_seed", "router_options")), gpu_options(), record_options(TimeSetup, only=("costs_file", "kernels", "extrapolate")),
     record_options(Deployment, only=LIMITS), record_options(TimeSetup, only=("scheduler",)), DEPLOYMENT, loop_options,
 )  # fmt: skip
 LOOP_WARM_UP = click.option("--warm-up", default="0", metavar="N", help="Do not count the first requests: a number (1000), a share (10%) or a time (10m); with --loop closed a number of each lane.")
@@ -126,9 +126,11 @@ def run_of(options: dict[str, Any], *, engines: str | None, policies: str, route
     time, names_of_engines = _deployment_of(options, engines, policies)
     loop = _loop_of(options, time, warm_up, seed, names(routers or "round-robin"))
     cache = taken(CacheSetup, options, policies=names(policies), engines=names_of_engines, gap=not options.pop("no_gap", True), domains=options.pop("domains"))
-    instances = _with_ranks(taken(InstanceSetup, options, routers=names(routers) if routers else None), time, names_of_engines)
+    instances = taken(InstanceSetup, options, routers=names(routers) if routers else None)
     apart = taken(Disaggregation, options)  # of a command that has its options
-    return Run(cache, instances, time, loop, disaggregation=apart if apart.prefill_workers else None)
+    if apart.prefill_workers:  # whose ranks are those of each worker
+        return Run(cache, instances, time, loop, disaggregation=apart)
+    return Run(cache, _with_ranks(instances, time, names_of_engines), time, loop)
 
 
 def _with_ranks(instances: InstanceSetup, time: TimeSetup, engines: list[Any]) -> InstanceSetup:
@@ -139,6 +141,8 @@ def _with_ranks(instances: InstanceSetup, time: TimeSetup, engines: list[Any]) -
         return instances
     if len(engines) > 1:
         raise click.UsageError("--data-parallel-size: name one engine, whose balancer the ranks have.")
+    if instances.fleet is not None:
+        raise click.UsageError("--fleet does not support the ranks of one server. Leave out --data-parallel-size.")
     size, balancer = ranks_of(time.deployment, instances.instances)
     lockstep = in_lockstep(time.deployment, has_experts=getattr(time.cost, "expert_step_s", 0) > 0)
     return replace(instances, instances=size, routers=instances.routers or (balancer,), lockstep=lockstep)
@@ -242,8 +246,11 @@ def with_caches(run: Run, trace: Any, units: dict[str, Any], *, capacity: str, t
     roofline, engines = run.time.roofline, list(run.cache.engines)
     lower: Sequence[Any] = ()
     parse = partial(parse_capacity, **units)
-    if roofline and tiers:
-        first, lower = parse_timed_tiers(tiers, parse, trace.block_size * roofline.model.kv_bytes_per_token)
+    if run.time.cost and tiers:
+        kv_bytes = roofline.model.kv_bytes_per_token if roofline else units["kv_bytes_per_token"]
+        if kv_bytes is None:
+            raise UsageError("With --engine dynamo, --tiers needs --kv-bytes-per-token or --model.")
+        first, lower = parse_timed_tiers(tiers, parse, trace.block_size * kv_bytes)
         tiers, capacity = None, str(first)
     sizes = {engine: engine_units((run.cache.layouts or {}).get(engine), trace.block_size, units, run.time.deployment.gpus_per_instance) for engine in engines}
     capacities: dict[str, Any] | None = None

@@ -1,7 +1,7 @@
-from kvtrace.serving.core.sglang_prefill cimport SglangPrefill
+from kvtrace.serving.core.sglang_apart cimport SglangApart
 
 
-cdef class SglangEventLoop(SglangPrefill):
+cdef class SglangEventLoop(SglangApart):
     cdef int _turn(self) except -1
     cdef int _flush_copies(self) except -1
     cdef int _poll(self) except -1
@@ -24,7 +24,6 @@ cdef class SglangEventLoop(SglangPrefill):
     cdef int _note_state(self, double at) except -1
     cdef int _report_load(self, bint at_once) except -1
     cdef int _learn(self, int side) except -1
-    cdef int _end(self, Py_ssize_t row) except -1
     cdef _log_parts(self, double begin)
 
 

@@ -2,7 +2,11 @@
 
 import cython
 from cython.cimports.kvtrace.cache.core.radix import WRITE_BACK
+from cython.cimports.kvtrace.serving.core.apart import CHUNK
 from cython.cimports.kvtrace.serving.core.instance import (
+    DECODES,
+    PREFILLS,
+    WHOLE,
     Requests,
     StepWork,
     add_part,
@@ -10,7 +14,8 @@ from cython.cimports.kvtrace.serving.core.instance import (
     decode_seconds,
     step_seconds,
 )
-from cython.cimports.kvtrace.serving.core.sglang_prefill import DECODE, MIXED, NOTHING, PREFILL, SglangPrefill
+from cython.cimports.kvtrace.serving.core.sglang_apart import SglangApart
+from cython.cimports.kvtrace.serving.core.sglang_prefill import DECODE, MIXED, NOTHING, PREFILL
 
 from kvtrace._base.errors import UsageError
 
@@ -20,7 +25,7 @@ PROMPTS_WEIGH = cython.declare(cython.longlong, 1000)  # against 1 of a decode, 
 REPORT_EVERY = cython.declare(cython.int, 15)  # results of decode batches: SGLang's load_snapshot_publish_interval
 
 
-class SglangEventLoop(SglangPrefill):
+class SglangEventLoop(SglangApart):
     """SGLang's scheduler (0.5.23, srt/managers/scheduler.py): prefill batches first, decode batches, retraction.
 
     A turn plans a batch, begins it, and processes a result: its own, or with `overlap` that of the batch before. A plan
@@ -103,13 +108,15 @@ class SglangEventLoop(SglangPrefill):
 
     def _plan(self):
         """Plan the next batch; False if there is none."""
+        if self.role == DECODES:
+            self._receive()
         if self.hosted is not None:
             self.hosted.now, self.hosted.busy = self.now, self.free_at
             self.hosted.see_copies()
         self.loaded_at = 0
         self._merge()
         self.parts = 0
-        if self._plan_prefill():
+        if self.role != DECODES and self._plan_prefill():
             if self.limits.mixed and self.count:
                 self._mix()
             return True
@@ -122,7 +129,7 @@ class SglangEventLoop(SglangPrefill):
         joined: cython.int = 0
         if self.chunked != NOBODY and self.end[self.chunked] > self.prefix[self.chunked]:
             self._checkpoint(self.chunked)
-        if self.last_kind == PREFILL or self.last_kind == MIXED:
+        if self.role != PREFILLS and (self.last_kind == PREFILL or self.last_kind == MIXED):
             for i in range(self.size[self.side]):
                 row = self.batch_row[self.side, i]
                 if not self.finished[row] and row != self.chunked and row != self.last_chunked:
@@ -348,6 +355,8 @@ class SglangEventLoop(SglangPrefill):
                 continue
             if self.middle[row] > 0:
                 self.middle[row] -= 1
+                if self.role == PREFILLS:
+                    self.group_of_workers.tell(CHUNK, row, self.now)
                 continue
             self.outputs[row] += 1
             if self.outputs[row] == 1:
@@ -364,8 +373,9 @@ class SglangEventLoop(SglangPrefill):
         self._ended(row, self.now)
         self.load -= requests.tokens[row]
         self.finished[row], self.settled = True, False
-        self._publish(row, min(self.held[row], self._known(row)))
-        return self._release(row)
+        if self.role != DECODES or self.keeps:
+            self._publish(row, min(self.held[row], self._known(row)))
+        return self._release(row) if self.role != PREFILLS else 0
 
     def _log_parts(self, begin):
         i: cython.int
@@ -387,11 +397,15 @@ class SglangInstance(SglangEventLoop):
     step by step. `SglangEventLoop` has the rules, and takes each step separately.
     """
 
+    def wake(self, at):
+        if self.asleep:
+            self.now = max(self.now, at)
+            self.asleep = False
+        return 0
+
     def take(self, row):
         requests: Requests = self.requests
-        if self.asleep:
-            self.now = max(self.now, requests.arrival[row])
-            self.asleep = False
+        self.wake(requests.arrival[row])
         self.load += requests.tokens[row]
         self.prefill += requests.tokens[row]
         if self.limits.poll_every <= 1:
@@ -405,7 +419,7 @@ class SglangInstance(SglangEventLoop):
             self._begin_turn()
             if not self._decode_together(self.until):
                 self._turn()
-        if self.asleep and until >= NEVER and self.active():
+        if self.asleep and until >= NEVER and self.role == WHOLE and self.active():
             raise UsageError("SGLang's scheduler never admits a request of the trace. Try a larger --capacity.")
         return 0
 
@@ -423,7 +437,7 @@ class SglangInstance(SglangEventLoop):
         context: cython.double = 0
         if not self.settled or self.last_kind != DECODE:
             return False
-        if self.hosted is not None and self.hosted.has_copies():
+        if (self.role == DECODES and self._has_news()) or (self.hosted is not None and self.hosted.has_copies()):
             return False
         if self.head < self.tail and (self.limits.preempts or not self.full):
             return False

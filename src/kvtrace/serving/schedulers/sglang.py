@@ -60,6 +60,8 @@ class SglangScheduler(Scheduler):
     priority_scheduling_preemption_threshold: int = 10  # who is preempted has a priority lower by more than this
     schedule_low_priority_values_first: bool = False
     retraction_policy: Literal["length", "priority"] = "length"  # priority: the lowest priority is retracted first
+    num_reserved_decode_tokens: int = 512  # for the next outputs of each request, on a decode worker
+    disaggregation_decode_enable_radix_cache: bool = False  # a decode worker receives what does not hit there
     ignore_eos: bool = False  # outputs have a known length
     init_new_token_ratio: float = 0.7  # SGLang's environment: SGLANG_INIT_NEW_TOKEN_RATIO
     min_new_token_ratio_factor: float = 0.14  # SGLANG_MIN_NEW_TOKEN_RATIO_FACTOR
@@ -163,6 +165,15 @@ class SglangScheduler(Scheduler):
         from ..core.sglang import SglangInstance
 
         return SglangInstance(engine, requests, cost, self._core_limits(), self._largest_outputs(engine), log)
+
+    def worker(self, engine: Any, requests: Any, cost: dict[str, float], *, log: bool = False) -> Any:
+        """A worker of one kind."""
+        return self.instance(engine, requests, cost, prefetch=False, log=log)
+
+    def receive(self, workers: Sequence[Any]) -> None:
+        """Give decode workers their options."""
+        for worker in workers:
+            worker.receive(self.num_reserved_decode_tokens, self.disaggregation_decode_enable_radix_cache)
 
     def ranks(self, engines: Sequence[Any], requests: Any, cost: dict[str, float], *, log: bool = False) -> list[Any]:
         """Data-parallel ranks with data-parallel attention."""
