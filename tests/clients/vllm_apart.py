@@ -25,7 +25,7 @@ from vllm.distributed.kv_transfer.kv_connector.v1.nixl.pull_scheduler import Nix
 from vllm.sampling_params import SamplingParams
 from vllm.utils.hashing import sha256
 from vllm.v1.core.kv_cache_utils import init_none_hash
-from vllm.v1.outputs import EMPTY_MODEL_RUNNER_OUTPUT, KVConnectorOutput, ModelRunnerOutput
+from vllm.v1.outputs import KVConnectorOutput, ModelRunnerOutput
 from vllm.v1.request import Request
 
 POLL_S = 0.001  # EngineCore._process_engine_step sleeps so long when no model was executed
@@ -236,8 +236,8 @@ def serve(case):
     for row in range(len(case["requests"])):
         home, target = net.prefill[net.home[row]], net.decode[net.target[row]]
         requests.append([
-            home.cached[row], target.local.get(row, -1), home.begin[row], net.when[row], net.arrived[row], target.first[row],
-            target.end[row], home.preempted[row] + target.preempted[row],
+            home.cached[row], target.local.get(row, -1), home.begin[row], net.when[row], net.arrived[row],
+            target.first[row], target.end[row], home.preempted[row] + target.preempted[row],
         ])  # fmt: skip
     return {
         "version": __version__,

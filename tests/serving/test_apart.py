@@ -106,9 +106,7 @@ def test_a_decode_worker_computes_short_prompts_itself():
 def test_sglang_computes_a_prompt_when_the_decode_worker_has_room():
     """The reserve of 512 tokens for each active request leaves room for one prompt at a time."""
     trace = toy("0 1", "2 3", block_size=64, gap_ms=1.0)
-    trace = Trace.from_columns(
-        replace_columns(trace, output_length=np.array([20, 20])), block_size=64, tail=trace.tail
-    )
+    trace = Trace.from_columns(replace_columns(trace, output_length=np.array([20, 20])), block_size=64, tail=trace.tail)
     small = replace(workers("sglang"), setting=Setting(12, engine="sglang"))
     run = serve_apart(trace, workers("sglang"), small)
     assert run.started_s[1] >= run.ended_s[0]

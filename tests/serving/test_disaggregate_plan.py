@@ -55,9 +55,7 @@ def test_what_is_best_is_the_smallest_of_a_full_search():
 
 def test_a_slow_link_costs_ttft():
     trace = load(30, 300.0, 20)
-    fast, slow = (
-        SplitRuns(trace, planned(ttft_s=2.0, tpot_s=0.1, kv_transfer_bandwidth=rate)) for rate in (5e10, 1e9)
-    )
+    fast, slow = (SplitRuns(trace, planned(ttft_s=2.0, tpot_s=0.1, kv_transfer_bandwidth=rate)) for rate in (5e10, 1e9))
     assert slow.at(1, 1).ttft_s > fast.at(1, 1).ttft_s
 
 

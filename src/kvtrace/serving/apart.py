@@ -1,7 +1,7 @@
 """Serve a trace with prefill and decode on different workers, which have the schedulers of vLLM or of SGLang.
 
-A request goes to a prefill worker and to a decode worker, and its KV cache from one to the other. docs/serving/serving.md
-states the model.
+A request goes to a prefill worker and to a decode worker, and its KV cache from one to the other.
+docs/serving/serving.md states the model.
 """
 
 from __future__ import annotations
@@ -87,7 +87,7 @@ def serve_apart(
     prefill: Workers,
     decode: Workers,
     *,
-    link: Link = Link(),  # noqa: B008 - frozen
+    link: Link = Link(),
     shape: ModelShape | None = None,
     bytes_per_token: float = 0.0,
     max_local_prefill_length: int | None = None,

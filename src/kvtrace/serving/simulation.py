@@ -18,9 +18,9 @@ from ..cache.simulation import Setting, advance_all
 from ..trace.domains import in_domains
 from ..trace.trace import Trace
 from ..trace.unknown import OUTPUTS, PREFIXES, require_known
+from .apart import engine_workers
 from .disaggregated import DisaggregatedRun as DisaggregatedRun
 from .disaggregation import Disaggregation as Disaggregation
-from .apart import engine_workers
 from .dynamo_workers import dynamo_workers
 from .instances import CHUNK, InstanceGroup
 from .lanes import ClosedLoop as ClosedLoop

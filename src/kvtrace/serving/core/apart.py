@@ -1,4 +1,4 @@
-"""Workers that compute prompts and workers that compute outputs: a request goes from one to the other with its KV cache.
+"""Workers that compute prompts and workers that compute outputs: a request goes from one to the other with its KV.
 
 The engines' rules are in their schedulers (vllm_apart.py, sglang_apart.py); here is what lies between: two routers, the
 links, and the order of what happens.
@@ -9,7 +9,7 @@ import numpy as np
 from cython.cimports.kvtrace.cache.core.engine import Engine
 from cython.cimports.kvtrace.serving.core.instance import Instance, Requests, SessionLanes
 from cython.cimports.kvtrace.serving.core.interleaved import InterleavedServing
-from cython.cimports.kvtrace.serving.core.serving import Router, Serving
+from cython.cimports.kvtrace.serving.core.serving import Router
 
 NEVER = cython.declare(cython.double, 1e300)
 NOBODY = cython.declare(cython.Py_ssize_t, -1)

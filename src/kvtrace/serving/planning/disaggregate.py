@@ -123,7 +123,7 @@ def _fewest_workers(runs: SplitRuns, largest: int, count: int | None) -> SplitPo
         return None
     best = runs.at(prefill, decode)
     while decode > 1:  # a prefill worker more may save a decode worker or more: it takes the queues of both
-        fewer = fewest(lambda number: runs.at(prefill + 1, number).meets, 1, decode - 1)
+        fewer = fewest(lambda number, more=prefill + 1: runs.at(more, number).meets, 1, decode - 1)
         if fewer is None or prefill + 1 + fewer >= best.workers:
             break
         prefill, decode = prefill + 1, fewer
