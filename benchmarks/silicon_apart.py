@@ -204,7 +204,7 @@ def workers_of(row: Row, *, decodes: bool) -> tuple[Workers, Deployment]:
 
 def simulated(row: Row) -> tuple[float, float]:
     """The mean TPOT and TTFT, in ms, of the closed loop of a row with the roofline's costs; nothing is fitted."""
-    (prefill, sender), (decode, receiver) = (workers_of(row, decodes=decodes) for decodes in (False, True))
+    (prefill, _), (decode, receiver) = (workers_of(row, decodes=decodes) for decodes in (False, True))
     load = silicon.load(_as_aggregated(row), PROMPTS * row.concurrency, 64)
     gpus = min(kind.tp * kind.dp for kind in (row.prefill, row.decode))
     run = serve_apart(
