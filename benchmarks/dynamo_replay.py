@@ -56,6 +56,7 @@ class Replayed:
     end: np.ndarray
     readmitted: np.ndarray  # how often a request was preempted and came back
     first_reused: np.ndarray  # reused tokens at the first admission
+    from_tier: np.ndarray  # those of them that came from the tier below
 
     def hit_blocks(self, block_size: int) -> np.ndarray:
         """Its reused tokens in blocks: whole ones only."""
@@ -71,12 +72,7 @@ def replay(
     `expected` tells requests apart that are alike in arrival and lengths: their workers, if these take no plain turns.
     """
     cases = [{"block_size": trace.block_size, **case} for case in cases]
-    plain = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / "cases.jsonl"
-        path.write_text("".join(json.dumps(case) + "\n" for case in cases))
-        command = [PYTHON, ROOT / "tests/clients/dynamo_workers.py", path]
-        done = subprocess.run(command, capture_output=True, text=True, env=plain)
+    done = replay_lines(cases)
     assert done.returncode == 0, done.stderr[-2000:]
     log = re.sub(r"\x1b\[[0-9;]*m", "", done.stderr)  # without colours
     chosen = iter(re.findall(r"Selected worker.*?worker_id=(\d+).*?dp_rank=(\d+)", log))
@@ -86,6 +82,16 @@ def replay(
         place = 1 if case.get("ranks", 1) > 1 else 0
         workers = np.array([int(next(chosen)[place]) for _ in range(len(trace))]) if routes else expected
         yield in_order(trace, **json.loads(line), routed=workers)
+
+
+def replay_lines(cases: Iterable[dict[str, Any]]) -> subprocess.CompletedProcess[str]:
+    """What tests/clients/dynamo_workers.py prints of cases, in Dynamo's environment."""
+    plain = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "cases.jsonl"
+        path.write_text("".join(json.dumps(case) + "\n" for case in cases))
+        command = [PYTHON, ROOT / "tests/clients/dynamo_workers.py", path]
+        return subprocess.run(command, capture_output=True, text=True, env=plain)
 
 
 def in_order(
@@ -111,7 +117,7 @@ def in_order(
             mine = alike[tuple(request[1:4])]
             rows[number] = min(mine, key=lambda row: (workers[row] != request[4], row))
             mine.remove(rows[number])
-    columns = np.empty((len(trace), 7))
+    columns = np.empty((len(trace), 8))
     columns[rows] = [request[4:] for request in requests]
     worker, reused, admit, first, end, *counts = columns.T
     whole = (column.astype(int) for column in counts)

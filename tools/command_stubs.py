@@ -19,7 +19,7 @@ TYPES = {"check": "list[Violation]", "report": "list[str]", "watch": "dict[str, 
 IMPORTS = [
     ("analysis.summary", "Basics"), ("cache.simulation", "Simulation"), ("formats.violations", "Violation"),
     ("serving.calibration.kernels", "KernelFit"), ("serving.hardware.gpus", "Gpu"),
-    ("serving.hardware.room", "KvRoom"), ("trace.trace", "Trace"),
+    ("serving.hardware.room", "KvRoom"), ("serving.planning.pools", "PoolCurve"), ("trace.trace", "Trace"),
 ]  # fmt: skip
 FILE = "str | Path"
 TABLES = {  # the alias of a table, and its names
@@ -58,6 +58,10 @@ OVERLOADS: dict[str, list[tuple[dict[str, Any], str]]] = {  # command -> what ch
     "calibrate": [
         ({"log": (FILE, NEEDED), "from_": ("None", "None")}, "Calibration"),
         ({"log": ("None", "None"), "from_": ("Literal['aiconfigurator']", NEEDED)}, "KernelFit"),
+    ],
+    "curve": [
+        ({"instances": ("int", NEEDED), "first_tier": ("int | str", NEEDED)}, "PoolCurve"),
+        ({"instances": ("None", "None"), "first_tier": ("None", "None"), "router": ("None", "None")}, "HitCurve"),
     ],
     "analyze": [({"basic": ("Literal[True]", NEEDED)}, "Basics"), ({"basic": ("Literal[False]", "False")}, "Summary")],
     "models": [

@@ -42,8 +42,8 @@ def plan(trace, kind, figure):
     return {"concurrency": int(figure or 1)}
 
 
-def serve_slowly(trace, capacity, policy, mode, schedule, tree="unified"):
-    """(hits, evicted blocks, early frees) of the twin."""
+def requests_of(trace, mode, policy):
+    """(The twin's requests, whether outputs are cached)."""
     demand = block_demand(trace, mode, recompute_last=True)
     wanted = sglang.priorities(trace) if policy == "priority" else np.zeros(len(trace), dtype=int)
     requests = [
@@ -57,10 +57,16 @@ def serve_slowly(trace, capacity, policy, mode, schedule, tree="unified"):
         )
         for row in range(len(trace))
     ]
+    return requests, demand.grows
+
+
+def serve_slowly(trace, capacity, policy, mode, schedule, tree="unified"):
+    """(hits, evicted blocks, early frees) of the twin."""
+    requests, grows = requests_of(trace, mode, policy)
     kind, _, figure = schedule.partition(":")
     when = plan(trace, kind, figure)
     when |= {"arrival": trace.timestamp.tolist(), "unified": tree == "unified"}
-    return radix.serve(requests, capacity, policy, demand.grows, **when)
+    return radix.serve(requests, capacity, policy, grows, **when)
 
 
 def hits(*prompts, capacity, policy="lru", schedule="serial", tree="unified"):

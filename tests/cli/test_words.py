@@ -30,7 +30,8 @@ ARGUMENTS = {  # command -> what it needs beside the option; the default is a tr
 }  # fmt: skip
 NEEDS = {  # option -> what it is refused without, where the command has that
     "--router": ["--instances 2"], "--free-order": ["--engine vllm"], "--tree": ["--engine sglang"],
-    "--watermark": ["--engine lmcache"], "--service-time": ["--gpu h100"],
+    "--watermark": ["--engine lmcache"], "--hicache-write-policy": ["--engine sglang"],
+    "--service-time": ["--gpu h100"],
     "--gpu": ["--model llama-3.1-8b", "--service-time llama-3.1-8b"],
 }  # fmt: skip
 FREE = {"--schedule", "--ray-address"}  # words before a number, and an address

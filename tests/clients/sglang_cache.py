@@ -58,7 +58,7 @@ class Server:
     """One cache over an allocator of so many pages, and the verbs admit, grow and finish."""
 
     def __init__(self, case):
-        self.page, self.grows = case["page_size"], case["grow"]
+        self.case, self.page, self.grows = case, case["page_size"], case["grow"]
         self.live, self.requests = {}, case["requests"]
         self.pools(case)
         params = imported.CacheInitParams(
@@ -70,8 +70,11 @@ class Server:
             is_eagle=case.get("bigram", False),
             **self.components(case),
         )
-        kind = imported.UnifiedRadixCache if case["tree"] == "unified" else radix_cache.RadixCache
-        self.cache = kind(params)
+        self.cache = self.made(params)
+
+    def made(self, params):
+        kind = imported.UnifiedRadixCache if self.case["tree"] == "unified" else radix_cache.RadixCache
+        return kind(params)
 
     def pools(self, case):
         size = case["capacity"] * self.page
@@ -113,16 +116,21 @@ class Server:
         if slots is None:
             self.cache.unlock(lock)
             return None
+        self.open(row, tokens, hit, match.last_device_node, lock, slots)
+        return hit // self.page
+
+    def open(self, row, tokens, hit, node, lock, slots):
+        """Give a request its slots after those of `node`, and cache its prompt."""
+        wanted = self.requests[row]
         kv = Kv(req_pool_idx=row, cache_protected_len=hit, cache_inserted_len=0, swa_evict_floor=0)
-        self.rows.req_to_token[row] = torch.cat((self.cache.path_device_indices(match.last_device_node), slots))
-        more = array("q", (-1 - row * 100_000 - i for i in range(wanted["more"])))  # tokens of nobody else
+        self.rows.req_to_token[row] = torch.cat((self.cache.path_device_indices(node), slots))
+        more = array("q", ((1 << 40) + row * 100_000 + i for i in range(wanted["more"])))  # tokens of nobody else
         self.live[row] = SimpleNamespace(
-            kv=kv, lock=lock, last_node=match.last_device_node, origin_input_ids=tokens, extra_key=None,
+            kv=kv, lock=lock, last_node=node, origin_input_ids=tokens, extra_key=None,
             cache_salt=None, full_untruncated_fill_ids=tokens + more, priority=wanted["priority"], held=len(tokens),
             rid=str(row), session=None, session_id=None, kv_rotation_base=None, finished=lambda: False,
         )  # fmt: skip
         self.cache.checkpoint(self.live[row], up_to=len(tokens))
-        return hit // self.page
 
     def grow(self, row):
         """True, or False where there is no room."""
@@ -150,7 +158,14 @@ class Server:
 
 def serve(case, kind=Server):
     """Each request's hit pages and how many requests were freed early."""
-    server, schedule, hits, early = kind(case), case["schedule"], [], 0
+    hits, early = run(case, [kind(case)])
+    return {"hits": hits, "early_frees": early, "version": importlib.metadata.version("sglang")}
+
+
+def run(case, servers):
+    """Serve the requests by the case's schedule, each by the server of its instance; (hits, early frees)."""
+    schedule, hits, early = case["schedule"], [], 0
+    instance = [row.get("instance", 0) for row in case["requests"]]
     ends = schedule.get("end", [])
     by_end = sorted(range(len(ends)), key=lambda row: (ends[row], row))
 
@@ -158,13 +173,14 @@ def serve(case, kind=Server):
         server.finish(min(row for row in server.live if row != but))
 
     for row in range(len(case["requests"])):
+        server = servers[instance[row]]
         if schedule["kind"] == "concurrency":
             while len(server.live) >= schedule["concurrency"]:
                 free_oldest(row)
         elif schedule["kind"] == "open-loop":
             for ended in by_end:
-                if ended in server.live and ends[ended] <= schedule["arrival"][row]:
-                    server.finish(ended)
+                if ended in servers[instance[ended]].live and ends[ended] <= schedule["arrival"][row]:
+                    servers[instance[ended]].finish(ended)
         hit = server.admit(row)
         while hit is None:
             free_oldest(row)
@@ -176,10 +192,11 @@ def serve(case, kind=Server):
             early += 1
         if schedule["kind"] == "serial":
             server.finish(row)
-    for row in sorted(server.live):
-        server.finish(row)
-    server.close()
-    return {"hits": hits, "early_frees": early, "version": importlib.metadata.version("sglang")}
+    for server in servers:
+        for row in sorted(server.live):
+            server.finish(row)
+        server.close()
+    return hits, early
 
 
 if __name__ == "__main__":

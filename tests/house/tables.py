@@ -117,7 +117,8 @@ def engines() -> dict[str, str]:
     return {name: row.module for name, row in module("cache.engines").ENGINES.items()}
 
 
-TWO_POOLS = {name: "sglang_hybrid" for name in ("hybrid_radix", "state_radix", "window_radix")}
+TWINS = {name: "sglang_hybrid" for name in ("hybrid_radix", "state_radix", "window_radix")}
+TWINS |= {name: "sglang_hicache" for name in ("hi_radix", "storage_pool")}
 
 
 def engine_twin(repository, row, file):
@@ -128,7 +129,7 @@ def engine_twin(repository, row, file):
     imports = [node for node in ast.walk(ast.parse(repository.read(path))) if isinstance(node, ast.ImportFrom)]
     names = {alias.name for node in imports if (node.module or "").startswith("core.") for alias in node.names}
     snake = (re.sub("(?<=[a-z])(?=[A-Z])", "_", name).lower() for name in names)
-    for core in sorted({TWO_POOLS.get(name, name) for name in snake}):
+    for core in sorted({TWINS.get(name, name) for name in snake}):
         if not repository.exists(f"tests/reference/{core}.py"):
             yield f"engine `{row}` has no twin: write its cache in plain Python in tests/reference/{core}.py."
 

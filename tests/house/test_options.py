@@ -20,7 +20,14 @@ from kvtrace.serving.run_options import InstanceSetup, TimeSetup
 from kvtrace.synthesis.knobs import Knobs, SampleOptions, TenantOptions
 from kvtrace.trace.conversion_options import ConvertOptions
 
-ENGINE_OPTIONS = {"capacity_counts", "pool", "free_order", "tree", "watermark"}  # keywords, by `EngineOptions`
+ENGINE_OPTIONS = {
+    "capacity_counts",
+    "pool",
+    "free_order",
+    "tree",
+    "watermark",
+    "hicache_write_policy",
+}  # keywords, by `EngineOptions`
 ROOMS = (kvtrace.ingest, kvtrace.privacy, kvtrace.trace, kvtrace.synthesis, kvtrace.serving)
 RUN = (CacheSetup, InstanceSetup)
 FUNCTIONS = {  # function -> its records, and the fields that it does not have

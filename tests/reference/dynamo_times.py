@@ -47,9 +47,17 @@ class Worker:
             requests[row][5] += 1
         return parts
 
+    def seconds(self, parts):
+        """Seconds of a step; 0 without parts."""
+        return seconds_of(self.case["cost"], parts) if parts else 0
+
     def learn(self, parts, requests):
         """The step has ended."""
-        for live, last in self.scheduler.learn(parts) if parts else []:
+        self.tell(self.scheduler.learn(parts) if parts else [], requests)
+
+    def tell(self, tokens, requests):
+        """Requests have output tokens, and perhaps their last ones."""
+        for live, last in tokens:
             if requests[live.row][3] is None:
                 requests[live.row][3] = self.now
             if last:
@@ -84,20 +92,20 @@ def run(group, until, requests):
     """Take the steps of a group of ranks that begin before a time; a step lasts as long as the slowest rank's."""
     while group[0].now < until and any(rank.busy for rank in group):
         planned = [rank.plan(requests) for rank in group]
-        seconds = max(seconds_of(rank.case["cost"], parts) for rank, parts in zip(group, planned, strict=True) if parts)
+        seconds = max(rank.seconds(parts) for rank, parts in zip(group, planned, strict=True))
         for rank in group:
             rank.now += seconds
         for rank, parts in zip(group, planned, strict=True):
             rank.learn(parts, requests)
 
 
-def serve(case, seed=0):
-    """Each request's worker, cached tokens, begin, first token, end and preemptions.
+def serve(case, seed=0, winner=None, workers=None):
+    """Each request's worker, cached tokens, begin, first token, end and preemptions; `winner` wins each tie.
 
     The workers of a case with `ranks` are the ranks of one, which step together.
     """
     rows, size, count = case["requests"], case["block_size"], case["workers"]
-    workers = [Worker(case) for _ in range(count)]
+    workers = workers or [Worker(case) for _ in range(count)]
     groups = [workers] if case.get("ranks") else [[worker] for worker in workers]
     requests = [[-1, -1, None, None, None, 0] for _ in rows]
     for number, row in enumerate(rows):
@@ -108,7 +116,8 @@ def serve(case, seed=0):
         if case["router"] == "dynamo":
             costs = [worker.cost(row, at, requests) for worker in workers]
             draws = [mix((seed + mix(number * count + i + 1)) & MASK) for i in range(count)]
-            chosen = min(range(count), key=lambda i: (costs[i], draws[i]))
+            wins = [winner is None or i != winner[number] for i in range(count)]
+            chosen = min(range(count), key=lambda i: (costs[i], wins[i], draws[i]))
         worker = workers[chosen]
         full, blocks = row["tokens"] // size, (row["tokens"] + row["output"]) // size
         hashes = [*row["ids"][:full], *((number, block) for block in range(full, blocks))]

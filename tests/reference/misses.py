@@ -3,12 +3,16 @@
 import numpy as np
 
 NAMES = (
-    "hit", "in_flight", "evicted", "expired", "other_instance", "rounding", "other_domain", "first_use", "not_served",
+    "hit", "in_flight", "other_tier", "evicted", "expired", "other_instance", "rounding", "other_domain", "first_use",
+    "not_served",
 )  # fmt: skip
 
 
-def causes(trace, run, limit, *, full, ttl_ms=None, chunk=1):
-    """Cause -> request -> tokens. `trace` has the domains; `limit` and `full` are those of the block demand."""
+def causes(trace, run, limit, *, full, ttl_ms=None, chunk=1, in_tiers=None):
+    """Cause -> request -> tokens. `trace` has the domains; `limit` and `full` are those of the block demand.
+
+    `in_tiers` is request -> leading blocks that a tier of any instance had, with tiers that instances share.
+    """
     own, size = run.trace, run.trace.block_size
     looked_up = getattr(run, "started_s", None)
     timed = looked_up is not None
@@ -29,11 +33,14 @@ def causes(trace, run, limit, *, full, ttl_ms=None, chunk=1):
         without_eviction = max(hits, min(leading(path, cached), limit[row]) // chunk * chunk)
         on_one = max(without_eviction, min(leading(path, in_domain), limit[row]) // chunk * chunk)
         domain = max(on_one, leading(path, in_domain))
+        tiers = hits if in_tiers is None else max(hits, min(in_tiers[row], limit[row], on_one))
         every = max(domain, leading(merged, anywhere))
         for block in range(len(path)):
             end = min((block + 1) * size, length) - min(block * size, length)
             if block < hits:
                 cause = "hit"
+            elif block < tiers:
+                cause = "other_tier"
             elif block < without_eviction:
                 user = last[here, path[block]]
                 if timed and not run.first_s[user] < at[row] / 1000:

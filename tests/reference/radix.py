@@ -8,7 +8,7 @@ smallest key first; a parent becomes a leaf when its last child is evicted.
 """
 
 from dataclasses import dataclass, field
-from itertools import count
+from itertools import chain, count
 
 KEYS = {
     "lru": lambda node: (node.used, 0),
@@ -168,18 +168,25 @@ def serve(requests, capacity, policy="lru", grows=False, concurrency=1, arrival=
 
 def serve_with(cache, requests, grows=False, concurrency=1, arrival=None, end=None):
     """As `serve`, with a cache of one's own."""
-    live, hits, early = [], [], 0
+    hits, early = run([cache], [0] * len(requests), requests, grows, concurrency, arrival, end)
+    return hits, cache.evictions, early
+
+
+def run(caches, instance, requests, grows=False, concurrency=1, arrival=None, end=None):
+    """(hits of each request, requests freed early) of several caches; request r is served by instance[r]."""
+    running, hits, early = [[] for _ in caches], [], 0
 
     def finish(row):
-        live.remove(row)
-        cache.finish(row, requests[row], grows)
+        running[instance[row]].remove(row)
+        caches[instance[row]].finish(row, requests[row], grows)
 
     for row, request in enumerate(requests):
+        cache, live = caches[instance[row]], running[instance[row]]
         if end is None:
-            while len(live) >= concurrency:
-                finish(live[0])
+            for ended in sorted(chain(*running))[: 1 - concurrency or None]:
+                finish(ended)
         else:
-            for ended in sorted(live, key=lambda row: (end[row], row)):
+            for ended in sorted(chain(*running), key=lambda row: (end[row], row)):
                 if end[ended] <= arrival[row]:
                     finish(ended)
         hit = cache.admit(row, request)
@@ -192,4 +199,4 @@ def serve_with(cache, requests, grows=False, concurrency=1, arrival=None, end=No
             finish(live[0])
             early += 1
         live.append(row)
-    return hits, cache.evictions, early
+    return hits, early

@@ -209,6 +209,10 @@ class Request:
     has_row: bool = False
     middle: int = 0  # chunks under way that are not the last
     matched: int = 0
+    best: Node | None = None  # with a host tier: the last node of the match, also on the host
+    host_hit: int = 0  # pages of it that are on the host alone
+    loaded: int = 0  # tokens that came from the host
+    inserted: int = 0  # leading pages that it has inserted
     finished: bool = False
     retracted: bool = False
 
@@ -331,6 +335,8 @@ class Adder:
 class Scheduler:
     """`plan` makes the next batch, `learn` takes the tokens of one."""
 
+    adder = Adder
+
     def __init__(self, case):
         settings = case["settings"]
         self.constant = {**CONSTANTS, **case.get("env", {})}
@@ -357,6 +363,7 @@ class Scheduler:
         self.waiting, self.running, self.last = [], Batch([]), None
         self.chunked, self.passes, self.entries = None, 0, count()
         self.in_flight = deque()  # batches whose tokens are not known
+        self.now = self.free = 0.0  # the clock, and when the model is free
         self.dropped = []  # retracted since the last step
 
     def paged(self, tokens):
@@ -412,7 +419,7 @@ class Scheduler:
             running.full = True
             return None
         self.sort_waiting()
-        adder = Adder(self, running, len(running.requests) if self.mixed else 0)
+        adder = self.adder(self, running, len(running.requests) if self.mixed else 0)
         if self.chunked is not None:
             self.chunked.fill = len(self.chunked.prompt) + self.chunked.out
             self.chunked = adder.add_chunk(self.chunked)
@@ -474,7 +481,7 @@ class Scheduler:
             tokens = request.tokens()
             pages, request.node = self.tree.match(self.tree.pages(tokens))
             request.prefix = pages * self.size
-            key = -min(request.prefix, len(tokens) - 1)
+            key = -min(self.matched(request, pages), len(tokens) - 1)
             if request.prefix <= SHARED_PREFIX:
                 if any(shared(tokens, other, 0) >= SHARED_PREFIX for other in seen):
                     key = float("inf")
@@ -482,6 +489,10 @@ class Scheduler:
                     seen.append(tokens)
             request.matched = key
         self.waiting.sort(key=lambda request: request.matched)
+
+    def matched(self, request, pages):
+        """Tokens of a match of so many pages on the device."""
+        return pages * self.size
 
     def extend(self, batch):
         """Slots for the tokens of a prefill."""
@@ -608,6 +619,16 @@ class Scheduler:
         self.tree.lock(node)
         request.locked, request.protected = node, len(pages) * self.size
 
+    def launch(self, batch, begin, seconds):
+        """The model computes a batch."""
+        self.free = begin + seconds
+
+    def processed(self):
+        """The result of a batch was processed."""
+
+    def next_copy(self):
+        """When the next copy between the tiers below ends; None without one."""
+
     def learn(self, batch, requests):
         """The tokens of a batch; the requests that got one."""
         told = []
@@ -638,25 +659,24 @@ def request_of(case, number):
     return Request(number, tokens, row["output"], limit, row.get("priority", 0))
 
 
-def serve(case):
+def serve(case, scheduler=None):
     """The steps of a case, and for each request cached tokens, begin, first token, end and retractions."""
-    scheduler, rows = Scheduler(case), case["requests"]
+    scheduler, rows = scheduler or Scheduler(case), case["requests"]
     requests = [[-1, None, None, None, 0] for _ in rows]
-    steps, now, free, arrived, retried = [], 0.0, 0.0, 0, False
+    steps, arrived, retried = [], 0, False
     turns, interval = 0, case["settings"].get("scheduler_recv_interval", 1)
     for _ in range(case.get("max_plans", 1 << 62)):
         turns += 1 if scheduler.last is None or scheduler.last.kind == "decode" else PROMPTS_WEIGH
         if turns >= interval:
             turns = 0
-            while arrived < len(rows) and rows[arrived]["arrival"] <= now:
+            while arrived < len(rows) and rows[arrived]["arrival"] <= scheduler.now:
                 scheduler.add(request_of(case, arrived))
                 arrived += 1
         batch = scheduler.plan()
         if batch is not None:
-            begin, retried = max(free, now), False
-            free = begin + step_seconds(
-                case["cost"], [(len(one.prompt), before, chunk) for one, before, chunk in batch.parts]
-            )
+            begin, retried = max(scheduler.free, scheduler.now), False
+            work = [(len(one.prompt), before, chunk) for one, before, chunk in batch.parts]
+            scheduler.launch(batch, begin, step_seconds(case["cost"], work))
             parts = [[one.row, before, chunk] for one, before, chunk in batch.parts]
             gone, scheduler.dropped = sorted(one.row for one in scheduler.dropped), []
             steps.append([begin, batch.kind, parts, gone])
@@ -666,26 +686,30 @@ def serve(case):
             for row in gone:
                 requests[row][4] += 1
             kept = Batch(batch.requests, batch.kind, decoding=batch.decoding)
-            scheduler.in_flight.append((kept, batch.requests, free))
+            scheduler.in_flight.append((kept, batch.requests, scheduler.free))
         elif not scheduler.in_flight:
+            copied = scheduler.next_copy()
             if scheduler.idle():
                 scheduler.ratio = scheduler.first_ratio
-            elif not retried:  # a preemption may have made room
+            elif copied is None and not retried:  # a preemption may have made room
                 retried, scheduler.last = True, None
                 continue
-            if arrived < len(rows):
-                now = max(now, rows[arrived]["arrival"])
+            if copied is not None and (arrived == len(rows) or copied < rows[arrived]["arrival"]):
+                scheduler.now = copied
+            elif arrived < len(rows):
+                scheduler.now = max(scheduler.now, rows[arrived]["arrival"])
             elif scheduler.idle():
                 break
             else:
                 raise RuntimeError("stuck: a request does not fit")
         if scheduler.last is not None if scheduler.overlap else batch is not None:
             old, known, now_free = scheduler.in_flight.popleft()
-            now = max(now, now_free)
+            scheduler.now = now = max(scheduler.now, now_free)
             for request in scheduler.learn(old, known):
                 times = requests[request.row]
                 times[2] = now if times[2] is None else times[2]
                 times[3] = now if request.finished else None
+            scheduler.processed()
         scheduler.last = batch
     for request in scheduler.dropped:  # where max_plans ended the case before the next step
         requests[request.row][4] += 1

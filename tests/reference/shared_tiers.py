@@ -108,6 +108,7 @@ class Tiers:
 
     def __init__(self, firsts, chains, tiers, peers):
         self.firsts, self.chains, self.tiers, self.peers = firsts, chains, tiers, peers
+        self.elsewhere = []  # of each request so far: leading blocks that some tier had
         for first, chain in zip(firsts, chains, strict=True):
             for above, below in zip([first, *chain], chain, strict=False):
                 above.below = below
@@ -129,9 +130,20 @@ class Tiers:
                 break
         return run
 
+    def anywhere(self, path, run):
+        """How far any tier of any instance has a path; `run` is the length of its hits."""
+        places = [place for tier in self.tiers for place in tier]
+        while run < len(path) and (
+            any(path[run] in first.pins for first in self.firsts)
+            or any(place.has(place.unit(path, run)) for place in places)
+        ):
+            run += 1
+        return run
+
     def serve(self, instance, path, limit, admit, grown=()):
         """Serve a request; `admit` lets it into its first tier. Returns the sources of its hits."""
         run, chain = self.sources(instance, path, limit), self.chains[instance]
+        self.elsewhere.append(self.anywhere(path, len(run)))
         for place in {id(place): place for place in run if place is not None}.values():
             units = list(dict.fromkeys(place.unit(path, at) for at, source in enumerate(run) if source is place))
             place.loaded += place.chunk * len(units)

@@ -28,7 +28,8 @@ NOT_RESULTS = {  # arguments, tools, and what must not leave the memory
         "Deployment", "Drafter", "DynamoCost", "DynamoScheduler", "EncodingOptions", "Gpu", "Grid", "Key",
         "Knobs", "LayerKind", "LocalRunner", "ModelShape", "PlanTarget", "PlannedTier", "Prices", "Profile",
         "RateProfile", "ReleaseOptions", "ReuseTable", "Roofline", "Runner", "Schedule", "ServiceModel",
-        "Setting", "SglangScheduler", "StepCost", "TaskOptions", "Tier", "Tokenizer", "VllmScheduler",
+        "FleetChange", "FleetSchedule", "Setting", "SglangScheduler", "StepCost", "TaskOptions", "Tier", "Tokenizer",
+        "VllmScheduler",
     },
     "tools": {"OutOfBlocks", "PrefixCache", "Progress", "Recorder", "Sequence", "TraceBuilder", "Watcher"},
     "rows and parts of results": {"CurvePoint", "ExpectedError", "KvRoom", "RecorderCounts", "Request", "Synthesized"},
@@ -37,7 +38,7 @@ NOT_RESULTS = {  # arguments, tools, and what must not leave the memory
 NO_FIGURE = {  # results that are one row, or that a table shows best
     "AnonymizedDataset", "Arrivals", "Audit", "BlockSizeHits", "Calibration", "Converted", "Cures", "Dataset",
     "Delivered", "Distribution", "Fidelity", "Finding", "Fixes", "Forest", "Hits", "KernelFit", "LintReport",
-    "Mixture", "Model",
+    "Mixture", "Model", "PoolCurve",
     "ModelList", "Numbered", "Popularity", "Published", "ReachableHits", "Recording", "SessionLinks", "SessionModel",
     "Tree", "Tuned", "Violation",
 }  # fmt: skip
@@ -98,7 +99,7 @@ def results(tmp_path_factory):
             requests=2, prompt_tokens=9, hit_tokens=4, block_size=16,
             findings=(LintFinding("date", "date", "system", 0, 1, 1, 1, 1, 0, 1, 2, 3),),
         ),
-        big_curve(), plan(trace),
+        big_curve(), plan(trace), kvtrace.serving.pool_curve(trace, [0, 4], instances=2, first=4),
     ]  # fmt: skip
     recording = kvtrace.serving.read_recording(ROOT / "examples/recording")
     with quick_fits():

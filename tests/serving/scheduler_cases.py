@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import asdict
+from dataclasses import asdict, replace
 
 import numpy as np
 
@@ -11,6 +11,7 @@ from kvtrace.cache.demand import block_demand
 from kvtrace.cache.layout import CacheGroup, CacheLayout, Drafting
 from kvtrace.cache.simulation import Setting
 from kvtrace.serving.fleet_schedule import FleetChange, FleetSchedule
+from kvtrace.serving.schedulers.dynamo import DynamoScheduler, hash_ranks
 from kvtrace.serving.schedulers.vllm import VllmScheduler
 from kvtrace.serving.simulation import StepCost, Tier
 from kvtrace.trace.columns import Columns
@@ -156,6 +157,20 @@ def tier_case(rng):
     }  # fmt: skip
 
 
+def pool_case(rng):
+    """A case of tests/clients/vllm_tiers.py: a tier_case of one to three instances that share a tier."""
+    case, instances = tier_case(rng), rng.choice([1, 2, 2, 3])
+    for row in case["requests"]:
+        row["instance"] = rng.randrange(instances)
+    case["requests"][0]["instance"] = instances - 1
+    return case | {
+        "pool": {
+            "capacity": rng.choice([3, 10, 40, 1000]), "fetch_s": rng.choice([0, 1e-4, 2e-3]),
+            "store_s": rng.choice([0, 1e-4, 5e-3]), "latency_s": rng.choice([0, 1e-3]),
+        }
+    }  # fmt: skip
+
+
 def dynamo_case(rng):
     """A case of Dynamo's replay: workers with few blocks. Arrivals are exact in ms, so that requests can be named."""
     block_size = rng.choice([2, 4, 8, 16])
@@ -174,6 +189,67 @@ def dynamo_case(rng):
         "router": rng.choice(["round-robin", "dynamo"]), "requests": kept,
         "settings": {"max_num_batched_tokens": tokens, "max_num_seqs": min(tokens, rng.choice([1, 2, 4, 8, 64]))},
     }  # fmt: skip
+
+
+def apart_case(rng):
+    """A dynamo_case on prefill and decode workers: arrivals are in ms, and perhaps transfers are slow."""
+    case = dynamo_case(rng)
+    size, rows = case["block_size"], case["requests"]
+    for row in rows:
+        row["arrival"] *= 1000
+    needs = {
+        "prefill": max(-(-row["tokens"] // size) for row in rows),
+        "decode": max(-(-(row["tokens"] + row["output"]) // size) for row in rows),
+    }
+    kinds = {
+        name: {
+            "workers": rng.choice([1, 1, 2, 3]), "capacity": max(1, need + rng.choice([-4, 0, 0, 1, 1, 3, 3, 10])),
+            "settings": case["settings"] if name == "prefill" else dynamo_case(rng)["settings"],
+        }
+        for name, need in needs.items()
+    }  # fmt: skip
+    if rng.random() < 0.5:
+        kinds |= {"bytes_per_token": 1000, "bandwidth": rng.choice([1e4, 1e5, 1e6]), "missing_only": rng.random() < 0.5}
+    return {"block_size": size, "requests": rows, "router": case["router"], **kinds}
+
+
+def dynamo_tier_case(rng):
+    """A dynamo_case with a tier of each worker, or one that all share; `order` has the rank of each block's hash."""
+    case, unit = dynamo_case(rng), rng.choice([1e-4, 1e-3, 1e-2])
+    host = {
+        "scope": rng.choice(["rank", "cluster"]), "capacity": rng.choice([3, 6, 20, 60, 1000]),
+        "fetch_s": rng.choice([0.25, 1, 4]) * unit, "store_s": rng.choice([0.25, 1, 4]) * unit,
+        "latency_s": rng.choice([0, 0, 0.5 * unit]),
+    }  # fmt: skip
+    if host["scope"] == "cluster":
+        host |= {name: rng.choice([0.0625, 0.5]) * unit for name in ("shared_fetch_s", "shared_store_s")}
+    ranks = hash_ranks(block_demand(trace_of(case), "grow"))
+    return case | {"host": host, "order": ranks.tolist()}
+
+
+def dynamo_mtp_case(rng):
+    """A dynamo_case with multi-token prediction: the acceptance rates of its drafted tokens, and its seed."""
+    case = dynamo_case(rng)
+    rates = [rng.choice([0.0, 0.3, 0.6, 0.85, 0.95, 1.0]) for _ in range(rng.choice([1, 1, 2, 3, 5]))]
+    capacity = case["capacity"] + rng.choice([1, 1, 2, 5])  # room for drafted tokens
+    return case | {"capacity": capacity, "mtp": {"rates": rates, "seed": rng.choice([42, 0, 7])}}
+
+
+def dynamo_tiers_of(case):
+    """The scheduler and the tiers of a case; the links of a shared tier are those of each worker and a common one."""
+    host, scheduler = case.get("host"), DynamoScheduler(**case["settings"])
+    if "mtp" in case:
+        rates, seed = case["mtp"]["rates"], case["mtp"]["seed"]
+        text = ":".join(map(str, rates))
+        scheduler = replace(scheduler, aic_nextn=len(rates), aic_nextn_accept_rates=text, aic_mtp_seed=seed)
+    if host is None:
+        return scheduler, ()
+    fetch_s, store_s = host["fetch_s"], host["store_s"]
+    if host["scope"] == "cluster":
+        scheduler = replace(scheduler, worker_fetch_seconds=fetch_s, worker_store_seconds=store_s)
+        fetch_s, store_s = host["shared_fetch_s"], host["shared_store_s"]
+    tier = Tier("dram", host["capacity"], fetch_s, store_s, scope=host["scope"], latency_s=host["latency_s"])
+    return scheduler, (tier,)
 
 
 def fleet_case(rng):
@@ -306,11 +382,16 @@ def trace_of(case):
 
 
 def tiers_of(case):
-    """The lower tier of a case, if it has one."""
+    """The lower tiers of a case, if it has any."""
     if "tier" not in case:
         return []
     tier = case["tier"]
-    return [Tier("dram", tier["capacity"], tier["fetch_s"], tier["store_s"], tier["policy"])]
+    tiers = [Tier("dram", tier["capacity"], tier["fetch_s"], tier["store_s"], tier["policy"])]
+    if "pool" in case:
+        pool = case["pool"]
+        times = {"fetch_seconds": pool["fetch_s"], "store_seconds": pool["store_s"], "latency_s": pool["latency_s"]}
+        tiers.append(Tier("pool", pool["capacity"], scope="cluster", **times))
+    return tiers
 
 
 def options_of(case):

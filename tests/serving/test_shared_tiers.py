@@ -1,5 +1,6 @@
 """Tiers that instances share, request by request: their twin, and the laws that they keep."""
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -8,10 +9,15 @@ from kvtrace import UsageError
 from kvtrace.cache import Tier, simulate, simulate_tiers
 from kvtrace.cache.demand import block_demand
 from kvtrace.cache.simulation import Setting
-from kvtrace.serving import simulate_all, simulate_instances
+from kvtrace.serving import explain, simulate_all, simulate_instances
+from kvtrace.serving.instances import anywhere_hits
+from kvtrace.serving.misses.cures import cures_of
 from kvtrace.serving.routers import ROUTERS, TIMED
 from kvtrace.trace.building import toy
+from kvtrace.trace.columns import Columns
+from kvtrace.trace.trace import Trace
 from tests.reference import shared_tiers as slow
+from tests.reference.misses import causes
 from tests.reference.policies.lru import LRU
 from tests.strategies import traces
 
@@ -76,6 +82,7 @@ def test_shared_tiers_do_what_their_twin_does(data, trace, instances, router, sc
     done = pooled(trace, instances, router, tiers, schedule, mode=mode, instances_per_host=per_host)
     model, sources = twin(trace, demand, done.setting, tiers, instances, per_host, done.instance.tolist())
     assert done.hit_blocks.tolist() == [len(run) for run in sources]
+    assert anywhere_hits(done).tolist() == model.elsewhere
     for number, made in enumerate(model.tiers):
         hits = [sum(any(place is each for each in made) for place in run) for run in sources]
         assert done.sources.hits[number + 1].tolist() == hits
@@ -156,6 +163,22 @@ def test_peers_that_hold_everything_are_a_pool(trace, instances, router, extra):
     assert apart.hit_blocks.tolist() == together.hit_blocks.tolist()
 
 
+@pytest.mark.parametrize("first", [0, 3_000])
+def test_a_pool_of_many_blocks_is_one_cache_over_all_lookups(first):
+    """State beyond a processor's cache is prefetched."""
+    rng = np.random.default_rng(1)
+    starts = rng.integers(0, 30_000, 40_000) * 8  # 30,000 paths of 8 blocks
+    _, first_use, place = np.unique(starts, return_index=True, return_inverse=True)
+    number = np.argsort(np.argsort(first_use))[place]
+    ids = (number[:, None] * 8 + np.arange(8)).ravel()
+    columns = Columns(np.arange(40_000.0), np.full(40_000, 8), np.full(40_000, 1), ids, np.arange(0, 320_001, 8))
+    trace = Trace.from_columns(columns, block_size=1)
+    done = pooled(trace, 4, "round-robin", [Tier("hbm", first), Tier("pool", 50_000, scope="cluster")])
+    one = simulate(trace, 50_000)
+    assert done.evictions == one.evictions
+    assert (done.hit_blocks >= one.hit_blocks).all() if first else done.hit_blocks.tolist() == one.hit_blocks.tolist()
+
+
 # -- by hand ---------------------------------------------------------------------------------------------------------
 
 
@@ -224,3 +247,29 @@ def test_simulate_all_has_tiers_with_instances():
     trace = toy("0 1", "0 1", "0 1")
     (run,) = simulate_all(trace, tiers=[Tier("hbm", 2), Tier("pool", 9, scope="cluster")], instances=2).runs
     assert run.to_dict()["tiers"][1]["hit_blocks"] == 2
+
+
+def test_explain_names_what_a_request_cannot_reach():
+    trace, tiers = toy("0 1", "6 7", "2 3", "0 1", "0 1"), [Tier("hbm", 2), Tier("dram", 2)]
+    explained = explain(trace, tiers=tiers, instances=2, schedule="serial")
+    # 2 3 moves 0 1 to the dram of the first instance; the second one does not find it there, the first one does
+    assert {cause: tokens for cause, tokens in explained.totals.items() if tokens} == {
+        "hit": 2, "other_tier": 2, "first_use": 6,
+    }  # fmt: skip
+    assert explained.tiers == {"hbm": 0, "dram": 2}
+    cure = cures_of(explained)["shared_tiers"]
+    assert cure.tokens == 2 and "dram=...@peers" in cure.advice
+
+
+@given(st.data(), traces(outputs=False), st.integers(1, 3), routers, schedules)
+def test_causes_add_up_with_shared_tiers(data, trace, instances, router, schedule):
+    tiers = [Tier("hbm", longest(trace)), *data.draw(lower_tiers(trace.block_size))]
+    explained = explain(trace, tiers=tiers, instances=instances, router=router, schedule=schedule)
+    assert sum(explained.totals.values()) == trace.input_length.sum()
+    assert sum(explained.tiers.values()) == explained.totals["hit"]
+    done, demand = explained.simulation, block_demand(trace)
+    in_tiers = anywhere_hits(done).tolist()
+    expected = causes(trace, done, demand.limit, full=demand.full, in_tiers=in_tiers)
+    assert {name: tokens.tolist() for name, tokens in explained.causes.tokens.items()} == expected
+    if all(tier.scope == "cluster" for tier in tiers[1:]) and instances == 1:
+        assert explained.totals["other_tier"] == 0

@@ -15,7 +15,7 @@ from .._base.units import names, require_lists
 
 if TYPE_CHECKING:
     from .demand import Mode
-    from .engines import CapacityCounts, EngineName, FreeOrder, PoolOrder, Tree, Watermark
+    from .engines import CapacityCounts, EngineName, FreeOrder, HicacheWritePolicy, PoolOrder, Tree, Watermark
     from .layout import CacheLayout, Drafting
     from .simulation import Setting
     from .tiers import Tier
@@ -69,6 +69,12 @@ class CacheSetup:
     watermark: Watermark = option(
         "off", "on: evict a fifth of the blocks at 80 % use. (lmcache)", metavar="HOW", group=ENGINE
     )
+    hicache_write_policy: HicacheWritePolicy = option(
+        "write_through",
+        "When the second of --tiers gets a copy: write_through is at once, write_through_selective is at the second "
+        "request, write_back is at eviction. (sglang)",
+        metavar="HOW", group=ENGINE,
+    )  # fmt: skip
     tiers: Mapping[str, int] | Sequence[Tier] | None = None  # the first one first, in place of capacities
     inclusive: bool = option(
         False, "A tier also holds the blocks of the tiers above it.  [default: exclusive]", group=CACHE

@@ -24,7 +24,7 @@ from ..trace.hits import Hits, count_hits, time_windows
 from ..trace.trace import Trace
 from . import engines
 from .demand import SERIAL, BlockDemand, Mode, Schedule, block_demand, parse_schedule
-from .engines import CapacityCounts, EngineName, FreeOrder, PoolOrder, Tree, Watermark
+from .engines import CapacityCounts, EngineName, FreeOrder, HicacheWritePolicy, PoolOrder, Tree, Watermark
 from .layout import CacheLayout, Drafting
 from .policies import POLICIES, PolicyRow, name_of
 
@@ -125,6 +125,7 @@ class EngineOptions(TypedDict, total=False):
     free_order: FreeOrder
     tree: Tree
     watermark: Watermark
+    hicache_write_policy: HicacheWritePolicy
 
 
 def _not_default(key: str, rows: Rows) -> bool:
@@ -288,6 +289,7 @@ def simulate(
         free_order: The end of vLLM's free queue that unhashed blocks join: "prepend" (the default) or "append".
         tree: SGLang's "unified" tree (the default), or the "radix" tree of its versions before.
         watermark: "on" evicts a fifth of the blocks once 80 % are in use, as LMCache does; default "off".
+        hicache_write_policy: When SGLang copies to host memory, in `simulate_tiers`.
 
     Returns:
         The hit blocks of each request, evictions and counts.

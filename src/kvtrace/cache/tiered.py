@@ -122,6 +122,8 @@ def simulate_tiers(
         raise UsageError("--tiers needs two tiers or more of at least 1 block each. Try --tiers hbm=5000,dram=50000.")
     sizes = tuple(tiers.items())
     setting = replace(setting or Setting(1), policy=name_of(policy), capacity=sizes[0][1])
+    if setting.engine == "sglang":
+        return _hicache(trace, sizes, setting, exclusive, on_progress)
     demand = block_demand(trace, setting.mode)
     require_room(setting.capacity, demand)
     run_tiers = _exclusive if exclusive else _inclusive
@@ -174,6 +176,7 @@ class HitSources:
     tiers: tuple[Tier, ...]  # the first one first
     hits: np.ndarray  # (tier, request) -> hit blocks that came from the tier
     traffic: tuple[TierTraffic, ...]  # of each tier; the first one has none
+    per_host: int = 1  # instances that share the tier of a host
 
     def __str__(self) -> str:
         scopes = ["" if tier.scope == "rank" else f"@{tier.scope}" for tier in self.tiers]
@@ -239,7 +242,7 @@ class SharedTiers:
         hits = np.zeros((len(self.tiers), len(self.places.hits)), dtype=np.int64)
         hits[self.active] = found
         hits[0] = self.places.hits - found.sum(0)
-        return HitSources(self.tiers, hits, self._traffic())
+        return HitSources(self.tiers, hits, self._traffic(), self.groups["host"])
 
     def _traffic(self) -> tuple[TierTraffic, ...]:
         sums = [TierTraffic() for _ in self.tiers]
@@ -349,12 +352,115 @@ def _place(tier: Tier, copies: str, setting: Setting, demand: BlockDemand) -> An
 
 def _exclusive(trace, sizes, setting, demand: BlockDemand, on_progress):
     engine = tiered(setting, demand, [Tier(name, capacity) for name, capacity in sizes[1:]])
+    return _run_engine(engine, trace, sizes, setting, True, on_progress)
+
+
+def _run_engine(engine, trace, sizes, setting, exclusive, on_progress):
     engine.schedule(setting.schedule.kind, int(setting.schedule.value), setting.schedule.ends(trace))
-    advance_all(engine, len(demand), on_progress)
+    advance_all(engine, len(trace), on_progress)
     hits, lower_tier_hits = engine.hits.astype(np.int64), engine.tier_hits.astype(np.int64)
     engine.close()
     per_tier = np.vstack([hits - lower_tier_hits.sum(0), lower_tier_hits])
-    return TieredSimulation(setting, trace, hits, engine.dropped, engine.early_frees, 0, sizes, True, per_tier)
+    return TieredSimulation(setting, trace, hits, engine.dropped, engine.early_frees, 0, sizes, exclusive, per_tier)
+
+
+def _hicache(trace, sizes, setting, exclusive, on_progress):
+    """SGLang's own tiers: the device, its host memory, and a storage backend of its own."""
+    if not exclusive:
+        raise UsageError(NOT_INCLUSIVE)
+    demand = block_demand(trace, *setting.demand_options)
+    tiers = HicacheTiers(setting, demand, [Tier(name, capacity) for name, capacity in sizes], 1, 1)
+    return _run_engine(tiers.engines[0], trace, sizes, setting, False, on_progress)
+
+
+NOT_INCLUSIVE = "--inclusive is not an option of SGLang's tiers. Leave it out, or see --hicache-write-policy."
+
+
+class HicacheTiers:
+    """SGLang's HiCache on instances: their devices and host memories, and storage backends that they may share.
+
+    As SharedTiers, without places: the engines serve the requests themselves. Raises UsageError for tiers that SGLang
+    does not have.
+    """
+
+    places = None
+
+    def __init__(
+        self, setting: Setting, demand: BlockDemand, tiers: Sequence[Tier], instances: int, per_host: int,
+        *, inclusive: bool = False,
+    ) -> None:  # fmt: skip
+        from . import engines
+        from .core.hicache import StoragePool
+        from .engines.sglang import build_hicache
+        from .policies.base import Context
+
+        device, host, *pools = tiers
+        if inclusive:
+            raise UsageError(NOT_INCLUSIVE)
+        require_fields([device], (), "The first tier")
+        if host.scope != "rank":
+            raise UsageError(
+                f"SGLang brings the blocks of {host.name}=...@{host.scope} to host memory first. Put a tier of an "
+                "instance above it: --tiers hbm=5000,dram=50000,pool=1M@cluster."
+            )
+        require_fields([host], (), "SGLang's host memory")
+        require_fields(pools, {"scope"}, "SGLang's storage backend")
+        if len(pools) > 1:
+            raise UsageError("SGLang has three tiers at most: --tiers hbm=5000,dram=50000,pool=1M@cluster.")
+        for tier in tiers:
+            if whole_blocks(tier.capacity) < 1:
+                raise UsageError(f"Tier {tier.name} must have at least 1 block with --engine sglang.")
+        if setting.layout is not None or setting.drafting is not None or setting.bound:
+            raise UsageError("SGLang's tiers are modelled for full attention, without a drafter or an upper bound.")
+        options = dict(setting.engine_options)
+        tree, how = (options.get(name, engines.DEFAULTS[name]) for name in ("tree", "hicache_write_policy"))
+        engines.check(engines.find(setting.engine), setting.engine, setting.policy, options)
+        require_room(device.capacity, demand)
+        copies: TierCopies = "write-back" if how == "write_back" else "write-through"
+        through: TierCopies = "write-through"
+        self.tiers = (device, replace(host, copies=copies), *(replace(pool, copies=through) for pool in pools))
+        group = {"rank": 1, "host": per_host, "cluster": instances}[pools[0].scope] if pools else 1
+        self.pools = [StoragePool(demand.blocks, pool.capacity) for pool in pools for _ in range(0, instances, group)]
+        self.engines = []
+        for number in range(instances):
+            context = Context(demand.blocks, device.capacity, demand.trace, demand)
+            store = self.pools[number // group] if pools else None
+            self.engines.append(
+                build_hicache(
+                    demand, context, host.capacity, setting.policy, pool=store, tree=tree, hicache_write_policy=how
+                )
+            )
+        for engine in self.engines:
+            schedule = setting.schedule
+            engine.schedule(schedule.kind, int(schedule.value), schedule.ends(demand.trace))
+
+    def sources(self) -> HitSources:
+        """Where the hits of each request came from, and what moved over the links."""
+        lower = sum(engine.tier_hits.astype(np.int64) for engine in self.engines)
+        hits = sum(engine.hits.astype(np.int64) for engine in self.engines)
+        names = ("loaded", "stored", "evicted", "resident")
+        host, pool = (
+            {name: sum(getattr(each, name) for each in held) for name in names}
+            for held in ([engine.host_traffic for engine in self.engines], self.pools)
+        )
+        traffic = (TierTraffic(), TierTraffic(**host), TierTraffic(**pool))[: len(self.tiers)]
+        return HitSources(self.tiers, np.vstack([hits - lower.sum(0), lower]), traffic)
+
+    @property
+    def dropped(self) -> int:
+        """The blocks that the lowest tier evicted, or that left the device without a copy there is below."""
+        if self.pools:
+            return sum(pool.evicted for pool in self.pools)
+        return sum(engine.dropped for engine in self.engines)
+
+
+def lower_tiers(
+    setting: Setting, demand: BlockDemand, tiers: Sequence[Tier], instances: int, per_host: int, *, inclusive: bool
+) -> SharedTiers | HicacheTiers:
+    """The tiers of instances: SGLang's own, else generic ones. UsageError for tiers that are not modelled."""
+    if setting.engine == "sglang" and len(tiers) > 1:
+        return HicacheTiers(setting, demand, tiers, instances, per_host, inclusive=inclusive)
+    return SharedTiers(setting, demand, tiers, instances, per_host, inclusive=inclusive)
 
 
 def _inclusive(trace, sizes, setting, demand, on_progress):

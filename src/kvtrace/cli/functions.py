@@ -68,7 +68,7 @@ OTHER_RESULTS = {
 ALSO = {  # command -> another result, and when
     "calibrate": "with from_ a kvtrace.serving.KernelFit",
     "simulate": "of one capacity, policy, engine and router a kvtrace.cache.Simulation",
-    "analyze": "with basic a kvtrace.analysis.Basics", "models": "with gpu a kvtrace.serving.KvRoom",
+    "analyze": "with basic a kvtrace.analysis.Basics", "curve": "with instances a kvtrace.serving.PoolCurve", "models": "with gpu a kvtrace.serving.KvRoom",
 }  # fmt: skip
 ONLY_OF_A_SHELL = re.compile(r"(?<![\w-])-v\b|hits is printed|first line is|terminal shows")  # sentences of a help
 RETURN_TRACES = {"anonymize", "convert", "release", "join", "synthesize"}  # where no output is named

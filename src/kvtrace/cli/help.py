@@ -84,8 +84,8 @@ GROUPS = {  # group -> its options; a command shows them in this order
     "Changes": "--fold --speedup-ratio",
     "Cache": "--half-life --policy --ttl --capacity --points --engine --mode --schedule --warm-up --tiers --inclusive --write-through "
     "--domains",
-    "Engine options": "--capacity-counts --pool --free-order --tree --watermark --engine-block-size --retention",
-    "Instances and time": "--instances --instances-per-host --router --gpu --gpus --costs --extrapolate --step-tokens --max-requests --scheduler",
+    "Engine options": "--capacity-counts --pool --free-order --tree --watermark --hicache-write-policy --engine-block-size --retention",
+    "Instances and time": "--instances --instances-per-host --router --first-tier --gpu --gpus --costs --extrapolate --step-tokens --max-requests --scheduler",
     "Closed loop": "--loop --lanes --duration --start-inside --idle-cap --tree-idle-cap --think-scale",
     "Target": "--ttft --quantile --max-busy --spare",
     "Prices": "--gpu-price --input-price --output-price",
@@ -112,6 +112,7 @@ TYPES: dict[str, click.ParamType] = {  # option -> what it takes, where that is 
     "--free-order": names.Name(names.engine_values("free_order")),
     "--tree": names.Name(names.engine_values("tree")),
     "--watermark": names.Name(names.engine_values("watermark")),
+    "--hicache-write-policy": names.Name(names.engine_values("hicache_write_policy")),
     "--gpu": names.Name(names.gpus, files=True),
     "--model-config": names.Name(names.models, files=True),
     "--service-time": names.Name(names.models, files=True),
@@ -136,7 +137,7 @@ TYPES: dict[str, click.ParamType] = {  # option -> what it takes, where that is 
     "--holdout": AmountType(units.share),
     "--ms-per-token": AmountType(units.in_milliseconds, 0),
     **dict.fromkeys(
-        ("--duration", "--idle-cap", "--tree-idle-cap", "--ttft", "--over-time", "--start", "--stop", "--window", "--for", "--kv-transfer-latency"),
+        ("--duration", "--idle-cap", "--tree-idle-cap", "--ttft", "--over-time", "--start", "--stop", "--window", "--for", "--kv-transfer-latency", "--tpot"),
         AmountType(units.milliseconds),
     ),
     "--workers": AmountType(units.count, 1, 1024),

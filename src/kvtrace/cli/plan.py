@@ -37,7 +37,7 @@ GPUS = "GPUs per instance, by tensor parallelism.  [default: 1; with --costs as 
 
 @click.command("plan", cls=Command, groups={"--warm-up": "Closed loop", "--seed": "Closed loop"}, examples=(
     "kvtrace plan trace.jsonl --model config.json --gpu h100 --ttft 2s",
-    "kvtrace plan trace.jsonl --model config.json --quantile 95% --tiers dram=512GiB@25GB/s",
+    "kvtrace plan trace.jsonl --model config.json --quantile 95% --tiers dram=512GiB@25GB/s,pool=4TiB@cluster@10GB/s",
     "kvtrace plan trace.jsonl --model llama-3.1-8b --max-busy 70% --spare 1 --gpu-price 2.5",
     "kvtrace plan trace.jsonl --costs costs.json --extrapolate",
 ))
@@ -45,7 +45,7 @@ GPUS = "GPUs per instance, by tensor parallelism.  [default: 1; with --costs as 
 @click.option("--model", "--model-config", "model_config", metavar="M", help="Model: a name that kvtrace models lists, or its config.json.")
 @gpu_options(gpu=GPU, gpus=GPUS)
 @record_options(TimeSetup, only=("costs_file", "kernels", "extrapolate"))
-@record_options(PlanTarget, only=("ttft_s", "quantile", "max_busy", "spare", "routers", "tiers", "write_through"))
+@record_options(PlanTarget, only=("ttft_s", "quantile", "max_busy", "spare", "tpot_s", "disaggregate", "kv_transfer_bandwidth", "routers", "tiers", "write_through"))
 @record_options(Deployment, only=("engine",), settings={"engine": {"rows": completion.engines}})
 @record_options(PlanTarget, only=("mode",))
 @record_options(PlanTarget, only=("gpu_price",))
@@ -85,7 +85,7 @@ def plan_command(trace, model_config, as_json, as_csv, quiet, **options):
     target = _target(options)
     if costs:
         costs.require_engine(deployment.engine)
-    shares = {"read": 1} | plan_shares(len(target.routers), tiers=bool(target.tiers), lanes=target.loop is not None)
+    shares = {"read": 1} | plan_shares(len(target.routers), tiers=bool(target.own_tiers), lanes=target.loop is not None, pool=target.pool is not None, disaggregate=target.disaggregate)
     with Work(console(), "plan", shares, quiet) as work:
         work.step("read")
         loaded, _, notes = viewed(assumed(reading.read(trace, block_size=options["block_size"]), options["assume_output"]), None)

@@ -126,9 +126,11 @@ def run_of(options: dict[str, Any], *, engines: str | None, policies: str, route
     time, names_of_engines = _deployment_of(options, engines, policies)
     loop = _loop_of(options, time, warm_up, seed, names(routers or "round-robin"))
     cache = taken(CacheSetup, options, policies=names(policies), engines=names_of_engines, gap=not options.pop("no_gap", True), domains=options.pop("domains"))
-    instances = _with_ranks(taken(InstanceSetup, options, routers=names(routers) if routers else None), time, names_of_engines)
+    instances = taken(InstanceSetup, options, routers=names(routers) if routers else None)
     apart = taken(Disaggregation, options)  # of a command that has its options
-    return Run(cache, instances, time, loop, disaggregation=apart if apart.prefill_workers else None)
+    if apart.prefill_workers:  # whose ranks are those of each worker
+        return Run(cache, instances, time, loop, disaggregation=apart)
+    return Run(cache, _with_ranks(instances, time, names_of_engines), time, loop)
 
 
 def _with_ranks(instances: InstanceSetup, time: TimeSetup, engines: list[Any]) -> InstanceSetup:
@@ -244,8 +246,11 @@ def with_caches(run: Run, trace: Any, units: dict[str, Any], *, capacity: str, t
     roofline, engines = run.time.roofline, list(run.cache.engines)
     lower: Sequence[Any] = ()
     parse = partial(parse_capacity, **units)
-    if roofline and tiers:
-        first, lower = parse_timed_tiers(tiers, parse, trace.block_size * roofline.model.kv_bytes_per_token)
+    if run.time.cost and tiers:
+        kv_bytes = roofline.model.kv_bytes_per_token if roofline else units["kv_bytes_per_token"]
+        if kv_bytes is None:
+            raise UsageError("With --engine dynamo, --tiers needs --kv-bytes-per-token or --model.")
+        first, lower = parse_timed_tiers(tiers, parse, trace.block_size * kv_bytes)
         tiers, capacity = None, str(first)
     sizes = {engine: engine_units((run.cache.layouts or {}).get(engine), trace.block_size, units, run.time.deployment.gpus_per_instance) for engine in engines}
     capacities: dict[str, Any] | None = None

@@ -8,13 +8,13 @@
   const themes = {
     light: {
       series: ["#0067a5", "#d55e00", "#009e73", "#a6519d", "#8a6d00", "#5d6875"],
-      tones: ["#36a0e4", "#513f14", "#6d1d5a", "#2fdf86", "#dbc93e", "#c3cad3"],
+      tones: ["#36a0e4", "#513f14", "#6d1d5a", "#2fdf86", "#dbc93e", "#c3cad3", "#9319fb"],
       ink: "#1b2430", soft: "#5d6875", grid: "#e9ecf0", card: "#ffffff",
       density: [[0, "#dcebf6"], [0.35, "#79b3db"], [0.7, "#1f78b4"], [1, "#08306b"]],
     },
     dark: {
       series: ["#6bb8ee", "#f2a044", "#3ecf9f", "#dc97d2", "#d9c04a", "#98a3b1"],
-      tones: ["#c5ecf8", "#94712c", "#9a3aa6", "#1d8f69", "#eaea86", "#465160"],
+      tones: ["#c5ecf8", "#94712c", "#9a3aa6", "#1d8f69", "#eaea86", "#465160", "#9331fe"],
       ink: "#e6eaf0", soft: "#98a3b1", grid: "#29313b", card: "#1a2028",
       density: [[0, "#1d3347"], [0.35, "#24638f"], [0.7, "#5aaee6"], [1, "#e8f4fd"]],
     },

@@ -22,7 +22,7 @@ LINES = {"line": "linear", "dash": "linear", "step": "hv", "dots": "linear", "po
 PALETTE = ("#0067a5", "#d55e00", "#009e73", "#a6519d", "#8a6d00", "#5d6875", "#56b4e9", "#e69f00")
 # for areas side by side, with the blue, the red and the grey above: at least 15 apart in CIE Lab for every kind of
 # colour vision; the last one is pale, for what is not the point; the page has lighter ones for a dark theme
-TONES = ("#36a0e4", "#513f14", "#6d1d5a", "#2fdf86", "#dbc93e", "#c3cad3")
+TONES = ("#36a0e4", "#513f14", "#6d1d5a", "#2fdf86", "#dbc93e", "#c3cad3", "#9319fb")
 MAX_COLUMNS = 2  # of panels in one figure
 PANEL_WIDTH, PANEL_HEIGHT = 520, 400  # pixels
 

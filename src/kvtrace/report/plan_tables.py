@@ -12,6 +12,7 @@ from ..serving.planning.plan_result import (
     BEYOND,
     BlockSizePlan,
     BlockSizesPlan,
+    DisaggregatePlan,
     InstancesPlan,
     InstancesPoint,
     LanePoint,
@@ -28,6 +29,7 @@ from ..serving.planning.plan_result import (
     PricesPlan,
     RouterPlan,
     Sensitivity,
+    SplitPoint,
     TierPlan,
     TiersPlan,
     TimeTarget,
@@ -35,6 +37,7 @@ from ..serving.planning.plan_result import (
     seconds,
     usd,
 )
+from ..serving.planning.pools import PoolCurve, PoolPoint, gigabytes
 
 MOST_REASONS = 2  # why no number meets the target; routers differ in their figures
 MARK = {"mark": column(note=True, rank=0)}  # a word after the row
@@ -48,9 +51,13 @@ def tables(plan: Plan, *, verbose: bool = True) -> list[TextTable]:
     parts = [answer, _setting(plan.setting), _memory(plan.memory), _least(plan.memory)]
     if plan.tiers is not None:
         parts.append(_tiers(plan.tiers))
+    if plan.pool is not None:
+        parts.append(pool_table(plan.pool))
     parts += [_instances(plan.instances), *_unmet(plan.instances), _curve(plan.instances, plan.instances.routers)]
     if plan.lanes is not None:
         parts.append(_lanes(plan.lanes, plan.instances.target))
+    if plan.disaggregate is not None:
+        parts.append(_disaggregate(plan.disaggregate))
     if plan.loop is not None:
         parts.append(_loop(plan.loop))
     if plan.sensitivity is not None and plan.instances.best is not None:
@@ -106,6 +113,10 @@ def _reasons(plan: Plan) -> Iterator[tuple[str, str]]:
     if plan.tiers is not None:
         pays = f"Fetching pays above {plan.tiers.break_even_bandwidth / 1e9:,.1f} GB/s"
         yield "tiers", f"{_tier_shares(plan.tiers)} of the blocks hit. {pays}."
+    if plan.pool is not None:
+        yield "pool", pool_sentence(plan.pool)
+    if plan.disaggregate is not None:
+        yield "disaggregate", plan.disaggregate.sentence
     if plan.lanes is not None:
         yield "sessions", f"{lanes_sentence(plan.lanes, part.target).removesuffix('.')}."
 
@@ -179,6 +190,18 @@ def _lanes(part: LanesPlan, target: TimeTarget) -> TextTable:
     return table.add_results(columns_in(LanePoint) | MARK, rows, shown, ttft_s=f"TTFT {target.place}")
 
 
+def _disaggregate(part: DisaggregatePlan) -> TextTable:
+    """The splits that were tried; 0 decode workers are instances."""
+    rows = [point.to_dict() | {"mark": _mark(point, part)} for point in part.curve]
+    shown = ("prefill_workers", "decode_workers", "ttft_s", "tpot_s", "block_hit_rate", "usd_per_hour", "mark")
+    return _table(part.sentence, part.assumes).add_results(columns_in(SplitPoint) | MARK, rows, shown)
+
+
+def _mark(point: SplitPoint, part: DisaggregatePlan) -> str:
+    word = "fewest" if point in (part.best, part.aggregated) else "meets" if point.meets else "misses"
+    return word if point.decode_workers else f"{word}, instances"
+
+
 def lanes_sentence(part: LanesPlan, target: TimeTarget) -> str:
     """The result of the plan of lanes."""
     goal = f"a time to first token of {target.ttft_s:g} s for {target.quantile:.0%} of the requests"
@@ -213,6 +236,28 @@ def _tiers(part: TiersPlan) -> TextTable:
     table = _table("Tiers below the GPUs", part.assumes)
     table.caption = f"fetching pays above {part.break_even_bandwidth / 1e9:,.1f} GB/s; {table.caption}"
     return table.add_results(columns_in(TierPlan), as_json(part.rows))
+
+
+def pool_table(part: PoolCurve) -> TextTable:
+    """A table with one row for each size of a pool."""
+    routed = f"{part.instances:,} instances of {part.first_capacity:,} blocks, {part.router}"
+    table = _table(f"A pool below {routed}, blocks of {part.block_size:,} tokens", list(part.assumes))
+    return table.add_results(columns_in(PoolPoint), as_json(part.rows))
+
+
+def pool_sentence(part: PoolCurve) -> str:
+    """What the pool that was asked for brings, and above which bandwidth it pays."""
+    point = next(row for row in part.rows if row.capacity == part.planned)
+    gained = 100 * (point.block_hit_rate - part.rows[0].block_hit_rate)
+    text = f"{point.gib:,.0f} GiB add {gained:.1f} points of block hit rate to {part.instances:,} instances"
+    if point.break_even_bandwidth is None or point.busiest_bytes_per_s is None or part.bandwidth is None:
+        return f"{text}."
+    pays = "pays" if part.bandwidth > point.break_even_bandwidth else "does not pay"
+    return (
+        f"{text}. Fetching pays above {gigabytes(point.break_even_bandwidth)} GB/s, so at "
+        f"{gigabytes(part.bandwidth)} GB/s it {pays}; the busiest minute fetches "
+        f"{gigabytes(point.busiest_bytes_per_s)} GB/s in all."
+    )
 
 
 def _instances(part: InstancesPlan, *, short: bool = False) -> TextTable:

@@ -34,9 +34,12 @@ STAGES = {"encode": 12, "gather": 80, "match": 68, "rank": 5, "resolve": 3, "fin
 RELEASE_DATASET = STAGES | {"write": 8, "audit": 8} | CHECKS
 
 
-def plan_shares(routers: int, *, tiers: bool, lanes: bool = False) -> dict[str, float]:
+def plan_shares(
+    routers: int, *, tiers: bool, lanes: bool = False, pool: bool = False, disaggregate: bool = False
+) -> dict[str, float]:
     """The shares of the parts of a plan: a router takes a fifth of the time of the changed assumptions."""
-    absent = {name for name, wanted in (("tiers", tiers), ("lanes", lanes)) if not wanted}
+    parts = (("tiers", tiers), ("lanes", lanes), ("pool", pool), ("disaggregate", disaggregate))
+    absent = {name for name, wanted in parts if not wanted}
     small = {
         "memory": 1,
         "tiers": 1,
@@ -44,7 +47,9 @@ def plan_shares(routers: int, *, tiers: bool, lanes: bool = False) -> dict[str, 
         "block_sizes": 0.3,
         "prices": 1,
         "lanes": 10,
+        "disaggregate": 10,
         "loop": 1,
+        "pool": 2,
     }
     return {name: share for name, share in small.items() if name not in absent} | {"sensitivity": 50}
 

@@ -50,21 +50,26 @@ def over_time(run: Simulation) -> Plot:
 def tiers(run: TieredSimulation) -> Plot:
     """The hit rate over time, and the share of all blocks that each tier serves."""
     assert run.tier_hits is not None
-    blocks = max(1, int(run.trace.prompt_blocks[run.warm_up :].sum()))
-    shares = {
-        f"{name}, {size:,} blocks": float(hits[run.warm_up :].sum() / blocks)
-        for (name, size), hits in zip(run.tiers, run.tier_hits, strict=True)
-    }
-    axis = Axis("share of all blocks", percent=True, limits=(0, 0))
-    panel = bars("Hits by tier", axis, shares)
+    panel = _by_tier(run, run.tiers, run.tier_hits)
     return Plot("A cache in tiers", "The tier that each hit block came from.", [*over_time(run).panels, panel])
 
 
+def _by_tier(run: Simulation, sizes: Iterable[tuple[str, int]], tier_hits: np.ndarray) -> Panel:
+    blocks = max(1, int(run.trace.prompt_blocks[run.warm_up :].sum()))
+    shares = {
+        f"{name}, {size:,} blocks": float(hits[run.warm_up :].sum() / blocks)
+        for (name, size), hits in zip(sizes, tier_hits, strict=True)
+    }
+    return bars("Hits by tier", Axis("share of all blocks", percent=True, limits=(0, 0)), shares)
+
+
 def instances(run: FleetSimulation) -> Plot:
-    """The hit rate over time, and the tokens of each instance."""
+    """The hit rate over time, the tokens of each instance, and with tiers the share of all blocks that each serves."""
     tokens = {f"instance {load['instance']}": float(load["tokens"]) for load in run.loads}
-    panel = bars(f"Load, {run.router}", Axis("prompt tokens", limits=(0, 0)), tokens)
-    return Plot("Instances behind a router", "Hits, and the balance of the load.", [*over_time(run).panels, panel])
+    panels = [*over_time(run).panels, bars(f"Load, {run.router}", Axis("prompt tokens", limits=(0, 0)), tokens)]
+    if run.sources is not None:
+        panels.append(_by_tier(run, [(tier.name, tier.capacity) for tier in run.sources.tiers], run.sources.hits))
+    return Plot("Instances behind a router", "Hits, and the balance of the load.", panels)
 
 
 def times(run: ServingRun) -> Plot:
@@ -72,7 +77,7 @@ def times(run: ServingRun) -> Plot:
     return Plot(
         "Serving in time",
         "The times of the requests that were served.",
-        [*_times([run]), *([_busy(run)] if run.instances > 1 else [])],
+        [*_times([run]), *([_busy(run)] if len(run.busy_s) > 1 else [])],
     )
 
 
@@ -202,7 +207,8 @@ def _times(runs: list[ServingRun]) -> list[Panel]:
 def _busy(run: ServingRun) -> Panel:
     """Instances by their use of the time."""
     span = run.makespan_s
-    busy = {f"instance {number}": seconds / span if span else 0.0 for number, seconds in enumerate(run.busy_s)}
+    names = zip(run.instance_names, run.busy_s, strict=True)
+    busy = {name: seconds / span if span else 0.0 for name, seconds in names}
     return bars("Busy instances", Axis("share of the time", percent=True, limits=(0, 1)), busy)
 
 

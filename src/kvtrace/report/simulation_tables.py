@@ -226,9 +226,8 @@ def _windows(row):
 
 
 def _flat(row):
-    tiers = {
-        f"{tier['name']}_{name}": tier[name] for tier in row.get("tiers", []) for name in ("capacity", "hit_blocks")
-    }
+    counts = ("capacity", "hit_blocks", "loaded_blocks", "peers_loaded_blocks", "stored_blocks", "evicted_blocks")
+    tiers = {f"{tier['name']}_{name}": tier[name] for tier in row.get("tiers", []) for name in counts if name in tier}
     flat = {name: value for name, value in row.items() if not isinstance(value, (dict, list))} | tiers
     for name, value in row.items():
         if isinstance(value, dict) and name != "expected_error":  # a sentence beside the table has it

@@ -43,6 +43,8 @@ from .planning.plan_result import Plan as Plan
 from .planning.plan_target import PlannedTier as PlannedTier
 from .planning.plan_target import PlanTarget as PlanTarget
 from .planning.planning import plan as plan
+from .planning.pools import PoolCurve as PoolCurve
+from .planning.pools import pool_curve as pool_curve
 from .recordings import read_recording as read_recording
 from .recordings.recording import Recording as Recording
 from .run import Simulations as Simulations

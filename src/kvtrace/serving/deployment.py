@@ -26,6 +26,7 @@ MEMORY = (  # fields that decide what memory holds, beside the model, the GPU an
     "decode_context_parallel_size", "enable_expert_parallel", "weights_dtype", "kv_cache_dtype", "speculative",
     "gpu_memory_utilization", "kv_cache_memory_bytes", "enforce_eager",
 )  # fmt: skip
+ALL2ALL = ("deepep",)
 MODELLED = ("vllm", "sglang")  # engines whose memory is modelled
 
 
@@ -105,6 +106,11 @@ class Deployment:
     enable_expert_parallel: bool = _size(
         False, "Each GPU holds whole experts.  [default: a part of each]", metavar=None, minimum=None
     )
+    all2all_backend: str | None = _size(
+        None, "How ranks send tokens to experts: deepep, to the GPUs of their experts alone; SGLang's "
+        "--moe-a2a-backend.  [default: each gathers the tokens of all]", metavar="B", minimum=None,
+        aliases=("--moe-a2a-backend",), choices=ALL2ALL,
+    )  # fmt: skip
     decode_context_parallel_size: int = _size(
         1, "GPUs of --tp that divide the tokens of a context among them.  [default: 1]", aliases=("--dcp",)
     )

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from .._base.errors import UsageError, wrong_word
 from .._base.options import option
 from .._base.units import size_bytes
 from .deployment import TIME
 from .routers import RouterName, check_router
+
+if TYPE_CHECKING:
+    from .apart import Workers
 
 TransferTiming = Literal["full_prompt", "destination_missing"]
 TIMINGS: tuple[TransferTiming, ...] = ("full_prompt", "destination_missing")
@@ -59,8 +62,8 @@ class Disaggregation:
         metavar="RATE", parse=bytes_per_second, group=TIME,
     )  # fmt: skip
     kv_transfer_latency_s: float = option(
-        0.0, "Time that each KV transfer takes beside its bytes.", name="kv-transfer-latency", metavar="TIME",
-        parse=lambda ms: ms / 1000, group=TIME,
+        0.0, "Time that each KV transfer takes beside its bytes.  [default: 0]", name="kv-transfer-latency",
+        metavar="TIME", parse=lambda ms: ms / 1000, group=TIME,
     )  # fmt: skip
     kv_transfer_bytes_per_token: int | None = option(
         None, "Bytes of a token in a KV transfer.  [default: those of --model]", metavar="N", minimum=1, group=TIME,
@@ -70,26 +73,48 @@ class Disaggregation:
         "worker does not hold.", choices=TIMINGS, metavar="MODE", group=TIME,
     )  # fmt: skip
 
+    max_local_prefill_length: int | None = option(
+        None, "With vllm: a decode worker computes a prompt itself that has at most N tokens without a hit there. "
+        "Dynamo's name; llm-d's nonCachedTokens is N + 1.", metavar="N", minimum=0, group=TIME,
+    )  # fmt: skip
+    prefill_options: str | None = option(
+        None, "Options of the engine's serve command in which prefill workers differ. Example: '-tp 4'.",
+        metavar="OPTIONS", group=TIME,
+    )  # fmt: skip
+    decode_options: str | None = option(
+        None, "Options of the engine's serve command in which decode workers differ.", metavar="OPTIONS", group=TIME
+    )
+    prefill: Workers | None = None  # what they are, with a deployment; None: as the instances of the run
+    decode: Workers | None = None
+
     def __post_init__(self) -> None:
+        if self.decode_router is not None:
+            check_router(self.decode_router)
         if (self.prefill_workers is None) != (self.decode_workers is None):
             raise UsageError("--prefill-workers and --decode-workers need each other.")
         if self.prefill_workers is None and any(value != default for value, default in self._others()):
-            raise UsageError("--decode-router, --decode-capacity and --kv-transfer-... need --prefill-workers.")
+            raise UsageError("Options of prefill and decode workers need --prefill-workers and --decode-workers.")
         for name, number in (("prefill-workers", self.prefill_workers), ("decode-workers", self.decode_workers)):
             if number is not None and number < 1:
                 raise UsageError(f"--{name} must be at least 1.")
         if self.kv_transfer_timing_mode not in TIMINGS:
             raise wrong_word(self.kv_transfer_timing_mode, "a value of --kv-transfer-timing-mode", TIMINGS)
-        if self.decode_router is not None:
-            check_router(self.decode_router)
 
     def _others(self) -> list[tuple[object, object]]:
         """The values of the fields that need workers, and their defaults."""
         return [
             (self.decode_router, None), (self.decode_capacity, None), (self.kv_transfer_bandwidth, None),
             (self.kv_transfer_latency_s, 0.0), (self.kv_transfer_bytes_per_token, None),
-            (self.kv_transfer_timing_mode, "full_prompt"),
+            (self.kv_transfer_timing_mode, "full_prompt"), (self.max_local_prefill_length, None),
+            (self.prefill_options, None), (self.decode_options, None),
         ]  # fmt: skip
+
+    @property
+    def workers(self) -> tuple[int, int]:
+        """The numbers of prefill and of decode workers; UsageError if there are none."""
+        if self.prefill_workers is None or self.decode_workers is None:
+            raise UsageError("--prefill-workers and --decode-workers need each other.")
+        return self.prefill_workers, self.decode_workers
 
     @property
     def seconds_per_token(self) -> float:

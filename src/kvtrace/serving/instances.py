@@ -19,7 +19,7 @@ from .._base.errors import UsageError
 from .._base.results import Rows, column
 from ..cache.demand import BlockDemand, block_demand, parse_schedule
 from ..cache.simulation import Setting, Simulation, advance_all, build
-from ..cache.tiered import HitSources, SharedTierDict, SharedTiers, hits_by_tier
+from ..cache.tiered import HitSources, SharedTierDict, SharedTiers, hits_by_tier, lower_tiers
 from ..cache.tiers import Tier, require_fields
 from ..trace.domains import in_domains
 from ..trace.hits import count_hits
@@ -250,7 +250,7 @@ def simulate_instances(
             require_own_tiers(tiers)
         setting = replace(setting, capacity=tiers[0].capacity)
         demand = demand or block_demand(trace, *setting.demand_options)
-        shared = SharedTiers(setting, demand, tiers, count, instances_per_host or count, inclusive=inclusive)
+        shared = lower_tiers(setting, demand, tiers, count, instances_per_host or count, inclusive=inclusive)
         engines, places = shared.engines, shared.places
     else:
         demand = demand or block_demand(trace, *setting.demand_options)
@@ -270,6 +270,34 @@ def simulate_instances(
     if shared is None:
         return done
     return replace(done, evictions=shared.dropped, sources=shared.sources())
+
+
+def anywhere_hits(done: FleetSimulation) -> np.ndarray:
+    """Request -> leading blocks that a tier of any instance had at its look-up; runs the simulation of tiers again.
+
+    UsageError for SGLang's tiers.
+
+    >>> from kvtrace.trace.building import toy
+    >>> tiers = [Tier("hbm", 2), Tier("dram", 9)]
+    >>> done = simulate_instances(toy("0 1", "0 1", "0 1"), 2, setting=Setting(2), tiers=tiers)
+    >>> done.hit_blocks.tolist(), anywhere_hits(done).tolist()
+    ([0, 0, 2], [0, 2, 2])
+    """
+    from .core.serving import Fleet
+
+    assert done.sources is not None
+    if done.setting.engine == "sglang":
+        raise UsageError("explain does not support SGLang's tiers yet. Leave out --tiers, or use --engine reference.")
+    demand = block_demand(done.trace, *done.setting.demand_options)
+    shared = SharedTiers(done.setting, demand, done.sources.tiers, done.instances, done.sources.per_host)
+    shared.places.watch(shared.engines)
+    places = shared.places
+    if done.spans is not None or done.router == "sglang-cache-aware":  # where each request went is known, if not why
+        raise UsageError("explain does not support tiers in a fleet that changes, or with sglang-cache-aware.")
+    run = Fleet(shared.engines, make_router(done.trace, done.router, shared.engines), done.trace.input_length, places)
+    advance_all(run, len(demand), None)
+    run.close()
+    return shared.places.elsewhere.astype(np.int64)
 
 
 def make_router(trace: Trace, name: str, engines: list[Any], options: str | None = None):
@@ -360,7 +388,7 @@ class InstanceGroup:
         demand = demand or block_demand(trace, *self.setting.demand_options)
         tokens, output = self.scheduler.lengths(demand.trace)
         needs = self.scheduler.needs(demand, self.setting)
-        requests = Requests(self._entered_s(trace), tokens, output, needs, _priorities(trace))
+        requests = Requests(entered_s(trace, self.front(trace)), tokens, output, needs, _priorities(trace))
         if self.spans is not None:
             require_own_tiers(self.tiers)
         per_host = min(self.instances_per_host or self.count, self.count)
@@ -369,7 +397,7 @@ class InstanceGroup:
         if self.lockstep and self.instances > 1:
             built = self.scheduler.ranks(engines, requests, terms)
         else:
-            built = [self.scheduler.instance(engine, requests, terms, prefetch=self.prefetch) for engine in engines]
+            built = self.scheduler.workers(engines, requests, terms, prefetch=self.prefetch)
         if self.timelines:
             for instance in built:
                 instance.watch()
@@ -377,6 +405,11 @@ class InstanceGroup:
         if self.spans is not None:
             chooser.change_fleet(self.instances, *self.spans.events)
         return Deployed(self, requests, engines, built, chooser)
+
+    @property
+    def shares_tiers(self) -> bool:
+        """Whether instances affect each other through a tier."""
+        return self.instances > 1 and any(tier.scope != "rank" for tier in self.tiers)
 
     def front(self, trace: Trace) -> tuple[np.ndarray, float]:
         """Seconds that the API servers, as many as instances, take for each request, and those to the engine."""
@@ -386,12 +419,6 @@ class InstanceGroup:
         if self.spans is not None and self.spans.changes:
             servers = self.spans.taking_at(trace.timestamp / 1000)
         return self.cost.front(trace.input_length, servers)
-
-    def _entered_s(self, trace: Trace) -> np.ndarray:
-        """When each request reaches the engine, in seconds: the API server takes one after another."""
-        sent_s, (front_s, delay_s) = trace.timestamp / 1000, self.front(trace)
-        passed = np.cumsum(front_s)  # if the API server never waits for a request
-        return np.maximum.accumulate(sent_s - (passed - front_s)) + passed + delay_s
 
     def _chooser(self, trace: Trace, requests: Any, demand: BlockDemand, built: list[Any]) -> Any:
         """The compiled router; one that is in time only reads the requests, or what the instances report."""
@@ -410,6 +437,16 @@ class InstanceGroup:
         return make_router(trace, self.router, engines, self.router_options)
 
 
+def entered_s(trace: Trace, front: tuple[np.ndarray, float]) -> np.ndarray:
+    """When each request reaches the engine, in seconds: the API server takes one after another.
+
+    `front` has the seconds that it takes for each request, and those from there to the engine.
+    """
+    sent_s, (front_s, delay_s) = trace.timestamp / 1000, front
+    passed = np.cumsum(front_s)  # if the API server never waits for a request
+    return np.maximum.accumulate(sent_s - (passed - front_s)) + passed + delay_s
+
+
 @dataclass(frozen=True)
 class Deployed:
     """Compiled instances, their caches and their router; after a run, what it found."""
@@ -419,6 +456,14 @@ class Deployed:
     engines: list[Any]
     instances: list[Any]
     router: Any
+
+    def serving(self) -> Any:
+        """The compiled run in an open loop: instances that share a tier take turns in one loop in time."""
+        from .core.dynamo_offloading import SharedTierServing
+        from .core.serving import Serving
+
+        kind = SharedTierServing if self.fleet.shares_tiers else Serving
+        return kind(self.instances, self.router, self.requests, self.fleet.setting.capacity)
 
     def results(self, rows: np.ndarray | slice = slice(None)) -> dict[str, Any]:
         """The fields of a ServingRun, except its trace, for some rows in their order."""

@@ -347,17 +347,12 @@ def run_closed(
 
 def _run(fleet: InstanceGroup, played: PlayedTrace, loop: ClosedLoop, demand, on_progress) -> ClosedRun | None:
     """One run; None if a lane found no tree before the end of the duration."""
-    from .core.instance import SessionLanes
     from .core.serving import ClosedServing
 
+    if fleet.shares_tiers:
+        raise UsageError("A closed loop does not support a tier that instances share. Use a tier of each rank.")
     deployed = fleet.deploy(played.trace, demand)
-    caps = (loop.duration_s, loop.idle_cap_s, loop.tree_idle_cap_s)
-    duration_s, idle_cap_s, tree_cap_s = (NEVER if seconds is None else seconds for seconds in caps)
-    compiled = SessionLanes(
-        deployed.requests, played.arrays, loop.lanes, fleet.count > 1,
-        (played.primers.tolist(), played.primer_lane.tolist()), loop.warm_up, duration_s, idle_cap_s, tree_cap_s,
-        fleet.front(played.trace),
-    )  # fmt: skip
+    compiled = lanes_of(played, loop, deployed.requests, fleet.front(played.trace), several=fleet.count > 1)
     run = ClosedServing(deployed.instances, deployed.router, deployed.requests, fleet.setting.capacity, compiled)
     for engine in deployed.engines:
         engine.context.set_due(compiled.due)
@@ -372,10 +367,25 @@ def _run(fleet: InstanceGroup, played: PlayedTrace, loop: ClosedLoop, demand, on
         return None
     if loop.duration_s is None and outcome["unfinished"]:
         raise KvtraceError("internal error in the simulation: a request of a closed loop never arrives. Please report.")
-    return _result(deployed, played, loop, outcome)
+    return closed_result(deployed, played, loop, outcome)
 
 
-def _result(deployed: Deployed, played: PlayedTrace, loop: ClosedLoop, outcome) -> ClosedRun:
+def lanes_of(
+    played: PlayedTrace, loop: ClosedLoop, requests: Any, front: tuple[np.ndarray, float], *, several: bool
+) -> Any:
+    """The compiled lanes. Of `several` instances, ends are known out of order."""
+    from .core.instance import SessionLanes
+
+    caps = (loop.duration_s, loop.idle_cap_s, loop.tree_idle_cap_s)
+    duration_s, idle_cap_s, tree_cap_s = (NEVER if seconds is None else seconds for seconds in caps)
+    return SessionLanes(
+        requests, played.arrays, loop.lanes, several, (played.primers.tolist(), played.primer_lane.tolist()),
+        loop.warm_up, duration_s, idle_cap_s, tree_cap_s, front,
+    )  # fmt: skip
+
+
+def closed_result(deployed: Deployed, played: PlayedTrace, loop: ClosedLoop, outcome: dict[str, Any]) -> ClosedRun:
+    """The run of a closed loop, of what its instances and its lanes have found."""
     rows = outcome["rows"].astype(np.int64)
     fields = deployed.results(rows)
     arrival = outcome["sent"][rows]

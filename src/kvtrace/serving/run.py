@@ -27,13 +27,16 @@ from ..trace.columns import require_trace
 from ..trace.domains import MERGE, SPLIT, count_domains, in_domains
 from ..trace.hits import Hits
 from ..trace.trace import Trace
+from .apart import ENGINES as APART
+from .apart import Workers
 from .disaggregation import Disaggregation
 from .fleet_schedule import FleetSchedule
 from .instances import OVERLAP, FleetSimulation, simulate_instances
 from .lanes import ClosedLoop, ClosedRun
-from .routers import RouterName, check_fleet
+from .routers import RouterName, check_fleet, in_lockstep
 from .run_options import InstanceSetup, TimeSetup
 from .schedulers.base import Scheduler
+from .serve_command import worker_options
 from .simulation import DynamoCost, ServingOptions, StepCost, closed_loop, open_loop
 
 POINTS = 10  # capacities, if none is named
@@ -308,11 +311,13 @@ class Run:
         require_lists(**{name: value for name, value in lists.items() if value is not None})
         if self.loop is not None and not cost:
             raise UsageError("A closed loop is a simulation in time. Give a cost.")
-        if self.disaggregation is not None:
-            raise UsageError("--prefill-workers and --decode-workers are not simulated yet.")
-        routed = bool(instances.instances)
+        if self.disaggregation is not None and not cost:
+            raise UsageError("--prefill-workers is a simulation in time. Add --model and --gpu, or --engine dynamo.")
+        routed = bool(instances.instances or self.disaggregation)
         if instances.fleet is not None and not routed:
             raise UsageError("--fleet needs --instances: the number at the beginning.")
+        if instances.fleet is not None and self.disaggregation is not None:
+            raise UsageError("--fleet does not change prefill and decode workers yet. Leave out one of them.")
         if (instances.routers and not routed) or (cache.tiers and cost) or (instances.lower and not cost):
             raise UsageError("--router needs --instances. In time, the tiers are those below the capacity.")
         tiers = (*as_tiers(cache.tiers), *instances.lower)
@@ -384,11 +389,46 @@ class Run:
             "router": router, "router_seed": self.instances.router_seed, "instances": instances,
             "scheduler": (time.schedulers or {}).get(setting.engine), "tiers": self.instances.lower,
             "lockstep": self.instances.lockstep, "instances_per_host": self.instances.instances_per_host,
+            "disaggregation": self._transferring(setting, trace.block_size),
             "fleet": fleet, "router_options": self.instances.router_options,
         }  # fmt: skip
         how: dict[str, Any] = {"setting": setting, "on_progress": work.on_progress, **options}
         run = open_loop(trace, time.cost, **how) if loop is None else closed_loop(trace, time.cost, loop=loop, **how)
         return replace(run, unfitted=time.unfitted(setting.engine))
+
+    def _transferring(self, setting: Setting, block_size: int) -> Disaggregation | None:
+        """The prefill and decode workers, with their deployments, or the bytes of a token by the model."""
+        apart = self.disaggregation
+        if apart is None:
+            return None
+        if self.time.roofline is not None and setting.engine in APART:
+            kinds = {"prefill": apart.prefill_options, "decode": apart.decode_options}
+            workers = {kind: self._workers(setting, block_size, text, kind) for kind, text in kinds.items()}
+            return replace(apart, prefill=workers["prefill"], decode=workers["decode"])
+        if apart.prefill_options or apart.decode_options:
+            raise UsageError("--prefill-options and --decode-options need --gpu, and --engine vllm or sglang.")
+        if apart.kv_transfer_bytes_per_token is not None:
+            return apart
+        return replace(apart, kv_transfer_bytes_per_token=self.time.kv_bytes_per_token)
+
+    def _workers(self, setting: Setting, block_size: int, options: str | None, kind: str) -> Workers:
+        """Workers of a kind, whose deployment differs in some options; their cache then has what its GPUs hold."""
+        from .hardware.roofline import deployed_shape
+
+        time, engine = self.time, setting.engine
+        deployment = replace(time.deployment, engine=engine)
+        if options:
+            changes = worker_options(deployment, options, kind)
+            deployment = replace(deployment, **changes.stated)
+            time = replace(time, deployment=deployment, scheduler=changes.scheduler or time.scheduler)
+            time = time.resolved([engine])
+            setting = replace(setting, capacity=time.blocks_of(engine, block_size))
+        assert time.cost is not None
+        lockstep = in_lockstep(deployment, has_experts=getattr(time.cost, "expert_step_s", 0) > 0)
+        return Workers(
+            time.cost, setting, (time.schedulers or {}).get(engine), ranks=deployment.data_parallel_size,
+            lockstep=lockstep, shape=deployed_shape(deployment),
+        )  # fmt: skip
 
     def _in_each_view(self, trace: Trace, view: str, work: _Work) -> Simulations:
         """The simulations of one view of the domains, and the hits of each run with domains merged and split."""

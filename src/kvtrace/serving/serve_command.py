@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import orjson
 
 from .._base import units
 from .._base.errors import UsageError
-from .deployment import SGLANG_METHODS, Drafter, vllm_method
+from .deployment import SGLANG_METHODS, Deployment, Drafter, vllm_method
 
 EXAMPLE = "Example: --serve 'vllm serve meta-llama/Llama-3.1-8B-Instruct -tp 2'."
 
@@ -196,6 +196,23 @@ def read_command(text: str) -> ServeCommand:
         stated["not_modelled"] = tuple(unknown)
     known = {name: value for name, value in stated.items() if value is not None}
     return ServeCommand(known, ",".join(scheduler) or None)
+
+
+def worker_options(deployment: Deployment, text: str, kind: str) -> ServeCommand:
+    """Options of the engine's serve command in which the workers of a kind differ from a deployment.
+
+    >>> worker_options(Deployment("llama-3.1-8b"), "-tp 4 --max-num-seqs 8", "prefill").stated
+    {'tensor_parallel_size': 4, 'max_num_seqs': 8}
+    """
+    start = "vllm serve" if deployment.engine == "vllm" else "sglang serve"
+    try:
+        command = read_command(f"{start} {text}")
+    except UsageError as error:
+        message = str(error).replace("--serve:", f"--{kind}-options:").replace(EXAMPLE, "Example: '-tp 4'.")
+        raise UsageError(message) from None
+    if "model" in command.stated:
+        raise UsageError(f"--{kind}-options cannot name another model. Leave it out.")
+    return replace(command, stated={name: value for name, value in command.stated.items() if name != "engine"})
 
 
 def _of_a_rank(stated: Mapping[str, Any]) -> dict[str, Any]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import TypedDict, Unpack
+from typing import Any, TypedDict, Unpack
 
 import numpy as np
 
@@ -18,6 +18,10 @@ from ..cache.simulation import Setting, advance_all
 from ..trace.domains import in_domains
 from ..trace.trace import Trace
 from ..trace.unknown import OUTPUTS, PREFIXES, require_known
+from .apart import engine_workers
+from .disaggregated import DisaggregatedRun as DisaggregatedRun
+from .disaggregation import Disaggregation as Disaggregation
+from .dynamo_workers import dynamo_workers
 from .fleet_schedule import FleetSchedule
 from .instances import CHUNK, InstanceGroup
 from .lanes import ClosedLoop as ClosedLoop
@@ -117,10 +121,11 @@ class ServingOptions(TypedDict, total=False):
         fleet: Changes of the fleet, which begins with `instances`.
         limits: Tokens per step and requests at once; the default is that of the scheduler.
         scheduler: A scheduler with other options, such as `VllmScheduler(watermark=0.01)`, in place of limits.
-        tiers: Tiers below the first one of each instance, the fastest first; vllm has one.
+        tiers: Tiers below the first one of each instance, the fastest first; vllm and dynamo have one.
         instances_per_host: The instances that share a tier of scope "host"; the default is all.
         prefetch: With the engine reference: fetch blocks from lower tiers while their request waits (the default).
         timelines: Keep the time line of each instance: requests that run and wait, and blocks in use.
+        disaggregation: Prefill and decode on different workers, in place of instances; dynamo has such workers.
     """
 
     instances: int
@@ -136,6 +141,11 @@ class ServingOptions(TypedDict, total=False):
     instances_per_host: int | None
     prefetch: bool
     timelines: bool
+    disaggregation: Disaggregation | None
+
+
+# engine -> how it builds prefill and decode workers
+WORKERS: dict[str, Any] = {"dynamo": dynamo_workers, "vllm": engine_workers, "sglang": engine_workers}
 
 
 def open_loop(
@@ -156,7 +166,8 @@ def open_loop(
     With `tiers`, vllm copies each block of a prompt to the tier below when it is computed, and loads what it finds
     there while other requests run, as its offloading connector does. The engine reference moves blocks that the first
     tier evicts to the tiers below it, and fetches a hit there if that is faster than computing the block again; with
-    `prefetch` its transfer starts while the request waits. Other engines have no lower tiers.
+    `prefetch` its transfer starts while the request waits. dynamo does as vLLM's connector does, with a tier of each
+    worker or one that all share. Other engines have no lower tiers.
 
     Args:
         trace: The trace; requests arrive at its times.
@@ -178,14 +189,39 @@ def open_loop(
     >>> run.ttft_s.tolist(), run.cached_tokens.tolist()
     ([2.0, 1.0], [0, 1])
     """
-    from .core.serving import Serving
-
     trace = _servable(trace)
-    deployed = _instances(trace, cost, setting, options).deploy(trace, demand)
-    run = Serving(deployed.instances, deployed.router, deployed.requests, deployed.fleet.setting.capacity)
+    fleet = _instances(trace, cost, setting, options)
+    if (apart := options.get("disaggregation")) is not None:
+        return _serve_apart(fleet, apart, trace, demand, on_progress)
+    deployed = fleet.deploy(trace, demand)
+    run = deployed.serving()
     advance_all(run, len(trace), on_progress, CHUNK)
     run.close()
     return ServingRun(**deployed.results(), trace=trace)
+
+
+def _serve_apart(
+    fleet: InstanceGroup, apart: Disaggregation, trace: Trace, demand: BlockDemand | None,
+    on_progress: Callable[[int], None] | None,
+) -> DisaggregatedRun:  # fmt: skip
+    """Serve a trace with prefill and decode on different workers."""
+    engine = fleet.setting.engine
+    if engine not in WORKERS:
+        raise UsageError(
+            f"--prefill-workers is not simulated with engine {engine}. Use --engine {' or '.join(WORKERS)}."
+        )
+    if fleet.instances > 1 or fleet.lockstep or fleet.tiers:
+        raise UsageError(
+            "--prefill-workers does not go with --instances, --tiers or data-parallel ranks. Leave them out."
+        )
+    build = WORKERS[engine]
+    built = build(trace, fleet.cost, fleet.scheduler, fleet.setting, apart, fleet.router, fleet.router_seed, demand)
+    if fleet.timelines:
+        for worker in (*built.prefills, *built.decodes):
+            worker.watch()
+    advance_all(built.serving, len(trace), on_progress, CHUNK)
+    built.serving.close()
+    return built.run(trace, fleet.scheduler, fleet.router, apart)
 
 
 def closed_loop(
@@ -213,6 +249,8 @@ def closed_loop(
     """
     trace = _servable(trace)
     fleet = _instances(trace, cost, setting, options)
+    if options.get("disaggregation") is not None:
+        raise UsageError("--prefill-workers does not support --loop closed. Use --loop open.")
     if not isinstance(loop, ClosedLoop):
         raise UsageError(f"loop must be a ClosedLoop, not {loop!r}. Example: ClosedLoop(lanes=8).")
     return run_closed(fleet, trace, loop, demand, on_progress)

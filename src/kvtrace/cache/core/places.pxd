@@ -31,10 +31,10 @@ cdef class Place:
     cdef signed char[::1] state  # unit -> GONE, IDLE or HELD; a unit has the number of its last block
     cdef int last_unit  # that was read last, and by which request
     cdef Py_ssize_t last_row
-    cdef bint is_lru
+    cdef bint is_lru, fetches
     cdef bint load(self, int unit, Py_ssize_t row) noexcept nogil
     cdef bint unload(self, int unit, Py_ssize_t row) noexcept nogil
-    cdef int pass_through(self, const int[::1] path) except -1 nogil
+    cdef int pass_through(self, const int[::1] ids, Py_ssize_t start, Py_ssize_t stop) except -1 nogil
     cdef int receive(self, int block) except -1 nogil
     cdef int put(self, int unit) except -1 nogil
     cdef int take_out(self, int block) except -1 nogil
@@ -66,11 +66,16 @@ cdef class Places:
     cdef int[::1] source  # of the present request: block of its run -> number of its place
     cdef readonly bint follows
     cdef list live
+    cdef list engines  # all first tiers, if `elsewhere` is wanted, or None
+    cdef int[::1] elsewhere_hit
     cdef serve(self, int i, Py_ssize_t row, Engine engine)
     cdef ended(self, int i, Py_ssize_t row)
     cdef int _look_up(self, int i, Py_ssize_t row, Engine engine) except -1
     cdef int _source_of(self, int i, Py_ssize_t row, int at) except -2
+    cdef int _anywhere(self, Py_ssize_t row, int at) except -1
     cdef int _unit(self, Py_ssize_t row, int chunk, int at, int blocks) noexcept nogil
+    cdef int _fetch(self, Place place, Py_ssize_t start, Py_ssize_t stop) except -1 nogil
+    cdef int _fetch_pins(self, Pool pool, Py_ssize_t start, Py_ssize_t stop) except -1 nogil
     cdef _use_peers(self, int i, Py_ssize_t row, int run)
     cdef _take_out(self, int i, Py_ssize_t row)
     cdef int _store(self, int i, Py_ssize_t row) except -1

@@ -3,9 +3,10 @@
 import cython
 import numpy as np
 from cython.cimports.kvtrace.cache.core.engine import Engine
-from cython.cimports.kvtrace.cache.core.pool import ABSENT, Pool
+from cython.cimports.kvtrace.cache.core.pool import ABSENT, FAR, LARGE, NEAR, Pool
 from cython.cimports.kvtrace.cache.policies.base import Context, Policy
 from cython.cimports.kvtrace.cache.policies.classic import LRU
+from cython.cimports.kvtrace.cache.structures.fetch import fetch
 
 from kvtrace._base.errors import KvtraceError, UsageError
 
@@ -30,6 +31,7 @@ class Place:
         self.state = np.zeros(policy.context.blocks, dtype=np.int8)
         self.below = None
         self.last_unit, self.last_row = -1, -1
+        self.fetches = policy.context.blocks > LARGE and not policy.needs_lock
         self.is_lru = type(policy) is LRU and chunk == 1
 
     def self_check(self):
@@ -108,8 +110,8 @@ class Place:
         self.last_unit, self.last_row = unit, -1
         return new
 
-    def pass_through(self, path):
-        """Use the blocks of a path that are here, and store the others: the verbs of a path, faster, with LRU.
+    def pass_through(self, ids, start, stop):
+        """Use the blocks ids[start : stop] of a path that are here, and store the others: with LRU, in one pass.
 
         LRU's order depends on the last use alone, so its blocks need no `use` before their release; one that turns out
         to be the victim is moved to the end.
@@ -118,20 +120,20 @@ class Place:
         block: cython.int
         missing: cython.longlong = 0
         room: cython.longlong
-        for at in range(path.shape[0]):
-            if self.state[path[at]] == GONE:
+        for at in range(start, stop):
+            if self.state[ids[at]] == GONE:
                 missing += 1
             else:
-                self.state[path[at]] = HELD
-        room = self.capacity - (path.shape[0] - missing)  # for the missing ones, root first
+                self.state[ids[at]] = HELD
+        room = self.capacity - (stop - start - missing)  # for the missing ones, root first
         while self.size + min(missing, room) > self.capacity:
             block = self.policy.victim()
             if self.state[block] == HELD:
                 self.policy.hit_idle(block)
             else:
                 self._evict()
-        for at in range(path.shape[0] - 1, -1, -1):
-            block = path[at]
+        for at in range(stop - 1, start - 1, -1):
+            block = ids[at]
             if self.state[block] != GONE:
                 self.state[block] = IDLE
                 self.policy.hit_idle(block)
@@ -147,7 +149,12 @@ class Place:
         return 0
 
     def _evict(self):
-        unit: cython.int = self.policy.victim()
+        unit: cython.int
+        if self.fetches:
+            unit = self.policy.likely_victim()
+            if unit >= 0:
+                fetch(cython.address(self.state[unit]))
+        unit = self.policy.victim()
         if unit < 0 or unit >= self.state.shape[0] or self.state[unit] != IDLE:
             with cython.gil:
                 raise UsageError(
@@ -202,6 +209,7 @@ class Places:
         self.hit = np.zeros(rows, dtype=np.int32)
         self.tier_hit = np.zeros((len(own), rows), dtype=np.int32)
         self.source = np.zeros(max(1, int(np.asarray(demand.full).max(initial=0))), dtype=np.int32)
+        self.engines = None
         self.follows = any(cython.cast(Place, place).policy.follows_requests for place in self.places)
         self.live = [[] for _ in range(len(own[0]) if len(own) else 0)]  # if it follows: instance -> its live requests
 
@@ -214,6 +222,16 @@ class Places:
     def tier_hits(self):
         """Those that came from each tier below the first: an array of shape (tiers, requests)."""
         return np.asarray(self.tier_hit)
+
+    def watch(self, engines):
+        """Remember of each request how far tiers had its path that it could not reach; `engines` are all first ones."""
+        self.engines = list(engines)
+        self.elsewhere_hit = np.zeros(len(self.full), dtype=np.int32)
+
+    @property
+    def elsewhere(self):
+        """Leading blocks of each request that some tier had, of its instance or of others. Needs `watch`."""
+        return np.asarray(self.elsewhere_hit)
 
     def close(self):
         """Raise KvtraceError if a count is wrong."""
@@ -234,6 +252,8 @@ class Places:
             if place.policy.follows_requests:
                 place.policy.request_started(row)
         run = self._look_up(i, row, engine)
+        if self.engines is not None:
+            self.elsewhere_hit[row] = self._anywhere(row, run)
         if self.has_peers:
             self._use_peers(i, row, run)
         if not self.plain:
@@ -260,15 +280,20 @@ class Places:
         """Find the source of each block of the run that hits, and use it; returns the length of the run."""
         at: cython.int = 0
         limit: cython.int = engine.limit[row]
-        k: cython.int = 0
+        k: cython.int
         hits: cython.int = 0
         block: cython.int
         start: cython.Py_ssize_t = self.start[row]
         pool: Pool = engine if isinstance(engine, Pool) else None  # other engines use their leading blocks alone
         nearest: Place = self.places[self.own[0, i]] if self.plain else None
+        if nearest is not None and nearest.fetches:
+            self._fetch(nearest, start, start + self.full[row])
+            if pool is not None:
+                self._fetch_pins(pool, start, start + self.full[row])
         if pool is None:
             at = engine.peek(row)
-            self.source[:at] = FIRST
+            for k in range(at):
+                self.source[k] = FIRST
         while at < limit:
             block = self.ids[start + at]
             if pool is not None and pool.pins[block] != ABSENT:
@@ -283,9 +308,24 @@ class Places:
                     break
             at += 1
         if nearest is not None:
-            self.tier_hit[k, row] = hits
+            self.tier_hit[0, row] = hits
             nearest.loaded += hits
         return at
+
+    def _fetch(self, place: Place, start, stop):
+        """Prefetch the state of as many upcoming blocks as this request has, as a pool does."""
+        at: cython.Py_ssize_t
+        for at in range(start + FAR, min(stop + FAR, self.ids.shape[0])):
+            fetch(cython.address(place.state[self.ids[at]]))
+            place.policy.prefetch(self.ids[at], self.ids[at - FAR + NEAR])
+        return 0
+
+    def _fetch_pins(self, pool: Pool, start, stop):
+        """Prefetch the pins of as many upcoming blocks."""
+        at: cython.Py_ssize_t
+        for at in range(start + FAR, min(stop + FAR, self.ids.shape[0])):
+            fetch(cython.address(pool.pins[self.ids[at]]))
+        return 0
 
     def _source_of(self, i, row, at):
         """The nearest place that has a block of a request, whose unit is used now; FIRST if none has."""
@@ -310,6 +350,27 @@ class Places:
                         place.peers_loaded += place.load(unit, row)
                         return p
         return FIRST
+
+    def _anywhere(self, row, at):
+        """How far any tier of any instance has the path of a request, whose first blocks hit."""
+        unit: cython.int
+        has: cython.bint = True
+        engine: Engine
+        pool: Pool
+        for engine in self.engines:
+            at = max(at, engine.peek(row))
+        while has and at < self.full[row]:
+            has = False
+            for engine in self.engines:
+                if isinstance(engine, Pool):
+                    pool = engine
+                    has = has or pool.pins[self.ids[self.start[row] + at]] != ABSENT
+            for item in self.places:
+                place: Place = item
+                unit = self._unit(row, place.chunk, at, self.full[row])
+                has = has or (unit >= 0 and place.state[unit] != GONE)
+            at += has
+        return at
 
     def _unit(self, row, chunk, at, blocks):
         """The unit with the block at a place of a path of so many blocks; -1 if its chunk is not whole."""
@@ -359,7 +420,7 @@ class Places:
                 continue
             if place.copies == THROUGH:
                 if place.is_lru and blocks == self.full[row]:
-                    place.pass_through(self.ids[self.start[row] : self.start[row] + blocks])
+                    place.pass_through(self.ids, self.start[row], self.start[row] + blocks)
                     continue
                 for at in range(0, blocks, place.chunk):
                     unit = self._unit(row, place.chunk, at, blocks)

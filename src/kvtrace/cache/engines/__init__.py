@@ -17,6 +17,7 @@ PoolOrder = Literal["flat", "leaf-first"]
 FreeOrder = Literal["prepend", "append"]
 Tree = Literal["unified", "radix"]
 Watermark = Literal["off", "on"]
+HicacheWritePolicy = Literal["write_through", "write_through_selective", "write_back"]
 
 
 @dataclass(frozen=True)
@@ -50,7 +51,11 @@ ENGINES: dict[str, EngineRow] = {
     "nano-vllm": EngineRow("vllm", "build_nano_vllm", "nano-vllm", recompute_last=True, policies=("lru",)),
     "sglang": EngineRow(
         "sglang", "build", "SGLang 0.5.23", recompute_last=True,
-        policies=("lru", "lfu", "fifo", "mru", "filo", "slru", "priority"), options={"tree": ("unified", "radix")},
+        policies=("lru", "lfu", "fifo", "mru", "filo", "slru", "priority"),
+        options={
+            "tree": ("unified", "radix"),
+            "hicache_write_policy": ("write_through", "write_through_selective", "write_back"),
+        },
         layouts=True, drafters=("bigram",),
     ),
     "tensorrt-llm": EngineRow(
@@ -118,6 +123,19 @@ def build(name: str, demand, context, policy: str, layout: CacheLayout | None = 
         UsageError: The engine lacks the policy, an option or layouts, or an option lacks the value.
     """
     row = find(name)
+    check(row, name, policy, options)
+    extra: dict[str, Any] = dict(options)
+    if layout is not None and not layout.is_full:
+        if not row.layouts:
+            able = " or ".join(name for name, row in ENGINES.items() if row.layouts)
+            raise UsageError(f"Engine {name} models full attention only. For windows and states use --engine {able}.")
+        extra["layout"] = layout
+    module = import_module(f".{row.module}", __name__)
+    return getattr(module, row.builder)(demand, context, policy, **extra)
+
+
+def check(row: EngineRow, name: str, policy: str, options: Mapping[str, str]) -> None:
+    """UsageError for a policy or an option that an engine lacks, or a value that the option lacks."""
     if row.policies is not None and policy.partition(":")[0] not in row.policies:
         if policy.partition(":")[0] not in POLICIES and not is_users(policy):
             raise wrong_word(policy, f"a policy of engine {name}", row.policies)
@@ -129,11 +147,3 @@ def build(name: str, demand, context, policy: str, layout: CacheLayout | None = 
             raise UsageError(f"Engine {name} does not have the option {flag} ({value}). Leave it out.")
         if value not in row.options[option]:
             raise wrong_word(value, f"a value of {flag}", row.options[option])
-    extra: dict[str, Any] = dict(options)
-    if layout is not None and not layout.is_full:
-        if not row.layouts:
-            able = " or ".join(name for name, row in ENGINES.items() if row.layouts)
-            raise UsageError(f"Engine {name} models full attention only. For windows and states use --engine {able}.")
-        extra["layout"] = layout
-    module = import_module(f".{row.module}", __name__)
-    return getattr(module, row.builder)(demand, context, policy, **extra)

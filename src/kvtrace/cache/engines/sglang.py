@@ -8,8 +8,8 @@ random traces in any setting and on the Mooncake conversation trace (tests/clien
 tests/vectors/engine_sglang.json).
 
 Not modelled: spare pages (at page sizes above 1 SGLang evicts as if each request took one page more); chunked prefill,
-which splits nodes at chunk ends; waiting requests, which refresh the blocks they will hit; host memory (HiCache); the
-policy tlru. If blocks run out, SGLang lets a request wait; this model ends the oldest active request early.
+which splits nodes at chunk ends; waiting requests, which refresh the blocks they will hit; the policy tlru. If blocks
+run out, SGLang lets a request wait; this model ends the oldest active request early.
 
 A model of two kinds of layers has a pool for each: UnifiedRadixCache with the components FULL and SWA, or FULL and
 MAMBA (srt/mem_cache/unified_cache/components). With windows: SWATokenToKVPoolAllocator and the frees of
@@ -17,6 +17,15 @@ srt/mem_cache/common.py, as for gpt-oss, Gemma 4 and Llama 4 (for Gemma 3, SGLan
 With states: HybridReqToTokenPool and the strategy extra_buffer, as for Qwen3-Next and Nemotron-H. Checked: against the
 unmodified code, with both cores of the tree (Rust and Python), in the same way (tests/clients/test_sglang_hybrid.py,
 tests/vectors/engine_sglang_hybrid.json).
+
+With tiers: HiCache, UnifiedRadixCache with HybridCacheController (srt/mem_cache/hybrid_cache): a host tier of an
+instance, with SGLang's three write policies, and a storage backend below it that instances can share, as an LRU of
+blocks. Each transfer ends before the next request is looked at, so that the policies of prefetching do not differ; a
+span of 256 tokens or more is fetched. Checked: against the unmodified code with both cores of the tree, its host pool,
+controller, threads and file backend, but without the copies (tests/clients/test_sglang_hicache.py,
+tests/vectors/engine_sglang_hicache.json): each request's hits by source, all early frees and evicted blocks. Not
+modelled: Mooncake's own eviction order and other backends'; --hicache-host-memory-mode buffer_only; tiers with a
+drafter, windows or states.
 
 `context.capacity` counts blocks of the first pool. The second one has `second_ratio` blocks of windows, or states, for
 each of them. With states, SGLang runs a request for each five of them at most.
@@ -37,6 +46,7 @@ import numpy as np
 
 from ..._base.errors import UsageError
 from ...trace.trace import Trace
+from ..core.hicache import HiRadix, StoragePool
 from ..core.hybrid_radix import HybridRadix, StateRadix, WindowRadix
 from ..core.radix import Radix
 from ..demand import BlockDemand
@@ -51,6 +61,7 @@ def build(
     policy: str = "lru",
     *,
     tree: str = "unified",
+    hicache_write_policy: str = "write_through",
     layout: CacheLayout | None = None,
 ) -> Radix:
     """Build SGLang's cache of `context.capacity` blocks, with one of its eviction policies and of its trees.
@@ -68,12 +79,45 @@ def build(
     >>> cache.hits.tolist()
     [0, 0, 2]
     """
+    if hicache_write_policy != "write_through":
+        raise UsageError("--hicache-write-policy needs host memory: --tiers hbm=5000,dram=50000.")
     priority = priorities(demand.trace) if policy == "priority" else None
     if layout is None or layout.is_full:
         return Radix(context, demand, policy, priority, tree == "unified")
     if tree != "unified":
         raise UsageError("SGLang's older tree has no windows and states. Leave --tree out.")
     return hybrid_tree(demand, context, policy, priority, layout)
+
+
+def build_hicache(
+    demand: BlockDemand,
+    context: Context,
+    host: int,
+    policy: str = "lru",
+    *,
+    hicache_write_policy: str = "write_through",
+    tree: str = "unified",
+    pool: StoragePool | None = None,
+    prefetch_tokens: int = 256,
+) -> HiRadix:
+    """Build SGLang's cache of `context.capacity` blocks with `host` blocks of host memory below it, and a pool.
+
+    Its `tier_hits` are the hit blocks of each request from the host, and from the pool if there is one; fewer than
+    `prefetch_tokens` are not fetched from it. UsageError as in `build`, and for the tree that has no host memory.
+
+    >>> from kvtrace.cache.demand import block_demand
+    >>> from kvtrace.trace.building import toy
+    >>> prompt = "0 1 2 3 4 5 6 7 8 9 10 11"  # SGLang loads 10 tokens or more
+    >>> demand = block_demand(toy(prompt, "12", prompt), recompute_last=True)
+    >>> cache = build_hicache(demand, Context(blocks=demand.blocks, capacity=12, demand=demand), 30)
+    >>> cache.advance(3)
+    >>> cache.hits.tolist(), cache.tier_hits.tolist()
+    ([0, 0, 11], [[0, 0, 11]])
+    """
+    if tree != "unified":
+        raise UsageError("SGLang's older tree has no host memory here. Leave --tree out.")
+    priority = priorities(demand.trace) if policy == "priority" else None
+    return HiRadix(context, demand, host, policy, priority, hicache_write_policy, pool, prefetch_tokens)
 
 
 def priorities(trace: Trace) -> np.ndarray:

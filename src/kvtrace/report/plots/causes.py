@@ -13,8 +13,8 @@ from ...serving.misses.explanation import Explanation
 from .plot import NO_DURATION, Axis, Panel, Plot, Series, Spans, Study, time_unit
 
 COLOURS = {
-    "hit": 0, "in_flight": -1, "evicted": 1, "expired": -2, "other_instance": -3, "rounding": -4, "other_domain": -5,
-    "first_use": -6, "not_served": 5,
+    "hit": 0, "in_flight": -1, "evicted": 1, "expired": -2, "other_instance": -3, "other_tier": -7, "rounding": -4,
+    "other_domain": -5, "first_use": -6, "not_served": 5,
 }  # fmt: skip
 IMPOSSIBLE = ("first_use", "not_served")  # no cache could have had these tokens
 FAINTER = 0.62  # opacity of a tier's hits / that of the tier above

@@ -147,6 +147,12 @@ cdef class SessionLanes:
     cdef int _cap_all(self) noexcept
 
 
+cdef enum:
+    WHOLE = 0  # the roles of an instance: it computes prompts and outputs,
+    PREFILLS = 1  # prompts alone, whose KV cache it sends,
+    DECODES = 2  # or outputs alone, with the KV cache that it receives
+
+
 cdef class Instance:
     cdef readonly Engine engine
     cdef Requests requests
@@ -163,6 +169,8 @@ cdef class Instance:
     cdef double least_step_s  # no step is shorter
     cdef double until  # no step of `run` begins then or later
     cdef public SessionLanes loop  # None in the open loop
+    cdef int role
+    cdef object group_of_workers  # that a worker of one kind tells of its requests, None = it has the whole of them
     # the same counts, and the active requests, without the effects of a step that has not ended
     cdef long long load_before, prefill_before, blocks_before, active_before
 
@@ -170,6 +178,9 @@ cdef class Instance:
     cdef int take(self, Py_ssize_t row) except -1
     cdef int run(self, double until) except -1
     cdef double next_turn(self) except? -1
+    cdef int wake(self, double at) except -1
+    cdef int moved(self, Py_ssize_t row, double at) except -1
+    cdef long long computed_tokens(self, Py_ssize_t row) noexcept
     cdef int _ended(self, Py_ssize_t row, double at) except -1
     cdef int _note(self, double seconds, long long running, long long waiting, long long blocks) except -1
     cdef int _report(self, double at, long long running, long long waiting, double size) except -1

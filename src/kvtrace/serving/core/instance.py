@@ -478,7 +478,7 @@ class Instance:
         self.steps = self.load = self.prefill = self.blocks = 0
         self.load_before = self.prefill_before = self.blocks_before = self.active_before = 0
         self.timeline, self.watched = [], False
-        self.until, self.loop = 0, None
+        self.until, self.loop, self.role, self.group_of_workers = 0, None, WHOLE, None
         self.least_step_s = 0 if self.cost.is_polynomial else LEAST * (
             self.cost.step_s + self.cost.overhead_s + self.cost.request_s
         )  # fmt: skip
@@ -511,6 +511,22 @@ class Instance:
         """A lower bound of the steps until a request ends that has not ended."""
         return 0
 
+    def join(self, group, prefills):
+        """Be a worker that only computes prompts, or only outputs; `group` has `tell`."""
+        self.group_of_workers, self.role = group, PREFILLS if prefills else DECODES
+
+    def wake(self, at):
+        """Look for something to do from a time on, if there was nothing."""
+        return 0
+
+    def moved(self, row, at):
+        """The KV cache of a request has gone from here, or has come."""
+        return 0
+
+    def computed_tokens(self, row):
+        """The prompt tokens of a request that are computed, for a worker that sends its chunks."""
+        return 0
+
     def send(self, row):
         """A router sends a request."""
         self.take(row)
@@ -540,6 +556,8 @@ class Instance:
     def _ended(self, row, at):
         """A request has ended. In a closed loop others may arrive because of that, and `run` stops before they do."""
         self.requests.ended[row] = at
+        if self.group_of_workers is not None:
+            self.group_of_workers.tell(self.role, row, at)
         if self.loop is not None:
             self.loop.complete(row, at)
             self.until = min(self.until, self.loop.next_event())

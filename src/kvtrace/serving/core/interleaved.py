@@ -16,18 +16,18 @@ class InterleavedServing(Serving):
 
     A turn is a call of an instance's `run`: a step, or several that are taken together. It begins at `next_turn()`, and
     lasts up to the next event, or to the horizon of another instance, which is the time before which that instance
-    affects no other. Of one moment, events come first, in the order of `at`, then arrivals, then turns; of turns the
-    first instance's. So a step sees all that happened up to its begin, and what it does to others when it ends is an
-    event at its end.
+    affects no other. Of one moment, events come first, by their kinds and then by their rows, then arrivals, then
+    turns; of turns the first instance's. So a step sees all that happened up to its begin, and what it does to others
+    when it ends is an event at its end.
 
-    A subclass defines `happen`, and may define `horizon`: the later it is, the more steps are taken together. An
-    instance in its turn may call `at`: it then runs no further than to that event. Twin: `Serving` for instances that
-    do not affect each other.
+    A subclass defines `happen`; `settle` is called after the last event of each moment. It may define `horizon`: the
+    later it is, the more steps are taken together. An instance in its turn may call `at`: it then runs no further than
+    to that event. Twin: `Serving` for instances that do not affect each other.
     """
 
     def __init__(self, instances, router: Router, requests: Requests, capacity):
         Serving.__init__(self, instances, router, requests, capacity)
-        self.events, self.pushed, self.running, self.turns = [], 0, NOBODY, 0
+        self.events, self.running, self.turns = [], NOBODY, 0
 
     def advance(self, rows):
         """Let the next `rows` requests arrive."""
@@ -46,8 +46,7 @@ class InterleavedServing(Serving):
     def at(self, seconds, kind, row):
         """Something happens at a time that is not before the present one: `happen` gets its kind and its row."""
         instance: Instance
-        heappush(self.events, (seconds, self.pushed, kind, row))
-        self.pushed += 1
+        heappush(self.events, (seconds, kind, row))
         if self.running != NOBODY:
             instance = self.instances[self.running]
             instance.until = min(instance.until, seconds)
@@ -55,6 +54,10 @@ class InterleavedServing(Serving):
 
     def happen(self, seconds, kind, row):
         """An event happens. All turns that began before it have been taken."""
+        return 0
+
+    def settle(self, seconds):
+        """All events of a moment have happened."""
         return 0
 
     def horizon(self, i):
@@ -67,7 +70,9 @@ class InterleavedServing(Serving):
         event: tuple
         while self._turn(until):
             event = heappop(self.events)
-            self.happen(event[0], event[2], event[3])
+            self.happen(event[0], event[1], event[2])
+            if not self.events or self.events[0][0] > event[0]:
+                self.settle(event[0])
         return 0
 
     def _turn(self, until):

@@ -11,6 +11,9 @@ cdef enum:
     LOADED = 3  # fewest prompt tokens of requests that have not ended,
     AWARE = 4  # fewest blocks to compute plus live blocks,
     METRIC = 5  # or least product of tokens to compute and active requests + 1
+    BOTH = 0  # what workers of a DynamoRouter do: prefill and decode,
+    PREFILLS = 1  # prefill,
+    DECODES = 2  # or decode
 
 
 cdef unsigned long long _weight(unsigned long long key, int i) noexcept
@@ -47,6 +50,7 @@ cdef class Router:
 @cython.final
 cdef class DynamoRouter(Router):
     cdef Requests requests
+    cdef int role
     cdef unsigned long long seed
     cdef const int[::1] winner  # request -> engine that wins ties, -1 = drawn
     cdef int[:, ::1] uses  # engine, block -> active prompts that have the block
@@ -57,12 +61,13 @@ cdef class DynamoRouter(Router):
     cdef int[::1] newest  # engine -> its newest active request, linked by `older`
     cdef int[::1] older
     cdef readonly long long ties  # requests for which engines had the least cost together
+    cdef list tiers  # engine -> the DynamoClient of its tier, or None
 
     cdef int _settle(self, int i, double now) except -1
     cdef int _enter(self, Py_ssize_t row, int i) except -1
     cdef int _leave(self, Py_ssize_t row, int i) except -1
     cdef Py_ssize_t _tokens(self, Py_ssize_t row, int i) except -1
-    cdef Py_ssize_t _new_tokens(self, Py_ssize_t row, Engine engine) except -1
+    cdef Py_ssize_t _new_tokens(self, Py_ssize_t row, int i) except -1
     cdef unsigned long long _draw(self, int i) noexcept
 
 

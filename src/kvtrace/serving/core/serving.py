@@ -7,6 +7,7 @@ import numpy as np
 from cython.cimports.kvtrace._native.mixing import mix
 from cython.cimports.kvtrace.cache.core.engine import SERIAL, Engine
 from cython.cimports.kvtrace.cache.core.places import Places
+from cython.cimports.kvtrace.serving.core.dynamo_tier import DynamoClient
 from cython.cimports.kvtrace.serving.core.instance import Instance, Requests, SessionLanes
 from cython.cimports.libc.math import nextafter
 
@@ -159,6 +160,7 @@ def _swapped(i, one, other):
 
 NOBODY = cython.declare(cython.int, -1)
 NEVER = cython.declare(cython.double, 1e300)
+ROLES = {"both": BOTH, "prefill": PREFILLS, "decode": DECODES}  # of the workers of a DynamoRouter
 
 
 class DynamoRouter(Router):
@@ -167,22 +169,32 @@ class DynamoRouter(Router):
     The cost of a worker, in blocks: (prompt tokens there that wait for their prefill + prompt tokens of the request
     that do not hit) / block size + distinct full blocks of active prompts, with those of the request. Ties are drawn at
     random. The router learns of a step's blocks, first tokens and ends when the step ends; requests of one instant are
-    routed before any of them is cached. Twin: tests/reference/dynamo_times.py.
+    routed before any of them is cached. After the blocks of the worker, each block that its tier has counts as three
+    quarters of one.
+
+    Of workers that only prefill, it counts no active blocks; of those that only decode, it counts all full blocks of
+    active prompts, shared ones too, and nothing else. Twins: tests/reference/dynamo_times.py, dynamo_tiers.py,
+    dynamo_disaggregated.py.
     """
 
-    def __init__(self, engines, requests: Requests, blocks, size, seed=0, winner=None):
+    def __init__(self, engines, requests: Requests, blocks, size, seed=0, winner=None, role="both"):
         rows: cython.Py_ssize_t = requests.tokens.shape[0]
         Router.__init__(self, engines, "round-robin", np.zeros(rows, np.int64), requests.tokens, size)
         self.requests, self.seed = requests, seed
         self.winner = np.full(rows, -1, np.int32) if winner is None else np.ascontiguousarray(winner, np.int32)
-        self.uses = np.zeros((self.count, max(1, blocks)), np.int32)
+        self.role = ROLES[role]
+        self.uses = np.zeros((self.count, max(1, blocks) if self.role == BOTH else 1), np.int32)
         self.distinct, self.uncomputed = np.zeros((2, self.count), np.int64)
         self.brought, self.least = np.zeros((2, rows), np.int64)
         self.newest, self.older = np.full(self.count, -1, np.int32), np.full(rows, -1, np.int32)
-        self.ties = 0
+        self.ties, self.tiers = 0, []
         for engine in engines:
             if hasattr(engine, "watch"):
                 engine.watch()
+            tier = getattr(engine, "lower", None)
+            self.tiers.append(tier if isinstance(tier, DynamoClient) else None)
+            if self.tiers[len(self.tiers) - 1] is not None:
+                tier.watch()
 
     def send(self, row):
         """Route a request to the engine with the least cost."""
@@ -214,13 +226,24 @@ class DynamoRouter(Router):
         k: cython.Py_ssize_t
         start: cython.Py_ssize_t = engine.start[row]
         blocks: cython.longlong = self.distinct[i]
+        if self.role == DECODES:
+            return blocks * self.size
+        if self.role == PREFILLS:
+            return self.uncomputed[i] + self._new_tokens(row, i)
         for k in range(start, start + engine.full[row]):
             blocks += self.uses[i, engine.ids[k]] == 0
-        return self.uncomputed[i] + self._new_tokens(row, engine) + blocks * self.size
+        return self.uncomputed[i] + self._new_tokens(row, i) + blocks * self.size
 
-    def _new_tokens(self, row, engine):
+    def _new_tokens(self, row, i):
         """The prompt tokens of a request that would not hit. All blocks of a prompt may hit, the last one too."""
-        return max(0, self.tokens[row] - engine.peek_ended(row, self.requests.arrival[row]) * self.size)
+        engine: Engine = self.engines[i]
+        tier: DynamoClient = self.tiers[i]
+        hits: cython.longlong = engine.peek_ended(row, self.requests.arrival[row])
+        end: cython.longlong = hits
+        if tier is not None:
+            while end < engine.full[row] and tier.knows(engine.ids[engine.start[row] + end]):
+                end += 1
+        return max(0, self.tokens[row] - hits * self.size - (6 * (end - hits) * self.size + 4) // 8)
 
     def _draw(self, i):
         """The number that the request of this turn draws for an engine; the lowest wins a tie."""
@@ -254,11 +277,15 @@ class DynamoRouter(Router):
         engine: Engine = self.engines[i]
         k: cython.Py_ssize_t
         start: cython.Py_ssize_t = engine.start[row]
-        for k in range(start, start + engine.full[row]):
-            self.distinct[i] += self.uses[i, engine.ids[k]] == 0
-            self.uses[i, engine.ids[k]] += 1
-        self.brought[row] = self._new_tokens(row, engine)
-        self.uncomputed[i] += self.brought[row]
+        if self.role == DECODES:
+            self.distinct[i] += engine.full[row]
+        else:
+            self.brought[row] = self._new_tokens(row, i)
+            self.uncomputed[i] += self.brought[row]
+        if self.role == BOTH:
+            for k in range(start, start + engine.full[row]):
+                self.distinct[i] += self.uses[i, engine.ids[k]] == 0
+                self.uses[i, engine.ids[k]] += 1
         self.older[row] = self.newest[i]
         self.newest[i] = cython.cast(cython.int, row)
         return 0
@@ -268,6 +295,10 @@ class DynamoRouter(Router):
         engine: Engine = self.engines[i]
         k: cython.Py_ssize_t
         start: cython.Py_ssize_t = engine.start[row]
+        if self.role == DECODES:
+            self.distinct[i] -= engine.full[row]
+        if self.role != BOTH:
+            return 0
         for k in range(start, start + engine.full[row]):
             self.uses[i, engine.ids[k]] -= 1
             self.distinct[i] -= self.uses[i, engine.ids[k]] == 0

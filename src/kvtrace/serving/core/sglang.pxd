@@ -1,8 +1,9 @@
-from kvtrace.serving.core.sglang_prefill cimport SglangPrefill
+from kvtrace.serving.core.sglang_apart cimport SglangApart
 
 
-cdef class SglangEventLoop(SglangPrefill):
+cdef class SglangEventLoop(SglangApart):
     cdef int _turn(self) except -1
+    cdef int _flush_copies(self) except -1
     cdef int _poll(self) except -1
     cdef bint _plan(self) except -1
     cdef int _merge(self) except -1
@@ -16,13 +17,13 @@ cdef class SglangEventLoop(SglangPrefill):
     cdef int _retract(self) except -1
     cdef int _sort_by_progress(self) except -1
     cdef int _launch(self) except -1
+    cdef int _note_loaded(self, Py_ssize_t row, long long before) noexcept
     cdef int _pass_until(self, double begin, double seconds) noexcept
     cdef double _seconds_of_parts(self) noexcept
     cdef long long _used(self) noexcept
     cdef int _note_state(self, double at) except -1
     cdef int _report_load(self, bint at_once) except -1
     cdef int _learn(self, int side) except -1
-    cdef int _end(self, Py_ssize_t row) except -1
     cdef _log_parts(self, double begin)
 
 

@@ -1,7 +1,12 @@
 """SGLang's scheduler: prefill and decode batches, retraction, and steps that are taken together."""
 
 import cython
+from cython.cimports.kvtrace.cache.core.radix import WRITE_BACK
+from cython.cimports.kvtrace.serving.core.apart import CHUNK
 from cython.cimports.kvtrace.serving.core.instance import (
+    DECODES,
+    PREFILLS,
+    WHOLE,
     Requests,
     StepWork,
     add_part,
@@ -9,7 +14,8 @@ from cython.cimports.kvtrace.serving.core.instance import (
     decode_seconds,
     step_seconds,
 )
-from cython.cimports.kvtrace.serving.core.sglang_prefill import DECODE, MIXED, NOTHING, PREFILL, SglangPrefill
+from cython.cimports.kvtrace.serving.core.sglang_apart import SglangApart
+from cython.cimports.kvtrace.serving.core.sglang_prefill import DECODE, MIXED, NOTHING, PREFILL
 
 from kvtrace._base.errors import UsageError
 
@@ -19,7 +25,7 @@ PROMPTS_WEIGH = cython.declare(cython.longlong, 1000)  # against 1 of a decode, 
 REPORT_EVERY = cython.declare(cython.int, 15)  # results of decode batches: SGLang's load_snapshot_publish_interval
 
 
-class SglangEventLoop(SglangPrefill):
+class SglangEventLoop(SglangApart):
     """SGLang's scheduler (0.5.23, srt/managers/scheduler.py): prefill batches first, decode batches, retraction.
 
     A turn plans a batch, begins it, and processes a result: its own, or with `overlap` that of the batch before. A plan
@@ -33,15 +39,23 @@ class SglangEventLoop(SglangPrefill):
         before: cython.int = self.side
         kind_before: cython.int = self.last_kind
         flew: cython.bint = self.flying
+        copied: cython.double = NEVER
         self._poll()
         planned = self._plan()
         if planned:
             self._launch()
         elif not flew:
+            if self.hosted is not None:
+                copied = self.hosted.next_copy()
             if self.head == self.tail and self.count == 0 and self.chunked == NOBODY:
                 self.ratio = self.limits.first_ratio
-            elif not self.retried:
+            elif copied >= NEVER and not self.retried:
                 self.retried, self.last_kind = True, NOTHING
+                return 0
+            if copied < NEVER:  # awake until it ends, or until the next arrival
+                self.last_kind = NOTHING
+                if not self.unseen:
+                    self.now = max(self.now, min(copied, self.until))
                 return 0
             self._report_load(True)
             self.asleep = not self.unseen  # until the next arrival; with unseen ones, the loop goes on
@@ -51,12 +65,21 @@ class SglangEventLoop(SglangPrefill):
             if flew:
                 self._report_load(kind_before != DECODE)
                 self._learn(before)
+                self._flush_copies()
         elif planned:
             self._report_load(self.kind != DECODE)
             self._learn(self.side)
+            self._flush_copies()
         self.blocks = self._used()
         if self.active() == 0:
             self._note_state(self.now)
+        return 0
+
+    def _flush_copies(self):
+        """A result was processed: submit the copies to the host that it decided."""
+        if self.hosted is not None:
+            self.hosted.now, self.hosted.busy = self.now, self.free_at
+            self.hosted.flush()
         return 0
 
     def _poll(self):
@@ -85,9 +108,15 @@ class SglangEventLoop(SglangPrefill):
 
     def _plan(self):
         """Plan the next batch; False if there is none."""
+        if self.role == DECODES:
+            self._receive()
+        if self.hosted is not None:
+            self.hosted.now, self.hosted.busy = self.now, self.free_at
+            self.hosted.see_copies()
+        self.loaded_at = 0
         self._merge()
         self.parts = 0
-        if self._plan_prefill():
+        if self.role != DECODES and self._plan_prefill():
             if self.limits.mixed and self.count:
                 self._mix()
             return True
@@ -100,7 +129,7 @@ class SglangEventLoop(SglangPrefill):
         joined: cython.int = 0
         if self.chunked != NOBODY and self.end[self.chunked] > self.prefix[self.chunked]:
             self._checkpoint(self.chunked)
-        if self.last_kind == PREFILL or self.last_kind == MIXED:
+        if self.role != PREFILLS and (self.last_kind == PREFILL or self.last_kind == MIXED):
             for i in range(self.size[self.side]):
                 row = self.batch_row[self.side, i]
                 if not self.finished[row] and row != self.chunked and row != self.last_chunked:
@@ -178,7 +207,7 @@ class SglangEventLoop(SglangPrefill):
     def _decode_fits(self):
         """Whether the next tokens of those that run fit, after eviction."""
         need: cython.longlong = self._new_pages()
-        self.cache.make_room(need)
+        self._make_room(need)
         return self.cache.free >= need
 
     def _new_pages(self):
@@ -193,7 +222,7 @@ class SglangEventLoop(SglangPrefill):
         """Add a token of each request that runs to the batch."""
         i: cython.int
         row: cython.Py_ssize_t
-        self.cache.make_room(self.count)
+        self._make_room(self.count)
         self._take_pages(self._new_pages())
         for i in range(self.count):
             row = self.running[i]
@@ -258,6 +287,7 @@ class SglangEventLoop(SglangPrefill):
             if requests.started[row] != requests.started[row]:  # NaN: its first step
                 requests.started[row], requests.cached[row] = begin, self.part_before[i]
                 self.cache.hit[row] = cython.cast(cython.int, self.part_before[i] // self.cache.block_size)
+                self._note_loaded(row, self.part_before[i])
             self.prefill -= max(
                 0, min(self.part_before[i] + self.part_tokens[i], requests.tokens[row]) - self.part_before[i]
             )
@@ -266,7 +296,17 @@ class SglangEventLoop(SglangPrefill):
         self._note_state(begin)
         self.dropped = []
         self._pass_until(begin, seconds)
+        if self.loaded_at > self.free_at:  # each layer waits for its part of what is loaded
+            self.busy += self.loaded_at - self.free_at
+            self.free_at = self.ends[self.side] = self.loaded_at
         self.settled, self.retried = self.kind == DECODE, False
+        return 0
+
+    def _note_loaded(self, row, before):
+        """The blocks of a request's hits that came from the host."""
+        size: cython.longlong = self.cache.block_size
+        if self.hosted is not None:
+            self.hosted.below[0, row] = cython.cast(cython.int, before // size - (before - self.loaded[row]) // size)
         return 0
 
     def _pass_until(self, begin, seconds):
@@ -315,6 +355,8 @@ class SglangEventLoop(SglangPrefill):
                 continue
             if self.middle[row] > 0:
                 self.middle[row] -= 1
+                if self.role == PREFILLS:
+                    self.group_of_workers.tell(CHUNK, row, self.now)
                 continue
             self.outputs[row] += 1
             if self.outputs[row] == 1:
@@ -331,8 +373,9 @@ class SglangEventLoop(SglangPrefill):
         self._ended(row, self.now)
         self.load -= requests.tokens[row]
         self.finished[row], self.settled = True, False
-        self._publish(row, min(self.held[row], self._known(row)))
-        return self._release(row)
+        if self.role != DECODES or self.keeps:
+            self._publish(row, min(self.held[row], self._known(row)))
+        return self._release(row) if self.role != PREFILLS else 0
 
     def _log_parts(self, begin):
         i: cython.int
@@ -354,11 +397,15 @@ class SglangInstance(SglangEventLoop):
     step by step. `SglangEventLoop` has the rules, and takes each step separately.
     """
 
+    def wake(self, at):
+        if self.asleep:
+            self.now = max(self.now, at)
+            self.asleep = False
+        return 0
+
     def take(self, row):
         requests: Requests = self.requests
-        if self.asleep:
-            self.now = max(self.now, requests.arrival[row])
-            self.asleep = False
+        self.wake(requests.arrival[row])
         self.load += requests.tokens[row]
         self.prefill += requests.tokens[row]
         if self.limits.poll_every <= 1:
@@ -372,7 +419,7 @@ class SglangInstance(SglangEventLoop):
             self._begin_turn()
             if not self._decode_together(self.until):
                 self._turn()
-        if self.asleep and until >= NEVER and self.active():
+        if self.asleep and until >= NEVER and self.role == WHOLE and self.active():
             raise UsageError("SGLang's scheduler never admits a request of the trace. Try a larger --capacity.")
         return 0
 
@@ -389,6 +436,8 @@ class SglangInstance(SglangEventLoop):
         steps: cython.longlong
         context: cython.double = 0
         if not self.settled or self.last_kind != DECODE:
+            return False
+        if (self.role == DECODES and self._has_news()) or (self.hosted is not None and self.hosted.has_copies()):
             return False
         if self.head < self.tail and (self.limits.preempts or not self.full):
             return False
@@ -463,6 +512,8 @@ class SglangInstance(SglangEventLoop):
         low: cython.longlong = 0
         middle: cython.longlong
         room: cython.longlong = self.cache.free + self.cache.evictable - self.count
+        if self.hosted is not None and self.hosted.threshold == WRITE_BACK:
+            room = self.cache.free - self.count  # an eviction takes time
         if self._pages_of(max_steps - 1) <= room:
             return max_steps
         while low < max_steps:  # `low` steps fit

@@ -1,10 +1,10 @@
 """Written by the build: what Python sees of sglang.py, which is compiled."""
 
 from typing import Any
-from kvtrace.serving.core.sglang_prefill import SglangPrefill
+from kvtrace.serving.core.sglang_apart import SglangApart
 
 KINDS: Any
 
-class SglangEventLoop(SglangPrefill): ...
+class SglangEventLoop(SglangApart): ...
 
 class SglangInstance(SglangEventLoop): ...

@@ -1,7 +1,7 @@
 """SGLang's data-parallel attention: all ranks begin a step together, and end it together."""
 
 import cython
-from cython.cimports.kvtrace.serving.core.instance import StepWork, begin_work, expert_seconds, step_seconds
+from cython.cimports.kvtrace.serving.core.instance import WHOLE, StepWork, begin_work, expert_seconds, step_seconds
 from cython.cimports.kvtrace.serving.core.sglang import SglangEventLoop
 from cython.cimports.kvtrace.serving.core.sglang_prefill import DECODE, NOTHING
 
@@ -32,6 +32,9 @@ class SglangRank(SglangEventLoop):
             self._wait(row)
         self.group.wake(self.requests.arrival[row])
         return 0
+
+    def wake(self, at):
+        return self.group.wake(at)
 
     def run(self, until):
         return self.group.run(until)
@@ -135,13 +138,13 @@ class SglangLockstep:
 
     def run(self, until):
         """Let the ranks take all turns before a time, or before an arrival that an end of these turns causes."""
-        rank: SglangRank
-        while not self.asleep and self.now < until:
+        rank: SglangRank = self.ranks[0]
+        rank.until = until  # which an event of any of the ranks shortens
+        while not self.asleep and self.now < rank.until:
             self._turn()
-            rank = self.ranks[0]
             if rank.loop is not None:
-                until = min(until, rank.loop.next_event())
-        if self.asleep and until >= NEVER:
+                rank.until = min(rank.until, rank.loop.next_event())
+        if self.asleep and until >= NEVER and rank.role == WHOLE:
             for rank in self.ranks:
                 if rank.active():
                     raise UsageError("SGLang's scheduler never admits a request of the trace. Try a larger --capacity.")

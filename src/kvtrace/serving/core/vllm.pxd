@@ -52,6 +52,8 @@ cdef class VllmEngineCore(Instance):
     cdef bint _may_preempt(self, Py_ssize_t row) noexcept
     cdef int _victim(self) noexcept
     cdef int _preempt(self, Py_ssize_t row, long long* budget) except -1
+    cdef int _requeue(self, Py_ssize_t row) except -1
+    cdef int _stall(self) except -1
     cdef long long _unschedule(self, Py_ssize_t row) noexcept
     cdef double _seconds_of_parts(self) except -1
     cdef double _timed(self) except -1

@@ -6,6 +6,7 @@ import cython
 import numpy as np
 from cython.cimports.kvtrace.cache.core.engine import FITS, NO_BLOCKS, StepCache
 from cython.cimports.kvtrace.serving.core.instance import (
+    PREFILLS,
     Instance,
     Requests,
     StepWork,
@@ -64,6 +65,8 @@ class VllmEngineCore(Instance):
         requests: Requests = self.requests
         if not self._is_busy():
             self.now = max(self.now, requests.arrival[row])
+        else:
+            self.wake(requests.arrival[row])
         requests.goal[row] = requests.tokens[row]
         self.load += requests.tokens[row]
         self.prefill += requests.tokens[row]
@@ -74,6 +77,11 @@ class VllmEngineCore(Instance):
             heappush(self.waiting, (0, self.appended, row))
         if self.limits.by_priority or not self.limits.whole_prompt:  # another head, or a smaller chunk of the head
             self.blocked = False
+        return 0
+
+    def wake(self, at):
+        if self.now >= NEVER:
+            self.now = at
         return 0
 
     def run(self, until):
@@ -116,7 +124,11 @@ class VllmEngineCore(Instance):
         if self.flying:
             self.flying = False
             return self._learn(self.free_at, self.first_tokens, self.last_tokens)
-        self.now = NEVER  # unreachable: a request that was sent here fits into an empty cache
+        return self._stall()
+
+    def _stall(self):
+        """Nothing can be planned until KV caches have gone: a request that was sent here fits into an empty cache."""
+        self.now = NEVER
         return 0
 
     def _schedule_running(self, budget):
@@ -271,6 +283,11 @@ class VllmEngineCore(Instance):
             self.draining -= 1
             return 0
         requests.computed[row] = 0
+        return self._requeue(row)
+
+    def _requeue(self, row):
+        """A preempted request waits at the head of the queue."""
+        requests: Requests = self.requests
         self.prepended += 1
         if self.limits.by_priority:
             heappush(self.waiting, (requests.priority[row], requests.arrival[row], row))
@@ -416,7 +433,8 @@ class VllmEngineCore(Instance):
         self.load -= self.requests.tokens[row]
         if self._runs(row):  # else it was preempted while its last token was on the way
             self.cache.publish(row, self.requests.computed[row])
-            self.cache.release(row)
+            if self.role != PREFILLS:  # else a decode worker still reads its blocks
+                self.cache.release(row)
             self._remove(row)
             self.draining -= 1
             self.blocked = False

@@ -74,6 +74,7 @@ FIGURES: dict[str, Any] = orjson.loads(Path(__file__).with_name("gpus.json").rea
 ASSUMED_PRICE: str = FIGURES["sources"]["price"]  # where the prices of the table come from
 ALL_REDUCES = 2  # of a layer: after attention, after the MLP
 ACTIVATION_BYTES = 2  # of a value that GPUs exchange: bf16
+DISPATCHED_BYTES = 1  # of one that DeepEP sends to an expert: FP8 (https://github.com/deepseek-ai/DeepEP)
 
 
 @dataclass(frozen=True)

@@ -22,7 +22,7 @@ from ..._base.errors import UsageError
 from ..models.layers import growing_bytes, rank_layers
 from ..models.shape import ModelShape, model_shape
 from ..routers import in_lockstep
-from .gpus import ACTIVATION_BYTES, ALL_REDUCES, Gpu, Link, columns, gpu, number
+from .gpus import ACTIVATION_BYTES, ALL_REDUCES, DISPATCHED_BYTES, Gpu, Link, columns, gpu, number
 from .step_terms import IDEAL, StepTerms, step_terms
 
 if TYPE_CHECKING:
@@ -58,6 +58,7 @@ class Roofline:
     link: Link | None = None  # between the GPUs; None = the GPU's
     terms: StepTerms = IDEAL  # what engine and kernels add; `roofline_of` has those of a deployment
     ranks: int = 1  # data-parallel ranks that share the experts
+    routes: bool = False  # they send each token to the GPUs of its experts alone (DeepEP)
 
     def __post_init__(self) -> None:
         if type(self.gpus) is not int or not 1 <= self.gpus <= 1_000_000:
@@ -184,10 +185,16 @@ class Roofline:
     def _gathered(self):
         """Seconds, and per token of a rank, in which ranks gather the tokens of all for the experts and give them back.
 
-        Both take what a ring's all-reduce takes in its two halves, with the fixed time of each of them.
+        Both take what a ring's all-reduce takes in its two halves, with the fixed time of each of them. With DeepEP a
+        token goes in FP8 to the GPUs of its experts, and its results come back in BF16: at the rate of peers.
         """
         if self.ranks == 1:
             return 0.0, 0.0
+        if self.routes:
+            copies = min(self.model.experts_per_token, self.gpus * self.ranks)
+            link, layers = self.reached_link, self.model.moe_layers
+            size = copies * self.model.hidden * (DISPATCHED_BYTES + ACTIVATION_BYTES)
+            return 2 * layers * link.peer_latency_s, layers * size / (link.peer_bytes_per_s or link.bytes_per_s)
         fixed, each = self.reached_link.ways(self.gpus * self.ranks)[-1]
         layers = self.model.moe_layers
         return 2 * layers * fixed, layers * self.ranks * self._exchange_bytes * each
@@ -323,6 +330,7 @@ def roofline_of(deployment: Deployment) -> Roofline:
     return Roofline(
         shape, device, deployment.gpus_per_instance, terms=step_terms(deployment, shape, device),
         ranks=deployment.data_parallel_size if in_lockstep(deployment, has_experts=shape.moe_layers > 0) else 1,
+        routes=deployment.all2all_backend is not None,
     )  # fmt: skip
 
 

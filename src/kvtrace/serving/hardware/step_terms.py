@@ -70,10 +70,13 @@ def step_terms(deployment: Deployment, model: ModelShape, gpu: Gpu) -> StepTerms
     launches = LAUNCH_S * model.layers + EXPERT_LAUNCH_S * model.moe_layers + MIXED_LAUNCH_S * other
     is_fast, is_blackwell = gpu.bandwidth >= HBM_BYTES_PER_S, gpu.fp4_flops is not None
     is_fused = is_blackwell and model.fp4 and expert_bytes < 1
+    # with DeepEP, experts are DeepGEMM's grouped products, which reach what its dense ones do
+    # (github.com/deepseek-ai/DeepGEMM, tables of both on H800)
+    products = EXPERT_PRODUCTS[engine] if deployment.all2all_backend is None else 1.0
     return StepTerms(
         step_s=host + kernels, request_s=REQUEST_S, dense_read=DENSE_READ[is_blackwell] if is_fast else 1.0,
         attention_read=ATTENTION_READ if is_fast else 1.0, expert_read=EXPERT_READ[is_fused], fp8_products=FP8_PRODUCTS,
-        fp4_products=FP4_PRODUCTS, expert_products=FUSED_EXPERT_PRODUCTS if is_fused else EXPERT_PRODUCTS[engine],
+        fp4_products=FP4_PRODUCTS, expert_products=FUSED_EXPERT_PRODUCTS if is_fused else products,
         launch_s=launches if engine == "sglang" else 0.0,
         front_request_s=FRONT_REQUEST_S, front_token_s=FRONT_TOKEN_S, front_delay_s=FRONT_DELAY_S[engine],
     )  # fmt: skip

@@ -166,7 +166,9 @@ class Baseline:
         own = tokens[cause]
         before = tokens["hit"]
         if cause == "rounding":  # behind all that an engine could hit
-            before = before + sum(tokens[earlier] for earlier in ("in_flight", "evicted", "expired", "other_instance"))
+            before = before + sum(
+                tokens[earlier] for earlier in ("in_flight", "other_tier", "evicted", "expired", "other_instance")
+            )
         return self.cure(name, self.cost_of(cause), "bound", advice, self.seconds(own, before))
 
     def cure(

@@ -1,8 +1,8 @@
 """One cause for each prompt token of a simulation: where a request's path of blocks stopped hitting, and why.
 
-A cause is the range between two depths: hits <= what the same instance could hit without eviction <= what one instance
-for all requests could hit <= what was computed before in the same isolation domain <= ... in any domain. Requests count
-in the order in which the engine looked them up.
+A cause is the range between two depths: hits <= what tiers of all instances hold <= what the same instance could hit
+without eviction <= what one instance for all requests could hit <= what was computed before in the same isolation
+domain <= ... in any domain. Requests count in the order in which the engine looked them up.
 
 The definitions are those of docs/serving/explain.md. Twin: tests/reference/misses.py.
 """
@@ -26,7 +26,7 @@ from ...cache.tiered import TieredSimulation
 from ...trace.columns import Columns, replace_columns
 from ...trace.hits import leading_tokens, unlimited_hits
 from ...trace.trace import Trace
-from ..instances import FleetSimulation
+from ..instances import FleetSimulation, anywhere_hits
 from ..models.possible_hits import without_eviction
 from ..serving_run import FIRST_TIER, ServingRun
 
@@ -36,6 +36,7 @@ class Depths:
     """Request -> leading blocks that could have hit, int64; each field is at least the one before it."""
 
     hits: np.ndarray  # as simulated
+    in_tiers: np.ndarray  # in a tier of any instance, with tiers that instances share; else as `hits`
     on_instance: np.ndarray  # without eviction, on the instance that served the request
     on_one: np.ndarray  # without eviction, if one instance served all requests
     in_domain: np.ndarray  # in an earlier prompt of the same domain, with whole tokens and partial blocks
@@ -63,9 +64,13 @@ def depths_of(simulation: Simulation, trace: Trace) -> Depths:
         on_one, on_instance = _with_groups(simulation, order)
     on_instance = np.maximum(hits, on_instance)
     on_one = np.maximum(on_instance, on_one)
+    in_tiers = hits
+    if isinstance(simulation, FleetSimulation) and simulation.sources is not None:
+        in_tiers = np.maximum(hits, np.minimum(usable(anywhere_hits(simulation)), on_one))
+        on_instance = np.maximum(in_tiers, on_instance)
     in_domain = np.maximum(on_one, seen)
     in_any = in_domain if trace.domain is None else np.maximum(in_domain, _seen(trace, order))
-    return Depths(hits, on_instance, on_one, in_domain, in_any, segments, start)
+    return Depths(hits, in_tiers, on_instance, on_one, in_domain, in_any, segments, start)
 
 
 def lookup_order(simulation: Simulation) -> np.ndarray:
@@ -165,6 +170,7 @@ def _unlimited(simulation: Simulation, rows: np.ndarray) -> np.ndarray:
 CAUSES = {
     "hit": "were in the cache",
     "in_flight": "were being computed for another request",
+    "other_tier": "were in a tier of another instance that theirs cannot read",
     "evicted": "were evicted",
     "expired": "had expired",
     "other_instance": "were cached by another instance only",
@@ -246,9 +252,9 @@ def causes_of(simulation: Simulation, trace: Trace | None = None) -> Causes:
     """
     depths = depths_of(simulation, simulation.trace if trace is None else trace)
     own = simulation.trace
-    hits, there, any_instance, domain, anywhere = (
+    hits, in_tiers, there, any_instance, domain, anywhere = (
         leading_tokens(own, blocks)
-        for blocks in (depths.hits, depths.on_instance, depths.on_one, depths.in_domain, depths.in_any)
+        for blocks in (depths.hits, depths.in_tiers, depths.on_instance, depths.on_one, depths.in_domain, depths.in_any)
     )
     rest = own.input_length - anywhere
     is_new = depths.in_any < own.prompt_blocks  # else the rest has no block, and nobody knows whether it repeats
@@ -256,7 +262,7 @@ def causes_of(simulation: Simulation, trace: Trace | None = None) -> Causes:
     per_request = partial(_sum_by_request, missed, len(own))
     tokens = {
         "hit": hits, "in_flight": per_request(missed.in_flight), "evicted": per_request(missed.evicted),
-        "expired": per_request(missed.expired), "other_instance": any_instance - there,
+        "other_tier": in_tiers - hits, "expired": per_request(missed.expired), "other_instance": any_instance - there,
         "rounding": domain - any_instance + np.where(is_new, 0, rest), "other_domain": anywhere - domain,
         "first_use": np.where(is_new, rest, 0), "not_served": np.zeros_like(rest),
     }  # fmt: skip
@@ -294,7 +300,7 @@ class _MissedSegments:
 
 def _missed_segments(simulation: Simulation, depths: Depths) -> _MissedSegments:
     segments, trace = depths.segments, simulation.trace
-    first = np.maximum(depths.start, depths.hits[segments.row])
+    first = np.maximum(depths.start, depths.in_tiers[segments.row])
     stop = np.minimum(depths.start + segments.blocks, depths.on_instance[segments.row])
     some = stop > first
     request, last_request, first, stop = segments.row[some], segments.last_row[some], first[some], stop[some]
@@ -331,6 +337,8 @@ def capacity_of(simulation: Simulation) -> int:
     if isinstance(simulation, TieredSimulation):
         sizes = [size for _, size in simulation.tiers]
         return sum(sizes) if simulation.exclusive else sizes[-1]
+    if isinstance(simulation, FleetSimulation) and simulation.sources is not None:
+        return sum(tier.capacity for tier in simulation.sources.tiers)
     lower = sum(tier.capacity for tier in simulation.tiers) if isinstance(simulation, ServingRun) else 0
     size = simulation.trace.block_size
     return simulation.setting.capacity_tokens(size) // size + lower
@@ -338,7 +346,10 @@ def capacity_of(simulation: Simulation) -> int:
 
 def _by_tier(simulation: Simulation, hit_tokens: np.ndarray) -> dict[str, np.ndarray]:
     """Tier -> request -> hit tokens. A prompt's last block, which may be partial, counts for its lowest tier."""
-    if isinstance(simulation, TieredSimulation) and simulation.tier_hits is not None:
+    if isinstance(simulation, FleetSimulation) and simulation.sources is not None:
+        sources = simulation.sources
+        blocks = dict(zip((tier.name for tier in sources.tiers), sources.hits, strict=True))
+    elif isinstance(simulation, TieredSimulation) and simulation.tier_hits is not None:
         blocks = dict(zip((name for name, _ in simulation.tiers), simulation.tier_hits, strict=True))
     elif isinstance(simulation, ServingRun) and simulation.lower_tier_hits is not None:
         lower = simulation.lower_tier_hits

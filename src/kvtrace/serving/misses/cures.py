@@ -20,6 +20,7 @@ from ..._base.units import duration
 from ...cache.engines import DEFAULTS
 from ...cache.policies import name_of
 from ...cache.setup import CacheSetup
+from ...cache.tiers import Tier, as_tiers
 from ...trace.domains import MERGE, count_domains
 from ..hardware.gpus import Prices
 from ..hardware.roofline import Roofline
@@ -83,6 +84,8 @@ def is_lru_one_by_one(run: Run) -> bool:
     (True, False)
     """
     cache = run.cache
+    if any(tier != Tier(tier.name, tier.capacity) for tier in as_tiers(cache.tiers)):
+        return False
     plain = CacheSetup(
         cache.capacities, tiers=None if cache.inclusive else cache.tiers, gap=cache.gap, domains=cache.domains,
         warm_up=cache.warm_up, schedule="serial" if cache.schedule == "serial" else None,
@@ -110,7 +113,10 @@ def _larger_cache(baseline: Baseline) -> Cure:
 def _advice(baseline: Baseline, amounts: tuple[Amount, ...]) -> str:
     """The amounts of blocks and the share of the evicted tokens that each makes hits, the largest first."""
     evicted, (first, *others) = baseline.cost_of("evicted"), reversed(amounts)
-    if baseline.run.instances.is_routed:
+    tiers = as_tiers(baseline.run.cache.tiers)
+    if tiers and baseline.run.instances.is_routed:
+        start = f"Add {_size(first)} to tier {tiers[-1].name}"
+    elif baseline.run.instances.is_routed:
         start = f"Give each of the {baseline.run.instances.instances:,} instances {_size(first)} more"
     else:
         start = f"Add {_size(first)} to {'the lowest tier' if baseline.run.has_tiers else 'the cache'}"
@@ -166,6 +172,19 @@ def _with_router(baseline: Baseline, name: str, router: RouterName, advice: str)
     simulation = baseline.simulate(routers=[router])
     options = f"(--router {router} in place of {present or 'round-robin'})"
     yield baseline.simulated(name, simulation, f"{advice} {options}: {baseline.rise(simulation)}.")
+
+
+def shared_tiers(baseline: Baseline) -> Iterator[Cure]:
+    """Instances that read each other's tiers."""
+    first, *lower = as_tiers(baseline.run.cache.tiers) or (None,)
+    apart = [tier for tier in lower if tier.scope != "cluster" and not tier.peers]
+    if not baseline.cost_of("other_tier") or not apart:
+        return
+    peers = [replace(tier, peers=True) if tier in apart else tier for tier in lower]
+    simulation = baseline.simulate(tiers=(first, *peers))
+    names = " and ".join(f"{tier.name}=...@peers" for tier in apart)
+    advice = f"Let instances read each other's tiers ({names}): {baseline.rise(simulation)}."
+    yield baseline.simulated("shared_tiers", simulation, advice)
 
 
 def longer_ttl(baseline: Baseline) -> Iterator[Cure]:
@@ -238,8 +257,8 @@ def other_policies(baseline: Baseline) -> Iterator[Cure]:
 
 
 CURES = (
-    more_blocks, sticky_routing, aware_routing, longer_ttl, smaller_blocks, merged_domains, other_policies,
-    one_after_another,
+    more_blocks, shared_tiers, sticky_routing, aware_routing, longer_ttl, smaller_blocks, merged_domains,
+    other_policies, one_after_another,
 )  # fmt: skip
 TOGETHER = "Do not add these figures up: two changes can make the same tokens hits."
 

@@ -10,6 +10,7 @@ from ..expectations import ExpectedError
 from ..overload import Overload
 from ..routers import RouterName
 from ..serving_run import TPOT, TTFT, Quantiles
+from .pools import PoolCurve
 
 SCHEMA = 5  # version of the keys
 BEYOND = "beyond what the costs were measured for"  # of an assumption, with --extrapolate
@@ -347,6 +348,37 @@ class LanesPlan(Described):
 
 
 @dataclass(frozen=True)
+class SplitPoint(Described):
+    """Workers of two kinds, or as many instances that have both: 0 decode workers."""
+
+    prefill_workers: int = field(metadata=column("prefill", ",", rank=0))
+    decode_workers: int = field(metadata=column("decode", ",", rank=0))
+    meets: bool
+    ttft_s: float = field(metadata=column("TTFT", seconds, unit=" s"))  # at the target's quantile
+    tpot_s: float = field(metadata=column("TPOT", ".1f", unit=" ms", scale=1000))  # likewise
+    block_hit_rate: float = field(metadata=column("hit rate", ".1%"))
+    usd_per_hour: float = field(metadata=column("USD/hour", ",.2f", rank=0))
+
+    @property
+    def workers(self) -> int:
+        """All of them."""
+        return self.prefill_workers + self.decode_workers
+
+
+@dataclass(frozen=True)
+class DisaggregatePlan(Described):
+    """The fewest prefill and decode workers that meet a target, beside the fewest instances with chunked prefill."""
+
+    sentence: str
+    pays: bool | None = field(metadata=column(optional=True))  # None: neither, or only one of them, meets the target
+    best: SplitPoint | None = field(metadata=column(optional=True))  # None: no split that was tried meets it
+    aggregated: SplitPoint | None = field(metadata=column(optional=True))
+    tpot_s: float
+    curve: list[SplitPoint]  # all splits that were simulated
+    assumes: list[str]
+
+
+@dataclass(frozen=True)
 class Sensitivity(Described):
     """The plan of the best router if one assumption changes by a factor."""
 
@@ -383,6 +415,8 @@ class Plan(DescribedResult, PlottedResult):
     loop: LoopPlan | None = field(default=None, metadata=column(optional=True))  # None where no router meets the target
     sensitivity: list[Sensitivity] | None = field(default=None, metadata=column(optional=True))
     lanes: LanesPlan | None = field(default=None, metadata=column(optional=True))  # in a closed loop
+    pool: PoolCurve | None = field(default=None, metadata=column(optional=True))  # that all instances share
+    disaggregate: DisaggregatePlan | None = field(default=None, metadata=column(optional=True))
 
     def _headline(self) -> str:
         part, target, answer = self.setting, self.instances.target, self.answer

@@ -14,6 +14,8 @@ from ..._base.errors import UsageError
 from ..._base.options import option
 from ..._base.units import names, size_bytes
 from ...cache.setup import CACHE, CacheSetup
+from ...cache.tiers import Tier, TierScope, split_tiers
+from ..disaggregation import bytes_per_second
 from ..routers import FULL_ATTENTION, PLANNED, ROUTERS, RouterName
 from ..run_options import TIME, InstanceSetup, TimeSetup
 
@@ -26,7 +28,7 @@ if TYPE_CHECKING:
     from ..hardware.roofline import Roofline
     from ..lanes import ClosedLoop
     from ..run import Run
-    from ..schedulers.base import BatchLimits, Scheduler, Tier
+    from ..schedulers.base import BatchLimits, Scheduler
 
 TARGET = "Target"  # group of --help
 MAX_SPARE = 512
@@ -34,23 +36,30 @@ MAX_SPARE = 512
 
 @dataclass(frozen=True)
 class PlannedTier:
-    """A tier below an instance's GPUs: DRAM, an SSD, or memory elsewhere.
+    """A tier below an instance's GPUs: DRAM, an SSD, or a pool that all instances share.
 
     >>> PlannedTier.parse("dram=512GiB@25GB")
-    PlannedTier(name='dram', size=549755813888, bandwidth=25000000000)
+    PlannedTier(name='dram', size=549755813888, bandwidth=25000000000, scope='rank')
     """
 
     name: str
     size: int  # bytes
     bandwidth: float  # bytes per second to the GPUs
+    scope: TierScope = "rank"  # "cluster": all instances share it
 
     @classmethod
     def parse(cls, text: str) -> PlannedTier:
         """Parse a name, a size, and bytes per second; UsageError if the text is not these three."""
-        match = re.fullmatch(r"(\w{1,20})=([^@]+)@([^@]+)", text)
-        if not match or match[1] == "hbm":
-            raise UsageError(f"{text!r} is not a tier. Try dram=512GiB@25GB: a name (not hbm), size, bytes per second.")
-        return cls(match[1], size_bytes(match[2]), size_bytes(match[3].removesuffix("/s")))
+        parts = split_tiers(text)
+        (tier,) = parts if len(parts) == 1 else (None,)
+        if tier is None or tier.name == "hbm" or not re.fullmatch(r"\w{1,20}", tier.name) or not tier.rate:
+            raise UsageError(f"{text!r} is not a tier. {EXAMPLE}")
+        if tier.words not in ({}, {"scope": "rank"}, {"scope": "cluster"}):
+            raise UsageError(f"{text!r}: a plan has a name, size, rate and @cluster of a tier. {EXAMPLE}")
+        return cls(tier.name, size_bytes(tier.capacity), tier.rate, tier.words.get("scope", "rank"))
+
+
+EXAMPLE = "Try dram=512GiB@25GB: a name (not hbm), size, bytes per second; or pool=8TiB@cluster@10GB, which all share."
 
 
 def _prices() -> Prices:
@@ -75,12 +84,25 @@ class PlanTarget:
     spare: int = option(
         0, "Instances beyond those that the load needs, as for N+1.", metavar="N", minimum=0, group=TARGET
     )
+    tpot_s: float | None = option(  # upper limit for `quantile` of the requests
+        None, "With --disaggregate: the largest time per output token.", name="tpot", metavar="TIME", group=TARGET,
+        parse=lambda ms: ms / 1000,
+    )  # fmt: skip
+    disaggregate: bool = option(
+        False, "Also plan prefill and decode on different workers, with --tpot: the fewest that meet the target, and "
+        "what as many instances do.", group=TARGET,
+    )  # fmt: skip
+    kv_transfer_bandwidth: float | None = option(
+        None, "With --disaggregate: bandwidth of a worker's link, such as 50GB/s.  [default: unlimited]",
+        metavar="RATE", parse=bytes_per_second, group=TARGET,
+    )  # fmt: skip
     gpu_price: float | None = option(
         None, "Price of a GPU for an hour, in place of the one that kvtrace assumes.", metavar="USD", group="Prices",
         parse=float,
     )  # fmt: skip
     tiers: Sequence[PlannedTier] = option(  # of an instance
-        (), "Tiers of an instance below its GPUs, fastest first. Example: dram=512GiB@25GB,ssd=4TB@3GB.",
+        (), "Tiers of an instance below its GPUs, fastest first. Example: dram=512GiB@25GB,ssd=4TB@3GB. A last one "
+        "with @cluster is a pool that all instances share: pool=8TiB@cluster@10GB.",
         metavar="NAME=SIZE@RATE,...", group=TIME, parse=lambda text: tuple(map(PlannedTier.parse, names(text))),
     )  # fmt: skip
     write_through: bool = option(
@@ -106,6 +128,24 @@ class PlanTarget:
             raise UsageError("--max-busy must be above 0 % and at most 100 %. Example: 70%.")
         if not 0 <= self.spare <= MAX_SPARE:
             raise UsageError(f"--spare must be from 0 to {MAX_SPARE}.")
+        if any(tier.scope != "rank" for tier in self.tiers[:-1]):
+            raise UsageError("A plan has one pool that instances share, the last tier. Put it behind the others.")
+        if self.disaggregate != (self.tpot_s is not None):
+            raise UsageError("--disaggregate and --tpot need each other. Example: --disaggregate --tpot 30ms.")
+        if self.kv_transfer_bandwidth is not None and not self.disaggregate:
+            raise UsageError("--kv-transfer-bandwidth needs --disaggregate.")
+        if self.disaggregate and (self.tiers or self.loop):
+            raise UsageError("--disaggregate supports neither --tiers nor a closed loop yet. Leave them out.")
+
+    @property
+    def own_tiers(self) -> Sequence[PlannedTier]:
+        """The tiers of one instance."""
+        return [tier for tier in self.tiers if tier.scope == "rank"]
+
+    @property
+    def pool(self) -> PlannedTier | None:
+        """The tier that all instances share, if there is one."""
+        return self.tiers[-1] if len(self.own_tiers) < len(self.tiers) else None
 
     def met_by(self, ttft_s: float, busy: float) -> bool:
         """Whether a time to first token at the quantile, and a share of the time, meet the target."""
@@ -130,7 +170,7 @@ class PlanTarget:
 
         engine = time.deployment.engine
         limit = scheduler_of(engine).most_lower_tiers
-        if self.tiers and (limit is None or len(self.tiers) > limit):
+        if self.own_tiers and (limit is None or len(self.own_tiers) > limit):
             if time.costs:
                 raise UsageError(f"--costs cannot be combined with these --tiers: engine {engine} has fewer.")
             engine = "reference"
@@ -224,12 +264,10 @@ class Planned:
         A tier with write-through also holds the blocks above it; with LRU it adds only the capacity beyond them.
         Schedulers that write copies themselves get the whole capacity.
         """
-        from ..schedulers.base import Tier
-
         block_bytes = block_size * self.roofline.model.kv_bytes_per_token
         subtracts = self.target.write_through and not self.scheduler.copies_to_tiers
         lower, above = [], blocks
-        for tier in self.target.tiers:
+        for tier in self.target.own_tiers:
             capacity = int(tier.size // block_bytes) - (above if subtracts else 0)
             if capacity < 1:
                 raise UsageError(f"Tier {tier.name} adds no block to the tiers above it. Give it a larger size.")

@@ -20,6 +20,7 @@ from ...analysis.curves import SHARES, HitCurve, hit_curve
 from ...cache.demand import check_mode
 from ...cache.simulation import simulate
 from ...cache.tiered import simulate_tiers
+from ...cache.tiers import Tier
 from ...trace.domains import in_domains
 from ...trace.hits import count_hits, leading_tokens, unlimited_hits
 from ...trace.trace import Trace
@@ -32,8 +33,10 @@ from ..hardware.gpus import ASSUMED_PRICE
 from ..hardware.room import kv_room, least_gpus
 from ..lanes import require_dependencies
 from ..models.engine_layout import layouts_for
+from ..routers import TIMED
 from ..run_options import TimeSetup
 from ..serving_run import ServingRun
+from .disaggregate import disaggregate_plan
 from .plan_answer import GIVEN, plan_answer
 from .plan_result import (
     BEYOND,
@@ -62,6 +65,7 @@ from .plan_runs import (
     served,
 )
 from .plan_target import Planned, PlanTarget
+from .pools import PoolCurve, pool_curve
 from .sizing import (
     TimeErrors,
     held_out_errors,
@@ -150,6 +154,7 @@ def plan(
         prices=part("prices", lambda: prices(trace, target)),
         expected_error=expected,
         lanes=part("lanes", lambda: lanes_plan(trace, planned)) if target.loop else None,
+        disaggregate=part("disaggregate", lambda: disaggregate_plan(trace, planned)) if target.disaggregate else None,
     )
     best = result.instances.best
     if best is None:
@@ -160,6 +165,7 @@ def plan(
     return replace(
         result,
         loop=part("loop", lambda: loop(trace, planned, best)),
+        pool=part("pool", lambda: pool(trace, planned, best)) if target.pool else None,
         sensitivity=part("sensitivity", lambda: sensitivity(InstanceRuns(trace, planned, best.router), best)),
     )
 
@@ -303,18 +309,17 @@ def _knee(capacities, rates) -> int:
 def tiers(trace: Trace, planned: Planned, blocks: int | None = None) -> TiersPlan | None:
     """The gain of lower tiers in one instance: the hits of each tier, and whether fetching pays."""
     target, roofline = planned.target, planned.roofline
-    if not target.tiers:
+    if not target.own_tiers:
         return None
     blocks = planned.capacity(trace.block_size) if blocks is None else blocks
-    below = planned.lower_tiers(trace.block_size, blocks)
     copies = planned.scheduler.copies_to_tiers
-    beyond = [max(1, tier.capacity - blocks) if copies else tier.capacity for tier in below]
-    named = {tier.name: capacity for tier, capacity in zip(below, beyond, strict=True)}
+    beyond = _beyond(trace, planned, blocks)
+    below, named = [tier for tier, _ in beyond], {tier.name: capacity for tier, capacity in beyond}
     simulation = simulate_tiers(trace, {"hbm": blocks} | named)
     assert simulation.tier_hits is not None
     hits, references = simulation.tier_hits.sum(axis=1).tolist(), max(1, len(trace.hash_ids))
     rows = [TierPlan("hbm", blocks, hits[0], hits[0] / references)]
-    for tier, given, tier_hits in zip(below, target.tiers, hits[1:], strict=True):
+    for tier, given, tier_hits in zip(below, target.own_tiers, hits[1:], strict=True):
         rows.append(TierPlan(
             tier.name, tier.capacity, tier_hits, tier_hits / references, fetch_seconds_per_block=tier.fetch_seconds,
             bandwidth=given.bandwidth, fetch_pays=bool(roofline.fetch_pays(trace.block_size, given.bandwidth)),
@@ -327,6 +332,34 @@ def tiers(trace: Trace, planned: Planned, blocks: int | None = None) -> TiersPla
         how = ["write-through: a tier also holds the blocks of the tiers above it"]
     own_links = [] if copies else ["each transfer has its own link"]
     return TiersPlan(rows, float(roofline.break_even_bandwidth(trace.block_size)), assumes=[*how, *own_links])
+
+
+def _beyond(trace: Trace, planned: Planned, blocks: int) -> list[tuple[Tier, int]]:
+    """The tiers of an instance below its GPUs, and the blocks that each adds to those above it."""
+    copies = planned.scheduler.copies_to_tiers
+    below = planned.lower_tiers(trace.block_size, blocks)
+    return [(tier, max(1, tier.capacity - blocks) if copies else tier.capacity) for tier in below]
+
+
+POOL_SIZES = (0.0, 0.125, 0.25, 0.5, 1.0, 2.0)  # of the pool that the target names
+
+
+def pool(trace: Trace, planned: Planned, best: RouterPlan) -> PoolCurve:
+    """What a pool adds to the instances of a plan, by its size: the hits, what is fetched, and when fetching pays."""
+    size, roofline = planned.target.pool, planned.roofline
+    assert size is not None
+    router = best.router if best.router not in TIMED else "kv-aware"
+    block_bytes = trace.block_size * roofline.model.kv_bytes_per_token
+    blocks = planned.capacity(trace.block_size)
+    lower = [  # exclusive ones of the capacity beyond those above: with LRU they hit as those with copies
+        replace(tier, capacity=capacity, copies="on-eviction") for tier, capacity in _beyond(trace, planned, blocks)
+    ]
+    curve = pool_curve(
+        trace, [int(share * size.size // block_bytes) for share in POOL_SIZES], instances=best.instances,
+        first=blocks, router=router, lower=lower, roofline=roofline, bandwidth=size.bandwidth,
+    )  # fmt: skip
+    assumes = [*curve.assumes, "the times and the number of instances are those without the pool"]
+    return replace(curve, planned=int(size.size // block_bytes), assumes=assumes)
 
 
 def instances(

@@ -79,6 +79,17 @@ class Scheduler(ABC):
     def instance(self, engine: Any, requests: Any, cost: dict[str, float], *, prefetch: bool) -> Any:
         """The compiled instance with this cache."""
 
+    def workers(self, engines: Sequence[Any], requests: Any, cost: dict[str, float], *, prefetch: bool) -> list[Any]:
+        """The compiled instances with these caches, which step by themselves."""
+        return [self.instance(engine, requests, cost, prefetch=prefetch) for engine in engines]
+
+    def worker(self, engine: Any, requests: Any, cost: dict[str, float], *, log: bool = False) -> Any:
+        """The compiled instance of a worker that only computes prompts, or only outputs. With `log` it records them."""
+        raise UsageError(f"The scheduler {self.name} has no workers of one kind. Use --engine vllm or sglang.")
+
+    def receive(self, workers: Sequence[Any]) -> None:
+        """Give compiled decode workers what only they need."""
+
     def ranks(self, engines: Sequence[Any], requests: Any, cost: dict[str, float], *, log: bool = False) -> list[Any]:
         """The compiled instances with these caches, which begin and end their steps together. With `log` they record
         them. UsageError if the engine has no such ranks.

@@ -1,0 +1,564 @@
+"""SGLang's HiCache: its radix tree with a host tier, and a storage pool that instances share."""
+
+import cython
+import numpy as np
+from cython.cimports.kvtrace.cache.core.engine import NO_ROOM
+from cython.cimports.kvtrace.cache.core.radix import ROOT, WRITE_BACK, PagedRadix, Radix
+from cython.cimports.kvtrace.cache.policies.base import Context
+from cython.cimports.kvtrace.cache.structures.queues import Queue, Slots
+
+from kvtrace.cache.core.radix import doubled
+
+# A node has its blocks on the device, on the host, or on both. Device nodes have device parents; a node on the host
+# alone stays in the tree and is matched. Eviction is in two heaps: device nodes without children there, and host nodes
+# without children. A transfer ends before the next request; until then it pins its node's copy on the host. Twin:
+# tests/reference/sglang_hicache.py.
+
+WRITE_POLICIES = {"write_through": 1, "write_through_selective": 2, "write_back": WRITE_BACK}
+LOAD_BACK_TOKENS = cython.declare(cython.longlong, 10)  # fewer tokens of the host are computed anew
+LOWEST = cython.declare(cython.longlong, -(1 << 63) + 1)  # the root's priority before the first request
+NEVER = cython.declare(cython.double, 1e300)
+UNCOUNTED = cython.declare(cython.longlong, 1 << 62)
+
+
+class StoragePool:
+    """SGLang's storage backend: an LRU of `capacity` blocks, of those with numbers below `blocks`.
+
+    A block is used when it is written, also if it is there already, and when it is read.
+    """
+
+    def __init__(self, blocks, capacity):
+        self.order, self.capacity = Queue(Slots(blocks)), capacity
+        self.loaded = self.stored = self.evicted = 0
+
+    @property
+    def resident(self):
+        """The number of blocks."""
+        return self.order.size
+
+    def residents(self):
+        """The blocks, in ascending order."""
+        return np.flatnonzero(np.asarray(self.order.slots.slot_of_block) >= 0)
+
+    def leading(self, ids, start, blocks):
+        """Number of leading blocks of ids[start : start + blocks] that are here."""
+        here: cython.longlong = 0
+        while here < blocks and self.order.holds(ids[start + here]):
+            here += 1
+        return here
+
+    def read(self, ids, start, blocks):
+        """Use blocks that are here, in their order."""
+        i: cython.longlong
+        for i in range(start, start + blocks):
+            self.order.move(ids[i])
+        self.loaded += blocks
+        return 0
+
+    def write(self, block):
+        """Add a block, or use it; the least recently used one makes room."""
+        if self.order.holds(block):
+            return self.order.move(block)
+        if self.order.size == self.capacity:
+            self.order.drop(self.order.first())
+            self.evicted += 1
+        self.stored += 1
+        return self.order.push(block)
+
+
+class HiRadix(Radix):
+    """The tree of `context.capacity` device blocks with `host` host blocks below them, and a pool below these or None.
+
+    `write_policy` is SGLang's --hicache-write-policy. From the pool, `prefetch_tokens` tokens or more come to the host
+    before a request is matched. `policy` and `priority` are as in Radix.
+    """
+
+    def __init__(
+        self, context: Context, demand, host, policy="lru", priority=None, write_policy="write_through", pool=None,
+        prefetch_tokens=256,
+    ):  # fmt: skip
+        Radix.__init__(self, context, demand, policy, priority, True, 6, host)
+        nodes, rows, size = len(self.length), len(demand.full), demand.trace.block_size
+        self.open_host(host, WRITE_POLICIES[write_policy])
+        self.pinned, self.pinned_nodes = np.zeros(2 * nodes, dtype=np.int32), 0
+        self.pool = pool
+        self.load_blocks = -(-LOAD_BACK_TOKENS // size)
+        self.prefetch_blocks = max(-(-prefetch_tokens // size), 1)
+        self.restored = self.fetched = self.fetched_from = 0
+        self.rank[ROOT] = LOWEST
+        self.below = np.zeros((1 if pool is None else 2, rows), dtype=np.int32)
+
+    @property
+    def tier_hits(self):
+        """Hit blocks of each request in each tier below the device: an array of shape (tiers, requests)."""
+        return np.asarray(self.below)
+
+    def residents(self):
+        """The blocks on the device, in ascending order."""
+        return self._blocks_of(np.asarray(self.device) != 0)
+
+    def host_residents(self):
+        """The blocks on the host, in ascending order."""
+        return self._blocks_of(np.asarray(self.backed) != 0)
+
+    def self_check(self):
+        """A message about an inconsistency after all requests have ended, or None."""
+        if self.free + self.evictable != self.capacity:
+            return f"{self.free:,} blocks are free and {self.evictable:,} can be evicted of {self.capacity:,}"
+        return self.check_tiers()
+
+    def lower_tier_hits(self, row):
+        hits: cython.int = self.below[0, row]
+        return hits + self.below[1, row] if self.below.shape[0] > 1 else hits
+
+    def admit(self, row):
+        """Fetch, match, lock, load back, make room, insert."""
+        self.fetched = self.fetched_from = 0
+        if self.pool is not None:
+            self._fetch(row)
+        start: cython.longlong = self.start[row]
+        node: cython.int = ROOT
+        self.matched = 0
+        if self.limit[row] > 0:
+            node = self._match(start, self.limit[row])
+        last: cython.int = self._last_on_device(node)
+        more: cython.longlong = self._blocks_between(node, last)
+        hit: cython.longlong = self.matched - more
+        need: cython.longlong = self.full[row] + self.tail[row] - hit
+        self.lock(last, ROOT)
+        if need > self.free + self.evictable:
+            self.unlock(last)
+            return NO_ROOM
+        loaded: cython.longlong = self._load_back(node, last, more)
+        if loaded == 0:
+            node = last
+        self._take(need - loaded)
+        self._end_transfers()
+        if loaded > 0:
+            self._list_path(node, last)
+        self.restored = 0
+        self.rank[ROOT] = max(self.rank[ROOT], self.priority[row])
+        end: cython.int = self._walk(start, self.full[row], 0, self.priority[row])
+        self.free += self.matched - self.restored - hit - loaded  # duplicates of device blocks, computed again
+        if self.matched < self.full[row]:
+            end = self._add(end, start + self.matched, self.full[row] - self.matched, self.priority[row])
+            self.head[self.ids[start + self.matched]] = end
+        self.lock(end, node)
+        self.held[row] = end
+        self._end_transfers()
+        self._count_sources(row, hit, loaded)
+        return cython.cast(cython.int, hit + loaded)
+
+    def grow(self, row):
+        done: cython.int = Radix.grow(self, row)
+        self._end_transfers()
+        return done
+
+    def finish(self, row):
+        Radix.finish(self, row)
+        if self.grows and self.grown[row] and self.full[row] > 0:  # SGLang inserts the prompt once more
+            self.rank[ROOT] = max(self.rank[ROOT], self.priority[row] + 1)
+        return self._end_transfers()
+
+    def _fetch(self, row):
+        """Bring the blocks after a request's match from the pool to the host, as a node there."""
+        start: cython.longlong = self.start[row]
+        node: cython.int = ROOT
+        self.matched = 0
+        if self.limit[row] > 0:
+            node = self._match(start, self.limit[row])
+        first: cython.longlong = self.matched
+        blocks: cython.longlong = self.limit[row] - first
+        if (node != ROOT and not self.backed[node]) or blocks < self.prefetch_blocks:
+            return 0
+        blocks = self.pool.leading(self.ids, start + first, blocks)
+        if blocks < self.prefetch_blocks:
+            return 0
+        if self.host_free < blocks:
+            self.pins[node] += 1
+            self._settle(node)
+            self._evict_host(blocks)
+            self.pins[node] -= 1
+            self._settle(node)
+            blocks = min(blocks, self.host_free)
+            if blocks < self.prefetch_blocks:
+                return 0
+        self.pool.read(self.ids, start + first, blocks)
+        self.host_free -= blocks
+        self.stored += blocks
+        self.used[node] = self._tick()
+        self._settle(node)
+        child: cython.int = self._number()
+        self.run[child], self.length[child] = start + first, cython.cast(cython.int, blocks)
+        self.parent[child], self.children[child], self.locks[child] = node, 0, 0
+        self.requests[child], self.rank[child] = 0, self.rank[node]
+        self.device[child], self.backed[child] = False, True
+        self.used[child] = self.created[child] = self._tick()
+        self.head[self.ids[start + first]] = child
+        self.children[node] += 1
+        self._settle(node)
+        self._settle(child)
+        self.fetched, self.fetched_from = blocks, first
+        return 0
+
+    def _last_on_device(self, node):
+        """The deepest node of a path that is on the device; ROOT if there is none."""
+        while node != ROOT and not self.device[node]:
+            node = self.parent[node]
+        return node
+
+    def _blocks_between(self, node, above):
+        blocks: cython.longlong = 0
+        while node != above:
+            blocks += self.length[node]
+            node = self.parent[node]
+        return blocks
+
+    def _load_back(self, node, above, blocks):
+        """Load a path's host nodes, of so many blocks, below `above`, and lock them; the blocks loaded, all or 0."""
+        if blocks < self.load_blocks:
+            return 0
+        self._shift_pins(node, above, 1)
+        self._free_up(blocks)
+        self._shift_pins(node, above, -1)
+        if self.free < blocks:
+            return 0
+        self.loaded += blocks
+        self.free -= blocks
+        self.evictable += blocks
+        each: cython.int = node
+        while each != above:
+            self._put_on_device(each)
+            self._pin(each)
+            each = self.parent[each]
+        self.lock(node, above)
+        return cython.cast(cython.int, blocks)
+
+    def _shift_pins(self, node, above, by):
+        while node != above:
+            self.pins[node] += by
+            self._settle(node)
+            node = self.parent[node]
+        return 0
+
+    def _count_sources(self, row, hit, loaded):
+        """Divide the blocks that were loaded into those that were on the host and those that came from the pool."""
+        if self.pool is None:
+            self.below[0, row] = cython.cast(cython.int, loaded)
+            return 0
+        fetched: cython.longlong = min(hit + loaded - self.fetched_from, self.fetched)
+        fetched = max(fetched, 0)
+        self.below[0, row] = cython.cast(cython.int, loaded - fetched)
+        self.below[1, row] = cython.cast(cython.int, fetched)
+        return 0
+
+    def _pass(self, node, counts, priority):
+        """Count a request that inserts its path, on a node that it has; what is only on the host is computed anew."""
+        self.rank[node] = max(self.rank[node], priority)
+        if not counts:
+            return 0
+        if not self.device[node]:
+            self.restored += self.length[node]
+            self.evictable += self.length[node]
+            self._put_on_device(node)
+            self._list_twice(node)
+        return self._count(node)
+
+    def _copy(self, node):
+        """Copy a node to the host, and to the pool; False if the host has no room."""
+        i: cython.longlong
+        block: cython.longlong
+        if not self._has_room_on_host(node):
+            return False
+        if self.pool is None:
+            return True
+        for i in range(self.length[node]):
+            block = self.run[node] + i
+            self.pool.write(self.ids[block] if self.run[node] >= 0 else cython.cast(cython.int, i - 1 - self.run[node]))
+        self._pin(node)
+        return True
+
+    def _pin(self, node):
+        """Keep a node's copy on the host until all transfers have ended."""
+        self.pins[node] += 1
+        self.pinned[self.pinned_nodes] = node
+        self.pinned_nodes += 1
+        return self._settle(node)
+
+    def _end_transfers(self):
+        while self.pinned_nodes > 0:
+            self.pinned_nodes -= 1
+            self.pins[self.pinned[self.pinned_nodes]] -= 1
+            self._settle(self.pinned[self.pinned_nodes])
+        return 0
+
+    def _list_path(self, node, above):
+        while node != above:
+            self._list_twice(node)
+            node = self.parent[node]
+        return 0
+
+    def _split(self, node, blocks):
+        """As in Radix; both parts are where the node was."""
+        upper: cython.int = Radix._split(self, node, blocks)
+        pins: cython.int = self.pins[node]
+        self._divide_tiers(upper, node)
+        while self.pins[upper] < pins:
+            self._pin(upper)
+        self._list_twice(upper)
+        return upper
+
+    def _add(self, parent, run, blocks, priority):
+        """Add a leaf on the device that one request has inserted."""
+        self.device_children[parent] += 1
+        node: cython.int = Radix._add(self, parent, run, blocks, priority)
+        self.requests[node] = 0
+        self._count(node)
+        self._settle(node)
+        return node
+
+    def _take(self, blocks):
+        """As in Radix. If copies that are being stored keep the host full, they end first."""
+        if blocks > self.free + self.evictable:
+            return False
+        self._free_up(blocks)
+        while self.free < blocks:
+            self._end_transfers()
+            self._free_up(blocks)
+        self.free -= blocks
+        return True
+
+    def _settle(self, node):
+        return self._settle_tiers(node)
+
+    def _unname(self, node):
+        if self.run[node] >= 0:
+            self.head[self.ids[self.run[node]]] = -1
+        return 0
+
+    def _evict(self, node):
+        """Evict a leaf from the device; without a copy on the host it leaves the tree."""
+        if not self.backed[node]:
+            self._leave_tree(node)
+            return Radix._evict(self, node)
+        self.evictions += self.length[node]
+        return self._demote(node)
+
+
+class HiPagedRadix(PagedRadix):
+    """The tree of SGLang's scheduler with `host` pages below it, and copies that take `load_s` and `store_s` a token.
+
+    `now` and `busy` (when the passes end that were launched) are the scheduler's clock: it sets them before it asks for
+    room, and reads `now` after it, since with write_back it waits for copies. Twin:
+    tests/reference/sglang_hicache_scheduler.py.
+    """
+
+    def __init__(self, context: Context, demand, page_size, tokens, host, write_policy, load_s, store_s):
+        PagedRadix.__init__(self, context, demand, page_size, tokens)
+        self.open_host(host, WRITE_POLICIES[write_policy])
+        nodes = len(self.length)
+        self.requests, self.loading = np.zeros((2, nodes), dtype=np.int32)
+        self.below = np.zeros((1, len(demand.full)), dtype=np.int32)
+        self.load_s, self.store_s = load_s, store_s
+        self.load_link = self.store_link = self.now = self.busy = 0
+        self.to_store, self.to_load, self.storing, self.loads = [], [], [], []
+        self.store_pages = self.load_pages = self.inserted = self.owned = self.duplicates = self.host_hit = 0
+        self.best = ROOT
+
+    @property
+    def tier_hits(self):
+        """Hit blocks of each request on the host: an array of shape (1, requests)."""
+        return np.asarray(self.below)
+
+    def self_check(self):
+        """A message about an inconsistency after all requests have ended, or None."""
+        self.now = NEVER
+        self.see_copies()
+        self.evictions = self.evicted * self.page_size // self.block_size
+        if self.free + self.evictable != self.pages:
+            return f"{self.free:,} pages are free and {self.evictable:,} can be evicted of {self.pages:,}"
+        return self.check_tiers()
+
+    def lower_tier_hits(self, row):
+        return self.below[0, row]
+
+    def match(self, row, pages):
+        """As in PagedRadix, of the device; `best` is the last node also of the host, and `host_hit` has its pages."""
+        node: cython.int = PagedRadix.match(self, row, pages)
+        self.best, self.host_hit = node, 0
+        while node != ROOT and not self.device[node]:
+            self.host_hit += self.length[node]
+            node = self.parent[node]
+        self.matched -= self.host_hit
+        return node
+
+    def insert(self, row, pages):
+        """As in PagedRadix; `duplicates` are the pages beyond `owned` that the device had.
+
+        Nodes beyond `inserted` pages count the request, and may be copied.
+        """
+        node: cython.int = ROOT
+        child: cython.int
+        begin: cython.longlong
+        self.matched = self.duplicates = 0
+        while self.matched < pages:
+            child = self._child(row, self.matched)
+            if child < 0:
+                break
+            self.used[child] = self._tick()
+            begin = self.matched
+            self.matched += self._common(child, row, pages)
+            node = child
+            if self.matched - begin < self.length[child]:
+                node = self._divide(child, cython.cast(cython.int, self.matched - begin))
+            if self.device[node]:
+                self.duplicates += max(0, self.matched - max(begin, self.owned))
+            else:
+                self.evictable += self.length[node]
+                self._put_on_device(node)
+                self._list_twice(node)
+            if self.matched > self.inserted:
+                self._count(node)
+            self._settle(node)
+        if self.matched < pages:
+            node = self._add(node, row, self.matched, pages - self.matched)
+            if pages > self.inserted:
+                self._count(node)
+        return node
+
+    def make_room(self, pages):
+        return self._free_up(pages)
+
+    def see_copies(self):
+        """At the beginning of a plan: submit copies; what those held that have ended is no longer locked."""
+        self.flush()
+        while self.storing and self.storing[0][0] <= self.now:
+            for node in self.storing.pop(0)[1]:
+                self.unlock(node)
+        while self.loads and self.loads[0][0] <= self.now:
+            for node in self.loads.pop(0)[1]:
+                self._end_load(node)
+        return 0
+
+    def flush(self):
+        """Submit the copies to the host that were decided."""
+        if self.store_pages:
+            self.storing.append((self._store(self.store_pages), self.to_store))
+            self.to_store, self.store_pages = [], 0
+        return 0
+
+    def start_loading(self):
+        """Submit the loads of a batch; when they end, 0 = there are none."""
+        if not self.load_pages:
+            return 0
+        self.load_link = max(self.now, self.busy, self.load_link) + self.load_pages * self.page_size * self.load_s
+        self.loads.append((self.load_link, self.to_load))
+        self.to_load, self.load_pages = [], 0
+        return self.load_link
+
+    def next_copy(self):
+        """When the next copy ends that has not ended, NEVER = none is under way."""
+        first: cython.double = NEVER
+        for copies in (self.storing, self.loads):
+            for end, _nodes in copies:
+                if end > self.now:
+                    first = min(first, end)
+        return first
+
+    def has_copies(self):
+        """Whether copies are under way, or decided."""
+        return self.store_pages > 0 or self.load_pages > 0 or bool(self.storing) or bool(self.loads)
+
+    def load_back(self, best, pages):
+        """Load the match that ends in `best`, of so many host pages; the pages loaded, all or 0."""
+        node: cython.int = best
+        if pages * self.page_size < LOAD_BACK_TOKENS:
+            return 0
+        self.pins[best] += 1
+        self._settle(best)
+        self._free_up(pages)
+        self.pins[best] -= 1
+        self._settle(best)
+        if self.free < pages:
+            return 0
+        self.free -= pages
+        self.evictable += pages
+        self.loaded += pages
+        while not self.device[node]:
+            self._put_on_device(node)
+            if self.threshold == WRITE_BACK:
+                self.pins[node], self.loading[node] = 1, best
+            node = self.parent[node]
+        self.to_load.append(best)
+        self.load_pages += pages
+        self.lock(best, ROOT)
+        return cython.cast(cython.int, pages)
+
+    def _end_load(self, best):
+        """A load has ended."""
+        node: cython.int = best
+        self.unlock(best)
+        while node != ROOT:
+            if self.loading[node] == best:
+                self.pins[node] = self.loading[node] = 0
+                self._list_twice(node)
+            node = self.parent[node]
+        return 0
+
+    def _store(self, pages):
+        """When a copy of so many pages to the host ends."""
+        self.store_link = max(self.now, self.busy, self.store_link) + pages * self.page_size * self.store_s
+        return self.store_link
+
+    def _copy(self, node):
+        """Copy a node to the host, if it has room: at once with write_back, else with the next flush."""
+        if not self._has_room_on_host(node):
+            return False
+        if self.threshold == WRITE_BACK:
+            self.now = max(self.now, self._store(self.length[node]))
+            return True
+        self.store_pages += self.length[node]
+        with cython.gil:
+            self.to_store.append(node)
+        self.lock(node, ROOT)
+        return True
+
+    def _divide(self, node, pages):
+        """As in PagedRadix; both parts are where the node was, and loaded with it."""
+        upper: cython.int = PagedRadix._divide(self, node, pages)
+        self._divide_tiers(upper, node)
+        self.requests[upper] = self.requests[node]
+        self.pins[upper], self.loading[upper] = self.pins[node], self.loading[node]
+        if self.loading[upper] == 0:
+            self._list_twice(upper)
+        return upper
+
+    def _add(self, parent, row, page, pages):
+        self.device_children[parent] += 1
+        node: cython.int = PagedRadix._add(self, parent, row, page, pages)
+        self.requests[node] = 0
+        return node
+
+    def _settle(self, node):
+        return self._settle_tiers(node)
+
+    def _unname(self, node):
+        return self._unlist(node)
+
+    def _evict(self, node):
+        if not self.backed[node]:
+            self._leave_tree(node)
+            return PagedRadix._evict(self, node)
+        self.evicted += self.length[node]
+        return self._demote(node)
+
+    def _enlarge(self):
+        PagedRadix._enlarge(self)
+        nodes = len(self.length)
+        self.device = np.concatenate([np.asarray(self.device), np.ones(nodes - len(self.device), dtype=np.int8)])
+        self.backed, self.declined = doubled(self.backed), doubled(self.declined)
+        self.device_children, self.pins, self.after = map(doubled, (self.device_children, self.pins, self.after))
+        self.requests, self.loading = doubled(self.requests), doubled(self.loading)
+        self.host_leaves.enlarge(nodes)
+        slots = np.asarray(self.twice.slots.slot_of_block)
+        self.twice.slots.slot_of_block = np.pad(slots, (0, nodes - len(slots)), constant_values=-1)

@@ -1,0 +1,123 @@
+"""Does it pay to have prefill and decode on different workers: the fewest of each kind that meet a target.
+
+A prefill worker decides TTFT, a decode worker TPOT: the fewest prefill workers are those whose TTFT is within the
+target beside decode workers that nothing waits for, and the fewest decode workers are those whose TPOT and TTFT are
+within it beside them. Neighbours of that split with fewer workers are tried, too. Instances with chunked prefill, as
+many as meet both limits, are what it is compared with; a worker costs what an instance costs.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+
+from ...trace.trace import Trace
+from ..disaggregation import Disaggregation
+from ..serving_run import ServingRun
+from .plan_result import DisaggregatePlan, SplitPoint, percentile
+from .plan_runs import fewest, served
+from .plan_target import Planned
+
+MOST = 256  # workers of a kind, or instances, that are tried
+ROUTER = "least-loaded"  # of instances and of both kinds of workers
+
+
+@dataclass
+class SplitRuns:
+    """The simulations of splits, each computed once; 0 decode workers are instances that have both kinds of work."""
+
+    trace: Trace
+    planned: Planned
+    points: dict[tuple[int, int], SplitPoint] = field(default_factory=dict)
+
+    def at(self, prefill: int, decode: int) -> SplitPoint:
+        """The point of a split."""
+        if (prefill, decode) not in self.points:
+            run = self.planned.run(self.trace.block_size, router=ROUTER)
+            if decode:
+                apart = Disaggregation(
+                    prefill, decode, ROUTER, kv_transfer_bandwidth=self.planned.target.kv_transfer_bandwidth
+                )
+                run = replace(run.changed(instances=None), disaggregation=apart)
+            else:
+                run = run.changed(instances=prefill)
+            self.points[prefill, decode] = self._point(served(self.trace, run), prefill, decode)
+        return self.points[prefill, decode]
+
+    def _point(self, run: ServingRun, prefill: int, decode: int) -> SplitPoint:
+        target, roofline = self.planned.target, self.planned.roofline
+        ttft_s, tpot_s = (
+            float(np.quantile(times, target.quantile)) if len(times) else 0.0 for times in (run.ttft_s, run.tpot_s)
+        )
+        assert target.tpot_s is not None
+        return SplitPoint(
+            prefill, decode, not run.rejected and ttft_s <= target.ttft_s and tpot_s <= target.tpot_s, ttft_s, tpot_s,
+            run.hits.block_hit_rate, (prefill + decode) * roofline.gpus * roofline.gpu.price_per_hour,
+        )  # fmt: skip
+
+    @property
+    def curve(self) -> list[SplitPoint]:
+        """The points that are known, by the number of workers."""
+        return sorted(self.points.values(), key=lambda point: (point.workers, point.prefill_workers))
+
+
+def disaggregate_plan(trace: Trace, planned: Planned) -> DisaggregatePlan:
+    """The fewest prefill and decode workers that meet the target, and whether they are fewer than instances."""
+    runs, target = SplitRuns(trace, planned), planned.target
+    largest = max(1, min(MOST, len(trace)))
+    count = fewest(lambda number: runs.at(number, 0).meets, 1, largest)
+    aggregated = runs.at(count, 0) if count else None
+    best = _fewest_workers(runs, largest, count)
+    pays = None if best is None or aggregated is None else best.workers < aggregated.workers
+    goal = f"TTFT {target.ttft_s:g} s and TPOT {1000 * (target.tpot_s or 0):g} ms at {percentile(target.quantile)}"
+    return DisaggregatePlan(
+        _sentence(best, aggregated, goal), pays, best, aggregated, target.tpot_s or 0.0, runs.curve,
+        [
+            f"instances and workers of both kinds behind the router {ROUTER}; a worker costs as much as an instance",
+            "a KV transfer takes "
+            + ("no time" if target.kv_transfer_bandwidth is None else f"{target.kv_transfer_bandwidth / 1e9:g} GB/s"),
+            "the fewest prefill workers by TTFT, then the fewest decode workers, and splits with one worker less",
+        ],
+    )  # fmt: skip
+
+
+def _fewest_workers(runs: SplitRuns, largest: int, count: int | None) -> SplitPoint | None:
+    """The split with the fewest workers that meets the target, of those that the search tries."""
+    many = min(largest, 2 * (count or largest))
+    target = runs.planned.target
+
+    def in_time(number: int) -> bool:
+        return runs.at(number, many).ttft_s <= target.ttft_s
+
+    prefill = fewest(in_time, 1, largest)
+    if prefill is None:
+        return None
+    decode = fewest(lambda number: runs.at(prefill, number).meets, 1, largest)
+    if decode is None:
+        return None
+    best = runs.at(prefill, decode)
+    while decode > 1:  # a prefill worker more may save a decode worker or more: it takes the queues of both
+        fewer = fewest(lambda number: runs.at(prefill + 1, number).meets, 1, decode - 1)
+        if fewer is None or prefill + 1 + fewer >= best.workers:
+            break
+        prefill, decode = prefill + 1, fewer
+        best = runs.at(prefill, decode)
+    return best
+
+
+def _sentence(best: SplitPoint | None, aggregated: SplitPoint | None, goal: str) -> str:
+    """What the comparison says."""
+    if best is None and aggregated is None:
+        return f"Neither instances nor prefill and decode workers meet {goal}"
+    if best is None:
+        assert aggregated is not None
+        return f"Keep prefill and decode together: {aggregated.workers:,} instances meet {goal}, and no split does"
+    split = f"{best.prefill_workers:,} prefill and {best.decode_workers:,} decode workers"
+    if aggregated is None:
+        return f"Disaggregate: {split} meet {goal}, and no number of instances does"
+    if best.workers < aggregated.workers:
+        return f"Disaggregate: {split} meet {goal} where {aggregated.workers:,} instances are needed"
+    if best.workers == aggregated.workers:
+        return f"Keep prefill and decode together: {split} are as many as the instances that meet {goal}"
+    return f"Keep prefill and decode together: {aggregated.workers:,} instances meet {goal}; apart it takes {split}"

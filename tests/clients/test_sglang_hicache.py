@@ -1,0 +1,101 @@
+"""Requests hit in our model of SGLang's HiCache what they hit in SGLang's own, from the same tier, request by request.
+
+As tests/clients/test_sglang_cache.py. `KVTRACE_CLIENTS=... python -m tests.clients.test_sglang_hicache` writes the
+vectors anew.
+"""
+
+import json
+import tempfile
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from kvtrace import read
+from kvtrace.trace.columns import Columns
+from kvtrace.trace.trace import Trace
+from tests.cache.test_engine_sglang import vector_trace
+from tests.cache.test_engine_sglang_hicache import drawn_case, drawn_vector, serve
+from tests.clients.test_sglang_cache import needs_sglang, served, wanted
+
+CORES = ("rust", "python")
+
+
+def asked(trace, case, core="rust"):
+    """The case in the words of sglang_hicache.py."""
+    words = wanted(trace, *(case[name] for name in ("mode", "schedule", "policy", "capacity")), "unified")
+    for row, request in enumerate(words["requests"]):
+        request["instance"] = row % case["instances"]
+    if case["storage"]:
+        words["storage"] = {"capacity": case["storage"], "prefetch_threshold": case["prefetch_tokens"]}
+    return words | {"host": case["host"], "write_policy": case["write_policy"], "core": core}
+
+
+def answers(asked_cases, folder):
+    """(hits by source, early frees, evicted) of each case."""
+    real = served(asked_cases, folder, "sglang_hicache.py")
+    return [(answer["hits"], answer["early_frees"], answer["evicted"]) for answer in real]
+
+
+@needs_sglang
+@pytest.mark.parametrize("storage", [False, True], ids=["two tiers", "three tiers"])
+def test_random_traces_hit_as_in_sglang(storage, tmp_path):
+    seed = int(np.random.default_rng().integers(1 << 32))
+    rng, tried = np.random.default_rng(seed), []
+    for number in range(100):
+        trace = vector_trace(drawn_vector(str(number), rng))
+        tried.append((trace, drawn_case(trace, rng, storage=storage)))
+    cases = [asked(trace, case, CORES[number % 2]) for number, (trace, case) in enumerate(tried)]
+    for (trace, case), real in zip(tried, answers(cases, tmp_path), strict=True):
+        assert serve(trace, case) == real, (seed, case)
+
+
+def short_blocks(whole, rows, tokens):
+    """The first rows of a trace with blocks of so many tokens, for block mode."""
+    part = whole[:rows]
+    columns = Columns(
+        part.timestamp, part.prompt_blocks * tokens, np.ones(rows, dtype=int), part.hash_ids, part.offsets,
+        extra={"priority": np.zeros(rows, dtype=int)},
+    )  # fmt: skip
+    return Trace.from_columns(columns, block_size=tokens)
+
+
+@needs_sglang
+@pytest.mark.parametrize("write_policy", ["write_through", "write_through_selective", "write_back"])
+def test_the_conversation_trace_hits_as_in_sglang(write_policy, shared, tmp_path):
+    trace = short_blocks(read(shared / "data/mooncake/conversation_trace.jsonl"), 2_000, 10)
+    case = {
+        "mode": "block", "schedule": "serial", "policy": "lru", "capacity": 1_000, "host": 5_000,
+        "write_policy": write_policy, "storage": 20_000, "prefetch_tokens": 20, "instances": 2,
+    }  # fmt: skip
+    (real,) = answers([asked(trace, case)], tmp_path)
+    assert serve(trace, case) == real
+
+
+def make_vectors(folder):
+    """Drawn cases, half of them with storage, with what SGLang says of each."""
+    rng, vectors = np.random.default_rng(41), []
+    for number in range(40):
+        vectors.append(drawn_vector(f"case {number}", rng))
+        vectors[-1]["case"] = drawn_case(vector_trace(vectors[-1]), rng, storage=number % 2 == 1)
+    cases = [asked(vector_trace(vector), vector["case"]) for vector in vectors]
+    for vector, real in zip(vectors, answers(cases, folder), strict=True):
+        vector |= dict(zip(("hits", "early_frees", "evicted"), real, strict=True))
+    return {
+        "engine": "sglang",
+        "version": "0.5.23",
+        "cache": "UnifiedRadixCache with HybridCacheController and HiCacheFile, page size = block size",
+        "vectors": vectors,
+    }
+
+
+if __name__ == "__main__":
+    with tempfile.TemporaryDirectory() as folder:
+        made = make_vectors(Path(folder))
+    text = (
+        json.dumps(made)
+        .replace('{"name"', '\n{"name"')
+        .replace('"case":', '\n "case":')
+        .replace('"hits":', '\n "hits":')
+    )
+    (Path(__file__).parents[1] / "vectors/engine_sglang_hicache.json").write_text(text + "\n")
