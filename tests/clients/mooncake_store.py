@@ -4,7 +4,7 @@ A case has objects (the capacity: 256 objects of 64 KiB, or a multiple of that),
 ratio), ratio (eviction_ratio), soft_ms (of a soft pin) and operations: ["put" | "soft" | "hard" | "get" | "exists", name],
 or ["wait", ms]; soft and hard are puts with a pin. It prints, a case a line, what happened in order of time:
 [ms, operation, name, answer] (a put: 0 or an error code; others: whether it is there), [ms, "evict", used share, objects
-evicted] of each pass of the master's eviction, from its log, and [ms, "wait", names that are there] at the end of a wait.
+without a hard pin, evicted ones] of each pass of the master's eviction, from its log, and [ms, "wait", names that have gone] at the end of a wait.
 
 The environment `mooncake` has the package mooncake-transfer-engine-non-cuda; libibverbs, libnuma and libcudart must be
 on the loader's path: MOONCAKE_LIBRARIES names their folders.
@@ -72,9 +72,14 @@ class Server:
             raise RuntimeError(f"setup: {answer}")
 
     def names(self):
-        """The objects that are there. This lists them without a lease."""
-        with urllib.request.urlopen(f"http://127.0.0.1:{self.metrics}/get_all_keys", timeout=5) as answer:
-            return answer.read().decode().split()
+        """The objects that are there, at a moment without a pass of eviction. This lists them without a lease."""
+        before, there = -1, []
+        while before != (now := self.log.read_text().count("EVICT")):
+            before = now
+            with urllib.request.urlopen(f"http://127.0.0.1:{self.metrics}/get_all_keys", timeout=5) as answer:
+                there = answer.read().decode().split()
+            time.sleep(0.003)
+        return there
 
     def passes(self, zero):
         """The passes of eviction so far."""
@@ -85,7 +90,7 @@ class Server:
                 start = datetime.fromtimestamp(zero).replace(year=2000, month=1, day=1)
                 begin = ((clock - start.replace(tzinfo=None)).total_seconds() % 86400) * 1000, float(match[2])
             elif begin:
-                found.append([begin[0], "evict", begin[1], int(match[3])])
+                found.append([begin[0], "evict", begin[1], int(match[4]), int(match[3])])
         return found
 
     def close(self):
@@ -102,17 +107,20 @@ def serve(case):
     value, done = b"x" * OBJECT, []
     with tempfile.TemporaryDirectory() as folder:
         server = Server(case, folder)
-        store, zero = server.store, time.time()
+        store, zero, known = server.store, time.time(), set()
         for kind, name in case["operations"]:
             if kind == "wait":
                 time.sleep(name / 1000)
-                answer = [sorted(server.names())]
+                there = set(server.names())
+                answer, known = [sorted(known - there)], known & there
             elif kind in ("put", "soft", "hard"):
                 answer = [name, store.put(name, value, *{"soft": [soft], "hard": [hard]}.get(kind, []))]
             elif kind == "get":
                 answer = [name, bool(store.get(name))]
             else:
                 answer = [name, store.is_exist(name) == 1]
+            if kind in ("put", "soft", "hard") and answer[1] == 0:
+                known.add(name)
             done.append([round((time.time() - zero) * 1000, 3), kind, *answer])
         done += server.passes(zero)
         server.close()

@@ -37,13 +37,14 @@ class Store:
                 self.soft[name] = max(self.soft[name], now + self.soft_ms)
         return name in self.deadline
 
-    def evict(self, now, objects=None):
-        """The objects that a pass takes; `objects` have memory then, perhaps one of a put that has not ended."""
-        objects = len(self.deadline) if objects is None else objects
-        used, base = objects / self.capacity, len(self.deadline) - len(self.hard)
+    def evict(self, now, used=None, base=None):
+        """The objects that a pass takes. `used` is the share of the memory, and `base` counts objects without a hard
+        pin: puts that are under way count sooner or later.
+        """
+        used = len(self.deadline) / self.capacity if used is None else used
+        base = len(self.deadline) - len(self.hard) if base is None else base
         share = max(self.ratio, used - self.high + self.ratio)
-        target = ceil(round(base * share, 6))
-        least = ceil(round(base * max(share / 2, used - self.high), 6))
+        target, least = ceil(base * share), ceil(base * max(share / 2, used - self.high))
         free = [name for name in self.deadline if name not in self.hard and self.deadline[name] <= now]
         pinned = {name for name in free if self.soft.get(name, -1) > now}
         victims = sorted(set(free) - pinned, key=self.deadline.__getitem__)[:target]
