@@ -1,6 +1,6 @@
 """Public measurements of servers beside the closed loop that kvtrace simulates: errors of TPOT and TTFT by group.
 
-python -m benchmarks.silicon [FILE] [--held-out] [--rows FILE] [--errors FILE]
+python -m benchmarks.silicon [FILE] [--held-out] [--rows FILE] [--errors FILE] [--disaggregated]
 
 FILE is `silicon_sample.csv` of the package aiconfigurator_core (pip install aiconfigurator-core); without it, that of
 this Python, or of the environment aiconfigurator in KVTRACE_CLIENTS. Its aggregated rows of vLLM and SGLang count. A
@@ -9,7 +9,8 @@ model are left out whole. Only development rows are evaluated, unless --held-out
 estimates of the same rows are beside ours (silicon_rival.py). --rows writes the side of each row, or the reason why it
 is left out, and evaluates nothing: tests/data/silicon_rows.json. --errors also writes our errors by deployment and
 load, and those of our recordings: src/kvtrace/serving/hardware/measured.json, which every result reads; then run
-`make docs`. With --held-out it has the rows of all sides.
+`make docs`. With --held-out it has the rows of all sides. --disaggregated compares the rows of prefill and decode on
+different workers instead (silicon_apart.py).
 
 How the servers ran is in silicon_servers.json, how their clients did in `load`: sources are named there. Columns of
 topology are read as the exporter filled them: for one node it wrote GPUs = tp * ep, so that (tp, dp, moe_tp, moe_ep)
@@ -429,6 +430,11 @@ def main(arguments: list[str]) -> None:
         Path(arguments.pop(arguments.index(name) + 1)) if name in arguments else None for name in ("--rows", "--errors")
     )
     paths = [each for each in arguments if not each.startswith("--")]
+    if "--disaggregated" in arguments:
+        from . import silicon_apart  # which imports this module
+
+        silicon_apart.main(Path(paths[0]) if paths else sample_path(), arguments, target)
+        return
     with (Path(paths[0]) if paths else sample_path()).open(newline="") as file:
         rows = read_rows(file)
     print(*counts(rows), sep="\n")

@@ -1,6 +1,6 @@
 """Public measurements of prefill and decode on different workers, beside the closed loop that kvtrace simulates.
 
-python -m benchmarks.silicon --disaggregated [FILE] [--held-out]
+python -m benchmarks.silicon --disaggregated [FILE] [--held-out] [--rows FILE] [--each]
 
 Its rows are the disaggregated ones of the same file (silicon.py) that state their workers and the requests at once:
 SGLang and vLLM; TensorRT-LLM's are simulated as SGLang's, and reported apart. A deployment (model, GPU, engine,
@@ -23,6 +23,8 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from hashlib import sha256
+from pathlib import Path
+from textwrap import wrap
 from typing import Any
 
 import numpy as np
@@ -44,7 +46,7 @@ SIDES = ("development", "held out")
 # bytes per second of a GPU in one direction: NVLink within a rack, and ConnectX-7 elsewhere (systems/*.yaml of
 # aiconfigurator-core 0.12, inter_node_bw)
 NETWORK = {"gb200": 900e9, "gb300": 900e9, "b200": 100e9, "h200": 50e9, "h100": 50e9}
-NVLINK_RANKS = ("gb200", "gb300")
+LISTED = silicon.LISTED.with_name("silicon_apart_rows.json")
 
 
 @dataclass(frozen=True)
@@ -202,7 +204,7 @@ def workers_of(row: Row, *, decodes: bool) -> tuple[Workers, Deployment]:
 
 def simulated(row: Row) -> tuple[float, float]:
     """The mean TPOT and TTFT, in ms, of the closed loop of a row with the roofline's costs; nothing is fitted."""
-    (prefill, sender), (decode, receiver) = (workers_of(row, decodes=decodes) for decodes in (False, True))
+    (prefill, _), (decode, receiver) = (workers_of(row, decodes=decodes) for decodes in (False, True))
     load = silicon.load(_as_aggregated(row), PROMPTS * row.concurrency, 64)
     gpus = min(kind.tp * kind.dp for kind in (row.prefill, row.decode))
     run = serve_apart(
@@ -281,48 +283,45 @@ def rankings(ours: list[Compared], least: int = 8) -> Iterator[str]:
             yield f"{model}, {isl} / {osl}, {load} at once, {len(group)} splits: Spearman {correlation:.2f}"
 
 
-def main(path: Any, arguments: list[str]) -> None:
+def sides_of(rows: Iterable[Row]) -> dict[str, dict[str, list[str]]]:
+    """Engine -> side -> lines of row ids, as eight hexadecimal digits of their SHA-256 each."""
+    sides: dict[str, dict[str, list[str]]] = defaultdict(lambda: defaultdict(list))
+    for row in rows:
+        sides[row.engine][row.side].append(sha256(row.id.encode()).hexdigest()[:8])
+    return {
+        engine: {side: wrap(" ".join(sorted(ids)), 116) for side, ids in sorted(of_engine.items())}
+        for engine, of_engine in sorted(sides.items())
+    }
+
+
+def main(path: Path, arguments: list[str], target: Path | None) -> None:
     """Print the sides, and the errors of the development rows, or with --held-out of the others."""
     with path.open(newline="") as file:
         rows, left_out = read_rows(file)
     for engine in ("sglang", "vllm", "trtllm"):
         mine = [row for row in rows if row.engine == engine]
-        sides = Counter(row.side for row in mine)
+        sides = ", ".join(f"{number} {side}" for side, number in sorted(Counter(row.side for row in mine).items()))
         known = sum(bool(row.server) for row in mine)
-        print(
-            f"{engine}: {len(mine)} rows, {dict(sides)}, flags known {known}; {left_out[engine]} without workers or load"
-        )
+        print(f"{engine}: {sides}; flags known {known}; {left_out[engine]} without workers or load")
+    if target:
+        target.write_text(json.dumps(sides_of(rows), indent=1) + "\n")
+        return
+    if sides_of(rows) != json.loads(LISTED.read_text()):
+        print(f"Some rows are not on the side that {LISTED.name} has: another version of the package, or a new rule.")
     side = SIDES["--held-out" in arguments]
-    only = arguments[arguments.index("--engine") + 1] if "--engine" in arguments else None
     for engines in (("sglang", "vllm"), ("trtllm",)):
-        if only and only not in engines:
-            continue
-        start = time.process_time()
-        ours = []
+        start, ours = time.process_time(), []
         for row in rows:
-            if row.side == side and row.engine in engines and (only is None or row.engine == only):
-                try:
-                    ours.append(compared(row))
-                except Exception as error:
-                    print(f"{row.id}: {error}")
-                    continue
+            if row.side == side and row.engine in engines:
+                ours.append(compared(row))
                 if "--each" in arguments:
-                    one = ours[-1]
-                    print(
-                        json.dumps(
-                            [
-                                row.id,
-                                row.split,
-                                row.concurrency,
-                                *(round(x, 3) for x in (one.throughput, one.tpot, one.ttft)),
-                                round(row.tpot_ms, 1),
-                                round(row.ttft_ms),
-                            ]
-                        ),
-                        flush=True,
-                    )
-        print(
-            f"\n{side}, {' and '.join(engines)}: {len(ours)} rows, {time.process_time() - start:.0f} s of processor time"
-        )
+                    print(_line(ours[-1]), flush=True)
+        seconds = time.process_time() - start
+        print(f"\n{side}, {' and '.join(engines)}: {len(ours)} rows, {seconds:.0f} s of processor time")
         if ours:
             print(*table(ours), *rankings(ours), sep="\n")
+
+
+def _line(one: Compared) -> str:
+    errors = f"throughput {one.throughput:+.1%} TPOT {one.tpot:+.1%} TTFT {one.ttft:+.1%}"
+    return f"{one.row.id} {one.row.split} {one.row.concurrency} at once: {errors}"

@@ -3,6 +3,7 @@
 import hashlib
 
 from tests.reference.dynamo_times import MASK, mix
+from tests.reference.sglang_gateway import Gateway
 
 
 class Cache:
@@ -60,6 +61,13 @@ def sticky(key, first, taking):
     return max(taking, key=lambda number: (weights[number], -number))
 
 
+def text_of(trace, row):
+    """A prompt as SGLang's gateway sees it: a block is a run of one character for each of its tokens."""
+    prompt, size = trace.prompt(row).tolist(), trace.block_size
+    last = max(1, min(size, int(trace.input_length[row]) - (len(prompt) - 1) * size))
+    return "".join(chr(0x4E00 + block) * (size if at + 1 < len(prompt) else last) for at, block in enumerate(prompt))
+
+
 def fleet(trace, count, router, capacity, ms_per_token=None, spans=None):
     """(hit blocks, instance) of each request; with `ms_per_token` a request is live that long per output token.
 
@@ -68,6 +76,7 @@ def fleet(trace, count, router, capacity, ms_per_token=None, spans=None):
     spans = spans or [(0.0, float("inf"))] * count
     caches, live = [Cache(capacity) for _ in spans], []  # live: (end, row, instance)
     sent, hits, instances, place = [0] * len(spans), [], [], 0
+    gateway = Gateway(range(count))
     for row in range(len(trace)):
         at = float(trace.timestamp[row]) / 1000
         taking = [number for number, (takes, drains) in enumerate(spans) if takes <= at < drains]
@@ -79,6 +88,14 @@ def fleet(trace, count, router, capacity, ms_per_token=None, spans=None):
                 live.remove(one)
                 caches[one[2]].finish(trace.prompt(one[1]).tolist())
         tokens = int(trace.input_length[row])
+        if router == "sglang-cache-aware":
+            for number in sorted({*taking} - {*gateway.workers}):
+                gateway.add(number)
+            for number in sorted({*gateway.workers} - {*taking}):
+                gateway.remove(number)
+            gateway.workers.sort()
+            gateway.load = {number: sum(i == number for _, _, i in live) for number in taking}
+            best = gateway.send(text_of(trace, row))
         costs = {}
         for number in taking:
             cache = caches[number]
@@ -88,6 +105,7 @@ def fleet(trace, count, router, capacity, ms_per_token=None, spans=None):
             costs[number] = {
                 "round-robin": 0 if number == turn else 1,
                 "sticky": 0 if number == sticky(key_of(trace, row), count, taking) else 1,
+                "sglang-cache-aware": 0 if router == "sglang-cache-aware" and number == best else 1,
                 "overlap": -hit,
                 "least-loaded": (load, sent[number]),
                 "kv-aware": max(0, tokens / trace.block_size - hit) + load / trace.block_size,

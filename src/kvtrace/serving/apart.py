@@ -1,7 +1,7 @@
 """Serve a trace with prefill and decode on different workers, which have the schedulers of vLLM or of SGLang.
 
-A request goes to a prefill worker and to a decode worker, and its KV cache from one to the other. docs/serving/serving.md
-states the model.
+A request goes to a prefill worker and to a decode worker, and its KV cache from one to the other.
+docs/serving/serving.md states the model.
 """
 
 from __future__ import annotations

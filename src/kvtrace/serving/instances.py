@@ -291,8 +291,10 @@ def anywhere_hits(done: FleetSimulation) -> np.ndarray:
     demand = block_demand(done.trace, *done.setting.demand_options)
     shared = SharedTiers(done.setting, demand, done.sources.tiers, done.instances, done.sources.per_host)
     shared.places.watch(shared.engines)
-    router = make_router(done.trace, done.router, shared.engines)
-    run = Fleet(shared.engines, router, done.trace.input_length, shared.places)
+    places = shared.places
+    if done.spans is not None or done.router == "sglang-cache-aware":  # where each request went is known, if not why
+        raise UsageError("explain does not support tiers in a fleet that changes, or with sglang-cache-aware.")
+    run = Fleet(shared.engines, make_router(done.trace, done.router, shared.engines), done.trace.input_length, places)
     advance_all(run, len(demand), None)
     run.close()
     return shared.places.elsewhere.astype(np.int64)

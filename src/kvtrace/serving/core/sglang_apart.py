@@ -15,7 +15,7 @@ from cython.cimports.kvtrace.serving.core.sglang_prefill import SglangPrefill
 # worker's pages and seat are free when the last one has arrived. A decode worker has a radix cache only with
 # --disaggregation-decode-enable-radix-cache: then it receives what does not hit.
 #
-# Twin: tests/reference/sglang_apart.py.
+# These rules are read from that code; SGLang itself was not driven.
 
 
 FEW = cython.declare(cython.longlong, 32)  # seats, up to which a decode worker has three times as many places for KV

@@ -87,7 +87,7 @@ class Scheduler(ABC):
         """The compiled instance of a worker that only computes prompts, or only outputs. With `log` it records them."""
         raise UsageError(f"The scheduler {self.name} has no workers of one kind. Use --engine vllm or sglang.")
 
-    def receive(self, workers: Sequence[Any]) -> None:
+    def receive(self, workers: Sequence[Any]) -> None:  # noqa: B027 - most need nothing
         """Give compiled decode workers what only they need."""
 
     def ranks(self, engines: Sequence[Any], requests: Any, cost: dict[str, float], *, log: bool = False) -> list[Any]:

@@ -193,7 +193,7 @@ class DynamoScheduler(Scheduler):
 
         if engine.lower is None:
             return self.as_vllm.instance(engine, requests, cost, prefetch=prefetch, log=log)
-        return DynamoTierInstance(engine, requests, cost, self.as_vllm._limits(engine), log)
+        return DynamoTierInstance(engine, requests, cost, self.as_vllm.kernel_limits(engine), log)
 
     def workers(self, engines: Sequence[Any], requests: Any, cost: dict[str, float], *, prefetch: bool) -> list[Any]:
         """The workers with these caches; with multi-token prediction, each has draws of its own."""
@@ -203,7 +203,7 @@ class DynamoScheduler(Scheduler):
             return super().workers(engines, requests, cost, prefetch=prefetch)
         if not cost.get("is_polynomial"):
             raise UsageError("aic_nextn has the step times of Dynamo's replay alone. Leave out --gpu, or aic_nextn.")
-        limits, rates, seed = self.as_vllm._limits(engines[0]), self.accept_rates(), self.aic_mtp_seed
+        limits, rates, seed = self.as_vllm.kernel_limits(engines[0]), self.accept_rates(), self.aic_mtp_seed
         return [
             DynamoMtpInstance(engine, requests, cost, limits, rates, seed + number)
             for number, engine in enumerate(engines)
