@@ -79,10 +79,18 @@ def pooled(rng):
     count, rows, said = int(rng.integers(1, 4)), [], [[]]
     while len(rows) < 50:
         path = said[int(rng.integers(len(said)))]
-        path = [*path[: int(rng.integers(len(path) + 1))], *rng.integers(10**6, size=int(rng.integers(1, 4))).tolist()][:6]
+        path = [*path[: int(rng.integers(len(path) + 1))], *rng.integers(10**6, size=int(rng.integers(1, 4))).tolist()][
+            :6
+        ]
         said.append(path)
         rows.append({"chunks": path, "instance": int(rng.integers(count)), "arrival": 0})
-    return {"capacity": int(rng.choice([16, 24, 40])), "policy": "lru", "watermark": False, "pool": 100_000, "requests": rows}
+    return {
+        "capacity": int(rng.choice([16, 24, 40])),
+        "policy": "lru",
+        "watermark": False,
+        "pool": 100_000,
+        "requests": rows,
+    }
 
 
 @needs_lmcache
@@ -92,7 +100,9 @@ def test_instances_with_a_remote_store_hit_what_a_shared_pool_has(tmp_path):
     for case, real in zip(cases, served(cases, tmp_path), strict=True):
         names = {}
         prompts = [
-            " ".join(str(names.setdefault(tuple(row["chunks"][: i + 1]), len(names))) for i in range(len(row["chunks"])))
+            " ".join(
+                str(names.setdefault(tuple(row["chunks"][: i + 1]), len(names))) for i in range(len(row["chunks"]))
+            )
             for row in case["requests"]
         ]
         tiers = (Tier("dram", case["capacity"]), Tier("pool", 100_000, scope="cluster", block_tokens=256))
