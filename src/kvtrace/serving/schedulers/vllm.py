@@ -166,7 +166,7 @@ class VllmScheduler(Scheduler):
         return lower
 
     def _pool(self, demand: BlockDemand, tiers: Sequence[Tier]) -> Any:
-        """The secondary tier of vLLM's TieringOffloadingSpec. UsageError for more tiers, or for one that is not valid."""
+        """The secondary tier of vLLM's TieringOffloadingSpec. UsageError for more tiers, or one that is not valid."""
         from ..core.vllm_offloading import SharedPool
 
         if len(tiers) > 2:
