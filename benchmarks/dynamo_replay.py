@@ -64,17 +64,23 @@ class Replayed:
         return self.reused // block_size
 
 
-def replay(trace: kvtrace.Trace, cases: Iterable[dict[str, Any]]) -> Iterator[Replayed]:
-    """Each case, {"path", "engine", "settings"}, through Dynamo's replay in its own environment."""
+def replay(
+    trace: kvtrace.Trace, cases: Iterable[dict[str, Any]], expected: np.ndarray | None = None
+) -> Iterator[Replayed]:
+    """Each case, {"path", "engine", "settings"}, through Dynamo's replay in its own environment.
+
+    `expected` tells requests apart that are alike in arrival and lengths: their workers, if these take no plain turns.
+    """
     cases = [{"block_size": trace.block_size, **case} for case in cases]
     done = replay_lines(cases)
     assert done.returncode == 0, done.stderr[-2000:]
     log = re.sub(r"\x1b\[[0-9;]*m", "", done.stderr)  # without colours
-    chosen = iter(re.findall(r"Selected worker.*?worker_id=(\d+)", log))
+    chosen = iter(re.findall(r"Selected worker.*?worker_id=(\d+).*?dp_rank=(\d+)", log))
     lines = [line for line in done.stdout.splitlines() if line.startswith('{"version"')]
     for case, line in zip(cases, lines, strict=True):
         routes = case["settings"].get("router_mode") == "kv_router"
-        workers = np.array([int(next(chosen)) for _ in range(len(trace))]) if routes else None
+        place = 1 if case.get("ranks", 1) > 1 else 0
+        workers = np.array([int(next(chosen)[place]) for _ in range(len(trace))]) if routes else expected
         yield in_order(trace, **json.loads(line), routed=workers)
 
 

@@ -173,11 +173,10 @@ def test_a_class_of_the_user_s_is_found_where_the_command_runs(path, capsys):
         (
             ["--tiers", "hbm=2,dram=2@host@1GB", "--gpu", "h100", "--model", "llama-3.1-8b"],
             2,
-            "The scheduler vllm does not model dram=...@host",
+            "vLLM's tier dram belongs to one instance",
         ),
         (["--tiers", "hbm=2,dram=2", "--gpu", "h100", "--model", "llama-3.1-8b"], 2, "tier dram needs a rate"),
         (["--tiers", "hbm=2@1GB,dram=2@1GB", "--gpu", "h100", "--model", "llama-3.1-8b"], 2, "a tier without a rate"),
-        (["--tiers", "a=2,b=2@1GB,c=2@1GB", "--gpu", "h100", "--model", "llama-3.1-8b"], 2, "has one lower tier"),
         (["--warm-up", "some"], 2, "not a part of a trace"),
         (["--json", "--csv"], 2, "cannot be combined"),
         (["--capacity", "3", "--policy", "orders_of_mine:Broken"], 2, "RuntimeError at orders_of_mine.py:12: out of"),

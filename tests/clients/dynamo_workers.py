@@ -1,6 +1,7 @@
 """Dynamo: its offline replay of whole cases; run in ai-dynamo-runtime's environment as CASES (a JSON object a line).
 
-A case says path, block_size, engine (fields of its mocked engine) and settings (arguments of run_mocker_trace_replay).
+A case says path, block_size, engine (fields of its mocked engine) and settings (arguments of run_mocker_trace_replay);
+a fleet that changes also startup_s and targets, a list of (ms, workers); ranks are those of each worker.
 Prints, a case a line: the version, the summary, and of each request its row where that is known (else -1), arrival,
 input_length, output_length, worker, reused tokens, admission, first token and end (ms), readmissions, and the tokens
 reused at the first admission, and those of them that came from the tier below.
@@ -24,8 +25,25 @@ TIMES = (
 )  # fmt: skip
 
 
+class Targets:
+    """A policy of scaling that wants so many workers at some times."""
+
+    def __init__(self, targets):
+        self.targets = iter([*targets, (float("inf"), None)])
+        self.at, self.workers = next(self.targets)
+
+    def initial_tick_ms(self):
+        return self.at
+
+    def on_tick(self, _snapshot):
+        wanted = self.workers
+        self.at, self.workers = next(self.targets)
+        return {"target_prefill": None, "target_decode": wanted, "next_tick_ms": self.at}
+
+
 def replay(case):
     """What became of a case."""
+    changes = {"scaling_policy": Targets(case["targets"])} if case.get("targets") else {}
     kinds = {"extra": "engine"} if "engine" in case else {"prefill": "prefill", "decode": "decode"}
     engines = {
         f"{kind}_engine_args": {"engine": {"block_size": case["block_size"], **case[name]}}
@@ -34,6 +52,8 @@ def replay(case):
     for kind, arguments in engines.items():
         if kind != "extra_engine_args":
             arguments["engine"]["worker_type"] = kind.partition("_")[0]
+        else:
+            arguments |= {"startup_time": case.get("startup_s"), "dp_size": case.get("ranks", 1)}
     found = run_mocker_trace_replay(
         [case["path"]],
         trace_format="mooncake",
@@ -41,6 +61,7 @@ def replay(case):
         capture_per_request=True,
         **engines,
         **case["settings"],
+        **changes,
     )
     outcome = aggregated if "engine" in case else apart
     requests = [

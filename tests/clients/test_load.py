@@ -13,8 +13,11 @@ import numpy as np
 import pytest
 
 from kvtrace import read
+from kvtrace.cache import Tier
+from kvtrace.cache.simulation import Setting
 from kvtrace.cli import run
 from kvtrace.formats import targets as clients
+from kvtrace.serving import simulate_instances
 from kvtrace.trace import convert, count_hits, unlimited_hits
 from kvtrace.trace.columns import replace_columns
 from tests.conftest import ROOT
@@ -31,12 +34,12 @@ def trace(tmp_path_factory):
     return read(path)
 
 
-def loaded(environment, script, path, trace):
+def loaded(environment, script, path, trace, *more):
     """What a client's own code says of a file."""
     python = ENVIRONMENTS / environment / "bin/python"
     if not python.exists():
         pytest.skip(f"no environment {environment} in KVTRACE_CLIENTS")
-    command = [python, Path(__file__).parent / script, path, str(trace.block_size), TOKENIZER]
+    command = [python, Path(__file__).parent / script, path, str(trace.block_size), TOKENIZER, *map(str, more)]
     plain = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
     done = subprocess.run(command, capture_output=True, text=True, env=plain | {"PYTHONHASHSEED": "0"})
     assert done.returncode == 0, done.stderr[-2000:]
@@ -91,6 +94,17 @@ def test_lmcache_counts_the_same_hits_of_complete_chunks(trace, tmp_path):
     found = loaded("lmcache", "lmcache_simulate.py", tmp_path / "t.jsonl", trace)
     complete = np.minimum(unlimited_hits(trace), trace.full_blocks)
     assert found["hit_tokens"] == int(complete.sum()) * trace.block_size
+
+
+def test_lmcache_counts_nearly_the_hits_of_a_pool_below_instances_without_caches(trace, tmp_path):
+    """Its simulator makes the end of a prompt the most recent, so what it evicts of a prompt is worth more."""
+    clients.write(trace, tmp_path / "t.jsonl", "lmcache")
+    sizes = [400, 500, 700]
+    found = loaded("lmcache", "lmcache_simulate.py", tmp_path / "t.jsonl", trace, *sizes)["hit_tokens_of_sizes"]
+    for size, theirs in zip(sizes, found, strict=True):
+        tiers = [Tier("hbm", 0), Tier("pool", size, scope="cluster")]
+        done = simulate_instances(trace, 8, setting=Setting(1, mode="token"), schedule="serial", tiers=tiers)
+        assert 0.95 * done.hits.hit_tokens <= theirs <= done.hits.hit_tokens
 
 
 @pytest.mark.parametrize("name", ["t.csv", "t.oracleGeneral"])

@@ -175,30 +175,34 @@ class Server(plain.Server):
         self.now = self.woke = self.idle_since + self.polls * POLL_S
 
     def run(self):
-        """EngineCore's loop, with step or step_with_batch_queue, until nothing is left."""
-        depth = 2 if self.case["settings"].get("async") else 1
-        while True:
-            self.arrive()
-            executed = False
-            if self.scheduler.has_requests():
-                output, seconds, parts, preempted = self.plan()
-                self.execute(output, seconds, parts, preempted)
-                executed = bool(parts)
-                self.empty = 0 if executed else self.empty + 1
-                if self.empty > MOST_EMPTY:
-                    raise RuntimeError("stuck: a request does not fit")
-                if len(self.queue) < depth and (executed or self.scheduler.has_requests()):
-                    if not executed and self.scheduler.has_requests():
-                        self.sleep()
-                    continue
-            elif not self.queue:
-                if self.next == len(self.rows):
-                    return
-                self.now = max(self.now, self.rows[self.next]["arrival"])
-                continue
-            self.learn()
-            if not executed and self.scheduler.has_requests():
-                self.sleep()
+        while self.turn():
+            pass
+
+    def turn(self):
+        """A turn of EngineCore's loop, with step or step_with_batch_queue; False if nothing is left."""
+        self.arrive()
+        executed = False
+        if self.scheduler.has_requests():
+            output, seconds, parts, preempted = self.plan()
+            self.execute(output, seconds, parts, preempted)
+            executed = bool(parts)
+            self.empty = 0 if executed else self.empty + 1
+            if self.empty > MOST_EMPTY:
+                raise RuntimeError("stuck: a request does not fit")
+            depth = 2 if self.case["settings"].get("async") else 1
+            if len(self.queue) < depth and (executed or self.scheduler.has_requests()):
+                if not executed and self.scheduler.has_requests():
+                    self.sleep()
+                return True
+        elif not self.queue:
+            if self.next == len(self.rows):
+                return False
+            self.now = max(self.now, self.rows[self.next]["arrival"])
+            return True
+        self.learn()
+        if not executed and self.scheduler.has_requests():
+            self.sleep()
+        return True
 
 
 def serve(case):

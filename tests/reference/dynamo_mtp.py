@@ -167,22 +167,22 @@ class Worker(dynamo_times.Worker):
         super().__init__(case)
         self.scheduler = MtpScheduler(case, number)
 
-    def run(self, until, requests):
-        while self.now < until and (self.scheduler.running or self.scheduler.waiting):
-            self.cached = set(self.scheduler.pool.copies)
-            parts, preempted = self.scheduler.plan()
-            for live, before in self.scheduler.admitted:
-                if requests[live.row][2] is None:
-                    requests[live.row][1:3] = [before, self.now]
-            told, more, seconds = self.scheduler.predict(parts)
-            for row in [*preempted, *more]:
-                requests[row][5] += 1
-            self.now += seconds
-            for live, last in told:
-                if requests[live.row][3] is None:
-                    requests[live.row][3] = self.now
-                if last:
-                    requests[live.row][4] = self.now
+    def plan(self, requests):
+        self.cached = set(self.scheduler.pool.copies)
+        parts, preempted = self.scheduler.plan()
+        for live, before in self.scheduler.admitted:
+            if requests[live.row][2] is None:
+                requests[live.row][1:3] = [before, self.now]
+        told, more, seconds = self.scheduler.predict(parts)
+        for row in [*preempted, *more]:
+            requests[row][5] += 1
+        return told, seconds
+
+    def seconds(self, planned):
+        return planned[1]
+
+    def learn(self, planned, requests):
+        self.tell(planned[0], requests)
 
 
 def serve(case, seed=0, winner=None):

@@ -32,22 +32,36 @@ class Worker:
         self.cached = set()  # hashes, when the last step began
         self.active = {}  # row -> (full blocks of the prompt, prompt tokens that did not hit at its arrival)
 
-    def run(self, until, requests):
-        """Take the steps that begin before a time."""
-        while self.now < until and (self.scheduler.running or self.scheduler.waiting):
-            self.cached = set(self.scheduler.pool.copies)
-            parts, preempted = self.scheduler.plan()
-            for live, before, _ in parts:
-                if requests[live.row][2] is None:
-                    requests[live.row][1:3] = [before, self.now]
-            for row in preempted:
-                requests[row][5] += 1
-            self.now += seconds_of(self.case["cost"], parts)
-            for live, last in self.scheduler.learn(parts):
-                if requests[live.row][3] is None:
-                    requests[live.row][3] = self.now
-                if last:
-                    requests[live.row][4] = self.now
+    @property
+    def busy(self):
+        return bool(self.scheduler.running or self.scheduler.waiting)
+
+    def plan(self, requests):
+        """Begin a step; its parts."""
+        self.cached = set(self.scheduler.pool.copies)
+        parts, preempted = self.scheduler.plan() if self.busy else ([], [])
+        for live, before, _ in parts:
+            if requests[live.row][2] is None:
+                requests[live.row][1:3] = [before, self.now]
+        for row in preempted:
+            requests[row][5] += 1
+        return parts
+
+    def seconds(self, parts):
+        """Seconds of a step; 0 without parts."""
+        return seconds_of(self.case["cost"], parts) if parts else 0
+
+    def learn(self, parts, requests):
+        """The step has ended."""
+        self.tell(self.scheduler.learn(parts) if parts else [], requests)
+
+    def tell(self, tokens, requests):
+        """Requests have output tokens, and perhaps their last ones."""
+        for live, last in tokens:
+            if requests[live.row][3] is None:
+                requests[live.row][3] = self.now
+            if last:
+                requests[live.row][4] = self.now
 
     def new_tokens(self, row, at):
         """The prompt tokens of a request that would not hit, as far as the router knows at a time."""
@@ -74,15 +88,30 @@ class Worker:
         return waiting + self.new_tokens(row, at) + size * len(blocks)
 
 
+def run(group, until, requests):
+    """Take the steps of a group of ranks that begin before a time; a step lasts as long as the slowest rank's."""
+    while group[0].now < until and any(rank.busy for rank in group):
+        planned = [rank.plan(requests) for rank in group]
+        seconds = max(rank.seconds(parts) for rank, parts in zip(group, planned, strict=True))
+        for rank in group:
+            rank.now += seconds
+        for rank, parts in zip(group, planned, strict=True):
+            rank.learn(parts, requests)
+
+
 def serve(case, seed=0, winner=None, workers=None):
-    """Each request's worker, cached tokens, begin, first token, end and preemptions; `winner` wins each tie."""
+    """Each request's worker, cached tokens, begin, first token, end and preemptions; `winner` wins each tie.
+
+    The workers of a case with `ranks` are the ranks of one, which step together.
+    """
     rows, size, count = case["requests"], case["block_size"], case["workers"]
     workers = workers or [Worker(case) for _ in range(count)]
+    groups = [workers] if case.get("ranks") else [[worker] for worker in workers]
     requests = [[-1, -1, None, None, None, 0] for _ in rows]
     for number, row in enumerate(rows):
         at = row["arrival"]
-        for worker in workers:
-            worker.run(at, requests)
+        for group in groups:
+            run(group, at, requests)
         chosen = number % count
         if case["router"] == "dynamo":
             costs = [worker.cost(row, at, requests) for worker in workers]
@@ -93,10 +122,12 @@ def serve(case, seed=0, winner=None, workers=None):
         full, blocks = row["tokens"] // size, (row["tokens"] + row["output"]) // size
         hashes = [*row["ids"][:full], *((number, block) for block in range(full, blocks))]
         worker.active[number] = (row["ids"][:full], worker.new_tokens(row, at))
-        if not (worker.scheduler.running or worker.scheduler.waiting):
-            worker.now = max(worker.now, at)
+        group = next(one for one in groups if worker in one)
+        if not any(rank.busy for rank in group):
+            for rank in group:
+                rank.now = max(rank.now, at)
         worker.scheduler.add(Live(number, row["tokens"], row["output"], hashes, 0, at))
         requests[number][0] = chosen
-    for worker in workers:
-        worker.run(float("inf"), requests)
+    for group in groups:
+        run(group, float("inf"), requests)
     return requests

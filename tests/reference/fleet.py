@@ -2,6 +2,9 @@
 
 import hashlib
 
+from tests.reference.dynamo_times import MASK, mix
+from tests.reference.sglang_gateway import Gateway
+
 
 class Cache:
     """An LRU cache whose capacity counts live and idle blocks. A request's blocks are released tail first."""
@@ -47,31 +50,68 @@ def key_of(trace, row):
     return int(hashlib.sha256(str(key).encode()).hexdigest(), 16) % 2**32
 
 
-def fleet(trace, count, router, capacity, ms_per_token=None):
-    """(hit blocks, instance) of each request; with `ms_per_token` a request is live that long per output token."""
-    caches, live = [Cache(capacity) for _ in range(count)], []  # live: (end, row, instance)
-    sent, hits, instances = [0] * count, [], []
+def sticky(key, first, taking):
+    """The instance of a key: its remainder among the first ones, if nothing has changed; else the highest weight.
+
+    The instance of the remainder has the highest weight of the first ones: the two change places.
+    """
+    weights = {number: mix((key + mix(number + 1)) & MASK) for number in {*range(first), *taking}}
+    home, highest = key % first, max(range(first), key=lambda number: (weights[number], -number))
+    weights[home], weights[highest] = weights[highest], weights[home]
+    return max(taking, key=lambda number: (weights[number], -number))
+
+
+def text_of(trace, row):
+    """A prompt as SGLang's gateway sees it: a block is a run of one character for each of its tokens."""
+    prompt, size = trace.prompt(row).tolist(), trace.block_size
+    last = max(1, min(size, int(trace.input_length[row]) - (len(prompt) - 1) * size))
+    return "".join(chr(0x4E00 + block) * (size if at + 1 < len(prompt) else last) for at, block in enumerate(prompt))
+
+
+def fleet(trace, count, router, capacity, ms_per_token=None, spans=None):
+    """(hit blocks, instance) of each request; with `ms_per_token` a request is live that long per output token.
+
+    `spans` has (takes from, drains), in seconds, of each instance of a fleet that begins with `count`.
+    """
+    spans = spans or [(0.0, float("inf"))] * count
+    caches, live = [Cache(capacity) for _ in spans], []  # live: (end, row, instance)
+    sent, hits, instances, place = [0] * len(spans), [], [], 0
+    gateway = Gateway(range(count))
     for row in range(len(trace)):
+        at = float(trace.timestamp[row]) / 1000
+        taking = [number for number, (takes, drains) in enumerate(spans) if takes <= at < drains]
+        turn = taking[place % len(taking)]
+        place = place % len(taking) + 1
         prompt, now = trace.prompt(row).tolist(), float(trace.timestamp[row])
         for one in sorted(live):
             if one[0] <= now:
                 live.remove(one)
                 caches[one[2]].finish(trace.prompt(one[1]).tolist())
         tokens = int(trace.input_length[row])
-        costs = []
-        for number, cache in enumerate(caches):
+        if router == "sglang-cache-aware":
+            for number in sorted({*taking} - {*gateway.workers}):
+                gateway.add(number)
+            for number in sorted({*gateway.workers} - {*taking}):
+                gateway.remove(number)
+            gateway.workers.sort()
+            gateway.load = {number: sum(i == number for _, _, i in live) for number in taking}
+            best = gateway.send(text_of(trace, row))
+        costs = {}
+        for number in taking:
+            cache = caches[number]
             load = sum(int(trace.input_length[r]) for _, r, i in live if i == number)
             batch = sum(i == number for _, _, i in live)
             hit = cache.peek(prompt)
-            costs.append({
-                "round-robin": 0 if number == row % count else 1,
-                "sticky": 0 if number == key_of(trace, row) % count else 1,
+            costs[number] = {
+                "round-robin": 0 if number == turn else 1,
+                "sticky": 0 if number == sticky(key_of(trace, row), count, taking) else 1,
+                "sglang-cache-aware": 0 if router == "sglang-cache-aware" and number == best else 1,
                 "overlap": -hit,
                 "least-loaded": (load, sent[number]),
                 "kv-aware": max(0, tokens / trace.block_size - hit) + load / trace.block_size,
                 "lmetric": max(0, tokens - hit * trace.block_size) * (batch + 1),
-            }[router])  # fmt: skip
-        chosen = min(range(count), key=costs.__getitem__)
+            }[router]  # fmt: skip
+        chosen = min(taking, key=costs.__getitem__)
         sent[chosen] += 1
         while (hit := caches[chosen].admit(prompt)) is None:
             oldest = min((r, e) for e, r, i in live if i == chosen)

@@ -17,7 +17,7 @@ version. S scheduler.py, P schedule_policy.py (srt/managers), U unified_radix_ca
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from tests.reference import sglang_scheduler
 from tests.reference.sglang_hicache import LOAD_BACK_TOKENS, THRESHOLD

@@ -27,6 +27,7 @@ class Held(Live):
     reused: set = field(default_factory=set)  # of these, found in the tier
     missed: set = field(default_factory=set)  # of these, looked for in the tier's history
     finished: bool = False
+    told: bool = False  # the tier knows that it has ended
     new_from: int = 0  # the first of its blocks that the planned step takes
     step: int = -1  # the last step that computed tokens of it
 
@@ -67,6 +68,9 @@ class LeastRecent:
             if name in self.rank:
                 self.rank[name] = max(self.rank[name], (mine, -place))
 
+    def remove(self, name):
+        del self.rank[name]
+
     def finish(self, live):
         for place in sorted(live.seen, reverse=True):
             if live.hashes[place] in self.rank:
@@ -106,6 +110,10 @@ class AdaptiveReplacement:
 
     def access(self, live, places):
         pass
+
+    def remove(self, name):
+        self.once.pop(name, None)
+        self.often.pop(name, None)
 
     def finish(self, live):
         for place in sorted(live.seen, reverse=True):
@@ -233,6 +241,14 @@ class OffloadingScheduler(Scheduler):
 
     def may_preempt(self, live):
         return not self.is_async or live.step <= self.learned
+
+    def plan_at(self, now):
+        """The parts of the step that is planned at a time, and who is preempted."""
+        return self.plan()
+
+    def complete_at(self, now, jobs):
+        """The ends of transfers are noticed at a time."""
+        self.complete(jobs)
 
     def plan(self):
         """The parts of the next step, the rows preempted, and the connector's orders (flush, loads, stores)."""
@@ -407,66 +423,92 @@ class OffloadingScheduler(Scheduler):
                 self.being_loaded -= set(job.names)
 
 
-def serve(case):
-    """The steps of a case, and for each request what tests/clients/vllm_offloading.py prints."""
-    scheduler, rows, size = OffloadingScheduler(case), case["requests"], case["block_size"]
-    link, requests, lives = scheduler.link, [[-1, None, None, None, 0, 0] for _ in rows], []
-    steps, queue, now, cpu, gpu, arrived = [], [], 0.0, 0.0, 0.0, 0
-    idle_since, woke, polls = -1.0, -1.0, 0
-    depth = 2 if case["settings"].get("async") else 1
-    while True:
-        while arrived < len(rows) and rows[arrived]["arrival"] <= now:
-            row = rows[arrived]
+class EngineCore:
+    """The loop of an instance: `turn` is one pass of it, which begins at `now`."""
+
+    def __init__(self, case, kind=OffloadingScheduler):
+        self.scheduler, self.case, self.rows = kind(case), case, case["requests"]
+        self.requests, self.steps, self.queue = [[-1, None, None, None, 0, 0] for _ in self.rows], [], []
+        self.now = self.cpu = self.gpu = 0.0
+        self.arrived = self.polls = self.empty = 0
+        self.idle_since = self.woke = -1.0
+        self.depth = 2 if case["settings"].get("async") else 1
+
+    def arrive(self):
+        size = self.case["block_size"]
+        while self.arrived < len(self.rows) and self.rows[self.arrived]["arrival"] <= self.now:
+            row, number = self.rows[self.arrived], self.arrived
             full, blocks = row["tokens"] // size, (row["tokens"] + row["output"]) // size
-            hashes = [*row["ids"][:full], *((arrived, block) for block in range(full, blocks))]
-            lives.append(Held(arrived, row["tokens"], row["output"], hashes, row.get("priority", 0), row["arrival"]))
-            scheduler.add(lives[-1])
-            arrived += 1
+            hashes = [*row["ids"][:full], *((number, block) for block in range(full, blocks))]
+            self.scheduler.add(
+                Held(number, row["tokens"], row["output"], hashes, row.get("priority", 0), row["arrival"])
+            )
+            self.arrived += 1
+
+    def turn(self):
+        """False if nothing is left to do."""
+        scheduler, requests = self.scheduler, self.requests
+        self.arrive()
         planned = scheduler.has_requests()
         parts = []
         if planned:
-            parts, preempted = scheduler.plan()
-            cpu = max(cpu, now)
-            flushed_now = [job for job in scheduler.stores if job in scheduler.flush]
-            for job in [*scheduler.unsubmitted, *flushed_now]:
-                link.begin(job, max(cpu, gpu))
-            scheduler.unsubmitted = [job for job in scheduler.stores if job not in scheduler.flush]
-            cpu = max([cpu, *(job.end for job in scheduler.flush if job.end is not None)])
-            begin = max(cpu, gpu)
-            if parts or preempted:
-                steps.append([
-                    begin, [[live.row, before, chunk] for live, before, chunk in parts],
-                    sorted(live.row for live in preempted),
-                ])  # fmt: skip
-            for live, before, _ in parts:
-                if requests[live.row][1] is None:
-                    requests[live.row][:2] = [before, begin]
-            for live in preempted:
-                requests[live.row][4] += 1
-            if parts:
-                gpu = begin + seconds_of(case["cost"], parts)
-            for job in scheduler.loads:
-                link.begin(job, max(cpu, gpu))
-            queue.append((parts, gpu if parts else cpu, link.ended(cpu)))
-        elif not queue:
-            if arrived == len(rows):
-                for live in lives:
-                    requests[live.row][5] = live.loaded
-                return {"steps": steps, "requests": requests}
-            now = max(now, rows[arrived]["arrival"])
-            continue
-        more = planned and len(queue) < depth and (parts or scheduler.has_requests())
+            parts = self.execute(*scheduler.plan_at(self.now))
+            self.empty = 0 if parts else self.empty + 1
+        elif not self.queue:
+            if self.arrived == len(self.rows):
+                return False
+            self.now = max(self.now, self.rows[self.arrived]["arrival"])
+            return True
+        more = planned and len(self.queue) < self.depth and (parts or scheduler.has_requests())
         if not more:
-            done, at, ended = queue.pop(0)
-            now = max(now, at)
+            done, at, ended = self.queue.pop(0)
+            self.now = max(self.now, at)
             for live, last in scheduler.learn(done):
                 if requests[live.row][2] is None:
-                    requests[live.row][2] = now
+                    requests[live.row][2] = self.now
                 if last:
-                    requests[live.row][3] = now
-            scheduler.complete(ended)
+                    requests[live.row][3] = self.now
+            scheduler.complete_at(self.now, ended)
         if not parts and scheduler.has_requests():
-            if now != woke:
-                idle_since, polls = now, 0
-            polls += 1
-            now = woke = idle_since + polls * POLL_S
+            if self.now != self.woke:
+                self.idle_since, self.polls = self.now, 0
+            self.polls += 1
+            self.now = self.woke = self.idle_since + self.polls * POLL_S
+        return True
+
+    def execute(self, parts, preempted):
+        """The worker runs a planned step."""
+        scheduler, requests, link = self.scheduler, self.requests, self.scheduler.link
+        self.cpu = max(self.cpu, self.now)
+        flushed_now = [job for job in scheduler.stores if job in scheduler.flush]
+        for job in [*scheduler.unsubmitted, *flushed_now]:
+            link.begin(job, max(self.cpu, self.gpu))
+        scheduler.unsubmitted = [job for job in scheduler.stores if job not in scheduler.flush]
+        self.cpu = max([self.cpu, *(job.end for job in scheduler.flush if job.end is not None)])
+        begin = max(self.cpu, self.gpu)
+        if parts or preempted:
+            self.steps.append([
+                begin, [[live.row, before, chunk] for live, before, chunk in parts],
+                sorted(live.row for live in preempted),
+            ])  # fmt: skip
+        for live, before, _ in parts:
+            if requests[live.row][1] is None:
+                requests[live.row][:2] = [before, begin]
+        for live in preempted:
+            requests[live.row][4] += 1
+        if parts:
+            self.gpu = begin + seconds_of(self.case["cost"], parts)
+        for job in scheduler.loads:
+            link.begin(job, max(self.cpu, self.gpu))
+            if not job.live.got and job.live.step < 0:
+                requests[job.live.row][5] = job.live.loaded
+        self.queue.append((parts, self.gpu if parts else self.cpu, link.ended(self.cpu)))
+        return parts
+
+
+def serve(case):
+    """The steps of a case, and for each request what tests/clients/vllm_offloading.py prints."""
+    engine = EngineCore(case)
+    while engine.turn():
+        pass
+    return {"steps": engine.steps, "requests": engine.requests}

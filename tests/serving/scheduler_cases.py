@@ -10,6 +10,7 @@ import numpy as np
 from kvtrace.cache.demand import block_demand
 from kvtrace.cache.layout import CacheGroup, CacheLayout, Drafting
 from kvtrace.cache.simulation import Setting
+from kvtrace.serving.fleet_schedule import FleetChange, FleetSchedule
 from kvtrace.serving.schedulers.dynamo import DynamoScheduler, hash_ranks
 from kvtrace.serving.schedulers.vllm import VllmScheduler
 from kvtrace.serving.simulation import StepCost, Tier
@@ -156,6 +157,20 @@ def tier_case(rng):
     }  # fmt: skip
 
 
+def pool_case(rng):
+    """A case of tests/clients/vllm_tiers.py: a tier_case of one to three instances that share a tier."""
+    case, instances = tier_case(rng), rng.choice([1, 2, 2, 3])
+    for row in case["requests"]:
+        row["instance"] = rng.randrange(instances)
+    case["requests"][0]["instance"] = instances - 1
+    return case | {
+        "pool": {
+            "capacity": rng.choice([3, 10, 40, 1000]), "fetch_s": rng.choice([0, 1e-4, 2e-3]),
+            "store_s": rng.choice([0, 1e-4, 5e-3]), "latency_s": rng.choice([0, 1e-3]),
+        }
+    }  # fmt: skip
+
+
 def dynamo_case(rng):
     """A case of Dynamo's replay: workers with few blocks. Arrivals are exact in ms, so that requests can be named."""
     block_size = rng.choice([2, 4, 8, 16])
@@ -235,6 +250,45 @@ def dynamo_tiers_of(case):
         fetch_s, store_s = host["shared_fetch_s"], host["shared_store_s"]
     tier = Tier("dram", host["capacity"], fetch_s, store_s, scope=host["scope"], latency_s=host["latency_s"])
     return scheduler, (tier,)
+
+
+def fleet_case(rng):
+    """A case of Dynamo's replay whose number of workers changes."""
+    case = dynamo_case(rng)
+    last = case["requests"][-1]["arrival"]
+    times = [round(rng.random() * 1000 * (last + 1)) for _ in range(rng.choice([1, 2, 3, 5]))]
+    times += [1000 * row["arrival"] for row in rng.sample(case["requests"], 1)]  # at the same time as an arrival
+    startup_s = rng.choice([0.0, 0.125, 0.25, last / 8, last / 3])
+    return case | {
+        "workers": rng.choice([1, 2, 3]), "startup_s": startup_s,
+        "targets": [[at, rng.choice([1, 1, 2, 3, 4])] for at in sorted(set(times)) if at],
+    }  # fmt: skip
+
+
+def fleet_of(case):
+    """The schedule of a case: the newest workers drain, those that still start before the others.
+
+    The replay changes its workers after the arrivals of the same time, except for a worker whose start-up ends then.
+    """
+    workers, startup, changes = list(range(case["workers"])), case["startup_s"], []
+    starting, started = {}, case["workers"]  # worker -> when it is ready
+    for ms, target in case["targets"]:
+        at = ms / 1000
+        for worker in [one for one, ready in starting.items() if ready <= at]:
+            workers.append(worker)
+            del starting[worker]
+        spare = len(workers) + len(starting) - target
+        leaving = [*sorted(starting, reverse=True), *sorted(workers, reverse=True)][: max(0, spare)]
+        for worker in leaving:
+            starting.pop(worker, None)
+        workers = [worker for worker in workers if worker not in leaving]
+        new = max(0, -spare)
+        starting |= {started + number: at + startup for number in range(new)}
+        started += new
+        after = math.nextafter(at, math.inf)
+        changes.append(FleetChange(at if startup else after, new, startup_s=startup))
+        changes.append(FleetChange(after, drain=tuple(leaving)))
+    return FleetSchedule(tuple(changes))
 
 
 def rows_of(trace, count, speed):
@@ -328,11 +382,16 @@ def trace_of(case):
 
 
 def tiers_of(case):
-    """The lower tier of a case, if it has one."""
+    """The lower tiers of a case, if it has any."""
     if "tier" not in case:
         return []
     tier = case["tier"]
-    return [Tier("dram", tier["capacity"], tier["fetch_s"], tier["store_s"], tier["policy"])]
+    tiers = [Tier("dram", tier["capacity"], tier["fetch_s"], tier["store_s"], tier["policy"])]
+    if "pool" in case:
+        pool = case["pool"]
+        times = {"fetch_seconds": pool["fetch_s"], "store_seconds": pool["store_s"], "latency_s": pool["latency_s"]}
+        tiers.append(Tier("pool", pool["capacity"], scope="cluster", **times))
+    return tiers
 
 
 def options_of(case):

@@ -154,7 +154,7 @@ def test_a_decode_worker_that_holds_a_prefix_needs_less_of_a_transfer():
         apart = Disaggregation(1, 1, **link, kv_transfer_timing_mode=mode)
         run = open_loop(trace, DynamoCost(), setting=Setting(9, engine="dynamo"), disaggregation=apart)
         assert run.transfer_end_s - run.transfer_begin_s == pytest.approx([n / 1000 for n in tokens], abs=1e-9)
-        assert run.decode_hit_blocks.tolist() == [0, 2]
+        assert run.decode_hit_blocks.tolist() == [0, 2] and run.transfer_tokens == sum(tokens)
 
 
 def test_the_result_states_both_kinds_of_workers():
@@ -183,6 +183,12 @@ def test_what_is_not_simulated_is_refused():
     with pytest.raises(UsageError, match="not both"):
         both = Disaggregation(1, 1, kv_transfer_bandwidth=1.0, kv_transfer_bytes_per_token=1, kv_transfer_latency_s=1.0)
         open_loop(trace, DynamoCost(), setting=setting, disaggregation=both)
+    with pytest.raises(UsageError, match="every prompt"):
+        local = Disaggregation(1, 1, max_local_prefill_length=100)
+        open_loop(trace, DynamoCost(), setting=setting, disaggregation=local)
+    with pytest.raises(UsageError, match="Multi-token prediction"):
+        drafts = DynamoScheduler(aic_nextn=1)
+        open_loop(trace, DynamoCost(), setting=setting, disaggregation=apart, scheduler=drafts)
     with pytest.raises(UsageError, match="need each other"):
         Disaggregation(prefill_workers=1)
     with pytest.raises(UsageError, match="need --prefill-workers"):

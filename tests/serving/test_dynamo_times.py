@@ -23,7 +23,7 @@ CASES = int(os.environ.get("KVTRACE_EXAMPLES", drawn(200)))
 NAMES = ("instance", "cached", "started", "first", "ended", "preempted")
 
 
-def served(trace, capacity, scheduler, workers, router, winner=None):
+def served(trace, capacity, scheduler, workers, router, winner=None, fleet=None, lockstep=False):
     """The outcomes in our kernel, one row a request, and the ties; `winner` has the worker that wins each tie."""
     from kvtrace.serving.core.instance import Requests
     from kvtrace.serving.core.serving import DynamoRouter, Serving
@@ -32,25 +32,40 @@ def served(trace, capacity, scheduler, workers, router, winner=None):
     setting = scheduler.setting_of(Setting(capacity, engine="dynamo"))
     demand = block_demand(trace, *setting.demand_options)
     requests = Requests(trace.timestamp / 1000, *scheduler.lengths(trace), demand.max_blocks)
-    caches = [scheduler.engine(setting, demand, ()) for _ in range(workers)]
+    spans = None if fleet is None else fleet.spans(workers)
+    caches = [scheduler.engine(setting, demand, ()) for _ in range(len(spans) if spans else workers)]
     terms = DynamoCost().terms(capacity * trace.block_size)
-    instances = [scheduler.instance(cache, requests, terms, prefetch=True) for cache in caches]
+    if lockstep:
+        instances = scheduler.ranks(caches, requests, terms)
+    else:
+        instances = [scheduler.instance(cache, requests, terms, prefetch=True) for cache in caches]
     if router == "dynamo":
         chooser = DynamoRouter(caches, requests, demand.blocks, trace.block_size, 0, winner)
     else:
         chooser = make_router(trace, router, caches)
+    if spans is not None:
+        chooser.change_fleet(workers, *spans.events)
     run = Serving(instances, chooser, requests, capacity)
     run.advance(len(trace))
     run.close()
     return np.array([requests.outcomes[name] for name in NAMES], dtype=float).T, getattr(chooser, "ties", 0)
 
 
-def require_equal(case, expected, name):
+def require_equal(case, expected, name, fleet=None):
     """The replay rounds each step to a nanosecond, so its times differ by less than a microsecond."""
     expected = np.array(expected, dtype=float)
     scheduler = DynamoScheduler(**case["settings"])
     winner = expected[:, 0].astype(np.int32)
-    ours, ties = served(trace_of(case), case["capacity"], scheduler, case["workers"], case["router"], winner)
+    ours, ties = served(
+        trace_of(case),
+        case["capacity"],
+        scheduler,
+        case["workers"],
+        case["router"],
+        winner,
+        fleet,
+        case.get("ranks", False),
+    )
     assert ours[:, [0, 1, 5]].tolist() == expected[:, [0, 1, 5]].tolist(), name
     assert ours[:, 2:5] == pytest.approx(expected[:, 2:5], abs=1e-6), name
     return ties
@@ -76,13 +91,14 @@ def in_seconds(case):
     return case | {"requests": rows, "cost": DynamoCost().terms(case["capacity"] * case["block_size"])}
 
 
+@pytest.mark.parametrize("ranks", [False, True])
 @pytest.mark.parametrize("router", ["round-robin", "dynamo"])
-def test_requests_take_the_workers_and_the_times_of_the_twin(router):
+def test_requests_take_the_workers_and_the_times_of_the_twin(router, ranks):
     preempted = tied = 0
     for seed in range(CASES):
-        case = dynamo_case(random.Random(seed)) | {"router": router}
+        case = dynamo_case(random.Random(seed)) | {"router": router, "ranks": ranks}
         name, scheduler = f"seed {seed}: {case['settings']}", DynamoScheduler(**case["settings"])
-        ours, ties = served(trace_of(case), case["capacity"], scheduler, case["workers"], router)
+        ours, ties = served(trace_of(case), case["capacity"], scheduler, case["workers"], router, lockstep=ranks)
         expected = np.array(serve(in_seconds(case)), dtype=float)
         assert ours[:, [0, 1, 5]].tolist() == expected[:, [0, 1, 5]].tolist(), name
         assert ours[:, 2:5] == pytest.approx(expected[:, 2:5], abs=1e-9), name

@@ -1,5 +1,6 @@
 """Tiers that instances share, request by request: their twin, and the laws that they keep."""
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -13,6 +14,8 @@ from kvtrace.serving.instances import anywhere_hits
 from kvtrace.serving.misses.cures import cures_of
 from kvtrace.serving.routers import ROUTERS, TIMED
 from kvtrace.trace.building import toy
+from kvtrace.trace.columns import Columns
+from kvtrace.trace.trace import Trace
 from tests.reference import shared_tiers as slow
 from tests.reference.misses import causes
 from tests.reference.policies.lru import LRU
@@ -158,6 +161,22 @@ def test_peers_that_hold_everything_are_a_pool(trace, instances, router, extra):
     pool = [Tier("hbm", longest(trace)), Tier("pool", 10**6, scope="cluster", copies="write-through")]
     apart, together = (pooled(trace, instances, router, tiers) for tiers in (ranks, pool))
     assert apart.hit_blocks.tolist() == together.hit_blocks.tolist()
+
+
+@pytest.mark.parametrize("first", [0, 3_000])
+def test_a_pool_of_many_blocks_is_one_cache_over_all_lookups(first):
+    """State beyond a processor's cache is prefetched."""
+    rng = np.random.default_rng(1)
+    starts = rng.integers(0, 30_000, 40_000) * 8  # 30,000 paths of 8 blocks
+    _, first_use, place = np.unique(starts, return_index=True, return_inverse=True)
+    number = np.argsort(np.argsort(first_use))[place]
+    ids = (number[:, None] * 8 + np.arange(8)).ravel()
+    columns = Columns(np.arange(40_000.0), np.full(40_000, 8), np.full(40_000, 1), ids, np.arange(0, 320_001, 8))
+    trace = Trace.from_columns(columns, block_size=1)
+    done = pooled(trace, 4, "round-robin", [Tier("hbm", first), Tier("pool", 50_000, scope="cluster")])
+    one = simulate(trace, 50_000)
+    assert done.evictions == one.evictions
+    assert (done.hit_blocks >= one.hit_blocks).all() if first else done.hit_blocks.tolist() == one.hit_blocks.tolist()
 
 
 # -- by hand ---------------------------------------------------------------------------------------------------------

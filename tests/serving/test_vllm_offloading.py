@@ -105,7 +105,7 @@ def test_a_full_tier_evicts_the_least_recent_prompt():
 @pytest.mark.parametrize(
     ("tiers", "message"),
     [
-        ([Tier("dram", 5, 0.1), Tier("ssd", 9, 0.1)], "one lower tier"), ([Tier("dram", 0, 0.1)], "at least 1 block"),
+        ([Tier("dram", 0, 0.1)], "at least 1 block"),
         ([Tier("dram", 5, 0.1, policy="fifo")], "lru or arc"),
     ],
 )  # fmt: skip

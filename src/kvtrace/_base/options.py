@@ -10,6 +10,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import field, fields, replace
 from typing import Any, TypeVar
 
+from . import units
+from .errors import UsageError
+
 Record = TypeVar("Record")
 
 
@@ -77,3 +80,48 @@ def split_options(options: Mapping[str, Any], *records: Any) -> list[Any]:
 def names_of(record: Any) -> list[str]:
     """The names of a record's fields, or of those of its class."""
     return [part.name for part in fields(record)]
+
+
+SWITCH = {"on": True, "yes": True, "true": True, "off": False, "no": False, "false": False}
+
+
+def stated_options(record: Any) -> dict[str, Any]:
+    """The options of a record that a text can state, with their values."""
+    values = {part.name: getattr(record, part.name) for part in fields(record)}
+    return {name: value for name, value in values.items() if value is None or isinstance(value, (int, float, str))}
+
+
+def changed_by_text(record: Record, text: str, whose: str) -> Record:
+    """The record with the options of a text: NAME=VALUE pairs, separated by commas. Switches are on or off.
+
+    Args:
+        record: The record with the values of all other options.
+        text: The text.
+        whose: What the options are of, in errors.
+
+    Raises:
+        UsageError: A name or a value is not one of the record's.
+    """
+    options = stated_options(record)
+    chosen: dict[str, Any] = {}
+    for pair in text.split(","):
+        name, _, value = (part.strip() for part in pair.partition("="))
+        if name not in options or not value:
+            raise UsageError(
+                f"{pair.strip()!r} is not an option of {whose}. Write NAME=VALUE with one of {', '.join(options)}."
+            )
+        chosen[name] = _value(name, value, options[name])
+    return replace(record, **chosen)  # type: ignore[type-var]
+
+
+def _value(name: str, text: str, default: Any) -> Any:
+    """The value of an option, of the type of its default. The scheduler checks its range."""
+    if isinstance(default, bool):
+        if text.lower() not in SWITCH:
+            raise UsageError(f"{name} is on or off, not {text!r}.")
+        return SWITCH[text.lower()]
+    if default is None or isinstance(default, int):  # None: a number that is chosen elsewhere
+        return units.count(text)
+    if isinstance(default, float):
+        return units.share(text) if "%" in text else units.decimal(text)
+    return text

@@ -37,8 +37,7 @@ GPUS = "GPUs per instance, by tensor parallelism.  [default: 1; with --costs as 
 
 @click.command("plan", cls=Command, groups={"--warm-up": "Closed loop", "--seed": "Closed loop"}, examples=(
     "kvtrace plan trace.jsonl --model config.json --gpu h100 --ttft 2s",
-    "kvtrace plan trace.jsonl --model config.json --quantile 95% --tiers dram=512GiB@25GB/s",
-    "kvtrace plan trace.jsonl --model llama-3.1-8b --tiers pool=4TiB@cluster@10GB/s",
+    "kvtrace plan trace.jsonl --model config.json --quantile 95% --tiers dram=512GiB@25GB/s,pool=4TiB@cluster@10GB/s",
     "kvtrace plan trace.jsonl --model llama-3.1-8b --max-busy 70% --spare 1 --gpu-price 2.5",
     "kvtrace plan trace.jsonl --costs costs.json --extrapolate",
 ))

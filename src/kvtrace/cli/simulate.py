@@ -89,7 +89,7 @@ def simulate_command(trace, capacity, tiers, over_time, per_request, warm_up, qu
     from .._base.units import leading_rows, names
     from ..report import simulation_tables as simulation_report
     from ..report.progress import RequestProgress
-    from ..report.simulation_tables import compare_loops, loop_tables
+    from ..report.simulation_tables import compare_fleets, compare_loops, fleet_tables, loop_tables
     from ..trace.domains import in_domains
 
     as_json, as_csv = options["as_json"], options["as_csv"]
@@ -126,11 +126,12 @@ def simulate_command(trace, capacity, tiers, over_time, per_request, warm_up, qu
         for simulation, isolation in zip_longest(simulations.runs, simulations.isolation)
     ], deployment_json(run.time))  # fmt: skip
     compare_loops(values["results"])
+    compare_fleets(values["results"])
     remarks = remarks_of(viewed, *needs_of(run, over_time))
     expected = expected_errors(simulations.runs)
     as_csv_text = simulation_report.as_csv(values["results"]) if as_csv else None
     if not print_result(values, remarks, as_json=as_json, as_csv=as_csv_text, notes=expected) and per_request != "-":  # stdout has the CSV
-        print_tables([*simulation_report.tables(values, simulations.runs, verbose=options["verbose"]), *loop_tables(values["results"])])
+        print_tables([*simulation_report.tables(values, simulations.runs, verbose=options["verbose"]), *loop_tables(values["results"]), *fleet_tables(values["results"])])
         print_notes(simulation_report.isolation_notes(values))
         print_notes(deployment_notes(run.time))
         print_notes(simulation_report.overload_notes(simulations.runs))

@@ -103,12 +103,12 @@ def _requests(warm_up: str) -> int:
 TIERS = click.option("--tiers", metavar="NAME=C,...", help="Tiers of blocks, fastest first, in place of --capacity. Example: hbm=5000,dram=50000; with --gpu hbm=5000,dram=50000@25GB, with bytes per second.")
 CACHE = with_options(
     record_options(CacheSetup, without=("inclusive",)), ENGINE_BLOCK_SIZE, RETENTION, TIERS, record_options(CacheSetup, only=("inclusive",)),
-    record_options(InstanceSetup, only=("instances", "instances_per_host")),
+    record_options(InstanceSetup, only=("instances", "instances_per_host", "fleet")),
 )  # fmt: skip
 ROUTERS = record_options(InstanceSetup, only=("routers",))
 APART = record_options(Disaggregation)
 IN_TIME = with_options(
-    record_options(InstanceSetup, only=("router_seed",)), gpu_options(), record_options(TimeSetup, only=("costs_file", "kernels", "extrapolate")),
+    record_options(InstanceSetup, only=("router_seed", "router_options")), gpu_options(), record_options(TimeSetup, only=("costs_file", "kernels", "extrapolate")),
     record_options(Deployment, only=LIMITS), record_options(TimeSetup, only=("scheduler",)), DEPLOYMENT, loop_options,
 )  # fmt: skip
 LOOP_WARM_UP = click.option("--warm-up", default="0", metavar="N", help="Do not count the first requests: a number (1000), a share (10%) or a time (10m); with --loop closed a number of each lane.")
@@ -141,6 +141,8 @@ def _with_ranks(instances: InstanceSetup, time: TimeSetup, engines: list[Any]) -
         return instances
     if len(engines) > 1:
         raise click.UsageError("--data-parallel-size: name one engine, whose balancer the ranks have.")
+    if instances.fleet is not None:
+        raise click.UsageError("--fleet does not support the ranks of one server. Leave out --data-parallel-size.")
     size, balancer = ranks_of(time.deployment, instances.instances)
     lockstep = in_lockstep(time.deployment, has_experts=getattr(time.cost, "expert_step_s", 0) > 0)
     return replace(instances, instances=size, routers=instances.routers or (balancer,), lockstep=lockstep)

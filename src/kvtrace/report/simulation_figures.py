@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import replace
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -19,7 +20,7 @@ from ..serving.run import Simulations
 from ..serving.serving_run import ServingRun
 from ..trace.hits import count_hits, unlimited_hits
 from .plots import over_time as rates
-from .plots.plot import MAX_LINES, Axis, Panel, Plot, Series, bars, cdf, rate_axis
+from .plots.plot import MAX_LINES, Axis, Panel, Plot, Series, bars, cdf, rate_axis, time_unit
 
 
 def simulation_plot(run: Simulation) -> Plot:
@@ -76,7 +77,7 @@ def times(run: ServingRun) -> Plot:
     return Plot(
         "Serving in time",
         "The times of the requests that were served.",
-        [*_times([run]), *([_busy(run)] if run.instances > 1 else [])],
+        [*_times([run]), *([_busy(run)] if len(run.busy_s) > 1 else [])],
     )
 
 
@@ -91,6 +92,9 @@ def simulations_plot(simulations: Simulations) -> Plot:
     served = [run for run in simulations.runs if isinstance(run, ServingRun)]
     if len(simulations.runs) == 1:
         return simulation_plot(simulations.runs[0])
+    pairs = [(fixed, run) for fixed, run in pairwise(simulations.runs) if _changes(run)]
+    if pairs:
+        return changing_fleet(*pairs[0])  # type: ignore[arg-type]
     if served:
         return Plot("Serving in time", "The times of the requests that were served.", _times(served))
     panel = (
@@ -99,6 +103,37 @@ def simulations_plot(simulations: Simulations) -> Plot:
         else _by_setting(simulations)
     )
     return Plot("Simulated prefix caches", "The hits of each setting.", [panel])
+
+
+def _changes(run: Simulation) -> bool:
+    return isinstance(run, FleetSimulation) and run.spans is not None and run.spans.changes
+
+
+def changing_fleet(fixed: FleetSimulation, changing: FleetSimulation) -> Plot:
+    """The hits over time of a fixed and of a changing fleet, and the instances that take requests.
+
+    >>> from kvtrace.serving.fleet_schedule import FleetChange, FleetSchedule
+    >>> from kvtrace.serving.run import simulate_all
+    >>> from kvtrace.trace.building import toy
+    >>> fleet = FleetSchedule((FleetChange(1.0, start=1),))
+    >>> runs = simulate_all(toy("0", "1", "0", gap_ms=1000.0), [2], instances=1, fleet=fleet).runs
+    >>> changing_fleet(*runs).panels[1].series[1].y.tolist()
+    [1, 2, 2]
+    """
+    runs = {"fixed fleet": fixed, "changing fleet": changing}
+    if len(fixed.trace) == len(changing.trace):
+        hits = [rates.hits_panel(changing.trace, {name: run.hit_blocks for name, run in runs.items()})]
+    else:  # a closed loop gives each its own arrivals
+        hits = [rates.hits_panel(run.trace, {name: run.hit_blocks}) for name, run in runs.items()]
+    unit, ms = time_unit(float(changing.trace.timestamp[-1]))
+    series = []
+    for number, (name, run) in enumerate(runs.items()):
+        assert run.spans is not None
+        at = np.append(run.spans.phases_s, max(run.spans.phases_s[-1], float(run.trace.timestamp[-1]) / 1000))
+        series.append(Series(name, at * 1000 / ms, run.spans.taking_at(at), number, "step"))
+    time, count = Axis(f"time ({unit})", limits=(0, 0), unit=unit), Axis("instances", limits=(0, 0))
+    panel = Panel("Instances that take requests", time, count, series)
+    return Plot("A changing fleet", f"Router {changing.router}.", [*hits, panel])
 
 
 def _by_capacity(simulations: Simulations) -> Panel:
@@ -172,7 +207,8 @@ def _times(runs: list[ServingRun]) -> list[Panel]:
 def _busy(run: ServingRun) -> Panel:
     """Instances by their use of the time."""
     span = run.makespan_s
-    busy = {f"instance {number}": seconds / span if span else 0.0 for number, seconds in enumerate(run.busy_s)}
+    names = zip(run.instance_names, run.busy_s, strict=True)
+    busy = {name: seconds / span if span else 0.0 for name, seconds in names}
     return bars("Busy instances", Axis("share of the time", percent=True, limits=(0, 1)), busy)
 
 

@@ -260,14 +260,63 @@ def compare_loops(results: list[dict[str, Any]]) -> None:
     {'requests_per_s': 1.5}
     """
     for before, row in pairwise(results):
-        if "loop" in row:
-            keys = [keys for keys, _ in LOOP_FIGURES.values() if keys[0] in row and keys[0] != "requests"]
-            row["difference"] = {"_".join(keys): _value(row, keys) - _value(before, keys) for keys in keys}
+        if "loop" in row and "loop" not in before:
+            _add_difference(before, row)
+
+
+def _add_difference(before: dict[str, Any], row: dict[str, Any]) -> None:
+    keys = [keys for keys, _ in LOOP_FIGURES.values() if keys[0] in row and keys[0] != "requests"]
+    row["difference"] = {"_".join(keys): _value(row, keys) - _value(before, keys) for keys in keys}
+
+
+def compare_fleets(results: list[dict[str, Any]]) -> None:
+    """Add to each result of a changing fleet its difference to the fixed fleet, the result before it.
+
+    >>> rows = [{"block_hit_rate": 0.5, "fleet": {"kind": "fixed"}}]
+    >>> rows += [{"block_hit_rate": 0.25, "fleet": {"kind": "changing"}}]
+    >>> compare_fleets(rows)
+    >>> rows[1]["difference"]
+    {'block_hit_rate': -0.25}
+    """
+    for before, row in _fleet_pairs(results):
+        _add_difference(before, row)
+
+
+def _fleet_pairs(results: list[dict[str, Any]]) -> list[tuple[dict[str, Any], dict[str, Any]]]:
+    return [(before, row) for before, row in pairwise(results) if row.get("fleet", {}).get("kind") == "changing"]
+
+
+def fleet_tables(results: list[dict[str, Any]]) -> list[TextTable]:
+    """A table for each result of a changing fleet: its phases beside those of the fixed fleet."""
+    pairs = _fleet_pairs(results)
+    return [_fleet_table(before, row, many=len(pairs) > 1) for before, row in pairs]
+
+
+def _fleet_table(before: dict[str, Any], row: dict[str, Any], *, many: bool) -> TextTable:
+    fixed, fleet = before["fleet"], row["fleet"]
+    which = f", {row['engine']}, {row['policy']}, {row['capacity']:,} blocks, {row['router']}" if many else ""
+    table = TextTable(f"Fixed and changing fleet, by phase{which}")
+    in_time = "ttft_s" in row
+    table.add_columns(["from (s)", "instances", "requests", "token hit rate", "fixed fleet"], right=True)
+    if in_time:
+        table.add_columns(["TTFT p50 (s)", "fixed fleet", "TTFT p99 (s)", "fixed fleet"], right=True)
+    for old, new in zip(fixed["phases"], fleet["phases"], strict=True):
+        cells = [f"{new['start_s']:,.0f}", f"{new['instances']:,}", f"{new['requests']:,}"]
+        cells += [f"{phase['token_hit_rate']:.4f}" for phase in (new, old)]
+        if in_time:
+            cells += [f"{phase['ttft_s'][name]:.3f}" for name in ("p50", "p99") for phase in (new, old)]
+        table.add_row(*cells)
+    lost, points = before["hit_tokens"] - row["hit_tokens"], 100 * (before["token_hit_rate"] - row["token_hit_rate"])
+    table.caption = (
+        f"The changes cost {lost:,} hit tokens ({points:.2f} points of token hit rate); "
+        f"{fleet['instance_hours']:,.1f} instance-hours, {fixed['instance_hours']:,.1f} if fixed."
+    )
+    return table
 
 
 def loop_tables(results: list[dict[str, Any]]) -> list[TextTable]:
     """A table for each result of a closed loop: the open loop, the closed one, and the difference."""
-    pairs = [(before, row) for before, row in pairwise(results) if "loop" in row]
+    pairs = [(before, row) for before, row in pairwise(results) if "loop" in row and "loop" not in before]
     return [_loop_table(before, row, many=len(pairs) > 1) for before, row in pairs]
 
 

@@ -62,8 +62,8 @@ class Disaggregation:
         metavar="RATE", parse=bytes_per_second, group=TIME,
     )  # fmt: skip
     kv_transfer_latency_s: float = option(
-        0.0, "Time that each KV transfer takes beside its bytes.  [default: 0]", name="kv-transfer-latency", metavar="TIME",
-        parse=lambda ms: ms / 1000, group=TIME,
+        0.0, "Time that each KV transfer takes beside its bytes.  [default: 0]", name="kv-transfer-latency",
+        metavar="TIME", parse=lambda ms: ms / 1000, group=TIME,
     )  # fmt: skip
     kv_transfer_bytes_per_token: int | None = option(
         None, "Bytes of a token in a KV transfer.  [default: those of --model]", metavar="N", minimum=1, group=TIME,

@@ -58,6 +58,13 @@ def dynamo_workers(
         raise UsageError("Dynamo's prefill and decode workers have step times of their own. Leave out --gpu, --costs.")
     if disaggregation.seconds_per_token and disaggregation.kv_transfer_latency_s:
         raise UsageError("Dynamo's replay has a latency or a bandwidth of KV transfers, not both. Leave out one.")
+    if disaggregation.max_local_prefill_length is not None:
+        raise UsageError("Dynamo's replay sends every prompt to a prefill worker. Leave out --max-local-prefill-length.")
+    if disaggregation.prefill or disaggregation.decode:
+        raise UsageError("Dynamo's mocked workers have no deployments of their own. Leave out prefill and decode.")
+    decoding = decode_scheduler or scheduler
+    if scheduler.aic_nextn or decoding.aic_nextn or setting.drafting:
+        raise UsageError("Multi-token prediction is not simulated on prefill and decode workers. Leave out aic_nextn.")
     prefills, decodes = disaggregation.workers
     caches = (setting.capacity, disaggregation.decode_capacity or setting.capacity)
     demand = demand or block_demand(trace, *setting.demand_options)
@@ -65,7 +72,6 @@ def dynamo_workers(
     blocks, most = (-(-count // trace.block_size) for count in (tokens, tokens + output - 1))
     needs = np.where((blocks <= caches[1]) & (most > caches[1]), caches[0] + 1, 0)  # an output that does not fit
     sides = []
-    decoding = decode_scheduler or scheduler
     for role, count, capacity, kind, outputs, name, steps in (
         ("prefill", prefills, caches[0], DynamoPrefill, np.ones_like(output), router, scheduler),
         ("decode", decodes, caches[1], DynamoDecode, output, disaggregation.decode_router or router, decoding),

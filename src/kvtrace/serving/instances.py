@@ -19,12 +19,14 @@ from .._base.errors import UsageError
 from .._base.results import Rows, column
 from ..cache.demand import BlockDemand, block_demand, parse_schedule
 from ..cache.simulation import Setting, Simulation, advance_all, build
-from ..cache.tiered import HitSources, SharedTierDict, hits_by_tier, lower_tiers
+from ..cache.tiered import HitSources, SharedTierDict, SharedTiers, hits_by_tier, lower_tiers
 from ..cache.tiers import Tier, require_fields
 from ..trace.domains import in_domains
 from ..trace.hits import count_hits
 from ..trace.trace import Trace
-from .routers import OWN, RouterName, check_router
+from .fleet_phases import FleetDict, fleet_of, imbalance_of
+from .fleet_schedule import MAX_INSTANCES, FleetSchedule, FleetSpans, require_own_tiers
+from .routers import OWN, RouterName, check_gateway, check_router, gateway_options
 from .schedulers.base import Scheduler
 
 
@@ -100,7 +102,8 @@ class FleetSimulation(Simulation):
     instance: np.ndarray = field(
         default_factory=lambda: np.empty(0, np.int32)
     )  # request -> the instance that served it
-    instances: int = field(default=1, metadata=column())
+    instances: int = field(default=1, metadata=column())  # all that ran
+    spans: FleetSpans | None = None  # of a fleet with a schedule, or of the fixed fleet beside it
     sources: HitSources | None = None  # where the hits came from, with tiers
 
     def _headline(self) -> str:
@@ -121,7 +124,12 @@ class FleetSimulation(Simulation):
     @property
     @column("imbalance", ".2f", place=20, when=is_routed, meaning=IMBALANCE)
     def imbalance(self) -> float:
-        """Tokens of the busiest instance / mean tokens: 1 at best, the number of instances at worst."""
+        """Tokens of the busiest instance / mean tokens: 1 at best, the number of instances at worst.
+
+        Of a fleet that changes, the mean over its phases, by their tokens and over the instances that take requests.
+        """
+        if self.spans is not None and self.spans.changes:
+            return imbalance_of(self)
         tokens = [load["tokens"] for load in self.loads]
         return max(tokens) * len(tokens) / sum(tokens) if sum(tokens) else 1.0
 
@@ -138,6 +146,12 @@ class FleetSimulation(Simulation):
         return loads
 
     @property
+    @column("fleet", str, place=7, parts={("kind",): "fleet"}, key="fleet", optional=True)
+    def _fleet(self) -> FleetDict | None:
+        """The phases of a fleet's schedule; None without one."""
+        return fleet_of(self)
+
+    @property
     def warning(self) -> str | None:
         """One line if one of several instances served nearly all requests, and what to change; otherwise None.
 
@@ -150,7 +164,8 @@ class FleetSimulation(Simulation):
         """
         requests = [load["requests"] for load in self.loads]
         largest, total = max(requests), sum(requests)
-        if self.instances < 2 or total < 2 * self.instances or largest <= NEARLY_ALL * total:
+        changes = self.spans is not None and self.spans.changes
+        if changes or self.instances < 2 or total < 2 * self.instances or largest <= NEARLY_ALL * total:
             return None
         where = f"one of {self.instances:,} instances"
         return f"{self.router} sent {largest:,} of {total:,} requests to {where}. {self._remedy()}"
@@ -173,9 +188,11 @@ def simulate_instances(
     *,
     setting: Setting,
     schedule: str | None = None,
+    router_options: str | None = None,
     tiers: Sequence[Tier] = (),
     instances_per_host: int | None = None,
     inclusive: bool = False,
+    fleet: FleetSchedule | None = None,
     demand: BlockDemand | None = None,
     on_progress: Callable[[int], None] | None = None,
 ) -> FleetSimulation:
@@ -190,10 +207,12 @@ def simulate_instances(
         setting: The cache of each instance.
         schedule: "open-loop:MS" or "serial". The default is the schedule of the setting, or open-loop:30 if that is
             serial.
+        router_options: Options of the router sglang-cache-aware, as `cache_threshold=0.5`.
         tiers: The first one of each instance, in place of the setting's capacity, and those below it, which instances
             can share. A tier of 0 blocks is none.
         instances_per_host: The instances that share a tier of scope "host"; the default is all.
         inclusive: Tiers are written through, unless they have another way of copies.
+        fleet: Changes of the fleet, which begins with `instances`.
         demand: The block demand of the trace, if it is already known.
         on_progress: Receives the number of requests served since its last call.
 
@@ -223,23 +242,30 @@ def simulate_instances(
         raise UsageError("--instances supports --schedule serial and open-loop:MS, not concurrency:N.")
     if setting.bound:
         raise UsageError(f"--instances does not support the upper bound {setting.policy}. Try another --policy.")
+    spans = None if fleet is None else fleet.spans(instances)
+    count = instances if spans is None else len(spans)
     shared, places = None, None
     if tiers:
+        if spans is not None:
+            require_own_tiers(tiers)
         setting = replace(setting, capacity=tiers[0].capacity)
         demand = demand or block_demand(trace, *setting.demand_options)
-        per_host = instances_per_host or instances
-        shared = lower_tiers(setting, demand, tiers, instances, per_host, inclusive=inclusive)
+        shared = lower_tiers(setting, demand, tiers, count, instances_per_host or count, inclusive=inclusive)
         engines, places = shared.engines, shared.places
     else:
         demand = demand or block_demand(trace, *setting.demand_options)
-        engines = [build(setting, demand) for _ in range(instances)]
-    run = Fleet(engines, make_router(trace, router, engines), trace.input_length, places)
+        engines = [build(setting, demand) for _ in range(count)]
+    check_gateway(router, router_options, count)
+    chooser = make_router(trace, router, engines, router_options)
+    if spans is not None:
+        chooser.change_fleet(instances, *spans.events)
+    run = Fleet(engines, chooser, trace.input_length, places)
     advance_all(run, len(demand), on_progress)
     hit_blocks = sum(engine.hits.astype(np.int64) for engine in engines) if places is None else places.hits
     run.close()
     done = FleetSimulation(
         setting, trace, hit_blocks.astype(np.int64), sum(engine.evictions for engine in engines),
-        sum(engine.early_frees for engine in engines), 0, router, run.instances, instances,
+        sum(engine.early_frees for engine in engines), 0, router, run.instances, count, spans=spans,
     )  # fmt: skip
     if shared is None:
         return done
@@ -248,6 +274,8 @@ def simulate_instances(
 
 def anywhere_hits(done: FleetSimulation) -> np.ndarray:
     """Request -> leading blocks that a tier of any instance had at its look-up; runs the simulation of tiers again.
+
+    UsageError for SGLang's tiers.
 
     >>> from kvtrace.trace.building import toy
     >>> tiers = [Tier("hbm", 2), Tier("dram", 9)]
@@ -258,19 +286,27 @@ def anywhere_hits(done: FleetSimulation) -> np.ndarray:
     from .core.serving import Fleet
 
     assert done.sources is not None
+    if done.setting.engine == "sglang":
+        raise UsageError("explain does not support SGLang's tiers yet. Leave out --tiers, or use --engine reference.")
     demand = block_demand(done.trace, *done.setting.demand_options)
     shared = SharedTiers(done.setting, demand, done.sources.tiers, done.instances, done.sources.per_host)
     shared.places.watch(shared.engines)
-    router = make_router(done.trace, done.router, shared.engines)
-    run = Fleet(shared.engines, router, done.trace.input_length, shared.places)
+    places = shared.places
+    if done.spans is not None or done.router == "sglang-cache-aware":  # where each request went is known, if not why
+        raise UsageError("explain does not support tiers in a fleet that changes, or with sglang-cache-aware.")
+    run = Fleet(shared.engines, make_router(done.trace, done.router, shared.engines), done.trace.input_length, places)
     advance_all(run, len(demand), None)
     run.close()
     return shared.places.elsewhere.astype(np.int64)
 
 
-def make_router(trace: Trace, name: str, engines: list[Any]):
+def make_router(trace: Trace, name: str, engines: list[Any], options: str | None = None):
     """The compiled router of a name, for a trace and the engines of its instances."""
-    from .core.serving import Router
+    from .core.serving import Router, SglangGateway
+
+    if name == "sglang-cache-aware":
+        terms = gateway_options(options).terms
+        return SglangGateway(engines, trace.hash_ids, trace.offsets, trace.input_length, trace.block_size, terms)
 
     keys = _keys(trace) if name == "sticky" else np.zeros(len(trace), dtype=np.int64)  # the others do not read them
     return Router(engines, name, keys, trace.input_length, trace.block_size)
@@ -297,7 +333,6 @@ def _hashed(value: int) -> int:
 
 
 CHUNK = 1 << 12  # requests between two reports of progress
-MAX_INSTANCES = 2048  # each has the cache of an engine
 
 
 class Cost(Protocol):
@@ -307,7 +342,7 @@ class Cost(Protocol):
         """The terms of the kernel, for a cache of so many tokens."""
         ...
 
-    def front(self, tokens: np.ndarray, servers: int) -> tuple[np.ndarray, float]:
+    def front(self, tokens: np.ndarray, servers: int | np.ndarray) -> tuple[np.ndarray, float]:
         """Seconds of an API server for each prompt of so many tokens, and seconds from there to the engine."""
         ...
 
@@ -333,10 +368,18 @@ class InstanceGroup:
     api_server_count: int | None = None
     lockstep: bool = False
     instances_per_host: int | None = None  # that share a tier of a host; None: all
+    spans: FleetSpans | None = None  # of a fleet that changes; it begins with `instances`
+    router_options: str | None = None
 
     def __post_init__(self) -> None:
         _require_number(self.instances)
+        check_gateway(self.router, self.router_options, self.count)
         require_fields(self.tiers, self.scheduler.tier_fields, f"The scheduler {self.scheduler.name}")
+
+    @property
+    def count(self) -> int:
+        """All instances that run at some time."""
+        return self.instances if self.spans is None else len(self.spans)
 
     def deploy(self, trace: Trace, demand: BlockDemand | None = None) -> Deployed:
         """The compiled instances and their router, ready for the requests of a trace."""
@@ -346,8 +389,10 @@ class InstanceGroup:
         tokens, output = self.scheduler.lengths(demand.trace)
         needs = self.scheduler.needs(demand, self.setting)
         requests = Requests(entered_s(trace, self.front(trace)), tokens, output, needs, _priorities(trace))
-        per_host = min(self.instances_per_host or self.instances, self.instances)
-        engines = self.scheduler.engines(self.setting, demand, self.tiers, self.instances, per_host)
+        if self.spans is not None:
+            require_own_tiers(self.tiers)
+        per_host = min(self.instances_per_host or self.count, self.count)
+        engines = self.scheduler.engines(self.setting, demand, self.tiers, self.count, per_host)
         terms = self.cost.terms(self.setting.capacity * trace.block_size)
         if self.lockstep and self.instances > 1:
             built = self.scheduler.ranks(engines, requests, terms)
@@ -356,7 +401,10 @@ class InstanceGroup:
         if self.timelines:
             for instance in built:
                 instance.watch()
-        return Deployed(self, requests, engines, built, self._chooser(trace, requests, demand, built))
+        chooser = self._chooser(trace, requests, demand, built)
+        if self.spans is not None:
+            chooser.change_fleet(self.instances, *self.spans.events)
+        return Deployed(self, requests, engines, built, chooser)
 
     @property
     def shares_tiers(self) -> bool:
@@ -367,7 +415,10 @@ class InstanceGroup:
         """Seconds that the API servers, as many as instances, take for each request, and those to the engine."""
         if not self.scheduler.has_front:
             return np.zeros(len(trace)), 0.0
-        return self.cost.front(trace.input_length, self.instances)
+        servers: int | np.ndarray = self.instances
+        if self.spans is not None and self.spans.changes:
+            servers = self.spans.taking_at(trace.timestamp / 1000)
+        return self.cost.front(trace.input_length, servers)
 
     def _chooser(self, trace: Trace, requests: Any, demand: BlockDemand, built: list[Any]) -> Any:
         """The compiled router; one that is in time only reads the requests, or what the instances report."""
@@ -383,7 +434,7 @@ class InstanceGroup:
             return VllmBalancer(built, requests, servers, self.router_seed, self.lockstep and len(built) > 1)
         if self.router in OWN:
             return SglangController(built, requests, self.router == "sglang-total-tokens")
-        return make_router(trace, self.router, engines)
+        return make_router(trace, self.router, engines, self.router_options)
 
 
 def entered_s(trace: Trace, front: tuple[np.ndarray, float]) -> np.ndarray:
@@ -422,7 +473,7 @@ class Deployed:
         return {
             "setting": fleet.setting, "hit_blocks": sum(engine.hits.astype(np.int64) for engine in engines)[rows],
             "evictions": sum(engine.evictions for engine in engines), "early_frees": 0, "router": fleet.router,
-            "instance": outcomes["instance"][rows], "instances": fleet.instances,
+            "instance": outcomes["instance"][rows], "instances": fleet.count, "spans": fleet.spans,
             "started_s": outcomes["started"][rows], "first_s": outcomes["first"][rows],
             "ended_s": outcomes["ended"][rows], "cached_tokens": outcomes["cached"][rows],
             "busy_s": tuple(instance.busy for instance in self.instances), "lower_tier_hits": lower,

@@ -329,6 +329,10 @@ def run_closed(
             f"Policy {fleet.setting.policy} reads recorded arrivals, which a closed loop does not have. "
             "Try another --policy."
         )
+    if fleet.spans is not None and fleet.front(trace)[0].any():
+        raise UsageError(
+            "--fleet with --loop closed does not support costs that have the times of API servers. Try the open loop."
+        )
     laps = 1
     if loop.duration_s is not None:
         require_dependencies(trace)
@@ -348,7 +352,7 @@ def _run(fleet: InstanceGroup, played: PlayedTrace, loop: ClosedLoop, demand, on
     if fleet.shares_tiers:
         raise UsageError("A closed loop does not support a tier that instances share. Use a tier of each rank.")
     deployed = fleet.deploy(played.trace, demand)
-    compiled = lanes_of(played, loop, deployed.requests, fleet.front(played.trace), several=fleet.instances > 1)
+    compiled = lanes_of(played, loop, deployed.requests, fleet.front(played.trace), several=fleet.count > 1)
     run = ClosedServing(deployed.instances, deployed.router, deployed.requests, fleet.setting.capacity, compiled)
     for engine in deployed.engines:
         engine.context.set_due(compiled.due)

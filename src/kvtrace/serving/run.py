@@ -30,9 +30,10 @@ from ..trace.trace import Trace
 from .apart import ENGINES as APART
 from .apart import Workers
 from .disaggregation import Disaggregation
-from .instances import OVERLAP, simulate_instances
+from .fleet_schedule import FleetSchedule
+from .instances import OVERLAP, FleetSimulation, simulate_instances
 from .lanes import ClosedLoop, ClosedRun
-from .routers import RouterName, in_lockstep
+from .routers import RouterName, check_fleet, in_lockstep
 from .run_options import InstanceSetup, TimeSetup
 from .schedulers.base import Scheduler
 from .serve_command import worker_options
@@ -106,7 +107,9 @@ def simulate_all(
     instances: int | None = None,
     routers: Iterable[RouterName] | None = None,
     router_seed: int = 0,
+    router_options: str | None = None,
     instances_per_host: int | None = None,
+    fleet: FleetSchedule | None = None,
     lockstep: bool = False,
     cost: StepCost | DynamoCost | None = None,
     schedulers: Mapping[str, Scheduler] | None = None,
@@ -139,7 +142,9 @@ def simulate_all(
         routers: Routers of https://github.com/kvtrace/kvtrace/blob/main/docs/cache/simulate.md; the default is
             round-robin.
         router_seed: Of the router dynamo, which draws among instances of equal cost.
+        router_options: Options of the router sglang-cache-aware, as `cache_threshold=0.5`.
         instances_per_host: The instances that share a tier of scope "host"; the default is all.
+        fleet: Changes of the fleet, which begins with `instances`: run each setting without them, and then with them.
         lockstep: With a cost: the instances are ranks that begin and end their steps together, as in `open_loop`.
         cost: The time of a step: the requests are served in simulated time, by one instance or more.
         schedulers: With a cost: engine -> its scheduler; the default is `scheduler_of(engine)`.
@@ -187,7 +192,7 @@ class Run:
     instances: InstanceSetup = field(default_factory=InstanceSetup)
     time: TimeSetup = field(default_factory=TimeSetup)
     loop: ClosedLoop | None = None  # each setting runs in this closed loop
-    open_too: bool = True  # with a loop: each setting runs in the open loop first
+    open_too: bool = True  # each setting first runs in the open loop, or with a fixed fleet
     disaggregation: Disaggregation | None = None  # prefill and decode on different workers
 
     def changed(self, **fields: Any) -> Run:
@@ -309,6 +314,10 @@ class Run:
         if self.disaggregation is not None and not cost:
             raise UsageError("--prefill-workers is a simulation in time. Add --model and --gpu, or --engine dynamo.")
         routed = bool(instances.instances or self.disaggregation)
+        if instances.fleet is not None and not routed:
+            raise UsageError("--fleet needs --instances: the number at the beginning.")
+        if instances.fleet is not None and self.disaggregation is not None:
+            raise UsageError("--fleet does not change prefill and decode workers yet. Leave out one of them.")
         if (instances.routers and not routed) or (cache.tiers and cost) or (instances.lower and not cost):
             raise UsageError("--router needs --instances. In time, the tiers are those below the capacity.")
         tiers = (*as_tiers(cache.tiers), *instances.lower)
@@ -344,26 +353,44 @@ class Run:
         """Instances behind each router, request by request or in time."""
         routers: Iterable[RouterName] = self.instances.routers or ("round-robin",)
         routed = list(product(routers, settings))
-        loops = [None, self.loop] if self.loop and self.open_too else [self.loop]
-        work.expect(len(trace) * len(routed) * len(loops))
-        return [self._routed(trace, setting, router, loop, work) for router, setting in routed for loop in loops]
+        fleet, fleets = self.instances.fleet, [self.instances.fleet]
+        loops = [None, self.loop] if self.loop and self.open_too and not fleet else [self.loop]
+        if fleet is not None:
+            for router in routers:
+                check_fleet(router, lockstep=self.instances.lockstep)
+            fleet.spans(self.instances.instances or 1)  # UsageError before a run
+            fleets = [None, fleet] if self.open_too else fleets
+        work.expect(len(trace) * len(routed) * len(loops) * len(fleets))
+        ways = list(product(routed, loops, fleets))
+        return [self._routed(trace, setting, router, loop, changes, work) for (router, setting), loop, changes in ways]
 
     def _routed(
-        self, trace: Trace, setting: Setting, router: RouterName, loop: ClosedLoop | None, work: _Work
-    ) -> Simulation:
+        self, trace: Trace, setting: Setting, router: RouterName, loop: ClosedLoop | None, fleet: FleetSchedule | None,
+        work: _Work,
+    ) -> FleetSimulation:  # fmt: skip
+        """One run; without changes of a fleet that has a schedule, it keeps the phases of the schedule."""
+        run = self._served(trace, setting, router, loop, fleet, work)
+        beside = self.instances.fleet
+        return run if beside is None or fleet else replace(run, spans=beside.fixed(run.instances))
+
+    def _served(
+        self, trace: Trace, setting: Setting, router: RouterName, loop: ClosedLoop | None, fleet: FleetSchedule | None,
+        work: _Work,
+    ) -> FleetSimulation:  # fmt: skip
         instances, time = self.instances.instances or 1, self.time
         if time.cost is None:
             schedule = str(setting.schedule)
             return simulate_instances(
                 trace, instances, router, setting=setting, schedule=schedule, tiers=as_tiers(self.cache.tiers),
                 instances_per_host=self.instances.instances_per_host, inclusive=self.cache.inclusive,
-                on_progress=work.on_progress,
+                router_options=self.instances.router_options, fleet=fleet, on_progress=work.on_progress,
             )  # fmt: skip
         options: ServingOptions = {
             "router": router, "router_seed": self.instances.router_seed, "instances": instances,
             "scheduler": (time.schedulers or {}).get(setting.engine), "tiers": self.instances.lower,
             "lockstep": self.instances.lockstep, "instances_per_host": self.instances.instances_per_host,
             "disaggregation": self._transferring(setting, trace.block_size),
+            "fleet": fleet, "router_options": self.instances.router_options,
         }  # fmt: skip
         how: dict[str, Any] = {"setting": setting, "on_progress": work.on_progress, **options}
         run = open_loop(trace, time.cost, **how) if loop is None else closed_loop(trace, time.cost, loop=loop, **how)

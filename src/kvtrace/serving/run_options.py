@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from .._base.options import option
 from .deployment import TIME as TIME
 from .deployment import Deployment
+from .fleet_schedule import FleetSchedule, read_fleet
 from .routers import ROUTERS, RouterName
 
 if TYPE_CHECKING:
@@ -44,9 +45,21 @@ class InstanceSetup:
         "Seed of the routers that draw, dynamo and vllm-dp, and of --start-inside.  [default: 0]",
         name="seed", metavar="N", minimum=0, group=TIME,
     )  # fmt: skip
+    router_options: str | None = option(
+        None,
+        "With --router sglang-cache-aware: options of the gateway, with its own names. Example: "
+        "cache_threshold=0.5,balance_abs_threshold=32.",
+        metavar="K=V,...", group=TIME,
+    )  # fmt: skip
     instances_per_host: int | None = option(
         None, "With a tier of a host (--tiers NAME=C@host): the instances that share it.  [default: all]", metavar="N",
         minimum=1, group=TIME,
+    )  # fmt: skip
+    fleet: FleetSchedule | None = option(
+        None,
+        "With --instances: changes of the fleet, as CSV (time,start,drain,replace,startup) or JSON lines; each setting "
+        "also runs without them.",
+        metavar="FILE", group=TIME, parse=read_fleet,
     )  # fmt: skip
     lockstep: bool = False  # in time: data-parallel ranks that begin and end their steps together
     lower: Sequence[Tier] = ()  # in time: the tiers of an instance below the first one, which has the capacities

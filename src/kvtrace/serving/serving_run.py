@@ -117,6 +117,11 @@ class ServingRun(FleetSimulation):
         return [busy / self.makespan_s if self.makespan_s else 0.0 for busy in self.busy_s]
 
     @property
+    def instance_names(self) -> list[str]:
+        """The instances in words, in the order of `busy_s`."""
+        return [f"instance {number}" for number in range(len(self.busy_s))]
+
+    @property
     def requests_at_once(self) -> float:
         """Requests that an instance runs when one starts, with that one, on average."""
         started, ended = served_only(self.started_s), served_only(self.ended_s)

@@ -22,10 +22,11 @@ from .apart import engine_workers
 from .disaggregated import DisaggregatedRun as DisaggregatedRun
 from .disaggregation import Disaggregation as Disaggregation
 from .dynamo_workers import dynamo_workers
+from .fleet_schedule import FleetSchedule
 from .instances import CHUNK, InstanceGroup
 from .lanes import ClosedLoop as ClosedLoop
 from .lanes import ClosedRun, run_closed
-from .routers import FULL_ATTENTION, RouterName, check_balancer, check_router
+from .routers import FULL_ATTENTION, RouterName, check_balancer, check_fleet, check_router
 from .schedulers import scheduler_of
 from .schedulers.base import BatchLimits as BatchLimits
 from .schedulers.base import Scheduler
@@ -98,7 +99,7 @@ class StepCost:
         """The terms of the kernel. The size of the cache, in tokens, has no part in them."""
         return {name: value for name, value in vars(self).items() if not name.startswith("front_")}
 
-    def front(self, tokens: np.ndarray, servers: int) -> tuple[np.ndarray, float]:
+    def front(self, tokens: np.ndarray, servers: int | np.ndarray) -> tuple[np.ndarray, float]:
         """Seconds of an API server for each prompt of so many tokens, and seconds from there to the engine."""
         return (self.front_request_s + self.front_token_s * tokens) / servers, self.front_delay_s
 
@@ -111,11 +112,13 @@ class ServingOptions(TypedDict, total=False):
         router: A router of docs/cache/simulate.md; the default is round-robin.
         router_seed: Of the routers that draw: dynamo among instances of equal cost, vllm-dp an API server for each
             request.
+        router_options: Options of the router sglang-cache-aware, as `cache_threshold=0.5`.
         api_server_count: With the router vllm-dp: the API servers, which balance each by itself. The default is one
             for each instance, as vllm serve has.
         lockstep: The instances are data-parallel ranks that begin and end their steps together, as those of vLLM with
             experts and of SGLang with data-parallel attention. The cost is that of one of them alone: the experts are
             spread over the GPUs of all, and compute the tokens of all.
+        fleet: Changes of the fleet, which begins with `instances`.
         limits: Tokens per step and requests at once; the default is that of the scheduler.
         scheduler: A scheduler with other options, such as `VllmScheduler(watermark=0.01)`, in place of limits.
         tiers: Tiers below the first one of each instance, the fastest first; vllm and dynamo have one.
@@ -128,8 +131,10 @@ class ServingOptions(TypedDict, total=False):
     instances: int
     router: RouterName
     router_seed: int
+    router_options: str | None
     api_server_count: int | None
     lockstep: bool
+    fleet: FleetSchedule | None
     limits: BatchLimits | None
     scheduler: Scheduler | None
     tiers: Sequence[Tier]
@@ -281,11 +286,15 @@ def _instances(trace: Trace, cost: StepCost | DynamoCost, setting: Setting, opti
         raise UsageError(
             f"A simulation in time does not support the upper bound {setting.policy}. Try another --policy."
         )
+    fleet = options.get("fleet")
+    if fleet is not None:
+        check_fleet(router, lockstep=options.get("lockstep", False))
     setting = _with_groups(scheduler.setting_of(setting), scheduler, router, trace.block_size)
     return InstanceGroup(
         cost, setting, scheduler, instances, router, options.get("router_seed", 0), tuple(options.get("tiers", ())),
         prefetch=options.get("prefetch", True), timelines=options.get("timelines", False), api_server_count=servers,
         lockstep=options.get("lockstep", False), instances_per_host=options.get("instances_per_host"),
+        spans=None if fleet is None else fleet.spans(instances), router_options=options.get("router_options"),
     )  # fmt: skip
 
 

@@ -6,10 +6,7 @@ A profile is a step function: a rate holds until the next time, and the last one
 
 from __future__ import annotations
 
-import csv
-import json
-import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,16 +15,13 @@ import numpy as np
 
 from .._base.errors import InputError, UsageError
 from .._base.files import name_of
-from .._base.input_files import open_read
+from .._base.timed_rows import MAX_TIME_S, number_of, seconds_of, timed_rows
 from .._base.units import milliseconds
 from .arrival_processes import Flow
 
 DAY_S = 86_400.0
-MAX_BYTES = 1 << 24  # of a file
 MAX_RATE = 1e9  # requests per second
-MAX_TIME_S = 1e9
 COLUMNS = ("rate", "relative")  # names of the second column
-CLOCK = re.compile(r"(\d{1,2}):([0-5]\d)(?::([0-5]\d))?")  # HH:MM or HH:MM:SS
 
 
 @dataclass(frozen=True)
@@ -99,7 +93,7 @@ def read_rates(path: str | Path, *, period: str | float | None = None) -> RatePr
     name, unit = name_of(path), None
     times: list[float] = []
     rates: list[float] = []
-    for line, row in _rows(path, name):
+    for line, row in timed_rows(path, name, "a rate profile", "time,rate or time,relative"):
         where = f"{name}:{line}"
         keys = [key for key in COLUMNS if row.get(key) not in (None, "")]
         if row.get("time") in (None, "") or len(keys) != 1:
@@ -107,7 +101,7 @@ def read_rates(path: str | Path, *, period: str | float | None = None) -> RatePr
         if unit not in (None, keys[0]):
             raise InputError(f"{where}: some rows have a rate and others a relative rate. Use one of them.")
         unit = keys[0]
-        times.append(_seconds(row["time"], where))
+        times.append(seconds_of(row["time"], where))
         rates.append(_rate(row[unit], where))
         if len(times) > 1 and times[-1] <= times[-2]:
             raise InputError(f"{where}: the time is not after the one before it. Sort the rows by time.")
@@ -132,88 +126,15 @@ def _profile(name, times, rates, period_s, relative):
         raise InputError(f"{name}: {error}") from None
 
 
-def _rows(path, name) -> Iterator[tuple[int, dict[str, Any]]]:
-    """(line number, values by column) of each row."""
-    with open_read(path) as stream:
-        data = stream.read(MAX_BYTES + 1)
-    if len(data) > MAX_BYTES:
-        raise InputError(f"{name}: the file is longer than {MAX_BYTES:,} bytes; it is not a rate profile.")
-    try:
-        text = data.decode("utf-8-sig")
-    except UnicodeDecodeError:
-        raise InputError(f"{name}: not a rate profile (it is not UTF-8 text).") from None
-    lines = [(number, line) for number, line in enumerate(text.splitlines(), 1) if line.strip()]
-    if lines and lines[0][1].lstrip().startswith("{"):
-        return _json_rows(lines, name)
-    return _csv_rows(lines, name)
-
-
-def _json_rows(lines, name):
-    for number, line in lines:
-        try:
-            row = json.loads(line)
-        except (ValueError, RecursionError):
-            row = None
-        if not isinstance(row, dict):
-            raise InputError(f"{name}:{number}: the line is not a JSON object.")
-        yield number, row
-
-
-def _csv_rows(lines, name):
-    heads: list[str] = []
-    for number, line in lines:
-        try:
-            values = [value.strip() for value in next(csv.reader([line]))]
-        except csv.Error:
-            raise InputError(f"{name}:{number}: the line is not valid CSV.") from None
-        if not heads:
-            heads = [value.lower() for value in values]
-            if "time" not in heads or len(set(heads)) != len(heads):
-                raise InputError(f"{name}:{number}: the first line must name the columns: time,rate or time,relative.")
-        elif len(values) != len(heads):
-            raise InputError(f"{name}:{number}: {len(values)} values for {len(heads)} columns.")
-        else:
-            yield number, dict(zip(heads, values, strict=True))
-
-
-def _seconds(value, where):
-    """Seconds of a number, a duration or a time of day."""
-    clock = CLOCK.fullmatch(str(value).strip())
-    if clock:
-        hours, minutes, seconds = (int(part or 0) for part in clock.groups())
-        return hours * 3600.0 + minutes * 60 + seconds
-    seconds = _number(value)
-    if seconds is None and isinstance(value, str):
-        try:
-            seconds = milliseconds(value) / 1000
-        except UsageError:
-            seconds = None
-    if seconds is None or not 0 <= seconds <= MAX_TIME_S:
-        raise InputError(
-            f"{where}: the time is not valid. Use seconds (28800), a duration (8h) or a time of day (08:00)."
-        )
-    return seconds
-
-
 def _rate(value, where):
-    rate = _number(value)
+    rate = number_of(value)
     if rate is None or not 0 <= rate <= MAX_RATE:
         raise InputError(f"{where}: the rate is not valid. It must be a number of at least 0.")
     return rate
 
 
-def _number(value):
-    """A number, or the number that a text states; None if it is neither."""
-    if isinstance(value, bool) or not isinstance(value, str | int | float):
-        return None
-    try:
-        return float(value)
-    except (ValueError, OverflowError):
-        return None
-
-
 def _period(period):
-    seconds = _number(period)
+    seconds = number_of(period)
     seconds = milliseconds(str(period)) / 1000 if seconds is None else seconds
     if not 0 < seconds <= MAX_TIME_S:
         raise UsageError(f"the period is {period}; it must be above 0.")

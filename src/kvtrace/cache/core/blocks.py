@@ -377,7 +377,7 @@ class PagedCache(StepCache):
     @property
     def tier_hits(self):
         """Hit blocks of each request in the tier below: an array of shape (1, requests)."""
-        return np.asarray(self.lower.hits).reshape(1, -1)
+        return self.lower.tier_hits
 
     def peek(self, row):
         return self.look_up(row, self.tokens[row])

@@ -1,10 +1,6 @@
 cimport cython
-from kvtrace.cache.core.radix cimport Leaves, Radix
+from kvtrace.cache.core.radix cimport PagedRadix, Radix
 from kvtrace.cache.structures.queues cimport Queue
-
-
-cdef enum:
-    WRITE_BACK = 0  # of the write policies; the others are the requests of a node before it is copied
 
 
 @cython.final
@@ -19,23 +15,10 @@ cdef class StoragePool:
 
 @cython.final
 cdef class HiRadix(Radix):
-    # one value per node, beside those of Radix; an unused number has those of a new leaf
-    cdef signed char[::1] device  # its blocks are on the device
-    cdef signed char[::1] backed  # its blocks are on the host
-    cdef int[::1] device_children
-    cdef int[::1] pins  # transfers that read or write its copy on the host
-    cdef signed char[::1] declined  # it could not be evicted in this round
-    cdef int[::1] after  # a link between these
-    cdef int[::1] pinned  # the pinned nodes, once for each pin
+    cdef int[::1] pinned  # the nodes that transfers pin, once for each pin
     cdef Py_ssize_t pinned_nodes
-    cdef Leaves host_leaves  # nodes that the host can evict
-    cdef Queue twice  # write_back: nodes that came to be on both tiers; some no longer are
-    cdef readonly long long host, host_free
-    cdef int threshold
     cdef readonly StoragePool pool
     cdef long long load_blocks, prefetch_blocks
-    cdef long long loaded, stored, freed  # blocks of the host
-    cdef readonly long long dropped  # blocks that left the tree
     cdef long long restored  # blocks that the last walk computed anew
     cdef long long fetched, fetched_from  # the blocks that came from the pool for the present request, and their place
     cdef int[:, ::1] below  # tier below the device, request -> hit blocks
@@ -45,18 +28,32 @@ cdef class HiRadix(Radix):
     cdef long long _blocks_between(self, int node, int above) noexcept nogil
     cdef int _load_back(self, int node, int above, long long blocks) except -1 nogil
     cdef int _shift_pins(self, int node, int above, int by) except -1 nogil
-    cdef int _put_on_device(self, int node) except -1 nogil
     cdef int _count_sources(self, Py_ssize_t row, long long hit, long long loaded) noexcept nogil
-    cdef int _count(self, int node) except -1 nogil
-    cdef bint _copy_path(self, int node) except -1 nogil
-    cdef bint _copy(self, int node) except -1 nogil
     cdef int _pin(self, int node) except -1 nogil
     cdef int _end_transfers(self) except -1 nogil
-    cdef int _list_twice(self, int node) except -1 nogil
     cdef int _list_path(self, int node, int above) except -1 nogil
-    cdef bint _is_device_leaf(self, int node) noexcept nogil
-    cdef int _free_up(self, long long blocks) except -1 nogil
-    cdef int _unlist(self, int node) except -1 nogil
-    cdef int _evict_host(self, long long blocks) except -1 nogil
-    cdef int _forget(self, int node) except -1 nogil
-    cdef int _free_copies(self, long long blocks) except -1 nogil
+
+
+@cython.final
+cdef class HiPagedRadix(PagedRadix):
+    cdef int[::1] loading  # node -> the last node of a path that is loaded, 0 = it is not
+    cdef int[:, ::1] below  # 0, request -> hit blocks on the host
+    cdef double load_s, store_s  # seconds a token
+    cdef double load_link, store_link  # when the last copy of each direction ends
+    cdef public double now, busy
+    cdef list to_store, to_load  # nodes whose copies are decided
+    cdef long long store_pages, load_pages  # of these
+    cdef list storing, loads  # copies under way: (end, nodes)
+    cdef public long long inserted, owned  # pages, of the request that inserts
+    cdef public long long duplicates
+    cdef int best
+    cdef long long host_hit
+
+    cdef int see_copies(self) except -1
+    cdef int flush(self) except -1
+    cdef double start_loading(self) except? -1
+    cdef double next_copy(self) except? -1
+    cdef bint has_copies(self) noexcept
+    cdef int load_back(self, int best, long long pages) except -1
+    cdef int _end_load(self, int best) except -1
+    cdef double _store(self, long long pages) noexcept nogil

@@ -1,13 +1,13 @@
 """SGLang's HiCache: its radix tree with a host tier, and a storage pool that instances share."""
 
-from collections import namedtuple
-
 import cython
 import numpy as np
 from cython.cimports.kvtrace.cache.core.engine import NO_ROOM
-from cython.cimports.kvtrace.cache.core.radix import ROOT, Leaves, Radix
+from cython.cimports.kvtrace.cache.core.radix import ROOT, WRITE_BACK, PagedRadix, Radix
 from cython.cimports.kvtrace.cache.policies.base import Context
 from cython.cimports.kvtrace.cache.structures.queues import Queue, Slots
+
+from kvtrace.cache.core.radix import doubled
 
 # A node has its blocks on the device, on the host, or on both. Device nodes have device parents; a node on the host
 # alone stays in the tree and is matched. Eviction is in two heaps: device nodes without children there, and host nodes
@@ -17,10 +17,8 @@ from cython.cimports.kvtrace.cache.structures.queues import Queue, Slots
 WRITE_POLICIES = {"write_through": 1, "write_through_selective": 2, "write_back": WRITE_BACK}
 LOAD_BACK_TOKENS = cython.declare(cython.longlong, 10)  # fewer tokens of the host are computed anew
 LOWEST = cython.declare(cython.longlong, -(1 << 63) + 1)  # the root's priority before the first request
+NEVER = cython.declare(cython.double, 1e300)
 UNCOUNTED = cython.declare(cython.longlong, 1 << 62)
-
-
-HostTraffic = namedtuple("HostTraffic", "loaded stored evicted resident")
 
 
 class StoragePool:
@@ -81,24 +79,14 @@ class HiRadix(Radix):
     ):  # fmt: skip
         Radix.__init__(self, context, demand, policy, priority, True, 6, host)
         nodes, rows, size = len(self.length), len(demand.full), demand.trace.block_size
-        self.device = np.ones(nodes, dtype=np.int8)
-        self.backed, self.declined = np.zeros((2, nodes), dtype=np.int8)
-        self.device_children, self.pins, self.after = np.zeros((3, nodes), dtype=np.int32)
+        self.open_host(host, WRITE_POLICIES[write_policy])
         self.pinned, self.pinned_nodes = np.zeros(2 * nodes, dtype=np.int32), 0
-        self.host_leaves, self.twice = Leaves(nodes), Queue(Slots(nodes))
-        self.host = self.host_free = host
-        self.threshold, self.pool = WRITE_POLICIES[write_policy], pool
+        self.pool = pool
         self.load_blocks = -(-LOAD_BACK_TOKENS // size)
         self.prefetch_blocks = max(-(-prefetch_tokens // size), 1)
-        self.loaded = self.stored = self.freed = 0
-        self.dropped = self.restored = self.fetched = self.fetched_from = 0
+        self.restored = self.fetched = self.fetched_from = 0
         self.rank[ROOT] = LOWEST
         self.below = np.zeros((1 if pool is None else 2, rows), dtype=np.int32)
-
-    @property
-    def host_traffic(self):
-        """What moved to and from the host, in blocks; `stored` = `evicted` + `resident`."""
-        return HostTraffic(self.loaded, self.stored, self.freed, self.host - self.host_free)
 
     @property
     def tier_hits(self):
@@ -115,25 +103,9 @@ class HiRadix(Radix):
 
     def self_check(self):
         """A message about an inconsistency after all requests have ended, or None."""
-        length, device, backed = np.asarray(self.length), np.asarray(self.device) != 0, np.asarray(self.backed) != 0
-        exists, parent = length > 0, np.asarray(self.parent)
-        on_device, on_host, count = exists & device, exists & backed, len(length)
-        if np.asarray(self.locks)[exists].any() or np.asarray(self.pins)[exists].any():
-            return "nodes are still locked or pinned"
-        if length[on_device].sum() + self.free != self.capacity or length[on_device].sum() != self.evictable:
-            return f"{int(length[on_device].sum()):,} blocks are on the device, and {self.free:,} of it are free"
-        if length[on_host].sum() + self.host_free != self.host:
-            return f"{int(length[on_host].sum()):,} blocks are on the host, and {self.host_free:,} of it are free"
-        children = np.bincount(parent[exists], minlength=count)
-        device_children = np.bincount(parent[on_device], minlength=count)
-        if (children != np.asarray(self.children)).any() or (device_children != np.asarray(self.device_children)).any():
-            return "a node's count of children is wrong"
-        leaves, host_leaves = on_device & (device_children == 0), on_host & ~device & (children == 0)
-        if not np.array_equal(self.leaves.nodes(), np.flatnonzero(leaves)):
-            return "a leaf is missing in the eviction heap of the device"
-        if not np.array_equal(self.host_leaves.nodes(), np.flatnonzero(host_leaves)):
-            return "a leaf is missing in the eviction heap of the host"
-        return None
+        if self.free + self.evictable != self.capacity:
+            return f"{self.free:,} blocks are free and {self.evictable:,} can be evicted of {self.capacity:,}"
+        return self.check_tiers()
 
     def lower_tier_hits(self, row):
         hits: cython.int = self.below[0, row]
@@ -269,12 +241,6 @@ class HiRadix(Radix):
             node = self.parent[node]
         return 0
 
-    def _put_on_device(self, node):
-        self.device[node] = True
-        self.device_children[self.parent[node]] += 1
-        self._settle(self.parent[node])
-        return self._settle(node)
-
     def _count_sources(self, row, hit, loaded):
         """Divide the blocks that were loaded into those that were on the host and those that came from the pool."""
         if self.pool is None:
@@ -298,32 +264,12 @@ class HiRadix(Radix):
             self._list_twice(node)
         return self._count(node)
 
-    def _count(self, node):
-        """Count a request of a node; at the threshold it is copied to the host."""
-        if self.threshold == WRITE_BACK:
-            return 0
-        self.requests[node] += 1
-        if not self.backed[node] and self.requests[node] >= self.threshold:
-            self._copy_path(node)
-        return 0
-
-    def _copy_path(self, node):
-        """Copy a node to the host, after its ancestors; whether all found room."""
-        above: cython.int = self.parent[node]
-        if above != ROOT and not self.backed[above] and not self._copy_path(above):
-            return False
-        return self._copy(node)
-
     def _copy(self, node):
         """Copy a node to the host, and to the pool; False if the host has no room."""
-        need: cython.longlong = self.length[node] - self.host_free
         i: cython.longlong
         block: cython.longlong
-        if need > 0 and self._evict_host(need) < need:
+        if not self._has_room_on_host(node):
             return False
-        self.host_free -= self.length[node]
-        self.stored += self.length[node]
-        self.backed[node] = True
         if self.pool is None:
             return True
         for i in range(self.length[node]):
@@ -346,12 +292,6 @@ class HiRadix(Radix):
             self._settle(self.pinned[self.pinned_nodes])
         return 0
 
-    def _list_twice(self, node):
-        """With write_back, list a node that is on both tiers: its copy is freed before the host evicts."""
-        if self.threshold == WRITE_BACK and self.device[node] and self.backed[node] and not self.twice.holds(node):
-            self.twice.push(node)
-        return 0
-
     def _list_path(self, node, above):
         while node != above:
             self._list_twice(node)
@@ -362,8 +302,7 @@ class HiRadix(Radix):
         """As in Radix; both parts are where the node was."""
         upper: cython.int = Radix._split(self, node, blocks)
         pins: cython.int = self.pins[node]
-        self.device[upper], self.backed[upper] = self.device[node], self.backed[node]
-        self.device_children[upper] = self.device[node]
+        self._divide_tiers(upper, node)
         while self.pins[upper] < pins:
             self._pin(upper)
         self._list_twice(upper)
@@ -378,21 +317,6 @@ class HiRadix(Radix):
         self._settle(node)
         return node
 
-    def _settle(self, node):
-        """Update a node's positions in both heaps."""
-        if node == ROOT:
-            return 0
-        if self._is_device_leaf(node) and not self.declined[node]:
-            self.leaves.put(node, self._key(node), self.used[node])
-        else:
-            self.leaves.drop(node)
-        if self.backed[node] and not self.device[node] and self.pins[node] == 0 and self.children[node] == 0:
-            return self.host_leaves.put(node, self._key(node), self.used[node])
-        return self.host_leaves.drop(node)
-
-    def _is_device_leaf(self, node):
-        return self.device[node] and self.locks[node] == 0 and self.device_children[node] == 0
-
     def _take(self, blocks):
         """As in Radix. If copies that are being stored keep the host full, they end first."""
         if blocks > self.free + self.evictable:
@@ -404,94 +328,237 @@ class HiRadix(Radix):
         self.free -= blocks
         return True
 
-    def _free_up(self, blocks):
-        """Evict device leaves until `blocks` are free, or no leaf can go."""
-        node: cython.int
-        declined: cython.int = ROOT  # the last of a chain of leaves that cannot go now
-        while self.free < blocks and self.leaves.count > 0:
-            node = self.leaves.heap[0]
-            if self.threshold == WRITE_BACK and not self.backed[node]:
-                if self._copy(node):
-                    self._list_twice(node)
-                elif self.children[node] > 0:  # what is left below is pinned: the host has evicted all else
-                    self.declined[node] = True
-                    self.leaves.drop(node)
-                    self.after[node], declined = declined, node
-                    continue
-            self._evict(node)
-        while declined != ROOT:
-            self.declined[declined] = False
-            self._settle(declined)
-            declined = self.after[declined]
+    def _settle(self, node):
+        return self._settle_tiers(node)
+
+    def _unname(self, node):
+        if self.run[node] >= 0:
+            self.head[self.ids[self.run[node]]] = -1
         return 0
 
     def _evict(self, node):
         """Evict a leaf from the device; without a copy on the host it leaves the tree."""
-        parent: cython.int = self.parent[node]
-        self.device_children[parent] -= 1
         if not self.backed[node]:
-            self.dropped += self.length[node]
-            self._unlist(node)
+            self._leave_tree(node)
             return Radix._evict(self, node)
         self.evictions += self.length[node]
-        self.free += self.length[node]
-        self.evictable -= self.length[node]
-        self.device[node] = False
-        self._settle(node)
-        return self._settle(parent)
+        return self._demote(node)
 
-    def _unlist(self, node):
-        if self.twice.holds(node):
-            self.twice.drop(node)
+
+class HiPagedRadix(PagedRadix):
+    """The tree of SGLang's scheduler with `host` pages below it, and copies that take `load_s` and `store_s` a token.
+
+    `now` and `busy` (when the passes end that were launched) are the scheduler's clock: it sets them before it asks for
+    room, and reads `now` after it, since with write_back it waits for copies. Twin:
+    tests/reference/sglang_hicache_scheduler.py.
+    """
+
+    def __init__(self, context: Context, demand, page_size, tokens, host, write_policy, load_s, store_s):
+        PagedRadix.__init__(self, context, demand, page_size, tokens)
+        self.open_host(host, WRITE_POLICIES[write_policy])
+        nodes = len(self.length)
+        self.requests, self.loading = np.zeros((2, nodes), dtype=np.int32)
+        self.below = np.zeros((1, len(demand.full)), dtype=np.int32)
+        self.load_s, self.store_s = load_s, store_s
+        self.load_link = self.store_link = self.now = self.busy = 0
+        self.to_store, self.to_load, self.storing, self.loads = [], [], [], []
+        self.store_pages = self.load_pages = self.inserted = self.owned = self.duplicates = self.host_hit = 0
+        self.best = ROOT
+
+    @property
+    def tier_hits(self):
+        """Hit blocks of each request on the host: an array of shape (1, requests)."""
+        return np.asarray(self.below)
+
+    def self_check(self):
+        """A message about an inconsistency after all requests have ended, or None."""
+        self.now = NEVER
+        self.see_copies()
+        self.evictions = self.evicted * self.page_size // self.block_size
+        if self.free + self.evictable != self.pages:
+            return f"{self.free:,} pages are free and {self.evictable:,} can be evicted of {self.pages:,}"
+        return self.check_tiers()
+
+    def lower_tier_hits(self, row):
+        return self.below[0, row]
+
+    def match(self, row, pages):
+        """As in PagedRadix, of the device; `best` is the last node also of the host, and `host_hit` has its pages."""
+        node: cython.int = PagedRadix.match(self, row, pages)
+        self.best, self.host_hit = node, 0
+        while node != ROOT and not self.device[node]:
+            self.host_hit += self.length[node]
+            node = self.parent[node]
+        self.matched -= self.host_hit
+        return node
+
+    def insert(self, row, pages):
+        """As in PagedRadix; `duplicates` are the pages beyond `owned` that the device had.
+
+        Nodes beyond `inserted` pages count the request, and may be copied.
+        """
+        node: cython.int = ROOT
+        child: cython.int
+        begin: cython.longlong
+        self.matched = self.duplicates = 0
+        while self.matched < pages:
+            child = self._child(row, self.matched)
+            if child < 0:
+                break
+            self.used[child] = self._tick()
+            begin = self.matched
+            self.matched += self._common(child, row, pages)
+            node = child
+            if self.matched - begin < self.length[child]:
+                node = self._divide(child, cython.cast(cython.int, self.matched - begin))
+            if self.device[node]:
+                self.duplicates += max(0, self.matched - max(begin, self.owned))
+            else:
+                self.evictable += self.length[node]
+                self._put_on_device(node)
+                self._list_twice(node)
+            if self.matched > self.inserted:
+                self._count(node)
+            self._settle(node)
+        if self.matched < pages:
+            node = self._add(node, row, self.matched, pages - self.matched)
+            if pages > self.inserted:
+                self._count(node)
+        return node
+
+    def make_room(self, pages):
+        return self._free_up(pages)
+
+    def see_copies(self):
+        """At the beginning of a plan: submit copies; what those held that have ended is no longer locked."""
+        self.flush()
+        while self.storing and self.storing[0][0] <= self.now:
+            for node in self.storing.pop(0)[1]:
+                self.unlock(node)
+        while self.loads and self.loads[0][0] <= self.now:
+            for node in self.loads.pop(0)[1]:
+                self._end_load(node)
         return 0
 
-    def _evict_host(self, blocks):
-        """Free `blocks` blocks of the host or more, or all that can go; returns how many."""
-        freed: cython.int = 0
-        node: cython.int
+    def flush(self):
+        """Submit the copies to the host that were decided."""
+        if self.store_pages:
+            self.storing.append((self._store(self.store_pages), self.to_store))
+            self.to_store, self.store_pages = [], 0
+        return 0
+
+    def start_loading(self):
+        """Submit the loads of a batch; when they end, 0 = there are none."""
+        if not self.load_pages:
+            return 0
+        self.load_link = max(self.now, self.busy, self.load_link) + self.load_pages * self.page_size * self.load_s
+        self.loads.append((self.load_link, self.to_load))
+        self.to_load, self.load_pages = [], 0
+        return self.load_link
+
+    def next_copy(self):
+        """When the next copy ends that has not ended, NEVER = none is under way."""
+        first: cython.double = NEVER
+        for copies in (self.storing, self.loads):
+            for end, _nodes in copies:
+                if end > self.now:
+                    first = min(first, end)
+        return first
+
+    def has_copies(self):
+        """Whether copies are under way, or decided."""
+        return self.store_pages > 0 or self.load_pages > 0 or bool(self.storing) or bool(self.loads)
+
+    def load_back(self, best, pages):
+        """Load the match that ends in `best`, of so many host pages; the pages loaded, all or 0."""
+        node: cython.int = best
+        if pages * self.page_size < LOAD_BACK_TOKENS:
+            return 0
+        self.pins[best] += 1
+        self._settle(best)
+        self._free_up(pages)
+        self.pins[best] -= 1
+        self._settle(best)
+        if self.free < pages:
+            return 0
+        self.free -= pages
+        self.evictable += pages
+        self.loaded += pages
+        while not self.device[node]:
+            self._put_on_device(node)
+            if self.threshold == WRITE_BACK:
+                self.pins[node], self.loading[node] = 1, best
+            node = self.parent[node]
+        self.to_load.append(best)
+        self.load_pages += pages
+        self.lock(best, ROOT)
+        return cython.cast(cython.int, pages)
+
+    def _end_load(self, best):
+        """A load has ended."""
+        node: cython.int = best
+        self.unlock(best)
+        while node != ROOT:
+            if self.loading[node] == best:
+                self.pins[node] = self.loading[node] = 0
+                self._list_twice(node)
+            node = self.parent[node]
+        return 0
+
+    def _store(self, pages):
+        """When a copy of so many pages to the host ends."""
+        self.store_link = max(self.now, self.busy, self.store_link) + pages * self.page_size * self.store_s
+        return self.store_link
+
+    def _copy(self, node):
+        """Copy a node to the host, if it has room: at once with write_back, else with the next flush."""
+        if not self._has_room_on_host(node):
+            return False
         if self.threshold == WRITE_BACK:
-            freed = self._free_copies(blocks)
-        while freed < blocks and self.host_leaves.count > 0:
-            node = self.host_leaves.heap[0]
-            freed += self.length[node]
-            self._forget(node)
-        return freed
+            self.now = max(self.now, self._store(self.length[node]))
+            return True
+        self.store_pages += self.length[node]
+        with cython.gil:
+            self.to_store.append(node)
+        self.lock(node, ROOT)
+        return True
 
-    def _forget(self, node):
-        """Evict a leaf that is on the host alone."""
-        parent: cython.int = self.parent[node]
-        self.host_leaves.drop(node)
-        self._unlist(node)
-        self.dropped += self.length[node]
-        self.host_free += self.length[node]
-        self.freed += self.length[node]
-        if self.run[node] >= 0:
-            self.head[self.ids[self.run[node]]] = -1
-        self.length[node] = 0
-        self.device[node], self.backed[node] = True, False  # as a new leaf has it
-        self.unused[self.unused_nodes] = node
-        self.unused_nodes += 1
-        self.children[parent] -= 1
-        return self._settle(parent)
+    def _divide(self, node, pages):
+        """As in PagedRadix; both parts are where the node was, and loaded with it."""
+        upper: cython.int = PagedRadix._divide(self, node, pages)
+        self._divide_tiers(upper, node)
+        self.requests[upper] = self.requests[node]
+        self.pins[upper], self.loading[upper] = self.pins[node], self.loading[node]
+        if self.loading[upper] == 0:
+            self._list_twice(upper)
+        return upper
 
-    def _free_copies(self, blocks):
-        """Free host copies of nodes that are on the device too; those of its leaves, which it evicts next, are last."""
-        freed: cython.int = 0
-        place: cython.Py_ssize_t
-        node: cython.int
-        spares: cython.int
-        for spares in range(1, -1, -1):
-            place = self.twice.head
-            while place < self.twice.tail and freed < blocks:
-                node = self.twice.order[place]
-                if self.twice.slots.slot_of_block[node] == place * 4:  # else it was removed
-                    if not (self.device[node] and self.backed[node]):
-                        self.twice.drop(node)
-                    elif self.pins[node] == 0 and not (spares and self._is_device_leaf(node)):
-                        self.twice.drop(node)
-                        self.backed[node] = False
-                        self.host_free += self.length[node]
-                        self.freed += self.length[node]
-                        freed += self.length[node]
-                place += 1
-        return freed
+    def _add(self, parent, row, page, pages):
+        self.device_children[parent] += 1
+        node: cython.int = PagedRadix._add(self, parent, row, page, pages)
+        self.requests[node] = 0
+        return node
+
+    def _settle(self, node):
+        return self._settle_tiers(node)
+
+    def _unname(self, node):
+        return self._unlist(node)
+
+    def _evict(self, node):
+        if not self.backed[node]:
+            self._leave_tree(node)
+            return PagedRadix._evict(self, node)
+        self.evicted += self.length[node]
+        return self._demote(node)
+
+    def _enlarge(self):
+        PagedRadix._enlarge(self)
+        nodes = len(self.length)
+        self.device = np.concatenate([np.asarray(self.device), np.ones(nodes - len(self.device), dtype=np.int8)])
+        self.backed, self.declined = doubled(self.backed), doubled(self.declined)
+        self.device_children, self.pins, self.after = map(doubled, (self.device_children, self.pins, self.after))
+        self.requests, self.loading = doubled(self.requests), doubled(self.loading)
+        self.host_leaves.enlarge(nodes)
+        slots = np.asarray(self.twice.slots.slot_of_block)
+        self.twice.slots.slot_of_block = np.pad(slots, (0, nodes - len(slots)), constant_values=-1)

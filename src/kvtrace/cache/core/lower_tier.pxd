@@ -11,6 +11,8 @@ cdef enum:
     STORED = 2
     REUSED = 4
     MISSED = 8
+    ASKED = 16  # the request has asked the tier below for it
+    PROMOTED = 32  # and got it from there
 
 
 cdef class TierBlocks:
@@ -35,6 +37,7 @@ cdef class TierOrder:
     cdef int finish(self, int block, int marks) except -1
     cdef int pin(self, int block) except -1
     cdef int unpin(self, int block) except -1
+    cdef int remove(self, int block) except -1
     cdef list victims(self, long long count, TierBlocks tier)
 
 
@@ -68,11 +71,14 @@ cdef class LowerTier(TierBlocks):
     cdef TierOrder order
     cdef readonly int[::1] hits
     cdef dict marks
+    cdef public object pool, pool_hits
 
     cdef int block_at(self, Py_ssize_t row, int place) noexcept nogil
     cdef int prepare_load(self, Py_ssize_t row, int first, int end) except -1
     cdef bint prepare_store(self, Py_ssize_t row, int first, int end, list absent) except -1
     cdef int complete(self, list blocks, bint is_load) except -1
+    cdef int hold(self, list blocks) except -1
+    cdef int remove(self, int block) except -1
     cdef int finish(self, Py_ssize_t row) except -1
     cdef bint _evict(self, long long count) except -1
     cdef bytearray _marks(self, Py_ssize_t row)

@@ -52,6 +52,10 @@ class TierOrder:
         """A block can be evicted from now on."""
         return 0
 
+    def remove(self, block):
+        """A block that was going to be written is not."""
+        return 0
+
     def victims(self, count, tier):
         """Remove `count` evictable blocks and return them; if there are fewer, return [] and change nothing."""
         return []
@@ -148,6 +152,10 @@ class AdaptiveReplacement(TierOrder):
             return self._append(OFTEN, block)
         return self._append(self.list_of[block] - 1, block) if marks & STORED else 0
 
+    def remove(self, block):
+        self._leave(block)
+        return 0
+
     def victims(self, count, tier: TierBlocks):
         once: cython.int = self._evictable_from(self.next[self.blocks + ONCE], tier)
         often: cython.int = self._evictable_from(self.next[self.blocks + OFTEN], tier)
@@ -214,6 +222,7 @@ class LowerTier(TierBlocks):
 
     `state` is ABSENT, WRITING, or IDLE + the number of transfers that read the block. `marks` has, for each request
     that used the tier and has not ended, what the tier knows of each block of its prompt: SEEN, STORED, REUSED, MISSED.
+    `pool` is a tier below this one, from which `pool_hits` of the hits came.
     """
 
     def __init__(self, above: Engine, capacity, policy="lru"):
@@ -224,7 +233,7 @@ class LowerTier(TierBlocks):
         self.hits = np.zeros(len(above.demand.full), dtype=np.int32)
         self.size = self.idle = self.evictions = 0
         self.fetch_seconds = self.store_seconds = 0
-        self.marks = {}
+        self.marks, self.pool, self.pool_hits = {}, None, None
 
     def self_check(self):
         """A message about an inconsistency after all requests and transfers have ended, or None."""
@@ -234,6 +243,13 @@ class LowerTier(TierBlocks):
         if not int((state == IDLE).sum()) == self.size == self.idle <= self.capacity:
             return f"the lower tier counts {self.size:,} blocks, {self.idle:,} of them idle"
         return None
+
+    @property
+    def tier_hits(self):
+        """(tier, request) -> the blocks that it loaded and that came from there."""
+        if self.pool_hits is None:
+            return np.asarray(self.hits).reshape(1, -1)
+        return np.array([np.asarray(self.hits) - np.asarray(self.pool_hits), self.pool_hits])
 
     def block_at(self, row, place):
         """The number of a block of a prompt."""
@@ -299,6 +315,23 @@ class LowerTier(TierBlocks):
                 self.idle += 1
                 self.order.unpin(block)
         return 0
+
+    def hold(self, blocks):
+        """Idle blocks are going to be read by the tier below."""
+        block: cython.int
+        for item in blocks:
+            block = item
+            if self.state[block] == IDLE:
+                self.idle -= 1
+                self.order.pin(block)
+            self.state[block] += 1
+        return 0
+
+    def remove(self, block):
+        """A block that was going to be written is not."""
+        self.state[block] = ABSENT
+        self.size -= 1
+        return self.order.remove(block)
 
     def finish(self, row):
         """A request has ended: its blocks are the last used ones, tails before heads."""

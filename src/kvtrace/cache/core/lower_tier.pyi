@@ -24,5 +24,8 @@ class LowerTier(TierBlocks):
     fetch_seconds: float
     store_seconds: float
     hits: Any
+    pool: Any
+    pool_hits: Any
+    tier_hits: Any
     def __init__(self, above: Any, capacity: Any, policy: Any='lru') -> None: ...
     def self_check(self) -> Any: ...

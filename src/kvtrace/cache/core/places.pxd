@@ -74,7 +74,8 @@ cdef class Places:
     cdef int _source_of(self, int i, Py_ssize_t row, int at) except -2
     cdef int _anywhere(self, Py_ssize_t row, int at) except -1
     cdef int _unit(self, Py_ssize_t row, int chunk, int at, int blocks) noexcept nogil
-    cdef int _fetch(self, Place place, Pool pool, Py_ssize_t start, Py_ssize_t stop) except -1
+    cdef int _fetch(self, Place place, Py_ssize_t start, Py_ssize_t stop) except -1 nogil
+    cdef int _fetch_pins(self, Pool pool, Py_ssize_t start, Py_ssize_t stop) except -1 nogil
     cdef _use_peers(self, int i, Py_ssize_t row, int run)
     cdef _take_out(self, int i, Py_ssize_t row)
     cdef int _store(self, int i, Py_ssize_t row) except -1

@@ -287,7 +287,9 @@ class Places:
         pool: Pool = engine if isinstance(engine, Pool) else None  # other engines use their leading blocks alone
         nearest: Place = self.places[self.own[0, i]] if self.plain else None
         if nearest is not None and nearest.fetches:
-            self._fetch(nearest, pool, start, start + self.full[row])
+            self._fetch(nearest, start, start + self.full[row])
+            if pool is not None:
+                self._fetch_pins(pool, start, start + self.full[row])
         if pool is None:
             at = engine.peek(row)
             for k in range(at):
@@ -310,14 +312,19 @@ class Places:
             nearest.loaded += hits
         return at
 
-    def _fetch(self, place: Place, pool: Pool, start, stop):
+    def _fetch(self, place: Place, start, stop):
         """Prefetch the state of as many upcoming blocks as this request has, as a pool does."""
         at: cython.Py_ssize_t
         for at in range(start + FAR, min(stop + FAR, self.ids.shape[0])):
-            if pool is not None:
-                fetch(cython.address(pool.pins[self.ids[at]]))
             fetch(cython.address(place.state[self.ids[at]]))
             place.policy.prefetch(self.ids[at], self.ids[at - FAR + NEAR])
+        return 0
+
+    def _fetch_pins(self, pool: Pool, start, stop):
+        """Prefetch the pins of as many upcoming blocks."""
+        at: cython.Py_ssize_t
+        for at in range(start + FAR, min(stop + FAR, self.ids.shape[0])):
+            fetch(cython.address(pool.pins[self.ids[at]]))
         return 0
 
     def _source_of(self, i, row, at):

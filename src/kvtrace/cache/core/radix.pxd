@@ -1,5 +1,6 @@
 cimport cython
 from kvtrace.cache.core.engine cimport Engine
+from kvtrace.cache.structures.queues cimport Queue
 
 
 cdef class Leaves:
@@ -45,6 +46,46 @@ cdef class LockedTree(Engine):
 
 
 cdef enum:
+    WRITE_BACK = 0  # of SGLang's write policies; the others are the requests of a node before it is copied
+
+
+cdef class HostedTree(LockedTree):
+    # one value per node, beside those of LockedTree; an unused number has those of a new leaf
+    cdef int[::1] requests  # number of requests that inserted it or passed through it: SGLang's hit_count
+    cdef signed char[::1] device  # it is on the device
+    cdef signed char[::1] backed  # it is on the host
+    cdef int[::1] device_children
+    cdef int[::1] pins  # transfers that read or write its copy on the host
+    cdef signed char[::1] declined  # it could not be evicted in this round
+    cdef int[::1] after  # a link between these
+    cdef Leaves host_leaves  # nodes that the host can evict
+    cdef Queue twice  # write_back: nodes that came to be on both tiers; some no longer are
+    cdef readonly long long host, host_free
+    cdef int threshold
+    cdef long long loaded, stored, freed  # blocks of the host
+    cdef readonly long long dropped  # blocks that left the tree
+
+    cdef int _settle_tiers(self, int node) except -1 nogil
+    cdef bint _is_device_leaf(self, int node) noexcept nogil
+    cdef int _put_on_device(self, int node) except -1 nogil
+    cdef int _count(self, int node) except -1 nogil
+    cdef bint _copy_path(self, int node) except -1 nogil
+    cdef int _demote(self, int node) except -1 nogil
+    cdef int _leave_tree(self, int node) except -1 nogil
+    cdef int _divide_tiers(self, int upper, int node) except -1 nogil
+    cdef bint _copy(self, int node) except -1 nogil
+    cdef int _unname(self, int node) except -1 nogil
+    cdef bint _has_room_on_host(self, int node) except -1 nogil
+    cdef int _free_up(self, long long blocks) except -1 nogil
+    cdef int _list_twice(self, int node) except -1 nogil
+    cdef int _forget_twice(self, int node) except -1 nogil
+    cdef int _evict_host(self, long long blocks) except -1 nogil
+    cdef int _forget(self, int node) except -1 nogil
+    cdef int _free_copies(self, long long blocks) except -1 nogil
+    cdef int _evict(self, int node) except -1 nogil
+
+
+cdef enum:
     LRU = 0
     MRU = 1
     FIFO = 2
@@ -54,10 +95,9 @@ cdef enum:
     PRIORITY = 6
 
 
-cdef class Radix(LockedTree):
+cdef class Radix(HostedTree):
     # one value per node, beside those of LockedTree
     cdef long long[::1] run  # start of its blocks in ids; for output blocks: -1 - the number of the first one
-    cdef int[::1] requests  # number of requests that inserted it or passed through it: SGLang's hit_count
     cdef long long[::1] rank  # the highest priority of those requests
     cdef long long[::1] created  # time of creation, by the same clock
     cdef int[::1] head  # block -> the node that begins with it, -1 = none
@@ -76,11 +116,9 @@ cdef class Radix(LockedTree):
     cdef int _add(self, int parent, long long run, long long blocks, long long priority) except -1 nogil
     cdef int _number(self) noexcept nogil
     cdef bint _take(self, long long blocks) except -1 nogil
-    cdef int _evict(self, int node) except -1 nogil
 
 
-@cython.final
-cdef class PagedRadix(LockedTree):
+cdef class PagedRadix(HostedTree):
     cdef readonly long long page_size, block_size
     cdef readonly long long pages
     cdef long long own  # the name of request 0's own pages; the others follow
@@ -105,7 +143,6 @@ cdef class PagedRadix(LockedTree):
     cdef int _common(self, int node, Py_ssize_t row, long long pages) noexcept nogil
     cdef int _divide(self, int node, int pages) except -1 nogil
     cdef int _add(self, int parent, Py_ssize_t row, long long page, long long pages) except -1 nogil
-    cdef int _evict(self, int node) except -1 nogil
     cdef int _list(self, int node) noexcept nogil
     cdef int _unlist(self, int node) noexcept nogil
     cdef int _number(self) except -1 nogil

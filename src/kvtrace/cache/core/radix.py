@@ -1,9 +1,12 @@
 """SGLang's radix trees: nodes are runs of blocks or pages, and unlocked leaves are evicted whole."""
 
+from collections import namedtuple
+
 import cython
 import numpy as np
 from cython.cimports.kvtrace.cache.core.engine import NO_ROOM, Engine
 from cython.cimports.kvtrace.cache.policies.base import Context
+from cython.cimports.kvtrace.cache.structures.queues import Queue, Slots
 
 from kvtrace._base.errors import UsageError
 
@@ -141,6 +144,217 @@ class LockedTree(Engine):
         return self._settle(parent)
 
 
+HostTraffic = namedtuple("HostTraffic", "loaded stored evicted resident")
+
+
+class HostedTree(LockedTree):
+    """What a tree with a host tier below the device has (SGLang's HiCache); without one, none of it is used.
+
+    A node has its blocks, or pages, on the device, on the host, or on both. Device nodes have device parents; a node on
+    the host alone stays in the tree and is matched. Eviction is in two heaps: device nodes without children there, and
+    host nodes without children.
+    """
+
+    def open_host(self, host, threshold):
+        """Begin with an empty host tier of so many blocks; `threshold` is the write policy."""
+        nodes = len(self.length)
+        self.device = np.ones(nodes, dtype=np.int8)
+        self.backed, self.declined = np.zeros((2, nodes), dtype=np.int8)
+        self.device_children, self.pins, self.after = np.zeros((3, nodes), dtype=np.int32)
+        self.host_leaves, self.twice = Leaves(nodes), Queue(Slots(nodes))
+        self.host = self.host_free = host
+        self.threshold, self.loaded, self.stored, self.freed, self.dropped = threshold, 0, 0, 0, 0
+
+    @property
+    def host_traffic(self):
+        """What moved to and from the host, in blocks; `stored` = `evicted` + `resident`."""
+        return HostTraffic(self.loaded, self.stored, self.freed, self.host - self.host_free)
+
+    def check_tiers(self):
+        """A message about an inconsistency after all requests have ended, or None."""
+        length, device, backed = np.asarray(self.length), np.asarray(self.device) != 0, np.asarray(self.backed) != 0
+        exists, parent = length > 0, np.asarray(self.parent)
+        on_device, on_host, count = exists & device, exists & backed, len(length)
+        if np.asarray(self.locks)[exists].any() or np.asarray(self.pins)[exists].any():
+            return "nodes are still locked or pinned"
+        if length[on_device].sum() != self.evictable:
+            return f"{int(length[on_device].sum()):,} blocks are on the device, and {self.evictable:,} can be evicted"
+        if length[on_host].sum() + self.host_free != self.host:
+            return f"{int(length[on_host].sum()):,} blocks are on the host, and {self.host_free:,} of it are free"
+        children = np.bincount(parent[exists], minlength=count)
+        device_children = np.bincount(parent[on_device], minlength=count)
+        if (children != np.asarray(self.children)).any() or (device_children != np.asarray(self.device_children)).any():
+            return "a node's count of children is wrong"
+        leaves, host_leaves = on_device & (device_children == 0), on_host & ~device & (children == 0)
+        if not np.array_equal(self.leaves.nodes(), np.flatnonzero(leaves)):
+            return "a leaf is missing in the eviction heap of the device"
+        if not np.array_equal(self.host_leaves.nodes(), np.flatnonzero(host_leaves)):
+            return "a leaf is missing in the eviction heap of the host"
+        return None
+
+    def _settle_tiers(self, node):
+        """Update a node's positions in the heaps of both tiers."""
+        if node == ROOT:
+            return 0
+        if self._is_device_leaf(node) and not self.declined[node]:
+            self.leaves.put(node, self._key(node), self.used[node])
+        else:
+            self.leaves.drop(node)
+        if self.backed[node] and not self.device[node] and self.pins[node] == 0 and self.children[node] == 0:
+            return self.host_leaves.put(node, self._key(node), self.used[node])
+        return self.host_leaves.drop(node)
+
+    def _is_device_leaf(self, node):
+        return self.device[node] and self.locks[node] == 0 and self.device_children[node] == 0
+
+    def _put_on_device(self, node):
+        self.device[node] = True
+        self.device_children[self.parent[node]] += 1
+        self._settle(self.parent[node])
+        return self._settle(node)
+
+    def _count(self, node):
+        """Count a request of a node; at the threshold it is copied to the host."""
+        if self.threshold == WRITE_BACK:
+            return 0
+        self.requests[node] += 1
+        if not self.backed[node] and self.requests[node] >= self.threshold:
+            self._copy_path(node)
+        return 0
+
+    def _copy_path(self, node):
+        """Copy a node to the host, after its ancestors; whether all found room."""
+        above: cython.int = self.parent[node]
+        if above != ROOT and not self.backed[above] and not self._copy_path(above):
+            return False
+        return self._copy(node)
+
+    def _demote(self, node):
+        """Take a leaf with a copy on the host off the device."""
+        self.free += self.length[node]
+        self.evictable -= self.length[node]
+        self.device[node] = False
+        self.device_children[self.parent[node]] -= 1
+        self._settle(node)
+        return self._settle(self.parent[node])
+
+    def _leave_tree(self, node):
+        """What a leaf without a copy leaves behind when it is evicted from the device."""
+        self.device_children[self.parent[node]] -= 1
+        self.dropped += self.length[node]
+        return self._forget_twice(node)
+
+    def _divide_tiers(self, upper, node):
+        """The new upper part of a divided node is where the node is."""
+        self.device[upper], self.backed[upper] = self.device[node], self.backed[node]
+        self.device_children[upper] = self.device[node]
+        return 0
+
+    def _copy(self, node):
+        """Copy a node to the host; False if it has no room."""
+        return False
+
+    def _unname(self, node):
+        """No request finds a node any more."""
+        return 0
+
+    def _evict(self, node):
+        """Evict a leaf from the device."""
+        return 0
+
+    def _has_room_on_host(self, node):
+        """Whether the host has room for a node, after eviction; it is then taken."""
+        need: cython.longlong = self.length[node] - self.host_free
+        if need > 0 and self._evict_host(need) < need:
+            return False
+        self.host_free -= self.length[node]
+        self.stored += self.length[node]
+        self.backed[node] = True
+        return True
+
+    def _free_up(self, blocks):
+        """Evict device leaves until `blocks` are free, or no leaf can go."""
+        node: cython.int
+        declined: cython.int = ROOT  # the last of a chain of leaves that cannot go now
+        while self.free < blocks and self.leaves.count > 0:
+            node = self.leaves.heap[0]
+            if self.threshold == WRITE_BACK and not self.backed[node]:
+                if self._copy(node):
+                    self._list_twice(node)
+                elif self.children[node] > 0:  # what is left below is pinned: the host has evicted all else
+                    self.declined[node] = True
+                    self.leaves.drop(node)
+                    self.after[node], declined = declined, node
+                    continue
+            self._evict(node)
+        while declined != ROOT:
+            self.declined[declined] = False
+            self._settle(declined)
+            declined = self.after[declined]
+        return 0
+
+    def _list_twice(self, node):
+        """With write_back, list a node that is on both tiers: its copy is freed before the host evicts."""
+        if self.threshold == WRITE_BACK and self.device[node] and self.backed[node] and not self.twice.holds(node):
+            self.twice.push(node)
+        return 0
+
+    def _forget_twice(self, node):
+        if self.twice.holds(node):
+            self.twice.drop(node)
+        return 0
+
+    def _evict_host(self, blocks):
+        """Free `blocks` blocks of the host or more, or all that can go; returns how many."""
+        freed: cython.int = 0
+        node: cython.int
+        if self.threshold == WRITE_BACK:
+            freed = self._free_copies(blocks)
+        while freed < blocks and self.host_leaves.count > 0:
+            node = self.host_leaves.heap[0]
+            freed += self.length[node]
+            self._forget(node)
+        return freed
+
+    def _forget(self, node):
+        """Evict a leaf that is on the host alone."""
+        parent: cython.int = self.parent[node]
+        self.host_leaves.drop(node)
+        self._forget_twice(node)
+        self.dropped += self.length[node]
+        self.host_free += self.length[node]
+        self.freed += self.length[node]
+        self._unname(node)
+        self.length[node] = 0
+        self.device[node], self.backed[node] = True, False  # as a new leaf has it
+        self.unused[self.unused_nodes] = node
+        self.unused_nodes += 1
+        self.children[parent] -= 1
+        return self._settle(parent)
+
+    def _free_copies(self, blocks):
+        """Free host copies of nodes that are on the device too; those of its leaves, which it evicts next, are last."""
+        freed: cython.int = 0
+        place: cython.Py_ssize_t
+        node: cython.int
+        spares: cython.int
+        for spares in range(1, -1, -1):
+            place = self.twice.head
+            while place < self.twice.tail and freed < blocks:
+                node = self.twice.order[place]
+                if self.twice.slots.slot_of_block[node] == place * 4:  # else it was removed
+                    if not (self.device[node] and self.backed[node]):
+                        self.twice.drop(node)
+                    elif self.pins[node] == 0 and not (spares and self._is_device_leaf(node)):
+                        self.twice.drop(node)
+                        self.backed[node] = False
+                        self.host_free += self.length[node]
+                        self.freed += self.length[node]
+                        freed += self.length[node]
+                place += 1
+        return freed
+
+
 # SGLang's radix cache: a tree whose nodes are runs of blocks; eviction removes whole unlocked leaves.
 #
 # Block ids form a forest, so two paths with the same id at a depth are equal up to that depth. A match therefore
@@ -160,7 +374,7 @@ HIGHEST = cython.declare(cython.longlong, (1 << 63) - 1)
 LOWEST = cython.declare(cython.longlong, -HIGHEST - 1)  # the walk raises no priority
 
 
-class Radix(LockedTree):
+class Radix(HostedTree):
     """A radix tree of `context.capacity` blocks, including those of live requests: nodes, locks, heap of leaves.
 
     `policy` is one of SGLang's seven eviction policies. `priority` (int64, one per request) is used by the policy of
@@ -408,7 +622,7 @@ def doubled(array):
     return np.pad(np.asarray(array), (0, len(array)))
 
 
-class PagedRadix(LockedTree):
+class PagedRadix(HostedTree):
     """SGLang's radix tree for a scheduler: requests take pages as their tokens are computed, nodes share them.
 
     The tree has what tests/reference/sglang_scheduler.py's Tree has: `match`, `insert`, `lock`, `make_room` (evict

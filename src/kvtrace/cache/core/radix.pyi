@@ -13,9 +13,19 @@ class LockedTree(Engine):
     evictable: int
     def __init__(self, context: Any, demand: Any, nodes: Any, size: Any) -> None: ...
 
+HostTraffic: Any
+
+class HostedTree(LockedTree):
+    host: int
+    host_free: int
+    dropped: int
+    host_traffic: Any
+    def open_host(self, host: Any, threshold: Any) -> Any: ...
+    def check_tiers(self) -> Any: ...
+
 ORDERS: Any
 
-class Radix(LockedTree):
+class Radix(HostedTree):
     def __init__(self, context: Any, demand: Any, policy: Any='lru', priority: Any=None, unified: Any=True, added: Any=4, below: Any=0) -> None: ...
     def residents(self) -> Any: ...
     def nodes(self) -> Any: ...
@@ -25,7 +35,7 @@ NODES: Any
 
 def doubled(array: Any) -> Any: ...
 
-class PagedRadix(LockedTree):
+class PagedRadix(HostedTree):
     page_size: int
     block_size: int
     pages: int

@@ -16,6 +16,10 @@ cdef enum:
     DECODES = 2  # or decode
 
 
+cdef unsigned long long _weight(unsigned long long key, int i) noexcept
+cdef int _swapped(int i, int one, int other) noexcept
+
+
 cdef class Router:
     cdef list engines
     cdef int count, kind
@@ -28,6 +32,17 @@ cdef class Router:
     cdef long long[::1] sent
     cdef long long[::1] active
     cdef double[::1] blocks
+    cdef Py_ssize_t last_turn, place  # round robin: the last request, and the place after its engine
+    cdef int[::1] takers  # the engines that take requests, in order; there are `taking` of them
+    cdef int taking, first  # `first`: engines at time 0
+    cdef const double[::1] change_at  # of a fleet that changes: when, which engine, and whether it takes requests
+    cdef const int[::1] change_of
+    cdef const signed char[::1] change_takes
+    cdef Py_ssize_t changed
+    cdef int follow(self, double now) except -1
+    cdef int meet(self, int i) except -1
+    cdef int forget(self, int i) except -1
+    cdef int _keyed(self, Py_ssize_t row) except -1
     cdef int send(self, Py_ssize_t row) except -1
     cdef double _cost(self, Py_ssize_t row, int i) except? -1
 
@@ -54,6 +69,34 @@ cdef class DynamoRouter(Router):
     cdef Py_ssize_t _tokens(self, Py_ssize_t row, int i) except -1
     cdef Py_ssize_t _new_tokens(self, Py_ssize_t row, int i) except -1
     cdef unsigned long long _draw(self, int i) noexcept
+
+
+@cython.final
+cdef class SglangGateway(Router):
+    cdef const long long[::1] ids
+    cdef const long long[::1] offsets  # request -> its blocks
+    cdef float threshold, relative
+    cdef long long absolute, most_tokens, epoch
+    cdef double interval, next_eviction  # seconds
+    cdef int[::1] maker  # block -> the worker that made its node, -1 = not in the tree
+    cdef int[::1] following  # block -> the next block of its node
+    cdef int[::1] above  # block -> the one before it in a prompt
+    cdef unsigned long long[::1] members  # block -> a bit for each worker whose prompts have it
+    cdef int[::1] length  # block -> tokens
+    cdef long long[::1] held  # worker -> tokens in the tree
+    cdef long long[:, ::1] used
+
+    cdef int _match(self, Py_ssize_t row, int idle) except -1
+    cdef int _insert(self, Py_ssize_t row, int i) except -1
+    cdef int _add(self, Py_ssize_t row, Py_ssize_t k, int above, int i) except -1
+    cdef int _join(self, int block, int i) noexcept
+    cdef int _split(self, int block) noexcept
+    cdef bint _is_member(self, Py_ssize_t block, int i) noexcept
+    cdef int _begin_of(self, int block) noexcept
+    cdef int _end_of(self, int block) noexcept
+    cdef int _choose_maker(self, int block) noexcept
+    cdef int _remove(self, Py_ssize_t block, int i) noexcept
+    cdef int _evict(self, int i) except -1
 
 
 cdef class EngineBalancer(Router):

@@ -1,5 +1,7 @@
 """Routers, and the simulations of several caches or instances behind one."""
 
+from heapq import heappop, heappush
+
 import cython
 import numpy as np
 from cython.cimports.kvtrace._native.mixing import mix
@@ -35,28 +37,100 @@ class Router:
         self.sent = np.zeros(count, dtype=np.int64)
         self.active = np.zeros(count, dtype=np.int64)
         self.blocks = np.zeros(count)
-        self.turn = 0
+        self.turn, self.last_turn, self.place = 0, -1, 0
+        self.takers, self.taking, self.first = np.arange(count, dtype=np.int32), count, count
+        self.change_at, self.change_of, self.change_takes = np.zeros(0), np.zeros(0, np.int32), np.zeros(0, np.int8)
+        self.changed = 0
+
+    def change_fleet(self, first, at, of, takes):
+        """Follow a schedule. The first engines take requests at time 0; then, at each of some times in seconds, one
+        engine begins to take requests (1) or ends (0)."""
+        self.first, self.taking = first, first
+        self.change_at, self.change_of, self.change_takes = at, of, takes
+
+    def follow(self, now):
+        """Make the changes of the schedule that are due. Engines that take requests are in order of their numbers."""
+        i: cython.int
+        k: cython.int
+        while self.changed < self.change_at.shape[0] and self.change_at[self.changed] <= now:
+            i = self.change_of[self.changed]
+            if self.change_takes[self.changed]:
+                k = self.taking
+                while k > 0 and self.takers[k - 1] > i:
+                    self.takers[k] = self.takers[k - 1]
+                    k -= 1
+                self.takers[k] = i
+                self.taking += 1
+                self.meet(i)
+            else:
+                self.taking -= 1
+                k = 0
+                while self.takers[k] != i:
+                    k += 1
+                while k < self.taking:
+                    self.takers[k] = self.takers[k + 1]
+                    k += 1
+                self.forget(i)
+            self.changed += 1
+        return 0
+
+    def meet(self, i):
+        """An engine takes requests from now on."""
+        return 0
+
+    def forget(self, i):
+        """An engine takes no more requests."""
+        return 0
 
     def send(self, row):
         """Route a request to the engine with the least cost. Ties: the first; least-loaded: fewest requests sent."""
         best: cython.int = 0
         i: cython.int
+        k: cython.int
         cost: cython.double
         lowest: cython.double = 0
         if self.kind == TURNS:
-            best = cython.cast(cython.int, self.turn % self.count)
+            # the place in the list of engines moves on, also while the list changes, as Dynamo's does
+            self.place = (self.place + self.turn - self.last_turn - 1) % self.taking
+            best = self.takers[self.place]
+            self.place += 1
+            self.last_turn = self.turn
         elif self.kind == KEYED:
-            best = cython.cast(cython.int, self.key[row] % self.count)
+            best = self._keyed(row)
         else:
-            for i in range(self.count):
+            for k in range(self.taking):
+                i = self.takers[k]
                 cost = self._cost(row, i)
                 if (
-                    i == 0
+                    k == 0
                     or cost < lowest
                     or (cost == lowest and self.kind == LOADED and self.sent[i] < self.sent[best])
                 ):
                     best, lowest = i, cost
         self.sent[best] += 1
+        return best
+
+    def _keyed(self, row):
+        """The engine of a key: its remainder. If that drains or others start, the highest random weight (Thaler and
+        Ravishankar, 1998), so that only keys of engines that drain move, and keys to those that start.
+
+        The remainder's engine has the highest weight of the first ones: it has changed places with that one.
+        """
+        key: cython.ulonglong = self.key[row]
+        home: cython.int = cython.cast(cython.int, self.key[row] % self.first)
+        best: cython.int = 0
+        highest: cython.int = 0  # of the first engines
+        i: cython.int
+        k: cython.int
+        if self.change_at.shape[0] == 0:
+            return home
+        for i in range(1, self.first):
+            if _weight(key, i) > _weight(key, highest):
+                highest = i
+        for k in range(self.taking):
+            i = self.takers[k]
+            if k == 0 or _weight(key, _swapped(i, home, highest)) > _weight(key, _swapped(best, home, highest)):
+                best = i
         return best
 
     def _cost(self, row, i):
@@ -72,6 +146,16 @@ class Router:
         if self.kind == AWARE:
             return max(0.0, (self.waiting[i] + self.tokens[row]) / size - hit) + self.blocks[i]
         return cython.cast(cython.double, max(0, self.tokens[row] - hit * self.size)) * (self.active[i] + 1)
+
+
+def _weight(key, i):
+    """The weight of an engine for a key."""
+    return mix(key + mix(i + 1))
+
+
+def _swapped(i, one, other):
+    """The number, or the other one of a pair that has changed places."""
+    return other if i == one else one if i == other else i
 
 
 NOBODY = cython.declare(cython.int, -1)
@@ -116,13 +200,15 @@ class DynamoRouter(Router):
         """Route a request to the engine with the least cost."""
         best: cython.int = 0
         i: cython.int
+        k: cython.int
         tied: cython.int = 0
         cost: cython.longlong
         lowest: cython.longlong = 0
-        for i in range(self.count):
+        for k in range(self.taking):
+            i = self.takers[k]
             self._settle(i, self.requests.arrival[row])
             cost = self._tokens(row, i)
-            if i == 0 or cost < lowest:
+            if k == 0 or cost < lowest:
                 best, lowest, tied = i, cost, 1
             elif cost == lowest:
                 tied += 1
@@ -161,7 +247,10 @@ class DynamoRouter(Router):
 
     def _draw(self, i):
         """The number that the request of this turn draws for an engine; the lowest wins a tie."""
-        return mix(self.seed + mix(cython.cast(cython.ulonglong, self.turn) * self.count + i + 1))
+        draw: cython.ulonglong = cython.cast(cython.ulonglong, self.turn) * self.first + i + 1
+        if i >= self.first:  # that has started: the others draw what they drew without it
+            draw = ~(cython.cast(cython.ulonglong, self.turn) * self.count + i)
+        return mix(self.seed + mix(draw))
 
     def _settle(self, i, now):
         """Forget the prompts that were computed by now, and the requests that have ended."""
@@ -213,6 +302,233 @@ class DynamoRouter(Router):
         for k in range(start, start + engine.full[row]):
             self.uses[i, engine.ids[k]] -= 1
             self.distinct[i] -= self.uses[i, engine.ids[k]] == 0
+        return 0
+
+
+class SglangGateway(Router):
+    """The policy cache_aware of SGLang's model gateway (sglang-router 0.3.2): the worker whose prompts match most.
+
+    One radix tree holds the prompts of all workers; a node is a run of blocks. Each node knows the workers whose
+    prompts reach it (`members`) and the worker that made it (`maker`). A request goes to the maker of the deepest node
+    that it matches, if the match is more than a share of its tokens, else to the worker with the fewest requests in
+    flight; where their numbers are uneven, always there. Sizes are tokens, where the gateway counts characters, and
+    blocks that follow the same one differ from their first token on. If the maker of a node was evicted, the first of
+    its members is taken; the gateway draws one. Twin: tests/reference/sglang_gateway.py.
+    """
+
+    def __init__(self, engines, ids, offsets, tokens, size, options):
+        rows: cython.Py_ssize_t = len(tokens)
+        Router.__init__(self, engines, "round-robin", np.zeros(rows, np.int64), tokens, size)
+        blocks = int(np.max(ids, initial=-1)) + 1
+        self.ids, self.offsets = np.ascontiguousarray(ids, np.int64), np.ascontiguousarray(offsets, np.int64)
+        self.threshold, self.relative = options["cache_threshold"], options["balance_rel_threshold"]
+        self.absolute, self.most_tokens = options["balance_abs_threshold"], options["max_tree_tokens"]
+        self.interval = options["eviction_interval_secs"]
+        self.next_eviction = self.interval if self.interval > 0 else NEVER
+        self.maker, self.following, self.above = np.full((3, max(1, blocks)), NOBODY, np.int32)
+        self.members, self.length = np.zeros(blocks, np.uint64), np.zeros(blocks, np.int32)
+        self.held, self.epoch = np.zeros(self.count, np.int64), self.count
+        # node -> its last use by each worker, at its last block; without evictions nobody reads it
+        evicts = self.interval > 0 and blocks * size > self.most_tokens
+        self.used = np.zeros((self.count, blocks if evicts else 0), np.int64)
+
+    def change_fleet(self, first, at, of, takes):
+        """Follow a schedule, as any router."""
+        Router.change_fleet(self, first, at, of, takes)
+        self.epoch = first
+
+    def meet(self, i):
+        """A worker has an empty prompt, which is a use of the tree."""
+        self.epoch += 1
+        return 0
+
+    def follow(self, now):
+        """Make the changes of the schedule that are due, and the evictions."""
+        i: cython.int
+        if self.next_eviction <= now:
+            for i in range(self.count):
+                if self.held[i] > self.most_tokens:
+                    self._evict(i)
+            while self.next_eviction <= now:
+                self.next_eviction += self.interval
+        return Router.follow(self, now)
+
+    def send(self, row):
+        """Route a request to the maker of what it matches, or to an idle worker."""
+        i: cython.int
+        k: cython.int
+        idle: cython.int = self.takers[0]
+        most: cython.longlong = self.active[idle]
+        best: cython.int
+        for k in range(1, self.taking):
+            i = self.takers[k]
+            most = max(most, self.active[i])
+            if self.active[i] < self.active[idle]:
+                idle = i
+        best = idle
+        if not (
+            most - self.active[idle] > self.absolute
+            and cython.cast(cython.float, most) > cython.cast(cython.float, self.active[idle]) * self.relative
+        ):
+            best = self._match(row, idle)
+        self._insert(row, best)
+        self.sent[best] += 1
+        return best
+
+    def _match(self, row, idle):
+        """The maker of the deepest node that a prompt matches; the idle worker, if the match is too short."""
+        k: cython.Py_ssize_t
+        last: cython.int = NOBODY
+        matched: cython.longlong = 0
+        epoch: cython.longlong = self.epoch
+        for k in range(self.offsets[row], self.offsets[row + 1]):
+            if self.maker[self.ids[k]] == NOBODY:
+                break
+            last = cython.cast(cython.int, self.ids[k])
+            matched += self.length[last]
+        self.epoch += 1
+        if last == NOBODY:
+            return idle
+        if not self._is_member(last, self.maker[last]):
+            self._choose_maker(last)
+        if epoch % 8 == 0 and self.used.shape[1]:
+            self.used[self.maker[last], self._end_of(last)] = epoch
+        if cython.cast(cython.float, matched) / cython.cast(cython.float, self.tokens[row]) > self.threshold:
+            return self.maker[last]
+        return idle
+
+    def _insert(self, row, i):
+        """Add a prompt of a worker."""
+        k: cython.Py_ssize_t = self.offsets[row]
+        stop: cython.Py_ssize_t = self.offsets[row + 1]
+        block: cython.int = NOBODY
+        above: cython.int = NOBODY
+        self.epoch += 1
+        while k < stop:
+            block = cython.cast(cython.int, self.ids[k])
+            if self.maker[block] == NOBODY:
+                return self._add(row, k, above, i)
+            while True:  # along the node, as far as the prompt goes on with it
+                self._join(block, i)
+                k += 1
+                if k == stop or self.ids[k] != self.following[block]:
+                    break
+                block = cython.cast(cython.int, self.ids[k])
+            if self.following[block] != NOBODY:
+                self._split(block)
+            above = block
+        if block != NOBODY and self.used.shape[1]:
+            self.used[i, block] = self.epoch - 1
+        return 0
+
+    def _add(self, row, k, above, i):
+        """Make a node of the rest of a prompt, from place `k` on."""
+        stop: cython.Py_ssize_t = self.offsets[row + 1]
+        begin: cython.Py_ssize_t = self.offsets[row]
+        block: cython.int = NOBODY
+        while k < stop:
+            block = cython.cast(cython.int, self.ids[k])
+            self.maker[block], self.above[block] = i, above
+            self.length[block] = max(1, min(self.size, self.tokens[row] - (k - begin) * self.size))
+            self.members[block] = 0
+            self._join(block, i)
+            k += 1
+            self.following[block] = cython.cast(cython.int, self.ids[k]) if k < stop else NOBODY
+            above = block
+        if self.used.shape[1]:
+            self.used[i, block] = self.epoch - 1
+        return 0
+
+    def _join(self, block, i):
+        """A prompt of a worker reaches a block."""
+        if not self._is_member(block, i):
+            self.members[block] |= cython.cast(cython.ulonglong, 1) << i
+            self.held[i] += self.length[block]
+            if self.used.shape[1]:
+                self.used[i, block] = 0
+        return 0
+
+    def _split(self, block):
+        """A node ends at a block; the rest of it is a node of its own."""
+        k: cython.int
+        end: cython.int = self._end_of(block)
+        self.following[block] = NOBODY
+        if self.used.shape[1]:
+            for k in range(self.count):
+                if self._is_member(end, k):
+                    self.used[k, block] = self.used[k, end]
+        return 0
+
+    def _is_member(self, block, i):
+        return self.members[block] >> i & 1
+
+    def _begin_of(self, block):
+        """The first block of a node."""
+        while self.above[block] != NOBODY and self.following[self.above[block]] == block:
+            block = self.above[block]
+        return block
+
+    def _end_of(self, block):
+        """The last block of a node."""
+        while self.following[block] != NOBODY:
+            block = self.following[block]
+        return block
+
+    def _choose_maker(self, block):
+        """Give a node whose maker is no longer a member the first one that is."""
+        i: cython.int = 0
+        while not self._is_member(block, i):
+            i += 1
+        block = self._begin_of(block)
+        while block != NOBODY:
+            self.maker[block] = i
+            block = self.following[block]
+        return 0
+
+    def forget(self, i):
+        """A worker takes no more requests: the tree forgets it."""
+        block: cython.Py_ssize_t
+        for block in range(self.members.shape[0]):
+            if self._is_member(block, i):
+                self._remove(block, i)
+        self.held[i] = 0
+        return 0
+
+    def _remove(self, block, i):
+        """A worker leaves a block. Without members the block is not in the tree."""
+        self.members[block] &= ~(cython.cast(cython.ulonglong, 1) << i)
+        if self.members[block] == 0:
+            self.maker[block] = self.following[block] = NOBODY
+        return 0
+
+    def _evict(self, i):
+        """Take the least recently used leaves from a worker with too many tokens. Of equal ones the first block's."""
+        block: cython.int
+        begin: cython.int
+        above: cython.int
+        below = np.zeros(self.members.shape[0], np.int32)  # block -> nodes of the worker below it
+        heap: list = []
+        for block in range(self.members.shape[0]):
+            above = self.above[block]
+            if self._is_member(block, i) and above != NOBODY and self.following[above] != block:
+                below[above] += 1
+        for block in range(self.members.shape[0]):
+            if self._is_member(block, i) and self.following[block] == NOBODY and below[block] == 0:
+                heappush(heap, (self.used[i, block], block))
+        while self.held[i] > self.most_tokens and heap:
+            block = heappop(heap)[1]
+            begin = self._begin_of(block)
+            above = self.above[begin]
+            while True:
+                self.held[i] -= self.length[block]
+                self._remove(block, i)
+                if block == begin:
+                    break
+                block = self.above[block]
+            if above != NOBODY:
+                below[above] -= 1
+                if below[above] == 0:
+                    heappush(heap, (self.used[i, above], above))
         return 0
 
 
@@ -443,6 +759,7 @@ class Fleet:
             row = self.row
             self._retire(row, first)
             self._update_router()
+            self.router.follow(first.arrival[row] / 1000)
             self.router.turn = row
             chosen = self.router.send(row)
             engine = self.engines[chosen]
@@ -539,6 +856,7 @@ class Serving:
         fits: cython.bint = requests.need[row] <= self.capacity
         if fits:
             self._update_router(requests.arrival[row])
+            self.router.follow(requests.arrival[row])
             self.router.turn = self.row
             chosen = self.router.send(row)
             requests.instance[row] = chosen

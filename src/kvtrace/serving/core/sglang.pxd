@@ -3,6 +3,7 @@ from kvtrace.serving.core.sglang_apart cimport SglangApart
 
 cdef class SglangEventLoop(SglangApart):
     cdef int _turn(self) except -1
+    cdef int _flush_copies(self) except -1
     cdef int _poll(self) except -1
     cdef bint _plan(self) except -1
     cdef int _merge(self) except -1
@@ -16,6 +17,7 @@ cdef class SglangEventLoop(SglangApart):
     cdef int _retract(self) except -1
     cdef int _sort_by_progress(self) except -1
     cdef int _launch(self) except -1
+    cdef int _note_loaded(self, Py_ssize_t row, long long before) noexcept
     cdef int _pass_until(self, double begin, double seconds) noexcept
     cdef double _seconds_of_parts(self) noexcept
     cdef long long _used(self) noexcept

@@ -1,6 +1,7 @@
 """SGLang's scheduler: prefill and decode batches, retraction, and steps that are taken together."""
 
 import cython
+from cython.cimports.kvtrace.cache.core.radix import WRITE_BACK
 from cython.cimports.kvtrace.serving.core.apart import CHUNK
 from cython.cimports.kvtrace.serving.core.instance import (
     DECODES,
@@ -38,15 +39,23 @@ class SglangEventLoop(SglangApart):
         before: cython.int = self.side
         kind_before: cython.int = self.last_kind
         flew: cython.bint = self.flying
+        copied: cython.double = NEVER
         self._poll()
         planned = self._plan()
         if planned:
             self._launch()
         elif not flew:
+            if self.hosted is not None:
+                copied = self.hosted.next_copy()
             if self.head == self.tail and self.count == 0 and self.chunked == NOBODY:
                 self.ratio = self.limits.first_ratio
-            elif not self.retried:
+            elif copied >= NEVER and not self.retried:
                 self.retried, self.last_kind = True, NOTHING
+                return 0
+            if copied < NEVER:  # awake until it ends, or until the next arrival
+                self.last_kind = NOTHING
+                if not self.unseen:
+                    self.now = max(self.now, min(copied, self.until))
                 return 0
             self._report_load(True)
             self.asleep = not self.unseen  # until the next arrival; with unseen ones, the loop goes on
@@ -56,12 +65,21 @@ class SglangEventLoop(SglangApart):
             if flew:
                 self._report_load(kind_before != DECODE)
                 self._learn(before)
+                self._flush_copies()
         elif planned:
             self._report_load(self.kind != DECODE)
             self._learn(self.side)
+            self._flush_copies()
         self.blocks = self._used()
         if self.active() == 0:
             self._note_state(self.now)
+        return 0
+
+    def _flush_copies(self):
+        """A result was processed: submit the copies to the host that it decided."""
+        if self.hosted is not None:
+            self.hosted.now, self.hosted.busy = self.now, self.free_at
+            self.hosted.flush()
         return 0
 
     def _poll(self):
@@ -92,6 +110,10 @@ class SglangEventLoop(SglangApart):
         """Plan the next batch; False if there is none."""
         if self.role == DECODES:
             self._receive()
+        if self.hosted is not None:
+            self.hosted.now, self.hosted.busy = self.now, self.free_at
+            self.hosted.see_copies()
+        self.loaded_at = 0
         self._merge()
         self.parts = 0
         if self.role != DECODES and self._plan_prefill():
@@ -185,7 +207,7 @@ class SglangEventLoop(SglangApart):
     def _decode_fits(self):
         """Whether the next tokens of those that run fit, after eviction."""
         need: cython.longlong = self._new_pages()
-        self.cache.make_room(need)
+        self._make_room(need)
         return self.cache.free >= need
 
     def _new_pages(self):
@@ -200,7 +222,7 @@ class SglangEventLoop(SglangApart):
         """Add a token of each request that runs to the batch."""
         i: cython.int
         row: cython.Py_ssize_t
-        self.cache.make_room(self.count)
+        self._make_room(self.count)
         self._take_pages(self._new_pages())
         for i in range(self.count):
             row = self.running[i]
@@ -265,6 +287,7 @@ class SglangEventLoop(SglangApart):
             if requests.started[row] != requests.started[row]:  # NaN: its first step
                 requests.started[row], requests.cached[row] = begin, self.part_before[i]
                 self.cache.hit[row] = cython.cast(cython.int, self.part_before[i] // self.cache.block_size)
+                self._note_loaded(row, self.part_before[i])
             self.prefill -= max(
                 0, min(self.part_before[i] + self.part_tokens[i], requests.tokens[row]) - self.part_before[i]
             )
@@ -273,7 +296,17 @@ class SglangEventLoop(SglangApart):
         self._note_state(begin)
         self.dropped = []
         self._pass_until(begin, seconds)
+        if self.loaded_at > self.free_at:  # each layer waits for its part of what is loaded
+            self.busy += self.loaded_at - self.free_at
+            self.free_at = self.ends[self.side] = self.loaded_at
         self.settled, self.retried = self.kind == DECODE, False
+        return 0
+
+    def _note_loaded(self, row, before):
+        """The blocks of a request's hits that came from the host."""
+        size: cython.longlong = self.cache.block_size
+        if self.hosted is not None:
+            self.hosted.below[0, row] = cython.cast(cython.int, before // size - (before - self.loaded[row]) // size)
         return 0
 
     def _pass_until(self, begin, seconds):
@@ -404,7 +437,7 @@ class SglangInstance(SglangEventLoop):
         context: cython.double = 0
         if not self.settled or self.last_kind != DECODE:
             return False
-        if self.role == DECODES and self._has_news():
+        if (self.role == DECODES and self._has_news()) or (self.hosted is not None and self.hosted.has_copies()):
             return False
         if self.head < self.tail and (self.limits.preempts or not self.full):
             return False
@@ -479,6 +512,8 @@ class SglangInstance(SglangEventLoop):
         low: cython.longlong = 0
         middle: cython.longlong
         room: cython.longlong = self.cache.free + self.cache.evictable - self.count
+        if self.hosted is not None and self.hosted.threshold == WRITE_BACK:
+            room = self.cache.free - self.count  # an eviction takes time
         if self._pages_of(max_steps - 1) <= room:
             return max_steps
         while low < max_steps:  # `low` steps fit

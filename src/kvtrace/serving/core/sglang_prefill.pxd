@@ -1,3 +1,4 @@
+from kvtrace.cache.core.hicache cimport HiPagedRadix
 from kvtrace.cache.core.radix cimport PagedRadix
 from kvtrace.serving.core.instance cimport Instance
 
@@ -33,6 +34,7 @@ cdef struct SglangLimits:
 
 cdef class SglangQueue(Instance):
     cdef PagedRadix cache
+    cdef HiPagedRadix hosted  # the same, if it has a host tier
     cdef SglangLimits limits
     cdef long long page
     cdef bint logs
@@ -45,6 +47,8 @@ cdef class SglangQueue(Instance):
     cdef long long[::1] end  # of its last prefill
     cdef long long[::1] held  # tokens with a place
     cdef long long[::1] owned  # leading pages that the tree owns
+    cdef long long[::1] inserted  # leading pages that it has inserted, with a host tier
+    cdef long long[::1] loaded  # tokens that came from the host at its last admission
     cdef long long[::1] launched  # the last step that it was in
     cdef int[::1] node  # of its last match
     cdef int[::1] locked  # the node that it locks, 0 = none
@@ -71,6 +75,7 @@ cdef class SglangQueue(Instance):
     cdef list preempted  # for the batch that is planned
     cdef bint flying  # the tokens of the last batch are not known
     cdef double free_at  # when it ends
+    cdef double loaded_at  # when the loads of the batch that is planned end
     cdef bint settled  # the last batch has all that run, and none has ended since
     cdef bint retried, asleep
     cdef list unseen  # arrived requests that no poll has seen
@@ -82,6 +87,7 @@ cdef class SglangQueue(Instance):
     cdef long long _rank(self, Py_ssize_t row) noexcept
     cdef int _sort_waiting(self) except -1
     cdef int _sort_by_prefix(self) except -1
+    cdef long long _host_hit(self) noexcept
     cdef int _match_all(self, Py_ssize_t row) except -1
     cdef long long _known(self, Py_ssize_t row) noexcept
 
@@ -89,6 +95,8 @@ cdef class SglangQueue(Instance):
 cdef class SglangPages(SglangQueue):
     cdef int _checkpoint(self, Py_ssize_t row) except -1
     cdef int _publish(self, Py_ssize_t row, long long tokens) except -1
+    cdef int _publish_in_tiers(self, Py_ssize_t row, long long pages, long long prompt) except -1
+    cdef int _make_room(self, long long pages) except -1
     cdef int _drop(self, Py_ssize_t row, long long others) except -1
     cdef int _release(self, Py_ssize_t row) except -1
     cdef int _take_pages(self, long long pages) except -1
@@ -101,6 +109,8 @@ cdef class SglangPrefill(SglangPages):
     # the budgets of a prefill, in tokens
     cdef long long input_left, chunk_left, now_needed
     cdef double needed
+    cdef long long extend_tokens  # that the request that is looked at computes now
+    cdef bint extend_cut  # it is cut into chunks
 
     cdef bint _plan_prefill(self) except -1
     cdef int _open_budgets(self) noexcept
@@ -108,6 +118,8 @@ cdef class SglangPrefill(SglangPages):
     cdef int _admit_waiting(self) except -1
     cdef int _look_up(self, Py_ssize_t row) except -1
     cdef int _admit(self, Py_ssize_t row) except -1
+    cdef int _fit(self, Py_ssize_t row, long long whole, long long host_hit) noexcept
+    cdef bint _load_back(self, Py_ssize_t row) except -1
     cdef int _charge(self, long long extend, long long outputs) noexcept
     cdef int _state(self) noexcept
     cdef double _left(self) noexcept

@@ -2,6 +2,7 @@
 
 import cython
 import numpy as np
+from cython.cimports.kvtrace.cache.core.hicache import HiPagedRadix
 from cython.cimports.kvtrace.cache.core.radix import ROOT, PagedRadix
 from cython.cimports.kvtrace.serving.core.instance import Instance, Requests
 
@@ -30,6 +31,7 @@ class SglangQueue(Instance):
     def __init__(self, engine: PagedRadix, requests: Requests, cost, settings, max_new_tokens, log=False):
         Instance.__init__(self, engine, requests, cost)
         self.cache, self.limits, self.page = engine, settings, engine.page_size
+        self.hosted = engine if isinstance(engine, HiPagedRadix) else None
         self.log, self.logs = [], log
         rows: cython.Py_ssize_t = requests.tokens.shape[0]
         size: cython.Py_ssize_t = min(self.limits.seats, rows) + 2
@@ -39,6 +41,7 @@ class SglangQueue(Instance):
         self.outputs, self.fill, self.prefix, self.end, self.held = np.zeros((5, rows), dtype=np.int64)
         self.owned, self.launched, self.entered = np.zeros((3, rows), dtype=np.int64)
         self.node, self.locked, self.middle = np.zeros((3, rows), dtype=np.int32)
+        self.inserted, self.loaded = np.zeros((2, rows), dtype=np.int64)
         self.finished, self.retracted, self.seated = np.zeros((3, rows), dtype=np.int8)
         self.waiting = np.empty(2 * rows + 1, dtype=np.int32)
         self.head = self.tail = self.passes = self.entries = 0
@@ -109,7 +112,7 @@ class SglangQueue(Instance):
             row = self.waiting[i]
             self.node[row] = self._match_all(row)
             self.prefix[row] = self.cache.matched * self.page
-            key = -min(self.prefix[row], self._known(row) - 1)
+            key = -min(self.prefix[row] + self._host_hit(), self._known(row) - 1)
             if self.prefix[row] <= SHARED_PREFIX and self._known(row) >= SHARED_PREFIX:
                 name = self.cache.token_name(row, SHARED_PREFIX - 1)  # the same name: the same 32 tokens
                 if name in seen:
@@ -122,6 +125,10 @@ class SglangQueue(Instance):
             self.waiting[i] = entry[2]
             i += 1
         return 0
+
+    def _host_hit(self):
+        """Tokens of the last match that are on the host alone."""
+        return self.hosted.host_hit * self.page if self.hosted is not None else 0
 
     def _match_all(self, row):
         return self.cache.match(row, self.cache.pages_of(self._known(row)))
@@ -147,13 +154,38 @@ class SglangPages(SglangQueue):
         cache: PagedRadix = self.cache
         pages: cython.longlong = cache.pages_of(tokens)
         prompt: cython.longlong = cache.pages_of(self.requests.tokens[row])
-        node: cython.int = cache.insert(row, pages)
-        cache.free += max(cache.matched - self.owned[row], 0)
-        if 0 < prompt < pages:
-            cache.insert(row, prompt)
+        node: cython.int
+        if self.hosted is not None:
+            node = self._publish_in_tiers(row, pages, prompt)
+        else:
+            node = cache.insert(row, pages)
+            cache.free += max(cache.matched - self.owned[row], 0)
+            if 0 < prompt < pages:
+                cache.insert(row, prompt)
         cache.unlock(self.locked[row])
         cache.lock(node, ROOT)
         self.locked[row], self.owned[row] = node, pages
+        return 0
+
+    def _publish_in_tiers(self, row, pages, prompt):
+        """Insert pages of a request that count it once; returns their last node."""
+        hosted: HiPagedRadix = self.hosted
+        hosted.owned, hosted.inserted = self.owned[row], self.inserted[row]
+        node: cython.int = hosted.insert(row, pages)
+        hosted.free += hosted.duplicates
+        self.inserted[row] = max(self.inserted[row], pages)
+        if 0 < prompt < pages:
+            hosted.owned = hosted.inserted = prompt
+            hosted.insert(row, prompt)
+        return node
+
+    def _make_room(self, pages):
+        """Evict until so many pages are free; with write_back the scheduler waits for what it copies to the host."""
+        if self.hosted is None:
+            return self.cache.make_room(pages)
+        self.hosted.now, self.hosted.busy = self.now, self.free_at
+        self.hosted.make_room(pages)
+        self.now = self.hosted.now
         return 0
 
     def _drop(self, row, others):
@@ -161,8 +193,8 @@ class SglangPages(SglangQueue):
         requests: Requests = self.requests
         self.prefill += min(self.held[row], requests.tokens[row])
         self._release(row)
-        self.cache.make_room(self._pages(others * self.limits.retract_steps))
-        self.prefix[row] = self.owned[row] = 0
+        self._make_room(self._pages(others * self.limits.retract_steps))
+        self.prefix[row] = self.owned[row] = self.inserted[row] = 0
         self.middle[row], self.retracted[row] = 0, True
         requests.preempted[row] += 1
         self.dropped.append(row)
@@ -295,32 +327,63 @@ class SglangPrefill(SglangPages):
     def _admit(self, row):
         """Add a waiting request to the batch if it fits. The verdict says whether others may fit, too."""
         requests: Requests = self.requests
-        extend: cython.longlong = self.fill[row] - self.prefix[row]
-        outputs: cython.longlong = self._clip(max(self.limit[row] - self.outputs[row], 0))
-        paged: cython.longlong = self._paged(extend)
         node: cython.int = self.node[row]
+        host_hit: cython.longlong = self._host_hit()
+        whole: cython.longlong = self.fill[row] - self.prefix[row] + self.page
+        whole += self._clip(max(self.limit[row] - self.outputs[row], 0))
+        self.loaded[row] = 0
         self.cache.lock(node, ROOT)
-        if not extend + outputs + self.page < self._left():
+        verdict: cython.int = self._fit(row, whole, host_hit)
+        if verdict == CONTINUE and host_hit and not self._load_back(row):
+            verdict = self._fit(row, whole, 0)
+        if verdict != CONTINUE:
             self.cache.unlock(node)
+            return verdict
+        if self.node[row] != node:
+            self.cache.lock(self.node[row], ROOT)
+            self.cache.unlock(node)
+        if self.extend_cut:
+            self.new_chunked = cython.cast(cython.int, row)
+        if requests.preempted[row]:
+            requests.recomputed[row] += self.fill[row] - self.prefix[row]
+        self.prefill -= min(self.prefix[row], requests.tokens[row])
+        self.end[row], self.locked[row] = self.prefix[row] + self.extend_tokens, self.node[row]
+        self._add_part(row, self.prefix[row], self.extend_tokens)
+        self._charge(self.extend_tokens, 0 if self.extend_cut else self._clip(self.limit[row]))
+        return self._state()
+
+    def _fit(self, row, whole, host_hit):
+        """Whether a request fits that needs `whole` tokens and has so many on the host; then what it computes now."""
+        extend: cython.longlong = self.fill[row] - self.prefix[row] - host_hit
+        paged: cython.longlong = self._paged(extend)
+        self.extend_cut = False
+        if not whole < self._left():
             return NO_TOKEN
-        outputs = self._clip(self.limit[row])
         if not self.limits.chunk_tokens:
             if self.parts and paged >= self.input_left:
-                self.cache.unlock(node)
                 return OTHER
         elif paged > self.chunk_left:
             extend = self.chunk_left // self.page * self.page
             if extend <= 0:
-                self.cache.unlock(node)
                 return OTHER
-            outputs, self.new_chunked = 0, cython.cast(cython.int, row)
-        if requests.preempted[row]:
-            requests.recomputed[row] += self.fill[row] - self.prefix[row]
-        self.prefill -= min(self.prefix[row], requests.tokens[row])
-        self.end[row], self.locked[row] = self.prefix[row] + extend, node
-        self._add_part(row, self.prefix[row], extend)
-        self._charge(extend, outputs)
-        return self._state()
+            self.extend_cut = True
+        self.extend_tokens = extend
+        return CONTINUE
+
+    def _load_back(self, row):
+        """Load what a request's match has on the host; False if it is not loaded."""
+        hosted: HiPagedRadix = self.hosted
+        hosted.now, hosted.busy = self.now, self.free_at
+        best: cython.int = hosted.best
+        pages: cython.longlong = hosted.load_back(best, hosted.host_hit)
+        self.now = hosted.now
+        if pages == 0:
+            return False
+        self.loaded[row] = pages * self.page
+        self.prefix[row] += self.loaded[row]
+        self.owned[row] += pages
+        self.node[row] = best
+        return True
 
     def _charge(self, extend, outputs):
         paged: cython.longlong = self._paged(extend)
@@ -414,7 +477,10 @@ class SglangPrefill(SglangPages):
             tokens += self.part_tokens[i]
             pages += self._pages(self.end[row]) - self._pages(self.prefix[row])
             self.held[row], self.retracted[row] = self.end[row], False
-        self.cache.make_room(self._pages(tokens) + (self.parts if self.page > 1 else 0))
+        if self.hosted is not None:
+            self.hosted.now, self.hosted.busy = self.now, self.free_at
+            self.loaded_at = self.hosted.start_loading()
+        self._make_room(self._pages(tokens) + (self.parts if self.page > 1 else 0))
         return self._take_pages(pages)
 
     def _add_part(self, row, before, tokens):

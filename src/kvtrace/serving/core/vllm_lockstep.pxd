@@ -21,7 +21,6 @@ cdef class VllmRank(VllmEngineCore):
     cdef double end_step(self, double begin, double end, double met, double before) except? -1
 
 
-@cython.final
 cdef class VllmLockstep:
     cdef list ranks
     cdef int count, left  # `left`: ranks that have not planned the next step
@@ -39,3 +38,8 @@ cdef class VllmLockstep:
     cdef int run(self, double until) except -1
     cdef int _step(self) except -1
     cdef int _synchronize(self) except -1
+
+
+@cython.final
+cdef class DynamoLockstep(VllmLockstep):
+    pass

@@ -93,6 +93,8 @@ class VllmRank(VllmEngineCore):
         known_last: list = self.last_tokens
         was_flying: cython.bint = self.flying
         self.free_at = end
+        if self.planned:
+            self.cache.step_ends = end
         if not self.planned:
             self.dummies += 1
             at = max(met, before if self.limits.asynchronous else begin)
@@ -217,4 +219,36 @@ class VllmLockstep:
                 rank.wakes = rank.late > 0
             if waiting:
                 self.wake(latest)
+        return 0
+
+
+class DynamoLockstep(VllmLockstep):
+    """The data-parallel ranks of one of Dynamo's mocked workers (ai-dynamo-runtime 1.6.1): all ranks begin a pass
+    together, which lasts as long as the slowest rank's. A rank without requests takes no time, and ranks that are idle
+    together stop at once. Twin: tests/reference/dynamo_times.py."""
+
+    def _step(self):
+        i: cython.int
+        rank: VllmRank
+        slowest: cython.double = 0
+        is_work: cython.bint = False
+        known: cython.bint = False
+        begin: cython.double = max(self.end, self.met)
+        for i in range(self.count):
+            rank = self.ranks[i]
+            slowest = max(slowest, rank.planned_s if rank.planned else 0)
+            is_work = is_work or rank.planned
+        self.end = begin + slowest
+        for i in range(self.count):
+            rank = self.ranks[i]
+            if is_work:
+                rank.busy += slowest
+            rank.end_step(begin, self.end, self.met, begin)
+            known = known or rank.active() > 0
+        for i in range(self.count):
+            rank = self.ranks[i]
+            rank.now = self.end
+            self.polls[i] = self.end if known else NEVER
+        self.left, self.met = self.count, 0
+        self.running, self.idle_since = known, self.end
         return 0

@@ -9,5 +9,16 @@ class Transfer:
 class TransferQueue:
     def __init__(self, seconds: Any) -> None: ...
 
+class PoolTransfer:
+    def __init__(self, instance: Any, row: Any, names: Any, is_load: Any) -> None: ...
+
+class SharedPool:
+    capacity: int
+    read: int
+    written: int
+    evictions: int
+    blocks: Any
+    def __init__(self, blocks: Any, capacity: Any, fetch_seconds: Any, store_seconds: Any, latency: Any) -> None: ...
+
 class OffloadingInstance(VllmInstance):
     def __init__(self, engine: Any, requests: Any, cost: Any, limits: Any, log: Any=False) -> None: ...

@@ -28,6 +28,7 @@ from ...trace.domains import MERGE, in_domains
 from ...trace.hits import RequestGroups, session_groups, time_windows
 from ...trace.trace import Trace
 from ...trace.unknown import PREFIXES, require_known
+from ..fleet_schedule import FleetSchedule
 from ..lanes import ClosedLoop
 from ..routers import RouterName
 from ..run import Run
@@ -200,7 +201,9 @@ def explain(
     instances: int | None = None,
     router: RouterName | None = None,
     router_seed: int = 0,
+    router_options: str | None = None,
     instances_per_host: int | None = None,
+    fleet: FleetSchedule | None = None,
     lockstep: bool = False,
     cost: StepCost | DynamoCost | None = None,
     scheduler: Scheduler | None = None,
@@ -222,7 +225,8 @@ def explain(
         lower: With a cost: the tiers of an instance below the first one.
         inclusive: A tier also holds the blocks of the tiers above it.
         ttl: Blocks that were not used for this time expire, such as "5m": the policy ttl.
-        instances, router, router_seed, instances_per_host, lockstep: Instances behind a router, as in `simulate_all`.
+        instances, router, router_seed, router_options, instances_per_host, fleet, lockstep: Instances behind a router,
+            as in `simulate_all`.
         cost, scheduler, loop: Serve the requests in simulated time, as in `open_loop` and `closed_loop`.
         layout: The cache groups of a hybrid model.
         drafting: What a drafter changes in the cache.

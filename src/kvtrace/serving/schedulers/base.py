@@ -7,13 +7,13 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass
 from typing import Any, ClassVar, Self
 
 import numpy as np
 
-from ..._base import units
 from ..._base.errors import UsageError
+from ..._base.options import changed_by_text, stated_options
 from ...cache.demand import BlockDemand
 from ...cache.simulation import Setting
 from ...cache.tiers import Tier as Tier
@@ -97,9 +97,6 @@ class Scheduler(ABC):
         raise UsageError(f"The scheduler {self.name} has no ranks in lockstep. Use --engine vllm or sglang.")
 
 
-SWITCH = {"on": True, "yes": True, "true": True, "off": False, "no": False, "false": False}
-
-
 def with_options(scheduler: Scheduler, text: str) -> Scheduler:
     """The scheduler with options in their own names.
 
@@ -114,30 +111,6 @@ def with_options(scheduler: Scheduler, text: str) -> Scheduler:
     >>> with_options(VllmScheduler(), "max_num_seqs=64, async_scheduling=off").async_scheduling
     False
     """
-    defaults = {field.name: getattr(scheduler, field.name) for field in fields(scheduler)}  # type: ignore[arg-type]
-    options = {name: value for name, value in defaults.items() if value is None or isinstance(value, (int, float, str))}
-    if not options:
+    if not stated_options(scheduler):
         raise UsageError(f"The scheduler {scheduler.name} has no options. Leave out --scheduler, or try --engine vllm.")
-    chosen: dict[str, Any] = {}
-    for pair in text.split(","):
-        name, _, value = (part.strip() for part in pair.partition("="))
-        if name not in options or not value:
-            raise UsageError(
-                f"{pair.strip()!r} is not an option of {scheduler.name}'s scheduler. Write NAME=VALUE with one of "
-                f"{', '.join(options)}."
-            )
-        chosen[name] = _value(name, value, options[name])
-    return replace(scheduler, **chosen)  # type: ignore[type-var]
-
-
-def _value(name: str, text: str, default: Any) -> Any:
-    """The value of an option, of the type of its default. The scheduler checks its range."""
-    if isinstance(default, bool):
-        if text.lower() not in SWITCH:
-            raise UsageError(f"{name} is on or off, not {text!r}.")
-        return SWITCH[text.lower()]
-    if default is None or isinstance(default, int):  # None: a number that is chosen elsewhere
-        return units.count(text)
-    if isinstance(default, float):
-        return units.share(text) if "%" in text else units.decimal(text)
-    return text
+    return changed_by_text(scheduler, text, f"{scheduler.name}'s scheduler")

@@ -62,7 +62,7 @@ class DynamoCost:
             "cache_tokens": cache_tokens,
         }
 
-    def front(self, tokens: np.ndarray, servers: int) -> tuple[np.ndarray, float]:
+    def front(self, tokens: np.ndarray, servers: int | np.ndarray) -> tuple[np.ndarray, float]:
         """No API server stands before Dynamo's mocked engines."""
         return np.zeros(len(tokens)), 0.0
 
@@ -193,7 +193,7 @@ class DynamoScheduler(Scheduler):
 
         if engine.lower is None:
             return self.as_vllm.instance(engine, requests, cost, prefetch=prefetch, log=log)
-        return DynamoTierInstance(engine, requests, cost, self.as_vllm._limits(engine), log)
+        return DynamoTierInstance(engine, requests, cost, self.as_vllm.kernel_limits(engine), log)
 
     def workers(self, engines: Sequence[Any], requests: Any, cost: dict[str, float], *, prefetch: bool) -> list[Any]:
         """The workers with these caches; with multi-token prediction, each has draws of its own."""
@@ -203,11 +203,17 @@ class DynamoScheduler(Scheduler):
             return super().workers(engines, requests, cost, prefetch=prefetch)
         if not cost.get("is_polynomial"):
             raise UsageError("aic_nextn has the step times of Dynamo's replay alone. Leave out --gpu, or aic_nextn.")
-        limits, rates, seed = self.as_vllm._limits(engines[0]), self.accept_rates(), self.aic_mtp_seed
+        limits, rates, seed = self.as_vllm.kernel_limits(engines[0]), self.accept_rates(), self.aic_mtp_seed
         return [
             DynamoMtpInstance(engine, requests, cost, limits, rates, seed + number)
             for number, engine in enumerate(engines)
         ]
+
+    def ranks(self, engines: Sequence[Any], requests: Any, cost: dict[str, float], *, log: bool = False) -> list[Any]:
+        """The data-parallel ranks of one worker."""
+        from ..core.vllm_lockstep import DynamoLockstep
+
+        return self.as_vllm.ranks(engines, requests, cost, log=log, group=DynamoLockstep)
 
 
 MOST_DRAFTED = 5  # tokens

@@ -20,6 +20,7 @@ from .base import BatchLimits, Scheduler, Tier
 
 POLICIES = ("fcfs", "lpm")
 RETRACTIONS = ("length", "priority")
+WRITE_POLICY = "hicache_write_policy"  # the engine option
 LIMIT = "max_new_tokens"  # the column of the trace with the largest output that each client allows
 
 
@@ -40,6 +41,7 @@ class SglangScheduler(Scheduler):
 
     name: ClassVar[str] = "sglang"
     version: ClassVar[str] = "0.5.23"
+    most_lower_tiers: ClassVar[int | None] = 1
     chunked_prefill_size: int = 8192  # tokens of a prefill; -1 = prompts are not divided
     max_prefill_tokens: int = 16384  # a prefill with this many tokens takes no further request
     max_running_requests: int = 2048
@@ -127,17 +129,32 @@ class SglangScheduler(Scheduler):
 
     def engine(self, setting: Setting, demand: BlockDemand, tiers: Sequence[Tier]) -> Any:
         """SGLang's tree, which gives out pages one by one."""
-        if tiers:
-            raise UsageError("SGLang's scheduler does not support lower tiers yet. Use --engine reference.")
-        return self.cache(demand, setting.capacity * demand.trace.block_size)
+        tokens, how = setting.capacity * demand.trace.block_size, dict(setting.engine_options).get(WRITE_POLICY)
+        if len(tiers) > 1:
+            raise UsageError("SGLang's storage backend is not simulated in time yet. Name one tier below the first.")
+        if how and not tiers:
+            raise UsageError("--hicache-write-policy needs host memory: --tiers dram=50000@25GB/s.")
+        return self.cache(demand, tokens, tiers[0] if tiers else None, how or "write_through")
 
-    def cache(self, demand: BlockDemand, tokens: int) -> Any:
-        """SGLang's tree with a pool of `tokens` tokens."""
+    def cache(
+        self, demand: BlockDemand, tokens: int, host: Tier | None = None, write_policy: str = "write_through"
+    ) -> Any:
+        """SGLang's tree with a pool of `tokens` tokens, and host memory below it."""
+        from ...cache.core.hicache import HiPagedRadix
         from ...cache.core.radix import PagedRadix
         from ...cache.policies.base import Context
 
         page, block = self._page_size(demand.trace.block_size), demand.trace.block_size
-        return PagedRadix(Context(demand.blocks, tokens // block, demand.trace, demand), demand, page, tokens)
+        context = Context(demand.blocks, tokens // block, demand.trace, demand)
+        if host is None:
+            return PagedRadix(context, demand, page, tokens)
+        if demand.drafting is not None:
+            raise UsageError("SGLang's host memory is not modelled with a drafter. Leave out --speculative.")
+        store_s = host.fetch_seconds if host.store_seconds is None else host.store_seconds
+        pages = host.capacity * block // page
+        return HiPagedRadix(
+            context, demand, page, tokens, pages, write_policy, host.fetch_seconds / block, store_s / block
+        )
 
     def instance(self, engine: Any, requests: Any, cost: dict[str, float], *, prefetch: bool, log: bool = False) -> Any:
         """An instance that takes SGLang's steps. With `log` it records them."""
@@ -158,6 +175,8 @@ class SglangScheduler(Scheduler):
         """Data-parallel ranks with data-parallel attention."""
         from ..core.sglang_lockstep import SglangLockstep, SglangRank
 
+        if hasattr(engines[0], "tier_hits"):
+            raise UsageError("Ranks in lockstep are not modelled with SGLang's host memory. Leave out --tiers.")
         limits, outputs = self._core_limits(), self._largest_outputs(engines[0])
         ranks = [SglangRank(engine, requests, cost, limits, outputs, log) for engine in engines]
         SglangLockstep(ranks, cost)

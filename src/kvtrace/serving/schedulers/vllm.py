@@ -36,9 +36,9 @@ class VllmScheduler(Scheduler):
 
     name: ClassVar[str] = "vllm"
     version: ClassVar[str] = "0.33.0"
-    most_lower_tiers: ClassVar[int | None] = 1
+    most_lower_tiers: ClassVar[int | None] = 2
     copies_to_tiers: ClassVar[bool] = True
-    tier_fields: ClassVar[frozenset[str]] = frozenset({"policy"})
+    tier_fields: ClassVar[frozenset[str]] = frozenset({"policy", "scope", "latency_s", "copies"})
     layouts: ClassVar[bool] = True
     max_num_batched_tokens: int = 8192  # tokens in a step
     max_num_seqs: int = 1024  # requests that run at once
@@ -105,6 +105,20 @@ class VllmScheduler(Scheduler):
             total += drafts * (group.kind == "state")
         return total
 
+    def engines(
+        self, setting: Setting, demand: BlockDemand, tiers: Sequence[Tier], instances: int, per_host: int
+    ) -> list[Any]:
+        """The caches of several instances; the second tier below them may be shared."""
+        engines = [self.engine(setting, demand, tiers[:1]) for _ in range(instances)]
+        if len(tiers) < 2:
+            return engines
+        share = {"rank": 1, "host": per_host, "cluster": instances}[tiers[1].scope]
+        for first in range(0, instances, share):
+            pool = self._pool(demand, tiers)
+            for engine in engines[first : first + share]:
+                engine.lower.pool = pool
+        return engines
+
     def engine(self, setting: Setting, demand: BlockDemand, tiers: Sequence[Tier]) -> Any:
         """vLLM's cache, which gives out blocks one by one."""
         from ...cache.core.blocks import PagedCache
@@ -134,23 +148,36 @@ class VllmScheduler(Scheduler):
         return GroupedSteps(context, demand, layout, self.lengths(demand.trace), self.in_flight)
 
     def _lower_tier(self, cache: Any, tiers: Sequence[Tier]) -> Any:
-        """The tier of vLLM's OffloadingConnector. UsageError for several, or for a tier that is not valid."""
+        """The tier of vLLM's OffloadingConnector. UsageError for a tier that is not valid."""
         from ...cache.core.lower_tier import LowerTier
 
-        if len(tiers) > 1:
-            raise UsageError(
-                "vLLM's offloading connector has one lower tier. Give one tier, or use --engine reference for more."
-            )
         (tier,) = tiers
-        if tier.capacity < 1:
-            raise UsageError(f"Tier {tier.name} must have at least 1 block.")
+        _require_blocks(tier)
         policy = tier.policy or "lru"
         if policy not in TIER_POLICIES:
             raise UsageError(f"{policy!r} is not an order of eviction of vLLM's lower tier. Try lru or arc.")
+        if tier.scope != "rank" or tier.latency_s or tier.copies not in (None, "write-through"):
+            raise UsageError(
+                f"vLLM's tier {tier.name} belongs to one instance, which writes through to it; it has no latency. "
+                "Instances can share a second tier: --tiers hbm=5000,dram=50000@25GB/s,pool=1M@cluster@10GB/s."
+            )
         lower = LowerTier(cache, tier.capacity, policy)
-        lower.fetch_seconds = tier.fetch_seconds
-        lower.store_seconds = tier.fetch_seconds if tier.store_seconds is None else tier.store_seconds
+        lower.fetch_seconds, lower.store_seconds = tier.fetch_seconds, _store_seconds(tier)
         return lower
+
+    def _pool(self, demand: BlockDemand, tiers: Sequence[Tier]) -> Any:
+        """The secondary tier of vLLM's TieringOffloadingSpec. UsageError for more tiers, or for one that is not valid."""
+        from ..core.vllm_offloading import SharedPool
+
+        if len(tiers) > 2:
+            raise UsageError("vLLM's scheduler has two lower tiers here. Leave out one, or use --engine reference.")
+        pool = tiers[1]
+        _require_blocks(pool)
+        if pool.policy not in (None, "lru") or pool.copies not in (None, "write-through"):
+            raise UsageError(
+                f"vLLM writes through to its tier {pool.name}, which evicts by lru. Leave out other words."
+            )
+        return SharedPool(demand.blocks, pool.capacity, pool.fetch_seconds, _store_seconds(pool), pool.latency_s)
 
     def instance(self, engine: Any, requests: Any, cost: dict[str, float], *, prefetch: bool, log: bool = False) -> Any:
         """An instance that takes vLLM's steps. With `log` it records them."""
@@ -166,14 +193,18 @@ class VllmScheduler(Scheduler):
 
         return VllmWorker(engine, requests, cost, self.kernel_limits(engine), log)
 
-    def ranks(self, engines: Sequence[Any], requests: Any, cost: dict[str, float], *, log: bool = False) -> list[Any]:
-        """Data-parallel ranks of a model with experts. UsageError with a lower tier."""
+    def ranks(
+        self, engines: Sequence[Any], requests: Any, cost: dict[str, float], *, log: bool = False, group: Any = None
+    ) -> list[Any]:
+        """Data-parallel ranks of a model with experts, in a VllmLockstep or another `group`. UsageError with a lower
+        tier.
+        """
         from ..core.vllm_lockstep import VllmLockstep, VllmRank
 
         if engines[0].lower is not None:
             raise UsageError("Ranks in lockstep do not support lower tiers. Leave out the tiers.")
         ranks = [VllmRank(engine, requests, cost, self.kernel_limits(engine), log) for engine in engines]
-        VllmLockstep(ranks, cost)
+        (group or VllmLockstep)(ranks, cost)
         return ranks
 
     def kernel_limits(self, engine: Any) -> dict[str, Any]:
@@ -186,3 +217,12 @@ class VllmScheduler(Scheduler):
             "whole_prompt": self.scheduler_reserve_full_isl, "by_priority": self.policy == "priority",
             "asynchronous": self.async_scheduling,
         }  # fmt: skip
+
+
+def _require_blocks(tier: Tier) -> None:
+    if tier.capacity < 1:
+        raise UsageError(f"Tier {tier.name} must have at least 1 block.")
+
+
+def _store_seconds(tier: Tier) -> float:
+    return tier.fetch_seconds if tier.store_seconds is None else tier.store_seconds

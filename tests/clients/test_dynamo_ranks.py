@@ -1,0 +1,84 @@
+"""Data-parallel ranks in lockstep take the ranks and the times of Dynamo's offline replay, and its router's choices.
+
+KVTRACE_CLIENTS names a folder of environments (see test_load.py), `dynamo` among them.
+`KVTRACE_CLIENTS=... python -m tests.clients.test_dynamo_ranks` writes the vectors anew.
+"""
+
+import json
+import random
+
+import numpy as np
+import pytest
+
+from benchmarks.dynamo_replay import PYTHON, at_load, replay
+from kvtrace import read
+from kvtrace.formats import targets as clients
+from kvtrace.serving.schedulers.dynamo import DynamoScheduler
+from tests.conftest import ROOT
+from tests.serving.scheduler_cases import dynamo_case, trace_of
+from tests.serving.test_dynamo_times import require_equal, served
+
+needs_dynamo = pytest.mark.skipif(not PYTHON.exists(), reason="no environment dynamo in KVTRACE_CLIENTS")
+
+
+def rank_case(rng):
+    return dynamo_case(rng) | {"workers": rng.choice([2, 3, 4]), "ranks": True}
+
+
+def replayed(case, folder):
+    """Its version, and of each request: rank, hit tokens, admission, first token and end in seconds, preemptions."""
+    trace, path = trace_of(case), folder / f"{len(list(folder.iterdir()))}.jsonl"
+    clients.write(trace, path, "dynamo")
+    settings = {"num_workers": 1, "router_mode": "kv_router" if case["router"] == "dynamo" else "round_robin"}
+    engine = {"num_gpu_blocks": case["capacity"], **case["settings"]}
+    (seen,) = replay(trace, [{"path": str(path), "engine": engine, "settings": settings, "ranks": case["workers"]}])
+    times = [np.round(column / 1000, 9) for column in (seen.admit, seen.first, seen.end)]
+    columns = [seen.worker, seen.first_reused, *times, seen.readmitted]
+    return seen.version, [list(row) for row in zip(*(column.tolist() for column in columns), strict=True)]
+
+
+@needs_dynamo
+def test_random_ranks_take_the_times_of_the_replay(tmp_path):
+    seed = random.SystemRandom().randrange(1 << 30)
+    for number in range(seed, seed + 40):
+        case = rank_case(random.Random(number))
+        require_equal(case, replayed(case, tmp_path)[1], f"seed {number}")
+
+
+@needs_dynamo
+@pytest.mark.parametrize("load", [1, 4])
+@pytest.mark.parametrize("router", ["round_robin", "kv_router"])
+def test_four_ranks_serve_the_conversation_trace_in_the_times_of_the_replay(shared, router, load):
+    path = shared / "data/mooncake/conversation_trace.jsonl"
+    trace = at_load(read(path), load)
+    settings = {"num_workers": 1, "router_mode": router, "arrival_speedup_ratio": float(load)}
+    case = {"path": str(path), "engine": {"num_gpu_blocks": 3_000}, "settings": settings, "ranks": 4}
+    (seen,) = replay(trace, [case])
+    name = {"round_robin": "round-robin", "kv_router": "dynamo"}[router]
+    ours, _ = served(trace, 3_000, DynamoScheduler(), 4, name, seen.worker, lockstep=True)
+    theirs = np.array([seen.worker, seen.first_reused, seen.admit, seen.first, seen.end, seen.readmitted]).T
+    assert (ours[:, [0, 1, 5]] == theirs[:, [0, 1, 5]]).all()
+    assert np.abs(ours[:, 2:5] * 1000 - theirs[:, 2:5]).max() < 1e-3
+
+
+def make_vectors(folder, count=10):
+    """Short cases of both routers."""
+    chosen = []
+    for seed in range(50_000, 60_000):
+        case = rank_case(random.Random(seed))
+        if len(chosen) == count:
+            break
+        if 6 < len(case["requests"]) <= 16 and (len(chosen) % 2 == 0) == (case["router"] == "dynamo"):
+            version, requests = replayed(case, folder)
+            chosen.append({"case": case, "requests": requests})
+    return {"engine": "dynamo", "version": version, "vectors": chosen}
+
+
+if __name__ == "__main__":
+    import tempfile
+    from pathlib import Path
+
+    with tempfile.TemporaryDirectory() as name:
+        made = make_vectors(Path(name))
+    text = json.dumps(made, separators=(",", ":")).replace('{"case"', '\n{"case"')
+    (ROOT / "tests/vectors/dynamo_ranks.json").write_text(text + "\n")

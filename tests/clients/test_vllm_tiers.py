@@ -1,0 +1,59 @@
+"""Our instances of vLLM that share a tier take the steps of vLLM's own Schedulers and TieringOffloadingManagers.
+
+KVTRACE_CLIENTS names a folder of environments (see test_load.py), `vllm` among them.
+`KVTRACE_CLIENTS=... python -m tests.clients.test_vllm_tiers` writes the vectors anew.
+"""
+
+import json
+import random
+import tempfile
+from pathlib import Path
+
+from tests.clients.in_vllm import answers, needs_vllm
+from tests.conftest import ROOT
+from tests.serving.scheduler_cases import pool_case
+from tests.serving.test_vllm_tiers import VECTORS, require_equal, serve
+
+SCRIPT = "vllm_tiers.py"
+FROM_POOL = 6  # the column of blocks that came from the pool
+
+
+@needs_vllm
+def test_random_cases_take_the_steps_of_vllm(tmp_path):
+    seed = random.SystemRandom().randrange(1 << 30)
+    cases = [pool_case(random.Random(seed + number)) for number in range(100)]
+    hits = 0
+    for number, (case, real) in enumerate(zip(cases, answers(cases, tmp_path, SCRIPT), strict=True)):
+        if real["instances"] is None:  # vLLM promotes blocks for ever
+            assert serve(case)["instances"] is None
+            continue
+        require_equal(case, real, f"seed {seed + number}")
+        hits += sum(row[FROM_POOL] for one in real["instances"] for row in one["requests"])
+    assert hits > len(cases)
+
+
+@needs_vllm
+def test_the_vectors_are_what_vllm_says(tmp_path):
+    cases = [vector["case"] for vector in VECTORS["vectors"]]
+    for vector, real in zip(VECTORS["vectors"], answers(cases, tmp_path, SCRIPT), strict=True):
+        assert vector["served"] == {"instances": real["instances"]} and real["version"] == VECTORS["version"]
+
+
+def write_vectors(cases, count=16, steps=90):
+    """Short cases of several instances in which blocks come from the pool."""
+    chosen = []
+    with tempfile.TemporaryDirectory() as folder:
+        for case, real in zip(cases, answers(cases, Path(folder), SCRIPT), strict=True):
+            instances = real["instances"] or []
+            hits = [sum(row[FROM_POOL] for row in one["requests"]) for one in instances]
+            short = sum(len(one["steps"]) for one in instances) <= steps
+            if short and len(instances) > 1 and sum(hits) > 0 and len(chosen) < count:
+                chosen.append({"case": case, "served": {"instances": instances}})
+    found = {"engine": "vllm", "version": real["version"], "vectors": chosen}
+    text = json.dumps(found, separators=(",", ":")).replace('{"case"', '\n{"case"')
+    (ROOT / "tests/vectors/scheduler_vllm_pools.json").write_text(text + "\n")
+
+
+if __name__ == "__main__":
+    drawn = (pool_case(random.Random(seed)) for seed in range(30_000, 30_500))
+    write_vectors([case for case in drawn if len(case["requests"]) <= 18])

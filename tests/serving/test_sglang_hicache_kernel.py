@@ -1,0 +1,87 @@
+"""The compiled SGLang scheduler over HiCache's host memory takes the steps of SGLang itself, and of the plain twin."""
+
+import os
+import random
+from dataclasses import asdict
+
+import numpy as np
+import pytest
+
+from kvtrace.cache.demand import block_demand
+from kvtrace.cache.tiers import Tier
+from kvtrace.serving.core.instance import Requests
+from kvtrace.serving.core.serving import Router, Serving
+from kvtrace.serving.simulation import StepCost
+from tests.conftest import drawn
+from tests.reference import sglang_hicache_scheduler, sglang_scheduler
+from tests.reference.sglang_hicache import THRESHOLD
+from tests.serving.scheduler_cases import sglang_case
+from tests.serving.test_sglang_kernel import limited_trace, scheduler_of
+
+CASES = int(os.environ.get("KVTRACE_EXAMPLES", drawn(200)))
+
+
+def hosted_case(rng):
+    """A case of random requests, settings and host memory that SGLang serves to its end; None if it would not."""
+    case = sglang_case(rng)
+    page, step_s = case["settings"]["page_size"], max(case["cost"]["step_s"], 10 * case["cost"]["token_s"])
+    case |= {
+        "host": page * rng.randint(1, max(2, 2 * case["capacity"] // page)), "write_policy": rng.choice([*THRESHOLD]),
+        "load_s": rng.choice([0, 0.1, 1, 3]) * step_s / 20, "store_s": rng.choice([0, 0.1, 1, 3]) * step_s / 20,
+        "core": rng.choice(["rust", "python"]),
+    }  # fmt: skip
+    try:
+        sglang_scheduler.serve(case)
+        answer = sglang_hicache_scheduler.serve(case)
+    except MemoryError:
+        return None
+    return case if all(row[3] is not None for row in answer["requests"]) else None
+
+
+def logged(case):
+    """The steps, the requests and the loaded blocks of a case in our kernel, as the twin states them."""
+    rows, trace, scheduler = case["requests"], limited_trace(case), scheduler_of(case)
+    demand = block_demand(trace, "grow")
+    requests = Requests(
+        [row["arrival"] for row in rows], trace.input_length, trace.output_length, np.zeros(len(rows)),
+        [row.get("priority", 0) for row in rows],
+    )  # fmt: skip
+    size = case["block_size"]
+    tier = Tier("dram", case["host"] // size, case["load_s"] * size, case["store_s"] * size)
+    cache = scheduler.cache(demand, case["capacity"], tier, case["write_policy"])
+    instance = scheduler.instance(cache, requests, asdict(StepCost(**case["cost"])), prefetch=True, log=True)
+    router = Router([cache], "round-robin", np.zeros(len(trace), np.int64), trace.input_length, trace.block_size)
+    run = Serving([instance], router, requests, case["capacity"])
+    run.advance(len(trace))
+    run.close()
+    steps = [
+        [begin if i == 0 else None, kind, [[row, before + i, count] for row, before, count in parts], sorted(gone)]
+        for begin, times, kind, parts, gone in instance.log
+        for i in range(times)
+    ]
+    names = ("cached", "started", "first", "ended", "preempted")
+    return steps, np.array([requests.outcomes[name] for name in names], dtype=float).T, cache.tier_hits[0]
+
+
+def require_equal(case, expected, name):
+    steps, requests, loaded = logged(case)
+    for number, (step, one) in enumerate(zip(steps, expected["steps"], strict=False)):
+        assert step[1:] == one[1:], (name, number)
+        assert step[0] is None or step[0] == pytest.approx(one[0], abs=1e-9), (name, number)
+    assert len(steps) == len(expected["steps"]), name
+    assert requests == pytest.approx(np.array(expected["requests"], dtype=float), abs=1e-9), name
+    size = case["block_size"]
+    blocks = [
+        row[0] // size - (row[0] - tokens) // size
+        for row, tokens in zip(expected["requests"], expected["loaded"], strict=True)
+    ]
+    assert loaded.tolist() == blocks, name
+
+
+def test_the_kernel_takes_the_steps_of_its_twin():
+    rng = random.Random(41)
+    for number in range(CASES):
+        case = hosted_case(rng)
+        if case is None or case["host"] % case["block_size"]:  # a Tier has whole blocks
+            continue
+        require_equal(case, sglang_hicache_scheduler.serve(case), f"case {number}: {case}")
