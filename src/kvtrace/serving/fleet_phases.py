@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, NotRequired, TypedDict
 import numpy as np
 
 from ..trace.hits import count_hits
+from .quantiles import Quantiles, quantiles_of, served_only
 
 if TYPE_CHECKING:
     from .instances import FleetSimulation
-    from .serving_run import Quantiles
 
 
 class FleetPhase(TypedDict):
@@ -57,10 +57,9 @@ def phase_of(run: FleetSimulation) -> np.ndarray:
 
 def phases(run: FleetSimulation) -> list[FleetPhase]:
     """The hits of each phase; in time also the TTFT of its requests."""
-    from .serving_run import ServingRun, quantiles_of, served_only
-
     spans, which = run.spans, phase_of(run)
     assert spans is not None
+    first_s = getattr(run, "first_s", None)  # of a run in time
     which[: run.warm_up] = -1
     rows: list[FleetPhase] = []
     for number, start_s in enumerate(spans.phases_s):
@@ -71,8 +70,8 @@ def phases(run: FleetSimulation) -> list[FleetPhase]:
             "blocks": hits.blocks, "hit_blocks": hits.hit_blocks, "block_hit_rate": hits.block_hit_rate,
             "tokens": hits.tokens, "hit_tokens": hits.hit_tokens, "token_hit_rate": hits.token_hit_rate,
         }  # fmt: skip
-        if isinstance(run, ServingRun):
-            row["ttft_s"] = quantiles_of(served_only((run.first_s - run.trace.timestamp / 1000)[mine]))
+        if first_s is not None:
+            row["ttft_s"] = quantiles_of(served_only((first_s - run.trace.timestamp / 1000)[mine]))
         rows.append(row)
     return rows
 

@@ -40,7 +40,9 @@ cdef class Place:
     cdef int take_out(self, int block) except -1 nogil
     cdef int hold(self, int unit) except -1 nogil
     cdef int let_go(self, int unit) except -1 nogil
+    cdef int expire(self) except -1 nogil
     cdef int _evict(self) except -1 nogil
+    cdef int _drop(self, int unit) except -1 nogil
 
 
 @cython.final

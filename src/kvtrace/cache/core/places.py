@@ -154,7 +154,17 @@ class Place:
             unit = self.policy.likely_victim()
             if unit >= 0:
                 fetch(cython.address(self.state[unit]))
-        unit = self.policy.victim()
+        return self._drop(self.policy.victim())
+
+    def expire(self):
+        """Evict the units that have expired."""
+        unit: cython.int = self.policy.expired()
+        while unit >= 0:
+            self._drop(unit)
+            unit = self.policy.expired()
+        return 0
+
+    def _drop(self, unit):
         if unit < 0 or unit >= self.state.shape[0] or self.state[unit] != IDLE:
             with cython.gil:
                 raise UsageError(
@@ -249,6 +259,8 @@ class Places:
             context: Context = place.policy.context
             context.request = context.order = row
             context.now = engine.context.now
+            if place.policy.expires:
+                place.expire()
             if place.policy.follows_requests:
                 place.policy.request_started(row)
         run = self._look_up(i, row, engine)
