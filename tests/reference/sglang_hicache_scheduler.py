@@ -1,6 +1,6 @@
 """SGLang's scheduler over HiCache's host tier, step by step: what sglang_scheduler.py does, and copies that take time.
 
-`serve(case)` takes the cases of tests/clients/sglang_hicache_scheduler.py and returns what that returns, without the
+`serve(case)` takes the cases of tests/clients/sglang_hicache_scheduler.py and returns what that returns, without its
 version. S scheduler.py, P schedule_policy.py (srt/managers), U unified_radix_cache.py, T unified_tree_core.py, F full.py
 (srt/mem_cache and unified_cache), C cache_controller.py.
 
