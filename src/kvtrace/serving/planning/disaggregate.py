@@ -15,6 +15,8 @@ import numpy as np
 
 from ...trace.trace import Trace
 from ..disaggregation import Disaggregation
+from ..routers import RouterName
+from ..schedulers.base import Scheduler
 from ..serving_run import ServingRun
 from .plan_result import DisaggregatePlan, SplitPoint, percentile
 from .plan_runs import fewest, served
@@ -22,7 +24,7 @@ from .plan_target import Planned
 
 MOST = 256  # workers of a kind, or instances, that are tried
 PARTS = (1, 4, 16)  # of the tokens of a step: instances are tried with each
-ROUTER = "least-loaded"  # of instances and of both kinds of workers
+ROUTER: RouterName = "least-loaded"  # of instances and of both kinds of workers
 
 
 @dataclass
@@ -83,7 +85,7 @@ def _with_steps(planned: Planned, part: int) -> Planned:
     limits, time = planned.limits, planned.time
     tokens = max(1, limits.step_tokens // part)
     deployment = replace(time.deployment, max_num_batched_tokens=tokens)
-    schedulers = {planned.engine: planned.scheduler.limited(replace(limits, step_tokens=tokens))}
+    schedulers: dict[str, Scheduler] = {planned.engine: planned.scheduler.limited(replace(limits, step_tokens=tokens))}
     return replace(planned, time=replace(time, deployment=deployment, schedulers=schedulers))
 
 

@@ -36,7 +36,7 @@ class VllmScheduler(Scheduler):
 
     name: ClassVar[str] = "vllm"
     version: ClassVar[str] = "0.33.0"
-    most_lower_tiers: ClassVar[int | None] = 2
+    most_lower_tiers: ClassVar[int | None] = 1
     copies_to_tiers: ClassVar[bool] = True
     tier_fields: ClassVar[frozenset[str]] = frozenset({"policy", "scope", "latency_s", "copies"})
     layouts: ClassVar[bool] = True
