@@ -346,8 +346,7 @@ def _place(tier: Tier, copies: str, setting: Setting, demand: BlockDemand) -> An
     context = Context(demand.blocks, units, demand.trace, demand)
     name = tier.policy or (setting.policy if setting.engine == "reference" else "lru")
     policy = make(name, context)
-    row = POLICIES.get(name.partition(":")[0])
-    if name.startswith("ttl") or (row is not None and row.bound):
+    if (row := POLICIES.get(name.partition(":")[0])) is not None and row.bound:
         raise UsageError(f"Policy {name} is not modelled for a lower tier. Try --policy lru.")
     return Place(policy, copies, chunk)
 
