@@ -30,7 +30,7 @@ from typing import Any
 import numpy as np
 
 from kvtrace.cache.simulation import Setting
-from kvtrace.serving.apart import Link, Workers, serve_apart
+from kvtrace.serving.apart import Link, serve_apart
 from kvtrace.serving.calibration.costs import step_cost
 from kvtrace.serving.deployment import Deployment
 from kvtrace.serving.hardware.roofline import deployed_shape, roofline_of
@@ -38,6 +38,7 @@ from kvtrace.serving.hardware.room import kv_room
 from kvtrace.serving.lanes import ClosedLoop
 from kvtrace.serving.schedulers.sglang import SglangScheduler
 from kvtrace.serving.schedulers.vllm import VllmScheduler
+from kvtrace.serving.workers import Workers
 
 from . import silicon
 
@@ -204,7 +205,7 @@ def workers_of(row: Row, *, decodes: bool) -> tuple[Workers, Deployment]:
 
 def simulated(row: Row) -> tuple[float, float]:
     """The mean TPOT and TTFT, in ms, of the closed loop of a row with the roofline's costs; nothing is fitted."""
-    (prefill, sender), (decode, receiver) = (workers_of(row, decodes=decodes) for decodes in (False, True))
+    (prefill, _), (decode, receiver) = (workers_of(row, decodes=decodes) for decodes in (False, True))
     load = silicon.load(_as_aggregated(row), PROMPTS * row.concurrency, 64)
     gpus = min(kind.tp * kind.dp for kind in (row.prefill, row.decode))
     run = serve_apart(

@@ -1,9 +1,17 @@
-"""The twin of Mooncake's master evicts what a real mooncake_master has evicted: vectors of tests/clients/mooncake_store.py."""
+"""The twin of Mooncake's master evicts what a real one has evicted: vectors of tests/clients/mooncake_store.py."""
 
 import json
+import random
 
+import numpy as np
 import pytest
 
+from kvtrace.cache.simulation import Setting
+from kvtrace.cache.tiers import Tier
+from kvtrace.serving.instances import simulate_instances
+from kvtrace.trace.building import toy
+from kvtrace.trace.columns import replace_columns
+from kvtrace.trace.trace import Trace
 from tests.conftest import ROOT
 from tests.reference.mooncake_store import Store
 
@@ -52,3 +60,34 @@ def require_equal(case, done, name):
 def test_the_twin_evicts_what_the_master_has_evicted(number):
     vector = VECTORS["vectors"][number]
     assert require_equal(vector["case"], vector["done"], number) > 0
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_a_pool_of_policy_mooncake_has_the_hits_of_the_twin(seed):
+    rng = random.Random(seed)
+    lease_s, size, paths, prompts, now, times = rng.choice([0, 2, 60]), 60, [[]], [], 0, []
+    for _ in range(120):
+        path = rng.choice(paths[-12:])
+        path = [*path[: rng.randint(0, len(path))], *(rng.randrange(10**6) for _ in range(rng.randint(1, 4)))][:5]
+        paths.append(path)
+        prompts.append(path)
+        now += rng.choice([200, 1000, 5000])
+        times.append(now)
+    names = {}
+    blocks = [[names.setdefault(tuple(path[: i + 1]), len(names)) for i in range(len(path))] for path in prompts]
+    columns = replace_columns(toy(*(" ".join(map(str, one)) for one in blocks)), timestamp=np.array(times, dtype=float))
+    trace = Trace.from_columns(columns, block_size=1)
+    tiers = (Tier("hbm", 0), Tier("pool", size, scope="cluster", policy=f"mooncake:{lease_s}s"))
+    done = simulate_instances(trace, 1, setting=Setting(0), tiers=tiers, schedule="serial")
+    store = Store({"objects": size, "lease_ms": lease_s * 1000, "high": 0.9, "ratio": 0.05, "soft_ms": 0})
+    expected = []
+    for at, path in zip(times, blocks, strict=True):
+        while len(store.deadline) / size > store.high and store.evict(at):
+            pass
+        hit = 0
+        for i, name in enumerate(path):
+            hit += hit == i and name in store.deadline
+            if not store.read(at + i * 1e-6, name):
+                store.put(at + i * 1e-6, name)
+        expected.append(hit)
+    assert done.hit_blocks.tolist() == expected and sum(expected) > 0

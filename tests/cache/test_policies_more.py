@@ -13,19 +13,20 @@ from kvtrace.cache.core.pool import Pool, PythonPolicy
 from kvtrace.cache.demand import block_demand
 from kvtrace.cache.policies.adaptive import LFUDA, PGDSF
 from kvtrace.cache.policies.base import Context
-from kvtrace.cache.policies.classic import LRU, SLRU, TTL, Belady, Priority
+from kvtrace.cache.policies.classic import LRU, SLRU, TTL, Belady, Mooncake, Priority
 from kvtrace.cache.policies.learned import Workload
 from kvtrace.trace.building import toy
 from kvtrace.trace.columns import replace_columns
 from kvtrace.trace.trace import Trace
 from tests.conftest import drawn
-from tests.reference.policies import belady, lfu_da, pgdsf, priority, slru, ttl, workload
+from tests.reference.policies import belady, lfu_da, mooncake, pgdsf, priority, slru, ttl, workload
 from tests.strategies import traces
 
 POLICIES = {
     "slru": (SLRU, slru.SLRU, st.none() | st.sampled_from([0.0, 0.3, 0.5, 1.0])),
     "lfu-da": (LFUDA, lfu_da.LFUDA, st.none()),
     "ttl": (TTL, ttl.TTL, st.sampled_from([0.0, 1.0, 3.0, 7.0, float("inf")])),
+    "mooncake": (Mooncake, mooncake.Mooncake, st.none() | st.sampled_from([0.0, 2.0, 9.0])),
     "priority": (Priority, priority.Priority, st.none() | st.sampled_from([0.0, 2.0, 6.0])),
     "pgdsf": (PGDSF, pgdsf.PGDSF, st.none() | st.sampled_from([1, 5])),
     "workload": (Workload, workload.Workload, st.none() | st.sampled_from([1.0, 60_000.0])),
@@ -50,7 +51,7 @@ def run(
     demand = block_demand(trace, mode)
     context = Context(demand.blocks, capacity, trace, demand)
     made = policy(context) if parameter is None else policy(context, parameter)
-    if not isinstance(made, (SLRU, LFUDA, TTL, Priority, PGDSF, Workload, Belady, LRU)):
+    if not isinstance(made, (SLRU, LFUDA, TTL, Mooncake, Priority, PGDSF, Workload, Belady, LRU)):
         made = PythonPolicy(context, made)
     pool = Pool(context, demand, made, total=total, leaf_first=leaf_first)
     pool.schedule(*schedule)

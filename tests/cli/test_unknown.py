@@ -196,6 +196,10 @@ FUNCTIONS = {  # those that take a Trace -> a call, and what the call needs
         lambda trace: kvtrace.serving.simulate_instances(trace, 2, setting=SETTING),
         (PREFIXES, OUTPUTS),
     ),
+    "pool_curve": (
+        lambda trace: kvtrace.serving.pool_curve(trace, [4], instances=2, first=4),
+        (PREFIXES, OUTPUTS),
+    ),
     "open_loop": (lambda trace: kvtrace.serving.open_loop(trace, COST, setting=SETTING), (PREFIXES, OUTPUTS)),
     "closed_loop": (
         lambda trace: kvtrace.serving.closed_loop(

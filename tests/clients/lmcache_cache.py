@@ -1,11 +1,14 @@
 """LMCache: its own engine and stores serve requests; run in LMCache's environment as CASES (a JSON file).
 
 A case says capacity (chunks), policy, watermark and requests: chunks (numbers) and arrival (ms). Prints, a case a line,
-each request's hit chunks. Without the watermark the engine, its LocalCPUBackend, order and allocator are LMCache's,
-unmodified, and a request makes the calls of LMCache's adapter for vLLM: look up and pin, load, unpin, store what was
-not hit. With it the L1 manager, its memory, order and eviction loop are LMCache's, and a request makes the calls of its
-lookup and transfer modules. Ours are the schedule, each request ending before the next, the clock, and the GPU that is
-not there.
+each request's hit chunks. With `pool` (chunks), requests have `instance`: each has an engine with its LocalCPUBackend,
+and a RemoteBackend to one store that they share, the LRU of LMCache's MockConnector without its waiting; of each
+request it prints the hits in the local store too.
+
+Without the watermark the engine, its backends, orders and allocator are LMCache's, unmodified, and a request makes the
+calls of LMCache's adapter for vLLM: look up and pin, load, unpin, store what was not hit. With it the L1 manager, its
+memory, order and eviction loop are LMCache's, and a request makes the calls of its lookup and transfer modules. Ours
+are the schedule, each request ending before the next, the clock, and the GPU that is not there.
 """
 
 import importlib.abc
@@ -14,6 +17,7 @@ import importlib.metadata
 import json
 import os
 import sys
+import time
 import types
 from unittest.mock import MagicMock
 
@@ -72,10 +76,10 @@ class NoGpu:
 class Engine:
     """LMCacheEngine over a LocalCPUBackend of so many chunks."""
 
-    def __init__(self, case):
+    def __init__(self, case, **options):
         config = LMCacheEngineConfig.from_defaults(
             chunk_size=TOKENS, local_cpu=True, cache_policy=case["policy"].upper(),
-            max_local_cpu_size=(case["capacity"] * BYTES + BYTES / 2) / 1024**3,
+            max_local_cpu_size=(case["capacity"] * BYTES + BYTES / 2) / 1024**3, **options,
         )  # fmt: skip
         metadata = LMCacheMetadata(
             model_name="model", world_size=1, local_world_size=1, worker_id=0, local_worker_id=0, kv_dtype=torch.uint8,
@@ -102,6 +106,37 @@ class Engine:
 
     def close(self):
         self.engine.close()
+
+
+REMOTE = "mock://1/?peeking_latency=0&read_throughput=100000&write_throughput=100000"
+
+
+class Shared:
+    """Engines with a remote store that they share."""
+
+    def __init__(self, case):
+        count = 1 + max(request["instance"] for request in case["requests"])
+        self.engines = [Engine(case, remote_url=REMOTE, remote_serde="naive") for _ in range(count)]
+        connectors = [self.remote(engine).connection for engine in self.engines]
+        for i, connector in enumerate(connectors):
+            while hasattr(connector, "_connector"):  # what counts its calls
+                connector = connector._connector
+            if i == 0:
+                store = connector.lru_store
+                store.capacity = case["pool"] * BYTES
+            connector.lru_store = store
+
+    def remote(self, engine):
+        return engine.engine.storage_manager.storage_backends["RemoteBackend"]
+
+    def serve(self, chunks, instance):
+        engine = self.engines[instance]
+        tokens = [chunk * TOKENS + i for chunk in chunks for i in range(TOKENS)]
+        local = engine.engine.lookup(tokens, search_range=["LocalCPUBackend"]) // TOKENS
+        hit = engine.serve(chunks, 0)
+        while self.remote(engine).put_tasks:
+            time.sleep(0.0005)
+        return [hit, local]
 
 
 class Server:
@@ -162,6 +197,10 @@ class Server:
 
 def serve(case):
     """Each request's hit chunks."""
+    if "pool" in case:
+        shared = Shared(case)
+        hits = [shared.serve(request["chunks"], request["instance"]) for request in case["requests"]]
+        return {"hits": hits, "version": importlib.metadata.version("lmcache")}
     server = (Server if case["watermark"] else Engine)(case)
     hits = [server.serve(request["chunks"], request["arrival"]) for request in case["requests"]]
     server.close()

@@ -236,8 +236,8 @@ def serve(case):
     for row in range(len(case["requests"])):
         home, target = net.prefill[net.home[row]], net.decode[net.target[row]]
         requests.append([
-            home.cached[row], target.local.get(row, -1), home.begin[row], net.when[row], net.arrived[row], target.first[row],
-            target.end[row], home.preempted[row] + target.preempted[row],
+            home.cached[row], target.local.get(row, -1), home.begin[row], net.when[row], net.arrived[row],
+            target.first[row], target.end[row], home.preempted[row] + target.preempted[row],
         ])  # fmt: skip
     return {
         "version": __version__,

@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 
 from kvtrace.cache.simulation import Setting
-from kvtrace.serving.apart import Link, Workers, serve_apart
+from kvtrace.serving.apart import Link, serve_apart
+from kvtrace.serving.workers import Workers
 from tests.serving.scheduler_cases import options_of, trace_of, vllm_case
 
 

@@ -9,10 +9,11 @@ import pytest
 
 from kvtrace._base.errors import UsageError
 from kvtrace.cache.simulation import Setting
-from kvtrace.serving.apart import Link, Workers, serve_apart
+from kvtrace.serving.apart import Link, serve_apart
 from kvtrace.serving.lanes import ClosedLoop
 from kvtrace.serving.schedulers.sglang import SglangScheduler
 from kvtrace.serving.simulation import StepCost, open_loop
+from kvtrace.serving.workers import Workers
 from kvtrace.trace.building import toy
 from kvtrace.trace.columns import replace_columns
 from kvtrace.trace.dependencies import COMPLETION, SEQUENCE, dependencies_between

@@ -31,10 +31,10 @@ def test_a_short_tpot_needs_workers_of_two_kinds():
     """Instances compute prompts of others between two tokens of a request; a decode worker never does."""
     result = disaggregate_plan(load(100, 70.0, 100), planned(ttft_s=2.0, tpot_s=0.0105))
     assert result.pays and result.best is not None and result.aggregated is not None
-    assert (result.best.prefill_workers, result.best.decode_workers, result.aggregated.workers) == (1, 1, 4)
+    assert (result.best.prefill_workers, result.best.decode_workers, result.aggregated.workers) == (1, 1, 3)
     assert result.sentence == (
         "Disaggregate: 1 prefill and 1 decode workers meet TTFT 2 s and TPOT 10.5 ms at p90 "
-        "where 4 instances are needed"
+        "where 3 instances are needed"
     )
 
 
@@ -55,9 +55,7 @@ def test_what_is_best_is_the_smallest_of_a_full_search():
 
 def test_a_slow_link_costs_ttft():
     trace = load(30, 300.0, 20)
-    fast, slow = (
-        SplitRuns(trace, planned(ttft_s=2.0, tpot_s=0.1, kv_transfer_bandwidth=rate)) for rate in (5e10, 1e9)
-    )
+    fast, slow = (SplitRuns(trace, planned(ttft_s=2.0, tpot_s=0.1, kv_transfer_bandwidth=rate)) for rate in (5e10, 1e9))
     assert slow.at(1, 1).ttft_s > fast.at(1, 1).ttft_s
 
 

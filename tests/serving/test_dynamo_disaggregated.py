@@ -183,7 +183,7 @@ def test_what_is_not_simulated_is_refused():
     with pytest.raises(UsageError, match="not both"):
         both = Disaggregation(1, 1, kv_transfer_bandwidth=1.0, kv_transfer_bytes_per_token=1, kv_transfer_latency_s=1.0)
         open_loop(trace, DynamoCost(), setting=setting, disaggregation=both)
-    with pytest.raises(UsageError, match="every prompt"):
+    with pytest.raises(UsageError, match="each prompt"):
         local = Disaggregation(1, 1, max_local_prefill_length=100)
         open_loop(trace, DynamoCost(), setting=setting, disaggregation=local)
     with pytest.raises(UsageError, match="Multi-token prediction"):

@@ -1,5 +1,6 @@
 """The compiled SGLang scheduler over HiCache's host memory takes the steps of SGLang itself, and of the plain twin."""
 
+import json
 import os
 import random
 from dataclasses import asdict
@@ -12,12 +13,13 @@ from kvtrace.cache.tiers import Tier
 from kvtrace.serving.core.instance import Requests
 from kvtrace.serving.core.serving import Router, Serving
 from kvtrace.serving.simulation import StepCost
-from tests.conftest import drawn
+from tests.conftest import ROOT, drawn
 from tests.reference import sglang_hicache_scheduler, sglang_scheduler
 from tests.reference.sglang_hicache import THRESHOLD
 from tests.serving.scheduler_cases import sglang_case
 from tests.serving.test_sglang_kernel import limited_trace, scheduler_of
 
+VECTORS = json.loads((ROOT / "tests/vectors/scheduler_sglang_hicache.json").read_text())
 CASES = int(os.environ.get("KVTRACE_EXAMPLES", drawn(200)))
 
 
@@ -76,6 +78,12 @@ def require_equal(case, expected, name):
         for row, tokens in zip(expected["requests"], expected["loaded"], strict=True)
     ]
     assert loaded.tolist() == blocks, name
+
+
+@pytest.mark.parametrize("vector", VECTORS["vectors"], ids=lambda vector: vector["name"])
+def test_vectors_of_sglang_itself_are_met_by_both(vector):
+    assert sglang_hicache_scheduler.serve(vector["case"]) == vector["served"]
+    require_equal(vector["case"], vector["served"], vector["name"])
 
 
 def test_the_kernel_takes_the_steps_of_its_twin():

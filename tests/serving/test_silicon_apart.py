@@ -12,10 +12,10 @@ COLUMNS = (
     "decode_attention_dp_size,decode_moe_ep_size,silicon_ttft_ms,silicon_tpot_ms"
 )
 ROWS = """\
-two,x; silicon_concurrency=4; measured=2026-02-08,sglang,0.5.8,deepseek-ai/DeepSeek-V3,gb200,fp4,disagg,1024,1024,1,4,1,1,\
-2,4,1,1,250,6.5
-more,x; silicon_concurrency=8; measured=2026-02-08,sglang,0.5.8,deepseek-ai/DeepSeek-V3,gb200,fp4,disagg,1024,1024,1,4,1,\
-1,2,4,1,1,300,7.5
+two,x; silicon_concurrency=4; measured=2026-02-08,sglang,0.5.8,deepseek-ai/DeepSeek-V3,gb200,fp4,disagg,1024,1024,1,4,\
+1,1,2,4,1,1,250,6.5
+more,x; silicon_concurrency=8; measured=2026-02-08,sglang,0.5.8,deepseek-ai/DeepSeek-V3,gb200,fp4,disagg,1024,1024,1,4,\
+1,1,2,4,1,1,300,7.5
 ranks,x; silicon_concurrency=8,vllm,0.18.0,moonshotai/Kimi-K2.5,gb200,fp4,disagg,1024,1024,1,1,4,4,1,1,16,16,564,19
 silent,x,sglang,0.5.8,deepseek-ai/DeepSeek-V3,gb200,fp4,disagg,1024,1024,1,4,1,1,2,4,1,1,250,6.5
 nowhere,x; silicon_concurrency=4,trtllm,1,deepseek-ai/DeepSeek-V3,gb200,fp4,disagg,1024,1024,,,,,,,,,250,6.5

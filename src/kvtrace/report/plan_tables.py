@@ -193,7 +193,16 @@ def _lanes(part: LanesPlan, target: TimeTarget) -> TextTable:
 def _disaggregate(part: DisaggregatePlan) -> TextTable:
     """The splits that were tried; 0 decode workers are instances."""
     rows = [point.to_dict() | {"mark": _mark(point, part)} for point in part.curve]
-    shown = ("prefill_workers", "decode_workers", "ttft_s", "tpot_s", "block_hit_rate", "usd_per_hour", "mark")
+    shown = (
+        "prefill_workers",
+        "decode_workers",
+        "step_tokens",
+        "ttft_s",
+        "tpot_s",
+        "block_hit_rate",
+        "usd_per_hour",
+        "mark",
+    )
     return _table(part.sentence, part.assumes).add_results(columns_in(SplitPoint) | MARK, rows, shown)
 
 

@@ -11,6 +11,9 @@ from .deployment import Deployment as Deployment
 from .deployment import Drafter as Drafter
 from .expectations import ExpectedError as ExpectedError
 from .expectations import expected_error as expected_error
+from .fleet_schedule import FleetChange as FleetChange
+from .fleet_schedule import FleetSchedule as FleetSchedule
+from .fleet_schedule import read_fleet as read_fleet
 from .hardware.gpus import Gpu as Gpu
 from .hardware.gpus import Prices as Prices
 from .hardware.gpus import gpu as gpu

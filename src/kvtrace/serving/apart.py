@@ -1,7 +1,7 @@
 """Serve a trace with prefill and decode on different workers, which have the schedulers of vLLM or of SGLang.
 
-A request goes to a prefill worker and to a decode worker, and its KV cache from one to the other. docs/serving/serving.md
-states the model.
+A request goes to a prefill worker and to a decode worker, and its KV cache from one to the other.
+docs/serving/serving.md states the model.
 """
 
 from __future__ import annotations
@@ -24,45 +24,11 @@ from .disaggregation import Disaggregation
 from .instances import CHUNK, Cost, Timeline, entered_s, make_router
 from .lanes import ClosedLoop, ClosedRun, PlayedTrace, closed_result, lanes_of, played_trace
 from .models.shape import ModelShape
-from .routers import RouterName, check_router
-from .schedulers import scheduler_of
+from .routers import RouterName
 from .schedulers.base import Scheduler
+from .workers import Workers
 
-ENGINES = ("vllm", "sglang")  # whose workers of one kind are modelled
 EARLY = ("sglang",)  # engines whose decode worker reserves room before the prompt is computed, and that send chunks
-
-
-@dataclass(frozen=True)
-class Workers:
-    """Workers of one kind: so many servers, each with as many data-parallel ranks as its deployment has."""
-
-    cost: Cost
-    setting: Setting  # the cache of each rank
-    scheduler: Scheduler | None = None  # None: the engine's, with its defaults
-    workers: int = 1
-    ranks: int = 1
-    lockstep: bool = False  # the ranks of a worker begin and end their steps together
-    shape: ModelShape | None = None  # the model as a worker holds it
-    router: RouterName = "round-robin"  # over all ranks of all workers: with round-robin, each worker in turn
-
-    def __post_init__(self) -> None:
-        check_router(self.router)
-        if min(self.workers, self.ranks) < 1:
-            raise UsageError("--prefill-workers and --decode-workers must be at least 1.")
-        if self.setting.engine not in ENGINES:
-            raise UsageError(
-                f"Prefill and decode on different workers: engine {self.setting.engine} is not modelled. "
-                f"Use --engine {' or '.join(ENGINES)}."
-            )
-        if self.setting.layout is not None:
-            raise UsageError("Prefill and decode on different workers do not support cache groups yet.")
-        if self.router in ("dynamo", "vllm-dp", "sglang-total-requests", "sglang-total-tokens"):
-            raise UsageError(f"--router {self.router} is not modelled for workers of one kind. Try round-robin.")
-
-    @property
-    def own_scheduler(self) -> Scheduler:
-        """The scheduler of each rank."""
-        return self.scheduler or scheduler_of(self.setting.engine)
 
 
 @dataclass(frozen=True)
@@ -137,7 +103,7 @@ def serve_apart(
     built.serving.advance(len(played.trace))
     built.serving.close()
     built.check()
-    return closed_result(built, played, loop, lanes.outcome)
+    return closed_result(built.results, played, loop, lanes.outcome)
 
 
 def engine_workers(

@@ -36,10 +36,7 @@ class DisaggregatedRun(ServingRun):
     released_s: np.ndarray = None  # type: ignore[assignment]  # when the prefill worker gave up its blocks
     decode_started_s: np.ndarray = None  # type: ignore[assignment]  # when its first step on the decode worker began
     decode_hit_blocks: np.ndarray = None  # type: ignore[assignment]  # prompt blocks that the decode worker held
-    link_bytes: tuple[tuple[float, ...], tuple[float, ...]] = (
-        (),
-        (),
-    )  # that each prefill worker sent, each decode one got
+    link_bytes: tuple[tuple[float, ...], tuple[float, ...]] = ((), ())  # that each prefill worker sent, decode one got
 
     def _headline(self) -> str:
         kinds = f"{self.prefill_workers} prefill and {self.decode_workers} decode workers"

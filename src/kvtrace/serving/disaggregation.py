@@ -12,7 +12,7 @@ from .deployment import TIME
 from .routers import RouterName, check_router
 
 if TYPE_CHECKING:
-    from .apart import Workers
+    from .workers import Workers
 
 TransferTiming = Literal["full_prompt", "destination_missing"]
 TIMINGS: tuple[TransferTiming, ...] = ("full_prompt", "destination_missing")

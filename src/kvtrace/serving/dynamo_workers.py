@@ -59,7 +59,7 @@ def dynamo_workers(
     if disaggregation.seconds_per_token and disaggregation.kv_transfer_latency_s:
         raise UsageError("Dynamo's replay has a latency or a bandwidth of KV transfers, not both. Leave out one.")
     if disaggregation.max_local_prefill_length is not None:
-        raise UsageError("Dynamo's replay sends every prompt to a prefill worker. Leave out --max-local-prefill-length.")
+        raise UsageError("Dynamo's replay sends each prompt to a prefill worker. Leave out --max-local-prefill-length.")
     if disaggregation.prefill or disaggregation.decode:
         raise UsageError("Dynamo's mocked workers have no deployments of their own. Leave out prefill and decode.")
     decoding = decode_scheduler or scheduler

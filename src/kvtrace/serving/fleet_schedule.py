@@ -128,8 +128,7 @@ class FleetSchedule:
             drains += [inf] * new
             if len(takes) > MAX_INSTANCES:
                 raise UsageError(f"{where}a fleet can have at most {MAX_INSTANCES:,} instances in all.")
-        columns = (np.array(column) for column in (started, takes, drains))
-        spans = FleetSpans(*columns, (0.0,), instances, True)
+        spans = FleetSpans(np.array(started), np.array(takes), np.array(drains), (0.0,), instances, True)
         times = tuple(dict.fromkeys([0.0, *(float(at) for at in spans.events[0])]))
         for at in times:
             if not len(spans.taking(at)):

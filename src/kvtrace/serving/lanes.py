@@ -23,7 +23,7 @@ from ..trace.columns import Columns, replace_columns
 from ..trace.dependencies import COMPLETION, Dependencies
 from ..trace.session_trees import session_trees
 from ..trace.trace import Trace
-from .instances import CHUNK, Deployed, InstanceGroup
+from .instances import CHUNK, InstanceGroup
 from .overload import Overload
 from .serving_run import ServingRun, served_only
 
@@ -367,7 +367,7 @@ def _run(fleet: InstanceGroup, played: PlayedTrace, loop: ClosedLoop, demand, on
         return None
     if loop.duration_s is None and outcome["unfinished"]:
         raise KvtraceError("internal error in the simulation: a request of a closed loop never arrives. Please report.")
-    return closed_result(deployed, played, loop, outcome)
+    return closed_result(deployed.results, played, loop, outcome)
 
 
 def lanes_of(
@@ -384,10 +384,12 @@ def lanes_of(
     )  # fmt: skip
 
 
-def closed_result(deployed: Deployed, played: PlayedTrace, loop: ClosedLoop, outcome: dict[str, Any]) -> ClosedRun:
-    """The run of a closed loop, of what its instances and its lanes have found."""
+def closed_result(
+    results: Callable[[np.ndarray], dict[str, Any]], played: PlayedTrace, loop: ClosedLoop, outcome: dict[str, Any]
+) -> ClosedRun:
+    """The run of a closed loop, of what its instances and its lanes have found; `results` has the fields of rows."""
     rows = outcome["rows"].astype(np.int64)
-    fields = deployed.results(rows)
+    fields = results(rows)
     arrival = outcome["sent"][rows]
     columns = replace_columns(played.trace, output_ids=None, output_offsets=None).take(rows)
     columns.timestamp = arrival * 1000

@@ -41,7 +41,11 @@ OWN = {"vllm-dp": "vllm", "sglang-total-requests": "sglang", "sglang-total-token
 TIMED = ("dynamo", *OWN)  # routers that need a simulation in time
 FULL_ATTENTION = ("kv-aware", "dynamo")  # routers that count the blocks of one group of full attention
 MOST_WORKERS = 64  # of SGLang's gateway
-UNPLANNED = ("overlap", *TIMED)  # overlap sends all requests to one instance; the others are of one product each
+UNPLANNED = (
+    "overlap",
+    "sglang-cache-aware",
+    *TIMED,
+)  # overlap sends all requests to one instance; the others are of one product each
 PLANNED: tuple[RouterName, ...] = tuple(name for name in ROUTERS if name not in UNPLANNED)
 
 

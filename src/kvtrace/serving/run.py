@@ -27,8 +27,6 @@ from ..trace.columns import require_trace
 from ..trace.domains import MERGE, SPLIT, count_domains, in_domains
 from ..trace.hits import Hits
 from ..trace.trace import Trace
-from .apart import ENGINES as APART
-from .apart import Workers
 from .disaggregation import Disaggregation
 from .fleet_schedule import FleetSchedule
 from .instances import OVERLAP, FleetSimulation, simulate_instances
@@ -38,6 +36,8 @@ from .run_options import InstanceSetup, TimeSetup
 from .schedulers.base import Scheduler
 from .serve_command import worker_options
 from .simulation import DynamoCost, ServingOptions, StepCost, closed_loop, open_loop
+from .workers import ENGINES as APART
+from .workers import Workers
 
 POINTS = 10  # capacities, if none is named
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TypedDict
 
 import numpy as np
 
@@ -13,6 +12,9 @@ from .deployment import Deployment
 from .expectations import ExpectedError, expected_error
 from .instances import FleetSimulation, Timeline
 from .overload import Overload, overload
+from .quantiles import Quantiles as Quantiles
+from .quantiles import quantiles_of as quantiles_of
+from .quantiles import served_only as served_only
 from .schedulers.base import Scheduler, Tier
 
 FIRST_TIER = "hbm"
@@ -21,27 +23,6 @@ PREEMPTED = "times that a running request lost its blocks and started over"
 TTFT_MEANING = "time to first token, the median over the requests"
 TTFT = {("p50",): "TTFT p50", ("p90",): "p90", ("p99",): "p99"}  # quantile -> its heading
 TPOT = {("p50",): "TPOT p50"}
-
-
-class Quantiles(TypedDict):
-    """The mean and three quantiles of a time in seconds."""
-
-    mean: float
-    p50: float
-    p90: float
-    p99: float
-
-
-def served_only(values) -> np.ndarray:
-    return values[~np.isnan(values)]
-
-
-def quantiles_of(values: np.ndarray) -> Quantiles:
-    """Mean and quantiles; zeros if there are no values."""
-    if not len(values):
-        return {"mean": 0.0, "p50": 0.0, "p90": 0.0, "p99": 0.0}
-    p50, p90, p99 = (float(np.quantile(values, quantile)) for quantile in (0.5, 0.9, 0.99))
-    return {"mean": float(values.mean()), "p50": p50, "p90": p90, "p99": p99}
 
 
 @dataclass(frozen=True, eq=False, repr=False)

@@ -50,9 +50,9 @@ def _table(path: str):
 
 
 PolicyName = Literal[  # of POLICIES; a spec may add a parameter ("slru:0.8"), and a class of the user's has any name
-    "lru", "fifo", "mru", "lfu", "lfu-da", "slru", "sieve", "s3fifo", "2q", "arc", "ttl", "priority", "pgdsf",
-    "workload", "lhd", "reuse-density", "session-end", "superseded", "tool-ttl", "retain", "agent-hints",
-    "oracle-session", "belady", "unlimited",
+    "lru", "fifo", "mru", "lfu", "lfu-da", "slru", "sieve", "s3fifo", "2q", "arc", "ttl", "mooncake",
+    "priority", "pgdsf", "workload", "lhd", "reuse-density", "session-end", "superseded", "tool-ttl", "retain",
+    "agent-hints", "oracle-session", "belady", "unlimited",
 ]  # fmt: skip
 HEAPS = 0  # the memory class of policies with heaps or lookahead: formats/memory_needs.py has their bound
 
@@ -100,6 +100,10 @@ POLICIES: dict[str, PolicyRow] = {
     "ttl": PolicyRow(
         "classic", "TTL", "evicts blocks not used for a given time", HEAPS, milliseconds, "ttl:5m",
         ("1m", "5m", "15m", "1h"), required=True,
+    ),
+    "mooncake": PolicyRow(
+        "classic", "Mooncake", "the first lease to end, in passes when a store is nearly full", HEAPS, milliseconds,
+        "mooncake:10s", ("", "1s", "1m"), roots_first=True,
     ),
     "priority": PolicyRow(
         "classic", "Priority", "lowest request priority first, as in the trace", HEAPS, milliseconds, "priority:10m",

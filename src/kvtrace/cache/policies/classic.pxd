@@ -69,6 +69,17 @@ cdef class TTL(Policy):
 
 
 @cython.final
+cdef class Mooncake(Policy):
+    cdef double lease_ms
+    cdef Heaps heap
+    cdef double[::1] deadline  # block -> ms
+    cdef long long[::1] order  # block -> its last use among all
+    cdef long long uses, resident
+    cdef long long due  # blocks that the present pass has still to evict
+    cdef int _note(self, int block, double deadline) noexcept nogil
+
+
+@cython.final
 cdef class Priority(Policy):
     cdef Recency recency
     cdef double duration_ms

@@ -9,6 +9,7 @@ from cython.cimports.kvtrace.cache.policies.base import NONE, Context, Policy
 from cython.cimports.kvtrace.cache.structures.fetch import fetch
 from cython.cimports.kvtrace.cache.structures.heaps import Heaps, Recency
 from cython.cimports.kvtrace.cache.structures.queues import HierarchicalBitset, MaskedFifo, Queue, Slots
+from cython.cimports.libc.math import ceil
 
 from kvtrace._base.errors import InputError, UsageError
 from kvtrace.cache.structures.heaps import depths
@@ -419,6 +420,68 @@ class TTL(Policy):
         if block >= 0 and self.context.now - self.last_use[block] > self.limit_ms:
             return block
         return NONE
+
+
+HIGH = cython.declare(cython.double, 0.9)  # mooncake_master's eviction_high_watermark_ratio
+SHARE = cython.declare(cython.double, 0.05)  # and its eviction_ratio
+
+
+class Mooncake(Policy):
+    """Mooncake: passes that evict several blocks when a store is nearly full, as the master of Mooncake Store does.
+
+    Follows mooncake_master 0.3.13. A block has a deadline: when it was stored, or a lease after the arrival of the last
+    request that found it. If more than 90 % of the capacity is in use, a pass evicts max(5 %, use - 85 %) of its
+    blocks, the first deadline first, and none with a deadline in the future. Of one request, the root is evicted first.
+    Here passes run before a request; the master looks every 10 ms. A full store refuses new blocks until the next pass;
+    here it evicts the block with the first deadline.
+    """
+
+    def __init__(self, context: Context, lease_ms=10_000.0):
+        Policy.__init__(self, context)
+        if not lease_ms >= 0:
+            raise UsageError(f"a lease of {lease_ms} ms is not a duration. Try mooncake:10s.")
+        self.expires = True
+        self.lease_ms = lease_ms
+        self.heap = Heaps(context.blocks)
+        self.deadline = np.zeros(context.blocks)
+        self.order = np.zeros(context.blocks, dtype=np.int64)
+        self.uses = self.resident = self.due = 0
+
+    def insert(self, block):
+        self.resident += 1
+        return self._note(block, self.context.now)
+
+    def use(self, block):
+        if self.heap.holds(block):
+            self.heap.drop(block)
+        return self._note(block, max(self.deadline[block], self.context.now + self.lease_ms))
+
+    def _note(self, block, deadline):
+        self.uses += 1
+        self.deadline[block], self.order[block] = deadline, self.uses
+        return 0
+
+    def release(self, block):
+        return self.heap.put(0, block, self.deadline[block], self.order[block])
+
+    def victim(self):
+        return self.heap.first(0)
+
+    def remove(self, block):
+        self.resident -= 1
+        return self.heap.drop(block)
+
+    def expired(self):
+        block: cython.int = self.heap.first(0)
+        used: cython.double = self.resident
+        used /= max(1, self.context.capacity)
+        if self.due == 0 and used > HIGH:
+            self.due = cython.cast(cython.longlong, ceil(self.resident * max(SHARE, used - HIGH + SHARE)))
+        if self.due == 0 or block < 0 or self.deadline[block] > self.context.now:
+            self.due = 0
+            return NONE
+        self.due -= 1
+        return block
 
 
 DEFAULT = cython.declare(cython.double, 35.0)

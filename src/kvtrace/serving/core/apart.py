@@ -1,4 +1,4 @@
-"""Workers that compute prompts and workers that compute outputs: a request goes from one to the other with its KV cache.
+"""Workers that compute prompts and workers that compute outputs: a request goes from one to the other with its KV.
 
 The engines' rules are in their schedulers (vllm_apart.py, sglang_apart.py); here is what lies between: two routers, the
 links, and the order of what happens.

@@ -293,6 +293,11 @@ class DynamoClient:
         self.heard = self.applied = 0
         self.known = np.empty(0, dtype=np.int8)
 
+    @property
+    def tier_hits(self):
+        """Hit blocks of each request in the tier: an array of shape (1, requests)."""
+        return np.asarray(self.hits).reshape(1, -1)
+
     def watch(self):
         """Keep what the router needs."""
         self.tier.watched = True

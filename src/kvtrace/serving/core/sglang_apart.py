@@ -6,10 +6,10 @@ from cython.cimports.kvtrace.serving.core.apart import RESERVED
 from cython.cimports.kvtrace.serving.core.instance import DECODES, PREFILLS, Requests
 from cython.cimports.kvtrace.serving.core.sglang_prefill import SglangPrefill
 
-# SGLang 0.5.23 (srt/disaggregation/decode.py and prefill.py). Each turn of a decode worker begins with its queues:
-# retracted requests come back from host memory; requests get pages for their prompts, in order of arrival, while the
-# next outputs of all active ones keep room (DecodePreallocQueue); those whose KV cache has come (DecodeTransferQueue)
-# join the batch, with the first token from the prefill worker, while it has seats.
+# SGLang 0.5.23 (srt/disaggregation/decode.py, srt/disaggregation/prefill.py). Each turn of a decode worker begins
+# with its queues: retracted requests come back from host memory; requests get pages for their prompts, in order of
+# arrival, while the next outputs of all active ones keep room (DecodePreallocQueue); those whose KV cache has come
+# (DecodeTransferQueue) join the batch, with the first token from the prefill worker, while it has seats.
 #
 # A prompt is computed once the decode worker has its pages. Its KV cache is sent chunk by chunk, and the prefill
 # worker's pages and seat are free when the last one has arrived. A decode worker has a radix cache only with

@@ -10,11 +10,12 @@ from cython.cimports.kvtrace.serving.core.instance import DECODES, Requests
 from cython.cimports.kvtrace.serving.core.vllm import VllmInstance
 
 # A decode worker gives a waiting request blocks for its prompt, reads what does not hit from the prefill worker, and
-# admits it once that has come; the last token is computed again, which gives the first output token. A request that was
-# preempted computes its prompt there. A prefill worker serves requests of one output token, and keeps their blocks until
-# they are read. A worker process reports a read that has ended with the next step that it begins, and the scheduler
-# learns of it with that step's output. An engine with nothing to compute looks for it each millisecond. Not modelled:
-# with asynchronous scheduling, the blocks of a preempted request are free only when the step in flight has ended.
+# admits it once that has come; the last token is computed again, which gives the first output token. A request that
+# was preempted computes its prompt there. A prefill worker serves requests of one output token, and keeps their
+# blocks until they are read. A worker process reports a read that has ended with the next step that it begins, and
+# the scheduler learns of it with that step's output. An engine with nothing to compute looks for it each millisecond.
+# Not modelled: with asynchronous scheduling, the blocks of a preempted request are free only when the step in flight
+# has ended.
 #
 # Checked against vLLM's own schedulers and connector: tests/clients/test_vllm_apart.py.
 

@@ -353,6 +353,7 @@ class SplitPoint(Described):
 
     prefill_workers: int = field(metadata=column("prefill", ",", rank=0))
     decode_workers: int = field(metadata=column("decode", ",", rank=0))
+    step_tokens: int = field(metadata=column("tokens a step", ",", rank=0))  # at most
     meets: bool
     ttft_s: float = field(metadata=column("TTFT", seconds, unit=" s"))  # at the target's quantile
     tpot_s: float = field(metadata=column("TPOT", ".1f", unit=" ms", scale=1000))  # likewise

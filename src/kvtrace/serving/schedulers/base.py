@@ -38,7 +38,7 @@ class Scheduler(ABC):
 
     name: ClassVar[str]
     version: ClassVar[str]  # of the engine whose steps it takes; empty if it is nobody's
-    most_lower_tiers: ClassVar[int | None] = 0  # that its instances can have; None: any number
+    most_lower_tiers: ClassVar[int | None] = 0  # of an instance alone; None: any number
     copies_to_tiers: ClassVar[bool] = False  # a lower tier also holds the blocks above it
     tier_fields: ClassVar[frozenset[str]] = frozenset()  # the fields of a Tier that it models, of cache.tiers.OPTIONAL
     has_front: ClassVar[bool] = True  # requests pass an API server first, if the cost has times for it
@@ -87,7 +87,7 @@ class Scheduler(ABC):
         """The compiled instance of a worker that only computes prompts, or only outputs. With `log` it records them."""
         raise UsageError(f"The scheduler {self.name} has no workers of one kind. Use --engine vllm or sglang.")
 
-    def receive(self, workers: Sequence[Any]) -> None:
+    def receive(self, workers: Sequence[Any]) -> None:  # noqa: B027 - most need nothing
         """Give compiled decode workers what only they need."""
 
     def ranks(self, engines: Sequence[Any], requests: Any, cost: dict[str, float], *, log: bool = False) -> list[Any]:

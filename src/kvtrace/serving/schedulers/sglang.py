@@ -1,7 +1,10 @@
 """SGLang's scheduler, step by step: version 0.5.23 (srt/managers/scheduler.py), for full attention on one rank.
 
 Its twin was checked against SGLang's own Scheduler and radix tree, unmodified, under the same costs: each step's
-requests, tokens and retractions, and each request's hits and times (tests/clients/test_sglang_scheduler.py).
+requests, tokens and retractions, and each request's hits and times (tests/clients/test_sglang_scheduler.py). So was
+that of HiCache's host memory in time, with its own HiCache whose copies take the times of a link
+(tests/clients/test_sglang_hicache.py): each transfer is one copy after the other in its direction, and the layers of a
+model are taken as many, so that a step waits for the last of what it loads and for no other.
 """
 
 from __future__ import annotations
@@ -42,6 +45,7 @@ class SglangScheduler(Scheduler):
     name: ClassVar[str] = "sglang"
     version: ClassVar[str] = "0.5.23"
     most_lower_tiers: ClassVar[int | None] = 1
+    copies_to_tiers: ClassVar[bool] = True  # with write_through, its default
     chunked_prefill_size: int = 8192  # tokens of a prefill; -1 = prompts are not divided
     max_prefill_tokens: int = 16384  # a prefill with this many tokens takes no further request
     max_running_requests: int = 2048
