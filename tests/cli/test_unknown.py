@@ -1,6 +1,6 @@
 """What a trace does not know is never a figure: every command and every public function, on traces that lack something.
 
-COMMANDS and FUNCTIONS have a row for each; one without a row fails. docs/analysis/unknown.md shows the same decisions.
+COMMANDS and FUNCTIONS have a row for each; one without a row fails. docs/analysis/analyze.md shows the same decisions.
 """
 
 import inspect
