@@ -9,9 +9,12 @@ import random
 import tempfile
 from pathlib import Path
 
+import pytest
+
+from kvtrace import read
 from tests.clients.in_vllm import answers, needs_vllm
 from tests.conftest import ROOT
-from tests.serving.scheduler_cases import pool_case
+from tests.serving.scheduler_cases import pool_case, rows_of
 from tests.serving.test_vllm_tiers import VECTORS, require_equal, serve
 
 SCRIPT = "vllm_tiers.py"
@@ -37,6 +40,23 @@ def test_the_vectors_are_what_vllm_says(tmp_path):
     cases = [vector["case"] for vector in VECTORS["vectors"]]
     for vector, real in zip(VECTORS["vectors"], answers(cases, tmp_path, SCRIPT), strict=True):
         assert vector["served"] == {"instances": real["instances"]} and real["version"] == VECTORS["version"]
+
+
+@needs_vllm
+@pytest.mark.parametrize(("instances", "tier", "pool", "is_async"), [(2, 2000, 9000, True), (3, 1000, 9000, False)])
+def test_the_conversation_trace_takes_the_steps_of_vllm(shared, tmp_path, instances, tier, pool, is_async):
+    rows = rows_of(read(next(shared.rglob("conversation_trace.jsonl"))), 300, 1)
+    case = {
+        "block_size": 512, "capacity": 400,
+        "requests": [row | {"instance": i % instances} for i, row in enumerate(rows)],
+        "cost": {"token_s": 2e-5, "pair_s": 1e-10, "step_s": 0.006, "read_s": 2e-8, "overhead_s": 0.002},
+        "settings": {"max_num_batched_tokens": 8192, "max_num_seqs": 256, "async": is_async},
+        "tier": {"capacity": tier, "fetch_s": 0.0027, "store_s": 0.0027, "policy": "lru"},
+        "pool": {"capacity": pool, "fetch_s": 0.002, "store_s": 0.001, "latency_s": 3e-5},
+    }  # fmt: skip
+    (real,) = answers([case], tmp_path, SCRIPT)
+    require_equal(case, real, f"{instances} instances")
+    assert sum(row[FROM_POOL] for one in real["instances"] for row in one["requests"]) > 50
 
 
 def write_vectors(cases, count=16, steps=90):
