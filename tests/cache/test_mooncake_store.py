@@ -1,4 +1,4 @@
-"""The twin of Mooncake's master evicts what a real mooncake_master has evicted: vectors of tests/clients/mooncake_store.py."""
+"""The twin of Mooncake's master evicts what a real one has evicted: vectors of tests/clients/mooncake_store.py."""
 
 import json
 import random

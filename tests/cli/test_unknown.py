@@ -1,6 +1,6 @@
 """What a trace does not know is never a figure: every command and every public function, on traces that lack something.
 
-COMMANDS and FUNCTIONS have a row for each; one without a row fails. docs/analysis/unknown.md shows the same decisions.
+COMMANDS and FUNCTIONS have a row for each; one without a row fails. docs/analysis/analyze.md shows the same decisions.
 """
 
 import inspect
@@ -194,6 +194,10 @@ FUNCTIONS = {  # those that take a Trace -> a call, and what the call needs
     "simulate_tiers": (lambda trace: kvtrace.cache.simulate_tiers(trace, {"hbm": 4, "dram": 8}), (PREFIXES,)),
     "simulate_instances": (
         lambda trace: kvtrace.serving.simulate_instances(trace, 2, setting=SETTING),
+        (PREFIXES, OUTPUTS),
+    ),
+    "pool_curve": (
+        lambda trace: kvtrace.serving.pool_curve(trace, [4], instances=2, first=4),
         (PREFIXES, OUTPUTS),
     ),
     "open_loop": (lambda trace: kvtrace.serving.open_loop(trace, COST, setting=SETTING), (PREFIXES, OUTPUTS)),

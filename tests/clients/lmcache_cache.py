@@ -3,11 +3,12 @@
 A case says capacity (chunks), policy, watermark and requests: chunks (numbers) and arrival (ms). Prints, a case a line,
 each request's hit chunks. With `pool` (chunks), requests have `instance`: each has an engine with its LocalCPUBackend,
 and a RemoteBackend to one store that they share, the LRU of LMCache's MockConnector without its waiting; of each
-request it prints the hits in the local store too. Without the watermark the engine, its LocalCPUBackend, order and allocator are LMCache's,
-unmodified, and a request makes the calls of LMCache's adapter for vLLM: look up and pin, load, unpin, store what was
-not hit. With it the L1 manager, its memory, order and eviction loop are LMCache's, and a request makes the calls of its
-lookup and transfer modules. Ours are the schedule, each request ending before the next, the clock, and the GPU that is
-not there.
+request it prints the hits in the local store too.
+
+Without the watermark the engine, its backends, orders and allocator are LMCache's, unmodified, and a request makes the
+calls of LMCache's adapter for vLLM: look up and pin, load, unpin, store what was not hit. With it the L1 manager, its
+memory, order and eviction loop are LMCache's, and a request makes the calls of its lookup and transfer modules. Ours
+are the schedule, each request ending before the next, the clock, and the GPU that is not there.
 """
 
 import importlib.abc

@@ -1,10 +1,11 @@
-"""Mooncake Store: a real mooncake_master on loopback, put and get over TCP; run in its environment as CASES (JSON lines).
+"""Mooncake Store: a real mooncake_master on loopback, put and get over TCP; run in its environment as CASES.
 
-A case has objects (the capacity: 256 objects of 64 KiB, or a multiple of that), lease_ms, high (eviction_high_watermark_
-ratio), ratio (eviction_ratio), soft_ms (of a soft pin) and operations: ["put" | "soft" | "hard" | "get" | "exists", name],
-or ["wait", ms]; soft and hard are puts with a pin. It prints, a case a line, what happened in order of time:
-[ms, operation, name, answer] (a put: 0 or an error code; others: whether it is there), [ms, "evict", used share, objects
-without a hard pin, evicted ones] of each pass of the master's eviction, from its log, and [ms, "wait", names that have gone] at the end of a wait.
+A case has objects (the capacity: 256 objects of 64 KiB, or a multiple of that), lease_ms, soft_ms (of a soft pin), high
+and ratio (eviction_high_watermark_ratio and eviction_ratio), and operations: ["put" | "soft" | "hard" | "get" |
+"exists", name], or ["wait", ms]; soft and hard are puts with a pin. It prints, a case a line, what happened in order of
+time: [ms, operation, name, answer] (of a put 0 or an error code, of others whether it is there), of each pass of
+eviction, from the master's log, [ms, "evict", used share, objects without a hard pin, evicted ones], and at the end of
+a wait [ms, "wait", names that have gone].
 
 The environment `mooncake` has the package mooncake-transfer-engine-non-cuda; libibverbs, libnuma and libcudart must be
 on the loader's path: MOONCAKE_LIBRARIES names their folders.

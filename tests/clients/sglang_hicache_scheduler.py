@@ -1,4 +1,4 @@
-"""SGLang: its own Scheduler over its own HiCache, under a clock of ours; run in SGLang's environment as CASES JSON lines.
+"""SGLang: its own Scheduler and HiCache, under a clock of ours; run in SGLang's environment as CASES (JSON lines).
 
 A case is one of sglang_scheduler.py that also says host (tokens of the host pool, whole pages), write_policy, core, and
 load_s and store_s (seconds a token of the copies from and to the host). A copy waits for the forward passes that were

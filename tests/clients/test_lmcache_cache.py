@@ -13,6 +13,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from kvtrace.cache.simulation import Setting
+from kvtrace.cache.tiers import Tier
+from kvtrace.serving.instances import simulate_instances
+from kvtrace.trace.building import toy
 from tests.cache.test_engine_lmcache import POLICIES, VECTORS, drawn, made, serve, vector_trace
 
 PYTHON = Path(os.environ.get("KVTRACE_CLIENTS", "no-such-folder")) / "lmcache/bin/python"
@@ -68,6 +72,45 @@ def test_the_vectors_are_what_lmcache_says(tmp_path):
     asked = [wanted(v, *(case[name] for name in ("policy", "watermark", "capacity"))) for v, case in cases]
     for (_, case), real in zip(cases, served(asked, tmp_path), strict=True):
         assert (case["hits"], VECTORS["version"]) == (real["hits"], real["version"])
+
+
+def pooled(rng):
+    """A case of instances with a remote store that they share, which has room for all that is stored."""
+    count, rows, said = int(rng.integers(1, 4)), [], [[]]
+    while len(rows) < 50:
+        path = said[int(rng.integers(len(said)))]
+        path = [*path[: int(rng.integers(len(path) + 1))], *rng.integers(10**6, size=int(rng.integers(1, 4))).tolist()][
+            :6
+        ]
+        said.append(path)
+        rows.append({"chunks": path, "instance": int(rng.integers(count)), "arrival": 0})
+    return {
+        "capacity": int(rng.choice([16, 24, 40])),
+        "policy": "lru",
+        "watermark": False,
+        "pool": 100_000,
+        "requests": rows,
+    }
+
+
+@needs_lmcache
+def test_instances_with_a_remote_store_hit_what_a_shared_pool_has(tmp_path):
+    seed = int(np.random.default_rng().integers(1 << 32))
+    cases = [pooled(np.random.default_rng(seed + number)) for number in range(4)]
+    for case, real in zip(cases, served(cases, tmp_path), strict=True):
+        names = {}
+        prompts = [
+            " ".join(
+                str(names.setdefault(tuple(row["chunks"][: i + 1]), len(names))) for i in range(len(row["chunks"]))
+            )
+            for row in case["requests"]
+        ]
+        tiers = (Tier("dram", case["capacity"]), Tier("pool", 100_000, scope="cluster", block_tokens=256))
+        setting = Setting(case["capacity"])
+        done = simulate_instances(toy(*prompts, block_size=256), 3, setting=setting, schedule="serial", tiers=tiers)
+        hits, local = np.array(real["hits"]).T
+        assert done.hit_blocks.tolist() == hits.tolist(), f"seed {seed}"
+        assert (local <= hits).all() and local.sum() < hits.sum()
 
 
 def make_vectors(folder):

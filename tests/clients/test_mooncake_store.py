@@ -22,7 +22,9 @@ needs_mooncake = in_engine.needs("mooncake")
 def test_random_cases_evict_as_the_master(tmp_path):
     seed = random.SystemRandom().randrange(1 << 30)
     cases = [store_case(random.Random(seed + number)) for number in range(6)]
-    for number, (case, real) in enumerate(zip(cases, in_engine.answers(cases, tmp_path, "mooncake", DRIVER), strict=True)):
+    for number, (case, real) in enumerate(
+        zip(cases, in_engine.answers(cases, tmp_path, "mooncake", DRIVER), strict=True)
+    ):
         require_equal(case, real["done"], f"seed {seed + number}")
         assert real["version"] == VECTORS["version"]
 

@@ -5,6 +5,7 @@ vectors anew.
 """
 
 import json
+import random
 import tempfile
 from pathlib import Path
 
@@ -17,7 +18,11 @@ from kvtrace.trace.trace import Trace
 from tests.cache.test_engine_sglang import vector_trace
 from tests.cache.test_engine_sglang_hicache import drawn_case, drawn_vector, serve
 from tests.clients.test_sglang_cache import needs_sglang, served, wanted
+from tests.reference import sglang_hicache_scheduler
+from tests.reference.sglang_hicache import THRESHOLD
+from tests.serving.test_sglang_hicache_kernel import hosted_case, require_equal
 
+SCHEDULER = "sglang_hicache_scheduler.py"
 CORES = ("rust", "python")
 
 
@@ -72,6 +77,40 @@ def test_the_conversation_trace_hits_as_in_sglang(write_policy, shared, tmp_path
     assert serve(trace, case) == real
 
 
+@needs_sglang
+def test_random_cases_take_the_steps_that_sglang_takes(tmp_path):
+    seed = random.randrange(1 << 32)
+    rng = random.Random(seed)
+    cases = [case for case in (hosted_case(rng) for _ in range(60)) if case is not None]
+    for case, real in zip(cases, served(cases, tmp_path, SCHEDULER), strict=True):
+        del real["version"]
+        assert sglang_hicache_scheduler.serve(case) == real, f"seed {seed}: {case}"
+        if case["host"] % case["block_size"] == 0:
+            require_equal(case, real, f"seed {seed}: {case}")
+
+
+def make_scheduler_vectors(folder):
+    """Cases in which requests load from the host, two of each write policy, with what SGLang's scheduler does."""
+    rng, vectors = random.Random(41), []
+    while len(vectors) < 6:
+        case, policy = hosted_case(rng), [*THRESHOLD][len(vectors) // 2]
+        if case is None or case["host"] % case["block_size"] or len(case["requests"]) > 30:
+            continue
+        case["write_policy"] = policy
+        try:
+            answer = sglang_hicache_scheduler.serve(case)
+        except MemoryError:
+            continue
+        if 40 < len(answer["steps"]) < 300 and any(answer["loaded"]):
+            vectors.append({"name": f"{policy} {len(vectors)}", "case": case})
+    answers = served([each["case"] for each in vectors], folder, SCHEDULER)
+    version = answers[0]["version"]
+    for vector, real in zip(vectors, answers, strict=True):
+        del real["version"]
+        vector["served"] = real
+    return {"engine": "sglang", "version": version, "vectors": vectors}
+
+
 def make_vectors(folder):
     """Drawn cases, half of them with storage, with what SGLang says of each."""
     rng, vectors = np.random.default_rng(41), []
@@ -91,7 +130,9 @@ def make_vectors(folder):
 
 if __name__ == "__main__":
     with tempfile.TemporaryDirectory() as folder:
-        made = make_vectors(Path(folder))
+        made, scheduled = make_vectors(Path(folder)), make_scheduler_vectors(Path(folder))
+    text = json.dumps(scheduled).replace('{"name"', '\n{"name"')
+    (Path(__file__).parents[1] / "vectors/scheduler_sglang_hicache.json").write_text(text + "\n")
     text = (
         json.dumps(made)
         .replace('{"name"', '\n{"name"')

@@ -258,7 +258,7 @@ TABLES = [
     Table(
         "plot", "src/kvtrace/report/plots/__init__.py:PLOTS", "src/kvtrace/report/plots",
         modules_of("report.plots", "PLOTS"), ("docs/report/report.md",), line=in_words,
-        others=frozenset({"plot", "compared", "planned", "validated"}),
+        others=frozenset({"plot", "compared", "planned", "sources", "validated", "workers"}),
     ),
     Table(
         "audit check", "src/kvtrace/privacy/checks/__init__.py:CHECKS", "src/kvtrace/privacy/checks",

@@ -1,8 +1,8 @@
 """Mooncake Store's master (0.3.13), in plain Python: what it refuses, and which objects a pass of its eviction takes.
 
 Each object has a deadline: when it was put, or a lease after it was last read or asked for, whichever is later. Objects
-with a deadline in the future, or a hard pin, are never evicted. A pass evicts from the first deadline on; objects with a
-soft pin come last. It runs when more than `high` of the memory is used, and when a put found no room.
+with a deadline in the future, or a hard pin, are never evicted. A pass evicts from the first deadline on; objects with
+a soft pin come last. It runs when more than `high` of the memory is used, and when a put found no room.
 """
 
 from __future__ import annotations

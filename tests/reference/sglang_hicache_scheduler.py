@@ -1,8 +1,8 @@
 """SGLang's scheduler over HiCache's host tier, step by step: what sglang_scheduler.py does, and copies that take time.
 
-`serve(case)` takes the cases of tests/clients/sglang_hicache_scheduler.py and returns what that returns, without the
-version. S scheduler.py, P schedule_policy.py (srt/managers), U unified_radix_cache.py, T unified_tree_core.py, F full.py
-(srt/mem_cache and unified_cache), C cache_controller.py.
+`serve(case)` takes the cases of tests/clients/sglang_hicache_scheduler.py and returns what that returns, without its
+version. S scheduler.py, P schedule_policy.py (srt/managers), U unified_radix_cache.py, T unified_tree_core.py,
+F full.py (srt/mem_cache and unified_cache), C cache_controller.py.
 
 * A copy to the host is decided when a node is inserted (write_through: by one request, selective: by two), and is
   submitted with others when a result was processed or a step is planned (S:5106, U:3679). It waits for the passes that

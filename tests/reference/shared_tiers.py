@@ -140,8 +140,11 @@ class Tiers:
             run += 1
         return run
 
-    def serve(self, instance, path, limit, admit, grown=()):
-        """Serve a request; `admit` lets it into its first tier. Returns the sources of its hits."""
+    def serve(self, instance, path, limit, admit, grown=(), through=True):
+        """Serve a request; `admit` lets it into its first tier. Returns the sources of its hits.
+
+        Without `through` it is not written through now.
+        """
         run, chain = self.sources(instance, path, limit), self.chains[instance]
         self.elsewhere.append(self.anywhere(path, len(run)))
         for place in {id(place): place for place in run if place is not None}.values():
@@ -162,7 +165,7 @@ class Tiers:
         admit()
         whole = [*path, *grown]
         for place in chain:
-            if place.copies == "write-through":
+            if place.copies == "write-through" and through:
                 units = [whole[at] for at in range(place.chunk - 1, len(whole), place.chunk)]
                 for unit in units:
                     if place.has(unit):

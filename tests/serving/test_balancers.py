@@ -98,7 +98,7 @@ def test_the_ranks_of_a_deployment_are_instances_behind_its_balancer():
     assert ranks_of(Deployment(), 3, "lmetric") == (3, "lmetric")
     for deployment, instances, words in (
         (Deployment(data_parallel_size=2), 2, "cannot both be above 1 yet. For one router over all ranks"),
-        (Deployment(engine="dynamo", data_parallel_size=2), 1, "does not support engine dynamo"),
+        (Deployment(engine="lmcache", data_parallel_size=2), 1, "does not support engine lmcache"),
         (Deployment(engine="sglang", data_parallel_size=2, balancer="follow_bootstrap_room"), 1, "is not simulated"),
     ):
         with pytest.raises(UsageError, match=words):

@@ -1,5 +1,6 @@
 """The compiled SGLang scheduler over HiCache's host memory takes the steps of SGLang itself, and of the plain twin."""
 
+import json
 import os
 import random
 from dataclasses import asdict
@@ -7,17 +8,23 @@ from dataclasses import asdict
 import numpy as np
 import pytest
 
+from kvtrace._base.errors import UsageError
 from kvtrace.cache.demand import block_demand
+from kvtrace.cache.simulation import Setting
 from kvtrace.cache.tiers import Tier
 from kvtrace.serving.core.instance import Requests
 from kvtrace.serving.core.serving import Router, Serving
-from kvtrace.serving.simulation import StepCost
-from tests.conftest import drawn
+from kvtrace.serving.simulation import StepCost, open_loop
+from kvtrace.trace.building import toy
+from kvtrace.trace.columns import replace_columns
+from kvtrace.trace.trace import Trace
+from tests.conftest import ROOT, drawn
 from tests.reference import sglang_hicache_scheduler, sglang_scheduler
 from tests.reference.sglang_hicache import THRESHOLD
 from tests.serving.scheduler_cases import sglang_case
 from tests.serving.test_sglang_kernel import limited_trace, scheduler_of
 
+VECTORS = json.loads((ROOT / "tests/vectors/scheduler_sglang_hicache.json").read_text())
 CASES = int(os.environ.get("KVTRACE_EXAMPLES", drawn(200)))
 
 
@@ -78,6 +85,12 @@ def require_equal(case, expected, name):
     assert loaded.tolist() == blocks, name
 
 
+@pytest.mark.parametrize("vector", VECTORS["vectors"], ids=lambda vector: vector["name"])
+def test_vectors_of_sglang_itself_are_met_by_both(vector):
+    assert sglang_hicache_scheduler.serve(vector["case"]) == vector["served"]
+    require_equal(vector["case"], vector["served"], vector["name"])
+
+
 def test_the_kernel_takes_the_steps_of_its_twin():
     rng = random.Random(41)
     for number in range(CASES):
@@ -85,3 +98,28 @@ def test_the_kernel_takes_the_steps_of_its_twin():
         if case is None or case["host"] % case["block_size"]:  # a Tier has whole blocks
             continue
         require_equal(case, sglang_hicache_scheduler.serve(case), f"case {number}: {case}")
+
+
+REFUSED = [
+    ({"tiers": [Tier("dram", 9), Tier("pool", 9)]}, {}, "SGLang's storage backend is not simulated in time yet"),
+    ({"tiers": [Tier("dram", 9, scope="cluster")]}, {}, "does not model dram=...@cluster"),
+    ({"tiers": [Tier("dram", 9)], "instances": 2, "lockstep": True}, {}, "Ranks in lockstep are not modelled"),
+    ({}, {"engine_options": (("hicache_write_policy", "write_back"),)}, "--hicache-write-policy needs host memory"),
+]
+
+
+@pytest.mark.parametrize(("options", "setting", "message"), REFUSED)
+def test_what_is_not_modelled_is_refused(options, setting, message):
+    cost = StepCost(1e-3, 1e-6, 0.01, 1e-5, 0.0)
+    with pytest.raises(UsageError, match=message):
+        open_loop(toy("0 1"), cost, setting=Setting(9, engine="sglang", **setting), **options)
+
+
+def test_a_second_conversation_loads_what_the_first_one_left():
+    #  16 tokens a block: 2 3 evicts 0 1 from the device, and 0 comes back from the host before its pass ends
+    one = toy("0 1", "2 3", "0 1", gap_ms=10_000)
+    trace = Trace.from_columns(replace_columns(one, input_length=one.input_length * 16), block_size=16)
+    cost = StepCost(1e-3, 0.0, 0.01, 0.0, 0.0)
+    done = open_loop(trace, cost, setting=Setting(4, engine="sglang"), tiers=[Tier("dram", 9, 2.0)])
+    assert done.lower_tier_hits.tolist() == [[0, 0, 1]]
+    assert (done.first_s - done.started_s).round(3).tolist() == [0.032, 0.032, 2.0]

@@ -277,7 +277,7 @@ def test_tails_follow_the_source():
 @pytest.mark.skipif("weka" not in NAMES, reason="reads Weka sessions")
 @pytest.mark.parametrize("times", [1, 10])
 def test_held_out_sessions_of_claude_code_keep_lengths_times_and_hits(shared, times):
-    """Every third session, on which nothing was tuned; docs/synthesis/sessions.md has all figures."""
+    """Every third session, on which nothing was tuned; docs/synthesis/synthesize.md has all figures."""
     whole = kvtrace.read(shared / "data/agents/claude-code")
     source = whole[whole.session % 3 == 2]
     made = sample(fit_sessions(source), sessions=52 * times, seed=1)

@@ -7,7 +7,7 @@ counts for the first tier that has the block.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any, TypedDict
@@ -206,20 +206,21 @@ MODELLED = {"policy", "scope", "copies", "peers", "block_tokens"}  # fields of a
 class SharedTiers:
     """The first tiers of instances and the places below them, compiled; after a run, what moved.
 
-    A tier of 0 blocks is none. Raises UsageError for tiers that are not modelled.
+    A tier of 0 blocks is none. `in_time` is the class of the first tiers of a simulation in time. Raises UsageError for
+    tiers that are not modelled.
     """
 
     def __init__(
         self, setting: Setting, demand: BlockDemand, tiers: Sequence[Tier], instances: int, per_host: int,
-        *, inclusive: bool = False,
+        *, inclusive: bool = False, in_time: type | None = None,
     ) -> None:  # fmt: skip
         from .core.places import Places
 
         first, *lower = tiers
         self.tiers = (first, *(_with_copies(tier, inclusive, demand.trace.block_size) for tier in lower))
         self.groups = {"rank": 1, "host": per_host, "cluster": instances}
-        _require_order(self.tiers, setting)
-        self.engines = [_first_tier(setting, demand) for _ in range(instances)]
+        _require_order(self.tiers, setting, {"latency_s"} if in_time else set())
+        self.engines = [_first_tier(setting, demand, in_time) for _ in range(instances)]
         self.active = [number for number, tier in enumerate(self.tiers) if number and tier.capacity]
         places: list[Any] = []
         own = np.zeros((len(self.active), instances), dtype=np.int32)
@@ -275,13 +276,13 @@ def _with_copies(tier: Tier, inclusive: bool, block_size: int) -> Tier:
     return replace(tier, copies=copies)
 
 
-def _require_order(tiers: Sequence[Tier], setting: Setting) -> None:
+def _require_order(tiers: Sequence[Tier], setting: Setting, more: Collection[str] = ()) -> None:
     """UsageError for tiers that do not fit together, or to the engine of the setting."""
     from . import engines
 
     first, *lower = tiers
     require_fields([first], (), "The first tier")
-    require_fields(lower, MODELLED, "A simulation without times")
+    require_fields(lower, MODELLED | set(more), "Engine reference" if more else "A simulation without times")
     for tier in tiers:
         if whole_blocks(tier.capacity) < 0:
             raise UsageError(f"Tier {tier.name} must have 0 blocks or more.")
@@ -304,7 +305,7 @@ def _require_order(tiers: Sequence[Tier], setting: Setting) -> None:
         )
 
 
-def _first_tier(setting: Setting, demand: BlockDemand) -> Any:
+def _first_tier(setting: Setting, demand: BlockDemand, in_time: type | None = None) -> Any:
     """The cache of one instance."""
     from .core.engine import Engine
     from .core.places import FirstTier
@@ -317,11 +318,11 @@ def _first_tier(setting: Setting, demand: BlockDemand) -> Any:
     else:
         options = dict(setting.engine_options)
         counts_all = options.get("capacity_counts", "total") == "total"
-        if counts_all:
+        if counts_all and in_time is None:
             require_room(setting.capacity, demand)
         context = Context(demand.blocks, setting.capacity, demand.trace, demand)
         policy, leaf_first = make(setting.policy, context), options.get("pool") == "leaf-first"
-        engine = FirstTier(context, demand, policy, counts_all, leaf_first)
+        engine = (in_time or FirstTier)(context, demand, policy, counts_all, leaf_first)
     engine.schedule(setting.schedule.kind, int(setting.schedule.value), setting.schedule.ends(demand.trace))
     return engine
 

@@ -18,6 +18,7 @@ from .._base.tables import TextTable, printable
 from .._base.units import GIB, memory_size, short
 from ..analysis.comparison import Comparison, compare_prepared
 from ..analysis.session_statistics import UNKNOWN
+from ..cache.simulation import Simulation
 from ..formats.writing import require_place
 from ..serving.misses.explanation import Explanation
 from ..serving.planning.plan_result import Plan
@@ -25,7 +26,7 @@ from ..trace.trace import Trace
 from ..trace.unknown import OUTPUTS, PREFIXES, remarks
 from . import explanation_tables as explained
 from . import interactive, paper, plan_tables
-from .plots import PLOTS, hit_rates, planned, plot_named
+from .plots import PLOTS, hit_rates, planned, plot_named, plots_of_run
 from .plots.plot import Plot, Study, time_unit
 
 WIDE = 6  # columns of a table that takes the width of the page
@@ -56,6 +57,7 @@ def page(
     policies: Sequence[str] = (),
     capacity: int | None = None,
     explanation: Explanation | None = None,
+    run: Simulation | None = None,
     lines: Sequence[tuple[str, str]] = (),
 ) -> str:
     """Build the HTML report of a trace, or of two traces and their differences.
@@ -72,6 +74,7 @@ def page(
         policies: Eviction policies to compare. Default: four of them, for a trace of at most five million blocks.
         capacity: Blocks of the LRU cache whose hits and misses are drawn. Default: where it has 90 % of the hits.
         explanation: A result of `kvtrace.serving.explain` whose causes are drawn, in place of those of that LRU cache.
+        run: A simulation of the trace whose tiers, or whose prefill and decode workers, are drawn over time.
 
     Raises:
         InputError: A trace has no blocks.
@@ -83,7 +86,7 @@ def page(
     """
     return _page(
         trace, other, names=names, title=title, kv_bytes_per_token=kv_bytes_per_token, plan=plan, policies=policies,
-        capacity=capacity, explanation=explanation, lines=lines,
+        capacity=capacity, explanation=explanation, run=run, lines=lines,
     )[0]  # fmt: skip
 
 
@@ -142,6 +145,7 @@ def _page(
     plan=None,
     explanation=None,
     curve=None,
+    run=None,
     on_step=None,
     lines=(),
     **options,
@@ -152,15 +156,15 @@ def _page(
         for whole, name, causes, known in zip([trace, other], names, [explanation, None], [curve, None], strict=False)
         if whole is not None
     ]
-    plots = draw(*studies, plan=plan, on_step=on_step)
+    plots = draw(*studies, plan=plan, run=run, on_step=on_step)
     return render(studies, plots, title, plan, lines), plots
 
 
 def draw(
-    study: Study, other: Study | None = None, *, plan: Plan | None = None,
+    study: Study, other: Study | None = None, *, plan: Plan | None = None, run: Simulation | None = None,
     on_step: Callable[[str], None] | None = None,
 ) -> dict[str, Plot]:  # fmt: skip
-    """All plots by name: those of the plan and of the first trace and, for two traces, their comparison."""
+    """All plots by name: of the plan, the simulation and the first trace and, for two traces, their comparison."""
     on_step = on_step or (lambda name: None)
     plots: dict[str, Plot] = {}
     if plan is not None:
@@ -170,6 +174,8 @@ def draw(
         plots["compare"] = hit_rates.compared_plot(study, other)
         if (behaviour := hit_rates.behaviour_plot(study, other)) is not None:
             plots["compare-behaviour"] = behaviour
+    if run is not None:
+        plots |= plots_of_run(run)
     for name in PLOTS:
         on_step(name)
         plots[name] = plot_named(name, study)

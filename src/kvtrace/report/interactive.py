@@ -67,7 +67,12 @@ def plotly_figure(plot: Plot) -> Any:
     titles = [
         _escaped(panel.title) + f"<br><sub>{_escaped(panel.note)}</sub>" * bool(panel.note) for panel in plot.panels
     ]
-    drawn = make_subplots(rows, columns, subplot_titles=titles, vertical_spacing=0.3 / rows, horizontal_spacing=0.12)
+    cells: list[dict[str, Any] | None] = [{} for _ in titles]
+    cells += [None] * (rows * columns - len(cells))  # no axes in the last place if it is empty
+    drawn = make_subplots(
+        rows, columns, subplot_titles=titles, vertical_spacing=0.3 / rows, horizontal_spacing=0.12,
+        specs=[cells[row * columns : (row + 1) * columns] for row in range(rows)],
+    )  # fmt: skip
     for number, panel in enumerate(plot.panels):
         _add_panel(drawn, panel, number, *(1 + place for place in divmod(number, columns)))
     drawn.update_annotations(yshift=26)

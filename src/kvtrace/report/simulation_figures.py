@@ -15,12 +15,15 @@ import numpy as np
 from ..cache.simulation import Simulation
 from ..cache.sweeps.table import SweepTable
 from ..cache.tiered import TieredSimulation
+from ..serving.disaggregated import DisaggregatedRun
 from ..serving.instances import FleetSimulation
 from ..serving.run import Simulations
 from ..serving.serving_run import ServingRun
 from ..trace.hits import count_hits, unlimited_hits
 from .plots import over_time as rates
 from .plots.plot import MAX_LINES, Axis, Panel, Plot, Series, bars, cdf, rate_axis, time_unit
+from .plots.sources import sources_of, sources_panel
+from .plots.workers import worker_panels
 
 
 def simulation_plot(run: Simulation) -> Plot:
@@ -48,37 +51,37 @@ def over_time(run: Simulation) -> Plot:
 
 
 def tiers(run: TieredSimulation) -> Plot:
-    """The hit rate over time, and the share of all blocks that each tier serves."""
-    assert run.tier_hits is not None
-    panel = _by_tier(run, run.tiers, run.tier_hits)
-    return Plot("A cache in tiers", "The tier that each hit block came from.", [*over_time(run).panels, panel])
+    """The hit rate over time, and the share of all blocks that each tier serves, in total and over time."""
+    panels = [*over_time(run).panels, *_by_source(run)]
+    return Plot("A cache in tiers", "The tier that each hit block came from.", panels)
 
 
-def _by_tier(run: Simulation, sizes: Iterable[tuple[str, int]], tier_hits: np.ndarray) -> Panel:
-    blocks = max(1, int(run.trace.prompt_blocks[run.warm_up :].sum()))
-    shares = {
-        f"{name}, {size:,} blocks": float(hits[run.warm_up :].sum() / blocks)
-        for (name, size), hits in zip(sizes, tier_hits, strict=True)
-    }
-    return bars("Hits by tier", Axis("share of all blocks", percent=True, limits=(0, 0)), shares)
+def _by_source(run: Simulation) -> list[Panel]:
+    """The share of all blocks that each tier serves, in total and over time; none without tiers."""
+    tiers, blocks = sources_of(run), max(1, int(run.trace.prompt_blocks[run.warm_up :].sum()))
+    if not tiers:
+        return []
+    shares = {name: float(hits[run.warm_up :].sum() / blocks) for name, hits in tiers.items()}
+    return [bars("Hits by tier", Axis("share of all blocks", percent=True, limits=(0, 0)), shares), sources_panel(run)]
 
 
 def instances(run: FleetSimulation) -> Plot:
-    """The hit rate over time, the tokens of each instance, and with tiers the share of all blocks that each serves."""
+    """The hit rate over time, the tokens of each instance, and with tiers the share of blocks that each serves."""
     tokens = {f"instance {load['instance']}": float(load["tokens"]) for load in run.loads}
-    panels = [*over_time(run).panels, bars(f"Load, {run.router}", Axis("prompt tokens", limits=(0, 0)), tokens)]
-    if run.sources is not None:
-        panels.append(_by_tier(run, [(tier.name, tier.capacity) for tier in run.sources.tiers], run.sources.hits))
+    load = bars(f"Load, {run.router}", Axis("prompt tokens", limits=(0, 0)), tokens)
+    panels = [*over_time(run).panels, load, *_by_source(run)]
     return Plot("Instances behind a router", "Hits, and the balance of the load.", panels)
 
 
 def times(run: ServingRun) -> Plot:
-    """The distributions of time to first token, queueing and time per output token, and the load of the instances."""
-    return Plot(
-        "Serving in time",
-        "The times of the requests that were served.",
-        [*_times([run]), *([_busy(run)] if len(run.busy_s) > 1 else [])],
-    )
+    """The distributions of time to first token and of time per output token, and the load of the instances.
+
+    With tiers also the hits of each; of prefill and decode workers the requests that wait and run on each kind.
+    """
+    panels = [*_times([run]), *([_busy(run)] if len(run.busy_s) > 1 else []), *_by_source(run)]
+    if isinstance(run, DisaggregatedRun):
+        panels += worker_panels(run)
+    return Plot("Serving in time", "The times of the requests that were served.", panels)
 
 
 def simulations_plot(simulations: Simulations) -> Plot:

@@ -18,6 +18,8 @@ from .schedulers.base import Scheduler
 from .serving_run import ServingRun, quantiles_of, served_only
 
 HANDOFF = "time from the end of a prefill until the decode worker can use its KV cache, the median"
+E2E = {("p50",): "E2E p50"}
+E2E_MEANING = "time from arrival to the last token, the median over the requests"
 DECODE_HITS = "prompt blocks that the decode worker held already"
 
 
@@ -98,6 +100,28 @@ class DisaggregatedRun(ServingRun):
         transfer, and the end of the step under way.
         """
         return served_only(self.ready_s - self.prefilled_s)
+
+    @property
+    @column()
+    def transfer_tokens(self) -> int:
+        """Prompt tokens whose KV cache was sent: whole prompts, or whole blocks that the decode worker did not hold."""
+        sent = ~np.isnan(self.transfer_begin_s)
+        if self.disaggregation.kv_transfer_timing_mode == "full_prompt":
+            return int(np.maximum(self.trace.input_length, 1)[sent].sum())
+        size = self.trace.block_size
+        return int(size * (-(-np.maximum(self.trace.input_length, 1) // size) - self.decode_hit_blocks)[sent].sum())
+
+    @property
+    @column("E2E p50", ".2f", unit=" s", place=22, rank=2, value=quantiles_of, parts=E2E, meaning=E2E_MEANING)
+    def e2e_s(self) -> np.ndarray:
+        """Time from arrival to the last token, of the requests that were served."""
+        return super().e2e_s
+
+    @property
+    def instance_names(self) -> list[str]:
+        """The workers in words, the prefill workers first."""
+        kinds = (("prefill", self.prefill_workers), ("decode", self.decode_workers))
+        return [f"{kind} {number}" for kind, count in kinds for number in range(count)]
 
     @property
     def overload(self) -> Overload | None:

@@ -2,15 +2,29 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NotRequired, TypedDict
+from typing import NotRequired, Protocol, TypedDict
 
 import numpy as np
 
 from ..trace.hits import count_hits
+from ..trace.trace import Trace
+from .fleet_schedule import FleetSpans
 from .quantiles import Quantiles, quantiles_of, served_only
 
-if TYPE_CHECKING:
-    from .instances import FleetSimulation
+
+class FleetRun(Protocol):
+    """A run of several instances; in time it also has `first_s` and `ended_s`."""
+
+    @property
+    def trace(self) -> Trace: ...
+    @property
+    def hit_blocks(self) -> np.ndarray: ...
+    @property
+    def instance(self) -> np.ndarray: ...
+    @property
+    def warm_up(self) -> int: ...
+    @property
+    def spans(self) -> FleetSpans | None: ...
 
 
 class FleetPhase(TypedDict):
@@ -38,7 +52,7 @@ class FleetDict(TypedDict):
     phases: list[FleetPhase]
 
 
-def fleet_of(run: FleetSimulation) -> FleetDict | None:
+def fleet_of(run: FleetRun) -> FleetDict | None:
     """The phases of a run; None without a schedule."""
     spans = run.spans
     if spans is None:
@@ -49,13 +63,13 @@ def fleet_of(run: FleetSimulation) -> FleetDict | None:
     }  # fmt: skip
 
 
-def phase_of(run: FleetSimulation) -> np.ndarray:
+def phase_of(run: FleetRun) -> np.ndarray:
     """Request -> the phase in which it arrived."""
     assert run.spans is not None
     return np.searchsorted(run.spans.phases_s, run.trace.timestamp / 1000, "right") - 1
 
 
-def phases(run: FleetSimulation) -> list[FleetPhase]:
+def phases(run: FleetRun) -> list[FleetPhase]:
     """The hits of each phase; in time also the TTFT of its requests."""
     spans, which = run.spans, phase_of(run)
     assert spans is not None
@@ -76,7 +90,7 @@ def phases(run: FleetSimulation) -> list[FleetPhase]:
     return rows
 
 
-def instance_hours(run: FleetSimulation) -> float:
+def instance_hours(run: FleetRun) -> float:
     """Hours of all instances: from the beginning of each start-up until the end of the run, or until it has drained."""
     spans, ended = run.spans, getattr(run, "ended_s", run.trace.timestamp / 1000)
     assert spans is not None
@@ -87,7 +101,7 @@ def instance_hours(run: FleetSimulation) -> float:
     return float(np.maximum(0.0, gone - spans.started_s).sum()) / 3600
 
 
-def imbalance_of(run: FleetSimulation) -> float:
+def imbalance_of(run: FleetRun) -> float:
     """The tokens of the busiest instance / the mean over those that take requests, as the mean over the phases."""
     spans, which, tokens = run.spans, phase_of(run), run.trace.input_length
     assert spans is not None

@@ -28,6 +28,7 @@ from .fleet_phases import FleetDict, fleet_of, imbalance_of
 from .fleet_schedule import MAX_INSTANCES, FleetSchedule, FleetSpans, require_own_tiers
 from .routers import OWN, RouterName, check_gateway, check_router, gateway_options
 from .schedulers.base import Scheduler
+from .schedulers.simple import ReserveScheduler, is_pooled
 
 
 @dataclass(frozen=True, eq=False)
@@ -283,7 +284,7 @@ def anywhere_hits(done: FleetSimulation) -> np.ndarray:
     >>> done.hit_blocks.tolist(), anywhere_hits(done).tolist()
     ([0, 0, 2], [0, 2, 2])
     """
-    from .core.serving import Fleet
+    from .core.serving import Fleet, Router
 
     assert done.sources is not None
     if done.setting.engine == "sglang":
@@ -291,10 +292,9 @@ def anywhere_hits(done: FleetSimulation) -> np.ndarray:
     demand = block_demand(done.trace, *done.setting.demand_options)
     shared = SharedTiers(done.setting, demand, done.sources.tiers, done.instances, done.sources.per_host)
     shared.places.watch(shared.engines)
-    places = shared.places
-    if done.spans is not None or done.router == "sglang-cache-aware":  # where each request went is known, if not why
-        raise UsageError("explain does not support tiers in a fleet that changes, or with sglang-cache-aware.")
-    run = Fleet(shared.engines, make_router(done.trace, done.router, shared.engines), done.trace.input_length, places)
+    # each request goes where it went
+    router = Router(shared.engines, "sticky", done.instance, done.trace.input_length, done.trace.block_size)
+    run = Fleet(shared.engines, router, done.trace.input_length, shared.places)
     advance_all(run, len(demand), None)
     run.close()
     return shared.places.elsewhere.astype(np.int64)
@@ -409,7 +409,8 @@ class InstanceGroup:
     @property
     def shares_tiers(self) -> bool:
         """Whether instances affect each other through a tier."""
-        return self.instances > 1 and any(tier.scope != "rank" for tier in self.tiers)
+        pooled = isinstance(self.scheduler, ReserveScheduler) and is_pooled(self.tiers)
+        return pooled or (self.instances > 1 and any(tier.scope != "rank" for tier in self.tiers))
 
     def front(self, trace: Trace) -> tuple[np.ndarray, float]:
         """Seconds that the API servers, as many as instances, take for each request, and those to the engine."""
@@ -460,9 +461,12 @@ class Deployed:
     def serving(self) -> Any:
         """The compiled run in an open loop: instances that share a tier take turns in one loop in time."""
         from .core.dynamo_offloading import SharedTierServing
+        from .core.pooled import PooledInstance, PooledServing
         from .core.serving import Serving
 
         kind = SharedTierServing if self.fleet.shares_tiers else Serving
+        if any(isinstance(instance, PooledInstance) for instance in self.instances):
+            kind = PooledServing
         return kind(self.instances, self.router, self.requests, self.fleet.setting.capacity)
 
     def results(self, rows: np.ndarray | slice = slice(None)) -> dict[str, Any]:

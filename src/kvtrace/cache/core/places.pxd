@@ -45,7 +45,6 @@ cdef class Place:
     cdef int _drop(self, int unit) except -1 nogil
 
 
-@cython.final
 cdef class FirstTier(Pool):
     cdef public Place below
 
@@ -80,4 +79,5 @@ cdef class Places:
     cdef int _fetch_pins(self, Pool pool, Py_ssize_t start, Py_ssize_t stop) except -1 nogil
     cdef _use_peers(self, int i, Py_ssize_t row, int run)
     cdef _take_out(self, int i, Py_ssize_t row)
-    cdef int _store(self, int i, Py_ssize_t row) except -1
+    cdef int begin(self, int i, Py_ssize_t row, Engine engine) except -1
+    cdef int store(self, int i, Py_ssize_t row, bint through) except -1

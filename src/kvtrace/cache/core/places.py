@@ -252,12 +252,23 @@ class Places:
 
     def serve(self, i, row, engine: Engine):
         """Serve a request by an instance, whose first tier is `engine`."""
+        run: cython.int = self.begin(i, row, engine)
+        engine.serve(row)
+        self.store(i, row, True)
+        self.hit[row] = run
+        if self.follows:
+            for other in [other for other in self.live[i] if not engine.admitted[cython.cast(cython.int, other)]]:
+                self.ended(i, other)  # it was freed early
+            self.live[i].append(row)
+
+    def begin(self, i, row, engine: Engine):
+        """Look a request up before its first tier serves it, and use what it reads; returns its hit blocks."""
         k: cython.int
         run: cython.int
         for k in range(self.tiers):
             place: Place = self.places[self.own[k, i]]
             context: Context = place.policy.context
-            context.request = context.order = row
+            context.request, context.order = row, engine.context.order
             context.now = engine.context.now
             if place.policy.expires:
                 place.expire()
@@ -270,13 +281,7 @@ class Places:
             self._use_peers(i, row, run)
         if not self.plain:
             self._take_out(i, row)
-        engine.serve(row)
-        self._store(i, row)
-        self.hit[row] = run
-        if self.follows:
-            for other in [other for other in self.live[i] if not engine.admitted[cython.cast(cython.int, other)]]:
-                self.ended(i, other)  # it was freed early
-            self.live[i].append(row)
+        return run
 
     def ended(self, i, row):
         """A request has ended."""
@@ -420,8 +425,8 @@ class Places:
                     if place.state[self.ids[at]] != GONE:
                         place.take_out(self.ids[at])
 
-    def _store(self, i, row):
-        """Write a request's path through, and release what it has used."""
+    def store(self, i, row, through):
+        """Release what a request has used, and with `through` write its path through."""
         at: cython.int
         k: cython.int
         unit: cython.int
@@ -429,6 +434,8 @@ class Places:
         for k in range(self.tiers):
             place: Place = self.places[self.own[k, i]]
             if place.copies == MOVES:
+                continue
+            if place.copies == THROUGH and not through:
                 continue
             if place.copies == THROUGH:
                 if place.is_lru and blocks == self.full[row]:

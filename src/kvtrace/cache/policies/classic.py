@@ -430,10 +430,10 @@ class Mooncake(Policy):
     """Mooncake: passes that evict several blocks when a store is nearly full, as the master of Mooncake Store does.
 
     Follows mooncake_master 0.3.13. A block has a deadline: when it was stored, or a lease after the arrival of the last
-    request that found it. If more than 90 % of the capacity is in use, a pass evicts max(5 %, use - 85 %) of the blocks,
-    the first deadline first, and none with a deadline in the future. Of one request, the root is evicted first. Here
-    passes run before a request; the master looks every 10 ms. A full store refuses new blocks until the next pass; here
-    it evicts the block with the first deadline.
+    request that found it. If more than 90 % of the capacity is in use, a pass evicts max(5 %, use - 85 %) of its
+    blocks, the first deadline first, and none with a deadline in the future. Of one request, the root is evicted first.
+    Here passes run before a request; the master looks every 10 ms. A full store refuses new blocks until the next pass;
+    here it evicts the block with the first deadline.
     """
 
     def __init__(self, context: Context, lease_ms=10_000.0):

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from ...cache.simulation import Simulation
+from ...serving.disaggregated import DisaggregatedRun
 from ...trace.unknown import PREFIXES
-from . import causes, distributions, hit_rates, over_time, sessions
+from . import causes, distributions, hit_rates, over_time, sessions, sources, workers
 from .plot import Plot, Study, unknown_plot
 
 PLOTS: dict[str, Callable[[Study], Plot]] = {
@@ -37,3 +39,15 @@ def plot_named(name: str, study: Study) -> Plot:
     if PREFIXES in study.unknown and name not in WITHOUT_PREFIXES:
         return unknown_plot(name.replace("-", " ").capitalize(), study.unknown[PREFIXES])
     return PLOTS[name](study)
+
+
+def plots_of_run(run: Simulation) -> dict[str, Plot]:
+    """The plots of a simulation by name: hits by source, if it has tiers, and prefill and decode workers.
+
+    >>> from kvtrace.cache.tiered import simulate_tiers
+    >>> from kvtrace.trace.building import toy
+    >>> list(plots_of_run(simulate_tiers(toy("0 1", "0 1"), {"hbm": 2, "dram": 2})))
+    ['hits-by-source']
+    """
+    plots = {"hits-by-source": sources.sources_plot(run)} if sources.sources_of(run) else {}
+    return plots | ({"workers": workers.workers_plot(run)} if isinstance(run, DisaggregatedRun) else {})

@@ -207,13 +207,14 @@ def panels_over_time(explanation: Explanation) -> list[Panel]:
     time, length = Axis(f"time ({unit})", limits=(0, 0), unit=unit), named(window_ms)
     share_axis = Axis(f"share of prompt tokens in {length}", percent=True, limits=(0, 1))
     token_axis = Axis(f"prompt tokens in {length}", limits=(0, 0), unit="prompt tokens")
-    note = _warm_up_note(explanation.simulation.warm_up)
+    note = warm_up_note(explanation.simulation.warm_up)
     return [
         Panel(TITLES[0], time, share_axis, shares, note=note), Panel(TITLES[1], time, token_axis, counts, note=note),
     ]  # fmt: skip
 
 
-def _warm_up_note(requests: int) -> str:
+def warm_up_note(requests: int) -> str:
+    """A sentence on the warm-up; empty without one."""
     return f"The first {requests:,} requests are the warm-up, which totals leave out." if requests else ""
 
 

@@ -215,6 +215,7 @@ cdef class ReservingInstance(Instance):
     cdef int _note_state(self) except -1
     cdef _admit(self)
     cdef _fetch_or_recompute(self, Py_ssize_t row)
+    cdef double _compute_seconds(self, double start, double end) noexcept
     cdef _mixed(self, double until)
     cdef _decode(self, double until)
     cdef _token(self, long long steps)

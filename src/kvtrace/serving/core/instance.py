@@ -718,13 +718,17 @@ class ReservingInstance(Instance):
         fetch: cython.double = self.engine.fetch_seconds(row)
         begins: cython.double = requests.arrival[row] if self.prefetches else self.now
         left: cython.double = max(0.0, begins + fetch - self.now)
-        exchange_s: cython.double = self.cost.bulk_exchange_s or self.cost.exchange_s
-        token_s: cython.double = self.cost.token_s + self.cost.expert_token_s + exchange_s
-        pair_s: cython.double = self.cost.pair_s + self.cost.attention_pair_s
-        if left > token_s * (all_hits - upper) + pair_s * (all_hits * all_hits - upper * upper):
+        if left > self._compute_seconds(upper, all_hits):
             requests.cached[row] = cython.cast(cython.longlong, upper)
         else:
             requests.ready[row] = self.now + left
+
+    def _compute_seconds(self, start, end):
+        """Seconds to compute the tokens of a prompt from `start` to `end`, without the fixed parts of a step."""
+        exchange_s: cython.double = self.cost.bulk_exchange_s or self.cost.exchange_s
+        token_s: cython.double = self.cost.token_s + self.cost.expert_token_s + exchange_s
+        pair_s: cython.double = self.cost.pair_s + self.cost.attention_pair_s
+        return token_s * (end - start) + pair_s * (end * end - start * start)
 
     def _mixed(self, until):
         """One step: a token of each decoding request, and chunks of prompts up to the step's token limit."""

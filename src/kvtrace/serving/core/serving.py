@@ -173,8 +173,8 @@ class DynamoRouter(Router):
     quarters of one.
 
     Of workers that only prefill, it counts no active blocks; of those that only decode, it counts all full blocks of
-    active prompts, shared ones too, and nothing else. Twins: tests/reference/dynamo_times.py, dynamo_tiers.py,
-    dynamo_disaggregated.py.
+    active prompts, shared ones too, and nothing else. Twins: tests/reference/dynamo_times.py,
+    tests/reference/dynamo_tiers.py, tests/reference/dynamo_disaggregated.py.
     """
 
     def __init__(self, engines, requests: Requests, blocks, size, seed=0, winner=None, role="both"):

@@ -38,7 +38,7 @@ class Scheduler(ABC):
 
     name: ClassVar[str]
     version: ClassVar[str]  # of the engine whose steps it takes; empty if it is nobody's
-    most_lower_tiers: ClassVar[int | None] = 0  # that its instances can have; None: any number
+    most_lower_tiers: ClassVar[int | None] = 0  # of an instance alone; None: any number
     copies_to_tiers: ClassVar[bool] = False  # a lower tier also holds the blocks above it
     tier_fields: ClassVar[frozenset[str]] = frozenset()  # the fields of a Tier that it models, of cache.tiers.OPTIONAL
     has_front: ClassVar[bool] = True  # requests pass an API server first, if the cost has times for it

@@ -16,9 +16,21 @@ import numpy as np
 from ..._base.errors import UsageError
 from ...cache.demand import BlockDemand
 from ...cache.simulation import Setting, build
-from ...cache.tiered import tiered
+from ...cache.tiered import SharedTiers, tiered
+from ...cache.tiers import DEFAULTS, OPTIONAL, Tier
 from ...trace.trace import Trace
-from .base import BatchLimits, Scheduler, Tier
+from .base import BatchLimits, Scheduler
+
+FIRST_TIER = "hbm"
+
+
+def is_pooled(tiers: Sequence[Tier]) -> bool:
+    """Whether a tier is more than one of an instance alone whose blocks move.
+
+    >>> is_pooled([Tier("dram", 9)]), is_pooled([Tier("dram", 9, copies="write-back")])
+    (False, True)
+    """
+    return any(getattr(tier, name) != DEFAULTS[name] for tier in tiers for name in OPTIONAL if name != "policy")
 
 
 @dataclass(frozen=True)
@@ -32,7 +44,7 @@ class ReserveScheduler(Scheduler):
     name: ClassVar[str] = "reserve"
     version: ClassVar[str] = ""
     most_lower_tiers: ClassVar[int | None] = None
-    tier_fields: ClassVar[frozenset[str]] = frozenset({"policy"})
+    tier_fields: ClassVar[frozenset[str]] = frozenset(OPTIONAL)
     batch: BatchLimits = field(default_factory=BatchLimits)
 
     @property
@@ -56,13 +68,39 @@ class ReserveScheduler(Scheduler):
         engine.set_fetch_seconds([tier.fetch_seconds for tier in tiers])
         return engine
 
+    def engines(
+        self, setting: Setting, demand: BlockDemand, tiers: Sequence[Tier], instances: int, per_host: int
+    ) -> list[Any]:
+        """The caches of several instances, with places below them if a tier is more than an exclusive one of each."""
+        if not is_pooled(tiers):
+            return super().engines(setting, demand, tiers, instances, per_host)
+        from ..core.pooled import PooledFirstTier
+
+        for tier in tiers:
+            if tier.capacity < 1:
+                raise UsageError(f"Tier {tier.name} must have at least 1 block.")
+        if setting.engine != "reference":
+            raise UsageError(f"Tiers that instances share are not modelled in time with engine {setting.engine}.")
+        every = (Tier(FIRST_TIER, setting.capacity), *tiers)
+        shared = SharedTiers(setting, demand, every, instances, per_host, in_time=PooledFirstTier)
+        link = np.zeros(int(shared.own.max()) + 1)  # place -> when its link is free
+        sizes = {"rank": 1, "host": per_host, "cluster": instances}
+        for number, engine in enumerate(shared.engines):
+            engine.share(
+                shared.places, number, [tier.fetch_seconds for tier in tiers], [tier.latency_s for tier in tiers],
+                [sizes[tier.scope] > 1 or tier.peers for tier in tiers], link,
+            )  # fmt: skip
+        return shared.engines
+
     def instance(self, engine: Any, requests: Any, cost: dict[str, float], *, prefetch: bool) -> Any:
         """An instance that reserves blocks."""
         from ..core.instance import ReservingInstance
+        from ..core.pooled import PooledFirstTier, PooledInstance
 
         context = engine.context
         limits = asdict(self.batch) | {"blocks": context.capacity, "block_size": context.trace.block_size}
-        return ReservingInstance(engine, requests, cost, limits, prefetch)
+        kind = PooledInstance if isinstance(engine, PooledFirstTier) else ReservingInstance
+        return kind(engine, requests, cost, limits, prefetch)
 
 
 @dataclass(frozen=True)

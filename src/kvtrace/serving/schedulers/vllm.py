@@ -36,7 +36,7 @@ class VllmScheduler(Scheduler):
 
     name: ClassVar[str] = "vllm"
     version: ClassVar[str] = "0.33.0"
-    most_lower_tiers: ClassVar[int | None] = 2
+    most_lower_tiers: ClassVar[int | None] = 1
     copies_to_tiers: ClassVar[bool] = True
     tier_fields: ClassVar[frozenset[str]] = frozenset({"policy", "scope", "latency_s", "copies"})
     layouts: ClassVar[bool] = True
@@ -166,7 +166,7 @@ class VllmScheduler(Scheduler):
         return lower
 
     def _pool(self, demand: BlockDemand, tiers: Sequence[Tier]) -> Any:
-        """The secondary tier of vLLM's TieringOffloadingSpec. UsageError for more tiers, or for one that is not valid."""
+        """The secondary tier of vLLM's TieringOffloadingSpec. UsageError for more tiers, or one that is not valid."""
         from ..core.vllm_offloading import SharedPool
 
         if len(tiers) > 2:

@@ -1,0 +1,23 @@
+from kvtrace.cache.core.places cimport FirstTier, Places
+from kvtrace.serving.core.instance cimport ReservingInstance
+from kvtrace.serving.core.interleaved cimport InterleavedServing
+
+
+cdef class PooledFirstTier(FirstTier):
+    cdef Places shared
+    cdef int number
+    cdef const double[::1] seconds  # tier -> seconds to fetch a block
+    cdef const double[::1] latency  # tier -> seconds before the first byte
+    cdef const signed char[::1] is_shared  # tier -> 1 if instances share its link
+    cdef double[::1] link  # place -> when its link is free
+
+
+cdef class PooledInstance(ReservingInstance):
+    cdef PooledServing serving
+    cdef bint fresh  # a request has come that was not looked at
+    cdef double[::1] ends  # tier -> when the transfer of a request from it ends
+    cdef double _soonest(self) except? -1
+
+
+cdef class PooledServing(InterleavedServing):
+    pass
