@@ -9,6 +9,7 @@ sixteenth of them: shorter steps let tokens wait less for others' prompts. A wor
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -54,10 +55,18 @@ class SplitRuns:
         """The fewest instances that meet the target: with the longest steps of those that need as many."""
         found, most = None, largest
         for part in PARTS:
-            count = fewest(lambda number, part=part: self.at(number, 0, part).meets, 1, most) if most else None
+            count = fewest(self._meets(part), 1, most) if most else None
             if count is not None:
                 found, most = self.at(count, 0, part), count - 1
         return found
+
+    def _meets(self, part: int) -> Callable[[int], bool]:
+        """Whether so many instances meet the target with these steps."""
+        return lambda number: self.at(number, 0, part).meets
+
+    def enough(self, prefill: int) -> Callable[[int], bool]:
+        """Whether so many decode workers meet the target beside these prefill workers."""
+        return lambda number: self.at(prefill, number).meets
 
     def _point(self, run: ServingRun, planned: Planned, prefill: int, decode: int) -> SplitPoint:
         target, roofline = planned.target, planned.roofline
@@ -120,12 +129,12 @@ def _fewest_workers(runs: SplitRuns, largest: int, count: int | None) -> SplitPo
     prefill = fewest(in_time, 1, largest)
     if prefill is None:
         return None
-    decode = fewest(lambda number: runs.at(prefill, number).meets, 1, largest)
+    decode = fewest(runs.enough(prefill), 1, largest)
     if decode is None:
         return None
     best = runs.at(prefill, decode)
     while decode > 1:  # a prefill worker more may save a decode worker or more: it takes the queues of both
-        fewer = fewest(lambda number, more=prefill + 1: runs.at(more, number).meets, 1, decode - 1)
+        fewer = fewest(runs.enough(prefill + 1), 1, decode - 1)
         if fewer is None or prefill + 1 + fewer >= best.workers:
             break
         prefill, decode = prefill + 1, fewer
