@@ -9,6 +9,7 @@ import kvtrace
 from kvtrace.cache.simulation import Setting
 from kvtrace.cache.tiered import simulate_tiers
 from kvtrace.cache.tiers import Tier
+from kvtrace.cli import run as command
 from kvtrace.report import html_page, paper
 from kvtrace.report.figures import plot_of
 from kvtrace.report.plots import plots_of_run
@@ -19,6 +20,7 @@ from kvtrace.serving.instances import simulate_instances
 from kvtrace.serving.simulation import StepCost, open_loop
 from kvtrace.trace.building import toy
 from kvtrace.trace.columns import replace_columns
+from tests.docs import ROOT
 
 pytest.importorskip("plotly")
 MINUTES = toy("0 1", "2 3", "0 1", "0 1", gap_ms=60_000, block_size=16)
@@ -128,3 +130,40 @@ def test_the_page_shows_the_tiers_or_the_workers_of_a_run():
     assert '<section id="hits-by-source"' in tiers and '<section id="workers"' not in tiers
     assert '<section id="workers"' in workers and '<section id="hits-by-source"' not in workers
     assert plots_of_run(kvtrace.cache.simulate(MINUTES, 4)) == {}
+
+
+@pytest.mark.parametrize(
+    ("options", "section"),
+    [
+        (["--tiers", "hbm=2,pool=9@cluster", "--instances", "2", "--router", "kv-aware"], "hits-by-source"),
+        (["--prefill-workers", "1", "--decode-workers", "2", "--kv-transfer-bandwidth", "50GB/s"], "workers"),
+    ],
+)
+def test_the_command_simulates_tiers_or_workers(tmp_path, options, section):
+    kvtrace.write(MINUTES, tmp_path / "small.jsonl")
+    gpu = ["--model", str(ROOT / "tests/data/models/llama-3.1-8b.json"), "--gpu", "h100"]
+    page = tmp_path / "page.html"
+    arguments = ["report", str(tmp_path / "small.jsonl"), "-o", str(page), *options]
+    assert command([*arguments, *(gpu if section == "workers" else [])]) == 0
+    assert f'<section id="{section}"' in page.read_text()
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--instances", "2"], "--instances and --router need --tiers, or --prefill-workers and --decode-workers."),
+        (
+            ["--prefill-workers", "1", "--decode-workers", "1"],
+            "--prefill-workers is a simulation in time. Add --model and --gpu.",
+        ),
+        (
+            ["--tiers", "hbm=2,dram=9", "--instances", "2", "--router", "sticky,overlap"],
+            "--router must be one router. Example: --router kv-aware.",
+        ),
+    ],
+)
+def test_the_command_refuses_what_it_would_not_draw(tmp_path, capsys, options, message):
+    kvtrace.write(MINUTES, tmp_path / "small.jsonl")
+    arguments = ["report", str(tmp_path / "small.jsonl"), "-o", str(tmp_path / "page.html"), *options]
+    assert command(arguments) == 2 and capsys.readouterr().err.endswith(f"kvtrace: {message}\n")
+    assert not (tmp_path / "page.html").exists()

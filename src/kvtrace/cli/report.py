@@ -16,11 +16,12 @@ from .options import (
     MODEL_CONFIG,
     QUIET_ERRORS,
     assumed,
+    extrapolations,
     record_options,
     taken,
 )
 from .output import Outcome, console, print_lines
-from .simulation_options import own_policies, time_of
+from .simulation_options import DRAWN, drawn_run, own_policies, time_of
 
 GPU = "With --model: add a capacity plan for {rows}, or a JSON file."
 TTFT = {"ttft_s": {"help": "With --gpu or --costs: the largest time to first token for 90 % of the requests."}}
@@ -30,6 +31,7 @@ TTFT = {"ttft_s": {"help": "With --gpu or --costs: the largest time to first tok
     "kvtrace report trace.jsonl -o report.html",
     "kvtrace report trace.jsonl synthetic.jsonl -o compared.html --title 'Before and after'",
     "kvtrace report trace.jsonl -o plan.html --model config.json --gpu h100",
+    "kvtrace report trace.jsonl -o tiers.html --tiers hbm=100,pool=1000@cluster --instances 2",
 ))
 @click.argument("trace", metavar="TRACE")
 @click.argument("other", metavar="[TRACE2]", required=False)
@@ -43,6 +45,7 @@ TTFT = {"ttft_s": {"help": "With --gpu or --costs: the largest time to first tok
 @record_options(TimeSetup, only=("costs_file", "kernels", "extrapolate"))
 @record_options(PlanTarget, only=("ttft_s", "max_busy", "spare", "gpu_price"), settings=TTFT)
 @DEPLOYMENT
+@DRAWN
 @ASSUME_OUTPUT
 @KV_BYTES
 @BLOCK_SIZE
@@ -51,7 +54,8 @@ TTFT = {"ttft_s": {"help": "With --gpu or --costs: the largest time to first tok
 def report_command(trace, other, output, policies, capacity, quiet, **options):
     """Write an HTML page of plots and tables.
 
-    The page needs no network. With TRACE2 it compares the two traces.
+    The page needs no network. With TRACE2 it compares the two traces. With --tiers, or --prefill-workers and --gpu, it
+    shows one simulation over time: hits by source, or both kinds of workers.
     """
     from .._base.files import base_names
     from .._base.tables import printable
@@ -75,28 +79,34 @@ def report_command(trace, other, output, policies, capacity, quiet, **options):
         traces = [assumed(loaded.chained() if options["chain"] else loaded, options["assume_output"]) for loaded in traces]
         first = in_domains(traces[0])
         work.requests = sum(map(len, traces))
-        chosen_capacity = _capacity_of(capacity, first, kv_bytes)
+        units = {"block_size": first.block_size, "working_set": first.working_set, "kv_bytes_per_token": kv_bytes}
+        chosen_capacity = _capacity_of(capacity, first, units)
+        drawn = drawn_run(options, time, first, units)  # before the target, which has fields of the same names
         if time.roofline:
             work.step("plan")
         target = taken(PlanTarget, options)
         result = plan(first, time.deployment, target, costs=time.costs, extrapolate=time.extrapolate) if time.roofline else None
+        if drawn:
+            work.step("simulate")
+        run = drawn.simulate(first).runs[0] if drawn else None
+        warnings = extrapolations(time.costs, [run], allowed=time.extrapolate) if run else []
         written = html_page.write_report(
             output, *traces, names=[printable(name) for name in base_names(*paths)], title=options["title"], kv_bytes_per_token=kv_bytes, plan=result,
-            png=options["png"], policies=policy_names(policies) if policies else (), capacity=chosen_capacity, on_step=work.step,
+            png=options["png"], policies=policy_names(policies) if policies else (), capacity=chosen_capacity, run=run, on_step=work.step,
         )
     if not quiet:
+        print_lines(("warning", warning) for warning in warnings)
         print_lines([("wrote", name) for name in written])
     return Outcome(written)
 
 
-def _capacity_of(text, trace, kv_bytes):
+def _capacity_of(text, trace, units):
     """The blocks of --capacity; None without it, UsageError if it is not one capacity."""
     from .._base.errors import UsageError
     from ..analysis.capacities import parse_capacities
 
     if text is None:
         return None
-    units = {"block_size": trace.block_size, "working_set": trace.working_set, "kv_bytes_per_token": kv_bytes}
     capacities = parse_capacities(text, **units)
     if len(capacities) != 1:
         raise UsageError("--capacity must be one capacity. Example: --capacity 1000.")

@@ -111,6 +111,10 @@ IN_TIME = with_options(
     record_options(InstanceSetup, only=("router_seed", "router_options")), gpu_options(), record_options(TimeSetup, only=("costs_file", "kernels", "extrapolate")),
     record_options(Deployment, only=LIMITS), record_options(TimeSetup, only=("scheduler",)), DEPLOYMENT, loop_options,
 )  # fmt: skip
+DRAWN = with_options(  # of a report, whose run `drawn_run` makes
+    TIERS, record_options(InstanceSetup, only=("instances", "instances_per_host", "routers")),
+    record_options(Disaggregation, only=("prefill_workers", "decode_workers", "decode_router", "kv_transfer_bandwidth", "kv_transfer_latency_s")),
+)  # fmt: skip
 LOOP_WARM_UP = click.option("--warm-up", default="0", metavar="N", help="Do not count the first requests: a number (1000), a share (10%) or a time (10m); with --loop closed a number of each lane.")
 
 
@@ -131,6 +135,31 @@ def run_of(options: dict[str, Any], *, engines: str | None, policies: str, route
     if apart.prefill_workers:  # whose ranks are those of each worker
         return Run(cache, instances, time, loop, disaggregation=apart)
     return Run(cache, _with_ranks(instances, time, names_of_engines), time, loop)
+
+
+def drawn_run(options: dict[str, Any], time: TimeSetup, trace: Any, units: dict[str, Any]) -> Run | None:
+    """The one LRU run of the options DRAWN, which it takes out of them; None if they state no tiers and no workers."""
+    from .._base.units import names
+    from ..serving.run import Run
+
+    tiers, routers = options.pop("tiers"), options.pop("routers")
+    apart, instances = taken(Disaggregation, options), taken(InstanceSetup, options, routers=names(routers) if routers else None)
+    if not tiers and not apart.prefill_workers:
+        if instances != InstanceSetup():
+            raise UsageError("--instances and --router need --tiers, or --prefill-workers and --decode-workers.")
+        return None
+    if len(list(instances.routers or [])) > 1:
+        raise UsageError("--router must be one router. Example: --router kv-aware.")
+    engines: list[Any] = [time.deployment.engine] if time.cost else ["reference"]
+    cache = CacheSetup(policies=["lru"], engines=engines, gap=False)
+    if apart.prefill_workers:
+        if not time.cost:
+            raise UsageError("--prefill-workers is a simulation in time. Add --model and --gpu.")
+        run = Run(cache, instances, time, disaggregation=apart)
+    else:
+        run = Run(cache, _with_ranks(instances, time, engines), time)
+    run = with_layouts(run, {"engine_block_size": None, "retention": None}, trace.block_size)
+    return with_caches(run, trace, units, capacity="auto", tiers=tiers)
 
 
 def _with_ranks(instances: InstanceSetup, time: TimeSetup, engines: list[Any]) -> InstanceSetup:

@@ -22,6 +22,7 @@ from ..cache.simulation import Simulation
 from ..formats.writing import require_place
 from ..serving.misses.explanation import Explanation
 from ..serving.planning.plan_result import Plan
+from ..serving.serving_run import ServingRun
 from ..trace.trace import Trace
 from ..trace.unknown import OUTPUTS, PREFIXES, remarks
 from . import explanation_tables as explained
@@ -157,7 +158,7 @@ def _page(
         if whole is not None
     ]
     plots = draw(*studies, plan=plan, run=run, on_step=on_step)
-    return render(studies, plots, title, plan, lines), plots
+    return render(studies, plots, title, plan, lines, run), plots
 
 
 def draw(
@@ -184,7 +185,7 @@ def draw(
 
 def render(
     studies: list[Study], plots: dict[str, Plot], title: str | None = None, plan: Plan | None = None,
-    lines: Sequence[tuple[str, str]] = (),
+    lines: Sequence[tuple[str, str]] = (), run: Simulation | None = None,
 ) -> str:  # fmt: skip
     """Build the page from finished plots."""
     return fill(
@@ -193,7 +194,7 @@ def render(
         story=(f"{studies[0].name}: " if len(studies) > 1 else "") + story(studies[0]),
         heads=[{"name": study.name, "tiles": list(tiles(study))} for study in studies],
         tables=[*_explained(studies[0]), *studies[0].summary.tables()],
-        notes=studies[0].summary.notes,
+        notes=[*studies[0].summary.notes, *_expected(run)],
         definitions=DEFINITIONS,
         fidelity=_fidelity(fidelity(*studies)) if len(studies) > 1 else None,
         plan=None if plan is None else _plan(plan),
@@ -316,6 +317,12 @@ def fidelity(study: Study, other: Study) -> Comparison:
 
 def _fidelity(two: Comparison) -> dict[str, Any]:
     return {"tables": [_cells(table) for table in two.tables()], "notes": two.notes}
+
+
+def _expected(run: Simulation | None) -> list[str]:
+    """What to expect of the times of a run, if no recording is behind them."""
+    error = run.expected_error if isinstance(run, ServingRun) else None
+    return [] if error is None else [error.text]
 
 
 def _plan(plan: Plan) -> dict[str, Any]:

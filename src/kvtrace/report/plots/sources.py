@@ -46,6 +46,8 @@ def sources_plot(run: Simulation) -> Plot:
     {'hbm, 2 blocks': 0.0, 'dram, 2 blocks': 1.0, 'miss': 0.0}
     """
     explanation = "Which tier served the prompt blocks of the requests that arrived in each window; the rest missed."
+    if isinstance(run, FleetSimulation) and run.instances > 1:
+        explanation += f" {run.instances:,} instances behind the router {run.router}."
     return Plot("Hits by source over time", explanation, [sources_panel(run)])
 
 
