@@ -29,7 +29,7 @@ ARGUMENTS = {  # command -> what it needs beside the option; the default is a tr
     "synthesize": "trace.jsonl -o out.jsonl", "texts": "trace.jsonl -o out.jsonl",
 }  # fmt: skip
 NEEDS = {  # option -> what it is refused without, where the command has that
-    "--router": ["--instances 2"], "--free-order": ["--engine vllm"], "--tree": ["--engine sglang"],
+    "--router": ["--instances 2", "--first-tier 50"], "--free-order": ["--engine vllm"], "--tree": ["--engine sglang"],
     "--watermark": ["--engine lmcache"], "--hicache-write-policy": ["--engine sglang"],
     "--service-time": ["--gpu h100"],
     "--gpu": ["--model llama-3.1-8b", "--service-time llama-3.1-8b"],

@@ -220,7 +220,7 @@ def _line_width(console: Any) -> int | None:
 
 
 TRACES = ("trace", "traces", "mixed", "other", "a", "b", "against", "input_file")  # inputs with a sidecar and a data card
-INPUTS = (*TRACES, "inputs", "follow", "users", "tokenizer", "chat_template", "words", "model_config", "gpu", "gpu_name", "log", "costs_file", "table_file", "service_time", "rates")
+INPUTS = (*TRACES, "inputs", "follow", "users", "tokenizer", "chat_template", "words", "model_config", "gpu", "gpu_name", "log", "costs_file", "table_file", "service_time", "rates", "fleet")
 RESULTS = ("output", "output_file")  # outputs with files beside them
 OUTPUTS = {  # parameter -> the Content that it always has, and what that is; None if the command decides
     "output": None,
