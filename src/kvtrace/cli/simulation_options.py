@@ -140,10 +140,13 @@ def run_of(options: dict[str, Any], *, engines: str | None, policies: str, route
 def drawn_run(options: dict[str, Any], time: TimeSetup, trace: Any, units: dict[str, Any]) -> Run | None:
     """The one LRU run of the options DRAWN, which it takes out of them; None if they state no tiers and no workers."""
     from .._base.units import names
+    from ..serving.routers import check_router
     from ..serving.run import Run
 
     tiers, routers = options.pop("tiers"), options.pop("routers")
     apart, instances = taken(Disaggregation, options), taken(InstanceSetup, options, routers=names(routers) if routers else None)
+    for router in instances.routers or ():
+        check_router(router)
     if not tiers and not apart.prefill_workers:
         if instances != InstanceSetup():
             raise UsageError("--instances and --router need --tiers, or --prefill-workers and --decode-workers.")
