@@ -243,8 +243,8 @@ FILES = {"FILE", "DIR", "FOLDER", "TRACE", "TRACE2", "PREVIOUS", "LOG"}
 OTHERS = {
     "A", "ADDRESS", "B,...", "C", "C,...", "COMMAND", "D", "E", "E,...", "ENDPOINT", "F", "FIELD=PATH", "FORM",
     "G", "HOW", "K=V,...", "KIND", "LIST", "M", "M,...", "METHOD:N:M", "MODEL", "N", "N,...", "NAME", "NAMES",
-    "NAME=C,...", "NAME=SIZE@RATE,...", "P", "P,...", "OPTIONS", "PATH", "Q,...", "R", "R,...", "RATE", "RATE@TIME,...", "RULE",
-    "S", "S,...", "SIZE", "TEXT", "TIME", "TOKEN", "TOKENS", "SHARE", "SUFFIX", "UNIT", "URL", "V", "VIEW",
+    "NAME=C,...", "NAME=SIZE@RATE,...", "P", "P,...", "PATH", "Q,...", "R", "R,...", "RATE", "RATE@TIME,...", "RULE",
+    "OPTIONS", "S", "S,...", "SIZE", "TEXT", "TIME", "TOKEN", "TOKENS", "SHARE", "SUFFIX", "UNIT", "URL", "V", "VIEW",
     "WHAT", "WHICH", "WINDOW", "X", "[RANGE]", "ttft=TIME[,quantile=Q]",
 }  # fmt: skip
 
