@@ -45,7 +45,7 @@ def test_its_requests_are_put_back_in_the_order_of_the_trace():
     #  it says neither row nor name: arrival and lengths tell, and turns where all of them are alike
     trace = toy("0 1", "2", "2", "3 4 5", block_size=4, gap_ms=0)
     said = [
-        [-1, 0.0, int(trace.input_length[row]), int(trace.output_length[row]), row % 2, row, 1.0, 2.0, 3.0, 0, row]
+        [-1, 0.0, int(trace.input_length[row]), int(trace.output_length[row]), row % 2, row, 1.0, 2.0, 3.0, 0, row, 0]
         for row in (3, 2, 1, 0)
     ]
     found = in_order(trace, "0", {}, said)
@@ -121,7 +121,7 @@ def test_requests_hit_at_given_workers_and_times_as_in_the_open_loop_of_one_work
     trace = drawn(0, gap=20)
     room, nothing = int(block_demand(trace, "grow").max_blocks.sum()), np.zeros(len(trace), dtype=int)
     times = trace.timestamp, trace.timestamp, parse_schedule("open-loop:5").ends(trace)
-    ours, early = at_their_times(trace, Replayed("", {}, nothing, nothing, *times, nothing, nothing), room)
+    ours, early = at_their_times(trace, Replayed("", {}, nothing, nothing, *times, nothing, nothing, nothing), room)
     wanted = simulate(trace, room, engine="vllm", mode="grow", schedule="open-loop:5")
     assert (ours.tolist(), early) == (wanted.hit_blocks.tolist(), wanted.early_frees) and ours.any()
 
