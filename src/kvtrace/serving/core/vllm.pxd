@@ -1,3 +1,4 @@
+from kvtrace.cache.core.blocks cimport PagedCache
 from kvtrace.cache.core.engine cimport StepCache
 from kvtrace.serving.core.instance cimport Instance
 
@@ -92,3 +93,25 @@ cdef class VllmInstance(VllmEngineCore):
     cdef long long _steps_until(self, double until, long long max_steps) noexcept
     cdef double _seconds(self, long long steps) noexcept
     cdef _log_decoding(self, long long steps)
+
+
+cdef enum:
+    LATER = -2  # nobody can tell yet what a request finds
+    LOADING = 1  # stages of a request that holds blocks: it loads,
+    ARRIVED = 2  # or its load has ended
+
+
+cdef class HoldingInstance(VllmInstance):
+    cdef PagedCache paged  # the cache, as its class
+    cdef list holding  # a heap like `waiting`, of requests that wait and hold blocks
+    cdef signed char[::1] stage  # row -> LOADING, ARRIVED, or 0
+    cdef long long held_order
+
+    cdef long long _reach(self, Py_ssize_t row, int hits, long long goal) except? -1
+    cdef int _load(self, Py_ssize_t row, int hits, long long computed) except -1
+    cdef int _arrive(self, Py_ssize_t row) except -1
+    cdef int _begin(self, Py_ssize_t row, long long computed) except -1
+    cdef int _admit(self, Py_ssize_t row, long long goal, long long computed, long long chunk) except -1
+    cdef int _hold(self, tuple item) except -1
+    cdef long long _reserved(self, list skipped_holding) except -1
+    cdef long long _remaining(self, Py_ssize_t row) noexcept

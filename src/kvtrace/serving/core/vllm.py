@@ -4,6 +4,7 @@ from heapq import heappop, heappush
 
 import cython
 import numpy as np
+from cython.cimports.kvtrace.cache.core.blocks import PagedCache
 from cython.cimports.kvtrace.cache.core.engine import FITS, NO_BLOCKS, StepCache
 from cython.cimports.kvtrace.serving.core.instance import (
     PREFILLS,
@@ -735,3 +736,137 @@ class VllmInstance(VllmEngineCore):
             if not self._drains(self.running[i]):
                 parts.append([self.running[i], self.requests.computed[self.running[i]] + self.steps, 1])
         self.log.append([max(self.now, self.free_at), steps, parts, []])
+
+
+class HoldingInstance(VllmInstance):
+    """An instance whose connector loads what it finds elsewhere: requests hold blocks while they wait for their load.
+
+    A subclass says how far a request gets with what it finds (`_reach`), orders its load (`_load`), and takes note when
+    the load has ended (`_arrive`) and when a request begins to run for the first time (`_begin`).
+    """
+
+    def __init__(self, engine: PagedCache, requests: Requests, cost, limits, log=False):
+        VllmInstance.__init__(self, engine, requests, cost, limits, log)
+        self.paged, self.holding, self.held_order = engine, [], 0
+        self.stage = np.zeros(requests.tokens.shape[0], dtype=np.int8)
+
+    def active(self):
+        return len(self.waiting) + len(self.holding) + self.count
+
+    def _reach(self, row, hits, goal):
+        """The tokens that a request has with its hits and what it would load; LATER if nobody can tell yet."""
+        return hits * self.paged.block_size
+
+    def _load(self, row, hits, computed):
+        """Order the load of a request, up to `computed` tokens."""
+        return 0
+
+    def _arrive(self, row):
+        """The load of a request has ended, and it is looked at again."""
+        return 0
+
+    def _begin(self, row, computed):
+        """A request begins to run for the first time, with `computed` tokens in its blocks."""
+        return 0
+
+    def _schedule_waiting(self, budget):
+        """Admit requests that hold blocks, then others, while tokens are left and their blocks fit."""
+        requests: Requests = self.requests
+        cache: PagedCache = self.paged
+        row: cython.Py_ssize_t
+        hits: cython.int
+        goal: cython.longlong
+        computed: cython.longlong
+        chunk: cython.longlong
+        held: cython.longlong
+        idle: cython.longlong
+        free: cython.longlong
+        loads: cython.bint
+        long_prefill: cython.longlong = self._long_prefill()
+        skipped: list = []
+        skipped_holding: list = []
+        queue: list
+        self.blocked = False
+        while (self.holding or self.waiting) and budget[0] > 0 and self.count < self.limits.requests:
+            queue = self.holding if self.holding else self.waiting
+            row = queue[0][2]
+            if self.stage[row] == LOADING:
+                skipped_holding.append(heappop(queue))
+                continue
+            if self.stage[row] == ARRIVED:
+                self._arrive(row)
+            goal = requests.goal[row]
+            hits = 0
+            idle = 0
+            loads = False
+            computed = requests.computed[row]
+            if computed == 0:
+                hits = cache.look_up(row, goal)
+                idle = cache.idle_hits
+                computed = self._reach(row, hits, goal)
+                if computed == LATER:
+                    skipped.append(heappop(queue))
+                    continue
+                loads = computed > hits * cache.block_size
+            chunk = 0 if loads else self._chunk(row, computed, long_prefill, budget[0])
+            held = cache.count[row] + hits
+            free = cache.queue.free - idle - (self.limits.watermark if self.count else 0)
+            if self.limits.whole_prompt and cache.blocks_of(goal) - held > max(free, 0):
+                self.blocked = True
+                break
+            if loads:
+                free -= self._reserved(skipped_holding)
+            if cache.blocks_of(computed + chunk) - held > free or free < 0:
+                self.blocked = True
+                break
+            item = heappop(queue)
+            if cache.count[row] == 0:
+                cache.start_with(row, hits)
+            requests.computed[row] = computed
+            if loads:
+                self._load(row, hits, computed)
+                skipped_holding.append(item)
+                continue
+            self._admit(row, goal, computed, chunk)
+            budget[0] -= chunk
+        for item in skipped:
+            heappush(self.waiting, item)
+        for item in skipped_holding:
+            self._hold(item)
+        return 0
+
+    def _admit(self, row, goal, computed, chunk):
+        """A request runs, with `computed` tokens in its blocks, and gets its next ones."""
+        requests: Requests = self.requests
+        if requests.preempted[row]:
+            requests.recomputed[row] += goal - computed
+        else:
+            self._begin(row, computed)
+        self.prefill -= min(computed, requests.tokens[row])
+        self.running[self.count] = cython.cast(cython.int, row)
+        self.count += 1
+        return self._schedule(row, chunk)
+
+    def _hold(self, item):
+        """Put a request among those that hold blocks, in the order in which their loads were ordered."""
+        if not self.limits.by_priority and item[0] != 1:  # not held before
+            self.held_order += 1
+            item = (1, self.held_order, item[2])
+        heappush(self.holding, item)
+        return 0
+
+    def _reserved(self, skipped_holding: list):
+        """Blocks that prompts in progress still need: a load must leave them free."""
+        i: cython.int
+        blocks: cython.longlong = 0
+        for i in range(self.count):
+            if not self._drains(self.running[i]):
+                blocks += self._remaining(self.running[i])
+        for item in self.holding:
+            blocks += self._remaining(item[2])
+        for item in skipped_holding:
+            blocks += self._remaining(item[2])
+        return blocks
+
+    def _remaining(self, row):
+        return max(0, self.paged.blocks_of(self.requests.goal[row]) - self.paged.count[row])

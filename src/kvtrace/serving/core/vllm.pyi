@@ -12,3 +12,6 @@ CALENDAR: Any
 
 class VllmInstance(VllmEngineCore):
     def __init__(self, engine: Any, requests: Any, cost: Any, limits: Any, log: Any=False) -> None: ...
+
+class HoldingInstance(VllmInstance):
+    def __init__(self, engine: Any, requests: Any, cost: Any, limits: Any, log: Any=False) -> None: ...

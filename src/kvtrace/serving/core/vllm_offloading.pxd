@@ -2,7 +2,7 @@ cimport cython
 from kvtrace.cache.core.blocks cimport PagedCache
 from kvtrace.cache.core.lower_tier cimport LowerTier
 from kvtrace.cache.structures.queues cimport Queue
-from kvtrace.serving.core.vllm cimport VllmInstance
+from kvtrace.serving.core.vllm cimport HoldingInstance
 
 
 @cython.final
@@ -54,11 +54,10 @@ cdef class SharedPool:
     cdef int _use(self, list blocks) except -1
 
 
-cdef class OffloadingInstance(VllmInstance):
-    cdef PagedCache paged  # the cache, as its class
+cdef class OffloadingInstance(HoldingInstance):
     cdef LowerTier tier
     cdef TransferQueue loads, stores
-    cdef list holding, over
+    cdef list over
     # of the planned step
     cdef list admitted, started_loads, flushed
     cdef int[::1] new_from  # row -> the first of its blocks that the step takes
@@ -70,12 +69,11 @@ cdef class OffloadingInstance(VllmInstance):
     cdef dict transfers  # row -> those under way
     cdef dict last_blocks  # row that has ended -> its physical blocks, if some are still to be stored
     cdef long long pending
-    cdef signed char[::1] stage  # row -> LOADING, ARRIVED, or 0
     cdef int[::1] offered  # row -> leading blocks of its prompt that the tier was offered
     cdef int[::1] refused  # row -> whether the tier had no room for the next ones
     cdef int[::1] launched  # row -> the last step with tokens of it
     cdef int[::1] fences  # physical block -> stores of ended requests that still read it
-    cdef long long held_order, refusals
+    cdef long long refusals
     # time
     cdef double cpu  # of the worker's process
     cdef list reports  # transfers whose end the flying step reports
@@ -104,13 +102,7 @@ cdef class OffloadingInstance(VllmInstance):
     cdef int _read(self, bint queued, double at, list ended) except -1
     cdef int _sleep(self) except -1
     cdef _log_launch(self)
-    cdef int _admit(self, Py_ssize_t row, long long goal, long long computed) except -1
-    cdef _hold(self, item)
     cdef long long _loadable(self, Py_ssize_t row, int hits, long long goal) except? -1
-    cdef int _load(self, Py_ssize_t row, int hits, long long computed) except -1
-    cdef int _arrive(self, Py_ssize_t row) except -1
-    cdef long long _reserved(self, list skipped_holding) except -1
-    cdef long long _remaining(self, Py_ssize_t row) noexcept
     cdef list _order_stores(self)
     cdef _flush(self, Transfer transfer)
     cdef _fence(self, Transfer transfer)

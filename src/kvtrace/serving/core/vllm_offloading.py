@@ -19,15 +19,12 @@ from cython.cimports.kvtrace.cache.core.blocks import PagedCache
 from cython.cimports.kvtrace.cache.core.lower_tier import ABSENT, ASKED, IDLE, PROMOTED, WRITING, LowerTier
 from cython.cimports.kvtrace.cache.structures.queues import Queue, Slots
 from cython.cimports.kvtrace.serving.core.instance import Requests
-from cython.cimports.kvtrace.serving.core.vllm import VllmInstance
+from cython.cimports.kvtrace.serving.core.vllm import ARRIVED, LATER, LOADING, HoldingInstance
 
 from kvtrace._base.errors import KvtraceError
 
 NEVER = cython.declare(cython.double, 1e300)
 POLL_S = cython.declare(cython.double, 0.001)  # EngineCore sleeps so long after a step without tokens
-LATER = cython.declare(cython.longlong, -2)  # the tier cannot tell yet what a request finds
-LOADING = cython.declare(cython.int, 1)
-ARRIVED = cython.declare(cython.int, 2)
 UNKNOWN = cython.declare(cython.int, 0)  # what an instance knows of a block in the pool: nothing,
 OPEN = cython.declare(cython.int, 1)  # asked in this step,
 MISSING = cython.declare(cython.int, 2)  # or what the pool answered
@@ -181,7 +178,7 @@ class SharedPool:
         return 0
 
 
-class OffloadingInstance(VllmInstance):
+class OffloadingInstance(HoldingInstance):
     """One instance of vLLM with a lower tier.
 
     `holding` is a heap like `waiting`, of requests that wait and hold blocks: those that load, and those whose load has
@@ -191,17 +188,16 @@ class OffloadingInstance(VllmInstance):
     """
 
     def __init__(self, engine: PagedCache, requests: Requests, cost, limits, log=False):
-        VllmInstance.__init__(self, engine, requests, cost, limits, log)
+        HoldingInstance.__init__(self, engine, requests, cost, limits, log)
         rows: cython.Py_ssize_t = requests.tokens.shape[0]
-        self.paged, self.tier = engine, engine.lower
+        self.tier = engine.lower
         self.loads, self.stores = TransferQueue(self.tier.fetch_seconds), TransferQueue(self.tier.store_seconds)
-        self.holding, self.over, self.unsubmitted, self.started_loads, self.admitted = [], [], [], [], []
+        self.over, self.unsubmitted, self.started_loads, self.admitted = [], [], [], []
         self.flushed = []
         self.transfers, self.last_blocks = {}, {}
-        self.stage = np.zeros(rows, dtype=np.int8)
         self.offered, self.new_from, self.launched, self.refused = np.zeros((4, rows), dtype=np.int32)
         self.touched, self.fences = np.zeros((2, max(1, engine.queue.capacity)), dtype=np.int32)
-        self.pending = self.held_order = self.refusals = self.plans = 0
+        self.pending = self.refusals = self.plans = 0
         self.touches_fence = self.is_idle = self.quiet = False
         self.cpu = self.idle_at = 0
         self.reports, self.idle_reports = [], []
@@ -220,9 +216,6 @@ class OffloadingInstance(VllmInstance):
             self.number = self.pool.join()
             self.tier.pool_hits = np.zeros(rows, dtype=np.int32)
 
-    def active(self):
-        return len(self.waiting) + len(self.holding) + self.count
-
     def _is_busy(self):
         return self._has_requests() or self.flying or self.is_idle
 
@@ -237,7 +230,7 @@ class OffloadingInstance(VllmInstance):
             return True
         if self.blocked and not self.limits.whole_prompt:  # a hit that was evicted can be loaded: that needs less room
             self.blocked = False
-        return VllmInstance._must_plan(self)
+        return HoldingInstance._must_plan(self)
 
     # ---- planning a step: one turn of EngineCore's loop
 
@@ -358,103 +351,28 @@ class OffloadingInstance(VllmInstance):
 
     def _schedule(self, row, chunk):
         self.new_from[row] = self.paged.count[row]
-        return VllmInstance._schedule(self, row, chunk)
+        return HoldingInstance._schedule(self, row, chunk)
 
     def _may_preempt(self, row):
         """The blocks that the step before still writes cannot be taken from their request."""
         return not (self.flying and max(self.launched[row], self.requests.sampled[row]) == self.steps - 1)
 
-    def _schedule_waiting(self, budget):
-        """Admit requests that hold blocks, then others, while tokens are left and their blocks fit."""
-        requests: Requests = self.requests
-        cache: PagedCache = self.paged
-        row: cython.Py_ssize_t
-        hits: cython.int
-        goal: cython.longlong
-        computed: cython.longlong
-        chunk: cython.longlong
-        loaded: cython.longlong
-        held: cython.longlong
-        idle: cython.longlong
-        free: cython.longlong
-        long_prefill: cython.longlong = self._long_prefill()
-        skipped: list = []
-        skipped_holding: list = []
-        queue: list
-        self.blocked = False
-        while (self.holding or self.waiting) and budget[0] > 0 and self.count < self.limits.requests:
-            queue = self.holding if self.holding else self.waiting
-            row = queue[0][2]
-            if self.stage[row] == LOADING:
-                skipped_holding.append(heappop(queue))
-                continue
-            if self.stage[row] == ARRIVED:
-                self._arrive(row)
-            goal = requests.goal[row]
-            hits = 0
-            idle = loaded = 0
-            computed = requests.computed[row]
-            if computed == 0:
-                hits = cache.look_up(row, goal)
-                idle = cache.idle_hits
-                loaded = self._loadable(row, hits, goal)
-                if loaded == LATER:
-                    skipped.append(heappop(queue))
-                    continue
-                computed = (hits + loaded) * cache.block_size
-            chunk = 0 if loaded else self._chunk(row, computed, long_prefill, budget[0])
-            held = cache.count[row] + hits
-            free = cache.queue.free - idle - (self.limits.watermark if self.count else 0)
-            if self.limits.whole_prompt and cache.blocks_of(goal) - held > max(free, 0):
-                self.blocked = True
-                break
-            if loaded:
-                free -= self._reserved(skipped_holding)
-            if cache.blocks_of(computed + chunk) - held > free or free < 0:
-                self.blocked = True
-                break
-            item = heappop(queue)
-            if cache.count[row] == 0:
-                cache.start_with(row, hits)
-            requests.computed[row] = computed
-            if loaded:
-                self._load(row, hits, computed)
-                skipped_holding.append(item)
-                continue
-            self._admit(row, goal, computed)
-            self._schedule(row, chunk)
-            self.new_from[row] = 0
-            budget[0] -= chunk
-        for item in skipped:
-            heappush(self.waiting, item)
-        for item in skipped_holding:
-            self._hold(item)
+    def _begin(self, row, computed):
+        self.admitted.append(row)
+        self.requests.cached[row] = computed
+        self.paged.hit[row] = self.paged.count[row]
         return 0
 
-    def _admit(self, row, goal, computed):
-        """A request begins to run, with `computed` tokens in its blocks."""
-        requests: Requests = self.requests
-        if requests.preempted[row]:
-            requests.recomputed[row] += goal - computed
-        else:
-            self.admitted.append(row)
-            requests.cached[row] = computed
-            self.paged.hit[row] = self.paged.count[row]
-        self.prefill -= min(computed, requests.tokens[row])
-        self.running[self.count] = cython.cast(cython.int, row)
-        self.count += 1
-
-    def _hold(self, item):
-        """Put a request among those that hold blocks, in the order in which their loads were ordered."""
-        if self.limits.by_priority:
-            heappush(self.holding, item)
-            return
-        if item[0] == 0:  # not held before
-            self.held_order += 1
-            item = (1, self.held_order, item[2])
-        heappush(self.holding, item)
+    def _admit(self, row, goal, computed, chunk):
+        HoldingInstance._admit(self, row, goal, computed, chunk)
+        self.new_from[row] = 0
+        return 0
 
     # ---- the connector: loads
+
+    def _reach(self, row, hits, goal):
+        loadable: cython.longlong = self._loadable(row, hits, goal)
+        return LATER if loadable == LATER else (hits + loadable) * self.paged.block_size
 
     def _loadable(self, row, hits, goal):
         """Blocks of a prompt after the hits that the tier has; LATER if one is being written or read."""
@@ -515,22 +433,6 @@ class OffloadingInstance(VllmInstance):
         self.paged.publish(row, requests.computed[row])
         requests.computed[row] = min(requests.computed[row], requests.goal[row] - 1)
         return 0
-
-    def _reserved(self, skipped_holding: list):
-        """Blocks that prompts in progress still need: a load must leave them free."""
-        i: cython.int
-        blocks: cython.longlong = 0
-        for i in range(self.count):
-            if not self._drains(self.running[i]):
-                blocks += self._remaining(self.running[i])
-        for item in self.holding:
-            blocks += self._remaining(item[2])
-        for item in skipped_holding:
-            blocks += self._remaining(item[2])
-        return blocks
-
-    def _remaining(self, row):
-        return max(0, self.paged.blocks_of(self.requests.goal[row]) - self.paged.count[row])
 
     # ---- the connector: stores
 
@@ -652,7 +554,7 @@ class OffloadingInstance(VllmInstance):
         i: cython.int
         for i in range(self.parts):
             self.launched[self.part_row[i]] = self.steps
-        return VllmInstance._advance_parts(self, first, last)
+        return HoldingInstance._advance_parts(self, first, last)
 
     def _end(self, row, at):
         k: cython.longlong
@@ -665,7 +567,7 @@ class OffloadingInstance(VllmInstance):
                 blocks.append(self.paged.held[k])
             self.last_blocks[row] = blocks
         self.over.append(row)
-        return VllmInstance._end(self, row, at)
+        return HoldingInstance._end(self, row, at)
 
     def _enter(self, transfer: Transfer):
         self.pending += 1

@@ -1,7 +1,7 @@
 """Written by the build: what Python sees of vllm_offloading.py, which is compiled."""
 
 from typing import Any
-from kvtrace.serving.core.vllm import VllmInstance
+from kvtrace.serving.core.vllm import HoldingInstance
 
 class Transfer:
     def __init__(self, row: Any, is_load: Any) -> None: ...
@@ -20,5 +20,5 @@ class SharedPool:
     blocks: Any
     def __init__(self, blocks: Any, capacity: Any, fetch_seconds: Any, store_seconds: Any, latency: Any) -> None: ...
 
-class OffloadingInstance(VllmInstance):
+class OffloadingInstance(HoldingInstance):
     def __init__(self, engine: Any, requests: Any, cost: Any, limits: Any, log: Any=False) -> None: ...
