@@ -16,15 +16,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from benchmarks.dynamo_replay import PYTHON, at_load, replay_lines
+from benchmarks.dynamo_replay import at_load, replay_lines
 from kvtrace import read
 from kvtrace._base.errors import UsageError
 from kvtrace.formats import targets as clients
-from tests.conftest import ROOT
+from tests.clients.dynamo_cases import needs_dynamo, write_vectors
 from tests.serving.scheduler_cases import apart_case
 from tests.serving.test_dynamo_disaggregated import VECTORS, compared, served, trace_in_ms
 
-needs_dynamo = pytest.mark.skipif(not PYTHON.exists(), reason="no environment dynamo in KVTRACE_CLIENTS")
 STUCK = "effect-free zero-duration pass"  # what the replay says of workers that wait for each other
 LOADS, SPLITS, ROUTERS = (0.5, 1, 4), ((1, 1), (2, 2), (3, 1)), ("round-robin", "dynamo")
 
@@ -207,7 +206,4 @@ if __name__ == "__main__":
     if len(sys.argv) > 2:
         print_cells(*sys.argv[1:])
     else:
-        with tempfile.TemporaryDirectory() as name:
-            made = make_vectors(Path(name))
-        text = json.dumps(made, separators=(",", ":")).replace('{"case"', '\n{"case"')
-        (ROOT / "tests/vectors/dynamo_disaggregated.json").write_text(text + "\n")
+        write_vectors("dynamo_disaggregated", make_vectors)

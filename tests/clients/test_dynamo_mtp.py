@@ -4,21 +4,18 @@ KVTRACE_CLIENTS names a folder of environments (see test_load.py), `dynamo` amon
 `KVTRACE_CLIENTS=... python -m tests.clients.test_dynamo_mtp` writes the vectors anew.
 """
 
-import json
 import random
 
 import numpy as np
 import pytest
 
-from benchmarks.dynamo_replay import PYTHON, at_load, replay
+from benchmarks.dynamo_replay import at_load, replay
 from kvtrace import read
 from tests.clients import test_dynamo_tiers as tiers
-from tests.conftest import ROOT
+from tests.clients.dynamo_cases import needs_dynamo, require_vectors, write_vectors
 from tests.serving.scheduler_cases import dynamo_mtp_case
 from tests.serving.test_dynamo_mtp import VECTORS
 from tests.serving.test_dynamo_tiers import COUNTS, TIMES, require_equal, served
-
-needs_dynamo = pytest.mark.skipif(not PYTHON.exists(), reason="no environment dynamo in KVTRACE_CLIENTS")
 
 
 def fields_of(case):
@@ -42,9 +39,7 @@ def test_random_cases_take_the_times_of_the_replay(tmp_path):
 
 @needs_dynamo
 def test_the_vectors_are_what_the_replay_says(tmp_path):
-    for vector in VECTORS["vectors"]:
-        if vector["case"]["router"] == "round-robin":  # its router draws ties
-            assert replayed(vector["case"], tmp_path) == (VECTORS["version"], vector["requests"])
+    require_vectors(VECTORS, replayed, tmp_path)
 
 
 @needs_dynamo
@@ -84,10 +79,4 @@ def make_vectors(folder, count=12):
 
 
 if __name__ == "__main__":
-    import tempfile
-    from pathlib import Path
-
-    with tempfile.TemporaryDirectory() as name:
-        made = make_vectors(Path(name))
-    text = json.dumps(made, separators=(",", ":")).replace('{"case"', '\n{"case"')
-    (ROOT / "tests/vectors/dynamo_mtp.json").write_text(text + "\n")
+    write_vectors("dynamo_mtp", make_vectors)

@@ -4,21 +4,18 @@ KVTRACE_CLIENTS names a folder of environments (see test_load.py), `dynamo` amon
 `KVTRACE_CLIENTS=... python -m tests.clients.test_dynamo_ranks` writes the vectors anew.
 """
 
-import json
 import random
 
 import numpy as np
 import pytest
 
-from benchmarks.dynamo_replay import PYTHON, at_load, replay
+from benchmarks.dynamo_replay import at_load, replay
 from kvtrace import read
-from kvtrace.formats import targets as clients
 from kvtrace.serving.schedulers.dynamo import DynamoScheduler
-from tests.conftest import ROOT
-from tests.serving.scheduler_cases import dynamo_case, trace_of
+from tests.clients import dynamo_cases
+from tests.clients.dynamo_cases import needs_dynamo, write_vectors
+from tests.serving.scheduler_cases import dynamo_case
 from tests.serving.test_dynamo_times import require_equal, served
-
-needs_dynamo = pytest.mark.skipif(not PYTHON.exists(), reason="no environment dynamo in KVTRACE_CLIENTS")
 
 
 def rank_case(rng):
@@ -26,15 +23,8 @@ def rank_case(rng):
 
 
 def replayed(case, folder):
-    """Its version, and of each request: rank, hit tokens, admission, first token and end in seconds, preemptions."""
-    trace, path = trace_of(case), folder / f"{len(list(folder.iterdir()))}.jsonl"
-    clients.write(trace, path, "dynamo")
-    settings = {"num_workers": 1, "router_mode": "kv_router" if case["router"] == "dynamo" else "round_robin"}
-    engine = {"num_gpu_blocks": case["capacity"], **case["settings"]}
-    (seen,) = replay(trace, [{"path": str(path), "engine": engine, "settings": settings, "ranks": case["workers"]}])
-    times = [np.round(column / 1000, 9) for column in (seen.admit, seen.first, seen.end)]
-    columns = [seen.worker, seen.first_reused, *times, seen.readmitted]
-    return seen.version, [list(row) for row in zip(*(column.tolist() for column in columns), strict=True)]
+    """As `dynamo_cases.replayed`: the workers of the case are the ranks of one."""
+    return dynamo_cases.replayed(case, folder, workers=1, ranks=case["workers"])
 
 
 @needs_dynamo
@@ -75,10 +65,4 @@ def make_vectors(folder, count=10):
 
 
 if __name__ == "__main__":
-    import tempfile
-    from pathlib import Path
-
-    with tempfile.TemporaryDirectory() as name:
-        made = make_vectors(Path(name))
-    text = json.dumps(made, separators=(",", ":")).replace('{"case"', '\n{"case"')
-    (ROOT / "tests/vectors/dynamo_ranks.json").write_text(text + "\n")
+    write_vectors("dynamo_ranks", make_vectors)

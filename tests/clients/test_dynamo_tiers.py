@@ -4,33 +4,25 @@ KVTRACE_CLIENTS names a folder of environments (see test_load.py), `dynamo` amon
 `KVTRACE_CLIENTS=... python -m tests.clients.test_dynamo_tiers` writes the vectors anew.
 """
 
-import json
 import random
 
 import numpy as np
 import pytest
 
-from benchmarks.dynamo_replay import PYTHON, at_load, replay
+from benchmarks.dynamo_replay import at_load, replay
 from kvtrace import read
-from kvtrace.formats import targets as clients
-from tests.conftest import ROOT
-from tests.serving.scheduler_cases import dynamo_tier_case, trace_of
+from tests.clients.dynamo_cases import needs_dynamo, require_vectors, rows_of, seen_of, write_vectors
+from tests.serving.scheduler_cases import dynamo_tier_case
 from tests.serving.test_dynamo_tiers import COUNTS, TIMES, VECTORS, require_equal, served
 
-needs_dynamo = pytest.mark.skipif(not PYTHON.exists(), reason="no environment dynamo in KVTRACE_CLIENTS")
 SCOPES = {"rank": "dp_rank_local", "cluster": "cluster_shared"}
 TOKEN_BYTES = 1_000_000
 # the replay stops by itself: requests that were loaded hold all blocks; its router gets news of a block it lacks
 STOPS = ("effect-free zero-duration pass", "Failed to find block", "failed to apply replay KV event")
 
 
-def engine_of(case):
-    """The fields of its mocked engine."""
-    return {"num_gpu_blocks": case["capacity"], **case["settings"], **(tier_of(case) if "host" in case else {})}
-
-
 def tier_of(case):
-    """Those of its tier."""
+    """The fields of its mocked engine for its tier."""
     host, block = case["host"], TOKEN_BYTES * case["block_size"]
 
     def gbps(seconds):
@@ -51,18 +43,12 @@ def tier_of(case):
 
 def replayed(case, folder, **fields):
     """Its version, and the rows of the requests as in `served`; None if the replay stops by itself."""
-    trace, path = trace_of(case), folder / f"{len(list(folder.iterdir()))}.jsonl"
-    clients.write(trace, path, "dynamo")
-    router = "kv_router" if case["router"] == "dynamo" else "round_robin"
-    settings = {"num_workers": case["workers"], "router_mode": router}
     try:
-        (seen,) = replay(trace, [{"path": str(path), "engine": engine_of(case) | fields, "settings": settings}])
+        seen = seen_of(case, folder, engine=(tier_of(case) if "host" in case else {}) | fields)
     except AssertionError as stopped:
         assert any(reason in str(stopped) for reason in STOPS), stopped
         return "", None
-    times = [np.round(column / 1000, 9) for column in (seen.admit, seen.first, seen.end)]
-    columns = [seen.worker, seen.first_reused, *times, seen.readmitted, seen.from_tier]
-    return seen.version, [list(row) for row in zip(*(column.tolist() for column in columns), strict=True)]
+    return seen.version, rows_of(seen, seen.from_tier)
 
 
 @needs_dynamo
@@ -80,9 +66,7 @@ def test_random_cases_take_the_times_of_the_replay(tmp_path):
 
 @needs_dynamo
 def test_the_vectors_are_what_the_replay_says(tmp_path):
-    for vector in VECTORS["vectors"]:
-        if vector["case"]["router"] == "round-robin":  # its router draws ties
-            assert replayed(vector["case"], tmp_path) == (VECTORS["version"], vector["requests"])
+    require_vectors(VECTORS, replayed, tmp_path)
 
 
 @needs_dynamo
@@ -129,10 +113,4 @@ def make_vectors(folder, count=16):
 
 
 if __name__ == "__main__":
-    import tempfile
-    from pathlib import Path
-
-    with tempfile.TemporaryDirectory() as name:
-        made = make_vectors(Path(name))
-    text = json.dumps(made, separators=(",", ":")).replace('{"case"', '\n{"case"')
-    (ROOT / "tests/vectors/dynamo_tiers.json").write_text(text + "\n")
+    write_vectors("dynamo_tiers", make_vectors)

@@ -4,33 +4,16 @@ KVTRACE_CLIENTS names a folder of environments (see test_load.py), `dynamo` amon
 `KVTRACE_CLIENTS=... python -m tests.clients.test_dynamo_times` writes the vectors anew.
 """
 
-import json
 import random
 
 import numpy as np
 import pytest
 
-from benchmarks.dynamo_replay import PYTHON, at_load, in_time, replay
+from benchmarks.dynamo_replay import at_load, in_time, replay
 from kvtrace import read
-from kvtrace.formats import targets as clients
-from tests.conftest import ROOT
-from tests.serving.scheduler_cases import dynamo_case, trace_of
+from tests.clients.dynamo_cases import needs_dynamo, replayed, require_vectors, write_vectors
+from tests.serving.scheduler_cases import dynamo_case
 from tests.serving.test_dynamo_times import VECTORS, require_equal
-
-needs_dynamo = pytest.mark.skipif(not PYTHON.exists(), reason="no environment dynamo in KVTRACE_CLIENTS")
-
-
-def replayed(case, folder):
-    """Its version, and of each request: worker, hit tokens, admission, first token and end in seconds, preemptions."""
-    trace, path = trace_of(case), folder / f"{len(list(folder.iterdir()))}.jsonl"
-    clients.write(trace, path, "dynamo")
-    router = "kv_router" if case["router"] == "dynamo" else "round_robin"
-    settings = {"num_workers": case["workers"], "router_mode": router}
-    engine = {"num_gpu_blocks": case["capacity"], **case["settings"]}
-    (seen,) = replay(trace, [{"path": str(path), "engine": engine, "settings": settings}])
-    times = [np.round(column / 1000, 9) for column in (seen.admit, seen.first, seen.end)]
-    columns = [seen.worker, seen.first_reused, *times, seen.readmitted]
-    return seen.version, [list(row) for row in zip(*(column.tolist() for column in columns), strict=True)]
 
 
 @needs_dynamo
@@ -43,9 +26,7 @@ def test_random_cases_take_the_times_of_the_replay(tmp_path):
 
 @needs_dynamo
 def test_the_vectors_are_what_the_replay_says(tmp_path):
-    for vector in VECTORS["vectors"]:
-        if vector["case"]["router"] == "round-robin":  # its router draws ties
-            assert replayed(vector["case"], tmp_path) == (VECTORS["version"], vector["requests"])
+    require_vectors(VECTORS, replayed, tmp_path)
 
 
 @needs_dynamo
@@ -81,10 +62,4 @@ def make_vectors(folder, count=16):
 
 
 if __name__ == "__main__":
-    import tempfile
-    from pathlib import Path
-
-    with tempfile.TemporaryDirectory() as name:
-        made = make_vectors(Path(name))
-    text = json.dumps(made, separators=(",", ":")).replace('{"case"', '\n{"case"')
-    (ROOT / "tests/vectors/dynamo_times.json").write_text(text + "\n")
+    write_vectors("dynamo_times", make_vectors)
