@@ -239,10 +239,10 @@ class SharedTiers:
 
     def sources(self) -> HitSources:
         """Where the hits of each request came from, and what moved over the links."""
-        found = self.places.tier_hits.astype(np.int64)
+        lower_hits = self.places.tier_hits.astype(np.int64)
         hits = np.zeros((len(self.tiers), len(self.places.hits)), dtype=np.int64)
-        hits[self.active] = found
-        hits[0] = self.places.hits - found.sum(0)
+        hits[self.active] = lower_hits
+        hits[0] = self.places.hits - lower_hits.sum(0)
         return HitSources(self.tiers, hits, self._traffic(), self.groups["host"])
 
     def _traffic(self) -> tuple[TierTraffic, ...]:

@@ -54,8 +54,8 @@ class Tier:
         '30us'
         """
         value = getattr(self, name)
-        known = {"latency_s": f"{self.latency_s * 1e6:g}us", "peers": "peers", "block_tokens": f"{value}tokens"}
-        return known.get(name, str(value))
+        words = {"latency_s": f"{self.latency_s * 1e6:g}us", "peers": "peers", "block_tokens": f"{value}tokens"}
+        return words.get(name, str(value))
 
 
 DEFAULTS = {part.name: part.default for part in fields(Tier)}

@@ -215,7 +215,7 @@ class HiRadix(Radix):
         return blocks
 
     def _load_back(self, node, above, blocks):
-        """Load a path's host nodes, of so many blocks, below `above`, and lock them; the blocks loaded, all or 0."""
+        """Load the `blocks` blocks of a path that the host has below `above`, and lock them; returns `blocks` or 0."""
         if blocks < self.load_blocks:
             return 0
         self._shift_pins(node, above, 1)
@@ -430,7 +430,7 @@ class HiPagedRadix(PagedRadix):
         return self._free_up(pages)
 
     def see_copies(self):
-        """At the beginning of a plan: submit copies; what those held that have ended is no longer locked."""
+        """At the beginning of a plan: submit copies, and unlock the nodes of copies that have ended."""
         self.flush()
         while self.storing and self.storing[0][0] <= self.now:
             for node in self.storing.pop(0)[1]:

@@ -11,7 +11,7 @@ cdef enum:
     STORED = 2
     REUSED = 4
     MISSED = 8
-    ASKED = 16  # the request has asked the tier below for it
+    ASKED = 16  # the request has asked the pool for the block
     PROMOTED = 32  # and got it from there
 
 

@@ -390,7 +390,7 @@ class Places:
         return at
 
     def _unit(self, row, chunk, at, blocks):
-        """The unit with the block at a place of a path of so many blocks; -1 if its chunk is not whole."""
+        """The last block of the chunk at a place of a path of `blocks` blocks; -1 if the path does not fill the chunk."""
         last: cython.int = at if chunk == 1 else (at // chunk + 1) * chunk - 1
         if last >= blocks:
             return -1

@@ -156,7 +156,7 @@ class HostedTree(LockedTree):
     """
 
     def open_host(self, host, threshold):
-        """Begin with an empty host tier of so many blocks; `threshold` is the write policy."""
+        """Begin with an empty host tier of `host` blocks; `threshold` is the write policy."""
         nodes = len(self.length)
         self.device = np.ones(nodes, dtype=np.int8)
         self.backed, self.declined = np.zeros((2, nodes), dtype=np.int8)

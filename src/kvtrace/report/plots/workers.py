@@ -97,8 +97,8 @@ def mean_number(begin: np.ndarray, end: np.ndarray, edges: np.ndarray) -> np.nda
     >>> mean_number(np.array([0.0, 1.0]), np.array([2.0, 4.0]), np.array([0.0, 2.0, 4.0])).tolist()
     [1.5, 1.0]
     """
-    known = ~(np.isnan(begin) | np.isnan(end))
-    opened, closed = _elapsed(begin[known], edges), _elapsed(end[known], edges)
+    timed = ~(np.isnan(begin) | np.isnan(end))
+    opened, closed = _elapsed(begin[timed], edges), _elapsed(end[timed], edges)
     return np.maximum(np.diff(opened - closed), 0.0) / np.diff(edges)
 
 
