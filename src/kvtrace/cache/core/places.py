@@ -390,7 +390,7 @@ class Places:
         return at
 
     def _unit(self, row, chunk, at, blocks):
-        """The last block of the chunk at a place of a path of `blocks` blocks; -1 if the path does not fill the chunk."""
+        """The last block of the chunk at a place of a path of `blocks` blocks, -1 if that is not full."""
         last: cython.int = at if chunk == 1 else (at // chunk + 1) * chunk - 1
         if last >= blocks:
             return -1
