@@ -2,7 +2,7 @@
 
 Each figure was fitted to the development half of benchmarks/silicon.py (597 closed loops of vLLM 0.10 to 0.19 and of
 SGLang 0.5 on H100, H200 and B200), and frozen before the other half was looked at. docs/serving/models.md has the
-terms, what each gains, and the errors. A Roofline without terms has the peaks of its GPU alone.
+errors. A Roofline without terms has the peaks of its GPU alone.
 """
 
 from __future__ import annotations
