@@ -36,7 +36,7 @@ class StepTerms:
 
 IDEAL = StepTerms()
 
-SYNCHRONOUS_S = 1.3e-3  # vLLM before 0.14 plans a step when the one before has ended (vllm, pull request 27614): 7.0, 16.8
+SYNCHRONOUS_S = 1.3e-3  # vLLM before 0.14 plans a step after the one before (vllm, pull request 27614): 7.0, 16.8
 HOST_S = {"vllm": 0.16e-3, "sglang": 0.58e-3}  # with 2 ms for both: 16.7, 15.3
 LAYER_S = 13e-6  # gaps between the kernels of a layer: 8.5, 17.4
 QUANTISED_LAYER_S = 23e-6  # the kernels that quantise activations before products in FP8 and FP4: 9.6, 17.8
