@@ -237,6 +237,14 @@ class SharedTiers:
         self.own = own
         self.places = Places(demand, places, own, [self.tiers[number].peers for number in self.active])
 
+    def watch(self) -> None:
+        """Remember in the run that follows how far tiers had the path of each request."""
+        self.places.watch(self.engines)
+
+    def elsewhere(self) -> np.ndarray:
+        """Request -> leading blocks that a tier of any instance had. Needs `watch` before the run."""
+        return self.places.elsewhere.astype(np.int64)
+
     def sources(self) -> HitSources:
         """Where the hits of each request came from, and what moved over the links."""
         lower_hits = self.places.tier_hits.astype(np.int64)
@@ -434,6 +442,17 @@ class HicacheTiers:
         for engine in self.engines:
             schedule = setting.schedule
             engine.schedule(schedule.kind, int(schedule.value), schedule.ends(demand.trace))
+        self.per_host = per_host
+
+    def watch(self) -> None:
+        """As of SharedTiers."""
+        for engine in self.engines:
+            engine.watch(self.engines)
+
+    def elsewhere(self) -> np.ndarray:
+        """As of SharedTiers."""
+        hits = sum(engine.hits.astype(np.int64) for engine in self.engines)
+        return np.maximum(hits, np.max([engine.elsewhere for engine in self.engines], axis=0))
 
     def sources(self) -> HitSources:
         """Where the hits of each request came from, and what moved over the links."""
@@ -445,7 +464,7 @@ class HicacheTiers:
             for held in ([engine.host_traffic for engine in self.engines], self.pools)
         )
         traffic = (TierTraffic(), TierTraffic(**host), TierTraffic(**pool))[: len(self.tiers)]
-        return HitSources(self.tiers, np.vstack([hits - lower.sum(0), lower]), traffic)
+        return HitSources(self.tiers, np.vstack([hits - lower.sum(0), lower]), traffic, self.per_host)
 
     @property
     def dropped(self) -> int:

@@ -19,7 +19,7 @@ from .._base.errors import UsageError
 from .._base.results import Rows, column
 from ..cache.demand import BlockDemand, block_demand, parse_schedule
 from ..cache.simulation import Setting, Simulation, advance_all, build
-from ..cache.tiered import HitSources, SharedTierDict, SharedTiers, hits_by_tier, lower_tiers
+from ..cache.tiered import HitSources, SharedTierDict, hits_by_tier, lower_tiers
 from ..cache.tiers import Tier, require_fields
 from ..trace.domains import in_domains
 from ..trace.hits import count_hits
@@ -276,8 +276,6 @@ def simulate_instances(
 def anywhere_hits(done: FleetSimulation) -> np.ndarray:
     """Request -> leading blocks that a tier of any instance had at its look-up; runs the simulation of tiers again.
 
-    UsageError for SGLang's tiers.
-
     >>> from kvtrace.trace.building import toy
     >>> tiers = [Tier("hbm", 2), Tier("dram", 9)]
     >>> done = simulate_instances(toy("0 1", "0 1", "0 1"), 2, setting=Setting(2), tiers=tiers)
@@ -287,17 +285,18 @@ def anywhere_hits(done: FleetSimulation) -> np.ndarray:
     from .core.serving import Fleet, Router
 
     assert done.sources is not None
-    if done.setting.engine == "sglang":
-        raise UsageError("explain does not support SGLang's tiers yet. Leave out --tiers, or use --engine reference.")
     demand = block_demand(done.trace, *done.setting.demand_options)
-    shared = SharedTiers(done.setting, demand, done.sources.tiers, done.instances, done.sources.per_host)
-    shared.places.watch(shared.engines)
+    tiers = done.sources.tiers
+    if done.setting.engine == "sglang":  # its option hicache_write_policy says how it copies
+        tiers = tuple(replace(tier, copies=None) for tier in tiers)
+    shared = lower_tiers(done.setting, demand, tiers, done.instances, done.sources.per_host, inclusive=False)
+    shared.watch()
     # each request goes where it went
     router = Router(shared.engines, "sticky", done.instance, done.trace.input_length, done.trace.block_size)
     run = Fleet(shared.engines, router, done.trace.input_length, shared.places)
     advance_all(run, len(demand), None)
     run.close()
-    return shared.places.elsewhere.astype(np.int64)
+    return shared.elsewhere()
 
 
 def make_router(trace: Trace, name: str, engines: list[Any], options: str | None = None):
