@@ -17,7 +17,7 @@ from kvtrace.serving.core.instance import Requests
 from kvtrace.serving.lanes import ClosedLoop
 from kvtrace.serving.routers import OWN, ROUTERS
 from kvtrace.serving.schedulers.simple import RecordedScheduler
-from kvtrace.serving.simulation import BatchLimits, StepCost, Tier, closed_loop, open_loop
+from kvtrace.serving.simulation import BatchLimits, DynamoCost, StepCost, Tier, closed_loop, open_loop
 from kvtrace.trace.building import toy
 from kvtrace.trace.session_trees import session_trees
 from tests.reference.closed_loop import Loop
@@ -62,7 +62,7 @@ def moments(trace, loop, begins, ends):
 
 def entered_s(done, cost):
     """When each request of a run reaches the engine; recorded times have that in them."""
-    if not done.scheduler.has_front:
+    if not done.scheduler.has_front or isinstance(cost, DynamoCost):
         return done.arrival_s
     return np.array(entered(done.arrival_s.tolist(), done.trace.input_length.tolist(), cost, done.instances))
 

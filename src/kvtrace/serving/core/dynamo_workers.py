@@ -543,7 +543,7 @@ class DynamoServing(InterleavedServing):
         row: cython.Py_ssize_t
         left: cython.Py_ssize_t = 0
         self.run_until(NEVER)
-        for row in range(self.row):
+        for row in range(self.requests.tokens.shape[0]):
             if self.requests.instance[row] != NOBODY and not self.rejected[row]:
                 left += self.decoded.ended[row] != self.decoded.ended[row]
         if left:
