@@ -211,7 +211,7 @@ class DynamoScheduler(Scheduler):
 
     def ranks(self, engines: Sequence[Any], requests: Any, cost: dict[str, float], *, log: bool = False) -> list[Any]:
         """The data-parallel ranks of one worker."""
-        from ..core.vllm_lockstep import DynamoLockstep
+        from ..core.lockstep import DynamoLockstep
 
         return self.as_vllm.ranks(engines, requests, cost, log=log, group=DynamoLockstep)
 
