@@ -410,9 +410,9 @@ class InstanceGroup:
 
     @property
     def shares_tiers(self) -> bool:
-        """Whether instances affect each other through a tier."""
+        """Whether instances affect each other through a tier; one instance has its events, too."""
         pooled = isinstance(self.scheduler, ReserveScheduler) and is_pooled(self.tiers)
-        return pooled or (self.count > 1 and any(tier.scope != "rank" for tier in self.tiers))
+        return pooled or any(tier.scope != "rank" for tier in self.tiers)
 
     def front(self, trace: Trace) -> tuple[np.ndarray, float]:
         """Seconds that the API servers, as many as instances, take for each request, and those to the engine."""
