@@ -199,7 +199,7 @@ class VllmScheduler(Scheduler):
         """Data-parallel ranks of a model with experts, in a VllmLockstep or another `group`. UsageError with a lower
         tier.
         """
-        from ..core.vllm_lockstep import VllmLockstep, VllmRank
+        from ..core.lockstep import VllmLockstep, VllmRank
 
         if engines[0].lower is not None:
             raise UsageError("Ranks in lockstep do not support lower tiers. Leave out the tiers.")
