@@ -461,7 +461,7 @@ class Deployed:
 
     def serving(self) -> Any:
         """The compiled run in an open loop: instances that share a tier take turns in one loop in time."""
-        from .core.dynamo_offloading import SharedTierServing
+        from .core.dynamo import SharedTierServing
         from .core.interleaved import PooledInstance, PooledServing
         from .core.serving import Serving
 
