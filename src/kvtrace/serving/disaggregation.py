@@ -69,9 +69,10 @@ class Disaggregation:
     kv_transfer_bytes_per_token: int | None = option(
         None, "Bytes of a token in a KV transfer.  [default: those of --model]", metavar="N", minimum=1, group=TIME,
     )  # fmt: skip
-    kv_transfer_timing_mode: TransferTiming = option(
-        "full_prompt", "What a KV transfer carries: full_prompt, or destination_missing, the tokens that the decode "
-        "worker does not hold.", choices=TIMINGS, metavar="MODE", group=TIME,
+    kv_transfer_timing_mode: TransferTiming | None = option(
+        None, "With dynamo, what a KV transfer carries: full_prompt, or destination_missing, the tokens that the decode "
+        "worker does not hold, which other engines send.  [default: full_prompt]", choices=TIMINGS, metavar="MODE",
+        group=TIME,
     )  # fmt: skip
 
     max_local_prefill_length: int | None = option(
@@ -96,7 +97,7 @@ class Disaggregation:
         if self.prefill_workers is None and any(value != default for value, default in self._others()):
             raise UsageError("Options of prefill and decode workers need --prefill-workers and --decode-workers.")
         self._check_numbers()
-        if self.kv_transfer_timing_mode not in TIMINGS:
+        if self.kv_transfer_timing_mode not in (None, *TIMINGS):
             raise wrong_word(self.kv_transfer_timing_mode, "a value of --kv-transfer-timing-mode", TIMINGS)
 
     def _check_numbers(self) -> None:
@@ -116,7 +117,7 @@ class Disaggregation:
         return [
             (self.decode_router, None), (self.decode_capacity, None), (self.kv_transfer_bandwidth, None),
             (self.kv_transfer_latency_s, 0.0), (self.kv_transfer_bytes_per_token, None),
-            (self.kv_transfer_timing_mode, "full_prompt"), (self.max_local_prefill_length, None),
+            (self.kv_transfer_timing_mode, None), (self.max_local_prefill_length, None),
             (self.prefill_options, None), (self.decode_options, None),
         ]  # fmt: skip
 
