@@ -3,7 +3,7 @@
 import cython
 import numpy as np
 from cython.cimports.kvtrace.cache.core.engine import Engine
-from cython.cimports.kvtrace.cache.structures.heaps import Heaps
+from cython.cimports.kvtrace.cache.structures.queues import Heaps
 
 NEVER = cython.declare(cython.double, 1e300)
 NOBODY = cython.declare(cython.int, -1)

@@ -1,4 +1,7 @@
-"""Data-parallel ranks of a server that begin a step together, and end it together: of vLLM, Dynamo, and SGLang."""
+"""The data-parallel ranks of a server: all ranks begin a step together, and end it together.
+
+vLLM's ranks of a model with experts, those of Dynamo's mocked workers, and SGLang's data-parallel attention.
+"""
 
 import cython
 import numpy as np
@@ -18,8 +21,10 @@ from kvtrace._base.errors import UsageError
 from kvtrace.serving.core.instance import NO_TERMS
 
 NEVER = cython.declare(cython.double, 1e300)
-SYNC_EVERY = cython.declare(cython.longlong, 16)  # steps
 
+
+# ---- vLLM
+#
 # vLLM 0.33.0: DPEngineCoreProc.run_busy_loop (v1/engine/core.py). A rank that has nothing to compute while the engines
 # run executes a dummy batch of one token, so that the ranks' collectives meet in each step. The experts of all ranks'
 # tokens are computed by the GPUs of all ranks (layers/fused_moe/config.py), with expert parallelism or without.
@@ -32,6 +37,9 @@ SYNC_EVERY = cython.declare(cython.longlong, 16)  # steps
 # has, all stop, and the next request wakes them. What they report of their requests names the wave and the step.
 #
 # Twin: tests/reference/vllm_lockstep.py.
+
+
+SYNC_EVERY = cython.declare(cython.longlong, 16)  # steps
 
 
 class VllmRank(VllmEngineCore):
@@ -263,6 +271,8 @@ class DynamoLockstep(VllmLockstep):
         return 0
 
 
+# ---- SGLang
+#
 # SGLang 0.5.23 (srt/managers/scheduler_components/dp_attn.py): the schedulers of all ranks wait for each other in each
 # turn, and where one has a batch, those without one run an idle batch. Each of them chooses by itself between a prefill
 # and a decode. With overlap, an idle batch is waited for as any other, so all ranks look for requests at one time.

@@ -154,6 +154,9 @@ class DynamoScheduler(Scheduler):
         """The caches of several workers, each with a tier, or all with the same one. UsageError for other tiers."""
         from ...cache.core.lower_tier import DynamoTier
 
+        if self.aic_nextn:  # a drafted token may take a block more than the request keeps
+            more = self.needs(demand, setting) - demand.max_blocks
+            demand = replace(demand, grown_tail=(demand.grown_tail + more).astype(np.int8))
         caches = [self.as_vllm.engine(setting, demand, ()) for _ in range(instances)]
         if not tiers:
             return caches

@@ -189,7 +189,7 @@ class VllmScheduler(Scheduler):
 
     def worker(self, engine: Any, requests: Any, cost: dict[str, float], *, log: bool = False) -> Any:
         """A worker of one kind, with the NixlConnector."""
-        from ..core.vllm_apart import VllmWorker
+        from ..core.apart import VllmWorker
 
         return VllmWorker(engine, requests, cost, self.kernel_limits(engine), log)
 
