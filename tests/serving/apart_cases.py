@@ -33,9 +33,9 @@ def vllm_apart_case(rng):
     }  # fmt: skip
 
 
-def sglang_apart_case(rng):
+def sglang_apart_case(rng, max_requests=24, max_output=60):
     """A case of tests/clients/sglang_apart.py; decode workers often have little more room than the largest request."""
-    case = sglang_case(rng, max_requests=24, max_output=60)
+    case = sglang_case(rng, max_requests, max_output)
     del case["max_plans"]
     page, settings = case["settings"]["page_size"], case["settings"]
     settings["scheduler_recv_interval"] = 1
