@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import dataclass
+from math import inf
 from typing import TYPE_CHECKING, Literal
 
 from .._base.errors import UsageError, wrong_word
 from .._base.options import option
 from .._base.units import size_bytes
 from .deployment import TIME
+from .fleet_schedule import MAX_INSTANCES
 from .routers import RouterName, check_router
 
 if TYPE_CHECKING:
@@ -24,7 +27,10 @@ def bytes_per_second(text: str) -> float:
     >>> bytes_per_second("50GB/s")
     50000000000.0
     """
-    return float(size_bytes(text.strip().removesuffix("/s"), "bandwidth"))
+    with suppress(UsageError):
+        if rate := float(size_bytes(text.strip().removesuffix("/s"))):
+            return rate
+    raise UsageError(f"{text!r} is not a bandwidth. Examples: 50GB/s, 800MB/s.")
 
 
 @dataclass(frozen=True)
@@ -96,8 +102,12 @@ class Disaggregation:
         if self.prefill_workers is None and any(value != default for value, default in self._others()):
             raise UsageError("Options of prefill and decode workers need --prefill-workers and --decode-workers.")
         for name, number in (("prefill-workers", self.prefill_workers), ("decode-workers", self.decode_workers)):
-            if number is not None and number < 1:
-                raise UsageError(f"--{name} must be at least 1.")
+            if number is not None and not 1 <= number <= MAX_INSTANCES:
+                raise UsageError(f"--{name} must be from 1 to {MAX_INSTANCES:,}.")
+        if self.kv_transfer_bandwidth is not None and not self.kv_transfer_bandwidth > 0:
+            raise UsageError("--kv-transfer-bandwidth must be more than 0. Leave it out for a link without limits.")
+        if not 0 <= self.kv_transfer_latency_s < inf:
+            raise UsageError("--kv-transfer-latency must be at least 0.")
         if self.kv_transfer_timing_mode not in (None, *TIMINGS):
             raise wrong_word(self.kv_transfer_timing_mode, "a value of --kv-transfer-timing-mode", TIMINGS)
 
