@@ -57,9 +57,8 @@ class Worker(plain.Server):
         self.scheduler.connector = Connector(made[0], self.scheduler.kv_cache_config)
         self.scheduler.has_pending_block_frees = False
         self.queue, self.free, self.done_reads, self.idle = [], 0.0, [], None
-        self.is_async = bool(case["settings"].get("async"))
+        self.is_async = self.scheduler.defer_block_free = bool(case["settings"].get("async"))
         self.now = NEVER
-        self.deferred = []
 
     def add(self, row, at, params):
         """A request arrives."""

@@ -209,7 +209,7 @@ class Decode(Worker):
     def place(self, request, tokens, prefix=0):
         """Pages and a row."""
         pages = (self.paged(tokens) - prefix) // self.size
-        self.tree.make_room(pages * self.size)
+        self.tree.make_room(pages)
         self.tree.take(pages)
         request.held, request.has_row = tokens, True
         self.rows -= 1
@@ -236,7 +236,7 @@ class Decode(Worker):
             request, prefix, node = self.queue[0], 0, None
             tokens = len(request.prompt)
             if self.keeps:
-                pages, node = self.tree.match(self.tree.pages(request.prompt))
+                pages, node = self.tree.look_up(self.tree.pages(request.prompt))
                 prefix = pages * self.size
                 self.tree.lock(node)
             need = max(

@@ -16,17 +16,13 @@ from tests.serving.test_sglang_kernel import limited_trace, scheduler_of
 
 
 def vllm_apart_case(rng):
-    """A case of tests/clients/vllm_apart.py; blocks are scarce only where steps are not planned ahead."""
+    """A case of tests/clients/vllm_apart.py."""
     case = vllm_case(rng)
     while case["block_size"] == 1 or case["settings"].get("policy"):
         case = vllm_case(rng)
     for number, row in enumerate(case["requests"]):  # events of one moment have no order
         row["arrival"] += 1e-6 * number
     decode = {"settings": case["settings"] | {"async": rng.random() < 0.5}}
-    if decode["settings"]["async"]:
-        decode["capacity"] = 10_000
-    if case["settings"].get("async"):
-        case["capacity"] = 10_000
     return case | {
         "workers": [rng.choice([1, 1, 2, 3]), rng.choice([1, 1, 2])], "decode": decode,
         "byte_s": rng.choice([0.0, 1.13e-5, 1.07e-3]), "latency": rng.choice([0.0, 0.00313]), "bytes_per_token": 1.0,

@@ -57,6 +57,7 @@ cdef class VllmWorker(HoldingInstance):
     cdef list come  # rows whose KV cache has been read, which no step has reported
     cdef list reported  # those that the flying step reports
     cdef long long ready  # requests in `holding` whose report was read
+    cdef long long unfit  # those of them that were looked at and have not run yet
     cdef double idle_since  # when a step without tokens was run
 
     cdef int _read(self, list rows) except -1

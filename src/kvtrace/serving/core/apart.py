@@ -247,8 +247,7 @@ class ApartServing(InterleavedServing):
 # output token. A request that was preempted computes its prompt there. A prefill worker serves requests of one output
 # token, and keeps their blocks until they are read. A worker process reports a read that has ended with the next step
 # that it begins, and the scheduler learns of it with that step's output. An engine with nothing to compute looks for it
-# each millisecond. Not modelled: with asynchronous scheduling, the blocks of a preempted request are free only when the
-# step in flight has ended.
+# each millisecond.
 #
 # Checked against vLLM's own schedulers and connector: tests/clients/test_vllm_apart.py.
 
@@ -263,7 +262,7 @@ class VllmWorker(HoldingInstance):
     def __init__(self, engine: PagedCache, requests: Requests, cost, limits, log=False):
         HoldingInstance.__init__(self, engine, requests, cost, limits, log)
         self.come, self.reported = [], []
-        self.ready = 0
+        self.ready = self.unfit = 0
         self.idle_since = 0
 
     def join(self, group, prefills):
@@ -290,6 +289,13 @@ class VllmWorker(HoldingInstance):
 
     def _must_plan(self):
         return self.come or self.reported or self.ready or VllmInstance._must_plan(self)
+
+    def _may_admit(self):
+        """Also a request that has its KV cache, and did not fit."""
+        decodes: cython.longlong = self.count - self.draining
+        if self.unfit and self.count < self.limits.requests and decodes < self.limits.step_tokens:
+            return True
+        return VllmInstance._may_admit(self)
 
     def _plan(self):
         begun: cython.double = self.now
@@ -349,11 +355,13 @@ class VllmWorker(HoldingInstance):
         requests: Requests = self.requests
         self.stage[row] = READ
         self.ready -= 1
+        self.unfit += 1
         self.paged.publish(row, requests.tokens[row] - self.ahead)
         requests.computed[row] = min(requests.tokens[row], requests.goal[row] - 1)
         return 0
 
     def _begin(self, row, computed):
+        self.unfit -= self.stage[row] == READ
         self.requests.started[row] = max(self.now, self.free_at)
         if self.local[row]:
             self.requests.cached[row] = computed
