@@ -239,7 +239,7 @@ class Decode(Worker):
             request, prefix, node = self.queue[0], 0, None
             tokens = len(request.prompt)
             if self.keeps:
-                pages, node = self.tree.match(self.tree.pages(request.prompt))
+                pages, node = self.tree.look_up(self.tree.pages(request.prompt))
                 prefix = pages * self.size
                 self.tree.lock(node)
             need = max(

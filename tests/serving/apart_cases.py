@@ -8,6 +8,7 @@ import numpy as np
 
 from kvtrace.cache.simulation import Setting, advance_all
 from kvtrace.serving.apart import Link, _built, serve_apart
+from kvtrace.serving.disaggregation import Disaggregation
 from kvtrace.serving.schedulers.sglang import SglangScheduler
 from kvtrace.serving.simulation import StepCost
 from kvtrace.serving.workers import Workers
@@ -100,7 +101,7 @@ def sglang_served(case):
         sides.append(Workers(StepCost(**mine["cost"]), setting, scheduler, case["workers"][place]))
     trace, start = limited_trace(case), case["requests"][0]["arrival"]
     link = Link(1 / case["byte_s"] if case["byte_s"] else None, case["latency"])
-    built = _built(trace, *sides, link, None, case["bytes_per_token"], None, None)[0]
+    built = _built(trace, *sides, link, None, case["bytes_per_token"], Disaggregation(*case["workers"]), None)
     advance_all(built.serving, len(trace), None, 4096)
     built.serving.close()
     prefill, decode = (side.requests.outcomes for side in built.sides)
@@ -110,10 +111,10 @@ def sglang_served(case):
     ]  # fmt: skip
     columns = [prefill["cached"], decode["cached"], *(np.asarray(time) + start for time in times), decode["preempted"]]
     rows = np.array(columns, dtype=float).T
-    for one in (*built.prefills, *built.decodes):
+    for one in built.instances:
         assert one.engine.free + one.engine.evictable == one.engine.pages
-    return {"prefill": [steps_of(one, start) for one in built.prefills],
-            "decode": [steps_of(one, start) for one in built.decodes], "requests": rows}  # fmt: skip
+    steps = [[steps_of(one, start) for one in side.instances] for side in built.sides]
+    return {"prefill": steps[0], "decode": steps[1], "requests": rows}
 
 
 def steps_of(instance, start):
