@@ -28,6 +28,22 @@ def vllm_apart_case(rng):
     }  # fmt: skip
 
 
+def decider_case(rng):
+    """A case of vLLM's workers with a decider."""
+    case, tokens = vllm_apart_case(rng), [1, 4, 16, 40]
+    if rng.random() < 0.5:
+        rules = {"max_local_prefill_length": rng.choice(tokens), "max_prefill_queue_size": rng.choice([0, 1, 2, 4])}
+        rules.pop(rng.choice([*rules, ""]), None)
+    else:
+        rules = {
+            "policy": rng.choice(["isl_bounding", "prefill_load", "isl_or_load"]),
+            "eff_isl_threshold": rng.choice(tokens), "eff_isl_ratio_threshold": rng.choice([0.3, 0.7, 1.0]),
+            "prefill_busy_threshold": rng.choice([0.0, 0.5, 1.0, 3.0]),
+            "decode_busy_threshold": rng.choice([0.3, 0.8, 1e9]),
+        }  # fmt: skip
+    return case | {"decider": rules}
+
+
 def workers_of(case, place):
     """The workers of a kind: 0 is prefill, 1 decode."""
     mine = case | (case.get("decode", {}) if place else {})
@@ -39,9 +55,14 @@ def served(case):
     """The times and hits of each request, in the form of the driver."""
     link = Link(1 / case["byte_s"] if case["byte_s"] else None, case["latency"])
     start = case["requests"][0]["arrival"]
+    rules = case.get("decider", {})
+    if "policy" in rules:
+        text = ",".join(f"{name}={value}" for name, value in rules.items())
+        rules = {"router_conditional_disagg_config": text}
     run = serve_apart(
-        trace_of(case), workers_of(case, 0), workers_of(case, 1), link=link, bytes_per_token=case["bytes_per_token"]
-    )
+        trace_of(case), workers_of(case, 0), workers_of(case, 1), link=link, bytes_per_token=case["bytes_per_token"],
+        **rules,
+    )  # fmt: skip
     times = [run.started_s, run.prefilled_s, run.transfer_end_s, run.first_s, run.ended_s]
     held = run.decode_hit_blocks * case["block_size"]
     columns = [run.cached_tokens, held, *(time + start for time in times), run.preemptions]

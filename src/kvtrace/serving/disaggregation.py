@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Literal
 from .._base.errors import UsageError, wrong_word
 from .._base.options import option
 from .._base.units import size_bytes
+from .deciders import ConditionalDisagg
 from .deployment import TIME
 from .routers import RouterName, check_router
 
@@ -77,6 +78,15 @@ class Disaggregation:
         None, "With vllm: a decode worker computes a prompt itself that has at most N tokens without a hit there. "
         "Dynamo's name; llm-d's nonCachedTokens is N + 1.", metavar="N", minimum=0, group=TIME,
     )  # fmt: skip
+    max_prefill_queue_size: int | None = option(
+        None, "With vllm: a decode worker computes prompts itself while N requests or more wait for a prefill worker. "
+        "Dynamo's name.", metavar="N", minimum=0, group=TIME,
+    )  # fmt: skip
+    router_conditional_disagg_config: str | None = option(
+        None, "With vllm, and in place of these two: Dynamo's conditional disaggregation. "
+        "Example: policy=isl_or_load,eff_isl_threshold=2048,prefill_busy_threshold=1.", metavar="NAME=VALUE,...",
+        group=TIME,
+    )  # fmt: skip
     prefill_options: str | None = option(
         None, "Options of the engine's serve command in which prefill workers differ. Example: '-tp 4'.",
         metavar="OPTIONS", group=TIME,
@@ -97,6 +107,11 @@ class Disaggregation:
         for name, number in (("prefill-workers", self.prefill_workers), ("decode-workers", self.decode_workers)):
             if number is not None and number < 1:
                 raise UsageError(f"--{name} must be at least 1.")
+        if self.conditional is not None and (self.max_local_prefill_length, self.max_prefill_queue_size) != (None, None):
+            raise UsageError(
+                "--router-conditional-disagg-config does not go with --max-local-prefill-length and "
+                "--max-prefill-queue-size, which are another router's. Leave out one of them."
+            )
         if self.kv_transfer_timing_mode not in TIMINGS:
             raise wrong_word(self.kv_transfer_timing_mode, "a value of --kv-transfer-timing-mode", TIMINGS)
 
@@ -106,8 +121,22 @@ class Disaggregation:
             (self.decode_router, None), (self.decode_capacity, None), (self.kv_transfer_bandwidth, None),
             (self.kv_transfer_latency_s, 0.0), (self.kv_transfer_bytes_per_token, None),
             (self.kv_transfer_timing_mode, "full_prompt"), (self.max_local_prefill_length, None),
+            (self.max_prefill_queue_size, None), (self.router_conditional_disagg_config, None),
             (self.prefill_options, None), (self.decode_options, None),
         ]  # fmt: skip
+
+    @property
+    def conditional(self) -> ConditionalDisagg | None:
+        """Dynamo's conditional disaggregation; UsageError if an option is not valid."""
+        text = self.router_conditional_disagg_config
+        return None if text is None else ConditionalDisagg.of(text)
+
+    @property
+    def decides(self) -> str | None:
+        """The first option that can keep a prompt on its decode worker."""
+        names = ("max_local_prefill_length", "max_prefill_queue_size", "router_conditional_disagg_config")
+        first = next((name for name in names if getattr(self, name) is not None), None)
+        return first and f"--{first.replace('_', '-')}"
 
     @property
     def workers(self) -> tuple[int, int]:

@@ -25,13 +25,28 @@ cdef class Links:
     cdef double begin(self, Py_ssize_t sender, Py_ssize_t receiver, double size, double at) noexcept
 
 
+@cython.final
+cdef class Decider:
+    cdef readonly bint used, peeks, by_queue, by_length, by_load  # `peeks`: the routers are asked, and forget it
+    cdef long long most_local, most_queued, threshold
+    cdef double ratio, busy_tokens, busy_blocks
+
+    cdef bint keeps(
+        self, long long tokens, long long fresh, long long queued, long long prefill_tokens, long long blocks
+    ) noexcept
+
+
 cdef class ApartServing(InterleavedServing):
     cdef Router decode_router
+    cdef Decider decider
+    cdef list queued  # rows that were sent to a prefill worker, some of which it has begun
+    cdef long long[::1] brought, blocks_of  # row -> prompt tokens that did not hit at its prefill worker; prompt blocks
+    cdef long long[::1] uncomputed, prompt_blocks  # instance -> the sums of those, of requests that are not done there
     cdef Requests prefills, decodes
     cdef readonly long long[::1] local  # request -> 1: its decode worker computes the prompt
     cdef Links links
     cdef int prefillers  # the first instances
-    cdef long long decode_capacity, most_local
+    cdef long long decode_capacity
     cdef bint early, chunks
     cdef const double[::1] size  # request -> bytes of its KV cache
     cdef double token_bytes  # of a prompt token that need not be sent
@@ -46,6 +61,9 @@ cdef class ApartServing(InterleavedServing):
     cdef int _note(self, double seconds, int kind, Py_ssize_t row) except -1
     cdef int _plan_arrival(self) except -1
     cdef int _send_to_prefill(self, Py_ssize_t row, double at) except -1
+    cdef bint _keeps(self, Py_ssize_t row, double at) except -1
+    cdef Py_ssize_t _queued(self, double at) except -1
+    cdef int _peek(self, Router router, Py_ssize_t row, Py_ssize_t turn) except -1
     cdef int _choose_decode(self, Py_ssize_t row, double at) except -1
     cdef int _send_to_decode(self, Py_ssize_t row, double at) except -1
     cdef int _move(self, Py_ssize_t row, double size, double at, bint is_last) except -1

@@ -40,6 +40,34 @@ class Links:
         return end + self.latency
 
 
+class Decider:
+    """The rules by which a decode worker computes a prompt itself (serving/deciders.py); None: a rule is not used."""
+
+    def __init__(self, most_local=None, most_queued=None, by_length=False, by_load=False, eff_isl_threshold=0,
+                 eff_isl_ratio_threshold=0.0, prefill_busy_threshold=0.0, decode_busy_threshold=0.0, prefill_tokens=0,
+                 decode_blocks=0, policy=None):  # fmt: skip
+        self.most_local = -1 if most_local is None else most_local
+        self.by_queue, self.most_queued = most_queued is not None, most_queued or 0
+        self.by_length, self.by_load = by_length, by_load
+        self.threshold, self.ratio = eff_isl_threshold, eff_isl_ratio_threshold
+        self.busy_tokens = prefill_busy_threshold * prefill_tokens
+        self.busy_blocks = decode_busy_threshold * decode_blocks
+        self.peeks = by_length or by_load
+        self.used = self.peeks or self.by_queue or most_local is not None
+
+    def keeps(self, tokens, fresh, queued, prefill_tokens, blocks):
+        """Whether a prompt with so many tokens, of which `fresh` do not hit, stays at its decode worker.
+
+        `queued` requests wait for a prefill worker. The prefill worker that the router would take has prompts of
+        `prefill_tokens` to compute; the decode worker would have `blocks` of prompts.
+        """
+        keeps: cython.bint
+        if not self.peeks:
+            return fresh <= self.most_local or (self.by_queue and queued >= self.most_queued)
+        keeps = self.by_length and fresh < self.threshold and fresh < self.ratio * max(tokens, 1)
+        return (keeps or (self.by_load and prefill_tokens > self.busy_tokens)) and blocks <= self.busy_blocks
+
+
 class ApartServing(InterleavedServing):
     """Serving simulation with workers of two kinds.
 
@@ -48,10 +76,12 @@ class ApartServing(InterleavedServing):
     when the decode worker has room for it (SGLang); else it goes to the decode worker when its prompt is computed, and
     its KV cache moves when the decode worker has room (vLLM). With `chunks`, a chunk moves as soon as it is computed.
 
-    A decode worker computes a prompt itself if at most `most_local` of its tokens do not hit there (-1: none).
+    A decode worker computes a prompt itself if the decider says so.
     """
 
-    def __init__(self, workers, routers, requests: Requests, kinds, capacities, links: Links, transfer, rules):
+    def __init__(
+        self, workers, routers, requests: Requests, kinds, capacities, links: Links, transfer, rules, decider: Decider
+    ):  # fmt: skip
         instance: Instance
         prefill, decode = workers
         rows: cython.Py_ssize_t = requests.tokens.shape[0]
@@ -60,7 +90,10 @@ class ApartServing(InterleavedServing):
         self.prefills, self.decodes = kinds
         self.links, self.prefillers = links, len(prefill)
         self.size, self.token_bytes = np.ascontiguousarray(transfer[0], dtype=np.float64), transfer[1]
-        self.early, self.chunks, self.most_local = rules
+        self.early, self.chunks = rules
+        self.decider, self.queued = decider, []
+        self.brought, self.blocks_of = np.zeros((2, rows), dtype=np.int64)
+        self.uncomputed, self.prompt_blocks = np.zeros((2, len(self.instances)), dtype=np.int64)
         self.local = np.zeros(rows, dtype=np.int64)
         self.sender, self.receiver = np.full((2, rows), NOBODY, dtype=np.int64)
         self.left = np.zeros(rows)
@@ -113,6 +146,7 @@ class ApartServing(InterleavedServing):
                 self._plan_arrival()
         elif kind == COMPUTED:
             self.computed[row] = seconds
+            self.uncomputed[self.sender[row]] -= self.brought[row]
             if self.early:
                 self._move(row, self.left[row], seconds, True)
             else:
@@ -138,9 +172,11 @@ class ApartServing(InterleavedServing):
             instance.moved(row, seconds)
             instance = self.instances[self.receiver[row]]
             instance.moved(row, seconds)
-        elif self.lanes is not None:
-            self.lanes.complete(row, seconds)
-            self._plan_arrival()
+        else:
+            self.prompt_blocks[self.receiver[row]] -= self.blocks_of[row]
+            if self.lanes is not None:
+                self.lanes.complete(row, seconds)
+                self._plan_arrival()
         return 0
 
     def _plan_arrival(self):
@@ -159,13 +195,58 @@ class ApartServing(InterleavedServing):
         if self.early:
             self._send_to_decode(row, at)
         else:
-            if self.most_local >= 0:
-                self._choose_decode(row, at)
-                if self.local[row]:
-                    self._send_to_decode(row, at)
-                    return True
-            self._send_to_prefill(row, at)
+            if self.decider.used and self._keeps(row, at):
+                self.local[row] = True
+                self._send_to_decode(row, at)
+            else:
+                self._send_to_prefill(row, at)
         return True
+
+    def _keeps(self, row, at):
+        """Whether a decode worker computes the prompt: the one that the request is sent to, or would be."""
+        engine: Engine
+        decider = self.decider
+        place: cython.int
+        prefill_tokens: cython.longlong = 0
+        tokens: cython.longlong = self.decodes.tokens[row]
+        size: cython.longlong
+        if decider.peeks:
+            self._count(self.decode_router, self.prefillers, at)
+            place = self.prefillers + self._peek(self.decode_router, row, self.to_decode)
+        else:  # its decode worker stays the one that was looked at
+            self._choose_decode(row, at)
+            place = cython.cast(cython.int, self.receiver[row])
+        engine = cython.cast(Instance, self.instances[place]).engine
+        size = engine.context.trace.block_size
+        if decider.by_load:
+            self._count(self.router, 0, at)
+            prefill_tokens = self.uncomputed[self._peek(self.router, row, self.to_prefill)]
+        return decider.keeps(
+            tokens, tokens - engine.peek(row) * size, self._queued(at) if decider.by_queue else 0, prefill_tokens,
+            self.prompt_blocks[place] + (tokens + size - 1) // size,
+        )  # fmt: skip
+
+    def _queued(self, at):
+        """The requests that wait for a prefill worker: no step there has them."""
+        row: cython.Py_ssize_t
+        waiting: list = []
+        for item in self.queued:
+            row = item
+            if not self.prefills.started[row] <= at:  # NaN: not yet
+                waiting.append(row)
+        self.queued = waiting
+        return len(waiting)
+
+    def _peek(self, router: Router, row, turn):
+        """The worker that a router would take; it forgets that it was asked."""
+        chosen: cython.int
+        place: cython.Py_ssize_t = router.place
+        last: cython.Py_ssize_t = router.last_turn
+        router.turn = turn
+        chosen = router.send(row)
+        router.sent[chosen] -= 1
+        router.place, router.last_turn = place, last
+        return chosen
 
     def _send_to_prefill(self, row, at):
         instance: Instance
@@ -175,21 +256,28 @@ class ApartServing(InterleavedServing):
         self.sender[row] = self.router.send(row)
         self.prefills.arrival[row], self.prefills.instance[row] = at, cython.cast(cython.int, self.sender[row])
         instance = self.instances[self.sender[row]]
+        if self.decider.by_queue:
+            self.queued.append(row)
+        if self.decider.by_load:
+            self.brought[row] = self.prefills.tokens[row] - (
+                instance.engine.peek(row) * instance.engine.context.trace.block_size
+            )
+            self.uncomputed[self.sender[row]] += self.brought[row]
         instance.send(row)
         return 0
 
     def _choose_decode(self, row, at):
-        engine: Engine
         place: cython.int
+        engine: Engine
         self._count(self.decode_router, self.prefillers, at)
         self.decode_router.turn = self.to_decode
         self.to_decode += 1
         place = self.decode_router.send(row)
         self.receiver[row], self.decodes.instance[row] = self.prefillers + place, place
-        if self.most_local >= 0:
-            engine = cython.cast(Instance, self.instances[self.receiver[row]]).engine
-            hits: cython.longlong = engine.peek(row) * engine.context.trace.block_size
-            self.local[row] = self.decodes.tokens[row] - hits <= self.most_local
+        engine = cython.cast(Instance, self.instances[self.receiver[row]]).engine
+        size: cython.longlong = engine.context.trace.block_size
+        self.blocks_of[row] = (self.decodes.tokens[row] + size - 1) // size
+        self.prompt_blocks[self.receiver[row]] += self.blocks_of[row]
         return 0
 
     def _send_to_decode(self, row, at):
