@@ -14,8 +14,10 @@ from kvtrace.cache.engines import sglang
 from kvtrace.cache.policies.base import Context
 from kvtrace.cache.simulation import Setting
 from kvtrace.cache.tiers import Tier
+from kvtrace.serving import explain
 from kvtrace.serving.core.serving import Fleet
-from kvtrace.serving.instances import make_router, simulate_instances
+from kvtrace.serving.instances import anywhere_hits, make_router, simulate_instances
+from kvtrace.serving.misses.cures import cures_of
 from kvtrace.trace import unlimited_hits
 from kvtrace.trace.building import toy
 from kvtrace.trace.columns import replace_columns
@@ -76,6 +78,80 @@ def serve_slowly(trace, case):
     turns = [row % len(caches) for row in range(len(trace))]
     hits, early = radix.run(caches, turns, requests, grows, **when)
     return [list(hit) for hit in hits], early, [cache.evictions for cache in caches]
+
+
+class WatchedCache(sglang_hicache.HiCache):
+    """The twin, which notes how far a request's path is in the trees and pools of all instances (`caches`)."""
+
+    def admit(self, row, request):
+        path = request.path[: request.limit]
+        trees = {cache: leading_in(cache.root.children, path) for cache in self.caches}
+        own, at = trees[self], max(trees.values())
+        pools = [cache.pool for cache in self.caches if cache.pool and (at > own or cache.pool is not self.pool)]
+        run = max((pool.leading(path[at:]) for pool in pools), default=0)
+        least = max(-(-self.prefetch_tokens // self.block_tokens), 1)
+        self.seen.setdefault(row, at + run if run >= least else at)
+        return super().admit(row, request)
+
+
+def leading_in(nodes, path):
+    """How many blocks of a path nodes and those below them have."""
+    for node in nodes:
+        if path and node.run[0] == path[0]:
+            same = next((at for at, pair in enumerate(zip(node.run, path)) if pair[0] != pair[1]), None)
+            if same is None and len(path) >= len(node.run):
+                return len(node.run) + leading_in(node.children, path[len(node.run) :])
+            return min(len(node.run), len(path)) if same is None else same
+    return 0
+
+
+@pytest.mark.parametrize("scope", ["rank", "host", "cluster"])
+@pytest.mark.parametrize("write_policy", WRITE_POLICIES)
+def test_what_other_instances_have_is_that_of_the_twin(scope, write_policy):
+    for seed in range(6):
+        rng = np.random.default_rng([seed, 7])
+        trace = vector_trace(made("", rng, rows=60, block_size=int(rng.choice([96, 128, 256]))))
+        capacity, host, size = int(block_demand(trace).max_blocks.max()) + 2, int(rng.integers(3, 30)), 60
+        setting = Setting(1, engine="sglang", engine_options=(("hicache_write_policy", write_policy),))
+        tiers = Tier("device", capacity), Tier("host", host), Tier("pool", size, scope=scope)
+        done = simulate_instances(
+            trace, 4, setting=setting, tiers=tiers, schedule="serial", instances_per_host=2 if scope == "host" else None
+        )
+        pools = [sglang_hicache.Pool(size) for _ in range(4)]
+        group = {"rank": 1, "host": 2, "cluster": 4}[scope]
+        caches = [
+            WatchedCache(capacity, host, "lru", write_policy, trace.block_size, pools[number // group])
+            for number in range(4)
+        ]
+        seen = {}
+        for cache in caches:
+            cache.caches, cache.seen = caches, seen
+        requests, grows = requests_of(trace, "block", "lru")
+        when = {"arrival": trace.timestamp.tolist(), **plan(trace, "serial", "")}
+        hits, _ = radix.run(caches, [row % 4 for row in range(len(trace))], requests, grows, **when)
+        assert done.hit_blocks.tolist() == [sum(hit) for hit in hits]
+        expected = [max(seen[row], sum(hits[row])) for row in range(len(trace))]
+        assert anywhere_hits(done).tolist() == expected
+        explained = explain(
+            trace, tiers=tiers, instances=4, engine="sglang", schedule="serial", hicache_write_policy=write_policy,
+            instances_per_host=2 if scope == "host" else None,
+        )  # fmt: skip
+        assert sum(explained.totals.values()) == trace.input_length.sum()
+
+
+def test_explain_names_what_another_host_has():
+    one = toy("0 1 2", "0 1 2")
+    trace = Trace.from_columns(replace_columns(one, input_length=one.input_length * 256), block_size=256)
+    tiers = [Tier("device", 3), Tier("host", 8)]
+    explained = explain(trace, tiers=tiers, instances=2, engine="sglang", schedule="serial")
+    # the second instance has nothing; the last block of a prompt is computed in any case
+    assert {cause: tokens for cause, tokens in explained.totals.items() if tokens} == {
+        "other_tier": 512, "rounding": 256, "first_use": 768,
+    }  # fmt: skip
+    tiers = [*tiers, Tier("pool", 9)]
+    explained = explain(trace, tiers=tiers, instances=2, engine="sglang", schedule="serial")
+    cure = cures_of(explained)["shared_tiers"]
+    assert explained.totals["other_tier"] == cure.tokens == 512 and "pool=...@cluster" in cure.advice
 
 
 def drawn_case(trace, rng, *, storage):

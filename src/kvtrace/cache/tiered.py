@@ -144,6 +144,8 @@ def tiered(setting: Setting, demand: BlockDemand, lower: Sequence[Tier]):
             "Leave out --engine, --capacity-counts, --pool, belady and unlimited."
         )
     sizes = [(setting.capacity, setting.policy), *((tier.capacity, tier.policy or setting.policy) for tier in lower)]
+    for _, policy in sizes:
+        _require_online(policy)
     contexts = [Context(demand.blocks, capacity, demand.trace, demand) for capacity, _ in sizes]
     first, *others = (make(policy, context) for (_, policy), context in zip(sizes, contexts, strict=True))
     for (_, policy), built in zip(sizes, (first, *others), strict=True):
@@ -236,6 +238,14 @@ class SharedTiers:
                 above[instance] = places[place]
         self.own = own
         self.places = Places(demand, places, own, [self.tiers[number].peers for number in self.active])
+
+    def watch(self) -> None:
+        """Remember in the run that follows how far tiers had the path of each request."""
+        self.places.watch(self.engines)
+
+    def elsewhere(self) -> np.ndarray:
+        """Request -> leading blocks that a tier of any instance had. Needs `watch` before the run."""
+        return self.places.elsewhere.astype(np.int64)
 
     def sources(self) -> HitSources:
         """Where the hits of each request came from, and what moved over the links."""
@@ -345,10 +355,14 @@ def _place(tier: Tier, copies: str, setting: Setting, demand: BlockDemand) -> An
         raise UsageError(f"Tier {tier.name} does not hold a block of {tier.block_tokens} tokens. Try {chunk} or more.")
     context = Context(demand.blocks, units, demand.trace, demand)
     name = tier.policy or (setting.policy if setting.engine == "reference" else "lru")
-    policy = make(name, context)
-    if (row := POLICIES.get(name.partition(":")[0])) is not None and row.bound:
-        raise UsageError(f"Policy {name} is not modelled for a lower tier. Try --policy lru.")
-    return Place(policy, copies, chunk)
+    _require_online(name)
+    return Place(make(name, context), copies, chunk)
+
+
+def _require_online(policy: str) -> None:
+    """UsageError for an upper bound, which looks ahead, as the policy of a lower tier."""
+    if (row := POLICIES.get(policy.partition(":")[0])) is not None and row.bound:
+        raise UsageError(f"Policy {policy} is an upper bound, which a lower tier cannot have. Try lru.")
 
 
 def _exclusive(trace, sizes, setting, demand: BlockDemand, on_progress):
@@ -434,6 +448,17 @@ class HicacheTiers:
         for engine in self.engines:
             schedule = setting.schedule
             engine.schedule(schedule.kind, int(schedule.value), schedule.ends(demand.trace))
+        self.per_host = per_host
+
+    def watch(self) -> None:
+        """As of SharedTiers."""
+        for engine in self.engines:
+            engine.watch(self.engines)
+
+    def elsewhere(self) -> np.ndarray:
+        """As of SharedTiers."""
+        hits = sum(engine.hits.astype(np.int64) for engine in self.engines)
+        return np.maximum(hits, np.max([engine.elsewhere for engine in self.engines], axis=0))
 
     def sources(self) -> HitSources:
         """Where the hits of each request came from, and what moved over the links."""
@@ -445,7 +470,7 @@ class HicacheTiers:
             for held in ([engine.host_traffic for engine in self.engines], self.pools)
         )
         traffic = (TierTraffic(), TierTraffic(**host), TierTraffic(**pool))[: len(self.tiers)]
-        return HitSources(self.tiers, np.vstack([hits - lower.sum(0), lower]), traffic)
+        return HitSources(self.tiers, np.vstack([hits - lower.sum(0), lower]), traffic, self.per_host)
 
     @property
     def dropped(self) -> int:

@@ -120,6 +120,10 @@ def engine_workers(
         router: Of the prefill workers.
         router_seed, demand: Are not used.
     """
+    if disaggregation.kv_transfer_timing_mode == "full_prompt":
+        raise UsageError(
+            f"Engine {setting.engine} sends what the decode worker does not hold. Leave out --kv-transfer-timing-mode."
+        )
     plain = Workers(cost, setting, scheduler)
     first, second = disaggregation.workers
     prefill = replace(disaggregation.prefill or plain, workers=first, router=router)

@@ -106,12 +106,15 @@ class DisaggregatedRun(ServingRun):
     @property
     @column()
     def transfer_tokens(self) -> int:
-        """Prompt tokens whose KV cache was sent: whole prompts, or whole blocks that the decode worker did not hold."""
-        sent = ~np.isnan(self.transfer_begin_s)
-        if self.disaggregation.kv_transfer_timing_mode == "full_prompt":
-            return int(np.maximum(self.trace.input_length, 1)[sent].sum())
-        size = self.trace.block_size
-        return int(size * (-(-np.maximum(self.trace.input_length, 1) // size) - self.decode_hit_blocks)[sent].sum())
+        """Prompt tokens whose KV cache was sent: those that the decode worker did not hold, with Dynamo in whole blocks,
+        or whole prompts in its mode full_prompt.
+        """
+        sent, tokens, size = ~np.isnan(self.transfer_begin_s), self.trace.input_length, self.trace.block_size
+        if self.setting.engine != "dynamo":
+            return int(np.maximum(tokens - size * self.decode_hit_blocks, 0)[sent].sum())
+        if self.disaggregation.kv_transfer_timing_mode != "destination_missing":
+            return int(np.maximum(tokens, 1)[sent].sum())
+        return int(size * (-(-np.maximum(tokens, 1) // size) - self.decode_hit_blocks)[sent].sum())
 
     @property
     @column("E2E p50", ".2f", unit=" s", place=22, rank=2, value=quantiles_of, parts=E2E, meaning=E2E_MEANING)

@@ -19,7 +19,7 @@ from .._base.errors import UsageError
 from .._base.results import Rows, column
 from ..cache.demand import BlockDemand, block_demand, parse_schedule
 from ..cache.simulation import Setting, Simulation, advance_all, build
-from ..cache.tiered import HitSources, SharedTierDict, SharedTiers, hits_by_tier, lower_tiers
+from ..cache.tiered import HitSources, SharedTierDict, hits_by_tier, lower_tiers
 from ..cache.tiers import Tier, require_fields
 from ..trace.domains import in_domains
 from ..trace.hits import count_hits
@@ -236,7 +236,7 @@ def simulate_instances(
 
     trace = in_domains(trace)
     check_router(router, in_time=False)
-    _require_number(instances)
+    _require_number(instances, instances_per_host)
     if schedule is not None or setting.schedule.kind == "serial":
         setting = replace(setting, schedule=parse_schedule(schedule or OVERLAP))
     if setting.schedule.kind == "concurrency":
@@ -276,8 +276,6 @@ def simulate_instances(
 def anywhere_hits(done: FleetSimulation) -> np.ndarray:
     """Request -> leading blocks that a tier of any instance had at its look-up; runs the simulation of tiers again.
 
-    UsageError for SGLang's tiers.
-
     >>> from kvtrace.trace.building import toy
     >>> tiers = [Tier("hbm", 2), Tier("dram", 9)]
     >>> done = simulate_instances(toy("0 1", "0 1", "0 1"), 2, setting=Setting(2), tiers=tiers)
@@ -287,17 +285,18 @@ def anywhere_hits(done: FleetSimulation) -> np.ndarray:
     from .core.serving import Fleet, Router
 
     assert done.sources is not None
-    if done.setting.engine == "sglang":
-        raise UsageError("explain does not support SGLang's tiers yet. Leave out --tiers, or use --engine reference.")
     demand = block_demand(done.trace, *done.setting.demand_options)
-    shared = SharedTiers(done.setting, demand, done.sources.tiers, done.instances, done.sources.per_host)
-    shared.places.watch(shared.engines)
+    tiers = done.sources.tiers
+    if done.setting.engine == "sglang":  # its option hicache_write_policy says how it copies
+        tiers = tuple(replace(tier, copies=None) for tier in tiers)
+    shared = lower_tiers(done.setting, demand, tiers, done.instances, done.sources.per_host, inclusive=False)
+    shared.watch()
     # each request goes where it went
     router = Router(shared.engines, "sticky", done.instance, done.trace.input_length, done.trace.block_size)
     run = Fleet(shared.engines, router, done.trace.input_length, shared.places)
     advance_all(run, len(demand), None)
     run.close()
-    return shared.places.elsewhere.astype(np.int64)
+    return shared.elsewhere()
 
 
 def make_router(trace: Trace, name: str, engines: list[Any], options: str | None = None):
@@ -347,9 +346,11 @@ class Cost(Protocol):
         ...
 
 
-def _require_number(instances: int) -> None:
+def _require_number(instances: int, per_host: int | None) -> None:
     if not 1 <= instances <= MAX_INSTANCES:
         raise UsageError(f"--instances must be from 1 to {MAX_INSTANCES:,}.")
+    if per_host is not None and per_host < 1:
+        raise UsageError("--instances-per-host must be at least 1.")
 
 
 @dataclass(frozen=True)
@@ -372,7 +373,7 @@ class InstanceGroup:
     router_options: str | None = None
 
     def __post_init__(self) -> None:
-        _require_number(self.instances)
+        _require_number(self.instances, self.instances_per_host)
         check_gateway(self.router, self.router_options, self.count)
         require_fields(self.tiers, self.scheduler.tier_fields, f"The scheduler {self.scheduler.name}")
 
@@ -408,9 +409,9 @@ class InstanceGroup:
 
     @property
     def shares_tiers(self) -> bool:
-        """Whether instances affect each other through a tier."""
+        """Whether instances affect each other through a tier; one instance has its events, too."""
         pooled = isinstance(self.scheduler, ReserveScheduler) and is_pooled(self.tiers)
-        return pooled or (self.instances > 1 and any(tier.scope != "rank" for tier in self.tiers))
+        return pooled or any(tier.scope != "rank" for tier in self.tiers)
 
     def front(self, trace: Trace) -> tuple[np.ndarray, float]:
         """Seconds that the API servers, as many as instances, take for each request, and those to the engine."""
@@ -460,7 +461,7 @@ class Deployed:
 
     def serving(self) -> Any:
         """The compiled run in an open loop: instances that share a tier take turns in one loop in time."""
-        from .core.dynamo_offloading import SharedTierServing
+        from .core.dynamo import SharedTierServing
         from .core.interleaved import PooledInstance, PooledServing
         from .core.serving import Serving
 

@@ -22,7 +22,11 @@ cdef class HiRadix(Radix):
     cdef long long restored  # blocks that the last walk computed anew
     cdef long long fetched, fetched_from  # the blocks that came from the pool for the present request, and their place
     cdef int[:, ::1] below  # tier below the device, request -> hit blocks
+    cdef bint watches  # `elsewhere` is wanted
+    cdef list others  # the trees of all other instances
+    cdef int[::1] elsewhere_hit
 
+    cdef int _reach(self, Py_ssize_t row) except -1
     cdef int _fetch(self, Py_ssize_t row) except -1 nogil
     cdef int _last_on_device(self, int node) noexcept nogil
     cdef long long _blocks_between(self, int node, int above) noexcept nogil

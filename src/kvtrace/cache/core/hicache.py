@@ -87,6 +87,17 @@ class HiRadix(Radix):
         self.restored = self.fetched = self.fetched_from = 0
         self.rank[ROOT] = LOWEST
         self.below = np.zeros((1 if pool is None else 2, rows), dtype=np.int32)
+        self.watches = False
+
+    def watch(self, engines):
+        """Remember of each request how far tiers had its path that it could not reach; `engines` are all instances."""
+        self.watches, self.others = True, [engine for engine in engines if engine is not self]
+        self.elsewhere_hit = np.zeros(len(self.full), dtype=np.int32)
+
+    @property
+    def elsewhere(self):
+        """Leading blocks of each request that tiers of other instances would have added, 0 = none. Needs `watch`."""
+        return np.asarray(self.elsewhere_hit)
 
     @property
     def tier_hits(self):
@@ -110,6 +121,31 @@ class HiRadix(Radix):
     def lower_tier_hits(self, row):
         hits: cython.int = self.below[0, row]
         return hits + self.below[1, row] if self.below.shape[0] > 1 else hits
+
+    def before(self, row):
+        if self.watches:
+            with cython.gil:
+                self.elsewhere_hit[row] = self._reach(row)
+        return 0
+
+    def _reach(self, row):
+        """How far a request would hit if it could read the trees and pools of all instances; 0 if no farther."""
+        tree: HiRadix
+        pool: StoragePool
+        own: cython.longlong = self.peek(row)
+        at: cython.longlong = own
+        run: cython.longlong
+        best: cython.longlong = 0
+        for tree in self.others:
+            at = max(at, cython.cast(cython.longlong, tree.peek(row)))
+        for tree in [self, *self.others]:
+            pool = tree.pool
+            if pool is not None and (at > own or pool is not self.pool):
+                run = pool.leading(self.ids, self.start[row] + at, self.limit[row] - at)
+                best = max(best, run)
+        if best >= self.prefetch_blocks:  # as few blocks as the pool of its own would not bring
+            at += best
+        return 0 if at == own else cython.cast(cython.int, at)
 
     def admit(self, row):
         """Fetch, match, lock, load back, make room, insert."""

@@ -175,15 +175,22 @@ def _with_router(baseline: Baseline, name: str, router: RouterName, advice: str)
 
 
 def shared_tiers(baseline: Baseline) -> Iterator[Cure]:
-    """Instances that read each other's tiers."""
+    """Instances that read each other's tiers, or that share one."""
     first, *lower = as_tiers(baseline.run.cache.tiers) or (None,)
-    apart = [tier for tier in lower if tier.scope != "cluster" and not tier.peers]
+    sglang = "sglang" in baseline.run.cache.engines  # instances share its storage backend, and read no others' hosts
+    apart = [tier for tier in lower[sglang:] if tier.scope != "cluster" and not tier.peers]
     if not baseline.cost_of("other_tier") or not apart:
         return
-    peers = [replace(tier, peers=True) if tier in apart else tier for tier in lower]
-    simulation = baseline.simulate(tiers=(first, *peers))
-    names = " and ".join(f"{tier.name}=...@peers" for tier in apart)
-    advice = f"Let instances read each other's tiers ({names}): {baseline.rise(simulation)}."
+    if sglang:
+        word, what = "cluster", "share the storage backend"
+        changed = [replace(tier, scope="cluster") for tier in lower if tier in apart]
+        simulation = baseline.simulate(tiers=(first, lower[0], *changed), instances_per_host=None)
+    else:
+        word, what = "peers", "read each other's tiers"
+        changed = [replace(tier, peers=True) if tier in apart else tier for tier in lower]
+        simulation = baseline.simulate(tiers=(first, *changed))
+    names = " and ".join(f"{tier.name}=...@{word}" for tier in apart)
+    advice = f"Let instances {what} ({names}): {baseline.rise(simulation)}."
     yield baseline.simulated("shared_tiers", simulation, advice)
 
 
