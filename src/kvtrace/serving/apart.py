@@ -20,7 +20,7 @@ from ..trace.domains import in_domains
 from ..trace.trace import Trace
 from ..trace.unknown import OUTPUTS, PREFIXES, require_known
 from .disaggregated import DisaggregatedRun, serve_workers
-from .disaggregation import Disaggregation
+from .disaggregation import Disaggregation, Granularity
 from .instances import Cost, Timeline, entered_s, make_router
 from .lanes import ClosedLoop
 from .models.shape import ModelShape
@@ -59,6 +59,8 @@ def serve_apart(
     max_local_prefill_length: int | None = None,
     max_prefill_queue_size: int | None = None,
     router_conditional_disagg_config: str | None = None,
+    granularity: Granularity | None = None,
+    layers: int | None = None,
     api_servers: int | None = None,
     loop: ClosedLoop | None = None,
     on_progress: Callable[[int], None] | None = None,
@@ -76,6 +78,8 @@ def serve_apart(
         max_prefill_queue_size: With vLLM: the requests that wait for a prefill worker, from which on decode workers
             compute prompts themselves (Dynamo's name). None: it is not looked at.
         router_conditional_disagg_config: With vLLM: Dynamo's conditional disaggregation (deciders.py).
+        granularity: When a KV cache is sent: "prompt", "chunk" or "layer"; None: as the engine does.
+        layers: Layers of the model, with "layer"; the default is the shape's.
         api_servers: Servers that take the requests, one after another each; the default is one for each prefill rank.
         loop: Run the trace in this closed loop.
         on_progress: Receives the number of requests served since its last call.
@@ -98,11 +102,11 @@ def serve_apart(
     kinds = Disaggregation(
         prefill.workers, decode.workers, decode.router, decode.setting.capacity,
         max_local_prefill_length=max_local_prefill_length, max_prefill_queue_size=max_prefill_queue_size,
-        router_conditional_disagg_config=router_conditional_disagg_config,
+        router_conditional_disagg_config=router_conditional_disagg_config, kv_transfer_granularity=granularity,
     )  # fmt: skip
 
     def build(played: Trace) -> ApartWorkers:
-        return _built(played, prefill, decode, link, shape, bytes_per_token, kinds, api_servers)
+        return _built(played, prefill, decode, link, shape, bytes_per_token, kinds, api_servers, layers)
 
     return serve_workers(trace, build, loop, on_progress=on_progress)
 
@@ -140,7 +144,7 @@ def engine_workers(
 
 def _built(
     trace: Trace, prefill: Workers, decode: Workers, link: Link, shape: ModelShape | None, bytes_per_token: float,
-    kinds: Disaggregation, api_servers: int | None,
+    kinds: Disaggregation, api_servers: int | None, layers: int | None = None,
 ) -> ApartWorkers:  # fmt: skip
     """The compiled workers."""
     from .core.apart import ApartServing, Decider, Links
@@ -171,6 +175,15 @@ def _built(
         sizes, each = shape.fetched_bytes(tokens), float(shape.fetched_bytes(2) - shape.fetched_bytes(1))
     place = np.concatenate([np.arange(one.workers * one.ranks) % one.workers for one in (prefill, decode)])
     links = Links(place, prefill.workers, decode.workers, link.seconds_per_byte, link.latency_s)
+    early = engine in EARLY
+    granularity = kinds.kv_transfer_granularity or ("chunk" if early else "prompt")
+    if granularity == "layer":
+        known = shape or decode.shape
+        layers = layers or (known.layers if known else None)
+        if not layers:
+            raise UsageError("--kv-transfer-granularity layer needs a --model, which has the number of layers.")
+    else:
+        layers = 1 if granularity == "chunk" and not early else 0
     rules = {"most_local": kinds.max_local_prefill_length, "most_queued": kinds.max_prefill_queue_size}
     if kinds.conditional:
         rules |= kinds.conditional.terms | {
@@ -179,7 +192,7 @@ def _built(
     serving = ApartServing(
         [side.instances for side in sides], [side.router for side in sides], requests,
         [side.requests for side in sides], [prefill.setting.capacity, decode.setting.capacity], links, (sizes, each),
-        (engine in EARLY, engine in EARLY), Decider(**rules),
+        (early, not early and granularity != "prompt", granularity != "prompt", layers), Decider(**rules),
     )  # fmt: skip
     decode.own_scheduler.receive(sides[1].instances)
     return ApartWorkers(prefill, decode, kinds, sides, serving, links, requests, front)

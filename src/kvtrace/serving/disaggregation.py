@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 
 TransferTiming = Literal["full_prompt", "destination_missing"]
 TIMINGS: tuple[TransferTiming, ...] = ("full_prompt", "destination_missing")
+Granularity = Literal["prompt", "chunk", "layer"]
+GRANULARITIES: tuple[Granularity, ...] = ("prompt", "chunk", "layer")
 
 
 def bytes_per_second(text: str) -> float:
@@ -76,6 +78,11 @@ class Disaggregation:
         group=TIME,
     )  # fmt: skip
 
+    kv_transfer_granularity: Granularity | None = option(
+        None, "With vllm and sglang, when a KV cache is sent: when its prompt is computed (prompt), each chunk "
+        "when it is computed, or each layer of a chunk.  [default: prompt; with sglang chunk]",
+        choices=GRANULARITIES, metavar="WHEN", group=TIME,
+    )  # fmt: skip
     max_local_prefill_length: int | None = option(
         None, "With vllm: a decode worker computes a prompt itself that has at most N tokens without a hit there. "
         "Dynamo's name; llm-d's nonCachedTokens is N + 1.", metavar="N", minimum=0, group=TIME,
@@ -115,6 +122,9 @@ class Disaggregation:
         if self.kv_transfer_timing_mode not in (None, *TIMINGS):
             raise wrong_word(self.kv_transfer_timing_mode, "a value of --kv-transfer-timing-mode", TIMINGS)
 
+        if self.kv_transfer_granularity not in (None, *GRANULARITIES):
+            raise wrong_word(self.kv_transfer_granularity, "a value of --kv-transfer-granularity", GRANULARITIES)
+
     def _check_numbers(self) -> None:
         for name in ("prefill_workers", "decode_workers", "decode_capacity", "kv_transfer_bytes_per_token"):
             number = getattr(self, name)
@@ -135,7 +145,7 @@ class Disaggregation:
             (self.decode_router, None), (self.decode_capacity, None), (self.kv_transfer_bandwidth, None),
             (self.kv_transfer_latency_s, 0.0), (self.kv_transfer_bytes_per_token, None),
             (self.kv_transfer_timing_mode, None), (self.max_local_prefill_length, None),
-            (self.max_prefill_queue_size, None), (self.router_conditional_disagg_config, None),
+            (self.kv_transfer_granularity, None), (self.max_prefill_queue_size, None), (self.router_conditional_disagg_config, None),
             (self.prefill_options, None), (self.decode_options, None),
         ]  # fmt: skip
 

@@ -12,7 +12,8 @@ cdef enum:
     ENDED = 2  # a request has ended, as DECODES,
     CHUNK = 3  # a chunk of a prompt is computed,
     RESERVED = 4  # a decode worker has room for the KV cache of a request,
-    MOVED = 5  # the KV cache has come, and its place at the prefill worker is free
+    MOVED = 5  # the KV cache has come, and its place at the prefill worker is free,
+    LAYER = 6  # or some layers of what a step computes are computed
 
 
 @cython.final
@@ -47,7 +48,11 @@ cdef class ApartServing(InterleavedServing):
     cdef Links links
     cdef int prefillers  # the first instances
     cdef long long decode_capacity
-    cdef bint early, chunks
+    cdef bint early, push, chunks
+    cdef readonly int layers  # the parts in which a step's KV cache is sent, 0 = when the step has ended
+    cdef list parts  # (row, prompt tokens whose KV cache is computed), of events
+    cdef unsigned char[::1] reserved  # request -> whether its decode worker has room
+    cdef double[::1] ready  # request -> prompt tokens whose KV cache is computed
     cdef const double[::1] size  # request -> bytes of its KV cache
     cdef double token_bytes  # of a prompt token that need not be sent
     cdef readonly long long[::1] sender, receiver  # request -> its instances
@@ -66,12 +71,15 @@ cdef class ApartServing(InterleavedServing):
     cdef int _peek(self, Router router, Py_ssize_t row, Py_ssize_t turn) except -1
     cdef int _choose_decode(self, Py_ssize_t row, double at) except -1
     cdef int _send_to_decode(self, Py_ssize_t row, double at) except -1
+    cdef int _take_part(self, Py_ssize_t part, double at) except -1
+    cdef int _move_computed(self, Py_ssize_t row, double tokens, double at) except -1
     cdef int _move(self, Py_ssize_t row, double size, double at, bint is_last) except -1
     cdef int _count(self, Router router, int first, double now) except -1
 
 
 cdef class VllmWorker(HoldingInstance):
     cdef const long long[::1] local  # request -> its prompt is computed here
+    cdef bint sends_parts  # a prefill worker tells of each step's parts when the step begins
     cdef list come  # rows whose KV cache has been read, which no step has reported
     cdef list reported  # those that the flying step reports
     cdef long long ready  # requests in `holding` whose report was read
@@ -82,6 +90,7 @@ cdef class VllmWorker(HoldingInstance):
 
 cdef class SglangApart(SglangPrefill):
     cdef bint keeps  # a decode worker has a radix cache
+    cdef bint sends_parts  # a prefill worker tells of each step's parts when the step begins
     cdef long long reserve  # tokens that a decode worker keeps free for the next outputs of each request
     cdef list incoming  # rows without room for their KV cache
     cdef long long coming  # requests whose KV cache is on the way

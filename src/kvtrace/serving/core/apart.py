@@ -74,7 +74,9 @@ class ApartServing(InterleavedServing):
     `requests` has the arrivals at the first engine; each kind of worker has Requests of its own, in which `arrival` is
     when one of its workers gets the request. Early: a request goes to both workers at once, and its prompt is computed
     when the decode worker has room for it (SGLang); else it goes to the decode worker when its prompt is computed, and
-    its KV cache moves when the decode worker has room (vLLM). With `chunks`, a chunk moves as soon as it is computed.
+    its KV cache moves when the decode worker has room (vLLM). With `chunks`, a chunk moves as soon as it is computed
+    (SGLang). With `layers`, what a step of a prefill worker computes moves in so many parts, one after another, during
+    the step. Push: a request goes to both workers at once, and what is computed moves once the decode worker has room.
 
     A decode worker computes a prompt itself if the decider says so.
     """
@@ -90,7 +92,9 @@ class ApartServing(InterleavedServing):
         self.prefills, self.decodes = kinds
         self.links, self.prefillers = links, len(prefill)
         self.size, self.token_bytes = np.ascontiguousarray(transfer[0], dtype=np.float64), transfer[1]
-        self.early, self.chunks = rules
+        self.early, self.push, self.chunks, self.layers = rules
+        self.parts, self.reserved = [], np.zeros(rows, dtype=np.uint8)
+        self.ready = np.zeros(rows)
         self.decider, self.queued = decider, []
         self.brought, self.blocks_of = np.zeros((2, rows), dtype=np.int64)
         self.uncomputed, self.prompt_blocks = np.zeros((2, len(self.instances)), dtype=np.int64)
@@ -135,8 +139,20 @@ class ApartServing(InterleavedServing):
         self.noted.append(row)
         return self.at(seconds, kind, len(self.noted) - 1)
 
+    def compute(self, row, begin, end, before, after):
+        """A step of a prefill worker computes tokens of a prompt, a layer after another, from a time to another."""
+        i: cython.int
+        share: cython.double
+        for i in range(1, self.layers + 1):
+            share = cython.cast(cython.double, i) / self.layers
+            self.parts.append((row, before + share * (after - before)))
+            self.at(begin + share * (end - begin), LAYER, len(self.parts) - 1)
+        return 0
+
     def happen(self, seconds, kind, row):
         instance: Instance
+        if kind == LAYER:
+            return self._take_part(row, seconds)
         row = self.noted[row]
         if kind == ARRIVES:
             if self.lanes.next_arrival() <= seconds:
@@ -147,25 +163,23 @@ class ApartServing(InterleavedServing):
         elif kind == COMPUTED:
             self.computed[row] = seconds
             self.uncomputed[self.sender[row]] -= self.brought[row]
-            if self.early:
+            if self.reserved[row]:
                 self._move(row, self.left[row], seconds, True)
-            else:
+            elif not self.push:
                 self._send_to_decode(row, seconds)
         elif kind == CHUNK:
             if self.chunks:
                 instance = self.instances[self.sender[row]]
-                self._move(
-                    row, self.left[row] - self.token_bytes * (
-                        self.prefills.tokens[row] - instance.computed_tokens(row)
-                    ), seconds, False,
-                )  # fmt: skip
+                self._move_computed(row, instance.computed_tokens(row), seconds)
         elif kind == RESERVED:
-            instance = self.instances[self.receiver[row]]
+            self.reserved[row] = True
             self.left[row] = max(0.0, self.size[row] - self.token_bytes * self.decodes.cached[row])
             if self.early:
                 self._send_to_prefill(row, seconds)
-            else:
+            elif self.computed[row] == self.computed[row]:  # not NaN
                 self._move(row, self.left[row], seconds, True)
+            elif self.ready[row] > 0:
+                self._move_computed(row, self.ready[row], seconds)
         elif kind == MOVED:
             self.arrived[row] = seconds
             instance = self.instances[self.sender[row]]
@@ -195,10 +209,10 @@ class ApartServing(InterleavedServing):
         if self.early:
             self._send_to_decode(row, at)
         else:
-            if self.decider.used and self._keeps(row, at):
-                self.local[row] = True
+            self.local[row] = self.decider.used and self._keeps(row, at)
+            if self.local[row] or self.push:
                 self._send_to_decode(row, at)
-            else:
+            if not self.local[row]:
                 self._send_to_prefill(row, at)
         return True
 
@@ -289,6 +303,19 @@ class ApartServing(InterleavedServing):
         instance.send(row)
         return 0
 
+    def _take_part(self, part, at):
+        """Some layers of a step are computed."""
+        row: cython.Py_ssize_t
+        tokens: cython.double
+        row, tokens = self.parts[part]
+        self.ready[row] = max(self.ready[row], tokens)
+        return self._move_computed(row, tokens, at) if self.reserved[row] else 0
+
+    def _move_computed(self, row, tokens, at):
+        """Send what is computed of a KV cache: as much as so many prompt tokens have."""
+        size: cython.double = self.left[row] - self.token_bytes * (self.prefills.tokens[row] - tokens)
+        return self._move(row, size, at, False) if size > 0 else 0
+
     def _move(self, row, size, at, is_last):
         """Send a part of a KV cache; after the last one, its place is free and the decode worker has it."""
         workers = self.links.worker
@@ -343,7 +370,7 @@ class VllmWorker(HoldingInstance):
 
     def join(self, group, prefills):
         VllmInstance.join(self, group, prefills)
-        self.local = group.local
+        self.local, self.sends_parts = group.local, group.layers > 0
 
     def settle(self):
         """The run is over: nothing is planned that would report the last reads."""
@@ -381,7 +408,17 @@ class VllmWorker(HoldingInstance):
         return 0
 
     def _execute(self, seconds, first, last):
+        i: cython.int
+        row: cython.Py_ssize_t
+        begin: cython.double = max(self.now, self.free_at)
         reported: list = self.reported
+        if self.role != DECODES and self.sends_parts:
+            for i in range(self.parts):
+                row = self.part_row[i]
+                self.group_of_workers.compute(
+                    row, begin, begin + seconds, self.requests.computed[row] - self.part_chunk[i],
+                    self.requests.computed[row],
+                )  # fmt: skip
         self.reported, self.come = self.come, []
         if not self.limits.asynchronous:
             reported, self.reported = self.reported, []
@@ -458,6 +495,7 @@ class SglangApart(SglangPrefill):
 
     def join(self, group, prefills):
         SglangPrefill.join(self, group, prefills)
+        self.sends_parts = group.layers > 0
         self.incoming, self.come, self.joining, self.offloaded = [], [], [], []
         self.coming = 0
         if self.role == DECODES and self.limits.seats <= FEW:
