@@ -21,7 +21,7 @@ from ..trace.trace import Trace
 from ..trace.unknown import OUTPUTS, PREFIXES, require_known
 from .disaggregated import DisaggregatedRun, serve_workers
 from .disaggregation import Disaggregation, Granularity
-from .instances import Cost, Timeline, entered_s, make_router
+from .instances import Cost, Timeline, entered_s, make_router, priorities
 from .lanes import ClosedLoop
 from .models.shape import ModelShape
 from .routers import RouterName
@@ -161,7 +161,8 @@ def _built(
             "request that it is asked for. Try another router."
         )
     ones = np.ones(len(trace), dtype=np.int64)
-    prompts = replace_columns(trace, output_length=ones, output_ids=None, output_offsets=None, extra={})
+    ranks = {name: column for name, column in trace.extra.items() if name == "priority"}
+    prompts = replace_columns(trace, output_length=ones, output_ids=None, output_offsets=None, extra=ranks)
     sides = [
         _Side.of(prefill, Trace.from_columns(prompts, block_size=trace.block_size, tail=trace.tail)),
         _Side.of(decode, trace),
@@ -215,7 +216,8 @@ class _Side:
         setting = replace(scheduler.setting_of(workers.setting), layout=None)
         demand = block_demand(trace, *setting.demand_options)
         tokens, outputs = scheduler.lengths(demand.trace)
-        requests = Requests(np.zeros(len(trace)), tokens, outputs, scheduler.needs(demand, setting))
+        needs = scheduler.needs(demand, setting)
+        requests = Requests(np.zeros(len(trace)), tokens, outputs, needs, priorities(trace))
         terms = workers.cost.terms(setting.capacity * trace.block_size)
         if workers.lockstep and workers.ranks > 1 and setting.engine == "vllm":
             raise UsageError(
