@@ -55,7 +55,6 @@ def sglang_apart_case(rng, max_requests=24, max_output=60):
     case = sglang_case(rng, max_requests, max_output)
     del case["max_plans"]
     page, settings = case["settings"]["page_size"], case["settings"]
-    settings["scheduler_recv_interval"] = 1
     settings["schedule_policy"] = "fcfs" if rng.random() < 0.7 else "lpm"
     for number, row in enumerate(case["requests"]):  # events of one moment have no order
         row["arrival"] += 1e-6 * number

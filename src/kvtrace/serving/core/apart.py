@@ -552,6 +552,8 @@ class SglangApart(SglangPrefill):
         if self.role == WHOLE:
             return SglangPrefill._wait(self, row)
         if self.retracted[row]:
+            self.entries += 1
+            self.entered[row] = self.entries
             self.offloaded.append(row)
         else:
             self.incoming.append(row)

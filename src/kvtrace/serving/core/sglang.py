@@ -47,7 +47,7 @@ class SglangEventLoop(SglangApart):
             self._launch()
         elif not flew and self.role != WHOLE:
             self.idle_turns += 1
-            self.asleep = self.idle_turns >= PATIENCE
+            self.asleep = self.idle_turns >= PATIENCE and not self.unseen
         elif not flew:
             if self.hosted is not None:
                 copied = self.hosted.next_copy()

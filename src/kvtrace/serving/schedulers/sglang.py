@@ -168,8 +168,6 @@ class SglangScheduler(Scheduler):
 
     def worker(self, engine: Any, requests: Any, cost: dict[str, float], *, log: bool = False) -> Any:
         """A worker of one kind."""
-        if self.scheduler_recv_interval > 1:
-            raise UsageError("scheduler_recv_interval is not modelled for workers of one kind. Leave it out.")
         return self.instance(engine, requests, cost, prefetch=False, log=log)
 
     def receive(self, workers: Sequence[Any]) -> None:
