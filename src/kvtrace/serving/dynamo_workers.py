@@ -65,6 +65,8 @@ def dynamo_workers(
     decoding = decode_scheduler or scheduler
     if scheduler.aic_nextn or decoding.aic_nextn or setting.drafting:
         raise UsageError("Multi-token prediction is not simulated on prefill and decode workers. Leave out aic_nextn.")
+    if max(scheduler.dp_size, decoding.dp_size) > 1:
+        raise UsageError("Prefill and decode workers with several ranks are not modelled. Leave out dp_size.")
     prefills, decodes = disaggregation.workers
     caches = (setting.capacity, disaggregation.decode_capacity or setting.capacity)
     demand = demand or block_demand(trace, *setting.demand_options)
