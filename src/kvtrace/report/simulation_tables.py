@@ -180,9 +180,17 @@ def _title(values):
         phrases.append(f"mode {row['mode']}")
     if "schedule" in same:
         phrases.append(in_words(row["schedule"]))
-    if is_routed("router", values["results"]):
-        phrases.append(f"{row['instances']:,} instances")
+    if "prefill_workers" in row or is_routed("router", values["results"]):
+        phrases.append(_fleet_in_words(row))
     return ", ".join(["Hits of a prefix cache", *phrases, f"blocks of {values['block_size']:,} tokens"])
+
+
+def _fleet_in_words(row):
+    """The instances of a result, which may be workers of two kinds."""
+    if "prefill_workers" not in row:
+        return f"{row['instances']:,} instances"
+    workers = "worker" if row["decode_workers"] == 1 else "workers"
+    return f"{row['prefill_workers']:,} prefill and {row['decode_workers']:,} decode {workers}"
 
 
 def in_words(text: str) -> str:
@@ -208,9 +216,8 @@ OF_LOADS = {"instance": column("instance", ",", rank=0), **OF_LOADS, "block_hit_
 
 def _instances(row):
     """A table of the load and the hits of each instance."""
-    title = (
-        f"{row['instances']} instances of {row['capacity']:,} blocks, policy {row['policy']}, router {row['router']}"
-    )
+    kind = "prefill workers" if "prefill_workers" in row else "instances"
+    title = f"{row['instances']} {kind} of {row['capacity']:,} blocks, policy {row['policy']}, router {row['router']}"
     return TextTable(title).add_results(OF_LOADS, row["loads"])
 
 
@@ -302,9 +309,10 @@ def _fleet_table(before: dict[str, Any], row: dict[str, Any], *, many: bool) -> 
         table.add_columns(["TTFT p50 (s)", "fixed fleet", "TTFT p99 (s)", "fixed fleet"], right=True)
     for old, new in zip(fixed["phases"], fleet["phases"], strict=True):
         cells = [f"{new['start_s']:,.0f}", f"{new['instances']:,}", f"{new['requests']:,}"]
-        cells += [f"{phase['token_hit_rate']:.4f}" for phase in (new, old)]
+        cells += [f"{phase['token_hit_rate']:.4f}" if phase["tokens"] else "-" for phase in (new, old)]
         if in_time:
-            cells += [f"{phase['ttft_s'][name]:.3f}" for name in ("p50", "p99") for phase in (new, old)]
+            times = [phase["ttft_s"][name] for name in ("p50", "p99") for phase in (new, old)]
+            cells += [_figure("{:.3f}", time) for time in times]
         table.add_row(*cells)
     lost, points = before["hit_tokens"] - row["hit_tokens"], 100 * (before["token_hit_rate"] - row["token_hit_rate"])
     table.caption = (
@@ -329,7 +337,8 @@ def _loop_table(before: dict[str, Any], row: dict[str, Any], *, many: bool) -> T
     for name, (keys, text) in LOOP_FIGURES.items():
         scale = 1000 if "(ms)" in name else 1
         old, new = scale * _value(before, keys), scale * _value(row, keys)
-        table.add_row(name, text.format(old), text.format(new), text.replace("{:", "{:+").format(new - old))
+        cells = [_figure(text, old), _figure(text, new), _figure(text.replace("{:", "{:+"), new - old)]
+        table.add_row(name, *cells)
     if before["rejected"] or row["rejected"]:
         old, new = before["rejected"], row["rejected"]
         table.add_row("requests rejected", f"{old:,}", f"{new:,}", f"{new - old:+,}")
@@ -340,6 +349,11 @@ def _loop_table(before: dict[str, Any], row: dict[str, Any], *, many: bool) -> T
     if loop["idle_skipped_s"]:
         table.caption += f" Idle caps skipped {loop['idle_skipped_s']:,.0f} s without a request."
     return table
+
+
+def _figure(text: str, value: float) -> str:
+    """A figure in a form; - for NaN, which is not known."""
+    return text.format(value) if value == value else "-"
 
 
 def _value(row: dict[str, Any], keys: tuple[str, ...]) -> float:
