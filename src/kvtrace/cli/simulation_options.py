@@ -315,8 +315,8 @@ def capacity_as_written(capacity: str, trace: Any, units: dict[str, Any]) -> Ite
     except UsageError as error:
         if hint := hint_on_commas(capacity, int(trace.prompt_blocks.max(initial=1))):
             error.add_note(hint)
-        for text in names(capacity) if (TOO_SMALL in str(error) and not hint) else ():
-            blocks = None if text == "auto" else parse_capacity(text, **units)
+        for text in names(capacity) if (TOO_SMALL in str(error) and not hint and capacity != "auto") else ():
+            blocks = parse_capacity(text, **units)
             if text != str(blocks):
                 error.args = (str(error).replace(f"--capacity {blocks} {TOO_SMALL}", f"--capacity {text} ({blocks:,} blocks) {TOO_SMALL}"),)
         raise
