@@ -6,7 +6,7 @@ Every command with --policy finds the user's classes, and reports their exceptio
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, fields, replace
 from functools import partial
@@ -277,7 +277,7 @@ def with_caches(run: Run, trace: Any, units: dict[str, Any], *, capacity: str, t
 
     roofline, engines = run.time.roofline, list(run.cache.engines)
     lower: Sequence[Any] = ()
-    parse = partial(parse_capacity, **units)
+    parse: Callable[[str], int] = partial(parse_capacity, **units)
     if tiers and capacity != "auto":
         raise UsageError("--tiers has the capacities. Leave out --capacity.")
     if run.time.cost and tiers:
