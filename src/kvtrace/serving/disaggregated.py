@@ -104,8 +104,8 @@ class DisaggregatedRun(ServingRun):
     @property
     @column()
     def transfer_tokens(self) -> int:
-        """Prompt tokens whose KV cache was sent: those that the decode worker did not hold. Dynamo sends whole blocks of
-        them, or whole prompts.
+        """Prompt tokens whose KV cache was sent: those that the decode worker did not hold. Dynamo sends whole blocks
+        of them, or whole prompts.
         """
         sent, tokens, size = ~np.isnan(self.transfer_begin_s), self.trace.input_length, self.trace.block_size
         if self.setting.engine != "dynamo":
